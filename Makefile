@@ -1,0 +1,206 @@
+# make          build/idem, build/libidem.a, build/libidem.so, the nginx module
+# make check    install what is missing, run every test
+# make demo     install what is missing, show it at work
+# make bench    ratios against named peers; make soak: faults and load, long
+# make fuzz     every parser, longer; make install: DESTDIR and PREFIX work
+#
+# Sources are found by folder: a new .c file in a folder below needs no change
+# here. X_test.c and X_fuzz.c lie beside X.c and are found the same way.
+#
+#   SANITIZE=address,undefined | thread   build into a folder of its own
+#   WITH_REDIS=0 ...                      leave a store (and its library) out
+
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+VERSION := $(shell sed -n 's/^\#define IDEM_VERSION "\(.*\)"/\1/p' include/idem/idem.h)
+SOVERSION := 0
+
+WITH_SQLITE ?= $(if $(wildcard src/store/sqlite/*.c),1,0)
+WITH_REDIS ?= $(if $(wildcard src/store/redis/*.c),1,0)
+WITH_POSTGRES ?= $(if $(wildcard src/store/postgres/*.c),1,0)
+WITH_MYSQL ?= $(if $(wildcard src/store/mysql/*.c),1,0)
+WITH_ZOOKEEPER ?= $(if $(wildcard src/store/zookeeper/*.c),1,0)
+WITH_ETCD ?= $(if $(wildcard src/store/etcd/*.c),1,0)
+WITH_RABBITMQ ?= 1
+WITH_KAFKA ?= 1
+WITH_NGINX ?= 1
+
+comma := ,
+B ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
+
+# ---- what is in ------------------------------------------------------------
+
+defines := $(if $(wildcard src/store/journal/*.c),-DIDEM_WITH_JOURNAL)
+store_dirs := src/store/journal
+packages := libsodium libxxhash jansson libmicrohttpd
+define with # switch, store folder, packages
+ifeq ($$(WITH_$(1)),1)
+defines += -DIDEM_WITH_$(1)
+store_dirs += $(2)
+packages += $(3)
+endif
+endef
+$(eval $(call with,SQLITE,src/store/sqlite,sqlite3))
+$(eval $(call with,REDIS,src/store/redis,hiredis))
+$(eval $(call with,POSTGRES,src/store/postgres,libpq))
+$(eval $(call with,MYSQL,src/store/mysql,libmariadb))
+$(eval $(call with,ZOOKEEPER,src/store/zookeeper,))
+$(eval $(call with,ETCD,src/store/etcd,libcurl))
+$(eval $(call with,RABBITMQ,,librabbitmq))
+$(eval $(call with,KAFKA,,rdkafka))
+packages += libcurl
+ifeq ($(WITH_ZOOKEEPER),1)
+extra_libs += -lzookeeper_mt
+extra_cflags += -DTHREADED
+endif
+
+lib_dirs := src/record src/store $(store_dirs) src/engine src/sql src/token \
+            src/id src/lock src/consume
+bin_dirs := src/server src/gateway src/cli
+not_code := %_test.c %_fuzz.c %_module.c
+lib_src := $(filter-out $(not_code),$(foreach d,$(lib_dirs),$(wildcard $(d)/*.c)))
+bin_src := $(filter-out $(not_code),$(foreach d,$(bin_dirs),$(wildcard $(d)/*.c)))
+test_src := $(sort $(foreach d,$(lib_dirs) $(bin_dirs) tests,$(wildcard $(d)/*_test.c)))
+fuzz_src := $(sort $(foreach d,$(lib_dirs) $(bin_dirs),$(wildcard $(d)/*_fuzz.c)))
+test_support_src := $(filter-out %_test.c,$(wildcard tests/*.c))
+bench_src := $(wildcard bench/*.c)
+example_src := $(wildcard examples/*.c)
+
+# ---- how it is built -------------------------------------------------------
+
+WARN := -Wall -Wextra -Wmissing-prototypes -Wshadow -Wvla -Wformat=2 -Werror
+CFLAGS ?= -O2 -g
+pkg_cflags := $(shell pkg-config --cflags $(packages) 2>/dev/null)
+pkg_libs := $(shell pkg-config --libs $(packages) 2>/dev/null)
+sanitize := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+compile = $(CC) -std=gnu11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(sanitize) -fPIC \
+    -fvisibility=hidden -pthread -Iinclude $(defines) $(extra_cflags) $(pkg_cflags) -MMD -MP
+libs = $(pkg_libs) $(extra_libs) -lm -pthread
+link = $(CC) $(CFLAGS) $(sanitize) -pthread
+
+lib_obj := $(lib_src:%.c=$(B)/obj/%.o)
+bin_obj := $(bin_src:%.c=$(B)/obj/%.o)
+inner_obj := $(lib_obj) $(filter-out %/cli/main.o,$(bin_obj))
+test_support_obj := $(test_support_src:%.c=$(B)/obj/%.o)
+tests := $(test_src:%.c=$(B)/%)
+fuzzers := $(fuzz_src:%.c=build/fuzz/%)
+examples := $(example_src:%.c=$(B)/%)
+
+.PHONY: all lib module test-programs check check-c demo bench soak fuzz \
+    install uninstall clean format deps-% compdb
+
+all: lib $(B)/idem $(examples) $(if $(SANITIZE),,module)
+lib: $(B)/libidem.a $(B)/libidem.so
+
+$(B)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(compile) -c $< -o $@
+
+$(B)/libidem.a: $(lib_obj)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/libidem.so.$(VERSION): $(lib_obj)
+	$(link) -shared -Wl,-soname,libidem.so.$(SOVERSION) -Wl,-z,defs -o $@ $^ $(libs)
+
+$(B)/libidem.so: $(B)/libidem.so.$(VERSION)
+	ln -sf $(<F) $(B)/libidem.so.$(SOVERSION)
+	ln -sf $(<F) $@
+
+# Everything but main(), for tests that look inside.
+$(B)/libidem-inner.a: $(inner_obj)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/idem: $(bin_obj) $(B)/libidem.a
+	$(link) -o $@ $(bin_obj) $(B)/libidem.a $(libs)
+
+$(B)/examples/%: examples/%.c $(B)/libidem.a
+	@mkdir -p $(@D)
+	$(compile) -o $@ $< $(B)/libidem.a $(libs)
+
+# ---- tests -----------------------------------------------------------------
+
+$(tests): $(B)/%: $(B)/obj/%.o $(test_support_obj) $(B)/libidem-inner.a
+	@mkdir -p $(@D)
+	$(link) -o $@ $(filter %.o,$^) $(B)/libidem-inner.a -lcmocka $(test_ldflags) $(libs)
+
+test-programs: $(tests)
+print-tests:
+	@echo $(tests)
+print-fuzzers:
+	@echo $(fuzzers)
+
+fuzz_flags := -std=gnu11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined \
+    -fno-sanitize-recover=undefined -pthread -Iinclude $(defines) $(extra_cflags) $(pkg_cflags)
+build/fuzz/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	clang $(subst fuzzer$(comma),fuzzer-no-link$(comma),$(fuzz_flags)) -MMD -MP -c $< -o $@
+build/fuzz/libidem-inner.a: $(patsubst $(B)/obj/%,build/fuzz/obj/%,$(inner_obj))
+	@rm -f $@
+	ar rcs $@ $^
+$(fuzzers): build/fuzz/%: build/fuzz/obj/%.o build/fuzz/libidem-inner.a
+	@mkdir -p $(@D)
+	clang $(fuzz_flags) -o $@ $^ $(libs)
+fuzz-programs: $(fuzzers)
+
+check:
+	@scripts/deps build check demo
+	@tests/run
+
+# One part of it: make check-c, make check-py, make check ONLY=journal
+check-%:
+	@tests/run --only $*
+
+fuzz:
+	@scripts/deps build check
+	@tests/run --only fuzz --long
+
+soak:
+	@scripts/deps build check bench
+	@tests/run --soak
+
+demo:
+	@scripts/deps build demo
+	@$(MAKE) -s -j2 all
+	@scripts/demo
+
+bench:
+	@scripts/deps build bench
+	@$(MAKE) -s -j2 all
+	@bench/run
+
+# ---- the nginx module ------------------------------------------------------
+
+ifeq ($(WITH_NGINX),1)
+-include src/gateway/module.mk
+endif
+module:
+
+# ---- install ---------------------------------------------------------------
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include/idem $(DESTDIR)$(PREFIX)/share/man/man1
+	install $(B)/idem $(DESTDIR)$(PREFIX)/bin/idem
+	install -m 644 include/idem/*.h $(DESTDIR)$(PREFIX)/include/idem
+	install -m 644 $(B)/libidem.a $(DESTDIR)$(LIBDIR)
+	install $(B)/libidem.so.$(VERSION) $(DESTDIR)$(LIBDIR)
+	ln -sf libidem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libidem.so.$(SOVERSION)
+	ln -sf libidem.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libidem.so
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' \
+	    -e 's|@PACKAGES@|$(packages)|' -e 's|@LIBS@|$(extra_libs)|' scripts/idem.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc
+	if [ -d sql ]; then install -d $(DESTDIR)$(PREFIX)/share/idem/sql && install -m 644 sql/*.sql $(DESTDIR)$(PREFIX)/share/idem/sql; fi
+	if [ -d docs/man ]; then install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1; fi
+	if [ -f $(B)/ngx_http_idem_module.so ]; then install -d $(DESTDIR)$(LIBDIR)/idem && install -m 644 $(B)/ngx_http_idem_module.so $(DESTDIR)$(LIBDIR)/idem; fi
+
+uninstall:
+	rm -rf $(DESTDIR)$(PREFIX)/bin/idem $(DESTDIR)$(PREFIX)/include/idem $(DESTDIR)$(LIBDIR)/libidem.* \
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc $(DESTDIR)$(PREFIX)/share/idem $(DESTDIR)$(LIBDIR)/idem $(DESTDIR)$(PREFIX)/share/man/man1/idem*.1
+
+clean:
+	rm -rf build
+
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h' | grep -v _module.c)
+
+-include $(shell find $(B)/obj build/fuzz/obj -name '*.d' 2>/dev/null)

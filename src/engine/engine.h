@@ -1,0 +1,55 @@
+/*
+ * engine.h - what surfaces and tests inside idem may ask of the engine beyond
+ * the public idem/engine.h.
+ *
+ * An engine normally has a thread of its own. A surface with an event loop can
+ * drive it instead: it is then run by idem__engine_turn on the loop's thread,
+ * callbacks run inside that call, and `wake` is called (from any thread) when
+ * something was submitted from elsewhere. That saves two thread switches an
+ * operation; it is meant for local stores, whose swap does not wait for a
+ * network.
+ */
+#ifndef IDEM__ENGINE_H
+#define IDEM__ENGINE_H
+
+#include "../store/store.h"
+
+struct idem__engine_inner {
+    struct idem_store *store;         /* already open (moves to the engine);
+                                         NULL: open the URL */
+    const struct idem_clocks *clocks; /* NULL: the system's */
+    bool driven;                      /* no thread: idem__engine_turn runs it */
+    void (*wake)(void *arg);
+    void *wake_arg;
+};
+
+/* As idem_open, with inner options; `url` may be NULL if a store is given. */
+enum idem_status idem__engine_open(const char *url,
+                                   const struct idem_options *options,
+                                   const struct idem__engine_inner *inner,
+                                   struct idem_engine **engine,
+                                   struct idem_error *err);
+
+/* Is the store local, so that driving the engine makes sense? */
+bool idem__engine_is_local(const struct idem_engine *engine);
+
+/* Driven engines: take what waits as one batch, commit it, call back. True if
+ * more waits already. */
+bool idem__engine_turn(struct idem_engine *engine);
+
+/* Driven engines: milliseconds until the next turn is due although nothing was
+ * submitted (a wait ends, a lease ends, the store wants tending); -1: never. */
+int64_t idem__engine_due_ms(struct idem_engine *engine);
+
+/* As idem_scan, but called back, once, with all records of this call. */
+typedef void idem__scan_done_fn(void *arg, enum idem_status status,
+                                const struct idem_record *records, size_t count,
+                                const struct idem_cursor *next,
+                                const struct idem_error *err);
+enum idem_status idem__scan_submit(struct idem_engine *engine,
+                                   const struct idem_filter *filter,
+                                   const struct idem_cursor *cursor,
+                                   size_t count, idem__scan_done_fn *done,
+                                   void *arg, struct idem_error *err);
+
+#endif

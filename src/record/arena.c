@@ -1,0 +1,103 @@
+/*
+ * arena.c - memory that is given back all at once.
+ */
+#include "buf.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK_LEN (64 * 1024)
+
+struct idem_arena_block {
+    struct idem_arena_block *next;
+    size_t room;
+    uint8_t data[];
+};
+
+void *
+idem_arena_take(struct idem_arena *arena, size_t len)
+{
+    struct idem_arena_block *block = arena->blocks;
+    size_t room = len > BLOCK_LEN ? len : BLOCK_LEN;
+    void *at;
+
+    len = (len + 15) & ~(size_t)15;
+    if (room < len)
+        room = len;
+    if (!block || block->room - arena->used < len) {
+        block = malloc(sizeof(*block) + room);
+        if (!block)
+            return NULL;
+        block->next = arena->blocks;
+        block->room = room;
+        arena->blocks = block;
+        arena->used = 0;
+    }
+    at = block->data + arena->used;
+    arena->used += len;
+    return at;
+}
+
+static void
+drop(struct idem_arena_block *block)
+{
+    while (block) {
+        struct idem_arena_block *next = block->next;
+
+        free(block);
+        block = next;
+    }
+}
+
+void
+idem_arena_reset(struct idem_arena *arena)
+{
+    struct idem_arena_block *first = arena->blocks;
+
+    arena->used = 0;
+    if (!first)
+        return;
+    drop(first->next);
+    first->next = NULL;
+    if (first->room > BLOCK_LEN) {
+        free(first);
+        arena->blocks = NULL;
+    }
+}
+
+void
+idem_arena_clear(struct idem_arena *arena)
+{
+    drop(arena->blocks);
+    *arena = (struct idem_arena){NULL, 0};
+}
+
+static uint8_t *
+move(uint8_t *at, struct idem_bytes *bytes)
+{
+    if (bytes->len == 0) {
+        bytes->data = NULL;
+        return at;
+    }
+    memcpy(at, bytes->data, bytes->len);
+    bytes->data = at;
+    return at + bytes->len;
+}
+
+bool
+idem_arena_record(struct idem_arena *arena, const struct idem_record *from,
+                  struct idem_record *to)
+{
+    size_t len =
+        from->scope.len + from->id.len + from->subject.len + from->result.len;
+    uint8_t *at = idem_arena_take(arena, len);
+
+    if (!at)
+        return false;
+    *to = *from;
+    at = move(at, &to->scope);
+    at = move(at, &to->id);
+    at = move(at, &to->subject);
+    move(at, &to->result);
+    return true;
+}

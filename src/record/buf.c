@@ -1,0 +1,103 @@
+/*
+ * buf.c - owned bytes with a cap.
+ */
+#include "buf.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_ROOM 256
+
+void
+idem_buf_init(struct idem_buf *buf, size_t cap)
+{
+    *buf = (struct idem_buf){.cap = cap};
+}
+
+void
+idem_buf_reset(struct idem_buf *buf)
+{
+    buf->len = 0;
+}
+
+void
+idem_buf_clear(struct idem_buf *buf)
+{
+    free(buf->data);
+    *buf = (struct idem_buf){.cap = buf->cap};
+}
+
+uint8_t *
+idem_buf_room(struct idem_buf *buf, size_t len)
+{
+    size_t room = buf->room ? buf->room : FIRST_ROOM;
+    uint8_t *data;
+
+    if (len > buf->cap || buf->len > buf->cap - len)
+        return NULL;
+    if (buf->data && buf->len + len <= buf->room)
+        return buf->data + buf->len;
+    while (room < buf->len + len)
+        room *= 2;
+    if (room > buf->cap)
+        room = buf->cap;
+    data = realloc(buf->data, room ? room : 1);
+    if (!data)
+        return NULL;
+    buf->data = data;
+    buf->room = room;
+    return data + buf->len;
+}
+
+bool
+idem_buf_add(struct idem_buf *buf, const void *data, size_t len)
+{
+    uint8_t *at = idem_buf_room(buf, len);
+
+    if (!at)
+        return false;
+    if (len > 0)
+        memcpy(at, data, len);
+    buf->len += len;
+    return true;
+}
+
+bool
+idem_buf_add_text(struct idem_buf *buf, const char *text)
+{
+    return idem_buf_add(buf, text, strlen(text));
+}
+
+bool
+idem_buf_printf(struct idem_buf *buf, const char *format, ...)
+{
+    va_list args, again;
+    int len;
+    uint8_t *at = NULL;
+
+    va_start(args, format);
+    va_copy(again, args);
+    len = vsnprintf(NULL, 0, format, args);
+    if (len >= 0)
+        at = idem_buf_room(buf, (size_t)len + 1); /* and its final NUL */
+    if (at) {
+        vsnprintf((char *)at, (size_t)len + 1, format, again);
+        buf->len += (size_t)len;
+    }
+    va_end(again);
+    va_end(args);
+    return at != NULL;
+}
+
+void
+idem_buf_shift(struct idem_buf *buf, size_t len)
+{
+    if (len >= buf->len) {
+        buf->len = 0;
+        return;
+    }
+    memmove(buf->data, buf->data + len, buf->len - len);
+    buf->len -= len;
+}

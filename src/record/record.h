@@ -1,0 +1,110 @@
+/*
+ * record.h - the pure half of idem: keys, the state machine, the codec.
+ *
+ * Nothing here does I/O, reads a clock or allocates, except the owned buffers
+ * at the end, which say so.
+ */
+#ifndef IDEM__RECORD_H
+#define IDEM__RECORD_H
+
+#include <idem/engine.h>
+
+/* ---- errors ---------------------------------------------------------- */
+
+/* Record the error and return its status, in one line. */
+enum idem_status idem__fail(struct idem_error *err, enum idem_status status,
+                            const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- keys ------------------------------------------------------------ */
+
+/*
+ * The lookup key: SHA-256 over the type (one byte), then scope and id, each
+ * behind its length as two bytes, big-endian. SQL can compute the same.
+ */
+void idem__key(enum idem_type type, struct idem_bytes scope,
+               struct idem_bytes id, uint8_t key[IDEM_KEY_LEN]);
+
+/* ---- operations ------------------------------------------------------ */
+
+/* Say what is wrong with an op, or fill in its defaults (type, lease, TTL). */
+enum idem_status idem__op_check(struct idem_op *op, struct idem_error *err);
+
+/* ---- the state machine ----------------------------------------------- */
+
+/*
+ * The time that step() is told. A lease or an expiry has passed only if it has
+ * by `early_ms`, what is written counts from `late_ms`, and no lease is over
+ * before the engine has watched for as long as that lease.
+ */
+struct idem_now {
+    int64_t early_ms; /* the store's time is at least this */
+    int64_t late_ms;  /* and at most this */
+    int64_t up_ms;    /* how long this engine has been running */
+    uint64_t late_us; /* fences start here */
+};
+
+/*
+ * Decide what `op` does to `current` (NULL: there is none).
+ *
+ * The op has passed idem__op_check and, for BEGIN and REDEEM, has a nonce.
+ * next->state is IDEM_STATE_ABSENT when nothing is to be written; otherwise
+ * *next is the record to write, with rev 0 for the engine to fill in. Its bytes
+ * are views into `current` and `op`.
+ */
+enum idem_verdict idem__step(const struct idem_record *current,
+                             const struct idem_op *op,
+                             const struct idem_now *now,
+                             struct idem_record *next);
+
+/* Does this record count as absent by now? Executing never does. */
+bool idem__record_expired(const struct idem_record *record,
+                          const struct idem_now *now);
+
+/* Is an executing record's lease over, so that doubt or takeover follows? */
+bool idem__lease_over(const struct idem_record *record,
+                      const struct idem_now *now);
+
+/* When the store may drop it: 0 for never (also while executing). */
+int64_t idem__record_drop_at(const struct idem_record *record);
+
+/* Does a record pass a scan's filter? */
+bool idem__filter_match(const struct idem_filter *filter,
+                        const struct idem_record *record,
+                        const struct idem_now *now);
+
+/* ---- the codec ------------------------------------------------------- */
+
+/* Bytes that a record takes, and the most that any record with a result of
+ * result_max bytes can take. */
+size_t idem__encoded_len(const struct idem_record *record);
+size_t idem__encoded_max(size_t result_max);
+
+/* Write a valid record; `out` has room for idem__encoded_len(record). */
+void idem__encode(const struct idem_record *record, uint8_t *out);
+
+/*
+ * Read a record; its byte fields are views into `in`. IDEM_ERR_CORRUPT for
+ * anything that idem__encode could not have written, IDEM_ERR_UNSUPPORTED for
+ * a newer version. *record is written only on success.
+ */
+enum idem_status idem__decode(struct idem_bytes in, struct idem_record *record,
+                              struct idem_error *err);
+
+/* Every rule about a record's fields in one place: both ends of the codec and
+ * the SQL stores ask here. NULL if fine, else what is wrong. */
+const char *idem__record_flaw(const struct idem_record *record);
+
+/* ---- names back to numbers ------------------------------------------- */
+
+/* Case does not matter; false if the word is not one. */
+bool idem__state_parse(struct idem_bytes word, enum idem_state *state);
+bool idem__type_parse(struct idem_bytes word, enum idem_type *type);
+bool idem__kind_parse(struct idem_bytes word, enum idem_kind *kind);
+bool idem__mode_parse(struct idem_bytes word, enum idem_mode *mode);
+bool idem__verb_parse(struct idem_bytes word, enum idem_verb *verb);
+
+bool idem__bytes_equal(struct idem_bytes a, struct idem_bytes b);
+bool idem__bytes_is(struct idem_bytes a, const char *word); /* any case */
+
+#endif

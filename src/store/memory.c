@@ -1,0 +1,325 @@
+/*
+ * memory.c - memory: records of this process, gone with it.
+ *
+ * The simplest store there is, and so the model that the others are compared
+ * with. A table of chains, doubled when it gets crowded; each record in one
+ * allocation. Expired records are swept a few chains at a time.
+ */
+#include "store.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_CHAINS 1024
+#define SWEEP_CHAINS 256
+
+struct node {
+    struct node *next;
+    uint8_t key[IDEM_KEY_LEN];
+    struct idem_record record; /* its bytes follow the node */
+};
+
+struct memory_store {
+    struct idem_store base;
+    struct idem_store_options options;
+    const struct idem_clocks *clocks;
+    int64_t wall_at_open_us, boot_at_open_us;
+    struct node **chains;
+    size_t chain_count; /* a power of two */
+    size_t count;
+    size_t sweep_at;
+};
+
+static size_t
+chain_of(const struct memory_store *self, const uint8_t *key)
+{
+    uint64_t hash;
+
+    memcpy(&hash, key, sizeof(hash));
+    return (size_t)hash & (self->chain_count - 1);
+}
+
+static struct node **
+find(const struct memory_store *self, const uint8_t *key)
+{
+    struct node **at = &self->chains[chain_of(self, key)];
+
+    while (*at && memcmp((*at)->key, key, IDEM_KEY_LEN) != 0)
+        at = &(*at)->next;
+    return at;
+}
+
+static struct node *
+make_node(const uint8_t *key, const struct idem_record *r)
+{
+    struct node *node = malloc(sizeof(*node) + r->scope.len + r->id.len +
+                               r->subject.len + r->result.len);
+    struct idem_bytes *parts[4];
+    uint8_t *at = (uint8_t *)(node + 1);
+
+    if (!node)
+        return NULL;
+    node->next = NULL;
+    memcpy(node->key, key, IDEM_KEY_LEN);
+    node->record = *r;
+    parts[0] = &node->record.scope;
+    parts[1] = &node->record.id;
+    parts[2] = &node->record.subject;
+    parts[3] = &node->record.result;
+    for (int i = 0; i < 4; i++) {
+        if (parts[i]->len > 0)
+            memcpy(at, parts[i]->data, parts[i]->len);
+        parts[i]->data = parts[i]->len > 0 ? at : NULL;
+        at += parts[i]->len;
+    }
+    return node;
+}
+
+static void
+grow(struct memory_store *self)
+{
+    size_t old_count = self->chain_count;
+    struct node **old = self->chains;
+    struct node **chains = calloc(old_count * 2, sizeof(*chains));
+
+    if (!chains)
+        return; /* longer chains are slower, not wrong */
+    self->chains = chains;
+    self->chain_count = old_count * 2;
+    for (size_t i = 0; i < old_count; i++) {
+        while (old[i]) {
+            struct node *node = old[i];
+            size_t chain = chain_of(self, node->key);
+
+            old[i] = node->next;
+            node->next = chains[chain];
+            chains[chain] = node;
+        }
+    }
+    free(old);
+}
+
+static void
+replace(struct memory_store *self, struct node **at, struct node *node)
+{
+    struct node *old = *at;
+
+    if (node)
+        node->next = old ? old->next : NULL;
+    *at = node ? node : old ? old->next : NULL;
+    self->count += (node != NULL);
+    self->count -= (old != NULL);
+    free(old);
+}
+
+static enum idem_status
+swap_one(struct memory_store *self, struct idem_swap *swap,
+         struct idem_arena *arena, struct idem_error *err)
+{
+    struct node **at = find(self, swap->key);
+    uint64_t rev = *at ? (*at)->record.rev : 0;
+    struct node *node = NULL;
+
+    swap->outcome = IDEM_SWAP_NOT_STORED;
+    if (swap->record && rev == swap->record->rev) {
+        swap->outcome = IDEM_SWAP_STORED;
+        return IDEM_OK;
+    }
+    if (rev != swap->expected) {
+        swap->found.state = IDEM_STATE_ABSENT;
+        if (*at && !idem_arena_record(arena, &(*at)->record, &swap->found))
+            return idem__fail(err, IDEM_ERR_MEMORY, "memory: out of memory");
+        swap->outcome = IDEM_SWAP_REFUSED;
+        return IDEM_OK;
+    }
+    if (swap->record) {
+        node = make_node(swap->key, swap->record);
+        if (!node)
+            return idem__fail(err, IDEM_ERR_MEMORY, "memory: out of memory");
+    }
+    replace(self, at, node);
+    if (self->count > self->chain_count)
+        grow(self);
+    swap->outcome = IDEM_SWAP_STORED;
+    return IDEM_OK;
+}
+
+static enum idem_status
+swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct memory_store *self = (struct memory_store *)store;
+    enum idem_status status = IDEM_OK;
+
+    for (size_t i = 0; i < count; i++) {
+        enum idem_status one = swap_one(self, &swaps[i], arena, err);
+
+        if (status == IDEM_OK)
+            status = one;
+    }
+    return status;
+}
+
+static enum idem_status
+load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct memory_store *self = (struct memory_store *)store;
+
+    for (size_t i = 0; i < count; i++) {
+        struct node *node = *find(self, loads[i].key);
+        struct idem_record record;
+
+        loads[i].record.state = IDEM_STATE_ABSENT;
+        if (!node)
+            continue;
+        record = node->record;
+        if (!loads[i].with_result)
+            record.result = (struct idem_bytes){NULL, 0};
+        if (!idem_arena_record(arena, &record, &loads[i].record))
+            return idem__fail(err, IDEM_ERR_MEMORY, "memory: out of memory");
+    }
+    return IDEM_OK;
+}
+
+/* The cursor is the next chain, seen in the table of 2^32 chains that this one
+ * is a coarse view of, so that it survives a table that grows: chains are
+ * visited in the order of the low bits reversed. */
+static uint32_t
+reverse(uint32_t bits)
+{
+    uint32_t out = 0;
+
+    for (int i = 0; i < 32; i++)
+        out |= ((bits >> i) & 1) << (31 - i);
+    return out;
+}
+
+static enum idem_status
+scan_records(struct idem_store *store, const struct idem_filter *filter,
+             const struct idem_now *now, struct idem_cursor *cursor,
+             size_t count, idem_each_fn *each, void *arg,
+             struct idem_error *err)
+{
+    struct memory_store *self = (struct memory_store *)store;
+    unsigned long long place;
+    uint64_t step = (UINT64_C(1) << 32) / self->chain_count;
+    size_t seen = 0;
+    char *end;
+
+    place = strtoull(cursor->text, &end, 10);
+    if (*end != 0 || end == cursor->text || place >= UINT64_C(1) << 32)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%s\" is not a cursor: start with 0", cursor->text);
+    for (; place < UINT64_C(1) << 32 && seen < count; place += step) {
+        size_t chain = reverse((uint32_t)place) & (self->chain_count - 1);
+
+        for (struct node *node = self->chains[chain]; node; node = node->next) {
+            seen++;
+            if (idem__filter_match(filter, &node->record, now) &&
+                !each(arg, &node->record))
+                return IDEM_OK;
+        }
+    }
+    if (place >= UINT64_C(1) << 32)
+        place = 0;
+    snprintf(cursor->text, sizeof(cursor->text), "%llu", place);
+    return IDEM_OK;
+}
+
+/* Wall clock at open, counted on by a clock that nobody sets. */
+static enum idem_status
+read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
+{
+    struct memory_store *self = (struct memory_store *)store;
+
+    (void)err;
+    *now_us = self->wall_at_open_us + self->clocks->boot_us(self->clocks->arg) -
+              self->boot_at_open_us;
+    return IDEM_OK;
+}
+
+static void
+tend(struct idem_store *store)
+{
+    struct memory_store *self = (struct memory_store *)store;
+    int64_t now_us;
+
+    read_clock(store, &now_us, NULL);
+    for (size_t i = 0; i < SWEEP_CHAINS && i < self->chain_count; i++) {
+        struct node **at =
+            &self->chains[self->sweep_at++ & (self->chain_count - 1)];
+
+        while (*at) {
+            int64_t drop_at = idem__record_drop_at(&(*at)->record);
+
+            if (drop_at != 0 && drop_at < now_us / 1000)
+                replace(self, at, NULL);
+            else
+                at = &(*at)->next;
+        }
+    }
+}
+
+static void
+figures(struct idem_store *store, idem_figure_fn *each, void *arg)
+{
+    each(arg, "memory_records", (double)((struct memory_store *)store)->count);
+}
+
+static void
+close_store(struct idem_store *store)
+{
+    struct memory_store *self = (struct memory_store *)store;
+
+    if (!self)
+        return;
+    for (size_t i = 0; i < self->chain_count; i++) {
+        while (self->chains[i])
+            replace(self, &self->chains[i], NULL);
+    }
+    free(self->chains);
+    free(self);
+}
+
+static enum idem_status
+open_store(const char *url, const struct idem_store_options *options,
+           struct idem_store **store, struct idem_error *err)
+{
+    struct memory_store *self;
+
+    if (strcmp(url, "memory:") != 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%s\": nothing follows memory: in a URL", url);
+    self = calloc(1, sizeof(*self));
+    if (self)
+        self->chains = calloc(FIRST_CHAINS, sizeof(*self->chains));
+    if (!self || !self->chains) {
+        free(self);
+        return idem__fail(err, IDEM_ERR_MEMORY, "memory: out of memory");
+    }
+    self->base.type = &idem__memory_store;
+    self->base.max_record = idem__encoded_max(IDEM_RESULT_MAX);
+    self->options = *options;
+    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+    self->wall_at_open_us = self->clocks->wall_us(self->clocks->arg);
+    self->boot_at_open_us = self->clocks->boot_us(self->clocks->arg);
+    self->chain_count = FIRST_CHAINS;
+    *store = &self->base;
+    return IDEM_OK;
+}
+
+const struct idem_store_type idem__memory_store = {
+    .scheme = "memory",
+    .local = true,
+    .open = open_store,
+    .swap = swap_batch,
+    .load = load_batch,
+    .scan = scan_records,
+    .now = read_clock,
+    .tend = tend,
+    .figures = figures,
+    .close = close_store,
+};

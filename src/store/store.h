@@ -1,0 +1,155 @@
+/*
+ * store.h - the contract: a store compares and swaps records, in batches.
+ *
+ *   swap(batch): for each {key, expected rev (0: absent), new record}
+ *       -> stored, refused with what is really there, locked,
+ *          not stored, or cannot tell
+ *
+ * A store is one constant of struct idem_store_type; registry.c lists them.
+ * The engine calls a store from one thread at a time. To embed a store, put
+ * `struct idem_store base` first in your own struct.
+ */
+#ifndef IDEM__STORE_H
+#define IDEM__STORE_H
+
+#include "../record/buf.h"
+#include "../record/record.h"
+
+struct idem_store_type;
+
+struct idem_store {
+    const struct idem_store_type *type;
+    size_t max_record; /* the most bytes one encoded record may have here */
+};
+
+/* What became of one swap. */
+enum idem_outcome {
+    IDEM_SWAP_NOT_STORED, /* surely not: unavailable, full, too large */
+    IDEM_SWAP_STORED,     /* durable as this store defines durable */
+    IDEM_SWAP_REFUSED,    /* another rev is there: see `found` */
+    IDEM_SWAP_LOCKED,     /* somebody's open transaction holds the row */
+    IDEM_SWAP_LOST, /* cannot tell; the identical swap may be sent again */
+};
+
+struct idem_swap {
+    uint8_t key[IDEM_KEY_LEN];
+    uint64_t expected;                /* rev; 0: absent */
+    const struct idem_record *record; /* what to write; NULL: delete */
+    enum idem_outcome outcome;        /* set by the store, for every swap */
+    struct idem_record found; /* when refused; state ABSENT: nothing is there */
+};
+
+struct idem_load {
+    uint8_t key[IDEM_KEY_LEN];
+    bool with_result;          /* false: the result may be left out */
+    struct idem_record record; /* set by the store; state ABSENT: none */
+};
+
+/* Clocks of this machine, replaceable in tests. Microseconds. */
+struct idem_clocks {
+    int64_t (*wall_us)(void *arg); /* CLOCK_REALTIME */
+    int64_t (*boot_us)(void *arg); /* CLOCK_BOOTTIME: never set, never stops */
+    void *arg;
+};
+
+extern const struct idem_clocks idem__system_clocks;
+
+struct idem_store_options {
+    const struct idem_clocks *clocks; /* NULL: the system's */
+    size_t max_result;                /* 0: IDEM_RESULT_DEFAULT_MAX */
+    idem_log_fn *log;                 /* NULL: standard error */
+    void *log_arg;
+};
+
+/* Open what the URL names. The URL's scheme is this store's. An error never
+ * contains a password. */
+typedef enum idem_status idem_open_fn(const char *url,
+                                      const struct idem_store_options *options,
+                                      struct idem_store **store,
+                                      struct idem_error *err);
+
+/*
+ * Compare and swap a batch. Keys are sorted and each stands there once. Every
+ * swap's outcome is set, whatever is returned; the status and err say why some
+ * are NOT_STORED or LOST (IDEM_OK if none is). The records `found` live in
+ * `arena`. An expired record that is still there is refused like any other; the
+ * engine decides. A swap whose record->rev is already there counts as STORED.
+ */
+typedef enum idem_status idem_swap_fn(struct idem_store *store,
+                                      struct idem_swap *swaps, size_t count,
+                                      struct idem_arena *arena,
+                                      struct idem_error *err);
+
+/* Read records as they are durable now. On error no record is set. */
+typedef enum idem_status idem_load_fn(struct idem_store *store,
+                                      struct idem_load *loads, size_t count,
+                                      struct idem_arena *arena,
+                                      struct idem_error *err);
+
+/* As idem_scan in idem/engine.h; `now` is for the filter. Results may be left
+ * out of the records. */
+typedef enum idem_status idem_scan_fn(struct idem_store *store,
+                                      const struct idem_filter *filter,
+                                      const struct idem_now *now,
+                                      struct idem_cursor *cursor, size_t count,
+                                      idem_each_fn *each, void *arg,
+                                      struct idem_error *err);
+
+/* The store's own clock, in microseconds since 1970. */
+typedef enum idem_status idem_now_fn(struct idem_store *store, int64_t *now_us,
+                                     struct idem_error *err);
+
+/* Background work, called by the engine between batches when it is idle and
+ * about every 100 ms otherwise: bounded, a few milliseconds. */
+typedef void idem_tend_fn(struct idem_store *store);
+
+typedef void idem_figures_fn(struct idem_store *store, idem_figure_fn *each,
+                             void *arg);
+
+typedef void idem_close_fn(struct idem_store *store);
+
+struct idem_store_type {
+    const char *scheme;       /* "postgres" serves postgres:// URLs */
+    bool local;               /* load and now are memory reads: the engine loads
+                                 first instead of guessing, and nobody else writes */
+    idem_open_fn *open;       /* required */
+    idem_swap_fn *swap;       /* required */
+    idem_load_fn *load;       /* required */
+    idem_scan_fn *scan;       /* required */
+    idem_now_fn *now;         /* NULL: this store has no clock (see time.c) */
+    idem_tend_fn *tend;       /* may be NULL */
+    idem_figures_fn *figures; /* may be NULL */
+    idem_close_fn *close;     /* required; NULL store is fine */
+};
+
+/* Every store; registry.c says which of them this build has. */
+extern const struct idem_store_type idem__memory_store;
+extern const struct idem_store_type idem__journal_store;
+extern const struct idem_store_type idem__sqlite_store;
+extern const struct idem_store_type idem__redis_store;
+extern const struct idem_store_type idem__redis_cluster_store;
+extern const struct idem_store_type idem__postgres_store;
+extern const struct idem_store_type idem__mysql_store;
+extern const struct idem_store_type idem__zookeeper_store;
+extern const struct idem_store_type idem__etcd_store;
+
+/* Open by URL: finds the type by scheme. A store that was left out of the build
+ * is told from one that does not exist. */
+enum idem_status idem__store_open(const char *url,
+                                  const struct idem_store_options *options,
+                                  struct idem_store **store,
+                                  struct idem_error *err);
+void idem__store_close(struct idem_store *store);
+
+/* Say something to the operator, through the log of the options. */
+void idem__log(const struct idem_store_options *options,
+               enum idem_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A URL with its password replaced by "***", for messages and logs. */
+void idem__url_redact(const char *url, char *out, size_t out_len);
+
+/* A fresh rev: 64 random bits, never 0. */
+uint64_t idem__new_rev(void);
+
+#endif
