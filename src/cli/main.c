@@ -1,12 +1,149 @@
 /*
  * main.c - the idem command: finds the subcommand and hands over.
  */
+#include "cli.h"
+
 #include <idem/idem.h>
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
+
+struct command {
+    const char *name;
+    const char *help; /* one line */
+    int (*run)(int argc, char **argv);
+};
+
+/* In the order of help; a NULL function is a heading. */
+static const struct command commands[] = {
+    {"Help:", NULL, NULL},
+    {"help", "idem help COMMAND; idem help exit-codes", cli_help},
+};
+
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+static const struct command *
+find(const char *name)
+{
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (commands[i].run && strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+static void
+print_help(void)
+{
+    printf("idem - a request may arrive many times, what it does happens "
+           "once\n\nusage: idem COMMAND [arguments] [options]\n");
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (commands[i].run)
+            printf("  %-10s %s\n", commands[i].name, commands[i].help);
+        else
+            printf("\n%s\n", commands[i].name);
+    }
+    printf("\nEvery command knows --help and --json. Where records are kept is "
+           "named by\n--store URL or the variable IDEM_STORE, for instance "
+           "journal:/var/lib/idem.\n");
+}
+
+/* Letters to insert, drop or change to come from one word to the other. */
+static size_t
+distance(const char *a, const char *b)
+{
+    size_t row[32];
+    size_t len = strlen(b);
+
+    if (len >= 32)
+        return 32;
+    for (size_t j = 0; j <= len; j++)
+        row[j] = j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        size_t diagonal = row[0];
+
+        row[0] = i;
+        for (size_t j = 1; j <= len; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+
+            diagonal = row[j];
+            row[j] = change < least ? change : least;
+        }
+    }
+    return row[len];
+}
+
+static int
+unknown_command(const char *name)
+{
+    const char *nearest = NULL;
+    size_t best = 3; /* further away is no suggestion */
+
+    for (size_t i = 0; i < COMMANDS; i++) {
+        size_t d = commands[i].run ? distance(name, commands[i].name) : best;
+
+        if (d < best) {
+            best = d;
+            nearest = commands[i].name;
+        }
+    }
+    if (nearest)
+        return cli_usage_error("there is no command \"%s\"; did you mean "
+                               "\"%s\"?",
+                               name, nearest);
+    return cli_usage_error("there is no command \"%s\": idem --help lists them",
+                           name);
+}
 
 int
-main(void)
+cli_help(int argc, char **argv)
 {
-    printf("idem %s\n", IDEM_VERSION);
-    return 0;
+    char *help[] = {argc > 1 ? argv[1] : NULL, (char *)"--help", NULL};
+    const struct command *command;
+
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help();
+        return CLI_OK;
+    }
+    if (strcmp(argv[1], "exit-codes") == 0) {
+        cli_print_exit_codes();
+        return CLI_OK;
+    }
+    command = find(argv[1]);
+    return command ? command->run(2, help) : unknown_command(argv[1]);
+}
+
+/* What could not be written (a full disk, a reader that left) was not told. */
+static int
+flushed(int code)
+{
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "idem: cannot write to standard output\n");
+        return code == CLI_OK ? CLI_FAILED : code;
+    }
+    return code;
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct command *command;
+
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        print_help();
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+        printf("idem %s\n", IDEM_VERSION);
+        return flushed(CLI_OK);
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return flushed(cli_help(1, argv));
+    command = find(argv[1]);
+    if (!command)
+        return unknown_command(argv[1]);
+    return flushed(command->run(argc - 1, argv + 1));
 }

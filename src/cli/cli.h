@@ -1,0 +1,127 @@
+/*
+ * cli.h - what every subcommand of idem shares.
+ *
+ * To add a subcommand: write src/cli/NAME.c with `int cli_NAME(int argc, char
+ * **argv)` (argv[0] is "NAME"), declare it at the end of this file, and add a
+ * line to the table in main.c. Start with cli_parse, which also answers
+ * --help; return one of the exit codes of exit.c.
+ */
+#ifndef IDEM__CLI_H
+#define IDEM__CLI_H
+
+#include "../record/buf.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+/* ---- options (options.c) ---------------------------------------------- */
+
+enum cli_kind {
+    CLI_FLAG,   /* bool *into: --json */
+    CLI_TEXT,   /* const char **into */
+    CLI_NUMBER, /* int64_t *into: 0 or more */
+    CLI_MS,     /* int64_t *into: 1500, 1500ms, 30s, 5m, 24h, 7d */
+    CLI_SIZE,   /* int64_t *into: bytes: 4096, 64k, 1m, 2g */
+    CLI_LIST,   /* struct cli_list *into: may be given many times */
+};
+
+#define CLI_LIST_MAX 64
+
+struct cli_list {
+    const char *items[CLI_LIST_MAX];
+    size_t count;
+};
+
+/* One option; a table of them ends with {0}. --help and --json are known
+ * without standing there. */
+struct cli_option {
+    const char *name; /* "lease": given as --lease 30s or --lease=30s */
+    char letter;      /* 'l' for -l, or 0 */
+    enum cli_kind kind;
+    void *into;
+    const char *value; /* how help names the value: "TIME"; NULL for a flag */
+    const char *help;  /* a line or several */
+};
+
+struct cli_syntax {
+    const char *usage; /* "begin SCOPE ID [options]"; several lines are fine */
+    const char *about; /* what it does, in full sentences */
+    const struct cli_option *options;
+    size_t min_args, max_args; /* what is left beside the options */
+    bool stop_at_first;        /* what follows the first argument is not ours:
+                                  idem run KEY -- command */
+};
+
+/* Was --json given? Set by cli_parse, read by the output helpers. */
+extern bool cli_json;
+
+/*
+ * Read the options, wherever they stand. *args is what is left, `argc` and
+ * `argv` keep living. Returns -1 to go on; otherwise the exit code to return at
+ * once: 0 after --help, CLI_USAGE after an error, which has been told.
+ */
+int cli_parse(const struct cli_syntax *syntax, int argc, char **argv,
+              char ***args, size_t *arg_count);
+
+/* Tell what is wrong with the command line; returns CLI_USAGE. */
+int cli_usage_error(const char *format, ...)
+    __attribute__((format(printf, 1, 2)));
+
+/* "30s", "1500" ... to milliseconds; "64k" to bytes. False: not one. */
+bool cli_ms_parse(const char *text, int64_t *ms);
+bool cli_size_parse(const char *text, int64_t *bytes);
+/* Exactly `len` bytes as hex digits. */
+bool cli_hex_parse(const char *text, uint8_t *out, size_t len);
+
+/* ---- exit codes (exit.c) ---------------------------------------------- */
+
+enum {
+    CLI_OK = 0,
+    CLI_FAILED = 1, /* what was asked for did not work out; see the message */
+    CLI_USAGE = 2,  /* the command line is wrong */
+};
+
+int cli_exit_verdict(enum idem_verdict verdict);
+int cli_exit_status(enum idem_status status);
+
+/* Tell an error (JSON on standard output with --json, else a line on standard
+ * error) and return its exit code. */
+int cli_error(enum idem_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+int cli_fail(const struct idem_error *err);
+
+/* The table of `idem help exit-codes`. */
+void cli_print_exit_codes(void);
+
+/* ---- output (output.c) ------------------------------------------------ */
+
+/* Bytes for people: what a terminal could take for a command, and what is not
+ * UTF-8, comes as \xNN. */
+void cli_print_safe(FILE *out, struct idem_bytes bytes);
+
+/* One "name: value" line; the value is made safe. */
+void cli_line(const char *name, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* A time in the store's milliseconds as "2026-01-31T12:00:00.123Z"; "-" if 0.
+ * `out` has room for CLI_TIME_LEN. */
+#define CLI_TIME_LEN 40
+const char *cli_time(int64_t ms, char *out);
+
+/* Set object[name], or object[name_base64] where the bytes are not UTF-8. */
+void cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes);
+/* Print and give back the object; one line. */
+void cli_json_print(json_t *object);
+/* A record with all its fields. */
+json_t *cli_json_record(const struct idem_record *record, bool with_result);
+
+/* A result from the command line: itself, @FILE, or - for standard input, of at
+ * most IDEM_RESULT_MAX bytes. */
+enum idem_status cli_read_value(const char *text, struct idem_buf *into,
+                                struct idem_error *err);
+
+/* ---- subcommands ------------------------------------------------------ */
+
+int cli_help(int argc, char **argv);
+
+#endif

@@ -1,0 +1,108 @@
+/*
+ * exit.c - how a command ends: one exit code a verdict and an error.
+ *
+ * The codes are part of the interface: scripts branch on them. 0 is the answer
+ * that a caller hopes for; verdicts stand from 10, errors from 20.
+ */
+#include "cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct row {
+    int code;
+    const char *word, *text;
+};
+
+static const struct row verdicts[IDEM_VERDICT_COUNT] = {
+    [IDEM_V_STARTED] = {0, "started", "yours to do"},
+    [IDEM_V_OK_DONE] = {0, "ok", "done"},
+    [IDEM_V_SETTLED] = {0, "settled", "the outcome is fixed now"},
+    [IDEM_V_RECORD] = {0, "record", "here it is"},
+    [IDEM_V_ISSUED_NOW] = {0, "issued", "the token exists now"},
+    [IDEM_V_REDEEMED] = {0, "redeemed", "the token was yours, once"},
+    [IDEM_V_REPLAY] = {10, "replay", "done before: the stored result"},
+    [IDEM_V_BUSY] = {11, "busy", "another is at work: ask again later"},
+    [IDEM_V_DOUBT] = {12, "doubt", "the lease is over, the outcome unknown"},
+    [IDEM_V_MISMATCH] = {13, "mismatch", "this id is another request's"},
+    [IDEM_V_FINISHED] = {14, "finished",
+                         "this fence finished otherwise before"},
+    [IDEM_V_STALE] = {15, "stale", "this fence does not hold the record"},
+    [IDEM_V_ABSENT_NOW] = {16, "absent", "there is no such record"},
+    [IDEM_V_DUPLICATE] = {17, "duplicate", "redeemed before"},
+    [IDEM_V_UNKNOWN] = {18, "unknown", "no such token"},
+};
+
+static const int errors[IDEM_STATUS_COUNT] = {
+    [IDEM_OK] = CLI_OK,          [IDEM_ERR_INVALID] = CLI_USAGE,
+    [IDEM_ERR_UNAVAILABLE] = 20, [IDEM_ERR_LOST] = 21,
+    [IDEM_ERR_OVERLOADED] = 22,  [IDEM_ERR_FULL] = 23,
+    [IDEM_ERR_CLOSED] = 24,      [IDEM_ERR_CORRUPT] = 25,
+    [IDEM_ERR_UNSUPPORTED] = 26, [IDEM_ERR_MEMORY] = 27,
+    [IDEM_ERR_TIMEOUT] = 28,     [IDEM_ERR_INTERNAL] = 29,
+};
+
+int
+cli_exit_verdict(enum idem_verdict verdict)
+{
+    return (unsigned)verdict < IDEM_VERDICT_COUNT ? verdicts[verdict].code
+                                                  : CLI_FAILED;
+}
+
+int
+cli_exit_status(enum idem_status status)
+{
+    return (unsigned)status < IDEM_STATUS_COUNT ? errors[status] : CLI_FAILED;
+}
+
+int
+cli_fail(const struct idem_error *err)
+{
+    const char *name = idem_status_name(err->status);
+
+    if (cli_json)
+        cli_json_print(json_pack("{s:s, s:s%}", "error", name, "text",
+                                 err->text, strlen(err->text)));
+    else
+        fprintf(stderr, "idem: %s\n",
+                err->text[0] ? err->text : idem_status_text(err->status));
+    return cli_exit_status(err->status);
+}
+
+int
+cli_error(enum idem_status status, const char *format, ...)
+{
+    struct idem_error err = {.status = status};
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(err.text, sizeof(err.text), format, args);
+    va_end(args);
+    return cli_fail(&err);
+}
+
+void
+cli_print_exit_codes(void)
+{
+    printf("exit codes of idem:\n\n"
+           "   0  it worked: started, ok, settled, record, issued, redeemed\n"
+           "   1  it did not work out; the message says why\n"
+           "   2  the command line is wrong, or a value in it\n\n"
+           "  verdicts\n");
+    for (int code = 10; code < 20; code++) {
+        for (size_t i = 0; i < IDEM_VERDICT_COUNT; i++) {
+            if (verdicts[i].code == code)
+                printf("  %2d  %-12s %s\n", code, verdicts[i].word,
+                       verdicts[i].text);
+        }
+    }
+    printf("\n  errors\n");
+    for (size_t i = IDEM_ERR_UNAVAILABLE; i < IDEM_STATUS_COUNT; i++)
+        printf("  %2d  %-12s %s\n", errors[i],
+               idem_status_name((enum idem_status)i),
+               idem_status_text((enum idem_status)i));
+    printf(
+        "\nOnly after 21 (lost) may something have been stored: run the same "
+        "command again.\n");
+}

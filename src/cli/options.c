@@ -1,0 +1,278 @@
+/*
+ * options.c - reading a command line by a table of options.
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool cli_json;
+
+int
+cli_usage_error(const char *format, ...)
+{
+    va_list args;
+
+    fputs("idem: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return CLI_USAGE;
+}
+
+/* ---- values ----------------------------------------------------------- */
+
+struct unit {
+    const char *name;
+    int64_t factor;
+};
+
+static const struct unit times[] = {
+    {"", 1},        {"ms", 1},       {"s", 1000}, {"m", 60000},
+    {"h", 3600000}, {"d", 86400000}, {NULL, 0},
+};
+
+static const struct unit sizes[] = {
+    {"", 1}, {"k", 1024}, {"m", 1024 * 1024}, {"g", 1073741824}, {NULL, 0},
+};
+
+static bool
+parse_number(const char *text, const struct unit *units, int64_t *value)
+{
+    long long number;
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    number = strtoll(text, &end, 10);
+    if (errno != 0)
+        return false;
+    for (; units->name; units++) {
+        if (strcasecmp(end, units->name) == 0)
+            return !__builtin_mul_overflow(number, units->factor, value);
+    }
+    return false;
+}
+
+bool
+cli_ms_parse(const char *text, int64_t *ms)
+{
+    return parse_number(text, times, ms);
+}
+
+bool
+cli_size_parse(const char *text, int64_t *bytes)
+{
+    return parse_number(text, sizes, bytes);
+}
+
+static int
+hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+bool
+cli_hex_parse(const char *text, uint8_t *out, size_t len)
+{
+    if (strlen(text) != 2 * len)
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return false;
+        out[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
+static int
+set(const struct cli_option *option, const char *value)
+{
+    static const struct unit plain[] = {{"", 1}, {NULL, 0}};
+    struct cli_list *list = option->into;
+    bool ok = true;
+
+    switch (option->kind) {
+    case CLI_FLAG:
+        *(bool *)option->into = true;
+        break;
+    case CLI_TEXT:
+        *(const char **)option->into = value;
+        break;
+    case CLI_NUMBER:
+        ok = parse_number(value, plain, option->into);
+        break;
+    case CLI_MS:
+        ok = cli_ms_parse(value, option->into);
+        break;
+    case CLI_SIZE:
+        ok = cli_size_parse(value, option->into);
+        break;
+    case CLI_LIST:
+        if (list->count == CLI_LIST_MAX)
+            return cli_usage_error("--%s was given more than %d times",
+                                   option->name, CLI_LIST_MAX);
+        list->items[list->count++] = value;
+        break;
+    }
+    if (!ok)
+        return cli_usage_error(
+            "--%s \"%s\" is not %s", option->name, value,
+            option->kind == CLI_MS     ? "a time: give 1500ms, 30s, 5m, 24h, 7d"
+            : option->kind == CLI_SIZE ? "a size: give 4096, 64k, 1m, 2g"
+                                       : "a number, 0 or more");
+    return -1;
+}
+
+/* ---- help ------------------------------------------------------------- */
+
+static void
+print_option(const struct cli_option *option)
+{
+    char left[64];
+    char letter[5] = "    ";
+    const char *line = option->help;
+
+    if (option->letter)
+        snprintf(letter, sizeof(letter), "-%c, ", option->letter);
+    snprintf(left, sizeof(left), "%s--%s%s%s", letter, option->name,
+             option->value ? " " : "", option->value ? option->value : "");
+    for (int i = 0; line; i++) {
+        const char *end = strchr(line, '\n');
+        int len = end ? (int)(end - line) : (int)strlen(line);
+
+        if (i == 0 && strlen(left) > 25)
+            printf("  %s\n  %-25s %.*s\n", left, "", len, line);
+        else
+            printf("  %-25s %.*s\n", i == 0 ? left : "", len, line);
+        line = end ? end + 1 : NULL;
+    }
+}
+
+static void
+print_help(const struct cli_syntax *syntax)
+{
+    static const struct cli_option common[] = {
+        {"json", 0, CLI_FLAG, NULL, NULL, "answer as one JSON object a line"},
+        {"help", 'h', CLI_FLAG, NULL, NULL, "this text"},
+    };
+    const char *line = syntax->usage;
+
+    for (int i = 0; line; i++) {
+        const char *end = strchr(line, '\n');
+
+        printf("%s idem %.*s\n", i == 0 ? "usage:" : "      ",
+               end ? (int)(end - line) : (int)strlen(line), line);
+        line = end ? end + 1 : NULL;
+    }
+    printf("\n%s\n\n", syntax->about);
+    for (const struct cli_option *o = syntax->options; o && o->name; o++)
+        print_option(o);
+    print_option(&common[0]);
+    print_option(&common[1]);
+}
+
+/* ---- the command line ------------------------------------------------- */
+
+static const struct cli_option *
+find(const struct cli_syntax *syntax, const char *word, size_t len)
+{
+    for (const struct cli_option *o = syntax->options; o && o->name; o++) {
+        if (strlen(o->name) == len && strncmp(o->name, word, len) == 0)
+            return o;
+    }
+    return NULL;
+}
+
+static const struct cli_option *
+find_letter(const struct cli_syntax *syntax, char letter)
+{
+    for (const struct cli_option *o = syntax->options; o && o->name; o++) {
+        if (o->letter && o->letter == letter)
+            return o;
+    }
+    return NULL;
+}
+
+/* One word that begins with "-". *i moves past a value of its own. */
+static int
+read_option(const struct cli_syntax *syntax, int argc, char **argv, int *i)
+{
+    const char *word = argv[*i];
+    bool is_long = word[1] == '-';
+    const char *name = word + (is_long ? 2 : 1);
+    const char *equals = is_long ? strchr(name, '=') : NULL;
+    size_t len = equals ? (size_t)(equals - name) : strlen(name);
+    const struct cli_option *option;
+
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+        print_help(syntax);
+        return CLI_OK;
+    }
+    if (strcmp(word, "--json") == 0) {
+        cli_json = true;
+        return -1;
+    }
+    option = is_long    ? find(syntax, name, len)
+             : len == 1 ? find_letter(syntax, *name)
+                        : NULL;
+    if (!option)
+        return cli_usage_error("%s has no option %.*s: see idem help %s",
+                               argv[0], (int)(len + (is_long ? 2 : 1)), word,
+                               argv[0]);
+    if (option->kind == CLI_FLAG) {
+        if (equals)
+            return cli_usage_error("--%s takes no value", option->name);
+        return set(option, NULL);
+    }
+    if (equals)
+        return set(option, equals + 1);
+    if (*i + 1 >= argc)
+        return cli_usage_error("--%s needs a value: %s", option->name,
+                               option->value);
+    return set(option, argv[++*i]);
+}
+
+int
+cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
+          size_t *arg_count)
+{
+    size_t count = 0;
+    bool options_over = false;
+
+    /* Arguments move to the front, behind argv[0], as options are taken. */
+    for (int i = 1; i < argc; i++) {
+        char *word = argv[i];
+
+        if (!options_over && strcmp(word, "--") == 0) {
+            options_over = true;
+        } else if (!options_over && word[0] == '-' && word[1] != 0) {
+            int code = read_option(syntax, argc, argv, &i);
+
+            if (code >= 0)
+                return code;
+        } else {
+            argv[1 + count++] = word;
+            if (syntax->stop_at_first && count == syntax->min_args)
+                options_over = true;
+        }
+    }
+    if (count < syntax->min_args || count > syntax->max_args)
+        return cli_usage_error(
+            "%s: too %s arguments: see idem help %s", argv[0],
+            count < syntax->min_args ? "few" : "many", argv[0]);
+    *args = argv + 1;
+    *arg_count = count;
+    return -1;
+}

@@ -1,0 +1,235 @@
+/*
+ * output.c - answers for people and for programs.
+ *
+ * Stored bytes are somebody else's: on the way to a terminal, control
+ * characters and what is not UTF-8 become \xNN; in JSON, bytes that are not
+ * UTF-8 come as base64 under a name that says so.
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Length of the valid UTF-8 character here, or 0. */
+static size_t
+utf8_len(const uint8_t *at, size_t left)
+{
+    uint32_t code;
+    size_t len;
+
+    if (at[0] < 0x80)
+        return 1;
+    len = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : at[0] >= 0xc2 ? 2 : 0;
+    if (len == 0 || len > left || at[0] > 0xf4)
+        return 0;
+    code = at[0] & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (at[i] & 0x3fu);
+    }
+    if ((len == 3 && code < 0x800) || (len == 4 && code < 0x10000) ||
+        (code >= 0xd800 && code <= 0xdfff) || code > 0x10ffff)
+        return 0;
+    return len;
+}
+
+/* Control characters, C1 ones and the marks that turn text around. */
+static bool
+harmless(const uint8_t *at, size_t len)
+{
+    if (len == 1)
+        return at[0] >= 0x20 && at[0] != 0x7f && at[0] != '\\';
+    if (len == 2 && at[0] == 0xc2 && at[1] < 0xa0)
+        return false;
+    if (len == 3 && at[0] == 0xe2 &&
+        ((at[1] == 0x80 && at[2] >= 0x8b && at[2] <= 0xaf) ||
+         (at[1] == 0x81 && at[2] >= 0xa0)))
+        return false;
+    return true;
+}
+
+void
+cli_print_safe(FILE *out, struct idem_bytes bytes)
+{
+    const uint8_t *at = bytes.data;
+    size_t left = bytes.len;
+
+    while (left > 0) {
+        size_t len = utf8_len(at, left);
+
+        if (len > 0 && harmless(at, len)) {
+            fwrite(at, 1, len, out);
+        } else if (*at == '\\') {
+            fputs("\\\\", out);
+            len = 1;
+        } else {
+            len = 1;
+            fprintf(out, "\\x%02x", *at);
+        }
+        at += len;
+        left -= len;
+    }
+}
+
+void
+cli_line(const char *name, const char *format, ...)
+{
+    char text[2048];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    printf("%s: ", name);
+    cli_print_safe(stdout, idem_text(text));
+    putchar('\n');
+}
+
+const char *
+cli_time(int64_t ms, char *out)
+{
+    time_t seconds = (time_t)(ms / 1000);
+    struct tm tm;
+    size_t len;
+
+    if (ms == 0 || !gmtime_r(&seconds, &tm)) {
+        snprintf(out, CLI_TIME_LEN, "-");
+        return out;
+    }
+    len = strftime(out, CLI_TIME_LEN, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(out + len, CLI_TIME_LEN - len, ".%03dZ", (int)(ms % 1000));
+    return out;
+}
+
+void
+cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes)
+{
+    const char *data = bytes.data ? bytes.data : "";
+    json_t *text = json_stringn(data, bytes.len);
+    size_t room;
+    char *base64, field[64];
+
+    if (text) {
+        json_object_set_new(object, name, text);
+        return;
+    }
+    room = sodium_base64_encoded_len(bytes.len, sodium_base64_VARIANT_ORIGINAL);
+    base64 = malloc(room);
+    if (!base64)
+        return;
+    sodium_bin2base64(base64, room, bytes.data, bytes.len,
+                      sodium_base64_VARIANT_ORIGINAL);
+    snprintf(field, sizeof(field), "%s_base64", name);
+    json_object_set_new(object, field, json_string(base64));
+    free(base64);
+}
+
+void
+cli_json_print(json_t *object)
+{
+    json_dumpf(object, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(object);
+}
+
+json_t *
+cli_json_record(const struct idem_record *r, bool with_result)
+{
+    json_t *object = json_object();
+    char hex[2 * IDEM_FINGERPRINT_LEN + 1];
+    const struct {
+        const char *name;
+        json_t *value;
+    } fields[] = {
+        {"type", json_string(idem_type_name(r->type))},
+        {"state", json_string(idem_state_name(r->state))},
+        {"mode", json_string(idem_mode_name(r->mode))},
+        {"kind", json_string(idem_kind_name(r->kind))},
+        {"fence", json_integer((json_int_t)r->fence)},
+        {"attempt", json_integer(r->attempt)},
+        {"created", json_integer(r->created)},
+        {"updated", json_integer(r->updated)},
+        {"lease_until", json_integer(r->lease_until)},
+        {"expires", json_integer(r->expires)},
+        {"replayable", json_boolean(!(r->flags & IDEM_FLAG_NOT_REPLAYABLE))},
+        {"settled", json_boolean(r->flags & IDEM_FLAG_SETTLED)},
+    };
+
+    cli_json_bytes(object, "scope", r->scope);
+    cli_json_bytes(object, "id", r->id);
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        json_object_set_new(object, fields[i].name, fields[i].value);
+    if (r->subject.len > 0)
+        cli_json_bytes(object, "subject", r->subject);
+    if (r->flags & IDEM_FLAG_FINGERPRINT)
+        json_object_set_new(
+            object, "fingerprint",
+            json_string(sodium_bin2hex(hex, sizeof(hex), r->fingerprint,
+                                       IDEM_FINGERPRINT_LEN)));
+    if (with_result)
+        cli_json_bytes(object, "result", r->result);
+    return object;
+}
+
+static enum idem_status
+read_all(int fd, const char *name, struct idem_buf *into,
+         struct idem_error *err)
+{
+    for (;;) {
+        size_t left = into->cap - into->len;
+        uint8_t more;
+        uint8_t *at =
+            left ? idem_buf_room(into, left < 65536 ? left : 65536) : &more;
+        ssize_t got = at ? read(fd, at,
+                                left == 0      ? 1
+                                : left < 65536 ? left
+                                               : 65536)
+                         : 0;
+
+        if (!at)
+            return idem__fail(err, IDEM_ERR_MEMORY, "%s: out of memory", name);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return idem__fail(err, IDEM_ERR_INVALID, "cannot read %s: %s", name,
+                              strerror(errno));
+        if (got == 0)
+            return IDEM_OK;
+        if (left == 0)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s is over the limit of %zu bytes: store it "
+                              "elsewhere and keep a pointer to it",
+                              name, into->cap);
+        into->len += (size_t)got;
+    }
+}
+
+enum idem_status
+cli_read_value(const char *text, struct idem_buf *into, struct idem_error *err)
+{
+    enum idem_status status;
+    int fd;
+
+    idem_buf_init(into, IDEM_RESULT_MAX);
+    if (strcmp(text, "-") == 0)
+        return read_all(STDIN_FILENO, "standard input", into, err);
+    if (text[0] != '@')
+        return idem_buf_add_text(into, text)
+                   ? IDEM_OK
+                   : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    fd = open(text + 1, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return idem__fail(err, IDEM_ERR_INVALID, "cannot read %s: %s", text + 1,
+                          strerror(errno));
+    status = read_all(fd, text + 1, into, err);
+    close(fd);
+    return status;
+}
