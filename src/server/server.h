@@ -1,0 +1,144 @@
+/*
+ * server.h - what the parts of `idem serve` share.
+ *
+ *   flags, environment, file --> server_config
+ *   RESP clients --> loop (one thread) --+--> engine
+ *   HTTP clients --> http (own threads) -+
+ *
+ * On a local store the loop's thread drives the engine itself, so an operation
+ * costs no thread switch; HTTP threads hand theirs in with idem_submit, which
+ * wakes the loop. On a remote store the engine has a thread of its own.
+ *
+ * Threads: config never changes after the start. Credentials, log and metrics
+ * may be used from every thread.
+ */
+#ifndef SERVER_SERVER_H
+#define SERVER_SERVER_H
+
+#include "credentials.h"
+#include "log.h"
+#include "metrics.h"
+
+#include <idem/idem.h>
+
+/* Locks are records too; all of them live in this scope. */
+#define SERVER_LOCK_SCOPE "locks"
+
+/* ISSUE gives at most this many tokens, ID this many ids, SCAN this many
+ * records a call. */
+#define SERVER_COUNT_MAX 1000
+
+/* Everything that a flag, a variable or a line of the file can set. Texts are
+ * owned by the config; NULL means that it is not set. */
+struct server_config {
+    char *store;        /* a store's URL */
+    char *socket;       /* the unix socket's path; NULL: none */
+    char *socket_group; /* who else may open it; NULL: nobody */
+    int64_t socket_mode;
+    char *listen;         /* RESP on TCP, "host:port[,host:port]"; NULL: none */
+    char *http;           /* HTTP/JSON, "host:port[,host:port]"; NULL: none */
+    char *credentials;    /* a file; NULL: everybody may do everything */
+    bool trust_socket;    /* who can open the unix socket need not AUTH */
+    int64_t max_clients;  /* RESP connections */
+    int64_t max_result;   /* bytes of one result */
+    int64_t max_command;  /* bytes of one command; 0: max_result + 64 KiB */
+    int64_t max_output;   /* bytes of replies waiting for one client */
+    int64_t max_buffered; /* bytes waiting for all clients, both ways */
+    int64_t max_queue, max_batch, max_parked; /* the engine's; 0: its own */
+    int64_t idle_ms;  /* a client that says nothing is closed; 0: never */
+    int64_t stall_ms; /* half a command, or replies not read: closed */
+    int64_t drain_ms; /* after SIGTERM, to answer what is in flight */
+    enum log_format log_format;
+    enum log_level log_level;
+    bool log_keys; /* keys in the log as they are, not as digests */
+    bool check;    /* validate and exit */
+};
+
+struct server {
+    const struct server_config *config;
+    struct idem_engine *engine;
+    struct credentials *credentials; /* never NULL */
+    struct server_log *log;
+    struct server_metrics *metrics;
+};
+
+/* ---- config.c: the options ------------------------------------------- */
+
+void server_config_init(struct server_config *config);
+void server_config_clear(struct server_config *config);
+
+/* One option by its name ("max-clients"); the text says what is wrong. */
+enum idem_status server_config_set(struct server_config *config,
+                                   const char *name, const char *value,
+                                   struct idem_error *err);
+
+/* `name = value` lines; errors name the file and the line. */
+enum idem_status server_config_text(struct server_config *config,
+                                    const char *file, struct idem_bytes text,
+                                    struct idem_error *err);
+enum idem_status server_config_file(struct server_config *config,
+                                    const char *file, struct idem_error *err);
+
+/* IDEM_MAX_CLIENTS and so on. */
+enum idem_status server_config_environment(struct server_config *config,
+                                           struct idem_error *err);
+
+/* Flags over environment over file (--config or IDEM_CONFIG) over defaults;
+ * argv[0] is skipped. */
+enum idem_status server_config_flags(struct server_config *config, int argc,
+                                     char **argv, struct idem_error *err);
+
+/* Fill in defaults (store, socket) and refuse what is unsafe or absurd. */
+enum idem_status server_config_check(struct server_config *config,
+                                     struct idem_error *err);
+
+/* The default unix socket of this user, for the server and for its clients. */
+void server_default_socket(char *path, size_t path_len);
+
+/* ---- listen.c: addresses --------------------------------------------- */
+
+struct server_address {
+    char host[256];
+    char port[8];
+    bool loopback; /* only this machine can reach it */
+};
+
+/* "127.0.0.1:6380", "[::1]:6380", "localhost:6380", ":6380" (loopback),
+ * "*:6380" (everywhere). Moves *list behind what it read; false at the end or
+ * with err set. */
+bool server_address_next(const char **list, struct server_address *address,
+                         struct idem_error *err);
+
+/* ---- ids and tokens, for both surfaces ------------------------------- */
+
+#define SERVER_TOKEN_LEN 32 /* 24 random bytes, URL-safe base64 */
+void server_new_token(char token[SERVER_TOKEN_LEN + 1]);
+
+/* Ids of a kind ("snowflake", "uuid7" ...), one call of `each` an id. */
+enum idem_status server_ids(struct server *server, struct idem_bytes kind,
+                            size_t count,
+                            void (*each)(void *arg, struct idem_bytes id),
+                            void *arg, struct idem_error *err);
+
+/* ---- http.c: HTTP/JSON, metrics, console, in threads of its own ------- */
+
+struct http;
+
+/* Listen on config->http and answer from now on. */
+enum idem_status http_start(struct server *server, struct http **http,
+                            struct idem_error *err);
+
+/*
+ * Stop accepting, answer what is in flight, give up waits (idem_cancel), and
+ * return when no HTTP thread will touch the server any more; at the latest
+ * about drain_ms later. The loop goes on turning the engine meanwhile: this is
+ * called on a thread of its own. NULL is fine.
+ */
+void http_stop(struct http *http, int64_t drain_ms);
+
+/* ---- server.c -------------------------------------------------------- */
+
+/* Run until SIGTERM or SIGINT; 0 after a clean stop, else an exit status. */
+int server_run(const struct server_config *config);
+
+#endif
