@@ -21,6 +21,8 @@ idem_arena_take(struct idem_arena *arena, size_t len)
     size_t room = len > BLOCK_LEN ? len : BLOCK_LEN;
     void *at;
 
+    if (len > SIZE_MAX / 2)
+        return NULL;
     len = (len + 15) & ~(size_t)15;
     if (room < len)
         room = len;

@@ -39,9 +39,9 @@ idem_buf_room(struct idem_buf *buf, size_t len)
         return NULL;
     if (buf->data && buf->len + len <= buf->room)
         return buf->data + buf->len;
-    while (room < buf->len + len)
+    while (room < buf->len + len && room < buf->cap / 2)
         room *= 2;
-    if (room > buf->cap)
+    if (room < buf->len + len || room > buf->cap)
         room = buf->cap;
     data = realloc(buf->data, room ? room : 1);
     if (!data)

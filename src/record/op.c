@@ -56,6 +56,43 @@ implied_type(enum idem_verb verb)
     return IDEM_TYPE_REQUEST;
 }
 
+/* Locks and workers are locked, tokens are issued and redeemed, and only what
+ * was asked for once has an outcome: a note must never be taken for one. */
+static bool
+verb_fits(enum idem_verb verb, enum idem_type type)
+{
+    bool note = type == IDEM_TYPE_LOCK || type == IDEM_TYPE_WORKER;
+
+    switch (verb) {
+    case IDEM_BEGIN:
+    case IDEM_FINISH:
+    case IDEM_SETTLE:
+        return !note;
+    case IDEM_ISSUE:
+    case IDEM_REDEEM:
+        return type == IDEM_TYPE_TOKEN;
+    case IDEM_LOCK:
+    case IDEM_UNLOCK:
+        return note;
+    default:
+        return true;
+    }
+}
+
+static enum idem_status
+check_nonce(const struct idem_op *op, struct idem_error *err)
+{
+    static const uint8_t zeros[IDEM_NONCE_LEN];
+
+    /* Who sends the same nonce is taken for the same caller. */
+    if (op->nonce && memcmp(op->nonce, zeros, IDEM_NONCE_LEN) == 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a nonce of zeros tells nobody apart: give %d random "
+                          "bytes, or none",
+                          IDEM_NONCE_LEN);
+    return IDEM_OK;
+}
+
 static enum idem_status
 check_outcome(const struct idem_op *op, struct idem_error *err)
 {
@@ -119,6 +156,9 @@ idem__op_check(struct idem_op *op, struct idem_error *err)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "there is no record type number %u",
                           (unsigned)op->type);
+    if (!verb_fits(op->verb, op->type))
+        return idem__fail(err, IDEM_ERR_INVALID, "%s does not work on a %s",
+                          idem_verb_name(op->verb), idem_type_name(op->type));
     if ((unsigned)op->mode > IDEM_LOOSE)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a mode is strict or loose, not number %u",
@@ -134,6 +174,8 @@ idem__op_check(struct idem_op *op, struct idem_error *err)
     if (status == IDEM_OK && (op->verb == IDEM_LOCK || op->subject.len > 0))
         status = check_name(op->verb == IDEM_LOCK ? "the owner" : "the subject",
                             op->subject, IDEM_SUBJECT_MAX, err);
+    if (status == IDEM_OK)
+        status = check_nonce(op, err);
     if (status == IDEM_OK)
         status = check_outcome(op, err);
     if (status == IDEM_OK)

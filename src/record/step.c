@@ -105,17 +105,39 @@ next_fence(const struct idem_record *last, const struct idem_now *now)
     return fence > now->late_us ? fence : now->late_us;
 }
 
-/* A new life for this key: nothing of the last one but its fence, its count of
- * starts and, for locks and workers, its note. `last` may be NULL. */
+/* How long an outcome is kept where the op does not say: as long as the start
+ * asked for. A record that somebody wrote without an expiry gets the default.
+ */
+static int64_t
+kept_ttl(const struct idem_record *r)
+{
+    return r->expires > r->created ? r->expires - r->created
+                                   : IDEM_TTL_DEFAULT_MS;
+}
+
+/* Locks and workers carry a note from holder to holder. */
+static bool
+has_note(const struct idem_record *r)
+{
+    return r->type == IDEM_TYPE_LOCK || r->type == IDEM_TYPE_WORKER;
+}
+
+/*
+ * A new life for this key. From what the store holds (`last`, may be NULL) it
+ * takes the fence, so that fences only grow. Its count of starts goes on only
+ * from a record that still counts (`r`, may be NULL): when an expired one
+ * leaves the store is the store's business and must not be seen.
+ */
 static void
-new_life(struct idem_record *next, const struct idem_record *last,
-         const struct idem_op *op, const struct idem_now *now)
+new_life(struct idem_record *next, const struct idem_record *r,
+         const struct idem_record *last, const struct idem_op *op,
+         const struct idem_now *now)
 {
     memset(next, 0, sizeof(*next));
     next->type = (uint8_t)op->type;
     next->mode = (uint8_t)op->mode;
     next->fence = next_fence(last, now);
-    next->attempt = last ? last->attempt : 0;
+    next->attempt = r ? r->attempt : 0;
     next->created = now->late_ms;
     next->updated = now->late_ms;
     next->expires = now->late_ms + op->ttl_ms;
@@ -128,10 +150,11 @@ new_life(struct idem_record *next, const struct idem_record *last,
 
 /* executing, by whoever asks */
 static enum idem_verdict
-start(struct idem_record *next, const struct idem_record *last,
-      const struct idem_op *op, const struct idem_now *now)
+start(struct idem_record *next, const struct idem_record *r,
+      const struct idem_record *last, const struct idem_op *op,
+      const struct idem_now *now)
 {
-    new_life(next, last, op, now);
+    new_life(next, r, last, op, now);
     next->state = IDEM_STATE_EXECUTING;
     next->attempt++;
     next->lease_until = now->late_ms + op->lease_ms;
@@ -147,7 +170,7 @@ static enum idem_verdict
 take_over(struct idem_record *next, const struct idem_record *r,
           const struct idem_op *op, const struct idem_now *now)
 {
-    start(next, r, op, now);
+    start(next, r, r, op, now);
     next->created = r->created;
     next->expires = r->created + op->ttl_ms;
     if (!op->fingerprint && (r->flags & IDEM_FLAG_FINGERPRINT)) {
@@ -162,8 +185,6 @@ static enum idem_verdict
 set_free(struct idem_record *next, const struct idem_record *r,
          const struct idem_op *op, const struct idem_now *now)
 {
-    bool keeps_note = r->type == IDEM_TYPE_LOCK || r->type == IDEM_TYPE_WORKER;
-
     *next = *r;
     next->state = IDEM_STATE_FREE;
     next->flags = 0;
@@ -171,13 +192,13 @@ set_free(struct idem_record *next, const struct idem_record *r,
     next->lease_until = 0;
     next->kind = IDEM_KIND_RAW;
     next->subject = (struct idem_bytes){NULL, 0};
-    if (!keeps_note)
+    if (!has_note(r))
         next->result = (struct idem_bytes){NULL, 0};
     else if (op->result.data)
         next->result = op->result;
     next->expires = r->type == IDEM_TYPE_WORKER
                         ? 0
-                        : now->late_ms + (keeps_note ? FREE_LOCK_MS : FREE_MS);
+                        : now->late_ms + (has_note(r) ? FREE_LOCK_MS : FREE_MS);
     memset(next->fingerprint, 0, sizeof(next->fingerprint));
     return IDEM_V_OK_DONE;
 }
@@ -213,17 +234,19 @@ begin(const struct idem_record *r, const struct idem_record *last,
     bool token = op->type == IDEM_TYPE_TOKEN;
 
     if (!r)
-        return token ? IDEM_V_UNKNOWN : start(next, last, op, now);
+        return token ? IDEM_V_UNKNOWN : start(next, NULL, last, op, now);
     if (other_request(r, op))
         return IDEM_V_MISMATCH;
 
     switch ((enum idem_state)r->state) {
     case IDEM_STATE_FREE:
-        if (token)
+        /* A token that was begun and released may be tried again; one that
+         * was forgotten before anybody began it is gone. */
+        if (token && r->attempt == 0)
             return IDEM_V_UNKNOWN;
-        return same_nonce(r, op) ? IDEM_V_STALE : start(next, r, op, now);
+        return same_nonce(r, op) ? IDEM_V_STALE : start(next, r, r, op, now);
     case IDEM_STATE_ISSUED:
-        return token ? start(next, r, op, now) : IDEM_V_UNKNOWN;
+        return token ? start(next, r, r, op, now) : IDEM_V_UNKNOWN;
     case IDEM_STATE_EXECUTING:
         if (same_nonce(r, op))
             return IDEM_V_STARTED;
@@ -266,7 +289,7 @@ finish(const struct idem_record *r, const struct idem_op *op,
             return set_free(next, r, op, now);
         *next = *r;
         set_outcome(next, op, op->outcome,
-                    op->ttl_ms ? op->ttl_ms : r->expires - r->created, now);
+                    op->ttl_ms ? op->ttl_ms : kept_ttl(r), now);
         return IDEM_V_OK_DONE;
     }
     if (frees && r->state == IDEM_STATE_FREE)
@@ -285,7 +308,7 @@ renew(const struct idem_record *r, const struct idem_op *op,
     *next = *r;
     next->lease_until = later(r->lease_until, now->late_ms + op->lease_ms);
     next->updated = now->late_ms;
-    if (op->result.data)
+    if (op->result.data && has_note(r))
         next->result = op->result;
     return IDEM_V_OK_DONE;
 }
@@ -304,8 +327,10 @@ settle(const struct idem_record *r, const struct idem_record *last,
             return busy_or_doubt(r, now);
         *next = *r;
         next->fence = next_fence(r, now);
+        if (op->subject.len > 0)
+            next->subject = op->subject;
     } else {
-        new_life(next, last, op, now);
+        new_life(next, r, last, op, now);
     }
     next->flags |= IDEM_FLAG_SETTLED;
     set_outcome(next, op, outcome, op->ttl_ms, now);
@@ -319,7 +344,7 @@ issue(const struct idem_record *r, const struct idem_record *last,
 {
     if (r && r->state != IDEM_STATE_FREE)
         return IDEM_V_DUPLICATE;
-    new_life(next, last, op, now);
+    new_life(next, NULL, last, op, now);
     next->state = IDEM_STATE_ISSUED;
     return IDEM_V_ISSUED_NOW;
 }
@@ -337,7 +362,7 @@ redeem(const struct idem_record *r, const struct idem_op *op,
         if (op->nonce)
             memcpy(next->nonce, op->nonce, IDEM_NONCE_LEN);
         set_outcome(next, op, IDEM_STATE_SUCCEEDED,
-                    op->ttl_ms ? op->ttl_ms : r->expires - r->created, now);
+                    op->ttl_ms ? op->ttl_ms : kept_ttl(r), now);
         return IDEM_V_REDEEMED;
     }
     if ((r->flags & IDEM_FLAG_REDEEMED) && same_nonce(r, op))
@@ -360,25 +385,21 @@ lock(const struct idem_record *r, const struct idem_record *last,
         next->lease_until = later(r->lease_until, now->late_ms + op->lease_ms);
         next->updated = now->late_ms;
     } else {
-        start(next, last, op, now);
-        if (last)
-            next->result = last->result;
+        start(next, r, last, op, now);
+        if (r)
+            next->result = r->result;
     }
     if (op->result.data)
         next->result = op->result;
     return IDEM_V_STARTED;
 }
 
-enum idem_verdict
-idem__step(const struct idem_record *current, const struct idem_op *op,
-           const struct idem_now *now, struct idem_record *next)
+/* `last` is what the store holds, `r` what still counts. */
+static enum idem_verdict
+decide(const struct idem_record *r, const struct idem_record *last,
+       const struct idem_op *op, const struct idem_now *now,
+       struct idem_record *next)
 {
-    /* `last` is what the store holds, `r` what still counts. */
-    const struct idem_record *last = current;
-    const struct idem_record *r =
-        current && !idem__record_expired(current, now) ? current : NULL;
-
-    next->state = IDEM_STATE_ABSENT;
     switch (op->verb) {
     case IDEM_BEGIN:
         return begin(r, last, op, now, next);
@@ -408,4 +429,17 @@ idem__step(const struct idem_record *current, const struct idem_op *op,
     }
     assert(!"op was checked");
     return IDEM_V_BUSY;
+}
+
+enum idem_verdict
+idem__step(const struct idem_record *current, const struct idem_op *op,
+           const struct idem_now *now, struct idem_record *next)
+{
+    bool counts = current && !idem__record_expired(current, now);
+    enum idem_verdict verdict;
+
+    next->state = IDEM_STATE_ABSENT;
+    verdict = decide(counts ? current : NULL, current, op, now, next);
+    next->rev = 0;
+    return verdict;
 }
