@@ -96,6 +96,9 @@ $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(compile) -c $< -o $@
 
+# The definitions in sql/ are part of the library as they are.
+$(B)/obj/src/store/columns.o build/fuzz/obj/src/store/columns.o: $(wildcard sql/*.sql)
+
 $(B)/libidem.a: $(lib_obj)
 	@rm -f $@
 	ar rcs $@ $^

@@ -70,11 +70,10 @@ find(const char *url)
     return NULL;
 }
 
-enum idem_status
-idem__store_open(const char *url, const struct idem_store_options *options,
-                 struct idem_store **store, struct idem_error *err)
+static enum idem_status
+find_type(const char *url, const struct idem_store_type **type,
+          struct idem_error *err)
 {
-    static const struct idem_store_options defaults;
     const struct entry *entry = url ? find(url) : NULL;
     char shown[200];
 
@@ -91,7 +90,32 @@ idem__store_open(const char *url, const struct idem_store_options *options,
                           "%s: was left out of this build: build idem with "
                           "%s=1",
                           entry->scheme, entry->build_switch);
-    return entry->type->open(url, options ? options : &defaults, store, err);
+    *type = entry->type;
+    return IDEM_OK;
+}
+
+enum idem_status
+idem__store_open(const char *url, const struct idem_store_options *options,
+                 struct idem_store **store, struct idem_error *err)
+{
+    static const struct idem_store_options defaults;
+    const struct idem_store_type *type;
+    enum idem_status status = find_type(url, &type, err);
+
+    if (status != IDEM_OK)
+        return status;
+    return type->open(url, options ? options : &defaults, store, err);
+}
+
+enum idem_status
+idem__store_init(const char *url, struct idem_error *err)
+{
+    const struct idem_store_type *type;
+    enum idem_status status = find_type(url, &type, err);
+
+    if (status == IDEM_OK && type->init)
+        status = type->init(url, err);
+    return status;
 }
 
 void

@@ -108,6 +108,10 @@ typedef void idem_figures_fn(struct idem_store *store, idem_figure_fn *each,
 
 typedef void idem_close_fn(struct idem_store *store);
 
+/* Make what the store needs before it can be opened (tables), or bring it up
+ * to date. Doing it twice does no harm. */
+typedef enum idem_status idem_init_fn(const char *url, struct idem_error *err);
+
 struct idem_store_type {
     const char *scheme;       /* "postgres" serves postgres:// URLs */
     bool local;               /* load and now are memory reads: the engine loads
@@ -120,6 +124,7 @@ struct idem_store_type {
     idem_tend_fn *tend;       /* may be NULL */
     idem_figures_fn *figures; /* may be NULL */
     idem_close_fn *close;     /* required; NULL store is fine */
+    idem_init_fn *init;       /* NULL: nothing to make beforehand */
 };
 
 /* Every store; registry.c says which of them this build has. */
@@ -140,6 +145,9 @@ enum idem_status idem__store_open(const char *url,
                                   struct idem_store **store,
                                   struct idem_error *err);
 void idem__store_close(struct idem_store *store);
+
+/* What `idem store init URL` does. */
+enum idem_status idem__store_init(const char *url, struct idem_error *err);
 
 /* Say something to the operator, through the log of the options. */
 void idem__log(const struct idem_store_options *options,

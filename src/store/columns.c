@@ -1,0 +1,220 @@
+/*
+ * columns.c - a record as a row, and what else the SQL stores have in common.
+ */
+#include "columns.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *const idem__column_names[IDEM_COLUMN_COUNT] = {
+#define X(name, word, type) word,
+    IDEM_COLUMN_MAP(X)
+#undef X
+};
+
+const enum idem_column_type idem__column_types[IDEM_COLUMN_COUNT] = {
+#define X(name, word, type) IDEM_COLUMN_##type,
+    IDEM_COLUMN_MAP(X)
+#undef X
+};
+
+#define BUT_RESULT                                                             \
+    "key_hash, type, state, mode, kind, flags, attempt, fence, rev, created, " \
+    "updated, lease_until, expires, nonce, fingerprint, scope, id, subject"
+
+const char idem__columns_but_result[] = BUT_RESULT;
+const char idem__columns_all[] = BUT_RESULT ", result";
+
+/* The files of sql/ become part of the library as they are. */
+#define SCRIPT(name, file)                                                     \
+    __asm__(".pushsection .rodata\n"                                           \
+            ".global " #name "\n" #name ":\n"                                  \
+            ".incbin \"" file "\"\n.byte 0\n"                                  \
+            ".popsection\n")
+
+SCRIPT(idem__postgres_script, "sql/postgres.sql");
+SCRIPT(idem__mysql_script, "sql/mysql.sql");
+SCRIPT(idem__sqlite_script, "sql/sqlite.sql");
+
+static struct idem_cell
+number(int64_t value)
+{
+    return (struct idem_cell){.number = value};
+}
+
+static struct idem_cell
+bytes(const void *data, size_t len)
+{
+    return (struct idem_cell){.bytes = {len > 0 ? data : "", len}};
+}
+
+void
+idem__record_to_cells(const uint8_t *key, const struct idem_record *r,
+                      struct idem_cell cells[IDEM_COLUMN_COUNT])
+{
+    cells[IDEM_COLUMN_KEY] = bytes(key, IDEM_KEY_LEN);
+    cells[IDEM_COLUMN_TYPE] = number(r->type);
+    cells[IDEM_COLUMN_STATE] = number(r->state);
+    cells[IDEM_COLUMN_MODE] = number(r->mode);
+    cells[IDEM_COLUMN_KIND] = number(r->kind);
+    cells[IDEM_COLUMN_FLAGS] = number(r->flags);
+    cells[IDEM_COLUMN_ATTEMPT] = number(r->attempt);
+    cells[IDEM_COLUMN_FENCE] = number((int64_t)r->fence);
+    cells[IDEM_COLUMN_REV] = number((int64_t)r->rev);
+    cells[IDEM_COLUMN_CREATED] = number(r->created);
+    cells[IDEM_COLUMN_UPDATED] = number(r->updated);
+    cells[IDEM_COLUMN_LEASE_UNTIL] = number(r->lease_until);
+    cells[IDEM_COLUMN_EXPIRES] = number(r->expires);
+    cells[IDEM_COLUMN_NONCE] = bytes(r->nonce, IDEM_NONCE_LEN);
+    cells[IDEM_COLUMN_FINGERPRINT] =
+        r->flags & IDEM_FLAG_FINGERPRINT
+            ? bytes(r->fingerprint, IDEM_FINGERPRINT_LEN)
+            : (struct idem_cell){.null = true};
+    cells[IDEM_COLUMN_SCOPE] = bytes(r->scope.data, r->scope.len);
+    cells[IDEM_COLUMN_ID] = bytes(r->id.data, r->id.len);
+    cells[IDEM_COLUMN_SUBJECT] = bytes(r->subject.data, r->subject.len);
+    cells[IDEM_COLUMN_RESULT] = bytes(r->result.data, r->result.len);
+}
+
+static bool
+copy_fixed(const struct idem_cell *cell, void *to, size_t len)
+{
+    if (cell->null || cell->bytes.len != len)
+        return false;
+    memcpy(to, cell->bytes.data, len);
+    return true;
+}
+
+static struct idem_bytes
+view(const struct idem_cell *cell)
+{
+    if (cell->null || cell->bytes.len == 0)
+        return (struct idem_bytes){NULL, 0};
+    return cell->bytes;
+}
+
+/* Numbers that a byte cannot hold must not be bent to fit. */
+static bool
+small_enough(const struct idem_cell *cells)
+{
+    for (int i = IDEM_COLUMN_TYPE; i <= IDEM_COLUMN_FLAGS; i++) {
+        if (cells[i].null || cells[i].number < 0 || cells[i].number > 255)
+            return false;
+    }
+    return cells[IDEM_COLUMN_ATTEMPT].number >= 0 &&
+           cells[IDEM_COLUMN_ATTEMPT].number <= UINT32_MAX;
+}
+
+enum idem_status
+idem__cells_to_record(const struct idem_cell cells[IDEM_COLUMN_COUNT],
+                      struct idem_record *record, struct idem_error *err)
+{
+    const struct idem_cell *print = &cells[IDEM_COLUMN_FINGERPRINT];
+    struct idem_record r = {0};
+    const char *flaw = NULL;
+
+    if (!small_enough(cells))
+        return idem__fail(err, IDEM_ERR_CORRUPT,
+                          "damaged row in idem_record: a number is out of "
+                          "range");
+    r.type = (uint8_t)cells[IDEM_COLUMN_TYPE].number;
+    r.state = (uint8_t)cells[IDEM_COLUMN_STATE].number;
+    r.mode = (uint8_t)cells[IDEM_COLUMN_MODE].number;
+    r.kind = (uint8_t)cells[IDEM_COLUMN_KIND].number;
+    r.flags = (uint8_t)cells[IDEM_COLUMN_FLAGS].number;
+    r.attempt = (uint32_t)cells[IDEM_COLUMN_ATTEMPT].number;
+    r.fence = (uint64_t)cells[IDEM_COLUMN_FENCE].number;
+    r.rev = (uint64_t)cells[IDEM_COLUMN_REV].number;
+    r.created = cells[IDEM_COLUMN_CREATED].number;
+    r.updated = cells[IDEM_COLUMN_UPDATED].number;
+    r.lease_until = cells[IDEM_COLUMN_LEASE_UNTIL].number;
+    r.expires = cells[IDEM_COLUMN_EXPIRES].number;
+    r.scope = view(&cells[IDEM_COLUMN_SCOPE]);
+    r.id = view(&cells[IDEM_COLUMN_ID]);
+    r.subject = view(&cells[IDEM_COLUMN_SUBJECT]);
+    r.result = view(&cells[IDEM_COLUMN_RESULT]);
+    if (!copy_fixed(&cells[IDEM_COLUMN_NONCE], r.nonce, sizeof(r.nonce)))
+        flaw = "the nonce is not 8 bytes";
+    if ((r.flags & IDEM_FLAG_FINGERPRINT) &&
+        !copy_fixed(print, r.fingerprint, sizeof(r.fingerprint)))
+        flaw = "the fingerprint is not 32 bytes";
+    if (!flaw)
+        flaw = idem__record_flaw(&r);
+    if (flaw)
+        return idem__fail(err, IDEM_ERR_CORRUPT,
+                          "damaged row in idem_record: %s", flaw);
+    *record = r;
+    return IDEM_OK;
+}
+
+enum idem_status
+idem__cursor_key(const struct idem_cursor *cursor, uint8_t key[IDEM_KEY_LEN],
+                 bool *start, struct idem_error *err)
+{
+    size_t len = strnlen(cursor->text, sizeof(cursor->text));
+    size_t got = 0;
+
+    *start = strcmp(cursor->text, "0") == 0;
+    memset(key, 0, IDEM_KEY_LEN);
+    if (*start)
+        return IDEM_OK;
+    if (sodium_hex2bin(key, IDEM_KEY_LEN, cursor->text, len, NULL, &got,
+                       NULL) != 0 ||
+        got != IDEM_KEY_LEN || len != 2 * IDEM_KEY_LEN)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%.100s\" is not a cursor: start with 0",
+                          cursor->text);
+    return IDEM_OK;
+}
+
+void
+idem__cursor_set(struct idem_cursor *cursor, const uint8_t *key)
+{
+    if (key)
+        sodium_bin2hex(cursor->text, sizeof(cursor->text), key, IDEM_KEY_LEN);
+    else
+        strcpy(cursor->text, "0");
+}
+
+size_t
+idem__scan_rows(size_t count)
+{
+    return count < 256 ? 256 : count > 4096 ? 4096 : count;
+}
+
+bool
+idem__url_take(char *url, const char *name, char *value, size_t value_len)
+{
+    char *query = strchr(url, '?');
+    size_t name_len = strlen(name);
+
+    for (char *at = query; at; at = strchr(at + 1, '&')) {
+        char *end = at + 1 + strcspn(at + 1, "&");
+
+        if (strncmp(at + 1, name, name_len) != 0 || at[1 + name_len] != '=')
+            continue;
+        snprintf(value, value_len, "%.*s", (int)(end - at - 2 - (int)name_len),
+                 at + 2 + name_len);
+        if (*at == '?' && *end == '&') /* the next one becomes the first */
+            memmove(at + 1, end + 1, strlen(end + 1) + 1);
+        else
+            memmove(at, end, strlen(end) + 1);
+        return true;
+    }
+    return false;
+}
+
+bool
+idem__word_in(const char *list, const char *word)
+{
+    size_t len = strlen(word);
+
+    for (const char *at = list; at; at = strchr(at, ',')) {
+        if (*at == ',')
+            at++;
+        if (strncmp(at, word, len) == 0 && (at[len] == 0 || at[len] == ','))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,92 @@
+/*
+ * columns.h - a record as the columns of table idem_record, for the SQL stores
+ * and for the schemes in a service's own transaction.
+ *
+ * The definitions that people install are sql/postgres.sql, sql/mysql.sql and
+ * sql/sqlite.sql; the list here has the same columns in the same order. A rev
+ * is kept as a signed 64-bit number with the same bits.
+ */
+#ifndef IDEM__COLUMNS_H
+#define IDEM__COLUMNS_H
+
+#include "store.h"
+
+/* The result comes last, so that a query can leave it out. */
+#define IDEM_COLUMN_MAP(X)                                                     \
+    X(KEY, "key_hash", BYTES)                                                  \
+    X(TYPE, "type", SMALL)                                                     \
+    X(STATE, "state", SMALL)                                                   \
+    X(MODE, "mode", SMALL)                                                     \
+    X(KIND, "kind", SMALL)                                                     \
+    X(FLAGS, "flags", SMALL)                                                   \
+    X(ATTEMPT, "attempt", BIG)                                                 \
+    X(FENCE, "fence", BIG)                                                     \
+    X(REV, "rev", BIG)                                                         \
+    X(CREATED, "created", BIG)                                                 \
+    X(UPDATED, "updated", BIG)                                                 \
+    X(LEASE_UNTIL, "lease_until", BIG)                                         \
+    X(EXPIRES, "expires", BIG)                                                 \
+    X(NONCE, "nonce", BYTES)                                                   \
+    X(FINGERPRINT, "fingerprint", BYTES) /* NULL: none */                      \
+    X(SCOPE, "scope", BYTES)                                                   \
+    X(ID, "id", BYTES)                                                         \
+    X(SUBJECT, "subject", BYTES)                                               \
+    X(RESULT, "result", BYTES)
+
+enum idem_column {
+#define X(name, word, type) IDEM_COLUMN_##name,
+    IDEM_COLUMN_MAP(X)
+#undef X
+        IDEM_COLUMN_COUNT
+};
+
+enum idem_column_type { IDEM_COLUMN_SMALL, IDEM_COLUMN_BIG, IDEM_COLUMN_BYTES };
+
+extern const char *const idem__column_names[IDEM_COLUMN_COUNT];
+extern const enum idem_column_type idem__column_types[IDEM_COLUMN_COUNT];
+
+/* "key_hash, type, ..., subject" and the same with result. */
+extern const char idem__columns_but_result[];
+extern const char idem__columns_all[];
+
+/* One value of a row. */
+struct idem_cell {
+    bool null;
+    int64_t number;          /* SMALL, BIG */
+    struct idem_bytes bytes; /* BYTES; a view */
+};
+
+void idem__record_to_cells(const uint8_t *key, const struct idem_record *record,
+                           struct idem_cell cells[IDEM_COLUMN_COUNT]);
+
+/* IDEM_ERR_CORRUPT for a row that no idem could have written. The record's
+ * bytes are views of the cells'. */
+enum idem_status
+idem__cells_to_record(const struct idem_cell cells[IDEM_COLUMN_COUNT],
+                      struct idem_record *record, struct idem_error *err);
+
+/* A scan goes through the keys in order; the cursor is the last key seen, in
+ * hex, and "0" at both ends. */
+enum idem_status idem__cursor_key(const struct idem_cursor *cursor,
+                                  uint8_t key[IDEM_KEY_LEN], bool *start,
+                                  struct idem_error *err);
+void idem__cursor_set(struct idem_cursor *cursor, const uint8_t *key);
+
+/* How many rows a scan reads for one call that wants `count` records. */
+size_t idem__scan_rows(size_t count);
+
+/*
+ * Take "name=value" out of a URL's query: true if it was there, with the value
+ * as it stands in the URL. What is left is still a URL.
+ */
+bool idem__url_take(char *url, const char *name, char *value, size_t value_len);
+
+/* Is `word` one of the words in a list that commas separate? */
+bool idem__word_in(const char *list, const char *word);
+
+/* The definitions of sql/, as they are installed by hand. */
+extern const char idem__postgres_script[];
+extern const char idem__mysql_script[];
+extern const char idem__sqlite_script[];
+
+#endif

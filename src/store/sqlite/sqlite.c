@@ -1,0 +1,543 @@
+/*
+ * sqlite.c - sqlite:FILE keeps records in a table of an SQLite database.
+ *
+ * For one host. Each process has exactly one connection. Two ways to run, both
+ * safe with SQLite 3.40, whose write-ahead log can lose pages when several
+ * connections write and checkpoint at once:
+ *
+ *   sqlite:FILE            rollback journal: other processes may use the file,
+ *                          a service's own transactions too
+ *   sqlite:FILE?mode=wal   write-ahead log, held by this one connection:
+ * faster, and nobody else can open the file meanwhile
+ *
+ * Both with synchronous=FULL: a commit survives a power cut. SQLite locks whole
+ * files, so while somebody else writes, a swap waits up to 50 ms and then is
+ * LOCKED; what is already decided by a committed row is still answered.
+ */
+#include "../columns.h"
+
+#include <assert.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUSY_MS 50
+#define SWEEP_ROWS 200
+#define SWEEP_EVERY_US 500000
+
+enum statement { FIND, PUT, DROP, SCAN, SCAN_EXECUTING, SWEEP, STATEMENTS };
+
+struct sqlite_store {
+    struct idem_store base;
+    struct idem_store_options options;
+    const struct idem_clocks *clocks;
+    char *path;
+    bool wal;
+    sqlite3 *db; /* NULL: to be opened again */
+    sqlite3_stmt *statements[STATEMENTS];
+    int64_t swept_at_us;
+};
+
+static const char *const texts[STATEMENTS] = {
+    [FIND] = "select %s from idem_record where key_hash = ?1",
+    [PUT] = "insert or replace into idem_record (%s) values "
+            "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,"
+            "?19)",
+    [DROP] = "delete from idem_record where key_hash = ?1",
+    [SCAN] = "select %s from idem_record where key_hash > ?1 "
+             "order by key_hash limit ?2",
+    [SCAN_EXECUTING] = "select %s from idem_record "
+                       "where state = 2 and key_hash > ?1 "
+                       "order by key_hash limit ?2",
+    [SWEEP] = "delete from idem_record where key_hash in "
+              "(select key_hash from idem_record where state <> 2 "
+              "and expires > 0 and expires < ?1 order by expires limit ?2)",
+};
+
+/* ---- errors ---------------------------------------------------------- */
+
+static bool
+is_busy(int rc)
+{
+    return (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED;
+}
+
+static enum idem_status
+status_of(int rc)
+{
+    switch (rc & 0xff) {
+    case SQLITE_FULL:
+        return IDEM_ERR_FULL;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+        return IDEM_ERR_CORRUPT;
+    case SQLITE_NOMEM:
+        return IDEM_ERR_MEMORY;
+    default:
+        return IDEM_ERR_UNAVAILABLE;
+    }
+}
+
+static enum idem_status
+fail(struct sqlite_store *self, int rc, struct idem_error *err)
+{
+    const char *text = self->db ? sqlite3_errmsg(self->db) : sqlite3_errstr(rc);
+
+    if (strstr(text, "no such table"))
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "sqlite: table idem_record is missing in \"%s\": run "
+                          "idem store init sqlite:%s",
+                          self->path, self->path);
+    return idem__fail(err, status_of(rc), "sqlite: \"%s\": %s", self->path,
+                      text);
+}
+
+/* ---- the connection -------------------------------------------------- */
+
+static void
+disconnect(struct sqlite_store *self)
+{
+    for (int i = 0; i < STATEMENTS; i++) {
+        sqlite3_finalize(self->statements[i]);
+        self->statements[i] = NULL;
+    }
+    sqlite3_close(self->db);
+    self->db = NULL;
+}
+
+static int
+run(struct sqlite_store *self, const char *sql)
+{
+    return sqlite3_exec(self->db, sql, NULL, NULL, NULL);
+}
+
+static int
+prepare(struct sqlite_store *self)
+{
+    for (int i = 0; i < STATEMENTS; i++) {
+        bool all = i == FIND || i == PUT;
+        char *sql = sqlite3_mprintf(texts[i], all ? idem__columns_all
+                                                  : idem__columns_but_result);
+        int rc = sql ? sqlite3_prepare_v3(self->db, sql, -1,
+                                          SQLITE_PREPARE_PERSISTENT,
+                                          &self->statements[i], NULL)
+                     : SQLITE_NOMEM;
+
+        sqlite3_free(sql);
+        if (rc != SQLITE_OK)
+            return rc;
+    }
+    return SQLITE_OK;
+}
+
+static enum idem_status
+connect_store(struct sqlite_store *self, struct idem_error *err)
+{
+    const char *mode = self->wal ? "pragma locking_mode=exclusive;"
+                                   "pragma journal_mode=wal;"
+                                 : "pragma journal_mode=persist;";
+    enum idem_status status;
+    int rc;
+
+    if (self->db)
+        return IDEM_OK;
+    rc = sqlite3_open_v2(
+        self->path, &self->db,
+        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_busy_timeout(self->db, BUSY_MS);
+    if (rc == SQLITE_OK)
+        rc = run(self, mode);
+    if (rc == SQLITE_OK)
+        rc = run(self, "pragma synchronous=full; pragma trusted_schema=off");
+    /* A file of one host is ours to set up: no init step. */
+    if (rc == SQLITE_OK && prepare(self) != SQLITE_OK) {
+        rc = run(self, idem__sqlite_script);
+        if (rc == SQLITE_OK)
+            rc = prepare(self);
+    }
+    if (rc == SQLITE_OK)
+        return IDEM_OK;
+    status = fail(self, rc, err);
+    disconnect(self);
+    return status;
+}
+
+/* ---- rows ------------------------------------------------------------ */
+
+static int
+bind_cell(sqlite3_stmt *s, int at, enum idem_column_type type,
+          const struct idem_cell *cell)
+{
+    if (cell->null)
+        return sqlite3_bind_null(s, at);
+    if (type == IDEM_COLUMN_BYTES)
+        return sqlite3_bind_blob64(s, at, cell->bytes.data, cell->bytes.len,
+                                   SQLITE_STATIC);
+    return sqlite3_bind_int64(s, at, cell->number);
+}
+
+static void
+read_cells(sqlite3_stmt *s, int columns,
+           struct idem_cell cells[IDEM_COLUMN_COUNT])
+{
+    memset(cells, 0, IDEM_COLUMN_COUNT * sizeof(*cells));
+    for (int i = 0; i < columns; i++) {
+        cells[i].null = sqlite3_column_type(s, i) == SQLITE_NULL;
+        cells[i].number = sqlite3_column_int64(s, i);
+        if (idem__column_types[i] == IDEM_COLUMN_BYTES) {
+            cells[i].bytes.data = sqlite3_column_blob(s, i);
+            cells[i].bytes.len = (size_t)sqlite3_column_bytes(s, i);
+        }
+    }
+}
+
+/* Read one row into the arena. *rc is SQLITE_ROW, SQLITE_DONE or an error. */
+static enum idem_status
+find(struct sqlite_store *self, const uint8_t *key, struct idem_arena *arena,
+     struct idem_record *record, int *rc, struct idem_error *err)
+{
+    sqlite3_stmt *s = self->statements[FIND];
+    struct idem_cell cells[IDEM_COLUMN_COUNT];
+    enum idem_status status = IDEM_OK;
+    struct idem_record r;
+
+    record->state = IDEM_STATE_ABSENT;
+    record->rev = 0;
+    sqlite3_bind_blob(s, 1, key, IDEM_KEY_LEN, SQLITE_STATIC);
+    *rc = sqlite3_step(s);
+    if (*rc == SQLITE_ROW) {
+        read_cells(s, IDEM_COLUMN_COUNT, cells);
+        status = idem__cells_to_record(cells, &r, err);
+        if (status == IDEM_OK && !idem_arena_record(arena, &r, record))
+            status = idem__fail(err, IDEM_ERR_MEMORY, "sqlite: out of memory");
+    } else if (*rc != SQLITE_DONE) {
+        status = fail(self, *rc, err);
+    }
+    sqlite3_reset(s);
+    return status;
+}
+
+static int
+write_row(struct sqlite_store *self, const struct idem_swap *swap)
+{
+    sqlite3_stmt *s = self->statements[swap->record ? PUT : DROP];
+    struct idem_cell cells[IDEM_COLUMN_COUNT];
+    int rc = SQLITE_OK;
+
+    if (swap->record) {
+        idem__record_to_cells(swap->key, swap->record, cells);
+        for (int i = 0; i < IDEM_COLUMN_COUNT && rc == SQLITE_OK; i++)
+            rc = bind_cell(s, i + 1, idem__column_types[i], &cells[i]);
+    } else {
+        rc = sqlite3_bind_blob(s, 1, swap->key, IDEM_KEY_LEN, SQLITE_STATIC);
+    }
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(s);
+    sqlite3_reset(s);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+/* ---- swap ------------------------------------------------------------ */
+
+static void
+set_outcomes(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
+{
+    for (size_t i = 0; i < count; i++)
+        swaps[i].outcome = outcome;
+}
+
+/* Decide one swap by the row that is there; STORED still has to be written. */
+static enum idem_status
+compare(struct sqlite_store *self, struct idem_swap *swap,
+        struct idem_arena *arena, bool *write, int *rc, struct idem_error *err)
+{
+    enum idem_status status =
+        find(self, swap->key, arena, &swap->found, rc, err);
+
+    *write = false;
+    if (status != IDEM_OK)
+        return status;
+    swap->outcome = IDEM_SWAP_STORED;
+    if (swap->record && swap->found.rev == swap->record->rev)
+        return IDEM_OK;
+    if (swap->found.rev == swap->expected)
+        *write = true;
+    else
+        swap->outcome = IDEM_SWAP_REFUSED;
+    return IDEM_OK;
+}
+
+/* Somebody else writes: what is committed decides, the rest is locked. */
+static enum idem_status
+answer_locked(struct sqlite_store *self, struct idem_swap *swaps, size_t count,
+              struct idem_arena *arena)
+{
+    for (size_t i = 0; i < count; i++) {
+        bool write = false;
+        int rc;
+
+        if (compare(self, &swaps[i], arena, &write, &rc, NULL) != IDEM_OK ||
+            write)
+            swaps[i].outcome = IDEM_SWAP_LOCKED;
+    }
+    return IDEM_OK;
+}
+
+static enum idem_status
+undo(struct sqlite_store *self, int rc, struct idem_swap *swaps, size_t count,
+     struct idem_arena *arena, struct idem_error *err)
+{
+    enum idem_status status = is_busy(rc) ? IDEM_OK : fail(self, rc, err);
+
+    if (!sqlite3_get_autocommit(self->db))
+        run(self, "rollback");
+    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    if (is_busy(rc))
+        return answer_locked(self, swaps, count, arena);
+    return status;
+}
+
+static enum idem_status
+commit(struct sqlite_store *self, struct idem_swap *swaps, size_t count,
+       struct idem_arena *arena, struct idem_error *err)
+{
+    int rc = run(self, "commit");
+
+    if (rc == SQLITE_OK)
+        return IDEM_OK;
+    if (is_busy(rc) || (rc & 0xff) == SQLITE_FULL)
+        return undo(self, rc, swaps, count, arena, err);
+
+    /* What reached the disk is unknown until the journal is played back by a
+     * fresh connection. */
+    fail(self, rc, err);
+    if (err)
+        err->status = IDEM_ERR_LOST;
+    disconnect(self);
+    set_outcomes(swaps, count, IDEM_SWAP_LOST);
+    return IDEM_ERR_LOST;
+}
+
+static enum idem_status
+swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct sqlite_store *self = (struct sqlite_store *)store;
+    enum idem_status status = connect_store(self, err);
+    bool wrote = false;
+    int rc;
+
+    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    if (status != IDEM_OK)
+        return status;
+    rc = run(self, "begin immediate");
+    if (rc != SQLITE_OK)
+        return undo(self, rc, swaps, count, arena, err);
+
+    for (size_t i = 0; i < count; i++) {
+        bool write;
+
+        status = compare(self, &swaps[i], arena, &write, &rc, err);
+        if (status == IDEM_OK && write) {
+            rc = write_row(self, &swaps[i]);
+            wrote = true;
+            if (rc != SQLITE_OK)
+                return undo(self, rc, swaps, count, arena, err);
+        }
+        if (status != IDEM_OK) {
+            run(self, "rollback");
+            set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+            return status;
+        }
+    }
+    if (wrote)
+        return commit(self, swaps, count, arena, err);
+    run(self, "rollback");
+    return IDEM_OK;
+}
+
+/* ---- load, scan, tend ------------------------------------------------ */
+
+static enum idem_status
+load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct sqlite_store *self = (struct sqlite_store *)store;
+    enum idem_status status = connect_store(self, err);
+
+    for (size_t i = 0; i < count && status == IDEM_OK; i++) {
+        int rc;
+
+        status = find(self, loads[i].key, arena, &loads[i].record, &rc, err);
+        if (status == IDEM_OK && !loads[i].with_result)
+            loads[i].record.result = (struct idem_bytes){NULL, 0};
+    }
+    return status;
+}
+
+static enum idem_status
+scan_records(struct idem_store *store, const struct idem_filter *filter,
+             const struct idem_now *now, struct idem_cursor *cursor,
+             size_t count, idem_each_fn *each, void *arg,
+             struct idem_error *err)
+{
+    struct sqlite_store *self = (struct sqlite_store *)store;
+    bool executing = filter->doubt || filter->state == IDEM_STATE_EXECUTING;
+    size_t rows = idem__scan_rows(count), seen = 0, given = 0;
+    struct idem_cell cells[IDEM_COLUMN_COUNT];
+    uint8_t last[IDEM_KEY_LEN];
+    enum idem_status status;
+    struct idem_record r;
+    sqlite3_stmt *s;
+    bool start, more = true;
+    int rc;
+
+    status = idem__cursor_key(cursor, last, &start, err);
+    if (status == IDEM_OK)
+        status = connect_store(self, err);
+    if (status != IDEM_OK)
+        return status;
+    s = self->statements[executing ? SCAN_EXECUTING : SCAN];
+    sqlite3_bind_blob(s, 1, last, start ? 0 : IDEM_KEY_LEN, SQLITE_TRANSIENT);
+    sqlite3_bind_int64(s, 2, (int64_t)rows);
+    while (more && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+        read_cells(s, IDEM_COLUMN_RESULT, cells);
+        memcpy(last, cells[IDEM_COLUMN_KEY].bytes.data, IDEM_KEY_LEN);
+        seen++;
+        status = idem__cells_to_record(cells, &r, err);
+        if (status != IDEM_OK)
+            break;
+        if (!idem__filter_match(filter, &r, now))
+            continue;
+        more = each(arg, &r) && ++given < count;
+    }
+    if (status == IDEM_OK && more && rc != SQLITE_DONE)
+        status = fail(self, rc, err);
+    sqlite3_reset(s);
+    if (status == IDEM_OK)
+        idem__cursor_set(cursor, more && seen < rows ? NULL : last);
+    return status;
+}
+
+static enum idem_status
+read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
+{
+    struct sqlite_store *self = (struct sqlite_store *)store;
+
+    (void)err;
+    *now_us = self->clocks->wall_us(self->clocks->arg);
+    return IDEM_OK;
+}
+
+static void
+tend(struct idem_store *store)
+{
+    struct sqlite_store *self = (struct sqlite_store *)store;
+    int64_t now_us = self->clocks->wall_us(self->clocks->arg);
+    sqlite3_stmt *s = self->statements[SWEEP];
+
+    if (!self->db || (now_us >= self->swept_at_us &&
+                      now_us - self->swept_at_us < SWEEP_EVERY_US))
+        return;
+    self->swept_at_us = now_us;
+    sqlite3_bind_int64(s, 1, now_us / 1000);
+    sqlite3_bind_int64(s, 2, SWEEP_ROWS);
+    sqlite3_step(s); /* busy: another time */
+    sqlite3_reset(s);
+}
+
+static void
+figures(struct idem_store *store, idem_figure_fn *each, void *arg)
+{
+    struct sqlite_store *self = (struct sqlite_store *)store;
+
+    each(arg, "sqlite_connected", self->db ? 1 : 0);
+}
+
+/* ---- open and close -------------------------------------------------- */
+
+static void
+close_store(struct idem_store *store)
+{
+    struct sqlite_store *self = (struct sqlite_store *)store;
+
+    if (!self)
+        return;
+    disconnect(self);
+    free(self->path);
+    free(self);
+}
+
+static enum idem_status
+parse(struct sqlite_store *self, const char *url, struct idem_error *err)
+{
+    char mode[16] = "rollback";
+
+    self->path = strdup(url + strlen("sqlite:"));
+    if (!self->path)
+        return idem__fail(err, IDEM_ERR_MEMORY, "sqlite: out of memory");
+    idem__url_take(self->path, "mode", mode, sizeof(mode));
+    if (strcmp(mode, "wal") != 0 && strcmp(mode, "rollback") != 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "sqlite: mode=%s: use mode=rollback or mode=wal",
+                          mode);
+    self->wal = strcmp(mode, "wal") == 0;
+    if (self->path[0] == 0 || strchr(self->path, '?') ||
+        strncmp(self->path, ":memory:", 8) == 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%s\": write sqlite:FILE or sqlite:FILE?mode=wal",
+                          url);
+    return IDEM_OK;
+}
+
+static enum idem_status
+open_store(const char *url, const struct idem_store_options *options,
+           struct idem_store **store, struct idem_error *err)
+{
+    struct sqlite_store *self = calloc(1, sizeof(*self));
+    enum idem_status status;
+
+    if (!self)
+        return idem__fail(err, IDEM_ERR_MEMORY, "sqlite: out of memory");
+    self->base.type = &idem__sqlite_store;
+    self->base.max_record = idem__encoded_max(IDEM_RESULT_MAX);
+    self->options = *options;
+    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+    status = parse(self, url, err);
+    if (status == IDEM_OK)
+        status = connect_store(self, err);
+    if (status != IDEM_OK) {
+        close_store(&self->base);
+        return status;
+    }
+    *store = &self->base;
+    return IDEM_OK;
+}
+
+/* Opening makes the table; so does this. */
+static enum idem_status
+init_store(const char *url, struct idem_error *err)
+{
+    struct idem_store_options options = {0};
+    struct idem_store *store;
+    enum idem_status status = open_store(url, &options, &store, err);
+
+    if (status == IDEM_OK)
+        close_store(store);
+    return status;
+}
+
+const struct idem_store_type idem__sqlite_store = {
+    .scheme = "sqlite",
+    .open = open_store,
+    .swap = swap_batch,
+    .load = load_batch,
+    .scan = scan_records,
+    .now = read_clock,
+    .tend = tend,
+    .figures = figures,
+    .close = close_store,
+    .init = init_store,
+};
