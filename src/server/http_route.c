@@ -1,0 +1,212 @@
+/*
+ * http_route.c - the resources: which paths there are, and taking a path apart.
+ */
+#include "http.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const struct http_field_type http_fields[HTTP_FIELD_COUNT] = {
+#define X(name, word, form, min, max, words, about)                            \
+    {word, form, min, max, words, about},
+    HTTP_FIELD_MAP(X)
+#undef X
+};
+
+#define H(name) HTTP_HAS(name)
+#define RECORD "/v1/records/{scope}/{id}"
+#define RESULT_FIELDS (H(RESULT) | H(RESULT_BASE64) | H(KIND))
+#define ISSUE_FIELDS (H(SUBJECT) | H(TTL) | H(TOKENS))
+#define LOCK_FIELDS (H(OWNER) | H(LEASE) | H(WAIT))
+
+/* clang-format off */
+const struct http_route http_routes[] = {
+    {"GET", "/v1/records", "scan", HTTP_SCAN, 0, 0,
+     H(IN_SCOPE) | H(IN_STATE) | H(OF_TYPE) | H(DOUBT) | H(BEFORE) |
+         H(CURSOR) | H(COUNT), 0, false, "records",
+     "list records (an operator's right); go on until the cursor is 0 again"},
+    {"GET", RECORD, "get", HTTP_OP, IDEM_GET, 0, 0, 0, false,
+     "record absent", "look at a record; changes nothing"},
+    {"DELETE", RECORD, "forget", HTTP_OP, IDEM_FORGET, 0, 0, 0, false,
+     "ok absent", "forget a record (an operator's right)"},
+    {"POST", RECORD "/forget", "forgetByPost", HTTP_OP, IDEM_FORGET, 0, 0, 0,
+     true, "ok absent", "the same as DELETE"},
+    {"POST", RECORD "/begin", "begin", HTTP_OP, IDEM_BEGIN, 0,
+     H(FINGERPRINT) | H(LEASE) | H(TTL) | H(WAIT) | H(MODE) | H(TOKEN) |
+         H(NONCE) | H(LABEL), 0, true,
+     "started replay busy doubt mismatch stale duplicate unknown",
+     "claim the work, or learn what became of it"},
+    {"POST", RECORD "/finish", "finish", HTTP_OP, IDEM_FINISH, 0,
+     H(FENCE) | H(OUTCOME) | RESULT_FIELDS | H(TTL) | H(REPLAYABLE),
+     H(FENCE) | H(OUTCOME), true, "ok finished stale",
+     "store the outcome; everybody who asks later gets it"},
+    {"POST", RECORD "/release", "release", HTTP_OP, IDEM_RELEASE, 0, H(FENCE),
+     H(FENCE), true, "ok stale", "give a claim back: it was not done"},
+    {"POST", RECORD "/renew", "renew", HTTP_OP, IDEM_RENEW, 0,
+     H(FENCE) | H(LEASE), H(FENCE), true, "ok stale",
+     "keep a claim for longer"},
+    {"POST", RECORD "/settle", "settle", HTTP_OP, IDEM_SETTLE, 0,
+     H(REASON) | H(OUTCOME) | RESULT_FIELDS | H(TTL), 0, true,
+     "settled replay busy doubt",
+     "make sure that it cannot happen any more; with an outcome (an "
+     "operator's right), decide a doubt"},
+    {"POST", "/v1/tokens", "issue", HTTP_ISSUE, IDEM_ISSUE, 0, ISSUE_FIELDS,
+     H(SUBJECT), true, "issued", "issue tokens to a subject"},
+    {"POST", "/v1/tickets", "issueTickets", HTTP_ISSUE, IDEM_ISSUE, 0,
+     ISSUE_FIELDS, H(SUBJECT), true, "issued",
+     "another name for /v1/tokens"},
+    {"POST", "/v1/tokens/{token}/redeem", "redeem", HTTP_OP, IDEM_REDEEM, 0,
+     H(SUBJECT) | H(NEXT) | H(NONCE), H(SUBJECT), true,
+     "redeemed duplicate unknown", "use a token up, once"},
+    {"POST", "/v1/tickets/{token}/redeem", "redeemTicket", HTTP_OP,
+     IDEM_REDEEM, 0, H(SUBJECT) | H(NEXT) | H(NONCE), H(SUBJECT), true,
+     "redeemed duplicate unknown", "another name for /v1/tokens"},
+    {"GET", "/v1/locks/{name}", "getLock", HTTP_OP, IDEM_GET, IDEM_TYPE_LOCK,
+     0, 0, false, "record absent", "look at a lock"},
+    {"PUT", "/v1/locks/{name}", "lock", HTTP_OP, IDEM_LOCK, 0, LOCK_FIELDS,
+     H(OWNER), true, "started busy", "take a lock, or extend one's own"},
+    {"POST", "/v1/locks/{name}", "lockByPost", HTTP_OP, IDEM_LOCK, 0,
+     LOCK_FIELDS, H(OWNER), true, "started busy", "the same as PUT"},
+    {"DELETE", "/v1/locks/{name}", "unlock", HTTP_OP, IDEM_UNLOCK, 0,
+     H(FENCE), H(FENCE), false, "ok stale", "give a lock back"},
+    {"GET", "/v1/ids/{kind}", "ids", HTTP_ID, 0, 0, H(IDS), 0, false, "ids",
+     "new ids of a kind: snowflake, uuid7 and others"},
+    {"GET", "/metrics", "metrics", HTTP_METRICS, 0, 0, 0, 0, false,
+     "text/plain", "figures for Prometheus"},
+    {"GET", "/healthz", "health", HTTP_HEALTH, 0, 0, 0, 0, false,
+     "application/json", "the process answers"},
+    {"GET", "/readyz", "ready", HTTP_READY, 0, 0, 0, 0, false,
+     "application/json", "the store answers, too"},
+    {"GET", "/openapi.json", "openapi", HTTP_OPENAPI, 0, 0, 0, 0, false,
+     "application/json", "this description"},
+};
+/* clang-format on */
+
+const size_t http_route_count = sizeof(http_routes) / sizeof(http_routes[0]);
+
+static int
+hex_digit(uint8_t c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool
+http_decode(struct idem_bytes raw, bool plus, struct idem_arena *memory,
+            struct idem_bytes *out)
+{
+    const uint8_t *in = raw.data;
+    uint8_t *to = idem_arena_take(memory, raw.len + 1);
+    size_t len = 0;
+
+    if (!to)
+        return false;
+    for (size_t i = 0; i < raw.len; i++) {
+        uint8_t c = in[i];
+
+        if (c == '%') {
+            int high = i + 2 < raw.len ? hex_digit(in[i + 1]) : -1;
+            int low = high >= 0 ? hex_digit(in[i + 2]) : -1;
+
+            if (low < 0)
+                return false;
+            c = (uint8_t)(high << 4 | low);
+            i += 2;
+        } else if (c == '+' && plus) {
+            c = ' ';
+        }
+        to[len++] = c;
+    }
+    to[len] = 0;
+    *out = (struct idem_bytes){to, len};
+    return true;
+}
+
+enum idem_status
+http_path_read(struct idem_bytes raw, struct idem_arena *memory,
+               struct http_path *path, struct idem_error *err)
+{
+    const char *at = raw.data, *end = at + raw.len;
+
+    path->count = 0;
+    if (raw.len == 0 || *at != '/')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the path does not begin with /");
+    while (at < end) {
+        const char *from = at + 1;
+        const char *slash = memchr(from, '/', (size_t)(end - from));
+        struct idem_bytes part = {from, (size_t)((slash ? slash : end) - from)};
+
+        if (path->count == HTTP_PARTS_MAX)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the path has more than %d parts",
+                              HTTP_PARTS_MAX);
+        if (part.len == 0 && raw.len > 1)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the path has an empty part: a scope and an id "
+                              "have at least one byte");
+        if (!http_decode(part, false, memory, &part))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the path has a %% that two hex digits do not "
+                              "follow");
+        if (memchr(part.data, 0, part.len))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the path has a NUL byte: any other byte is "
+                              "fine");
+        path->parts[path->count++] = part;
+        at = slash ? slash : end;
+    }
+    return IDEM_OK;
+}
+
+/* Does a path have the shape of a pattern? */
+static bool
+matches(const char *pattern, const struct http_path *path)
+{
+    for (size_t i = 0; i < path->count; i++) {
+        struct idem_bytes part = path->parts[i];
+        size_t len;
+
+        if (*pattern++ != '/')
+            return false;
+        len = strcspn(pattern, "/");
+        if (*pattern != '{' &&
+            !idem__bytes_equal(part, (struct idem_bytes){pattern, len}))
+            return false;
+        pattern += len;
+    }
+    return *pattern == 0;
+}
+
+/* HEAD is GET without a body: libmicrohttpd leaves the body out. */
+static bool
+same_method(const char *method, const char *wanted)
+{
+    return strcmp(method, wanted) == 0 ||
+           (strcmp(method, "HEAD") == 0 && strcmp(wanted, "GET") == 0);
+}
+
+const struct http_route *
+http_route_find(const char *method, const struct http_path *path, char *allow,
+                size_t allow_len)
+{
+    size_t len = 0;
+
+    allow[0] = 0;
+    for (size_t i = 0; i < http_route_count; i++) {
+        const struct http_route *route = &http_routes[i];
+
+        if (!matches(route->path, path))
+            continue;
+        if (same_method(method, route->method))
+            return route;
+        if (len < allow_len)
+            len += (size_t)snprintf(allow + len, allow_len - len, "%s%s%s",
+                                    len > 0 ? ", " : "", route->method,
+                                    strcmp(route->method, "GET") == 0 ? ", HEAD"
+                                                                      : "");
+    }
+    return NULL;
+}
