@@ -83,10 +83,13 @@ enum idem_status server_config_file(struct server_config *config,
 enum idem_status server_config_environment(struct server_config *config,
                                            struct idem_error *err);
 
-/* Flags over environment over file (--config or IDEM_CONFIG) over defaults;
- * argv[0] is skipped. */
-enum idem_status server_config_flags(struct server_config *config, int argc,
-                                     char **argv, struct idem_error *err);
+/* The options, for help and for flags; NULL behind the last one. */
+struct server_option {
+    const char *name;  /* "max-clients" */
+    const char *value; /* how help names the value; NULL: a yes or no */
+    const char *help;
+};
+const struct server_option *server_config_option(size_t i);
 
 /* Fill in defaults (store, socket) and refuse what is unsafe or absurd. */
 enum idem_status server_config_check(struct server_config *config,

@@ -1,0 +1,233 @@
+/*
+ * listen.c - addresses as people write them, and sockets that listen on them.
+ */
+#include "listen.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG 1024
+
+static bool
+is_loopback(const char *host)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+
+    if (inet_pton(AF_INET, host, &v4) == 1)
+        return (ntohl(v4.s_addr) >> 24) == 127;
+    if (inet_pton(AF_INET6, host, &v6) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&v6);
+    return strcmp(host, "localhost") == 0;
+}
+
+static bool
+good_port(const char *port, size_t len)
+{
+    long number;
+
+    if (len == 0 || len > 5 || strspn(port, "0123456789") < len)
+        return false;
+    number = strtol(port, NULL, 10);
+    return number >= 1 && number <= 65535;
+}
+
+static bool
+read_address(const char *text, size_t len, struct server_address *address)
+{
+    const char *end = text + len, *colon = memrchr(text, ':', len);
+    const char *host = text;
+    size_t host_len;
+
+    if (!colon || !good_port(colon + 1, (size_t)(end - colon - 1)))
+        return false;
+    host_len = (size_t)(colon - text);
+    if (host_len > 0 && host[0] == '[') {
+        if (host_len < 4 || host[host_len - 1] != ']')
+            return false;
+        host++;
+        host_len -= 2;
+    } else if (memchr(host, ':', host_len)) {
+        return false; /* IPv6 stands in brackets */
+    }
+    if (host_len >= sizeof(address->host) || memchr(host, ' ', host_len))
+        return false;
+    if (host_len == 0) {
+        host = "127.0.0.1";
+        host_len = strlen(host);
+    }
+    memcpy(address->host, host, host_len);
+    address->host[host_len] = '\0';
+    memcpy(address->port, colon + 1, (size_t)(end - colon - 1));
+    address->port[end - colon - 1] = '\0';
+    address->loopback = is_loopback(address->host);
+    return true;
+}
+
+bool
+server_address_next(const char **list, struct server_address *address,
+                    struct idem_error *err)
+{
+    size_t len;
+
+    *list += strspn(*list, ", ");
+    len = strcspn(*list, ",");
+    while (len > 0 && (*list)[len - 1] == ' ')
+        len--;
+    if (len == 0)
+        return false;
+    if (!read_address(*list, len, address)) {
+        idem__fail(err, IDEM_ERR_INVALID,
+                   "\"%.*s\" is not an address: give HOST:PORT, for instance "
+                   "127.0.0.1:6390 or [::1]:6390",
+                   (int)(len > 80 ? 80 : len), *list);
+        return false;
+    }
+    *list += len;
+    return true;
+}
+
+static int
+open_one(const struct addrinfo *info)
+{
+    int one = 1;
+    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                    info->ai_protocol);
+
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (info->ai_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
+    if (bind(fd, info->ai_addr, info->ai_addrlen) != 0 ||
+        listen(fd, BACKLOG) != 0) {
+        int saved = errno;
+
+        close(fd);
+        errno = saved;
+        return -1;
+    }
+    return fd;
+}
+
+enum idem_status
+server_listen_tcp(const struct server_address *address, int *fds, size_t *count,
+                  struct idem_error *err)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE};
+    struct addrinfo *found;
+    const char *host = strcmp(address->host, "*") == 0 ? NULL : address->host;
+    size_t opened = 0;
+    int failed = 0;
+    int code = getaddrinfo(host, address->port, &hints, &found);
+
+    if (code != 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "cannot listen on %s: %s",
+                          address->host, gai_strerror(code));
+    for (struct addrinfo *i = found; i && *count < SERVER_LISTEN_MAX;
+         i = i->ai_next) {
+        int fd = open_one(i);
+
+        if (fd >= 0) {
+            fds[(*count)++] = fd;
+            opened++;
+        } else if (errno != EAFNOSUPPORT && errno != EADDRNOTAVAIL) {
+            failed = errno;
+        } else if (!failed) {
+            failed = opened ? 0 : errno;
+        }
+    }
+    freeaddrinfo(found);
+    if (opened > 0 && failed != EADDRINUSE)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE, "cannot listen on %s:%s: %s",
+                      address->host, address->port, strerror(failed));
+}
+
+/* A socket file that nobody answers on is left from a process that died. */
+static bool
+is_abandoned(const struct sockaddr_un *address)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool refused;
+
+    if (fd < 0)
+        return false;
+    refused =
+        connect(fd, (const struct sockaddr *)address, sizeof(*address)) != 0 &&
+        errno == ECONNREFUSED;
+    close(fd);
+    return refused;
+}
+
+static bool
+set_access(const char *path, unsigned mode, const char *group)
+{
+    struct group *found;
+
+    if (group) {
+        found = getgrnam(group);
+        if (!found) {
+            errno = EINVAL;
+            return false;
+        }
+        if (chown(path, (uid_t)-1, found->gr_gid) != 0)
+            return false;
+    }
+    return chmod(path, mode) == 0;
+}
+
+enum idem_status
+server_listen_unix(const char *path, unsigned mode, const char *group, int *fd,
+                   struct idem_error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat stat;
+    mode_t mask;
+    bool bound;
+
+    if (strlen(path) >= sizeof(address.sun_path))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the socket's path %s is longer than %zu bytes", path,
+                          sizeof(address.sun_path) - 1);
+    strcpy(address.sun_path, path);
+    if (lstat(path, &stat) == 0) {
+        if (!S_ISSOCK(stat.st_mode))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s is there and is not a socket", path);
+        if (!is_abandoned(&address))
+            return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                              "another server listens on %s", path);
+        unlink(path);
+    }
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (*fd < 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "socket: %s",
+                          strerror(errno));
+    /* Nobody slips in between bind and chmod. */
+    mask = umask(0177);
+    bound = bind(*fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+    umask(mask);
+    if (bound && set_access(path, mode, group) && listen(*fd, BACKLOG) == 0)
+        return IDEM_OK;
+    idem__fail(err, IDEM_ERR_UNAVAILABLE, "cannot listen on %s: %s", path,
+               bound && group && errno == EINVAL ? "there is no such group"
+                                                 : strerror(errno));
+    if (bound)
+        unlink(path);
+    close(*fd);
+    return IDEM_ERR_UNAVAILABLE;
+}
