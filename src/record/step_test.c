@@ -1,0 +1,903 @@
+/*
+ * step_test.c - the state machine against a table that a person can read.
+ *
+ * `table` says what each verb does on each state, like the table of verbs in
+ * ARCHITECTURE.md; "otherwise" is spelled out. The generator then makes every
+ * combination of state, verb, lease, expiry, fingerprint, mode, fence, nonce,
+ * type and so on, finds the one row that applies (none or two is a failure of
+ * the table), and compares it with what step() did. Beside the table stand the
+ * invariants I1 to I5 and what must hold for anything that is written.
+ */
+#include "record.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- the table -------------------------------------------------------- */
+
+/* Facts about a situation. */
+enum {
+    OVER = 1 << 0,      /* executing, and the lease is over */
+    LOOSE = 1 << 1,     /* the record is loose */
+    MINE = 1 << 2,      /* the op brings the record's fence */
+    NONCE = 1 << 3,     /* the op brings the record's nonce */
+    OTHER = 1 << 4,     /* both have a fingerprint, and they differ */
+    TOKEN = 1 << 5,     /* the record is a token */
+    REDEEMED = 1 << 6,  /* a token that REDEEM used up */
+    UNSTARTED = 1 << 7, /* attempt is 0: it was never begun */
+    SAME = 1 << 8,      /* the outcome and result of the op are the stored */
+    OWNER = 1 << 9,     /* LOCK: the op's owner holds it */
+    AS = 1 << 10,       /* SETTLE names an outcome */
+    FAIL = 1 << 11,     /* the outcome of the op is failed */
+};
+
+/* What a row writes. */
+enum change {
+    NOTHING,
+    NEW_LIFE,  /* executing: next fence, new times, the op's nonce */
+    TAKE_OVER, /* executing again: next fence, same life, same fingerprint */
+    OUTCOME,   /* finished by this fence, with the op's result */
+    FREED,     /* the fence and the nonce stay, the answer does not */
+    LEASE,     /* only the lease moves, and only forward */
+    PLANTED,   /* finished though it never ran, next fence */
+    SETTLED,   /* finished by an operator, next fence, same life */
+    ISSUED,    /* a token nobody has used */
+    USED,      /* a redeemed token, next fence, the op's nonce */
+};
+
+#define ON(state) (1 << IDEM_STATE_##state)
+#define FINISHED (ON(SUCCEEDED) | ON(FAILED))
+#define NOT_EXECUTING (ON(ABSENT) | ON(ISSUED) | ON(FREE) | FINISHED)
+#define ANY (NOT_EXECUTING | ON(EXECUTING))
+
+struct row {
+    enum idem_verb verb;
+    int states;       /* expired is ABSENT here */
+    int when, unless; /* facts that must hold, and that must not */
+    enum idem_verdict verdict;
+    enum change change;
+};
+
+/* clang-format off */
+static const struct row table[] = {
+    /* verb         on                       when           unless            verdict            writes */
+    {IDEM_BEGIN,   ON(ABSENT),               0,             TOKEN,            IDEM_V_STARTED,    NEW_LIFE},
+    {IDEM_BEGIN,   ON(ABSENT),               TOKEN,         0,                IDEM_V_UNKNOWN,    NOTHING},
+    {IDEM_BEGIN,   ON(FREE),                 0,             NONCE | TOKEN,    IDEM_V_STARTED,    NEW_LIFE},
+    {IDEM_BEGIN,   ON(FREE),                 NONCE,         TOKEN,            IDEM_V_STALE,      NOTHING},
+    {IDEM_BEGIN,   ON(FREE),                 TOKEN | UNSTARTED, 0,            IDEM_V_UNKNOWN,    NOTHING},
+    {IDEM_BEGIN,   ON(FREE),                 TOKEN,         UNSTARTED | NONCE, IDEM_V_STARTED,   NEW_LIFE},
+    {IDEM_BEGIN,   ON(FREE),                 TOKEN | NONCE, UNSTARTED,        IDEM_V_STALE,      NOTHING},
+    {IDEM_BEGIN,   ON(ISSUED),               TOKEN,         0,                IDEM_V_STARTED,    NEW_LIFE},
+    {IDEM_BEGIN,   ON(EXECUTING) | FINISHED, OTHER,         0,                IDEM_V_MISMATCH,   NOTHING},
+    {IDEM_BEGIN,   ON(EXECUTING),            NONCE,         OTHER,            IDEM_V_STARTED,    NOTHING},
+    {IDEM_BEGIN,   ON(EXECUTING),            0,             OTHER | NONCE | OVER, IDEM_V_BUSY,   NOTHING},
+    {IDEM_BEGIN,   ON(EXECUTING),            OVER,          OTHER | NONCE | LOOSE, IDEM_V_DOUBT, NOTHING},
+    {IDEM_BEGIN,   ON(EXECUTING),            OVER | LOOSE,  OTHER | NONCE,    IDEM_V_STARTED,    TAKE_OVER},
+    {IDEM_BEGIN,   FINISHED,                 0,             OTHER | REDEEMED, IDEM_V_REPLAY,     NOTHING},
+    {IDEM_BEGIN,   FINISHED,                 REDEEMED,      OTHER,            IDEM_V_DUPLICATE,  NOTHING},
+
+    {IDEM_FINISH,  ON(EXECUTING),            MINE,          LOOSE,            IDEM_V_OK_DONE,    OUTCOME},
+    {IDEM_FINISH,  ON(EXECUTING),            MINE | LOOSE,  FAIL,             IDEM_V_OK_DONE,    OUTCOME},
+    {IDEM_FINISH,  ON(EXECUTING),            MINE | LOOSE | FAIL, 0,          IDEM_V_OK_DONE,    FREED},
+    {IDEM_FINISH,  ON(FREE),                 MINE | LOOSE | FAIL, 0,          IDEM_V_OK_DONE,    NOTHING},
+    {IDEM_FINISH,  ON(FREE),                 MINE | LOOSE,  FAIL,             IDEM_V_STALE,      NOTHING},
+    {IDEM_FINISH,  ON(FREE),                 MINE,          LOOSE,            IDEM_V_STALE,      NOTHING},
+    {IDEM_FINISH,  FINISHED,                 MINE | SAME,   0,                IDEM_V_OK_DONE,    NOTHING},
+    {IDEM_FINISH,  FINISHED,                 MINE,          SAME,             IDEM_V_FINISHED,   NOTHING},
+    {IDEM_FINISH,  ON(ABSENT) | ON(ISSUED),  MINE,          0,                IDEM_V_STALE,      NOTHING},
+    {IDEM_FINISH,  ANY,                      0,             MINE,             IDEM_V_STALE,      NOTHING},
+
+    {IDEM_RELEASE, ON(EXECUTING),            MINE,          0,                IDEM_V_OK_DONE,    FREED},
+    {IDEM_RELEASE, ON(EXECUTING),            0,             MINE,             IDEM_V_STALE,      NOTHING},
+    {IDEM_RELEASE, NOT_EXECUTING,            0,             0,                IDEM_V_STALE,      NOTHING},
+
+    {IDEM_RENEW,   ON(EXECUTING),            MINE,          0,                IDEM_V_OK_DONE,    LEASE},
+    {IDEM_RENEW,   ON(EXECUTING),            0,             MINE,             IDEM_V_STALE,      NOTHING},
+    {IDEM_RENEW,   NOT_EXECUTING,            0,             0,                IDEM_V_STALE,      NOTHING},
+
+    {IDEM_SETTLE,  ON(ABSENT) | ON(FREE) | ON(ISSUED), 0,   0,                IDEM_V_SETTLED,    PLANTED},
+    {IDEM_SETTLE,  ON(EXECUTING),            0,             OVER,             IDEM_V_BUSY,       NOTHING},
+    {IDEM_SETTLE,  ON(EXECUTING),            OVER,          AS,               IDEM_V_DOUBT,      NOTHING},
+    {IDEM_SETTLE,  ON(EXECUTING),            OVER | AS,     0,                IDEM_V_SETTLED,    SETTLED},
+    {IDEM_SETTLE,  FINISHED,                 0,             0,                IDEM_V_REPLAY,     NOTHING},
+
+    {IDEM_GET,     ON(ABSENT),               0,             0,                IDEM_V_ABSENT_NOW, NOTHING},
+    {IDEM_GET,     ANY & ~ON(ABSENT),        0,             0,                IDEM_V_RECORD,     NOTHING},
+
+    {IDEM_FORGET,  ON(ABSENT),               0,             0,                IDEM_V_ABSENT_NOW, NOTHING},
+    {IDEM_FORGET,  ON(FREE),                 0,             0,                IDEM_V_OK_DONE,    NOTHING},
+    {IDEM_FORGET,  ON(ISSUED) | ON(EXECUTING) | FINISHED, 0, 0,               IDEM_V_OK_DONE,    FREED},
+
+    {IDEM_ISSUE,   ON(ABSENT) | ON(FREE),    0,             0,                IDEM_V_ISSUED_NOW, ISSUED},
+    {IDEM_ISSUE,   ON(ISSUED) | ON(EXECUTING) | FINISHED, 0, 0,               IDEM_V_DUPLICATE,  NOTHING},
+
+    {IDEM_REDEEM,  ON(ABSENT) | ON(FREE),    0,             0,                IDEM_V_UNKNOWN,    NOTHING},
+    {IDEM_REDEEM,  ON(ISSUED),               0,             0,                IDEM_V_REDEEMED,   USED},
+    {IDEM_REDEEM,  FINISHED,                 REDEEMED | NONCE, 0,             IDEM_V_REDEEMED,   NOTHING},
+    {IDEM_REDEEM,  FINISHED,                 REDEEMED,      NONCE,            IDEM_V_DUPLICATE,  NOTHING},
+    {IDEM_REDEEM,  FINISHED,                 0,             REDEEMED,         IDEM_V_DUPLICATE,  NOTHING},
+    {IDEM_REDEEM,  ON(EXECUTING),            0,             0,                IDEM_V_DUPLICATE,  NOTHING},
+
+    {IDEM_LOCK,    ON(ABSENT) | ON(FREE),    0,             0,                IDEM_V_STARTED,    NEW_LIFE},
+    {IDEM_LOCK,    ON(EXECUTING),            OVER,          0,                IDEM_V_STARTED,    NEW_LIFE},
+    {IDEM_LOCK,    ON(EXECUTING),            OWNER,         OVER,             IDEM_V_STARTED,    LEASE},
+    {IDEM_LOCK,    ON(EXECUTING),            0,             OWNER | OVER,     IDEM_V_BUSY,       NOTHING},
+
+    {IDEM_UNLOCK,  ON(EXECUTING),            MINE,          0,                IDEM_V_OK_DONE,    FREED},
+    {IDEM_UNLOCK,  ON(EXECUTING),            0,             MINE,             IDEM_V_STALE,      NOTHING},
+    {IDEM_UNLOCK,  NOT_EXECUTING,            0,             0,                IDEM_V_STALE,      NOTHING},
+};
+/* clang-format on */
+
+#define ROWS (sizeof(table) / sizeof(table[0]))
+
+/* ---- one situation ---------------------------------------------------- */
+
+#define EARLY_MS INT64_C(1000000)
+#define LATE_MS (EARLY_MS + 7)
+#define LATE_US ((uint64_t)LATE_MS * 1000)
+#define LEASE_MS 500 /* what the record was started with */
+
+enum { LEASE_ALIVE, LEASE_OVER, LEASE_OVER_BUT_ENGINE_YOUNG, LEASES };
+enum { NOT_YET, EXPIRED, NEVER, EXPIRIES };
+enum { FENCE_SAME, FENCE_OLDER, FENCE_NEWER, FENCES };
+
+/* The dimensions; each counts from 0 to below its size in `sizes`. */
+struct point {
+    int state, type, lease, expiry, record_mode, op_mode, record_fp, op_fp,
+        nonce, fence, fence_ahead, redeemed, attempt, kept, verb, outcome,
+        result, not_replayable, owner;
+};
+
+static const struct point sizes = {
+    .state = 6,          /* as enum idem_state */
+    .type = 4,           /* as enum idem_type, less 1 */
+    .lease = LEASES,     /* */
+    .expiry = EXPIRIES,  /* */
+    .record_mode = 2,    /* */
+    .op_mode = 2,        /* */
+    .record_fp = 2,      /* none, A */
+    .op_fp = 3,          /* none, A, B */
+    .nonce = 2,          /* another, the same */
+    .fence = FENCES,     /* */
+    .fence_ahead = 2,    /* the record's fence lies before, after the clock */
+    .redeemed = 2,       /* */
+    .attempt = 2,        /* 0, 1 */
+    .kept = 2,           /* the result was kept, was too large */
+    .verb = 11,          /* as enum idem_verb */
+    .outcome = 3,        /* none, succeeded, failed */
+    .result = 2,         /* another than the record's, the same */
+    .not_replayable = 2, /* the op says so */
+    .owner = 2,          /* another, the same */
+};
+
+#define DIMENSIONS (sizeof(struct point) / sizeof(int))
+
+static const uint8_t print_a[IDEM_FINGERPRINT_LEN] = {1};
+static const uint8_t print_b[IDEM_FINGERPRINT_LEN] = {2};
+static const uint8_t nonce_a[IDEM_NONCE_LEN] = {1};
+static const uint8_t nonce_b[IDEM_NONCE_LEN] = {2};
+
+/* False where no such record can exist or the dimension says nothing here, so
+ * that it need not be varied. */
+static bool
+makes_sense(const struct point *p)
+{
+    bool executing = p->state == IDEM_STATE_EXECUTING;
+    bool done =
+        p->state == IDEM_STATE_SUCCEEDED || p->state == IDEM_STATE_FAILED;
+    bool token = p->type + 1 == IDEM_TYPE_TOKEN;
+    bool note = p->type + 1 >= IDEM_TYPE_LOCK;
+    bool finishes = p->verb == IDEM_FINISH || p->verb == IDEM_SETTLE;
+
+    if (p->state == IDEM_STATE_ABSENT &&
+        (p->expiry || p->record_mode || p->record_fp || p->nonce || p->fence ||
+         p->fence_ahead || p->attempt || p->owner))
+        return false;
+    if (!executing && p->lease != LEASE_ALIVE)
+        return false;
+    if (p->record_fp && !executing && !done)
+        return false; /* what is free or only issued was asked by nobody */
+    if (p->redeemed &&
+        !(token && p->state == IDEM_STATE_SUCCEEDED && !p->record_fp))
+        return false;
+    if (p->kept && !done)
+        return false;
+    if (p->state == IDEM_STATE_ISSUED && (!token || p->attempt || p->owner))
+        return false;
+    if (note && (done || p->record_fp))
+        return false;
+    if (p->owner && !(p->verb == IDEM_LOCK && executing))
+        return false;
+    if (p->op_fp && p->verb != IDEM_BEGIN)
+        return false;
+    if (p->op_mode && p->verb != IDEM_BEGIN && p->verb != IDEM_SETTLE)
+        return false;
+    if (!finishes && (p->outcome || p->result || p->not_replayable))
+        return false;
+    return p->verb != IDEM_SETTLE || !p->result;
+}
+
+static void
+make_record(const struct point *p, struct idem_record *r)
+{
+    memset(r, 0, sizeof(*r));
+    r->state = (uint8_t)p->state;
+    r->type = (uint8_t)(p->type + 1);
+    r->mode = (uint8_t)p->record_mode;
+    r->attempt = (uint32_t)p->attempt;
+    r->fence = p->fence_ahead ? LATE_US + 77 : LATE_US - 77;
+    r->rev = 9;
+    r->created = EARLY_MS - 5000;
+    r->updated = EARLY_MS - LEASE_MS - 10;
+    r->expires = p->expiry == NEVER     ? 0
+                 : p->expiry == EXPIRED ? EARLY_MS
+                                        : EARLY_MS + 1;
+    if (p->state == IDEM_STATE_EXECUTING)
+        r->lease_until = p->lease == LEASE_ALIVE ? EARLY_MS + 1 : EARLY_MS;
+    memcpy(r->nonce, nonce_a, sizeof(nonce_a));
+    if (p->record_fp) {
+        r->flags |= IDEM_FLAG_FINGERPRINT;
+        memcpy(r->fingerprint, print_a, sizeof(print_a));
+    }
+    if (p->redeemed)
+        r->flags |= IDEM_FLAG_REDEEMED;
+    if (p->kept)
+        r->flags |= IDEM_FLAG_NOT_REPLAYABLE;
+    r->scope = idem_text("scope");
+    r->id = idem_text("id");
+    r->subject = idem_text("holder");
+    if (!p->kept)
+        r->result = idem_text("stored");
+}
+
+static void
+make_op(const struct point *p, const struct idem_record *r, struct idem_op *op)
+{
+    static const enum idem_state outcomes[] = {0, IDEM_STATE_SUCCEEDED,
+                                               IDEM_STATE_FAILED};
+    static const uint8_t *const prints[] = {NULL, print_a, print_b};
+
+    *op = (struct idem_op){
+        .verb = (enum idem_verb)p->verb,
+        .type = (enum idem_type)(p->type + 1),
+        .scope = idem_text("scope"),
+        .id = idem_text("id"),
+        .mode = (enum idem_mode)p->op_mode,
+        .fence = p->fence == FENCE_SAME    ? r->fence
+                 : p->fence == FENCE_OLDER ? r->fence - 1
+                                           : r->fence + 1,
+        .fingerprint = prints[p->op_fp],
+        .nonce = p->nonce ? nonce_a : nonce_b,
+        .outcome = outcomes[p->outcome],
+        .not_replayable = p->not_replayable,
+        .subject = idem_text(p->owner ? "holder" : "other"),
+    };
+    if (p->verb == IDEM_FINISH || p->verb == IDEM_SETTLE)
+        op->result = idem_text(p->result ? "stored" : "new");
+}
+
+static int
+facts_of(const struct point *p, const struct idem_record *r,
+         const struct idem_op *op)
+{
+    int facts = 0;
+    bool same_result = op->not_replayable ? p->kept : !p->kept && p->result;
+
+    facts |= p->lease == LEASE_OVER ? OVER : 0;
+    facts |= p->record_mode == IDEM_LOOSE ? LOOSE : 0;
+    facts |= p->fence == FENCE_SAME ? MINE : 0;
+    facts |= p->nonce ? NONCE : 0;
+    facts |= p->record_fp && p->op_fp == 2 ? OTHER : 0;
+    facts |= r->type == IDEM_TYPE_TOKEN ? TOKEN : 0;
+    facts |= p->redeemed ? REDEEMED : 0;
+    facts |= p->attempt == 0 ? UNSTARTED : 0;
+    facts |= op->outcome == r->state && same_result ? SAME : 0;
+    facts |= p->owner ? OWNER : 0;
+    facts |= op->outcome ? AS : 0;
+    facts |= op->outcome == IDEM_STATE_FAILED ? FAIL : 0;
+    return facts;
+}
+
+static const struct row *
+find_row(enum idem_verb verb, enum idem_state state, int facts)
+{
+    const struct row *found = NULL;
+
+    for (size_t i = 0; i < ROWS; i++) {
+        const struct row *row = &table[i];
+
+        if (row->verb != verb || !(row->states & (1 << state)) ||
+            (row->when & ~facts) || (row->unless & facts))
+            continue;
+        if (found)
+            fail_msg("rows %zu and %zu both apply to %s on %s (facts %x)",
+                     (size_t)(found - table), i, idem_verb_name(verb),
+                     idem_state_name(state), (unsigned)facts);
+        found = row;
+    }
+    if (!found)
+        fail_msg("no row applies to %s on %s (facts %x)", idem_verb_name(verb),
+                 idem_state_name(state), (unsigned)facts);
+    return found;
+}
+
+/* ---- what was written ------------------------------------------------- */
+
+#define MUST(condition)                                                        \
+    do {                                                                       \
+        if (!(condition))                                                      \
+            return #condition;                                                 \
+    } while (0)
+
+static bool
+has_note(const struct idem_record *r)
+{
+    return r->type == IDEM_TYPE_LOCK || r->type == IDEM_TYPE_WORKER;
+}
+
+static bool
+same_bytes(struct idem_bytes a, struct idem_bytes b)
+{
+    return idem__bytes_equal(a, b);
+}
+
+static const char *
+check_start(const struct idem_record *r, bool counts, const struct idem_op *op,
+            const struct idem_record *next, bool same_life)
+{
+    bool keeps_print = same_life && !op->fingerprint && r &&
+                       (r->flags & IDEM_FLAG_FINGERPRINT);
+    const uint8_t *print = keeps_print ? r->fingerprint : op->fingerprint;
+
+    MUST(next->state == IDEM_STATE_EXECUTING);
+    MUST(!r || next->fence > r->fence);
+    MUST(next->fence >= LATE_US);
+    MUST(next->attempt == (counts ? r->attempt : 0) + 1);
+    MUST(next->created == (same_life ? r->created : LATE_MS));
+    MUST(next->expires == next->created + op->ttl_ms);
+    MUST(next->lease_until == LATE_MS + op->lease_ms);
+    MUST(next->mode == op->mode);
+    MUST(memcmp(next->nonce, op->nonce, IDEM_NONCE_LEN) == 0);
+    MUST(same_bytes(next->subject, op->subject));
+    MUST(!(next->flags & IDEM_FLAG_FINGERPRINT) == !print);
+    MUST(!print || memcmp(next->fingerprint, print, sizeof(print_a)) == 0);
+    MUST(!(next->flags & ~IDEM_FLAG_FINGERPRINT));
+    MUST(same_bytes(next->result, counts && has_note(next)
+                                      ? r->result
+                                      : (struct idem_bytes){NULL, 0}));
+    return NULL;
+}
+
+static const char *
+check_outcome(const struct idem_op *op, const struct idem_record *next,
+              enum idem_state outcome, int64_t ttl)
+{
+    MUST(next->state == outcome);
+    MUST(next->lease_until == 0);
+    MUST(next->expires == LATE_MS + ttl);
+    MUST(next->kind == op->kind);
+    MUST(!(next->flags & IDEM_FLAG_NOT_REPLAYABLE) == !op->not_replayable);
+    MUST(same_bytes(next->result, op->not_replayable
+                                      ? (struct idem_bytes){NULL, 0}
+                                      : op->result));
+    return NULL;
+}
+
+static const char *
+check_same_life(const struct idem_record *r, const struct idem_record *next)
+{
+    MUST(next->created == r->created);
+    MUST(next->attempt == r->attempt);
+    MUST(next->mode == r->mode);
+    return NULL;
+}
+
+static const char *
+check_freed(const struct idem_record *r, const struct idem_record *next)
+{
+    int64_t kept_ms = next->expires - LATE_MS;
+
+    MUST(next->state == IDEM_STATE_FREE);
+    MUST(next->fence == r->fence);
+    MUST(memcmp(next->nonce, r->nonce, IDEM_NONCE_LEN) == 0);
+    MUST(next->flags == 0 && next->lease_until == 0 && next->subject.len == 0);
+    MUST(r->type == IDEM_TYPE_WORKER ? next->expires == 0 : kept_ms >= 3600000);
+    MUST(same_bytes(next->result,
+                    has_note(r) ? r->result : (struct idem_bytes){NULL, 0}));
+    return check_same_life(r, next);
+}
+
+static const char *
+check_lease(const struct idem_record *r, const struct idem_op *op,
+            const struct idem_record *next)
+{
+    struct idem_record back = *next;
+
+    MUST(next->lease_until >= r->lease_until);
+    MUST(next->lease_until >= LATE_MS + op->lease_ms);
+    back.lease_until = r->lease_until;
+    back.updated = r->updated;
+    back.rev = r->rev;
+    MUST(memcmp(&back, r, sizeof(back)) == 0);
+    return NULL;
+}
+
+static int64_t
+kept_ttl(const struct idem_record *r)
+{
+    return r->expires ? r->expires - r->created : IDEM_TTL_DEFAULT_MS;
+}
+
+/* `r` is what the store holds (NULL: nothing), `counts` whether it counts. */
+static const char *
+check_change(enum change change, const struct idem_record *r, bool counts,
+             const struct idem_op *op, const struct idem_record *next)
+{
+    const char *flaw;
+
+    switch (change) {
+    case NOTHING:
+        MUST(next->state == IDEM_STATE_ABSENT);
+        return NULL;
+    case NEW_LIFE:
+        return check_start(r, counts, op, next, false);
+    case TAKE_OVER:
+        return check_start(r, counts, op, next, true);
+    case OUTCOME:
+        MUST(next->fence == r->fence);
+        MUST(!(next->flags & IDEM_FLAG_SETTLED));
+        flaw = check_same_life(r, next);
+        return flaw ? flaw
+                    : check_outcome(op, next, op->outcome,
+                                    op->ttl_ms ? op->ttl_ms : kept_ttl(r));
+    case FREED:
+        return check_freed(r, next);
+    case LEASE:
+        return check_lease(r, op, next);
+    case PLANTED:
+        MUST(next->created == LATE_MS && next->fence >= LATE_US);
+        MUST(!r || next->fence > r->fence);
+        MUST(!(next->flags & IDEM_FLAG_FINGERPRINT));
+        MUST(next->flags & IDEM_FLAG_SETTLED);
+        return check_outcome(op, next,
+                             op->outcome ? op->outcome : IDEM_STATE_FAILED,
+                             op->ttl_ms);
+    case SETTLED:
+        MUST(next->fence > r->fence);
+        MUST(next->flags & IDEM_FLAG_SETTLED);
+        flaw = check_same_life(r, next);
+        return flaw ? flaw : check_outcome(op, next, op->outcome, op->ttl_ms);
+    case ISSUED:
+        MUST(next->state == IDEM_STATE_ISSUED && next->attempt == 0);
+        MUST(next->expires == LATE_MS + op->ttl_ms && next->flags == 0);
+        MUST(next->result.len == 0 && next->lease_until == 0);
+        return NULL;
+    case USED:
+        MUST(next->fence > r->fence && (next->flags & IDEM_FLAG_REDEEMED));
+        MUST(memcmp(next->nonce, op->nonce, IDEM_NONCE_LEN) == 0);
+        flaw = check_same_life(r, next);
+        return flaw ? flaw
+                    : check_outcome(op, next, IDEM_STATE_SUCCEEDED,
+                                    op->ttl_ms ? op->ttl_ms : kept_ttl(r));
+    }
+    return "a change without a check";
+}
+
+/* ---- what must hold whatever the table says --------------------------- */
+
+static bool
+needs_fence(enum idem_verb verb)
+{
+    return verb == IDEM_FINISH || verb == IDEM_RELEASE || verb == IDEM_RENEW ||
+           verb == IDEM_UNLOCK;
+}
+
+static const char *
+check_invariants(const struct idem_record *r, const struct idem_op *op,
+                 enum idem_verdict verdict, const struct idem_record *next)
+{
+    bool wrote = next->state != IDEM_STATE_ABSENT;
+    bool executing = r && r->state == IDEM_STATE_EXECUTING;
+    struct idem_record filled = *next;
+
+    /* I2: a refusal, and a question, write nothing. */
+    MUST(!wrote || verdict == IDEM_V_STARTED || verdict == IDEM_V_OK_DONE ||
+         verdict == IDEM_V_SETTLED || verdict == IDEM_V_ISSUED_NOW ||
+         verdict == IDEM_V_REDEEMED);
+    /* I3: executing never expires, so nobody finds it absent or plants. */
+    MUST(!executing ||
+         (verdict != IDEM_V_ABSENT_NOW && verdict != IDEM_V_UNKNOWN));
+    /* I4: strict executing is never started again. */
+    MUST(!(executing && r->mode == IDEM_STRICT && op->verb == IDEM_BEGIN) ||
+         !wrote);
+    /* I5: who does not hold the fence changes nothing. */
+    MUST(!needs_fence(op->verb) || !wrote || (r && r->fence == op->fence));
+    if (!wrote)
+        return NULL;
+
+    /* I1: the fence of a key only grows, and every start has its own. */
+    MUST(!r || next->fence >= r->fence);
+    MUST(next->rev == 0);
+    filled.rev = 1;
+    MUST(idem__record_flaw(&filled) == NULL);
+    MUST(next->type == op->type);
+    MUST(same_bytes(next->scope, op->scope) && same_bytes(next->id, op->id));
+    MUST(next->updated == LATE_MS);
+    MUST((next->state == IDEM_STATE_EXECUTING) == (next->lease_until > 0));
+    MUST(next->expires > LATE_MS - 10000 ||
+         (next->type == IDEM_TYPE_WORKER && next->expires == 0) ||
+         (executing && next->state == IDEM_STATE_EXECUTING));
+    return NULL;
+}
+
+/* The same op again, because its reply was lost: nothing happens twice. */
+static const char *
+check_resent(const struct idem_op *op, const struct idem_now *now,
+             enum idem_verdict verdict, const struct idem_record *next)
+{
+    struct idem_record stored = *next, again;
+    enum idem_verdict second;
+
+    if (next->state == IDEM_STATE_ABSENT)
+        return NULL;
+    stored.rev = 1;
+    second = idem__step(&stored, op, now, &again);
+    if (op->verb == IDEM_LOCK || op->verb == IDEM_RENEW) {
+        MUST(second == verdict && again.fence == stored.fence);
+        return NULL;
+    }
+    MUST(again.state == IDEM_STATE_ABSENT);
+    switch (op->verb) {
+    case IDEM_RELEASE:
+    case IDEM_UNLOCK:
+        MUST(second == IDEM_V_STALE);
+        break;
+    case IDEM_SETTLE:
+        MUST(second == IDEM_V_REPLAY);
+        break;
+    case IDEM_ISSUE:
+        MUST(second == IDEM_V_DUPLICATE);
+        break;
+    default:
+        MUST(second == verdict);
+    }
+    return NULL;
+}
+
+/* ---- the generator ---------------------------------------------------- */
+
+static size_t tried, hits[ROWS];
+
+static void
+complain(const struct point *p, const char *what, enum idem_verdict verdict)
+{
+    fail_msg("%s on %s %s: got %s; does not hold: %s (lease %d expiry %d modes "
+             "%d/%d prints %d/%d nonce %d fence %d/%d redeemed %d attempt %d "
+             "kept %d outcome %d result %d too large %d owner %d)",
+             idem_verb_name(p->verb), idem_state_name(p->state),
+             idem_type_name(p->type + 1), idem_verdict_name(verdict), what,
+             p->lease, p->expiry, p->record_mode, p->op_mode, p->record_fp,
+             p->op_fp, p->nonce, p->fence, p->fence_ahead, p->redeemed,
+             p->attempt, p->kept, p->outcome, p->result, p->not_replayable,
+             p->owner);
+}
+
+static void
+try_point(const struct point *p)
+{
+    struct idem_now now = {EARLY_MS, LATE_MS, LEASE_MS + 10, LATE_US};
+    struct idem_record r, next;
+    struct idem_op op;
+    const struct row *row;
+    enum idem_verdict verdict;
+    enum idem_state effective = (enum idem_state)p->state;
+    const struct idem_record *held = NULL;
+    const char *flaw;
+
+    make_record(p, &r);
+    make_op(p, &r, &op);
+    if (idem__op_check(&op, NULL) != IDEM_OK)
+        return;
+    if (p->lease == LEASE_OVER_BUT_ENGINE_YOUNG)
+        now.up_ms = LEASE_MS + 9;
+    if (p->expiry == EXPIRED && effective != IDEM_STATE_EXECUTING)
+        effective = IDEM_STATE_ABSENT;
+    if (p->state != IDEM_STATE_ABSENT)
+        held = &r;
+
+    memset(&next, 0xa5, sizeof(next));
+    verdict = idem__step(held, &op, &now, &next);
+    row = find_row(op.verb, effective, facts_of(p, &r, &op));
+    hits[row - table]++;
+    tried++;
+    if (verdict != row->verdict)
+        complain(p, idem_verdict_name(row->verdict), verdict);
+    flaw = check_change(row->change, held, effective != IDEM_STATE_ABSENT, &op,
+                        &next);
+    if (!flaw)
+        flaw = check_invariants(held, &op, verdict, &next);
+    if (!flaw)
+        flaw = check_resent(&op, &now, verdict, &next);
+    if (flaw)
+        complain(p, flaw, verdict);
+}
+
+/* Counts through all dimensions like an odometer. */
+static bool
+advance(struct point *p)
+{
+    int *digits = (int *)p;
+    const int *limits = (const int *)&sizes;
+
+    for (size_t i = 0; i < DIMENSIONS; i++) {
+        if (++digits[i] < limits[i])
+            return true;
+        digits[i] = 0;
+    }
+    return false;
+}
+
+static void
+step_does_what_the_table_says_in_every_situation(void **state)
+{
+    struct point p = {0};
+
+    (void)state;
+    do {
+        if (makes_sense(&p))
+            try_point(&p);
+    } while (advance(&p));
+    for (size_t i = 0; i < ROWS; i++) {
+        if (hits[i] == 0)
+            fail_msg("no situation reaches row %zu: %s", i,
+                     idem_verb_name(table[i].verb));
+    }
+    print_message("%zu situations, %zu rows\n", tried, ROWS);
+    assert_true(tried > 50000);
+}
+
+/* ---- some lives, told as stories -------------------------------------- */
+
+struct life {
+    struct idem_record record; /* what the store holds */
+    int64_t now_ms;
+    struct idem_record next;
+};
+
+static enum idem_verdict
+play(struct life *life, struct idem_op op)
+{
+    struct idem_now now = {life->now_ms, life->now_ms, INT64_MAX,
+                           (uint64_t)life->now_ms * 1000};
+    enum idem_verdict verdict;
+
+    op.scope = idem_text("s");
+    op.id = idem_text("i");
+    assert_int_equal(idem__op_check(&op, NULL), IDEM_OK);
+    verdict = idem__step(life->record.state ? &life->record : NULL, &op, &now,
+                         &life->next);
+    if (life->next.state != IDEM_STATE_ABSENT) {
+        life->record = life->next;
+        life->record.rev = 1;
+    }
+    return verdict;
+}
+
+#define BEGIN_LOOSE(n)                                                         \
+    ((struct idem_op){                                                         \
+        .verb = IDEM_BEGIN, .nonce = (n), .mode = IDEM_LOOSE, .lease_ms = 10})
+
+static void
+a_delayed_begin_cannot_run_after_its_failure_freed_the_record(void **state)
+{
+    struct life life = {.now_ms = 1000};
+
+    (void)state;
+    assert_int_equal(play(&life, BEGIN_LOOSE(nonce_a)), IDEM_V_STARTED);
+    assert_int_equal(
+        play(&life, (struct idem_op){.verb = IDEM_FINISH,
+                                     .fence = life.record.fence,
+                                     .outcome = IDEM_STATE_FAILED}),
+        IDEM_V_OK_DONE);
+    assert_int_equal(life.record.state, IDEM_STATE_FREE);
+    assert_int_equal(play(&life, BEGIN_LOOSE(nonce_a)), IDEM_V_STALE);
+    assert_int_equal(play(&life, BEGIN_LOOSE(nonce_b)), IDEM_V_STARTED);
+    assert_int_equal(life.record.attempt, 2);
+}
+
+static void
+a_zombie_cannot_finish_after_another_took_over(void **state)
+{
+    struct life life = {.now_ms = 1000};
+    uint64_t zombie;
+
+    (void)state;
+    play(&life, BEGIN_LOOSE(nonce_a));
+    zombie = life.record.fence;
+    life.now_ms += 10;
+    assert_int_equal(play(&life, BEGIN_LOOSE(nonce_b)), IDEM_V_STARTED);
+    assert_true(life.record.fence > zombie);
+    assert_int_equal(
+        play(&life, (struct idem_op){.verb = IDEM_FINISH,
+                                     .fence = zombie,
+                                     .outcome = IDEM_STATE_SUCCEEDED}),
+        IDEM_V_STALE);
+    assert_int_equal(life.record.state, IDEM_STATE_EXECUTING);
+}
+
+static void
+a_strict_doubt_outlives_its_ttl_and_takes_its_own_finish(void **state)
+{
+    struct life life = {.now_ms = 1000};
+    struct idem_op begin = {
+        .verb = IDEM_BEGIN, .nonce = nonce_a, .lease_ms = 10, .ttl_ms = 50};
+    struct idem_op late = begin;
+    uint64_t fence;
+
+    (void)state;
+    late.nonce = nonce_b;
+    assert_int_equal(play(&life, begin), IDEM_V_STARTED);
+    fence = life.record.fence;
+    life.now_ms += 1000000;
+    assert_int_equal(play(&life, late), IDEM_V_DOUBT);
+    assert_int_equal(
+        play(&life, (struct idem_op){.verb = IDEM_FINISH,
+                                     .fence = fence,
+                                     .outcome = IDEM_STATE_SUCCEEDED,
+                                     .result = idem_text("late")}),
+        IDEM_V_OK_DONE);
+    assert_int_equal(play(&life, late), IDEM_V_REPLAY);
+    life.now_ms += 50; /* now its TTL counts, from the finish */
+    assert_int_equal(play(&life, late), IDEM_V_STARTED);
+    assert_true(life.record.fence > fence);
+}
+
+static void
+an_expired_record_leaves_nothing_but_its_fence(void **state)
+{
+    struct life kept = {.now_ms = 1000}, dropped;
+    struct idem_op begin = {.verb = IDEM_BEGIN, .nonce = nonce_a, .ttl_ms = 5};
+
+    (void)state;
+    play(&kept, begin);
+    play(&kept, (struct idem_op){.verb = IDEM_FINISH,
+                                 .fence = kept.record.fence,
+                                 .outcome = IDEM_STATE_SUCCEEDED});
+    kept.now_ms += 100;
+    dropped = kept;
+    dropped.record.state = IDEM_STATE_ABSENT; /* the store swept it */
+    begin.nonce = nonce_b;
+    assert_int_equal(play(&kept, begin), play(&dropped, begin));
+    assert_memory_equal(&kept.record, &dropped.record, sizeof(kept.record));
+}
+
+static void
+a_released_token_may_be_tried_again_a_forgotten_one_not(void **state)
+{
+    struct life life = {.now_ms = 1000};
+    struct idem_op begin = {
+        .verb = IDEM_BEGIN, .type = IDEM_TYPE_TOKEN, .nonce = nonce_a};
+    struct idem_op forget = {.verb = IDEM_FORGET, .type = IDEM_TYPE_TOKEN};
+
+    (void)state;
+    assert_int_equal(play(&life, begin), IDEM_V_UNKNOWN);
+    play(&life, (struct idem_op){.verb = IDEM_ISSUE});
+    assert_int_equal(play(&life, begin), IDEM_V_STARTED);
+    assert_int_equal(play(&life, (struct idem_op){.verb = IDEM_RELEASE,
+                                                  .type = IDEM_TYPE_TOKEN,
+                                                  .fence = life.record.fence}),
+                     IDEM_V_OK_DONE);
+    begin.nonce = nonce_b;
+    assert_int_equal(play(&life, begin), IDEM_V_STARTED);
+
+    assert_int_equal(play(&life, forget), IDEM_V_OK_DONE);
+    assert_int_equal(play(&life, (struct idem_op){.verb = IDEM_ISSUE}),
+                     IDEM_V_ISSUED_NOW);
+    assert_int_equal(play(&life, forget), IDEM_V_OK_DONE);
+    begin.nonce = nonce_a;
+    assert_int_equal(play(&life, begin), IDEM_V_UNKNOWN);
+}
+
+static void
+a_worker_note_survives_holders_and_time(void **state)
+{
+    struct life life = {.now_ms = 1000};
+    struct idem_op lock = {.verb = IDEM_LOCK,
+                           .type = IDEM_TYPE_WORKER,
+                           .subject = idem_text("first"),
+                           .lease_ms = 10,
+                           .result = idem_text("mark 7")};
+
+    (void)state;
+    assert_int_equal(play(&life, lock), IDEM_V_STARTED);
+    life.now_ms += 11;
+    lock.subject = idem_text("second");
+    lock.result = (struct idem_bytes){NULL, 0};
+    assert_int_equal(play(&life, lock), IDEM_V_STARTED);
+    assert_true(idem__bytes_is(life.record.result, "mark 7"));
+    assert_int_equal(play(&life, (struct idem_op){.verb = IDEM_UNLOCK,
+                                                  .type = IDEM_TYPE_WORKER,
+                                                  .fence = life.record.fence}),
+                     IDEM_V_OK_DONE);
+    life.now_ms += IDEM_TTL_MAX_MS;
+    lock.subject = idem_text("third");
+    assert_int_equal(play(&life, lock), IDEM_V_STARTED);
+    assert_true(idem__bytes_is(life.record.result, "mark 7"));
+}
+
+static void
+a_renewal_never_shortens_a_lease(void **state)
+{
+    struct life life = {.now_ms = 1000};
+    struct idem_op begin = {
+        .verb = IDEM_BEGIN, .nonce = nonce_a, .lease_ms = 60000};
+    struct idem_op lock = {
+        .verb = IDEM_LOCK, .subject = idem_text("owner"), .lease_ms = 60000};
+
+    (void)state;
+    play(&life, begin);
+    assert_int_equal(play(&life, (struct idem_op){.verb = IDEM_RENEW,
+                                                  .fence = life.record.fence,
+                                                  .lease_ms = 1}),
+                     IDEM_V_OK_DONE);
+    assert_int_equal(life.record.lease_until, 61000);
+
+    life = (struct life){.now_ms = 1000};
+    play(&life, lock);
+    lock.lease_ms = 1;
+    assert_int_equal(play(&life, lock), IDEM_V_STARTED);
+    assert_int_equal(life.record.lease_until, 61000);
+}
+
+static void
+a_scan_filter_finds_doubts_and_never_the_expired(void **state)
+{
+    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US};
+    struct point p = {.state = IDEM_STATE_EXECUTING, .lease = LEASE_OVER};
+    struct idem_filter filter = {.doubt = true};
+    struct idem_record r;
+
+    (void)state;
+    make_record(&p, &r);
+    assert_true(idem__filter_match(&filter, &r, &now));
+    r.lease_until = EARLY_MS + 1;
+    assert_false(idem__filter_match(&filter, &r, &now));
+    filter = (struct idem_filter){.scope = idem_text("scope")};
+    assert_true(idem__filter_match(&filter, &r, &now));
+    filter.scope = idem_text("scop");
+    assert_false(idem__filter_match(&filter, &r, &now));
+    filter = (struct idem_filter){.updated_before = r.updated};
+    assert_false(idem__filter_match(&filter, &r, &now));
+    filter.updated_before = r.updated + 1;
+    assert_true(idem__filter_match(&filter, &r, &now));
+    r.state = IDEM_STATE_SUCCEEDED;
+    r.expires = EARLY_MS;
+    assert_false(idem__filter_match(&filter, &r, &now));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(step_does_what_the_table_says_in_every_situation),
+        cmocka_unit_test(
+            a_delayed_begin_cannot_run_after_its_failure_freed_the_record),
+        cmocka_unit_test(a_zombie_cannot_finish_after_another_took_over),
+        cmocka_unit_test(
+            a_strict_doubt_outlives_its_ttl_and_takes_its_own_finish),
+        cmocka_unit_test(an_expired_record_leaves_nothing_but_its_fence),
+        cmocka_unit_test(
+            a_released_token_may_be_tried_again_a_forgotten_one_not),
+        cmocka_unit_test(a_worker_note_survives_holders_and_time),
+        cmocka_unit_test(a_renewal_never_shortens_a_lease),
+        cmocka_unit_test(a_scan_filter_finds_doubts_and_never_the_expired),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
