@@ -26,6 +26,7 @@ static const struct entry entries[] = {
 #ifdef IDEM_WITH_REDIS
     {"redis", &idem__redis_store, NULL},
     {"redis+cluster", &idem__redis_cluster_store, NULL},
+    {"rediss", &idem__redis_store, NULL}, /* says that it cannot */
 #else
     {"redis", NULL, "WITH_REDIS"},
     {"redis+cluster", NULL, "WITH_REDIS"},

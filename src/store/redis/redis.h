@@ -1,0 +1,175 @@
+/*
+ * redis.h - the parts of the Redis stores, seen from inside.
+ *
+ *   redis.c   the two store constants: swap, load, scan, now, open
+ *   batch.c   one batch: rounds of pipelines, answers, redirections
+ *   route.c   which server holds a key: the primary, or the slots' owners
+ *   link.c    a connection: pipelines with a deadline, many links at once
+ *   check.c   what a server says of itself, and whether that will do
+ */
+#ifndef IDEM__REDIS_H
+#define IDEM__REDIS_H
+
+#include "../url.h"
+#include "../value.h"
+
+#include <hiredis/hiredis.h>
+
+#define REDIS_NODES_MAX 512
+#define REDIS_SLOTS 16384
+#define REDIS_NO_NODE UINT16_MAX
+
+/* Tags of commands that are not about one element of a batch. */
+#define REDIS_TAG_NONE UINT32_MAX
+#define REDIS_TAG_WAIT (UINT32_MAX - 1)
+
+/* What the URL asked for. */
+struct redis_settings {
+    struct idem__url url;
+    const struct idem_store_options *options;
+    bool cluster;
+    int db;
+    char prefix[65];
+    int replicas; /* that must have a write; -1: 1 if there are any */
+    int64_t wait_ms, connect_ms, timeout_ms;
+    bool accept_everysec; /* ?unsafe=everysec */
+    bool accept_unseen;   /* ?unsafe=unseen */
+};
+
+/* What a server says of itself. */
+struct redis_facts {
+    bool known, master, cluster, loading, aof, fsync_seen;
+    int replicas, version; /* 70015: 7.0.15 */
+    char policy[24], fsync[12], run_id[9];
+    int64_t ahead_us; /* its clock, less this machine's monotonic one */
+};
+
+/* Read the text of INFO. */
+void redis_facts_read(const char *info, size_t len, struct redis_facts *facts);
+
+/* Is this server fit to keep records? IDEM_ERR_UNSUPPORTED if a setting is
+ * wrong, IDEM_ERR_UNAVAILABLE if it may become so by itself. */
+enum idem_status redis_facts_judge(const struct redis_settings *settings,
+                                   const struct redis_facts *facts,
+                                   struct idem_error *err);
+
+/* ---- a connection ---------------------------------------------------- */
+
+struct redis_call {
+    size_t end; /* in `out`: it was sent if that many bytes were */
+    uint32_t tag;
+};
+
+struct redis_link {
+    const struct redis_settings *settings;
+    char host[256];
+    int port;
+    redisContext *context; /* NULL: not connected */
+    struct redis_facts facts;
+    int64_t checked_us, try_after_us;
+    unsigned failures;     /* in a row */
+    bool judged;           /* facts were good when last looked at */
+    struct idem_error why; /* it is not usable */
+
+    struct idem_buf out;
+    size_t written;
+    struct redis_call *calls;
+    size_t call_count, call_room, answered;
+};
+
+struct redis_link *redis_link_new(const struct redis_settings *settings,
+                                  const char *host, int port);
+void redis_link_delete(struct redis_link *link);
+
+/*
+ * Connect if need be, and look at the server's settings if that was long ago.
+ * Quick when the server was away a moment ago. False: see link->why.
+ */
+bool redis_link_ready(struct redis_link *link, int64_t deadline_us);
+
+/* Hang up; the next one who wants it connects anew, after a pause if `why` is
+ * given. */
+void redis_link_drop(struct redis_link *link, const char *why);
+
+/* Add a command to what redis_links_run sends. False: out of memory. */
+bool redis_link_add(struct redis_link *link, uint32_t tag, int argc,
+                    const struct idem_bytes *argv);
+bool redis_link_add_text(struct redis_link *link, uint32_t tag,
+                         const char *words); /* separated by spaces */
+
+/*
+ * Called once for every command that was added. `reply` is NULL if none came;
+ * then `sent` says whether the server may have got it.
+ */
+typedef void redis_answer_fn(void *arg, struct redis_link *link, uint32_t tag,
+                             const redisReply *reply, bool sent);
+
+/* Send what was added to these links and read every answer, all of them at the
+ * same time. A link that breaks or is late is dropped. */
+void redis_links_run(struct redis_link **links, size_t count,
+                     int64_t deadline_us, redis_answer_fn *answer, void *arg);
+
+int64_t redis_now_us(void); /* CLOCK_MONOTONIC */
+
+/* ---- the store ------------------------------------------------------- */
+
+struct redis_store {
+    struct idem_store base;
+    struct idem_store_options options;
+    struct redis_settings settings;
+    struct redis_link *links[REDIS_NODES_MAX];
+    size_t link_count;
+    size_t primary; /* not a cluster: which link it is */
+
+    uint16_t *slots; /* cluster: slot -> link */
+    bool map_stale;
+    int64_t map_us; /* when it was read last */
+
+    uint64_t swaps, lost, refused, redirected, wait_short, connects;
+};
+
+extern const char *const redis_script; /* compare and swap, in Lua */
+extern const char *const redis_script_sha;
+
+/* The link for a key, ready for use; NULL: err says why. */
+struct redis_link *redis_route(struct redis_store *self,
+                               const uint8_t key[IDEM_KEY_LEN],
+                               int64_t deadline_us, struct idem_error *err);
+
+/* The link whose clock is the store's. */
+struct redis_link *redis_route_clock(struct redis_store *self,
+                                     int64_t deadline_us,
+                                     struct idem_error *err);
+
+/* Find or add a server. NULL: too many, or out of memory. */
+struct redis_link *redis_route_node(struct redis_store *self, const char *host,
+                                    int port);
+
+/* "MOVED 3999 127.0.0.1:6381" or ASK: the server named, and its slot. */
+struct redis_link *redis_route_redirect(struct redis_store *self,
+                                        struct redis_link *from,
+                                        const char *text, bool moved);
+
+/* Read the slot map anew. */
+enum idem_status redis_route_refresh(struct redis_store *self,
+                                     int64_t deadline_us,
+                                     struct idem_error *err);
+
+/* The owner of a slot and, in *next, the first slot after it that belongs to
+ * another (REDIS_SLOTS: none). Without a cluster there is one owner. */
+struct redis_link *redis_route_slot(struct redis_store *self, unsigned slot,
+                                    unsigned *next);
+
+/* How many replicas must have what is answered. */
+int redis_replicas(const struct redis_store *self);
+
+enum idem_status redis_swap_batch(struct redis_store *self,
+                                  struct idem_swap *swaps, size_t count,
+                                  struct idem_arena *arena,
+                                  struct idem_error *err);
+enum idem_status redis_load_batch(struct redis_store *self,
+                                  struct idem_load *loads, size_t count,
+                                  struct idem_arena *arena,
+                                  struct idem_error *err);
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * value.h - a record as one value of a key-value store, under a name made of
+ * its key in hex.
+ */
+#ifndef IDEM__VALUE_H
+#define IDEM__VALUE_H
+
+#include "store.h"
+
+#define IDEM__HEX_LEN (2 * IDEM_KEY_LEN)
+
+/* Where the codec puts the rev, so that a server can compare it in place. */
+#define IDEM__VALUE_REV_AT 32
+
+/* A store that drops records by itself does so this long after they expired:
+ * clocks that disagree by less can never drop one early. */
+#define IDEM__DROP_MARGIN_MS INT64_C(60000)
+
+/* Lower case, no NUL at the end. */
+void idem__key_hex(const uint8_t key[IDEM_KEY_LEN], char hex[IDEM__HEX_LEN]);
+bool idem__key_from_hex(const char *hex, size_t len, uint8_t key[IDEM_KEY_LEN]);
+
+/*
+ * Read the value that was found under `key` and copy it into the arena (NULL:
+ * the record's bytes are views into the value). IDEM_ERR_CORRUPT also for a
+ * sound record that belongs under another key: it is somebody else's answer.
+ */
+enum idem_status idem__value_read(const uint8_t key[IDEM_KEY_LEN],
+                                  struct idem_bytes value,
+                                  struct idem_arena *arena,
+                                  struct idem_record *record,
+                                  struct idem_error *err);
+
+#endif
