@@ -96,6 +96,10 @@ $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(compile) -c $< -o $@
 
+# A store that comes or goes changes the registry.
+$(shell mkdir -p $(B) && echo '$(defines)' | cmp -s - $(B)/defines || echo '$(defines)' > $(B)/defines)
+$(B)/obj/src/store/registry.o: $(B)/defines
+
 # The definitions in sql/ are part of the library as they are.
 $(B)/obj/src/store/columns.o build/fuzz/obj/src/store/columns.o: $(wildcard sql/*.sql)
 

@@ -1,0 +1,112 @@
+/*
+ * postgres.h - the parts of postgres:// : the connection (connect.c), arrays of
+ * parameters (array.c), the store itself (postgres.c).
+ */
+#ifndef IDEM__POSTGRES_H
+#define IDEM__POSTGRES_H
+
+#include "../columns.h"
+
+#include <libpq-fe.h>
+
+/* Statements prepared on every connection. */
+enum postgres_statement {
+    POSTGRES_CHECK,
+    POSTGRES_INSERT,
+    POSTGRES_UPDATE,
+    POSTGRES_DELETE,
+    POSTGRES_TRUTH, /* what is there of what was not stored */
+    POSTGRES_LOAD,
+    POSTGRES_SCAN,
+    POSTGRES_SCAN_EXECUTING,
+    POSTGRES_SWEEP,
+    POSTGRES_CLOCK,
+    POSTGRES_STATEMENTS
+};
+
+struct postgres_store {
+    struct idem_store base;
+    struct idem_store_options options;
+    const struct idem_clocks *clocks;
+    char *url;        /* without our own parameters */
+    char unsafe[128]; /* what the operator gave up, in so many words */
+    int64_t timeout_us;
+    PGconn *conn; /* NULL: to be opened again */
+    int64_t retry_at_us, backoff_us;
+    struct idem_error last; /* why the last connection failed */
+    int64_t swept_at_us, checked_at_us;
+    uint64_t connects, splits;
+};
+
+extern const char *const idem__postgres_names[POSTGRES_STATEMENTS];
+extern const char *const idem__postgres_texts[POSTGRES_STATEMENTS];
+
+/* Be connected, and certain that the server is what it should be. Fails at once
+ * while a recent failure is fresh. */
+enum idem_status idem__postgres_connect(struct postgres_store *self,
+                                        struct idem_error *err);
+void idem__postgres_disconnect(struct postgres_store *self);
+
+/* Connect for setting up: no checks, no statements. */
+enum idem_status idem__postgres_connect_bare(struct postgres_store *self,
+                                             struct idem_error *err);
+
+/* Is what the check statement answered good enough? */
+enum idem_status idem__postgres_judge(struct postgres_store *self,
+                                      const PGresult *row,
+                                      struct idem_error *err);
+
+int64_t idem__postgres_deadline(const struct postgres_store *self);
+
+/* The next result of a pipeline, or NULL between two statements. *lost is set
+ * when the connection is gone or the deadline has passed. */
+PGresult *idem__postgres_result(struct postgres_store *self,
+                                int64_t deadline_us, bool *lost);
+/* Push out what was queued. */
+bool idem__postgres_flush(struct postgres_store *self, int64_t deadline_us);
+
+/* Why a statement failed, as a status, with the text in err. */
+enum idem_status idem__postgres_fail(struct postgres_store *self,
+                                     const PGresult *result,
+                                     struct idem_error *err);
+
+/* ---- arrays (array.c) ------------------------------------------------ */
+
+#define POSTGRES_PARAMS_MAX (IDEM_COLUMN_COUNT + 1)
+
+/* The parameters of one statement, each an array with a value a row. */
+struct postgres_params {
+    struct idem_buf arrays[POSTGRES_PARAMS_MAX];
+    size_t count; /* of arrays */
+    size_t rows;
+    bool failed; /* out of memory */
+};
+
+enum postgres_type {
+    POSTGRES_INT2 = 21,
+    POSTGRES_INT8 = 20,
+    POSTGRES_BYTEA = 17
+};
+
+void idem__postgres_params_start(struct postgres_params *params, size_t count);
+void idem__postgres_add_number(struct postgres_params *params, size_t at,
+                               enum postgres_type type, int64_t value);
+void idem__postgres_add_bytes(struct postgres_params *params, size_t at,
+                              const struct idem_cell *cell);
+/* A row of idem_record into the first arrays. */
+void idem__postgres_add_record(struct postgres_params *params,
+                               const uint8_t *key,
+                               const struct idem_record *record);
+/* Queue a statement with these arrays. */
+bool idem__postgres_send(struct postgres_store *self,
+                         enum postgres_statement statement,
+                         struct postgres_params *params);
+void idem__postgres_params_clear(struct postgres_params *params);
+
+/* Numbers and bytes of a result in binary format. */
+int64_t idem__postgres_number(const PGresult *result, int row, int column);
+void idem__postgres_cells(const PGresult *result, int row, int first_column,
+                          int columns,
+                          struct idem_cell cells[IDEM_COLUMN_COUNT]);
+
+#endif
