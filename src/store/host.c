@@ -3,8 +3,10 @@
  */
 #include "store.h"
 
+#include <pthread.h>
 #include <sodium.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -65,13 +67,52 @@ idem__url_redact(const char *url, char *out, size_t out_len)
         snprintf(out, out_len, "%s", url);
 }
 
+/* Random words are drawn by the poolful, one pool a thread. A child process
+ * must not hand out what its parent will, so a fork empties every pool. */
+#define POOL_LEN 128
+
+struct pool {
+    uint64_t words[POOL_LEN];
+    size_t left;
+    unsigned generation;
+};
+
+static _Thread_local struct pool pool;
+static atomic_uint generation = 1;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void
+forked(void)
+{
+    atomic_fetch_add(&generation, 1);
+}
+
+static void
+watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, forked);
+}
+
+static void
+fill_pool(unsigned now)
+{
+    pthread_once(&fork_once, watch_forks);
+    randombytes_buf(pool.words, sizeof(pool.words));
+    pool.left = POOL_LEN;
+    pool.generation = now;
+}
+
 uint64_t
 idem__new_rev(void)
 {
+    unsigned now = atomic_load_explicit(&generation, memory_order_relaxed);
     uint64_t rev;
 
     do {
-        randombytes_buf(&rev, sizeof(rev));
+        if (pool.left == 0 || pool.generation != now)
+            fill_pool(now);
+        rev = pool.words[--pool.left];
+        pool.words[pool.left] = 0;
     } while (rev == 0);
     return rev;
 }

@@ -1,0 +1,126 @@
+/*
+ * do.c - one operation, waited for.
+ *
+ * The engine's thread copies the answer into memory of the caller's before it
+ * wakes the caller; then it touches nothing of the caller's any more.
+ */
+#include "inner.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+void
+idem__word_wait(atomic_int *word)
+{
+    while (atomic_load_explicit(word, memory_order_acquire) == 0)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+}
+
+/* The word may be gone before the wake-up: then it wakes nobody. */
+void
+idem__word_set(atomic_int *word)
+{
+    atomic_store_explicit(word, 1, memory_order_release);
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+struct waiter {
+    atomic_int done;
+    enum idem_status status;
+    struct idem_answer *answer;
+    struct idem_error *err;
+};
+
+static uint8_t *
+move(uint8_t *at, struct idem_bytes *bytes)
+{
+    if (bytes->len > 0)
+        memcpy(at, bytes->data, bytes->len);
+    bytes->data = bytes->len > 0 ? at : NULL;
+    return at + bytes->len;
+}
+
+static bool
+copy_answer(struct idem_answer *to, const struct idem_answer *from)
+{
+    const struct idem_record *record = &from->record;
+    size_t len = record->scope.len + record->id.len + record->subject.len +
+                 record->result.len;
+    uint8_t *at = NULL;
+
+    if (len > 0) {
+        at = malloc(len);
+        if (!at)
+            return false;
+    }
+    *to = *from;
+    to->memory = at;
+    at = move(at, &to->record.scope);
+    at = move(at, &to->record.id);
+    at = move(at, &to->record.subject);
+    move(at, &to->record.result);
+    return true;
+}
+
+static void
+done(void *arg, enum idem_status status, const struct idem_answer *answer,
+     const struct idem_error *err)
+{
+    struct waiter *waiter = arg;
+
+    waiter->status = status;
+    if (status != IDEM_OK && waiter->err)
+        *waiter->err = *err;
+    if (status == IDEM_OK && !copy_answer(waiter->answer, answer))
+        waiter->status =
+            idem__fail(waiter->err, IDEM_ERR_LOST,
+                       "out of memory for the answer; it may have been stored");
+    idem__word_set(&waiter->done);
+}
+
+/* A driven engine's driver cannot wait for itself. */
+static void
+drive(struct idem_engine *engine, struct waiter *waiter)
+{
+    struct timespec moment = {0, 1000000};
+
+    while (!atomic_load_explicit(&waiter->done, memory_order_acquire)) {
+        if (!idem__engine_turn(engine) && !atomic_load(&waiter->done) &&
+            idem__engine_due_ms(engine) != 0)
+            nanosleep(&moment, NULL);
+    }
+}
+
+enum idem_status
+idem_do(struct idem_engine *engine, const struct idem_op *op,
+        struct idem_answer *answer, struct idem_error *err)
+{
+    struct waiter waiter = {.answer = answer, .err = err};
+    bool own = idem__on_own_thread(engine);
+    enum idem_status status;
+
+    if (own && (!engine->inner.driven || atomic_load(&engine->in_turn)))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a callback must not wait: use idem_submit");
+    status = idem_submit(engine, op, done, &waiter, NULL, err);
+    if (status != IDEM_OK)
+        return status;
+    if (own)
+        drive(engine, &waiter);
+    else
+        idem__word_wait(&waiter.done);
+    return waiter.status;
+}
+
+void
+idem_answer_clear(struct idem_answer *answer)
+{
+    free(answer->memory);
+    memset(answer, 0, sizeof(*answer));
+}

@@ -1,0 +1,471 @@
+/*
+ * engine.c - opening, turning and closing an engine.
+ *
+ * A turn takes what waits as one batch, commits and answers it, then does the
+ * small things: cancelled waits, scans, the store's background work. While the
+ * store commits, the next batch fills. An engine's own thread takes turns until
+ * it is closed; a driven engine's turns are taken by its driver.
+ */
+#include "inner.h"
+
+#include <idem/idem.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define TEND_EVERY_US 100000
+
+/* ---- a turn ------------------------------------------------------------ */
+
+static void
+wait_over(struct idem_engine *engine, struct idem__job *job)
+{
+    struct idem__crowd *crowd = job->crowd;
+
+    idem__crowd_take(engine, job);
+    if (crowd->count == 0)
+        idem__crowd_plan(engine, crowd, NULL);
+    idem__job_answer(engine, job, IDEM_OK, NULL);
+    idem__job_drop(job);
+}
+
+#define CONTAINER(pointer, type, member)                                       \
+    ((type *)((char *)(pointer)-offsetof(type, member)))
+
+/* True if the batch is full and more is due. */
+static bool
+fire_timers(struct idem_engine *engine)
+{
+    for (;;) {
+        struct idem__timer *timer = idem__timer_first(&engine->timers);
+
+        if (!timer || timer->due_us > engine->boot_now_us)
+            return false;
+        if (timer->kind == IDEM__TIMER_LOOK &&
+            !idem__batch_add_crowd(engine,
+                                   CONTAINER(timer, struct idem__crowd, timer)))
+            return true;
+        idem__timer_stop(&engine->timers, timer);
+        if (timer->kind == IDEM__TIMER_WAIT)
+            wait_over(engine, CONTAINER(timer, struct idem__job, timer));
+        else if (timer->kind == IDEM__TIMER_RENEW)
+            idem__watch_due(CONTAINER(timer, struct idem__watch, timer));
+    }
+}
+
+static void
+run_item(struct idem_engine *engine, struct idem__item *item)
+{
+    switch (item->kind) {
+    case IDEM__ITEM_JOB:
+        break;
+    case IDEM__ITEM_CANCEL:
+        idem__park_cancel(engine, ((struct idem__cancel *)item)->ticket);
+        free(item);
+        break;
+    case IDEM__ITEM_SCAN:
+        idem__scan_run(engine, (struct idem__scan *)item);
+        break;
+    case IDEM__ITEM_FIGURES: {
+        struct idem__figures *figures = (struct idem__figures *)item;
+
+        engine->store->type->figures(engine->store, figures->each,
+                                     figures->arg);
+        idem__word_set(figures->woken);
+        break;
+    }
+    case IDEM__ITEM_WATCH:
+        idem__watch_add(engine, CONTAINER(item, struct idem__watch, watch));
+        break;
+    case IDEM__ITEM_UNWATCH:
+        idem__watch_end(CONTAINER(item, struct idem__watch, unwatch));
+        break;
+    }
+}
+
+/* Move what waits to the inbox. */
+static void
+take_queue(struct idem__queue *queue)
+{
+    struct idem__item **end = &queue->inbox;
+
+    if (queue->inbox)
+        return; /* there is a batch's worth already */
+    pthread_mutex_lock(&queue->lock);
+    *end = queue->first;
+    queue->first = NULL;
+    queue->last = &queue->first;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Jobs go into the batch; the rest comes after it, in order. */
+static struct idem__item *
+fill_batch(struct idem_engine *engine, size_t *taken, size_t *bytes)
+{
+    struct idem__queue *queue = &engine->queue;
+    struct idem__item *after = NULL, **last = &after;
+
+    while (queue->inbox) {
+        struct idem__item *item = queue->inbox;
+
+        if (item->kind != IDEM__ITEM_JOB) {
+            queue->inbox = item->next;
+            *last = item;
+            last = &item->next;
+            continue;
+        }
+        if (!idem__batch_add_job(engine, (struct idem__job *)item))
+            break;
+        queue->inbox = item->next;
+        (*taken)++;
+        *bytes += item->bytes;
+    }
+    *last = NULL;
+    return after;
+}
+
+static void
+tend(struct idem_engine *engine)
+{
+    if (!engine->store->type->tend ||
+        engine->boot_now_us - engine->tended_us < TEND_EVERY_US)
+        return;
+    engine->store->type->tend(engine->store);
+    engine->tended_us = idem__boot_us(engine);
+}
+
+static bool
+take_turn(struct idem_engine *engine)
+{
+    struct idem__queue *queue = &engine->queue;
+    struct idem__item *after;
+    size_t taken = 0, bytes = 0;
+    bool more;
+
+    engine->boot_now_us = idem__boot_us(engine);
+    take_queue(queue);
+    after = fill_batch(engine, &taken, &bytes);
+    more = fire_timers(engine);
+    idem__batch_run(engine);
+    while (after) {
+        struct idem__item *next = after->next;
+
+        run_item(engine, after);
+        after = next;
+    }
+    tend(engine);
+    atomic_store_explicit(&engine->parked_now, engine->parked.count,
+                          memory_order_relaxed);
+
+    pthread_mutex_lock(&queue->lock);
+    queue->count -= taken;
+    queue->bytes -= bytes;
+    more = more || queue->inbox || queue->first;
+    pthread_mutex_unlock(&queue->lock);
+    return more;
+}
+
+bool
+idem__engine_turn(struct idem_engine *engine)
+{
+    pthread_t self = pthread_self();
+    bool more;
+
+    if (!idem__on_own_thread(engine)) {
+        atomic_store_explicit(&engine->turner, self, memory_order_relaxed);
+        atomic_store_explicit(&engine->has_turner, true, memory_order_release);
+    }
+    atomic_store_explicit(&engine->in_turn, true, memory_order_relaxed);
+    more = take_turn(engine);
+    atomic_store_explicit(&engine->in_turn, false, memory_order_relaxed);
+    return more;
+}
+
+static int64_t
+due_us(struct idem_engine *engine)
+{
+    struct idem__timer *timer = idem__timer_first(&engine->timers);
+    int64_t due = timer ? timer->due_us : INT64_MAX;
+
+    if (engine->store->type->tend && due > engine->tended_us + TEND_EVERY_US)
+        due = engine->tended_us + TEND_EVERY_US;
+    return due;
+}
+
+int64_t
+idem__engine_due_ms(struct idem_engine *engine)
+{
+    int64_t due = due_us(engine);
+    int64_t left_us;
+
+    if (due == INT64_MAX)
+        return -1;
+    left_us = due - idem__boot_us(engine);
+    return left_us <= 0 ? 0 : (left_us + 999) / 1000;
+}
+
+bool
+idem__engine_is_local(const struct idem_engine *engine)
+{
+    return engine->store->type->local;
+}
+
+/* ---- the engine's own thread ------------------------------------------ */
+
+/* False: the engine is closing and nothing waits. */
+static bool
+wait_for_work(struct idem_engine *engine)
+{
+    struct idem__queue *queue = &engine->queue;
+    int64_t due_ms = idem__engine_due_ms(engine);
+    struct timespec until;
+    bool go_on;
+
+    /* The boot clock may be a test's, and sleeps may stop the monotonic one:
+     * look around now and then in any case. */
+    if (due_ms < 0 || due_ms > 100)
+        due_ms = 100;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)due_ms * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&queue->lock);
+    queue->asleep = true;
+    while (!queue->first && !queue->closing && due_ms > 0) {
+        if (pthread_cond_timedwait(&queue->wake, &queue->lock, &until) != 0)
+            break;
+    }
+    queue->asleep = false;
+    go_on = queue->first || !queue->closing;
+    pthread_mutex_unlock(&queue->lock);
+    return go_on;
+}
+
+static void *
+run_thread(void *arg)
+{
+    struct idem_engine *engine = arg;
+
+    do {
+        while (idem__engine_turn(engine))
+            ;
+    } while (wait_for_work(engine));
+    return NULL;
+}
+
+/* The program's signals are for the program's threads. */
+static bool
+start_thread(struct idem_engine *engine)
+{
+    sigset_t all, before;
+    int failed;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&engine->thread, NULL, run_thread, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed == 0;
+}
+
+/* ---- opening and closing ---------------------------------------------- */
+
+static enum idem_status
+take_options(struct idem_options *options, const struct idem_options *given,
+             struct idem_error *err)
+{
+    if (given)
+        *options = *given;
+    if (options->max_queue == 0)
+        options->max_queue = 65536;
+    if (options->max_batch == 0)
+        options->max_batch = 1024;
+    if (options->max_parked == 0)
+        options->max_parked = 65536;
+    if (options->max_result == 0)
+        options->max_result = IDEM_RESULT_DEFAULT_MAX;
+    if (options->poll_ms == 0)
+        options->poll_ms = 50;
+    if (options->max_batch > 65536)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "max_batch of %zu is out of range: give 1 to 65536, "
+                          "or 0 for the default",
+                          options->max_batch);
+    if (options->max_result > IDEM_RESULT_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "max_result of %zu is out of range: give 1 to %d, "
+                          "or 0 for the default",
+                          options->max_result, IDEM_RESULT_MAX);
+    if (options->poll_ms < 0 || options->poll_ms > 60000)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "poll_ms of %lld is out of range: give 1 to 60000, "
+                          "or 0 for the default",
+                          (long long)options->poll_ms);
+    return IDEM_OK;
+}
+
+static void
+open_queue(struct idem__queue *queue)
+{
+    pthread_condattr_t attr;
+
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&queue->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    queue->last = &queue->first;
+}
+
+static void
+drop_engine(struct idem_engine *engine)
+{
+    idem__store_close(engine->store);
+    idem__batch_close(engine);
+    idem__timers_clear(&engine->timers);
+    idem__map_clear(&engine->parked.crowds);
+    idem__map_clear(&engine->parked.tickets);
+    free(engine->time.seen);
+    pthread_cond_destroy(&engine->queue.wake);
+    pthread_mutex_destroy(&engine->queue.lock);
+    free(engine);
+}
+
+static enum idem_status
+open_store(struct idem_engine *engine, const char *url, struct idem_error *err)
+{
+    struct idem_store_options *options = &engine->store_options;
+
+    options->clocks = engine->time.clocks;
+    options->max_result = engine->options.max_result;
+    options->log = engine->options.log;
+    options->log_arg = engine->options.log_arg;
+    if (engine->store)
+        return IDEM_OK;
+    return idem__store_open(url, options, &engine->store, err);
+}
+
+static enum idem_status
+start(struct idem_engine *engine, const char *url, struct idem_error *err)
+{
+    enum idem_status status = open_store(engine, url, err);
+
+    if (status != IDEM_OK)
+        return status;
+    if (!idem__time_open(engine) || !idem__batch_open(engine))
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    engine->tended_us = idem__boot_us(engine);
+    status = idem__time_update(engine, err);
+    if (status != IDEM_OK)
+        return status;
+    if (!engine->inner.driven && !start_thread(engine))
+        return idem__fail(err, IDEM_ERR_MEMORY, "cannot start a thread");
+    return IDEM_OK;
+}
+
+enum idem_status
+idem__engine_open(const char *url, const struct idem_options *options,
+                  const struct idem__engine_inner *inner,
+                  struct idem_engine **out, struct idem_error *err)
+{
+    struct idem_engine *engine = calloc(1, sizeof(*engine));
+    enum idem_status status;
+
+    if (!engine || sodium_init() < 0) {
+        free(engine);
+        idem__store_close(inner ? inner->store : NULL);
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    }
+    if (inner)
+        engine->inner = *inner;
+    engine->store = engine->inner.store;
+    engine->time.clocks =
+        engine->inner.clocks ? engine->inner.clocks : &idem__system_clocks;
+    open_queue(&engine->queue);
+    status = take_options(&engine->options, options, err);
+    if (status == IDEM_OK)
+        status = start(engine, url, err);
+    if (status != IDEM_OK) {
+        drop_engine(engine);
+        return status;
+    }
+    *out = engine;
+    return IDEM_OK;
+}
+
+enum idem_status
+idem_open(const char *url, const struct idem_options *options,
+          struct idem_engine **engine, struct idem_error *err)
+{
+    return idem__engine_open(url, options, NULL, engine, err);
+}
+
+void
+idem_close(struct idem_engine *engine)
+{
+    if (!engine)
+        return;
+    pthread_mutex_lock(&engine->queue.lock);
+    engine->queue.closing = true;
+    pthread_cond_signal(&engine->queue.wake);
+    pthread_mutex_unlock(&engine->queue.lock);
+    if (!engine->inner.driven)
+        pthread_join(engine->thread, NULL);
+    /* What was accepted is committed; nobody else takes turns any more. */
+    while (idem__engine_turn(engine))
+        ;
+    idem__park_close(engine);
+    idem__watch_drop_all(engine);
+    if (engine->store->type->tend)
+        engine->store->type->tend(engine->store);
+    drop_engine(engine);
+}
+
+/* ---- figures ----------------------------------------------------------- */
+
+void
+idem_stats(struct idem_engine *engine, struct idem_stats *stats)
+{
+    memset(stats, 0, sizeof(*stats));
+    for (size_t i = 0; i < IDEM_VERDICT_COUNT; i++)
+        stats->verdicts[i] =
+            atomic_load_explicit(&engine->verdicts[i], memory_order_relaxed);
+    for (size_t i = 0; i < IDEM_STATUS_COUNT; i++)
+        stats->errors[i] =
+            atomic_load_explicit(&engine->errors[i], memory_order_relaxed);
+    stats->batches = atomic_load(&engine->batches);
+    stats->batched = atomic_load(&engine->batched);
+    stats->store_errors = atomic_load(&engine->store_errors);
+    stats->parked = atomic_load(&engine->parked_now);
+    stats->now_ms = atomic_load(&engine->stats_now_ms);
+    stats->clock_alarm = atomic_load(&engine->time.alarm);
+    pthread_mutex_lock(&engine->queue.lock);
+    stats->queued = engine->queue.count;
+    pthread_mutex_unlock(&engine->queue.lock);
+}
+
+void
+idem_store_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
+{
+    atomic_int woken = 0;
+    struct idem__figures item = {.item.kind = IDEM__ITEM_FIGURES,
+                                 .each = each,
+                                 .arg = arg,
+                                 .woken = &woken};
+
+    if (!engine->store->type->figures)
+        return;
+    if (idem__on_own_thread(engine))
+        engine->store->type->figures(engine->store, each, arg);
+    else if (idem__queue_put(engine, &item.item))
+        idem__word_wait(&woken);
+}
+
+const char *
+idem_version(void)
+{
+    return IDEM_VERSION;
+}

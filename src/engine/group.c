@@ -1,0 +1,351 @@
+/*
+ * group.c - all operations of one batch on one key.
+ *
+ * They go through step() one after the other in memory and end in one write.
+ * Whoever finds the record busy and may wait joins the key's crowd; whenever
+ * the record changes hands or ends, the crowd looks at it before anyone who
+ * came later. Nothing of this is told to anyone before the write is stored: if
+ * the store refuses it, all is decided again from what is really there.
+ */
+#include "inner.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define BUSY_MOST_MS 1000
+#define LOCKED_RETRY_MS 100
+
+int64_t
+idem__retry_after_ms(const struct idem_record *record,
+                     const struct idem_now *now)
+{
+    int64_t left_ms = record->lease_until - now->early_ms;
+
+    if (left_ms > BUSY_MOST_MS)
+        return BUSY_MOST_MS;
+    return left_ms < 1 ? 1 : left_ms;
+}
+
+/* What others asked or got is nothing for these. */
+static bool
+shows_record(enum idem_verdict verdict)
+{
+    return verdict != IDEM_V_MISMATCH && verdict != IDEM_V_ABSENT_NOW &&
+           verdict != IDEM_V_UNKNOWN && verdict != IDEM_V_DUPLICATE;
+}
+
+static void
+fill_answer(struct idem__job *job, enum idem_verdict verdict,
+            const struct idem_record *record, const struct idem_now *now)
+{
+    struct idem_answer *answer = &job->answer;
+
+    answer->verdict = verdict;
+    answer->memory = NULL;
+    answer->retry_after_ms = 0;
+    if (record && verdict == IDEM_V_BUSY)
+        answer->retry_after_ms = idem__retry_after_ms(record, now);
+    if (record && shows_record(verdict) && !idem__record_expired(record, now))
+        answer->record = *record;
+    else
+        memset(&answer->record, 0, sizeof(answer->record));
+}
+
+/* Run one op on the group's record. False: it is busy and the op could wait. */
+static bool
+decide(struct idem_engine *engine, struct idem__group *group,
+       struct idem__job *job)
+{
+    const struct idem_record *before = group->record;
+    struct idem_record *next =
+        &group->chain[before == &group->chain[0] ? 1 : 0];
+    struct idem_now now = idem__time_for(engine, before);
+    enum idem_verdict verdict = idem__step(before, &job->op, &now, next);
+
+    job->wrote = next->state != IDEM_STATE_ABSENT;
+    if (job->wrote) {
+        if (!before || before->fence != next->fence ||
+            before->state != next->state)
+            group->changed = true;
+        next->rev = group->rev;
+        group->record = next;
+        group->writes = true;
+    }
+    job->depends = group->writes;
+    fill_answer(job, verdict, group->record, &now);
+    job->decided = verdict != IDEM_V_BUSY || job->wait_end_us == 0 ||
+                   job->wait_end_us <= engine->boot_now_us;
+    return job->decided;
+}
+
+static void
+sweep(struct idem_engine *engine, struct idem__group *group)
+{
+    group->changed = false;
+    if (!group->crowd)
+        return;
+    group->swept = true;
+    for (struct idem__job *job = group->crowd->first; job; job = job->next) {
+        if (!job->decided)
+            (void)decide(engine, group, job);
+    }
+    group->changed = false;
+}
+
+static void
+join_crowd(struct idem_engine *engine, struct idem__group *group,
+           struct idem__job *job)
+{
+    struct idem__crowd *crowd = idem__crowd_add(engine, job);
+
+    if (!crowd) {
+        job->decided = true; /* the crowd is full: busy it is */
+        return;
+    }
+    job->fresh = true;
+    group->crowd = crowd;
+    crowd->group = group;
+}
+
+/* The crowd as it was before this batch. */
+static void
+undo_crowd(struct idem_engine *engine, struct idem__group *group)
+{
+    struct idem__crowd *crowd = group->crowd;
+
+    if (!crowd)
+        return;
+    while (crowd->last && crowd->last->fresh) {
+        crowd->last->fresh = false;
+        idem__crowd_take(engine, crowd->last);
+    }
+    if (group->swept) {
+        for (struct idem__job *job = crowd->first; job; job = job->next)
+            job->decided = false;
+    }
+    group->swept = false;
+}
+
+void
+idem__group_step(struct idem_engine *engine, struct idem__group *group)
+{
+    undo_crowd(engine, group);
+    group->record =
+        group->stored.state != IDEM_STATE_ABSENT ? &group->stored : NULL;
+    group->rev = idem__new_rev();
+    group->writes = group->changed = false;
+    if (group->sweep)
+        sweep(engine, group);
+    for (struct idem__item *item = group->first; item; item = item->next) {
+        struct idem__job *job = (struct idem__job *)item;
+
+        if (!decide(engine, group, job))
+            join_crowd(engine, group, job);
+        if (group->changed)
+            sweep(engine, group);
+    }
+}
+
+/* Those who were parked before and have their answer now. */
+static struct idem__item *
+take_decided(struct idem_engine *engine, struct idem__crowd *crowd)
+{
+    struct idem__item *woken = NULL, **last = &woken;
+    struct idem__job *next;
+
+    for (struct idem__job *job = crowd->first; job; job = next) {
+        next = job->next;
+        if (!job->decided)
+            continue;
+        idem__crowd_take(engine, job);
+        if (!job->fresh) {
+            *last = &job->item;
+            last = &job->item.next;
+        }
+    }
+    *last = NULL;
+    return woken;
+}
+
+/* The answer of somebody parked must outlive the batch. */
+static void
+keep_fresh(struct idem_engine *engine, struct idem__crowd *crowd)
+{
+    struct idem__job *job = crowd->last;
+
+    while (job && job->fresh) {
+        struct idem__job *prev = job->prev;
+
+        job->fresh = false;
+        job->answer.record.scope = job->op.scope;
+        job->answer.record.id = job->op.id;
+        job->answer.record.subject = (struct idem_bytes){NULL, 0};
+        job->answer.record.result = (struct idem_bytes){NULL, 0};
+        if (!idem__crowd_keep(engine, job))
+            idem__crowd_take(engine, job);
+        job = prev;
+    }
+}
+
+static void
+leave_crowd(struct idem_engine *engine, struct idem__group *group,
+            const struct idem_record *record)
+{
+    if (!group->crowd)
+        return;
+    group->crowd->group = NULL;
+    idem__crowd_plan(engine, group->crowd, record);
+    group->crowd = NULL;
+}
+
+static void
+drop_jobs(struct idem__item *item)
+{
+    while (item) {
+        struct idem__item *next = item->next;
+
+        if (!((struct idem__job *)item)->crowd)
+            idem__job_drop((struct idem__job *)item);
+        item = next;
+    }
+}
+
+/* A write of this op was lost once, and what is there now does not tell whether
+ * it took effect: "stale" would be a guess. */
+static bool
+cannot_tell(const struct idem__job *job)
+{
+    return job->maybe_stored && job->answer.verdict == IDEM_V_STALE;
+}
+
+static void
+answer_stored(struct idem_engine *engine, struct idem__job *job)
+{
+    struct idem_error err;
+
+    if (!cannot_tell(job)) {
+        idem__job_answer(engine, job, IDEM_OK, NULL);
+        return;
+    }
+    idem__fail(&err, IDEM_ERR_LOST,
+               "the store's reply was lost and somebody else wrote since: "
+               "ask with get");
+    idem__job_answer(engine, job, IDEM_ERR_LOST, &err);
+}
+
+/* What was decided holds: tell it. Bytes of one op may stand in the answers of
+ * others, so nothing is dropped before the last is told. */
+void
+idem__group_stored(struct idem_engine *engine, struct idem__group *group)
+{
+    struct idem__item *woken = NULL;
+
+    if (group->crowd) {
+        if (group->swept)
+            woken = take_decided(engine, group->crowd);
+        keep_fresh(engine, group->crowd);
+        leave_crowd(engine, group, group->record);
+    }
+    for (struct idem__item *item = group->first; item; item = item->next) {
+        struct idem__job *job = (struct idem__job *)item;
+
+        if (!job->crowd)
+            answer_stored(engine, job);
+    }
+    for (struct idem__item *item = woken; item; item = item->next)
+        answer_stored(engine, (struct idem__job *)item);
+    drop_jobs(group->first);
+    drop_jobs(woken);
+    group->stage = IDEM__STAGE_DONE;
+}
+
+/* Somebody parked who wrote in a batch that was lost cannot go on waiting: the
+ * record may be its own by now. */
+static struct idem__item *
+take_lost(struct idem_engine *engine, struct idem__crowd *crowd)
+{
+    struct idem__item *lost = NULL, **last = &lost;
+    struct idem__job *next;
+
+    for (struct idem__job *job = crowd->first; job; job = next) {
+        next = job->next;
+        if (job->fresh || !((job->decided && job->wrote) || job->maybe_stored))
+            continue;
+        idem__crowd_take(engine, job);
+        *last = &job->item;
+        last = &job->item.next;
+    }
+    *last = NULL;
+    return lost;
+}
+
+void
+idem__group_failed(struct idem_engine *engine, struct idem__group *group,
+                   enum idem_status status, const struct idem_error *err)
+{
+    struct idem__item *lost = NULL;
+    struct idem_error lost_err;
+    bool known = group->stored.state != IDEM_STATE_ABSENT &&
+                 group->stage != IDEM__STAGE_LOAD && status != IDEM_ERR_LOST;
+
+    idem__fail(&lost_err, IDEM_ERR_LOST, "%s", err->text);
+    if (group->crowd) {
+        if (status == IDEM_ERR_LOST)
+            lost = take_lost(engine, group->crowd);
+        undo_crowd(engine, group);
+        leave_crowd(engine, group, known ? &group->stored : NULL);
+    }
+    for (struct idem__item *item = group->first; item; item = item->next) {
+        struct idem__job *job = (struct idem__job *)item;
+
+        if (job->decided && !job->depends)
+            answer_stored(engine, job);
+        else if (job->maybe_stored)
+            idem__job_answer(engine, job, IDEM_ERR_LOST, &lost_err);
+        else
+            idem__job_answer(engine, job, status, err);
+    }
+    for (struct idem__item *item = lost; item; item = item->next)
+        idem__job_answer(engine, (struct idem__job *)item, IDEM_ERR_LOST,
+                         &lost_err);
+    drop_jobs(group->first);
+    drop_jobs(lost);
+    group->stage = IDEM__STAGE_DONE;
+}
+
+/* Somebody's open transaction holds the row: it is busy, whoever it is. */
+void
+idem__group_locked(struct idem_engine *engine, struct idem__group *group)
+{
+    undo_crowd(engine, group);
+    for (struct idem__item *item = group->first; item; item = item->next) {
+        struct idem__job *job = (struct idem__job *)item;
+
+        if (job->decided && !job->depends)
+            continue;
+        fill_answer(job, IDEM_V_BUSY, NULL, &engine->now);
+        job->answer.retry_after_ms = LOCKED_RETRY_MS;
+        job->decided = job->wait_end_us <= engine->boot_now_us;
+        if (!job->decided)
+            join_crowd(engine, group, job);
+    }
+    group->record = NULL;
+    idem__group_stored(engine, group);
+}
+
+/* The store cannot tell what became of the write. */
+void
+idem__group_lost(struct idem__group *group)
+{
+    for (struct idem__item *item = group->first; item; item = item->next) {
+        struct idem__job *job = (struct idem__job *)item;
+
+        job->maybe_stored = job->maybe_stored || job->wrote;
+    }
+    if (!group->crowd || !group->swept)
+        return;
+    for (struct idem__job *job = group->crowd->first; job; job = job->next) {
+        if (job->decided && job->wrote)
+            job->maybe_stored = true;
+    }
+}

@@ -1,0 +1,337 @@
+/*
+ * inner.h - the engine's own parts, seen by nobody outside this folder.
+ *
+ *   submit ──▶ queue ──▶ turn: batch ──▶ step() ──▶ store.swap ──▶ answer
+ *    any thread            │    ▲
+ *                          ▼    │ the record changed, a lease or a wait ended
+ *                        parked in a crowd, one crowd a key
+ *
+ * Everything but the queue belongs to the thread that takes the turns: the
+ * engine's own, or its driver's. So there is one lock, and it guards the queue.
+ */
+#ifndef IDEM__ENGINE_INNER_H
+#define IDEM__ENGINE_INNER_H
+
+#include "engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* ---- timers ---------------------------------------------------------- */
+
+enum idem__timer_kind {
+    IDEM__TIMER_WAIT,  /* in a job: its wait ends */
+    IDEM__TIMER_LOOK,  /* in a crowd: look at the record again */
+    IDEM__TIMER_RENEW, /* in a run: its lease wants renewing */
+};
+
+struct idem__timer {
+    int64_t due_us; /* on the boot clock */
+    size_t place;   /* in the heap, from 1; 0: not set */
+    enum idem__timer_kind kind;
+};
+
+struct idem__timers {
+    struct idem__timer **heap; /* heap[1] is due first */
+    size_t count, room;
+};
+
+/* Set, or set anew. False: out of memory, the timer is as it was. */
+bool idem__timer_set(struct idem__timers *timers, struct idem__timer *timer,
+                     int64_t due_us);
+void idem__timer_stop(struct idem__timers *timers, struct idem__timer *timer);
+struct idem__timer *idem__timer_first(const struct idem__timers *timers);
+void idem__timers_clear(struct idem__timers *timers);
+
+/* ---- a hash table of things that embed a link ------------------------ */
+
+struct idem__link {
+    struct idem__link *next;
+    uint64_t hash;
+};
+
+struct idem__map {
+    struct idem__link **chains;
+    size_t room; /* 0 or a power of two */
+    size_t count;
+};
+
+bool idem__map_add(struct idem__map *map, struct idem__link *link,
+                   uint64_t hash);
+void idem__map_remove(struct idem__map *map, struct idem__link *link);
+/* Those with this hash, one after the other; NULL: no more. */
+struct idem__link *idem__map_find(const struct idem__map *map, uint64_t hash);
+struct idem__link *idem__map_next(const struct idem__link *link);
+void idem__map_clear(struct idem__map *map);
+
+/* ---- what waits in the queue ----------------------------------------- */
+
+enum idem__item_kind {
+    IDEM__ITEM_JOB,
+    IDEM__ITEM_CANCEL,
+    IDEM__ITEM_SCAN,
+    IDEM__ITEM_FIGURES,
+    IDEM__ITEM_WATCH,   /* a run: renew its lease from now on */
+    IDEM__ITEM_UNWATCH, /* a run is over */
+};
+
+struct idem__item {
+    struct idem__item *next;
+    enum idem__item_kind kind;
+    size_t bytes; /* for the queue's limit */
+};
+
+struct idem__crowd;
+
+/* One operation, in one allocation: its bytes follow the struct. */
+struct idem__job {
+    struct idem__item item;        /* in the queue, then in its group */
+    struct idem__job *next, *prev; /* in its crowd */
+    struct idem__link ticket_link; /* while parked, if it has a ticket */
+    struct idem__timer timer;      /* while parked */
+    struct idem__crowd *crowd;     /* NULL: not parked */
+    uint8_t key[IDEM_KEY_LEN];
+    struct idem_op op;
+    idem_done_fn *done;
+    void *arg;
+    uint64_t ticket;     /* 0: none was asked for */
+    int64_t wait_end_us; /* on the boot clock; 0: it does not wait */
+    bool fresh;          /* came to its crowd in this batch */
+    bool decided;        /* has its answer, if the swap is stored */
+    bool depends;        /* on a write of its group */
+    bool wrote;          /* one of its own */
+    bool maybe_stored;   /* such a write was lost once */
+    struct idem_answer answer;
+    uint8_t nonce[IDEM_NONCE_LEN];
+    uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
+};
+
+struct idem__cancel {
+    struct idem__item item;
+    uint64_t ticket;
+};
+
+struct idem__scan {
+    struct idem__item item;
+    struct idem_filter filter; /* its scope follows the struct */
+    struct idem_cursor cursor;
+    size_t count;
+    idem__scan_done_fn *done;
+    void *arg;
+};
+
+struct idem__figures {
+    struct idem__item item;
+    idem_figure_fn *each;
+    void *arg;
+    atomic_int *woken;
+};
+
+/* The lease of one idem_run. Lives until the engine has seen `unwatch`. */
+struct idem__watch {
+    struct idem__item watch, unwatch;
+    struct idem__watch *next, **prev; /* all of an engine's */
+    struct idem_engine *engine;
+    struct idem__timer timer;
+    struct idem_op renew; /* its scope and id follow the struct */
+    int64_t every_us;
+    bool in_flight, over;
+};
+
+struct idem__queue {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct idem__item *first, **last;
+    struct idem__item *inbox; /* taken, of the thread that takes turns */
+    size_t count, bytes;      /* jobs waiting, with the inbox */
+    uint64_t tickets;
+    bool closing;
+    bool asleep; /* the engine's thread waits for `wake` */
+};
+
+/* ---- parked ones ----------------------------------------------------- */
+
+/* Those who wait for one key, first come first. */
+struct idem__crowd {
+    struct idem__link link;
+    uint8_t key[IDEM_KEY_LEN];
+    struct idem__job *first, *last;
+    size_t count;
+    struct idem__timer timer;
+    struct idem__group *group; /* in the batch at work, or NULL */
+};
+
+struct idem__parked {
+    struct idem__map crowds, tickets;
+    size_t count;
+};
+
+struct idem__crowd *idem__crowd_find(struct idem_engine *engine,
+                                     const uint8_t *key);
+/* Put a job at the end of its key's crowd. NULL: a limit is reached. */
+struct idem__crowd *idem__crowd_add(struct idem_engine *engine,
+                                    struct idem__job *job);
+/* Make it stay after its batch: timer and ticket. False: out of memory. */
+bool idem__crowd_keep(struct idem_engine *engine, struct idem__job *job);
+void idem__crowd_take(struct idem_engine *engine, struct idem__job *job);
+/* When to look again at a record that is (or was) busy; drops an empty crowd */
+void idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
+                      const struct idem_record *record);
+void idem__park_cancel(struct idem_engine *engine, uint64_t ticket);
+void idem__park_close(struct idem_engine *engine);
+
+/* ---- time ------------------------------------------------------------ */
+
+struct idem__seen { /* an unchanged rev, on a store without a clock */
+    uint64_t rev;
+    int64_t since_us, used_us;
+};
+
+struct idem__time {
+    const struct idem_clocks *clocks;
+    int64_t open_us;           /* boot clock */
+    bool known;                /* there was a sample */
+    int64_t sample_us;         /* the store said so ... */
+    int64_t asked_us, told_us; /* ... between these, on the boot clock */
+    int64_t tried_us;          /* the last attempt to sample */
+    int64_t judged_us;         /* lower bound in use ... */
+    int64_t judged_at_us;      /* ... at this boot time */
+    uint64_t fence_floor_us;
+    int64_t wall_offset_us; /* wall clock minus boot clock, at open */
+    int64_t wall_checked_us;
+    atomic_bool alarm;
+    struct idem__seen *seen; /* NULL: the store has a clock */
+};
+
+bool idem__time_open(struct idem_engine *engine);
+/* Make engine->now for the next batch. */
+enum idem_status idem__time_update(struct idem_engine *engine,
+                                   struct idem_error *err);
+/* The same as seen by one record, which may be NULL. */
+struct idem_now idem__time_for(struct idem_engine *engine,
+                               const struct idem_record *record);
+/* Boot time at which the lease of this executing record is over, as far as can
+ * be told now. */
+int64_t idem__time_lease_end_us(struct idem_engine *engine,
+                                const struct idem_record *record);
+
+/* ---- the batch at work ----------------------------------------------- */
+
+struct idem__entry { /* what is sorted */
+    uint64_t prefix; /* of the key, big-endian */
+    const uint8_t *key;
+    struct idem__job *job; /* NULL: a crowd is to look again */
+    struct idem__crowd *crowd;
+    size_t order;
+};
+
+enum idem__stage {
+    IDEM__STAGE_LOAD, /* the record is to be read */
+    IDEM__STAGE_STEP, /* `current` is known or guessed */
+    IDEM__STAGE_SWAP, /* a write is on its way */
+    IDEM__STAGE_DONE,
+};
+
+/* All operations of a batch on one key. */
+struct idem__group {
+    const uint8_t *key;
+    struct idem__item *first, **last; /* its jobs, in order */
+    struct idem__crowd *crowd;
+    enum idem__stage stage;
+    bool sweep;   /* the crowd is to look again in any case */
+    bool guessed; /* that there is none */
+    bool swept;   /* some of the crowd were decided */
+    bool writes;
+    bool changed; /* since the crowd has looked */
+    uint8_t rounds, losses;
+    uint64_t rev;                     /* of the write */
+    const struct idem_record *record; /* NULL: none; else one of these */
+    struct idem_record stored;        /* what is there, or ABSENT */
+    struct idem_record chain[2];      /* what the operations make of it */
+};
+
+/* Decide all of them, from what is stored. */
+void idem__group_step(struct idem_engine *engine, struct idem__group *group);
+/* The four ways in which that ends: told as decided, with an error, as busy
+ * with somebody's transaction, or (nothing is told yet) not known. */
+void idem__group_stored(struct idem_engine *engine, struct idem__group *group);
+void idem__group_failed(struct idem_engine *engine, struct idem__group *group,
+                        enum idem_status status, const struct idem_error *err);
+void idem__group_locked(struct idem_engine *engine, struct idem__group *group);
+void idem__group_lost(struct idem__group *group);
+
+struct idem__batch {
+    struct idem_arena arena;
+    struct idem__entry *entries;
+    struct idem__group *groups;
+    struct idem__group **swapping;
+    struct idem_swap *swaps;
+    struct idem_load *loads;
+    size_t entry_count, group_count, bytes;
+};
+
+bool idem__batch_open(struct idem_engine *engine);
+void idem__batch_close(struct idem_engine *engine);
+bool idem__batch_add_job(struct idem_engine *engine, struct idem__job *job);
+bool idem__batch_add_crowd(struct idem_engine *engine,
+                           struct idem__crowd *crowd);
+/* Decide, commit and answer what was added. */
+void idem__batch_run(struct idem_engine *engine);
+
+/* ---- the engine ------------------------------------------------------ */
+
+struct idem_engine {
+    struct idem_options options;
+    struct idem_store_options store_options;
+    struct idem_store *store;
+    struct idem__engine_inner inner;
+    struct idem__queue queue;
+    pthread_t thread;                 /* its own, if it is not driven */
+    _Atomic pthread_t turner;         /* who took the last turn */
+    _Atomic bool has_turner, in_turn; /* in_turn: of its turner's alone */
+    struct idem__watch *watches;
+    struct idem__timers timers;
+    struct idem__parked parked;
+    struct idem__time time;
+    struct idem_now now;
+    int64_t boot_now_us; /* read once a turn */
+    struct idem__batch batch;
+    int64_t tended_us;
+    int64_t breaker_until_us, breaker_wait_us;
+    struct idem_error breaker_error;
+
+    _Atomic uint64_t verdicts[IDEM_VERDICT_COUNT];
+    _Atomic uint64_t errors[IDEM_STATUS_COUNT];
+    _Atomic uint64_t batches, batched, store_errors, parked_now;
+    _Atomic int64_t stats_now_ms;
+};
+
+int64_t idem__boot_us(struct idem_engine *engine);
+
+/* Call back with the answer in the job, or with an error. */
+void idem__job_answer(struct idem_engine *engine, struct idem__job *job,
+                      enum idem_status status, const struct idem_error *err);
+void idem__job_drop(struct idem__job *job);
+/* Answer and drop. */
+void idem__job_fail(struct idem_engine *engine, struct idem__job *job,
+                    enum idem_status status, const struct idem_error *err);
+
+/* How long a busy caller should stay away. */
+int64_t idem__retry_after_ms(const struct idem_record *record,
+                             const struct idem_now *now);
+
+/* Put an item at the end of the queue, whatever the limits; false: closing. */
+bool idem__queue_put(struct idem_engine *engine, struct idem__item *item);
+bool idem__on_own_thread(const struct idem_engine *engine);
+
+void idem__scan_run(struct idem_engine *engine, struct idem__scan *scan);
+void idem__watch_add(struct idem_engine *engine, struct idem__watch *watch);
+void idem__watch_due(struct idem__watch *watch);
+void idem__watch_end(struct idem__watch *watch);
+void idem__watch_drop_all(struct idem_engine *engine);
+
+/* Wait until *word is not 0; wake who waits. */
+void idem__word_wait(atomic_int *word);
+void idem__word_set(atomic_int *word);
+
+#endif

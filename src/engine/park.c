@@ -1,0 +1,208 @@
+/*
+ * park.c - those who wait for a busy record.
+ *
+ * A crowd is all who wait for one key, first come first. Whoever changes the
+ * record in this engine lets the whole crowd look at it in the same batch; a
+ * timer does when the lease ends and, on a store that others write too, at a
+ * short interval, with one read a key, however many wait.
+ */
+#include "inner.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A timer that could not be right, for a clock that moved, is asked again. */
+#define SHORTEST_LOOK_US 1000
+
+static uint64_t
+hash_of(const uint8_t *key)
+{
+    uint64_t hash;
+
+    memcpy(&hash, key, sizeof(hash));
+    return hash;
+}
+
+static struct idem__crowd *
+crowd_at(struct idem__link *link)
+{
+    return (struct idem__crowd *)((char *)link -
+                                  offsetof(struct idem__crowd, link));
+}
+
+static struct idem__job *
+job_at(struct idem__link *link)
+{
+    return (struct idem__job *)((char *)link -
+                                offsetof(struct idem__job, ticket_link));
+}
+
+struct idem__crowd *
+idem__crowd_find(struct idem_engine *engine, const uint8_t *key)
+{
+    struct idem__link *link =
+        idem__map_find(&engine->parked.crowds, hash_of(key));
+
+    while (link && memcmp(crowd_at(link)->key, key, IDEM_KEY_LEN) != 0)
+        link = idem__map_next(link);
+    return link ? crowd_at(link) : NULL;
+}
+
+static struct idem__crowd *
+make_crowd(struct idem_engine *engine, const uint8_t *key)
+{
+    struct idem__crowd *crowd = calloc(1, sizeof(*crowd));
+
+    if (!crowd)
+        return NULL;
+    memcpy(crowd->key, key, IDEM_KEY_LEN);
+    crowd->timer.kind = IDEM__TIMER_LOOK;
+    if (!idem__map_add(&engine->parked.crowds, &crowd->link, hash_of(key))) {
+        free(crowd);
+        return NULL;
+    }
+    return crowd;
+}
+
+struct idem__crowd *
+idem__crowd_add(struct idem_engine *engine, struct idem__job *job)
+{
+    struct idem__crowd *crowd;
+
+    if (engine->parked.count >= engine->options.max_parked)
+        return NULL;
+    crowd = idem__crowd_find(engine, job->key);
+    if (!crowd)
+        crowd = make_crowd(engine, job->key);
+    if (!crowd)
+        return NULL;
+    job->crowd = crowd;
+    job->next = NULL;
+    job->prev = crowd->last;
+    if (crowd->last)
+        crowd->last->next = job;
+    else
+        crowd->first = job;
+    crowd->last = job;
+    crowd->count++;
+    engine->parked.count++;
+    return crowd;
+}
+
+bool
+idem__crowd_keep(struct idem_engine *engine, struct idem__job *job)
+{
+    if (!idem__timer_set(&engine->timers, &job->timer, job->wait_end_us))
+        return false;
+    if (job->ticket != 0 && job->ticket_link.hash == 0 &&
+        !idem__map_add(&engine->parked.tickets, &job->ticket_link,
+                       job->ticket)) {
+        idem__timer_stop(&engine->timers, &job->timer);
+        return false;
+    }
+    return true;
+}
+
+void
+idem__crowd_take(struct idem_engine *engine, struct idem__job *job)
+{
+    struct idem__crowd *crowd = job->crowd;
+
+    idem__timer_stop(&engine->timers, &job->timer);
+    if (job->ticket_link.hash != 0) {
+        idem__map_remove(&engine->parked.tickets, &job->ticket_link);
+        job->ticket_link.hash = 0;
+    }
+    if (job->prev)
+        job->prev->next = job->next;
+    else
+        crowd->first = job->next;
+    if (job->next)
+        job->next->prev = job->prev;
+    else
+        crowd->last = job->prev;
+    job->next = job->prev = NULL;
+    job->crowd = NULL;
+    crowd->count--;
+    engine->parked.count--;
+}
+
+static void
+drop_crowd(struct idem_engine *engine, struct idem__crowd *crowd)
+{
+    idem__timer_stop(&engine->timers, &crowd->timer);
+    idem__map_remove(&engine->parked.crowds, &crowd->link);
+    free(crowd);
+}
+
+void
+idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
+                 const struct idem_record *record)
+{
+    int64_t now_us = engine->boot_now_us;
+    int64_t due_us = now_us + engine->options.poll_ms * 1000;
+
+    if (crowd->count == 0) {
+        assert(crowd->group == NULL);
+        drop_crowd(engine, crowd);
+        return;
+    }
+    if (record && record->state == IDEM_STATE_EXECUTING) {
+        int64_t end_us = idem__time_lease_end_us(engine, record);
+
+        if (engine->store->type->local || end_us < due_us)
+            due_us = end_us;
+    }
+    if (due_us < now_us + SHORTEST_LOOK_US)
+        due_us = now_us + SHORTEST_LOOK_US;
+    /* Room in the heap: a crowd has jobs with timers, so this can only fail
+     * for the first; then the waits end by themselves. */
+    (void)idem__timer_set(&engine->timers, &crowd->timer, due_us);
+}
+
+static void
+closed(struct idem_engine *engine, struct idem__job *job, const char *text)
+{
+    struct idem_error err;
+
+    idem__fail(&err, IDEM_ERR_CLOSED, "%s", text);
+    idem__job_fail(engine, job, IDEM_ERR_CLOSED, &err);
+}
+
+void
+idem__park_cancel(struct idem_engine *engine, uint64_t ticket)
+{
+    struct idem__link *link = idem__map_find(&engine->parked.tickets, ticket);
+    struct idem__crowd *crowd;
+    struct idem__job *job;
+
+    if (!link)
+        return;
+    job = job_at(link);
+    crowd = job->crowd;
+    idem__crowd_take(engine, job);
+    if (crowd->count == 0)
+        drop_crowd(engine, crowd);
+    closed(engine, job, "the wait was cancelled");
+}
+
+void
+idem__park_close(struct idem_engine *engine)
+{
+    struct idem__map *crowds = &engine->parked.crowds;
+
+    for (size_t i = 0; i < crowds->room; i++) {
+        while (crowds->chains[i]) {
+            struct idem__crowd *crowd = crowd_at(crowds->chains[i]);
+
+            while (crowd->first) {
+                struct idem__job *job = crowd->first;
+
+                idem__crowd_take(engine, job);
+                closed(engine, job, "the engine is shutting down");
+            }
+            drop_crowd(engine, crowd);
+        }
+    }
+}

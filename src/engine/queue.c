@@ -1,0 +1,250 @@
+/*
+ * queue.c - the door: operations are checked, copied and put in line here, on
+ * the thread of whoever asks.
+ *
+ * A job is one allocation: the struct, then the bytes of scope, id, subject and
+ * result. Its key is hashed here too, so that the engine's thread does not.
+ */
+#include "inner.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* However many operations may wait, their bytes are bounded too. */
+#define MAX_QUEUE_BYTES ((size_t)256 * 1024 * 1024)
+
+static enum idem_status
+refuse(struct idem_engine *engine, enum idem_status status,
+       struct idem_error *err, const char *text)
+{
+    atomic_fetch_add_explicit(&engine->errors[status], 1, memory_order_relaxed);
+    return idem__fail(err, status, "%s", text);
+}
+
+/* A result that is too large is not kept: what was done stays done. A note that
+ * is too large is a mistake. */
+static enum idem_status
+fit_result(struct idem_engine *engine, struct idem_op *op,
+           struct idem_error *err)
+{
+    size_t max = engine->options.max_result;
+
+    if (op->verb == IDEM_BEGIN || op->verb == IDEM_GET ||
+        op->verb == IDEM_FORGET || op->verb == IDEM_ISSUE)
+        op->result = (struct idem_bytes){NULL, 0};
+    if (op->result.len <= max &&
+        idem__encoded_max(op->result.len) <= engine->store->max_record)
+        return IDEM_OK;
+    if (op->verb != IDEM_FINISH && op->verb != IDEM_SETTLE)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a note of %zu bytes is too large: keep it below "
+                          "%zu bytes",
+                          op->result.len, max);
+    op->not_replayable = true;
+    op->result = (struct idem_bytes){NULL, 0};
+    return IDEM_OK;
+}
+
+static uint8_t *
+copy_bytes(uint8_t *at, struct idem_bytes *bytes)
+{
+    if (bytes->len == 0) {
+        /* An empty note is not the same as none. */
+        bytes->data = bytes->data ? at : NULL;
+        return at;
+    }
+    memcpy(at, bytes->data, bytes->len);
+    bytes->data = at;
+    return at + bytes->len;
+}
+
+static struct idem__job *
+make_job(const struct idem_op *op)
+{
+    size_t bytes =
+        op->scope.len + op->id.len + op->subject.len + op->result.len;
+    struct idem__job *job = malloc(sizeof(*job) + bytes);
+    uint8_t *at = (uint8_t *)(job + 1);
+
+    if (!job)
+        return NULL;
+    memset(job, 0, offsetof(struct idem__job, answer));
+    job->item.kind = IDEM__ITEM_JOB;
+    job->item.bytes = sizeof(*job) + bytes;
+    job->timer.kind = IDEM__TIMER_WAIT;
+    job->op = *op;
+    at = copy_bytes(at, &job->op.scope);
+    at = copy_bytes(at, &job->op.id);
+    at = copy_bytes(at, &job->op.subject);
+    copy_bytes(at, &job->op.result);
+    if (op->fingerprint) {
+        memcpy(job->fingerprint, op->fingerprint, IDEM_FINGERPRINT_LEN);
+        job->op.fingerprint = job->fingerprint;
+    }
+    if (op->nonce) {
+        memcpy(job->nonce, op->nonce, IDEM_NONCE_LEN);
+        job->op.nonce = job->nonce;
+    } else if (op->verb == IDEM_BEGIN || op->verb == IDEM_REDEEM) {
+        uint64_t random = idem__new_rev();
+
+        memcpy(job->nonce, &random, IDEM_NONCE_LEN);
+        job->op.nonce = job->nonce;
+    }
+    idem__key(op->type, op->scope, op->id, job->key);
+    return job;
+}
+
+bool
+idem__on_own_thread(const struct idem_engine *engine)
+{
+    return atomic_load_explicit(&engine->has_turner, memory_order_acquire) &&
+           pthread_equal(
+               atomic_load_explicit(&engine->turner, memory_order_relaxed),
+               pthread_self());
+}
+
+/* Under the lock: the thread that takes turns may have to be woken. */
+static bool
+append(struct idem__queue *queue, struct idem__item *item)
+{
+    bool first = queue->first == NULL;
+
+    item->next = NULL;
+    *queue->last = item;
+    queue->last = &item->next;
+    return first;
+}
+
+static void
+wake(struct idem_engine *engine, bool first, bool asleep)
+{
+    if (!engine->inner.driven) {
+        if (asleep)
+            pthread_cond_signal(&engine->queue.wake);
+    } else if (first && engine->inner.wake && !idem__on_own_thread(engine)) {
+        engine->inner.wake(engine->inner.wake_arg);
+    }
+}
+
+bool
+idem__queue_put(struct idem_engine *engine, struct idem__item *item)
+{
+    struct idem__queue *queue = &engine->queue;
+    bool open, first = false, asleep;
+
+    pthread_mutex_lock(&queue->lock);
+    open = !queue->closing;
+    asleep = queue->asleep;
+    if (open)
+        first = append(queue, item);
+    pthread_mutex_unlock(&queue->lock);
+    if (open)
+        wake(engine, first, asleep);
+    return open;
+}
+
+static enum idem_status
+put_job(struct idem_engine *engine, struct idem__job *job, uint64_t *ticket)
+{
+    struct idem__queue *queue = &engine->queue;
+    enum idem_status status = IDEM_OK;
+    bool first = false, asleep;
+
+    pthread_mutex_lock(&queue->lock);
+    asleep = queue->asleep;
+    if (queue->closing) {
+        status = IDEM_ERR_CLOSED;
+    } else if (queue->count >= engine->options.max_queue ||
+               queue->bytes > MAX_QUEUE_BYTES) {
+        status = IDEM_ERR_OVERLOADED;
+    } else {
+        if (ticket)
+            *ticket = job->ticket = ++queue->tickets;
+        queue->count++;
+        queue->bytes += job->item.bytes;
+        first = append(queue, &job->item);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    if (status == IDEM_OK)
+        wake(engine, first, asleep);
+    return status;
+}
+
+enum idem_status
+idem_submit(struct idem_engine *engine, const struct idem_op *op,
+            idem_done_fn *done, void *arg, uint64_t *ticket,
+            struct idem_error *err)
+{
+    struct idem_op checked = *op;
+    struct idem__job *job;
+    enum idem_status status;
+
+    status = idem__op_check(&checked, err);
+    if (status == IDEM_OK)
+        status = fit_result(engine, &checked, err);
+    if (status != IDEM_OK) {
+        atomic_fetch_add_explicit(&engine->errors[status], 1,
+                                  memory_order_relaxed);
+        return status;
+    }
+    job = make_job(&checked);
+    if (!job)
+        return refuse(engine, IDEM_ERR_MEMORY, err, "out of memory");
+    job->done = done;
+    job->arg = arg;
+    if (checked.wait_ms > 0 &&
+        (checked.verb == IDEM_BEGIN || checked.verb == IDEM_LOCK))
+        job->wait_end_us = idem__boot_us(engine) + checked.wait_ms * 1000;
+
+    status = put_job(engine, job, ticket);
+    if (status == IDEM_OK)
+        return IDEM_OK;
+    idem__job_drop(job);
+    return refuse(engine, status, err,
+                  status == IDEM_ERR_CLOSED
+                      ? "the engine is shutting down"
+                      : "too many operations are waiting: try again later");
+}
+
+void
+idem_cancel(struct idem_engine *engine, uint64_t ticket)
+{
+    struct idem__cancel *cancel = calloc(1, sizeof(*cancel));
+
+    /* Without memory it stays parked until its wait ends. */
+    if (!cancel)
+        return;
+    cancel->item.kind = IDEM__ITEM_CANCEL;
+    cancel->ticket = ticket;
+    if (!idem__queue_put(engine, &cancel->item))
+        free(cancel);
+}
+
+void
+idem__job_drop(struct idem__job *job)
+{
+    free(job);
+}
+
+void
+idem__job_answer(struct idem_engine *engine, struct idem__job *job,
+                 enum idem_status status, const struct idem_error *err)
+{
+    _Atomic uint64_t *counter = status == IDEM_OK
+                                    ? &engine->verdicts[job->answer.verdict]
+                                    : &engine->errors[status];
+
+    /* Only for errors that are also counted at the door is this shared. */
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+    job->done(job->arg, status, status == IDEM_OK ? &job->answer : NULL,
+              status == IDEM_OK ? NULL : err);
+}
+
+void
+idem__job_fail(struct idem_engine *engine, struct idem__job *job,
+               enum idem_status status, const struct idem_error *err)
+{
+    idem__job_answer(engine, job, status, err);
+    idem__job_drop(job);
+}

@@ -1,0 +1,160 @@
+/*
+ * scan.c - listing records. A store is called by one thread at a time, so scans
+ * take their place in the queue like everything else.
+ */
+#include "inner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_COUNT 10000
+
+/* Records are collected, then told. */
+struct found {
+    struct idem_arena arena;
+    struct idem_record *records;
+    size_t count, room;
+    bool failed;
+};
+
+static bool
+collect(void *arg, const struct idem_record *record)
+{
+    struct found *found = arg;
+    struct idem_record bare = *record;
+
+    if (found->count == found->room) {
+        size_t room = found->room ? found->room * 2 : 64;
+        struct idem_record *records =
+            realloc(found->records, room * sizeof(*records));
+
+        if (!records) {
+            found->failed = true;
+            return false;
+        }
+        found->records = records;
+        found->room = room;
+    }
+    bare.result = (struct idem_bytes){NULL, 0};
+    if (!idem_arena_record(&found->arena, &bare,
+                           &found->records[found->count])) {
+        found->failed = true;
+        return false;
+    }
+    found->count++;
+    return true;
+}
+
+void
+idem__scan_run(struct idem_engine *engine, struct idem__scan *scan)
+{
+    struct found found = {.count = 0};
+    struct idem_error err = {IDEM_OK, ""};
+    enum idem_status status = idem__time_update(engine, &err);
+
+    if (status == IDEM_OK)
+        status = engine->store->type->scan(engine->store, &scan->filter,
+                                           &engine->now, &scan->cursor,
+                                           scan->count, collect, &found, &err);
+    if (found.failed)
+        status = idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");
+    if (status == IDEM_OK)
+        scan->done(scan->arg, IDEM_OK, found.records, found.count,
+                   &scan->cursor, NULL);
+    else
+        scan->done(scan->arg, status, NULL, 0, NULL, &err);
+    idem_arena_clear(&found.arena);
+    free(found.records);
+    free(scan);
+}
+
+enum idem_status
+idem__scan_submit(struct idem_engine *engine, const struct idem_filter *filter,
+                  const struct idem_cursor *cursor, size_t count,
+                  idem__scan_done_fn *done, void *arg, struct idem_error *err)
+{
+    size_t scope_len = filter ? filter->scope.len : 0;
+    struct idem__scan *scan = calloc(1, sizeof(*scan) + scope_len);
+
+    if (!scan)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    scan->item.kind = IDEM__ITEM_SCAN;
+    if (filter)
+        scan->filter = *filter;
+    if (scope_len > 0)
+        scan->filter.scope.data =
+            memcpy(scan + 1, filter->scope.data, scope_len);
+    scan->cursor = *cursor;
+    scan->cursor.text[sizeof(scan->cursor.text) - 1] = 0;
+    if (scan->cursor.text[0] == 0)
+        strcpy(scan->cursor.text, "0");
+    scan->count = count < 1 ? 1 : count > MAX_COUNT ? MAX_COUNT : count;
+    scan->done = done;
+    scan->arg = arg;
+    if (idem__queue_put(engine, &scan->item))
+        return IDEM_OK;
+    free(scan);
+    return idem__fail(err, IDEM_ERR_CLOSED, "the engine is shutting down");
+}
+
+/* ---- waited for -------------------------------------------------------- */
+
+struct waiter {
+    atomic_int done;
+    enum idem_status status;
+    struct found found;
+    struct idem_cursor next;
+    struct idem_error err;
+};
+
+static void
+scanned(void *arg, enum idem_status status, const struct idem_record *records,
+        size_t count, const struct idem_cursor *next,
+        const struct idem_error *err)
+{
+    struct waiter *waiter = arg;
+
+    waiter->status = status;
+    if (status != IDEM_OK)
+        waiter->err = *err;
+    else
+        waiter->next = *next;
+    for (size_t i = 0; i < count && !waiter->found.failed; i++)
+        collect(&waiter->found, &records[i]);
+    if (waiter->found.failed)
+        waiter->status =
+            idem__fail(&waiter->err, IDEM_ERR_MEMORY, "out of memory");
+    idem__word_set(&waiter->done);
+}
+
+enum idem_status
+idem_scan(struct idem_engine *engine, const struct idem_filter *filter,
+          struct idem_cursor *cursor, size_t count, idem_each_fn *each,
+          void *arg, struct idem_error *err)
+{
+    struct waiter waiter = {.done = 0};
+    bool own = idem__on_own_thread(engine);
+    bool go_on = true;
+    enum idem_status status;
+
+    if (own && (!engine->inner.driven || atomic_load(&engine->in_turn)))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a callback must not wait for a scan");
+    status =
+        idem__scan_submit(engine, filter, cursor, count, scanned, &waiter, err);
+    if (status != IDEM_OK)
+        return status;
+    while (own && !atomic_load(&waiter.done))
+        idem__engine_turn(engine);
+    idem__word_wait(&waiter.done);
+
+    for (size_t i = 0; i < waiter.found.count && go_on; i++)
+        go_on = each(arg, &waiter.found.records[i]);
+    if (waiter.status != IDEM_OK && err)
+        *err = waiter.err;
+    else if (waiter.status == IDEM_OK && go_on)
+        *cursor = waiter.next;
+    idem_arena_clear(&waiter.found.arena);
+    free(waiter.found.records);
+    return waiter.status;
+}

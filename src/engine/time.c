@@ -1,0 +1,228 @@
+/*
+ * time.c - what time it is at the store, between two bounds.
+ *
+ * What is written counts from the upper bound, what is judged (is a lease over,
+ * has a record expired) from the lower one. A local store is asked for every
+ * batch. A remote one is asked once a second; a sample t, asked at boot time a
+ * and told at b, says that at boot time n >= b
+ *
+ *     t + (n - b) - drift  <=  the store's time  <=  t + (n - a) + drift
+ *
+ * The judged time follows the lower bound at once when it goes back, but gains
+ * on this machine's boot clock by no more than one part in a thousand, which is
+ * twice what honest clocks differ. So a clock that somebody sets forward, here
+ * or at the store, ends nothing early: it raises an alarm.
+ *
+ * A store without a clock is written with this machine's wall clock. There a
+ * lease is over when this engine has seen the same rev for as long as the
+ * lease, on its boot clock; and other records expire by a wall clock that may
+ * not gain on the boot clock either, a minute late.
+ */
+#include "inner.h"
+
+#include <stdlib.h>
+
+#define SAMPLE_EVERY_US 1000000
+#define ALARM_US 5000000
+#define ALARM_OVER_US 1000000
+#define SKEW_US 60000000 /* between engines, on a store without a clock */
+#define SEEN_SETS 4096
+#define SEEN_WAYS 4
+
+int64_t
+idem__boot_us(struct idem_engine *engine)
+{
+    const struct idem_clocks *clocks = engine->time.clocks;
+
+    return clocks->boot_us(clocks->arg);
+}
+
+static int64_t
+wall_us(struct idem_engine *engine)
+{
+    const struct idem_clocks *clocks = engine->time.clocks;
+
+    return clocks->wall_us(clocks->arg);
+}
+
+bool
+idem__time_open(struct idem_engine *engine)
+{
+    struct idem__time *time = &engine->time;
+
+    time->open_us = idem__boot_us(engine);
+    time->wall_offset_us = wall_us(engine) - time->open_us;
+    time->wall_checked_us = time->open_us;
+    time->tried_us = time->open_us - SAMPLE_EVERY_US;
+    if (!engine->store->type->now) {
+        time->seen = calloc(SEEN_SETS * SEEN_WAYS, sizeof(*time->seen));
+        if (!time->seen)
+            return false;
+    }
+    return true;
+}
+
+static void
+set_alarm(struct idem_engine *engine, int64_t ahead_us)
+{
+    struct idem__time *time = &engine->time;
+    bool alarm = atomic_load(&time->alarm);
+
+    if (!alarm && (ahead_us > ALARM_US || ahead_us < -ALARM_US)) {
+        atomic_store(&time->alarm, true);
+        idem__log(&engine->store_options, IDEM_LOG_ALARM,
+                  "the clock jumped by %+.1f s: nothing expires early because "
+                  "of it, leases may last longer; check what sets the clock",
+                  (double)ahead_us / 1e6);
+    } else if (alarm && ahead_us < ALARM_OVER_US && ahead_us > -ALARM_OVER_US) {
+        atomic_store(&time->alarm, false);
+    }
+}
+
+/* A local store counts by the boot clock, so a jump shows only here. */
+static void
+check_wall(struct idem_engine *engine, int64_t boot_us)
+{
+    struct idem__time *time = &engine->time;
+
+    if (boot_us - time->wall_checked_us < SAMPLE_EVERY_US)
+        return;
+    time->wall_checked_us = boot_us;
+    set_alarm(engine, wall_us(engine) - boot_us - time->wall_offset_us);
+}
+
+static enum idem_status
+sample(struct idem_engine *engine, int64_t boot_us, struct idem_error *err)
+{
+    struct idem__time *time = &engine->time;
+    const struct idem_store_type *type = engine->store->type;
+    enum idem_status status;
+    int64_t store_us, told_us = boot_us;
+
+    time->tried_us = boot_us;
+    if (!type->now) {
+        store_us = wall_us(engine);
+        status = IDEM_OK;
+    } else {
+        status = type->now(engine->store, &store_us, err);
+        if (!type->local)
+            told_us = idem__boot_us(engine);
+    }
+    if (status != IDEM_OK)
+        return time->known ? IDEM_OK : status;
+    time->known = true;
+    time->sample_us = store_us;
+    time->asked_us = boot_us;
+    time->told_us = told_us;
+    return IDEM_OK;
+}
+
+static void
+judge(struct idem_engine *engine, int64_t boot_us, int64_t early_us)
+{
+    struct idem__time *time = &engine->time;
+    int64_t passed = boot_us - time->judged_at_us;
+    int64_t most = time->judged_us + passed + passed / 1000;
+
+    if (time->judged_at_us != 0 && early_us > most) {
+        if (!engine->store->type->local)
+            set_alarm(engine, early_us - most);
+        early_us = most;
+    } else if (!engine->store->type->local) {
+        set_alarm(engine, 0);
+    }
+    time->judged_us = early_us;
+    time->judged_at_us = boot_us;
+}
+
+enum idem_status
+idem__time_update(struct idem_engine *engine, struct idem_error *err)
+{
+    struct idem__time *time = &engine->time;
+    const struct idem_store_type *type = engine->store->type;
+    int64_t boot_us = idem__boot_us(engine);
+    int64_t drift_us, late_us;
+    enum idem_status status;
+
+    if (type->local || !type->now ||
+        boot_us - time->tried_us >= SAMPLE_EVERY_US) {
+        status = sample(engine, boot_us, err);
+        if (status != IDEM_OK)
+            return status;
+        if (!type->local)
+            boot_us = idem__boot_us(engine);
+    }
+    if (type->local)
+        check_wall(engine, boot_us);
+
+    drift_us = (boot_us - time->told_us) / 1000;
+    judge(engine, boot_us,
+          time->sample_us + (boot_us - time->told_us) - drift_us);
+    late_us = time->sample_us + (boot_us - time->asked_us) + drift_us;
+    if (late_us > 0 && (uint64_t)late_us > time->fence_floor_us)
+        time->fence_floor_us = (uint64_t)late_us;
+
+    engine->boot_now_us = boot_us;
+    engine->now.early_ms = time->judged_us / 1000;
+    engine->now.late_ms = late_us / 1000;
+    if (engine->now.late_ms * 1000 < late_us && !type->local)
+        engine->now.late_ms++;
+    engine->now.up_ms = (boot_us - time->open_us) / 1000;
+    engine->now.late_us = time->fence_floor_us;
+    atomic_store_explicit(&engine->stats_now_ms, late_us / 1000,
+                          memory_order_relaxed);
+    return IDEM_OK;
+}
+
+/* Since when this rev has been there unchanged, as far as we know. */
+static int64_t
+seen_since(struct idem_engine *engine, uint64_t rev)
+{
+    struct idem__time *time = &engine->time;
+    struct idem__seen *set = &time->seen[(rev % SEEN_SETS) * SEEN_WAYS];
+    struct idem__seen *oldest = set;
+
+    for (size_t i = 0; i < SEEN_WAYS; i++) {
+        if (set[i].rev == rev) {
+            set[i].used_us = engine->boot_now_us;
+            return set[i].since_us;
+        }
+        if (set[i].used_us < oldest->used_us)
+            oldest = &set[i];
+    }
+    oldest->rev = rev;
+    oldest->since_us = oldest->used_us = engine->boot_now_us;
+    return oldest->since_us;
+}
+
+struct idem_now
+idem__time_for(struct idem_engine *engine, const struct idem_record *record)
+{
+    struct idem_now now = engine->now;
+
+    if (!engine->time.seen || !record)
+        return now;
+    if (record->state == IDEM_STATE_EXECUTING) {
+        int64_t since_us = seen_since(engine, record->rev);
+
+        now.early_ms =
+            record->updated + (engine->boot_now_us - since_us) / 1000;
+        now.up_ms = (engine->boot_now_us - since_us) / 1000;
+    } else {
+        now.early_ms -= SKEW_US / 1000;
+    }
+    return now;
+}
+
+int64_t
+idem__time_lease_end_us(struct idem_engine *engine,
+                        const struct idem_record *record)
+{
+    struct idem_now now = idem__time_for(engine, record);
+    int64_t left_ms = record->lease_until - now.early_ms;
+    int64_t watch_ms = record->lease_until - record->updated - now.up_ms;
+
+    if (watch_ms > left_ms)
+        left_ms = watch_ms;
+    return engine->boot_now_us + (left_ms < 0 ? 0 : left_ms) * 1000 + 1000;
+}
