@@ -30,7 +30,7 @@ B ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
 
 # ---- what is in ------------------------------------------------------------
 
-defines := $(if $(wildcard src/store/journal/*.c),-DIDEM_WITH_JOURNAL)
+defines :=
 store_dirs := src/store/journal
 packages := libsodium libxxhash jansson libmicrohttpd
 define with # switch, store folder, packages

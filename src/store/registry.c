@@ -15,9 +15,7 @@ struct entry {
 
 static const struct entry entries[] = {
     {"memory", &idem__memory_store, NULL},
-#ifdef IDEM_WITH_JOURNAL
     {"journal", &idem__journal_store, NULL},
-#endif
 #ifdef IDEM_WITH_SQLITE
     {"sqlite", &idem__sqlite_store, NULL},
 #else

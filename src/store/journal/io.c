@@ -1,0 +1,202 @@
+/*
+ * io.c - the journal's system calls, and what a call must do about EINTR.
+ */
+#include "io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static int
+sys_open(void *arg, const char *path, int flags, mode_t mode)
+{
+    (void)arg;
+    return open(path, flags, mode);
+}
+
+static int
+sys_close(void *arg, int fd)
+{
+    (void)arg;
+    return close(fd);
+}
+
+static ssize_t
+sys_pread(void *arg, int fd, void *data, size_t len, off_t at)
+{
+    (void)arg;
+    return pread(fd, data, len, at);
+}
+
+static ssize_t
+sys_pwrite(void *arg, int fd, const void *data, size_t len, off_t at)
+{
+    (void)arg;
+    return pwrite(fd, data, len, at);
+}
+
+static int
+sys_fdatasync(void *arg, int fd)
+{
+    (void)arg;
+    return fdatasync(fd);
+}
+
+static int
+sys_fsync(void *arg, int fd)
+{
+    (void)arg;
+    return fsync(fd);
+}
+
+static int
+sys_fallocate(void *arg, int fd, off_t len)
+{
+    (void)arg;
+    return fallocate(fd, 0, 0, len);
+}
+
+static int
+sys_ftruncate(void *arg, int fd, off_t len)
+{
+    (void)arg;
+    return ftruncate(fd, len);
+}
+
+static int
+sys_rename(void *arg, const char *from, const char *to)
+{
+    (void)arg;
+    return rename(from, to);
+}
+
+static int
+sys_unlink(void *arg, const char *path)
+{
+    (void)arg;
+    return unlink(path);
+}
+
+const struct idem_io idem__system_io = {
+    .open = sys_open,
+    .close = sys_close,
+    .pread = sys_pread,
+    .pwrite = sys_pwrite,
+    .fdatasync = sys_fdatasync,
+    .fsync = sys_fsync,
+    .fallocate = sys_fallocate,
+    .ftruncate = sys_ftruncate,
+    .rename = sys_rename,
+    .unlink = sys_unlink,
+};
+
+/* Call until it is not interrupted; 0 or the errno. */
+#define AGAIN(call)                                                            \
+    for (;;) {                                                                 \
+        if ((call) == 0)                                                       \
+            return 0;                                                          \
+        if (errno != EINTR)                                                    \
+            return errno ? errno : EIO;                                        \
+    }
+
+int
+idem__io_open(const struct idem_io *io, const char *path, int flags, int *fd)
+{
+    for (;;) {
+        int got = io->open(io->arg, path, flags | O_CLOEXEC, 0600);
+
+        if (got >= 0) {
+            *fd = got;
+            return 0;
+        }
+        if (errno != EINTR)
+            return errno;
+    }
+}
+
+void
+idem__io_close(const struct idem_io *io, int fd)
+{
+    if (fd >= 0)
+        (void)io->close(io->arg, fd);
+}
+
+int
+idem__io_write(const struct idem_io *io, int fd, const void *data, size_t len,
+               uint64_t at)
+{
+    const uint8_t *from = data;
+
+    while (len > 0) {
+        ssize_t n = io->pwrite(io->arg, fd, from, len, (off_t)at);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? errno : ENOSPC;
+        from += n;
+        at += (size_t)n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+int
+idem__io_read(const struct idem_io *io, int fd, void *data, size_t len,
+              uint64_t at, size_t *got)
+{
+    uint8_t *to = data;
+    size_t done = 0;
+
+    while (done < len) {
+        ssize_t n =
+            io->pread(io->arg, fd, to + done, len - done, (off_t)(at + done));
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno;
+        if (n == 0)
+            break;
+        done += (size_t)n;
+    }
+    *got = done;
+    return 0;
+}
+
+int
+idem__io_datasync(const struct idem_io *io, int fd)
+{
+    AGAIN(io->fdatasync(io->arg, fd));
+}
+
+int
+idem__io_sync(const struct idem_io *io, int fd)
+{
+    AGAIN(io->fsync(io->arg, fd));
+}
+
+int
+idem__io_allocate(const struct idem_io *io, int fd, uint64_t len)
+{
+    AGAIN(io->fallocate(io->arg, fd, (off_t)len));
+}
+
+int
+idem__io_truncate(const struct idem_io *io, int fd, uint64_t len)
+{
+    AGAIN(io->ftruncate(io->arg, fd, (off_t)len));
+}
+
+int
+idem__io_rename(const struct idem_io *io, const char *from, const char *to)
+{
+    AGAIN(io->rename(io->arg, from, to));
+}
+
+int
+idem__io_unlink(const struct idem_io *io, const char *path)
+{
+    AGAIN(io->unlink(io->arg, path));
+}

@@ -1,0 +1,463 @@
+/*
+ * journal.c - journal:DIR, the embedded store: a log in a folder.
+ *
+ * Which record is there is decided by the index alone: a compare reads no disk.
+ * Only a refused swap reads the record that is really there. See journal.h for
+ * the rest of the house, docs/journal-format.md for the bytes.
+ */
+#include "journal.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_LEN (UINT64_C(8) << 20) /* a batch beyond this is cut in two */
+#define BATCH_CAP (UINT64_C(256) << 20)
+
+struct segment *
+idem__journal_segment(struct journal *self, uint32_t id)
+{
+    uint32_t place = id - (uint32_t)self->segments[0].head.id;
+    size_t at = place;
+
+    /* Numbers have gaps only where damage was accepted. */
+    if (at >= self->segment_count)
+        at = self->segment_count - 1;
+    while ((uint32_t)self->segments[at].head.id != id) {
+        assert(at > 0);
+        at--;
+    }
+    return &self->segments[at];
+}
+
+enum idem_status
+idem__journal_read(struct journal *self, const struct slot *slot, uint8_t *out,
+                   struct entry_head *head, struct idem_error *err)
+{
+    struct segment *segment = idem__journal_segment(self, slot->seg);
+    size_t len = slot_len(slot), got = 0;
+    uint64_t need;
+    int error =
+        idem__io_read(self->io, segment->fd, out, len, slot_at(slot), &got);
+
+    if (error)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "journal: %.120s: cannot be read: %s", self->dir,
+                          strerror(error));
+    if (got == len &&
+        idem__entry_get(out, len, segment->head.salt, head, &need) ==
+            ENTRY_FINE &&
+        head->rev == slot->rev)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_CORRUPT,
+                      "journal: %.80s: segment %016" PRIx64
+                      " is damaged at offset %" PRIu64
+                      ": run idem journal check",
+                      self->dir, segment->head.id, slot_at(slot));
+}
+
+/* The record of a slot, if it is this key's; its bytes live in the arena. */
+static enum idem_status
+read_record(struct journal *self, const struct slot *slot, const uint8_t *key,
+            struct idem_arena *arena, struct idem_record *record, bool *same,
+            struct idem_error *err)
+{
+    uint8_t *bytes = idem_arena_take(arena, slot_len(slot));
+    struct entry_head head;
+    enum idem_status status;
+
+    if (!bytes)
+        return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+    status = idem__journal_read(self, slot, bytes, &head, err);
+    if (status != IDEM_OK)
+        return status;
+    *same = memcmp(head.key, key, IDEM_KEY_LEN) == 0;
+    if (!*same)
+        return IDEM_OK;
+    return idem__decode(
+        (struct idem_bytes){bytes + ENTRY_HEAD_LEN, head.body_len}, record,
+        err);
+}
+
+/* Look a key up whose rev is not known: *record is ABSENT if there is none. */
+static enum idem_status
+look_up(struct journal *self, const uint8_t *key, struct idem_arena *arena,
+        struct idem_record *record, struct idem_error *err)
+{
+    struct slot *slot =
+        idem__index_first(&self->index, idem__index_tag(&self->index, key));
+
+    for (; slot; slot = idem__index_next(&self->index, slot)) {
+        bool same = false;
+        enum idem_status status =
+            read_record(self, slot, key, arena, record, &same, err);
+
+        if (status != IDEM_OK || same)
+            return status;
+    }
+    memset(record, 0, sizeof(*record));
+    return IDEM_OK;
+}
+
+/* The slot with this rev: 64 random bits, so it is this key's. */
+static struct slot *
+slot_of_rev(struct journal *self, uint64_t tag, uint64_t rev)
+{
+    struct slot *slot = idem__index_first(&self->index, tag);
+
+    while (slot && slot->rev != rev)
+        slot = idem__index_next(&self->index, slot);
+    return slot;
+}
+
+static enum idem_status
+add_entry(struct journal *self, struct idem_swap *swap, uint64_t tag,
+          struct idem_error *err)
+{
+    const struct idem_record *record = swap->record;
+    struct pending item = {.swap = swap, .tag = tag};
+    bool inserts = record && swap->expected == 0;
+
+    item.head.kind = record ? ENTRY_RECORD : ENTRY_DELETE;
+    item.head.prev = swap->expected;
+    memcpy(item.head.key, swap->key, IDEM_KEY_LEN);
+    if (record) {
+        size_t len = idem__encoded_len(record);
+
+        if (len > self->base.max_record)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "journal: a record of %zu bytes is too large",
+                              len);
+        item.head.body_len = (uint32_t)len;
+        item.head.rev = record->rev;
+        item.head.drop_at = idem__record_drop_at(record);
+        if (record->state == IDEM_STATE_EXECUTING)
+            item.head.flags |= ENTRY_EXECUTING;
+    }
+    if (inserts && !idem__index_promise(&self->index, tag))
+        return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+    if (!idem__batch_add(self, &item, record, NULL)) {
+        if (inserts)
+            idem__index_take_back(&self->index, tag);
+        return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+    }
+    return IDEM_OK;
+}
+
+static enum idem_status
+swap_one(struct journal *self, struct idem_swap *swap, struct idem_arena *arena,
+         struct idem_error *err)
+{
+    uint64_t tag = idem__index_tag(&self->index, swap->key);
+    enum idem_status status;
+
+    swap->outcome = IDEM_SWAP_NOT_STORED;
+    if (swap->record && slot_of_rev(self, tag, swap->record->rev)) {
+        swap->outcome = IDEM_SWAP_STORED;
+        return IDEM_OK;
+    }
+    if (swap->expected != 0 && slot_of_rev(self, tag, swap->expected))
+        return add_entry(self, swap, tag, err);
+    status = look_up(self, swap->key, arena, &swap->found, err);
+    if (status != IDEM_OK)
+        return status;
+    if (swap->found.state != IDEM_STATE_ABSENT || swap->expected != 0) {
+        swap->outcome = IDEM_SWAP_REFUSED;
+        return IDEM_OK;
+    }
+    if (!swap->record) { /* delete what is not there */
+        swap->outcome = IDEM_SWAP_STORED;
+        return IDEM_OK;
+    }
+    return add_entry(self, swap, tag, err);
+}
+
+static void
+keep_first(enum idem_status *status, enum idem_status one)
+{
+    if (*status == IDEM_OK)
+        *status = one;
+}
+
+static enum idem_status
+swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct journal *self = (struct journal *)store;
+    enum idem_status status = IDEM_OK;
+
+    for (size_t i = 0; i < count; i++)
+        idem__index_prefetch(&self->index,
+                             idem__index_tag(&self->index, swaps[i].key));
+    for (size_t i = 0; i < count; i++) {
+        struct idem_error *first = status == IDEM_OK ? err : NULL;
+
+        keep_first(&status, swap_one(self, &swaps[i], arena, first));
+        if (self->batch.len >= CHUNK_LEN)
+            keep_first(&status, idem__batch_commit(self, first));
+    }
+    keep_first(&status,
+               idem__batch_commit(self, status == IDEM_OK ? err : NULL));
+    return status;
+}
+
+static enum idem_status
+load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct journal *self = (struct journal *)store;
+    enum idem_status status = IDEM_OK;
+
+    for (size_t i = 0; i < count; i++)
+        idem__index_prefetch(&self->index,
+                             idem__index_tag(&self->index, loads[i].key));
+    for (size_t i = 0; i < count && status == IDEM_OK; i++)
+        status = look_up(self, loads[i].key, arena, &loads[i].record, err);
+    return status;
+}
+
+static int
+by_tag(const void *a, const void *b)
+{
+    uint64_t x = ((const struct slot *)a)->tag;
+    uint64_t y = ((const struct slot *)b)->tag;
+
+    return (x > y) - (x < y);
+}
+
+/* Slots of one shard from a tag on, in the order of their tags. */
+static struct slot *
+sorted_shard(struct journal *self, uint64_t from, size_t *count)
+{
+    const struct shard *shard =
+        &self->index.shards[from >> (64 - INDEX_SHARD_BITS)];
+    struct slot *slots = malloc((shard->used + 1) * sizeof(*slots));
+    size_t n = 0;
+
+    if (!slots)
+        return NULL;
+    for (uint32_t i = 0; i < shard->room; i++) {
+        if (shard->slots[i].rev != 0 && shard->slots[i].tag >= from)
+            slots[n++] = shard->slots[i];
+    }
+    qsort(slots, n, sizeof(*slots), by_tag);
+    *count = n;
+    return slots;
+}
+
+static enum idem_status
+show(struct journal *self, const struct slot *slot,
+     const struct idem_filter *filter, const struct idem_now *now,
+     idem_each_fn *each, void *arg, bool *go_on, struct idem_error *err)
+{
+    struct entry_head head;
+    struct idem_record record;
+    enum idem_status status;
+    uint8_t *bytes;
+
+    idem_buf_reset(&self->scratch);
+    bytes = idem_buf_room(&self->scratch, slot_len(slot));
+    if (!bytes)
+        return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+    status = idem__journal_read(self, slot, bytes, &head, err);
+    if (status == IDEM_OK)
+        status = idem__decode(
+            (struct idem_bytes){bytes + ENTRY_HEAD_LEN, head.body_len}, &record,
+            err);
+    if (status == IDEM_OK && idem__filter_match(filter, &record, now))
+        *go_on = each(arg, &record);
+    return status;
+}
+
+/* The cursor is the next tag. */
+static enum idem_status
+scan_records(struct idem_store *store, const struct idem_filter *filter,
+             const struct idem_now *now, struct idem_cursor *cursor,
+             size_t count, idem_each_fn *each, void *arg,
+             struct idem_error *err)
+{
+    struct journal *self = (struct journal *)store;
+    char *end;
+    uint64_t from = strtoull(cursor->text, &end, 10);
+    size_t seen = 0;
+    bool go_on = true;
+
+    if (*end != 0 || end == cursor->text || cursor->text[0] == '-')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%.60s\" is not a cursor: start with 0",
+                          cursor->text);
+    while (seen < count && go_on) {
+        size_t n, i;
+        struct slot *slots = sorted_shard(self, from, &n);
+
+        if (!slots)
+            return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+        for (i = 0; i < n && go_on; i++) {
+            enum idem_status status;
+
+            /* All of one tag belong to the same call. */
+            if (seen >= count && slots[i].tag != slots[i - 1].tag)
+                break;
+            status = show(self, &slots[i], filter, now, each, arg, &go_on, err);
+            if (status != IDEM_OK) {
+                free(slots);
+                return status;
+            }
+            seen++;
+        }
+        if (i < n)
+            from = slots[i].tag;
+        else
+            from = ((from >> (64 - INDEX_SHARD_BITS)) + 1)
+                   << (64 - INDEX_SHARD_BITS);
+        free(slots);
+        if (from == 0)
+            break; /* behind the last shard */
+    }
+    if (go_on)
+        snprintf(cursor->text, sizeof(cursor->text), "%" PRIu64, from);
+    return IDEM_OK;
+}
+
+static enum idem_status
+read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
+{
+    (void)err;
+    *now_us = idem__journal_now_us((struct journal *)store);
+    return IDEM_OK;
+}
+
+static void
+tend(struct idem_store *store)
+{
+    (void)store;
+}
+
+static void
+figures(struct idem_store *store, idem_figure_fn *each, void *arg)
+{
+    struct journal *self = (struct journal *)store;
+    double live = 0, used = 0;
+
+    for (size_t i = 0; i < self->segment_count; i++) {
+        live += (double)self->segments[i].live;
+        used += (double)self->segments[i].end;
+    }
+    each(arg, "journal_records", (double)self->index.count);
+    each(arg, "journal_executing", (double)self->index.executing);
+    each(arg, "journal_index_bytes", (double)self->index.bytes);
+    each(arg, "journal_segments", (double)self->segment_count);
+    each(arg, "journal_live_bytes", live);
+    each(arg, "journal_used_bytes", used);
+}
+
+static void
+close_store(struct idem_store *store)
+{
+    struct journal *self = (struct journal *)store;
+
+    if (!self)
+        return;
+    for (size_t i = 0; i < self->segment_count; i++)
+        idem__segment_close(self, &self->segments[i]);
+    idem__folder_close(self);
+    idem__index_clear(&self->index);
+    idem_buf_clear(&self->batch);
+    idem_buf_clear(&self->scratch);
+    free(self->segments);
+    free(self->pending);
+    free(self->dir);
+    free(self);
+}
+
+/* journal:DIR[?clock=trust][&damage=accept] */
+static enum idem_status
+read_url(struct journal *self, const char *url, struct idem_error *err)
+{
+    const char *dir = url + strlen("journal:");
+    const char *options = strrchr(dir, '?');
+    size_t len = options ? (size_t)(options - dir) : strlen(dir);
+
+    if (strncmp(url, "journal:", 8) != 0 || len == 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%.100s\" names no folder: write journal:DIR", url);
+    if (len > 3900)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "journal: the folder's name is too long");
+    self->dir = strndup(dir, len);
+    if (!self->dir)
+        return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+    while (options && *options) {
+        size_t n = strcspn(++options, "&");
+
+        if (n == 11 && strncmp(options, "clock=trust", n) == 0)
+            self->trust_clock = true;
+        else if (n == 13 && strncmp(options, "damage=accept", n) == 0)
+            self->accept_damage = true;
+        else
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "\"%.*s\" is no option of journal: there are "
+                              "clock=trust and damage=accept",
+                              (int)(n < 60 ? n : 60), options);
+        options += n;
+    }
+    return IDEM_OK;
+}
+
+enum idem_status
+idem__journal_open(const char *url, const struct idem_store_options *options,
+                   const struct journal_tuning *tuning,
+                   struct idem_store **store, struct idem_error *err)
+{
+    struct journal *self = calloc(1, sizeof(*self));
+    enum idem_status status;
+
+    if (!self)
+        return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+    self->base.type = &idem__journal_store;
+    self->base.max_record = idem__encoded_max(IDEM_RESULT_MAX);
+    self->options = *options;
+    self->tuning = *tuning;
+    self->io = tuning->io ? tuning->io : &idem__system_io;
+    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+    self->dir_fd = self->lock_fd = -1;
+    idem_buf_init(&self->batch, BATCH_CAP);
+    idem_buf_init(&self->scratch, BATCH_CAP);
+    idem__index_init(&self->index, idem__new_rev(),
+                     tuning->tag_mask ? tuning->tag_mask : UINT64_MAX);
+    status = read_url(self, url, err);
+    if (status == IDEM_OK)
+        status = idem__folder_open(self, err);
+    if (status == IDEM_OK)
+        status = idem__journal_recover(self, err);
+    if (status != IDEM_OK) {
+        close_store(&self->base);
+        return status;
+    }
+    *store = &self->base;
+    return IDEM_OK;
+}
+
+static enum idem_status
+open_store(const char *url, const struct idem_store_options *options,
+           struct idem_store **store, struct idem_error *err)
+{
+    static const struct journal_tuning real;
+
+    return idem__journal_open(url, options, &real, store, err);
+}
+
+const struct idem_store_type idem__journal_store = {
+    .scheme = "journal",
+    .local = true,
+    .open = open_store,
+    .swap = swap_batch,
+    .load = load_batch,
+    .scan = scan_records,
+    .now = read_clock,
+    .tend = tend,
+    .figures = figures,
+    .close = close_store,
+};

@@ -1,0 +1,176 @@
+/*
+ * journal_test.c - what a journal keeps, and how it refuses a bad folder.
+ */
+#include "testing.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+
+static int
+setup(void **state)
+{
+    *state = test_folder();
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    test_folder_drop(*state);
+    return 0;
+}
+
+static void
+a_record_survives_close_and_open(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL);
+    struct test_record t;
+
+    test_make(&t, 1, IDEM_STATE_EXECUTING, 11, 0);
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    test_make(&t, 1, IDEM_STATE_SUCCEEDED, 12, 300);
+    assert_int_equal(test_swap(store, &t, 11, false), IDEM_SWAP_STORED);
+    test_close(store);
+
+    store = test_open(*state, NULL);
+    assert_int_equal(test_rev(store, 1), 12);
+    assert_int_equal(test_rev(store, 2), 0);
+    test_close(store);
+}
+
+static void
+a_deleted_record_stays_deleted(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL);
+    struct test_record t;
+
+    test_make(&t, 1, IDEM_STATE_SUCCEEDED, 11, 10);
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    assert_int_equal(test_swap(store, &t, 12, true), IDEM_SWAP_REFUSED);
+    assert_int_equal(test_swap(store, &t, 11, true), IDEM_SWAP_STORED);
+    assert_int_equal(test_rev(store, 1), 0);
+    test_close(store);
+
+    store = test_open(*state, NULL);
+    assert_int_equal(test_rev(store, 1), 0);
+    test_close(store);
+}
+
+static void
+the_identical_swap_again_is_stored(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL);
+    struct test_record t;
+
+    test_make(&t, 1, IDEM_STATE_SUCCEEDED, 11, 10);
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    test_make(&t, 1, IDEM_STATE_SUCCEEDED, 12, 10);
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_REFUSED);
+    test_close(store);
+}
+
+static void
+many_records_survive_many_segments(void **state)
+{
+    struct journal_tuning tuning = {.segment_len = 16384};
+    struct idem_store *store = test_open(*state, &tuning);
+    struct test_record t;
+
+    for (uint64_t id = 0; id < 500; id++) {
+        test_make(&t, id, IDEM_STATE_SUCCEEDED, id + 1, id % 700);
+        assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    }
+    assert_true(((struct journal *)store)->segment_count > 10);
+    for (int round = 0; round < 2; round++) {
+        for (uint64_t id = 0; id < 500; id++)
+            assert_int_equal(test_rev(store, id), id + 1);
+        test_close(store);
+        store = test_open(*state, &tuning);
+    }
+    test_close(store);
+}
+
+/* With tags of 4 bits nearly every key collides with others. */
+static void
+keys_with_the_same_tag_are_told_apart(void **state)
+{
+    struct journal_tuning tuning = {.tag_mask = UINT64_C(15) << 60};
+    struct idem_store *store = test_open(*state, &tuning);
+    struct test_record t;
+
+    for (uint64_t id = 0; id < 200; id++) {
+        test_make(&t, id, IDEM_STATE_EXECUTING, id + 1, 0);
+        assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    }
+    for (uint64_t id = 0; id < 200; id += 2) {
+        test_make(&t, id, IDEM_STATE_SUCCEEDED, id + 1001, 20);
+        assert_int_equal(test_swap(store, &t, id + 1, id % 3 == 0),
+                         IDEM_SWAP_STORED);
+    }
+    for (int round = 0; round < 2; round++) {
+        for (uint64_t id = 0; id < 200; id++)
+            assert_int_equal(test_rev(store, id), id % 2        ? id + 1
+                                                  : id % 3 == 0 ? 0
+                                                                : id + 1001);
+        test_close(store);
+        store = test_open(*state, &tuning);
+    }
+    test_close(store);
+}
+
+static void
+a_second_process_is_told_who_holds_the_folder(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL), *second;
+    struct idem_error err;
+    char pid[32];
+
+    snprintf(pid, sizeof(pid), "process %ld", (long)getpid());
+    assert_int_equal(test_try_open(*state, NULL, NULL, NULL, &second, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, pid));
+    test_close(store);
+    store = test_open(*state, NULL);
+    test_close(store);
+}
+
+static void
+a_folder_that_cannot_be_one_is_refused(void **state)
+{
+    struct journal_path file = idem__folder_path(*state, "file");
+    struct journal_path deep = idem__folder_path(*state, "a/b/c");
+    struct idem_store *store;
+    struct idem_error err;
+
+    close(open(file.text, O_CREAT | O_WRONLY, 0600));
+    assert_int_equal(test_try_open(file.text, NULL, NULL, NULL, &store, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "not a file"));
+    assert_int_equal(test_try_open(deep.text, NULL, NULL, NULL, &store, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "folder above"));
+    assert_int_equal(test_try_open("", NULL, NULL, NULL, &store, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(
+        test_try_open("x?colour=red", NULL, NULL, NULL, &store, &err),
+        IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "clock=trust"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(a_record_survives_close_and_open),
+        T(a_deleted_record_stays_deleted),
+        T(the_identical_swap_again_is_stored),
+        T(many_records_survive_many_segments),
+        T(keys_with_the_same_tag_are_told_apart),
+        T(a_second_process_is_told_who_holds_the_folder),
+        T(a_folder_that_cannot_be_one_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,260 @@
+/*
+ * recover.c - from the files to the index, when a journal is opened.
+ *
+ * Segments are read in order and the later entry of a key wins. Each segment's
+ * head says where the one before it ends; the newest ends where its last valid
+ * entry does. What a dead writer left of its last batch there is cut: nobody
+ * was told that it is stored. Anything else that is not valid is damage: it is
+ * reported with its place, and the journal does not open unless it is told to
+ * go on without the damaged entries.
+ */
+#include "journal.h"
+
+#include "walk.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum idem_status
+out_of_memory(struct idem_error *err)
+{
+    return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+}
+
+static enum idem_status
+read_error(const struct journal *self, int error, struct idem_error *err)
+{
+    return idem__fail(err, idem__journal_status(error),
+                      "journal: %.120s: cannot be read: %s", self->dir,
+                      strerror(error));
+}
+
+static enum idem_status
+damage(const struct journal *self, uint64_t id, uint64_t at,
+       struct idem_error *err)
+{
+    if (self->accept_damage) {
+        idem__log(&self->options, IDEM_LOG_ALARM,
+                  "journal: %s: segment %016" PRIx64
+                  " is damaged at offset %" PRIu64
+                  "; going on without what stood there, as damage=accept says",
+                  self->dir, id, at);
+        return IDEM_OK;
+    }
+    return idem__fail(err, IDEM_ERR_CORRUPT,
+                      "journal: %.60s: segment %016" PRIx64
+                      " is damaged at offset %" PRIu64
+                      ": restore a copy, or open it with ?damage=accept to go "
+                      "on without the damaged entries",
+                      self->dir, id, at);
+}
+
+/* Does the entry that a slot points to have this key? */
+static int
+same_key(struct journal *self, const struct slot *slot, const uint8_t *key,
+         bool *same)
+{
+    struct segment *segment = idem__journal_segment(self, slot->seg);
+    uint8_t there[IDEM_KEY_LEN];
+    size_t got;
+    int error = idem__io_read(self->io, segment->fd, there, sizeof(there),
+                              slot_at(slot) + ENTRY_KEY_AT, &got);
+
+    *same = !error && got == sizeof(there) &&
+            memcmp(there, key, sizeof(there)) == 0;
+    return error;
+}
+
+int
+idem__journal_replay(struct journal *self, struct segment *segment,
+                     const struct replay *entry)
+{
+    uint64_t tag = entry->slot.tag;
+    struct slot *old = idem__index_first(&self->index, tag);
+
+    /* A known rev proves the key; else the whole key is compared. */
+    for (; old; old = idem__index_next(&self->index, old)) {
+        uint8_t key[IDEM_KEY_LEN];
+        bool same;
+        int error;
+
+        if (old->rev == entry->prev || old->rev == entry->slot.rev)
+            break;
+        if (!entry->key) {
+            size_t got;
+
+            error = idem__io_read(self->io, segment->fd, key, sizeof(key),
+                                  slot_at(&entry->slot) + ENTRY_KEY_AT, &got);
+            if (error || got < sizeof(key))
+                return error ? error : EIO;
+        }
+        error = same_key(self, old, entry->key ? entry->key : key, &same);
+        if (error)
+            return error;
+        if (same)
+            break;
+    }
+    if (old)
+        idem__journal_segment(self, old->seg)->live -= slot_len(old);
+    if (entry->kind == ENTRY_DELETE) {
+        if (old)
+            idem__index_remove(&self->index, old);
+        return 0;
+    }
+    if (!old && !idem__index_promise(&self->index, tag))
+        return ENOMEM;
+    segment->live += slot_len(&entry->slot);
+    if (old)
+        idem__index_set(&self->index, old, &entry->slot);
+    else
+        idem__index_add(&self->index, &entry->slot);
+    return 0;
+}
+
+static int
+replay_walked(struct journal *self, struct segment *segment,
+              const struct entry_head *head, uint64_t at)
+{
+    struct replay entry = {
+        .kind = head->kind, .prev = head->prev, .key = head->key};
+
+    if (head->kind == ENTRY_MARK)
+        return 0;
+    entry.slot = (struct slot){
+        .tag = idem__index_tag(&self->index, head->key),
+        .rev = head->rev,
+        .seg = (uint32_t)segment->head.id,
+        .place = (uint32_t)(at / ENTRY_ALIGN),
+        .drop_s = idem__drop_seconds(head->drop_at),
+        .size = (uint32_t)(entry_len(head->body_len) / 8) |
+                (head->flags & ENTRY_EXECUTING ? SLOT_EXECUTING : 0),
+    };
+    return idem__journal_replay(self, segment, &entry);
+}
+
+/* Where a walk stopped: the end, a torn batch, or damage that was accepted and
+ * stepped over (*go_on). */
+static enum idem_status
+stopped(struct journal *self, struct segment_walk *walk, uint64_t id,
+        bool newest, bool *go_on, struct idem_error *err)
+{
+    uint64_t at = walk->at;
+    enum idem_status status;
+    int error;
+
+    *go_on = false;
+    if (!newest && at == walk->limit)
+        return IDEM_OK;
+    error = idem__walk_find(walk, newest ? walk->batch + 1 : 0, go_on);
+    if (error)
+        return read_error(self, error, err);
+    if (newest && !*go_on)
+        return IDEM_OK;
+    status = damage(self, id, at, err);
+    if (status == IDEM_OK && !*go_on)
+        walk->at = walk->limit; /* nothing valid is left before the end */
+    return status;
+}
+
+static enum idem_status
+read_segment(struct journal *self, struct segment *segment, uint64_t end,
+             struct idem_error *err)
+{
+    uint64_t id = segment->head.id;
+    struct segment_walk walk;
+    enum idem_status status = IDEM_OK;
+    bool newest = end == 0, go_on = true;
+    int error = 0;
+
+    idem__walk_init(&walk, self->io, segment->fd, &segment->head,
+                    newest ? segment->file_len : end);
+    while (go_on && status == IDEM_OK) {
+        struct entry_head head;
+        const uint8_t *bytes;
+        uint64_t at = walk.at;
+
+        switch (idem__walk_next(&walk, &head, &bytes)) {
+        case WALK_ENTRY:
+            error = replay_walked(self, segment, &head, at);
+            break;
+        case WALK_ERROR:
+            error = errno;
+            break;
+        case WALK_STOP:
+            status = stopped(self, &walk, id, newest, &go_on, err);
+            break;
+        }
+        if (error)
+            status = read_error(self, error, err);
+    }
+    segment->end = walk.at;
+    if (walk.time_us > self->persisted_us)
+        self->persisted_us = walk.time_us;
+    if (walk.batch + 1 > self->next_batch)
+        self->next_batch = walk.batch + 1;
+    idem__walk_clear(&walk);
+    return status;
+}
+
+/* Open every segment before any is read: heads tell about each other. */
+static enum idem_status
+open_all(struct journal *self, struct idem_error *err)
+{
+    enum idem_status status;
+    uint64_t *ids;
+    size_t count;
+
+    status = idem__folder_list(self->dir, &ids, &count, err);
+    for (size_t i = 0; status == IDEM_OK && i < count; i++) {
+        struct segment segment;
+
+        if (i > 0 && ids[i] != ids[i - 1] + 1 && !self->accept_damage)
+            status = idem__fail(err, IDEM_ERR_CORRUPT,
+                                "journal: %.80s: segment %016" PRIx64
+                                " is missing: restore it from a copy, or open "
+                                "with ?damage=accept to go on without it",
+                                self->dir, ids[i - 1] + 1);
+        if (status == IDEM_OK)
+            status = idem__segment_open(self, ids[i], &segment, err);
+        if (status == IDEM_OK && !idem__segment_push(self, &segment)) {
+            idem__segment_close(self, &segment);
+            status = out_of_memory(err);
+        }
+    }
+    free(ids);
+    return status;
+}
+
+enum idem_status
+idem__journal_recover(struct journal *self, struct idem_error *err)
+{
+    enum idem_status status = open_all(self, err);
+    struct segment *newest;
+    int error;
+
+    if (status != IDEM_OK)
+        return status;
+    self->next_batch = 1;
+    if (self->segment_count > 0) {
+        /* What a killed writer left may be in memory only: make it durable
+         * before anybody is told of it. */
+        newest = &self->segments[self->segment_count - 1];
+        error = idem__io_sync(self->io, newest->fd);
+        if (!error)
+            error = idem__io_sync(self->io, self->dir_fd);
+        if (error)
+            return read_error(self, error, err);
+    }
+    for (size_t i = 0; i < self->segment_count; i++) {
+        bool last = i + 1 == self->segment_count;
+        uint64_t end = last ? 0 : self->segments[i + 1].head.prev_end;
+
+        status = read_segment(self, &self->segments[i], end, err);
+        if (status != IDEM_OK)
+            return status;
+    }
+    idem__journal_clock_start(self);
+    return idem__segment_add(self, 0, err);
+}
