@@ -1,0 +1,62 @@
+/*
+ * lock.h - one holder at a time, on every store.
+ *
+ * A lock is a lease: it is renewed in the background while it is held and ends
+ * by itself when its holder is gone. Every acquisition has a fence, larger than
+ * all before it. A paused or cut-off holder can believe it still holds a lock
+ * that ended: let the resource that you protect refuse a fence lower than the
+ * highest it has seen (docs/locks.md).
+ *
+ * Threads: a lock may be asked about from any thread; take and give it from
+ * one.
+ */
+#ifndef IDEM_LOCK_H
+#define IDEM_LOCK_H
+
+#include <idem/engine.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct idem_lock;
+
+/* Called once, on another thread, at once when the lock is known to be lost or
+ * can no longer be known to be held. Stop the work. */
+typedef void idem_lock_lost_fn(void *arg, struct idem_lock *lock);
+
+struct idem_lock_options {
+    const char
+        *owner;       /* NULL: a random one; the same owner may take it again */
+    int64_t lease_ms; /* 0: 30 s; renewed every third of it */
+    int64_t wait_ms;  /* 0: do not wait */
+    idem_lock_lost_fn *lost;
+    void *lost_arg;
+};
+
+/*
+ * Take a lock. IDEM_OK: it is held. IDEM_ERR_TIMEOUT: somebody else held it
+ * until the wait was over. Other errors as idem_do's; after IDEM_ERR_LOST the
+ * lock may be held for one lease under the owner's name.
+ */
+IDEM_API enum idem_status
+idem_lock_take(struct idem_engine *engine, const char *name,
+               const struct idem_lock_options *options, struct idem_lock **lock,
+               struct idem_error *err);
+
+/* Hand this to the resource with every write. */
+IDEM_API uint64_t idem_lock_fence(const struct idem_lock *lock);
+
+/* False once it is lost. True is an opinion, not a guarantee: see above. */
+IDEM_API bool idem_lock_held(struct idem_lock *lock);
+
+/* Give it back and forget it. IDEM_ERR_TIMEOUT: it had been lost before. NULL
+ * is fine. */
+IDEM_API enum idem_status idem_lock_give(struct idem_lock *lock,
+                                         struct idem_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

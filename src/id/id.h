@@ -1,0 +1,99 @@
+/*
+ * id.h - inside the generators.
+ *
+ * One keeper thread does everything that touches the store: it leases worker
+ * numbers, renews them together with the mark up to which ids may be given out,
+ * and fetches ranges. Who asks for ids only takes from a window in memory.
+ *
+ *   caller --> take from window [next, limit)        (mutex, no I/O)
+ *   keeper --> LOCK, RENEW with a note, UNLOCK  -->  window grows
+ */
+#ifndef IDEM__ID_H
+#define IDEM__ID_H
+
+#include "../store/store.h"
+
+#include <idem/id.h>
+#include <pthread.h>
+
+#define SNOWFLAKE_EPOCH_MS INT64_C(1704067200000)
+#define SNOWFLAKE_WORKER_BITS 10
+#define SNOWFLAKE_SEQUENCE_BITS 12
+#define SNOWFLAKE_TIME_BITS 41
+#define UID_EPOCH_S INT64_C(1767225600)
+
+/* Where the bits of a kind are; time is in `tick_ms` since `epoch_ms`. */
+struct layout {
+    int time_bits, worker_bits, sequence_bits;
+    int64_t epoch_ms;
+    int64_t tick_ms;
+};
+
+/* Fill options' zeros and say what is wrong with them. */
+enum idem_status idem__ids_options_check(struct idem_ids_options *options,
+                                         struct idem_error *err);
+struct layout idem__id_layout(enum idem_id_kind kind,
+                              const struct idem_ids_options *options);
+
+/*
+ * A source of numbers. A number counts tick and sequence in one: number =
+ * tick << sequence_bits | sequence; a segment's number is the id itself.
+ */
+struct source {
+    struct source *next_source;
+    enum idem_id_kind kind;
+    struct layout layout;
+    char name[IDEM_SCOPE_MAX + 1]; /* segment */
+    size_t name_len;
+
+    uint64_t next, limit;             /* may be given out */
+    uint64_t spare_next, spare_limit; /* segment: the range after it */
+    bool wanted;                      /* the keeper shall look at this one */
+    int64_t not_before_us;            /* after trouble it waits until then */
+    struct idem_error trouble;        /* why the last try failed */
+
+    /* snowflake, uid */
+    bool leased;
+    uint64_t worker, fence;
+    int64_t lease_deadline_us; /* on the boot clock; nothing after it */
+    int64_t renew_at_us;
+    int64_t tick, tick_ends_us; /* the clock of this source, boot time */
+    uint64_t ahead;             /* uid: ticks to reserve at once */
+    bool warned_epoch;
+
+    /* segment */
+    uint64_t step;
+    int64_t fetched_at_us;
+};
+
+struct idem_ids {
+    struct idem_engine *engine;
+    struct idem_ids_options options;
+    struct idem_store_options log_options;
+    const struct idem_clocks *clocks;
+    char owner[33];
+    pthread_mutex_t mutex; /* guards all below and the sources */
+    pthread_cond_t keeper_wanted, window_grew;
+    pthread_t keeper;
+    bool closing;
+    struct source *sources;
+};
+
+/* As idem_ids_open, with other clocks. */
+enum idem_status idem__ids_open(struct idem_engine *engine,
+                                const struct idem_ids_options *options,
+                                const struct idem_clocks *clocks,
+                                struct idem_ids **ids, struct idem_error *err);
+
+/* keeper.c: the thread, and what it does for one source. Called with the mutex
+ * held; it is let go during store operations. */
+void *idem__ids_keeper(void *arg);
+
+/* Bring the clock of a leased source up to date: it counts ticks since its
+ * epoch on the boot clock, so it never goes back and never waits. */
+void idem__source_tick(const struct idem_ids *ids, struct source *source,
+                       int64_t boot_us);
+
+int64_t idem__boot_us(const struct idem_ids *ids);
+
+#endif

@@ -1,0 +1,309 @@
+/*
+ * ids.c - taking ids from the windows that the keeper provides.
+ */
+#include "id.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+int64_t
+idem__boot_us(const struct idem_ids *ids)
+{
+    return ids->clocks->boot_us(ids->clocks->arg);
+}
+
+/* Ask the keeper and, if there is time, wait for what it does. */
+static bool
+wait_for_window(struct idem_ids *ids, struct source *source,
+                const struct timespec *deadline)
+{
+    source->wanted = true;
+    pthread_cond_signal(&ids->keeper_wanted);
+    return deadline && pthread_cond_timedwait(&ids->window_grew, &ids->mutex,
+                                              deadline) != ETIMEDOUT;
+}
+
+static uint64_t
+window_end(struct idem_ids *ids, struct source *s)
+{
+    int bits = s->layout.sequence_bits;
+    int64_t tick, boot_us;
+    uint64_t end;
+
+    if (s->kind == IDEM_ID_SEGMENT)
+        return s->limit;
+    boot_us = idem__boot_us(ids);
+    if (!s->leased || boot_us >= s->lease_deadline_us)
+        return s->next;
+    if (boot_us >= s->tick_ends_us)
+        idem__source_tick(ids, s, boot_us);
+    tick = s->tick;
+    if (s->next < (uint64_t)tick << bits)
+        s->next = (uint64_t)tick << bits;
+
+    /* Snowflake keeps to the clock; uid may run ahead of it, as far as the
+     * mark in the store allows. */
+    end =
+        s->kind == IDEM_ID_SNOWFLAKE ? (uint64_t)(tick + 1) << bits : s->limit;
+    return end < s->limit ? end : s->limit;
+}
+
+/* Move on to the range that was fetched ahead. */
+static void
+use_spare(struct source *s)
+{
+    s->next = s->spare_next;
+    s->limit = s->spare_limit;
+    s->spare_next = s->spare_limit = 0;
+}
+
+static uint64_t
+id_of(const struct source *s, uint64_t number)
+{
+    int bits = s->layout.sequence_bits;
+
+    if (s->kind == IDEM_ID_SEGMENT)
+        return number;
+    return (number >> bits) << (bits + s->layout.worker_bits) |
+           s->worker << bits | (number & ((UINT64_C(1) << bits) - 1));
+}
+
+/* Give out what can be given out now; the keeper is told in good time. */
+static size_t
+take(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count)
+{
+    uint64_t end;
+    size_t taken = 0;
+
+    if (s->kind == IDEM_ID_SEGMENT && s->next == s->limit && s->spare_limit)
+        use_spare(s);
+    end = window_end(ids, s);
+    while (taken < count && s->next < end)
+        out[taken++] = id_of(s, s->next++);
+
+    if (s->kind == IDEM_ID_SEGMENT && !s->spare_limit && !s->wanted &&
+        s->limit - s->next < s->step - s->step / 10) {
+        s->wanted = true;
+        pthread_cond_signal(&ids->keeper_wanted);
+    }
+    if (s->kind == IDEM_ID_UID && s->leased && !s->wanted &&
+        (s->limit - s->next) >> s->layout.sequence_bits < s->ahead / 2) {
+        s->wanted = true;
+        pthread_cond_signal(&ids->keeper_wanted);
+    }
+    return taken;
+}
+
+static bool
+same_source(const struct source *s, enum idem_id_kind kind,
+            struct idem_bytes name)
+{
+    return s->kind == kind && (kind != IDEM_ID_SEGMENT ||
+                               (s->name_len == name.len &&
+                                memcmp(s->name, name.data, name.len) == 0));
+}
+
+static struct source *
+find_source(struct idem_ids *ids, enum idem_id_kind kind,
+            struct idem_bytes name)
+{
+    struct source *s = ids->sources;
+
+    while (s && !same_source(s, kind, name))
+        s = s->next_source;
+    if (s)
+        return s;
+    s = calloc(1, sizeof(*s));
+    if (!s)
+        return NULL;
+    s->kind = kind;
+    if (kind == IDEM_ID_SEGMENT) {
+        memcpy(s->name, name.data, name.len);
+        s->name_len = name.len;
+    } else {
+        s->layout = idem__id_layout(kind, &ids->options);
+    }
+    s->step = ids->options.segment_step;
+    s->next_source = ids->sources;
+    ids->sources = s;
+    return s;
+}
+
+/* Does only the clock stand between us and the next id? Then it is at most a
+ * millisecond away. */
+static bool
+waits_for_tick(struct idem_ids *ids, const struct source *s)
+{
+    return s->kind == IDEM_ID_SNOWFLAKE && s->leased && s->next < s->limit &&
+           idem__boot_us(ids) < s->lease_deadline_us;
+}
+
+static enum idem_status
+next_ids(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count,
+         const struct timespec *deadline, struct idem_error *err)
+{
+    size_t taken = 0;
+
+    while ((taken += take(ids, s, out + taken, count - taken)) < count) {
+        if (waits_for_tick(ids, s)) {
+            pthread_mutex_unlock(&ids->mutex);
+            sched_yield();
+            pthread_mutex_lock(&ids->mutex);
+            continue;
+        }
+        if (!wait_for_window(ids, s, deadline)) {
+            if (!deadline)
+                return idem__fail(err, IDEM_ERR_OVERLOADED,
+                                  "no %s is at hand yet: try again soon",
+                                  idem_id_kind_name(s->kind));
+            return idem__fail(err, IDEM_ERR_UNAVAILABLE, "no %s in time%s%s",
+                              idem_id_kind_name(s->kind),
+                              s->trouble.text[0] ? ": " : "", s->trouble.text);
+        }
+    }
+    return IDEM_OK;
+}
+
+static enum idem_status
+check_ask(enum idem_id_kind kind, struct idem_bytes name,
+          struct idem_error *err)
+{
+    if (kind != IDEM_ID_SNOWFLAKE && kind != IDEM_ID_UID &&
+        kind != IDEM_ID_SEGMENT)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "numbers are of kind snowflake, uid or segment");
+    if (kind == IDEM_ID_SEGMENT && (name.len < 1 || name.len > IDEM_SCOPE_MAX ||
+                                    memchr(name.data, 0, name.len)))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a segment needs a name of 1 to %d bytes without NUL",
+                          IDEM_SCOPE_MAX);
+    return IDEM_OK;
+}
+
+static enum idem_status
+ask(struct idem_ids *ids, enum idem_id_kind kind, struct idem_bytes name,
+    uint64_t *out, size_t count, bool may_wait, struct idem_error *err)
+{
+    enum idem_status status = check_ask(kind, name, err);
+    struct timespec deadline;
+    struct source *s;
+
+    if (status != IDEM_OK)
+        return status;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += ids->options.wait_ms / 1000;
+    deadline.tv_nsec += ids->options.wait_ms % 1000 * 1000000;
+    if (deadline.tv_nsec >= 1000000000) {
+        deadline.tv_sec++;
+        deadline.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&ids->mutex);
+    s = find_source(ids, kind, name);
+    status = s ? next_ids(ids, s, out, count, may_wait ? &deadline : NULL, err)
+               : idem__fail(err, IDEM_ERR_MEMORY, "ids: out of memory");
+    pthread_mutex_unlock(&ids->mutex);
+    return status;
+}
+
+enum idem_status
+idem_ids_next(struct idem_ids *ids, enum idem_id_kind kind,
+              struct idem_bytes name, uint64_t *out, size_t count,
+              struct idem_error *err)
+{
+    return ask(ids, kind, name, out, count, true, err);
+}
+
+enum idem_status
+idem_ids_try(struct idem_ids *ids, enum idem_id_kind kind,
+             struct idem_bytes name, uint64_t *out, size_t count,
+             struct idem_error *err)
+{
+    return ask(ids, kind, name, out, count, false, err);
+}
+
+static void
+init_conditions(struct idem_ids *ids)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_mutex_init(&ids->mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&ids->keeper_wanted, &monotonic);
+    pthread_cond_init(&ids->window_grew, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+static void
+clear(struct idem_ids *ids)
+{
+    while (ids->sources) {
+        struct source *s = ids->sources;
+
+        ids->sources = s->next_source;
+        free(s);
+    }
+    pthread_cond_destroy(&ids->keeper_wanted);
+    pthread_cond_destroy(&ids->window_grew);
+    pthread_mutex_destroy(&ids->mutex);
+    free(ids);
+}
+
+enum idem_status
+idem__ids_open(struct idem_engine *engine,
+               const struct idem_ids_options *options,
+               const struct idem_clocks *clocks, struct idem_ids **out,
+               struct idem_error *err)
+{
+    struct idem_ids *ids = calloc(1, sizeof(*ids));
+    uint8_t random[16];
+    enum idem_status status;
+
+    if (!ids)
+        return idem__fail(err, IDEM_ERR_MEMORY, "ids: out of memory");
+    if (options)
+        ids->options = *options;
+    status = idem__ids_options_check(&ids->options, err);
+    if (status != IDEM_OK) {
+        free(ids);
+        return status;
+    }
+    ids->engine = engine;
+    ids->clocks = clocks ? clocks : &idem__system_clocks;
+    ids->log_options.log = ids->options.log;
+    ids->log_options.log_arg = ids->options.log_arg;
+    randombytes_buf(random, sizeof(random));
+    sodium_bin2hex(ids->owner, sizeof(ids->owner), random, sizeof(random));
+    init_conditions(ids);
+    if (pthread_create(&ids->keeper, NULL, idem__ids_keeper, ids) != 0) {
+        clear(ids);
+        return idem__fail(err, IDEM_ERR_MEMORY, "ids: cannot start a thread");
+    }
+    *out = ids;
+    return IDEM_OK;
+}
+
+enum idem_status
+idem_ids_open(struct idem_engine *engine,
+              const struct idem_ids_options *options, struct idem_ids **ids,
+              struct idem_error *err)
+{
+    return idem__ids_open(engine, options, NULL, ids, err);
+}
+
+void
+idem_ids_close(struct idem_ids *ids)
+{
+    if (!ids)
+        return;
+    pthread_mutex_lock(&ids->mutex);
+    ids->closing = true;
+    pthread_cond_signal(&ids->keeper_wanted);
+    pthread_mutex_unlock(&ids->mutex);
+    pthread_join(ids->keeper, NULL);
+    clear(ids);
+}

@@ -1,0 +1,420 @@
+/*
+ * keeper.c - the thread that speaks with the store for the generators.
+ *
+ * A worker number is a record of type worker, held as a lock is. Its note is
+ * the mark: the first tick that nobody has given out yet under this number, or
+ * could have. The order is what makes it safe:
+ *
+ *   1. the mark moves up in the store (LOCK or RENEW, durable);
+ *   2. only then may ticks below it be given out;
+ *   3. whoever gets the number later starts at the mark.
+ *
+ * The lease is counted from before it was asked for, on a clock that nobody
+ * sets, so it ends here before it ends in the store.
+ *
+ * A segment's record is locked, read, and unlocked with the note moved up by a
+ * step; a range counts once that unlock is durable.
+ */
+#include "id.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLEW_MS 60000
+#define SEGMENT_LEASE_MS 5000
+#define STEP_MAX (UINT64_C(1) << 30)
+#define AHEAD_FIRST 60
+#define AHEAD_MAX (UINT64_C(1) << 20)
+#define SHORT_US (INT64_C(1) * 60 * 1000000)
+#define LONG_US (INT64_C(30) * 60 * 1000000)
+#define RETRY_US 200000
+#define YEAR_MS (INT64_C(366) * 24 * 3600 * 1000)
+
+static const char *
+scope_of(const struct source *s)
+{
+    return idem_id_kind_name(s->kind);
+}
+
+static int64_t
+wall_tick(const struct idem_ids *ids, const struct source *s)
+{
+    int64_t ms = ids->clocks->wall_us(ids->clocks->arg) / 1000;
+
+    return (ms - s->layout.epoch_ms) / s->layout.tick_ms;
+}
+
+void
+idem__source_tick(const struct idem_ids *ids, struct source *s, int64_t boot_us)
+{
+    int64_t tick_us = s->layout.tick_ms * 1000;
+    int64_t passed = (boot_us - s->tick_ends_us) / tick_us + 1;
+    int64_t wall;
+
+    s->tick += passed;
+    s->tick_ends_us += passed * tick_us;
+
+    /* Follow a wall clock that is a little ahead; a leap is not followed, it
+     * may well be taken back. */
+    wall = wall_tick(ids, s);
+    if (wall > s->tick && (wall - s->tick) * s->layout.tick_ms <= SLEW_MS)
+        s->tick = wall;
+}
+
+/* One op, with the mutex let go meanwhile. */
+static enum idem_status
+run(struct idem_ids *ids, struct source *s, const struct idem_op *op,
+    struct idem_answer *answer)
+{
+    enum idem_status status;
+    struct idem_error trouble = {IDEM_OK, ""};
+
+    pthread_mutex_unlock(&ids->mutex);
+    status = idem_do(ids->engine, op, answer, &trouble);
+    pthread_mutex_lock(&ids->mutex);
+    s->trouble = trouble;
+    return status;
+}
+
+static uint64_t
+read_note(struct idem_bytes note)
+{
+    char text[32];
+
+    if (note.len == 0 || note.len >= sizeof(text))
+        return 0;
+    memcpy(text, note.data, note.len);
+    text[note.len] = 0;
+    return strtoull(text, NULL, 10);
+}
+
+static struct idem_bytes
+write_note(char text[32], uint64_t value)
+{
+    int len = snprintf(text, 32, "%" PRIu64, value);
+
+    return (struct idem_bytes){text, (size_t)len};
+}
+
+static void
+warn_before_the_epoch_ends(struct idem_ids *ids, struct source *s)
+{
+    int64_t end = INT64_C(1) << s->layout.time_bits;
+    int64_t left_ms = (end - s->tick) * s->layout.tick_ms;
+
+    if (s->warned_epoch || left_ms > YEAR_MS)
+        return;
+    s->warned_epoch = true;
+    idem__log(&ids->log_options, IDEM_LOG_ALARM,
+              "ids: the time bits of %s are used up in %lld days: choose a "
+              "later epoch or more bits before then",
+              scope_of(s), (long long)(left_ms / 86400000));
+}
+
+/* How far the mark shall be: what may be given out until the next renewal. */
+static uint64_t
+wanted_mark(struct idem_ids *ids, struct source *s)
+{
+    uint64_t end = UINT64_C(1) << s->layout.time_bits;
+    uint64_t next_tick = s->next >> s->layout.sequence_bits;
+    uint64_t mark =
+        (uint64_t)s->tick > next_tick ? (uint64_t)s->tick : next_tick;
+
+    if (s->kind == IDEM_ID_UID)
+        mark += s->ahead;
+    mark += (uint64_t)(2 * ids->options.lease_ms / s->layout.tick_ms) + 1;
+    return mark < end ? mark : end;
+}
+
+static void
+open_window(struct idem_ids *ids, struct source *s, uint64_t mark,
+            int64_t asked_at_us)
+{
+    uint64_t limit = mark << s->layout.sequence_bits;
+
+    s->lease_deadline_us = asked_at_us + ids->options.lease_ms * 1000 * 9 / 10;
+    s->renew_at_us = asked_at_us + ids->options.lease_ms * 1000 / 3;
+    if (limit > s->limit)
+        s->limit = limit;
+    warn_before_the_epoch_ends(ids, s);
+    pthread_cond_broadcast(&ids->window_grew);
+}
+
+static bool
+renew_worker(struct idem_ids *ids, struct source *s)
+{
+    char id[32], note[32];
+    struct idem_answer answer = {0};
+    int64_t asked_at_us = idem__boot_us(ids);
+    uint64_t mark;
+    bool renewed;
+
+    if (asked_at_us >= s->tick_ends_us)
+        idem__source_tick(ids, s, asked_at_us);
+    mark = wanted_mark(ids, s);
+    snprintf(id, sizeof(id), "%" PRIu64, s->worker);
+    if (run(ids, s,
+            &(struct idem_op){.verb = IDEM_RENEW,
+                              .type = IDEM_TYPE_WORKER,
+                              .scope = idem_text(scope_of(s)),
+                              .id = idem_text(id),
+                              .fence = s->fence,
+                              .lease_ms = ids->options.lease_ms,
+                              .result = write_note(note, mark)},
+            &answer) != IDEM_OK)
+        return false; /* the lease goes on until its deadline */
+    renewed = answer.verdict == IDEM_V_OK_DONE;
+    idem_answer_clear(&answer);
+    if (renewed)
+        open_window(ids, s, mark, asked_at_us);
+    else
+        s->leased = false;
+    return renewed;
+}
+
+static void
+give_worker_back(struct idem_ids *ids, struct source *s)
+{
+    char id[32], note[32];
+    struct idem_answer answer = {0};
+    uint64_t mark = (s->next >> s->layout.sequence_bits) + 1;
+
+    if (!s->leased)
+        return;
+    s->leased = false;
+    snprintf(id, sizeof(id), "%" PRIu64, s->worker);
+    if (run(ids, s,
+            &(struct idem_op){.verb = IDEM_UNLOCK,
+                              .type = IDEM_TYPE_WORKER,
+                              .scope = idem_text(scope_of(s)),
+                              .id = idem_text(id),
+                              .fence = s->fence,
+                              .result = write_note(note, mark)},
+            &answer) == IDEM_OK)
+        idem_answer_clear(&answer);
+}
+
+/* The number is ours: its clock starts at the wall clock or at the mark that
+ * the last holder left, whichever is later. */
+static void
+start_clock(struct idem_ids *ids, struct source *s, uint64_t mark)
+{
+    int64_t wall = wall_tick(ids, s);
+
+    s->tick = wall > (int64_t)mark ? wall : (int64_t)mark;
+    if (s->tick < 0)
+        s->tick = 0;
+    s->tick_ends_us = idem__boot_us(ids) + s->layout.tick_ms * 1000;
+    s->next = (uint64_t)s->tick << s->layout.sequence_bits;
+    s->limit = s->next;
+    s->ahead = AHEAD_FIRST;
+    s->leased = true;
+}
+
+enum attempt { GOT_IT, TAKEN, TROUBLE };
+
+static enum attempt
+try_worker(struct idem_ids *ids, struct source *s, uint64_t worker)
+{
+    char id[32];
+    struct idem_answer answer = {0};
+    enum attempt attempt = TAKEN;
+
+    snprintf(id, sizeof(id), "%" PRIu64, worker);
+    if (run(ids, s,
+            &(struct idem_op){.verb = IDEM_LOCK,
+                              .type = IDEM_TYPE_WORKER,
+                              .scope = idem_text(scope_of(s)),
+                              .id = idem_text(id),
+                              .subject = idem_text(ids->owner),
+                              .lease_ms = ids->options.lease_ms},
+            &answer) != IDEM_OK)
+        return TROUBLE;
+    if (answer.verdict == IDEM_V_STARTED) {
+        s->worker = worker;
+        s->fence = answer.record.fence;
+        s->lease_deadline_us = 0; /* nothing is given out before the mark */
+        start_clock(ids, s, read_note(answer.record.result));
+        attempt = GOT_IT;
+    }
+    idem_answer_clear(&answer);
+    return attempt;
+}
+
+static bool
+lease_worker(struct idem_ids *ids, struct source *s)
+{
+    uint64_t count = UINT64_C(1) << s->layout.worker_bits;
+
+    for (uint64_t worker = 0; worker < count && !ids->closing; worker++) {
+        enum attempt attempt = try_worker(ids, s, worker);
+
+        if (attempt == TROUBLE)
+            return false;
+        if (attempt == GOT_IT)
+            return renew_worker(ids, s);
+    }
+    snprintf(s->trouble.text, sizeof(s->trouble.text),
+             "all %llu worker numbers are taken", (unsigned long long)count);
+    return false;
+}
+
+static bool
+serve_worker(struct idem_ids *ids, struct source *s)
+{
+    int64_t now_us = idem__boot_us(ids);
+    uint64_t left = (s->limit - s->next) >> s->layout.sequence_bits;
+
+    if (s->leased && now_us >= s->lease_deadline_us) {
+        s->leased = false;
+        idem__log(&ids->log_options, IDEM_LOG_WARNING,
+                  "ids: the lease on %s worker %llu could not be renewed in "
+                  "time: no more ids under it",
+                  scope_of(s), (unsigned long long)s->worker);
+    }
+    if (!s->leased)
+        return lease_worker(ids, s);
+    if (s->kind == IDEM_ID_UID && s->wanted && left < s->ahead / 2 &&
+        s->ahead < AHEAD_MAX)
+        s->ahead *= 2;
+    return renew_worker(ids, s);
+}
+
+/* Ranges that are used up quickly grow, ranges that last shrink. */
+static void
+adapt_step(struct idem_ids *ids, struct source *s)
+{
+    int64_t now_us = idem__boot_us(ids);
+    int64_t lasted = now_us - s->fetched_at_us;
+
+    if (s->fetched_at_us && lasted < SHORT_US && s->step < STEP_MAX)
+        s->step *= 2;
+    else if (s->fetched_at_us && lasted > LONG_US &&
+             s->step / 2 >= ids->options.segment_step)
+        s->step /= 2;
+    s->fetched_at_us = now_us;
+}
+
+static void
+add_range(struct idem_ids *ids, struct source *s, uint64_t from, uint64_t to)
+{
+    if (s->next == s->limit && !s->spare_limit) {
+        s->next = from;
+        s->limit = to;
+    } else {
+        s->spare_next = from;
+        s->spare_limit = to;
+    }
+    pthread_cond_broadcast(&ids->window_grew);
+}
+
+static bool
+serve_segment(struct idem_ids *ids, struct source *s)
+{
+    struct idem_op op = {.type = IDEM_TYPE_WORKER,
+                         .scope = idem_text(scope_of(s)),
+                         .id = {s->name, s->name_len}};
+    struct idem_answer answer = {0};
+    char note[32];
+    uint64_t from;
+    bool ours;
+
+    if (s->spare_limit)
+        return true;
+    op.verb = IDEM_LOCK;
+    op.subject = idem_text(ids->owner);
+    op.lease_ms = SEGMENT_LEASE_MS;
+    op.wait_ms = ids->options.wait_ms;
+    if (run(ids, s, &op, &answer) != IDEM_OK)
+        return false;
+    ours = answer.verdict == IDEM_V_STARTED;
+    op.fence = answer.record.fence;
+    from = read_note(answer.record.result);
+    idem_answer_clear(&answer);
+    if (!ours)
+        return false;
+
+    from = from ? from : 1;
+    adapt_step(ids, s);
+    op.verb = IDEM_UNLOCK;
+    op.wait_ms = 0;
+    op.subject = (struct idem_bytes){NULL, 0};
+    op.result = write_note(note, from + s->step);
+    if (run(ids, s, &op, &answer) != IDEM_OK)
+        return false; /* stored or not: this range is left out */
+    ours = answer.verdict == IDEM_V_OK_DONE;
+    idem_answer_clear(&answer);
+    if (ours)
+        add_range(ids, s, from, from + s->step);
+    return ours;
+}
+
+/* When the keeper has something to do for this source; INT64_MAX: never. */
+static int64_t
+due_us(const struct source *s)
+{
+    if (s->wanted)
+        return s->not_before_us;
+    if (!s->leased)
+        return INT64_MAX;
+    return s->renew_at_us > s->not_before_us ? s->renew_at_us
+                                             : s->not_before_us;
+}
+
+static void
+serve(struct idem_ids *ids, struct source *s)
+{
+    bool served = s->kind == IDEM_ID_SEGMENT ? serve_segment(ids, s)
+                                             : serve_worker(ids, s);
+
+    if (served)
+        s->wanted = false;
+    s->not_before_us = served ? 0 : idem__boot_us(ids) + RETRY_US;
+}
+
+/* Sleep until somebody wants something or a lease is to be renewed. */
+static void
+sleep_until_due(struct idem_ids *ids)
+{
+    int64_t now_us = idem__boot_us(ids), until_us = now_us + 1000000;
+    struct timespec until;
+
+    for (struct source *s = ids->sources; s; s = s->next_source) {
+        if (due_us(s) < until_us)
+            until_us = due_us(s);
+    }
+    if (until_us <= now_us)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (until_us - now_us) / 1000000;
+    until.tv_nsec += (until_us - now_us) % 1000000 * 1000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(&ids->keeper_wanted, &ids->mutex, &until);
+}
+
+void *
+idem__ids_keeper(void *arg)
+{
+    struct idem_ids *ids = arg;
+
+    pthread_mutex_lock(&ids->mutex);
+    while (!ids->closing) {
+        for (struct source *s = ids->sources; s; s = s->next_source) {
+            if (due_us(s) <= idem__boot_us(ids) && !ids->closing)
+                serve(ids, s);
+        }
+        if (!ids->closing)
+            sleep_until_due(ids);
+    }
+    for (struct source *s = ids->sources; s; s = s->next_source) {
+        if (s->kind != IDEM_ID_SEGMENT)
+            give_worker_back(ids, s);
+    }
+    pthread_mutex_unlock(&ids->mutex);
+    return NULL;
+}
