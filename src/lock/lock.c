@@ -64,8 +64,10 @@ renew(struct idem_lock *lock, bool *over)
     renewed = answer.verdict == IDEM_V_OK_DONE;
     *over = !renewed;
     idem_answer_clear(&answer);
+    pthread_mutex_lock(&lock->mutex);
     if (renewed)
         lock->deadline_us = asked_at_us + lock->options.lease_ms * 1000;
+    pthread_mutex_unlock(&lock->mutex);
     return renewed;
 }
 
@@ -207,7 +209,7 @@ idem_lock_take(struct idem_engine *engine, const char *name,
                const struct idem_lock_options *options, struct idem_lock **out,
                struct idem_error *err)
 {
-    struct idem_lock *lock;
+    struct idem_lock *lock = NULL;
     enum idem_status status = make(engine, name, options, &lock, err);
 
     if (status != IDEM_OK)
