@@ -19,6 +19,9 @@
 extern "C" {
 #endif
 
+/* The scope of every lock's record, on every surface. */
+#define IDEM_LOCK_SCOPE "locks"
+
 struct idem_lock;
 
 /* Called once, on another thread, at once when the lock is known to be lost or

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#define SCOPE "lock"
+
 #define RETRY_US 100000
 
 struct idem_lock {
@@ -42,7 +42,7 @@ op_on(const struct idem_lock *lock, enum idem_verb verb)
 {
     return (struct idem_op){.verb = verb,
                             .type = IDEM_TYPE_LOCK,
-                            .scope = idem_text(SCOPE),
+                            .scope = idem_text(IDEM_LOCK_SCOPE),
                             .id = idem_text(lock->name),
                             .fence = lock->fence,
                             .lease_ms = lock->options.lease_ms};

@@ -1,0 +1,523 @@
+/*
+ * ids_test.c - no id twice, whatever the clock, the lease or the process does.
+ */
+#include "../engine/engine.h"
+#include "id.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define NAME(text) ((struct idem_bytes){text, sizeof(text) - 1})
+#define NONE ((struct idem_bytes){NULL, 0})
+
+/* A wall clock that the test sets, on top of the real boot clock. */
+static int64_t wall_offset_us;
+
+static int64_t
+set_wall(void *arg)
+{
+    (void)arg;
+    return idem__system_clocks.wall_us(NULL) +
+           __atomic_load_n(&wall_offset_us, __ATOMIC_RELAXED);
+}
+
+static int64_t
+real_boot(void *arg)
+{
+    (void)arg;
+    return idem__system_clocks.boot_us(NULL);
+}
+
+static const struct idem_clocks set_clocks = {set_wall, real_boot, NULL};
+
+static void
+set_wall_offset(int64_t us)
+{
+    __atomic_store_n(&wall_offset_us, us, __ATOMIC_RELAXED);
+}
+
+static struct idem_engine *
+open_engine(void)
+{
+    struct idem_engine *engine = NULL;
+
+    set_wall_offset(0);
+    assert_int_equal(idem_open("memory:", NULL, &engine, NULL), IDEM_OK);
+    return engine;
+}
+
+static struct idem_ids *
+open_ids(struct idem_engine *engine, const struct idem_ids_options *options)
+{
+    struct idem_ids *ids = NULL;
+
+    assert_int_equal(idem__ids_open(engine, options, &set_clocks, &ids, NULL),
+                     IDEM_OK);
+    return ids;
+}
+
+static void
+next(struct idem_ids *ids, enum idem_id_kind kind, uint64_t *out, size_t count)
+{
+    struct idem_error err = {0};
+    enum idem_status status =
+        idem_ids_next(ids, kind, NAME("orders"), out, count, &err);
+
+    if (status != IDEM_OK)
+        print_error("%s\n", err.text);
+    assert_int_equal(status, IDEM_OK);
+}
+
+static uint64_t
+one(struct idem_ids *ids, enum idem_id_kind kind)
+{
+    uint64_t id;
+
+    next(ids, kind, &id, 1);
+    return id;
+}
+
+static size_t
+size(size_t plain, size_t sanitized)
+{
+    const char *value = getenv("IDEM_SANITIZED");
+
+    return value && *value ? sanitized : plain;
+}
+
+static uint64_t
+worker_of(enum idem_id_kind kind, uint64_t id)
+{
+    struct idem_id_parts parts;
+
+    assert_int_equal(idem_id_explain(kind, id, NULL, &parts, NULL), IDEM_OK);
+    return parts.worker;
+}
+
+static void
+snowflakes_increase_and_tell_their_time(void **state)
+{
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = open_ids(engine, NULL);
+    int64_t now_ms = idem__system_clocks.wall_us(NULL) / 1000;
+    uint64_t last = 0, batch[1000];
+    struct idem_id_parts parts;
+
+    (void)state;
+    for (size_t i = 0; i < size(1000, 50); i++) {
+        next(ids, IDEM_ID_SNOWFLAKE, batch, 1000);
+        for (size_t j = 0; j < 1000; j++) {
+            assert_true(batch[j] > last);
+            last = batch[j];
+        }
+    }
+    assert_int_equal(
+        idem_id_explain(IDEM_ID_SNOWFLAKE, last, NULL, &parts, NULL), IDEM_OK);
+    assert_in_range(parts.time_ms, now_ms - 1, now_ms + 60000);
+    assert_int_equal(parts.worker, 0);
+    assert_true(parts.ends_ms > now_ms + INT64_C(60) * 365 * 86400 * 1000);
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+static void
+two_generators_never_share_a_worker_number(void **state)
+{
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *a = open_ids(engine, NULL), *b = open_ids(engine, NULL);
+
+    (void)state;
+    assert_int_equal(worker_of(IDEM_ID_SNOWFLAKE, one(a, IDEM_ID_SNOWFLAKE)),
+                     0);
+    assert_int_equal(worker_of(IDEM_ID_SNOWFLAKE, one(b, IDEM_ID_SNOWFLAKE)),
+                     1);
+    idem_ids_close(a); /* gives number 0 back */
+    a = open_ids(engine, NULL);
+    assert_int_equal(worker_of(IDEM_ID_SNOWFLAKE, one(a, IDEM_ID_SNOWFLAKE)),
+                     0);
+    idem_ids_close(a);
+    idem_ids_close(b);
+    idem_close(engine);
+}
+
+static void
+a_clock_going_back_neither_repeats_nor_stalls(void **state)
+{
+    static const enum idem_id_kind kinds[] = {IDEM_ID_SNOWFLAKE, IDEM_ID_UID};
+    static const int64_t steps_s[] = {-1, -5, -7200, 30, -86400, 3600, 0};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = open_ids(engine, NULL);
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        uint64_t last = one(ids, kinds[k]);
+
+        for (size_t i = 0; i < sizeof(steps_s) / sizeof(steps_s[0]); i++) {
+            int64_t began = idem__system_clocks.boot_us(NULL);
+
+            set_wall_offset(steps_s[i] * 1000000);
+            for (int j = 0; j < 1000; j++) {
+                uint64_t id = one(ids, kinds[k]);
+
+                assert_true(id > last);
+                last = id;
+            }
+            assert_true(idem__system_clocks.boot_us(NULL) - began < 3000000);
+        }
+    }
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+static void
+a_clock_set_back_across_a_restart_does_not_repeat(void **state)
+{
+    static const enum idem_id_kind kinds[] = {IDEM_ID_SNOWFLAKE, IDEM_ID_UID};
+    struct idem_engine *engine = open_engine();
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        uint64_t last = 0;
+
+        for (int restart = 0; restart < 5; restart++) {
+            struct idem_ids *ids;
+
+            set_wall_offset(restart * INT64_C(-7200) * 1000000);
+            ids = open_ids(engine, NULL);
+            for (int i = 0; i < 1000; i++) {
+                uint64_t id = one(ids, kinds[k]);
+
+                assert_int_equal(worker_of(kinds[k], id), 0);
+                assert_true(id > last);
+                last = id;
+            }
+            idem_ids_close(ids);
+        }
+    }
+    idem_close(engine);
+}
+
+/* What kill -9 leaves behind: the number stays leased until its lease ends. */
+static void
+vanish(struct idem_ids *ids)
+{
+    pthread_mutex_lock(&ids->mutex);
+    for (struct source *s = ids->sources; s; s = s->next_source)
+        s->leased = false;
+    pthread_mutex_unlock(&ids->mutex);
+    idem_ids_close(ids);
+}
+
+static void
+a_vanished_holders_number_is_recycled_beyond_its_mark(void **state)
+{
+    const struct idem_ids_options quick = {.lease_ms = 300};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = open_ids(engine, &quick);
+    uint64_t last = one(ids, IDEM_ID_SNOWFLAKE), id;
+
+    (void)state;
+    vanish(ids);
+    set_wall_offset(INT64_C(-3600) * 1000000);
+    ids = open_ids(engine, &quick);
+    assert_int_equal(worker_of(IDEM_ID_SNOWFLAKE, one(ids, IDEM_ID_SNOWFLAKE)),
+                     1); /* still leased */
+    idem_ids_close(ids);
+    usleep(400000);
+    ids = open_ids(engine, &quick);
+    id = one(ids, IDEM_ID_SNOWFLAKE);
+    assert_int_equal(worker_of(IDEM_ID_SNOWFLAKE, id), 0);
+    assert_true(id > last);
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+/* ---- an engine that the test can stop --------------------------------- */
+
+struct driver {
+    struct idem_engine *engine;
+    pthread_t thread;
+    bool running, stop; /* atomics */
+};
+
+static void *
+drive(void *arg)
+{
+    struct driver *d = arg;
+
+    while (!__atomic_load_n(&d->stop, __ATOMIC_ACQUIRE)) {
+        if (__atomic_load_n(&d->running, __ATOMIC_ACQUIRE))
+            idem__engine_turn(d->engine);
+        usleep(500);
+    }
+    return NULL;
+}
+
+static void
+an_expired_lease_stops_generation(void **state)
+{
+    const struct idem_ids_options quick = {.lease_ms = 600, .wait_ms = 300};
+    const struct idem__engine_inner inner = {.driven = true};
+    struct driver d = {.running = true};
+    struct idem_ids *ids;
+    struct idem_error err;
+    uint64_t id;
+
+    (void)state;
+    set_wall_offset(0);
+    assert_int_equal(
+        idem__engine_open("memory:", NULL, &inner, &d.engine, NULL), IDEM_OK);
+    pthread_create(&d.thread, NULL, drive, &d);
+    ids = open_ids(d.engine, &quick);
+    one(ids, IDEM_ID_SNOWFLAKE);
+
+    __atomic_store_n(&d.running, false, __ATOMIC_RELEASE); /* the store hangs */
+    usleep(700000);
+    assert_int_equal(idem_ids_next(ids, IDEM_ID_SNOWFLAKE, NONE, &id, 1, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(idem_ids_try(ids, IDEM_ID_SNOWFLAKE, NONE, &id, 1, &err),
+                     IDEM_ERR_OVERLOADED);
+
+    __atomic_store_n(&d.running, true, __ATOMIC_RELEASE); /* and comes back */
+    for (int i = 0; i < 50 && idem_ids_next(ids, IDEM_ID_SNOWFLAKE, NONE, &id,
+                                            1, &err) != IDEM_OK;
+         i++)
+        continue;
+    one(ids, IDEM_ID_SNOWFLAKE);
+    idem_ids_close(ids);
+    __atomic_store_n(&d.stop, true, __ATOMIC_RELEASE);
+    pthread_join(d.thread, NULL);
+    idem_close(d.engine);
+}
+
+/* ---- many at once ------------------------------------------------------ */
+
+struct crowd {
+    struct idem_ids *ids;
+    enum idem_id_kind kind;
+    uint64_t *out;
+    size_t count;
+};
+
+static void *
+ask_one_by_one(void *arg)
+{
+    struct crowd *c = arg;
+
+    for (size_t i = 0; i < c->count; i++)
+        c->out[i] = one(c->ids, c->kind);
+    return NULL;
+}
+
+static int
+compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static void
+a_crowd_gets_no_id_twice(void **state)
+{
+    static const enum idem_id_kind kinds[] = {IDEM_ID_SNOWFLAKE, IDEM_ID_UID,
+                                              IDEM_ID_SEGMENT};
+    size_t each = size(40000, 4000), threads = 8;
+    uint64_t *all = calloc(each * threads, sizeof(*all));
+    struct idem_engine *engine = open_engine();
+
+    (void)state;
+    assert_non_null(all);
+    for (size_t k = 0; k < 3; k++) {
+        struct idem_ids *ids[2] = {open_ids(engine, NULL),
+                                   open_ids(engine, NULL)};
+        struct crowd crowd[8];
+        pthread_t thread[8];
+
+        for (size_t i = 0; i < threads; i++) {
+            crowd[i] =
+                (struct crowd){ids[i % 2], kinds[k], all + i * each, each};
+            pthread_create(&thread[i], NULL, ask_one_by_one, &crowd[i]);
+        }
+        for (size_t i = 0; i < threads; i++)
+            pthread_join(thread[i], NULL);
+        qsort(all, each * threads, sizeof(*all), compare);
+        for (size_t i = 1; i < each * threads; i++)
+            assert_true(all[i] > all[i - 1]);
+        idem_ids_close(ids[0]);
+        idem_ids_close(ids[1]);
+    }
+    free(all);
+    idem_close(engine);
+}
+
+static void
+a_segment_goes_on_behind_what_was_handed_out(void **state)
+{
+    const struct idem_ids_options small = {.segment_step = 10};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = open_ids(engine, &small);
+    uint64_t first = one(ids, IDEM_ID_SEGMENT), last = first;
+
+    (void)state;
+    assert_int_equal(first, 1);
+    for (int i = 0; i < 5000; i++) {
+        uint64_t id = one(ids, IDEM_ID_SEGMENT);
+
+        assert_true(id > last);
+        last = id;
+    }
+    assert_true(ids->sources->step > 10); /* it adapts to demand */
+    idem_ids_close(ids);
+    ids = open_ids(engine, &small);
+    assert_true(one(ids, IDEM_ID_SEGMENT) > last);
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+static void
+uid_bits_are_what_was_configured(void **state)
+{
+    const struct idem_ids_options o = {
+        .uid_seconds_bits = 31, .uid_worker_bits = 12, .uid_sequence_bits = 20};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = open_ids(engine, &o);
+    struct idem_id_parts parts;
+    uint64_t id = one(ids, IDEM_ID_UID);
+
+    (void)state;
+    assert_int_equal(idem_id_explain(IDEM_ID_UID, id, &o, &parts, NULL),
+                     IDEM_OK);
+    assert_int_equal(parts.worker, 0);
+    assert_in_range(parts.time_ms,
+                    idem__system_clocks.wall_us(NULL) / 1000 - 2000,
+                    idem__system_clocks.wall_us(NULL) / 1000);
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+static int alarms;
+
+static void
+count_alarm(void *arg, enum idem_log_level level, const char *text)
+{
+    (void)arg;
+    if (level == IDEM_LOG_ALARM && strstr(text, "used up"))
+        __atomic_fetch_add(&alarms, 1, __ATOMIC_RELAXED);
+}
+
+static void
+the_end_of_an_epoch_is_announced(void **state)
+{
+    int64_t now_s = idem__system_clocks.wall_us(NULL) / 1000000;
+    struct idem_ids_options o = {.log = count_alarm};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids;
+
+    (void)state;
+    /* 28 bits of seconds end in 100 days */
+    o.uid_epoch_s = now_s - (INT64_C(1) << 28) + 100 * 86400;
+    ids = open_ids(engine, &o);
+    one(ids, IDEM_ID_UID);
+    assert_int_equal(__atomic_load_n(&alarms, __ATOMIC_RELAXED), 1);
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+static void
+an_epoch_that_ended_gives_no_ids(void **state)
+{
+    int64_t now_s = idem__system_clocks.wall_us(NULL) / 1000000;
+    const struct idem_ids_options o = {
+        .uid_epoch_s = now_s - (INT64_C(1) << 28) - 100, .wait_ms = 200};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = open_ids(engine, &o);
+    uint64_t id;
+
+    (void)state;
+    assert_int_equal(idem_ids_next(ids, IDEM_ID_UID, NONE, &id, 1, NULL),
+                     IDEM_ERR_UNAVAILABLE);
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+static void
+uuids_have_their_version_and_order(void **state)
+{
+    char last[IDEM_UUID_LEN + 1] = "", text[IDEM_UUID_LEN + 1];
+    int64_t time_ms, now_ms = idem__system_clocks.wall_us(NULL) / 1000;
+    int version;
+
+    (void)state;
+    for (int i = 0; i < 20000; i++) {
+        idem_uuid7(text);
+        assert_true(strcmp(text, last) > 0);
+        strncpy(last, text, sizeof(last));
+    }
+    assert_int_equal(idem_uuid_explain(text, &version, &time_ms, NULL),
+                     IDEM_OK);
+    assert_int_equal(version, 7);
+    assert_in_range(time_ms, now_ms - 1, now_ms + 60000);
+    idem_uuid4(text);
+    assert_int_equal(idem_uuid_explain(text, &version, &time_ms, NULL),
+                     IDEM_OK);
+    assert_int_equal(version, 4);
+    assert_int_equal(time_ms, -1);
+    assert_int_equal(idem_uuid_explain("no", &version, &time_ms, NULL),
+                     IDEM_ERR_INVALID);
+}
+
+static void
+what_makes_no_sense_is_refused(void **state)
+{
+    struct idem_ids_options bad_bits = {.uid_seconds_bits = 28};
+    struct idem_ids_options bad_lease = {.lease_ms = 1};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = NULL;
+    struct idem_error err;
+    struct idem_id_parts parts;
+    uint64_t id;
+
+    (void)state;
+    assert_int_equal(idem_ids_open(engine, &bad_bits, &ids, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(idem_ids_open(engine, &bad_lease, &ids, &err),
+                     IDEM_ERR_INVALID);
+    ids = open_ids(engine, NULL);
+    assert_int_equal(idem_ids_next(ids, IDEM_ID_SEGMENT, NONE, &id, 1, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(idem_ids_next(ids, IDEM_ID_UUID4, NONE, &id, 1, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(
+        idem_id_explain(IDEM_ID_SNOWFLAKE, UINT64_MAX, NULL, &parts, &err),
+        IDEM_ERR_INVALID);
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(snowflakes_increase_and_tell_their_time),
+        cmocka_unit_test(two_generators_never_share_a_worker_number),
+        cmocka_unit_test(a_clock_going_back_neither_repeats_nor_stalls),
+        cmocka_unit_test(a_clock_set_back_across_a_restart_does_not_repeat),
+        cmocka_unit_test(a_vanished_holders_number_is_recycled_beyond_its_mark),
+        cmocka_unit_test(an_expired_lease_stops_generation),
+        cmocka_unit_test(a_crowd_gets_no_id_twice),
+        cmocka_unit_test(a_segment_goes_on_behind_what_was_handed_out),
+        cmocka_unit_test(uid_bits_are_what_was_configured),
+        cmocka_unit_test(the_end_of_an_epoch_is_announced),
+        cmocka_unit_test(an_epoch_that_ended_gives_no_ids),
+        cmocka_unit_test(uuids_have_their_version_and_order),
+        cmocka_unit_test(what_makes_no_sense_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

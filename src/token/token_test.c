@@ -1,0 +1,208 @@
+/*
+ * token_test.c - a token is redeemed once, by whom it was issued to.
+ */
+#include "../store/store.h"
+
+#include <idem/token.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define ANN idem_text("ann")
+#define BOB idem_text("bob")
+
+static struct idem_engine *
+open_engine(void)
+{
+    struct idem_engine *engine = NULL;
+
+    assert_int_equal(idem_open("memory:", NULL, &engine, NULL), IDEM_OK);
+    return engine;
+}
+
+static enum idem_verdict
+redeem(struct idem_engine *engine, struct idem_bytes subject, const char *token)
+{
+    enum idem_verdict verdict;
+
+    assert_int_equal(idem_token_redeem(engine, subject, token, &verdict, NULL),
+                     IDEM_OK);
+    return verdict;
+}
+
+static void
+the_right_word_every_time(void **state)
+{
+    struct idem_engine *engine = open_engine();
+    char token[IDEM_TOKEN_LEN + 1], brief[IDEM_TOKEN_LEN + 1];
+    char never[IDEM_TOKEN_LEN + 1];
+
+    (void)state;
+    idem_token_make(never);
+    assert_int_equal(idem_token_issue(engine, ANN, 0, token, NULL), IDEM_OK);
+    assert_int_equal(idem_token_issue(engine, ANN, 20, brief, NULL), IDEM_OK);
+    usleep(60000);
+    assert_int_equal(redeem(engine, BOB, token), IDEM_V_UNKNOWN);
+    assert_int_equal(redeem(engine, ANN, never), IDEM_V_UNKNOWN);
+    assert_int_equal(redeem(engine, ANN, brief), IDEM_V_UNKNOWN);
+    assert_int_equal(redeem(engine, ANN, token), IDEM_V_REDEEMED);
+    assert_int_equal(redeem(engine, ANN, token), IDEM_V_DUPLICATE);
+    assert_int_equal(redeem(engine, BOB, token), IDEM_V_UNKNOWN);
+    idem_close(engine);
+}
+
+struct racer {
+    struct idem_engine *engine;
+    pthread_barrier_t *gate;
+    const char *token;
+    int rounds;
+    int *redeemed;
+};
+
+static void *
+race(void *arg)
+{
+    struct racer *r = arg;
+
+    for (int i = 0; i < r->rounds; i++) {
+        pthread_barrier_wait(r->gate);
+        if (redeem(r->engine, ANN, r->token) == IDEM_V_REDEEMED)
+            __atomic_fetch_add(r->redeemed, 1, __ATOMIC_RELAXED);
+        pthread_barrier_wait(r->gate);
+    }
+    return NULL;
+}
+
+static void
+of_many_at_once_exactly_one_redeems(void **state)
+{
+    const char *soak = getenv("IDEM_SOAK"), *less = getenv("IDEM_SANITIZED");
+    int rounds = soak && *soak ? 1000 : 20;
+    int threads = less && *less ? 40 : 200;
+    struct idem_engine *engine = open_engine();
+    char token[IDEM_TOKEN_LEN + 1];
+    pthread_barrier_t gate;
+    pthread_t thread[200];
+    int redeemed = 0;
+    struct racer racer = {engine, &gate, token, rounds, &redeemed};
+
+    (void)state;
+    pthread_barrier_init(&gate, NULL, (unsigned)threads + 1);
+    for (int i = 0; i < threads; i++)
+        pthread_create(&thread[i], NULL, race, &racer);
+    for (int i = 0; i < rounds; i++) {
+        assert_int_equal(idem_token_issue(engine, ANN, 0, token, NULL),
+                         IDEM_OK);
+        pthread_barrier_wait(&gate);
+        pthread_barrier_wait(&gate);
+        assert_int_equal(__atomic_load_n(&redeemed, __ATOMIC_RELAXED), i + 1);
+    }
+    for (int i = 0; i < threads; i++)
+        pthread_join(thread[i], NULL);
+    pthread_barrier_destroy(&gate);
+    idem_close(engine);
+}
+
+static void
+tokens_look_random(void **state)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopq"
+                                  "rstuvwxyz0123456789-_";
+    enum { COUNT = 20000 };
+    size_t seen[256] = {0};
+    double expected = (double)COUNT * IDEM_TOKEN_LEN / 64, chi = 0;
+    char token[IDEM_TOKEN_LEN + 1];
+
+    (void)state;
+    for (int i = 0; i < COUNT; i++) {
+        idem_token_make(token);
+        assert_int_equal(strlen(token), IDEM_TOKEN_LEN);
+        for (int j = 0; j < IDEM_TOKEN_LEN; j++)
+            seen[(unsigned char)token[j]]++;
+    }
+    for (const char *c = letters; *c; c++) {
+        double off = (double)seen[(unsigned char)*c] - expected;
+
+        chi += off * off / expected;
+        seen[(unsigned char)*c] = 0;
+    }
+    for (int c = 0; c < 256; c++)
+        assert_int_equal(seen[c], 0); /* nothing outside the URL-safe letters */
+    /* 63 degrees of freedom: above 130 happens once in a million runs */
+    assert_true(chi < 130);
+}
+
+static void
+a_subject_that_asks_too_much_is_told_when_to_come_back(void **state)
+{
+    struct idem_token_limit *limit = idem_token_limit_open(10, 5);
+    int64_t retry_after_ms = 0;
+
+    (void)state;
+    assert_non_null(limit);
+    for (int i = 0; i < 5; i++)
+        assert_true(idem_token_allowed(limit, ANN, 1, &retry_after_ms));
+    assert_false(idem_token_allowed(limit, ANN, 1, &retry_after_ms));
+    assert_in_range(retry_after_ms, 1, 101);
+    assert_true(idem_token_allowed(limit, BOB, 5, &retry_after_ms));
+    usleep((useconds_t)(retry_after_ms + 20) * 1000);
+    assert_true(idem_token_allowed(limit, ANN, 1, &retry_after_ms));
+    assert_true(idem_token_allowed(NULL, ANN, 1000000, &retry_after_ms));
+    idem_token_limit_close(limit);
+}
+
+static void
+a_begun_token_gives_a_repeat_the_first_answer(void **state)
+{
+    struct idem_engine *engine = open_engine();
+    char token[IDEM_TOKEN_LEN + 1];
+    struct idem_answer answer;
+    struct idem_op op = {.verb = IDEM_BEGIN,
+                         .type = IDEM_TYPE_TOKEN,
+                         .scope = ANN,
+                         .id = idem_text(token)};
+
+    (void)state;
+    assert_int_equal(idem_token_issue(engine, ANN, 0, token, NULL), IDEM_OK);
+    op.id = idem_text(token);
+    assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_STARTED);
+    op.fence = answer.record.fence;
+    idem_answer_clear(&answer);
+
+    op.verb = IDEM_FINISH;
+    op.outcome = IDEM_STATE_SUCCEEDED;
+    op.result = idem_text("done");
+    assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_OK_DONE);
+    idem_answer_clear(&answer);
+
+    op.verb = IDEM_BEGIN;
+    op.result = (struct idem_bytes){NULL, 0};
+    assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_REPLAY);
+    assert_memory_equal(answer.record.result.data, "done", 4);
+    idem_answer_clear(&answer);
+    assert_int_equal(redeem(engine, ANN, token), IDEM_V_DUPLICATE);
+    idem_close(engine);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_right_word_every_time),
+        cmocka_unit_test(of_many_at_once_exactly_one_redeems),
+        cmocka_unit_test(tokens_look_random),
+        cmocka_unit_test(
+            a_subject_that_asks_too_much_is_told_when_to_come_back),
+        cmocka_unit_test(a_begun_token_gives_a_repeat_the_first_answer),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
