@@ -39,6 +39,10 @@
             (answer.status === 409 && answer.headers.has("Retry-After"));
     }
 
+    function isFinal(answer) {
+        return !mayRetry(answer) && answer.status !== 504 && answer.status !== 409;
+    }
+
     function waitMs(answer, attempt) {
         const seconds = answer && Number(answer.headers.get("Retry-After"));
         const backoff = Math.min(200 * 2 ** attempt, 5000) * (0.5 + Math.random() / 2);
@@ -87,12 +91,17 @@
         const data = new FormData(form);
         const multipart = form.enctype === "multipart/form-data";
         try {
+            /* The token stays with the form until an answer is final, so that
+             * another click after a lost answer is a repeat, not a new order. */
+            form.idemToken = form.idemToken || await fetchToken(form.dataset.idemToken);
             const answer = await submit(form.action, {
                 method: (form.method || "post").toUpperCase(),
                 body: multipart ? data : new URLSearchParams(data),
-                tokenPath: form.dataset.idemToken,
                 token: form.idemToken
             });
+            if (isFinal(answer)) {
+                form.idemToken = null;
+            }
             if (answer.ok && form.dataset.idemNext) {
                 root.location.assign(form.dataset.idemNext);
                 return;
