@@ -137,7 +137,8 @@ typedef enum idem_state idem_work_fn(void *arg, uint64_t fence,
  *
  * `op` is a BEGIN (verb and fence are ignored). fn returns IDEM_STATE_SUCCEEDED
  * or IDEM_STATE_FAILED; a failure is recorded in strict mode and releases the
- * record in loose mode. IDEM_OK with answer->verdict:
+ * record in loose mode. IDEM_STATE_FREE says that nothing happened: the record
+ * is released in both. IDEM_OK with answer->verdict:
  *   STARTED: fn ran here, the record has its outcome and result;
  *   REPLAY: it ran before; BUSY, DOUBT, MISMATCH: it did not run here;
  *   STALE: fn ran, but somebody took over meanwhile (loose only).

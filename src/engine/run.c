@@ -218,14 +218,17 @@ work_and_finish(struct idem_engine *engine, const struct idem_op *op,
     end.kind = op->kind;
     end.lease_ms = op->lease_ms;
     outcome = fn(arg, end.fence, &end.result);
-    end.outcome = outcome == IDEM_STATE_SUCCEEDED ? IDEM_STATE_SUCCEEDED
-                                                  : IDEM_STATE_FAILED;
+    if (outcome == IDEM_STATE_FREE)
+        end.verb = IDEM_RELEASE;
+    else
+        end.outcome = outcome == IDEM_STATE_SUCCEEDED ? IDEM_STATE_SUCCEEDED
+                                                      : IDEM_STATE_FAILED;
     idem_answer_clear(answer);
     status = finish(engine, &end, answer, err);
     if (status != IDEM_OK || answer->verdict == IDEM_V_STALE)
         return status;
     answer->verdict = IDEM_V_STARTED;
-    if (answer->record.state == IDEM_STATE_FREE)
+    if (end.outcome && answer->record.state == IDEM_STATE_FREE)
         return tell_failure(&end, answer);
     return IDEM_OK;
 }

@@ -94,6 +94,6 @@ void *idem__ids_keeper(void *arg);
 void idem__source_tick(const struct idem_ids *ids, struct source *source,
                        int64_t boot_us);
 
-int64_t idem__boot_us(const struct idem_ids *ids);
+int64_t idem__ids_boot_us(const struct idem_ids *ids);
 
 #endif

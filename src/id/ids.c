@@ -11,7 +11,7 @@
 #include <time.h>
 
 int64_t
-idem__boot_us(const struct idem_ids *ids)
+idem__ids_boot_us(const struct idem_ids *ids)
 {
     return ids->clocks->boot_us(ids->clocks->arg);
 }
@@ -36,7 +36,7 @@ window_end(struct idem_ids *ids, struct source *s)
 
     if (s->kind == IDEM_ID_SEGMENT)
         return s->limit;
-    boot_us = idem__boot_us(ids);
+    boot_us = idem__ids_boot_us(ids);
     if (!s->leased || boot_us >= s->lease_deadline_us)
         return s->next;
     if (boot_us >= s->tick_ends_us)
@@ -139,7 +139,7 @@ static bool
 waits_for_tick(struct idem_ids *ids, const struct source *s)
 {
     return s->kind == IDEM_ID_SNOWFLAKE && s->leased && s->next < s->limit &&
-           idem__boot_us(ids) < s->lease_deadline_us;
+           idem__ids_boot_us(ids) < s->lease_deadline_us;
 }
 
 static enum idem_status

@@ -147,7 +147,7 @@ renew_worker(struct idem_ids *ids, struct source *s)
 {
     char id[32], note[32];
     struct idem_answer answer = {0};
-    int64_t asked_at_us = idem__boot_us(ids);
+    int64_t asked_at_us = idem__ids_boot_us(ids);
     uint64_t mark;
     bool renewed;
 
@@ -206,7 +206,7 @@ start_clock(struct idem_ids *ids, struct source *s, uint64_t mark)
     s->tick = wall > (int64_t)mark ? wall : (int64_t)mark;
     if (s->tick < 0)
         s->tick = 0;
-    s->tick_ends_us = idem__boot_us(ids) + s->layout.tick_ms * 1000;
+    s->tick_ends_us = idem__ids_boot_us(ids) + s->layout.tick_ms * 1000;
     s->next = (uint64_t)s->tick << s->layout.sequence_bits;
     s->limit = s->next;
     s->ahead = AHEAD_FIRST;
@@ -264,7 +264,7 @@ lease_worker(struct idem_ids *ids, struct source *s)
 static bool
 serve_worker(struct idem_ids *ids, struct source *s)
 {
-    int64_t now_us = idem__boot_us(ids);
+    int64_t now_us = idem__ids_boot_us(ids);
     uint64_t left = (s->limit - s->next) >> s->layout.sequence_bits;
 
     if (s->leased && now_us >= s->lease_deadline_us) {
@@ -286,7 +286,7 @@ serve_worker(struct idem_ids *ids, struct source *s)
 static void
 adapt_step(struct idem_ids *ids, struct source *s)
 {
-    int64_t now_us = idem__boot_us(ids);
+    int64_t now_us = idem__ids_boot_us(ids);
     int64_t lasted = now_us - s->fetched_at_us;
 
     if (s->fetched_at_us && lasted < SHORT_US && s->step < STEP_MAX)
@@ -371,14 +371,14 @@ serve(struct idem_ids *ids, struct source *s)
 
     if (served)
         s->wanted = false;
-    s->not_before_us = served ? 0 : idem__boot_us(ids) + RETRY_US;
+    s->not_before_us = served ? 0 : idem__ids_boot_us(ids) + RETRY_US;
 }
 
 /* Sleep until somebody wants something or a lease is to be renewed. */
 static void
 sleep_until_due(struct idem_ids *ids)
 {
-    int64_t now_us = idem__boot_us(ids), until_us = now_us + 1000000;
+    int64_t now_us = idem__ids_boot_us(ids), until_us = now_us + 1000000;
     struct timespec until;
 
     for (struct source *s = ids->sources; s; s = s->next_source) {
@@ -405,7 +405,7 @@ idem__ids_keeper(void *arg)
     pthread_mutex_lock(&ids->mutex);
     while (!ids->closing) {
         for (struct source *s = ids->sources; s; s = s->next_source) {
-            if (due_us(s) <= idem__boot_us(ids) && !ids->closing)
+            if (due_us(s) <= idem__ids_boot_us(ids) && !ids->closing)
                 serve(ids, s);
         }
         if (!ids->closing)
