@@ -85,6 +85,7 @@ test_support_obj := $(test_support_src:%.c=$(B)/obj/%.o)
 tests := $(test_src:%.c=$(B)/%)
 fuzzers := $(fuzz_src:%.c=build/fuzz/%)
 examples := $(example_src:%.c=$(B)/%)
+benches := $(bench_src:%.c=$(B)/%)
 
 .PHONY: all lib module test-programs check check-c demo bench soak fuzz \
     install uninstall clean format deps-% compdb
@@ -132,6 +133,9 @@ $(tests): $(B)/%: $(B)/obj/%.o $(test_support_obj) $(B)/libidem-inner.a
 	@mkdir -p $(@D)
 	$(link) -o $@ $(filter %.o,$^) $(B)/libidem-inner.a -lcmocka $(test_ldflags) $(libs)
 
+# Tests in which the n-th allocation fails.
+%/alloc_test: test_ldflags = -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+
 test-programs: $(tests)
 print-tests:
 	@echo $(tests)
@@ -172,9 +176,14 @@ demo:
 	@$(MAKE) -s -j2 all
 	@scripts/demo
 
+$(benches): $(B)/%: $(B)/obj/%.o $(B)/libidem-inner.a
+	@mkdir -p $(@D)
+	$(link) -o $@ $< $(B)/libidem-inner.a $(bench_ldflags) $(libs)
+bench-programs: $(benches)
+
 bench:
 	@scripts/deps build bench
-	@$(MAKE) -s -j2 all
+	@$(MAKE) -s -j2 all bench-programs
 	@bench/run
 
 # ---- the nginx module ------------------------------------------------------
