@@ -1,0 +1,85 @@
+/*
+ * http_doubt.c - how many records are in doubt, and since when.
+ *
+ * Only a look through the store can tell. While somebody reads the metrics,
+ * the watcher looks at a few thousand records a second, so that a large store
+ * is not disturbed, and the figures are those of the last whole look.
+ */
+#include "../engine/engine.h"
+#include "http_inner.h"
+
+#include <string.h>
+
+#define LOOK_COUNT 2000
+#define WANTED_MS 120000 /* a reader comes about every 15 s to 60 s */
+#define PAUSE_MS 1000    /* between two looks */
+
+static void
+finish_look(struct http_doubt *doubt)
+{
+    doubt->last_count = doubt->count;
+    doubt->last_oldest = doubt->oldest;
+    doubt->count = 0;
+    doubt->oldest = 0;
+    doubt->next_ms = http_now_ms() + PAUSE_MS;
+}
+
+static void
+looked(void *arg, enum idem_status status, const struct idem_record *records,
+       size_t count, const struct idem_cursor *next,
+       const struct idem_error *err)
+{
+    struct http *http = arg;
+    struct http_doubt *doubt = &http->doubt;
+
+    (void)err;
+    pthread_mutex_lock(&http->lock);
+    http->in_flight--;
+    doubt->looking = false;
+    if (status == IDEM_OK) {
+        for (size_t i = 0; i < count; i++) {
+            doubt->count++;
+            if (doubt->oldest == 0 || records[i].lease_until < doubt->oldest)
+                doubt->oldest = records[i].lease_until;
+        }
+        doubt->cursor = *next;
+        if (strcmp(next->text, "0") == 0)
+            finish_look(doubt);
+    } else {
+        doubt->next_ms = http_now_ms() + PAUSE_MS;
+    }
+    pthread_mutex_unlock(&http->lock);
+}
+
+void
+http_doubt_tick(struct http *http, int64_t now)
+{
+    const struct idem_filter filter = {.doubt = true};
+    struct http_doubt *doubt = &http->doubt;
+
+    if (doubt->looking || now < doubt->next_ms ||
+        now > doubt->wanted_until_ms || http->draining)
+        return;
+    if (doubt->cursor.text[0] == 0)
+        strcpy(doubt->cursor.text, "0");
+    if (idem__scan_submit(http->server->engine, &filter, &doubt->cursor,
+                          LOOK_COUNT, looked, http, NULL) != IDEM_OK)
+        return;
+    doubt->looking = true;
+    http->in_flight++;
+}
+
+void
+http_doubts(struct http *http, double *count, double *oldest_s)
+{
+    struct idem_stats stats = {0};
+
+    idem_stats(http->server->engine, &stats);
+    pthread_mutex_lock(&http->lock);
+    http->doubt.wanted_until_ms = http_now_ms() + WANTED_MS;
+    *count = (double)http->doubt.last_count;
+    *oldest_s = 0;
+    if (http->doubt.last_oldest > 0 && stats.now_ms > http->doubt.last_oldest)
+        *oldest_s = (double)(stats.now_ms - http->doubt.last_oldest) / 1000.0;
+    pthread_mutex_unlock(&http->lock);
+}

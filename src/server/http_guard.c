@@ -1,0 +1,219 @@
+/*
+ * http_guard.c - where a request comes from, and who sent it.
+ *
+ * A server on loopback needs no credentials, so a web page that the user looks
+ * at must not be able to use it. Three things see to that: the Host header must
+ * name this machine (a foreign name that was made to point at 127.0.0.1 is
+ * refused), an Origin must be this server's own, and a body must be JSON, which
+ * no form and no simple cross-site request can send.
+ */
+#include "http_inner.h"
+
+#include <arpa/inet.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char *
+header(const struct http_request *request, const char *name)
+{
+    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND,
+                                       name);
+}
+
+/* Headers on which a decision rests stand there once. */
+static enum MHD_Result
+count_header(void *arg, enum MHD_ValueKind kind, const char *name,
+             const char *value)
+{
+    static const char *const single[] = {"Host", "Origin", "Authorization",
+                                         "Content-Type", "Content-Length"};
+    unsigned *seen = arg;
+
+    (void)kind;
+    (void)value;
+    for (size_t i = 0; i < sizeof(single) / sizeof(single[0]); i++) {
+        if (strcasecmp(name, single[i]) != 0)
+            continue;
+        if (*seen & 1u << i)
+            *seen |= 1u << 31;
+        *seen |= 1u << i;
+    }
+    return MHD_YES;
+}
+
+/* ---- from where ------------------------------------------------------ */
+
+static bool
+names_loopback(const char *host)
+{
+    size_t len = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    struct in_addr v4;
+    char name[64];
+
+    if (len >= sizeof(name))
+        return false;
+    memcpy(name, host, len);
+    name[len] = 0;
+    return strcasecmp(name, "localhost") == 0 || strcmp(name, "[::1]") == 0 ||
+           (inet_pton(AF_INET, name, &v4) == 1 &&
+            ntohl(v4.s_addr) >> 24 == 127);
+}
+
+static bool
+check_host(struct http_request *request, const char *version)
+{
+    const char *host = header(request, "Host");
+
+    if (!host && strcmp(version, "HTTP/1.1") == 0)
+        return http_fail(request, HTTP_P_INVALID, "the Host header is missing");
+    if (!host || !request->daemon->loopback || names_loopback(host))
+        return true;
+    return http_fail(request, HTTP_P_HOST,
+                     "this server listens on loopback and answers to "
+                     "localhost, 127.0.0.1 and [::1] only");
+}
+
+static bool
+check_origin(struct http_request *request, const char *method)
+{
+    const char *origin = header(request, "Origin");
+    const char *site = header(request, "Sec-Fetch-Site");
+    const char *host = header(request, "Host");
+    bool reads = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    const char *from = NULL;
+
+    if (origin && strncasecmp(origin, "http://", 7) == 0)
+        from = origin + 7;
+    else if (origin && strncasecmp(origin, "https://", 8) == 0)
+        from = origin + 8;
+    if (origin && (!from || !host || strcasecmp(from, host) != 0))
+        return http_fail(request, HTTP_P_ORIGIN,
+                         "the Origin header names another site");
+    if (!reads && site && strcmp(site, "same-origin") != 0 &&
+        strcmp(site, "none") != 0)
+        return http_fail(request, HTTP_P_ORIGIN,
+                         "the browser says that another site sent this");
+    return true;
+}
+
+static bool
+check_media_type(struct http_request *request)
+{
+    const char *type = header(request, "Content-Type");
+    const char *length = header(request, "Content-Length");
+    bool body = header(request, "Transfer-Encoding") ||
+                (length && strtoull(length, NULL, 10) > 0);
+    size_t len = type ? strcspn(type, "; \t") : 0;
+
+    if (type && len == 16 && strncasecmp(type, "application/json", 16) == 0)
+        return true;
+    if (!type && !body)
+        return true;
+    return http_fail(request, HTTP_P_MEDIA_TYPE,
+                     "send Content-Type: application/json");
+}
+
+static bool
+check_length(struct http_request *request)
+{
+    const char *length = header(request, "Content-Length");
+
+    if (!length || strtoull(length, NULL, 10) <= request->http->max_body)
+        return true;
+    request->refuse_at_once = true;
+    return http_fail(request, HTTP_P_TOO_LARGE,
+                     "the body has %.20s bytes, the limit is %zu", length,
+                     request->http->max_body);
+}
+
+/* ---- by whom --------------------------------------------------------- */
+
+/* "Bearer name:secret" or "Basic base64(name:secret)" into `out`. */
+static bool
+read_authorization(const char *value, char *out, size_t room, size_t *len)
+{
+    if (strncasecmp(value, "Bearer ", 7) == 0) {
+        *len = strlen(value + 7);
+        if (*len >= room)
+            return false;
+        memcpy(out, value + 7, *len);
+        return true;
+    }
+    return strncasecmp(value, "Basic ", 6) == 0 &&
+           sodium_base642bin((unsigned char *)out, room, value + 6,
+                             strlen(value + 6), NULL, len, NULL,
+                             sodium_base64_VARIANT_ORIGINAL) == 0;
+}
+
+static bool
+login(struct http_request *request, const char *value)
+{
+    struct credentials *all = request->http->server->credentials;
+    struct idem_bytes name = {"", 0}, secret;
+    char plain[1024];
+    const char *colon;
+    size_t len = 0;
+    bool read = read_authorization(value, plain, sizeof(plain), &len);
+
+    if (read) {
+        colon = memchr(plain, ':', len);
+        secret = (struct idem_bytes){plain, len};
+        if (colon) {
+            name = (struct idem_bytes){plain, (size_t)(colon - plain)};
+            secret = (struct idem_bytes){colon + 1, len - name.len - 1};
+        }
+        request->principal = credentials_login(all, name, secret);
+    }
+    sodium_memzero(plain, sizeof(plain));
+    if (request->principal)
+        return true;
+    metrics_add(&request->http->server->metrics->auth_failures, 1);
+    return http_fail(request, HTTP_P_UNAUTHORIZED,
+                     read ? "the name or the secret is wrong"
+                          : "send Authorization: Bearer name:secret, or Basic");
+}
+
+/* What tells nothing about records may be asked by everybody. */
+static bool
+is_open(const struct http_route *route)
+{
+    return route &&
+           (route->action == HTTP_HEALTH || route->action == HTTP_READY ||
+            route->action == HTTP_OPENAPI);
+}
+
+static bool
+check_caller(struct http_request *request)
+{
+    struct credentials *all = request->http->server->credentials;
+    const char *value = header(request, "Authorization");
+
+    if (!credentials_needed(all)) {
+        request->principal = credentials_anyone(all);
+        return true;
+    }
+    if (is_open(request->route))
+        return true;
+    if (!value)
+        return http_fail(request, HTTP_P_UNAUTHORIZED,
+                         "send Authorization: Bearer name:secret, or Basic");
+    return login(request, value);
+}
+
+bool
+http_guard(struct http_request *request, const char *method,
+           const char *version)
+{
+    unsigned seen = 0;
+
+    MHD_get_connection_values(request->connection, MHD_HEADER_KIND,
+                              count_header, &seen);
+    if (seen & 1u << 31)
+        return http_fail(request, HTTP_P_INVALID,
+                         "a header that may stand there once is repeated");
+    return check_host(request, version) && check_origin(request, method) &&
+           check_caller(request) && check_length(request) &&
+           check_media_type(request);
+}

@@ -1,0 +1,187 @@
+/*
+ * http_metrics.c - figures for Prometheus (text format 0.0.4).
+ *
+ * Counters end in _total and only grow.
+ */
+#include "http_inner.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static bool
+head(struct idem_buf *out, const char *name, const char *type, const char *help)
+{
+    return idem_buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help,
+                           name, type);
+}
+
+static bool
+single(struct idem_buf *out, const char *name, const char *type,
+       const char *help, double value)
+{
+    return head(out, name, type, help) &&
+           idem_buf_printf(out, "%s %.17g\n", name, value);
+}
+
+static bool
+add_verdicts(struct idem_buf *out, const struct idem_stats *stats)
+{
+    bool ok = head(out, "idem_verdicts_total", "counter",
+                   "Answers given, by verdict.");
+
+    for (int i = 0; i < IDEM_VERDICT_COUNT && ok; i++)
+        ok = idem_buf_printf(
+            out, "idem_verdicts_total{verdict=\"%s\"} %" PRIu64 "\n",
+            idem_verdict_name((enum idem_verdict)i), stats->verdicts[i]);
+    ok = ok && head(out, "idem_errors_total", "counter",
+                    "Operations that ended in an error, by kind.");
+    for (int i = 1; i < IDEM_STATUS_COUNT && ok; i++)
+        ok = idem_buf_printf(
+            out, "idem_errors_total{error=\"%s\"} %" PRIu64 "\n",
+            idem_status_name((enum idem_status)i), stats->errors[i]);
+    return ok;
+}
+
+static bool
+add_histogram(struct idem_buf *out, const char *verb,
+              const struct metrics_histogram *histogram)
+{
+    static const char name[] = "idem_operation_seconds";
+    uint64_t count = 0;
+    bool ok = true;
+
+    for (int i = 0; i < METRICS_BUCKETS && ok; i++) {
+        count += metrics_read(&histogram->bucket[i]);
+        if (i < METRICS_BUCKETS - 1)
+            ok = idem_buf_printf(
+                out, "%s_bucket{verb=\"%s\",le=\"%.6g\"} %" PRIu64 "\n", name,
+                verb, (double)METRICS_BUCKET_US(i) / 1e6, count);
+    }
+    return ok &&
+           idem_buf_printf(out,
+                           "%s_bucket{verb=\"%s\",le=\"+Inf\"} %" PRIu64 "\n"
+                           "%s_sum{verb=\"%s\"} %.17g\n"
+                           "%s_count{verb=\"%s\"} %" PRIu64 "\n",
+                           name, verb, count, name, verb,
+                           (double)metrics_read(&histogram->sum_us) / 1e6, name,
+                           verb, count);
+}
+
+static bool
+add_latency(struct idem_buf *out, const struct server_metrics *metrics)
+{
+    bool ok = head(out, "idem_operation_seconds", "histogram",
+                   "From taking an operation to its answer, by verb.");
+
+    for (int i = 0; i < IDEM_VERB_COUNT && ok; i++)
+        ok = add_histogram(out, idem_verb_name((enum idem_verb)i),
+                           &metrics->latency[i]);
+    return ok;
+}
+
+static bool
+add_engine(struct idem_buf *out, const struct idem_stats *stats)
+{
+    return single(out, "idem_batches_total", "counter", "Commits to the store.",
+                  (double)stats->batches) &&
+           single(out, "idem_batched_writes_total", "counter",
+                  "Writes in these commits; divide for the mean batch size.",
+                  (double)stats->batched) &&
+           single(out, "idem_store_errors_total", "counter",
+                  "Commits that the store did not take.",
+                  (double)stats->store_errors) &&
+           single(out, "idem_queued", "gauge",
+                  "Operations that wait for a batch.", (double)stats->queued) &&
+           single(out, "idem_parked", "gauge",
+                  "Waiting duplicates and lock seekers.",
+                  (double)stats->parked) &&
+           single(out, "idem_clock_alarm", "gauge",
+                  "1 after the wall clock jumped: nothing expires.",
+                  stats->clock_alarm);
+}
+
+static bool
+add_surfaces(struct idem_buf *out, const struct server_metrics *m)
+{
+    double up_s = (double)(metrics_now_us() - m->start_us) / 1e6;
+
+    return head(out, "idem_operations_total", "counter",
+                "Operations taken, by surface.") &&
+           idem_buf_printf(
+               out,
+               "idem_operations_total{surface=\"resp\"} %" PRIu64 "\n"
+               "idem_operations_total{surface=\"http\"} %" PRIu64 "\n",
+               metrics_read(&m->operations[METRICS_RESP]),
+               metrics_read(&m->operations[METRICS_HTTP])) &&
+           single(out, "idem_clients", "gauge", "Open connections.",
+                  (double)atomic_load(&m->clients)) &&
+           single(out, "idem_buffered_bytes", "gauge",
+                  "Bytes waiting for all clients, both ways.",
+                  (double)atomic_load(&m->buffered)) &&
+           single(out, "idem_connections_total", "counter",
+                  "Connections accepted.",
+                  (double)metrics_read(&m->accepted)) &&
+           single(out, "idem_connections_refused_total", "counter",
+                  "Connections refused at a limit.",
+                  (double)metrics_read(&m->refused)) &&
+           single(out, "idem_connections_cut_total", "counter",
+                  "Connections closed at a limit.",
+                  (double)metrics_read(&m->closed_by_limit)) &&
+           single(out, "idem_auth_failures_total", "counter",
+                  "Wrong names or secrets.",
+                  (double)metrics_read(&m->auth_failures)) &&
+           single(out, "idem_protocol_errors_total", "counter",
+                  "Commands that could not be read.",
+                  (double)metrics_read(&m->protocol_errors)) &&
+           single(out, "idem_starts_returned_total", "counter",
+                  "Claims given back because their client had left.",
+                  (double)metrics_read(&m->returned)) &&
+           single(out, "idem_uptime_seconds", "gauge",
+                  "How long the server has been up.", up_s);
+}
+
+/* The store's own figures, each under the name that the store gave it. */
+static void
+add_figure(void *arg, const char *name, double value)
+{
+    struct idem_buf *out = arg;
+    char full[128];
+    size_t len;
+
+    len = (size_t)snprintf(full, sizeof(full), "idem_%s", name);
+    for (size_t i = 0; i < len && i < sizeof(full) - 1; i++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyz0123456789_", full[i]))
+            full[i] = '_';
+    (void)single(out, full, "gauge", "A figure of the store.", value);
+}
+
+static bool
+add_doubt(struct idem_buf *out, struct http *http)
+{
+    double age_s = 0, count = 0;
+
+    http_doubts(http, &count, &age_s);
+    return single(out, "idem_doubts", "gauge",
+                  "Records in doubt, as of the last look.", count) &&
+           single(out, "idem_oldest_doubt_seconds", "gauge",
+                  "How long the oldest doubt has lasted; 0: there is none.",
+                  age_s);
+}
+
+bool
+http_metrics(struct http *http, struct idem_buf *out)
+{
+    struct server *server = http->server;
+    struct idem_stats stats = {0};
+    bool ok;
+
+    idem_stats(server->engine, &stats);
+    ok = head(out, "idem_info", "gauge", "What is running.") &&
+         idem_buf_printf(out, "idem_info{version=\"%s\"} 1\n", IDEM_VERSION) &&
+         add_verdicts(out, &stats) && add_latency(out, server->metrics) &&
+         add_engine(out, &stats) && add_surfaces(out, server->metrics) &&
+         add_doubt(out, http);
+    if (ok)
+        idem_store_figures(server->engine, add_figure, out);
+    return ok;
+}

@@ -1,0 +1,201 @@
+/*
+ * http_respond.c - what a request came to, as bytes.
+ */
+#include "http_inner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JSON_TYPE "application/json"
+#define PROBLEM_TYPE "application/problem+json"
+#define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
+#define METRICS_MAX (4 * 1024 * 1024)
+
+struct reply {
+    unsigned status;
+    const char *type;
+    char *body; /* malloc'ed */
+    size_t len;
+    int64_t retry_after_ms; /* 0: not said */
+};
+
+static const struct http_problem_type *
+problem_type(const struct http_request *request)
+{
+    return &http_problems[request->problem];
+}
+
+/* After a lost answer, sending the same again finds out what became of it,
+ * unless it was a claim that cannot prove to be the same. */
+static bool
+is_retryable(const struct http_request *request)
+{
+    enum idem_verb verb = request->route ? request->route->verb : IDEM_GET;
+
+    if (request->problem != HTTP_P_LOST)
+        return problem_type(request)->retryable;
+    if (verb == IDEM_BEGIN || verb == IDEM_REDEEM)
+        return request->call.op.nonce != NULL;
+    return verb == IDEM_FINISH || verb == IDEM_RELEASE || verb == IDEM_RENEW ||
+           verb == IDEM_LOCK || verb == IDEM_UNLOCK;
+}
+
+static json_t *
+issued(const struct http_request *request)
+{
+    json_t *tokens = json_array();
+
+    for (size_t i = 0; i < request->call.count; i++)
+        json_array_append_new(tokens, json_string(request->tokens[i]));
+    return json_pack("{s:s, s:s, s:o, s:I}", "verdict", "issued", "token",
+                     request->tokens[0], "tokens", tokens, "expires",
+                     (json_int_t)request->answer.record.expires);
+}
+
+static json_t *
+listed(const struct http_request *request)
+{
+    json_t *records = json_array();
+
+    for (size_t i = 0; i < request->record_count; i++)
+        json_array_append_new(records, http_record(&request->records[i]));
+    return json_pack("{s:s, s:s, s:o}", "verdict", "records", "cursor",
+                     request->call.cursor.text, "records", records);
+}
+
+static json_t *
+answered(const struct http_request *request)
+{
+    json_t *json = http_answer(&request->answer, request->route->verb);
+
+    if (json && request->next_token[0])
+        json_object_set_new(json, "token", json_string(request->next_token));
+    return json;
+}
+
+static json_t *
+make_json(const struct http_request *request)
+{
+    if (request->failed)
+        return http_problem(request->problem, request->error.text,
+                            is_retryable(request));
+    switch (request->route->action) {
+    case HTTP_OP:
+        return answered(request);
+    case HTTP_ISSUE:
+        return issued(request);
+    case HTTP_SCAN:
+        return listed(request);
+    case HTTP_ID:
+        return json_pack("{s:s, s:O}", "verdict", "ids", "ids", request->ids);
+    case HTTP_HEALTH:
+        return json_pack("{s:s, s:s}", "status", "ok", "version", IDEM_VERSION);
+    case HTTP_READY:
+        return json_pack("{s:s}", "status", "ready");
+    case HTTP_METRICS:
+    case HTTP_OPENAPI:
+        break;
+    }
+    return NULL;
+}
+
+static bool
+make_body(struct http_request *request, struct reply *reply)
+{
+    enum http_action action =
+        request->route ? request->route->action : HTTP_HEALTH;
+    struct idem_buf text;
+    json_t *json;
+
+    if (!request->failed && action == HTTP_OPENAPI) {
+        reply->body = strdup(request->http->openapi);
+        reply->len = strlen(request->http->openapi);
+        return reply->body != NULL;
+    }
+    if (!request->failed && action == HTTP_METRICS) {
+        idem_buf_init(&text, METRICS_MAX);
+        if (!http_metrics(request->http, &text)) {
+            idem_buf_clear(&text);
+            return false;
+        }
+        reply->type = METRICS_TYPE;
+        reply->body = (char *)text.data;
+        reply->len = text.len;
+        return true;
+    }
+    json = make_json(request);
+    reply->body = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    reply->len = reply->body ? strlen(reply->body) : 0;
+    json_decref(json);
+    return reply->body != NULL;
+}
+
+static void
+add_headers(const struct http_request *request, const struct reply *reply,
+            struct MHD_Response *response)
+{
+    char seconds[32];
+
+    MHD_add_response_header(response, "Content-Type", reply->type);
+    MHD_add_response_header(response, "Cache-Control", "no-store");
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (reply->retry_after_ms > 0) {
+        snprintf(seconds, sizeof(seconds), "%lld",
+                 (long long)(reply->retry_after_ms + 999) / 1000);
+        MHD_add_response_header(response, "Retry-After", seconds);
+    }
+    if (!request->failed)
+        return;
+    if (request->allow[0])
+        MHD_add_response_header(response, "Allow", request->allow);
+    if (request->problem == HTTP_P_UNAUTHORIZED)
+        MHD_add_response_header(response, "WWW-Authenticate",
+                                "Basic realm=\"idem\", charset=\"UTF-8\"");
+    if (request->http->draining)
+        MHD_add_response_header(response, "Connection", "close");
+}
+
+static void
+log_defect(const struct http_request *request)
+{
+    if (problem_type(request)->status < 500 ||
+        request->problem == HTTP_P_CLOSED)
+        return;
+    server_log(
+        request->http->server->log, LOG_WARNING, "http_problem",
+        LOG_TEXT("problem", problem_type(request)->name),
+        LOG_TEXT("operation", request->route ? request->route->name : "none"),
+        LOG_TEXT("text", request->error.text));
+}
+
+enum MHD_Result
+http_respond(struct http_request *request)
+{
+    struct reply reply = {.status = 200, .type = JSON_TYPE};
+    struct MHD_Response *response;
+    enum MHD_Result queued;
+
+    if (request->failed) {
+        reply.status = problem_type(request)->status;
+        reply.type = PROBLEM_TYPE;
+        if (problem_type(request)->retryable)
+            reply.retry_after_ms = 1000;
+        log_defect(request);
+    } else if (request->answer.verdict == IDEM_V_BUSY &&
+               request->route->action == HTTP_OP) {
+        reply.retry_after_ms = request->answer.retry_after_ms;
+    }
+    if (!make_body(request, &reply))
+        return MHD_NO; /* no memory to say that there is no memory */
+    response = MHD_create_response_from_buffer(reply.len, reply.body,
+                                               MHD_RESPMEM_MUST_FREE);
+    if (!response) {
+        free(reply.body);
+        return MHD_NO;
+    }
+    add_headers(request, &reply, response);
+    queued = MHD_queue_response(request->connection, reply.status, response);
+    MHD_destroy_response(response);
+    return queued;
+}

@@ -1,0 +1,271 @@
+/*
+ * http_serve.c - one request, from its first line to its answer.
+ *
+ * All of this runs on libmicrohttpd's thread.
+ */
+#include "http_inner.h"
+
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A refused body is read to its end, so that the client sees the answer and
+ * not a broken connection; but not for ever. */
+#define DISCARD_MAX (8 * 1024 * 1024)
+
+bool
+http_fail(struct http_request *request, enum http_problem problem,
+          const char *format, ...)
+{
+    va_list args;
+
+    request->failed = true;
+    request->problem = problem;
+    va_start(args, format);
+    vsnprintf(request->error.text, sizeof(request->error.text), format, args);
+    va_end(args);
+    return false;
+}
+
+static void
+set_stage(struct http_request *request, int stage)
+{
+    pthread_mutex_lock(&request->http->lock);
+    request->client->stage = stage;
+    request->client->since_ms = http_now_ms();
+    pthread_mutex_unlock(&request->http->lock);
+}
+
+/* Called with the first line; what it returns is the handler's context. */
+void *
+http_request_new(void *arg, const char *uri, struct MHD_Connection *connection)
+{
+    const struct http_daemon *daemon = arg;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct http_request *request = calloc(1, sizeof(*request));
+
+    if (!request || !info || !info->socket_context ||
+        !(request->target = strdup(uri))) {
+        free(request);
+        return NULL;
+    }
+    request->http = daemon->http;
+    request->daemon = daemon;
+    request->connection = connection;
+    request->client = info->socket_context;
+    request->started_us = metrics_now_us();
+    atomic_init(&request->refs, 1);
+    idem_buf_init(&request->body, request->http->max_body);
+    set_stage(request, CLIENT_SENDING);
+    return request;
+}
+
+static void
+count_buffered(struct http_request *request, int64_t bytes)
+{
+    atomic_fetch_add_explicit(&request->http->server->metrics->buffered, bytes,
+                              memory_order_relaxed);
+}
+
+void
+http_request_done(void *arg, struct MHD_Connection *connection, void **context,
+                  enum MHD_RequestTerminationCode code)
+{
+    struct http_request *request = *context;
+
+    (void)arg;
+    (void)connection;
+    if (!request)
+        return;
+    *context = NULL;
+    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        http_release_undelivered(request);
+    count_buffered(request, -(int64_t)request->body.len);
+    set_stage(request, CLIENT_IDLE);
+    http_request_put(request);
+}
+
+/* ---- reading --------------------------------------------------------- */
+
+static bool
+find_route(struct http_request *request, const char *method)
+{
+    struct idem_bytes raw = {request->target, strcspn(request->target, "?")};
+    struct idem_error err = {0};
+
+    if (http_path_read(raw, &request->path_memory, &request->path, &err) !=
+        IDEM_OK)
+        return http_fail(request, HTTP_P_INVALID, "%s", err.text);
+    request->route = http_route_find(method, &request->path, request->allow,
+                                     sizeof(request->allow));
+    if (request->route)
+        request->allow[0] = 0;
+    return true;
+}
+
+/* Told only to whom we talk at all. */
+static bool
+check_route(struct http_request *request)
+{
+    if (request->route)
+        return true;
+    if (request->allow[0])
+        return http_fail(request, HTTP_P_METHOD, "this resource takes: %s",
+                         request->allow);
+    return http_fail(request, HTTP_P_NOT_FOUND,
+                     "/openapi.json lists what there is");
+}
+
+static bool
+check_draining(struct http_request *request)
+{
+    return !request->http->draining ||
+           http_fail(request, HTTP_P_CLOSED, "the server is shutting down");
+}
+
+static void
+take_body(struct http_request *request, const char *data, size_t len)
+{
+    struct server *server = request->http->server;
+    int64_t limit = server->config->max_buffered;
+
+    if (request->failed) {
+        request->discarded += len;
+        return;
+    }
+    if (limit > 0 &&
+        atomic_load(&server->metrics->buffered) + (int64_t)len > limit) {
+        http_fail(request, HTTP_P_OVERLOADED,
+                  "too many bytes wait in the server's buffers");
+    } else if (request->body.len + len > request->http->max_body) {
+        http_fail(request, HTTP_P_TOO_LARGE, "the body has more than %zu bytes",
+                  request->http->max_body);
+    } else if (!idem_buf_add(&request->body, data, len)) {
+        http_fail(request, HTTP_P_MEMORY, "out of memory");
+    } else {
+        count_buffered(request, (int64_t)len);
+    }
+}
+
+/* ---- running --------------------------------------------------------- */
+
+static bool
+check_right(struct http_request *request)
+{
+    const struct http_call *call = &request->call;
+    enum idem_verb verb = request->route->verb;
+    enum server_right right = SERVER_USE;
+    struct idem_bytes scope = call->op.scope;
+
+    switch (request->route->action) {
+    case HTTP_SCAN:
+        right = SERVER_OPERATE;
+        scope = call->filter.scope;
+        break;
+    case HTTP_OP:
+    case HTTP_ISSUE:
+        if (verb == IDEM_FORGET || (verb == IDEM_SETTLE && call->op.outcome))
+            right = SERVER_OPERATE;
+        break;
+    default:
+        return true; /* who got this far may */
+    }
+    if (principal_may(request->principal, right, scope))
+        return true;
+    return http_fail(request, HTTP_P_FORBIDDEN,
+                     right == SERVER_OPERATE
+                         ? "this takes the right to operate, in this scope"
+                         : "these credentials may not touch this scope");
+}
+
+static bool
+read_call(struct http_request *request)
+{
+    const char *mark = strchr(request->target, '?');
+    struct idem_error err = {0};
+    enum idem_status status = http_call_read(
+        &request->call, request->route, &request->path,
+        idem_text(mark ? mark + 1 : ""),
+        (struct idem_bytes){request->body.data, request->body.len}, &err);
+
+    if (status == IDEM_OK)
+        return true;
+    return http_fail(request, http_problem_of(status), "%s", err.text);
+}
+
+static bool
+is_gone(const struct http_request *request)
+{
+    struct pollfd fd = {request->client->fd, POLLRDHUP, 0};
+
+    return poll(&fd, 1, 0) > 0 && fd.revents != 0;
+}
+
+/* The engine has answered, or nobody had to be asked. */
+static enum MHD_Result
+answer(struct http_request *request)
+{
+    if (request->call.op.wait_ms > 0 && is_gone(request)) {
+        http_release_undelivered(request);
+        return MHD_NO;
+    }
+    return http_respond(request);
+}
+
+static enum MHD_Result
+run(struct http_request *request)
+{
+    set_stage(request, CLIENT_SERVED);
+    if (request->failed && request->problem == HTTP_P_UNAUTHORIZED) {
+        http_suspend(request, HTTP_AUTH_DELAY_MS);
+        return MHD_YES;
+    }
+    if (request->failed || !check_draining(request) || !read_call(request) ||
+        !check_right(request) || http_run(request))
+        return answer(request);
+    return MHD_YES;
+}
+
+static enum MHD_Result
+look_at_head(struct http_request *request, const char *method,
+             const char *version)
+{
+    const char *expect = MHD_lookup_connection_value(request->connection,
+                                                     MHD_HEADER_KIND, "Expect");
+
+    request->seen = true;
+    if (find_route(request, method) && http_guard(request, method, version) &&
+        check_route(request))
+        return MHD_YES;
+    if (expect || request->refuse_at_once)
+        return http_respond(request);
+    return MHD_YES; /* once the body has arrived */
+}
+
+enum MHD_Result
+http_handle(void *arg, struct MHD_Connection *connection, const char *url,
+            const char *method, const char *version, const char *upload,
+            size_t *upload_len, void **context)
+{
+    struct http_request *request = *context;
+
+    (void)arg;
+    (void)connection;
+    (void)url;
+    if (!request)
+        return MHD_NO;
+    if (!request->seen)
+        return look_at_head(request, method, version);
+    if (*upload_len > 0) {
+        take_body(request, upload, *upload_len);
+        *upload_len = 0;
+        return request->discarded > DISCARD_MAX ? MHD_NO : MHD_YES;
+    }
+    /* Resumed: libmicrohttpd asks again, and now there is something to say. */
+    if (request->client->stage == CLIENT_SERVED)
+        return answer(request);
+    return run(request);
+}
