@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define CHECK_US (10 * 1000000)
-#define PAUSE_FIRST_US 20000
+#define PAUSE_FIRST_US 10000
 #define PAUSE_MAX_US 1000000
 #define OUT_MAX ((size_t)1 << 30)
 #define READ_LEN (64 * 1024)
@@ -67,14 +67,14 @@ redis_link_delete(struct redis_link *link)
     free(link);
 }
 
-/* Not usable for a while, longer each time. */
+/* Not usable for a while, longer each time. One that worked until now gets a
+ * second chance at once: an idle connection may just have been closed. */
 static void
 pause_link(struct redis_link *link)
 {
-    int64_t pause_us = PAUSE_FIRST_US << link->failures;
+    int64_t pause_us = link->failures ? PAUSE_FIRST_US << link->failures : 0;
 
-    if (link->failures < 8)
-        link->failures++;
+    link->failures = link->failures < 7 ? link->failures + 1 : 8;
     link->judged = false;
     link->try_after_us =
         redis_now_us() + (pause_us < PAUSE_MAX_US ? pause_us : PAUSE_MAX_US);
@@ -269,6 +269,7 @@ redis_links_run(struct redis_link **links, size_t count, int64_t deadline_us,
             if (polls[i].revents != 0) {
                 run_one(links[i], polls[i].revents, answer, arg);
             } else if (late) {
+                links[i]->failures += 5; /* it hangs: no hurry to try again */
                 redis_link_drop(links[i], "no answer in time");
                 give_up(links[i], answer, arg);
             }
@@ -408,7 +409,8 @@ connect_link(struct redis_link *link, int64_t deadline_us)
     (void)redisEnableKeepAlive(context);
     (void)fcntl(context->fd, F_SETFL, fcntl(context->fd, F_GETFL) | O_NONBLOCK);
     link->context = context;
-    return greet(link, true, deadline_us);
+    limit_us = redis_now_us() + link->settings->connect_ms * 1000;
+    return greet(link, true, limit_us < deadline_us ? limit_us : deadline_us);
 }
 
 bool

@@ -1,0 +1,642 @@
+/*
+ * etcd.c - etcd://: records in etcd, through its JSON gateway.
+ *
+ *   etcd://[user:password@]host[:port][,host[:port]...][/prefix][?options]
+ *
+ *   connect_ms=1000, timeout_ms=2000
+ *   tls=1, ca=FILE, cert=FILE, key=FILE: HTTPS, and whom to trust
+ *
+ * A record lies under prefix/key-in-hex, behind its rev as 8 big-endian bytes.
+ * So "this rev is there" is "the value lies between rev and rev + 1", which
+ * etcd can compare without being told the whole value. A batch is a transaction
+ * of transactions: each inner one compares and swaps one record, and the outer
+ * one makes them one request and one write of etcd's log.
+ *
+ * etcd has no clock that can be asked: leases are judged by the engine's rule
+ * for stores without one. Expired records go with a lease of etcd (lease.c).
+ */
+#include "etcd.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REV_LEN 8
+#define SWAPS_MAX 100           /* of 128 operations that etcd takes */
+#define CHUNK_LEN (1024 * 1024) /* of 1.5 MiB that etcd takes */
+#define REQUEST_MAX ((size_t)8 << 20)
+#define OLDEST 303 /* transactions within transactions came with 3.3 */
+
+struct etcd_store {
+    struct idem_store base;
+    struct idem_store_options options;
+    const struct idem_clocks *clocks;
+    int64_t wall_at_open_us, boot_at_open_us;
+    struct etcd_client client;
+    struct etcd_leases leases;
+    char prefix[128];
+    size_t prefix_len;
+    struct idem_buf request;
+};
+
+/* The earlier of two ways to tell the time: a record's lease is never too short
+ * because this machine's clock was set. */
+static int64_t
+now_ms(const struct etcd_store *self)
+{
+    int64_t wall_us = self->clocks->wall_us(self->clocks->arg);
+    int64_t count_us = self->wall_at_open_us +
+                       self->clocks->boot_us(self->clocks->arg) -
+                       self->boot_at_open_us;
+
+    return (wall_us < count_us ? wall_us : count_us) / 1000;
+}
+
+/* ---- bytes in JSON --------------------------------------------------- */
+
+static bool
+add_base64(struct idem_buf *buf, const void *data, size_t len)
+{
+    size_t room = sodium_base64_ENCODED_LEN(
+        len, sodium_base64_VARIANT_ORIGINAL); /* with its NUL */
+    uint8_t *at = idem_buf_room(buf, room);
+
+    if (!at)
+        return false;
+    sodium_bin2base64((char *)at, room, data, len,
+                      sodium_base64_VARIANT_ORIGINAL);
+    buf->len += room - 1;
+    return true;
+}
+
+static size_t
+name_of(const struct etcd_store *self, const uint8_t *key, char *name)
+{
+    memcpy(name, self->prefix, self->prefix_len);
+    idem__key_hex(key, name + self->prefix_len);
+    return self->prefix_len + IDEM__HEX_LEN;
+}
+
+/* "key":"...", */
+static bool
+add_key(struct etcd_store *self, const uint8_t *key)
+{
+    char name[sizeof(self->prefix) + IDEM__HEX_LEN];
+    size_t len = name_of(self, key, name);
+
+    return idem_buf_add_text(&self->request, "\"key\":\"") &&
+           add_base64(&self->request, name, len) &&
+           idem_buf_add_text(&self->request, "\"");
+}
+
+static void
+put_big(uint8_t *at, uint64_t value)
+{
+    for (int i = 0; i < REV_LEN; i++)
+        at[i] = (uint8_t)(value >> (8 * (REV_LEN - 1 - i)));
+}
+
+/* ---- swap ------------------------------------------------------------ */
+
+static bool
+add_compare_value(struct etcd_store *self, const uint8_t *key,
+                  const char *result, const uint8_t *value, size_t len)
+{
+    struct idem_buf *out = &self->request;
+
+    return idem_buf_add_text(out, "{") && add_key(self, key) &&
+           idem_buf_printf(out,
+                           ",\"target\":\"VALUE\",\"result\":\"%s\","
+                           "\"value\":\"",
+                           result) &&
+           add_base64(out, value, len) && idem_buf_add_text(out, "\"}");
+}
+
+static bool
+add_compare(struct etcd_store *self, const struct idem_swap *swap)
+{
+    struct idem_buf *out = &self->request;
+    uint8_t from[REV_LEN], to[REV_LEN + 1];
+
+    if (swap->expected == 0)
+        return idem_buf_add_text(out, "{") && add_key(self, swap->key) &&
+               idem_buf_add_text(out, ",\"target\":\"CREATE\",\"result\":"
+                                      "\"EQUAL\",\"create_revision\":\"0\"}");
+    put_big(from, swap->expected);
+    memset(to, 0xff, sizeof(to)); /* above whatever follows the last rev */
+    if (swap->expected != UINT64_MAX)
+        put_big(to, swap->expected + 1);
+    return add_compare_value(self, swap->key, "GREATER", from, REV_LEN) &&
+           idem_buf_add_text(out, ",") &&
+           add_compare_value(self, swap->key, "LESS", to,
+                             swap->expected == UINT64_MAX ? REV_LEN + 1
+                                                          : REV_LEN);
+}
+
+static bool
+add_value(struct etcd_store *self, const struct idem_record *record)
+{
+    size_t len = REV_LEN + idem__encoded_len(record);
+    uint8_t *value = malloc(len);
+    bool ok;
+
+    if (!value)
+        return false;
+    put_big(value, record->rev);
+    idem__encode(record, value + REV_LEN);
+    ok = add_base64(&self->request, value, len);
+    free(value);
+    return ok;
+}
+
+static bool
+add_change(struct etcd_store *self, const struct idem_swap *swap, int64_t lease)
+{
+    struct idem_buf *out = &self->request;
+
+    if (!swap->record)
+        return swap->expected == 0 ||
+               (idem_buf_add_text(out, "{\"requestDeleteRange\":{") &&
+                add_key(self, swap->key) && idem_buf_add_text(out, "}}"));
+    return idem_buf_add_text(out, "{\"requestPut\":{") &&
+           add_key(self, swap->key) &&
+           idem_buf_add_text(out, ",\"value\":\"") &&
+           add_value(self, swap->record) &&
+           idem_buf_printf(out, "\",\"lease\":\"%lld\"}}", (long long)lease);
+}
+
+static bool
+add_swap(struct etcd_store *self, const struct idem_swap *swap, int64_t lease)
+{
+    struct idem_buf *out = &self->request;
+
+    return idem_buf_add_text(out, "{\"requestTxn\":{\"compare\":[") &&
+           add_compare(self, swap) &&
+           idem_buf_add_text(out, "],\"success\":[") &&
+           add_change(self, swap, lease) &&
+           idem_buf_add_text(out, "],\"failure\":[{\"requestRange\":{") &&
+           add_key(self, swap->key) && idem_buf_add_text(out, "}}]}}");
+}
+
+static enum etcd_result
+lease_for(struct etcd_store *self, const struct idem_swap *swap, int64_t *lease,
+          struct idem_error *err)
+{
+    int64_t drop_ms = swap->record ? idem__record_drop_at(swap->record) : 0;
+
+    *lease = 0;
+    if (drop_ms == 0)
+        return ETCD_DONE;
+    return etcd_lease(&self->client, &self->leases,
+                      drop_ms + IDEM__DROP_MARGIN_MS, now_ms(self), lease, err);
+}
+
+static enum etcd_result
+build_swaps(struct etcd_store *self, const struct idem_swap *swaps,
+            size_t count, struct idem_error *err)
+{
+    bool ok;
+
+    idem_buf_reset(&self->request);
+    ok = idem_buf_add_text(&self->request, "{\"success\":[");
+    for (size_t i = 0; i < count && ok; i++) {
+        int64_t lease;
+        enum etcd_result result = lease_for(self, &swaps[i], &lease, err);
+
+        if (result != ETCD_DONE)
+            return result;
+        ok = (i == 0 || idem_buf_add_text(&self->request, ",")) &&
+             add_swap(self, &swaps[i], lease);
+    }
+    if (ok && idem_buf_add_text(&self->request, "]}"))
+        return ETCD_DONE;
+    idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
+    return ETCD_NOT_DONE;
+}
+
+/* Read the value of the first key in a range's answer; false: damaged.
+ * *value stays NULL if there is none. */
+static bool
+read_value(const json_t *range, struct idem_arena *arena,
+           struct idem_bytes *value)
+{
+    const json_t *kv = json_array_get(json_object_get(range, "kvs"), 0);
+    const json_t *text = json_object_get(kv, "value");
+    size_t len = json_string_length(text), got;
+    uint8_t *room;
+
+    *value = (struct idem_bytes){NULL, 0};
+    if (!kv)
+        return true;
+    room = idem_arena_take(arena, len + 1);
+    if (!room || !text ||
+        sodium_base642bin(room, len, json_string_value(text), len, NULL, &got,
+                          NULL, sodium_base64_VARIANT_ORIGINAL) != 0 ||
+        got < REV_LEN)
+        return false;
+    *value = (struct idem_bytes){room + REV_LEN, got - REV_LEN};
+    return true;
+}
+
+static enum idem_status
+read_record(const json_t *range, const uint8_t *key, struct idem_arena *arena,
+            struct idem_record *record, struct idem_error *err)
+{
+    struct idem_bytes value;
+
+    record->state = IDEM_STATE_ABSENT;
+    if (!read_value(range, arena, &value))
+        return idem__fail(err, IDEM_ERR_CORRUPT,
+                          "etcd: a value that is not a record");
+    if (!value.data)
+        return IDEM_OK;
+    return idem__value_read(key, value, NULL, record, err);
+}
+
+static enum idem_status
+read_swap(const json_t *answer, struct idem_swap *swap,
+          struct idem_arena *arena, struct idem_error *err)
+{
+    const json_t *txn = json_object_get(answer, "response_txn");
+    const json_t *range = json_object_get(
+        json_array_get(json_object_get(txn, "responses"), 0), "response_range");
+    enum idem_status status;
+
+    swap->outcome = IDEM_SWAP_LOST;
+    if (!txn)
+        return idem__fail(err, IDEM_ERR_LOST,
+                          "etcd: an answer that makes no sense");
+    if (json_is_true(json_object_get(txn, "succeeded"))) {
+        swap->outcome = IDEM_SWAP_STORED;
+        return IDEM_OK;
+    }
+    swap->outcome = IDEM_SWAP_NOT_STORED;
+    status = read_record(range, swap->key, arena, &swap->found, err);
+    if (status != IDEM_OK)
+        return status;
+    swap->outcome = swap->record && swap->found.state != IDEM_STATE_ABSENT &&
+                            swap->found.rev == swap->record->rev
+                        ? IDEM_SWAP_STORED
+                        : IDEM_SWAP_REFUSED;
+    return IDEM_OK;
+}
+
+static enum idem_status swap_chunk(struct etcd_store *self,
+                                   struct idem_swap *swaps, size_t count,
+                                   struct idem_arena *arena,
+                                   struct idem_error *err);
+
+/* The answer was too large, whatever was done: ask again, for half at a time.
+ * What was stored by the first request is found by its rev. */
+static enum idem_status
+swap_halves(struct etcd_store *self, struct idem_swap *swaps, size_t count,
+            struct idem_arena *arena, struct idem_error *err)
+{
+    struct idem_error second;
+    enum idem_status status, other;
+
+    status = swap_chunk(self, swaps, count / 2, arena, err);
+    other = swap_chunk(self, swaps + count / 2, count - count / 2, arena,
+                       status == IDEM_OK ? err : &second);
+    return status == IDEM_OK ? other : status;
+}
+
+static enum idem_status
+swap_chunk(struct etcd_store *self, struct idem_swap *swaps, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct idem_error why = {IDEM_OK, ""};
+    enum etcd_result result = ETCD_NO_LEASE;
+    enum idem_status status = IDEM_OK;
+    json_t *reply = NULL, *answers;
+
+    for (int try = 0; try < 2 && result == ETCD_NO_LEASE; try++) {
+        if (try > 0)
+            memset(&self->leases, 0, sizeof(self->leases));
+        result = build_swaps(self, swaps, count, &why);
+        if (result == ETCD_DONE)
+            result = etcd_post(
+                &self->client, "/v3/kv/txn",
+                (struct idem_bytes){self->request.data, self->request.len},
+                &reply, &why);
+    }
+    if (result == ETCD_SPLIT && count > 1)
+        return swap_halves(self, swaps, count, arena, err);
+    if (result != ETCD_DONE) {
+        bool lost = result == ETCD_LOST || result == ETCD_SPLIT;
+
+        for (size_t i = 0; i < count; i++)
+            swaps[i].outcome = lost ? IDEM_SWAP_LOST : IDEM_SWAP_NOT_STORED;
+        if (err)
+            *err = why;
+        return why.status;
+    }
+    answers = json_object_get(reply, "responses");
+    for (size_t i = 0; i < count; i++) {
+        enum idem_status one = read_swap(json_array_get(answers, i), &swaps[i],
+                                         arena, status == IDEM_OK ? err : &why);
+
+        status = status == IDEM_OK ? one : status;
+    }
+    json_decref(reply);
+    return status;
+}
+
+static enum idem_status
+swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct etcd_store *self = (struct etcd_store *)store;
+    enum idem_status status = IDEM_OK;
+    struct idem_error other;
+    size_t start = 0;
+
+    while (start < count) {
+        size_t end = start, len = 0;
+        enum idem_status one;
+
+        while (end < count && end - start < SWAPS_MAX) {
+            len += swaps[end].record ? idem__encoded_len(swaps[end].record) : 0;
+            if (len > CHUNK_LEN && end > start)
+                break;
+            end++;
+        }
+        one = swap_chunk(self, swaps + start, end - start, arena,
+                         status == IDEM_OK ? err : &other);
+        status = status == IDEM_OK ? one : status;
+        start = end;
+    }
+    return status;
+}
+
+/* ---- load ------------------------------------------------------------ */
+
+static bool
+build_loads(struct etcd_store *self, const struct idem_load *loads,
+            size_t count)
+{
+    struct idem_buf *out = &self->request;
+    bool ok;
+
+    idem_buf_reset(out);
+    ok = idem_buf_add_text(out, "{\"success\":[");
+    for (size_t i = 0; i < count && ok; i++)
+        ok = idem_buf_add_text(out, i == 0 ? "{\"requestRange\":{"
+                                           : ",{\"requestRange\":{") &&
+             add_key(self, loads[i].key) && idem_buf_add_text(out, "}}");
+    return ok && idem_buf_add_text(out, "]}");
+}
+
+static enum idem_status
+load_chunk(struct etcd_store *self, struct idem_load *loads, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct idem_error why = {IDEM_OK, ""};
+    enum idem_status status = IDEM_OK;
+    enum etcd_result result;
+    json_t *reply, *answers;
+
+    if (!build_loads(self, loads, count))
+        return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
+    result =
+        etcd_post(&self->client, "/v3/kv/txn",
+                  (struct idem_bytes){self->request.data, self->request.len},
+                  &reply, &why);
+    if (result == ETCD_SPLIT && count > 1) {
+        status = load_chunk(self, loads, count / 2, arena, err);
+        return status != IDEM_OK ? status
+                                 : load_chunk(self, loads + count / 2,
+                                              count - count / 2, arena, err);
+    }
+    if (result != ETCD_DONE)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "%s", why.text);
+    answers = json_object_get(reply, "responses");
+    for (size_t i = 0; i < count && status == IDEM_OK; i++) {
+        const json_t *range =
+            json_object_get(json_array_get(answers, i), "response_range");
+
+        status = range ? read_record(range, loads[i].key, arena,
+                                     &loads[i].record, err)
+                       : idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                                    "etcd: an answer that makes no sense");
+        if (status == IDEM_OK && !loads[i].with_result)
+            loads[i].record.result = (struct idem_bytes){NULL, 0};
+    }
+    json_decref(reply);
+    return status;
+}
+
+static enum idem_status
+load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct etcd_store *self = (struct etcd_store *)store;
+    enum idem_status status = IDEM_OK;
+
+    for (size_t start = 0; start < count && status == IDEM_OK;
+         start += SWAPS_MAX) {
+        size_t left = count - start;
+
+        status = load_chunk(self, loads + start,
+                            left < SWAPS_MAX ? left : SWAPS_MAX, arena, err);
+    }
+    return status;
+}
+
+/* ---- scan ------------------------------------------------------------ */
+
+static bool
+build_scan(struct etcd_store *self, const char *after, size_t limit)
+{
+    char name[sizeof(self->prefix) + IDEM__HEX_LEN + 1];
+    size_t len = self->prefix_len;
+    struct idem_buf *out = &self->request;
+
+    memcpy(name, self->prefix, len);
+    if (after) {
+        memcpy(name + len, after, IDEM__HEX_LEN);
+        len += IDEM__HEX_LEN;
+        name[len++] = 0; /* the next key that can be */
+    }
+    idem_buf_reset(out);
+    if (!idem_buf_add_text(out, "{\"key\":\"") || !add_base64(out, name, len))
+        return false;
+    len = self->prefix_len;
+    name[len - 1]++; /* all that begins with the prefix ends there */
+    return idem_buf_add_text(out, "\",\"range_end\":\"") &&
+           add_base64(out, name, len) &&
+           idem_buf_printf(out, "\",\"limit\":\"%zu\"}", limit);
+}
+
+static enum idem_status
+show(struct etcd_store *self, const json_t *kv, struct idem_arena *arena,
+     struct idem_cursor *cursor, struct idem_record *record,
+     struct idem_error *err)
+{
+    const json_t *text = json_object_get(kv, "key");
+    char name[sizeof(self->prefix) + IDEM__HEX_LEN + 1];
+    size_t got = 0;
+    uint8_t key[IDEM_KEY_LEN];
+    json_t *range;
+    enum idem_status status;
+
+    record->state = IDEM_STATE_ABSENT;
+    if (!text ||
+        sodium_base642bin((uint8_t *)name, sizeof(name),
+                          json_string_value(text), json_string_length(text),
+                          NULL, &got, NULL,
+                          sodium_base64_VARIANT_ORIGINAL) != 0 ||
+        got != self->prefix_len + IDEM__HEX_LEN ||
+        !idem__key_from_hex(name + self->prefix_len, IDEM__HEX_LEN, key))
+        return IDEM_OK; /* somebody else's */
+    memcpy(cursor->text, name + self->prefix_len, IDEM__HEX_LEN);
+    cursor->text[IDEM__HEX_LEN] = 0;
+    range = json_pack("{s:[O]}", "kvs", kv);
+    status = read_record(range, key, arena, record, err);
+    json_decref(range);
+    return status;
+}
+
+static enum idem_status
+scan_records(struct idem_store *store, const struct idem_filter *filter,
+             const struct idem_now *now, struct idem_cursor *cursor,
+             size_t count, idem_each_fn *each, void *arg,
+             struct idem_error *err)
+{
+    struct etcd_store *self = (struct etcd_store *)store;
+    bool start = strcmp(cursor->text, "0") == 0;
+    struct idem_arena arena = {NULL, 0};
+    enum idem_status status = IDEM_OK;
+    enum etcd_result result = ETCD_SPLIT;
+    struct idem_error why;
+    uint8_t key[IDEM_KEY_LEN];
+    size_t limit = count < 1 ? 1 : count < SWAPS_MAX ? count : SWAPS_MAX;
+    json_t *reply = NULL, *kvs;
+
+    if (!start && !idem__key_from_hex(cursor->text, strlen(cursor->text), key))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%s\" is not a cursor: start with 0", cursor->text);
+    for (; limit > 0 && result == ETCD_SPLIT; limit /= 2) {
+        if (!build_scan(self, start ? NULL : cursor->text, limit))
+            return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
+        result = etcd_post(
+            &self->client, "/v3/kv/range",
+            (struct idem_bytes){self->request.data, self->request.len}, &reply,
+            &why);
+    }
+    if (result != ETCD_DONE)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "%s", why.text);
+    kvs = json_object_get(reply, "kvs");
+    for (size_t i = 0; i < json_array_size(kvs) && status == IDEM_OK; i++) {
+        struct idem_record record;
+
+        status =
+            show(self, json_array_get(kvs, i), &arena, cursor, &record, err);
+        record.result = (struct idem_bytes){NULL, 0};
+        if (status == IDEM_OK && record.state != IDEM_STATE_ABSENT &&
+            idem__filter_match(filter, &record, now) && !each(arg, &record))
+            goto out;
+    }
+    if (status == IDEM_OK && !json_is_true(json_object_get(reply, "more")))
+        snprintf(cursor->text, sizeof(cursor->text), "0");
+out:
+    json_decref(reply);
+    idem_arena_clear(&arena);
+    return status;
+}
+
+/* ---- open and close -------------------------------------------------- */
+
+static void
+figures(struct idem_store *store, idem_figure_fn *each, void *arg)
+{
+    struct etcd_store *self = (struct etcd_store *)store;
+
+    each(arg, "etcd_requests_total", (double)self->client.requests);
+    each(arg, "etcd_lost_total", (double)self->client.lost);
+    each(arg, "etcd_leases_total", (double)self->leases.granted);
+}
+
+static void
+close_store(struct idem_store *store)
+{
+    struct etcd_store *self = (struct etcd_store *)store;
+
+    if (!self)
+        return;
+    etcd_client_close(&self->client);
+    idem_buf_clear(&self->request);
+    free(self);
+}
+
+/* Is it etcd, new enough, and does it have a leader? */
+static enum idem_status
+first_look(struct etcd_store *self, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+    struct idem_error why;
+    int major = 0, minor = 0;
+    json_t *reply;
+    const char *text;
+
+    if (etcd_post(&self->client, "/v3/maintenance/status", idem_text("{}"),
+                  &reply, &why) != ETCD_DONE)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "%s", why.text);
+    text = json_string_value(json_object_get(reply, "version"));
+    if (!text || sscanf(text, "%d.%d", &major, &minor) != 2 ||
+        major * 100 + minor < OLDEST)
+        status = idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                            "etcd: version %s is too old: 3.4 or newer",
+                            text ? text : "(none)");
+    else if (!json_object_get(reply, "leader"))
+        status = idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                            "etcd: the cluster has no leader");
+    json_decref(reply);
+    return status;
+}
+
+static enum idem_status
+open_store(const char *url, const struct idem_store_options *options,
+           struct idem_store **store, struct idem_error *err)
+{
+    struct etcd_store *self = calloc(1, sizeof(*self));
+    enum idem_status status;
+    const char *prefix;
+
+    if (!self)
+        return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
+    self->base.type = &idem__etcd_store;
+    self->base.max_record = idem__encoded_max(IDEM_RESULT_DEFAULT_MAX);
+    self->options = *options;
+    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+    self->wall_at_open_us = self->clocks->wall_us(self->clocks->arg);
+    self->boot_at_open_us = self->clocks->boot_us(self->clocks->arg);
+    idem_buf_init(&self->request, REQUEST_MAX);
+    status = etcd_client_open(&self->client, url, err);
+    prefix = self->client.url.path ? self->client.url.path : "idem";
+    if (status == IDEM_OK && strlen(prefix) + 2 > sizeof(self->prefix))
+        status =
+            idem__fail(err, IDEM_ERR_INVALID, "etcd: the prefix is too long");
+    if (status == IDEM_OK) {
+        self->prefix_len =
+            (size_t)snprintf(self->prefix, sizeof(self->prefix), "%s/", prefix);
+        status = first_look(self, err);
+    }
+    if (status != IDEM_OK) {
+        close_store(&self->base);
+        return status;
+    }
+    *store = &self->base;
+    return IDEM_OK;
+}
+
+const struct idem_store_type idem__etcd_store = {
+    .scheme = "etcd",
+    .open = open_store,
+    .swap = swap_batch,
+    .load = load_batch,
+    .scan = scan_records,
+    .now = NULL, /* etcd does not tell the time */
+    .figures = figures,
+    .close = close_store,
+};

@@ -1,0 +1,73 @@
+/*
+ * etcd.h - the parts of the etcd store, seen from inside.
+ *
+ *   etcd.c   the store constant: swap, load, scan, open
+ *   call.c   one request to the JSON gateway, and what its failure means
+ *   lease.c  how long etcd keeps a record
+ */
+#ifndef IDEM__ETCD_H
+#define IDEM__ETCD_H
+
+#include "../url.h"
+#include "../value.h"
+
+#include <curl/curl.h>
+#include <jansson.h>
+
+/* What became of a request. */
+enum etcd_result {
+    ETCD_DONE,     /* answered: see the reply */
+    ETCD_NOT_DONE, /* surely not: nobody was reached, or it was refused */
+    ETCD_SPLIT,    /* the answer was too large: ask for less at a time */
+    ETCD_NO_LEASE, /* a lease that it named is gone; nothing was done */
+    ETCD_LOST,     /* cannot tell */
+};
+
+struct etcd_client {
+    struct idem__url url;
+    CURL *curl;
+    struct curl_slist *headers;
+    char *token;    /* "Authorization: ..." when the URL has a user */
+    size_t current; /* the host that answered last */
+    int64_t try_after_us;
+    unsigned failures; /* in a row */
+    int64_t connect_ms, timeout_ms;
+    bool tls;
+    struct idem_buf body;
+    uint64_t requests, lost;
+};
+
+enum idem_status etcd_client_open(struct etcd_client *client, const char *url,
+                                  struct idem_error *err);
+void etcd_client_close(struct etcd_client *client);
+
+/* Post JSON to a path such as "/v3/kv/txn"; with ETCD_DONE, *reply is yours. */
+enum etcd_result etcd_post(struct etcd_client *client, const char *path,
+                           struct idem_bytes json, json_t **reply,
+                           struct idem_error *err);
+
+/*
+ * Records that may be dropped hang on etcd's own leases, which count down on
+ * the server and know nothing of anybody's clock. Records that are due at about
+ * the same time share one.
+ */
+#define ETCD_LEASES 64
+
+struct etcd_leases {
+    struct {
+        int64_t until_ms; /* the records on it may go then; 0: not in use */
+        int64_t id;
+        unsigned used;
+    } slots[ETCD_LEASES];
+    size_t oldest;
+    uint64_t granted;
+};
+
+/* The lease for a record to be dropped at drop_ms, by a clock that shows now_ms
+ * at this moment. */
+enum etcd_result etcd_lease(struct etcd_client *client,
+                            struct etcd_leases *leases, int64_t drop_ms,
+                            int64_t now_ms, int64_t *id,
+                            struct idem_error *err);
+
+#endif
