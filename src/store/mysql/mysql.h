@@ -1,0 +1,48 @@
+/*
+ * mysql.h - the parts of mysql:// : the connection (connect.c) and the store
+ * itself (mysql.c).
+ */
+#ifndef IDEM__MYSQL_H
+#define IDEM__MYSQL_H
+
+#include "../columns.h"
+
+#include <mysql.h>
+
+struct mysql_store {
+    struct idem_store base;
+    struct idem_store_options options;
+    const struct idem_clocks *clocks;
+    char *host, *user, *password, *database, *socket;
+    unsigned port;
+    bool tls;
+    char unsafe[128]; /* what the operator gave up, in so many words */
+    unsigned timeout_s;
+    MYSQL *conn; /* NULL: to be opened again */
+    int64_t retry_at_us, backoff_us;
+    struct idem_error last; /* why the last connection failed */
+    size_t packet_max;
+    struct idem_buf query;
+    int64_t swept_at_us, checked_at_us;
+    uint64_t connects, splits;
+};
+
+enum idem_status idem__mysql_parse(struct mysql_store *self, const char *url,
+                                   struct idem_error *err);
+enum idem_status idem__mysql_connect(struct mysql_store *self,
+                                     struct idem_error *err);
+enum idem_status idem__mysql_connect_bare(struct mysql_store *self,
+                                          struct idem_error *err);
+void idem__mysql_disconnect(struct mysql_store *self);
+
+/* Is the server, still, one that keeps what it commits? */
+enum idem_status idem__mysql_check(struct mysql_store *self,
+                                   struct idem_error *err);
+
+/* Why the last statement failed. */
+enum idem_status idem__mysql_fail(struct mysql_store *self,
+                                  struct idem_error *err);
+/* The connection is gone, or the server did not answer in time. */
+bool idem__mysql_is_gone(const struct mysql_store *self);
+
+#endif
