@@ -122,6 +122,14 @@ enum idem_status cli_read_value(const char *text, struct idem_buf *into,
 
 /* ---- subcommands ------------------------------------------------------ */
 
+int cli_begin(int argc, char **argv);
+int cli_finish(int argc, char **argv);
+int cli_release(int argc, char **argv);
+int cli_renew(int argc, char **argv);
+int cli_settle(int argc, char **argv);
+int cli_get(int argc, char **argv);
+int cli_forget(int argc, char **argv);
+int cli_scan(int argc, char **argv);
 int cli_help(int argc, char **argv);
 
 #endif

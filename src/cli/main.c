@@ -16,6 +16,16 @@ struct command {
 
 /* In the order of help; a NULL function is a heading. */
 static const struct command commands[] = {
+    {"One record:", NULL, NULL},
+    {"begin", "claim a request: started, or what became of it", cli_begin},
+    {"finish", "record its outcome, for everyone who asks again", cli_finish},
+    {"release", "give back what was not done", cli_release},
+    {"renew", "more time for what was begun", cli_renew},
+    {"settle", "what became of it, for good; decide a doubt", cli_settle},
+    {"get", "look at a record", cli_get},
+    {"forget", "an operator's right: it may run again", cli_forget},
+    {"Many records:", NULL, NULL},
+    {"scan", "list records by type, scope, state, age", cli_scan},
     {"Help:", NULL, NULL},
     {"help", "idem help COMMAND; idem help exit-codes", cli_help},
 };

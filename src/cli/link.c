@@ -1,0 +1,120 @@
+/*
+ * link.c - choosing the way to the records, and the engine of this process as
+ * one of them.
+ */
+#include "link.h"
+
+#include <stdlib.h>
+
+struct engine_link {
+    struct cli_link base;
+    struct idem_engine *engine;
+};
+
+static enum idem_status
+run_op(struct cli_link *link, const struct idem_op *op,
+       struct idem_answer *answer, struct idem_error *err)
+{
+    struct engine_link *self = (struct engine_link *)link;
+
+    return idem_do(self->engine, op, answer, err);
+}
+
+/* An engine that has just started takes no lease for over before it has
+ * watched that long. For a listing, the store's clock is good enough. */
+struct doubts {
+    int64_t now_ms;
+    idem_each_fn *each;
+    void *arg;
+};
+
+static bool
+each_doubt(void *arg, const struct idem_record *record)
+{
+    struct doubts *doubts = arg;
+
+    return record->lease_until > doubts->now_ms ||
+           doubts->each(doubts->arg, record);
+}
+
+static enum idem_status
+scan_records(struct cli_link *link, const struct idem_filter *filter,
+             struct idem_cursor *cursor, size_t count, idem_each_fn *each,
+             void *arg, struct idem_error *err)
+{
+    struct engine_link *self = (struct engine_link *)link;
+    struct idem_filter executing = *filter;
+    struct doubts doubts = {.each = each, .arg = arg};
+    struct idem_stats stats;
+
+    if (!filter->doubt)
+        return idem_scan(self->engine, filter, cursor, count, each, arg, err);
+    if (filter->state != 0 && filter->state != IDEM_STATE_EXECUTING)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "only what is executing can be in doubt");
+    idem_stats(self->engine, &stats);
+    doubts.now_ms = stats.now_ms;
+    executing.doubt = false;
+    executing.state = IDEM_STATE_EXECUTING;
+    return idem_scan(self->engine, &executing, cursor, count, each_doubt,
+                     &doubts, err);
+}
+
+static void
+close_link(struct cli_link *link)
+{
+    struct engine_link *self = (struct engine_link *)link;
+
+    idem_close(self->engine);
+    free(self);
+}
+
+enum idem_status
+cli_engine_link_open(const char *url, struct cli_link **link,
+                     struct idem_error *err)
+{
+    struct idem_options options = {.max_result = IDEM_RESULT_MAX};
+    struct engine_link *self = calloc(1, sizeof(*self));
+    enum idem_status status;
+
+    if (!self)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    self->base.run = run_op;
+    self->base.scan = scan_records;
+    self->base.close = close_link;
+    status = idem_open(url, &options, &self->engine, err);
+    if (status != IDEM_OK) {
+        free(self);
+        return status;
+    }
+    *link = &self->base;
+    return IDEM_OK;
+}
+
+const char *
+cli_store_url(const struct cli_where *where)
+{
+    const char *url = where->store ? where->store : getenv("IDEM_STORE");
+
+    return url && *url ? url : NULL;
+}
+
+enum idem_status
+cli_link_open(const struct cli_where *where, struct cli_link **link,
+              struct idem_error *err)
+{
+    const char *url = cli_store_url(where);
+
+    if (!url)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "where are the records? give --store URL or set "
+                          "IDEM_STORE, for instance journal:/var/lib/idem");
+    return cli_engine_link_open(url, link, err);
+}
+
+void
+cli_link_close(struct cli_link *link)
+{
+    if (link)
+        link->close(link);
+}

@@ -1,0 +1,54 @@
+/*
+ * link.h - where a verb goes: one small interface between the commands and
+ * what carries an operation out.
+ *
+ * A command builds an op, hands it to the link, gets an answer, prints it. The
+ * engine on a store is one kind of link; another way to reach records (a
+ * connection to `idem serve`) is another file with its own functions, chosen in
+ * cli_link_open by the options that CLI_WHERE_OPTIONS reads.
+ */
+#ifndef IDEM__CLI_LINK_H
+#define IDEM__CLI_LINK_H
+
+#include "cli.h"
+
+/* What the command line says about where records are. */
+struct cli_where {
+    const char *store; /* URL, or NULL: IDEM_STORE */
+};
+
+/* The rows that every verb has in its table of options. */
+#define CLI_WHERE_OPTIONS(where)                                               \
+    {                                                                          \
+        "store", 's', CLI_TEXT, &(where)->store, "URL",                        \
+            "where records are kept: journal:DIR, sqlite:FILE,\n"              \
+            "redis://HOST, postgres://HOST/DB, ...; else the\n"                \
+            "variable IDEM_STORE"                                              \
+    }
+
+struct cli_link {
+    /* As idem_do; the answer is cleared with idem_answer_clear, so its memory
+     * is one piece from malloc. */
+    enum idem_status (*run)(struct cli_link *link, const struct idem_op *op,
+                            struct idem_answer *answer, struct idem_error *err);
+    /* As idem_scan. */
+    enum idem_status (*scan)(struct cli_link *link,
+                             const struct idem_filter *filter,
+                             struct idem_cursor *cursor, size_t count,
+                             idem_each_fn *each, void *arg,
+                             struct idem_error *err);
+    void (*close)(struct cli_link *link);
+};
+
+enum idem_status cli_link_open(const struct cli_where *where,
+                               struct cli_link **link, struct idem_error *err);
+void cli_link_close(struct cli_link *link); /* NULL is fine */
+
+/* The store's URL from the option or IDEM_STORE; NULL if neither is there. */
+const char *cli_store_url(const struct cli_where *where);
+
+/* An engine of this process on a store. */
+enum idem_status cli_engine_link_open(const char *url, struct cli_link **link,
+                                      struct idem_error *err);
+
+#endif

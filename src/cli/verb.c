@@ -1,0 +1,289 @@
+/*
+ * verb.c - run one op, print its answer.
+ */
+#include "verb.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* A result on a terminal is cut here; --print result gives all of it. */
+#define SHOWN_MAX 4096
+
+/* ---- reading arguments ------------------------------------------------ */
+
+int
+cli_read_fence(const char *text, uint64_t *fence)
+{
+    char *end;
+
+    *fence = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != 0 || *fence == 0 ||
+        *fence > IDEM_FENCE_MAX)
+        return cli_usage_error("\"%s\" is not a fence: give the number that "
+                               "the start printed",
+                               text);
+    return -1;
+}
+
+int
+cli_read_outcome(const char *text, enum idem_state *outcome)
+{
+    if (idem__state_parse(idem_text(text), outcome) &&
+        (*outcome == IDEM_STATE_SUCCEEDED || *outcome == IDEM_STATE_FAILED))
+        return -1;
+    return cli_usage_error("\"%s\" is not an outcome: succeeded or failed",
+                           text);
+}
+
+int
+cli_read_kind(const char *text, enum idem_kind *kind)
+{
+    if (!text || idem__kind_parse(idem_text(text), kind))
+        return -1;
+    return cli_usage_error("\"%s\" is not a kind: raw, http or exec", text);
+}
+
+int
+cli_read_type(const char *text, enum idem_type *type)
+{
+    if (!text || idem__type_parse(idem_text(text), type))
+        return -1;
+    return cli_usage_error("\"%s\" is not a type: request, token, lock or "
+                           "worker",
+                           text);
+}
+
+int
+cli_check_time(const char *option, const int64_t *ms)
+{
+    return *ms == 0 ? cli_usage_error("%s 0 makes no sense: give at least 1ms",
+                                      option)
+                    : -1;
+}
+
+/* ---- printing --------------------------------------------------------- */
+
+static bool
+shows_record(enum idem_verdict verdict)
+{
+    return verdict != IDEM_V_MISMATCH && verdict != IDEM_V_STALE &&
+           verdict != IDEM_V_ABSENT_NOW && verdict != IDEM_V_DUPLICATE &&
+           verdict != IDEM_V_UNKNOWN && verdict != IDEM_V_BUSY &&
+           verdict != IDEM_V_DOUBT;
+}
+
+static bool
+shows_result(const struct idem_answer *answer)
+{
+    return answer->verdict == IDEM_V_REPLAY ||
+           answer->verdict == IDEM_V_FINISHED ||
+           answer->verdict == IDEM_V_RECORD;
+}
+
+static json_t *
+answer_json(const struct idem_answer *answer)
+{
+    const struct idem_record *r = &answer->record;
+    json_t *object = shows_record(answer->verdict) && r->state
+                         ? cli_json_record(r, shows_result(answer))
+                         : json_object();
+
+    json_object_set_new(object, "verdict",
+                        json_string(idem_verdict_name(answer->verdict)));
+    if (answer->verdict == IDEM_V_BUSY)
+        json_object_set_new(object, "retry_after_ms",
+                            json_integer(answer->retry_after_ms));
+    if (answer->verdict == IDEM_V_DOUBT)
+        json_object_set_new(object, "since", json_integer(r->lease_until));
+    return object;
+}
+
+static void
+print_result(const struct idem_record *r)
+{
+    size_t shown = r->result.len < SHOWN_MAX ? r->result.len : SHOWN_MAX;
+
+    if (r->flags & IDEM_FLAG_NOT_REPLAYABLE) {
+        printf("result: was too large to keep\n");
+        return;
+    }
+    if (r->result.len == 0)
+        return;
+    printf("result: ");
+    cli_print_safe(stdout, (struct idem_bytes){r->result.data, shown});
+    if (shown < r->result.len)
+        printf("... (%zu bytes; --print result writes them all)",
+               r->result.len);
+    putchar('\n');
+}
+
+static void
+print_record(const struct idem_record *r)
+{
+    char time[CLI_TIME_LEN];
+
+    printf("type: %s\nscope: ", idem_type_name(r->type));
+    cli_print_safe(stdout, r->scope);
+    printf("\nid: ");
+    cli_print_safe(stdout, r->id);
+    printf("\nmode: %s\n", idem_mode_name(r->mode));
+    if (r->subject.len > 0) {
+        printf("subject: ");
+        cli_print_safe(stdout, r->subject);
+        putchar('\n');
+    }
+    printf("attempt: %" PRIu32 "\n", r->attempt);
+    printf("created: %s\n", cli_time(r->created, time));
+    printf("updated: %s\n", cli_time(r->updated, time));
+    if (r->flags & IDEM_FLAG_SETTLED)
+        printf("settled: yes\n");
+}
+
+static void
+print_readable(const struct idem_answer *answer)
+{
+    const struct idem_record *r = &answer->record;
+    char time[CLI_TIME_LEN];
+
+    printf("%s\n", idem_verdict_name(answer->verdict));
+    if (answer->verdict == IDEM_V_BUSY)
+        printf("retry after: %" PRId64 " ms\n", answer->retry_after_ms);
+    if (answer->verdict == IDEM_V_DOUBT)
+        printf("since: %s\n", cli_time(r->lease_until, time));
+    if (!shows_record(answer->verdict) || !r->state)
+        return;
+    if (answer->verdict == IDEM_V_RECORD)
+        print_record(r);
+    printf("fence: %" PRIu64 "\n", r->fence);
+    if (answer->verdict != IDEM_V_STARTED)
+        printf("state: %s\n", idem_state_name(r->state));
+    if (r->lease_until)
+        printf("lease until: %s\n", cli_time(r->lease_until, time));
+    printf("expires: %s\n", cli_time(r->expires, time));
+    if (shows_result(answer)) {
+        printf("kind: %s\n", idem_kind_name(r->kind));
+        print_result(r);
+    }
+}
+
+/* One field, bare, for scripts: fence=$(idem begin ... --print fence) */
+static void
+print_field(const struct idem_answer *answer, const char *field)
+{
+    json_t *object, *value;
+
+    if (strcmp(field, "result") == 0) {
+        fwrite(answer->record.result.data, 1, answer->record.result.len,
+               stdout);
+        return;
+    }
+    object = answer_json(answer);
+    value = json_object_get(object, field);
+    if (json_is_string(value))
+        printf("%s\n", json_string_value(value));
+    else if (json_is_integer(value))
+        printf("%" JSON_INTEGER_FORMAT "\n", json_integer_value(value));
+    else if (json_is_boolean(value))
+        printf("%s\n", json_is_true(value) ? "true" : "false");
+    json_decref(object);
+}
+
+/* A field that this verdict does not have prints nothing; the exit code tells
+ * the verdict. A field that no verdict has is a mistake. */
+static bool
+is_field(const char *field)
+{
+    static const char *const fields[] = {
+        "verdict", "type",        "state",   "mode",           "kind",
+        "fence",   "attempt",     "created", "updated",        "lease_until",
+        "expires", "replayable",  "settled", "scope",          "id",
+        "subject", "fingerprint", "result",  "retry_after_ms", "since",
+    };
+
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        if (strcmp(fields[i], field) == 0)
+            return true;
+    }
+    return false;
+}
+
+void
+cli_print_answer(const struct idem_answer *answer, const char *field)
+{
+    if (field)
+        print_field(answer, field);
+    else if (cli_json)
+        cli_json_print(answer_json(answer));
+    else
+        print_readable(answer);
+}
+
+/* ---- running ---------------------------------------------------------- */
+
+static int64_t
+boot_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Once, or for as long as it is busy and patience lasts. */
+static enum idem_status
+run_patiently(const struct cli_verb *verb, struct cli_link *link,
+              const struct idem_op *op, struct idem_answer *answer,
+              struct idem_error *err)
+{
+    int64_t until = boot_ms() + verb->patience_ms;
+    enum idem_status status;
+
+    for (;;) {
+        int64_t left = until - boot_ms(), pause;
+        struct timespec t;
+
+        status = link->run(link, op, answer, err);
+        if (status != IDEM_OK || answer->verdict != IDEM_V_BUSY || left <= 0)
+            return status;
+        pause = answer->retry_after_ms < left ? answer->retry_after_ms : left;
+        pause = pause < 10 ? 10 : pause;
+        t = (struct timespec){pause / 1000, pause % 1000 * 1000000};
+        nanosleep(&t, NULL);
+        idem_answer_clear(answer);
+    }
+}
+
+int
+cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
+{
+    struct cli_link *link = NULL;
+    struct idem_answer answer = {0};
+    struct idem_error err = {0};
+    enum idem_status status;
+    int code;
+
+    if (verb->print && !is_field(verb->print))
+        return cli_usage_error("--print \"%s\" is not a field of an answer",
+                               verb->print);
+    if (op->type == 0) {
+        code = cli_read_type(verb->type, &op->type);
+        if (code >= 0)
+            return code;
+    }
+    status = cli_link_open(&verb->where, &link, &err);
+    if (status == IDEM_OK)
+        status = run_patiently(verb, link, op, &answer, &err);
+    if (status != IDEM_OK) {
+        err.status = status;
+        code = cli_fail(&err);
+    } else {
+        code = cli_exit_verdict(answer.verdict);
+        cli_print_answer(&answer, verb->print);
+    }
+    idem_answer_clear(&answer);
+    cli_link_close(link);
+    return code;
+}

@@ -1,0 +1,54 @@
+/*
+ * verb.h - what the commands that are verbs of a record share: open the link,
+ * run one op, print the answer, turn it into an exit code.
+ */
+#ifndef IDEM__CLI_VERB_H
+#define IDEM__CLI_VERB_H
+
+#include "link.h"
+
+/* Options of every verb on one record. */
+struct cli_verb {
+    struct cli_where where;
+    const char *type;    /* --type */
+    const char *print;   /* --print */
+    int64_t patience_ms; /* while busy, ask again for this long */
+};
+
+#define CLI_VERB_OPTIONS(verb)                                                 \
+    CLI_WHERE_OPTIONS(&(verb)->where),                                         \
+    {                                                                          \
+        "print", 'p', CLI_TEXT, &(verb)->print, "FIELD",                       \
+            "print only this field: verdict, fence, state, kind,\n"            \
+            "attempt, expires, lease_until, result (as it is) ..."             \
+    }
+
+#define CLI_TYPE_OPTION(verb)                                                  \
+    {                                                                          \
+        "type", 't', CLI_TEXT, &(verb)->type, "TYPE",                          \
+            "request (default), token, lock or worker"                         \
+    }
+
+/* Run the op and print its answer; returns the exit code. */
+int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);
+
+/* Print an answer, or one field of it. */
+void cli_print_answer(const struct idem_answer *answer, const char *field);
+
+/* The arguments that many verbs share: SCOPE ID, and FENCE behind them. -1 to
+ * go on, else the exit code. */
+int cli_read_fence(const char *text, uint64_t *fence);
+int cli_read_outcome(const char *text, enum idem_state *outcome);
+int cli_read_kind(const char *text, enum idem_kind *kind);
+int cli_read_type(const char *text, enum idem_type *type);
+
+/* A time that was given must not be 0: zero means "default" inside. */
+int cli_check_time(const char *option, const int64_t *ms);
+#define CLI_UNSET_MS (-1)
+static inline int64_t
+cli_ms_or_default(int64_t ms)
+{
+    return ms == CLI_UNSET_MS ? 0 : ms;
+}
+
+#endif
