@@ -26,6 +26,8 @@ static const struct command commands[] = {
     {"forget", "an operator's right: it may run again", cli_forget},
     {"Many records:", NULL, NULL},
     {"scan", "list records by type, scope, state, age", cli_scan},
+    {"The store:", NULL, NULL},
+    {"store", "set up a store, check it, print its SQL", cli_store},
     {"Help:", NULL, NULL},
     {"help", "idem help COMMAND; idem help exit-codes", cli_help},
 };
