@@ -131,6 +131,7 @@ int cli_get(int argc, char **argv);
 int cli_forget(int argc, char **argv);
 int cli_scan(int argc, char **argv);
 int cli_store(int argc, char **argv);
+int cli_serve(int argc, char **argv);
 int cli_help(int argc, char **argv);
 
 #endif

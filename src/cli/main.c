@@ -28,6 +28,8 @@ static const struct command commands[] = {
     {"scan", "list records by type, scope, state, age", cli_scan},
     {"The store:", NULL, NULL},
     {"store", "set up a store, check it, print its SQL", cli_store},
+    {"Servers:", NULL, NULL},
+    {"serve", "records for every language, over RESP and HTTP", cli_serve},
     {"Help:", NULL, NULL},
     {"help", "idem help COMMAND; idem help exit-codes", cli_help},
 };

@@ -6,13 +6,13 @@
 
 #include <idem/token.h>
 
-__attribute__((weak)) void
+void
 server_new_token(char token[SERVER_TOKEN_LEN + 1])
 {
     idem_token_make(token);
 }
 
-__attribute__((weak)) enum idem_status
+enum idem_status
 server_ids(struct server *server, struct idem_bytes kind, size_t count,
            void (*each)(void *arg, struct idem_bytes id), void *arg,
            struct idem_error *err)

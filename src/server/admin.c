@@ -1,0 +1,439 @@
+/*
+ * admin.c - commands that are about the connection or the server: what Redis
+ * clients say when they connect, AUTH, INFO.
+ */
+#include "loop.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define AUTH_TRIES 5
+#define AUTH_DELAY_MS 200 /* doubles with every wrong one */
+
+static struct answer_tag
+tag_of(const struct command *command)
+{
+    return (struct answer_tag){command->tagged, command->tag};
+}
+
+static void
+reply_simple(struct client *client, const struct command *command,
+             const char *text)
+{
+    struct call *call;
+    struct resp_out *out = client_reply(client, tag_of(command), &call);
+
+    if (!out)
+        return;
+    answer_add_one(out, tag_of(command));
+    resp_add_simple(out, text);
+    if (call)
+        call_done(call);
+}
+
+static void
+reply_bytes(struct client *client, const struct command *command,
+            struct idem_bytes bytes)
+{
+    struct call *call;
+    struct resp_out *out = client_reply(client, tag_of(command), &call);
+
+    if (!out)
+        return;
+    answer_add_one(out, tag_of(command));
+    resp_add_bytes(out, bytes);
+    if (call)
+        call_done(call);
+}
+
+static void
+reply_error(struct client *client, const struct command *command,
+            const char *word, const char *text)
+{
+    client_error(client, tag_of(command), word, text, false);
+}
+
+/* ---- AUTH ------------------------------------------------------------ */
+
+/* A wrong secret is answered late, and the client waits for that answer; the
+ * fifth wrong one closes. */
+static void
+reply_wrong_auth(struct client *client, const struct command *command)
+{
+    struct loop *loop = client->loop;
+    struct call *call = call_new(client, command);
+
+    metrics_add(&loop->server->metrics->auth_failures, 1);
+    server_log(loop->log, LOG_WARNING, "auth-failed",
+               LOG_NUMBER("client", client->id),
+               LOG_NUMBER("failures", client->auth_failures + 1));
+    if (!call) {
+        client->out.failed = true;
+        return;
+    }
+    answer_add_error(&call->reply, call->tag, "WRONGPASS",
+                     "invalid name or secret");
+    call->due_ms = loop->now_ms + (AUTH_DELAY_MS << client->auth_failures);
+    call->close_after = ++client->auth_failures >= AUTH_TRIES;
+    call->link = loop->delayed;
+    loop->delayed = call;
+    client->held = true;
+}
+
+void
+admin_delayed(struct loop *loop)
+{
+    struct call **at = &loop->delayed;
+
+    while (*at) {
+        struct call *call = *at;
+        struct client *client = call->client;
+
+        if (client && call->due_ms > loop->now_ms) {
+            at = &call->link;
+            continue;
+        }
+        *at = call->link;
+        if (client)
+            client->held = call->close_after;
+        call_done(call);
+        if (client && !client->held)
+            client_go_on(client);
+    }
+}
+
+static bool
+log_in(struct client *client, struct idem_bytes name, struct idem_bytes secret)
+{
+    struct credentials *credentials = client->loop->server->credentials;
+    struct principal *principal = credentials_login(credentials, name, secret);
+
+    if (!principal)
+        return false;
+    principal_put(client->principal);
+    client->principal = principal;
+    client->auth_failures = 0;
+    return true;
+}
+
+static void
+do_auth(struct client *client, const struct command *command)
+{
+    bool named = command->word_count == 2;
+    struct idem_bytes name = {NULL, 0};
+
+    if (!credentials_needed(client->loop->server->credentials)) {
+        reply_error(client, command, "ERR",
+                    "AUTH is not needed: no credentials are set");
+        return;
+    }
+    if (named)
+        name = command->words[0];
+    if (log_in(client, name, command->words[named ? 1 : 0]))
+        reply_simple(client, command, "OK");
+    else
+        reply_wrong_auth(client, command);
+}
+
+/* ---- HELLO ----------------------------------------------------------- */
+
+static void
+add_hello(struct client *client, struct resp_out *out)
+{
+    resp_add_array(out, 14);
+    resp_add_text(out, "server");
+    resp_add_text(out, "idem");
+    resp_add_text(out, "version");
+    resp_add_text(out, IDEM_VERSION);
+    resp_add_text(out, "proto");
+    resp_add_number(out, 2);
+    resp_add_text(out, "id");
+    resp_add_number(out, (int64_t)client->id);
+    resp_add_text(out, "mode");
+    resp_add_text(out, "standalone");
+    resp_add_text(out, "role");
+    resp_add_text(out, "master");
+    resp_add_text(out, "modules");
+    resp_add_array(out, 0);
+}
+
+/* HELLO [2 [AUTH name secret] [SETNAME name]] */
+static void
+do_hello(struct client *client, const struct command *command)
+{
+    const struct idem_bytes *words = command->words;
+    struct resp_out *out;
+    struct call *call;
+
+    if (command->word_count > 0 && !idem__bytes_is(words[0], "2")) {
+        reply_error(client, command, "NOPROTO",
+                    "unsupported protocol version: 2 is spoken here");
+        return;
+    }
+    for (size_t i = 1; i < command->word_count; i++) {
+        if (idem__bytes_is(words[i], "AUTH") && i + 2 < command->word_count) {
+            if (credentials_needed(client->loop->server->credentials) &&
+                !log_in(client, words[i + 1], words[i + 2])) {
+                reply_wrong_auth(client, command);
+                return;
+            }
+            i += 2;
+        } else if (idem__bytes_is(words[i], "SETNAME") &&
+                   i + 1 < command->word_count) {
+            i += 1;
+        } else {
+            reply_error(client, command, "ERR", "syntax error in HELLO");
+            return;
+        }
+    }
+    if (!client->principal) {
+        reply_error(client, command, "NOAUTH",
+                    "authentication required: HELLO 2 AUTH name secret");
+        return;
+    }
+    out = client_reply(client, tag_of(command), &call);
+    if (!out)
+        return;
+    answer_add_one(out, tag_of(command));
+    add_hello(client, out);
+    if (call)
+        call_done(call);
+}
+
+/* ---- what Redis clients ask ------------------------------------------ */
+
+static void
+add_commands(struct resp_out *out)
+{
+    const char *const *names;
+    size_t count = command_names(&names);
+
+    resp_add_array(out, count);
+    for (size_t i = 0; i < count; i++) {
+        resp_add_array(out, 6);
+        resp_add_text(out, names[i]);
+        resp_add_number(out, -1);
+        resp_add_array(out, 0);
+        resp_add_number(out, 0);
+        resp_add_number(out, 0);
+        resp_add_number(out, 0);
+    }
+}
+
+static void
+do_command(struct client *client, const struct command *command)
+{
+    const char *const *names;
+    struct call *call;
+    struct resp_out *out = client_reply(client, tag_of(command), &call);
+
+    if (!out)
+        return;
+    answer_add_one(out, tag_of(command));
+    if (command->word_count == 0)
+        add_commands(out);
+    else if (idem__bytes_is(command->words[0], "COUNT"))
+        resp_add_number(out, (int64_t)command_names(&names));
+    else
+        resp_add_array(out, 0); /* DOCS, INFO, LIST: nothing to add */
+    if (call)
+        call_done(call);
+}
+
+static void
+do_client(struct client *client, const struct command *command)
+{
+    struct idem_bytes what = command->words[0];
+    char number[RESP_DIGITS_MAX + 1];
+
+    if (idem__bytes_is(what, "ID")) {
+        struct call *call;
+        struct resp_out *out = client_reply(client, tag_of(command), &call);
+
+        if (!out)
+            return;
+        answer_add_one(out, tag_of(command));
+        resp_add_number(out, (int64_t)client->id);
+        if (call)
+            call_done(call);
+    } else if (idem__bytes_is(what, "SETNAME") ||
+               idem__bytes_is(what, "SETINFO") ||
+               idem__bytes_is(what, "NO-EVICT") ||
+               idem__bytes_is(what, "NO-TOUCH")) {
+        reply_simple(client, command, "OK");
+    } else if (idem__bytes_is(what, "GETNAME")) {
+        reply_bytes(client, command, (struct idem_bytes){NULL, 0});
+    } else if (idem__bytes_is(what, "INFO")) {
+        snprintf(number, sizeof(number), "id=%llu",
+                 (unsigned long long)client->id);
+        reply_bytes(client, command, idem_text(number));
+    } else {
+        reply_error(client, command, "ERR",
+                    "CLIENT knows ID, INFO, GETNAME, SETNAME and SETINFO");
+    }
+}
+
+/* redis-benchmark asks CONFIG GET save and appendonly. */
+static void
+do_config(struct client *client, const struct command *command)
+{
+    struct call *call;
+    struct resp_out *out;
+    bool appendonly;
+
+    if (!idem__bytes_is(command->words[0], "GET") || command->word_count < 2) {
+        reply_error(client, command, "ERR",
+                    "only CONFIG GET is there, for clients that ask; the "
+                    "configuration is idem serve's");
+        return;
+    }
+    appendonly = idem__bytes_is(command->words[1], "appendonly");
+    out = client_reply(client, tag_of(command), &call);
+    if (!out)
+        return;
+    answer_add_one(out, tag_of(command));
+    resp_add_array(out, 2);
+    resp_add_bytes(out, command->words[1]);
+    resp_add_text(out, appendonly ? "yes" : "");
+    if (call)
+        call_done(call);
+}
+
+static void
+do_info(struct client *client, const struct command *command)
+{
+    struct resp_out text = {.buf = {NULL, 0, 0, 65536}};
+
+    info_add(client->loop, &text);
+    reply_bytes(client, command,
+                (struct idem_bytes){text.buf.data, text.buf.len});
+    idem_buf_clear(&text.buf);
+}
+
+/* ---- ids ------------------------------------------------------------- */
+
+struct ids {
+    struct resp_out out;
+};
+
+static void
+add_id(void *arg, struct idem_bytes id)
+{
+    resp_add_bytes(&((struct ids *)arg)->out, id);
+}
+
+static void
+do_id(struct client *client, const struct command *command)
+{
+    struct ids ids = {.out = {.buf = {NULL, 0, 0, 1024 * 1024}}};
+    struct idem_error err = {0};
+    struct resp_out *out;
+    struct call *call;
+    int64_t count = 1;
+    enum idem_status status;
+
+    if (command->word_count == 2 &&
+        (!resp_read_number(command->words[1], &count) || count < 1 ||
+         count > SERVER_COUNT_MAX)) {
+        reply_error(client, command, "ERR", "the count is 1 to 1000");
+        return;
+    }
+    status = server_ids(client->loop->server, command->words[0], (size_t)count,
+                        add_id, &ids, &err);
+    out = client_reply(client, tag_of(command), &call);
+    if (out && status == IDEM_OK) {
+        answer_add_array(out, tag_of(command), 1 + (size_t)count);
+        resp_add_text(out, "ids");
+        resp_add_raw(out, ids.out.buf.data, ids.out.buf.len);
+    } else if (out) {
+        answer_add_status(out, tag_of(command), status, &err);
+    }
+    if (call)
+        call_done(call);
+    idem_buf_clear(&ids.out.buf);
+}
+
+/* ---- the rest -------------------------------------------------------- */
+
+static void
+do_reset(struct client *client, const struct command *command)
+{
+    struct server *server = client->loop->server;
+
+    principal_put(client->principal);
+    client->principal = NULL;
+    if (!credentials_needed(server->credentials) ||
+        (client->local && server->config->trust_socket))
+        client->principal = credentials_anyone(server->credentials);
+    reply_simple(client, command, "RESET");
+}
+
+static void
+do_quit(struct client *client, const struct command *command)
+{
+    struct call *call;
+    struct resp_out *out = client_reply(client, tag_of(command), &call);
+
+    if (!out)
+        return;
+    answer_add_one(out, tag_of(command));
+    resp_add_simple(out, "OK");
+    client->held = true; /* what stands behind QUIT is not read */
+    if (call) {
+        call->close_after = true;
+        call_done(call);
+    } else {
+        client->closing = true;
+    }
+}
+
+void
+admin_command(struct client *client, const struct command *command)
+{
+    switch (command->kind) {
+    case COMMAND_PING:
+        if (command->word_count == 0)
+            reply_simple(client, command, "PONG");
+        else
+            reply_bytes(client, command, command->words[0]);
+        break;
+    case COMMAND_ECHO:
+        reply_bytes(client, command, command->words[0]);
+        break;
+    case COMMAND_AUTH:
+        do_auth(client, command);
+        break;
+    case COMMAND_HELLO:
+        do_hello(client, command);
+        break;
+    case COMMAND_COMMAND:
+        do_command(client, command);
+        break;
+    case COMMAND_CLIENT:
+        do_client(client, command);
+        break;
+    case COMMAND_SELECT:
+        if (idem__bytes_is(command->words[0], "0"))
+            reply_simple(client, command, "OK");
+        else
+            reply_error(client, command, "ERR", "there is only database 0");
+        break;
+    case COMMAND_CONFIG:
+        do_config(client, command);
+        break;
+    case COMMAND_INFO:
+        do_info(client, command);
+        break;
+    case COMMAND_ID:
+        do_id(client, command);
+        break;
+    case COMMAND_RESET:
+        do_reset(client, command);
+        break;
+    case COMMAND_QUIT:
+        do_quit(client, command);
+        break;
+    default:
+        break;
+    }
+}

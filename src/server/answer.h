@@ -1,0 +1,37 @@
+/*
+ * answer.h - what a client is told, in RESP; the table of docs/protocol.md.
+ */
+#ifndef SERVER_ANSWER_H
+#define SERVER_ANSWER_H
+
+#include "resp.h"
+
+/* Under which tag an answer goes out. */
+struct answer_tag {
+    bool set;
+    int64_t number;
+};
+
+/* The answer of one operation of the engine. */
+void answer_add(struct resp_out *out, struct answer_tag tag,
+                enum idem_verb verb, const struct idem_answer *answer);
+
+/* -WORD text, or ["tag", n, "error", word, text]. */
+void answer_add_error(struct resp_out *out, struct answer_tag tag,
+                      const char *word, const char *text);
+void answer_add_status(struct resp_out *out, struct answer_tag tag,
+                       enum idem_status status, const struct idem_error *err);
+
+/* The array around `count` values; with a tag, also ["tag", n, ...]. */
+void answer_add_array(struct resp_out *out, struct answer_tag tag,
+                      size_t count);
+
+/* What goes before a reply that is one value: nothing, or ["tag", n, ...]. */
+void answer_add_one(struct resp_out *out, struct answer_tag tag);
+
+/* A record's fields and values; how many elements that makes. */
+void answer_add_fields(struct resp_out *out, const struct idem_record *record,
+                       bool with_result);
+size_t answer_field_count(bool with_result);
+
+#endif

@@ -1,0 +1,91 @@
+/*
+ * info.c - the text of INFO: sections of name:value lines, as Redis has it.
+ */
+#include "loop.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static void
+add_figure(void *arg, const char *name, double value)
+{
+    struct resp_out *out = arg;
+
+    idem_buf_printf(&out->buf, "%s:%.0f\r\n", name, value);
+}
+
+static void
+add_server(struct loop *loop, struct resp_out *out)
+{
+    struct server_metrics *metrics = loop->server->metrics;
+    int64_t up_us = metrics_now_us() - metrics->start_us;
+    char store[512];
+
+    idem__url_redact(loop->config->store, store, sizeof(store));
+    idem_buf_printf(&out->buf,
+                    "# Server\r\nidem_version:%s\r\nprocess_id:%ld\r\n"
+                    "redis_mode:standalone\r\nloading:0\r\nstore:%s\r\n"
+                    "uptime_in_seconds:%lld\r\n\r\n",
+                    IDEM_VERSION, (long)getpid(), store,
+                    (long long)(up_us / 1000000));
+}
+
+static void
+add_clients(struct loop *loop, struct resp_out *out)
+{
+    struct server_metrics *metrics = loop->server->metrics;
+
+    idem_buf_printf(
+        &out->buf,
+        "# Clients\r\nconnected_clients:%zu\r\nmaxclients:%lld\r\n"
+        "buffered_bytes:%zu\r\ntotal_connections_received:%llu\r\n"
+        "rejected_connections:%llu\r\nclosed_by_limit:%llu\r\n"
+        "auth_failures:%llu\r\nprotocol_errors:%llu\r\n"
+        "total_commands_processed:%llu\r\nreturned_starts:%llu\r\n\r\n",
+        loop->client_count, (long long)loop->config->max_clients,
+        loop->buffered, (unsigned long long)metrics_read(&metrics->accepted),
+        (unsigned long long)metrics_read(&metrics->refused),
+        (unsigned long long)metrics_read(&metrics->closed_by_limit),
+        (unsigned long long)metrics_read(&metrics->auth_failures),
+        (unsigned long long)metrics_read(&metrics->protocol_errors),
+        (unsigned long long)metrics_read(&metrics->commands),
+        (unsigned long long)metrics_read(&metrics->returned));
+}
+
+static void
+add_engine(struct loop *loop, struct resp_out *out)
+{
+    struct idem_stats stats;
+
+    idem_stats(loop->engine, &stats);
+    idem_buf_printf(
+        &out->buf,
+        "# Engine\r\nbatches:%llu\r\nbatched:%llu\r\n"
+        "store_errors:%llu\r\nqueued:%llu\r\nparked:%llu\r\n"
+        "now_ms:%lld\r\nclock_alarm:%d\r\n",
+        (unsigned long long)stats.batches, (unsigned long long)stats.batched,
+        (unsigned long long)stats.store_errors,
+        (unsigned long long)stats.queued, (unsigned long long)stats.parked,
+        (long long)stats.now_ms, stats.clock_alarm);
+    for (size_t i = 0; i < IDEM_VERDICT_COUNT; i++)
+        idem_buf_printf(&out->buf, "verdict_%s:%llu\r\n",
+                        idem_verdict_name((enum idem_verdict)i),
+                        (unsigned long long)stats.verdicts[i]);
+    for (size_t i = 1; i < IDEM_STATUS_COUNT; i++)
+        idem_buf_printf(&out->buf, "error_%s:%llu\r\n",
+                        idem_status_name((enum idem_status)i),
+                        (unsigned long long)stats.errors[i]);
+}
+
+void
+info_add(struct loop *loop, struct resp_out *out)
+{
+    add_server(loop, out);
+    add_clients(loop, out);
+    add_engine(loop, out);
+    if (loop->driven) {
+        /* An engine of its own thread would have to be waited for. */
+        idem_buf_add_text(&out->buf, "\r\n# Store\r\n");
+        idem_store_figures(loop->engine, add_figure, out);
+    }
+}

@@ -1,0 +1,430 @@
+/*
+ * loop.c - the thread that serves RESP: epoll, accepting, signals, time, and
+ * the end.
+ *
+ * A round: wait for events; read and submit everything that came; let the
+ * engine commit it in one turn; send each client its replies with one call. The
+ * longer a commit takes, the more arrives meanwhile, and the larger the next
+ * batch: the loop needs no tuning for load.
+ */
+#include "loop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define EVENTS 1024
+#define ACCEPTS 128         /* a round and listener */
+#define ACCEPT_PAUSE_MS 100 /* when there are no file descriptors left */
+#define TICK_MS 100
+
+/* ---- waking ---------------------------------------------------------- */
+
+void
+loop_wake(void *arg)
+{
+    struct loop *loop = arg;
+    uint64_t one = 1;
+
+    if (!atomic_exchange(&loop->woken, true))
+        (void)!write(loop->wake.fd, &one, sizeof(one));
+}
+
+static void
+wake_event(struct loop *loop)
+{
+    uint64_t count;
+
+    (void)!read(loop->wake.fd, &count, sizeof(count));
+    atomic_store(&loop->woken, false);
+    loop->submitted = true;
+}
+
+/* ---- opening --------------------------------------------------------- */
+
+static bool
+add_source(struct loop *loop, struct source *source)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
+
+    return source->fd >= 0 &&
+           epoll_ctl(loop->epoll, EPOLL_CTL_ADD, source->fd, &event) == 0;
+}
+
+enum idem_status
+loop_open(struct loop *loop, struct server *server, struct idem_error *err)
+{
+    sigset_t signals;
+
+    loop->server = server;
+    loop->config = server->config;
+    loop->log = server->log;
+    loop->thread = pthread_self();
+    pthread_mutex_init(&loop->mutex, NULL);
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    /* Before any thread starts, so that none of them takes a signal. */
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    loop->epoll = epoll_create1(EPOLL_CLOEXEC);
+    loop->wake =
+        (struct source){SOURCE_WAKE, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    loop->signals = (struct source){
+        SOURCE_SIGNAL, signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)};
+    loop->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    loop->scratch = malloc(READ_LEN);
+    if (loop->epoll < 0 || !loop->scratch || !add_source(loop, &loop->wake) ||
+        !add_source(loop, &loop->signals))
+        return idem__fail(err, IDEM_ERR_INTERNAL, "cannot start a loop: %s",
+                          strerror(errno));
+    return IDEM_OK;
+}
+
+static void
+add_listeners(struct loop *loop, const int *fds, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct source *source = &loop->listeners[loop->listener_count++];
+
+        *source = (struct source){SOURCE_LISTENER, fds[i]};
+        add_source(loop, source);
+    }
+}
+
+enum idem_status
+loop_listen(struct loop *loop, struct idem_error *err)
+{
+    const struct server_config *config = loop->config;
+    const char *list = config->listen;
+    struct server_address address;
+    int fds[SERVER_LISTEN_MAX];
+    enum idem_status status = IDEM_OK;
+    size_t count = 0;
+
+    /* The unix socket is always the first listener. */
+    if (config->socket) {
+        status =
+            server_listen_unix(config->socket, (unsigned)config->socket_mode,
+                               config->socket_group, &fds[0], err);
+        if (status != IDEM_OK)
+            return status;
+        add_listeners(loop, fds, 1);
+    }
+    while (list && status == IDEM_OK &&
+           server_address_next(&list, &address, err))
+        status = server_listen_tcp(&address, fds, &count, err);
+    add_listeners(loop, fds, count);
+    return status;
+}
+
+/* ---- accepting ------------------------------------------------------- */
+
+/* No descriptor left: take one connection with the spare one and say so by
+ * closing it, so that the queue moves and the listener does not spin. */
+static void
+accept_without(struct loop *loop, int listener)
+{
+    int fd;
+
+    close(loop->spare_fd);
+    fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    loop->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    metrics_add(&loop->server->metrics->refused, 1);
+}
+
+static void
+pause_accepting(struct loop *loop, bool pause)
+{
+    for (size_t i = 0; i < loop->listener_count; i++) {
+        struct epoll_event event = {.events = pause ? 0 : EPOLLIN,
+                                    .data.ptr = &loop->listeners[i]};
+
+        epoll_ctl(loop->epoll, EPOLL_CTL_MOD, loop->listeners[i].fd, &event);
+    }
+    loop->accept_again_ms = pause ? loop->now_ms + ACCEPT_PAUSE_MS : 0;
+}
+
+static void
+accept_some(struct loop *loop, struct source *listener)
+{
+    bool local = loop->config->socket && listener == &loop->listeners[0];
+
+    for (int i = 0; i < ACCEPTS; i++) {
+        int fd =
+            accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+        if (fd >= 0) {
+            client_accept(loop, fd, local);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
+            errno == ENOMEM) {
+            if (!loop->accept_again_ms)
+                server_log(loop->log, LOG_WARNING, "cannot-accept",
+                           LOG_TEXT("why", strerror(errno)));
+            accept_without(loop, listener->fd);
+            pause_accepting(loop, true);
+            return;
+        }
+        if (errno != EINTR && errno != ECONNABORTED)
+            return;
+    }
+}
+
+static void
+close_listeners(struct loop *loop)
+{
+    for (size_t i = 0; i < loop->listener_count; i++)
+        close(loop->listeners[i].fd);
+    if (loop->listener_count > 0 && loop->config->socket)
+        unlink(loop->config->socket);
+    loop->listener_count = 0;
+    loop->accept_again_ms = 0;
+}
+
+/* ---- signals and the end --------------------------------------------- */
+
+static void *
+stop_http(void *arg)
+{
+    struct loop *loop = arg;
+
+    http_stop(loop->http, loop->config->drain_ms);
+    atomic_store(&loop->http_stopped, true);
+    loop_wake(loop);
+    return NULL;
+}
+
+static void
+start_draining(struct loop *loop)
+{
+    if (loop->draining) {
+        loop->drain_until = loop->now_ms; /* asked twice: at once */
+        return;
+    }
+    loop->draining = true;
+    loop->drain_until = loop->now_ms + loop->config->drain_ms;
+    server_log(loop->log, LOG_INFO, "draining",
+               LOG_NUMBER("clients", loop->client_count));
+    close_listeners(loop);
+    if (loop->http)
+        loop->http_stopping =
+            pthread_create(&loop->http_stopper, NULL, stop_http, loop) == 0;
+    for (struct client *client = loop->clients, *next; client; client = next) {
+        next = client->next;
+        client_drain(client);
+    }
+    loop->submitted = true;
+}
+
+static void
+reread(struct loop *loop)
+{
+    struct idem_error err;
+
+    if (credentials_reread(loop->server->credentials, &err) == IDEM_OK)
+        server_log(loop->log, LOG_INFO, "reread",
+                   LOG_TEXT("credentials", loop->config->credentials
+                                               ? loop->config->credentials
+                                               : "none"));
+    else
+        server_log(loop->log, LOG_ERROR, "reread-failed",
+                   LOG_TEXT("text", err.text));
+}
+
+static void
+signal_event(struct loop *loop)
+{
+    struct signalfd_siginfo info;
+
+    while (read(loop->signals.fd, &info, sizeof(info)) == sizeof(info)) {
+        if (info.ssi_signo == SIGHUP)
+            reread(loop);
+        else
+            start_draining(loop);
+    }
+}
+
+/* ---- rounds ---------------------------------------------------------- */
+
+static void
+read_clocks(struct loop *loop)
+{
+    loop->now_us = metrics_now_us();
+    loop->now_ms = loop->now_us / 1000;
+}
+
+static void
+flush_dirty(struct loop *loop)
+{
+    while (loop->dirty) {
+        struct client *client = loop->dirty;
+
+        loop->dirty = client->next_dirty;
+        client->dirty = false;
+        client_flush(client);
+    }
+}
+
+static void
+bury(struct loop *loop)
+{
+    while (loop->dead) {
+        struct client *client = loop->dead;
+
+        loop->dead = client->next;
+        free(client);
+    }
+}
+
+/* Let the engine work until nothing is left to do now. */
+static void
+work(struct loop *loop)
+{
+    bool more = loop->submitted;
+
+    for (;;) {
+        loop->submitted = false;
+        loop->answered_us = 0;
+        if (!loop->driven)
+            calls_collect(loop);
+        else if (more)
+            more = idem__engine_turn(loop->engine);
+        calls_go_on(loop);
+        flush_dirty(loop);
+        if (!loop->submitted && !(loop->driven && more))
+            return;
+        more = true;
+        if (!loop->driven)
+            return;
+    }
+}
+
+static int
+patience(struct loop *loop)
+{
+    int64_t due = TICK_MS;
+
+    if (loop->driven) {
+        int64_t engine_due = idem__engine_due_ms(loop->engine);
+
+        if (engine_due >= 0 && engine_due < due)
+            due = engine_due;
+    }
+    for (struct call *call = loop->delayed; call; call = call->link) {
+        if (call->due_ms - loop->now_ms < due)
+            due = call->due_ms - loop->now_ms;
+    }
+    return due < 0 ? 0 : (int)due;
+}
+
+static void
+tick(struct loop *loop)
+{
+    if (loop->delayed)
+        admin_delayed(loop);
+    if (loop->now_ms < loop->tick_ms)
+        return;
+    loop->tick_ms = loop->now_ms + TICK_MS;
+    if (loop->accept_again_ms && loop->now_ms >= loop->accept_again_ms)
+        pause_accepting(loop, false);
+    for (struct client *client = loop->clients, *next; client; client = next) {
+        next = client->next;
+        client_tick(client);
+    }
+}
+
+static void
+handle(struct loop *loop, const struct epoll_event *event)
+{
+    struct source *source = event->data.ptr;
+
+    switch (source->what) {
+    case SOURCE_CLIENT:
+        client_event((struct client *)source, event->events);
+        break;
+    case SOURCE_LISTENER:
+        if (!loop->draining)
+            accept_some(loop, source);
+        break;
+    case SOURCE_WAKE:
+        wake_event(loop);
+        break;
+    case SOURCE_SIGNAL:
+        signal_event(loop);
+        break;
+    }
+}
+
+static bool
+is_over(const struct loop *loop)
+{
+    if (!loop->draining)
+        return false;
+    if (loop->http_stopping && !atomic_load(&loop->http_stopped))
+        return false; /* its threads may still need the engine */
+    return !loop->clients || loop->now_ms >= loop->drain_until;
+}
+
+void
+loop_run(struct loop *loop)
+{
+    struct epoll_event *events = malloc(EVENTS * sizeof(*events));
+
+    if (!events)
+        return;
+    loop->submitted = true; /* the first turn tells the engine its driver */
+    do {
+        int count = epoll_wait(loop->epoll, events, EVENTS,
+                               loop->submitted ? 0 : patience(loop));
+
+        read_clocks(loop);
+        for (int i = 0; i < count; i++)
+            handle(loop, &events[i]);
+        tick(loop);
+        if (loop->driven && idem__engine_due_ms(loop->engine) == 0)
+            loop->submitted = true;
+        work(loop);
+        bury(loop);
+    } while (!is_over(loop));
+    free(events);
+}
+
+/* The engine is closed by now: every call was answered. */
+void
+loop_close(struct loop *loop)
+{
+    if (loop->http_stopping)
+        pthread_join(loop->http_stopper, NULL);
+    close_listeners(loop);
+    if (loop->engine && !loop->driven)
+        calls_collect(loop);
+    flush_dirty(loop);
+    loop->engine = NULL;
+    while (loop->delayed) {
+        struct call *call = loop->delayed;
+
+        loop->delayed = call->link;
+        call_done(call);
+    }
+    while (loop->clients)
+        client_close(loop->clients, NULL);
+    bury(loop);
+    calls_clear_pool(loop);
+    close(loop->epoll);
+    close(loop->wake.fd);
+    close(loop->signals.fd);
+    close(loop->spare_fd);
+    free(loop->scratch);
+    pthread_mutex_destroy(&loop->mutex);
+}
