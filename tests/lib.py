@@ -1,0 +1,205 @@
+"""What the tests of the running system share: processes, ports, a RESP client, `idem serve`."""
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+IDEM = os.environ.get("IDEM_BIN") or os.path.join(ROOT, "build/idem")
+SOAK = bool(os.environ.get("IDEM_SOAK"))
+SANITIZED = bool(os.environ.get("IDEM_SANITIZED"))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@contextlib.contextmanager
+def folder():
+    """A folder of its own, short enough for a unix socket in it."""
+    path = tempfile.mkdtemp(prefix="idem-")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def connect(where, timeout=10):
+    """where: a TCP port on loopback, or the path of a unix socket."""
+    if isinstance(where, int):
+        return socket.create_connection(("127.0.0.1", where), timeout)
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(timeout)
+    s.connect(where)
+    return s
+
+
+def wait_until(what, seconds=15, step=0.02):
+    """Ask until it says yes; the answer, or None when time is up."""
+    end = time.monotonic() + seconds
+    while True:
+        answer = what()
+        if answer or time.monotonic() > end:
+            return answer
+        time.sleep(step)
+
+
+def listens(where):
+    try:
+        connect(where, 1).close()
+        return True
+    except OSError:
+        return False
+
+
+class Error(Exception):
+    """A RESP error; str() is "WORD text"."""
+
+    @property
+    def word(self):
+        return str(self).split()[0]
+
+
+def encode(*args):
+    out = [b"*%d\r\n" % len(args)]
+    for a in args:
+        a = a if isinstance(a, bytes) else str(a).encode()
+        out.append(b"$%d\r\n%s\r\n" % (len(a), a))
+    return b"".join(out)
+
+
+class Resp:
+    """A RESP client that hides nothing: c("PING"), or c.send(...) and c.read() apart. Bulk strings come as
+    str where they are UTF-8, errors are returned as Error, not raised."""
+
+    def __init__(self, where, timeout=10):
+        self.socket = connect(where, timeout)
+        self.file = self.socket.makefile("rb")
+
+    def __call__(self, *args):
+        self.send(*args)
+        return self.read()
+
+    def send(self, *args):
+        self.raw(encode(*args))
+
+    def raw(self, data):
+        self.socket.sendall(data)
+
+    def read(self):
+        line = self.file.readline()
+        if not line.endswith(b"\r\n"):
+            raise EOFError("the connection ended: %r" % line)
+        mark, value = line[:1], line[1:-2]
+        if mark == b"+":
+            return value.decode()
+        if mark == b"-":
+            return Error(value.decode())
+        if mark == b":":
+            return int(value)
+        if mark == b"$":
+            if value == b"-1":
+                return None
+            data = self.file.read(int(value) + 2)
+            assert data.endswith(b"\r\n"), data[-20:]
+            try:
+                return data[:-2].decode()
+            except UnicodeDecodeError:
+                return data[:-2]
+        if mark == b"*":
+            return None if value == b"-1" else [self.read() for _ in range(int(value))]
+        raise AssertionError("not RESP: %r" % line)
+
+    def ended(self):
+        """Has the server closed? Waits for it."""
+        return self.file.read(1) == b""
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Process:
+    """A child process in a session of its own, its output in a file; stopped by its pid."""
+
+    def __init__(self, argv, ready=None, seconds=20, env=None, cwd=None):
+        self.argv = argv
+        self.log = tempfile.NamedTemporaryFile(prefix="idem-log-")
+        self.process = subprocess.Popen(argv, stdout=self.log, stderr=subprocess.STDOUT, cwd=cwd or ROOT,
+                                        stdin=subprocess.DEVNULL, start_new_session=True,
+                                        env={**os.environ, **(env or {})})
+        self.pid = self.process.pid
+        if ready is not None:
+            ok = wait_until(lambda: listens(ready) or self.process.poll() is not None, seconds)
+            if not ok or self.process.poll() is not None:
+                text = self.output()
+                self.stop(signal.SIGKILL)
+                raise AssertionError("%s does not listen on %s: %s" % (argv[0], ready, text[-2000:]))
+
+    def output(self):
+        with open(self.log.name, errors="replace") as f:
+            return f.read()
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def wait(self, seconds=20):
+        return self.process.wait(seconds)
+
+    def kill(self):
+        """As a crash would."""
+        self.stop(signal.SIGKILL)
+
+    def stop(self, number=signal.SIGTERM, seconds=20):
+        """The exit status."""
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.pid, signal.SIGKILL)
+                self.process.wait(5)
+        return self.process.returncode
+
+    def rss_kib(self):
+        with open("/proc/%d/status" % self.pid) as f:
+            return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        code = self.stop()
+        # A sanitizer's report fails the test that caused it.
+        if "Sanitizer" in self.output() or "runtime error:" in self.output():
+            raise AssertionError("sanitizer report (exit %s): %s" % (code, self.output()[-6000:]))
+
+
+class Server(Process):
+    """`idem serve` on a socket, and on TCP and HTTP where asked for; the store is a journal in the folder."""
+
+    def __init__(self, where, *flags, listen=False, http=False, store=None, env=None):
+        self.socket = os.path.join(where, "s")
+        self.port = free_port() if listen else None
+        self.http = free_port() if http else None
+        argv = [IDEM, "serve", "--store", store or "journal:" + os.path.join(where, "journal"),
+                "--socket", self.socket]
+        argv += ["--listen", "127.0.0.1:%d" % self.port] if listen else []
+        argv += ["--http", "127.0.0.1:%d" % self.http] if http else []
+        super().__init__([*argv, *flags], ready=self.socket, env=env)
+
+    def client(self, timeout=10, tcp=False):
+        return Resp(self.port if tcp else self.socket, timeout)
