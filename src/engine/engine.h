@@ -4,8 +4,9 @@
  *
  * An engine normally has a thread of its own. A surface with an event loop can
  * drive it instead: it is then run by idem__engine_turn on the loop's thread,
- * callbacks run inside that call, and `wake` is called (from any thread) when
- * something was submitted from elsewhere. That saves two thread switches an
+ * callbacks run inside that call, and `wake` is called when another thread than
+ * the one that turns submitted something (it must be quick, like a write to an
+ * eventfd, and must not call the engine). That saves two thread switches an
  * operation; it is meant for local stores, whose swap does not wait for a
  * network.
  */

@@ -104,43 +104,34 @@ idem__on_own_thread(const struct idem_engine *engine)
                pthread_self());
 }
 
-/* Under the lock: the thread that takes turns may have to be woken. */
-static bool
-append(struct idem__queue *queue, struct idem__item *item)
+/* Under the lock, all of it: once it is let go, the item may be answered and
+ * the engine closed. */
+static void
+append(struct idem_engine *engine, struct idem__item *item)
 {
+    struct idem__queue *queue = &engine->queue;
     bool first = queue->first == NULL;
 
     item->next = NULL;
     *queue->last = item;
     queue->last = &item->next;
-    return first;
-}
-
-static void
-wake(struct idem_engine *engine, bool first, bool asleep)
-{
-    if (!engine->inner.driven) {
-        if (asleep)
-            pthread_cond_signal(&engine->queue.wake);
-    } else if (first && engine->inner.wake && !idem__on_own_thread(engine)) {
+    if (queue->asleep)
+        pthread_cond_signal(&queue->wake);
+    else if (first && engine->inner.driven && engine->inner.wake &&
+             !idem__on_own_thread(engine))
         engine->inner.wake(engine->inner.wake_arg);
-    }
 }
 
 bool
 idem__queue_put(struct idem_engine *engine, struct idem__item *item)
 {
-    struct idem__queue *queue = &engine->queue;
-    bool open, first = false, asleep;
+    bool open;
 
-    pthread_mutex_lock(&queue->lock);
-    open = !queue->closing;
-    asleep = queue->asleep;
+    pthread_mutex_lock(&engine->queue.lock);
+    open = !engine->queue.closing;
     if (open)
-        first = append(queue, item);
-    pthread_mutex_unlock(&queue->lock);
-    if (open)
-        wake(engine, first, asleep);
+        append(engine, item);
+    pthread_mutex_unlock(&engine->queue.lock);
     return open;
 }
 
@@ -149,10 +140,8 @@ put_job(struct idem_engine *engine, struct idem__job *job, uint64_t *ticket)
 {
     struct idem__queue *queue = &engine->queue;
     enum idem_status status = IDEM_OK;
-    bool first = false, asleep;
 
     pthread_mutex_lock(&queue->lock);
-    asleep = queue->asleep;
     if (queue->closing) {
         status = IDEM_ERR_CLOSED;
     } else if (queue->count >= engine->options.max_queue ||
@@ -163,11 +152,9 @@ put_job(struct idem_engine *engine, struct idem__job *job, uint64_t *ticket)
             *ticket = job->ticket = ++queue->tickets;
         queue->count++;
         queue->bytes += job->item.bytes;
-        first = append(queue, &job->item);
+        append(engine, &job->item);
     }
     pthread_mutex_unlock(&queue->lock);
-    if (status == IDEM_OK)
-        wake(engine, first, asleep);
     return status;
 }
 

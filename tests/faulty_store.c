@@ -1,0 +1,203 @@
+/*
+ * faulty_store.c - see faulty_store.h.
+ */
+#include "faulty_store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t
+wall_us(void *arg)
+{
+    return atomic_load(&((struct test_clocks *)arg)->wall_us);
+}
+
+static int64_t
+boot_us(void *arg)
+{
+    return atomic_load(&((struct test_clocks *)arg)->boot_us);
+}
+
+void
+test_clocks_init(struct test_clocks *clocks)
+{
+    clocks->clocks = (struct idem_clocks){wall_us, boot_us, clocks};
+    atomic_store(&clocks->wall_us, INT64_C(1700000000000000));
+    atomic_store(&clocks->boot_us, INT64_C(5000000000));
+}
+
+void
+test_clocks_pass(struct test_clocks *clocks, int64_t ms)
+{
+    atomic_fetch_add(&clocks->wall_us, ms * 1000);
+    atomic_fetch_add(&clocks->boot_us, ms * 1000);
+}
+
+static bool
+fails(struct faulty_store *self)
+{
+    int call = atomic_fetch_add(&self->calls, 1) + 1;
+    int from = atomic_load(&self->from);
+
+    return self->fault != FAULT_NONE && call >= from &&
+           call < from + atomic_load(&self->count);
+}
+
+static void
+enter(struct faulty_store *self)
+{
+    if (self->lock)
+        pthread_mutex_lock(self->lock);
+}
+
+static void
+leave(struct faulty_store *self)
+{
+    if (self->lock)
+        pthread_mutex_unlock(self->lock);
+}
+
+static enum idem_status
+fail_swap(struct faulty_store *self, struct idem_swap *swaps, size_t count,
+          struct idem_arena *arena, struct idem_error *err)
+{
+    switch (self->fault) {
+    case FAULT_LOST_APPLIED:
+        self->inner->type->swap(self->inner, swaps, count, arena, NULL);
+        break;
+    case FAULT_LOST_PARTLY:
+        for (size_t i = 0; i < count; i += 2)
+            self->inner->type->swap(self->inner, &swaps[i], 1, arena, NULL);
+        break;
+    default:
+        break;
+    }
+    for (size_t i = 0; i < count; i++) {
+        swaps[i].outcome =
+            self->fault == FAULT_LOCKED ? IDEM_SWAP_LOCKED
+            : self->fault == FAULT_UNAVAILABLE || self->fault == FAULT_FULL
+                ? IDEM_SWAP_NOT_STORED
+                : IDEM_SWAP_LOST;
+        memset(&swaps[i].found, 0xEE, sizeof(swaps[i].found));
+    }
+    if (self->fault == FAULT_LOCKED)
+        return IDEM_OK;
+    if (self->fault == FAULT_UNAVAILABLE)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "planned: unavailable");
+    if (self->fault == FAULT_FULL)
+        return idem__fail(err, IDEM_ERR_FULL, "planned: full");
+    return idem__fail(err, IDEM_ERR_LOST, "planned: lost");
+}
+
+static enum idem_status
+swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct faulty_store *self = (struct faulty_store *)store;
+    enum idem_status status;
+
+    atomic_fetch_add(&self->swaps, 1);
+    if (self->before_swap)
+        self->before_swap(self->before_swap_arg, self);
+    enter(self);
+    if (fails(self))
+        status = fail_swap(self, swaps, count, arena, err);
+    else
+        status = self->inner->type->swap(self->inner, swaps, count, arena, err);
+    leave(self);
+    return status;
+}
+
+static enum idem_status
+load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct faulty_store *self = (struct faulty_store *)store;
+    enum idem_status status;
+
+    atomic_fetch_add(&self->loads, 1);
+    enter(self);
+    if (fails(self) && self->fault != FAULT_LOCKED && self->fault != FAULT_FULL)
+        status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "planned: no load");
+    else
+        status = self->inner->type->load(self->inner, loads, count, arena, err);
+    leave(self);
+    return status;
+}
+
+static enum idem_status
+scan_records(struct idem_store *store, const struct idem_filter *filter,
+             const struct idem_now *now, struct idem_cursor *cursor,
+             size_t count, idem_each_fn *each, void *arg,
+             struct idem_error *err)
+{
+    struct faulty_store *self = (struct faulty_store *)store;
+    enum idem_status status;
+
+    enter(self);
+    status = self->inner->type->scan(self->inner, filter, now, cursor, count,
+                                     each, arg, err);
+    leave(self);
+    return status;
+}
+
+static enum idem_status
+read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
+{
+    struct faulty_store *self = (struct faulty_store *)store;
+    enum idem_status status;
+
+    atomic_fetch_add(&self->nows, 1);
+    if (self->faulty_now && fails(self))
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "planned: no clock");
+    enter(self);
+    status = self->inner->type->now(self->inner, now_us, err);
+    leave(self);
+    *now_us += atomic_load(&self->clock_us);
+    return status;
+}
+
+static void
+close_store(struct idem_store *store)
+{
+    struct faulty_store *self = (struct faulty_store *)store;
+
+    if (!self)
+        return;
+    if (!self->lock)
+        idem__store_close(self->inner);
+    free(self);
+}
+
+#define METHODS                                                                \
+    .scheme = "faulty", .swap = swap_batch, .load = load_batch,                \
+    .scan = scan_records, .close = close_store
+
+static const struct idem_store_type types[] = {
+    [FAULTY_LOCAL] = {METHODS, .local = true, .now = read_clock},
+    [FAULTY_REMOTE] = {METHODS, .now = read_clock},
+    [FAULTY_CLOCKLESS] = {METHODS},
+};
+
+struct faulty_store *
+faulty_open(enum faulty_kind kind, struct idem_store *inner,
+            pthread_mutex_t *lock)
+{
+    struct faulty_store *self = calloc(1, sizeof(*self));
+
+    if (!self)
+        abort();
+    self->base.type = &types[kind];
+    self->base.max_record = inner->max_record;
+    self->inner = inner;
+    self->lock = lock;
+    return self;
+}
+
+void
+faulty_plan(struct faulty_store *store, enum fault fault, int skip, int count)
+{
+    store->fault = fault;
+    atomic_store(&store->from, atomic_load(&store->calls) + 1 + skip);
+    atomic_store(&store->count, count);
+}
