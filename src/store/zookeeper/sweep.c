@@ -1,0 +1,289 @@
+/*
+ * sweep.c - walking over the records in ZooKeeper: scan, and the sweep.
+ *
+ * Both go through the shards in order and through the names of a shard in
+ * order, so that the last name seen is a cursor. ZooKeeper lists a whole shard
+ * at a time; records are then read a few at a time.
+ */
+#include "zookeeper.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SCAN_SHARDS 32 /* looked at in one call of scan */
+#define SWEEP_COUNT 32 /* read in one step */
+#define SWEEP_STEP_US 100000
+#define SWEEP_PASS_US 30000000
+#define CLOCK_AGE_US 10000000
+
+/* Names of one shard that come after `after`, in order. */
+struct page {
+    struct zk_round *listing;
+    char **names; /* into the listing */
+    size_t count;
+};
+
+static int
+compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static enum idem_status
+open_page(struct zk_store *self, unsigned shard, const char *after,
+          struct page *page, struct idem_error *err)
+{
+    struct String_vector *names;
+    char path[ZK_PATH_MAX];
+    uint8_t key[IDEM_KEY_LEN];
+    int rc;
+
+    memset(page, 0, sizeof(*page));
+    page->listing = zk_round_new(1);
+    if (!page->listing)
+        return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
+    zk_shard_path(self, shard, path);
+    zk_list(self, &page->listing->calls[0], path);
+    zk_round_wait(self, page->listing);
+    rc = page->listing->calls[0].rc;
+    if (rc == ZNONODE)
+        return IDEM_OK;
+    if (rc != ZOK)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "zookeeper: %s",
+                          zerror(rc));
+    names = &page->listing->calls[0].names;
+    if (names->count == 0)
+        return IDEM_OK;
+    page->names = calloc((size_t)names->count, sizeof(*page->names));
+    if (!page->names || !names->data)
+        return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
+    for (int32_t i = 0; i < names->count; i++) {
+        char *name = names->data[i];
+
+        if (name && strcmp(name, after) > 0 &&
+            idem__key_from_hex(name, strlen(name), key))
+            page->names[page->count++] = name;
+    }
+    qsort(page->names, page->count, sizeof(*page->names), compare_names);
+    return IDEM_OK;
+}
+
+/* What is still unanswered keeps the listing alive, not the page. */
+static void
+close_page(struct page *page)
+{
+    free(page->names);
+    zk_round_leave(page->listing);
+}
+
+/* Read `count` records of a page, from the first; NULL: see err. */
+static struct zk_round *
+read_page(struct zk_store *self, const struct page *page, size_t count,
+          struct idem_error *err)
+{
+    struct zk_round *round = zk_round_new(count + 1);
+    uint8_t key[IDEM_KEY_LEN];
+    char path[ZK_PATH_MAX];
+
+    if (!round) {
+        idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
+        return NULL;
+    }
+    for (size_t i = 0; i < count; i++) {
+        idem__key_from_hex(page->names[i], IDEM__HEX_LEN, key);
+        if (i == 0) { /* the shard, before its records */
+            zk_shard_path(self, key[0], path);
+            zk_exists(self, &round->calls[count], path);
+        }
+        zk_record_path(self, key, path);
+        zk_get(self, &round->calls[i], path);
+    }
+    zk_round_wait(self, round);
+    return round;
+}
+
+/* ---- scan ------------------------------------------------------------ */
+
+/* "0" is the start; two digits are a shard's start; a name is the last seen. */
+static bool
+read_cursor(const char *text, unsigned *shard, const char **after)
+{
+    uint8_t key[IDEM_KEY_LEN];
+    char *end;
+
+    *shard = 0;
+    *after = "";
+    if (strcmp(text, "0") == 0)
+        return true;
+    if (strlen(text) == 2) {
+        *shard = (unsigned)strtoul(text, &end, 16);
+        return *end == 0;
+    }
+    if (!idem__key_from_hex(text, strlen(text), key))
+        return false;
+    *shard = key[0];
+    *after = text;
+    return true;
+}
+
+struct scan {
+    const struct idem_filter *filter;
+    const struct idem_now *now;
+    idem_each_fn *each;
+    void *arg;
+    bool stopped;
+};
+
+static enum idem_status
+show_page(struct zk_store *self, const struct page *page, size_t count,
+          struct scan *scan, struct idem_error *err)
+{
+    struct zk_round *round = read_page(self, page, count, err);
+    enum idem_status status = round ? IDEM_OK : IDEM_ERR_MEMORY;
+
+    for (size_t i = 0; i < count && status == IDEM_OK && !scan->stopped; i++) {
+        const struct zk_call *call = &round->calls[i];
+        struct idem_record record;
+        uint8_t key[IDEM_KEY_LEN];
+
+        if (call->rc == ZNONODE)
+            continue; /* it went away meanwhile */
+        if (call->rc != ZOK) {
+            status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "zookeeper: %s",
+                                zerror(call->rc));
+            break;
+        }
+        idem__key_from_hex(page->names[i], IDEM__HEX_LEN, key);
+        status = idem__value_read(
+            key, (struct idem_bytes){call->data, (size_t)call->data_len}, NULL,
+            &record, err);
+        record.result = (struct idem_bytes){NULL, 0};
+        if (status == IDEM_OK &&
+            idem__filter_match(scan->filter, &record, scan->now))
+            scan->stopped = !scan->each(scan->arg, &record);
+    }
+    zk_round_leave(round);
+    return status;
+}
+
+enum idem_status
+zk_scan(struct idem_store *store, const struct idem_filter *filter,
+        const struct idem_now *now, struct idem_cursor *cursor, size_t count,
+        idem_each_fn *each, void *arg, struct idem_error *err)
+{
+    struct zk_store *self = (struct zk_store *)store;
+    struct scan scan = {filter, now, each, arg, false};
+    enum idem_status status = zk_ready(self, err);
+    size_t left = count > 0 ? count : 1;
+    const char *after;
+    unsigned shard;
+
+    if (!read_cursor(cursor->text, &shard, &after))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%s\" is not a cursor: start with 0", cursor->text);
+    for (int looked = 0; status == IDEM_OK && looked < SCAN_SHARDS && left > 0;
+         looked++) {
+        struct page page;
+        size_t take;
+
+        status = open_page(self, shard, after, &page, err);
+        take = page.count < left ? page.count : left;
+        if (status == IDEM_OK && take > 0)
+            status = show_page(self, &page, take, &scan, err);
+        left -= take;
+        if (status == IDEM_OK && take < page.count)
+            snprintf(cursor->text, sizeof(cursor->text), "%s",
+                     page.names[take - 1]);
+        else if (status == IDEM_OK && ++shard < ZK_SHARDS)
+            snprintf(cursor->text, sizeof(cursor->text), "%02x", shard);
+        else if (status == IDEM_OK)
+            snprintf(cursor->text, sizeof(cursor->text), "0");
+        close_page(&page);
+        if (scan.stopped || shard == ZK_SHARDS)
+            break;
+        after = "";
+    }
+    return status;
+}
+
+/* ---- sweep ----------------------------------------------------------- */
+
+static bool
+is_swept(const struct zk_call *call, const uint8_t *key, int64_t now_ms)
+{
+    struct idem_record record;
+    int64_t drop_ms;
+
+    if (call->rc != ZOK ||
+        idem__value_read(
+            key, (struct idem_bytes){call->data, (size_t)call->data_len}, NULL,
+            &record, NULL) != IDEM_OK)
+        return false;
+    drop_ms = idem__record_drop_at(&record);
+    return drop_ms != 0 && drop_ms + IDEM__DROP_MARGIN_MS < now_ms;
+}
+
+/* Delete what expired long enough ago. Each delete changes the shard, so the
+ * next one expects it changed. */
+static void
+sweep_page(struct zk_store *self, const struct page *page, size_t count,
+           int64_t now_ms)
+{
+    struct zk_round *round = read_page(self, page, count, NULL);
+    struct zk_round *deletes = zk_round_new(count);
+    int version;
+
+    if (!round || !deletes || round->calls[count].rc != ZOK)
+        goto out;
+    version = round->calls[count].stat.version;
+    for (size_t i = 0; i < count; i++) {
+        uint8_t key[IDEM_KEY_LEN];
+
+        idem__key_from_hex(page->names[i], IDEM__HEX_LEN, key);
+        if (is_swept(&round->calls[i], key, now_ms))
+            zk_change(self, &deletes->calls[i], key, version++,
+                      round->calls[i].stat.version,
+                      (struct idem_bytes){NULL, 0});
+    }
+    zk_round_wait(self, deletes);
+    for (size_t i = 0; i < count; i++)
+        self->swept += deletes->calls[i].rc == ZOK;
+out:
+    zk_round_leave(round);
+    zk_round_leave(deletes);
+}
+
+void
+zk_sweep(struct zk_store *self)
+{
+    int64_t now_us = zk_now_us();
+    int64_t age_us = now_us - self->clock_at_us;
+    const char *after;
+    unsigned shard;
+    struct page page;
+    size_t take;
+
+    if (now_us < self->sweep_after_us || self->clock_us == 0 ||
+        age_us > CLOCK_AGE_US || !self->zh || !self->rooted ||
+        zk_ready(self, NULL) != IDEM_OK)
+        return;
+    self->sweep_after_us = now_us + SWEEP_STEP_US;
+    if (!read_cursor(self->sweep_from[0] ? self->sweep_from : "0", &shard,
+                     &after))
+        shard = 0, after = "";
+    if (open_page(self, shard, after, &page, NULL) == IDEM_OK) {
+        take = page.count < SWEEP_COUNT ? page.count : SWEEP_COUNT;
+        if (take > 0)
+            sweep_page(self, &page, take, (self->clock_us + age_us) / 1000);
+        if (take < page.count)
+            snprintf(self->sweep_from, sizeof(self->sweep_from), "%s",
+                     page.names[take - 1]);
+        else if (++shard < ZK_SHARDS)
+            snprintf(self->sweep_from, sizeof(self->sweep_from), "%02x", shard);
+        else {
+            self->sweep_from[0] = 0;
+            self->sweep_after_us = now_us + SWEEP_PASS_US;
+        }
+    }
+    close_page(&page);
+}

@@ -1,0 +1,109 @@
+/*
+ * zookeeper.h - the parts of the ZooKeeper store, seen from inside.
+ *
+ *   zookeeper.c  the store constant: swap, load, now, open
+ *   session.c    a session that comes back, and rounds of requests in it
+ *   sweep.c      scan, and expired records swept away
+ *
+ *   /idem/clock           written to learn the time
+ *   /idem/ab/ab01...ff    a record, in the shard of its first two digits
+ */
+#ifndef IDEM__ZOOKEEPER_H
+#define IDEM__ZOOKEEPER_H
+
+#include "../url.h"
+#include "../value.h"
+
+#include <pthread.h>
+#include <zookeeper/zookeeper.h>
+
+#define ZK_ROOT_MAX 128
+#define ZK_PATH_MAX (ZK_ROOT_MAX + 4 + IDEM__HEX_LEN + 1)
+#define ZK_SHARDS 256
+
+/* Requests that are sent together and waited for together. One that is never
+ * answered outlives its round; the last answer gives the memory back. */
+struct zk_call {
+    struct zk_round *round;
+    int rc;
+    struct Stat stat;
+    char *data; /* what a get brought; NULL: nothing */
+    int data_len;
+    struct String_vector names; /* what a listing brought */
+    zoo_op_t ops[3];
+    zoo_op_result_t results[3];
+    char paths[2][ZK_PATH_MAX];
+};
+
+struct zk_round {
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    size_t unanswered;
+    bool left; /* nobody waits any more */
+    size_t count;
+    struct zk_call calls[];
+};
+
+struct zk_store {
+    struct idem_store base;
+    struct idem_store_options options;
+    struct idem__url url;
+    char *hosts;            /* as the library wants them */
+    char root[ZK_ROOT_MAX]; /* "/idem" */
+    const struct ACL_vector *acl;
+    int64_t connect_ms, timeout_ms, session_ms;
+
+    zhandle_t *zh; /* NULL: no session */
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    bool connected; /* under the lock: the library's thread says so */
+    int64_t try_after_us;
+    bool rooted; /* the root was seen in this session */
+
+    int64_t clock_us, clock_at_us; /* the server's time, and when by ours */
+
+    char sweep_from[IDEM__HEX_LEN + 1]; /* the name swept last */
+    int64_t sweep_after_us;
+
+    uint64_t sessions, requests, lost, swept;
+};
+
+int64_t zk_now_us(void); /* CLOCK_MONOTONIC */
+
+/* Have a session, or say why not: quick when there was none a moment ago. */
+enum idem_status zk_ready(struct zk_store *self, struct idem_error *err);
+void zk_hang_up(struct zk_store *self);
+
+struct zk_round *zk_round_new(size_t count);
+void zk_round_leave(struct zk_round *round); /* NULL is fine */
+
+/* Wait for every answer. What has none in time counts as lost; the session is
+ * then given up. */
+void zk_round_wait(struct zk_store *self, struct zk_round *round);
+
+/* Each sends one request; its answer comes to this call of the round. */
+void zk_create(struct zk_store *self, struct zk_call *call, const char *path,
+               struct idem_bytes data);
+void zk_get(struct zk_store *self, struct zk_call *call, const char *path);
+void zk_exists(struct zk_store *self, struct zk_call *call, const char *path);
+void zk_set(struct zk_store *self, struct zk_call *call, const char *path);
+void zk_list(struct zk_store *self, struct zk_call *call, const char *path);
+/* What is read after it in this session is as new as anything anybody was told
+ * before; a follower may otherwise answer from its past. */
+void zk_sync(struct zk_store *self, struct zk_call *call);
+/* Swap or (data NULL) delete a record, if the node has this version and nothing
+ * was deleted in its shard since that had this one. */
+void zk_change(struct zk_store *self, struct zk_call *call, const uint8_t *key,
+               int shard_version, int version, struct idem_bytes data);
+
+/* Was this answer no answer, so that a write may have been done? */
+bool zk_is_loss(int rc);
+
+void zk_shard_path(const struct zk_store *self, unsigned shard, char *path);
+void zk_record_path(const struct zk_store *self, const uint8_t *key,
+                    char *path);
+
+idem_scan_fn zk_scan;
+void zk_sweep(struct zk_store *self);
+
+#endif
