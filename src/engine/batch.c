@@ -101,7 +101,10 @@ idem__batch_add_job(struct idem_engine *engine, struct idem__job *job)
 bool
 idem__batch_add_crowd(struct idem_engine *engine, struct idem__crowd *crowd)
 {
-    return add_entry(engine, crowd->key, NULL, crowd);
+    if (!add_entry(engine, crowd->key, NULL, crowd))
+        return false;
+    crowd->looks = true;
+    return true;
 }
 
 static int
@@ -127,6 +130,14 @@ writes_when_absent(const struct idem__job *job)
            verb == IDEM_LOCK || verb == IDEM_ISSUE || verb == IDEM_SETTLE;
 }
 
+static void
+enter_crowd(struct idem__group *group, struct idem__crowd *crowd)
+{
+    group->crowd = crowd;
+    crowd->group = group;
+    crowd->looks = false;
+}
+
 static struct idem__group *
 new_group(struct idem_engine *engine, const struct idem__entry *entry)
 {
@@ -140,7 +151,7 @@ new_group(struct idem_engine *engine, const struct idem__entry *entry)
     if (!group->crowd && engine->parked.count > 0)
         group->crowd = idem__crowd_find(engine, entry->key);
     if (group->crowd)
-        group->crowd->group = group;
+        enter_crowd(group, group->crowd);
     /* On a store far away the first answer comes sooner from a guess. */
     if (!engine->store->type->local && !group->crowd && entry->job &&
         writes_when_absent(entry->job)) {
@@ -170,6 +181,7 @@ form_groups(struct idem_engine *engine)
             *group->last = &entry->job->item;
             group->last = &entry->job->item.next;
         } else {
+            enter_crowd(group, entry->crowd);
             group->sweep = true;
         }
     }

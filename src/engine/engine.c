@@ -25,7 +25,8 @@ wait_over(struct idem_engine *engine, struct idem__job *job)
     struct idem__crowd *crowd = job->crowd;
 
     idem__crowd_take(engine, job);
-    if (crowd->count == 0)
+    /* A crowd that looks in this very turn is dropped by its group. */
+    if (crowd->count == 0 && !crowd->looks)
         idem__crowd_plan(engine, crowd, NULL);
     idem__job_answer(engine, job, IDEM_OK, NULL);
     idem__job_drop(job);

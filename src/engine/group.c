@@ -51,6 +51,20 @@ fill_answer(struct idem__job *job, enum idem_verdict verdict,
         memset(&answer->record, 0, sizeof(answer->record));
 }
 
+/* The answer of somebody parked must outlive the batch. */
+static void
+keep_answer(struct idem__job *job)
+{
+    struct idem_record *record = &job->answer.record;
+
+    if (record->state != IDEM_STATE_ABSENT) {
+        record->scope = job->op.scope;
+        record->id = job->op.id;
+    }
+    record->subject = (struct idem_bytes){NULL, 0};
+    record->result = (struct idem_bytes){NULL, 0};
+}
+
 /* Run one op on the group's record. False: it is busy and the op could wait. */
 static bool
 decide(struct idem_engine *engine, struct idem__group *group,
@@ -75,6 +89,8 @@ decide(struct idem_engine *engine, struct idem__group *group,
     fill_answer(job, verdict, group->record, &now);
     job->decided = verdict != IDEM_V_BUSY || job->wait_end_us == 0 ||
                    job->wait_end_us <= engine->boot_now_us;
+    if (!job->decided)
+        keep_answer(job);
     return job->decided;
 }
 
@@ -107,6 +123,17 @@ join_crowd(struct idem_engine *engine, struct idem__group *group,
     crowd->group = group;
 }
 
+/* What was not stored was not decided: should the wait end now, it is busy. */
+static void
+undo_decision(struct idem_engine *engine, struct idem__job *job)
+{
+    if (!job->decided)
+        return;
+    job->decided = false;
+    fill_answer(job, IDEM_V_BUSY, NULL, &engine->now);
+    job->answer.retry_after_ms = LOCKED_RETRY_MS;
+}
+
 /* The crowd as it was before this batch. */
 static void
 undo_crowd(struct idem_engine *engine, struct idem__group *group)
@@ -121,7 +148,7 @@ undo_crowd(struct idem_engine *engine, struct idem__group *group)
     }
     if (group->swept) {
         for (struct idem__job *job = crowd->first; job; job = job->next)
-            job->decided = false;
+            undo_decision(engine, job);
     }
     group->swept = false;
 }
@@ -167,7 +194,7 @@ take_decided(struct idem_engine *engine, struct idem__crowd *crowd)
     return woken;
 }
 
-/* The answer of somebody parked must outlive the batch. */
+/* Those who wait from now on get their timers. */
 static void
 keep_fresh(struct idem_engine *engine, struct idem__crowd *crowd)
 {
@@ -177,10 +204,6 @@ keep_fresh(struct idem_engine *engine, struct idem__crowd *crowd)
         struct idem__job *prev = job->prev;
 
         job->fresh = false;
-        job->answer.record.scope = job->op.scope;
-        job->answer.record.id = job->op.id;
-        job->answer.record.subject = (struct idem_bytes){NULL, 0};
-        job->answer.record.result = (struct idem_bytes){NULL, 0};
         if (!idem__crowd_keep(engine, job))
             idem__crowd_take(engine, job);
         job = prev;

@@ -159,6 +159,7 @@ struct idem__crowd {
     size_t count;
     struct idem__timer timer;
     struct idem__group *group; /* in the batch at work, or NULL */
+    bool looks;                /* stands in the batch that is being filled */
 };
 
 struct idem__parked {
