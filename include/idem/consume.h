@@ -1,0 +1,118 @@
+/*
+ * consume.h - the handling of a message happens once, whatever the broker, the
+ * consumer or the handler does.
+ *
+ *   broker --> claim (BEGIN) --> handle --> FINISH --> acknowledge
+ *
+ * A redelivery of a message that was handled is acknowledged without handling.
+ * Strict, after a crash in the middle: nobody knows whether it was handled, so
+ * it is put in the doubt place and never silently handled again. Loose: it is
+ * handled again, with the next fence.
+ *
+ * Threads: handlers run on `concurrency` threads at once; messages with the
+ * same ordering key are handled one after another, in order. idem_consume_stop
+ * may be called from any thread or from a signal handler.
+ */
+#ifndef IDEM_CONSUME_H
+#define IDEM_CONSUME_H
+
+#include <idem/engine.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct idem_consumer;
+
+struct idem_header {
+    struct idem_bytes name, value;
+};
+
+/* One delivery. Everything is valid during the handler's call only. */
+struct idem_message {
+    struct idem_bytes scope,
+        id; /* of the record: source and consumer, identity */
+    struct idem_bytes body;
+    const struct idem_header *headers;
+    size_t header_count;
+    uint64_t fence;   /* hand it to what the message changes; 0: own_record */
+    uint32_t attempt; /* 1 for the first */
+};
+
+/* How it went. The text in err becomes the reason in the dead letter. */
+enum idem_handled {
+    IDEM_HANDLED,     /* done */
+    IDEM_NOT_HANDLED, /* nothing happened: try again later, in both modes */
+    IDEM_FAILED_ONCE, /* it failed: strict ends here, loose tries again */
+    IDEM_POISON,      /* it can never work: to the dead letter */
+};
+
+typedef enum idem_handled idem_handle_fn(void *arg,
+                                         const struct idem_message *message,
+                                         struct idem_error *err);
+
+/* All but source, handle (and engine) may be zero. */
+struct idem_consume_options {
+    /*
+     * amqp://user:password@host:port/vhost?queue=orders
+     * redis-stream://:password@host:port/0?stream=orders&group=mail
+     * kafka://host:port?topic=orders&group=mail      (experimental)
+     */
+    const char *source;
+    const char *consumer; /* several consumers handle a message once each; NULL:
+                             "default", or the group's name */
+    const char *identity; /* "id" (message id property or field; the default),
+                             "header:NAME", "json:FIELD" or "position" */
+    const char *order_by; /* same forms; NULL: the identity */
+    enum idem_mode mode;
+    int64_t lease_ms, ttl_ms;
+    int concurrency;         /* 0: 4 */
+    int prefetch;            /* 0: 16 for each handler */
+    int max_attempts;        /* 0: 5 */
+    int64_t backoff_ms;      /* before the second try, doubled; 0: 200 */
+    const char *dead_letter; /* a queue, stream or topic; NULL: SOURCE.dead */
+    const char *doubt;       /* likewise; NULL: SOURCE.doubt */
+    bool own_record; /* the handler claims and finishes in its own transaction
+                        (idem/sql.h): it returns HANDLED for a duplicate too */
+    int64_t stop_when_idle_ms; /* return when nothing came for so long; 0: no */
+    idem_handle_fn *handle;
+    void *arg;
+    idem_log_fn *log;
+    void *log_arg;
+};
+
+struct idem_consume_stats {
+    uint64_t received;     /* deliveries */
+    uint64_t handled;      /* handlers that finished here */
+    uint64_t duplicates;   /* acknowledged without handling */
+    uint64_t retries;      /* tries after the first */
+    uint64_t dead_letters; /* refused for good */
+    uint64_t doubts;       /* outcome unknown, put in the doubt place */
+    uint64_t put_back;     /* in progress elsewhere, or the store was away */
+    uint64_t reconnects;
+    uint64_t in_flight;
+};
+
+IDEM_API enum idem_status
+idem_consume_open(struct idem_engine *engine,
+                  const struct idem_consume_options *options,
+                  struct idem_consumer **consumer, struct idem_error *err);
+
+/* Consume until stopped. The broker going away is not an error: it is tried
+ * again with back-off. */
+IDEM_API enum idem_status idem_consume_run(struct idem_consumer *consumer,
+                                           struct idem_error *err);
+
+/* Finish what is being handled, put back the rest, and let run return. */
+IDEM_API void idem_consume_stop(struct idem_consumer *consumer);
+
+IDEM_API void idem_consume_stats(struct idem_consumer *consumer,
+                                 struct idem_consume_stats *stats);
+
+IDEM_API void idem_consume_close(struct idem_consumer *consumer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,165 @@
+/*
+ * consume.h - inside the consumer.
+ *
+ *   source thread: take --> dispatch by ordering key --> handlers (threads)
+ *        ^                                                  |
+ *        +--- acknowledge, put back, dead letter, doubt <---+
+ *
+ * The source is touched by one thread only, so a broker's client library need
+ * not be thread-safe. A handler hands its delivery back with what is to become
+ * of it; the source thread does that, in batches.
+ */
+#ifndef IDEM__CONSUME_H
+#define IDEM__CONSUME_H
+
+#include "../store/store.h"
+
+#include <idem/consume.h>
+#include <pthread.h>
+
+/* What becomes of a delivery. */
+enum fate {
+    FATE_ACKNOWLEDGE,
+    FATE_PUT_BACK,
+    FATE_DEAD_LETTER,
+    FATE_DOUBT,
+};
+
+#define HEADERS_MAX 64
+
+/* One delivery: the message's bytes live in `memory`. */
+struct delivery {
+    struct delivery *next;
+    uint64_t connection; /* which connection brought it: tags of old ones die */
+    uint64_t tag;        /* the source's own name for it */
+    char place[64];      /* stream position or partition:offset */
+    struct idem_bytes body, message_id;
+    struct idem_header headers[HEADERS_MAX];
+    size_t header_count;
+    struct idem_arena memory;
+    enum fate fate;
+    char reason[256];
+};
+
+struct delivery *delivery_make(void);
+void delivery_drop(struct delivery *delivery);
+/* Copy bytes into the delivery. False: out of memory. */
+bool delivery_copy(struct delivery *delivery, const void *data, size_t len,
+                   struct idem_bytes *into);
+bool delivery_header(struct delivery *delivery, struct idem_bytes name,
+                     struct idem_bytes value);
+
+/* ---- sources ---------------------------------------------------------- */
+
+struct source;
+
+struct source_settings {
+    const char *url;
+    int prefetch;
+    const char *dead_letter, *doubt; /* NULL: named after the source */
+    const struct idem_store_options *log;
+};
+
+/* A broker. `open` reads the URL and does not connect. */
+struct source_type {
+    const char *scheme;
+    enum idem_status (*open)(const struct source_settings *settings,
+                             struct source **source, struct idem_error *err);
+    /* Connect, subscribe, make the places for dead letters and doubts. */
+    enum idem_status (*connect)(struct source *source, struct idem_error *err);
+    /* One more delivery, or NULL after at most wait_ms. An error means that the
+     * connection is gone and connect is to be called again. */
+    enum idem_status (*take)(struct source *source, int wait_ms,
+                             struct delivery **delivery,
+                             struct idem_error *err);
+    /* Do what the fates say; called with deliveries of this connection only. A
+     * letter must be safe in its place before the delivery is acknowledged. */
+    enum idem_status (*conclude)(struct source *source,
+                                 struct delivery *deliveries,
+                                 struct idem_error *err);
+    void (*close)(struct source *source); /* NULL is fine */
+};
+
+struct source {
+    const struct source_type *type;
+    uint64_t connection;               /* counted by the consumer */
+    char name[200];                    /* the queue, stream or topic */
+    char default_consumer[200];        /* the group's name; "": none */
+    char dead_letter[220], doubt[220]; /* where letters go */
+};
+
+/* Name the places for letters, after the source unless the settings do. */
+void source_name_letters(struct source *source,
+                         const struct source_settings *settings);
+
+extern const struct source_type idem__rabbitmq_source;
+extern const struct source_type idem__redis_stream_source;
+extern const struct source_type idem__kafka_source;
+
+/* ---- url.c: brokers' URLs ---------------------------------------------- */
+
+struct broker_url {
+    char user[128], password[256], host[256], path[256];
+    int port; /* 0: not given */
+    char query[512];
+};
+
+enum idem_status broker_url_parse(const char *url, struct broker_url *out,
+                                  struct idem_error *err);
+/* The decoded value of a query parameter; false: it is not there. */
+bool broker_url_param(const struct broker_url *url, const char *name,
+                      char *value, size_t value_len);
+
+/* ---- identity.c -------------------------------------------------------- */
+
+struct identity {
+    enum { IDENTITY_ID, IDENTITY_HEADER, IDENTITY_JSON, IDENTITY_POSITION } by;
+    char name[128];
+};
+
+enum idem_status identity_parse(const char *text, struct identity *identity,
+                                struct idem_error *err);
+
+/* The message's identity as 1 to IDEM_ID_MAX bytes (longer ones come as a
+ * digest). False, with a reason in err: it has none. */
+bool identity_of(const struct identity *identity, const struct delivery *d,
+                 char id[IDEM_ID_MAX + 1], size_t *len, struct idem_error *err);
+
+/* ---- the consumer ------------------------------------------------------ */
+
+struct handler {
+    struct idem_consumer *consumer;
+    pthread_t thread;
+    pthread_cond_t wake;
+    struct delivery *first, **last; /* guarded by the consumer's mutex */
+};
+
+struct idem_consumer {
+    struct idem_engine *engine;
+    struct idem_consume_options options;
+    struct idem_store_options log;
+    struct source *source;
+    struct identity identity, order_by;
+    char scope[IDEM_SCOPE_MAX + 1];
+    int prefetch;
+    struct handler *handlers;
+    int handler_count; /* started ones */
+    bool stop;         /* atomic */
+
+    pthread_mutex_t mutex; /* guards all below and the handlers' queues */
+    pthread_cond_t concluded;
+    struct delivery *done;
+    uint64_t in_flight;
+    bool no_more; /* handlers: put back what waits and end */
+    struct idem_consume_stats stats;
+};
+
+/* handle.c: a handler's thread. */
+void *consumer_handle(void *handler);
+bool consumer_stopping(const struct idem_consumer *consumer);
+
+/* Count one up in the stats. */
+#define CONSUMER_COUNT(consumer, field)                                        \
+    __atomic_fetch_add(&(consumer)->stats.field, 1, __ATOMIC_RELAXED)
+
+#endif

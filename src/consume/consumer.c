@@ -1,0 +1,392 @@
+/*
+ * consumer.c - the source's side: take, dispatch, conclude, reconnect.
+ */
+#include "consume.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define TAKE_MS 100
+#define TAKE_BUSY_MS 5
+#define RECONNECT_FIRST_MS 100
+#define RECONNECT_MAX_MS 5000
+
+static const struct source_type *const source_types[] = {
+#ifdef IDEM_WITH_RABBITMQ
+    &idem__rabbitmq_source,
+#endif
+#ifdef IDEM_WITH_REDIS
+    &idem__redis_stream_source,
+#endif
+#ifdef IDEM_WITH_KAFKA
+    &idem__kafka_source,
+#endif
+    NULL,
+};
+
+static const struct source_type *
+find_type(const char *url)
+{
+    for (size_t i = 0; source_types[i]; i++) {
+        size_t len = strlen(source_types[i]->scheme);
+
+        if (strncmp(url, source_types[i]->scheme, len) == 0 &&
+            strncmp(url + len, "://", 3) == 0)
+            return source_types[i];
+    }
+    return NULL;
+}
+
+void
+source_name_letters(struct source *source,
+                    const struct source_settings *settings)
+{
+    snprintf(source->dead_letter, sizeof(source->dead_letter), "%s%s",
+             settings->dead_letter ? settings->dead_letter : source->name,
+             settings->dead_letter ? "" : ".dead");
+    snprintf(source->doubt, sizeof(source->doubt), "%s%s",
+             settings->doubt ? settings->doubt : source->name,
+             settings->doubt ? "" : ".doubt");
+}
+
+static enum idem_status
+set_options(struct idem_consumer *c, const struct idem_consume_options *options,
+            struct idem_error *err)
+{
+    struct idem_consume_options *o = &c->options;
+    enum idem_status status;
+
+    *o = *options;
+    if (!o->concurrency)
+        o->concurrency = 4;
+    if (!o->max_attempts)
+        o->max_attempts = 5;
+    if (!o->backoff_ms)
+        o->backoff_ms = 200;
+    if (o->concurrency < 1 || o->concurrency > 1024)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a concurrency of %d is out of range: give 1 to 1024",
+                          o->concurrency);
+    if (o->prefetch < 0 || o->prefetch > 60000 || o->max_attempts < 1 ||
+        o->backoff_ms < 1)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "prefetch goes up to 60000, attempts and back-off "
+                          "start at 1");
+    if (!o->source || !o->handle)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a consumer needs a source and a handler");
+    c->prefetch = o->prefetch ? o->prefetch : 16 * o->concurrency;
+    c->log = (struct idem_store_options){.log = o->log, .log_arg = o->log_arg};
+    status = identity_parse(o->identity, &c->identity, err);
+    if (status == IDEM_OK)
+        status = identity_parse(o->order_by ? o->order_by : o->identity,
+                                &c->order_by, err);
+    return status;
+}
+
+static enum idem_status
+open_source(struct idem_consumer *c, struct idem_error *err)
+{
+    const struct source_type *type = find_type(c->options.source);
+    const struct source_settings settings = {.url = c->options.source,
+                                             .prefetch = c->prefetch,
+                                             .dead_letter =
+                                                 c->options.dead_letter,
+                                             .doubt = c->options.doubt,
+                                             .log = &c->log};
+    const char *consumer;
+    enum idem_status status;
+
+    if (!type)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the source names no broker of this build: use "
+                          "amqp://, redis-stream:// or kafka://");
+    status = type->open(&settings, &c->source, err);
+    if (status != IDEM_OK)
+        return status;
+    consumer = c->options.consumer              ? c->options.consumer
+               : c->source->default_consumer[0] ? c->source->default_consumer
+                                                : "default";
+    if (strlen(c->source->name) + strlen(consumer) + 1 > IDEM_SCOPE_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the names of source and consumer have more than %d "
+                          "bytes together",
+                          IDEM_SCOPE_MAX - 1);
+    snprintf(c->scope, sizeof(c->scope), "%.99s/%.99s", c->source->name,
+             consumer);
+    return IDEM_OK;
+}
+
+static void
+drop(struct idem_consumer *c)
+{
+    if (c->source)
+        c->source->type->close(c->source);
+    pthread_mutex_destroy(&c->mutex);
+    pthread_cond_destroy(&c->concluded);
+    free(c->handlers);
+    free(c);
+}
+
+enum idem_status
+idem_consume_open(struct idem_engine *engine,
+                  const struct idem_consume_options *options,
+                  struct idem_consumer **consumer, struct idem_error *err)
+{
+    struct idem_consumer *c = calloc(1, sizeof(*c));
+    pthread_condattr_t monotonic;
+    enum idem_status status;
+
+    if (!c)
+        return idem__fail(err, IDEM_ERR_MEMORY, "consumer: out of memory");
+    c->engine = engine;
+    pthread_mutex_init(&c->mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->concluded, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    status = set_options(c, options, err);
+    if (status == IDEM_OK)
+        status = open_source(c, err);
+    if (status == IDEM_OK) {
+        c->handlers =
+            calloc((size_t)c->options.concurrency, sizeof(*c->handlers));
+        if (!c->handlers)
+            status =
+                idem__fail(err, IDEM_ERR_MEMORY, "consumer: out of memory");
+    }
+    if (status != IDEM_OK) {
+        drop(c);
+        return status;
+    }
+    *consumer = c;
+    return IDEM_OK;
+}
+
+static enum idem_status
+start_handlers(struct idem_consumer *c, struct idem_error *err)
+{
+    for (int i = 0; i < c->options.concurrency; i++) {
+        struct handler *h = &c->handlers[i];
+
+        h->consumer = c;
+        h->last = &h->first;
+        pthread_cond_init(&h->wake, NULL);
+        if (pthread_create(&h->thread, NULL, consumer_handle, h) != 0) {
+            pthread_cond_destroy(&h->wake);
+            return idem__fail(err, IDEM_ERR_MEMORY,
+                              "consumer: cannot start a thread");
+        }
+        c->handler_count++;
+    }
+    return IDEM_OK;
+}
+
+static void
+end_handlers(struct idem_consumer *c)
+{
+    pthread_mutex_lock(&c->mutex);
+    c->no_more = true;
+    for (int i = 0; i < c->handler_count; i++)
+        pthread_cond_signal(&c->handlers[i].wake);
+    pthread_mutex_unlock(&c->mutex);
+    for (int i = 0; i < c->handler_count; i++) {
+        pthread_join(c->handlers[i].thread, NULL);
+        pthread_cond_destroy(&c->handlers[i].wake);
+    }
+    c->handler_count = 0;
+    c->no_more = false;
+}
+
+/* The same ordering key always meets the same handler. */
+static void
+dispatch(struct idem_consumer *c, struct delivery *d)
+{
+    char key[IDEM_ID_MAX + 1];
+    size_t len = 0;
+    uint64_t hash;
+    struct handler *h;
+
+    if (!identity_of(&c->order_by, d, key, &len, NULL))
+        len = 0;
+    hash = XXH3_64bits(key, len);
+    h = &c->handlers[hash % (uint64_t)c->handler_count];
+    CONSUMER_COUNT(c, received);
+    pthread_mutex_lock(&c->mutex);
+    d->next = NULL;
+    *h->last = d;
+    h->last = &d->next;
+    c->in_flight++;
+    pthread_cond_signal(&h->wake);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+/* What the handlers are done with; waits up to wait_ms if there is nothing. */
+static struct delivery *
+take_done(struct idem_consumer *c, int wait_ms)
+{
+    struct delivery *done;
+
+    pthread_mutex_lock(&c->mutex);
+    if (!c->done && wait_ms > 0 && c->in_flight > 0) {
+        struct timespec until;
+
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)wait_ms * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&c->concluded, &c->mutex, &until);
+    }
+    done = c->done;
+    c->done = NULL;
+    for (struct delivery *d = done; d; d = d->next)
+        c->in_flight--;
+    pthread_mutex_unlock(&c->mutex);
+    return done;
+}
+
+/* Tell the broker. Deliveries of an older connection cannot be told any more:
+ * the broker brings them again, and their records answer. */
+static enum idem_status
+conclude(struct idem_consumer *c, struct delivery *done, bool connected,
+         struct idem_error *err)
+{
+    struct delivery *now = NULL;
+    enum idem_status status = IDEM_OK;
+
+    while (done) {
+        struct delivery *d = done;
+
+        done = d->next;
+        if (connected && d->connection == c->source->connection) {
+            d->next = now;
+            now = d;
+        } else {
+            delivery_drop(d);
+        }
+    }
+    if (now)
+        status = c->source->type->conclude(c->source, now, err);
+    while (now) {
+        struct delivery *d = now;
+
+        now = d->next;
+        delivery_drop(d);
+    }
+    return status;
+}
+
+static bool
+connect_source(struct idem_consumer *c)
+{
+    int64_t pause_ms = RECONNECT_FIRST_MS;
+    struct idem_error err;
+
+    while (!consumer_stopping(c)) {
+        c->source->connection++;
+        if (c->source->type->connect(c->source, &err) == IDEM_OK)
+            return true;
+        idem__log(&c->log, IDEM_LOG_WARNING, "%s; trying again in %lld ms",
+                  err.text, (long long)pause_ms);
+        for (int64_t slept = 0; slept < pause_ms && !consumer_stopping(c);
+             slept += 50)
+            usleep(50000);
+        pause_ms =
+            pause_ms * 2 < RECONNECT_MAX_MS ? pause_ms * 2 : RECONNECT_MAX_MS;
+    }
+    return false;
+}
+
+/* One turn of the source's thread. *idle: nothing came and nothing is under
+ * way. */
+static enum idem_status
+turn(struct idem_consumer *c, bool *idle, struct idem_error *err)
+{
+    bool full = c->in_flight >= (uint64_t)c->prefetch;
+    struct delivery *done = take_done(c, full ? TAKE_MS : 0), *d = NULL;
+    enum idem_status status = conclude(c, done, true, err);
+
+    *idle = false;
+    if (status != IDEM_OK || full)
+        return status;
+    status = c->source->type->take(
+        c->source, c->in_flight > 0 ? TAKE_BUSY_MS : TAKE_MS, &d, err);
+    if (status == IDEM_OK && d) {
+        d->connection = c->source->connection;
+        dispatch(c, d);
+    }
+    *idle = !d && c->in_flight == 0;
+    return status;
+}
+
+static void
+consume(struct idem_consumer *c)
+{
+    bool connected = connect_source(c);
+    int64_t idle_since_us = idem__system_clocks.boot_us(NULL);
+    struct idem_error err;
+
+    while (connected && !consumer_stopping(c)) {
+        bool idle;
+        int64_t now_us;
+
+        if (turn(c, &idle, &err) != IDEM_OK) {
+            idem__log(&c->log, IDEM_LOG_WARNING, "%s", err.text);
+            CONSUMER_COUNT(c, reconnects);
+            connected = connect_source(c);
+        }
+        now_us = idem__system_clocks.boot_us(NULL);
+        if (!idle)
+            idle_since_us = now_us;
+        if (c->options.stop_when_idle_ms &&
+            now_us - idle_since_us >= c->options.stop_when_idle_ms * 1000)
+            idem_consume_stop(c);
+    }
+    end_handlers(c);
+    if (conclude(c, take_done(c, 0), connected, &err) != IDEM_OK)
+        idem__log(&c->log, IDEM_LOG_WARNING,
+                  "%s; what was handled is acknowledged when it comes again",
+                  err.text);
+}
+
+enum idem_status
+idem_consume_run(struct idem_consumer *c, struct idem_error *err)
+{
+    enum idem_status status = start_handlers(c, err);
+
+    if (status == IDEM_OK)
+        consume(c);
+    else
+        end_handlers(c);
+    return status;
+}
+
+void
+idem_consume_stop(struct idem_consumer *c)
+{
+    __atomic_store_n(&c->stop, true, __ATOMIC_RELEASE);
+}
+
+void
+idem_consume_stats(struct idem_consumer *c, struct idem_consume_stats *stats)
+{
+    const uint64_t *from = (const uint64_t *)&c->stats;
+    uint64_t *to = (uint64_t *)stats;
+
+    for (size_t i = 0; i < sizeof(*stats) / sizeof(*to); i++)
+        to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    pthread_mutex_lock(&c->mutex);
+    stats->in_flight = c->in_flight;
+    pthread_mutex_unlock(&c->mutex);
+}
+
+void
+idem_consume_close(struct idem_consumer *c)
+{
+    if (c)
+        drop(c);
+}

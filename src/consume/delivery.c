@@ -1,0 +1,50 @@
+/*
+ * delivery.c - one message on its way through the consumer.
+ */
+#include "consume.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct delivery *
+delivery_make(void)
+{
+    return calloc(1, sizeof(struct delivery));
+}
+
+void
+delivery_drop(struct delivery *delivery)
+{
+    if (!delivery)
+        return;
+    idem_arena_clear(&delivery->memory);
+    free(delivery);
+}
+
+bool
+delivery_copy(struct delivery *delivery, const void *data, size_t len,
+              struct idem_bytes *into)
+{
+    uint8_t *copy = idem_arena_take(&delivery->memory, len + 1);
+
+    if (!copy)
+        return false;
+    if (len > 0)
+        memcpy(copy, data, len);
+    copy[len] = 0;
+    *into = (struct idem_bytes){copy, len};
+    return true;
+}
+
+bool
+delivery_header(struct delivery *delivery, struct idem_bytes name,
+                struct idem_bytes value)
+{
+    struct idem_header *header;
+
+    if (delivery->header_count == HEADERS_MAX)
+        return true; /* more than that is left out */
+    header = &delivery->headers[delivery->header_count++];
+    return delivery_copy(delivery, name.data, name.len, &header->name) &&
+           delivery_copy(delivery, value.data, value.len, &header->value);
+}

@@ -1,0 +1,430 @@
+/*
+ * kafka.c - messages from a Kafka topic (experimental: it has run against
+ * librdkafka's mock cluster, not yet against a real broker).
+ *
+ * Kafka knows no acknowledgement of a single message, only how far a group has
+ * come in a partition. So each partition keeps the offsets it handed out, in
+ * order; what is committed is the first that is not concluded yet. A delivery
+ * that is put back rewinds the partition to it: what comes again behind it is
+ * recognised by its record.
+ */
+#ifdef IDEM_WITH_KAFKA
+
+#include "consume.h"
+
+#include <librdkafka/rdkafka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SEND_MS 10000
+#define REWIND_MS 2000
+
+struct handed_out {
+    int64_t offset;
+    bool concluded;
+};
+
+struct partition {
+    struct partition *next;
+    int32_t number;
+    struct handed_out *out; /* in the order of their offsets */
+    size_t count, room;
+};
+
+struct kafka_source {
+    struct source base;
+    struct broker_url url;
+    char servers[512], group[200];
+    rd_kafka_t *consumer, *producer;
+    struct partition *partitions;
+};
+
+static enum idem_status
+fail(struct kafka_source *self, struct idem_error *err, const char *what,
+     const char *text)
+{
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE, "kafka %s: %s: %s",
+                      self->servers, what, text);
+}
+
+static void
+forget_partitions(struct kafka_source *self)
+{
+    while (self->partitions) {
+        struct partition *p = self->partitions;
+
+        self->partitions = p->next;
+        free(p->out);
+        free(p);
+    }
+}
+
+/* After a rebalance the offsets that were handed out are somebody else's. */
+static void
+rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
+          rd_kafka_topic_partition_list_t *list, void *opaque)
+{
+    struct kafka_source *self = opaque;
+
+    forget_partitions(self);
+    rd_kafka_assign(kafka,
+                    code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS ? list : NULL);
+}
+
+static void
+disconnect(struct kafka_source *self)
+{
+    if (self->consumer) {
+        rd_kafka_consumer_close(self->consumer);
+        rd_kafka_destroy(self->consumer);
+    }
+    if (self->producer) {
+        rd_kafka_flush(self->producer, 1000);
+        rd_kafka_destroy(self->producer);
+    }
+    self->consumer = self->producer = NULL;
+    forget_partitions(self);
+}
+
+static rd_kafka_t *
+make_client(struct kafka_source *self, rd_kafka_type_t type,
+            struct idem_error *err)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    char text[200] = "";
+    rd_kafka_t *client = NULL;
+    bool set = rd_kafka_conf_set(conf, "bootstrap.servers", self->servers, text,
+                                 sizeof(text)) == RD_KAFKA_CONF_OK;
+
+    if (set && type == RD_KAFKA_CONSUMER) {
+        set = rd_kafka_conf_set(conf, "group.id", self->group, text,
+                                sizeof(text)) == RD_KAFKA_CONF_OK &&
+              rd_kafka_conf_set(conf, "enable.auto.commit", "false", text,
+                                sizeof(text)) == RD_KAFKA_CONF_OK &&
+              rd_kafka_conf_set(conf, "auto.offset.reset", "earliest", text,
+                                sizeof(text)) == RD_KAFKA_CONF_OK;
+        rd_kafka_conf_set_opaque(conf, self);
+        rd_kafka_conf_set_rebalance_cb(conf, rebalance);
+    } else if (set) {
+        set = rd_kafka_conf_set(conf, "enable.idempotence", "true", text,
+                                sizeof(text)) == RD_KAFKA_CONF_OK;
+    }
+    if (set)
+        client = rd_kafka_new(type, conf, text, sizeof(text));
+    if (!client) {
+        rd_kafka_conf_destroy(conf);
+        fail(self, err, "cannot start", text);
+    }
+    return client;
+}
+
+static enum idem_status
+connect_source(struct source *source, struct idem_error *err)
+{
+    struct kafka_source *self = (struct kafka_source *)source;
+    rd_kafka_topic_partition_list_t *topics;
+    rd_kafka_resp_err_t code;
+
+    disconnect(self);
+    self->consumer = make_client(self, RD_KAFKA_CONSUMER, err);
+    if (!self->consumer)
+        return IDEM_ERR_UNAVAILABLE;
+    rd_kafka_poll_set_consumer(self->consumer);
+    topics = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_list_add(topics, self->base.name,
+                                      RD_KAFKA_PARTITION_UA);
+    code = rd_kafka_subscribe(self->consumer, topics);
+    rd_kafka_topic_partition_list_destroy(topics);
+    return code ? fail(self, err, "cannot subscribe", rd_kafka_err2str(code))
+                : IDEM_OK;
+}
+
+static struct partition *
+find_partition(struct kafka_source *self, int32_t number, bool make)
+{
+    struct partition *p = self->partitions;
+
+    while (p && p->number != number)
+        p = p->next;
+    if (p || !make)
+        return p;
+    p = calloc(1, sizeof(*p));
+    if (!p)
+        return NULL;
+    p->number = number;
+    p->next = self->partitions;
+    self->partitions = p;
+    return p;
+}
+
+static bool
+hand_out(struct kafka_source *self, int32_t number, int64_t offset)
+{
+    struct partition *p = find_partition(self, number, true);
+
+    if (!p)
+        return false;
+    if (p->count == p->room) {
+        size_t room = p->room ? p->room * 2 : 64;
+        struct handed_out *out = realloc(p->out, room * sizeof(*out));
+
+        if (!out)
+            return false;
+        p->out = out;
+        p->room = room;
+    }
+    p->out[p->count++] = (struct handed_out){offset, false};
+    return true;
+}
+
+static bool
+copy_headers(struct delivery *d, const rd_kafka_message_t *message)
+{
+    rd_kafka_headers_t *headers;
+    const char *name;
+    const void *value;
+    size_t len;
+
+    if (rd_kafka_message_headers(message, &headers) !=
+        RD_KAFKA_RESP_ERR_NO_ERROR)
+        return true;
+    for (size_t i = 0;
+         rd_kafka_header_get_all(headers, i, &name, &value, &len) == 0; i++) {
+        if (!delivery_header(d, idem_text(name),
+                             (struct idem_bytes){value, len}))
+            return false;
+    }
+    return true;
+}
+
+/* The identity of a message is a header or a field; its key orders it. */
+static struct delivery *
+to_delivery(const rd_kafka_message_t *message)
+{
+    struct delivery *d = delivery_make();
+
+    if (!d)
+        return NULL;
+    d->tag = (uint64_t)message->offset;
+    snprintf(d->place, sizeof(d->place), "%d:%lld", (int)message->partition,
+             (long long)message->offset);
+    if (delivery_copy(d, message->payload, message->len, &d->body) &&
+        copy_headers(d, message) &&
+        (!message->key ||
+         delivery_header(d, idem_text("kafka-key"),
+                         (struct idem_bytes){message->key, message->key_len})))
+        return d;
+    delivery_drop(d);
+    return NULL;
+}
+
+static enum idem_status
+take(struct source *source, int wait_ms, struct delivery **delivery,
+     struct idem_error *err)
+{
+    struct kafka_source *self = (struct kafka_source *)source;
+    rd_kafka_message_t *message =
+        rd_kafka_consumer_poll(self->consumer, wait_ms);
+    enum idem_status status = IDEM_OK;
+
+    *delivery = NULL;
+    if (!message)
+        return IDEM_OK;
+    if (message->err) {
+        /* librdkafka reconnects by itself; only what it calls fatal is not
+         * left to it. */
+        if (rd_kafka_fatal_error(self->consumer, NULL, 0))
+            status = fail(self, err, "lost", rd_kafka_message_errstr(message));
+    } else {
+        *delivery = to_delivery(message);
+        if (!*delivery || !hand_out(self, message->partition, message->offset))
+            status = idem__fail(err, IDEM_ERR_MEMORY, "kafka: out of memory");
+        if (status != IDEM_OK) {
+            delivery_drop(*delivery);
+            *delivery = NULL;
+        }
+    }
+    rd_kafka_message_destroy(message);
+    return status;
+}
+
+static enum idem_status
+write_letter(struct kafka_source *self, const struct delivery *d,
+             const char *topic, struct idem_error *err)
+{
+    rd_kafka_headers_t *headers;
+    rd_kafka_resp_err_t code;
+
+    if (!self->producer)
+        self->producer = make_client(self, RD_KAFKA_PRODUCER, err);
+    if (!self->producer)
+        return IDEM_ERR_UNAVAILABLE;
+    headers = rd_kafka_headers_new(d->header_count + 1);
+    rd_kafka_header_add(headers, "idem-reason", -1, d->reason, -1);
+    for (size_t i = 0; i < d->header_count; i++)
+        rd_kafka_header_add(
+            headers, d->headers[i].name.data, (ssize_t)d->headers[i].name.len,
+            d->headers[i].value.data, (ssize_t)d->headers[i].value.len);
+    code =
+        rd_kafka_producev(self->producer, RD_KAFKA_V_TOPIC(topic),
+                          RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+                          RD_KAFKA_V_VALUE((void *)d->body.data, d->body.len),
+                          RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_END);
+    if (code)
+        rd_kafka_headers_destroy(headers);
+    if (!code)
+        code = rd_kafka_flush(self->producer, SEND_MS);
+    return code ? fail(self, err, "cannot write a letter",
+                       rd_kafka_err2str(code))
+                : IDEM_OK;
+}
+
+static enum idem_status
+commit(struct kafka_source *self, const struct partition *p, int64_t offset,
+       struct idem_error *err)
+{
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
+    rd_kafka_resp_err_t code;
+
+    rd_kafka_topic_partition_list_add(list, self->base.name, p->number)
+        ->offset = offset;
+    code = rd_kafka_commit(self->consumer, list, 1);
+    rd_kafka_topic_partition_list_destroy(list);
+    return code ? fail(self, err, "cannot commit", rd_kafka_err2str(code))
+                : IDEM_OK;
+}
+
+/* Commit up to the first offset that is still under way. */
+static enum idem_status
+advance(struct kafka_source *self, struct partition *p, struct idem_error *err)
+{
+    size_t done = 0;
+    int64_t next;
+
+    while (done < p->count && p->out[done].concluded)
+        done++;
+    if (done == 0)
+        return IDEM_OK;
+    next = p->out[done - 1].offset + 1;
+    memmove(p->out, p->out + done, (p->count - done) * sizeof(*p->out));
+    p->count -= done;
+    return commit(self, p, next, err);
+}
+
+static enum idem_status
+rewind_to(struct kafka_source *self, struct partition *p, size_t at,
+          struct idem_error *err)
+{
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
+    rd_kafka_error_t *trouble;
+    enum idem_status status = IDEM_OK;
+
+    rd_kafka_topic_partition_list_add(list, self->base.name, p->number)
+        ->offset = p->out[at].offset;
+    p->count = at;
+    trouble = rd_kafka_seek_partitions(self->consumer, list, REWIND_MS);
+    if (trouble) {
+        status =
+            fail(self, err, "cannot rewind", rd_kafka_error_string(trouble));
+        rd_kafka_error_destroy(trouble);
+    }
+    rd_kafka_topic_partition_list_destroy(list);
+    return status;
+}
+
+static enum idem_status
+conclude_one(struct kafka_source *self, const struct delivery *d,
+             struct idem_error *err)
+{
+    struct partition *p =
+        find_partition(self, (int32_t)strtol(d->place, NULL, 10), false);
+    enum idem_status status = IDEM_OK;
+    size_t at = 0;
+
+    if (d->fate == FATE_DEAD_LETTER)
+        status = write_letter(self, d, self->base.dead_letter, err);
+    else if (d->fate == FATE_DOUBT)
+        status = write_letter(self, d, self->base.doubt, err);
+    if (status != IDEM_OK || !p)
+        return status;
+    while (at < p->count && p->out[at].offset != (int64_t)d->tag)
+        at++;
+    if (at == p->count)
+        return IDEM_OK; /* rewound or reassigned meanwhile: it comes again */
+    if (d->fate == FATE_PUT_BACK)
+        return rewind_to(self, p, at, err);
+    p->out[at].concluded = true;
+    return IDEM_OK;
+}
+
+static enum idem_status
+conclude(struct source *source, struct delivery *deliveries,
+         struct idem_error *err)
+{
+    struct kafka_source *self = (struct kafka_source *)source;
+    enum idem_status status = IDEM_OK;
+
+    for (struct delivery *d = deliveries; d && status == IDEM_OK; d = d->next)
+        status = conclude_one(self, d, err);
+    for (struct partition *p = self->partitions; p && status == IDEM_OK;
+         p = p->next)
+        status = advance(self, p, err);
+    return status;
+}
+
+static void
+close_source(struct source *source)
+{
+    struct kafka_source *self = (struct kafka_source *)source;
+
+    if (!self)
+        return;
+    disconnect(self);
+    free(self);
+}
+
+static enum idem_status
+open_source(const struct source_settings *settings, struct source **source,
+            struct idem_error *err)
+{
+    struct kafka_source *self = calloc(1, sizeof(*self));
+    enum idem_status status;
+
+    if (!self)
+        return idem__fail(err, IDEM_ERR_MEMORY, "kafka: out of memory");
+    self->base.type = &idem__kafka_source;
+    status = broker_url_parse(settings->url, &self->url, err);
+    if (status == IDEM_OK &&
+        (!broker_url_param(&self->url, "topic", self->base.name,
+                           sizeof(self->base.name)) ||
+         !broker_url_param(&self->url, "group", self->group,
+                           sizeof(self->group))))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "kafka: name the topic and the group: "
+                            "kafka://host:9092?topic=orders&group=mail");
+    if (status != IDEM_OK) {
+        free(self);
+        return status;
+    }
+    snprintf(self->servers, sizeof(self->servers), "%s:%d", self->url.host,
+             self->url.port ? self->url.port : 9092);
+    snprintf(self->base.default_consumer, sizeof(self->base.default_consumer),
+             "%s", self->group);
+    source_name_letters(&self->base, settings);
+    *source = &self->base;
+    return IDEM_OK;
+}
+
+const struct source_type idem__kafka_source = {
+    .scheme = "kafka",
+    .open = open_source,
+    .connect = connect_source,
+    .take = take,
+    .conclude = conclude,
+    .close = close_source,
+};
+
+#endif
