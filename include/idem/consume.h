@@ -45,6 +45,8 @@ enum idem_handled {
     IDEM_NOT_HANDLED, /* nothing happened: try again later, in both modes */
     IDEM_FAILED_ONCE, /* it failed: strict ends here, loose tries again */
     IDEM_POISON,      /* it can never work: to the dead letter */
+    IDEM_UNCLEAR,     /* nobody knows (cut off, timed out): strict is in doubt,
+                         loose tries again */
 };
 
 typedef enum idem_handled idem_handle_fn(void *arg,

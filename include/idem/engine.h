@@ -138,7 +138,9 @@ typedef enum idem_state idem_work_fn(void *arg, uint64_t fence,
  * `op` is a BEGIN (verb and fence are ignored). fn returns IDEM_STATE_SUCCEEDED
  * or IDEM_STATE_FAILED; a failure is recorded in strict mode and releases the
  * record in loose mode. IDEM_STATE_FREE says that nothing happened: the record
- * is released in both. IDEM_OK with answer->verdict:
+ * is released in both. IDEM_STATE_EXECUTING says that fn does not know: the
+ * claim stays and comes into doubt (strict) or may be taken over (loose) when
+ * its lease is over. IDEM_OK with answer->verdict:
  *   STARTED: fn ran here, the record has its outcome and result;
  *   REPLAY: it ran before; BUSY, DOUBT, MISMATCH: it did not run here;
  *   STALE: fn ran, but somebody took over meanwhile (loose only).

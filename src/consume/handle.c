@@ -8,7 +8,7 @@
  *   ran here, failed          strict, poison or too often: dead letter;
  *                             else try again after a pause
  *   replay                    acknowledge (a recorded failure: dead letter)
- *   doubt                     to the doubt place, never handled again
+ *   doubt, outcome unclear    to the doubt place, never handled again
  *   mismatch                  dead letter: one id, two contents
  *   busy, store away          put back
  */
@@ -85,6 +85,10 @@ do_work(void *arg, uint64_t fence, struct idem_bytes *result)
         return IDEM_STATE_SUCCEEDED;
     case IDEM_NOT_HANDLED:
         return IDEM_STATE_FREE;
+    case IDEM_UNCLEAR:
+        return work->consumer->options.mode == IDEM_STRICT
+                   ? IDEM_STATE_EXECUTING
+                   : IDEM_STATE_FREE;
     case IDEM_FAILED_ONCE:
     case IDEM_POISON:
         break;
@@ -126,7 +130,9 @@ run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
         if (work->handled == IDEM_HANDLED) {
             CONSUMER_COUNT(consumer, handled);
             fate = decide(d, FATE_ACKNOWLEDGE, "");
-        } else if (is_final(consumer, work))
+        } else if (answer.record.state == IDEM_STATE_EXECUTING)
+            fate = decide(d, FATE_DOUBT, work->why.text);
+        else if (is_final(consumer, work))
             fate = decide(d, FATE_DEAD_LETTER, work->why.text);
         else
             *again = true;

@@ -218,6 +218,8 @@ work_and_finish(struct idem_engine *engine, const struct idem_op *op,
     end.kind = op->kind;
     end.lease_ms = op->lease_ms;
     outcome = fn(arg, end.fence, &end.result);
+    if (outcome == IDEM_STATE_EXECUTING)
+        return IDEM_OK; /* the claim stays; its lease is renewed no more */
     if (outcome == IDEM_STATE_FREE)
         end.verb = IDEM_RELEASE;
     else

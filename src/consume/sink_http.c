@@ -1,0 +1,214 @@
+/*
+ * sink_http.c - hands a message to an HTTP endpoint.
+ *
+ * The endpoint gets the record's id as Idempotency-Key, so that it (or a
+ * gateway before it) can recognise a repeat too, and the fence as Idem-Fence.
+ */
+#include "consume.h"
+
+#include <curl/curl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define IDLE_MAX 64
+
+struct http_sink {
+    char *url;
+    int64_t timeout_ms;
+    pthread_mutex_t mutex;
+    CURL *idle[IDLE_MAX]; /* kept with their connections */
+    int idle_count;
+};
+
+enum idem_status
+http_sink_open(const char *url, int64_t timeout_ms, struct http_sink **out,
+               struct idem_error *err)
+{
+    struct http_sink *sink;
+
+    if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%s\" is no place to deliver to: give an http:// "
+                          "or https:// URL",
+                          url);
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+    sink = calloc(1, sizeof(*sink));
+    if (sink)
+        sink->url = strdup(url);
+    if (!sink || !sink->url) {
+        free(sink);
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    }
+    sink->timeout_ms = timeout_ms;
+    pthread_mutex_init(&sink->mutex, NULL);
+    *out = sink;
+    return IDEM_OK;
+}
+
+void
+http_sink_close(struct http_sink *sink)
+{
+    if (!sink)
+        return;
+    while (sink->idle_count > 0)
+        curl_easy_cleanup(sink->idle[--sink->idle_count]);
+    pthread_mutex_destroy(&sink->mutex);
+    free(sink->url);
+    free(sink);
+}
+
+static CURL *
+borrow(struct http_sink *sink)
+{
+    CURL *curl = NULL;
+
+    pthread_mutex_lock(&sink->mutex);
+    if (sink->idle_count > 0)
+        curl = sink->idle[--sink->idle_count];
+    pthread_mutex_unlock(&sink->mutex);
+    return curl ? curl : curl_easy_init();
+}
+
+static void
+give_back(struct http_sink *sink, CURL *curl)
+{
+    pthread_mutex_lock(&sink->mutex);
+    if (sink->idle_count < IDLE_MAX) {
+        sink->idle[sink->idle_count++] = curl;
+        curl = NULL;
+    }
+    pthread_mutex_unlock(&sink->mutex);
+    curl_easy_cleanup(curl);
+}
+
+/* A structured-field string: printable ASCII in quotes. An id with other bytes
+ * goes as hex, which is just as unique. */
+static void
+key_header(const struct idem_message *m, char *out, size_t out_len)
+{
+    const uint8_t *id = m->id.data;
+    size_t len = (size_t)snprintf(out, out_len, "Idempotency-Key: \"");
+    bool plain = true;
+
+    for (size_t i = 0; i < m->id.len; i++)
+        plain = plain && id[i] >= 0x20 && id[i] < 0x7f;
+    for (size_t i = 0; i < m->id.len && len + 4 < out_len; i++) {
+        if (!plain)
+            len += (size_t)snprintf(out + len, out_len - len, "%02x", id[i]);
+        else if (id[i] == '"' || id[i] == '\\')
+            len += (size_t)snprintf(out + len, out_len - len, "\\%c", id[i]);
+        else
+            out[len++] = (char)id[i];
+    }
+    snprintf(out + len, out_len - len, "\"");
+}
+
+static bool
+is_text(struct idem_bytes value)
+{
+    const uint8_t *at = value.data;
+
+    for (size_t i = 0; i < value.len; i++) {
+        if (at[i] < 0x20 || at[i] == 0x7f)
+            return false;
+    }
+    return value.len < 500;
+}
+
+static struct curl_slist *
+make_headers(const struct idem_message *m)
+{
+    char line[1100];
+    struct curl_slist *list;
+
+    key_header(m, line, sizeof(line));
+    list = curl_slist_append(NULL, line);
+    snprintf(line, sizeof(line), "Idem-Fence: %llu",
+             (unsigned long long)m->fence);
+    list = curl_slist_append(list, line);
+    snprintf(line, sizeof(line), "Content-Type: application/octet-stream");
+    for (size_t i = 0; i < m->header_count; i++) {
+        if (idem__bytes_is(m->headers[i].name, "content-type") &&
+            is_text(m->headers[i].value))
+            snprintf(line, sizeof(line), "Content-Type: %.*s",
+                     (int)m->headers[i].value.len,
+                     (const char *)m->headers[i].value.data);
+    }
+    list = curl_slist_append(list, line);
+    return curl_slist_append(list, "Expect:");
+}
+
+static size_t
+ignore_body(char *data, size_t size, size_t count, void *arg)
+{
+    (void)data;
+    (void)arg;
+    return size * count;
+}
+
+static size_t
+see_header(char *data, size_t size, size_t count, void *arg)
+{
+    if (size * count > 12 && strncasecmp(data, "retry-after:", 12) == 0)
+        *(bool *)arg = true;
+    return size * count;
+}
+
+static enum idem_handled
+by_status(long status, bool retry_after, struct idem_error *err)
+{
+    if (status >= 200 && status < 300)
+        return IDEM_HANDLED;
+    idem__fail(err, IDEM_ERR_INVALID, "the endpoint answered %ld", status);
+    if (status == 425 || status == 429 || status == 503 ||
+        (status == 409 && retry_after))
+        return IDEM_NOT_HANDLED;
+    return status >= 400 && status < 500 ? IDEM_POISON : IDEM_FAILED_ONCE;
+}
+
+static enum idem_handled
+by_trouble(CURLcode code, struct idem_error *err)
+{
+    idem__fail(err, IDEM_ERR_UNAVAILABLE, "the endpoint could not be asked: %s",
+               curl_easy_strerror(code));
+    return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST
+               ? IDEM_NOT_HANDLED
+               : IDEM_UNCLEAR;
+}
+
+enum idem_handled
+http_sink_handle(void *arg, const struct idem_message *m,
+                 struct idem_error *err)
+{
+    struct http_sink *sink = arg;
+    CURL *curl = borrow(sink);
+    struct curl_slist *headers = make_headers(m);
+    bool retry_after = false;
+    long status = 0;
+    CURLcode code;
+
+    if (!curl || !headers) {
+        idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+        return IDEM_NOT_HANDLED;
+    }
+    curl_easy_setopt(curl, CURLOPT_URL, sink->url);
+    curl_easy_setopt(curl, CURLOPT_POST, 1L);
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDS,
+                     m->body.len > 0 ? m->body.data : "");
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE,
+                     (curl_off_t)m->body.len);
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)sink->timeout_ms);
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, ignore_body);
+    curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, see_header);
+    curl_easy_setopt(curl, CURLOPT_HEADERDATA, &retry_after);
+    code = curl_easy_perform(curl);
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    curl_slist_free_all(headers);
+    give_back(sink, curl);
+    return code == CURLE_OK ? by_status(status, retry_after, err)
+                            : by_trouble(code, err);
+}
