@@ -30,6 +30,9 @@ static const struct command commands[] = {
     {"store", "set up a store, check it, print its SQL", cli_store},
     {"Servers:", NULL, NULL},
     {"serve", "records for every language, over RESP and HTTP", cli_serve},
+    {"Commands and messages, once:", NULL, NULL},
+    {"lock", "run a command while holding a lock", cli_lock},
+    {"consume", "hand each message of a broker over once", cli_consume},
     {"Help:", NULL, NULL},
     {"help", "idem help COMMAND; idem help exit-codes", cli_help},
 };
