@@ -116,6 +116,10 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
     enum idem_status status;
 
     atomic_fetch_add(&self->loads, 1);
+    for (size_t i = 0; self->damaged && i < count; i++) {
+        if (memcmp(loads[i].key, self->damaged, IDEM_KEY_LEN) == 0)
+            return idem__fail(err, IDEM_ERR_CORRUPT, "planned: damaged");
+    }
     enter(self);
     if (fails(self) && self->fault != FAULT_LOCKED && self->fault != FAULT_FULL)
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "planned: no load");
@@ -154,6 +158,8 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     status = self->inner->type->now(self->inner, now_us, err);
     leave(self);
     *now_us += atomic_load(&self->clock_us);
+    if (self->during_now)
+        self->during_now(self->during_now_arg);
     return status;
 }
 

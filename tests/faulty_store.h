@@ -44,7 +44,11 @@ struct faulty_store {
     bool faulty_now;
     atomic_int calls, swaps, loads, nows;
 
-    atomic_llong clock_us; /* added to the inner store's clock */
+    const uint8_t *damaged; /* loading this key is IDEM_ERR_CORRUPT */
+
+    atomic_llong clock_us;         /* added to the inner store's clock */
+    void (*during_now)(void *arg); /* time passes while the clock is read */
+    void *during_now_arg;
     /* Called before each swap, if set: somebody else's turn. */
     void (*before_swap)(void *arg, struct faulty_store *store);
     void *before_swap_arg;

@@ -21,8 +21,10 @@ rig_engine(struct rig *rig, enum faulty_kind kind,
 {
     struct faulty_store *faulty = faulty_open(kind, rig->memory, &rig->lock);
     struct idem_options filled = {.log = count_log, .log_arg = &rig->logged};
-    struct idem__engine_inner inner = {
-        .store = &faulty->base, .clocks = &rig->clocks.clocks, .driven = true};
+    struct idem__engine_inner inner = {.store = &faulty->base,
+                                       .clocks = &rig->clocks.clocks,
+                                       .driven = true,
+                                       .hasty = true};
     struct idem_engine *engine;
     struct idem_error err;
 

@@ -472,7 +472,7 @@ swap_groups(struct idem_engine *engine)
             group->losses > losses)
             losses = group->losses;
     }
-    if (losses > 0)
+    if (losses > 0 && !engine->inner.hasty)
         sleep_ms(lost_wait_ms[losses - 1]);
     return true;
 }

@@ -20,6 +20,7 @@ struct idem__engine_inner {
                                          NULL: open the URL */
     const struct idem_clocks *clocks; /* NULL: the system's */
     bool driven;                      /* no thread: idem__engine_turn runs it */
+    bool hasty; /* tests: a lost swap is sent again without a pause */
     void (*wake)(void *arg);
     void *wake_arg;
 };

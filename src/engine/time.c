@@ -159,6 +159,9 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
     judge(engine, boot_us,
           time->sample_us + (boot_us - time->told_us) - drift_us);
     late_us = time->sample_us + (boot_us - time->asked_us) + drift_us;
+    /* A key whose record is gone must not get an old fence again, so the floor
+     * goes up with every batch, whatever the clock does. */
+    time->fence_floor_us++;
     if (late_us > 0 && (uint64_t)late_us > time->fence_floor_us)
         time->fence_floor_us = (uint64_t)late_us;
 

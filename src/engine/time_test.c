@@ -1,0 +1,412 @@
+/*
+ * time_test.c - leases and expiry while clocks jump, engines restart, and
+ * stores have another clock or none.
+ */
+#include "../../tests/rig.h"
+#include "inner.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define HOUR INT64_C(3600000)
+
+static struct idem_op
+strict(const char *id, int64_t lease_ms)
+{
+    struct idem_op op = op_begin(id);
+
+    op.lease_ms = lease_ms;
+    return op;
+}
+
+/* The engine has been up for a while, so that leases count at once. */
+static void
+open_and_age(struct rig *rig, enum faulty_kind kind)
+{
+    struct idem_op op = op_get("x");
+
+    rig_open(rig, kind, NULL);
+    for (int i = 0; i < 120; i++) {
+        test_clocks_pass(&rig->clocks, 1000);
+        ask(rig->engine, &op);
+    }
+}
+
+static bool
+alarm_on(struct rig *rig)
+{
+    struct idem_stats stats;
+
+    idem_stats(rig->engine, &stats);
+    return stats.clock_alarm;
+}
+
+/* How long, in steps, until a strict claim comes into doubt. */
+static int64_t
+doubt_after_ms(struct rig *rig, const char *id, int64_t step_ms, int64_t most)
+{
+    struct idem_op op = op_begin(id);
+
+    for (int64_t ms = 0; ms <= most; ms += step_ms) {
+        struct reply reply = ask(rig->engine, &op);
+
+        if (reply.verdict == IDEM_V_DOUBT)
+            return ms;
+        assert_verdict(reply, IDEM_V_BUSY);
+        test_clocks_pass(&rig->clocks, step_ms);
+    }
+    return -1;
+}
+
+static void
+a_lease_lasts_as_long_as_it_says(void **state)
+{
+    static const enum faulty_kind kinds[] = {FAULTY_LOCAL, FAULTY_REMOTE,
+                                             FAULTY_CLOCKLESS};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct rig rig;
+        struct idem_op op = strict("a", 10000);
+
+        open_and_age(&rig, kinds[i]);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+        assert_in_range(doubt_after_ms(&rig, "a", 50, 20000), 10000, 10150);
+        assert_false(alarm_on(&rig));
+        rig_close(&rig);
+    }
+}
+
+static void
+a_store_clock_set_forward_ends_no_lease(void **state)
+{
+    struct idem_op op = strict("a", 10000);
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_REMOTE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    test_clocks_pass(&rig.clocks, 2000);
+    ask(rig.engine, &op);
+    atomic_store(&rig.store->clock_us, HOUR * 1000);
+    assert_in_range(doubt_after_ms(&rig, "a", 50, 20000), 7950, 8200);
+    assert_true(alarm_on(&rig));
+    assert_int_equal(rig.logged, 1);
+    rig_close(&rig);
+}
+
+static void
+what_is_written_after_a_jump_counts_in_the_stores_time(void **state)
+{
+    struct idem_op op = op_get("x");
+    struct faulty_store *late_store;
+    struct idem_engine *late;
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_REMOTE);
+    atomic_store(&rig.store->clock_us, HOUR * 1000);
+    late = rig_engine(&rig, FAULTY_REMOTE, NULL, &late_store);
+    atomic_store(&late_store->clock_us, HOUR * 1000);
+    for (int i = 0; i < 60; i++) {
+        test_clocks_pass(&rig.clocks, 1000);
+        ask(rig.engine, &op);
+        ask(late, &op);
+    }
+    /* An engine that has seen only the new time must honour the claim. */
+    op = strict("a", 10000);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    for (int i = 0; i < 19; i++) {
+        test_clocks_pass(&rig.clocks, 500);
+        op = op_begin("a");
+        assert_verdict(ask(late, &op), IDEM_V_BUSY);
+    }
+    idem_close(late);
+    rig_close(&rig);
+}
+
+static void
+a_store_clock_set_back_ends_no_lease_either(void **state)
+{
+    struct idem_op op = strict("a", 10000);
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_REMOTE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    atomic_store(&rig.store->clock_us, -HOUR * 1000);
+    assert_int_equal(doubt_after_ms(&rig, "a", 500, 60000), -1);
+    /* A claim from now on, and then the clock is put right. */
+    op = strict("b", 10000);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    atomic_store(&rig.store->clock_us, 0);
+    assert_in_range(doubt_after_ms(&rig, "b", 50, 20000), 9900, 10300);
+    rig_close(&rig);
+}
+
+static void
+fences_grow_even_when_the_clock_goes_back(void **state)
+{
+    struct idem_op op = strict("a", 1000);
+    struct reply first, second;
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_REMOTE);
+    op.ttl_ms = 1000;
+    first = ask(rig.engine, &op);
+    op = op_release("a", first.fence);
+    ask(rig.engine, &op);
+    atomic_store(&rig.store->clock_us, -HOUR * 1000);
+    test_clocks_pass(&rig.clocks, 2000);
+    op = op_begin("other");
+    second = ask(rig.engine, &op);
+    assert_true(second.fence > first.fence);
+    rig_close(&rig);
+}
+
+static void
+a_wall_clock_that_jumps_here_ends_nothing_and_is_told(void **state)
+{
+    static const int64_t jumps[] = {HOUR, -HOUR};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct idem_op op = strict("a", 10000);
+        struct rig rig;
+
+        open_and_age(&rig, FAULTY_LOCAL);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+        atomic_fetch_add(&rig.clocks.wall_us, jumps[i] * 1000);
+        assert_in_range(doubt_after_ms(&rig, "a", 50, 20000), 10000, 10150);
+        assert_true(alarm_on(&rig));
+        assert_int_equal(rig.logged, 1);
+        atomic_fetch_sub(&rig.clocks.wall_us, jumps[i] * 1000);
+        test_clocks_pass(&rig.clocks, 2000);
+        ask(rig.engine, &op);
+        assert_false(alarm_on(&rig));
+        rig_close(&rig);
+    }
+}
+
+static void
+no_lease_ends_sooner_than_one_lease_after_a_restart(void **state)
+{
+    static const enum faulty_kind kinds[] = {FAULTY_LOCAL, FAULTY_REMOTE,
+                                             FAULTY_CLOCKLESS};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct idem_op op = strict("a", 10000);
+        struct rig rig;
+
+        open_and_age(&rig, kinds[i]);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+        idem_close(rig.engine);
+        test_clocks_pass(&rig.clocks, HOUR);
+        rig.engine = rig_engine(&rig, kinds[i], NULL, &rig.store);
+        assert_in_range(doubt_after_ms(&rig, "a", 50, 20000), 10000, 10150);
+        rig_close(&rig);
+    }
+}
+
+static void
+a_record_expires_after_its_ttl(void **state)
+{
+    static const enum faulty_kind kinds[] = {FAULTY_LOCAL, FAULTY_REMOTE,
+                                             FAULTY_CLOCKLESS};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct idem_op op = op_begin("a");
+        struct reply start, again;
+        struct rig rig;
+
+        open_and_age(&rig, kinds[i]);
+        op.ttl_ms = 20000;
+        start = ask(rig.engine, &op);
+        op = op_finish("a", start.fence, "R");
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+        op = op_begin("a");
+        for (int s = 0; s < 19; s++) {
+            test_clocks_pass(&rig.clocks, 1000);
+            assert_verdict(ask(rig.engine, &op), IDEM_V_REPLAY);
+        }
+        /* A store without a clock takes a minute more. */
+        test_clocks_pass(&rig.clocks,
+                         kinds[i] == FAULTY_CLOCKLESS ? 62000 : 2000);
+        again = ask(rig.engine, &op);
+        assert_verdict(again, IDEM_V_STARTED);
+        assert_true(again.fence > start.fence);
+        rig_close(&rig);
+    }
+}
+
+static void
+a_jump_forward_expires_no_record(void **state)
+{
+    static const enum faulty_kind kinds[] = {FAULTY_LOCAL, FAULTY_REMOTE,
+                                             FAULTY_CLOCKLESS};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct idem_op op = op_begin("a");
+        struct reply start;
+        struct rig rig;
+
+        open_and_age(&rig, kinds[i]);
+        start = ask(rig.engine, &op);
+        op = op_finish("a", start.fence, "R");
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+        atomic_fetch_add(&rig.clocks.wall_us, 1000 * HOUR * 1000);
+        atomic_store(&rig.store->clock_us,
+                     kinds[i] == FAULTY_REMOTE ? 1000 * HOUR * 1000 : 0);
+        test_clocks_pass(&rig.clocks, 5000);
+        op = op_begin("a");
+        assert_verdict(ask(rig.engine, &op), IDEM_V_REPLAY);
+        rig_close(&rig);
+    }
+}
+
+static void
+a_remote_clock_is_read_once_a_second(void **state)
+{
+    struct idem_op op = op_get("x");
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    for (int i = 0; i < 1000; i++) {
+        test_clocks_pass(&rig.clocks, 10);
+        ask(rig.engine, &op);
+    }
+    assert_in_range(rig.store->nows, 10, 12);
+    rig_close(&rig);
+}
+
+static void
+time_passes(void *arg)
+{
+    test_clocks_pass(arg, 800);
+}
+
+static void
+a_slow_reading_of_the_clock_widens_the_bounds(void **state)
+{
+    struct idem_op op = op_get("x");
+    struct rig rig;
+    int64_t store_ms;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    rig.store->during_now = time_passes;
+    rig.store->during_now_arg = &rig.clocks;
+    test_clocks_pass(&rig.clocks, 5000);
+    ask(rig.engine, &op);
+    store_ms = atomic_load(&rig.clocks.wall_us) / 1000;
+    assert_in_range(rig.engine->now.late_ms, store_ms, store_ms + 10);
+    assert_in_range(rig.engine->now.early_ms, store_ms - 810, store_ms - 790);
+    rig_close(&rig);
+}
+
+static void
+an_honest_difference_of_clocks_is_made_up_for(void **state)
+{
+    struct idem_op op = op_get("x");
+    struct rig rig;
+
+    (void)state;
+    /* The store's clock is quicker by 100 parts in a million. */
+    open_and_age(&rig, FAULTY_REMOTE);
+    for (int i = 0; i < 5000; i++) {
+        test_clocks_pass(&rig.clocks, 10000);
+        atomic_fetch_add(&rig.store->clock_us, 1000);
+        ask(rig.engine, &op);
+    }
+    assert_false(alarm_on(&rig));
+    assert_true(rig.engine->now.late_ms - rig.engine->now.early_ms < 20);
+    rig_close(&rig);
+}
+
+static void
+without_a_clock_a_renewal_elsewhere_is_seen(void **state)
+{
+    struct idem_engine *owner;
+    struct idem_op op = strict("a", 10000);
+    struct reply start;
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_CLOCKLESS);
+    owner = rig_engine(&rig, FAULTY_CLOCKLESS, NULL, NULL);
+    start = ask(owner, &op);
+    for (int i = 0; i < 20; i++) {
+        test_clocks_pass(&rig.clocks, 4000);
+        op = op_renew("a", start.fence, 10000);
+        assert_verdict(ask(owner, &op), IDEM_V_OK_DONE);
+        op = op_begin("a");
+        assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
+    }
+    /* A wall clock that is off by hours makes no difference. */
+    atomic_fetch_add(&rig.clocks.wall_us, 10 * HOUR * 1000);
+    assert_in_range(doubt_after_ms(&rig, "a", 100, 20000), 10000, 10300);
+    idem_close(owner);
+    rig_close(&rig);
+}
+
+static void
+a_parked_one_without_a_clock_sees_the_lease_end(void **state)
+{
+    struct idem_engine *owner;
+    struct idem_op op = strict("a", 5000);
+    struct reply waiting;
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_CLOCKLESS);
+    owner = rig_engine(&rig, FAULTY_CLOCKLESS, NULL, NULL);
+    assert_verdict(ask(owner, &op), IDEM_V_STARTED);
+    op = op_wait("a", 60000);
+    put(rig.engine, &op, &waiting);
+    turn(rig.engine);
+    for (int i = 0; i < 98; i++) {
+        test_clocks_pass(&rig.clocks, 50);
+        turn(rig.engine);
+        assert_false(waiting.done);
+    }
+    for (int i = 0; i < 10; i++) {
+        test_clocks_pass(&rig.clocks, 50);
+        turn(rig.engine);
+    }
+    assert_verdict(waiting, IDEM_V_DOUBT);
+    idem_close(owner);
+    rig_close(&rig);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lease_lasts_as_long_as_it_says),
+        cmocka_unit_test(a_store_clock_set_forward_ends_no_lease),
+        cmocka_unit_test(
+            what_is_written_after_a_jump_counts_in_the_stores_time),
+        cmocka_unit_test(a_store_clock_set_back_ends_no_lease_either),
+        cmocka_unit_test(fences_grow_even_when_the_clock_goes_back),
+        cmocka_unit_test(a_wall_clock_that_jumps_here_ends_nothing_and_is_told),
+        cmocka_unit_test(no_lease_ends_sooner_than_one_lease_after_a_restart),
+        cmocka_unit_test(a_record_expires_after_its_ttl),
+        cmocka_unit_test(a_jump_forward_expires_no_record),
+        cmocka_unit_test(a_remote_clock_is_read_once_a_second),
+        cmocka_unit_test(a_slow_reading_of_the_clock_widens_the_bounds),
+        cmocka_unit_test(an_honest_difference_of_clocks_is_made_up_for),
+        cmocka_unit_test(without_a_clock_a_renewal_elsewhere_is_seen),
+        cmocka_unit_test(a_parked_one_without_a_clock_sees_the_lease_end),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
