@@ -94,8 +94,11 @@ cli_engine_link_open(const char *url, struct cli_link **link,
 const char *
 cli_store_url(const struct cli_where *where)
 {
-    const char *url = where->store ? where->store : getenv("IDEM_STORE");
+    const char *server = getenv("IDEM_SERVER");
+    const char *url = where->store;
 
+    if (!url && !where->server && !(server && *server))
+        url = getenv("IDEM_STORE");
     return url && *url ? url : NULL;
 }
 
@@ -105,11 +108,11 @@ cli_link_open(const struct cli_where *where, struct cli_link **link,
 {
     const char *url = cli_store_url(where);
 
-    if (!url)
+    if (where->store && where->server)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "where are the records? give --store URL or set "
-                          "IDEM_STORE, for instance journal:/var/lib/idem");
-    return cli_engine_link_open(url, link, err);
+                          "give --server or --store, not both");
+    return url ? cli_engine_link_open(url, link, err)
+               : cli_server_link_open(where, link, err);
 }
 
 void

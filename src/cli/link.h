@@ -14,16 +14,32 @@
 
 /* What the command line says about where records are. */
 struct cli_where {
-    const char *store; /* URL, or NULL: IDEM_STORE */
+    const char *store;       /* URL, or NULL: IDEM_STORE */
+    const char *server;      /* address, or NULL: IDEM_SERVER */
+    const char *credentials; /* file, or NULL: IDEM_AUTH */
 };
 
 /* The rows that every verb has in its table of options. */
 #define CLI_WHERE_OPTIONS(where)                                               \
+    {"server",                                                                 \
+     'S',                                                                      \
+     CLI_TEXT,                                                                 \
+     &(where)->server,                                                         \
+     "ADDRESS",                                                                \
+     "the server: unix:PATH or HOST:PORT; else the variable\n"                 \
+     "IDEM_SERVER, else this user's socket"},                                  \
+        {"credentials",                                                        \
+         0,                                                                    \
+         CLI_TEXT,                                                             \
+         &(where)->credentials,                                                \
+         "FILE",                                                               \
+         "a line \"name secret\" for the server; else the\n"                   \
+         "variable IDEM_AUTH, name:secret"},                                   \
     {                                                                          \
         "store", 's', CLI_TEXT, &(where)->store, "URL",                        \
-            "where records are kept: journal:DIR, sqlite:FILE,\n"              \
-            "redis://HOST, postgres://HOST/DB, ...; else the\n"                \
-            "variable IDEM_STORE"                                              \
+            "no server: open this store here. journal:DIR,\n"                  \
+            "sqlite:FILE, redis://HOST, postgres://HOST/DB, ...;\n"            \
+            "else the variable IDEM_STORE"                                     \
     }
 
 struct cli_link {
@@ -44,11 +60,18 @@ enum idem_status cli_link_open(const struct cli_where *where,
                                struct cli_link **link, struct idem_error *err);
 void cli_link_close(struct cli_link *link); /* NULL is fine */
 
-/* The store's URL from the option or IDEM_STORE; NULL if neither is there. */
+/* The store's URL from the option or IDEM_STORE; NULL if neither is there, or
+ * if a server is named. */
 const char *cli_store_url(const struct cli_where *where);
 
 /* An engine of this process on a store. */
 enum idem_status cli_engine_link_open(const char *url, struct cli_link **link,
+                                      struct idem_error *err);
+
+/* A connection to the server that the options, IDEM_SERVER or the default
+ * socket name. */
+enum idem_status cli_server_link_open(const struct cli_where *where,
+                                      struct cli_link **link,
                                       struct idem_error *err);
 
 #endif

@@ -40,7 +40,6 @@ connection_changed(void *arg, struct MHD_Connection *connection,
 {
     struct http_daemon *daemon = arg;
     struct http *http = daemon->http;
-    struct server_metrics *metrics = http->server->metrics;
     struct http_client *client = *socket_context;
 
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
@@ -60,8 +59,8 @@ connection_changed(void *arg, struct MHD_Connection *connection,
             client->next->link = &client->next;
         http->clients = client;
         pthread_mutex_unlock(&http->lock);
-        metrics_add(&metrics->accepted, 1);
-        atomic_fetch_add(&metrics->clients, 1);
+        metrics_add(&http->server->metrics->accepted, 1);
+        atomic_fetch_add(&http->client_count, 1);
     } else if (client) {
         pthread_mutex_lock(&http->lock);
         *client->link = client->next;
@@ -70,7 +69,7 @@ connection_changed(void *arg, struct MHD_Connection *connection,
         pthread_mutex_unlock(&http->lock);
         *socket_context = NULL;
         free(client);
-        atomic_fetch_sub(&metrics->clients, 1);
+        atomic_fetch_sub(&http->client_count, 1);
     }
 }
 

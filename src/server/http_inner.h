@@ -103,6 +103,7 @@ struct http {
     struct http_client *clients;
     struct http_request *pending;
     size_t in_flight; /* callbacks that the engine owes us */
+    atomic_size_t client_count, buffered; /* bytes of bodies */
     struct http_doubt doubt;
 };
 

@@ -101,8 +101,9 @@ add_engine(struct idem_buf *out, const struct idem_stats *stats)
 }
 
 static bool
-add_surfaces(struct idem_buf *out, const struct server_metrics *m)
+add_surfaces(struct idem_buf *out, struct http *http)
 {
+    const struct server_metrics *m = http->server->metrics;
     double up_s = (double)(metrics_now_us() - m->start_us) / 1e6;
 
     return head(out, "idem_operations_total", "counter",
@@ -113,11 +114,20 @@ add_surfaces(struct idem_buf *out, const struct server_metrics *m)
                "idem_operations_total{surface=\"http\"} %" PRIu64 "\n",
                metrics_read(&m->operations[METRICS_RESP]),
                metrics_read(&m->operations[METRICS_HTTP])) &&
-           single(out, "idem_clients", "gauge", "Open connections.",
-                  (double)atomic_load(&m->clients)) &&
-           single(out, "idem_buffered_bytes", "gauge",
-                  "Bytes waiting for all clients, both ways.",
-                  (double)atomic_load(&m->buffered)) &&
+           head(out, "idem_clients", "gauge",
+                "Open connections, by surface.") &&
+           idem_buf_printf(out,
+                           "idem_clients{surface=\"resp\"} %lld\n"
+                           "idem_clients{surface=\"http\"} %zu\n",
+                           (long long)atomic_load(&m->clients),
+                           atomic_load(&http->client_count)) &&
+           head(out, "idem_buffered_bytes", "gauge",
+                "Bytes waiting for all clients, by surface.") &&
+           idem_buf_printf(out,
+                           "idem_buffered_bytes{surface=\"resp\"} %lld\n"
+                           "idem_buffered_bytes{surface=\"http\"} %zu\n",
+                           (long long)atomic_load(&m->buffered),
+                           atomic_load(&http->buffered)) &&
            single(out, "idem_connections_total", "counter",
                   "Connections accepted.",
                   (double)metrics_read(&m->accepted)) &&
@@ -179,7 +189,7 @@ http_metrics(struct http *http, struct idem_buf *out)
     ok = head(out, "idem_info", "gauge", "What is running.") &&
          idem_buf_printf(out, "idem_info{version=\"%s\"} 1\n", IDEM_VERSION) &&
          add_verdicts(out, &stats) && add_latency(out, server->metrics) &&
-         add_engine(out, &stats) && add_surfaces(out, server->metrics) &&
+         add_engine(out, &stats) && add_surfaces(out, http) &&
          add_doubt(out, http);
     if (ok)
         idem_store_figures(server->engine, add_figure, out);

@@ -63,13 +63,6 @@ http_request_new(void *arg, const char *uri, struct MHD_Connection *connection)
     return request;
 }
 
-static void
-count_buffered(struct http_request *request, int64_t bytes)
-{
-    atomic_fetch_add_explicit(&request->http->server->metrics->buffered, bytes,
-                              memory_order_relaxed);
-}
-
 void
 http_request_done(void *arg, struct MHD_Connection *connection, void **context,
                   enum MHD_RequestTerminationCode code)
@@ -83,7 +76,7 @@ http_request_done(void *arg, struct MHD_Connection *connection, void **context,
     *context = NULL;
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         http_release_undelivered(request);
-    count_buffered(request, -(int64_t)request->body.len);
+    atomic_fetch_sub(&request->http->buffered, request->body.len);
     set_stage(request, CLIENT_IDLE);
     http_request_put(request);
 }
@@ -129,24 +122,23 @@ check_draining(struct http_request *request)
 static void
 take_body(struct http_request *request, const char *data, size_t len)
 {
-    struct server *server = request->http->server;
-    int64_t limit = server->config->max_buffered;
+    struct http *http = request->http;
+    int64_t limit = http->server->config->max_buffered;
 
     if (request->failed) {
         request->discarded += len;
         return;
     }
-    if (limit > 0 &&
-        atomic_load(&server->metrics->buffered) + (int64_t)len > limit) {
+    if (limit > 0 && atomic_load(&http->buffered) + len > (size_t)limit) {
         http_fail(request, HTTP_P_OVERLOADED,
                   "too many bytes wait in the server's buffers");
-    } else if (request->body.len + len > request->http->max_body) {
+    } else if (request->body.len + len > http->max_body) {
         http_fail(request, HTTP_P_TOO_LARGE, "the body has more than %zu bytes",
                   request->http->max_body);
     } else if (!idem_buf_add(&request->body, data, len)) {
         http_fail(request, HTTP_P_MEMORY, "out of memory");
     } else {
-        count_buffered(request, (int64_t)len);
+        atomic_fetch_add(&request->http->buffered, len);
     }
 }
 
