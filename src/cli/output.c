@@ -165,8 +165,14 @@ cli_json_record(const struct idem_record *r, bool with_result)
 
     cli_json_bytes(object, "scope", r->scope);
     cli_json_bytes(object, "id", r->id);
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        json_object_set_new(object, fields[i].name, fields[i].value);
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        /* What a server's answer does not tell is left out. */
+        if (json_is_integer(fields[i].value) &&
+            json_integer_value(fields[i].value) == 0)
+            json_decref(fields[i].value);
+        else
+            json_object_set_new(object, fields[i].name, fields[i].value);
+    }
     if (r->subject.len > 0)
         cli_json_bytes(object, "subject", r->subject);
     if (r->flags & IDEM_FLAG_FINGERPRINT)

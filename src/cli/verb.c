@@ -157,7 +157,8 @@ print_readable(const struct idem_answer *answer)
         return;
     if (answer->verdict == IDEM_V_RECORD)
         print_record(r);
-    printf("fence: %" PRIu64 "\n", r->fence);
+    if (r->fence)
+        printf("fence: %" PRIu64 "\n", r->fence);
     if (answer->verdict != IDEM_V_STARTED)
         printf("state: %s\n", idem_state_name(r->state));
     if (r->lease_until)
