@@ -42,20 +42,79 @@ idem__batch_add(struct journal *self, const struct pending *pending,
     return true;
 }
 
+/* An entry leaves the batch: its swap learns why. */
 static void
-tell(struct journal *self, enum idem_outcome outcome)
+tell(struct journal *self, struct pending *item, enum idem_outcome outcome)
 {
-    for (size_t i = 0; i < self->pending_count; i++) {
-        struct pending *item = &self->pending[i];
+    bool promised =
+        item->head.kind == ENTRY_RECORD && item->head.prev == 0 && !item->moved;
 
-        if (item->swap)
-            item->swap->outcome = outcome;
-        if (outcome != IDEM_SWAP_STORED && item->head.kind == ENTRY_RECORD &&
-            item->head.prev == 0 && item->moved.rev == 0)
-            idem__index_take_back(&self->index, item->tag);
-    }
+    if (item->swap)
+        item->swap->outcome = outcome;
+    if (outcome == IDEM_SWAP_STORED)
+        return;
+    if (promised)
+        idem__index_take_back(&self->index, item->tag);
+    if (item->moved)
+        idem__clean_restart(self);
+}
+
+static void
+tell_all(struct journal *self, enum idem_outcome outcome)
+{
+    for (size_t i = 0; i < self->pending_count; i++)
+        tell(self, &self->pending[i], outcome);
     self->pending_count = 0;
     idem_buf_reset(&self->batch);
+}
+
+/* On a full disk only what finishes a claim may use the room that is left. */
+static void
+leave_out_claims(struct journal *self)
+{
+    size_t kept = 0, len = 0;
+
+    for (size_t i = 0; i < self->pending_count; i++) {
+        struct pending *item = &self->pending[i];
+        size_t item_len = (size_t)entry_len(item->head.body_len);
+
+        if (item->claim || item->moved) {
+            tell(self, item, IDEM_SWAP_NOT_STORED);
+            continue;
+        }
+        memmove(self->batch.data + len, self->batch.data + item->at, item_len);
+        item->at = len;
+        len += item_len;
+        self->pending[kept++] = *item;
+    }
+    self->pending_count = kept;
+    self->batch.len = len;
+}
+
+/* Have a segment with room for the batch. Claims may be left out on the way,
+ * and then the status says so. */
+static enum idem_status
+make_room(struct journal *self, struct idem_error *err)
+{
+    struct segment *segment = &self->segments[self->segment_count - 1];
+    size_t before = self->pending_count;
+    enum idem_status status;
+
+    if (self->batch.len <= segment->file_len - segment->end)
+        return IDEM_OK;
+    status = idem__segment_add(self, self->batch.len, false, err);
+    if (status != IDEM_ERR_FULL)
+        return status;
+    leave_out_claims(self);
+    if (self->pending_count == 0)
+        return status;
+    segment = &self->segments[self->segment_count - 1];
+    if (self->batch.len > segment->file_len - segment->end) {
+        status = idem__segment_add(self, self->batch.len, true, err);
+        if (status != IDEM_OK)
+            return status;
+    }
+    return self->pending_count < before ? IDEM_ERR_FULL : IDEM_OK;
 }
 
 static void
@@ -73,46 +132,10 @@ seal_heads(struct journal *self, const struct segment *segment)
         idem__entry_put(&item->head, segment->head.salt,
                         self->batch.data + item->at);
     }
-    self->persisted_us = now_us;
+    self->last_batch_us = now_us;
 }
 
-enum idem_status
-idem__batch_commit(struct journal *self, struct idem_error *err)
-{
-    struct segment *segment = &self->segments[self->segment_count - 1];
-    enum idem_status status;
-    int error;
-
-    if (self->pending_count == 0)
-        return IDEM_OK;
-    if (self->batch.len > segment->file_len - segment->end) {
-        status = idem__segment_add(self, self->batch.len, err);
-        if (status != IDEM_OK) {
-            tell(self, IDEM_SWAP_NOT_STORED);
-            return status;
-        }
-        segment = &self->segments[self->segment_count - 1];
-    }
-    seal_heads(self, segment);
-    error = idem__io_write(self->io, segment->fd, self->batch.data,
-                           self->batch.len, segment->end);
-    if (!error)
-        error = idem__io_datasync(self->io, segment->fd);
-    if (error) {
-        tell(self, IDEM_SWAP_LOST);
-        return idem__fail(err, IDEM_ERR_LOST, "journal: %.120s: %s", self->dir,
-                          strerror(error));
-    }
-    for (size_t i = 0; i < self->pending_count; i++)
-        idem__journal_apply(self, &self->pending[i], segment,
-                            segment->end + self->pending[i].at);
-    segment->end += self->batch.len;
-    self->next_batch++;
-    tell(self, IDEM_SWAP_STORED);
-    return IDEM_OK;
-}
-
-/* The slot that an entry replaces: its key had the rev `prev`. */
+/* The slot that an entry replaces. */
 static struct slot *
 find(struct journal *self, uint64_t tag, uint64_t rev)
 {
@@ -123,37 +146,107 @@ find(struct journal *self, uint64_t tag, uint64_t rev)
     return slot;
 }
 
-void
-idem__journal_apply(struct journal *self, const struct pending *pending,
-                    struct segment *segment, uint64_t at)
+static void
+apply(struct journal *self, const struct pending *item, struct segment *segment,
+      uint64_t at)
 {
-    const struct entry_head *head = &pending->head;
-    uint64_t len = entry_len(head->body_len);
-    struct slot *old;
+    const struct entry_head *head = &item->head;
+    struct slot *old =
+        find(self, item->tag, item->moved ? head->rev : head->prev);
     struct slot slot = {
-        .tag = pending->tag,
+        .tag = item->tag,
         .rev = head->rev,
         .seg = (uint32_t)segment->head.id,
         .place = (uint32_t)(at / ENTRY_ALIGN),
         .drop_s = idem__drop_seconds(head->drop_at),
-        .size = (uint32_t)(len / 8) |
+        .size = (uint32_t)(entry_len(head->body_len) / 8) |
                 (head->flags & ENTRY_EXECUTING ? SLOT_EXECUTING : 0),
+    };
+    struct row row = {
+        .tag = idem__index_full_tag(head->key),
+        .rev = head->rev,
+        .prev = head->prev,
+        .place = slot.place,
+        .size = slot.size,
+        .drop_s = slot.drop_s,
+        .kind = head->kind,
     };
 
     if (head->kind == ENTRY_MARK)
         return;
-    old = find(self, pending->tag,
-               pending->moved.rev ? pending->moved.rev : head->prev);
-    if (old)
+    idem__rows_add(&self->row_log, &row);
+    if (old) {
         idem__journal_segment(self, old->seg)->live -= slot_len(old);
+        if (old->seg == slot.seg)
+            idem__rows_replaced(&self->row_log, old->place);
+    }
     if (head->kind == ENTRY_DELETE) {
         if (old)
             idem__index_remove(&self->index, old);
         return;
     }
-    segment->live += len;
+    segment->live += slot_len(&slot);
     if (old)
         idem__index_set(&self->index, old, &slot);
     else
         idem__index_add(&self->index, &slot);
+}
+
+enum idem_status
+idem__batch_commit(struct journal *self, struct idem_error *err)
+{
+    struct segment *segment;
+    enum idem_status status;
+    int error;
+
+    if (self->pending_count == 0)
+        return IDEM_OK;
+    status = self->poisoned ? IDEM_ERR_UNAVAILABLE : make_room(self, err);
+    if (self->pending_count == 0)
+        return status;
+    if (status != IDEM_OK && status != IDEM_ERR_FULL) {
+        tell_all(self, IDEM_SWAP_NOT_STORED);
+        return status;
+    }
+    segment = &self->segments[self->segment_count - 1];
+    if (self->batch.len > segment->file_len - segment->end) {
+        tell_all(self, IDEM_SWAP_NOT_STORED);
+        return status;
+    }
+    seal_heads(self, segment);
+    error = idem__io_write(self->io, segment->fd, self->batch.data,
+                           self->batch.len, segment->end);
+    if (!error)
+        error = idem__io_datasync(self->io, segment->fd);
+    if (error) {
+        idem__journal_poison(self, "writing a batch", error);
+        tell_all(self, IDEM_SWAP_LOST);
+        return idem__fail(err, IDEM_ERR_LOST,
+                          "journal: %.120s: writing a batch failed: %s",
+                          self->dir, strerror(error));
+    }
+    for (size_t i = 0; i < self->pending_count; i++)
+        apply(self, &self->pending[i], segment,
+              segment->end + self->pending[i].at);
+    segment->end += self->batch.len;
+    self->next_batch++;
+    self->persisted_us = self->last_batch_us;
+    self->marked = false;
+    tell_all(self, IDEM_SWAP_STORED);
+    return status;
+}
+
+void
+idem__batch_mark(struct journal *self)
+{
+    struct pending item = {.head = {.kind = ENTRY_MARK}};
+    struct segment *segment = &self->segments[self->segment_count - 1];
+
+    assert(self->pending_count == 0);
+    /* Not worth a segment of its own. */
+    if (self->poisoned || segment->file_len - segment->end < ENTRY_HEAD_LEN)
+        return;
+    if (idem__batch_add(self, &item, NULL, NULL) &&
+        idem__batch_commit(self, NULL) == IDEM_OK)
+        self->marked = true;
 }

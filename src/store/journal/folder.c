@@ -148,11 +148,11 @@ idem__folder_close(struct journal *self)
 }
 
 static bool
-segment_name(const char *name, uint64_t *id)
+segment_name(const char *name, const char *ending, uint64_t *id)
 {
     char *end;
 
-    if (strlen(name) != 20 || strcmp(name + 16, ".seg") != 0 ||
+    if (strlen(name) != 20 || strcmp(name + 16, ending) != 0 ||
         strspn(name, "0123456789abcdef") != 16)
         return false;
     *id = strtoull(name, &end, 16);
@@ -181,7 +181,7 @@ idem__folder_list(const char *dir, uint64_t **ids, size_t *count,
     while ((file = readdir(folder))) {
         uint64_t id;
 
-        if (!segment_name(file->d_name, &id))
+        if (!segment_name(file->d_name, ".seg", &id))
             continue;
         if (n == room) {
             uint64_t *more;
@@ -204,4 +204,22 @@ idem__folder_list(const char *dir, uint64_t **ids, size_t *count,
     *ids = found;
     *count = n;
     return IDEM_OK;
+}
+
+void
+idem__folder_tidy(struct journal *self, uint64_t first, uint64_t last)
+{
+    DIR *folder = opendir(self->dir);
+    struct dirent *file;
+    uint64_t id;
+
+    while (folder && (file = readdir(folder))) {
+        struct journal_path path = idem__folder_path(self->dir, file->d_name);
+
+        if (segment_name(file->d_name, ".idx", &id) &&
+            (id < first || id > last))
+            (void)idem__io_unlink(self->io, path.text);
+    }
+    if (folder)
+        closedir(folder);
 }

@@ -50,13 +50,19 @@ idem__index_clear(struct journal_index *index)
 }
 
 uint64_t
-idem__index_tag(const struct journal_index *index, const uint8_t *key)
+idem__index_full_tag(const uint8_t *key)
 {
     uint64_t tag = 0;
 
     for (int i = 0; i < 8; i++)
         tag = tag << 8 | key[i];
-    return tag & index->tag_mask;
+    return tag;
+}
+
+uint64_t
+idem__index_tag(const struct journal_index *index, const uint8_t *key)
+{
+    return idem__index_full_tag(key) & index->tag_mask;
 }
 
 void
@@ -107,10 +113,9 @@ put(const struct journal_index *index, struct shard *shard,
 }
 
 static bool
-grow(struct journal_index *index, struct shard *shard)
+resize(struct journal_index *index, struct shard *shard, uint32_t room)
 {
     struct shard old = *shard;
-    uint32_t room = old.room ? old.room + old.room / 3 : FIRST_ROOM;
     struct slot *slots = calloc(room, sizeof(*slots));
 
     if (!slots)
@@ -121,9 +126,22 @@ grow(struct journal_index *index, struct shard *shard)
         if (old.slots[i].rev != 0)
             put(index, shard, &old.slots[i]);
     }
-    index->bytes += (room - old.room) * sizeof(*slots);
+    index->bytes += room * sizeof(*slots);
+    index->bytes -= old.room * sizeof(*slots);
     free(old.slots);
     return true;
+}
+
+void
+idem__index_shrink(struct journal_index *index, uint32_t number)
+{
+    struct shard *shard = &index->shards[number];
+    uint32_t wanted = (shard->used + shard->promised) * 2;
+
+    if (wanted < FIRST_ROOM)
+        wanted = FIRST_ROOM;
+    if (wanted < shard->room / 2)
+        (void)resize(index, shard, wanted);
 }
 
 bool
@@ -132,7 +150,10 @@ idem__index_promise(struct journal_index *index, uint64_t tag)
     struct shard *shard = shard_of(index, tag);
 
     while (crowded(shard->used + shard->promised + 1, shard->room)) {
-        if (!grow(index, shard))
+        uint32_t room =
+            shard->room ? shard->room + shard->room / 3 : FIRST_ROOM;
+
+        if (!resize(index, shard, room))
             return false;
     }
     shard->promised++;

@@ -67,6 +67,8 @@ void idem__index_init(struct journal_index *index, uint64_t secret,
                       uint64_t tag_mask);
 void idem__index_clear(struct journal_index *index);
 
+/* All bits of a key's tag, and those that this index uses. */
+uint64_t idem__index_full_tag(const uint8_t *key);
 uint64_t idem__index_tag(const struct journal_index *index, const uint8_t *key);
 
 /* Bring the tag's place into the processor's cache. */
@@ -89,5 +91,7 @@ void idem__index_add(struct journal_index *index, const struct slot *slot);
 void idem__index_set(struct journal_index *index, struct slot *slot,
                      const struct slot *value);
 void idem__index_remove(struct journal_index *index, struct slot *slot);
+/* Give back memory of a shard that is mostly empty. */
+void idem__index_shrink(struct journal_index *index, uint32_t shard);
 
 #endif

@@ -15,6 +15,10 @@
 
 #define CHUNK_LEN (UINT64_C(8) << 20) /* a batch beyond this is cut in two */
 #define BATCH_CAP (UINT64_C(256) << 20)
+#define CLEAN_LEAST (UINT64_C(64) << 10) /* moved with a batch, and its own */
+#define CLEAN_STEP (UINT64_C(512) << 10) /* moved in one tend */
+#define MARK_SOON_US INT64_C(1000000)
+#define MARK_IDLE_US INT64_C(3600000000)
 
 struct segment *
 idem__journal_segment(struct journal *self, uint32_t id)
@@ -112,14 +116,33 @@ slot_of_rev(struct journal *self, uint64_t tag, uint64_t rev)
     return slot;
 }
 
+/* Does it make a record where none was executing? A full disk refuses these. */
+static bool
+is_claim(const struct idem_swap *swap, const struct slot *slot)
+{
+    if (!swap->record)
+        return false;
+    if (!slot)
+        return true;
+    return (swap->record->state == IDEM_STATE_EXECUTING ||
+            swap->record->state == IDEM_STATE_ISSUED) &&
+           !(slot->size & SLOT_EXECUTING);
+}
+
 static enum idem_status
 add_entry(struct journal *self, struct idem_swap *swap, uint64_t tag,
-          struct idem_error *err)
+          const struct slot *slot, struct idem_error *err)
 {
     const struct idem_record *record = swap->record;
     struct pending item = {.swap = swap, .tag = tag};
     bool inserts = record && swap->expected == 0;
 
+    item.claim = is_claim(swap, slot);
+    if (item.claim && self->full)
+        return idem__fail(err, IDEM_ERR_FULL,
+                          "journal: %.100s: the disk is full: only what was "
+                          "claimed before can be finished. Make room there",
+                          self->dir);
     item.head.kind = record ? ENTRY_RECORD : ENTRY_DELETE;
     item.head.prev = swap->expected;
     memcpy(item.head.key, swap->key, IDEM_KEY_LEN);
@@ -152,14 +175,20 @@ swap_one(struct journal *self, struct idem_swap *swap, struct idem_arena *arena,
 {
     uint64_t tag = idem__index_tag(&self->index, swap->key);
     enum idem_status status;
+    struct slot *slot = NULL;
 
     swap->outcome = IDEM_SWAP_NOT_STORED;
+    if (self->poisoned) /* by an earlier part of this batch */
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "journal: %.120s: a write failed", self->dir);
     if (swap->record && slot_of_rev(self, tag, swap->record->rev)) {
         swap->outcome = IDEM_SWAP_STORED;
         return IDEM_OK;
     }
-    if (swap->expected != 0 && slot_of_rev(self, tag, swap->expected))
-        return add_entry(self, swap, tag, err);
+    if (swap->expected != 0)
+        slot = slot_of_rev(self, tag, swap->expected);
+    if (slot)
+        return add_entry(self, swap, tag, slot, err);
     status = look_up(self, swap->key, arena, &swap->found, err);
     if (status != IDEM_OK)
         return status;
@@ -171,7 +200,7 @@ swap_one(struct journal *self, struct idem_swap *swap, struct idem_arena *arena,
         swap->outcome = IDEM_SWAP_STORED;
         return IDEM_OK;
     }
-    return add_entry(self, swap, tag, err);
+    return add_entry(self, swap, tag, NULL, err);
 }
 
 static void
@@ -182,24 +211,37 @@ keep_first(enum idem_status *status, enum idem_status one)
 }
 
 static enum idem_status
+commit(struct journal *self, struct idem_error *err)
+{
+    self->last_len += self->batch.len;
+    return idem__batch_commit(self, err);
+}
+
+static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
 {
     struct journal *self = (struct journal *)store;
-    enum idem_status status = IDEM_OK;
+    enum idem_status status = idem__journal_heal(self, err);
 
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        swaps[i].outcome = IDEM_SWAP_NOT_STORED;
         idem__index_prefetch(&self->index,
                              idem__index_tag(&self->index, swaps[i].key));
+    }
+    if (status != IDEM_OK)
+        return status;
+    idem__clean_into_batch(self, CLEAN_LEAST + self->last_len);
+    self->last_len = 0;
     for (size_t i = 0; i < count; i++) {
         struct idem_error *first = status == IDEM_OK ? err : NULL;
 
         keep_first(&status, swap_one(self, &swaps[i], arena, first));
         if (self->batch.len >= CHUNK_LEN)
-            keep_first(&status, idem__batch_commit(self, first));
+            keep_first(&status, commit(self, first));
     }
-    keep_first(&status,
-               idem__batch_commit(self, status == IDEM_OK ? err : NULL));
+    keep_first(&status, commit(self, status == IDEM_OK ? err : NULL));
+    idem__clean_after_commit(self);
     return status;
 }
 
@@ -208,7 +250,7 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
            struct idem_arena *arena, struct idem_error *err)
 {
     struct journal *self = (struct journal *)store;
-    enum idem_status status = IDEM_OK;
+    enum idem_status status = idem__journal_heal(self, err);
 
     for (size_t i = 0; i < count; i++)
         idem__index_prefetch(&self->index,
@@ -288,6 +330,8 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%.60s\" is not a cursor: start with 0",
                           cursor->text);
+    if (idem__journal_heal(self, err) != IDEM_OK)
+        return IDEM_ERR_UNAVAILABLE;
     while (seen < count && go_on) {
         size_t n, i;
         struct slot *slots = sorted_shard(self, from, &n);
@@ -329,28 +373,68 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* A mark after the last batch: the time is remembered, and damage to that
+ * batch can be told from a torn write. */
+static void
+mark(struct journal *self)
+{
+    int64_t since_us = idem__journal_now_us(self) - self->last_batch_us;
+
+    if (since_us > (self->marked ? MARK_IDLE_US : MARK_SOON_US))
+        idem__batch_mark(self);
+}
+
 static void
 tend(struct idem_store *store)
 {
-    (void)store;
+    struct journal *self = (struct journal *)store;
+
+    if (idem__journal_heal(self, NULL) != IDEM_OK)
+        return;
+    idem__clean_sweep(self);
+    idem__segment_prepare(self);
+    idem__clean_into_batch(self, CLEAN_STEP);
+    (void)idem__batch_commit(self, NULL);
+    idem__clean_after_commit(self);
+    mark(self);
 }
 
 static void
 figures(struct idem_store *store, idem_figure_fn *each, void *arg)
 {
     struct journal *self = (struct journal *)store;
-    double live = 0, used = 0;
+    uint64_t live, used;
 
-    for (size_t i = 0; i < self->segment_count; i++) {
-        live += (double)self->segments[i].live;
-        used += (double)self->segments[i].end;
-    }
+    idem__segment_totals(self, &used, &live);
     each(arg, "journal_records", (double)self->index.count);
     each(arg, "journal_executing", (double)self->index.executing);
     each(arg, "journal_index_bytes", (double)self->index.bytes);
     each(arg, "journal_segments", (double)self->segment_count);
-    each(arg, "journal_live_bytes", live);
-    each(arg, "journal_used_bytes", used);
+    each(arg, "journal_live_bytes", (double)live);
+    each(arg, "journal_used_bytes", (double)used);
+    each(arg, "journal_reserve_bytes", (double)self->reserve_len);
+    each(arg, "journal_moved_bytes", (double)self->moved_bytes);
+    each(arg, "journal_full", self->full);
+    each(arg, "journal_poisoned", self->poisoned);
+    each(arg, "journal_rereads", (double)self->heals);
+}
+
+/* A clean end: the last batch is followed by a mark, the index is saved, and
+ * the file ends where its entries do. */
+static void
+leave(struct journal *self)
+{
+    struct segment *last;
+
+    if (self->segment_count == 0 || self->poisoned || !self->opened)
+        return;
+    if (!self->marked)
+        idem__batch_mark(self);
+    last = &self->segments[self->segment_count - 1];
+    if (self->poisoned || last->end == SEGMENT_HEAD_LEN)
+        return;
+    idem__helper_save(self, last, self->persisted_us, self->next_batch);
+    (void)idem__io_truncate(self->io, last->fd, last->end);
 }
 
 static void
@@ -360,9 +444,13 @@ close_store(struct idem_store *store)
 
     if (!self)
         return;
+    leave(self);
+    idem__helper_stop(self);
+    idem__clean_restart(self);
     for (size_t i = 0; i < self->segment_count; i++)
         idem__segment_close(self, &self->segments[i]);
     idem__folder_close(self);
+    idem__rows_clear(&self->row_log);
     idem__index_clear(&self->index);
     idem_buf_clear(&self->batch);
     idem_buf_clear(&self->scratch);
@@ -430,12 +518,17 @@ idem__journal_open(const char *url, const struct idem_store_options *options,
     status = read_url(self, url, err);
     if (status == IDEM_OK)
         status = idem__folder_open(self, err);
-    if (status == IDEM_OK)
+    if (status == IDEM_OK && !idem__helper_start(self))
+        status = idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+    if (status == IDEM_OK) {
+        idem__segment_reserve(self);
         status = idem__journal_recover(self, err);
+    }
     if (status != IDEM_OK) {
         close_store(&self->base);
         return status;
     }
+    self->opened = true;
     *store = &self->base;
     return IDEM_OK;
 }

@@ -11,9 +11,14 @@
  * one, whatever crashes in between.
  *
  *   folder.c   names, the lock, what files are there
- *   segment.c  making, changing and dropping segments
+ *   segment.c  making and dropping segments; room for a full disk
+ *   helper.c   a thread that prepares the next segment and saves indexes
  *   batch.c    the one place that writes entries
+ *   saved.c    saved index files
  *   recover.c  from files to an index
+ *   trouble.c  a failed write: stop, re-read, go on in a fresh segment
+ *   clean.c    expired records, segments that are mostly dead
+ *   clock.c    the journal's time
  *   journal.c  the store's functions
  */
 #ifndef IDEM__JOURNAL_H
@@ -23,6 +28,25 @@
 #include "format.h"
 #include "index.h"
 #include "io.h"
+#include "walk.h"
+
+/* One line of a saved index. */
+struct row {
+    uint64_t tag; /* all 64 bits, whatever the mask */
+    uint64_t rev, prev;
+    uint32_t place, size, drop_s, kind;
+};
+
+/* The rows of the segment that is being written or read, until they are saved;
+ * a row that a later one of the same segment replaced is left out. */
+struct row_log {
+    uint64_t id; /* of the segment */
+    struct row *rows;
+    size_t count, room;
+    uint8_t *replaced; /* a bit for each place of the segment */
+    size_t replaced_len;
+    bool broken; /* out of memory: nothing is saved for this segment */
+};
 
 struct segment {
     struct segment_head head;
@@ -46,7 +70,18 @@ struct pending {
     struct entry_head head;
     uint64_t at; /* in the batch, while it is built */
     uint64_t tag;
-    struct slot moved; /* the cleaner: where it was; rev 0 otherwise */
+    bool moved; /* by the cleaner: the same record from an older segment */
+    bool claim; /* it makes a record where none was executing */
+};
+
+/* The thread that prepares segments and saves indexes; see helper.c. */
+struct helper;
+
+/* A file that can become the next segment. */
+struct fresh {
+    int fd;
+    uint64_t len;
+    const char *name;
 };
 
 struct journal {
@@ -65,6 +100,22 @@ struct journal {
 
     int64_t start_us, boot_at_start_us; /* the journal's time */
     int64_t persisted_us;               /* the latest time in the log */
+
+    struct helper *helper;
+    struct row_log row_log;      /* of the last segment */
+    struct segment_walk cleaner; /* through the oldest segment */
+    bool cleaning, clean_stuck;
+    uint32_t sweep_shard;
+    uint64_t seg_len;            /* of the last segment made; see next_len */
+    int64_t last_add_us;         /* when that was */
+    uint64_t reserve_len;        /* 0: there is no reserve */
+    bool full;                   /* no room for a next segment */
+    bool poisoned;               /* a write failed: see trouble.c */
+    bool opened;                 /* recovery is done */
+    bool marked;                 /* the last batch was a mark */
+    int64_t last_batch_us;       /* when it was written */
+    uint64_t last_len;           /* bytes of the last batch */
+    uint64_t moved_bytes, heals; /* figures */
 
     uint64_t next_batch;
     struct idem_buf batch;
@@ -115,18 +166,80 @@ struct journal_path idem__segment_path(const char *dir, uint64_t id,
 enum idem_status idem__folder_list(const char *dir, uint64_t **ids,
                                    size_t *count, struct idem_error *err);
 
+/* Unlink saved indexes that have no segment. */
+void idem__folder_tidy(struct journal *self, uint64_t first, uint64_t last);
+
 /* ---- segment.c ---- */
 
 /* Append a fresh segment with room for at least min_len bytes of entries; it
  * becomes the one that is written. The one before it ends where it says. */
 enum idem_status idem__segment_add(struct journal *self, uint64_t min_len,
-                                   struct idem_error *err);
+                                   bool use_reserve, struct idem_error *err);
 /* Open a segment that is there and read its head. */
-enum idem_status idem__segment_open(struct journal *self, uint64_t id,
+enum idem_status idem__segment_open(const struct idem_io *io, const char *dir,
+                                    uint64_t id, int flags,
                                     struct segment *segment,
                                     struct idem_error *err);
 bool idem__segment_push(struct journal *self, const struct segment *segment);
 void idem__segment_close(struct journal *self, struct segment *segment);
+/* Take the oldest segment away. False: it could not be, it stays. */
+bool idem__segment_drop_oldest(struct journal *self);
+/* Have the next segment prepared and the reserve in its place; what cannot be
+ * had for want of space makes the journal full, and having it again ends that.
+ */
+void idem__segment_prepare(struct journal *self);
+/* Find the reserve that an earlier run left. */
+void idem__segment_reserve(struct journal *self);
+void idem__segment_totals(const struct journal *self, uint64_t *used,
+                          uint64_t *live);
+
+/* ---- helper.c ---- */
+
+bool idem__helper_start(struct journal *self);
+void idem__helper_stop(struct journal *self); /* waits for what it does */
+/* Have a file of this length prepared as the next segment, unless one is. */
+void idem__helper_ask(struct journal *self, uint64_t len);
+/* The errno of the last attempt; 0: it worked, or there was none. */
+int idem__helper_error(struct journal *self);
+/* Take it, if there is one of that length, ready or nearly. */
+bool idem__helper_take(struct journal *self, uint64_t min_len,
+                       struct fresh *fresh);
+/* Is one there or being made? Is one ready? */
+bool idem__helper_has(struct journal *self);
+bool idem__helper_ready(struct journal *self);
+/* Save the rows of a segment, and empty the log. Waits if many are waiting. */
+void idem__helper_save(struct journal *self, const struct segment *segment,
+                       int64_t time_us, uint64_t next_batch);
+
+/* ---- saved.c ---- */
+
+void idem__rows_add(struct row_log *log, const struct row *row);
+/* The entry at this place was replaced by a later one of the same segment. */
+void idem__rows_replaced(struct row_log *log, uint32_t place);
+void idem__rows_reset(struct row_log *log);
+void idem__rows_clear(struct row_log *log);
+
+struct saved_head {
+    uint64_t id, salt, end, next_batch, rows;
+    int64_t time_us;
+};
+
+/* Write a saved index; whatever fails, there is then none. */
+void idem__saved_write(const struct idem_io *io, const char *dir,
+                       const struct saved_head *head,
+                       const struct row_log *log);
+/* Read bytes that claim to be one. False: they are not, or not of this segment.
+ * The rows lie behind SAVED_HEAD_LEN; idem__saved_row reads one. */
+#define SAVED_HEAD_LEN 64
+#define SAVED_ROW_LEN 40
+bool idem__saved_check(const uint8_t *bytes, size_t len,
+                       const struct segment *segment, struct saved_head *head);
+bool idem__saved_row(const uint8_t *bytes, const struct saved_head *head,
+                     struct row *row);
+/* Fill the index from a segment's saved index. *used: false if there is none
+ * that fits, and then nothing was changed. 0, or an errno. */
+int idem__saved_load(struct journal *self, struct segment *segment,
+                     uint64_t end, bool *used);
 
 /* ---- batch.c ---- */
 
@@ -137,9 +250,29 @@ bool idem__batch_add(struct journal *self, const struct pending *pending,
 /* Write the batch and tell the swaps. The batch is empty afterwards. */
 enum idem_status idem__batch_commit(struct journal *self,
                                     struct idem_error *err);
-/* Let the index know of an entry that is in the log. */
-void idem__journal_apply(struct journal *self, const struct pending *pending,
-                         struct segment *segment, uint64_t at);
+/* Write a batch that says nothing but the time. */
+void idem__batch_mark(struct journal *self);
+
+/* ---- trouble.c ---- */
+
+/* A write failed and nobody knows what reached the disk. */
+void idem__journal_poison(struct journal *self, const char *what, int error);
+/* Fine, or fine again? Otherwise nothing may be read or written. */
+enum idem_status idem__journal_heal(struct journal *self,
+                                    struct idem_error *err);
+
+/* ---- clean.c ---- */
+
+/* Put what still lives in the oldest segment into the batch, as far as `budget`
+ * bytes go, if it is time to. */
+void idem__clean_into_batch(struct journal *self, uint64_t budget);
+/* After a commit: drop the oldest segment if nothing lives in it. */
+void idem__clean_after_commit(struct journal *self);
+/* The batch with moved records was not written: start over. */
+void idem__clean_restart(struct journal *self);
+/* Remove expired records from a part of the index. */
+void idem__clean_sweep(struct journal *self);
+bool idem__clean_due(const struct journal *self);
 
 /* ---- recover.c ---- */
 

@@ -10,9 +10,8 @@
  */
 #include "journal.h"
 
-#include "walk.h"
-
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,8 +95,11 @@ idem__journal_replay(struct journal *self, struct segment *segment,
         if (same)
             break;
     }
-    if (old)
+    if (old) {
         idem__journal_segment(self, old->seg)->live -= slot_len(old);
+        if (old->seg == entry->slot.seg && self->row_log.id == segment->head.id)
+            idem__rows_replaced(&self->row_log, old->place);
+    }
     if (entry->kind == ENTRY_DELETE) {
         if (old)
             idem__index_remove(&self->index, old);
@@ -119,6 +121,7 @@ replay_walked(struct journal *self, struct segment *segment,
 {
     struct replay entry = {
         .kind = head->kind, .prev = head->prev, .key = head->key};
+    struct row row;
 
     if (head->kind == ENTRY_MARK)
         return 0;
@@ -131,6 +134,16 @@ replay_walked(struct journal *self, struct segment *segment,
         .size = (uint32_t)(entry_len(head->body_len) / 8) |
                 (head->flags & ENTRY_EXECUTING ? SLOT_EXECUTING : 0),
     };
+    row = (struct row){
+        .tag = idem__index_full_tag(head->key),
+        .rev = head->rev,
+        .prev = head->prev,
+        .place = entry.slot.place,
+        .size = entry.slot.size,
+        .drop_s = entry.slot.drop_s,
+        .kind = head->kind,
+    };
+    idem__rows_add(&self->row_log, &row);
     return idem__journal_replay(self, segment, &entry);
 }
 
@@ -159,7 +172,7 @@ stopped(struct journal *self, struct segment_walk *walk, uint64_t id,
 }
 
 static enum idem_status
-read_segment(struct journal *self, struct segment *segment, uint64_t end,
+walk_segment(struct journal *self, struct segment *segment, uint64_t end,
              struct idem_error *err)
 {
     uint64_t id = segment->head.id;
@@ -170,6 +183,8 @@ read_segment(struct journal *self, struct segment *segment, uint64_t end,
 
     idem__walk_init(&walk, self->io, segment->fd, &segment->head,
                     newest ? segment->file_len : end);
+    idem__rows_reset(&self->row_log);
+    self->row_log.id = id;
     while (go_on && status == IDEM_OK) {
         struct entry_head head;
         const uint8_t *bytes;
@@ -198,6 +213,38 @@ read_segment(struct journal *self, struct segment *segment, uint64_t end,
     return status;
 }
 
+/* By its saved index if that is good, else by itself. The newest has a good one
+ * only if it was closed: then the file ends where its entries do. */
+static enum idem_status
+read_segment(struct journal *self, size_t number, struct idem_error *err)
+{
+    struct segment *segment = &self->segments[number];
+    bool newest = number + 1 == self->segment_count, used = false;
+    uint64_t end =
+        newest ? segment->file_len : self->segments[number + 1].head.prev_end;
+    enum idem_status status;
+    int error;
+
+    if (!newest && self->segments[number + 1].head.id != segment->head.id + 1)
+        end = segment->file_len; /* the next is missing, which was accepted */
+    if (segment->file_len < end || end < SEGMENT_HEAD_LEN) {
+        status = damage(self, segment->head.id,
+                        segment->file_len < end ? segment->file_len : 0, err);
+        if (status != IDEM_OK)
+            return status;
+        end = segment->file_len;
+    }
+    error = idem__saved_load(self, segment, end, &used);
+    if (error)
+        return read_error(self, error, err);
+    if (used)
+        return IDEM_OK;
+    status = walk_segment(self, segment, newest ? 0 : end, err);
+    if (status == IDEM_OK && !newest)
+        idem__helper_save(self, segment, self->persisted_us, self->next_batch);
+    return status;
+}
+
 /* Open every segment before any is read: heads tell about each other. */
 static enum idem_status
 open_all(struct journal *self, struct idem_error *err)
@@ -217,14 +264,28 @@ open_all(struct journal *self, struct idem_error *err)
                                 "with ?damage=accept to go on without it",
                                 self->dir, ids[i - 1] + 1);
         if (status == IDEM_OK)
-            status = idem__segment_open(self, ids[i], &segment, err);
+            status = idem__segment_open(self->io, self->dir, ids[i], O_RDWR,
+                                        &segment, err);
         if (status == IDEM_OK && !idem__segment_push(self, &segment)) {
             idem__segment_close(self, &segment);
             status = out_of_memory(err);
         }
     }
+    if (status == IDEM_OK)
+        idem__folder_tidy(self, count ? ids[0] : 0, count ? ids[count - 1] : 0);
     free(ids);
     return status;
+}
+
+/* Give back the room behind the newest segment's end: a torn batch at most. */
+static void
+cut_tail(struct journal *self)
+{
+    struct segment *newest = &self->segments[self->segment_count - 1];
+
+    if (newest->file_len > newest->end &&
+        idem__io_truncate(self->io, newest->fd, newest->end) == 0)
+        newest->file_len = newest->end;
 }
 
 enum idem_status
@@ -248,13 +309,20 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
             return read_error(self, error, err);
     }
     for (size_t i = 0; i < self->segment_count; i++) {
-        bool last = i + 1 == self->segment_count;
-        uint64_t end = last ? 0 : self->segments[i + 1].head.prev_end;
-
-        status = read_segment(self, &self->segments[i], end, err);
+        status = read_segment(self, i, err);
         if (status != IDEM_OK)
             return status;
     }
+    if (self->segment_count > 0) {
+        cut_tail(self);
+        newest = &self->segments[self->segment_count - 1];
+        if (newest->end == SEGMENT_HEAD_LEN) {
+            /* It stayed empty: the fresh one takes its number. */
+            idem__segment_close(self, newest);
+            self->segment_count--;
+            self->row_log.id = 0;
+        }
+    }
     idem__journal_clock_start(self);
-    return idem__segment_add(self, 0, err);
+    return idem__segment_add(self, 0, true, err);
 }

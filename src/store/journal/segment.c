@@ -1,10 +1,13 @@
 /*
  * segment.c - segments are made whole, named when ready, and dropped whole.
  *
- * A segment is prepared under the name "spare": its room allocated, filled with
- * zeros (so that a later fdatasync has no metadata to write), its head written
- * and synced. Only then it gets its name, and the folder is synced. A file with
- * a segment's name therefore always has a good head.
+ * A segment is prepared under the name "spare" (see helper.c): its room is
+ * allocated, its head written and synced. Only then it gets its name, and the
+ * folder is synced. A file with a segment's name therefore has a good head.
+ *
+ * A second file, "reserve", is room for a full disk: when no next segment can
+ * be had, new claims are refused, and what was already claimed is finished in
+ * the rest of this segment and then in the reserve.
  */
 #include "journal.h"
 
@@ -16,7 +19,11 @@
 #include <sys/stat.h>
 
 #define SEGMENT_MIN_LEN (UINT64_C(8) << 20)
+#define SEGMENT_FAST_LEN (UINT64_C(64) << 20)
 #define SEGMENT_LIMIT (UINT64_C(512) << 20)
+#define SEGMENT_LEAST_LEN (UINT64_C(64) << 10)
+#define RESERVE_PER_CLAIM UINT64_C(2048)
+#define FAST_US INT64_C(2000000)
 
 bool
 idem__segment_push(struct journal *self, const struct segment *segment)
@@ -31,7 +38,8 @@ idem__segment_push(struct journal *self, const struct segment *segment)
         self->segments = more;
         self->segment_room = room;
     }
-    self->segments[self->segment_count++] = *segment;
+    if (segment)
+        self->segments[self->segment_count++] = *segment;
     return true;
 }
 
@@ -43,10 +51,10 @@ idem__segment_close(struct journal *self, struct segment *segment)
 }
 
 enum idem_status
-idem__segment_open(struct journal *self, uint64_t id, struct segment *segment,
-                   struct idem_error *err)
+idem__segment_open(const struct idem_io *io, const char *dir, uint64_t id,
+                   int flags, struct segment *segment, struct idem_error *err)
 {
-    struct journal_path path = idem__segment_path(self->dir, id, "seg");
+    struct journal_path path = idem__segment_path(dir, id, "seg");
     uint8_t bytes[SEGMENT_HEAD_LEN];
     struct idem_error why;
     struct stat info;
@@ -56,14 +64,13 @@ idem__segment_open(struct journal *self, uint64_t id, struct segment *segment,
 
     memset(segment, 0, sizeof(*segment));
     segment->fd = -1;
-    error = idem__io_open(self->io, path.text, O_RDWR, &segment->fd);
+    error = idem__io_open(io, path.text, flags, &segment->fd);
     if (!error)
-        error =
-            idem__io_read(self->io, segment->fd, bytes, sizeof(bytes), 0, &got);
+        error = idem__io_read(io, segment->fd, bytes, sizeof(bytes), 0, &got);
     if (!error && fstat(segment->fd, &info) != 0)
         error = errno;
     if (error) {
-        idem__segment_close(self, segment);
+        idem__io_close(io, segment->fd);
         return idem__fail(err, idem__journal_status(error),
                           "journal: %.150s: %s", path.text, strerror(error));
     }
@@ -75,7 +82,7 @@ idem__segment_open(struct journal *self, uint64_t id, struct segment *segment,
                             "it says that it is segment %016" PRIx64,
                             segment->head.id);
     if (status != IDEM_OK) {
-        idem__segment_close(self, segment);
+        idem__io_close(io, segment->fd);
         return idem__fail(err, status, "journal: %.100s: %.140s", path.text,
                           why.text);
     }
@@ -84,66 +91,283 @@ idem__segment_open(struct journal *self, uint64_t id, struct segment *segment,
     return IDEM_OK;
 }
 
-/* How long the next segment shall be. */
-static uint64_t
-next_len(const struct journal *self, uint64_t min_len)
+void
+idem__segment_totals(const struct journal *self, uint64_t *used, uint64_t *live)
 {
-    uint64_t live = 0, len;
+    *used = *live = 0;
+    for (size_t i = 0; i < self->segment_count; i++) {
+        *used += self->segments[i].end;
+        *live += self->segments[i].live;
+    }
+}
 
-    for (size_t i = 0; i < self->segment_count; i++)
-        live += self->segments[i].live;
-    len = self->tuning.segment_len ? self->tuning.segment_len : live / 16;
-    if (!self->tuning.segment_len && len < SEGMENT_MIN_LEN)
+/* How long the next segment shall be: a sixteenth of what lives, so that there
+ * are few of them and one is a small part; twice as long as the last one when
+ * that was full in no time. */
+static uint64_t
+next_len(const struct journal *self)
+{
+    uint64_t used, live, len;
+
+    if (self->tuning.segment_len)
+        return self->tuning.segment_len;
+    idem__segment_totals(self, &used, &live);
+    len = live / 16;
+    if (self->seg_len > 0 && self->seg_len < SEGMENT_FAST_LEN &&
+        idem__journal_now_us(self) - self->last_add_us < FAST_US &&
+        len < self->seg_len * 2)
+        len = self->seg_len * 2;
+    if (len < SEGMENT_MIN_LEN)
         len = SEGMENT_MIN_LEN;
     if (len > SEGMENT_LIMIT)
         len = SEGMENT_LIMIT;
-    if (len < min_len + SEGMENT_HEAD_LEN)
-        len = min_len + SEGMENT_HEAD_LEN;
     return (len + 4095) & ~UINT64_C(4095);
 }
 
-enum idem_status
-idem__segment_add(struct journal *self, uint64_t min_len,
-                  struct idem_error *err)
+/* Make a file here and now, smaller if the disk has no more. */
+static int
+make_now(struct journal *self, uint64_t min_len, struct fresh *fresh)
 {
-    struct segment *last =
-        self->segment_count ? &self->segments[self->segment_count - 1] : NULL;
-    struct journal_path spare = idem__folder_path(self->dir, "spare");
-    struct journal_path path;
-    struct segment next = {.fd = -1};
+    struct journal_path path = idem__folder_path(self->dir, "spare");
+    uint64_t least = self->tuning.segment_len ? 0 : SEGMENT_LEAST_LEN;
+    int error;
+
+    if (least < min_len)
+        least = min_len;
+    fresh->fd = -1;
+    fresh->name = "spare";
+    fresh->len = next_len(self);
+    if (fresh->len < least)
+        fresh->len = least;
+    fresh->len = (fresh->len + 4095) & ~UINT64_C(4095);
+    error = idem__io_open(self->io, path.text, O_RDWR | O_CREAT | O_TRUNC,
+                          &fresh->fd);
+    if (error)
+        return error;
+    for (;;) {
+        error = idem__io_allocate(self->io, fresh->fd, fresh->len);
+        if (idem__journal_status(error) != IDEM_ERR_FULL ||
+            fresh->len / 2 < least)
+            break;
+        fresh->len /= 2;
+        (void)idem__io_truncate(self->io, fresh->fd, 0);
+    }
+    if (error == EOPNOTSUPP)
+        error = 0;
+    if (error) {
+        idem__io_close(self->io, fresh->fd);
+        (void)idem__io_unlink(self->io, path.text);
+    }
+    return error;
+}
+
+static int
+take_reserve(struct journal *self, uint64_t min_len, struct fresh *fresh)
+{
+    struct journal_path path = idem__folder_path(self->dir, "reserve");
+    int error;
+
+    if (self->reserve_len < min_len)
+        return ENOSPC;
+    fresh->fd = -1;
+    fresh->name = "reserve";
+    fresh->len = self->reserve_len;
+    error = idem__io_open(self->io, path.text, O_RDWR, &fresh->fd);
+    if (!error)
+        self->reserve_len = 0;
+    return error;
+}
+
+static int
+get_fresh(struct journal *self, uint64_t min_len, bool use_reserve,
+          struct fresh *fresh)
+{
+    int error;
+
+    if (idem__helper_take(self, min_len, fresh))
+        return 0;
+    error = make_now(self, min_len, fresh);
+    if (idem__journal_status(error) == IDEM_ERR_FULL) {
+        self->full = true;
+        if (use_reserve)
+            error = take_reserve(self, min_len, fresh);
+    }
+    return error;
+}
+
+/* Give it a head and its name. Once a name may have been given, the segment
+ * before it has its end: nothing may be added to that one any more. */
+static int
+name_fresh(struct journal *self, const struct fresh *fresh,
+           const struct segment_head *head)
+{
+    struct journal_path from = idem__folder_path(self->dir, fresh->name);
+    struct journal_path to = idem__segment_path(self->dir, head->id, "seg");
     uint8_t bytes[SEGMENT_HEAD_LEN];
     int error;
+
+    idem__segment_head_put(head, bytes);
+    error = idem__io_write(self->io, fresh->fd, bytes, sizeof(bytes), 0);
+    if (!error)
+        error = idem__io_sync(self->io, fresh->fd);
+    if (error)
+        return error;
+    error = idem__io_rename(self->io, from.text, to.text);
+    if (!error)
+        error = idem__io_sync(self->io, self->dir_fd);
+    if (error)
+        idem__journal_poison(self, "naming a segment", error);
+    return error;
+}
+
+/* The last segment gets no more entries: save its index, cut what it was
+ * given beyond its end. */
+static void
+seal_last(struct journal *self)
+{
+    struct segment *last = &self->segments[self->segment_count - 1];
+
+    idem__helper_save(self, last, self->persisted_us, self->next_batch);
+    if (last->file_len > last->end &&
+        idem__io_truncate(self->io, last->fd, last->end) == 0)
+        last->file_len = last->end;
+}
+
+enum idem_status
+idem__segment_add(struct journal *self, uint64_t min_len, bool use_reserve,
+                  struct idem_error *err)
+{
+    const struct segment *last =
+        self->segment_count ? &self->segments[self->segment_count - 1] : NULL;
+    struct segment next = {.fd = -1, .end = SEGMENT_HEAD_LEN};
+    struct fresh fresh;
+    int error = 0;
 
     next.head.id = last ? last->head.id + 1 : 1;
     next.head.salt = idem__new_rev();
     next.head.prev_end = last ? last->end : 0;
     next.head.time_us = idem__journal_now_us(self);
     next.head.first_batch = self->next_batch;
-    next.end = SEGMENT_HEAD_LEN;
-    next.file_len = next_len(self, min_len);
-    path = idem__segment_path(self->dir, next.head.id, "seg");
-    idem__segment_head_put(&next.head, bytes);
-
-    error = idem__io_open(self->io, spare.text, O_RDWR | O_CREAT | O_TRUNC,
-                          &next.fd);
-    if (!error)
-        error = idem__io_allocate(self->io, next.fd, next.file_len);
-    if (!error)
-        error = idem__io_write(self->io, next.fd, bytes, sizeof(bytes), 0);
-    if (!error)
-        error = idem__io_sync(self->io, next.fd);
-    if (!error)
-        error = idem__io_rename(self->io, spare.text, path.text);
-    if (!error)
-        error = idem__io_sync(self->io, self->dir_fd);
-    if (!error && !idem__segment_push(self, &next))
+    if (!idem__segment_push(self, NULL)) /* room for it, before it exists */
         error = ENOMEM;
-    if (error) {
-        idem__io_close(self->io, next.fd);
+    if (!error)
+        error =
+            get_fresh(self, min_len + SEGMENT_HEAD_LEN, use_reserve, &fresh);
+    if (!error) {
+        error = name_fresh(self, &fresh, &next.head);
+        if (error)
+            idem__io_close(self->io, fresh.fd);
+    }
+    if (error)
         return idem__fail(err, idem__journal_status(error),
                           "journal: %.120s: cannot make a segment: %s",
                           self->dir, strerror(error));
-    }
+    if (last)
+        seal_last(self);
+    next.fd = fresh.fd;
+    next.file_len = fresh.len;
+    idem__segment_push(self, &next);
+    idem__rows_reset(&self->row_log);
+    self->row_log.id = next.head.id;
     self->persisted_us = next.head.time_us;
+    self->last_batch_us = self->last_add_us = next.head.time_us;
+    self->seg_len = fresh.len;
+    self->marked = true;
     return IDEM_OK;
+}
+
+/* Unlinked or, if one is wanted, kept as the next spare. The next oldest may
+ * go only after this is durable: retried until it is. */
+bool
+idem__segment_drop_oldest(struct journal *self)
+{
+    struct segment *oldest = &self->segments[0];
+    uint64_t id = oldest->head.id;
+    struct journal_path path = idem__segment_path(self->dir, id, "seg");
+    struct journal_path index = idem__segment_path(self->dir, id, "idx");
+    struct journal_path spare = idem__folder_path(self->dir, "spare");
+    int error;
+
+    if (idem__helper_has(self) || self->full)
+        error = idem__io_unlink(self->io, path.text);
+    else
+        error = idem__io_rename(self->io, path.text, spare.text);
+    if (!error || error == ENOENT)
+        error = idem__io_sync(self->io, self->dir_fd);
+    if (error) {
+        idem__log(&self->options, IDEM_LOG_WARNING,
+                  "journal: %s: cannot be taken away: %s", path.text,
+                  strerror(error));
+        return false;
+    }
+    (void)idem__io_unlink(self->io, index.text);
+    idem__segment_close(self, oldest);
+    self->segment_count--;
+    memmove(self->segments, self->segments + 1,
+            self->segment_count * sizeof(*self->segments));
+    return true;
+}
+
+/* Have a reserve of at least this length. 0, or an errno. */
+static int
+keep_reserve(struct journal *self, uint64_t len)
+{
+    struct journal_path path = idem__folder_path(self->dir, "reserve");
+    struct stat info = {0};
+    int fd = -1, error;
+
+    len = (len + 4095) & ~UINT64_C(4095);
+    if (self->reserve_len >= len)
+        return 0;
+    error = idem__io_open(self->io, path.text, O_RDWR | O_CREAT, &fd);
+    if (!error && fstat(fd, &info) != 0)
+        error = errno;
+    if (!error && (uint64_t)info.st_size < len)
+        error = idem__io_allocate(self->io, fd, len);
+    if (!error)
+        self->reserve_len =
+            (uint64_t)info.st_size < len ? len : (uint64_t)info.st_size;
+    idem__io_close(self->io, fd);
+    if (error == EOPNOTSUPP)
+        return 0; /* this file system cannot keep room */
+    if (error && self->reserve_len == 0)
+        (void)idem__io_unlink(self->io, path.text);
+    return error;
+}
+
+void
+idem__segment_reserve(struct journal *self)
+{
+    struct journal_path path = idem__folder_path(self->dir, "reserve");
+    struct stat info;
+
+    if (self->reserve_len == 0 && stat(path.text, &info) == 0)
+        self->reserve_len = (uint64_t)info.st_size;
+}
+
+void
+idem__segment_prepare(struct journal *self)
+{
+    uint64_t reserve =
+        self->tuning.segment_len ? self->tuning.segment_len : SEGMENT_MIN_LEN;
+    uint64_t claims = self->index.executing * RESERVE_PER_CLAIM;
+    int error = keep_reserve(self, reserve > claims ? reserve : claims);
+
+    if (idem__journal_status(error) != IDEM_ERR_FULL) {
+        idem__helper_ask(self, next_len(self));
+        error = idem__helper_error(self);
+    }
+    if (idem__journal_status(error) == IDEM_ERR_FULL && !self->full) {
+        self->full = true;
+        idem__log(&self->options, IDEM_LOG_ALARM,
+                  "journal: %s: the disk is full: new claims are refused, "
+                  "replays go on, what was claimed can be finished. Make room; "
+                  "nothing has to be restarted",
+                  self->dir);
+    } else if (!error && self->full && idem__helper_ready(self)) {
+        self->full = false;
+        idem__log(&self->options, IDEM_LOG_WARNING,
+                  "journal: %s: there is room again, claims are taken",
+                  self->dir);
+    }
 }

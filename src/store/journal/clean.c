@@ -1,0 +1,187 @@
+/*
+ * clean.c - taking away what has expired, and segments that are mostly dead.
+ *
+ * Only the oldest segment is ever taken away. If something still lives in it,
+ * that is written again at the end of the log first, as part of a batch, so it
+ * costs no sync of its own. Because an older entry of a key always lies in an
+ * older place, it is gone before the newer one can be: nothing comes back, and
+ * deletes need no keeping once their segment is the oldest.
+ *
+ * It is time when the log is nearly twice what lives in it. To win back D dead
+ * bytes at most L live bytes are written again, and D >= 0.8 L by then: records
+ * are written about twice over their life at worst. Under load every batch
+ * carries at least as many moved bytes as it has of its own, so the cleaner
+ * never falls behind.
+ */
+#include "journal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define SWEEP_SLOTS 16384
+#define SCAN_MAX (UINT64_C(4) << 20) /* dead bytes passed over in one step */
+#define SMALL_SEGMENTS 64
+
+bool
+idem__clean_due(const struct journal *self)
+{
+    uint64_t used, live, slack;
+
+    if (self->segment_count < 2 || self->clean_stuck)
+        return false;
+    if (self->segments[0].live == 0)
+        return true;
+    idem__segment_totals(self, &used, &live);
+    slack = self->segments[self->segment_count - 1].file_len;
+    if (self->segment_count > SMALL_SEGMENTS &&
+        used / self->segment_count < slack / 4)
+        return true; /* many short ones, from many restarts */
+    return used - live > live / 10 * 8 + slack;
+}
+
+void
+idem__clean_restart(struct journal *self)
+{
+    if (self->cleaning)
+        idem__walk_clear(&self->cleaner);
+    self->cleaning = false;
+}
+
+static void
+stuck(struct journal *self, const char *why)
+{
+    self->clean_stuck = true;
+    idem__clean_restart(self);
+    idem__log(&self->options, IDEM_LOG_ALARM,
+              "journal: %s: segment %016" PRIx64 " cannot be cleaned: %s; run "
+              "idem journal check",
+              self->dir, self->segments[0].head.id, why);
+}
+
+/* The slot that points to this very entry, or NULL: the entry is dead. */
+static struct slot *
+slot_at_place(struct journal *self, const struct entry_head *head, uint64_t at)
+{
+    uint64_t tag = idem__index_tag(&self->index, head->key);
+    uint32_t seg = (uint32_t)self->segments[0].head.id;
+    struct slot *slot = idem__index_first(&self->index, tag);
+
+    while (slot && (slot->seg != seg || slot_at(slot) != at))
+        slot = idem__index_next(&self->index, slot);
+    return slot;
+}
+
+static void
+drop_slot(struct journal *self, struct slot *slot)
+{
+    idem__journal_segment(self, slot->seg)->live -= slot_len(slot);
+    idem__index_remove(&self->index, slot);
+}
+
+static bool
+expired(const struct slot *slot, int64_t now_s)
+{
+    return slot->drop_s != 0 && slot->drop_s < now_s;
+}
+
+/* One entry of the oldest segment. False: no memory, look at it again. */
+static bool
+move_entry(struct journal *self, const struct entry_head *head,
+           const uint8_t *bytes, uint64_t at, int64_t now_s)
+{
+    struct slot *slot =
+        head->kind == ENTRY_RECORD ? slot_at_place(self, head, at) : NULL;
+    struct pending item = {.head = *head, .moved = true};
+
+    if (!slot)
+        return true;
+    if (expired(slot, now_s)) {
+        drop_slot(self, slot);
+        return true;
+    }
+    item.tag = slot->tag;
+    item.head.flags &= ENTRY_EXECUTING;
+    self->moved_bytes += slot_len(slot);
+    return idem__batch_add(self, &item, NULL, bytes + ENTRY_HEAD_LEN);
+}
+
+void
+idem__clean_into_batch(struct journal *self, uint64_t budget)
+{
+    struct segment *oldest = &self->segments[0];
+    uint64_t until = self->batch.len + budget, start;
+    int64_t now_s = idem__journal_now_us(self) / 1000000;
+
+    if (!idem__clean_due(self) || self->full)
+        return;
+    if (self->cleaning && self->cleaner.at >= oldest->end)
+        idem__clean_restart(self); /* something was left: look again */
+    if (!self->cleaning) {
+        idem__walk_init(&self->cleaner, self->io, oldest->fd, &oldest->head,
+                        oldest->end);
+        self->cleaning = true;
+    }
+    start = self->cleaner.at;
+    while (self->batch.len < until && self->cleaner.at - start < SCAN_MAX &&
+           oldest->live > 0) {
+        uint64_t at = self->cleaner.at;
+        struct entry_head head;
+        const uint8_t *bytes;
+        bool found;
+
+        switch (idem__walk_next(&self->cleaner, &head, &bytes)) {
+        case WALK_ENTRY:
+            if (!move_entry(self, &head, bytes, at, now_s)) {
+                idem__clean_restart(self);
+                return;
+            }
+            break;
+        case WALK_ERROR:
+            idem__clean_restart(self);
+            return;
+        case WALK_STOP:
+            if (at >= oldest->end)
+                return;
+            if (self->accept_damage &&
+                idem__walk_find(&self->cleaner, 0, &found) == 0 && found)
+                break;
+            stuck(self, "it is damaged");
+            return;
+        }
+    }
+}
+
+void
+idem__clean_after_commit(struct journal *self)
+{
+    while (self->segment_count > 1 && self->segments[0].live == 0 &&
+           !self->poisoned) {
+        idem__clean_restart(self);
+        if (!idem__segment_drop_oldest(self))
+            return;
+        self->clean_stuck = false;
+    }
+}
+
+void
+idem__clean_sweep(struct journal *self)
+{
+    int64_t now_s = idem__journal_now_us(self) / 1000000;
+    uint32_t looked = 0;
+
+    for (uint32_t n = 0; n < INDEX_SHARDS && looked < SWEEP_SLOTS; n++) {
+        uint32_t number = self->sweep_shard++ % INDEX_SHARDS;
+        struct shard *shard = &self->index.shards[number];
+
+        /* A removal moves a later slot here: look again. */
+        for (uint32_t i = 0; i < shard->room;) {
+            if (shard->slots[i].rev != 0 && expired(&shard->slots[i], now_s))
+                drop_slot(self, &shard->slots[i]);
+            else
+                i++;
+        }
+        looked += shard->room;
+        idem__index_shrink(&self->index, number);
+    }
+}

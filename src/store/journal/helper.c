@@ -1,0 +1,317 @@
+/*
+ * helper.c - a thread for what would hold up a batch: it prepares the file of
+ * the next segment and writes saved indexes.
+ *
+ * A prepared file is filled with zeros, so that the fdatasync of a batch has
+ * no metadata to write: that halves its time. When batches come so fast that
+ * the file is needed before it is filled, it is taken as it is: its room is
+ * allocated first. The file is called "spare" until it is a segment.
+ */
+#include "journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define ZERO_LEN (UINT64_C(1) << 20)
+#define SAVES_MAX 2
+
+enum spare_state { SPARE_NONE, SPARE_WANTED, SPARE_MAKING, SPARE_READY };
+
+struct save {
+    struct save *next;
+    struct saved_head head;
+    struct row_log log;
+};
+
+struct helper {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake, done;
+    bool threaded, stop, hurry;
+    enum spare_state spare;
+    struct fresh fresh;
+    int error; /* of the last attempt */
+    struct save *saves;
+    size_t save_count;
+    const struct idem_io *io;
+    const char *dir;
+};
+
+static bool
+hurried(struct helper *helper)
+{
+    bool hurry;
+
+    pthread_mutex_lock(&helper->mutex);
+    hurry = helper->hurry;
+    pthread_mutex_unlock(&helper->mutex);
+    return hurry;
+}
+
+static int
+fill_with_zeros(struct helper *helper, int fd, uint64_t from, uint64_t len)
+{
+    uint8_t *zeros = calloc(1, ZERO_LEN);
+    int error = 0;
+
+    if (!zeros)
+        return 0; /* slower, not wrong */
+    while (!error && from < len && !hurried(helper)) {
+        uint64_t part = len - from < ZERO_LEN ? len - from : ZERO_LEN;
+
+        error = idem__io_write(helper->io, fd, zeros, part, from);
+        if (!error)
+            error = idem__io_datasync(helper->io, fd);
+        from += part;
+    }
+    free(zeros);
+    return error;
+}
+
+/* A file that is there already was a segment: its bytes are written, and no
+ * entry in it can pass for one of the next segment, which has another salt. */
+static int
+make_spare(struct helper *helper, struct fresh *fresh)
+{
+    struct journal_path path = idem__folder_path(helper->dir, "spare");
+    struct stat info = {0};
+    uint64_t have;
+    int error;
+
+    fresh->name = "spare";
+    fresh->fd = -1;
+    error = idem__io_open(helper->io, path.text, O_RDWR | O_CREAT, &fresh->fd);
+    if (!error && fstat(fresh->fd, &info) != 0)
+        error = errno;
+    have = (uint64_t)info.st_size;
+    if (!error && have > fresh->len) {
+        error = idem__io_truncate(helper->io, fresh->fd, fresh->len);
+        have = fresh->len;
+    }
+    if (!error && have < fresh->len)
+        error = idem__io_allocate(helper->io, fresh->fd, fresh->len);
+    if (error == EOPNOTSUPP)
+        error = 0; /* then the zeros make the room */
+    if (!error)
+        error = fill_with_zeros(helper, fresh->fd, have, fresh->len);
+    if (error) {
+        idem__io_close(helper->io, fresh->fd);
+        fresh->fd = -1;
+        (void)idem__io_unlink(helper->io, path.text);
+    }
+    return error;
+}
+
+/* Called with the mutex held, which is given up while it works. */
+static void
+make_wanted(struct helper *helper)
+{
+    struct fresh fresh = helper->fresh;
+    int error;
+
+    helper->spare = SPARE_MAKING;
+    pthread_mutex_unlock(&helper->mutex);
+    error = make_spare(helper, &fresh);
+    pthread_mutex_lock(&helper->mutex);
+    helper->fresh = fresh;
+    helper->error = error;
+    helper->spare = error ? SPARE_NONE : SPARE_READY;
+    pthread_cond_broadcast(&helper->done);
+}
+
+static void
+save_first(struct helper *helper)
+{
+    struct save *save = helper->saves;
+
+    pthread_mutex_unlock(&helper->mutex);
+    idem__saved_write(helper->io, helper->dir, &save->head, &save->log);
+    idem__rows_clear(&save->log);
+    pthread_mutex_lock(&helper->mutex);
+    helper->saves = save->next;
+    helper->save_count--;
+    free(save);
+    pthread_cond_broadcast(&helper->done);
+}
+
+static void *
+work(void *arg)
+{
+    struct helper *helper = arg;
+
+    pthread_mutex_lock(&helper->mutex);
+    for (;;) {
+        if (helper->spare == SPARE_WANTED)
+            make_wanted(helper);
+        else if (helper->saves)
+            save_first(helper);
+        else if (helper->stop)
+            break;
+        else
+            pthread_cond_wait(&helper->wake, &helper->mutex);
+    }
+    pthread_mutex_unlock(&helper->mutex);
+    return NULL;
+}
+
+bool
+idem__helper_start(struct journal *self)
+{
+    struct helper *helper = calloc(1, sizeof(*helper));
+
+    if (!helper)
+        return false;
+    helper->io = self->io;
+    helper->dir = self->dir;
+    helper->fresh.fd = -1;
+    pthread_mutex_init(&helper->mutex, NULL);
+    pthread_cond_init(&helper->wake, NULL);
+    pthread_cond_init(&helper->done, NULL);
+    self->helper = helper;
+    /* Without a thread everything is done in place. */
+    helper->threaded = !self->tuning.no_thread &&
+                       pthread_create(&helper->thread, NULL, work, helper) == 0;
+    return true;
+}
+
+void
+idem__helper_stop(struct journal *self)
+{
+    struct helper *helper = self->helper;
+    struct journal_path spare = idem__folder_path(self->dir, "spare");
+
+    if (!helper)
+        return;
+    pthread_mutex_lock(&helper->mutex);
+    helper->stop = helper->hurry = true;
+    pthread_cond_broadcast(&helper->wake);
+    pthread_mutex_unlock(&helper->mutex);
+    if (helper->threaded)
+        pthread_join(helper->thread, NULL);
+    if (helper->fresh.fd >= 0) {
+        idem__io_close(self->io, helper->fresh.fd);
+        (void)idem__io_unlink(self->io, spare.text);
+    }
+    pthread_cond_destroy(&helper->done);
+    pthread_cond_destroy(&helper->wake);
+    pthread_mutex_destroy(&helper->mutex);
+    free(helper);
+    self->helper = NULL;
+}
+
+void
+idem__helper_ask(struct journal *self, uint64_t len)
+{
+    struct helper *helper = self->helper;
+
+    pthread_mutex_lock(&helper->mutex);
+    if (helper->spare == SPARE_NONE) {
+        helper->spare = SPARE_WANTED;
+        helper->hurry = false;
+        helper->fresh = (struct fresh){.fd = -1, .len = len};
+        if (helper->threaded)
+            pthread_cond_broadcast(&helper->wake);
+        else
+            make_wanted(helper);
+    }
+    pthread_mutex_unlock(&helper->mutex);
+}
+
+int
+idem__helper_error(struct journal *self)
+{
+    struct helper *helper = self->helper;
+    int error;
+
+    pthread_mutex_lock(&helper->mutex);
+    error = helper->error;
+    pthread_mutex_unlock(&helper->mutex);
+    return error;
+}
+
+bool
+idem__helper_has(struct journal *self)
+{
+    struct helper *helper = self->helper;
+    bool has;
+
+    pthread_mutex_lock(&helper->mutex);
+    has = helper->spare != SPARE_NONE;
+    pthread_mutex_unlock(&helper->mutex);
+    return has;
+}
+
+bool
+idem__helper_ready(struct journal *self)
+{
+    struct helper *helper = self->helper;
+    bool ready;
+
+    pthread_mutex_lock(&helper->mutex);
+    ready = helper->spare == SPARE_READY;
+    pthread_mutex_unlock(&helper->mutex);
+    return ready;
+}
+
+bool
+idem__helper_take(struct journal *self, uint64_t min_len, struct fresh *fresh)
+{
+    struct helper *helper = self->helper;
+    bool took = false;
+
+    pthread_mutex_lock(&helper->mutex);
+    helper->hurry = true;
+    while (helper->spare == SPARE_MAKING)
+        pthread_cond_wait(&helper->done, &helper->mutex);
+    if (helper->spare == SPARE_READY && helper->fresh.len >= min_len) {
+        *fresh = helper->fresh;
+        took = true;
+    } else if (helper->spare == SPARE_READY) {
+        idem__io_close(self->io, helper->fresh.fd);
+    }
+    helper->spare = SPARE_NONE;
+    helper->fresh.fd = -1;
+    pthread_mutex_unlock(&helper->mutex);
+    return took;
+}
+
+void
+idem__helper_save(struct journal *self, const struct segment *segment,
+                  int64_t time_us, uint64_t next_batch)
+{
+    struct helper *helper = self->helper;
+    struct saved_head head = {.id = segment->head.id,
+                              .salt = segment->head.salt,
+                              .end = segment->end,
+                              .next_batch = next_batch,
+                              .time_us = time_us};
+    struct save **last = &helper->saves;
+    struct save *save;
+
+    if (self->row_log.id != segment->head.id)
+        return; /* it was saved before */
+    save = helper->threaded ? malloc(sizeof(*save)) : NULL;
+    if (!save) {
+        idem__saved_write(self->io, self->dir, &head, &self->row_log);
+        idem__rows_reset(&self->row_log);
+        self->row_log.id = 0;
+        return;
+    }
+    save->next = NULL;
+    save->head = head;
+    save->log = self->row_log;
+    memset(&self->row_log, 0, sizeof(self->row_log));
+    pthread_mutex_lock(&helper->mutex);
+    while (helper->save_count >= SAVES_MAX)
+        pthread_cond_wait(&helper->done, &helper->mutex);
+    while (*last)
+        last = &(*last)->next;
+    *last = save;
+    helper->save_count++;
+    pthread_cond_broadcast(&helper->wake);
+    pthread_mutex_unlock(&helper->mutex);
+}
