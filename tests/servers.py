@@ -171,3 +171,46 @@ class MariaDB(Server):
                               stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
         return done.stdout.strip()
+
+
+class RabbitMQ(Server):
+    """With an epmd of its own, so that no daemon is left behind."""
+
+    def __init__(self):
+        super().__init__("rabbitmq")
+        self.url = "amqp://guest:guest@127.0.0.1:%d" % self.port
+        self.epmd_port, self.dist_port = free_port(), free_port()
+        self.env = {**os.environ, "HOME": self.folder, "ERL_EPMD_PORT": str(self.epmd_port),
+                    "ERL_EPMD_ADDRESS": "127.0.0.1", "RABBITMQ_MNESIA_BASE": self.folder + "/data",
+                    "RABBITMQ_LOG_BASE": self.folder + "/logs", "RABBITMQ_NODENAME": "idem%d@localhost" % self.port,
+                    "RABBITMQ_NODE_PORT": str(self.port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+                    "RABBITMQ_DIST_PORT": str(self.dist_port), "RABBITMQ_PID_FILE": self.folder + "/pid",
+                    "RABBITMQ_CONFIG_FILE": self.folder + "/none",
+                    "RABBITMQ_ENABLED_PLUGINS_FILE": self.folder + "/plugins"}
+        with open(self.folder + "/plugins", "w") as f:
+            f.write("[].")
+        self.epmd = subprocess.Popen(["epmd", "-port", str(self.epmd_port), "-address", "127.0.0.1"],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.start()
+
+    def start(self):
+        with open(os.path.join(self.folder, "log"), "ab") as log:
+            self.process = subprocess.Popen(["/usr/lib/rabbitmq/bin/rabbitmq-server"], cwd=self.folder, stdout=log,
+                                            stderr=log, stdin=subprocess.DEVNULL, env=self.env,
+                                            start_new_session=True)
+        return self.wait_until(self.listens)
+
+    def listens(self):
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return True
+        except OSError:
+            return False
+
+    def send(self, number):
+        os.killpg(self.process.pid, number)
+
+    def stop(self):
+        super().stop()
+        self.epmd.terminate()
+        self.epmd.wait()

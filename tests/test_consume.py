@@ -1,0 +1,301 @@
+"""Messages consumed once: real brokers, consumers killed at random, brokers restarted. What counts is the
+ledger that the handlers wrote, which nothing but idem keeps free of repeats."""
+import collections
+import contextlib
+import http.server
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import pika
+import pytest
+import redis
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import servers
+from lib import IDEM, ROOT, SOAK, Process, folder, free_port, wait_until
+
+MESSAGES = 20000 if SOAK else 800
+
+
+class Ledger:
+    """An HTTP endpoint that writes down every message it was handed. With `idempotent` it skips a key that it
+    has, as a sink must that loose mode hands a message twice."""
+
+    def __init__(self, idempotent=False):
+        self.effects = collections.Counter()
+        self.lock = threading.Lock()
+        self.status = {}
+        ledger = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                assert self.headers["Idempotency-Key"] == '"%s"' % body["id"]
+                assert int(self.headers["Idem-Fence"]) > 0
+                status = ledger.status.get(body["id"], 200)
+                status = status.pop(0) if isinstance(status, list) else status
+                with ledger.lock:
+                    if status < 300 and not (idempotent and ledger.effects[body["id"]]):
+                        ledger.effects[body["id"]] += 1
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 256
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = "http://127.0.0.1:%d/" % self.server.server_port
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Rabbit:
+    """A queue, and what lies in its letter boxes."""
+
+    def __init__(self):
+        self.server = servers.RabbitMQ()
+        self.source = self.server.url + "?queue=orders"
+        self.channel().queue_declare("orders", durable=True)
+
+    def channel(self):
+        for _ in range(100):
+            try:
+                self.connection = pika.BlockingConnection(pika.URLParameters(self.server.url + "/%2F"))
+                return self.connection.channel()
+            except pika.exceptions.AMQPError:
+                time.sleep(0.1)
+        raise AssertionError("RabbitMQ does not answer")
+
+    def publish(self, messages):
+        channel = self.channel()
+        channel.confirm_delivery()
+        for m in messages:
+            channel.basic_publish("", "orders", json.dumps(m).encode(),
+                                  pika.BasicProperties(message_id=m["id"], delivery_mode=2))
+        self.connection.close()
+
+    def letters(self, queue):
+        channel, found = self.channel(), []
+        while True:
+            method, properties, body = channel.basic_get(queue, auto_ack=True)
+            if method is None:
+                self.connection.close()
+                return found
+            found.append((json.loads(body)["id"], properties.headers["x-idem-reason"]))
+
+    def restart(self):
+        self.server.send(15)
+        self.server.process.wait(30)
+        self.server.start()
+
+    def stop(self):
+        self.server.stop()
+
+
+class Stream:
+    def __init__(self):
+        self.folder = folder()
+        self.data = self.folder.__enter__()
+        self.port = free_port()
+        self.start()
+        self.source = "redis-stream://127.0.0.1:%d?stream=orders&group=g&claim_ms=1500" % self.port
+
+    def start(self):
+        self.process = Process(["redis-server", "--port", str(self.port), "--dir", self.data, "--appendonly", "yes",
+                                "--appendfsync", "always", "--save", "", "--bind", "127.0.0.1"], ready=self.port)
+        self.client = redis.Redis(port=self.port)
+        wait_until(self.answers)
+
+    def answers(self):
+        with contextlib.suppress(redis.exceptions.RedisError):
+            return self.client.ping()
+
+    def publish(self, messages):
+        pipe = self.client.pipeline(transaction=False)
+        for m in messages:
+            pipe.xadd("orders", {"id": m["id"], "body": json.dumps(m)})
+        pipe.execute()
+
+    def letters(self, name):
+        return [(f[b"id"].decode(), f[b"idem-reason"].decode()) for _, f in self.client.xrange(name)]
+
+    def restart(self):
+        self.process.stop()
+        self.start()
+
+    def stop(self):
+        self.process.stop()
+        self.folder.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module", params=["rabbitmq", "redis"])
+def broker(request):
+    broker = Rabbit() if request.param == "rabbitmq" else Stream()
+    yield broker
+    broker.stop()
+
+
+def consume(broker, store, *flags):
+    return [IDEM, "consume", broker.source, "--store", store, "--lease", "1s", "--concurrency", "8", *flags]
+
+
+def run_until_idle(broker, store, *flags, idle="4s"):
+    done = subprocess.run(consume(broker, store, "--until-idle", idle, "--json", *flags), cwd=ROOT, timeout=300,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def some_messages(count, prefix):
+    """30 % stand there twice or more, mixed."""
+    rng = random.Random(prefix)
+    ids = ["%s-%d" % (prefix, i) for i in range(count)]
+    all_of_them = ids + [rng.choice(ids) for _ in range(int(count * 0.45))]
+    rng.shuffle(all_of_them)
+    return ids, [{"id": i, "text": "order " + i} for i in all_of_them]
+
+
+def test_every_message_is_handled_once_although_published_twice(broker):
+    ids, messages = some_messages(200, "plain")
+    ledger = Ledger()
+    broker.publish(messages)
+    with folder() as f:
+        stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="1s")
+    assert ledger.effects == collections.Counter(ids)
+    assert stats["handled"] == len(ids) and stats["duplicates"] >= len(messages) - len(ids)
+    ledger.close()
+
+
+def test_a_command_gets_the_message_and_its_exit_status_decides(broker):
+    broker.publish([{"id": "c-%s" % w, "do": w} for w in ("fine", "fail", "poison")])
+    script = r'''
+read -r line; echo "$IDEM_ID $IDEM_ATTEMPT" >> "$LOG"
+case $IDEM_ID in *fine) exit 0;; *poison) exit 65;; *) exit 1;; esac
+'''
+    with folder() as f:
+        log = f + "/log"
+        open(f + "/handle.sh", "w").write(script)
+        os.environ["LOG"] = log
+        done = subprocess.run(consume(broker, "journal:" + f + "/j", "--until-idle", "1s", "--", "sh", f + "/handle.sh"),
+                              cwd=ROOT, timeout=60, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 0, done.stderr
+        ran = sorted(open(log).read().split("\n"))
+    assert ran == ["", "c-fail 1", "c-fine 1", "c-poison 1"]
+    letters = dict(broker.letters("orders.dead"))
+    assert letters["c-fail"] == "the command exited with 1"
+    assert letters["c-poison"] == "the command exited with 65"
+    assert "c-fine" not in letters
+
+
+def test_loose_tries_again_and_gives_up_at_the_limit(broker):
+    ledger = Ledger()
+    ledger.status = {"l-later": [503, 500, 200], "l-never": 500, "l-bad": 400}
+    broker.publish([{"id": i} for i in ("l-later", "l-never", "l-bad")])
+    with folder() as f:
+        stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, "--loose", "--backoff", "20ms",
+                               "--attempts", "4", idle="1s")
+    assert ledger.effects == {"l-later": 1}
+    assert stats["retries"] == 2 + 3
+    assert sorted(i for i, _ in broker.letters("orders.dead") if i.startswith("l-")) == ["l-bad", "l-never"]
+    ledger.close()
+
+
+def test_one_identity_with_two_contents_goes_to_the_dead_letters(broker):
+    ledger = Ledger()
+    broker.publish([{"id": "m", "amount": 1}])
+    with folder() as f:
+        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="1s")
+        broker.publish([{"id": "m", "amount": 2}])
+        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="1s")
+    assert ledger.effects == {"m": 1}
+    assert "different" in dict(broker.letters("orders.dead"))["m"]
+    ledger.close()
+
+
+def kill_and_restart(broker, argv, seconds, rng):
+    """kill -9 at random; once in between, the broker goes down and comes back."""
+    end = time.monotonic() + seconds
+    broker_at = time.monotonic() + seconds / 2
+    kills = 0
+    while time.monotonic() < end:
+        with Process(argv) as consumer:
+            time.sleep(rng.uniform(0.05, 0.7))
+            if broker_at and time.monotonic() > broker_at:
+                broker.restart()
+                broker_at = None
+            consumer.kill()
+            kills += 1
+    return kills
+
+
+def test_strict_never_handles_twice_and_names_every_doubt(broker):
+    ids, messages = some_messages(MESSAGES, "strict")
+    rng = random.Random(7)
+    ledger = Ledger()
+    broker.publish(messages)
+    with folder() as f:
+        store = "journal:" + f
+        kills = kill_and_restart(broker, consume(broker, store, "--to", ledger.url), 120 if SOAK else 6, rng)
+        run_until_idle(broker, store, "--to", ledger.url)
+    doubts = {i for i, _ in broker.letters("orders.doubt")}
+    assert kills > 5
+    assert set(ledger.effects.values()) == {1}
+    missing = set(ids) - set(ledger.effects)
+    assert missing <= doubts, missing - doubts
+    ledger.close()
+
+
+def test_loose_with_an_idempotent_sink_handles_every_message(broker):
+    ids, messages = some_messages(MESSAGES, "loose")
+    rng = random.Random(8)
+    ledger = Ledger(idempotent=True)
+    broker.publish(messages)
+    with folder() as f:
+        store = "journal:" + f
+        kill_and_restart(broker, consume(broker, store, "--to", ledger.url, "--loose"), 120 if SOAK else 6, rng)
+        run_until_idle(broker, store, "--to", ledger.url, "--loose")
+    assert ledger.effects == collections.Counter(ids)
+    ledger.close()
+
+
+def test_sigterm_finishes_what_is_being_handled_and_puts_back_the_rest(broker):
+    ids, messages = some_messages(300, "term")
+    ledger = Ledger()
+    broker.publish(messages)
+    with folder() as f:
+        with Process(consume(broker, "journal:" + f, "--to", ledger.url)) as consumer:
+            wait_until(lambda: len(ledger.effects) > 20)
+            assert consumer.stop() == 0
+        run_until_idle(broker, "journal:" + f, "--to", ledger.url)
+    assert ledger.effects == collections.Counter(ids)
+    ledger.close()
+
+
+@pytest.mark.parametrize("argv, text", [
+    (["ftp://x", "--to", "http://127.0.0.1/"], "names no broker"),
+    (["amqp://127.0.0.1", "--to", "http://127.0.0.1/"], "name the queue"),
+    (["amqp://127.0.0.1?queue=q", "--to", "gopher:"], "no place to deliver"),
+    (["amqp://127.0.0.1?queue=q"], "what shall handle"),
+    (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--", "cat"], "not both"),
+    (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--identity", "smell"], "is no identity"),
+    (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--concurrency", "5000"], "out of range"),
+])
+def test_bad_input_is_told(argv, text):
+    done = subprocess.run([IDEM, "consume", "--store", "memory:", *argv], cwd=ROOT, timeout=20, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode != 0 and text in done.stdout
