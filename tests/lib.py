@@ -152,7 +152,7 @@ class Process:
         with open(self.log.name, errors="replace") as f:
             return f.read()
 
-    def signal(self, number):
+    def send(self, number):
         os.kill(self.pid, number)
 
     def wait(self, seconds=20):
