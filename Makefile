@@ -74,7 +74,7 @@ pkg_cflags := $(shell pkg-config --cflags $(packages) 2>/dev/null)
 pkg_libs := $(shell pkg-config --libs $(packages) 2>/dev/null)
 sanitize := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 compile = $(CC) -std=gnu11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(sanitize) -fPIC \
-    -fvisibility=hidden -pthread -Iinclude $(defines) $(extra_cflags) $(pkg_cflags) -MMD -MP
+    -fvisibility=hidden -pthread -Iinclude -include src/record/poison.h $(defines) $(extra_cflags) $(pkg_cflags) -MMD -MP
 libs = $(pkg_libs) $(extra_libs) -lm -pthread
 link = $(CC) $(CFLAGS) $(sanitize) -pthread
 

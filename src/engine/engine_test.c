@@ -968,7 +968,7 @@ a_scan_lists_what_the_filter_lets_through(void **state)
         idem_scan(engine, NULL, &cursor, 40, count_record, &stopped, NULL),
         IDEM_OK);
     assert_int_equal(stopped.seen, 1);
-    strcpy(cursor.text, "nonsense");
+    snprintf(cursor.text, sizeof(cursor.text), "nonsense");
     assert_int_equal(
         idem_scan(engine, NULL, &cursor, 40, count_record, &all, &err),
         IDEM_ERR_INVALID);

@@ -87,7 +87,7 @@ idem__scan_submit(struct idem_engine *engine, const struct idem_filter *filter,
     scan->cursor = *cursor;
     scan->cursor.text[sizeof(scan->cursor.text) - 1] = 0;
     if (scan->cursor.text[0] == 0)
-        strcpy(scan->cursor.text, "0");
+        memcpy(scan->cursor.text, "0", 2);
     scan->count = count < 1 ? 1 : count > MAX_COUNT ? MAX_COUNT : count;
     scan->done = done;
     scan->arg = arg;

@@ -457,7 +457,7 @@ uuids_have_their_version_and_order(void **state)
     for (int i = 0; i < 20000; i++) {
         idem_uuid7(text);
         assert_true(strcmp(text, last) > 0);
-        strncpy(last, text, sizeof(last));
+        memcpy(last, text, sizeof(last));
     }
     assert_int_equal(idem_uuid_explain(text, &version, &time_ms, NULL),
                      IDEM_OK);

@@ -290,14 +290,16 @@ set_word(const struct option *option, const char *const *words, size_t count,
          const char *value, size_t *index, struct idem_error *err)
 {
     char list[80] = "";
+    size_t len = 0;
 
     for (size_t i = 0; i < count; i++) {
         if (strcasecmp(value, words[i]) == 0) {
             *index = i;
             return IDEM_OK;
         }
-        strcat(list, i ? " or " : "");
-        strcat(list, words[i]);
+        snprintf(list + len, sizeof(list) - len, "%s%s", i ? " or " : "",
+                 words[i]);
+        len = strlen(list);
     }
     return idem__fail(err, IDEM_ERR_INVALID, "%s is %s, not \"%.60s\"",
                       option->shown.name, list, value);

@@ -362,7 +362,7 @@ credentials_open(const char *file, struct credentials **credentials,
     }
     pthread_mutex_init(&self->mutex, NULL);
     self->anyone->right = SERVER_OPERATE;
-    strcpy(self->anyone->name, "anyone");
+    snprintf(self->anyone->name, sizeof(self->anyone->name), "anyone");
     status = credentials_reread(self, err);
     if (status != IDEM_OK) {
         credentials_close(self);

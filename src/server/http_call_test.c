@@ -66,9 +66,9 @@ names_in_a_path_may_hold_any_byte_but_nul(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(scope); i++) {
         scope[i] = (uint8_t)(i + 56); /* wraps around to 255, skips 0 */
-        sprintf(target + strlen(target), "%%%02x", scope[i]);
+        snprintf(target + strlen(target), 4, "%%%02x", scope[i]);
     }
-    strcat(target, "/a%2Fb%2fc");
+    snprintf(target + strlen(target), 16, "/a%%2Fb%%2fc");
     assert_int_equal(ask("GET", target, ""), IDEM_OK);
     assert_int_equal(call.op.scope.len, sizeof(scope));
     assert_memory_equal(call.op.scope.data, scope, sizeof(scope));

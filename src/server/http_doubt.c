@@ -61,7 +61,7 @@ http_doubt_tick(struct http *http, int64_t now)
         now > doubt->wanted_until_ms || http->draining)
         return;
     if (doubt->cursor.text[0] == 0)
-        strcpy(doubt->cursor.text, "0");
+        memcpy(doubt->cursor.text, "0", 2);
     if (idem__scan_submit(http->server->engine, &filter, &doubt->cursor,
                           LOOK_COUNT, looked, http, NULL) != IDEM_OK)
         return;

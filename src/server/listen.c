@@ -203,7 +203,7 @@ server_listen_unix(const char *path, unsigned mode, const char *group, int *fd,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the socket's path %s is longer than %zu bytes", path,
                           sizeof(address.sun_path) - 1);
-    strcpy(address.sun_path, path);
+    memcpy(address.sun_path, path, strlen(path) + 1);
     if (lstat(path, &stat) == 0) {
         if (!S_ISSOCK(stat.st_mode))
             return idem__fail(err, IDEM_ERR_INVALID,

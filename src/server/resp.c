@@ -3,6 +3,7 @@
  */
 #include "resp.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* A length line has at most this many bytes: "$", 19 digits, CRLF. */
@@ -72,7 +73,8 @@ read_bulk(const char *start, const char **at, const char *end, size_t max,
     if (**at != '$') {
         char got = **at;
 
-        strcpy(unexpected, "Protocol error: expected '$', got ' '");
+        snprintf(unexpected, sizeof(unexpected),
+                 "Protocol error: expected '$', got ' '");
         if (got > 0x20 && got < 0x7f)
             unexpected[strlen(unexpected) - 2] = got;
         *error = unexpected;

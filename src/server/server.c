@@ -28,7 +28,7 @@ notify(const char *state)
     fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return;
-    strcpy(address.sun_path, path);
+    memcpy(address.sun_path, path, strlen(path) + 1);
     if (address.sun_path[0] == '@')
         address.sun_path[0] = '\0';
     (void)!sendto(
@@ -45,7 +45,7 @@ make_folders(const char *path)
 
     if (strlen(path) >= sizeof(copy))
         return;
-    strcpy(copy, path);
+    memcpy(copy, path, strlen(path) + 1);
     for (char *at = strchr(copy + 1, '/'); at; at = strchr(at + 1, '/')) {
         *at = '\0';
         mkdir(copy, 0700);

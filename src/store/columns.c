@@ -174,7 +174,7 @@ idem__cursor_set(struct idem_cursor *cursor, const uint8_t *key)
     if (key)
         sodium_bin2hex(cursor->text, sizeof(cursor->text), key, IDEM_KEY_LEN);
     else
-        strcpy(cursor->text, "0");
+        memcpy(cursor->text, "0", 2);
 }
 
 size_t

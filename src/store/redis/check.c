@@ -51,7 +51,7 @@ number(struct idem_bytes value)
     char text[16];
 
     copy(value, text, sizeof(text));
-    return atoi(text);
+    return (int)strtol(text, NULL, 10);
 }
 
 void

@@ -292,8 +292,8 @@ note_time(struct redis_facts *facts, const redisReply *reply)
 {
     if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
         reply->element[0]->str && reply->element[1]->str)
-        facts->ahead_us = atoll(reply->element[0]->str) * 1000000 +
-                          atoll(reply->element[1]->str) - redis_now_us();
+        facts->ahead_us = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
+                          strtoll(reply->element[1]->str, NULL, 10) - redis_now_us();
 }
 
 static void

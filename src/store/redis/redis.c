@@ -61,8 +61,8 @@ on_time(void *arg, struct redis_link *link, uint32_t tag,
     (void)tag;
     (void)sent;
     if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2)
-        *now_us = atoll(reply->element[0]->str) * 1000000 +
-                  atoll(reply->element[1]->str);
+        *now_us = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
+                  strtoll(reply->element[1]->str, NULL, 10);
 }
 
 static enum idem_status
