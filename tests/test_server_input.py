@@ -1,0 +1,477 @@
+"""idem serve and bad input: malformed RESP, limits, slow and silent clients, credentials and rights."""
+import hashlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+import pytest
+
+from lib import IDEM, SANITIZED, Process, Resp, Server, encode, folder, free_port, wait_until
+
+
+@pytest.fixture(scope="module")
+def server():
+    with folder() as where, Server(where, "--stall-timeout", "700ms", listen=True) as s:
+        yield s
+
+
+@pytest.fixture
+def c(server):
+    with server.client() as client:
+        yield client
+
+
+# ---- what is not RESP ------------------------------------------------------
+
+@pytest.mark.parametrize("bytes_, told", [
+    (b"*2\r\n+PING\r\n", "expected '$', got '+'"),
+    (b"*1\r\n\xff\r\n", "expected '$', got ' '"),
+    (b"*abc\r\n", "invalid multibulk length"),
+    (b"*99999999999999999999999\r\n", "invalid multibulk length"),
+    (b"*2000000\r\n", "invalid multibulk length"),
+    (b"*65\r\n", "more than 64 arguments"),
+    (b"*1\n$4\nPING\n$4\nPING\n     ", "invalid multibulk length"),
+    (b"*1\r\n$-1\r\n", "invalid bulk length"),
+    (b"*1\r\n$x\r\n", "invalid bulk length"),
+    (b"*1\r\n$ 4\r\nPING\r\n", "invalid bulk length"),
+    (b"*1\r\n$4\rXPING\r\n", "invalid bulk length"),
+    (b"*1\r\n$99999999999999999999\r\n", "invalid bulk length"),
+    (b"*1\r\n$4\r\nPINGxx", "does not end in CRLF"),
+    (b"*1\r\n$104857600\r\n", "longer than the limit"),
+    (b"*3\r\n$3\r\nGET\r\n$1100000\r\n" + b"x" * 1100000 + b"\r\n$1100000\r\n", "longer than the limit"),
+    (b"x" * 20000, "too big inline request"),
+    (b'PING "unbalanced\r\n', "unbalanced quotes"),
+    (b'PING "a"b\r\n', "unbalanced quotes"),
+    (b"PING" + b" x" * 70 + b"\r\n", "more than 64 arguments"),
+])
+def test_a_protocol_error_is_told_and_closes(c, bytes_, told):
+    c.raw(encode("PING", "before") + bytes_)
+    assert c.read() == "before"
+    error = c.read()
+    assert error.word == "ERR" and told in str(error) and "Protocol error" in str(error)
+    assert c.ended()
+
+
+@pytest.mark.parametrize("command, told", [
+    (["NOSUCH"], "unknown command 'NOSUCH'"),
+    (["\r\n\x01bad"], "unknown command '???bad'"),
+    ([""], "unknown command ''"),
+    (["BEGIN"], "wrong number of arguments for 'BEGIN'"),
+    (["BEGIN", "s"], "wrong number of arguments"),
+    (["GET", "s", "i", "more"], "wrong number of arguments"),
+    (["BEGIN", "", "i"], "scope"),
+    (["BEGIN", "s", ""], "id"),
+    (["BEGIN", "s" * 201, "i"], "scope"),
+    (["BEGIN", "s", "i" * 256], "id"),
+    (["BEGIN", "s\0", "i"], "scope"),
+    (["BEGIN", "s", "i", "SOON"], 'BEGIN has no option "SOON"'),
+    (["BEGIN", "s", "i", "LEASE"], "LEASE lacks its value"),
+    (["BEGIN", "s", "i", "LEASE", "1", "LEASE", "2"], "LEASE is given twice"),
+    (["BEGIN", "s", "i", "STRICT", "LOOSE"], "given twice"),
+    (["BEGIN", "s", "i", "LEASE", "-1"], "milliseconds"),
+    (["BEGIN", "s", "i", "LEASE", "1.5"], "milliseconds"),
+    (["BEGIN", "s", "i", "LEASE", "9" * 19], "milliseconds"),
+    (["BEGIN", "s", "i", "LEASE", "9" * 17], "out of range"),
+    (["BEGIN", "s", "i", "TTL", "x"], "milliseconds"),
+    (["BEGIN", "s", "i", "FP", "aa"], "FP has 64 hex digits"),
+    (["BEGIN", "s", "i", "FP", "zz" * 32], "FP has 64 hex digits"),
+    (["BEGIN", "s", "i", "NONCE", "12"], "NONCE has 16 hex digits"),
+    (["FINISH", "s", "i", "0", "SUCCEEDED", ""], "fence"),
+    (["FINISH", "s", "i", "x", "SUCCEEDED", ""], "fence"),
+    (["FINISH", "s", "i", str(2 ** 53), "SUCCEEDED", ""], "fence"),
+    (["FINISH", "s", "i", "1", "MAYBE", ""], "SUCCEEDED or FAILED"),
+    (["FINISH", "s", "i", "1", "SUCCEEDED", "", "KIND", "pdf"], "KIND is"),
+    (["SETTLE", "s", "i", "AS", "SUCCEEDED"], "AS lacks its value"),
+    (["SETTLE", "s", "i", "REASON", "x" * 300, "AS", "FAILED", ""], "subject"),
+    (["ISSUE", "s", "COUNT", "0"], "count"),
+    (["ISSUE", "s", "COUNT", "1001"], "count"),
+    (["ISSUE", "s" * 201], "scope"),
+    (["LOCK", "n", "", "1000"], "owner"),
+    (["LOCK", "n", "o", "soon"], "milliseconds"),
+    (["SCAN", ""], "cursor"),
+    (["SCAN", "x" * 200], "cursor"),
+    (["SCAN", "0", "STATE", "odd"], "STATE is"),
+    (["PING", "a", "b"], "wrong number of arguments"),
+])
+def test_a_wrong_command_is_told_and_the_connection_goes_on(c, command, told):
+    error = c(*command)
+    assert error.word == "ERR" and told in str(error)
+    tagged = c(*command, "TAG", 5)
+    if "unknown" not in told and "arguments" not in told:  # TAG comes behind the fixed places of a known command
+        assert tagged[:4] == ["tag", 5, "error", "ERR"] and told in tagged[4]
+    assert c("PING") == "PONG"
+
+
+def test_a_tag_out_of_range_is_an_error(c):
+    for tag in "-1", str(2 ** 53), "x", "":
+        assert "TAG" in str(c("GET", "s", "i", "TAG", tag))
+
+
+def test_keys_and_results_may_be_any_bytes(c):
+    scope, id_ = bytes(range(1, 201)), bytes(range(1, 256))
+    fence = c("BEGIN", scope, id_)[1]
+    result = bytes(range(256)) * 16 + b"\r\n$5\r\n*3\r\n"
+    assert c("FINISH", scope, id_, fence, "SUCCEEDED", result)[0] == "ok"
+    assert c("BEGIN", scope, id_)[4] == result
+
+
+def test_a_result_of_the_limit_fits_and_one_over_it_does_not(c):
+    fence = c("BEGIN", "limit", "fits")[1]
+    assert c("FINISH", "limit", "fits", fence, "SUCCEEDED", b"r" * 1048576)[0] == "ok"
+    assert len(c("BEGIN", "limit", "fits")[4]) == 1048576
+    fence = c("BEGIN", "limit", "over")[1]
+    answer = c("FINISH", "limit", "over", fence, "SUCCEEDED", b"r" * (1048576 + 1000))
+    assert answer[0] == "ok" or answer.word in ("ERR", "FULL")
+
+
+def test_a_bulk_of_100_mb_is_refused_without_being_kept(server):
+    with server.client() as c, server.client() as other:
+        other("PING")
+        before = server.rss_kib()
+        c.raw(b"*6\r\n$6\r\nFINISH\r\n$1\r\ns\r\n$1\r\ni\r\n$1\r\n1\r\n$9\r\nSUCCEEDED\r\n$104857600\r\n")
+
+        def pour():
+            try:
+                for _ in range(100):
+                    c.raw(b"x" * 1048576)
+            except OSError:
+                pass  # the server closed: as it should
+
+        thread = threading.Thread(target=pour)
+        thread.start()
+        assert "longer than the limit" in str(c.read())
+        assert other("PING") == "PONG"
+        thread.join(20)
+        assert not thread.is_alive()
+        if not SANITIZED:
+            assert server.rss_kib() - before < 20 * 1024
+
+
+def test_commands_may_arrive_byte_by_byte(c):
+    for byte in encode("BEGIN", "slow", "typist") + b"PING\r\n":
+        c.raw(bytes([byte]))
+    assert c.read()[0] == "started"
+    assert c.read() == "PONG"
+
+
+def test_a_large_command_may_arrive_in_pieces(c):
+    fence = c("BEGIN", "pieces", "1")[1]
+    whole = encode("FINISH", "pieces", "1", fence, "SUCCEEDED", os.urandom(700000)) + encode("PING")
+    for at in range(0, len(whole), 50001):
+        c.raw(whole[at:at + 50001])
+    assert c.read()[0] == "ok"
+    assert c.read() == "PONG"
+
+
+# ---- slow and silent clients -----------------------------------------------
+
+def test_a_half_sent_command_is_closed_in_time(server, c):
+    c.raw(b"*2\r\n$4\r\nPING\r\n$100\r\nhalf")
+    with server.client() as other:
+        assert other("PING") == "PONG"
+    assert "did not come" in str(c.read())
+    assert c.ended()
+
+
+def test_an_idle_client_is_left_alone_or_closed_as_configured(server, c):
+    time.sleep(1.2)  # longer than the stall-timeout of this server
+    assert c("PING") == "PONG"
+    with folder() as where, Server(where, "--idle-timeout", "300ms", store="memory:") as s, s.client() as idle:
+        assert idle("PING") == "PONG"
+        assert idle.ended()
+
+
+def test_a_reader_that_does_not_read_is_closed_and_harms_nobody(server, c):
+    fence = c("BEGIN", "slow", "reader")[1]
+    c("FINISH", "slow", "reader", fence, "SUCCEEDED", b"x" * 900000)
+    before = server.rss_kib()
+    slow = server.client()
+    request = encode("GET", "slow", "reader")
+
+    def ask():
+        try:
+            for _ in range(200):
+                slow.raw(request * 20)
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    worst = 0
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        start = time.monotonic()
+        assert c("PING") == "PONG"
+        worst = max(worst, time.monotonic() - start)
+    assert worst < 0.8
+    assert wait_until(lambda: server.output().count("not read") + server.output().count("max-output") > 0, 10)
+    thread.join(20)
+    assert not thread.is_alive()
+    slow.close()
+    if not SANITIZED:
+        assert server.rss_kib() - before < 120 * 1024
+
+
+def test_replies_beyond_max_output_close():
+    with folder() as where, Server(where, "--max-output", "1m", store="memory:") as s, s.client() as c:
+        fence = c("BEGIN", "k", "1")[1]
+        c("FINISH", "k", "1", fence, "SUCCEEDED", b"x" * 300000)
+        with s.client() as slow:
+            slow.raw(encode("GET", "k", "1") * 60)
+            assert wait_until(lambda: "max-output" in s.output(), 5)
+        assert c("PING") == "PONG"
+
+
+def test_buffers_of_all_clients_together_are_bounded():
+    """Half-sent large commands of many clients: some are closed, nobody else suffers."""
+    with folder() as where, Server(where, "--max-buffered", "4m", store="memory:") as s, s.client() as c:
+        half = b"*2\r\n$4\r\nECHO\r\n$1000000\r\n" + b"x" * 900000
+        clients = [s.client() for _ in range(20)]
+        for client in clients:
+            try:
+                client.raw(half)
+            except OSError:
+                pass
+        assert wait_until(lambda: s.output().count("max-buffered is reached") >= 10, 10)
+        assert c("PING") == "PONG"
+        buffered = next(line for line in c("INFO").splitlines() if line.startswith("buffered_bytes"))
+        assert int(buffered.split(":")[1]) < 8 * 1048576
+        for client in clients:
+            client.close()
+
+
+def test_more_clients_than_the_limit_are_told():
+    with folder() as where, Server(where, "--max-clients", "5", store="memory:") as s:
+        wait_until(lambda: False, 0.2)
+        clients = [s.client() for _ in range(5)]
+        assert [c("PING") for c in clients] == ["PONG"] * 5
+        with s.client() as extra:
+            assert "max number of clients" in str(extra.read())
+        clients.pop().close()
+        assert wait_until(lambda: not isinstance(ping_fresh(s), Exception), 5)
+
+
+def ping_fresh(server):
+    with server.client() as c:
+        try:
+            return c("PING")
+        except (OSError, EOFError) as e:
+            return e
+
+
+def test_a_server_out_of_file_descriptors_recovers():
+    with folder() as where:
+        argv = ["prlimit", "--nofile=40:40", IDEM, "serve", "--store", "memory:", "--socket", where + "/s"]
+        if os.getuid() == 0:  # root could raise the limit again
+            os.chmod(where, 0o755)
+            os.chown(where, 65534, 65534)
+            argv = ["prlimit", "--nofile=40:40", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *argv[2:]]
+        with Process(argv, ready=where + "/s") as s:
+            assert "few-files" in s.output()
+            clients = []
+            for _ in range(60):
+                try:
+                    clients.append(Resp(where + "/s", 2))
+                except OSError:
+                    break
+            served = 0
+            for client in clients:
+                try:
+                    served += client("PING") == "PONG"
+                except (OSError, EOFError):
+                    pass
+            assert 5 <= served <= 40
+            for client in clients:
+                client.close()
+            assert wait_until(lambda: pong(where + "/s"), 5)
+
+
+def pong(where):
+    try:
+        with Resp(where, 2) as c:
+            return c("PING") == "PONG"
+    except (OSError, EOFError):
+        return False
+
+
+def test_resets_and_rubbish_do_not_disturb_others(server, c):
+    for i in range(150):
+        s = socket.create_connection(("127.0.0.1", server.port))
+        s.sendall([b"", b"*3\r\n$5\r\nBEG", os.urandom(200), encode("BEGIN", "rst", i), b"GET / HTTP/1.1\r\n\r\n"][i % 5])
+        if i % 2:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        s.close()
+    assert c("PING") == "PONG"
+    assert wait_until(lambda: "connected_clients:1\r" in c("INFO"), 5)
+
+
+# ---- credentials and rights ------------------------------------------------
+
+SECRET, OPS_SECRET, HASHED = "shop-secret-0123456789", "ops-secret-0123456789", "hashed-secret-0123456789"
+
+
+def blake2b(text):
+    return "{blake2b}" + hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+
+
+def write_credentials(where, *lines, mode=0o600):
+    path = os.path.join(where, "credentials")
+    with open(path, "w") as f:
+        f.write("\n".join(lines) + "\n")
+    os.chmod(path, mode)
+    return path
+
+
+LINES = ("# name secret right scopes", "shop %s use shop refunds" % SECRET, "any %s use" % blake2b(HASHED),
+         "ops %s operate" % OPS_SECRET, "tenant %s operate shop" % ("t" + SECRET), "default %s use" % ("d" + SECRET))
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    with folder() as where:
+        with Server(where, "--credentials", write_credentials(where, *LINES), "--log-level", "debug", listen=True,
+                    store="memory:") as s:
+            s.where = where
+            yield s
+
+
+def log_in(s, name, secret):
+    c = s.client()
+    assert c("AUTH", name, secret) == "OK"
+    return c
+
+
+def test_without_auth_nothing_is_answered(guarded):
+    with guarded.client() as c:
+        for command in (["PING"], ["BEGIN", "shop", "1"], ["GET", "shop", "1"], ["INFO"], ["SCAN", "0"], ["HELLO", "2"]):
+            assert c(*command).word == "NOAUTH"
+        assert c("HELLO", 2, "AUTH", "shop", SECRET)[0] == "server"
+        assert c("PING") == "PONG"
+        assert c("RESET") == "RESET" and c("PING").word == "NOAUTH"
+        assert c("QUIT") == "OK"
+
+
+def test_before_auth_commands_are_small(guarded):
+    with guarded.client() as c:
+        c.raw(b"*2\r\n$4\r\nPING\r\n$20000\r\n")
+        assert "longer than the limit" in str(c.read())
+
+
+def test_a_wrong_secret_is_slow_and_the_fifth_closes(guarded):
+    with guarded.client() as c:
+        start = time.monotonic()
+        assert c("AUTH", "shop", "wrong").word == "WRONGPASS"
+        assert c("AUTH", "nobody", SECRET).word == "WRONGPASS"
+        assert time.monotonic() - start > 0.5
+    with guarded.client(timeout=30) as c, guarded.client() as other:
+        c.raw(encode("AUTH", "ops", "wrong") * 5 + encode("PING"))
+        assert other("AUTH", "ops", OPS_SECRET) == "OK"  # nobody else waits
+        for _ in range(5):
+            assert c.read().word == "WRONGPASS"
+        assert c.ended()
+
+
+RIGHTS = [  # command, shop, any, ops, tenant (operates the scope shop only)
+    (["BEGIN", "shop", "r{}"], "yes", "yes", "yes", "yes"),
+    (["BEGIN", "other", "r{}"], "no", "yes", "yes", "no"),
+    (["GET", "other", "x"], "no", "yes", "yes", "no"),
+    (["SETTLE", "other", "x{}"], "no", "yes", "yes", "no"),
+    (["SETTLE", "shop", "x{}", "AS", "FAILED", ""], "no", "no", "yes", "yes"),
+    (["FORGET", "shop", "x"], "no", "no", "yes", "yes"),
+    (["FORGET", "other", "x"], "no", "no", "yes", "no"),
+    (["SCAN", "0"], "no", "no", "yes", "no"),
+    (["SCAN", "0", "SCOPE", "shop"], "no", "no", "yes", "yes"),
+    (["ISSUE", "shop"], "yes", "yes", "yes", "yes"),
+    (["REDEEM", "t", "other"], "no", "yes", "yes", "no"),
+    (["LOCK", "l{}", "me", "1000"], "no", "yes", "yes", "no"),
+    (["INFO"], "yes", "yes", "yes", "yes"),
+]
+
+
+def test_rights_and_scopes(guarded):
+    who = [("shop", SECRET), ("any", HASHED), ("ops", OPS_SECRET), ("tenant", "t" + SECRET)]
+    for column, (name, secret) in enumerate(who):
+        with log_in(guarded, name, secret) as c:
+            for row, (command, *expected) in enumerate(RIGHTS):
+                answer = c(*[a.format("%d-%d" % (column, row)) for a in command])
+                refused = isinstance(answer, Exception) and answer.word == "NOPERM"
+                assert refused == (expected[column] == "no"), (name, command, answer)
+    with guarded.client() as c:
+        assert c("AUTH", "d" + SECRET) == "OK"  # without a name: "default"
+
+
+def test_secrets_and_keys_are_not_in_the_log(guarded):
+    with log_in(guarded, "ops", OPS_SECRET) as c, guarded.client() as wrong:
+        c("FORGET", "confidential-scope", "confidential-id")
+        wrong("AUTH", "shop", "a-wrong-secret")
+    log = guarded.output()
+    assert "event=operator verb=forget who=ops key=" in log and "auth-failed" in log
+    for word in (SECRET, OPS_SECRET, HASHED, "a-wrong-secret", "confidential", blake2b(HASHED)):
+        assert word not in log
+
+
+def test_keys_are_logged_when_asked_for():
+    with folder() as where, Server(where, "--log-keys", "--log-format", "json", store="memory:") as s, s.client() as c:
+        c("FORGET", 'sco"pe', b"\x1b[31mid\xff")
+        assert wait_until(lambda: '"scope":"sco\\"pe","id":"\\u001b[31mid\\u00ff"' in s.output(), 5), s.output()
+
+
+def test_sighup_rereads_credentials():
+    with folder() as where:
+        path = write_credentials(where, "a secret-a use", "b secret-b use")
+        with Server(where, "--credentials", path, store="memory:") as s:
+            a, b = log_in(s, "a", "secret-a"), log_in(s, "b", "secret-b")
+            write_credentials(where, "b secret-b use", "new secret-new operate")
+            s.send(signal.SIGHUP)
+            assert wait_until(lambda: "event=reread " in s.output(), 5)
+            assert a("PING").word == "NOAUTH"
+            assert b("PING") == "PONG"
+            with log_in(s, "new", "secret-new") as c:
+                assert c("SCAN", "0")[0] == "records"
+            write_credentials(where, "broken")
+            s.send(signal.SIGHUP)
+            assert wait_until(lambda: "reread-failed" in s.output(), 5)
+            assert b("PING") == "PONG"
+            a.close(), b.close()
+
+
+def test_the_socket_may_be_trusted():
+    with folder() as where:
+        path = write_credentials(where, "a secret-a use")
+        with Server(where, "--credentials", path, "--trust-socket", listen=True, store="memory:") as s:
+            with s.client() as c:
+                assert c("FORGET", "x", "y") == ["absent"]
+            with s.client(tcp=True) as c:
+                assert c("PING").word == "NOAUTH"
+
+
+@pytest.mark.parametrize("lines, mode, told", [
+    (["a secret use"], 0o644, "everybody may read it"),
+    (["a secret"], 0o600, "line 1: the third word is a right"),
+    (["", "a secret rule"], 0o600, "line 2: the third word is a right"),
+    (["a {blake2b}12 use"], 0o600, "64 hex digits"),
+    (["a s use", "a t use"], 0o600, "line 2: this name stands there twice"),
+    (["# nothing"], 0o600, "holds no credential"),
+    (["a:b s use"], 0o600, "no colon"),
+])
+def test_a_wrong_credentials_file_is_refused(lines, mode, told):
+    with folder() as where:
+        path = write_credentials(where, *lines, mode=mode)
+        run = subprocess.run([IDEM, "serve", "--credentials", path, "--store", "memory:", "--check"],
+                             capture_output=True, text=True, timeout=20)
+        assert run.returncode == 1 and told in run.stderr and "secret" not in run.stderr.replace("name secret", "")
+
+
+def test_listening_wider_needs_credentials():
+    with folder() as where:
+        argv = [IDEM, "serve", "--store", "memory:", "--socket", where + "/s", "--listen"]
+        run = subprocess.run([*argv, "0.0.0.0:%d" % free_port()], capture_output=True, text=True, timeout=20)
+        assert run.returncode == 2 and "--credentials FILE" in run.stderr and "chmod 600" in run.stderr
+        path = write_credentials(where, "a secret-a use")
+        port = free_port()
+        with Process([*argv, "0.0.0.0:%d" % port, "--credentials", path], ready=port), Resp(port) as c:
+            assert c("PING").word == "NOAUTH"
