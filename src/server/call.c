@@ -472,15 +472,13 @@ answered(void *arg, enum idem_status status, const struct idem_answer *answer,
 {
     struct call *call = arg;
     struct loop *loop = call->loop;
-    bool whole;
 
     if (call->kind == COMMAND_ISSUE && !last_of_tokens(call, status, answer))
         return;
-    whole = take_answer(call, out_of(call), status, answer, err);
-    call->done = whole;
+    call->whole = take_answer(call, out_of(call), status, answer, err);
     if (!loop->driven) {
         leave_finished(call);
-    } else if (whole) {
+    } else if (call->whole) {
         observe(call);
         call_done(call);
     } else {
@@ -509,7 +507,7 @@ calls_collect(struct loop *loop)
         struct call *call = in_order;
 
         in_order = call->link;
-        if (call->done) {
+        if (call->whole) {
             observe(call);
             call_done(call);
         } else {

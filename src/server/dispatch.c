@@ -68,7 +68,7 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
         add_records(call, &call->reply, records, count, next);
     else
         answer_add_status(&call->reply, call->tag, status, err);
-    call->done = true;
+    call->whole = true;
     if (loop->driven) {
         call_done(call);
         return;

@@ -93,6 +93,7 @@ struct call {
     void *kept;   /* the result, for a second look */
     enum idem_status failed;
     bool done, waits, started, ordered;
+    bool whole; /* its reply is; `done` only on the loop's own thread */
     bool close_after;
     struct resp_out reply;
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
