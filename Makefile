@@ -93,7 +93,12 @@ benches := $(bench_src:%.c=$(B)/%)
 all: lib $(B)/idem $(examples) $(if $(SANITIZE),,module)
 lib: $(B)/libidem.a $(B)/libidem.so
 
-$(B)/obj/%.o: %.c Makefile
+# Objects depend on how they are compiled: a store that comes in or goes out, or
+# another compiler, rebuilds them. Kept as a file that changes only with it.
+flags_now := $(CC) $(compile)
+$(shell mkdir -p $(B) && printf '%s\n' '$(subst ','\'',$(flags_now))' | cmp -s - $(B)/flags || printf '%s\n' '$(subst ','\'',$(flags_now))' > $(B)/flags)
+
+$(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(compile) -c $< -o $@
 

@@ -110,9 +110,12 @@ window_now(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 static void
 window_tend(struct idem_store *store)
 {
-    struct idem_store *in = ((struct window *)store)->within;
+    struct window *window = (struct window *)store;
+    struct idem_store *in = window->within;
 
-    if (in->type->tend)
+    /* A shared store that has dropped an expired record saves its engine a
+     * round, and each round has its own time: there, both keep everything. */
+    if ((*window->timekeeper)->type->local && in->type->tend)
         in->type->tend(in);
 }
 
@@ -523,7 +526,9 @@ the_store_answers_like_the_model(void **state)
     print_message("IDEM_TEST_SEED=%" PRIu64 " IDEM_TEST_OPS=%" PRIu64 "\n",
                   seed, count);
     dice.state = seed;
-    wall_now_us = idem__system_clocks.wall_us(NULL) / 1000 * 1000;
+    /* In the future, so that a server with a clock of its own drops nothing. */
+    wall_now_us = idem__system_clocks.wall_us(NULL) / 1000 * 1000 +
+                  INT64_C(48) * 3600 * 1000000;
     boot_now_us = INT64_C(1000000000);
     for (size_t i = 0; i < sizeof(noise); i++)
         noise[i] = (uint8_t)dice_roll(&dice, 256);

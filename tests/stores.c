@@ -95,9 +95,7 @@ for_each_store(int (*each)(const char *url))
 
     if (!named || !*named) {
         sum = each("memory:");
-#ifdef IDEM_WITH_JOURNAL
         sum += in_folder(each, "journal:", "");
-#endif
 #ifdef IDEM_WITH_SQLITE
         sum += in_folder(each, "sqlite:", "/db");
 #endif

@@ -164,6 +164,9 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
     time->fence_floor_us++;
     if (late_us > 0 && (uint64_t)late_us > time->fence_floor_us)
         time->fence_floor_us = (uint64_t)late_us;
+    /* What is written never counts from before the last fence: a record that
+     * expired and is gone leaves no fence at or above the next. */
+    late_us = (int64_t)time->fence_floor_us;
 
     engine->boot_now_us = boot_us;
     engine->now.early_ms = time->judged_us / 1000;
