@@ -130,6 +130,7 @@ int cli_settle(int argc, char **argv);
 int cli_get(int argc, char **argv);
 int cli_forget(int argc, char **argv);
 int cli_scan(int argc, char **argv);
+int cli_run(int argc, char **argv);
 int cli_store(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_help(int argc, char **argv);

@@ -31,6 +31,7 @@ static const struct command commands[] = {
     {"Servers:", NULL, NULL},
     {"serve", "records for every language, over RESP and HTTP", cli_serve},
     {"Commands and messages, once:", NULL, NULL},
+    {"run", "run a command at most once; a repeat gets its output", cli_run},
     {"lock", "run a command while holding a lock", cli_lock},
     {"consume", "hand each message of a broker over once", cli_consume},
     {"Help:", NULL, NULL},
@@ -60,9 +61,10 @@ print_help(void)
         else
             printf("\n%s\n", commands[i].name);
     }
-    printf("\nEvery command knows --help and --json. Where records are kept is "
-           "named by\n--store URL or the variable IDEM_STORE, for instance "
-           "journal:/var/lib/idem.\n");
+    printf("\nEvery command knows --help and --json. They ask a "
+           "server (idem serve):\n--server ADDRESS, the variable IDEM_SERVER, "
+           "or this user's socket; or they open\na store themselves: --store "
+           "URL or IDEM_STORE, for instance journal:/var/lib/idem.\n");
 }
 
 /* Letters to insert, drop or change to come from one word to the other. */

@@ -1,0 +1,291 @@
+/*
+ * exec.c - a child process whose output is passed on and kept.
+ *
+ * One loop waits for its output, for its end, and for signals that are meant
+ * for it. A terminal sends its signals to both processes by itself; those are
+ * not passed on a second time.
+ */
+#include "exec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Something that the command left behind may hold its output open; it is
+ * listened to for this long after the command's own end. */
+#define LINGER_MS 1000
+
+struct stream {
+    int from, to;
+    struct idem_buf *keep;
+};
+
+struct child {
+    pid_t pid;
+    int signals; /* a signalfd */
+    int report;  /* errno, if the command could not be started */
+    const sigset_t *before;
+    struct stream streams[2];
+    size_t limit;
+    struct exec_outcome *outcome;
+    bool ended;
+    int status;
+};
+
+static const int forwarded[] = {SIGTERM, SIGINT,  SIGHUP,
+                                SIGQUIT, SIGUSR1, SIGUSR2};
+
+/* ---- the child's side -------------------------------------------------- */
+
+static void
+become(const struct child *child, char **command,
+       const struct exec_setting *settings, size_t count, int out, int err,
+       int report, pid_t parent)
+{
+    int code;
+
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(0);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    signal(SIGPIPE, SIG_DFL);
+    sigprocmask(SIG_SETMASK, child->before, NULL);
+    for (size_t i = 0; i < count; i++)
+        setenv(settings[i].name, settings[i].value, 1);
+    execvp(command[0], command);
+    code = errno;
+    if (write(report, &code, sizeof(code)) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+/* ---- starting ----------------------------------------------------------- */
+
+static enum idem_status
+start(struct child *child, char **command, const struct exec_setting *settings,
+      size_t count, struct idem_error *err)
+{
+    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
+    pid_t self = getpid();
+
+    for (int i = 0; i < 3; i++) {
+        if (pipe2(pipes[i], O_CLOEXEC) != 0) {
+            for (int j = 0; j < i; j++) {
+                close(pipes[j][0]);
+                close(pipes[j][1]);
+            }
+            return idem__fail(err, IDEM_ERR_MEMORY, "no pipe: %s",
+                              strerror(errno));
+        }
+    }
+    child->pid = fork();
+    if (child->pid == 0)
+        become(child, command, settings, count, pipes[0][1], pipes[1][1],
+               pipes[2][1], self);
+    for (int i = 0; i < 3; i++)
+        close(pipes[i][1]);
+    child->streams[0].from = pipes[0][0];
+    child->streams[1].from = pipes[1][0];
+    child->report = pipes[2][0];
+    if (child->pid < 0)
+        return idem__fail(err, IDEM_ERR_MEMORY, "cannot fork: %s",
+                          strerror(errno));
+    return IDEM_OK;
+}
+
+/* The report's pipe closes when the command runs, or brings why it does not. */
+static enum idem_status
+check_started(struct child *child, const char *name, struct idem_error *err)
+{
+    int why = 0;
+    ssize_t got;
+
+    do
+        got = read(child->report, &why, sizeof(why));
+    while (got < 0 && errno == EINTR);
+    if (got != (ssize_t)sizeof(why))
+        return IDEM_OK;
+    waitpid(child->pid, NULL, 0);
+    child->outcome->code = why == ENOENT ? 127 : 126;
+    return idem__fail(err, IDEM_ERR_INVALID, "cannot run %s: %s", name,
+                      strerror(why));
+}
+
+/* ---- while it runs ------------------------------------------------------- */
+
+static void
+pass_on(int to, const char *data, size_t len)
+{
+    while (len > 0) {
+        ssize_t wrote = write(to, data, len);
+
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0 && errno == EAGAIN) {
+            struct pollfd room = {to, POLLOUT, 0};
+
+            poll(&room, 1, -1);
+            continue;
+        }
+        if (wrote < 0)
+            return; /* nobody listens; the command goes on, and is kept */
+        data += wrote;
+        len -= (size_t)wrote;
+    }
+}
+
+/* Sets `from` to -1 at its end. */
+static void
+read_stream(struct child *child, struct stream *stream)
+{
+    struct exec_outcome *outcome = child->outcome;
+    size_t kept = outcome->out.len + outcome->err.len;
+    size_t room = kept < child->limit ? child->limit - kept : 0;
+    char data[65536];
+    ssize_t got = read(stream->from, data, sizeof(data));
+
+    if (got < 0 && (errno == EINTR || errno == EAGAIN))
+        return;
+    if (got <= 0) {
+        close(stream->from);
+        stream->from = -1;
+        return;
+    }
+    pass_on(stream->to, data, (size_t)got);
+    if (room > (size_t)got)
+        room = (size_t)got;
+    if (outcome->dropped > 0 || !idem_buf_add(stream->keep, data, room))
+        room = 0; /* after the first gap nothing is kept */
+    outcome->dropped += (uint64_t)got - room;
+}
+
+static void
+read_signal(struct child *child)
+{
+    struct signalfd_siginfo info;
+
+    if (read(child->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return;
+    if (info.ssi_signo == SIGCHLD) {
+        if (waitpid(child->pid, &child->status, WNOHANG) == child->pid)
+            child->ended = true;
+    } else if (info.ssi_pid != 0 && !child->ended) {
+        kill(child->pid, (int)info.ssi_signo);
+    }
+}
+
+static int64_t
+now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void
+follow(struct child *child)
+{
+    int64_t until = 0;
+
+    for (;;) {
+        struct pollfd fds[3] = {
+            {child->signals, POLLIN, 0},
+            {child->streams[0].from, POLLIN, 0},
+            {child->streams[1].from, POLLIN, 0},
+        };
+        int64_t left;
+
+        if (child->ended && until == 0)
+            until = now_ms() + LINGER_MS;
+        if (child->ended && fds[1].fd < 0 && fds[2].fd < 0)
+            return;
+        left = until - now_ms();
+        if (child->ended && left <= 0)
+            return;
+        poll(fds, 3, child->ended ? (int)left : -1);
+        for (int i = 0; i < 2; i++)
+            if (fds[i + 1].revents)
+                read_stream(child, &child->streams[i]);
+        if (fds[0].revents)
+            read_signal(child);
+    }
+}
+
+static void
+held_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGCHLD);
+    for (size_t i = 0; i < sizeof(forwarded) / sizeof(forwarded[0]); i++)
+        sigaddset(set, forwarded[i]);
+}
+
+void
+exec_hold_signals(sigset_t *before)
+{
+    sigset_t set;
+
+    signal(SIGCHLD, SIG_DFL); /* who ignores it never hears of an end */
+    held_signals(&set);
+    pthread_sigmask(SIG_BLOCK, &set, before);
+}
+
+void
+exec_let_signals(const sigset_t *before)
+{
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+static void
+close_child(struct child *child)
+{
+    for (int i = 0; i < 2; i++)
+        if (child->streams[i].from >= 0)
+            close(child->streams[i].from);
+    if (child->report >= 0)
+        close(child->report);
+    close(child->signals);
+}
+
+enum idem_status
+exec_run(char **command, const struct exec_setting *settings,
+         size_t setting_count, size_t limit, const sigset_t *before,
+         struct exec_outcome *outcome, struct idem_error *err)
+{
+    struct child child = {
+        .before = before,
+        .report = -1,
+        .limit = limit,
+        .outcome = outcome,
+        .streams = {{-1, STDOUT_FILENO, &outcome->out},
+                    {-1, STDERR_FILENO, &outcome->err}},
+    };
+    enum idem_status status;
+    sigset_t set;
+
+    fflush(stdout);
+    fflush(stderr);
+    held_signals(&set);
+    child.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    status = start(&child, command, settings, setting_count, err);
+    if (status == IDEM_OK)
+        status = check_started(&child, command[0], err);
+    if (status == IDEM_OK) {
+        follow(&child);
+        outcome->signalled = WIFSIGNALED(child.status);
+        outcome->code = outcome->signalled ? WTERMSIG(child.status)
+                                           : WEXITSTATUS(child.status);
+    }
+    close_child(&child);
+    return status;
+}
