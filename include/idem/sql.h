@@ -1,0 +1,341 @@
+/*
+ * sql.h - the schemes inside the caller's own database transaction.
+ *
+ * The record commits or rolls back with the business data, so that the two can
+ * never disagree. Everything runs on a connection that the caller opened and
+ * keeps: PGconn, MYSQL or sqlite3. idem opens none of its own, changes no
+ * session setting, and leaves nothing behind but prepared statements.
+ *
+ *   begin                                       the caller's transaction
+ *     idem_sql_claim(db, &op, &answer, &err)    STARTED: go on; else answer it
+ *     update account set ...                    the business part
+ *     idem_sql_finish(db, &op, &answer, &err)   the answer, for every repeat
+ *   commit
+ *
+ * idem_sql_run does all of that around a function. The table is the one that
+ * the postgres://, mysql:// and sqlite: stores use (idem store init URL), so a
+ * server, a gateway and the command line see the same records.
+ *
+ * Statuses. IDEM_OK: the verdict is set. Anything else: roll the transaction
+ * back; idem_sql_fault says what the database said, and which kind of error it
+ * was. IDEM_ERR_LOST: the connection broke during a commit; look the record up
+ * with idem_sql_get on a new connection before acting again.
+ *
+ * Names of tables and columns are the program's own; they are quoted, never
+ * pasted. Values are always bound.
+ *
+ * Threads: an adapter belongs to its connection: one thread at a time.
+ */
+#ifndef IDEM_SQL_H
+#define IDEM_SQL_H
+
+#include <idem/engine.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct pg_conn;  /* PGconn of libpq */
+struct st_mysql; /* MYSQL of MariaDB Connector/C */
+struct sqlite3;
+struct idem_sql;
+
+/* ---- the adapter ------------------------------------------------------ */
+
+/* IDEM_ERR_UNSUPPORTED: this build of idem was made without that database. */
+IDEM_API enum idem_status idem_sql_postgres(struct pg_conn *conn,
+                                            struct idem_sql **db,
+                                            struct idem_error *err);
+IDEM_API enum idem_status idem_sql_mysql(struct st_mysql *conn,
+                                         struct idem_sql **db,
+                                         struct idem_error *err);
+IDEM_API enum idem_status idem_sql_sqlite(struct sqlite3 *conn,
+                                          struct idem_sql **db,
+                                          struct idem_error *err);
+
+/* Give back what the adapter holds; the connection stays as it is. Close the
+ * adapter before the connection. NULL is fine. */
+IDEM_API void idem_sql_close(struct idem_sql *db);
+
+/* What kind of error the database gave last. */
+#define IDEM_SQL_CAUSE_MAP(X)                                                  \
+    X(NONE, "none")                                                            \
+    X(DUPLICATE_KEY, "duplicate key")                                          \
+    X(LOCK_TIMEOUT, "lock time-out")                                           \
+    X(DEADLOCK, "deadlock")                                                    \
+    X(SERIALIZATION, "serialization failure")                                  \
+    X(CONNECTION_LOST, "connection lost")                                      \
+    X(MISSING_TABLE, "missing table")                                          \
+    X(OTHER, "other")
+
+enum idem_sql_cause {
+#define X(name, word) IDEM_SQL_##name,
+    IDEM_SQL_CAUSE_MAP(X)
+#undef X
+};
+
+struct idem_sql_fault {
+    enum idem_sql_cause cause;
+    int code;      /* MariaDB's or SQLite's error number; 0 on PostgreSQL */
+    char state[6]; /* SQLSTATE; "" on SQLite */
+    char text[240];
+};
+
+/* Of the last call that failed; valid until the next call. */
+IDEM_API const struct idem_sql_fault *idem_sql_fault(const struct idem_sql *db);
+IDEM_API const char *idem_sql_cause_name(enum idem_sql_cause cause);
+
+/* ---- the record, in the caller's open transaction --------------------- */
+
+/*
+ * Claim a request (a BEGIN op). A concurrent claim of the same key that has not
+ * committed is waited for, up to op->wait_ms.
+ *
+ * STARTED: yours; answer->record.fence is its fence. REPLAY: done before, the
+ * result is there. BUSY: another transaction or another service is at work.
+ * DOUBT, MISMATCH: as everywhere. Only STARTED changed something.
+ */
+IDEM_API enum idem_status idem_sql_claim(struct idem_sql *db,
+                                         const struct idem_op *op,
+                                         struct idem_answer *answer,
+                                         struct idem_error *err);
+
+/*
+ * Behind the gateway: lock the claim that it made for this request (Idem-Scope,
+ * Idem-Id, Idem-Fence) before the business part.
+ *
+ * STARTED: it is still this fence's, and nobody can take it until the
+ * transaction ends. REPLAY: this fence finished it before. STALE: it is
+ * somebody else's by now: do nothing. BUSY: locked by another transaction for
+ * longer than wait_ms.
+ */
+IDEM_API enum idem_status idem_sql_join(struct idem_sql *db,
+                                        struct idem_bytes scope,
+                                        struct idem_bytes id, uint64_t fence,
+                                        int64_t wait_ms,
+                                        struct idem_answer *answer,
+                                        struct idem_error *err);
+
+/*
+ * Any other verb on a record: FINISH, RELEASE, RENEW, SETTLE, GET. The op's
+ * type may be IDEM_TYPE_TOKEN for a token that was begun.
+ *
+ * A FINISH that is STALE or FINISHED must not be committed: the transaction has
+ * been rolled back before this returns.
+ */
+IDEM_API enum idem_status idem_sql_do(struct idem_sql *db,
+                                      const struct idem_op *op,
+                                      struct idem_answer *answer,
+                                      struct idem_error *err);
+
+/* Shorthands of idem_sql_do. */
+IDEM_API enum idem_status
+idem_sql_finish(struct idem_sql *db, struct idem_bytes scope,
+                struct idem_bytes id, uint64_t fence, enum idem_state outcome,
+                enum idem_kind kind, struct idem_bytes result,
+                struct idem_answer *answer, struct idem_error *err);
+IDEM_API enum idem_status idem_sql_release(struct idem_sql *db,
+                                           struct idem_bytes scope,
+                                           struct idem_bytes id, uint64_t fence,
+                                           struct idem_answer *answer,
+                                           struct idem_error *err);
+IDEM_API enum idem_status idem_sql_settle(struct idem_sql *db,
+                                          struct idem_bytes scope,
+                                          struct idem_bytes id,
+                                          struct idem_answer *answer,
+                                          struct idem_error *err);
+/* Needs no transaction: a pure query. */
+IDEM_API enum idem_status idem_sql_get(struct idem_sql *db,
+                                       struct idem_bytes scope,
+                                       struct idem_bytes id,
+                                       struct idem_answer *answer,
+                                       struct idem_error *err);
+
+/*
+ * The business part. Use the connection; put the answer's bytes into *result
+ * (valid until idem_sql_run returns); say how it went:
+ *   SUCCEEDED  commit it, with the result
+ *   FAILED     undo it; strict records the failure, loose forgets the attempt
+ *   ABSENT     it could not be tried (a deadlock, a lock time-out): undo
+ *              everything and record nothing, so that a retry may run
+ */
+typedef enum idem_state idem_sql_work_fn(void *arg, struct idem_sql *db,
+                                         uint64_t fence,
+                                         struct idem_bytes *result);
+
+/*
+ * Run `fn` once for this op's scope and id, in one transaction that this call
+ * begins and ends; the connection must not be in one.
+ *
+ * STARTED: fn ran and this is its outcome (answer->record.state, result).
+ * REPLAY, BUSY, DOUBT, MISMATCH: it did not run here. IDEM_ERR_UNAVAILABLE:
+ * nothing happened (fn said ABSENT, or the database undid the transaction).
+ * IDEM_ERR_LOST: the commit's reply was lost: idem_sql_get by the same key says
+ * what became of it.
+ */
+IDEM_API enum idem_status idem_sql_run(struct idem_sql *db,
+                                       const struct idem_op *op,
+                                       idem_sql_work_fn *fn, void *arg,
+                                       struct idem_answer *answer,
+                                       struct idem_error *err);
+
+/* ---- the schemes on the caller's own tables --------------------------- */
+
+enum idem_sql_type {
+    IDEM_SQL_NULL,
+    IDEM_SQL_INT,
+    IDEM_SQL_TEXT, /* numbers that are no integers, dates ... come as text */
+    IDEM_SQL_BLOB,
+};
+
+struct idem_sql_value {
+    enum idem_sql_type type;
+    int64_t number;
+    struct idem_bytes bytes;
+};
+
+/* Values to bind. */
+IDEM_API struct idem_sql_value idem_sql_int(int64_t number);
+IDEM_API struct idem_sql_value idem_sql_text(const char *text);
+IDEM_API struct idem_sql_value idem_sql_blob(const void *data, size_t len);
+
+struct idem_sql_pair {
+    const char *column;
+    struct idem_sql_value value;
+};
+
+/* A row that is there; count 0: none is. It lives until the next call on the
+ * same adapter. */
+struct idem_sql_row {
+    size_t count;
+    const char *const *columns;
+    const struct idem_sql_value *values;
+};
+
+/* The value of a column; a NULL value if the row has no such column. */
+IDEM_API struct idem_sql_value idem_sql_column(const struct idem_sql_row *row,
+                                               const char *column);
+
+/* What a scheme answers. */
+#define IDEM_SQL_VERDICT_MAP(X)                                                \
+    X(FIRST, "first")         /* done, now, by this call */                    \
+    X(DUPLICATE, "duplicate") /* done before: see the row that is there */     \
+    X(CONFLICT, "conflict")   /* somebody else was there: look again */        \
+    X(REFUSED, "refused")     /* not allowed, or not covered; nothing done */  \
+    X(EMPTY, "empty")         /* barrier: nothing to undo; that is success */
+
+enum idem_sql_verdict {
+#define X(name, word) IDEM_SQL_IS_##name,
+    IDEM_SQL_VERDICT_MAP(X)
+#undef X
+};
+
+IDEM_API const char *idem_sql_verdict_name(enum idem_sql_verdict verdict);
+
+/* Where a row is found: a primary key or a unique index. */
+struct idem_sql_place {
+    const char *table;                /* may be "schema.table" */
+    const struct idem_sql_pair *keys; /* column = value, all of them */
+    size_t key_count;
+};
+
+/*
+ * Insert once: place->keys and `values` make a row.
+ * FIRST: inserted. DUPLICATE: the key is there, *row is that row. CONFLICT: not
+ * this key but another unique index stood in the way.
+ */
+IDEM_API enum idem_status
+idem_sql_insert_once(struct idem_sql *db, const struct idem_sql_place *place,
+                     const struct idem_sql_pair *values, size_t count,
+                     enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+                     struct idem_error *err);
+
+/* Look first, then insert: friendlier where repeats are rare and conflicts must
+ * not fill the log. The unique key still decides a race. Answers as above. */
+IDEM_API enum idem_status
+idem_sql_select_insert(struct idem_sql *db, const struct idem_sql_place *place,
+                       const struct idem_sql_pair *values, size_t count,
+                       enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+                       struct idem_error *err);
+
+/* There: update it to `values` (DUPLICATE); not there: insert it (FIRST). *row
+ * is what was there before. */
+IDEM_API enum idem_status
+idem_sql_upsert(struct idem_sql *db, const struct idem_sql_place *place,
+                const struct idem_sql_pair *values, size_t count,
+                enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+                struct idem_error *err);
+
+/*
+ * Optimistic lock: set `values` and version + 1 where the version is still
+ * `version`. FIRST: done. DUPLICATE: the row has these values and the next
+ * version: this very update was done before. CONFLICT: somebody else changed
+ * it (*row). REFUSED: there is no such row.
+ */
+IDEM_API enum idem_status idem_sql_update_versioned(
+    struct idem_sql *db, const struct idem_sql_place *place,
+    const char *version_column, int64_t version,
+    const struct idem_sql_pair *values, size_t count,
+    enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+    struct idem_error *err);
+
+/* Conditional update: column = column - amount while that leaves at least 0.
+ * FIRST: deducted. REFUSED: it does not suffice (*row says what is there), or
+ * there is no such row (row->count is 0). */
+IDEM_API enum idem_status
+idem_sql_deduct(struct idem_sql *db, const struct idem_sql_place *place,
+                const char *column, int64_t amount,
+                enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+                struct idem_error *err);
+
+/*
+ * Pessimistic lock: hold the row until the transaction ends, waiting for others
+ * up to wait_ms. FIRST: held, *row is its newest state. CONFLICT: somebody else
+ * still holds it. REFUSED: there is no such row. IDEM_ERR_INVALID: no primary
+ * key or unique index serves these keys, so more than the row would be locked.
+ */
+IDEM_API enum idem_status
+idem_sql_lock_row(struct idem_sql *db, const struct idem_sql_place *place,
+                  int64_t wait_ms, enum idem_sql_verdict *verdict,
+                  struct idem_sql_row *row, struct idem_error *err);
+
+/* A state machine: which moves there are, and where the state is kept. */
+struct idem_sql_move {
+    struct idem_sql_value from, to;
+};
+
+struct idem_sql_machine {
+    const char *table;
+    const char *key_column;
+    const char *state_column;
+    const struct idem_sql_move *moves;
+    size_t move_count;
+};
+
+/* FIRST: moved, now. DUPLICATE: it is in that state already. REFUSED: no such
+ * move was declared, or the row is in another state (*row), or there is none. */
+IDEM_API enum idem_status
+idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
+              struct idem_sql_value key, struct idem_sql_value from,
+              struct idem_sql_value to, enum idem_sql_verdict *verdict,
+              struct idem_sql_row *row, struct idem_error *err);
+
+/* The phases of a distributed transaction's branch. */
+enum idem_sql_phase { IDEM_SQL_TRY, IDEM_SQL_CONFIRM, IDEM_SQL_CANCEL };
+
+/*
+ * Barrier: may this phase of this branch do its work in this transaction?
+ * FIRST: yes. DUPLICATE: it did before. EMPTY: a cancel whose try never came:
+ * answer success, do nothing. REFUSED: a try after its cancel, a confirm without
+ * its try, a confirm after a cancel or the other way round.
+ */
+IDEM_API enum idem_status
+idem_sql_barrier(struct idem_sql *db, struct idem_bytes transaction,
+                 struct idem_bytes branch, enum idem_sql_phase phase,
+                 enum idem_sql_verdict *verdict, struct idem_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,163 @@
+/*
+ * driver.h - what the schemes need of a database: run a statement with bound
+ * values, know whether a transaction is open, and a few words of its dialect.
+ *
+ * Statements are written once, with ? for values; idem__sql_text puts them
+ * together and quotes names. A driver is one constant of struct sql_driver, in
+ * postgres.c, mysql.c and sqlite.c.
+ */
+#ifndef IDEM__SQL_DRIVER_H
+#define IDEM__SQL_DRIVER_H
+
+#include <idem/sql.h>
+
+#include "../store/columns.h"
+
+#define SQL_VALUES_MAX 64
+#define SQL_PREPARED_MAX 48
+
+/* What a statement brought: rows of `columns` values each. */
+struct sql_rows {
+    size_t columns, rows;
+    const char **names;
+    struct idem_sql_value *values;
+    int64_t affected;
+};
+
+/* One of several statements that go in one round trip. */
+struct sql_call {
+    const char *sql;
+    const struct idem_sql_value *values;
+    size_t count;
+};
+
+enum sql_inside { SQL_OUTSIDE, SQL_INSIDE, SQL_ABORTED };
+
+struct sql_driver {
+    const char *name;
+    const char *table;       /* idem_record, qualified where it has to be */
+    const char *skip_locked; /* after a select: hold the rows that are free */
+    const char *now_us;      /* an expression; NULL: this machine's clock */
+    const char *insert;      /* "insert into", not waiting where it can */
+    const char *insert_once; /* after it: do nothing if the key is there */
+    const char *claim_where; /* a condition for inserting a claim, or NULL;
+                                its one value is the key's lock number */
+    char quote;
+    bool keeps_lock; /* a refused insert leaves a lock on the row that is there
+                        until the transaction ends: do not wait then */
+
+    /* Rows go into db->rows and db->arena. On failure db->fault is set. */
+    bool (*run)(struct idem_sql *db, const char *sql,
+                const struct idem_sql_value *values, size_t count);
+    /* All of them in one round trip, stopping at the first that fails; how many
+     * rows they changed is added up. NULL: there is no such thing here. */
+    bool (*run_many)(struct idem_sql *db, const struct sql_call *calls,
+                     size_t count);
+    enum sql_inside (*inside)(struct idem_sql *db);
+    /* Does a primary key or unique index lie within these columns? */
+    bool (*is_unique)(struct idem_sql *db, const struct idem_sql_place *place,
+                      bool *unique);
+    void (*forget)(struct idem_sql *db, void *prepared);
+};
+
+/* A statement that the database has prepared. */
+struct sql_prepared {
+    char *sql;
+    void *handle;
+};
+
+struct idem_sql {
+    const struct sql_driver *driver;
+    void *conn;
+    bool mariadb;
+    struct idem_sql_fault fault;
+    struct idem_arena arena; /* of one public call */
+    struct sql_rows rows;
+    struct idem_buf text;
+    struct sql_prepared prepared[SQL_PREPARED_MAX];
+    size_t prepared_count, prepared_next;
+    uint64_t prefix; /* in names of prepared statements */
+
+    bool clock_known; /* the database's clock, by ours */
+    int64_t clock_offset_us, clock_read_us;
+
+    /* What this adapter wrote last: a guess that saves a read. Its rev tells
+     * whether it is still true. */
+    bool held;
+    uint8_t held_key[IDEM_KEY_LEN];
+    struct idem_record held_record;
+    struct idem_arena held_arena;
+};
+
+extern const struct sql_driver idem__sql_postgres;
+extern const struct sql_driver idem__sql_mysql;
+extern const struct sql_driver idem__sql_sqlite;
+
+/* ---- helpers (sql.c) -------------------------------------------------- */
+
+struct idem_sql *idem__sql_make(const struct sql_driver *driver, void *conn);
+
+/* Start a public call: what the last one brought is gone. */
+void idem__sql_start(struct idem_sql *db);
+
+/*
+ * Put a statement together: %s is text as it is, %i a name to quote
+ * ("schema.table" is two), anything else stands for itself. The text lives
+ * until the next one; NULL: a name is bad, or no memory.
+ */
+const char *idem__sql_text(struct idem_sql *db, const char *format, ...);
+/* The same, added to the statement that is being put together. */
+bool idem__sql_add(struct idem_sql *db, const char *format, ...);
+const char *idem__sql_whole(struct idem_sql *db);
+
+/* Find or remember a prepared statement. */
+struct sql_prepared *idem__sql_prepared(struct idem_sql *db, const char *sql);
+struct sql_prepared *idem__sql_remember(struct idem_sql *db, const char *sql,
+                                        void *handle);
+
+/* Fill in the fault; returns false, for `return idem__sql_fault(...)`. */
+bool idem__sql_fault(struct idem_sql *db, enum idem_sql_cause cause, int code,
+                     const char *state, const char *text);
+/* The fault as a status, told in err. */
+enum idem_status idem__sql_fail(struct idem_sql *db, struct idem_error *err);
+
+/* Make room for rows * columns values, in the arena. */
+bool idem__sql_room(struct idem_sql *db, size_t rows, size_t columns);
+/* Copy bytes into the arena, with a NUL behind them. */
+const void *idem__sql_copy(struct idem_sql *db, const void *data, size_t len);
+
+/* Run what idem__sql_text made. */
+bool idem__sql_run(struct idem_sql *db, const char *sql,
+                   const struct idem_sql_value *values, size_t count);
+
+/* Is a transaction open, as it has to be? */
+enum idem_status idem__sql_need_transaction(struct idem_sql *db,
+                                            struct idem_error *err);
+
+enum idem_status idem__sql_now(struct idem_sql *db, struct idem_now *now,
+                               struct idem_error *err);
+
+/* ---- records (record.c) ----------------------------------------------- */
+
+/* The insert of a new record: its statement and values (one more than there
+ * are columns where the driver has a claim_where). */
+const char *idem__sql_insert_text(struct idem_sql *db);
+size_t idem__sql_insert_values(struct idem_sql *db, const uint8_t *key,
+                               const struct idem_record *record,
+                               struct idem_sql_value *values);
+/* The update of a record that has the rev expected. */
+const char *idem__sql_update_text(struct idem_sql *db);
+size_t idem__sql_update_values(struct idem_sql *db, const uint8_t *key,
+                               uint64_t expected,
+                               const struct idem_record *record,
+                               struct idem_sql_value *values);
+/* Remember what was written, give it to the caller. */
+bool idem__sql_hold(struct idem_sql *db, const uint8_t *key,
+                    const struct idem_record *record);
+enum idem_status idem__sql_answer(struct idem_answer *answer,
+                                  enum idem_verdict verdict,
+                                  const struct idem_record *record,
+                                  const struct idem_now *now,
+                                  struct idem_error *err);
+
+#endif

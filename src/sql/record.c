@@ -1,0 +1,554 @@
+/*
+ * record.c - a record's verbs inside the caller's transaction.
+ *
+ * As the engine does it: guess what is there, let step() decide, write only if
+ * the guess was right, otherwise look and decide again.
+ *
+ *   BEGIN, SETTLE   guess that nothing is there: one INSERT
+ *   FINISH ...      guess what this adapter wrote last: one UPDATE
+ *
+ * A row that another transaction holds is never waited for inside the database;
+ * where the caller wants to wait, this looks again every few milliseconds.
+ */
+#include "driver.h"
+
+#include <assert.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LOOK_AGAIN_MS 4
+#define LOOK_AGAIN_MAX_MS 32
+#define LOCKED_RETRY_MS 100
+
+/* ---- statements ------------------------------------------------------- */
+
+static int64_t
+lock_of(const uint8_t *key)
+{
+    uint64_t lock = 0;
+
+    for (int i = 0; i < 8; i++)
+        lock = lock << 8 | key[i];
+    return (int64_t)lock;
+}
+
+static void
+record_values(const uint8_t *key, const struct idem_record *record,
+              struct idem_sql_value *values)
+{
+    struct idem_cell cells[IDEM_COLUMN_COUNT];
+
+    idem__record_to_cells(key, record, cells);
+    for (int i = 0; i < IDEM_COLUMN_COUNT; i++) {
+        if (cells[i].null)
+            values[i] = (struct idem_sql_value){.type = IDEM_SQL_NULL};
+        else if (idem__column_types[i] == IDEM_COLUMN_BYTES)
+            values[i] = idem_sql_blob(cells[i].bytes.data, cells[i].bytes.len);
+        else
+            values[i] = idem_sql_int(cells[i].number);
+    }
+}
+
+#define MARKS "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
+
+const char *
+idem__sql_insert_text(struct idem_sql *db)
+{
+    const struct sql_driver *driver = db->driver;
+    const char *insert = db->mariadb ? "set statement "
+                                       "innodb_lock_wait_timeout=0 for "
+                                       "insert into"
+                                     : driver->insert;
+
+    if (driver->claim_where)
+        return idem__sql_text(db, "%s %s (%s) select " MARKS " where %s%s",
+                              insert, driver->table, idem__columns_all,
+                              driver->claim_where, driver->insert_once);
+    return idem__sql_text(db, "%s %s (%s) values (" MARKS ")%s", insert,
+                          driver->table, idem__columns_all,
+                          driver->insert_once);
+}
+
+size_t
+idem__sql_insert_values(struct idem_sql *db, const uint8_t *key,
+                        const struct idem_record *record,
+                        struct idem_sql_value *values)
+{
+    record_values(key, record, values);
+    if (!db->driver->claim_where)
+        return IDEM_COLUMN_COUNT;
+    values[IDEM_COLUMN_COUNT] = idem_sql_int(lock_of(key));
+    return IDEM_COLUMN_COUNT + 1;
+}
+
+const char *
+idem__sql_update_text(struct idem_sql *db)
+{
+    return idem__sql_text(
+        db,
+        "update %s set state = ?, mode = ?, kind = ?, flags = ?, attempt = ?, "
+        "fence = ?, rev = ?, created = ?, updated = ?, lease_until = ?, "
+        "expires = ?, nonce = ?, fingerprint = ?, scope = ?, id = ?, "
+        "subject = ?, result = ? where key_hash = ? and rev = ?",
+        db->driver->table);
+}
+
+size_t
+idem__sql_update_values(struct idem_sql *db, const uint8_t *key,
+                        uint64_t expected, const struct idem_record *record,
+                        struct idem_sql_value *values)
+{
+    struct idem_sql_value all[IDEM_COLUMN_COUNT];
+    size_t n = IDEM_COLUMN_COUNT - IDEM_COLUMN_STATE;
+
+    (void)db;
+    record_values(key, record, all);
+    memcpy(values, all + IDEM_COLUMN_STATE, n * sizeof(*values));
+    values[n] = all[IDEM_COLUMN_KEY];
+    values[n + 1] = idem_sql_int((int64_t)expected);
+    return n + 2;
+}
+
+/* ---- reading ---------------------------------------------------------- */
+
+static bool
+row_record(struct idem_sql *db, struct idem_record *record)
+{
+    struct idem_cell cells[IDEM_COLUMN_COUNT] = {{0}};
+    struct idem_error err;
+
+    for (size_t i = 0; i < IDEM_COLUMN_COUNT; i++) {
+        const struct idem_sql_value *v = &db->rows.values[i];
+
+        cells[i].null = v->type == IDEM_SQL_NULL;
+        cells[i].number = v->number;
+        cells[i].bytes = v->bytes;
+    }
+    if (idem__cells_to_record(cells, record, &err) == IDEM_OK)
+        return true;
+    return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", err.text);
+}
+
+/* What is committed, or written by this transaction. *there says whether. */
+static bool
+look(struct idem_sql *db, const uint8_t *key, const char *suffix,
+     struct idem_record *record, bool *there)
+{
+    struct idem_sql_value value = idem_sql_blob(key, IDEM_KEY_LEN);
+
+    if (!idem__sql_run(
+            db,
+            idem__sql_text(db, "select %s from %s where key_hash = ?%s",
+                           idem__columns_all, db->driver->table, suffix),
+            &value, 1))
+        return false;
+    *there = db->rows.rows > 0;
+    return !*there || row_record(db, record);
+}
+
+/* ---- answers ---------------------------------------------------------- */
+
+enum idem_status
+idem__sql_answer(struct idem_answer *answer, enum idem_verdict verdict,
+                 const struct idem_record *record, const struct idem_now *now,
+                 struct idem_error *err)
+{
+    bool silent = verdict == IDEM_V_MISMATCH || verdict == IDEM_V_ABSENT_NOW ||
+                  verdict == IDEM_V_UNKNOWN || verdict == IDEM_V_DUPLICATE ||
+                  !record;
+    size_t len;
+    uint8_t *at;
+
+    memset(answer, 0, sizeof(*answer));
+    answer->verdict = verdict;
+    if (verdict == IDEM_V_BUSY)
+        answer->retry_after_ms = record && record->lease_until > now->late_ms
+                                     ? record->lease_until - now->late_ms
+                                     : LOCKED_RETRY_MS;
+    if (answer->retry_after_ms > 1000)
+        answer->retry_after_ms = 1000;
+    if (silent)
+        return IDEM_OK;
+    len = record->scope.len + record->id.len + record->subject.len +
+          record->result.len;
+    at = malloc(len ? len : 1);
+    if (!at)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    answer->memory = at;
+    answer->record = *record;
+    for (int i = 0; i < 4; i++) {
+        struct idem_bytes *parts[] = {&answer->record.scope, &answer->record.id,
+                                      &answer->record.subject,
+                                      &answer->record.result};
+
+        if (parts[i]->len > 0)
+            memcpy(at, parts[i]->data, parts[i]->len);
+        parts[i]->data = parts[i]->len > 0 ? at : NULL;
+        at += parts[i]->len;
+    }
+    return IDEM_OK;
+}
+
+bool
+idem__sql_hold(struct idem_sql *db, const uint8_t *key,
+               const struct idem_record *record)
+{
+    struct idem_record copy = *record;
+
+    /* The record may be a view into what was held before. */
+    if (!idem_arena_record(&db->arena, &copy, &copy))
+        return false;
+    idem_arena_reset(&db->held_arena);
+    memcpy(db->held_key, key, IDEM_KEY_LEN);
+    db->held = idem_arena_record(&db->held_arena, &copy, &db->held_record);
+    return true;
+}
+
+/* ---- deciding --------------------------------------------------------- */
+
+/* One op on its way. */
+struct task {
+    struct idem_op op;
+    uint8_t key[IDEM_KEY_LEN];
+    uint8_t nonce[IDEM_NONCE_LEN];
+    struct idem_now now;
+    const struct idem_record *current; /* NULL: nothing is there */
+    struct idem_record found;
+    bool looked; /* `current` was read, not guessed */
+    int64_t deadline_us;
+    int pause_ms;
+};
+
+static int64_t
+boot_us(void)
+{
+    return idem__system_clocks.boot_us(NULL);
+}
+
+/* True: some time has passed, look again. False: the caller waits no longer. */
+static bool
+wait_a_little(struct task *task)
+{
+    struct timespec pause = {0, task->pause_ms * 1000000L};
+
+    if (boot_us() >= task->deadline_us)
+        return false;
+    nanosleep(&pause, NULL);
+    if (task->pause_ms < LOOK_AGAIN_MAX_MS)
+        task->pause_ms *= 2;
+    return true;
+}
+
+/* The database said no in a way that somebody else's claim explains. */
+static bool
+is_contention(const struct idem_sql *db)
+{
+    return db->fault.cause == IDEM_SQL_DUPLICATE_KEY ||
+           db->fault.cause == IDEM_SQL_LOCK_TIMEOUT;
+}
+
+/* Hold the row, if it is as we saw it. */
+static bool
+hold_row(struct idem_sql *db, const struct task *task, uint64_t rev, bool *held)
+{
+    struct idem_record record;
+
+    *held = true;
+    if (db->driver->skip_locked[0] == 0 ||
+        (db->held && db->held_record.rev == rev &&
+         memcmp(db->held_key, task->key, IDEM_KEY_LEN) == 0))
+        return true; /* ours already, or the update itself will tell */
+    if (!look(db, task->key, db->driver->skip_locked, &record, held))
+        return false;
+    *held = *held && record.rev == rev;
+    return true;
+}
+
+/* Write what step() made. *written: it is there. False: an error. */
+static bool
+write_record(struct idem_sql *db, struct task *task,
+             const struct idem_record *next, bool *written)
+{
+    struct idem_sql_value values[SQL_VALUES_MAX];
+    size_t n;
+    bool good;
+
+    *written = false;
+    if (!task->current) {
+        n = idem__sql_insert_values(db, task->key, next, values);
+        good = idem__sql_run(db, idem__sql_insert_text(db), values, n);
+    } else {
+        bool held;
+
+        if (!hold_row(db, task, task->current->rev, &held))
+            return false;
+        if (!held)
+            return true;
+        n = idem__sql_update_values(db, task->key, task->current->rev, next,
+                                    values);
+        good = idem__sql_run(db, idem__sql_update_text(db), values, n);
+    }
+    if (!good)
+        return is_contention(db) && db->driver->inside(db) == SQL_INSIDE;
+    *written = db->rows.affected == 1;
+    return true;
+}
+
+/* On PostgreSQL a claim is only inserted under READ COMMITTED. */
+static enum idem_status
+check_isolation(struct idem_sql *db, struct idem_error *err)
+{
+    if (!db->driver->claim_where)
+        return IDEM_OK;
+    if (!idem__sql_run(db, "select current_setting('transaction_isolation')",
+                       NULL, 0))
+        return idem__sql_fail(db, err);
+    if (strcmp(db->rows.values[0].bytes.data, "read committed") == 0)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "%s: the transaction is %s, which cannot see what "
+                      "another has claimed meanwhile: use read committed",
+                      db->driver->name,
+                      (const char *)db->rows.values[0].bytes.data);
+}
+
+/* See what is there now, and what time it is. */
+static enum idem_status
+look_again(struct idem_sql *db, struct task *task, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+    bool there = false;
+
+    if (!task->looked)
+        status = check_isolation(db, err);
+    if (status != IDEM_OK)
+        return status;
+    idem_arena_reset(&db->arena);
+    if (!look(db, task->key, "", &task->found, &there) &&
+        (!is_contention(db) || db->driver->inside(db) != SQL_INSIDE))
+        return idem__sql_fail(db, err);
+    task->looked = true;
+    task->current = there ? &task->found : NULL;
+    return idem__sql_now(db, &task->now, err);
+}
+
+static enum idem_status
+decide(struct idem_sql *db, struct task *task, struct idem_answer *answer,
+       struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+
+    while (status == IDEM_OK) {
+        struct idem_record next;
+        enum idem_verdict verdict =
+            idem__step(task->current, &task->op, &task->now, &next);
+        bool writes = next.state != IDEM_STATE_ABSENT, written = false;
+        /* Waiting with a lock on the row would keep the other from finishing.
+         */
+        bool final =
+            verdict != IDEM_V_BUSY || (db->driver->keeps_lock && task->current);
+
+        next.rev = idem__new_rev();
+        if (writes && !write_record(db, task, &next, &written))
+            return idem__sql_fail(db, err);
+        if (written) {
+            idem__sql_hold(db, task->key, &next);
+            return idem__sql_answer(answer, verdict, &next, &task->now, err);
+        }
+        if (task->looked && !writes && (final || !wait_a_little(task)))
+            return idem__sql_answer(answer, verdict, task->current, &task->now,
+                                    err);
+        if (task->looked && writes && !wait_a_little(task))
+            return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &task->now, err);
+        status = look_again(db, task, err);
+    }
+    return status;
+}
+
+static enum idem_status
+start_task(struct idem_sql *db, const struct idem_op *op, struct task *task,
+           struct idem_error *err)
+{
+    enum idem_status status;
+
+    memset(task, 0, sizeof(*task));
+    task->op = *op;
+    status = idem__op_check(&task->op, err);
+    if (status == IDEM_OK && op->verb != IDEM_GET)
+        status = idem__sql_need_transaction(db, err);
+    if (status == IDEM_OK)
+        status = idem__sql_now(db, &task->now, err);
+    if (status != IDEM_OK)
+        return status;
+    if (!task->op.nonce) {
+        randombytes_buf(task->nonce, sizeof(task->nonce));
+        task->nonce[0] |= 1;
+        task->op.nonce = task->nonce;
+    }
+    idem__key(task->op.type, task->op.scope, task->op.id, task->key);
+    task->deadline_us = boot_us() + op->wait_ms * 1000;
+    task->pause_ms = LOOK_AGAIN_MS;
+    return IDEM_OK;
+}
+
+static enum idem_status
+look_first(struct idem_sql *db, struct task *task, struct idem_error *err)
+{
+    bool there;
+
+    if (db->held && task->op.verb != IDEM_GET &&
+        memcmp(db->held_key, task->key, IDEM_KEY_LEN) == 0) {
+        task->current = &db->held_record;
+        return IDEM_OK;
+    }
+    if (!look(db, task->key, "", &task->found, &there))
+        return idem__sql_fail(db, err);
+    task->current = there ? &task->found : NULL;
+    task->looked = true;
+    return IDEM_OK;
+}
+
+/* ---- the public half -------------------------------------------------- */
+
+enum idem_status
+idem_sql_claim(struct idem_sql *db, const struct idem_op *op,
+               struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_op begin = *op;
+    struct task task;
+    enum idem_status status;
+
+    begin.verb = IDEM_BEGIN;
+    idem__sql_start(db);
+    status = start_task(db, &begin, &task, err);
+    /* A token was issued before: there is nothing to guess. */
+    if (status == IDEM_OK && task.op.type == IDEM_TYPE_TOKEN)
+        status = look_first(db, &task, err);
+    if (status != IDEM_OK)
+        return status;
+    return decide(db, &task, answer, err);
+}
+
+enum idem_status
+idem_sql_do(struct idem_sql *db, const struct idem_op *op,
+            struct idem_answer *answer, struct idem_error *err)
+{
+    struct task task;
+    enum idem_status status;
+
+    if (op->verb == IDEM_BEGIN)
+        return idem_sql_claim(db, op, answer, err);
+    idem__sql_start(db);
+    status = start_task(db, op, &task, err);
+    if (status == IDEM_OK && op->verb != IDEM_SETTLE)
+        status = look_first(db, &task, err);
+    if (status == IDEM_OK)
+        status = decide(db, &task, answer, err);
+    if (status == IDEM_OK && op->verb == IDEM_FINISH &&
+        answer->verdict != IDEM_V_OK_DONE) {
+        db->held = false;
+        if (!idem__sql_run(db, "rollback", NULL, 0))
+            return idem__sql_fail(db, err);
+    }
+    return status;
+}
+
+static enum idem_status
+join_once(struct idem_sql *db, const struct task *task, uint64_t fence,
+          struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_record r;
+    bool there;
+
+    if (!look(db, task->key, db->driver->skip_locked, &r, &there))
+        return idem__sql_fail(db, err);
+    if (!there) {
+        /* Held by another, or not there at all. */
+        if (!look(db, task->key, "", &r, &there))
+            return idem__sql_fail(db, err);
+        return idem__sql_answer(answer, there ? IDEM_V_BUSY : IDEM_V_STALE,
+                                NULL, &task->now, err);
+    }
+    if (r.fence != fence || idem__record_expired(&r, &task->now))
+        return idem__sql_answer(answer, IDEM_V_STALE, NULL, &task->now, err);
+    if (r.state == IDEM_STATE_SUCCEEDED || r.state == IDEM_STATE_FAILED)
+        return idem__sql_answer(answer, IDEM_V_REPLAY, &r, &task->now, err);
+    if (r.state != IDEM_STATE_EXECUTING)
+        return idem__sql_answer(answer, IDEM_V_STALE, NULL, &task->now, err);
+    if (!idem__sql_hold(db, task->key, &r))
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    return idem__sql_answer(answer, IDEM_V_STARTED, &r, &task->now, err);
+}
+
+enum idem_status
+idem_sql_join(struct idem_sql *db, struct idem_bytes scope,
+              struct idem_bytes id, uint64_t fence, int64_t wait_ms,
+              struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_op op = {.verb = IDEM_RENEW,
+                         .scope = scope,
+                         .id = id,
+                         .fence = fence,
+                         .wait_ms = wait_ms};
+    enum idem_status status;
+    struct task task;
+
+    idem__sql_start(db);
+    status = start_task(db, &op, &task, err);
+    if (status != IDEM_OK)
+        return status;
+    do {
+        status = join_once(db, &task, fence, answer, err);
+    } while (status == IDEM_OK && answer->verdict == IDEM_V_BUSY &&
+             wait_a_little(&task));
+    return status;
+}
+
+enum idem_status
+idem_sql_finish(struct idem_sql *db, struct idem_bytes scope,
+                struct idem_bytes id, uint64_t fence, enum idem_state outcome,
+                enum idem_kind kind, struct idem_bytes result,
+                struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_op op = {.verb = IDEM_FINISH,
+                         .scope = scope,
+                         .id = id,
+                         .fence = fence,
+                         .outcome = outcome,
+                         .kind = kind,
+                         .result = result};
+
+    return idem_sql_do(db, &op, answer, err);
+}
+
+enum idem_status
+idem_sql_release(struct idem_sql *db, struct idem_bytes scope,
+                 struct idem_bytes id, uint64_t fence,
+                 struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_op op = {
+        .verb = IDEM_RELEASE, .scope = scope, .id = id, .fence = fence};
+
+    return idem_sql_do(db, &op, answer, err);
+}
+
+enum idem_status
+idem_sql_settle(struct idem_sql *db, struct idem_bytes scope,
+                struct idem_bytes id, struct idem_answer *answer,
+                struct idem_error *err)
+{
+    struct idem_op op = {.verb = IDEM_SETTLE, .scope = scope, .id = id};
+
+    return idem_sql_do(db, &op, answer, err);
+}
+
+enum idem_status
+idem_sql_get(struct idem_sql *db, struct idem_bytes scope, struct idem_bytes id,
+             struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_op op = {.verb = IDEM_GET, .scope = scope, .id = id};
+
+    return idem_sql_do(db, &op, answer, err);
+}

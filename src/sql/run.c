@@ -1,0 +1,269 @@
+/*
+ * run.c - idem_sql_run: claim, business, finish, all in one transaction.
+ *
+ *   begin; claim; savepoint        one round trip where the database can
+ *     fn
+ *       succeeded -> finish; commit
+ *       failed    -> strict: back to the savepoint, finish as failed, commit
+ *                    loose:  roll back everything
+ */
+#include "driver.h"
+
+#include <sodium.h>
+#include <string.h>
+
+#define SAVEPOINT "savepoint idem_run"
+#define BACK "rollback to savepoint idem_run"
+
+struct run {
+    struct idem_op op;
+    uint8_t nonce[IDEM_NONCE_LEN];
+    uint8_t key[IDEM_KEY_LEN];
+    struct idem_now now;
+    struct idem_record claim;
+    bool claimed;
+};
+
+static const char *
+begin_text(const struct idem_sql *db)
+{
+    /* SQLite: a transaction that starts by reading could never write. */
+    return db->driver == &idem__sql_sqlite ? "begin immediate"
+           : db->driver == &idem__sql_mysql
+               ? "start transaction"
+               : "begin isolation level read committed";
+}
+
+static void
+roll_back(struct idem_sql *db)
+{
+    struct idem_sql_fault kept = db->fault;
+
+    db->held = false;
+    if (db->driver->inside(db) != SQL_OUTSIDE)
+        idem__sql_run(db, "rollback", NULL, 0);
+    db->fault = kept; /* the first error is told */
+}
+
+/* begin, insert, savepoint in one go, guessing that nothing is there. */
+static enum idem_status
+start_quickly(struct idem_sql *db, struct run *run, struct idem_error *err)
+{
+    struct idem_sql_value values[SQL_VALUES_MAX];
+    struct sql_call calls[3] = {
+        {begin_text(db), NULL, 0}, {NULL, values, 0}, {SAVEPOINT, NULL, 0}};
+    const char *insert = idem__sql_insert_text(db);
+
+    if (!insert)
+        return idem__sql_fail(db, err);
+    calls[1].sql = idem__sql_copy(db, insert, strlen(insert));
+    calls[1].count = idem__sql_insert_values(db, run->key, &run->claim, values);
+    if (!db->driver->run_many(db, calls, 3))
+        return idem__sql_fail(db, err);
+    return IDEM_OK;
+}
+
+/* The claim is there if the insert said so; rows of the savepoint came last, so
+ * ask the table. */
+static enum idem_status
+claim_slowly(struct idem_sql *db, struct run *run, struct idem_answer *answer,
+             struct idem_error *err)
+{
+    enum idem_status status = idem_sql_claim(db, &run->op, answer, err);
+
+    if (status != IDEM_OK || answer->verdict != IDEM_V_STARTED)
+        return status;
+    run->claimed = true;
+    if (!idem__sql_run(db, SAVEPOINT, NULL, 0))
+        return idem__sql_fail(db, err);
+    return IDEM_OK;
+}
+
+static enum idem_status
+prepare(struct idem_sql *db, const struct idem_op *op, struct run *run,
+        struct idem_error *err)
+{
+    enum idem_status status;
+
+    memset(run, 0, sizeof(*run));
+    run->op = *op;
+    run->op.verb = IDEM_BEGIN;
+    status = idem__op_check(&run->op, err);
+    if (status != IDEM_OK)
+        return status;
+    if (!run->op.nonce) {
+        randombytes_buf(run->nonce, sizeof(run->nonce));
+        run->nonce[0] |= 1;
+        run->op.nonce = run->nonce;
+    }
+    if (db->driver->inside(db) != SQL_OUTSIDE)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: a transaction is open already: idem_sql_run "
+                          "begins its own; inside yours use idem_sql_claim and "
+                          "idem_sql_finish",
+                          db->driver->name);
+    idem__key(run->op.type, run->op.scope, run->op.id, run->key);
+    return idem__sql_now(db, &run->now, err);
+}
+
+static enum idem_status
+start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
+      struct idem_error *err)
+{
+    bool quick = db->driver->run_many && run->op.type != IDEM_TYPE_TOKEN;
+    enum idem_status status;
+
+    if (quick) {
+        idem__step(NULL, &run->op, &run->now, &run->claim);
+        run->claim.rev = idem__new_rev();
+        status = start_quickly(db, run, err);
+        if (status != IDEM_OK)
+            return status;
+        if (db->rows.affected == 1) {
+            run->claimed = true;
+            idem__sql_hold(db, run->key, &run->claim);
+            return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim,
+                                    &run->now, err);
+        }
+        return claim_slowly(db, run, answer, err);
+    }
+    if (!idem__sql_run(db, begin_text(db), NULL, 0)) {
+        if (db->fault.cause == IDEM_SQL_LOCK_TIMEOUT)
+            return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &run->now, err);
+        return idem__sql_fail(db, err);
+    }
+    return claim_slowly(db, run, answer, err);
+}
+
+/* ---- the end ---------------------------------------------------------- */
+
+static enum idem_status
+commit_failed(struct idem_sql *db, struct idem_error *err)
+{
+    bool lost = db->fault.cause == IDEM_SQL_CONNECTION_LOST;
+    enum idem_status status = idem__sql_fail(db, err);
+
+    db->held = false;
+    if (!lost)
+        roll_back(db);
+    if (lost)
+        return idem__fail(err, IDEM_ERR_LOST,
+                          "%s: the connection was lost during the commit: ask "
+                          "for the record on a new connection",
+                          db->driver->name);
+    return status == IDEM_ERR_INVALID ? IDEM_ERR_UNAVAILABLE : status;
+}
+
+/* Finish what this transaction claimed: its row is held, so the rev is right
+ * unless the database has undone the transaction meanwhile. */
+static enum idem_status
+finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
+                  struct idem_bytes result, struct idem_answer *answer,
+                  struct idem_error *err)
+{
+    struct idem_op op = {.verb = IDEM_FINISH,
+                         .type = run->op.type,
+                         .scope = run->op.scope,
+                         .id = run->op.id,
+                         .fence = answer->record.fence,
+                         .outcome = outcome,
+                         .kind = run->op.kind,
+                         .result = result,
+                         .ttl_ms = run->op.ttl_ms};
+    struct idem_answer done;
+    enum idem_status status = idem_sql_do(db, &op, &done, err);
+
+    if (status != IDEM_OK) {
+        roll_back(db);
+        return status;
+    }
+    if (done.verdict != IDEM_V_OK_DONE) {
+        idem_answer_clear(&done);
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "%s: the transaction was undone by the database, or "
+                          "ended by the work itself; nothing was recorded",
+                          db->driver->name);
+    }
+    if (!idem__sql_run(db, "commit", NULL, 0)) {
+        idem_answer_clear(&done);
+        return commit_failed(db, err);
+    }
+    idem_answer_clear(answer);
+    *answer = done;
+    answer->verdict = IDEM_V_STARTED;
+    return IDEM_OK;
+}
+
+/* Loose: as if it had never been asked for. */
+static enum idem_status
+give_up(struct idem_sql *db, struct idem_bytes result,
+        struct idem_answer *answer, const struct run *run,
+        struct idem_error *err)
+{
+    struct idem_record failed = answer->record;
+    struct idem_answer told;
+    enum idem_status status;
+
+    roll_back(db);
+    failed.state = IDEM_STATE_FAILED;
+    failed.result = result;
+    failed.kind = (uint8_t)run->op.kind;
+    status = idem__sql_answer(&told, IDEM_V_STARTED, &failed, &run->now, err);
+    if (status != IDEM_OK)
+        return status;
+    idem_answer_clear(answer);
+    *answer = told;
+    return IDEM_OK;
+}
+
+static enum idem_status
+end(struct idem_sql *db, struct run *run, enum idem_state outcome,
+    struct idem_bytes result, struct idem_answer *answer,
+    struct idem_error *err)
+{
+    if (outcome == IDEM_STATE_SUCCEEDED)
+        return finish_and_commit(db, run, outcome, result, answer, err);
+    if (outcome == IDEM_STATE_FAILED && run->op.mode == IDEM_LOOSE)
+        return give_up(db, result, answer, run, err);
+    if (outcome == IDEM_STATE_FAILED) {
+        if (idem__sql_run(db, BACK, NULL, 0))
+            return finish_and_commit(db, run, outcome, result, answer, err);
+        /* The savepoint is gone: so is the whole transaction. */
+        idem__sql_fail(db, err);
+        roll_back(db);
+        return IDEM_ERR_UNAVAILABLE;
+    }
+    roll_back(db);
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                      "%s: the work could not be tried; nothing was recorded",
+                      db->driver->name);
+}
+
+enum idem_status
+idem_sql_run(struct idem_sql *db, const struct idem_op *op,
+             idem_sql_work_fn *fn, void *arg, struct idem_answer *answer,
+             struct idem_error *err)
+{
+    struct idem_bytes result = {NULL, 0};
+    enum idem_state outcome;
+    enum idem_status status;
+    struct run run;
+
+    idem__sql_start(db);
+    status = prepare(db, op, &run, err);
+    if (status != IDEM_OK)
+        return status;
+    memset(answer, 0, sizeof(*answer));
+    status = start(db, &run, answer, err);
+    if (status != IDEM_OK || !run.claimed) {
+        roll_back(db);
+        if (status != IDEM_OK)
+            idem_answer_clear(answer);
+        return status;
+    }
+    outcome = fn(arg, db, answer->record.fence, &result);
+    status = end(db, &run, outcome, result, answer, err);
+    if (status != IDEM_OK)
+        idem_answer_clear(answer);
+    return status;
+}

@@ -1,0 +1,417 @@
+/*
+ * scheme.c - the classic schemes on the caller's own tables: insert once,
+ * select and insert, upsert, versioned update, conditional update, row lock.
+ *
+ * Each is one guarded statement whose row count says whether it was the first,
+ * and a look at the row that is there when it was not. A row count never
+ * reaches the caller: a verdict does.
+ */
+#include "driver.h"
+
+#include <string.h>
+#include <time.h>
+
+#define LOOK_AGAIN_MS 5
+
+/* ---- pieces ------------------------------------------------------------ */
+
+static enum idem_status
+start(struct idem_sql *db, const struct idem_sql_place *place, size_t values,
+      struct idem_sql_row *row, struct idem_error *err)
+{
+    idem__sql_start(db);
+    memset(row, 0, sizeof(*row));
+    if (place->key_count == 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: no key was given: a row is found by its primary "
+                          "key or a unique index",
+                          db->driver->name);
+    if (place->key_count + values + 4 > SQL_VALUES_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: more than %d columns in one call",
+                          db->driver->name, SQL_VALUES_MAX - 4);
+    return idem__sql_need_transaction(db, err);
+}
+
+/* "a" = ? and "b" = ? */
+static bool
+add_where(struct idem_sql *db, const struct idem_sql_place *place)
+{
+    bool good = true;
+
+    for (size_t i = 0; i < place->key_count && good; i++)
+        good = idem__sql_add(db, i == 0 ? " where %i = ?" : " and %i = ?",
+                             place->keys[i].column);
+    return good;
+}
+
+static size_t
+put_keys(struct idem_sql_value *values, const struct idem_sql_place *place)
+{
+    for (size_t i = 0; i < place->key_count; i++)
+        values[i] = place->keys[i].value;
+    return place->key_count;
+}
+
+static size_t
+put_pairs(struct idem_sql_value *values, const struct idem_sql_pair *pairs,
+          size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        values[i] = pairs[i].value;
+    return count;
+}
+
+/* Begin to put a statement together. */
+static bool
+begin_text(struct idem_sql *db, const char *words, const char *table)
+{
+    idem_buf_reset(&db->text);
+    return idem__sql_add(db, "%s %i", words, table);
+}
+
+/* The row that is there, if one is. */
+static bool
+read_row(struct idem_sql *db, const struct idem_sql_place *place,
+         const char *suffix, struct idem_sql_row *row)
+{
+    struct idem_sql_value values[SQL_VALUES_MAX];
+    size_t n = put_keys(values, place);
+
+    memset(row, 0, sizeof(*row));
+    if (!begin_text(db, "select * from", place->table) ||
+        !add_where(db, place) || !idem__sql_add(db, "%s", suffix) ||
+        !idem__sql_run(db, idem__sql_whole(db), values, n))
+        return false;
+    if (db->rows.rows > 0) {
+        row->count = db->rows.columns;
+        row->columns = db->rows.names;
+        row->values = db->rows.values;
+    }
+    return true;
+}
+
+static bool
+add_insert(struct idem_sql *db, const struct idem_sql_place *place,
+           const struct idem_sql_pair *pairs, size_t count)
+{
+    bool good = begin_text(db, "insert into", place->table);
+
+    for (size_t i = 0; i < place->key_count && good; i++)
+        good =
+            idem__sql_add(db, i == 0 ? " (%i" : ", %i", place->keys[i].column);
+    for (size_t i = 0; i < count && good; i++)
+        good = idem__sql_add(db, ", %i", pairs[i].column);
+    for (size_t i = 0; i < place->key_count + count && good; i++)
+        good = idem__sql_add(db, i == 0 ? ") values (?" : ", ?");
+    return good && idem__sql_add(db, ")%s", db->driver->insert_once);
+}
+
+/* One insert. *inserted: it was the first. False: an error. */
+static bool
+insert(struct idem_sql *db, const struct idem_sql_place *place,
+       const struct idem_sql_pair *pairs, size_t count, bool *inserted)
+{
+    struct idem_sql_value values[SQL_VALUES_MAX];
+    size_t n = put_keys(values, place);
+
+    n += put_pairs(values + n, pairs, count);
+    *inserted = false;
+    if (!add_insert(db, place, pairs, count))
+        return false;
+    if (!idem__sql_run(db, idem__sql_whole(db), values, n))
+        return db->fault.cause == IDEM_SQL_DUPLICATE_KEY &&
+               db->driver->inside(db) == SQL_INSIDE;
+    *inserted = db->rows.affected == 1;
+    return true;
+}
+
+/* ---- insert ------------------------------------------------------------ */
+
+static enum idem_status
+insert_or_row(struct idem_sql *db, const struct idem_sql_place *place,
+              const struct idem_sql_pair *values, size_t count,
+              enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+              struct idem_error *err)
+{
+    bool inserted;
+
+    if (!insert(db, place, values, count, &inserted))
+        return idem__sql_fail(db, err);
+    if (inserted) {
+        *verdict = IDEM_SQL_IS_FIRST;
+        return IDEM_OK;
+    }
+    if (!read_row(db, place, "", row))
+        return idem__sql_fail(db, err);
+    *verdict = row->count > 0 ? IDEM_SQL_IS_DUPLICATE : IDEM_SQL_IS_CONFLICT;
+    return IDEM_OK;
+}
+
+enum idem_status
+idem_sql_insert_once(struct idem_sql *db, const struct idem_sql_place *place,
+                     const struct idem_sql_pair *values, size_t count,
+                     enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+                     struct idem_error *err)
+{
+    enum idem_status status = start(db, place, count, row, err);
+
+    if (status != IDEM_OK)
+        return status;
+    return insert_or_row(db, place, values, count, verdict, row, err);
+}
+
+enum idem_status
+idem_sql_select_insert(struct idem_sql *db, const struct idem_sql_place *place,
+                       const struct idem_sql_pair *values, size_t count,
+                       enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+                       struct idem_error *err)
+{
+    enum idem_status status = start(db, place, count, row, err);
+
+    if (status != IDEM_OK)
+        return status;
+    if (!read_row(db, place, "", row))
+        return idem__sql_fail(db, err);
+    if (row->count > 0) {
+        *verdict = IDEM_SQL_IS_DUPLICATE;
+        return IDEM_OK;
+    }
+    return insert_or_row(db, place, values, count, verdict, row, err);
+}
+
+/* ---- update ------------------------------------------------------------ */
+
+/* update t set a = ?, b = ? */
+static bool
+begin_update(struct idem_sql *db, const struct idem_sql_place *place,
+             const struct idem_sql_pair *pairs, size_t count)
+{
+    bool good = begin_text(db, "update", place->table);
+
+    for (size_t i = 0; i < count && good; i++)
+        good = idem__sql_add(db, i == 0 ? " set %i = ?" : ", %i = ?",
+                             pairs[i].column);
+    return good;
+}
+
+enum idem_status
+idem_sql_upsert(struct idem_sql *db, const struct idem_sql_place *place,
+                const struct idem_sql_pair *values, size_t count,
+                enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+                struct idem_error *err)
+{
+    struct idem_sql_value bound[SQL_VALUES_MAX];
+    enum idem_status status = start(db, place, count, row, err);
+    const char *hold = db->driver->skip_locked[0] ? " for update" : "";
+    size_t n;
+
+    if (status != IDEM_OK)
+        return status;
+    /* Not "for update" at first: on a row that is not there it would deadlock
+     * with the next who does the same. */
+    if (!read_row(db, place, "", row))
+        return idem__sql_fail(db, err);
+    if (row->count == 0) {
+        status = insert_or_row(db, place, values, count, verdict, row, err);
+        if (status != IDEM_OK || *verdict != IDEM_SQL_IS_DUPLICATE)
+            return status;
+    }
+    if (count == 0) {
+        *verdict = IDEM_SQL_IS_DUPLICATE;
+        return IDEM_OK;
+    }
+    if (!read_row(db, place, hold, row))
+        return idem__sql_fail(db, err);
+    n = put_pairs(bound, values, count);
+    n += put_keys(bound + n, place);
+    if (!begin_update(db, place, values, count) || !add_where(db, place) ||
+        !idem__sql_run(db, idem__sql_whole(db), bound, n))
+        return idem__sql_fail(db, err);
+    *verdict = row->count > 0 ? IDEM_SQL_IS_DUPLICATE : IDEM_SQL_IS_CONFLICT;
+    return IDEM_OK;
+}
+
+static bool
+same_value(const struct idem_sql_value *a, const struct idem_sql_value *b)
+{
+    if (a->type == IDEM_SQL_INT && b->type == IDEM_SQL_INT)
+        return a->number == b->number;
+    return a->type == b->type && a->type != IDEM_SQL_INT &&
+           idem__bytes_equal(a->bytes, b->bytes);
+}
+
+static bool
+has_values(const struct idem_sql_row *row, const struct idem_sql_pair *pairs,
+           size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct idem_sql_value there = idem_sql_column(row, pairs[i].column);
+
+        if (!same_value(&there, &pairs[i].value))
+            return false;
+    }
+    return true;
+}
+
+enum idem_status
+idem_sql_update_versioned(struct idem_sql *db,
+                          const struct idem_sql_place *place,
+                          const char *version_column, int64_t version,
+                          const struct idem_sql_pair *values, size_t count,
+                          enum idem_sql_verdict *verdict,
+                          struct idem_sql_row *row, struct idem_error *err)
+{
+    struct idem_sql_value bound[SQL_VALUES_MAX];
+    enum idem_status status = start(db, place, count, row, err);
+    bool next;
+    size_t n;
+
+    if (status != IDEM_OK)
+        return status;
+    n = put_pairs(bound, values, count);
+    n += put_keys(bound + n, place);
+    bound[n++] = idem_sql_int(version);
+    if (!begin_update(db, place, values, count) ||
+        !idem__sql_add(db, count == 0 ? " set %i = %i + 1" : ", %i = %i + 1",
+                       version_column, version_column) ||
+        !add_where(db, place) ||
+        !idem__sql_add(db, " and %i = ?", version_column) ||
+        !idem__sql_run(db, idem__sql_whole(db), bound, n))
+        return idem__sql_fail(db, err);
+    *verdict = IDEM_SQL_IS_FIRST;
+    if (db->rows.affected == 1)
+        return IDEM_OK;
+    if (!read_row(db, place, "", row))
+        return idem__sql_fail(db, err);
+    next = idem_sql_column(row, version_column).number == version + 1;
+    *verdict = row->count == 0                          ? IDEM_SQL_IS_REFUSED
+               : next && has_values(row, values, count) ? IDEM_SQL_IS_DUPLICATE
+                                                        : IDEM_SQL_IS_CONFLICT;
+    return IDEM_OK;
+}
+
+enum idem_status
+idem_sql_deduct(struct idem_sql *db, const struct idem_sql_place *place,
+                const char *column, int64_t amount,
+                enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+                struct idem_error *err)
+{
+    struct idem_sql_value bound[SQL_VALUES_MAX];
+    enum idem_status status = start(db, place, 2, row, err);
+    size_t n = 1;
+
+    if (status != IDEM_OK)
+        return status;
+    if (amount < 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "an amount of %lld would add: give 0 or more",
+                          (long long)amount);
+    bound[0] = idem_sql_int(amount);
+    n += put_keys(bound + n, place);
+    bound[n++] = idem_sql_int(amount);
+    if (!begin_text(db, "update", place->table) ||
+        !idem__sql_add(db, " set %i = %i - ?", column, column) ||
+        !add_where(db, place) || !idem__sql_add(db, " and %i >= ?", column) ||
+        !idem__sql_run(db, idem__sql_whole(db), bound, n))
+        return idem__sql_fail(db, err);
+    *verdict = IDEM_SQL_IS_FIRST;
+    if (db->rows.affected == 1)
+        return IDEM_OK;
+    /* Nothing to deduct changes nothing where there is something to deduct it
+     * from; MariaDB counts only what it changed. */
+    if (!read_row(db, place, "", row))
+        return idem__sql_fail(db, err);
+    *verdict = amount == 0 && idem_sql_column(row, column).number >= 0 &&
+                       row->count > 0
+                   ? IDEM_SQL_IS_FIRST
+                   : IDEM_SQL_IS_REFUSED;
+    return IDEM_OK;
+}
+
+/* ---- lock -------------------------------------------------------------- */
+
+static int64_t
+boot_us(void)
+{
+    return idem__system_clocks.boot_us(NULL);
+}
+
+/* SQLite has no row locks: a write that changes nothing takes the file. */
+static bool
+touch(struct idem_sql *db, const struct idem_sql_place *place)
+{
+    struct idem_sql_value bound[SQL_VALUES_MAX];
+    size_t n = put_keys(bound, place);
+    const char *column = place->keys[0].column;
+
+    return begin_text(db, "update", place->table) &&
+           idem__sql_add(db, " set %i = %i", column, column) &&
+           add_where(db, place) &&
+           idem__sql_run(db, idem__sql_whole(db), bound, n);
+}
+
+/* *held: it is ours now. False: an error. */
+static bool
+try_lock(struct idem_sql *db, const struct idem_sql_place *place,
+         struct idem_sql_row *row, bool *held)
+{
+    *held = false;
+    if (db->driver->skip_locked[0] == 0) {
+        if (!touch(db, place))
+            return db->fault.cause == IDEM_SQL_LOCK_TIMEOUT;
+        *held = read_row(db, place, "", row) && row->count > 0;
+        return true;
+    }
+    if (!read_row(db, place, db->driver->skip_locked, row))
+        return false;
+    *held = row->count > 0;
+    return true;
+}
+
+static enum idem_status
+check_unique(struct idem_sql *db, const struct idem_sql_place *place,
+             struct idem_error *err)
+{
+    bool unique;
+
+    if (!db->driver->is_unique(db, place, &unique))
+        return idem__sql_fail(db, err);
+    if (unique)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "%s: no primary key or unique index of table \"%s\" "
+                      "lies within the columns given, so more than one row "
+                      "would be locked (or there is no such table)",
+                      db->driver->name, place->table);
+}
+
+enum idem_status
+idem_sql_lock_row(struct idem_sql *db, const struct idem_sql_place *place,
+                  int64_t wait_ms, enum idem_sql_verdict *verdict,
+                  struct idem_sql_row *row, struct idem_error *err)
+{
+    int64_t deadline_us = boot_us() + wait_ms * 1000;
+    struct timespec pause = {0, LOOK_AGAIN_MS * 1000000L};
+    enum idem_status status = start(db, place, 0, row, err);
+    bool held;
+
+    if (status == IDEM_OK)
+        status = check_unique(db, place, err);
+    if (status != IDEM_OK)
+        return status;
+    for (;;) {
+        idem_arena_reset(&db->arena);
+        if (!try_lock(db, place, row, &held))
+            return idem__sql_fail(db, err);
+        *verdict = IDEM_SQL_IS_FIRST;
+        if (held)
+            return IDEM_OK;
+        if (!read_row(db, place, "", row))
+            return idem__sql_fail(db, err);
+        *verdict = row->count > 0 ? IDEM_SQL_IS_CONFLICT : IDEM_SQL_IS_REFUSED;
+        if (row->count == 0 || boot_us() >= deadline_us)
+            return IDEM_OK;
+        nanosleep(&pause, NULL);
+    }
+}

@@ -1,0 +1,377 @@
+/*
+ * sql.c - the adapter, and what the schemes share: statements put together from
+ * pieces, faults, the database's clock.
+ */
+#include "driver.h"
+
+#include <sodium.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT_MAX 65536
+#define NAME_MAX_LEN 128
+#define CLOCK_KEEP_US INT64_C(60000000)
+
+struct idem_sql *
+idem__sql_make(const struct sql_driver *driver, void *conn)
+{
+    struct idem_sql *db = calloc(1, sizeof(*db));
+
+    if (!db)
+        return NULL;
+    db->driver = driver;
+    db->conn = conn;
+    randombytes_buf(&db->prefix, sizeof(db->prefix));
+    idem_buf_init(&db->text, TEXT_MAX);
+    return db;
+}
+
+void
+idem_sql_close(struct idem_sql *db)
+{
+    if (!db)
+        return;
+    for (size_t i = 0; i < db->prepared_count; i++) {
+        db->driver->forget(db, db->prepared[i].handle);
+        free(db->prepared[i].sql);
+    }
+    idem_buf_clear(&db->text);
+    idem_arena_clear(&db->arena);
+    idem_arena_clear(&db->held_arena);
+    free(db);
+}
+
+void
+idem__sql_start(struct idem_sql *db)
+{
+    idem_arena_reset(&db->arena);
+    db->fault = (struct idem_sql_fault){0};
+    db->rows = (struct sql_rows){0};
+}
+
+/* ---- names ------------------------------------------------------------ */
+
+const char *
+idem_sql_cause_name(enum idem_sql_cause cause)
+{
+    static const char *const names[] = {
+#define X(name, word) word,
+        IDEM_SQL_CAUSE_MAP(X)
+#undef X
+    };
+
+    return (size_t)cause < sizeof(names) / sizeof(names[0]) ? names[cause]
+                                                            : "?";
+}
+
+const char *
+idem_sql_verdict_name(enum idem_sql_verdict verdict)
+{
+    static const char *const names[] = {
+#define X(name, word) word,
+        IDEM_SQL_VERDICT_MAP(X)
+#undef X
+    };
+
+    return (size_t)verdict < sizeof(names) / sizeof(names[0]) ? names[verdict]
+                                                              : "?";
+}
+
+/* ---- values ----------------------------------------------------------- */
+
+struct idem_sql_value
+idem_sql_int(int64_t number)
+{
+    return (struct idem_sql_value){.type = IDEM_SQL_INT, .number = number};
+}
+
+struct idem_sql_value
+idem_sql_text(const char *text)
+{
+    return (struct idem_sql_value){.type = IDEM_SQL_TEXT,
+                                   .bytes = idem_text(text)};
+}
+
+struct idem_sql_value
+idem_sql_blob(const void *data, size_t len)
+{
+    return (struct idem_sql_value){.type = IDEM_SQL_BLOB,
+                                   .bytes = {data ? data : "", len}};
+}
+
+struct idem_sql_value
+idem_sql_column(const struct idem_sql_row *row, const char *column)
+{
+    for (size_t i = 0; i < row->count; i++) {
+        if (strcmp(row->columns[i], column) == 0)
+            return row->values[i];
+    }
+    return (struct idem_sql_value){.type = IDEM_SQL_NULL};
+}
+
+/* ---- statements ------------------------------------------------------- */
+
+/* A name between quotes; a quote in it is doubled; a dot parts schema and
+ * table. */
+static bool
+add_name(struct idem_sql *db, const char *name)
+{
+    char quote[2] = {db->driver->quote, 0};
+    size_t len = name ? strlen(name) : 0;
+
+    if (len == 0 || len > NAME_MAX_LEN || name[0] == '.' ||
+        name[len - 1] == '.')
+        return false;
+    if (!idem_buf_add_text(&db->text, quote))
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        bool good = true;
+
+        if (name[i] == '.')
+            good = idem_buf_add_text(&db->text, quote) &&
+                   idem_buf_add_text(&db->text, ".") &&
+                   idem_buf_add_text(&db->text, quote);
+        else if (name[i] == db->driver->quote)
+            good = idem_buf_add_text(&db->text, quote) &&
+                   idem_buf_add_text(&db->text, quote);
+        else
+            good = idem_buf_add(&db->text, &name[i], 1);
+        if (!good)
+            return false;
+    }
+    return idem_buf_add_text(&db->text, quote);
+}
+
+static bool
+add_format(struct idem_sql *db, const char *format, va_list args)
+{
+    bool good = true;
+
+    for (const char *at = format; *at && good; at++) {
+        if (at[0] == '%' && at[1] == 's') {
+            good = idem_buf_add_text(&db->text, va_arg(args, const char *));
+            at++;
+        } else if (at[0] == '%' && at[1] == 'i') {
+            good = add_name(db, va_arg(args, const char *));
+            at++;
+        } else {
+            good = idem_buf_add(&db->text, at, 1);
+        }
+    }
+    return good;
+}
+
+bool
+idem__sql_add(struct idem_sql *db, const char *format, ...)
+{
+    va_list args;
+    bool good;
+
+    va_start(args, format);
+    good = add_format(db, format, args);
+    va_end(args);
+    return good || idem__sql_fault(db, IDEM_SQL_OTHER, 0, "",
+                                   "a name of a table or column is empty, too "
+                                   "long, or begins or ends with a dot");
+}
+
+const char *
+idem__sql_whole(struct idem_sql *db)
+{
+    return idem_buf_add(&db->text, "", 1) ? (const char *)db->text.data : NULL;
+}
+
+const char *
+idem__sql_text(struct idem_sql *db, const char *format, ...)
+{
+    va_list args;
+    bool good;
+
+    idem_buf_reset(&db->text);
+    va_start(args, format);
+    good = add_format(db, format, args);
+    va_end(args);
+    if (good)
+        return idem__sql_whole(db);
+    idem__sql_fault(db, IDEM_SQL_OTHER, 0, "",
+                    "a name of a table or column is empty, too long, or begins "
+                    "or ends with a dot");
+    return NULL;
+}
+
+struct sql_prepared *
+idem__sql_prepared(struct idem_sql *db, const char *sql)
+{
+    for (size_t i = 0; i < db->prepared_count; i++) {
+        if (strcmp(db->prepared[i].sql, sql) == 0)
+            return &db->prepared[i];
+    }
+    return NULL;
+}
+
+struct sql_prepared *
+idem__sql_remember(struct idem_sql *db, const char *sql, void *handle)
+{
+    struct sql_prepared *slot;
+    char *copy = strdup(sql);
+
+    if (!copy)
+        return NULL;
+    if (db->prepared_count < SQL_PREPARED_MAX) {
+        slot = &db->prepared[db->prepared_count++];
+    } else {
+        slot = &db->prepared[db->prepared_next];
+        db->prepared_next = (db->prepared_next + 1) % SQL_PREPARED_MAX;
+        db->driver->forget(db, slot->handle);
+        free(slot->sql);
+    }
+    slot->sql = copy;
+    slot->handle = handle;
+    return slot;
+}
+
+bool
+idem__sql_run(struct idem_sql *db, const char *sql,
+              const struct idem_sql_value *values, size_t count)
+{
+    db->rows = (struct sql_rows){0};
+    return sql && db->driver->run(db, sql, values, count);
+}
+
+/* ---- rows ------------------------------------------------------------- */
+
+bool
+idem__sql_room(struct idem_sql *db, size_t rows, size_t columns)
+{
+    db->rows.rows = rows;
+    db->rows.columns = columns;
+    db->rows.names =
+        idem_arena_take(&db->arena, (columns + 1) * sizeof(*db->rows.names));
+    db->rows.values = idem_arena_take(&db->arena, (rows * columns + 1) *
+                                                      sizeof(*db->rows.values));
+    if (!db->rows.names || !db->rows.values)
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+    memset(db->rows.values, 0, rows * columns * sizeof(*db->rows.values));
+    return true;
+}
+
+const void *
+idem__sql_copy(struct idem_sql *db, const void *data, size_t len)
+{
+    char *copy = idem_arena_take(&db->arena, len + 1);
+
+    if (!copy) {
+        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+        return NULL;
+    }
+    if (len > 0)
+        memcpy(copy, data, len);
+    copy[len] = 0;
+    return copy;
+}
+
+/* ---- faults ----------------------------------------------------------- */
+
+const struct idem_sql_fault *
+idem_sql_fault(const struct idem_sql *db)
+{
+    return &db->fault;
+}
+
+bool
+idem__sql_fault(struct idem_sql *db, enum idem_sql_cause cause, int code,
+                const char *state, const char *text)
+{
+    db->fault.cause = cause;
+    db->fault.code = code;
+    snprintf(db->fault.state, sizeof(db->fault.state), "%s", state);
+    snprintf(db->fault.text, sizeof(db->fault.text), "%.*s",
+             (int)strcspn(text, "\n"), text);
+    return false;
+}
+
+enum idem_status
+idem__sql_fail(struct idem_sql *db, struct idem_error *err)
+{
+    const struct idem_sql_fault *fault = &db->fault;
+
+    if (fault->cause == IDEM_SQL_MISSING_TABLE)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: %s (if it is idem's own: idem store init URL, "
+                          "or sql/%s.sql by hand)",
+                          db->driver->name, fault->text, db->driver->name);
+    return idem__fail(err,
+                      fault->cause == IDEM_SQL_OTHER ? IDEM_ERR_INVALID
+                                                     : IDEM_ERR_UNAVAILABLE,
+                      "%s: %s: %s", db->driver->name,
+                      idem_sql_cause_name(fault->cause), fault->text);
+}
+
+enum idem_status
+idem__sql_need_transaction(struct idem_sql *db, struct idem_error *err)
+{
+    switch (db->driver->inside(db)) {
+    case SQL_INSIDE:
+        return IDEM_OK;
+    case SQL_ABORTED:
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: the transaction has failed already: roll it "
+                          "back",
+                          db->driver->name);
+    default:
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: no transaction is open: the record must commit "
+                          "with the business data, so begin one first",
+                          db->driver->name);
+    }
+}
+
+/* ---- the database's clock --------------------------------------------- */
+
+static int64_t
+boot_us(void)
+{
+    return idem__system_clocks.boot_us(NULL);
+}
+
+/* Read now and then; in between our own clock counts on. */
+static bool
+read_clock(struct idem_sql *db)
+{
+    int64_t before = boot_us(), after;
+
+    if (!db->driver->now_us) {
+        db->clock_offset_us = idem__system_clocks.wall_us(NULL) - before;
+        db->clock_read_us = before;
+        return true;
+    }
+    if (!idem__sql_run(db, idem__sql_text(db, "select %s", db->driver->now_us),
+                       NULL, 0) ||
+        db->rows.rows != 1)
+        return false;
+    after = boot_us();
+    db->clock_offset_us = db->rows.values[0].number - (before + after) / 2;
+    db->clock_read_us = after;
+    return true;
+}
+
+enum idem_status
+idem__sql_now(struct idem_sql *db, struct idem_now *now, struct idem_error *err)
+{
+    int64_t us;
+
+    if (!db->clock_known || !db->driver->now_us ||
+        boot_us() - db->clock_read_us > CLOCK_KEEP_US) {
+        if (!read_clock(db))
+            return idem__sql_fail(db, err);
+        db->clock_known = true;
+    }
+    us = boot_us() + db->clock_offset_us;
+    now->early_ms = us / 1000;
+    now->late_ms = us / 1000;
+    now->late_us = (uint64_t)us;
+    now->up_ms = INT64_MAX; /* the database has watched for us */
+    return IDEM_OK;
+}
