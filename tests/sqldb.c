@@ -183,7 +183,7 @@ keep_number(void *arg, int columns, char **values, char **names)
 {
     (void)columns;
     (void)names;
-    *(long long *)arg = values[0] ? atoll(values[0]) : 0;
+    *(long long *)arg = values[0] ? strtoll(values[0], NULL, 10) : 0;
     return 0;
 }
 
@@ -201,7 +201,7 @@ sqldb_number(struct sqldb *s, const char *format, ...)
         PGresult *result = PQexec(s->postgres, sql);
 
         must(PQntuples(result) == 1, sql, why(s));
-        number = atoll(PQgetvalue(result, 0, 0));
+        number = strtoll(PQgetvalue(result, 0, 0), NULL, 10);
         PQclear(result);
     } else if (s->mysql) {
         MYSQL_RES *rows;
@@ -211,7 +211,7 @@ sqldb_number(struct sqldb *s, const char *format, ...)
         rows = mysql_store_result(s->mysql);
         row = rows ? mysql_fetch_row(rows) : NULL;
         must(row != NULL, sql, "no row");
-        number = row[0] ? atoll(row[0]) : 0;
+        number = row[0] ? strtoll(row[0], NULL, 10) : 0;
         mysql_free_result(rows);
     } else {
         must(sqlite3_exec(s->sqlite, sql, keep_number, &number, NULL) ==

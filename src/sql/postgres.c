@@ -214,7 +214,7 @@ read_rows(struct idem_sql *db, const PGresult *result)
                 return false;
         }
     }
-    db->rows.affected = atoll(PQcmdTuples((PGresult *)result));
+    db->rows.affected = strtoll(PQcmdTuples((PGresult *)result), NULL, 10);
     return true;
 }
 
