@@ -89,6 +89,55 @@ fail_swap(struct faulty_store *self, struct idem_swap *swaps, size_t count,
     return idem__fail(err, IDEM_ERR_LOST, "planned: lost");
 }
 
+static bool
+lies(struct faulty_store *self, enum lie lie)
+{
+    return self->lie == lie && atomic_load(&self->calls) % 100 == 0;
+}
+
+/* What the record was a moment ago is of no interest to this one. */
+static void
+swap_blindly(struct faulty_store *self, struct idem_swap *swaps, size_t count,
+             struct idem_arena *arena)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (swaps[i].outcome != IDEM_SWAP_REFUSED)
+            continue;
+        swaps[i].expected = swaps[i].found.rev;
+        self->inner->type->swap(self->inner, &swaps[i], 1, arena, NULL);
+    }
+}
+
+static enum idem_status
+swap_and_lie(struct faulty_store *self, struct idem_swap *swaps, size_t count,
+             struct idem_arena *arena, struct idem_error *err)
+{
+    enum idem_status status;
+
+    if (lies(self, LIE_FORGETS_WRITES)) {
+        for (size_t i = 0; i < count; i++)
+            swaps[i].outcome = IDEM_SWAP_STORED;
+        return IDEM_OK;
+    }
+    status = self->inner->type->swap(self->inner, swaps, count, arena, err);
+    if (self->lie == LIE_SHOWS_NOTHING)
+        swap_blindly(self, swaps, count, arena);
+    return status;
+}
+
+static void
+load_and_lie(struct faulty_store *self, struct idem_load *loads, size_t count)
+{
+    static const char other[] = "another result";
+
+    for (size_t i = 0; i < count; i++) {
+        if (lies(self, LIE_SHOWS_NOTHING))
+            loads[i].record.state = IDEM_STATE_ABSENT;
+        if (lies(self, LIE_CHANGES_RESULTS) && loads[i].record.result.len > 0)
+            loads[i].record.result = (struct idem_bytes){other, sizeof(other)};
+    }
+}
+
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
@@ -103,7 +152,7 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
     if (fails(self))
         status = fail_swap(self, swaps, count, arena, err);
     else
-        status = self->inner->type->swap(self->inner, swaps, count, arena, err);
+        status = swap_and_lie(self, swaps, count, arena, err);
     leave(self);
     return status;
 }
@@ -121,10 +170,12 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
             return idem__fail(err, IDEM_ERR_CORRUPT, "planned: damaged");
     }
     enter(self);
-    if (fails(self) && self->fault != FAULT_LOCKED && self->fault != FAULT_FULL)
+    if (fails(self) && self->fault == FAULT_UNAVAILABLE)
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "planned: no load");
     else
         status = self->inner->type->load(self->inner, loads, count, arena, err);
+    if (status == IDEM_OK)
+        load_and_lie(self, loads, count);
     leave(self);
     return status;
 }

@@ -22,6 +22,14 @@ enum fault {
     FAULT_COUNT,
 };
 
+/* What a store does wrong now and then without saying so. */
+enum lie {
+    LIE_NONE,
+    LIE_FORGETS_WRITES,  /* says "stored" and stores nothing */
+    LIE_SHOWS_NOTHING,   /* loads a record as absent, and takes the swap */
+    LIE_CHANGES_RESULTS, /* loads a record with another result */
+};
+
 /* Clocks that stand still until they are moved. */
 struct test_clocks {
     struct idem_clocks clocks;
@@ -44,6 +52,7 @@ struct faulty_store {
     bool faulty_now;
     atomic_int calls, swaps, loads, nows;
 
+    enum lie lie;           /* one call in a hundred */
     const uint8_t *damaged; /* loading this key is IDEM_ERR_CORRUPT */
 
     atomic_llong clock_us;         /* added to the inner store's clock */

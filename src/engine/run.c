@@ -122,21 +122,6 @@ pause_ms(int64_t ms)
     nanosleep(&time, NULL);
 }
 
-/* The same nonce every time, so that a begin whose answer was lost finds
- * itself. */
-static enum idem_status
-begin(struct idem_engine *engine, const struct idem_op *op,
-      struct idem_answer *answer, struct idem_error *err)
-{
-    enum idem_status status = idem_do(engine, op, answer, err);
-
-    for (int i = 0; i < BEGIN_TRIES && status == IDEM_ERR_LOST; i++) {
-        pause_ms(10 << i < LONGEST_PAUSE_MS ? 10 << i : LONGEST_PAUSE_MS);
-        status = idem_do(engine, op, answer, err);
-    }
-    return status;
-}
-
 static bool
 worth_another(enum idem_status status, const struct idem_answer *answer)
 {
@@ -145,6 +130,28 @@ worth_another(enum idem_status status, const struct idem_answer *answer)
     return status == IDEM_ERR_LOST || status == IDEM_ERR_UNAVAILABLE ||
            status == IDEM_ERR_OVERLOADED || status == IDEM_ERR_MEMORY ||
            status == IDEM_ERR_FULL;
+}
+
+/* A begin whose answer was lost is sent again with the same nonce, so that it
+ * finds itself; from then on "unavailable" is no answer any more. */
+static enum idem_status
+begin(struct idem_engine *engine, const struct idem_op *op,
+      struct idem_answer *answer, struct idem_error *err)
+{
+    enum idem_status status = idem_do(engine, op, answer, err);
+    bool lost = status == IDEM_ERR_LOST;
+
+    for (int i = 0; i < BEGIN_TRIES && lost && status != IDEM_OK &&
+                    worth_another(status, answer);
+         i++) {
+        pause_ms(10 << i < LONGEST_PAUSE_MS ? 10 << i : LONGEST_PAUSE_MS);
+        status = idem_do(engine, op, answer, err);
+    }
+    if (lost && status != IDEM_OK)
+        return idem__fail(err, IDEM_ERR_LOST,
+                          "cannot tell whether it was begun, nothing was run: "
+                          "ask with get");
+    return status;
 }
 
 /* Finishing is idempotent: what could not be told is told again, for as long

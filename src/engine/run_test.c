@@ -1,0 +1,455 @@
+/*
+ * run_test.c - idem_run: work that happens once, whatever fails around it.
+ */
+#include "../../tests/rig.h"
+#include "../../tests/stores.h"
+#include "inner.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void
+sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+/* A threaded engine on a store that fails when told to. */
+struct stage {
+    struct faulty_store *store;
+    struct idem_engine *engine;
+};
+
+static void
+open_stage(struct stage *stage, enum faulty_kind kind)
+{
+    struct idem__engine_inner inner = {.hasty = true};
+    struct idem_store *memory;
+
+    assert_int_equal(idem__store_open("memory:", NULL, &memory, NULL), IDEM_OK);
+    stage->store = faulty_open(kind, memory, NULL);
+    inner.store = &stage->store->base;
+    assert_int_equal(
+        idem__engine_open(NULL, NULL, &inner, &stage->engine, NULL), IDEM_OK);
+}
+
+struct work {
+    struct stage *stage;
+    int runs;
+    long takes_ms;
+    enum idem_state outcome;
+    const char *result;
+    /* What happens to the store while the work is done. */
+    enum fault fault;
+    int fault_count;
+    struct idem_op meddle;
+};
+
+static enum idem_state
+do_work(void *arg, uint64_t fence, struct idem_bytes *result)
+{
+    struct work *work = arg;
+    struct idem_answer answer;
+
+    assert_true(fence > 0);
+    work->runs++;
+    sleep_ms(work->takes_ms);
+    if (work->fault != FAULT_NONE)
+        faulty_plan(work->stage->store, work->fault, 0, work->fault_count);
+    if (work->meddle.scope.len > 0) {
+        assert_int_equal(
+            idem_do(work->stage->engine, &work->meddle, &answer, NULL),
+            IDEM_OK);
+        idem_answer_clear(&answer);
+    }
+    *result = idem_text(work->result);
+    return work->outcome;
+}
+
+static enum idem_status
+run(struct stage *stage, struct work *work, enum idem_mode mode,
+    int64_t lease_ms, struct reply *reply)
+{
+    struct idem_op op = op_begin("job");
+    struct idem_answer answer = {0};
+    struct idem_error err = {IDEM_OK, ""};
+
+    op.mode = mode;
+    op.lease_ms = lease_ms;
+    work->stage = stage;
+    memset(reply, 0, sizeof(*reply));
+    reply->status = idem_run(stage->engine, &op, do_work, work, &answer, &err);
+    reply->done = true;
+    snprintf(reply->text, sizeof(reply->text), "%s", err.text);
+    if (reply->status != IDEM_OK)
+        return reply->status;
+    reply->verdict = answer.verdict;
+    reply->state = answer.record.state;
+    reply->fence = answer.record.fence;
+    snprintf(reply->result, sizeof(reply->result), "%.*s",
+             (int)answer.record.result.len,
+             (const char *)answer.record.result.data);
+    idem_answer_clear(&answer);
+    return IDEM_OK;
+}
+
+static void
+a_run_happens_once_and_is_replayed(void **state)
+{
+    struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
+    struct stage stage;
+    struct reply reply;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    assert_verdict(reply, IDEM_V_STARTED);
+    assert_int_equal(reply.state, IDEM_STATE_SUCCEEDED);
+    assert_string_equal(reply.result, "done");
+    for (int i = 0; i < 3; i++) {
+        run(&stage, &work, IDEM_STRICT, 0, &reply);
+        assert_verdict(reply, IDEM_V_REPLAY);
+        assert_string_equal(reply.result, "done");
+    }
+    assert_int_equal(work.runs, 1);
+    idem_close(stage.engine);
+}
+
+static void
+a_strict_failure_is_an_answer_and_replayed(void **state)
+{
+    struct work work = {.outcome = IDEM_STATE_FAILED, .result = "no money"};
+    struct stage stage;
+    struct reply reply;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    assert_verdict(reply, IDEM_V_STARTED);
+    assert_int_equal(reply.state, IDEM_STATE_FAILED);
+    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    assert_verdict(reply, IDEM_V_REPLAY);
+    assert_int_equal(reply.state, IDEM_STATE_FAILED);
+    assert_string_equal(reply.result, "no money");
+    assert_int_equal(work.runs, 1);
+    idem_close(stage.engine);
+}
+
+static void
+a_loose_failure_may_be_tried_again(void **state)
+{
+    struct work work = {.outcome = IDEM_STATE_FAILED, .result = "no money"};
+    struct stage stage;
+    struct reply first, second;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    run(&stage, &work, IDEM_LOOSE, 0, &first);
+    assert_verdict(first, IDEM_V_STARTED);
+    assert_int_equal(first.state, IDEM_STATE_FAILED);
+    assert_string_equal(first.result, "no money");
+    work.outcome = IDEM_STATE_SUCCEEDED;
+    work.result = "paid";
+    run(&stage, &work, IDEM_LOOSE, 0, &second);
+    assert_verdict(second, IDEM_V_STARTED);
+    assert_string_equal(second.result, "paid");
+    assert_true(second.fence > first.fence);
+    run(&stage, &work, IDEM_LOOSE, 0, &second);
+    assert_verdict(second, IDEM_V_REPLAY);
+    assert_int_equal(work.runs, 2);
+    idem_close(stage.engine);
+}
+
+static void
+work_that_did_not_happen_frees_the_record_in_both_modes(void **state)
+{
+    (void)state;
+    for (int mode = IDEM_STRICT; mode <= IDEM_LOOSE; mode++) {
+        struct work work = {.outcome = IDEM_STATE_FREE, .result = ""};
+        struct stage stage;
+        struct reply reply;
+
+        open_stage(&stage, FAULTY_LOCAL);
+        run(&stage, &work, (enum idem_mode)mode, 0, &reply);
+        assert_verdict(reply, IDEM_V_STARTED);
+        assert_int_equal(reply.state, IDEM_STATE_FREE);
+        run(&stage, &work, (enum idem_mode)mode, 0, &reply);
+        assert_int_equal(work.runs, 2);
+        idem_close(stage.engine);
+    }
+}
+
+struct visitor {
+    struct idem_engine *engine;
+    long after_ms;
+    int64_t wait_ms;
+    struct idem_answer answer;
+    enum idem_status status;
+};
+
+static void *
+visit(void *arg)
+{
+    struct visitor *visitor = arg;
+    struct idem_op op = op_wait("job", visitor->wait_ms);
+
+    sleep_ms(visitor->after_ms);
+    visitor->status = idem_do(visitor->engine, &op, &visitor->answer, NULL);
+    return NULL;
+}
+
+static void
+long_work_keeps_its_lease_alive(void **state)
+{
+    struct work work = {
+        .outcome = IDEM_STATE_SUCCEEDED, .result = "done", .takes_ms = 1500};
+    struct visitor busy = {.after_ms = 1200},
+                   patient = {.after_ms = 300, .wait_ms = 20000};
+    pthread_t one, two;
+    struct stage stage;
+    struct reply reply;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    busy.engine = patient.engine = stage.engine;
+    pthread_create(&one, NULL, visit, &busy);
+    pthread_create(&two, NULL, visit, &patient);
+    /* Three times as long as the lease. */
+    run(&stage, &work, IDEM_STRICT, 500, &reply);
+    pthread_join(one, NULL);
+    pthread_join(two, NULL);
+    assert_verdict(reply, IDEM_V_STARTED);
+    assert_int_equal(busy.status, IDEM_OK);
+    assert_int_equal(busy.answer.verdict, IDEM_V_BUSY);
+    assert_int_equal(patient.status, IDEM_OK);
+    assert_int_equal(patient.answer.verdict, IDEM_V_REPLAY);
+    idem_answer_clear(&busy.answer);
+    idem_answer_clear(&patient.answer);
+    idem_close(stage.engine);
+}
+
+static void
+a_begin_whose_answer_is_lost_runs_once_all_the_same(void **state)
+{
+    static const enum fault faults[] = {FAULT_LOST_APPLIED, FAULT_LOST_NOT};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
+        struct stage stage;
+        struct reply reply;
+
+        open_stage(&stage, FAULTY_LOCAL);
+        faulty_plan(stage.store, faults[i], 1, 8); /* more than are resent */
+        run(&stage, &work, IDEM_STRICT, 0, &reply);
+        assert_verdict(reply, IDEM_V_STARTED);
+        run(&stage, &work, IDEM_STRICT, 0, &reply);
+        assert_verdict(reply, IDEM_V_REPLAY);
+        assert_int_equal(work.runs, 1);
+        idem_close(stage.engine);
+    }
+}
+
+static void
+a_store_that_is_away_at_the_start_runs_nothing(void **state)
+{
+    struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
+    struct stage stage;
+    struct reply reply;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    faulty_plan(stage.store, FAULT_UNAVAILABLE, 0, 1);
+    assert_int_equal(run(&stage, &work, IDEM_STRICT, 0, &reply),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(work.runs, 0);
+    idem_close(stage.engine);
+}
+
+static void
+a_finish_is_sent_until_it_is_taken(void **state)
+{
+    static const enum fault faults[] = {FAULT_UNAVAILABLE, FAULT_FULL,
+                                        FAULT_LOST_APPLIED, FAULT_LOST_NOT,
+                                        FAULT_LOCKED};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+        struct work work = {.outcome = IDEM_STATE_SUCCEEDED,
+                            .result = "done",
+                            .fault = faults[i],
+                            .fault_count = 7};
+        struct stage stage;
+        struct reply reply;
+
+        open_stage(&stage, FAULTY_LOCAL);
+        run(&stage, &work, IDEM_STRICT, 20000, &reply);
+        assert_verdict(reply, IDEM_V_STARTED);
+        assert_string_equal(reply.result, "done");
+        run(&stage, &work, IDEM_STRICT, 0, &reply);
+        assert_verdict(reply, IDEM_V_REPLAY);
+        assert_int_equal(work.runs, 1);
+        idem_close(stage.engine);
+    }
+}
+
+static void
+an_outcome_that_cannot_be_recorded_is_said_to_be_lost(void **state)
+{
+    struct work work = {.outcome = IDEM_STATE_SUCCEEDED,
+                        .result = "done",
+                        .fault = FAULT_UNAVAILABLE,
+                        .fault_count = 1000000};
+    struct stage stage;
+    struct reply reply;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    assert_int_equal(run(&stage, &work, IDEM_STRICT, 300, &reply),
+                     IDEM_ERR_LOST);
+    assert_non_null(strstr(reply.text, "the work was done"));
+    faulty_plan(stage.store, FAULT_NONE, 0, 0);
+    sleep_ms(400);
+    run(&stage, &work, IDEM_STRICT, 300, &reply);
+    assert_verdict(reply, IDEM_V_DOUBT);
+    assert_int_equal(work.runs, 1);
+    idem_close(stage.engine);
+}
+
+static void
+a_run_that_was_taken_over_is_told(void **state)
+{
+    struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
+    struct stage stage;
+    struct reply reply;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    work.meddle = op_get("job");
+    work.meddle.verb = IDEM_FORGET;
+    run(&stage, &work, IDEM_LOOSE, 0, &reply);
+    assert_verdict(reply, IDEM_V_STALE);
+    idem_close(stage.engine);
+}
+
+static void
+a_wrong_op_runs_nothing(void **state)
+{
+    struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
+    struct idem_op op = op_begin("");
+    struct idem_answer answer;
+    struct stage stage;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    assert_int_equal(idem_run(stage.engine, &op, do_work, &work, &answer, NULL),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(work.runs, 0);
+    idem_close(stage.engine);
+}
+
+/* ---- a process that dies in the middle ------------------------------------
+ */
+
+static enum idem_state
+die(void *arg, uint64_t fence, struct idem_bytes *result)
+{
+    (void)arg;
+    (void)fence;
+    (void)result;
+    _exit(7);
+}
+
+static enum idem_state
+count_run(void *arg, uint64_t fence, struct idem_bytes *result)
+{
+    (void)fence;
+    ++*(int *)arg;
+    *result = idem_text("second");
+    return IDEM_STATE_SUCCEEDED;
+}
+
+static void
+crash_in(const char *url, struct idem_op *op)
+{
+    pid_t child = fork();
+    int how = 0;
+
+    if (child == 0) {
+        struct idem_engine *engine;
+        struct idem_answer answer;
+
+        if (idem_open(url, NULL, &engine, NULL) != IDEM_OK)
+            _exit(1);
+        idem_run(engine, op, die, NULL, &answer, NULL);
+        _exit(2);
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), 7);
+}
+
+static void
+a_process_that_dies_leaves_doubt_or_a_second_run(void **state)
+{
+    (void)state;
+    for (int mode = IDEM_STRICT; mode <= IDEM_LOOSE; mode++) {
+        struct idem_op op = op_begin("job");
+        struct idem_engine *engine;
+        struct idem_answer answer;
+        char folder[200], url[300];
+        int runs = 0;
+
+        make_folder(folder, sizeof(folder));
+        snprintf(url, sizeof(url), "journal:%s/journal", folder);
+        op.mode = (enum idem_mode)mode;
+        op.lease_ms = 600;
+        crash_in(url, &op);
+        assert_int_equal(idem_open(url, NULL, &engine, NULL), IDEM_OK);
+        sleep_ms(100);
+        assert_int_equal(idem_run(engine, &op, count_run, &runs, &answer, NULL),
+                         IDEM_OK);
+        assert_int_equal(answer.verdict, IDEM_V_BUSY);
+        idem_answer_clear(&answer);
+        op.wait_ms = 20000; /* until the lease of the dead is over */
+        assert_int_equal(idem_run(engine, &op, count_run, &runs, &answer, NULL),
+                         IDEM_OK);
+        assert_int_equal(answer.verdict,
+                         mode == IDEM_STRICT ? IDEM_V_DOUBT : IDEM_V_STARTED);
+        assert_int_equal(runs, mode == IDEM_STRICT ? 0 : 1);
+        idem_answer_clear(&answer);
+        idem_close(engine);
+        remove_folder(folder);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_process_that_dies_leaves_doubt_or_a_second_run),
+        cmocka_unit_test(a_run_happens_once_and_is_replayed),
+        cmocka_unit_test(a_strict_failure_is_an_answer_and_replayed),
+        cmocka_unit_test(a_loose_failure_may_be_tried_again),
+        cmocka_unit_test(
+            work_that_did_not_happen_frees_the_record_in_both_modes),
+        cmocka_unit_test(long_work_keeps_its_lease_alive),
+        cmocka_unit_test(a_begin_whose_answer_is_lost_runs_once_all_the_same),
+        cmocka_unit_test(a_store_that_is_away_at_the_start_runs_nothing),
+        cmocka_unit_test(a_finish_is_sent_until_it_is_taken),
+        cmocka_unit_test(an_outcome_that_cannot_be_recorded_is_said_to_be_lost),
+        cmocka_unit_test(a_run_that_was_taken_over_is_told),
+        cmocka_unit_test(a_wrong_op_runs_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
