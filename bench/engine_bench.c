@@ -181,14 +181,14 @@ main(int argc, char **argv)
 {
     static const size_t counts[] = {1, 8, 64};
     const char *url = argc > 1 ? argv[1] : "memory:";
-    double want = argc > 2 ? atof(argv[2]) : 2;
+    double want = argc > 2 ? strtod(argv[2], NULL) : 2;
 
     memset(result, 'r', sizeof(result));
     printf("%s, result of %zu bytes\n", url, sizeof(result));
     for (size_t i = 0; argc <= 3 && i < 3; i++)
         bench_threads(url, counts[i], want);
     for (int i = 3; i < argc; i++)
-        bench_threads(url, (size_t)atol(argv[i]), want);
+        bench_threads(url, strtoul(argv[i], NULL, 10), want);
     bench_driven(url, 64, want);
     bench_driven(url, 256, want);
     return 0;
