@@ -51,6 +51,8 @@ struct idem_ids_options {
     int64_t lease_ms;           /* of a worker number; 0: 30 s */
     uint64_t segment_step;      /* the first range; 0: 1000; it adapts */
     int64_t wait_ms;            /* longest wait for the store; 0: 5 s */
+    void (*grew)(void *arg);    /* on another thread: idem_ids_try may work */
+    void *grew_arg;
     idem_log_fn *log;
     void *log_arg;
 };

@@ -63,6 +63,14 @@ idem__source_tick(const struct idem_ids *ids, struct source *s, int64_t boot_us)
         s->tick = wall;
 }
 
+static void
+tell_waiters(struct idem_ids *ids)
+{
+    pthread_cond_broadcast(&ids->window_grew);
+    if (ids->options.grew)
+        ids->options.grew(ids->options.grew_arg);
+}
+
 /* One op, with the mutex let go meanwhile. */
 static enum idem_status
 run(struct idem_ids *ids, struct source *s, const struct idem_op *op,
@@ -139,7 +147,7 @@ open_window(struct idem_ids *ids, struct source *s, uint64_t mark,
     if (limit > s->limit)
         s->limit = limit;
     warn_before_the_epoch_ends(ids, s);
-    pthread_cond_broadcast(&ids->window_grew);
+    tell_waiters(ids);
 }
 
 static bool
@@ -307,7 +315,7 @@ add_range(struct idem_ids *ids, struct source *s, uint64_t from, uint64_t to)
         s->spare_next = from;
         s->spare_limit = to;
     }
-    pthread_cond_broadcast(&ids->window_grew);
+    tell_waiters(ids);
 }
 
 static bool

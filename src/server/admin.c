@@ -312,6 +312,8 @@ do_info(struct client *client, const struct command *command)
 
 /* ---- ids ------------------------------------------------------------- */
 
+#define IDS_WAIT_MS 5000
+
 struct ids {
     struct resp_out out;
 };
@@ -320,6 +322,69 @@ static void
 add_id(void *arg, struct idem_bytes id)
 {
     resp_add_bytes(&((struct ids *)arg)->out, id);
+}
+
+static void
+answer_ids(struct resp_out *out, struct answer_tag tag, size_t count,
+           const struct ids *ids, enum idem_status status,
+           const struct idem_error *err)
+{
+    if (status != IDEM_OK) {
+        answer_add_status(out, tag, status, err);
+        return;
+    }
+    answer_add_array(out, tag, 1 + count);
+    resp_add_text(out, "ids");
+    resp_add_raw(out, ids->out.buf.data, ids->out.buf.len);
+}
+
+/* Ask again for what waits; the generator wakes the loop when it has more. */
+void
+admin_ids(struct loop *loop)
+{
+    struct call **at = &loop->id_waits;
+
+    while (*at) {
+        struct call *call = *at;
+        struct ids ids = {.out = {.buf = {NULL, 0, 0, 1024 * 1024}}};
+        struct idem_error err = {0};
+        enum idem_status status =
+            loop->draining
+                ? idem__fail(&err, IDEM_ERR_CLOSED, "the server is stopping")
+                : server_ids(loop->server, call->op.scope, call->count, false,
+                             add_id, &ids, &err);
+
+        if (call->client && status == IDEM_ERR_OVERLOADED &&
+            loop->now_ms < call->due_ms) {
+            at = &call->link;
+        } else {
+            *at = call->link;
+            if (status == IDEM_ERR_OVERLOADED)
+                status = IDEM_ERR_UNAVAILABLE;
+            answer_ids(&call->reply, call->tag, call->count, &ids, status,
+                       &err);
+            call_done(call);
+        }
+        idem_buf_clear(&ids.out.buf);
+    }
+}
+
+static void
+wait_for_ids(struct client *client, const struct command *command, size_t count)
+{
+    struct idem_bytes kind = command->words[0];
+    struct call *call = call_new(client, command);
+
+    if (!call || kind.len > sizeof(call->names)) {
+        client->out.failed = true;
+        return;
+    }
+    memcpy(call->names, kind.data, kind.len);
+    call->op.scope = (struct idem_bytes){call->names, kind.len};
+    call->count = count;
+    call->due_ms = client->loop->now_ms + IDS_WAIT_MS;
+    call->link = client->loop->id_waits;
+    client->loop->id_waits = call;
 }
 
 static void
@@ -338,18 +403,21 @@ do_id(struct client *client, const struct command *command)
         reply_error(client, command, "ERR", "the count is 1 to 1000");
         return;
     }
-    status = server_ids(client->loop->server, command->words[0], (size_t)count,
-                        add_id, &ids, &err);
-    out = client_reply(client, tag_of(command), &call);
-    if (out && status == IDEM_OK) {
-        answer_add_array(out, tag_of(command), 1 + (size_t)count);
-        resp_add_text(out, "ids");
-        resp_add_raw(out, ids.out.buf.data, ids.out.buf.len);
-    } else if (out) {
-        answer_add_status(out, tag_of(command), status, &err);
+    if (client->loop->draining) {
+        reply_error(client, command, "CLOSED", "the server is stopping");
+        return;
     }
-    if (call)
-        call_done(call);
+    status = server_ids(client->loop->server, command->words[0], (size_t)count,
+                        false, add_id, &ids, &err);
+    if (status == IDEM_ERR_OVERLOADED) {
+        wait_for_ids(client, command, (size_t)count);
+    } else {
+        out = client_reply(client, tag_of(command), &call);
+        if (out)
+            answer_ids(out, tag_of(command), (size_t)count, &ids, status, &err);
+        if (call)
+            call_done(call);
+    }
     idem_buf_clear(&ids.out.buf);
 }
 

@@ -139,6 +139,14 @@ static const struct option options[] = {
      0,
      0,
      10000000},
+    {{"token-rate", "N",
+      "tokens a second that one subject may ask for; 0: no "
+      "limit (default 10000)"},
+     NUMBER,
+     AT(token_rate),
+     10000,
+     0,
+     1000000000},
     {{"idle-timeout", "TIME",
       "close a client that says nothing; 0: never "
       "(default)"},

@@ -176,6 +176,13 @@ client_command(struct client *client, const struct resp_command *in)
         submit_scan(client, &command);
         return;
     }
+    if (command.kind == COMMAND_ISSUE &&
+        server_token_allowed(loop->server, command.op.scope, command.count,
+                             &err) != IDEM_OK) {
+        client_error(client, (struct answer_tag){command.tagged, command.tag},
+                     "OVERLOADED", err.text, false);
+        return;
+    }
     if (command.kind == COMMAND_REDEEM)
         command.count = command.next ? 1 : 0;
     call = call_new(client, &command);

@@ -378,6 +378,12 @@ run_issue(struct http_request *request)
     struct idem_error err = {0};
     size_t i;
 
+    status = server_token_allowed(request->http->server, call->op.scope,
+                                  call->count, &err);
+    if (status != IDEM_OK) {
+        fail_with(request, status, &err);
+        return true;
+    }
     request->tokens = calloc(call->count, sizeof(*request->tokens));
     if (!request->tokens)
         return !http_fail(request, HTTP_P_MEMORY, "out of memory");
@@ -424,7 +430,7 @@ run_ids(struct http_request *request)
     enum idem_status status;
 
     request->ids = json_array();
-    status = server_ids(request->http->server, call->id_kind, call->count,
+    status = server_ids(request->http->server, call->id_kind, call->count, true,
                         add_id, request->ids, &err);
     if (status != IDEM_OK)
         fail_with(request, status, &err);

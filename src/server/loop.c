@@ -195,12 +195,14 @@ close_listeners(struct loop *loop)
 /* ---- signals and the end --------------------------------------------- */
 
 static void *
-stop_http(void *arg)
+stop_threads(void *arg)
 {
     struct loop *loop = arg;
 
     http_stop(loop->http, loop->config->drain_ms);
-    atomic_store(&loop->http_stopped, true);
+    idem_ids_close(loop->server->ids); /* gives worker numbers back */
+    loop->server->ids = NULL;
+    atomic_store(&loop->stopped, true);
     loop_wake(loop);
     return NULL;
 }
@@ -217,9 +219,8 @@ start_draining(struct loop *loop)
     server_log(loop->log, LOG_INFO, "draining",
                LOG_NUMBER("clients", loop->client_count));
     close_listeners(loop);
-    if (loop->http)
-        loop->http_stopping =
-            pthread_create(&loop->http_stopper, NULL, stop_http, loop) == 0;
+    loop->stopping =
+        pthread_create(&loop->stopper, NULL, stop_threads, loop) == 0;
     for (struct client *client = loop->clients, *next; client; client = next) {
         next = client->next;
         client_drain(client);
@@ -333,6 +334,8 @@ tick(struct loop *loop)
 {
     if (loop->delayed)
         admin_delayed(loop);
+    if (loop->id_waits)
+        admin_ids(loop);
     if (loop->now_ms < loop->tick_ms)
         return;
     loop->tick_ms = loop->now_ms + TICK_MS;
@@ -371,7 +374,7 @@ is_over(const struct loop *loop)
 {
     if (!loop->draining)
         return false;
-    if (loop->http_stopping && !atomic_load(&loop->http_stopped))
+    if (loop->stopping && !atomic_load(&loop->stopped))
         return false; /* its threads may still need the engine */
     return !loop->clients || loop->now_ms >= loop->drain_until;
 }
@@ -404,13 +407,19 @@ loop_run(struct loop *loop)
 void
 loop_close(struct loop *loop)
 {
-    if (loop->http_stopping)
-        pthread_join(loop->http_stopper, NULL);
+    if (loop->stopping)
+        pthread_join(loop->stopper, NULL);
     close_listeners(loop);
     if (loop->engine && !loop->driven)
         calls_collect(loop);
     flush_dirty(loop);
     loop->engine = NULL;
+    while (loop->id_waits) {
+        struct call *call = loop->id_waits;
+
+        loop->id_waits = call->link;
+        call_done(call);
+    }
     while (loop->delayed) {
         struct call *call = loop->delayed;
 

@@ -116,15 +116,15 @@ struct loop {
     uint64_t next_id;
     size_t buffered;
     int64_t now_us, answered_us, now_ms, tick_ms, accept_again_ms, drain_until;
-    struct call *pool, *again, *delayed;
+    struct call *pool, *again, *delayed, *id_waits;
     size_t pool_count, calls; /* calls: in flight, also of clients gone */
     pthread_t thread;
     pthread_mutex_t mutex;
     struct call *finished; /* under the mutex, newest first */
     _Atomic bool woken;
-    pthread_t http_stopper;
-    bool http_stopping;
-    _Atomic bool http_stopped;
+    pthread_t stopper; /* ends what has threads of its own: http, ids */
+    bool stopping;
+    _Atomic bool stopped;
     struct http *http;
     char *scratch; /* READ_LEN bytes */
 };
@@ -164,6 +164,7 @@ struct resp_out *client_reply(struct client *client, struct answer_tag tag,
 
 void admin_command(struct client *client, const struct command *command);
 void admin_delayed(struct loop *loop); /* answers that AUTH held back */
+void admin_ids(struct loop *loop);     /* ID commands that wait for their ids */
 
 /* ---- client.c -------------------------------------------------------- */
 

@@ -115,6 +115,23 @@ raise_file_limit(struct server_config *config, struct server_log *log)
 }
 
 static enum idem_status
+open_services(struct loop *loop, struct idem_error *err)
+{
+    struct server *server = loop->server;
+    const struct idem_ids_options options = {.grew = loop_wake,
+                                             .grew_arg = loop,
+                                             .log = server_log_engine,
+                                             .log_arg = loop->log};
+    double rate = (double)loop->config->token_rate;
+
+    if (rate > 0)
+        server->token_limit = idem_token_limit_open(rate, 2 * rate);
+    if (rate > 0 && !server->token_limit)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    return idem_ids_open(server->engine, &options, &server->ids, err);
+}
+
+static enum idem_status
 open_engine(struct loop *loop, struct idem_error *err)
 {
     const struct server_config *config = loop->config;
@@ -141,6 +158,8 @@ open_engine(struct loop *loop, struct idem_error *err)
     status = idem__engine_open(NULL, &options, &inner, &loop->engine, err);
     loop->driven = inner.driven;
     loop->server->engine = loop->engine;
+    if (status == IDEM_OK)
+        status = open_services(loop, err);
     return status;
 }
 
@@ -200,11 +219,13 @@ server_run(const struct server_config *given)
             log_ready(&loop);
             loop_run(&loop);
             notify("STOPPING=1");
-        } else if (loop.http) {
+        } else {
             http_stop(loop.http, 0);
         }
+        idem_ids_close(server.ids);
         idem_close(loop.engine);
         loop_close(&loop);
+        idem_token_limit_close(server.token_limit);
     }
     credentials_close(server.credentials);
     if (status != IDEM_OK)

@@ -19,10 +19,13 @@
 #include "log.h"
 #include "metrics.h"
 
+#include <idem/id.h>
 #include <idem/idem.h>
+#include <idem/lock.h>
+#include <idem/token.h>
 
 /* Locks are records too; all of them live in this scope. */
-#define SERVER_LOCK_SCOPE "locks"
+#define SERVER_LOCK_SCOPE IDEM_LOCK_SCOPE
 
 /* ISSUE gives at most this many tokens, ID this many ids, SCAN this many
  * records a call. */
@@ -45,9 +48,10 @@ struct server_config {
     int64_t max_output;   /* bytes of replies waiting for one client */
     int64_t max_buffered; /* bytes waiting for all clients, both ways */
     int64_t max_queue, max_batch, max_parked; /* the engine's; 0: its own */
-    int64_t idle_ms;  /* a client that says nothing is closed; 0: never */
-    int64_t stall_ms; /* half a command, or replies not read: closed */
-    int64_t drain_ms; /* after SIGTERM, to answer what is in flight */
+    int64_t token_rate; /* tokens a second for one subject; 0: no limit */
+    int64_t idle_ms;    /* a client that says nothing is closed; 0: never */
+    int64_t stall_ms;   /* half a command, or replies not read: closed */
+    int64_t drain_ms;   /* after SIGTERM, to answer what is in flight */
     enum log_format log_format;
     enum log_level log_level;
     bool log_keys; /* keys in the log as they are, not as digests */
@@ -60,6 +64,8 @@ struct server {
     struct credentials *credentials; /* never NULL */
     struct server_log *log;
     struct server_metrics *metrics;
+    struct idem_ids *ids;
+    struct idem_token_limit *token_limit; /* NULL: none */
 };
 
 /* ---- config.c: the options ------------------------------------------- */
@@ -117,9 +123,16 @@ bool server_address_next(const char **list, struct server_address *address,
 #define SERVER_TOKEN_LEN 32 /* 24 random bytes, URL-safe base64 */
 void server_new_token(char token[SERVER_TOKEN_LEN + 1]);
 
-/* Ids of a kind ("snowflake", "uuid7" ...), one call of `each` an id. */
+/* May this subject have so many more tokens? IDEM_ERR_OVERLOADED: not yet. */
+enum idem_status server_token_allowed(struct server *server,
+                                      struct idem_bytes subject, size_t count,
+                                      struct idem_error *err);
+
+/* Ids of a kind ("snowflake", "segment:orders", "uuid7" ...), one call of
+ * `each` an id. Without may_wait: IDEM_ERR_OVERLOADED if none is at hand yet.
+ */
 enum idem_status server_ids(struct server *server, struct idem_bytes kind,
-                            size_t count,
+                            size_t count, bool may_wait,
                             void (*each)(void *arg, struct idem_bytes id),
                             void *arg, struct idem_error *err);
 
