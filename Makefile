@@ -109,6 +109,9 @@ $(B)/obj/src/store/registry.o: $(B)/defines
 # The definitions in sql/ are part of the library as they are.
 $(B)/obj/src/store/columns.o build/fuzz/obj/src/store/columns.o: $(wildcard sql/*.sql)
 
+# The SQL is part of the library (columns.c), which the compiler does not tell.
+$(B)/obj/src/store/columns.o build/fuzz/obj/src/store/columns.o: $(wildcard sql/*.sql)
+
 $(B)/libidem.a: $(lib_obj)
 	@rm -f $@
 	ar rcs $@ $^
@@ -212,11 +215,14 @@ install: all
 	    -e 's|@PACKAGES@|$(packages)|' -e 's|@LIBS@|$(extra_libs)|' scripts/idem.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc
 	if [ -d sql ]; then install -d $(DESTDIR)$(PREFIX)/share/idem/sql && install -m 644 sql/*.sql $(DESTDIR)$(PREFIX)/share/idem/sql; fi
 	if [ -d docs/man ]; then install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1; fi
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -m 644 scripts/completion/idem.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem
 	if [ -f $(B)/ngx_http_idem_module.so ]; then install -d $(DESTDIR)$(LIBDIR)/idem && install -m 644 $(B)/ngx_http_idem_module.so $(DESTDIR)$(LIBDIR)/idem; fi
 
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/idem $(DESTDIR)$(PREFIX)/include/idem $(DESTDIR)$(LIBDIR)/libidem.* \
-	    $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc $(DESTDIR)$(PREFIX)/share/idem $(DESTDIR)$(LIBDIR)/idem $(DESTDIR)$(PREFIX)/share/man/man1/idem*.1
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc $(DESTDIR)$(PREFIX)/share/idem $(DESTDIR)$(LIBDIR)/idem $(DESTDIR)$(PREFIX)/share/man/man1/idem*.1 \
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem
 
 clean:
 	rm -rf build

@@ -29,7 +29,7 @@ const char idem__columns_all[] = BUT_RESULT ", result";
 /* The files of sql/ become part of the library as they are. */
 #define SCRIPT(name, file)                                                     \
     __asm__(".pushsection .rodata\n"                                           \
-            ".global " #name "\n" #name ":\n"                                  \
+            ".global " #name "\n.hidden " #name "\n" #name ":\n"               \
             ".incbin \"" file "\"\n.byte 0\n"                                  \
             ".popsection\n")
 

@@ -1,0 +1,190 @@
+"""What `make install` puts where, and that programs can be built from it."""
+import glob
+import os
+import re
+import subprocess
+
+import pytest
+
+from lib import ROOT, folder
+
+
+def run(*args, cwd=ROOT, env=None, code=0):
+    result = subprocess.run(args, cwd=cwd, env={**os.environ, **(env or {})}, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    assert result.returncode == code, result.stdout
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def installed():
+    with folder() as root:
+        run("make", "-s", "install", "DESTDIR=" + root, "PREFIX=/opt/idem")
+        yield root
+
+
+def pkg_config(root, *args):
+    """As on a machine where idem lies in `root`, with the other packages where they are."""
+    out = run("pkg-config", *args, "idem", env={"PKG_CONFIG_PATH": root + "/opt/idem/lib/pkgconfig"})
+    return out.replace("/opt/idem", root + "/opt/idem").split()
+
+
+def test_everything_is_where_people_look_for_it(installed):
+    for path in ("bin/idem", "include/idem/idem.h", "include/idem/engine.h", "include/idem/record.h",
+                 "lib/libidem.a", "lib/libidem.so", "lib/pkgconfig/idem.pc", "share/man/man1/idem.1",
+                 "share/bash-completion/completions/idem"):
+        assert os.path.exists(os.path.join(installed, "opt/idem", path)), path
+    assert os.readlink(installed + "/opt/idem/lib/libidem.so") == "libidem.so.0"
+    assert os.path.exists(installed + "/opt/idem/lib/libidem.so.0")
+    assert run(installed + "/opt/idem/bin/idem", "--version").startswith("idem ")
+
+
+def test_the_soname_and_version_agree(installed):
+    version = run(installed + "/opt/idem/bin/idem", "--version").split()[1]
+    elf = run("readelf", "-d", installed + "/opt/idem/lib/libidem.so")
+    assert "[libidem.so.0]" in elf
+    assert os.path.exists(installed + "/opt/idem/lib/libidem.so." + version)
+    assert run("pkg-config", "--modversion", "idem",
+               env={"PKG_CONFIG_PATH": installed + "/opt/idem/lib/pkgconfig"}).strip() == version
+
+
+def build_once(root, where, compiler, *flags):
+    out = os.path.join(where, "once")
+    run(compiler, *flags, os.path.join(ROOT, "examples/once.c"), "-o", out,
+        *pkg_config(root, "--cflags", "--libs"))
+    return out
+
+
+def run_once(program, where, root):
+    env = {"LD_LIBRARY_PATH": root + "/opt/idem/lib"}
+    first = run(program, where + "/data", "order-7", env=env)
+    second = run(program, where + "/data", "order-7", env=env)
+    assert first == "ran: 1 sandwich for order-7\n"
+    assert second == "replayed: 1 sandwich for order-7\n"
+
+
+def test_the_example_builds_with_pkg_config_and_runs_once(installed):
+    with folder() as where:
+        run_once(build_once(installed, where, "gcc", "-Wall", "-Wextra", "-Werror"), where, installed)
+
+
+def test_the_example_has_at_most_forty_lines():
+    with open(os.path.join(ROOT, "examples/once.c")) as f:
+        assert len(f.readlines()) <= 40 + 5  # and a head comment
+
+
+def test_it_links_statically(installed):
+    """libidem.a with the other libraries shared, which is what Debian's packages allow."""
+    pc = installed + "/opt/idem/lib/pkgconfig"
+    needs = run("pkg-config", "--print-requires-private", "idem", env={"PKG_CONFIG_PATH": pc}).split()
+    with open(pc + "/idem.pc") as f:
+        private = re.search(r"^Libs.private: (.*)$", f.read(), re.M).group(1).split()
+    with folder() as where:
+        out = os.path.join(where, "once")
+        run("gcc", os.path.join(ROOT, "examples/once.c"), "-o", out, "-I", installed + "/opt/idem/include",
+            installed + "/opt/idem/lib/libidem.a", *run("pkg-config", "--libs", *needs).split(), *private)
+        run_once(out, where, installed)
+
+
+CPP = r"""
+%s
+#include <cstdio>
+#include <string>
+
+static idem_state work(void *arg, uint64_t, idem_bytes *result)
+{
+    ++*static_cast<int *>(arg);
+    *result = idem_text("done");
+    return IDEM_STATE_SUCCEEDED;
+}
+
+int main()
+{
+    idem_engine *engine = nullptr;
+    idem_error err = {};
+    idem_op op = {};
+    int ran = 0;
+
+    op.scope = idem_text("c++");
+    op.id = idem_text("1");
+    if (idem_open("memory:", nullptr, &engine, &err) != IDEM_OK)
+        return 1;
+    for (int i = 0; i < 3; i++) {
+        idem_answer answer = {};
+        if (idem_run(engine, &op, work, &ran, &answer, &err) != IDEM_OK)
+            return 2;
+        std::string result(static_cast<const char *>(answer.record.result.data), answer.record.result.len);
+        if (result != "done")
+            return 3;
+        idem_answer_clear(&answer);
+    }
+    idem_close(engine);
+    return ran == 1 ? 0 : 4;
+}
+"""
+
+
+def test_every_header_works_in_cpp(installed):
+    headers = sorted(os.path.basename(h) for h in glob.glob(installed + "/opt/idem/include/idem/*.h"))
+    assert "idem.h" in headers
+    with folder() as where:
+        source = os.path.join(where, "once.cc")
+        with open(source, "w") as f:
+            f.write(CPP % "\n".join("#include <idem/%s>" % h for h in headers))
+        out = os.path.join(where, "once")
+        run("g++", "-std=c++11", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", source, "-o",
+            out, *pkg_config(installed, "--cflags", "--libs"))
+        run(out, env={"LD_LIBRARY_PATH": installed + "/opt/idem/lib"})
+
+
+def test_every_header_stands_alone(installed):
+    with folder() as where:
+        for header in glob.glob(installed + "/opt/idem/include/idem/*.h"):
+            source = os.path.join(where, "alone.c")
+            with open(source, "w") as f:
+                f.write("#include <idem/%s>\nint main(void) { return 0; }\n" % os.path.basename(header))
+            run("gcc", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", source,
+                *pkg_config(installed, "--cflags"))
+
+
+def declared():
+    names = set()
+    for header in glob.glob(os.path.join(ROOT, "include/idem/*.h")):
+        with open(header) as f:
+            text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
+        text = re.sub(r"^\s*#.*(\\\n.*)*$", "", text, flags=re.M)
+        for declaration in re.findall(r"IDEM_API\s+([^;]*);", text):
+            names.add(re.search(r"\b(idem_\w+)\s*(\(|$)", declaration).group(1))
+    return names
+
+
+def test_only_the_api_is_exported_and_all_of_it():
+    out = run("nm", "-D", "--defined-only", os.path.join(ROOT, "build/libidem.so"))
+    exported = {line.split()[2].split("@")[0] for line in out.splitlines() if line.split()[1] in "TDBRVW"}
+    assert exported == declared()
+    assert not [name for name in exported if name.startswith("idem__")]
+
+
+def test_uninstall_leaves_no_file():
+    with folder() as root:
+        run("make", "-s", "install", "DESTDIR=" + root, "PREFIX=/opt/idem")
+        assert os.path.exists(root + "/opt/idem/bin/idem")
+        run("make", "-s", "uninstall", "DESTDIR=" + root, "PREFIX=/opt/idem")
+        left = [os.path.join(d, f) for d, _, files in os.walk(root) for f in files]
+        assert left == []
+
+
+def complete(*words):
+    """What bash offers for the last word."""
+    script = ("source %s/scripts/completion/idem.bash; COMP_WORDS=(%s); COMP_CWORD=%d; _idem; "
+              'printf "%%s\\n" "${COMPREPLY[@]}"' % (ROOT, " ".join("'%s'" % w for w in words), len(words) - 1))
+    env = {"PATH": os.path.join(ROOT, "build") + ":" + os.environ["PATH"]}
+    return run("bash", "-c", script, env=env).split()
+
+
+def test_bash_completes_commands_options_and_values():
+    assert complete("idem", "rel") == ["release"]
+    assert "begin" in complete("idem", "") and "--version" in complete("idem", "")
+    assert complete("idem", "begin", "--pay") == ["--payload"]
+    assert complete("idem", "settle", "a", "b", "--as", "s") == ["succeeded"]
+    assert "exit-codes" in complete("idem", "help", "")
