@@ -160,6 +160,47 @@ print_option(const struct cli_option *option)
     }
 }
 
+/* Lines that are too long for a terminal break at a blank. */
+static void
+print_wrapped(const char *text)
+{
+    size_t room = 78;
+
+    while (*text) {
+        size_t len = strcspn(text, "\n");
+        size_t cut = len;
+
+        if (len > room) {
+            cut = room;
+            while (cut > 0 && text[cut] != ' ')
+                cut--;
+            cut = cut > 0 ? cut : room;
+        }
+        printf("%.*s\n", (int)cut, text);
+        text += cut;
+        if (*text == ' ' || *text == '\n')
+            text++;
+    }
+}
+
+static void
+print_usage(const char *usage)
+{
+    const char *before = "usage:";
+
+    while (*usage) {
+        size_t len;
+
+        usage += strspn(usage, " ");
+        if (strncmp(usage, "idem ", 5) == 0)
+            usage += 5;
+        len = strcspn(usage, "\n");
+        printf("%-6s idem %.*s\n", before, (int)len, usage);
+        usage += len + (usage[len] == '\n');
+        before = "";
+    }
+}
+
 static void
 print_help(const struct cli_syntax *syntax)
 {
@@ -167,16 +208,11 @@ print_help(const struct cli_syntax *syntax)
         {"json", 0, CLI_FLAG, NULL, NULL, "answer as one JSON object a line"},
         {"help", 'h', CLI_FLAG, NULL, NULL, "this text"},
     };
-    const char *line = syntax->usage;
 
-    for (int i = 0; line; i++) {
-        const char *end = strchr(line, '\n');
-
-        printf("%s idem %.*s\n", i == 0 ? "usage:" : "      ",
-               end ? (int)(end - line) : (int)strlen(line), line);
-        line = end ? end + 1 : NULL;
-    }
-    printf("\n%s\n\n", syntax->about);
+    print_usage(syntax->usage);
+    putchar('\n');
+    print_wrapped(syntax->about);
+    putchar('\n');
     for (const struct cli_option *o = syntax->options; o && o->name; o++)
         print_option(o);
     print_option(&common[0]);

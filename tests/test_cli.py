@@ -1,0 +1,292 @@
+"""The command line: verbs on a store, exit codes, output for people and programs, bad input."""
+import base64
+import json
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+from lib import IDEM, ROOT, folder, wait_until
+
+
+class Cli:
+    """idem on one store. Called, it gives (exit code, standard output); what was said is in .said"""
+
+    def __init__(self, url, where):
+        self.url, self.where = url, where
+
+    def __call__(self, *args, data=b"", store=True, env=None):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("IDEM_")}
+        if store:
+            clean["IDEM_STORE"] = self.url
+        args = [a if isinstance(a, bytes) else str(a) for a in args]
+        result = subprocess.run([IDEM, *args], input=data, env={**clean, **(env or {})},
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        self.raw, self.said = result.stdout, result.stderr.decode(errors="replace")
+        return result.returncode, result.stdout.decode(errors="replace")
+
+    def json(self, *args, **more):
+        code, out = self(*args, "--json", **more)
+        return code, json.loads(out)
+
+
+@pytest.fixture(params=["journal", "sqlite"])
+def idem(request):
+    with folder() as where:
+        yield Cli({"journal": "journal:" + where + "/j", "sqlite": "sqlite:" + where + "/db"}[request.param], where)
+
+
+@pytest.fixture
+def bare():
+    with folder() as where:
+        yield Cli("journal:" + where + "/j", where)
+
+
+def fields(out):
+    return dict(line.split(": ", 1) for line in out.splitlines() if ": " in line)
+
+
+def test_a_request_from_begin_to_replay(idem):
+    code, out = idem("begin", "shop", "order-7")
+    assert code == 0 and out.startswith("started\n")
+    fence = fields(out)["fence"]
+    code, out = idem("begin", "shop", "order-7")
+    assert code == 11 and out.startswith("busy\nretry after: ")
+    code, out = idem("finish", "shop", "order-7", fence, "succeeded", '{"order":7}')
+    assert code == 0 and out.startswith("ok\n")
+    code, out = idem("begin", "shop", "order-7")
+    assert code == 10 and out.startswith("replay\n") and fields(out)["result"] == '{"order":7}'
+    assert idem("finish", "shop", "order-7", fence, "succeeded", '{"order":7}')[0] == 0
+    assert idem("finish", "shop", "order-7", fence, "failed", "no")[0] == 14
+    assert idem("finish", "shop", "order-7", int(fence) - 1, "failed", "no")[0] == 15
+    code, out = idem("get", "shop", "order-7")
+    assert code == 0 and out.startswith("record\n") and fields(out)["attempt"] == "1"
+    assert idem("get", "shop", "order-8")[0] == 16
+
+
+def test_release_renew_forget_and_settle(idem):
+    fence = idem("begin", "s", "1", "-p", "fence")[1].strip()
+    assert idem("renew", "s", "1", fence, "10m")[0] == 0
+    assert idem("renew", "s", "1", fence, "0")[0] == 2
+    assert idem("release", "s", "1", fence)[0] == 0
+    assert idem("release", "s", "1", fence)[0] == 15
+    again = idem("begin", "s", "1", "-p", "fence")[1].strip()
+    assert int(again) > int(fence)
+    assert idem("forget", "s", "1")[0] == 0
+    assert idem("finish", "s", "1", again, "succeeded")[0] == 15
+
+    assert idem("settle", "s", "never", "--reason", "no such order")[0] == 0
+    code, out = idem("begin", "s", "never")
+    assert code == 10 and fields(out)["state"] == "failed" and fields(out)["result"] == "no such order"
+
+
+def test_a_doubt_is_listed_and_settled(idem):
+    assert idem("begin", "s", "slow", "--lease", "200ms")[0] == 0
+    time.sleep(0.4)
+    code, out = idem("scan", "--doubt")
+    assert code == 0 and out.split()[-2:] == ["s", "slow"]
+    code, out = idem("settle", "s", "slow", "--wait", "10s")
+    assert code == 12 and out.startswith("doubt\nsince: ")
+    code, _ = idem("settle", "s", "slow", "--as", "succeeded", "--result", "paid", "--wait", "10s")
+    assert code == 0
+    assert idem("begin", "s", "slow", "--print", "result") == (10, "paid")
+    assert idem("scan", "--doubt") == (0, "")
+
+
+def test_modes_and_fingerprints(idem):
+    fence = idem("begin", "s", "1", "--loose", "--payload", "a", "-p", "fence")[1].strip()
+    assert idem("begin", "s", "1", "--payload", "b")[0] == 13
+    assert idem("finish", "s", "1", fence, "failed")[0] == 0
+    assert idem("begin", "s", "1", "--payload", "b")[0] == 0  # a loose failure forgets all
+    assert idem("begin", "s", "2", "--fingerprint", "ab" * 32)[0] == 0
+    assert idem("begin", "s", "2", "--fingerprint", "AB" * 32)[0] == 11
+    assert idem("begin", "s", "3", "--nonce", "0102030405060708")[0] == 0
+    assert idem("begin", "s", "3", "--nonce", "0102030405060708")[0] == 0
+
+
+def test_results_are_any_bytes_from_anywhere(idem):
+    data = bytes(range(256)) * 40
+    with open(idem.where + "/result", "wb") as f:
+        f.write(data)
+    for name, value, sent in (("file", "@" + idem.where + "/result", b""), ("stdin", "-", data)):
+        fence = idem("begin", "s", name, "-p", "fence")[1].strip()
+        assert idem("finish", "s", name, fence, "succeeded", value, data=sent)[0] == 0
+        idem("get", "s", name, "--print", "result")
+        assert idem.raw == data
+        code, out = idem.json("get", "s", name)
+        assert base64.b64decode(out["result_base64"]) == data and "result" not in out
+    fence = idem("begin", "s", "text", "-p", "fence")[1].strip()
+    idem("finish", "s", "text", fence, "succeeded", "grün 你好")
+    assert idem.json("get", "s", "text")[1]["result"] == "grün 你好"
+
+
+def test_a_terminal_is_never_handed_control_characters(idem):
+    evil = b"\x1b]0;owned\x07\x1b[2J\r\x9b31m\xff\xe2\x80\xae\x7f\\x"
+    fence = idem("begin", "s", b"evil\x1b[31m", "-p", "fence")[1].strip()
+    idem("finish", "s", b"evil\x1b[31m", fence, "succeeded", "-", data=evil)
+    for args in (("get", "s", b"evil\x1b[31m"), ("begin", "s", b"evil\x1b[31m"), ("scan",)):
+        idem(*args)
+        assert not re.search(rb"[\x00-\x09\x0b-\x1f\x7f\x9b\xff]|\xe2\x80\xae", idem.raw), idem.raw
+    idem("get", "s", b"evil\x1b[31m")
+    assert rb"\x1b]0;owned\x07" in idem.raw and rb"\\x" in idem.raw
+
+
+def test_json_tells_everything(idem):
+    code, out = idem.json("begin", "shop", "1", "--subject", "label", "--fingerprint", "cd" * 32)
+    assert code == 0 and out["verdict"] == "started" and out["state"] == "executing"
+    assert out["fence"] > 0 and out["expires"] > out["lease_until"] > out["created"]
+    code, busy = idem.json("begin", "shop", "1")
+    assert busy["verdict"] == "busy" and busy["retry_after_ms"] > 0 and "fence" not in busy
+    code, record = idem.json("get", "shop", "1")
+    assert record["fingerprint"] == "cd" * 32 and record["subject"] == "label" and record["scope"] == "shop"
+    code, out = idem.json("get", "shop", "none")
+    assert (code, out) == (16, {"verdict": "absent"})
+    code, out = idem("scan", "--json")
+    assert code == 0 and [json.loads(line)["id"] for line in out.splitlines()] == ["1"]
+
+
+def test_scan_filters(idem):
+    for i in range(5):
+        idem("begin", "a", i)
+    idem("settle", "b", "x")
+    lines = lambda *args: idem("scan", *args)[1].splitlines()
+    assert len(lines()) == 6
+    assert len(lines("--scope", "a")) == 5
+    assert len(lines("--state", "failed")) == 1
+    assert len(lines("--type", "lock")) == 0
+    assert len(lines("--limit", "3")) == 3
+    assert len(lines("--older", "1h")) == 0
+    assert idem("scan", "--state", "dreaming")[0] == 2
+
+
+BAD = [
+    (("begin", "", "i"), "the scope is empty"),
+    (("begin", "s", ""), "the id is empty"),
+    (("begin", "s" * 201, "i"), "the limit is 200"),
+    (("begin", "s", "i" * 256), "the limit is 255"),
+    (("begin", "s"), "too few arguments"),
+    (("begin", "s", "i", "more"), "too many arguments"),
+    (("begin", "s", "i", "--colour"), "no option --colour"),
+    (("begin", "s", "i", "-x"), "no option -x"),
+    (("begin", "s", "i", "--lease"), "--lease needs a value"),
+    (("begin", "s", "i", "--lease", "soon"), "is not a time"),
+    (("begin", "s", "i", "--lease", "0"), "at least 1ms"),
+    (("begin", "s", "i", "--lease", "-5s"), "is not a time"),
+    (("begin", "s", "i", "--lease", "8d"), "out of range"),
+    (("begin", "s", "i", "--ttl", "0ms"), "at least 1ms"),
+    (("begin", "s", "i", "--ttl", "99999999999999999999d"), "is not a time"),
+    (("begin", "s", "i", "--ttl", "9999999999999d"), "is not a time"),
+    (("begin", "s", "i", "--strict", "--loose"), "not both"),
+    (("begin", "s", "i", "--loose=yes"), "takes no value"),
+    (("begin", "s", "i", "--fingerprint", "abc"), "64 hex digits"),
+    (("begin", "s", "i", "--nonce", "zz" * 8), "16 hex digits"),
+    (("begin", "s", "i", "--nonce", "00" * 8), "nonce of zeros"),
+    (("begin", "s", "i", "--print", "colour"), "not a field"),
+    (("begin", "s", "i", "--payload", "@/no/such/file"), "/no/such/file"),
+    (("finish", "s", "i", "0", "succeeded"), "not a fence"),
+    (("finish", "s", "i", "x", "succeeded"), "not a fence"),
+    (("finish", "s", "i", "99999999999999999999", "succeeded"), "not a fence"),
+    (("finish", "s", "i", "1", "done"), "not an outcome"),
+    (("finish", "s", "i", "1", "failed", "r", "--kind", "xml"), "not a kind"),
+    (("settle", "s", "i", "--result", "r"), "needs --as"),
+    (("get", "s", "i", "--type", "thing"), "not a type"),
+    (("finish", "s", "i", "1", "failed", "--type", "lock"), "does not work on"),
+    (("begn", "s", "i"), 'did you mean "begin"'),
+    (("frobnicate",), "idem --help"),
+    (("help", "scna"), 'did you mean "scan"'),
+]
+
+
+@pytest.mark.parametrize("args,text", BAD, ids=lambda x: " ".join(x)[:40] if isinstance(x, tuple) else None)
+def test_what_is_wrong_is_said_and_nothing_happens(bare, args, text):
+    code, out = bare(*args)
+    assert code == 2 and text in bare.said and out == "", (out, bare.said)
+    assert "\x1b" not in bare.said
+    code, out = bare("scan")
+    assert (code, out) == (0, "")
+
+
+def test_a_result_over_the_limit_is_refused(bare):
+    fence = bare("begin", "s", "i", "-p", "fence")[1].strip()
+    code, _ = bare("finish", "s", "i", fence, "succeeded", "-", data=b"x" * (64 * 1024 * 1024 + 1))
+    assert code == 2 and "over the limit" in bare.said
+    assert bare("begin", "s", "i")[0] == 11  # nothing was recorded
+
+
+def test_stores_that_cannot_be_opened(bare):
+    for url, code, text in (("nowhere:", 2, "names no store"), ("", 2, ""), ("journal", 2, "names no store"),
+                            ("memory:x", 2, "nothing follows memory:")):
+        assert bare("get", "s", "i", "--store", url)[0] in (code, 20), url
+        assert text in bare.said
+    with open(bare.where + "/file", "w") as f:
+        f.write("I am not a folder")
+    code, _ = bare("get", "s", "i", "--store", "journal:" + bare.where + "/file")
+    assert code not in (0, 16) and "file" in bare.said
+    code, out = bare.json("get", "s", "i", "--store", "nowhere:")
+    assert code == 2 and out["error"] == "invalid" and "names no store" in out["text"]
+
+
+def test_a_password_is_never_printed(bare):
+    code, out = bare("get", "s", "i", "--store", "nowhere://user:hunter2@host/")
+    assert code == 2 and "hunter2" not in bare.said + out and "***" in bare.said
+
+
+def test_help_of_every_command(bare):
+    code, out = bare("--help", store=False)
+    assert code == 0
+    commands = re.findall(r"^  ([a-z][a-z-]*) ", out, re.M)
+    assert {"begin", "finish", "scan", "help"} <= set(commands)
+    for command in commands:
+        if command != "help":
+            code, out = bare("help", command, store=False)
+            assert code == 0 and out.startswith("usage: idem " + command), command
+            assert bare(command, "--help", store=False) == (0, out)
+            assert max(len(line) for line in out.splitlines()) < 130, command
+    assert bare(store=False)[0] == 2
+    code, out = bare("--version", store=False)
+    assert code == 0 and re.match(r"idem \d+\.\d+\.\d+$", out)
+
+
+def test_the_exit_codes_are_documented_three_times_alike(bare):
+    _, out = bare("help", "exit-codes", store=False)
+    told = dict(re.findall(r"^ +(\d+)  (\w+) ", out, re.M))
+    assert told["10"] == "replay" and told["29"] == "internal" and len(told) >= 19
+    with open(os.path.join(ROOT, "docs/cli.md")) as f:
+        markdown = dict(re.findall(r"^\| (\d+) \| `(\w+)`:", f.read(), re.M))
+    with open(os.path.join(ROOT, "docs/man/idem.1")) as f:
+        man = dict(re.findall(r"^(\d+)\|(\w+):", f.read(), re.M))
+    listed = {code: word for code, word in told.items() if int(code) >= 10}
+    assert markdown == listed
+    assert {code: word for code, word in man.items() if int(code) >= 10} == listed
+
+
+def test_a_full_pipe_or_disk_is_an_error(bare):
+    bare("settle", "s", "i")
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([IDEM, "get", "s", "i", "--store", bare.url], stdout=full,
+                                stderr=subprocess.PIPE, timeout=60)
+    assert result.returncode == 1 and b"cannot write" in result.stderr
+
+
+def test_a_journal_has_one_user_at_a_time(bare):
+    bare("settle", "s", "i")
+    holder = subprocess.Popen([IDEM, "begin", "s", "waits", "--store", bare.url, "--lease", "60s"],
+                              stdout=subprocess.PIPE)
+    holder.wait()
+    waiter = subprocess.Popen([IDEM, "begin", "s", "waits", "--store", bare.url, "--wait", "20s"],
+                              stdout=subprocess.PIPE)
+    def has_it_open():
+        fds = "/proc/%d/fd" % waiter.pid
+        return any(bare.where in os.readlink(os.path.join(fds, f)) and f for f in os.listdir(fds)
+                   if os.path.islink(os.path.join(fds, f)))
+
+    try:
+        assert wait_until(has_it_open)
+        time.sleep(0.3)
+        code, _ = bare("get", "s", "i")
+        assert code not in (0, 16) and str(waiter.pid) in bare.said
+    finally:
+        waiter.kill()
+        waiter.wait()
