@@ -133,6 +133,7 @@ int cli_scan(int argc, char **argv);
 int cli_run(int argc, char **argv);
 int cli_store(int argc, char **argv);
 int cli_serve(int argc, char **argv);
+int cli_gateway(int argc, char **argv);
 int cli_help(int argc, char **argv);
 int cli_lock(int argc, char **argv);
 int cli_consume(int argc, char **argv);

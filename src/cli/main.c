@@ -30,6 +30,7 @@ static const struct command commands[] = {
     {"store", "set up a store, check it, print its SQL", cli_store},
     {"Servers:", NULL, NULL},
     {"serve", "records for every language, over RESP and HTTP", cli_serve},
+    {"gateway", "any HTTP service, idempotent without a change", cli_gateway},
     {"Commands and messages, once:", NULL, NULL},
     {"run", "run a command at most once; a repeat gets its output", cli_run},
     {"lock", "run a command while holding a lock", cli_lock},

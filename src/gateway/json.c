@@ -1,0 +1,521 @@
+/*
+ * json.c - a strict JSON reader that writes the canonical form as it goes.
+ *
+ * An object's members are written in the order of the text and then sorted
+ * where they stand, so that no tree is built: each written member begins with
+ * its name, and the members of one object lie side by side.
+ */
+#include "json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct reader {
+    const uint8_t *at, *end;
+    unsigned depth;
+    uint8_t *out; /* NULL: only read */
+    size_t out_len;
+    bool bad;
+};
+
+/* One written member: name and value together, and how long its name is. */
+struct member {
+    size_t start, len, name;
+};
+
+static bool value(struct reader *in);
+
+static void
+put(struct reader *in, uint8_t c)
+{
+    if (in->out)
+        in->out[in->out_len++] = c;
+}
+
+static void
+spaces(struct reader *in)
+{
+    while (in->at < in->end && (*in->at == ' ' || *in->at == '\t' ||
+                                *in->at == '\r' || *in->at == '\n'))
+        in->at++;
+}
+
+static bool
+word(struct reader *in, const char *text)
+{
+    size_t len = strlen(text);
+
+    if ((size_t)(in->end - in->at) < len || memcmp(in->at, text, len) != 0)
+        return false;
+    for (size_t i = 0; i < len; i++)
+        put(in, (uint8_t)text[i]);
+    in->at += len;
+    return true;
+}
+
+static bool
+digits(struct reader *in)
+{
+    const uint8_t *start = in->at;
+
+    while (in->at < in->end && *in->at >= '0' && *in->at <= '9')
+        put(in, *in->at++);
+    return in->at > start;
+}
+
+static bool
+number(struct reader *in)
+{
+    if (in->at < in->end && *in->at == '-')
+        put(in, *in->at++);
+    if (in->at < in->end && *in->at == '0')
+        put(in, *in->at++);
+    else if (!digits(in))
+        return false;
+    if (in->at < in->end && *in->at == '.') {
+        put(in, *in->at++);
+        if (!digits(in))
+            return false;
+    }
+    if (in->at < in->end && (*in->at == 'e' || *in->at == 'E')) {
+        put(in, 'e');
+        in->at++;
+        if (in->at < in->end && (*in->at == '+' || *in->at == '-'))
+            put(in, *in->at++);
+        if (!digits(in))
+            return false;
+    }
+    return true;
+}
+
+static bool
+hex4(struct reader *in, uint32_t *code)
+{
+    *code = 0;
+    if (in->end - in->at < 4)
+        return false;
+    for (int i = 0; i < 4; i++) {
+        uint8_t c = *in->at++;
+        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
+                         : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
+                                                : 16;
+        if (digit == 16)
+            return false;
+        *code = *code * 16 + digit;
+    }
+    return true;
+}
+
+static void
+put_escaped(struct reader *in, uint32_t c)
+{
+    static const char digit[] = "0123456789abcdef";
+
+    if (c == '"' || c == '\\') {
+        put(in, '\\');
+        put(in, (uint8_t)c);
+    } else if (c < 0x20) {
+        put(in, '\\');
+        put(in, 'u');
+        put(in, '0');
+        put(in, '0');
+        put(in, (uint8_t)digit[c >> 4]);
+        put(in, (uint8_t)digit[c & 15]);
+    } else if (c < 0x80) {
+        put(in, (uint8_t)c);
+    } else if (c < 0x800) {
+        put(in, (uint8_t)(0xc0 | c >> 6));
+        put(in, (uint8_t)(0x80 | (c & 0x3f)));
+    } else if (c < 0x10000) {
+        put(in, (uint8_t)(0xe0 | c >> 12));
+        put(in, (uint8_t)(0x80 | (c >> 6 & 0x3f)));
+        put(in, (uint8_t)(0x80 | (c & 0x3f)));
+    } else {
+        put(in, (uint8_t)(0xf0 | c >> 18));
+        put(in, (uint8_t)(0x80 | (c >> 12 & 0x3f)));
+        put(in, (uint8_t)(0x80 | (c >> 6 & 0x3f)));
+        put(in, (uint8_t)(0x80 | (c & 0x3f)));
+    }
+}
+
+/* behind the backslash and its 'u' */
+static bool
+unicode_escape(struct reader *in)
+{
+    uint32_t code, low;
+
+    if (!hex4(in, &code))
+        return false;
+    if (code >= 0xdc00 && code <= 0xdfff)
+        return false;
+    if (code >= 0xd800 && code <= 0xdbff) {
+        if (in->end - in->at < 6 || in->at[0] != '\\' || in->at[1] != 'u')
+            return false;
+        in->at += 2;
+        if (!hex4(in, &low) || low < 0xdc00 || low > 0xdfff)
+            return false;
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    put_escaped(in, code);
+    return true;
+}
+
+static bool
+escape(struct reader *in)
+{
+    static const char from[] = "\"\\/bfnrt";
+    static const char to[] = "\"\\/\b\f\n\r\t";
+    const char *known;
+    uint8_t c;
+
+    if (in->at >= in->end)
+        return false;
+    c = *in->at++;
+    if (c == 'u')
+        return unicode_escape(in);
+    known = c ? strchr(from, c) : NULL;
+    if (!known)
+        return false;
+    put_escaped(in, (uint8_t)to[known - from]);
+    return true;
+}
+
+static bool
+string(struct reader *in)
+{
+    if (in->at >= in->end || *in->at != '"')
+        return false;
+    put(in, *in->at++);
+    while (in->at < in->end && *in->at != '"') {
+        uint8_t c = *in->at++;
+
+        if (c < 0x20)
+            return false;
+        if (c == '\\') {
+            if (!escape(in))
+                return false;
+        } else {
+            put(in, c);
+        }
+    }
+    if (in->at >= in->end)
+        return false;
+    put(in, *in->at++);
+    return true;
+}
+
+static int
+by_name(const void *a, const void *b, void *arg)
+{
+    const struct member *x = a, *y = b;
+    const uint8_t *base = arg;
+    size_t len = x->name < y->name ? x->name : y->name;
+    int order = memcmp(base + x->start, base + y->start, len);
+
+    return order ? order : (x->name > y->name) - (x->name < y->name);
+}
+
+/* Put the members that were written from `start` on into the order of their
+ * names, with commas between. False if a name stands there twice. */
+static bool
+sort_members(struct reader *in, size_t start, struct member *members,
+             size_t count)
+{
+    size_t len = in->out_len - start;
+    uint8_t *copy;
+    uint8_t *at = in->out + start;
+
+    qsort_r(members, count, sizeof(*members), by_name, in->out);
+    for (size_t i = 1; i < count; i++) {
+        if (by_name(&members[i - 1], &members[i], in->out) == 0)
+            return false;
+    }
+    copy = malloc(len ? len : 1);
+    if (!copy)
+        return false;
+    memcpy(copy, at, len);
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0)
+            *at++ = ',';
+        memcpy(at, copy + (members[i].start - start), members[i].len);
+        at += members[i].len;
+    }
+    in->out_len = (size_t)(at - in->out);
+    free(copy);
+    return true;
+}
+
+static bool
+member(struct reader *in, struct member *m)
+{
+    m->start = in->out_len;
+    spaces(in);
+    if (!string(in))
+        return false;
+    m->name = in->out_len - m->start;
+    spaces(in);
+    if (in->at >= in->end || *in->at++ != ':')
+        return false;
+    put(in, ':');
+    if (!value(in))
+        return false;
+    m->len = in->out_len - m->start;
+    return true;
+}
+
+static bool
+members(struct reader *in, size_t start)
+{
+    struct member *list = NULL;
+    size_t count = 0, room = 0;
+    bool good = false;
+
+    for (;;) {
+        if (count == room) {
+            struct member *more;
+
+            room = room ? room * 2 : 16;
+            more = realloc(list, room * sizeof(*list));
+            if (!more)
+                break;
+            list = more;
+        }
+        if (!member(in, &list[count]))
+            break;
+        count++;
+        spaces(in);
+        if (in->at >= in->end || (*in->at != ',' && *in->at != '}'))
+            break;
+        if (*in->at++ == '}') {
+            good = !in->out || sort_members(in, start, list, count);
+            break;
+        }
+    }
+    free(list);
+    return good;
+}
+
+static bool
+object(struct reader *in)
+{
+    in->at++;
+    put(in, '{');
+    spaces(in);
+    if (in->at < in->end && *in->at == '}') {
+        in->at++;
+    } else if (!members(in, in->out_len)) {
+        return false;
+    }
+    put(in, '}');
+    return true;
+}
+
+static bool
+array(struct reader *in)
+{
+    put(in, *in->at++);
+    spaces(in);
+    if (in->at < in->end && *in->at == ']') {
+        put(in, *in->at++);
+        return true;
+    }
+    for (;;) {
+        if (!value(in))
+            return false;
+        spaces(in);
+        if (in->at >= in->end || (*in->at != ',' && *in->at != ']'))
+            return false;
+        put(in, *in->at);
+        if (*in->at++ == ']')
+            return true;
+    }
+}
+
+static bool
+value(struct reader *in)
+{
+    bool good;
+
+    spaces(in);
+    if (in->at >= in->end || in->depth == GATEWAY_JSON_DEPTH)
+        return false;
+    in->depth++;
+    switch (*in->at) {
+    case '{':
+        good = object(in);
+        break;
+    case '[':
+        good = array(in);
+        break;
+    case '"':
+        good = string(in);
+        break;
+    case 't':
+        good = word(in, "true");
+        break;
+    case 'f':
+        good = word(in, "false");
+        break;
+    case 'n':
+        good = word(in, "null");
+        break;
+    default:
+        good = number(in);
+        break;
+    }
+    in->depth--;
+    return good;
+}
+
+size_t
+gateway_json_canonical_max(size_t len)
+{
+    return len * 6 + 16; /* a control character becomes \u00XX */
+}
+
+/* The whole text, and nothing behind it. */
+static bool
+whole(struct reader *in)
+{
+    if (!value(in))
+        return false;
+    spaces(in);
+    return in->at == in->end;
+}
+
+/* ---- paths, on canonical text ------------------------------------------ */
+
+/* Skip one value; the text is known to be JSON. */
+static const uint8_t *
+skip(const uint8_t *at, const uint8_t *end)
+{
+    struct reader in = {.at = at, .end = end};
+
+    return value(&in) ? in.at : NULL;
+}
+
+/* Does a canonical string stand for this name? Names with escapes do not. */
+static bool
+same_name(const uint8_t *at, const uint8_t *end, struct idem_bytes name)
+{
+    return (size_t)(end - at) == name.len + 2 &&
+           memcmp(at + 1, name.data, name.len) == 0;
+}
+
+static const uint8_t *
+find_member(const uint8_t *at, const uint8_t *end, struct idem_bytes name)
+{
+    at++;
+    while (at < end && *at == '"') {
+        const uint8_t *stop = skip(at, end);
+        bool wanted = stop && same_name(at, stop, name);
+
+        if (!stop)
+            return NULL;
+        at = stop + 1;
+        if (wanted)
+            return at;
+        at = skip(at, end);
+        if (!at)
+            return NULL;
+        at += at < end && *at == ',';
+    }
+    return NULL;
+}
+
+static const uint8_t *
+find_item(const uint8_t *at, const uint8_t *end, struct idem_bytes name)
+{
+    const uint8_t *digit = name.data;
+    size_t wanted = 0;
+
+    if (name.len == 0 || name.len > 6)
+        return NULL;
+    for (size_t i = 0; i < name.len; i++) {
+        if (digit[i] < '0' || digit[i] > '9')
+            return NULL;
+        wanted = wanted * 10 + (size_t)(digit[i] - '0');
+    }
+    at++;
+    while (at && at < end && *at != ']') {
+        if (wanted-- == 0)
+            return at;
+        at = skip(at, end);
+        if (at && at < end && *at == ',')
+            at++;
+    }
+    return NULL;
+}
+
+static const uint8_t *
+follow(const uint8_t *at, const uint8_t *end, struct idem_bytes path)
+{
+    const uint8_t *step = path.data;
+    const uint8_t *stop = step + path.len;
+
+    while (at && step < stop) {
+        const uint8_t *dot = memchr(step, '.', (size_t)(stop - step));
+        struct idem_bytes name = {step, (size_t)((dot ? dot : stop) - step)};
+
+        if (*at == '{')
+            at = find_member(at, end, name);
+        else if (*at == '[')
+            at = find_item(at, end, name);
+        else
+            return NULL;
+        step = dot ? dot + 1 : stop;
+    }
+    return at;
+}
+
+bool
+gateway_json_canonical(struct idem_bytes in, struct idem_bytes path,
+                       uint8_t *out, size_t *out_len)
+{
+    struct reader reader = {.at = in.data, .out = out};
+    const uint8_t *at, *stop;
+
+    reader.end = reader.at + in.len;
+    if (!in.data || !whole(&reader))
+        return false;
+    *out_len = reader.out_len;
+    if (path.len == 0)
+        return true;
+    at = follow(out, out + *out_len, path);
+    stop = at ? skip(at, out + *out_len) : NULL;
+    if (!stop)
+        return false;
+    *out_len = (size_t)(stop - at);
+    memmove(out, at, *out_len);
+    return true;
+}
+
+enum gateway_field
+gateway_json_field(struct idem_bytes in, struct idem_bytes path, uint8_t *out,
+                   size_t *out_len)
+{
+    uint8_t *text = malloc(gateway_json_canonical_max(in.len));
+    enum gateway_field got = GATEWAY_FIELD_NONE;
+    size_t len;
+
+    if (!text)
+        return GATEWAY_FIELD_BAD;
+    if (gateway_json_canonical(in, path, text, &len) && len > 0 &&
+        memcmp(text, "null", len < 4 ? len : 4) != 0) {
+        bool quoted = text[0] == '"';
+        size_t n = quoted ? len - 2 : len;
+
+        /* What needs an escape is no key. */
+        if (text[0] == '{' || text[0] == '[' || n > GATEWAY_FIELD_MAX ||
+            memchr(text, '\\', len)) {
+            got = GATEWAY_FIELD_BAD;
+        } else if (n > 0) {
+            memcpy(out, text + quoted, n);
+            *out_len = n;
+            got = GATEWAY_FIELD_FOUND;
+        }
+    }
+    free(text);
+    return got;
+}

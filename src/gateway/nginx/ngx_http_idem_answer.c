@@ -1,0 +1,573 @@
+
+/*
+ * ngx_http_idem_answer.c - what idem itself says to a client: problems
+ * (application/problem+json, see docs/problems.md) and stored answers.
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+struct ngx_http_idem_problem_s {
+    ngx_uint_t   status;
+    const char  *name;        /* the last part of its type */
+    const char  *class;       /* what a client has to know */
+    const char  *retryable;
+    const char  *title;
+    const char  *detail;
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_key_missing = {
+    400, "key-missing", "not executed", "false",
+    "An idempotency key is needed",
+    "Send a key that is unique for this request, for instance a UUID, and the "
+    "same key again with every retry of it."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_key_malformed = {
+    400, "key-malformed", "not executed", "false",
+    "The idempotency key is malformed",
+    "The key is not one."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_in_progress = {
+    409, "in-progress", "in progress", "true",
+    "The first request with this key is still running",
+    "Send the same request again after a while: it will not run twice."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_mismatch = {
+    422, "mismatch", "not executed", "false",
+    "This key was used for a different request",
+    "A key names one request with one content. Use a new key for a new "
+    "request."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_doubt = {
+    409, "outcome-unknown", "outcome unknown", "false",
+    "Nobody knows whether this request was done",
+    "The first request with this key was started and its outcome was lost. It "
+    "will not be run again. Ask the service, or have an operator settle it."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_unknown = {
+    504, "outcome-unknown", "outcome unknown", "false",
+    "Nobody knows whether this request was done",
+    "The request was sent to the service and no complete answer came back, or "
+    "it could not be recorded. Do not repeat it with another key."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_duplicate = {
+    409, "duplicate", "done", "false",
+    "This was done before",
+    "The request was done before and is not done a second time."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_settled_failed = {
+    409, "settled", "done", "false",
+    "This request was settled as failed",
+    "It was declared failed and will not be run."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_token_unknown = {
+    403, "token-unknown", "not executed", "false",
+    "There is no such token",
+    "The token was not issued to this caller, or it has expired. Ask for a new "
+    "one."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_not_replayable = {
+    410, "not-replayable", "done", "false",
+    "It was done, but its answer was not kept",
+    "The request was done before. Its answer was too large to keep."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_not_executed = {
+    503, "not-executed", "not executed", "true",
+    "The request was not executed",
+    "idem could not record the request, so it was not sent to the service. "
+    "Sending it again is safe."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_body_too_large = {
+    413, "body-too-large", "not executed", "false",
+    "The request's body is too large",
+    "The body is over the limit for requests with an idempotency key."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_unreachable = {
+    502, "service-unreachable", "not executed", "true",
+    "The service could not be reached",
+    "Nothing was sent to the service. Sending the request again is safe."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_anonymous = {
+    403, "caller-unknown", "not executed", "false",
+    "This route needs to know who asks",
+    "Send a credential: a key belongs to the caller who uses it."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_scope_refused = {
+    403, "scope-refused", "not executed", "false",
+    "The caller's name cannot be used",
+    "The value that names the caller is too long or holds bytes that it must "
+    "not."
+};
+
+
+ngx_int_t
+ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+    h->key.data = (u_char *) name;
+    h->key.len = ngx_strlen(name);
+    h->value = *value;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires)
+{
+    ngx_str_t  value;
+
+    if (expires <= 0) {
+        return NGX_OK;
+    }
+
+    value.data = ngx_pnalloc(r->pool, sizeof("Mon, 28 Sep 1970 06:00:00 GMT"));
+    if (value.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    value.len = ngx_http_time(value.data, (time_t) (expires / 1000))
+                - value.data;
+
+    return ngx_http_idem_add_header(r, "Idempotency-Expires", &value);
+}
+
+
+/* a body of one buffer that ends the answer */
+
+static ngx_chain_t *
+ngx_http_idem_body(ngx_http_request_t *r, u_char *pos, u_char *last)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t  *out;
+
+    out = ngx_alloc_chain_link(r->pool);
+    b = ngx_calloc_buf(r->pool);
+
+    if (out == NULL || b == NULL) {
+        return NULL;
+    }
+
+    b->pos = pos;
+    b->last = last;
+    b->memory = (pos != last);
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    out->buf = b;
+    out->next = NULL;
+
+    return out;
+}
+
+
+ngx_chain_t *
+ngx_http_idem_problem_answer(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
+    ngx_uint_t status, const char *detail, ngx_uint_t retry_after)
+{
+    u_char                     *p, *last;
+    size_t                      len;
+    ngx_str_t                   link, value;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idem_module);
+
+    if (status == 0) {
+        status = problem->status;
+    }
+
+    if (detail == NULL) {
+        detail = problem->detail;
+    }
+
+    ngx_http_clean_header(r);
+    r->headers_out.status = status;
+    r->err_status = 0;
+
+    /* nginx has no words for this one */
+
+    if (status == 422) {
+        ngx_str_set(&r->headers_out.status_line, "422 Unprocessable Content");
+    }
+
+    ngx_str_set(&r->headers_out.content_type, "application/problem+json");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    /* where it is explained: the operator's page, or the type itself */
+
+    link = conf->docs;
+
+    len = mcf->problem_base.len + ngx_strlen(problem->name)
+          + link.len + sizeof("<>; rel=\"describedby\"") + 8;
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NULL;
+    }
+
+    value.data = p;
+
+    if (link.len) {
+        p = ngx_sprintf(p, "<%V#%s>; rel=\"describedby\"", &link,
+                        problem->name);
+    } else {
+        p = ngx_sprintf(p, "<%V%s>; rel=\"describedby\"", &mcf->problem_base,
+                        problem->name);
+    }
+
+    value.len = p - value.data;
+
+    if (ngx_http_idem_add_header(r, "Link", &value) != NGX_OK) {
+        return NULL;
+    }
+
+    ngx_str_set(&value, "no-store");
+
+    if (ngx_http_idem_add_header(r, "Cache-Control", &value) != NGX_OK) {
+        return NULL;
+    }
+
+    if (retry_after) {
+        value.data = ngx_pnalloc(r->pool, NGX_INT_T_LEN);
+        if (value.data == NULL) {
+            return NULL;
+        }
+
+        value.len = ngx_sprintf(value.data, "%ui", retry_after) - value.data;
+
+        if (ngx_http_idem_add_header(r, "Retry-After", &value) != NGX_OK) {
+            return NULL;
+        }
+    }
+
+    /* all of these texts are ours; quotes and backslashes are escaped */
+
+    len = 2 * (mcf->problem_base.len + ngx_strlen(problem->name))
+          + ngx_strlen(problem->title) + 2 * ngx_strlen(detail)
+          + link.len + 256;
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NULL;
+    }
+
+    last = ngx_sprintf(p, "{\"type\":\"%V%s\",\"title\":\"%s\",\"status\":%ui,"
+                          "\"detail\":\"", &mcf->problem_base, problem->name,
+                       problem->title, status);
+
+    last = (u_char *) ngx_escape_json(last, (u_char *) detail,
+                                      ngx_strlen(detail));
+
+    last = ngx_sprintf(last, "\",\"retryable\":%s,\"class\":\"%s\","
+                             "\"documentation\":\"", problem->retryable,
+                       problem->class);
+
+    if (link.len) {
+        last = ngx_sprintf(last, "%V#%s\"}\n", &link, problem->name);
+    } else {
+        last = ngx_sprintf(last, "%V%s\"}\n", &mcf->problem_base,
+                           problem->name);
+    }
+
+    r->headers_out.content_length_n = last - p;
+
+    return ngx_http_idem_body(r, p, last);
+}
+
+
+static ngx_int_t
+ngx_http_idem_send(ngx_http_request_t *r, ngx_chain_t *out)
+{
+    ngx_int_t  rc;
+
+    if (out == NULL || ngx_http_discard_request_body(r) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    r->disable_not_modified = 1;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_output_filter(r, out);
+}
+
+
+ngx_int_t
+ngx_http_idem_send_problem(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
+    const char *detail, ngx_uint_t retry_after)
+{
+    ngx_chain_t  *out;
+
+    out = ngx_http_idem_problem_answer(r, conf, problem, 0, detail,
+                                       retry_after);
+
+    return ngx_http_idem_send(r, out);
+}
+
+
+ngx_int_t
+ngx_http_idem_send_text(ngx_http_request_t *r, ngx_uint_t status,
+    ngx_str_t *type, ngx_str_t *body)
+{
+    ngx_chain_t  *out;
+
+    r->headers_out.status = status;
+    r->headers_out.content_type = *type;
+    r->headers_out.content_type_len = type->len;
+    r->headers_out.content_type_lowcase = NULL;
+    r->headers_out.content_length_n = body->len;
+
+    out = ngx_http_idem_body(r, body->data, body->data + body->len);
+
+    return ngx_http_idem_send(r, out);
+}
+
+
+ngx_int_t
+ngx_http_idem_send_fixed(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
+{
+    static ngx_str_t  type = ngx_string("text/plain; charset=utf-8");
+
+    return ngx_http_idem_send_text(r, conf->duplicate_status, &type,
+                                   &conf->duplicate_text);
+}
+
+
+/* nginx finds some headers by a pointer, not by looking through the list */
+
+static void
+ngx_http_idem_known_header(ngx_http_request_t *r, ngx_table_elt_t *h)
+{
+    ngx_uint_t          i;
+    ngx_table_elt_t   **to;
+
+    static const struct {
+        const char     *name;
+        size_t          offset;
+    } known[] = {
+        { "content-encoding",
+          offsetof(ngx_http_headers_out_t, content_encoding) },
+        { "etag", offsetof(ngx_http_headers_out_t, etag) },
+        { "last-modified", offsetof(ngx_http_headers_out_t, last_modified) },
+        { "refresh", offsetof(ngx_http_headers_out_t, refresh) },
+        { "content-range", offsetof(ngx_http_headers_out_t, content_range) },
+        { "accept-ranges", offsetof(ngx_http_headers_out_t, accept_ranges) },
+        { "www-authenticate",
+          offsetof(ngx_http_headers_out_t, www_authenticate) },
+        { "expires", offsetof(ngx_http_headers_out_t, expires) },
+        { NULL, 0 }
+    };
+
+    for (i = 0; known[i].name; i++) {
+        if (ngx_strlen(known[i].name) == h->key.len
+            && ngx_strncasecmp((u_char *) known[i].name, h->key.data,
+                               h->key.len) == 0)
+        {
+            to = (ngx_table_elt_t **) ((char *) &r->headers_out
+                                       + known[i].offset);
+            *to = h;
+            return;
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_header_is(struct gateway_header *h, const char *name)
+{
+    return h->name.len == ngx_strlen(name)
+           && ngx_strncasecmp((u_char *) h->name.data, (u_char *) name,
+                              h->name.len) == 0;
+}
+
+
+static void
+ngx_http_idem_set_type(ngx_http_request_t *r, struct gateway_header *h)
+{
+    u_char  *p, *last;
+
+    r->headers_out.content_type.data = (u_char *) h->value.data;
+    r->headers_out.content_type.len = h->value.len;
+    r->headers_out.content_type_len = h->value.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    /* a charset of its own: no filter is to add one */
+
+    p = (u_char *) h->value.data;
+    last = ngx_strlchr(p, p + h->value.len, ';');
+
+    if (last && ngx_strlcasestrn(last, p + h->value.len,
+                                 (u_char *) "charset=", 8 - 1))
+    {
+        r->headers_out.content_type_len = last - p;
+    }
+}
+
+
+/* the stored bytes live as long as the request */
+
+ngx_int_t
+ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *stored, int64_t expires, ngx_uint_t replayed)
+{
+    ngx_str_t               value;
+    ngx_uint_t              i;
+    ngx_chain_t            *out;
+    const char             *flaw;
+    ngx_table_elt_t        *h;
+    struct idem_bytes       bytes;
+    struct gateway_header  *header;
+    struct gateway_result   result;
+
+    bytes.data = stored->data;
+    bytes.len = stored->len;
+
+    flaw = gateway_result_read(bytes, &result);
+
+    if (flaw) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idem: a stored answer cannot be replayed: %s", flaw);
+        return ngx_http_idem_send_problem(r, ctx->conf,
+                                          &ngx_http_idem_not_replayable,
+                                          "The request was done before. What "
+                                          "is stored is not an HTTP answer.",
+                                          0);
+    }
+
+    ngx_http_clean_header(r);
+
+    r->headers_out.status = result.status;
+    r->headers_out.content_length_n = result.body.len;
+
+    for (i = 0; i < result.header_count; i++) {
+        header = &result.headers[i];
+
+        if (ngx_http_idem_header_is(header, "content-type")) {
+            ngx_http_idem_set_type(r, header);
+            continue;
+        }
+
+        if (replayed && (ngx_http_idem_header_is(header, "cache-control")
+                         || ngx_http_idem_header_is(header, "expires")))
+        {
+            continue;
+        }
+
+        h = ngx_list_push(&r->headers_out.headers);
+        if (h == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        h->hash = 1;
+        h->key.data = (u_char *) header->name.data;
+        h->key.len = header->name.len;
+        h->value.data = (u_char *) header->value.data;
+        h->value.len = header->value.len;
+
+        ngx_http_idem_known_header(r, h);
+    }
+
+    if (replayed) {
+        ngx_str_set(&value, "true");
+
+        if (ngx_http_idem_add_header(r, "Idempotent-Replayed", &value)
+            != NGX_OK)
+        {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        ngx_str_set(&value, "no-store");
+
+        if (ngx_http_idem_add_header(r, "Cache-Control", &value) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+    }
+
+    if (ngx_http_idem_add_expires(r, expires) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    out = ngx_http_idem_body(r, (u_char *) result.body.data,
+                             (u_char *) result.body.data + result.body.len);
+
+    return ngx_http_idem_send(r, out);
+}
+
+
+/* finished by somebody who did not write an HTTP answer */
+
+ngx_int_t
+ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *stored, int64_t expires, ngx_uint_t failed)
+{
+    ngx_str_t  value;
+
+    static ngx_str_t  type = ngx_string("application/octet-stream");
+
+    if (failed) {
+        return ngx_http_idem_send_problem(r, ctx->conf,
+                                          &ngx_http_idem_settled_failed, NULL,
+                                          0);
+    }
+
+    ngx_str_set(&value, "true");
+
+    if (ngx_http_idem_add_header(r, "Idempotent-Replayed", &value) != NGX_OK
+        || ngx_http_idem_add_expires(r, expires) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_str_set(&value, "no-store");
+
+    if (ngx_http_idem_add_header(r, "Cache-Control", &value) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return ngx_http_idem_send_text(r, NGX_HTTP_OK, &type, stored);
+}

@@ -1,0 +1,302 @@
+
+/*
+ * ngx_http_idem_body.c - the request's body, in memory or in a file: its size,
+ * a field of it, its fingerprint.
+ */
+
+
+#include "ngx_http_idem.h"
+#include <sodium.h>
+
+#include "fields.h"
+#include "json.h"
+
+
+off_t
+ngx_http_idem_body_size(ngx_http_request_t *r)
+{
+    off_t         size;
+    ngx_chain_t  *cl;
+
+    size = 0;
+
+    if (r->request_body) {
+        for (cl = r->request_body->bufs; cl; cl = cl->next) {
+            size += ngx_buf_size(cl->buf);
+        }
+    }
+
+    return size;
+}
+
+
+/* all of it in memory; the limit was checked before */
+
+ngx_int_t
+ngx_http_idem_body_text(ngx_http_request_t *r, ngx_str_t *body)
+{
+    u_char       *p;
+    ssize_t       n;
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    ngx_str_null(body);
+
+    if (r->request_body == NULL || r->request_body->bufs == NULL) {
+        return NGX_OK;
+    }
+
+    cl = r->request_body->bufs;
+
+    if (cl->next == NULL && ngx_buf_in_memory(cl->buf)) {
+        body->data = cl->buf->pos;
+        body->len = cl->buf->last - cl->buf->pos;
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, ngx_http_idem_body_size(r) + 1);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    body->data = p;
+
+    for ( /* void */ ; cl; cl = cl->next) {
+        b = cl->buf;
+
+        if (ngx_buf_in_memory(b)) {
+            p = ngx_cpymem(p, b->pos, b->last - b->pos);
+            continue;
+        }
+
+        n = ngx_read_file(b->file, p, b->file_last - b->file_pos, b->file_pos);
+
+        if (n != (ssize_t) (b->file_last - b->file_pos)) {
+            return NGX_ERROR;
+        }
+
+        p += n;
+    }
+
+    body->len = p - body->data;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_body_field(ngx_http_request_t *r, ngx_http_idem_source_t *source,
+    ngx_str_t *body, ngx_str_t *value, const char **flaw)
+{
+    u_char             *out;
+    size_t              len;
+    enum gateway_field  got;
+    struct idem_bytes   in, name;
+
+    out = ngx_pnalloc(r->pool, GATEWAY_FIELD_MAX);
+    if (out == NULL) {
+        return NGX_ERROR;
+    }
+
+    in.data = body->data;
+    in.len = body->len;
+    name.data = source->name.data;
+    name.len = source->name.len;
+    len = 0;
+
+    switch (source->from) {
+
+    case NGX_HTTP_IDEM_FROM_JSON:
+        got = gateway_json_field(in, name, out, &len);
+        break;
+
+    case NGX_HTTP_IDEM_FROM_FORM:
+        got = gateway_form_field(in, name, out, &len);
+        break;
+
+    default: /* NGX_HTTP_IDEM_FROM_XML */
+        got = gateway_xml_field(in, name, out, &len);
+        break;
+    }
+
+    switch (got) {
+
+    case GATEWAY_FIELD_FOUND:
+        value->data = out;
+        value->len = len;
+        return NGX_OK;
+
+    case GATEWAY_FIELD_BAD:
+        *flaw = "The body's field is no key: it is too long, stands there "
+                "twice, or is neither text nor a number.";
+        return NGX_ABORT;
+
+    default: /* GATEWAY_FIELD_NONE */
+        return NGX_DECLINED;
+    }
+}
+
+
+/* each part behind its length, so that no two requests look alike */
+
+static void
+ngx_http_idem_hash(crypto_generichash_state *hash, const void *data,
+    size_t len)
+{
+    uint64_t  n;
+
+    n = len;
+    crypto_generichash_update(hash, (u_char *) &n, sizeof(n));
+    crypto_generichash_update(hash, data, len);
+}
+
+
+static ngx_int_t
+ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
+{
+    off_t         pos;
+    u_char       *buf;
+    ssize_t       n;
+    uint64_t      size;
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    buf = NULL;
+    size = ngx_http_idem_body_size(r);
+    crypto_generichash_update(hash, (u_char *) &size, sizeof(size));
+
+    if (r->request_body == NULL) {
+        return NGX_OK;
+    }
+
+    for (cl = r->request_body->bufs; cl; cl = cl->next) {
+        b = cl->buf;
+
+        if (ngx_buf_in_memory(b)) {
+            crypto_generichash_update(hash, b->pos, b->last - b->pos);
+            continue;
+        }
+
+        if (buf == NULL) {
+            buf = ngx_palloc(r->pool, 65536);
+            if (buf == NULL) {
+                return NGX_ERROR;
+            }
+        }
+
+        for (pos = b->file_pos; pos < b->file_last; pos += n) {
+            n = ngx_read_file(b->file, buf,
+                              ngx_min(b->file_last - pos, 65536), pos);
+
+            if (n <= 0) {
+                return NGX_ERROR;
+            }
+
+            crypto_generichash_update(hash, buf, n);
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/* canonical JSON: the order of members and the spaces between do not count;
+ * NGX_DECLINED if the body is not JSON, which is compared byte by byte */
+
+static ngx_int_t
+ngx_http_idem_hash_json(ngx_http_idem_ctx_t *ctx,
+    crypto_generichash_state *hash)
+{
+    size_t              len;
+    u_char             *out;
+    ngx_int_t           rc;
+    ngx_str_t           body, *path;
+    ngx_uint_t          i;
+    struct idem_bytes   in, name;
+
+    rc = ngx_http_idem_body_text(ctx->request, &body);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    in.data = body.data;
+    in.len = body.len;
+
+    out = ngx_alloc(gateway_json_canonical_max(in.len), ngx_cycle->log);
+    if (out == NULL) {
+        return NGX_ERROR;
+    }
+
+    rc = NGX_OK;
+
+    if (ctx->conf->fields == NULL) {
+        if (gateway_json_canonical(in, (struct idem_bytes) { NULL, 0 }, out,
+                                   &len))
+        {
+            ngx_http_idem_hash(hash, "json", 4);
+            ngx_http_idem_hash(hash, out, len);
+
+        } else {
+            rc = NGX_DECLINED;
+        }
+
+    } else {
+        path = ctx->conf->fields->elts;
+        ngx_http_idem_hash(hash, "fields", 6);
+
+        for (i = 0; i < ctx->conf->fields->nelts; i++) {
+            name.data = path[i].data;
+            name.len = path[i].len;
+
+            if (!gateway_json_canonical(in, name, out, &len)) {
+                if (i == 0 && !gateway_json_canonical(in,
+                                       (struct idem_bytes) { NULL, 0 }, out,
+                                       &len))
+                {
+                    rc = NGX_DECLINED;
+                    break;
+                }
+
+                len = 0;
+            }
+
+            ngx_http_idem_hash(hash, out, len);
+        }
+    }
+
+    ngx_free(out);
+
+    return rc;
+}
+
+
+ngx_int_t
+ngx_http_idem_body_fingerprint(ngx_http_idem_ctx_t *ctx, const u_char *key)
+{
+    ngx_int_t                  rc;
+    ngx_http_request_t        *r = ctx->request;
+    crypto_generichash_state   hash;
+
+    crypto_generichash_init(&hash, key, NGX_HTTP_IDEM_DIGEST_LEN,
+                            IDEM_FINGERPRINT_LEN);
+
+    ngx_http_idem_hash(&hash, r->method_name.data, r->method_name.len);
+    ngx_http_idem_hash(&hash, r->headers_in.server.data,
+                       r->headers_in.server.len);
+    ngx_http_idem_hash(&hash, r->unparsed_uri.data, r->unparsed_uri.len);
+
+    rc = NGX_DECLINED;
+
+    if (ctx->conf->fingerprint == NGX_HTTP_IDEM_FP_JSON) {
+        rc = ngx_http_idem_hash_json(ctx, &hash);
+    }
+
+    if (rc == NGX_DECLINED) {
+        rc = ngx_http_idem_hash_body(r, &hash);
+    }
+
+    crypto_generichash_final(&hash, ctx->fingerprint, IDEM_FINGERPRINT_LEN);
+
+    return rc;
+}

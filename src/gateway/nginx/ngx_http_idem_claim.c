@@ -1,0 +1,582 @@
+
+/*
+ * ngx_http_idem_claim.c - one record that this worker began, from BEGIN to the
+ * acknowledged FINISH or RELEASE.
+ *
+ * A claim lives outside of its request's pool: the client may leave, nginx may
+ * end the request, and what was begun still has to be renewed and ended. It
+ * counts who refers to it: the request, and each command on the way.
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+static void ngx_http_idem_claim_begun(ngx_http_idem_op_t *op,
+    struct gateway_reply *reply);
+static void ngx_http_idem_claim_ended(ngx_http_idem_op_t *op,
+    struct gateway_reply *reply);
+static void ngx_http_idem_claim_renewed(ngx_http_idem_op_t *op,
+    struct gateway_reply *reply);
+static void ngx_http_idem_renew_handler(ngx_event_t *ev);
+static ngx_int_t ngx_http_idem_claim_finish_large(ngx_http_idem_claim_t *claim,
+    ngx_uint_t failed);
+
+
+ngx_http_idem_claim_t *
+ngx_http_idem_claim_create(ngx_str_t *scope, ngx_str_t *id, ngx_msec_t lease)
+{
+    u_char                 *p;
+    ngx_http_idem_claim_t  *claim;
+
+    claim = ngx_calloc(sizeof(ngx_http_idem_claim_t) + scope->len + id->len,
+                       ngx_cycle->log);
+    if (claim == NULL) {
+        return NULL;
+    }
+
+    p = (u_char *) claim + sizeof(ngx_http_idem_claim_t);
+
+    claim->scope.data = p;
+    claim->scope.len = scope->len;
+    p = ngx_cpymem(p, scope->data, scope->len);
+
+    claim->id.data = p;
+    claim->id.len = id->len;
+    ngx_memcpy(p, id->data, id->len);
+
+    claim->lease = lease;
+    claim->refs = 1;
+
+    claim->renew.handler = ngx_http_idem_renew_handler;
+    claim->renew.data = claim;
+    claim->renew.log = ngx_cycle->log;
+
+    return claim;
+}
+
+
+void
+ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim)
+{
+    if (--claim->refs) {
+        return;
+    }
+
+    if (claim->renew.timer_set) {
+        ngx_del_timer(&claim->renew);
+    }
+
+    ngx_free(claim);
+}
+
+
+/* room for a command on this claim, its common beginning written */
+
+static ngx_http_idem_op_t *
+ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim, const char *verb,
+    ngx_uint_t args, size_t more, ngx_http_idem_reply_pt handler, u_char **p)
+{
+    ngx_http_idem_op_t      *op;
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+
+    op = ngx_http_idem_op_create(e, claim->scope.len + claim->id.len + more
+                                    + (args + 3) * NGX_HTTP_IDEM_ARG,
+                                 handler, claim);
+    if (op == NULL) {
+        return NULL;
+    }
+
+    claim->refs++;
+
+    *p = ngx_http_idem_put_array(op->cmd, args + 5);
+    *p = ngx_http_idem_put_text(*p, verb);
+    *p = ngx_http_idem_put(*p, claim->scope.data, claim->scope.len);
+    *p = ngx_http_idem_put(*p, claim->id.data, claim->id.len);
+
+    return op;
+}
+
+
+void
+ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
+{
+    u_char                    *p, nonce[17];
+    u_char                     hex[2 * IDEM_FINGERPRINT_LEN];
+    ngx_uint_t                 args;
+    ngx_http_idem_op_t        *op;
+    ngx_http_idem_claim_t     *claim;
+    ngx_http_idem_engine_t    *e = ngx_http_idem_engine();
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ctx->conf;
+    claim = ctx->claim;
+
+    args = 7 + (ctx->token ? 1 : 0) + (ctx->fingerprinted ? 2 : 0)
+           + (conf->wait ? 2 : 0);
+
+    op = ngx_http_idem_claim_op(claim, "BEGIN", args, sizeof(hex),
+                                ngx_http_idem_claim_begun, &p);
+    if (op == NULL) {
+        ngx_http_idem_begun(ctx, NULL);
+        return;
+    }
+
+    claim->begin = op;
+
+    (void) ngx_sprintf(nonce, "%016xL", ngx_http_idem_nonce(e));
+
+    p = ngx_http_idem_put_text(p, conf->mode == NGX_HTTP_IDEM_STRICT
+                                  ? "STRICT" : "LOOSE");
+    p = ngx_http_idem_put_text(p, "NONCE");
+    p = ngx_http_idem_put(p, nonce, 16);
+    p = ngx_http_idem_put_text(p, "LEASE");
+    p = ngx_http_idem_put_number(p, conf->lease);
+    p = ngx_http_idem_put_text(p, "TTL");
+    p = ngx_http_idem_put_number(p, conf->ttl);
+
+    if (ctx->token) {
+        p = ngx_http_idem_put_text(p, "TOKEN");
+    }
+
+    if (ctx->fingerprinted) {
+        (void) ngx_hex_dump(hex, ctx->fingerprint, IDEM_FINGERPRINT_LEN);
+        p = ngx_http_idem_put_text(p, "FP");
+        p = ngx_http_idem_put(p, hex, sizeof(hex));
+    }
+
+    if (conf->wait) {
+        p = ngx_http_idem_put_text(p, "WAIT");
+        p = ngx_http_idem_put_number(p, conf->wait);
+    }
+
+    op->until = ngx_current_msec + conf->wait + conf->lease + 10000;
+
+    ngx_http_idem_op_send(e, op, p);
+}
+
+
+static ngx_int_t
+ngx_http_idem_reply_error(struct gateway_reply *reply, const char *word)
+{
+    return gateway_reply_is(reply, 0, "error")
+           && gateway_reply_is(reply, 1, word);
+}
+
+
+static void
+ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+{
+    ngx_http_idem_claim_t   *claim = op->data;
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+
+    if (reply && ngx_http_idem_reply_error(reply, "LOST")) {
+
+        /* it may have been stored: the same nonce finds out */
+
+        ngx_http_idem_op_again(e, op);
+        return;
+    }
+
+    claim->begin = NULL;
+
+    if (reply && gateway_reply_is(reply, 0, "started") && reply->count > 1) {
+        claim->state = NGX_HTTP_IDEM_EXECUTING;
+        claim->fence = reply->values[1].number;
+
+        ngx_http_idem_step("begun");
+
+        if (claim->ctx == NULL) {
+
+            /* nobody is here any more, and nothing was sent */
+
+            (void) ngx_http_idem_claim_release(claim);
+
+        } else {
+            ngx_add_timer(&claim->renew, claim->lease / 3);
+        }
+
+    } else {
+        claim->state = NGX_HTTP_IDEM_ENDED;
+    }
+
+    if (claim->ctx) {
+        ngx_http_idem_begun(claim->ctx, reply);
+    }
+
+    ngx_http_idem_claim_unref(claim);
+}
+
+
+static void
+ngx_http_idem_renew_handler(ngx_event_t *ev)
+{
+    u_char                 *p;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_claim_t  *claim = ev->data;
+
+    if (claim->state != NGX_HTTP_IDEM_EXECUTING
+        && claim->state != NGX_HTTP_IDEM_ENDING)
+    {
+        return;
+    }
+
+    ngx_add_timer(&claim->renew, claim->lease / 3);
+
+    if (claim->renewal) {
+        return;
+    }
+
+    op = ngx_http_idem_claim_op(claim, "RENEW", 2, 0,
+                                ngx_http_idem_claim_renewed, &p);
+    if (op == NULL) {
+        return;
+    }
+
+    claim->renewal = op;
+
+    p = ngx_http_idem_put_number(p, claim->fence);
+    p = ngx_http_idem_put_number(p, claim->lease);
+    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
+}
+
+
+static void
+ngx_http_idem_claim_renewed(ngx_http_idem_op_t *op,
+    struct gateway_reply *reply)
+{
+    ngx_http_idem_claim_t  *claim = op->data;
+
+    claim->renewal = NULL;
+
+    if (reply && gateway_reply_is(reply, 0, "stale")
+        && claim->state == NGX_HTTP_IDEM_EXECUTING)
+    {
+        ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                      "idem: the record of a running request is no longer "
+                      "ours, fence %uL", claim->fence);
+
+        if (claim->renew.timer_set) {
+            ngx_del_timer(&claim->renew);
+        }
+    }
+
+    ngx_http_idem_claim_unref(claim);
+}
+
+
+/* which headers are kept is decided here; the rest of an answer is its body */
+
+static ngx_int_t
+ngx_http_idem_listed(ngx_array_t *list, ngx_str_t *name)
+{
+    ngx_str_t   *s;
+    ngx_uint_t   i;
+
+    if (list == NULL) {
+        return 0;
+    }
+
+    s = list->elts;
+
+    for (i = 0; i < list->nelts; i++) {
+        if (s[i].len == name->len
+            && ngx_strncasecmp(s[i].data, name->data, name->len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_int_t
+ngx_http_idem_keeps(ngx_http_idem_loc_conf_t *conf, ngx_str_t *name)
+{
+    static const char  *never[] = { "set-cookie", "set-cookie2",
+        "www-authenticate", "date", "server", "age", "idempotent-replayed",
+        "idempotency-expires", NULL };
+
+    ngx_uint_t          i;
+    struct idem_bytes   bytes;
+
+    bytes.data = name->data;
+    bytes.len = name->len;
+
+    if (gateway_header_is_hop(bytes)) {
+        return 0;
+    }
+
+    if (ngx_http_idem_listed(conf->keep, name)) {
+        return 1;
+    }
+
+    for (i = 0; never[i]; i++) {
+        if (ngx_strlen(never[i]) == name->len
+            && ngx_strncasecmp((u_char *) never[i], name->data, name->len) == 0)
+        {
+            return 0;
+        }
+    }
+
+    return !ngx_http_idem_listed(conf->drop, name);
+}
+
+
+static ngx_int_t
+ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
+{
+    ngx_uint_t           i;
+    ngx_list_part_t     *part;
+    ngx_table_elt_t     *h;
+    ngx_http_request_t  *r;
+
+    static ngx_str_t  type = ngx_string("Content-Type");
+
+    r = ctx->request;
+
+    result->status = r->headers_out.status;
+    result->header_count = 0;
+
+    if (r->headers_out.content_type.len
+        && ngx_http_idem_keeps(ctx->conf, &type))
+    {
+        result->headers[0].name.data = type.data;
+        result->headers[0].name.len = type.len;
+        result->headers[0].value.data = r->headers_out.content_type.data;
+        result->headers[0].value.len = r->headers_out.content_type.len;
+        result->header_count = 1;
+    }
+
+    part = &r->headers_out.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].hash == 0 || !ngx_http_idem_keeps(ctx->conf, &h[i].key)) {
+            continue;
+        }
+
+        if (result->header_count == GATEWAY_HEADERS_MAX) {
+            return NGX_DECLINED;
+        }
+
+        result->headers[result->header_count].name.data = h[i].key.data;
+        result->headers[result->header_count].name.len = h[i].key.len;
+        result->headers[result->header_count].value.data = h[i].value.data;
+        result->headers[result->header_count].value.len = h[i].value.len;
+        result->header_count++;
+    }
+
+    return NGX_OK;
+}
+
+
+/* FINISH with the held answer, or without one that is too large to keep */
+
+ngx_int_t
+ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
+    ngx_uint_t replayable)
+{
+    u_char                 *p;
+    size_t                  head;
+    ngx_chain_t            *cl;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_claim_t  *claim;
+    struct gateway_result   result;
+
+    claim = ctx->claim;
+    head = 0;
+
+    if (replayable) {
+        if (ngx_http_idem_gather(ctx, &result) == NGX_OK) {
+            head = gateway_result_head_len(&result);
+        }
+
+        if (head == 0 || head + ctx->held_size > ctx->conf->max_answer) {
+            replayable = 0;
+        }
+    }
+
+    if (!replayable) {
+        return ngx_http_idem_claim_finish_large(claim, failed);
+    }
+
+    op = ngx_http_idem_claim_op(claim, "FINISH", 5, head + ctx->held_size,
+                                ngx_http_idem_claim_ended, &p);
+    if (op == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_http_idem_put_number(p, claim->fence);
+    p = ngx_http_idem_put_text(p, failed ? "FAILED" : "SUCCEEDED");
+
+    p = ngx_sprintf(p, "$%uz\r\n", head + ctx->held_size);
+    gateway_result_head(&result, p);
+    p += head;
+
+    for (cl = ctx->held; cl; cl = cl->next) {
+        p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
+    }
+
+    *p++ = '\r';
+    *p++ = '\n';
+
+    p = ngx_http_idem_put_text(p, "KIND");
+    p = ngx_http_idem_put_text(p, "http");
+
+    claim->state = NGX_HTTP_IDEM_ENDING;
+
+    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_claim_finish_large(ngx_http_idem_claim_t *claim,
+    ngx_uint_t failed)
+{
+    u_char              *p;
+    ngx_http_idem_op_t  *op;
+
+    op = ngx_http_idem_claim_op(claim, "FINISH", 6, 0,
+                                ngx_http_idem_claim_ended, &p);
+    if (op == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_http_idem_put_number(p, claim->fence);
+    p = ngx_http_idem_put_text(p, failed ? "FAILED" : "SUCCEEDED");
+    p = ngx_http_idem_put_text(p, "");
+    p = ngx_http_idem_put_text(p, "KIND");
+    p = ngx_http_idem_put_text(p, "http");
+    p = ngx_http_idem_put_text(p, "NOREPLAY");
+
+    claim->state = NGX_HTTP_IDEM_ENDING;
+
+    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim)
+{
+    u_char              *p;
+    ngx_http_idem_op_t  *op;
+
+    op = ngx_http_idem_claim_op(claim, "RELEASE", 1, 0,
+                                ngx_http_idem_claim_ended, &p);
+    if (op == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_http_idem_put_number(p, claim->fence);
+
+    claim->state = NGX_HTTP_IDEM_ENDING;
+
+    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+{
+    ngx_http_idem_claim_t   *claim = op->data;
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+
+    if (reply && gateway_reply_is(reply, 0, "error")) {
+
+        if (gateway_reply_is(reply, 1, "ERR")
+            && op->len > IDEM_SCOPE_MAX + IDEM_ID_MAX + 512
+            && claim->state == NGX_HTTP_IDEM_ENDING)
+        {
+            /* more than this engine keeps; it still is done */
+
+            ngx_log_error(NGX_LOG_WARN, e->log, 0,
+                          "idem: the engine refused an answer: %*s",
+                          reply->values[2].bytes.len,
+                          reply->values[2].bytes.data);
+
+            if (ngx_http_idem_claim_finish_large(claim,
+                         ngx_strnstr(op->cmd, "$6\r\nFAILED\r\n",
+                                     ngx_min(op->len, 700)) != NULL)
+                == NGX_OK)
+            {
+                ngx_http_idem_claim_unref(claim);
+                return;
+            }
+        }
+
+        ngx_http_idem_op_again(e, op);
+        return;
+    }
+
+    if (claim->renew.timer_set) {
+        ngx_del_timer(&claim->renew);
+    }
+
+    claim->state = NGX_HTTP_IDEM_ENDED;
+
+    if (reply && gateway_reply_is(reply, 0, "stale")) {
+        ngx_log_error(NGX_LOG_WARN, e->log, 0,
+                      "idem: a record was settled or taken over while its "
+                      "request ran, fence %uL", claim->fence);
+    }
+
+    ngx_http_idem_step("kept");
+
+    if (claim->ctx) {
+        ngx_http_idem_kept(claim->ctx, reply);
+    }
+
+    ngx_http_idem_claim_unref(claim);
+}
+
+
+/* the outcome is unknown: nobody touches the record, its lease runs out */
+
+void
+ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim)
+{
+    if (claim->renew.timer_set) {
+        ngx_del_timer(&claim->renew);
+    }
+
+    if (claim->state == NGX_HTTP_IDEM_EXECUTING) {
+        claim->state = NGX_HTTP_IDEM_ENDED;
+    }
+}
+
+
+/* the request goes away */
+
+void
+ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim)
+{
+    claim->ctx = NULL;
+
+    if (claim->begin && !claim->begin->sent) {
+        ngx_http_idem_op_cancel(ngx_http_idem_engine(), claim->begin);
+        claim->begin = NULL;
+        claim->state = NGX_HTTP_IDEM_ENDED;
+        ngx_http_idem_claim_unref(claim);
+    }
+
+    ngx_http_idem_claim_unref(claim);
+}

@@ -1,0 +1,960 @@
+
+/*
+ * ngx_http_idem_engine.c - the worker's one connection to the engine.
+ *
+ * Commands gather in "pending" and leave with one send() when the event loop
+ * has turned once; each carries a TAG, so answers may come in any order. An
+ * operation keeps its bytes until it is answered. When the connection breaks,
+ * what may be sent again goes back to the head of "pending": BEGIN carries a
+ * nonce, FINISH, RENEW and RELEASE a fence, so that twice is the same as once.
+ */
+
+
+#include "ngx_http_idem.h"
+#include <sodium.h>
+
+
+#define NGX_HTTP_IDEM_BACKOFF_MIN     20
+#define NGX_HTTP_IDEM_BACKOFF_MAX     1000
+#define NGX_HTTP_IDEM_SWEEP           5000
+#define NGX_HTTP_IDEM_MAX_OPS         65536
+#define NGX_HTTP_IDEM_SLOT_BITS       20
+#define NGX_HTTP_IDEM_OUT             (256 * 1024)
+#define NGX_HTTP_IDEM_LONGEST         (IDEM_RESULT_MAX + GATEWAY_HEAD_MAX)
+
+
+static void ngx_http_idem_connect(ngx_http_idem_engine_t *e);
+static void ngx_http_idem_connected(ngx_http_idem_engine_t *e);
+static void ngx_http_idem_disconnect(ngx_http_idem_engine_t *e,
+    const char *why);
+static void ngx_http_idem_write_handler(ngx_event_t *wev);
+static void ngx_http_idem_read_handler(ngx_event_t *rev);
+static void ngx_http_idem_flush_handler(ngx_event_t *ev);
+static void ngx_http_idem_reconnect_handler(ngx_event_t *ev);
+static void ngx_http_idem_sweep_handler(ngx_event_t *ev);
+static void ngx_http_idem_again_handler(ngx_event_t *ev);
+static void ngx_http_idem_ask_digest(ngx_http_idem_engine_t *e);
+static void ngx_http_idem_digest_again_handler(ngx_event_t *ev);
+
+
+static ngx_str_t  ngx_http_idem_own_scope = ngx_string("idem.gateway");
+static ngx_str_t  ngx_http_idem_digest_id = ngx_string("digest-key");
+
+
+ngx_int_t
+ngx_http_idem_engine_start(ngx_http_idem_engine_t *e, ngx_cycle_t *cycle)
+{
+    if (sodium_init() < 0) {
+        return NGX_ERROR;
+    }
+
+    e->log = cycle->log;
+
+    ngx_queue_init(&e->pending);
+    ngx_queue_init(&e->inflight);
+    ngx_queue_init(&e->waiting);
+
+    e->flush.handler = ngx_http_idem_flush_handler;
+    e->flush.data = e;
+    e->flush.log = cycle->log;
+
+    e->reconnect.handler = ngx_http_idem_reconnect_handler;
+    e->reconnect.data = e;
+    e->reconnect.log = cycle->log;
+    e->reconnect.cancelable = 1;
+
+    e->sweep.handler = ngx_http_idem_sweep_handler;
+    e->sweep.data = e;
+    e->sweep.log = cycle->log;
+    e->sweep.cancelable = 1;
+
+    e->digest_again.handler = ngx_http_idem_digest_again_handler;
+    e->digest_again.data = e;
+    e->digest_again.log = cycle->log;
+    e->digest_again.cancelable = 1;
+
+    randombytes_buf(&e->nonce, sizeof(e->nonce));
+    randombytes_buf(e->digest_offer, sizeof(e->digest_offer));
+
+    e->backoff = NGX_HTTP_IDEM_BACKOFF_MIN;
+    e->down_since = ngx_current_msec;
+    e->free_slot = NGX_CONF_UNSET_UINT;
+    e->started = 1;
+
+    ngx_http_idem_connect(e);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e)
+{
+    if (e->connection) {
+        ngx_close_connection(e->connection);
+        e->connection = NULL;
+        e->up = 0;
+    }
+}
+
+
+/* for longer than a request would wait for it? then say so at once */
+
+ngx_int_t
+ngx_http_idem_engine_away(ngx_http_idem_engine_t *e)
+{
+    if (!e->started) {
+        return 1;
+    }
+
+    if (e->ops >= NGX_HTTP_IDEM_MAX_OPS || e->bytes > e->max_buffered) {
+        return 1;
+    }
+
+    return !e->up && ngx_current_msec - e->down_since > e->timeout;
+}
+
+
+/* splitmix64 over a random start: no two alike in one worker, and no two
+ * workers start alike */
+
+uint64_t
+ngx_http_idem_nonce(ngx_http_idem_engine_t *e)
+{
+    uint64_t  z;
+
+    z = (e->nonce += 0x9e3779b97f4a7c15ULL);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+
+    return z ^ (z >> 31);
+}
+
+
+u_char *
+ngx_http_idem_put_array(u_char *p, ngx_uint_t n)
+{
+    return ngx_sprintf(p, "*%ui\r\n", n);
+}
+
+
+u_char *
+ngx_http_idem_put(u_char *p, const u_char *data, size_t len)
+{
+    p = ngx_sprintf(p, "$%uz\r\n", len);
+    p = ngx_cpymem(p, data, len);
+    *p++ = '\r';
+    *p++ = '\n';
+
+    return p;
+}
+
+
+u_char *
+ngx_http_idem_put_text(u_char *p, const char *text)
+{
+    return ngx_http_idem_put(p, (const u_char *) text, ngx_strlen(text));
+}
+
+
+u_char *
+ngx_http_idem_put_number(u_char *p, uint64_t n)
+{
+    u_char  *last, buf[NGX_INT64_LEN];
+
+    last = ngx_sprintf(buf, "%uL", n);
+
+    return ngx_http_idem_put(p, buf, last - buf);
+}
+
+
+/* a tag is a slot and a generation, so that a late answer meets nobody */
+
+static ngx_int_t
+ngx_http_idem_take_slot(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
+{
+    ngx_uint_t            i, n;
+    ngx_http_idem_op_t  **slots;
+
+    if (e->free_slot == NGX_CONF_UNSET_UINT) {
+        n = e->nslots ? e->nslots * 2 : 256;
+
+        slots = ngx_alloc(n * sizeof(ngx_http_idem_op_t *), e->log);
+        if (slots == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (e->nslots) {
+            ngx_memcpy(slots, e->slots,
+                       e->nslots * sizeof(ngx_http_idem_op_t *));
+            ngx_free(e->slots);
+        }
+
+        /* a free slot holds the number of the next one, with its low bit set
+         * so that it is no pointer */
+
+        for (i = e->nslots; i < n; i++) {
+            slots[i] = (ngx_http_idem_op_t *)
+                           (i + 1 < n ? ((i + 1) << 1) | 1 : (uintptr_t) -1);
+        }
+
+        e->free_slot = e->nslots;
+        e->slots = slots;
+        e->nslots = n;
+    }
+
+    i = e->free_slot;
+    e->free_slot = (uintptr_t) e->slots[i] == (uintptr_t) -1
+                   ? NGX_CONF_UNSET_UINT : (uintptr_t) e->slots[i] >> 1;
+    e->slots[i] = op;
+
+    e->generation = (e->generation + 1) & 0xffffffff;
+    op->tag = (e->generation << NGX_HTTP_IDEM_SLOT_BITS) | i;
+
+    return NGX_OK;
+}
+
+
+static ngx_http_idem_op_t *
+ngx_http_idem_find_op(ngx_http_idem_engine_t *e, uint64_t tag)
+{
+    ngx_uint_t           i;
+    ngx_http_idem_op_t  *op;
+
+    i = tag & ((1 << NGX_HTTP_IDEM_SLOT_BITS) - 1);
+
+    if (i >= e->nslots || ((uintptr_t) e->slots[i] & 1)) {
+        return NULL;
+    }
+
+    op = e->slots[i];
+
+    return op->tag == tag ? op : NULL;
+}
+
+
+/* room for a command of len bytes; the TAG is added by op_send() */
+
+ngx_http_idem_op_t *
+ngx_http_idem_op_create(ngx_http_idem_engine_t *e, size_t len,
+    ngx_http_idem_reply_pt handler, void *data)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = ngx_alloc(sizeof(ngx_http_idem_op_t) + len + 2 * NGX_HTTP_IDEM_ARG,
+                   e->log);
+    if (op == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(op, offsetof(ngx_http_idem_op_t, cmd));
+
+    if (ngx_http_idem_take_slot(e, op) != NGX_OK) {
+        ngx_free(op);
+        return NULL;
+    }
+
+    op->handler = handler;
+    op->data = data;
+    op->resend = 1;
+    op->until = ngx_current_msec + 600 * 1000;
+
+    e->ops++;
+
+    return op;
+}
+
+
+void
+ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
+    u_char *end)
+{
+    end = ngx_http_idem_put_text(end, "TAG");
+    end = ngx_http_idem_put_number(end, op->tag);
+
+    op->len = end - op->cmd;
+    e->bytes += op->len;
+
+    ngx_queue_insert_tail(&e->pending, &op->queue);
+    op->queued = 1;
+
+    if (!e->sweep.timer_set) {
+        ngx_add_timer(&e->sweep, NGX_HTTP_IDEM_SWEEP);
+    }
+
+    if (e->up && !e->flush.posted) {
+        ngx_post_event(&e->flush, &ngx_posted_events);
+    }
+}
+
+
+/* the engine answered that it could not: the same again a little later */
+
+void
+ngx_http_idem_op_again(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
+{
+    ngx_msec_t  delay;
+
+    delay = 50 << ngx_min(op->tries, 5);
+    op->tries++;
+
+    op->again.handler = ngx_http_idem_again_handler;
+    op->again.data = op;
+    op->again.log = e->log;
+
+    ngx_add_timer(&op->again, delay);
+}
+
+
+static void
+ngx_http_idem_again_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_op_t      *op = ev->data;
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+
+    ngx_queue_insert_tail(&e->pending, &op->queue);
+    op->queued = 1;
+
+    if (e->up && !e->flush.posted) {
+        ngx_post_event(&e->flush, &ngx_posted_events);
+    }
+}
+
+
+void
+ngx_http_idem_op_cancel(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
+{
+    ngx_uint_t  i;
+
+    if (op->queued) {
+        ngx_queue_remove(&op->queue);
+    }
+
+    if (op->again.timer_set) {
+        ngx_del_timer(&op->again);
+    }
+
+    i = op->tag & ((1 << NGX_HTTP_IDEM_SLOT_BITS) - 1);
+    e->slots[i] = (ngx_http_idem_op_t *)
+                      (e->free_slot == NGX_CONF_UNSET_UINT
+                       ? (uintptr_t) -1 : (e->free_slot << 1) | 1);
+    e->free_slot = i;
+
+    e->ops--;
+    e->bytes -= op->len;
+
+    ngx_free(op);
+}
+
+
+static void
+ngx_http_idem_connect(ngx_http_idem_engine_t *e)
+{
+    ngx_int_t          rc;
+    ngx_connection_t  *c;
+
+    ngx_memzero(&e->peer, sizeof(ngx_peer_connection_t));
+
+    e->peer.sockaddr = e->addr.sockaddr;
+    e->peer.socklen = e->addr.socklen;
+    e->peer.name = &e->addr.name;
+    e->peer.get = ngx_event_get_peer;
+    e->peer.log = e->log;
+    e->peer.log_error = NGX_ERROR_ERR;
+
+    rc = ngx_event_connect_peer(&e->peer);
+
+    if (rc == NGX_ERROR || rc == NGX_BUSY || rc == NGX_DECLINED) {
+        if (e->peer.connection) {
+            ngx_close_connection(e->peer.connection);
+            e->peer.connection = NULL;
+        }
+
+        ngx_http_idem_disconnect(e, NULL);
+        return;
+    }
+
+    c = e->peer.connection;
+    c->data = e;
+    c->log = e->log;
+    c->read->log = c->log;
+    c->write->log = c->log;
+    c->read->handler = ngx_http_idem_read_handler;
+    c->write->handler = ngx_http_idem_write_handler;
+    c->read->cancelable = 1;
+    c->write->cancelable = 1;
+
+    e->connection = c;
+    e->in_pos = e->in_len = 0;
+    e->out_pos = e->out_len = 0;
+
+    if (rc == NGX_OK) {
+        ngx_http_idem_connected(e);
+        return;
+    }
+
+    /* rc == NGX_AGAIN */
+
+    ngx_add_timer(c->write, 2000);
+}
+
+
+static ngx_int_t
+ngx_http_idem_grow(u_char **buf, size_t *size, size_t len, size_t need,
+    ngx_log_t *log)
+{
+    u_char  *p;
+    size_t   n;
+
+    if (need <= *size) {
+        return NGX_OK;
+    }
+
+    n = *size ? *size : 16384;
+
+    while (n < need) {
+        n *= 2;
+    }
+
+    p = ngx_alloc(n, log);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (*buf) {
+        ngx_memcpy(p, *buf, len);
+        ngx_free(*buf);
+    }
+
+    *buf = p;
+    *size = n;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_connected(ngx_http_idem_engine_t *e)
+{
+    u_char  *p;
+
+    if (e->connection->write->timer_set) {
+        ngx_del_timer(e->connection->write);
+    }
+
+    e->up = 1;
+    e->backoff = NGX_HTTP_IDEM_BACKOFF_MIN;
+
+    if (e->password.len) {
+        if (ngx_http_idem_grow(&e->out, &e->out_size, 0,
+                               e->password.len + 3 * NGX_HTTP_IDEM_ARG, e->log)
+            != NGX_OK)
+        {
+            ngx_http_idem_disconnect(e, "out of memory");
+            return;
+        }
+
+        p = ngx_http_idem_put_array(e->out, 2);
+        p = ngx_http_idem_put_text(p, "AUTH");
+        p = ngx_http_idem_put(p, e->password.data, e->password.len);
+        e->out_len = p - e->out;
+    }
+
+    ngx_http_idem_ask_digest(e);
+
+    ngx_post_event(&e->flush, &ngx_posted_events);
+}
+
+
+/* what is in flight is not lost: it goes out again, in its old order */
+
+static void
+ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why)
+{
+    ngx_queue_t         *q, *next;
+    ngx_http_idem_op_t  *op;
+
+    if (why) {
+        ngx_log_error(NGX_LOG_WARN, e->log, 0,
+                      "idem engine \"%V\": %s", &e->name, why);
+    }
+
+    if (e->connection) {
+        ngx_close_connection(e->connection);
+        e->connection = NULL;
+    }
+
+    if (e->up) {
+        e->up = 0;
+        e->down_since = ngx_current_msec;
+    }
+
+    for (q = ngx_queue_last(&e->inflight);
+         q != ngx_queue_sentinel(&e->inflight);
+         q = next)
+    {
+        next = ngx_queue_prev(q);
+        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+
+        ngx_queue_remove(q);
+
+        if (op->resend) {
+            ngx_queue_insert_head(&e->pending, q);
+            continue;
+        }
+
+        op->queued = 0;
+        op->handler(op, NULL);
+        ngx_http_idem_op_cancel(e, op);
+    }
+
+    e->digest_asked = 0;
+
+    if (!e->reconnect.timer_set && !ngx_terminate) {
+        e->reconnect.cancelable = (e->ops == 0);
+        ngx_add_timer(&e->reconnect, e->backoff + e->backoff * (ngx_random()
+                                                                % 8) / 16);
+        e->backoff = ngx_min(e->backoff * 2, NGX_HTTP_IDEM_BACKOFF_MAX);
+    }
+}
+
+
+static void
+ngx_http_idem_reconnect_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_connect(ev->data);
+}
+
+
+static ngx_int_t
+ngx_http_idem_fill(ngx_http_idem_engine_t *e)
+{
+    ngx_queue_t         *q;
+    ngx_http_idem_op_t  *op;
+
+    while (!ngx_queue_empty(&e->pending) && e->out_len < NGX_HTTP_IDEM_OUT) {
+        q = ngx_queue_head(&e->pending);
+        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+
+        if (ngx_http_idem_grow(&e->out, &e->out_size, e->out_len,
+                               e->out_len + op->len, e->log)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(e->out + e->out_len, op->cmd, op->len);
+        e->out_len += op->len;
+        op->sent = 1;
+
+        ngx_queue_remove(q);
+        ngx_queue_insert_tail(&e->inflight, q);
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_flush_handler(ngx_event_t *ev)
+{
+    ssize_t                  n;
+    ngx_connection_t        *c;
+    ngx_http_idem_engine_t  *e = ev->data;
+
+    c = e->connection;
+
+    if (!e->up || c == NULL) {
+        return;
+    }
+
+    for ( ;; ) {
+        if (e->out_pos == e->out_len) {
+            e->out_pos = e->out_len = 0;
+
+            if (ngx_http_idem_fill(e) != NGX_OK) {
+                ngx_http_idem_disconnect(e, "out of memory");
+                return;
+            }
+
+            if (e->out_len == 0) {
+                break;
+            }
+        }
+
+        if (!c->write->ready) {
+            break;
+        }
+
+        n = c->send(c, e->out + e->out_pos, e->out_len - e->out_pos);
+
+        if (n == NGX_ERROR) {
+            ngx_http_idem_disconnect(e, "connection lost while sending");
+            return;
+        }
+
+        if (n == NGX_AGAIN) {
+            break;
+        }
+
+        e->out_pos += n;
+    }
+
+    if (ngx_handle_write_event(c->write, 0) != NGX_OK) {
+        ngx_http_idem_disconnect(e, "cannot wait for the socket");
+    }
+}
+
+
+static void
+ngx_http_idem_write_handler(ngx_event_t *wev)
+{
+    int                      err;
+    socklen_t                len;
+    ngx_connection_t        *c = wev->data;
+    ngx_http_idem_engine_t  *e = c->data;
+
+    if (e->up) {
+        ngx_http_idem_flush_handler(&e->flush);
+        return;
+    }
+
+    err = 0;
+    len = sizeof(int);
+
+    if (wev->timedout
+        || getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1
+        || err)
+    {
+        ngx_http_idem_disconnect(e, "cannot connect");
+        return;
+    }
+
+    ngx_http_idem_connected(e);
+}
+
+
+static void
+ngx_http_idem_dispatch(ngx_http_idem_engine_t *e, struct gateway_reply *reply)
+{
+    ngx_http_idem_op_t  *op;
+
+    if (!reply->tagged) {
+        if (gateway_reply_is(reply, 0, "error")) {
+            ngx_log_error(NGX_LOG_ERR, e->log, 0,
+                          "idem engine \"%V\" refused: %*s %*s", &e->name,
+                          reply->values[1].bytes.len,
+                          reply->values[1].bytes.data,
+                          reply->values[2].bytes.len,
+                          reply->values[2].bytes.data);
+        }
+
+        return;
+    }
+
+    op = ngx_http_idem_find_op(e, reply->tag);
+
+    if (op == NULL || !op->queued) {
+        return;
+    }
+
+    ngx_queue_remove(&op->queue);
+    op->queued = 0;
+
+    op->handler(op, reply);
+
+    /* unless it is to be sent again */
+
+    if (!op->again.timer_set) {
+        ngx_http_idem_op_cancel(e, op);
+    }
+}
+
+
+static void
+ngx_http_idem_read_handler(ngx_event_t *rev)
+{
+    size_t                   used;
+    ssize_t                  n;
+    ngx_connection_t        *c = rev->data;
+    enum gateway_read        got;
+    struct idem_bytes        bytes;
+    struct gateway_reply     reply;
+    ngx_http_idem_engine_t  *e = c->data;
+
+    if (!e->up) {
+        return;
+    }
+
+    for ( ;; ) {
+
+        if (e->in_pos && e->in_pos == e->in_len) {
+            e->in_pos = e->in_len = 0;
+        }
+
+        if (e->in_size - e->in_len < 16384) {
+            if (e->in_pos) {
+                ngx_memmove(e->in, e->in + e->in_pos, e->in_len - e->in_pos);
+                e->in_len -= e->in_pos;
+                e->in_pos = 0;
+            }
+
+            if (ngx_http_idem_grow(&e->in, &e->in_size, e->in_len,
+                                   e->in_len + 65536, e->log)
+                != NGX_OK)
+            {
+                ngx_http_idem_disconnect(e, "out of memory");
+                return;
+            }
+        }
+
+        n = c->recv(c, e->in + e->in_len, e->in_size - e->in_len);
+
+        if (n == NGX_AGAIN) {
+            break;
+        }
+
+        if (n == NGX_ERROR || n == 0) {
+            ngx_http_idem_disconnect(e, "connection lost");
+            return;
+        }
+
+        e->in_len += n;
+
+        while (e->in_pos < e->in_len) {
+            bytes.data = e->in + e->in_pos;
+            bytes.len = e->in_len - e->in_pos;
+
+            got = gateway_reply_read(bytes, NGX_HTTP_IDEM_LONGEST, &reply,
+                                     &used);
+
+            if (got == GATEWAY_READ_MORE) {
+                break;
+            }
+
+            if (got == GATEWAY_READ_BAD) {
+                ngx_http_idem_disconnect(e, "it does not speak our protocol");
+                return;
+            }
+
+            e->in_pos += used;
+            ngx_http_idem_dispatch(e, &reply);
+
+            if (e->connection != c) {
+                return;
+            }
+        }
+    }
+
+    if (ngx_handle_read_event(rev, 0) != NGX_OK) {
+        ngx_http_idem_disconnect(e, "cannot wait for the socket");
+    }
+}
+
+
+/* give up what nobody could deliver for long, and shrink after large answers */
+
+static void
+ngx_http_idem_sweep_handler(ngx_event_t *ev)
+{
+    ngx_uint_t               i;
+    ngx_http_idem_op_t      *op;
+    ngx_http_idem_engine_t  *e = ev->data;
+
+    for (i = 0; i < e->nslots; i++) {
+        op = e->slots[i];
+
+        if (((uintptr_t) op & 1)
+            || (ngx_msec_int_t) (op->until - ngx_current_msec) > 0)
+        {
+            continue;
+        }
+
+        ngx_log_error(NGX_LOG_ERR, e->log, 0,
+                      "idem engine \"%V\": gave up a command after %ui tries",
+                      &e->name, op->tries + 1);
+
+        op->handler(op, NULL);
+        ngx_http_idem_op_cancel(e, op);
+    }
+
+    if (e->in_size > 1024 * 1024 && e->in_pos == e->in_len) {
+        ngx_free(e->in);
+        e->in = NULL;
+        e->in_size = e->in_pos = e->in_len = 0;
+    }
+
+    if (e->out_size > 1024 * 1024 && e->out_pos == e->out_len) {
+        ngx_free(e->out);
+        e->out = NULL;
+        e->out_size = e->out_pos = e->out_len = 0;
+    }
+
+    if (e->ops || e->in_size || e->out_size) {
+
+        /* a worker that leaves stays until what it owes is acknowledged */
+
+        e->sweep.cancelable = (e->ops == 0);
+        ngx_add_timer(&e->sweep, ngx_exiting ? 100 : NGX_HTTP_IDEM_SWEEP);
+    }
+}
+
+
+/*
+ * The key of the credential digests lives in the store, made once by whoever
+ * comes first. It is asked for after every connect: a store that was emptied
+ * is given the key that the running workers share.
+ */
+
+static void
+ngx_http_idem_digest_ready(ngx_http_idem_engine_t *e, u_char *key)
+{
+    ngx_queue_t          *q;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ngx_memcpy(e->digest_key, key, NGX_HTTP_IDEM_DIGEST_LEN);
+    ngx_memcpy(e->digest_offer, key, NGX_HTTP_IDEM_DIGEST_LEN);
+    e->digest_known = 1;
+
+    while (!ngx_queue_empty(&e->waiting)) {
+        q = ngx_queue_head(&e->waiting);
+        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, waiting);
+
+        ngx_queue_remove(q);
+        ctx->in_waiting = 0;
+
+        ngx_http_idem_go_on(ctx);
+    }
+}
+
+
+static void
+ngx_http_idem_digest_later(ngx_http_idem_engine_t *e)
+{
+    e->digest_asked = 0;
+
+    if (!e->digest_again.timer_set) {
+        ngx_add_timer(&e->digest_again, 50);
+    }
+}
+
+
+static void
+ngx_http_idem_digest_again_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_engine_t  *e = ev->data;
+
+    if (e->up) {
+        ngx_http_idem_ask_digest(e);
+    }
+}
+
+
+static void
+ngx_http_idem_digest_finished(ngx_http_idem_op_t *op,
+    struct gateway_reply *reply)
+{
+    ngx_http_idem_engine_t  *e = op->data;
+
+    if (reply && gateway_reply_is(reply, 0, "ok")) {
+        e->digest_asked = 0;
+        ngx_http_idem_digest_ready(e, e->digest_offer);
+        return;
+    }
+
+    ngx_http_idem_digest_later(e);
+}
+
+
+static void
+ngx_http_idem_digest_began(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+{
+    u_char                  *p, hex[2 * NGX_HTTP_IDEM_DIGEST_LEN];
+    u_char                   key[NGX_HTTP_IDEM_DIGEST_LEN];
+    size_t                   len;
+    ngx_http_idem_op_t      *finish;
+    ngx_http_idem_engine_t  *e = op->data;
+
+    if (reply && gateway_reply_is(reply, 0, "replay") && reply->count > 4
+        && reply->values[4].bytes.len == 2 * NGX_HTTP_IDEM_DIGEST_LEN
+        && sodium_hex2bin(key, sizeof(key), reply->values[4].bytes.data,
+                          reply->values[4].bytes.len, NULL, &len, NULL) == 0
+        && len == NGX_HTTP_IDEM_DIGEST_LEN)
+    {
+        e->digest_asked = 0;
+        ngx_http_idem_digest_ready(e, key);
+        return;
+    }
+
+    if (reply == NULL || !gateway_reply_is(reply, 0, "started")
+        || reply->count < 2)
+    {
+        if (reply && gateway_reply_is(reply, 0, "error")) {
+            ngx_log_error(NGX_LOG_ERR, e->log, 0,
+                          "idem engine \"%V\": no digest key: %*s", &e->name,
+                          reply->values[1].bytes.len,
+                          reply->values[1].bytes.data);
+        }
+
+        ngx_http_idem_digest_later(e);
+        return;
+    }
+
+    finish = ngx_http_idem_op_create(e, 512, ngx_http_idem_digest_finished, e);
+    if (finish == NULL) {
+        ngx_http_idem_digest_later(e);
+        return;
+    }
+
+    finish->resend = 0;
+
+    (void) ngx_hex_dump(hex, e->digest_offer, NGX_HTTP_IDEM_DIGEST_LEN);
+
+    p = ngx_http_idem_put_array(finish->cmd, 8);
+    p = ngx_http_idem_put_text(p, "FINISH");
+    p = ngx_http_idem_put(p, ngx_http_idem_own_scope.data,
+                          ngx_http_idem_own_scope.len);
+    p = ngx_http_idem_put(p, ngx_http_idem_digest_id.data,
+                          ngx_http_idem_digest_id.len);
+    p = ngx_http_idem_put_number(p, reply->values[1].number);
+    p = ngx_http_idem_put_text(p, "SUCCEEDED");
+    p = ngx_http_idem_put(p, hex, sizeof(hex));
+    ngx_http_idem_op_send(e, finish, p);
+}
+
+
+static void
+ngx_http_idem_ask_digest(ngx_http_idem_engine_t *e)
+{
+    u_char              *p, nonce[17];
+    ngx_http_idem_op_t  *op;
+
+    if (e->digest_asked) {
+        return;
+    }
+
+    op = ngx_http_idem_op_create(e, 512, ngx_http_idem_digest_began, e);
+    if (op == NULL) {
+        return;
+    }
+
+    op->resend = 0;
+    e->digest_asked = 1;
+
+    (void) ngx_sprintf(nonce, "%016xL", ngx_http_idem_nonce(e));
+
+    p = ngx_http_idem_put_array(op->cmd, 12);
+    p = ngx_http_idem_put_text(p, "BEGIN");
+    p = ngx_http_idem_put(p, ngx_http_idem_own_scope.data,
+                          ngx_http_idem_own_scope.len);
+    p = ngx_http_idem_put(p, ngx_http_idem_digest_id.data,
+                          ngx_http_idem_digest_id.len);
+    p = ngx_http_idem_put_text(p, "LOOSE");
+    p = ngx_http_idem_put_text(p, "LEASE");
+    p = ngx_http_idem_put_number(p, 1000);
+    p = ngx_http_idem_put_text(p, "TTL");
+    p = ngx_http_idem_put_number(p, IDEM_TTL_MAX_MS);
+    p = ngx_http_idem_put_text(p, "NONCE");
+    p = ngx_http_idem_put(p, nonce, 16);
+    ngx_http_idem_op_send(e, op, p);
+}

@@ -1,0 +1,1093 @@
+
+/*
+ * ngx_http_idem_gate.c - who asks, for what, and may it run?
+ *
+ * The handler stands in the PRECONTENT phase, so that everything that guards
+ * access has run, for a replay as for a first request. It reads the body, makes
+ * key, scope and fingerprint, asks the engine, and lets the request go on to
+ * the content phase only if the answer was "started".
+ */
+
+
+#include "ngx_http_idem.h"
+#include <sodium.h>
+
+
+static void ngx_http_idem_cleanup(void *data);
+static void ngx_http_idem_body_handler(ngx_http_request_t *r);
+static void ngx_http_idem_deadline_handler(ngx_event_t *ev);
+static ngx_int_t ngx_http_idem_again(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem, const char *detail,
+    ngx_uint_t retry_after);
+
+
+/* Idem-* tells the service what idem decided: nobody else may say it */
+
+ngx_int_t
+ngx_http_idem_strip_handler(ngx_http_request_t *r)
+{
+    ngx_list_t        kept;
+    ngx_uint_t        i, found;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h, *copy;
+
+    found = 0;
+
+again:
+
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len > 4
+            && (h[i].lowcase_key[0] == 'i' && h[i].lowcase_key[1] == 'd'
+                && h[i].lowcase_key[2] == 'e' && h[i].lowcase_key[3] == 'm'
+                && (h[i].lowcase_key[4] == '-' || h[i].lowcase_key[4] == '_')))
+        {
+            if (found) {
+                continue;
+            }
+
+            found = 1;
+
+            if (ngx_list_init(&kept, r->pool, 20, sizeof(ngx_table_elt_t))
+                != NGX_OK)
+            {
+                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            }
+
+            goto again;
+        }
+
+        if (!found) {
+            continue;
+        }
+
+        copy = ngx_list_push(&kept);
+        if (copy == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        *copy = h[i];
+    }
+
+    if (found) {
+        r->headers_in.headers = kept;
+
+        /* the list's own first part moved with it */
+
+        if (r->headers_in.headers.last == &kept.part) {
+            r->headers_in.headers.last = &r->headers_in.headers.part;
+        }
+    }
+
+    return NGX_DECLINED;
+}
+
+
+ngx_http_idem_ctx_t *
+ngx_http_idem_create_ctx(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_pool_cleanup_t   *cln;
+    ngx_http_idem_ctx_t  *ctx;
+
+    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_idem_ctx_t));
+    if (cln == NULL) {
+        return NULL;
+    }
+
+    ctx = cln->data;
+    ngx_memzero(ctx, sizeof(ngx_http_idem_ctx_t));
+    cln->handler = ngx_http_idem_cleanup;
+
+    ctx->request = r;
+    ctx->conf = conf;
+    ctx->method = r->method;
+    ctx->held_last = &ctx->held;
+
+    ctx->deadline.handler = ngx_http_idem_deadline_handler;
+    ctx->deadline.data = ctx;
+    ctx->deadline.log = r->connection->log;
+
+    ngx_http_set_ctx(r, ctx, ngx_http_idem_module);
+
+    return ctx;
+}
+
+
+/* an internal redirect forgets the context; the pool does not */
+
+ngx_http_idem_ctx_t *
+ngx_http_idem_get_ctx(ngx_http_request_t *r)
+{
+    ngx_pool_cleanup_t   *cln;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
+
+    if (ctx || (!r->internal && !r->filter_finalize)) {
+        return ctx;
+    }
+
+    for (cln = r->pool->cleanup; cln; cln = cln->next) {
+        if (cln->handler == ngx_http_idem_cleanup) {
+            ctx = cln->data;
+            ngx_http_set_ctx(r, ctx, ngx_http_idem_module);
+            return ctx;
+        }
+    }
+
+    return NULL;
+}
+
+
+/* was anything sent to a service, on any attempt? did one answer? */
+
+void
+ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
+    ngx_uint_t *answered)
+{
+    ngx_uint_t                  i;
+    ngx_http_upstream_state_t  *state;
+
+    *sent = 0;
+    *answered = 0;
+
+    if (r->upstream && r->upstream->request_sent) {
+        *sent = 1;
+    }
+
+    if (r->upstream_states == NULL) {
+        return;
+    }
+
+    state = r->upstream_states->elts;
+
+    for (i = 0; i < r->upstream_states->nelts; i++) {
+        if (state[i].peer == NULL) {
+            continue;
+        }
+
+        if (state[i].bytes_sent > 0) {
+            *sent = 1;
+        }
+
+        if (state[i].header_time != (ngx_msec_t) -1) {
+            *sent = 1;
+            *answered = 1;
+        }
+    }
+}
+
+
+static void
+ngx_http_idem_cleanup(void *data)
+{
+    ngx_uint_t              sent, answered;
+    ngx_http_idem_ctx_t    *ctx = data;
+    ngx_http_idem_claim_t  *claim;
+
+    if (ctx->deadline.timer_set) {
+        ngx_del_timer(&ctx->deadline);
+    }
+
+    if (ctx->hold.posted) {
+        ngx_delete_posted_event(&ctx->hold);
+    }
+
+    if (ctx->in_waiting) {
+        ngx_queue_remove(&ctx->waiting);
+    }
+
+    claim = ctx->claim;
+
+    if (claim == NULL) {
+        return;
+    }
+
+    if (claim->state == NGX_HTTP_IDEM_EXECUTING) {
+
+        /* it ended in no answer at all */
+
+        ngx_http_idem_attempts(ctx->request, &sent, &answered);
+
+        if (!sent && ctx->state <= NGX_HTTP_IDEM_RUNNING) {
+            (void) ngx_http_idem_claim_release(claim);
+
+        } else {
+            ngx_http_idem_claim_leave(claim);
+        }
+    }
+
+    ngx_http_idem_claim_detach(claim);
+}
+
+
+/* the key, or what is wrong with it; NGX_DECLINED if there is none */
+
+static ngx_int_t
+ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
+    ngx_str_t *value, ngx_uint_t *count)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    *count = 0;
+
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == name->len
+            && ngx_memcmp(h[i].lowcase_key, name->data, name->len) == 0)
+        {
+            *value = h[i].value;
+            (*count)++;
+        }
+    }
+
+    return *count ? NGX_OK : NGX_DECLINED;
+}
+
+
+static ngx_int_t
+ngx_http_idem_read_source(ngx_http_request_t *r, ngx_http_idem_source_t *source,
+    ngx_str_t *body, ngx_str_t *value, const char **flaw)
+{
+    ngx_uint_t  count;
+
+    switch (source->from) {
+
+    case NGX_HTTP_IDEM_FROM_HEADER:
+        if (ngx_http_idem_find_header(r, &source->name, value, &count)
+            != NGX_OK)
+        {
+            return NGX_DECLINED;
+        }
+
+        if (count > 1) {
+            *flaw = "The key was sent more than once.";
+            return NGX_ABORT;
+        }
+
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_FROM_VARIABLE:
+        if (ngx_http_complex_value(r, &source->value, value) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        return value->len ? NGX_OK : NGX_DECLINED;
+
+    default:
+        if (body == NULL) {
+            return NGX_DECLINED;
+        }
+
+        return ngx_http_idem_body_field(r, source, body, value, flaw);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_find_key(ngx_http_idem_ctx_t *ctx, ngx_array_t *sources,
+    ngx_str_t *body, const char **flaw)
+{
+    size_t                   len;
+    u_char                  *out;
+    ngx_int_t                rc;
+    ngx_str_t                value;
+    ngx_uint_t               i;
+    struct idem_bytes        bytes;
+    ngx_http_idem_source_t  *source;
+
+    if (sources == NULL) {
+        return NGX_DECLINED;
+    }
+
+    source = sources->elts;
+
+    for (i = 0; i < sources->nelts; i++) {
+        rc = ngx_http_idem_read_source(ctx->request, &source[i], body, &value,
+                                       flaw);
+
+        if (rc == NGX_DECLINED) {
+            continue;
+        }
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+
+        out = ngx_pnalloc(ctx->request->pool, IDEM_ID_MAX);
+        if (out == NULL) {
+            return NGX_ERROR;
+        }
+
+        bytes.data = value.data;
+        bytes.len = value.len;
+
+        *flaw = gateway_key_parse(bytes, ctx->conf->key_quoted
+                                         && source[i].from
+                                            == NGX_HTTP_IDEM_FROM_HEADER
+                                         && sources == ctx->conf->keys,
+                                  source[i].from != NGX_HTTP_IDEM_FROM_HEADER,
+                                  out, &len);
+        if (*flaw) {
+            return NGX_ABORT;
+        }
+
+        ctx->id.data = out;
+        ctx->id.len = len;
+        return NGX_OK;
+    }
+
+    return NGX_DECLINED;
+}
+
+
+/* is there any place to look that needs no body? */
+
+static ngx_int_t
+ngx_http_idem_quick_key(ngx_http_idem_ctx_t *ctx, const char **flaw)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_idem_find_key(ctx, ctx->conf->tokens, NULL, flaw);
+
+    if (rc == NGX_OK) {
+        ctx->token = 1;
+    }
+
+    if (rc != NGX_DECLINED) {
+        return rc;
+    }
+
+    return ngx_http_idem_find_key(ctx, ctx->conf->keys, NULL, flaw);
+}
+
+
+static ngx_int_t
+ngx_http_idem_body_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
+    const char **flaw)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_idem_find_key(ctx, ctx->conf->tokens, body, flaw);
+
+    if (rc == NGX_OK) {
+        ctx->token = 1;
+    }
+
+    if (rc != NGX_DECLINED) {
+        return rc;
+    }
+
+    return ngx_http_idem_find_key(ctx, ctx->conf->keys, body, flaw);
+}
+
+
+ngx_int_t
+ngx_http_idem_handler(ngx_http_request_t *r)
+{
+    ngx_int_t                  rc;
+    const char                *flaw;
+    ngx_http_idem_ctx_t       *ctx;
+    ngx_http_idem_loc_conf_t  *conf;
+
+    if (r != r->main) {
+        return NGX_DECLINED;
+    }
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ctx) {
+        return ngx_http_idem_again(r, ctx);
+    }
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idem_module);
+
+    if (!conf->enable || !(r->method & conf->methods)) {
+        return NGX_DECLINED;
+    }
+
+    ctx = ngx_http_idem_create_ctx(r, conf);
+    if (ctx == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    flaw = NULL;
+    rc = ngx_http_idem_quick_key(ctx, &flaw);
+
+    if (rc == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (rc == NGX_ABORT) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_key_malformed, flaw, 0);
+        return NGX_DONE;
+    }
+
+    if (rc == NGX_DECLINED && !conf->needs_body) {
+        if (conf->required) {
+            ngx_http_idem_refuse(ctx, &ngx_http_idem_key_missing, NULL, 0);
+            return NGX_DONE;
+        }
+
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        return NGX_DECLINED;
+    }
+
+    if (r->headers_in.content_length_n > (off_t) conf->max_body) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_body_too_large, NULL, 0);
+        return NGX_DONE;
+    }
+
+    rc = ngx_http_read_client_request_body(r, ngx_http_idem_body_handler);
+
+    if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
+        return rc;
+    }
+
+    ngx_http_finalize_request(r, NGX_DONE);
+    return NGX_DONE;
+}
+
+
+/* the handler once more: resumed, or redirected inside of nginx */
+
+static ngx_int_t
+ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t  sent, answered;
+
+    switch (ctx->state) {
+
+    case NGX_HTTP_IDEM_READING:
+    case NGX_HTTP_IDEM_ASKING:
+        return NGX_DONE;
+
+    case NGX_HTTP_IDEM_RUNNING:
+    case NGX_HTTP_IDEM_HOLDING:
+        break;
+
+    default:
+        return NGX_DECLINED;
+    }
+
+    /* an error page or the like; it must not ask a service once more */
+
+    if (r->content_handler == NULL
+        || (r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD)
+            && !(ctx->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))))
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_http_idem_attempts(r, &sent, &answered);
+
+    if (!sent) {
+        return NGX_DECLINED;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "idem: an error page would have sent the request to a "
+                  "service for the second time");
+
+    /* the header filter sees what was sent and says that it is unknown */
+
+    return NGX_HTTP_BAD_GATEWAY;
+}
+
+
+static void
+ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem, const char *detail,
+    ngx_uint_t retry_after)
+{
+    ngx_http_request_t  *r = ctx->request;
+
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    ngx_http_finalize_request(r,
+                              ngx_http_idem_send_problem(r, ctx->conf, problem,
+                                                         detail, retry_after));
+}
+
+
+static void
+ngx_http_idem_resume(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_request_t  *r = ctx->request;
+
+    r->read_event_handler = ngx_http_block_reading;
+    r->write_event_handler = ngx_http_core_run_phases;
+    ngx_http_core_run_phases(r);
+}
+
+
+static void
+ngx_http_idem_body_handler(ngx_http_request_t *r)
+{
+    ngx_int_t             rc;
+    ngx_str_t             body;
+    const char           *flaw;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
+
+    r->preserve_body = 1;
+
+    if (ngx_http_idem_body_size(r) > (off_t) ctx->conf->max_body) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_body_too_large, NULL, 0);
+        return;
+    }
+
+    if (ctx->id.len == 0) {
+        flaw = NULL;
+        rc = ngx_http_idem_body_text(r, &body);
+
+        if (rc == NGX_OK) {
+            rc = ngx_http_idem_body_key(ctx, &body, &flaw);
+        }
+
+        if (rc == NGX_ERROR) {
+            ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+            return;
+        }
+
+        if (rc == NGX_ABORT) {
+            ngx_http_idem_refuse(ctx, &ngx_http_idem_key_malformed, flaw, 0);
+            return;
+        }
+
+        if (rc == NGX_DECLINED) {
+            if (ctx->conf->required) {
+                ngx_http_idem_refuse(ctx, &ngx_http_idem_key_missing, NULL, 0);
+                return;
+            }
+
+            ctx->state = NGX_HTTP_IDEM_PASSING;
+            ngx_http_idem_resume(ctx);
+            return;
+        }
+    }
+
+    ngx_http_idem_ask(ctx);
+}
+
+
+/* the engine does not answer: nothing was sent to the service */
+
+static void
+ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_claim_t  *claim;
+
+    ngx_str_set(&ctx->verdict, "away");
+
+    claim = ctx->claim;
+
+    if (claim) {
+        ctx->claim = NULL;
+        ngx_http_idem_claim_detach(claim);
+    }
+
+    if (ctx->conf->fail_open && !ctx->conf->issues && !ctx->token) {
+        ngx_str_set(&ctx->verdict, "open");
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        ngx_http_idem_resume(ctx);
+        return;
+    }
+
+    ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
+}
+
+
+static void
+ngx_http_idem_deadline_handler(ngx_event_t *ev)
+{
+    ngx_connection_t     *c;
+    ngx_http_idem_ctx_t  *ctx = ev->data;
+
+    c = ctx->request->connection;
+
+    if (ctx->in_waiting) {
+        ngx_queue_remove(&ctx->waiting);
+        ctx->in_waiting = 0;
+    }
+
+    if (ctx->state == NGX_HTTP_IDEM_ASKING) {
+        ngx_http_idem_away(ctx);
+
+    } else {
+
+        /* FINISH stays under way, but this client has waited enough */
+
+        ngx_http_idem_kept(ctx, NULL);
+    }
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+/* ask the engine; also called again when the digest key has come */
+
+void
+ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t                rc;
+    ngx_http_request_t      *r = ctx->request;
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+
+    ctx->state = NGX_HTTP_IDEM_ASKING;
+
+    if (ngx_http_idem_engine_away(e)) {
+        ngx_http_idem_away(ctx);
+        return;
+    }
+
+    r->write_event_handler = ngx_http_request_empty_handler;
+    r->read_event_handler = ctx->conf->wait ? ngx_http_test_reading
+                                            : ngx_http_block_reading;
+
+    if (!ctx->deadline.timer_set) {
+        ngx_add_timer(&ctx->deadline, ctx->conf->wait + e->timeout);
+    }
+
+    if (!e->digest_known) {
+        ngx_queue_insert_tail(&e->waiting, &ctx->waiting);
+        ctx->in_waiting = 1;
+        return;
+    }
+
+    rc = ngx_http_idem_scope(r, ctx->conf, &ctx->scope);
+
+    if (rc == NGX_DECLINED) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_anonymous, NULL, 0);
+        return;
+    }
+
+    if (rc == NGX_ABORT) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_scope_refused, NULL, 0);
+        return;
+    }
+
+    if (rc != NGX_OK) {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    if (ctx->conf->fingerprint != NGX_HTTP_IDEM_FP_OFF) {
+        if (ngx_http_idem_body_fingerprint(ctx, e->digest_key) != NGX_OK) {
+            ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+            return;
+        }
+
+        ctx->fingerprinted = 1;
+    }
+
+    ctx->claim = ngx_http_idem_claim_create(&ctx->scope, &ctx->id,
+                                            ctx->conf->lease);
+    if (ctx->claim == NULL) {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    ctx->claim->ctx = ctx;
+
+    ngx_http_idem_step("asking");
+
+    ngx_http_idem_claim_begin(ctx);
+}
+
+
+void
+ngx_http_idem_go_on(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_connection_t  *c;
+
+    c = ctx->request->connection;
+
+    if (ctx->conf->issues) {
+        (void) ngx_http_idem_token_handler(ctx->request);
+
+    } else {
+        ngx_http_idem_ask(ctx);
+    }
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+/* credentials are never stored nor logged: only a keyed digest of them is */
+
+static void
+ngx_http_idem_hash_part(crypto_generichash_state *hash, u_char *data,
+    size_t len)
+{
+    uint32_t  n;
+
+    n = (uint32_t) len;
+    crypto_generichash_update(hash, (u_char *) &n, sizeof(n));
+    crypto_generichash_update(hash, data, len);
+}
+
+
+static ngx_uint_t
+ngx_http_idem_hash_headers(ngx_http_request_t *r, ngx_str_t *name,
+    crypto_generichash_state *hash)
+{
+    ngx_uint_t        i, found;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    found = 0;
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == name->len && h[i].value.len
+            && ngx_memcmp(h[i].lowcase_key, name->data, name->len) == 0)
+        {
+            ngx_http_idem_hash_part(hash, h[i].value.data, h[i].value.len);
+            found = 1;
+        }
+    }
+
+    return found;
+}
+
+
+static ngx_int_t
+ngx_http_idem_digest_scope(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope)
+{
+    u_char                    digest[20], *p;
+    ngx_str_t                *name;
+    ngx_uint_t                i;
+    ngx_http_idem_engine_t   *e = ngx_http_idem_engine();
+    crypto_generichash_state  hash;
+
+    crypto_generichash_init(&hash, e->digest_key, NGX_HTTP_IDEM_DIGEST_LEN,
+                            sizeof(digest));
+
+    ngx_http_idem_hash_part(&hash, r->headers_in.server.data,
+                            r->headers_in.server.len);
+
+    name = conf->credentials->elts;
+
+    for (i = 0; i < conf->credentials->nelts; i++) {
+        if (ngx_http_idem_hash_headers(r, &name[i], &hash)) {
+            break;
+        }
+    }
+
+    if (i == conf->credentials->nelts) {
+        return NGX_DECLINED;
+    }
+
+    ngx_http_idem_hash_part(&hash, name[i].data, name[i].len);
+    crypto_generichash_final(&hash, digest, sizeof(digest));
+
+    scope->len = sizeof("caller-") - 1 + 2 * sizeof(digest);
+    scope->data = ngx_pnalloc(r->pool, scope->len);
+    if (scope->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(scope->data, "caller-", sizeof("caller-") - 1);
+    (void) ngx_hex_dump(p, digest, sizeof(digest));
+
+    return NGX_OK;
+}
+
+
+/* NGX_DECLINED: callers without a credential are not let in here;
+ * NGX_ABORT: the configured value cannot be a scope */
+
+ngx_int_t
+ngx_http_idem_scope(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf,
+    ngx_str_t *scope)
+{
+    u_char                    *p;
+    ngx_int_t                  rc;
+    ngx_uint_t                 i;
+    ngx_http_core_srv_conf_t  *cscf;
+
+    if (conf->scope) {
+        if (ngx_http_complex_value(r, conf->scope, scope) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        for (i = 0; i < scope->len; i++) {
+            if (scope->data[i] < 0x20 || scope->data[i] == 0x7f) {
+                return NGX_ABORT;
+            }
+        }
+
+        if (scope->len > IDEM_SCOPE_MAX
+            || (scope->len >= 5 && ngx_strncmp(scope->data, "idem.", 5) == 0))
+        {
+            return NGX_ABORT;
+        }
+
+        if (scope->len) {
+            return NGX_OK;
+        }
+
+    } else {
+        rc = ngx_http_idem_digest_scope(r, conf, scope);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+    }
+
+    if (!conf->anonymous) {
+        return NGX_DECLINED;
+    }
+
+    cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
+
+    if (cscf->server_name.len == 0 || cscf->server_name.len > 180
+        || ngx_strcmp(cscf->server_name.data, "_") == 0)
+    {
+        ngx_str_set(scope, "anonymous");
+        return NGX_OK;
+    }
+
+    /* virtual hosts are different services: their keys do not meet */
+
+    scope->len = sizeof("anonymous@") - 1 + cscf->server_name.len;
+    scope->data = ngx_pnalloc(r->pool, scope->len);
+    if (scope->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(scope->data, "anonymous@", sizeof("anonymous@") - 1);
+    ngx_memcpy(p, cscf->server_name.data, cscf->server_name.len);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_tell_service(ngx_http_request_t *r, const char *name,
+    const char *lowcase, ngx_str_t *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_in.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->key.data = (u_char *) name;
+    h->key.len = ngx_strlen(name);
+    h->lowcase_key = (u_char *) lowcase;
+    h->hash = ngx_hash_key(h->lowcase_key, h->key.len);
+    h->value = *value;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t            fence;
+    ngx_http_request_t  *r = ctx->request;
+
+    fence.data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+
+    if (fence.data) {
+        fence.len = ngx_sprintf(fence.data, "%uL", ctx->claim->fence)
+                    - fence.data;
+    }
+
+    if (fence.data == NULL
+        || ngx_http_idem_tell_service(r, "Idem-Scope", "idem-scope",
+                                      &ctx->scope) != NGX_OK
+        || ngx_http_idem_tell_service(r, "Idem-Id", "idem-id", &ctx->id)
+           != NGX_OK
+        || ngx_http_idem_tell_service(r, "Idem-Fence", "idem-fence", &fence)
+           != NGX_OK)
+    {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    ctx->state = NGX_HTTP_IDEM_RUNNING;
+    ngx_http_idem_step("started");
+    ngx_http_idem_resume(ctx);
+}
+
+
+static void
+ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
+{
+    ngx_int_t            rc;
+    ngx_str_t            stored;
+    ngx_http_request_t  *r = ctx->request;
+
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    switch (ctx->conf->duplicate) {
+
+    case NGX_HTTP_IDEM_REFUSE:
+        ngx_str_set(&ctx->verdict, "duplicate");
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_duplicate, NULL, 0);
+        return;
+
+    case NGX_HTTP_IDEM_FIXED:
+        ngx_str_set(&ctx->verdict, "duplicate");
+        ngx_http_finalize_request(r, ngx_http_idem_send_fixed(r, ctx->conf));
+        return;
+    }
+
+    if (reply->count < 5 || reply->values[4].bytes.data == NULL) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_not_replayable, NULL, 0);
+        return;
+    }
+
+    stored.len = reply->values[4].bytes.len;
+    stored.data = ngx_pnalloc(r->pool, stored.len ? stored.len : 1);
+    if (stored.data == NULL) {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    ngx_memcpy(stored.data, reply->values[4].bytes.data, stored.len);
+
+    if (gateway_reply_is(reply, 2, "http")) {
+        rc = ngx_http_idem_send_replay(r, ctx, &stored,
+                                       reply->values[3].number, 1);
+
+    } else {
+        rc = ngx_http_idem_send_raw(r, ctx, &stored, reply->values[3].number,
+                                    gateway_reply_is(reply, 1, "failed"));
+    }
+
+    ngx_http_finalize_request(r, rc);
+}
+
+
+/* what the engine said to BEGIN; NULL: it said nothing */
+
+void
+ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
+{
+    ngx_uint_t         after;
+    ngx_connection_t  *c;
+
+    c = ctx->request->connection;
+
+    if (ctx->deadline.timer_set) {
+        ngx_del_timer(&ctx->deadline);
+    }
+
+    if (reply == NULL || gateway_reply_is(reply, 0, "error")
+        || gateway_reply_is(reply, 0, "stale"))
+    {
+        if (reply && reply->count > 2) {
+            ngx_log_error(NGX_LOG_ERR, c->log, 0, "idem engine: %*s %*s",
+                          reply->values[1].bytes.len,
+                          reply->values[1].bytes.data,
+                          reply->values[2].bytes.len,
+                          reply->values[2].bytes.data);
+        }
+
+        ngx_http_idem_away(ctx);
+        ngx_http_run_posted_requests(c);
+        return;
+    }
+
+    ctx->verdict.len = reply->values[0].bytes.len;
+    ctx->verdict.data = ngx_pnalloc(ctx->request->pool, ctx->verdict.len);
+
+    if (ctx->verdict.data == NULL) {
+        ctx->verdict.len = 0;
+
+    } else {
+        ngx_memcpy(ctx->verdict.data, reply->values[0].bytes.data,
+                   ctx->verdict.len);
+    }
+
+    if (gateway_reply_is(reply, 0, "started")) {
+        ngx_http_idem_started(ctx);
+
+    } else if (gateway_reply_is(reply, 0, "replay")) {
+        ngx_http_idem_replay(ctx, reply);
+
+    } else if (gateway_reply_is(reply, 0, "busy")) {
+        after = reply->count > 1 ? (reply->values[1].number + 999) / 1000 : 1;
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_in_progress, NULL,
+                             after < 1 ? 1 : after);
+
+    } else if (gateway_reply_is(reply, 0, "doubt")) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_doubt, NULL, 0);
+
+    } else if (gateway_reply_is(reply, 0, "mismatch")) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_mismatch, NULL, 0);
+
+    } else if (gateway_reply_is(reply, 0, "duplicate")) {
+
+        if (ctx->conf->duplicate == NGX_HTTP_IDEM_FIXED) {
+            ctx->state = NGX_HTTP_IDEM_PASSING;
+            ngx_http_finalize_request(ctx->request,
+                                      ngx_http_idem_send_fixed(ctx->request,
+                                                               ctx->conf));
+
+        } else {
+            ngx_http_idem_refuse(ctx, &ngx_http_idem_duplicate, NULL, 0);
+        }
+
+    } else if (gateway_reply_is(reply, 0, "unknown")) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_token_unknown, NULL, 0);
+
+    } else {
+        ngx_log_error(NGX_LOG_ERR, c->log, 0,
+                      "idem engine: a verdict that nobody knows: \"%V\"",
+                      &ctx->verdict);
+        ngx_http_idem_away(ctx);
+    }
+
+    ngx_http_run_posted_requests(c);
+}

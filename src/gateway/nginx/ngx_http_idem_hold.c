@@ -1,0 +1,690 @@
+
+/*
+ * ngx_http_idem_hold.c - the filters that hold a service's answer until its
+ * record is durable.
+ *
+ *   RUNNING --header--> HOLDING --last buffer--> KEEPING --acknowledged-->
+ *   PASSING, and the answer goes to the client
+ *
+ * An answer that grows over the limit is recorded as done without it, and from
+ * then on streams (STREAMING, PASSING). Where the outcome is unknown, or
+ * nothing was sent at all, a problem takes the answer's place (DROPPING).
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+static void ngx_http_idem_upstream_finalize(ngx_http_request_t *r,
+    ngx_int_t rc);
+static ngx_int_t ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_overflow(ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_hold_handler(ngx_event_t *ev);
+
+
+static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
+static ngx_http_output_body_filter_pt    ngx_http_next_body_filter;
+
+
+/* send a problem in place of whatever was about to be sent; now */
+
+static ngx_int_t
+ngx_http_idem_replace(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem, ngx_uint_t status,
+    ngx_uint_t retry_after)
+{
+    ngx_int_t            rc;
+    ngx_chain_t         *out;
+    ngx_http_request_t  *r = ctx->request;
+
+    ctx->state = NGX_HTTP_IDEM_DROPPING;
+
+    out = ngx_http_idem_problem_answer(r, ctx->conf, problem, status, NULL,
+                                       retry_after);
+    if (out == NULL) {
+        return NGX_ERROR;
+    }
+
+    rc = ngx_http_next_header_filter(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_next_body_filter(r, out);
+}
+
+
+static ngx_int_t
+ngx_http_idem_outcome_unknown(ngx_http_idem_ctx_t *ctx, ngx_uint_t pages)
+{
+    ngx_http_request_t  *r = ctx->request;
+
+    ngx_str_set(&ctx->verdict, "unknown-outcome");
+
+    ngx_http_idem_claim_leave(ctx->claim);
+
+    if (pages && r->error_page) {
+
+        /* the operator has a page for this */
+
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        return ngx_http_next_header_filter(r);
+    }
+
+    return ngx_http_idem_replace(ctx, &ngx_http_idem_unknown, 0, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idem_releases(ngx_http_idem_loc_conf_t *conf, ngx_uint_t status)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_range_t  *range;
+
+    if (conf->release == NULL) {
+        return conf->mode == NGX_HTTP_IDEM_LOOSE ? status >= 400
+                                                 : status == 425
+                                                   || status == 429;
+    }
+
+    range = conf->release->elts;
+
+    for (i = 0; i < conf->release->nelts; i++) {
+        if (status >= range[i].first && status <= range[i].last) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* wait for the engine; the request stays as it is until then */
+
+static ngx_int_t
+ngx_http_idem_wait(ngx_http_idem_ctx_t *ctx, ngx_http_idem_state_e state)
+{
+    ngx_http_request_t  *r = ctx->request;
+
+    ctx->state = state;
+    r->buffered |= NGX_HTTP_IDEM_BUFFERED;
+
+    if (!ctx->deadline.timer_set) {
+        ngx_add_timer(&ctx->deadline, ngx_http_idem_engine()->timeout);
+    }
+
+    if (state == NGX_HTTP_IDEM_KEEPING) {
+        ctx->hold.handler = ngx_http_idem_hold_handler;
+        ctx->hold.data = ctx;
+        ctx->hold.log = r->connection->log;
+
+        ngx_post_event(&ctx->hold, &ngx_posted_events);
+    }
+
+    return NGX_AGAIN;
+}
+
+
+/* nginx waits for a client that reads slowly, with a time limit and a look
+ * whether it is still there; but it is we who wait, and a client that has sent
+ * all it had to say may close its side */
+
+static void
+ngx_http_idem_hold_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_ctx_t  *ctx = ev->data;
+    ngx_http_request_t   *r;
+
+    r = ctx->request;
+
+    if (ctx->state != NGX_HTTP_IDEM_KEEPING
+        || r->write_event_handler == ngx_http_request_empty_handler)
+    {
+        return;
+    }
+
+    r->write_event_handler = ngx_http_request_empty_handler;
+    r->read_event_handler = ngx_http_block_reading;
+
+    if (r->connection->write->timer_set) {
+        ngx_del_timer(r->connection->write);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t  sent, answered, status;
+
+    ngx_http_idem_attempts(r, &sent, &answered);
+
+    status = r->headers_out.status;
+
+    if (answered && r->upstream && r->upstream->headers_in.status_n) {
+        status = r->upstream->headers_in.status_n;
+    }
+
+    if ((sent && !answered) || status < 200 || status > 599) {
+        return ngx_http_idem_outcome_unknown(ctx, 1);
+    }
+
+    ngx_http_idem_step("answered");
+
+    if (!sent && status >= 500) {
+
+        /* nothing reached a service: the next one may try */
+
+        ngx_str_set(&ctx->verdict, "released");
+
+        if (ngx_http_idem_claim_release(ctx->claim) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        ctx->ended = 1;
+
+        if (!r->error_page) {
+            ctx->problem = &ngx_http_idem_unreachable;
+            ctx->problem_status = status == 504 ? 504 : 502;
+        }
+    }
+
+    ctx->state = NGX_HTTP_IDEM_HOLDING;
+
+    r->filter_need_in_memory = 1;
+
+    if (r->upstream && r->upstream->cleanup
+        && r->upstream->finalize_request != ngx_http_idem_upstream_finalize)
+    {
+        ctx->finalize = r->upstream->finalize_request;
+        r->upstream->finalize_request = ngx_http_idem_upstream_finalize;
+    }
+
+    if (r->header_only) {
+        ctx->complete = 1;
+        return ngx_http_idem_keep(ctx) == NGX_ERROR ? NGX_ERROR : NGX_OK;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_header_filter(ngx_http_request_t *r)
+{
+    ngx_http_idem_ctx_t       *ctx;
+    ngx_http_idem_loc_conf_t  *conf;
+
+    if (r != r->main) {
+        return ngx_http_next_header_filter(r);
+    }
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ctx == NULL || ctx->state == NGX_HTTP_IDEM_PASSING) {
+
+        /* events are for now, not for when a buffer is full */
+
+        if (r->upstream && r->upstream->buffering
+            && r->headers_out.content_type_len >= 17
+            && ngx_strncasecmp(r->headers_out.content_type.data,
+                               (u_char *) "text/event-stream", 17) == 0)
+        {
+            conf = ngx_http_get_module_loc_conf(r, ngx_http_idem_module);
+
+            if (conf->unbuffer_events) {
+                r->upstream->buffering = 0;
+            }
+        }
+
+        return ngx_http_next_header_filter(r);
+    }
+
+    switch (ctx->state) {
+
+    case NGX_HTTP_IDEM_RUNNING:
+        return ngx_http_idem_answered(r, ctx);
+
+    case NGX_HTTP_IDEM_HOLDING:
+
+        /* nginx gave up the first answer and made another */
+
+        ctx->held = NULL;
+        ctx->held_last = &ctx->held;
+        ctx->held_tail = NULL;
+        ctx->held_size = 0;
+        return ngx_http_idem_answered(r, ctx);
+
+    case NGX_HTTP_IDEM_DROPPING:
+        return NGX_OK;
+
+    default:
+        return ngx_http_next_header_filter(r);
+    }
+}
+
+
+/* the service's side has ended: an answer that was cut is no answer */
+
+static void
+ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ctx == NULL || ctx->finalize == NULL) {
+        return;
+    }
+
+    ctx->finalize(r, rc);
+
+    ctx->service_done = 1;
+
+    if (ctx->state != NGX_HTTP_IDEM_HOLDING || rc == NGX_OK
+        || rc == NGX_DECLINED || ctx->ended)
+    {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "idem: the service's answer was cut, rc %i", rc);
+
+    ctx->held = NULL;
+
+    if (ngx_http_idem_outcome_unknown(ctx, 0) == NGX_ERROR) {
+        r->connection->error = 1;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_hold(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+{
+    size_t               size;
+    ngx_buf_t           *b;
+    ngx_chain_t         *cl;
+    ngx_http_request_t  *r = ctx->request;
+
+    for ( /* void */ ; in; in = in->next) {
+        b = in->buf;
+
+        if (b->last_buf) {
+            ctx->complete = 1;
+        }
+
+        if (!ngx_buf_in_memory(b)) {
+            continue;
+        }
+
+        size = b->last - b->pos;
+
+        if (size == 0) {
+            continue;
+        }
+
+        cl = ctx->held_tail;
+
+        if (cl == NULL || (size_t) (cl->buf->end - cl->buf->last) < size) {
+            cl = ngx_alloc_chain_link(r->pool);
+            if (cl == NULL) {
+                return NGX_ERROR;
+            }
+
+            cl->buf = ngx_create_temp_buf(r->pool, ctx->held_size
+                                                   ? ngx_max(size, 16384)
+                                                   : size);
+            if (cl->buf == NULL) {
+                return NGX_ERROR;
+            }
+
+            cl->next = NULL;
+            *ctx->held_last = cl;
+            ctx->held_last = &cl->next;
+            ctx->held_tail = cl;
+        }
+
+        cl->buf->last = ngx_cpymem(cl->buf->last, b->pos, size);
+        ctx->held_size += size;
+        b->pos = b->last;
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_drop(ngx_chain_t *in)
+{
+    for ( /* void */ ; in; in = in->next) {
+        in->buf->pos = in->buf->last;
+        in->buf->file_pos = in->buf->file_last;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    if (r != r->main) {
+        return ngx_http_next_body_filter(r, in);
+    }
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
+
+    if (ctx == NULL) {
+        return ngx_http_next_body_filter(r, in);
+    }
+
+    switch (ctx->state) {
+
+    case NGX_HTTP_IDEM_HOLDING:
+
+        if (ctx->problem) {
+            for ( /* void */ ; in; in = in->next) {
+                if (in->buf->last_buf) {
+                    ctx->complete = 1;
+                }
+
+                in->buf->pos = in->buf->last;
+                in->buf->file_pos = in->buf->file_last;
+            }
+
+        } else if (ngx_http_idem_hold(ctx, in) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        if (ctx->complete) {
+            return ngx_http_idem_keep(ctx);
+        }
+
+        if (ctx->held_size > ctx->conf->max_answer && !ctx->ended) {
+            return ngx_http_idem_overflow(ctx);
+        }
+
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_KEEPING:
+        ngx_http_idem_drop(in);
+        return NGX_AGAIN;
+
+    case NGX_HTTP_IDEM_STREAMING:
+
+        for (/* void */ ; in; in = in->next) {
+            ngx_chain_t  *cl;
+
+            if (in->buf->last_buf) {
+                ctx->complete = 1;
+            }
+
+            cl = ngx_alloc_chain_link(r->pool);
+            if (cl == NULL) {
+                return NGX_ERROR;
+            }
+
+            cl->buf = in->buf;
+            cl->next = NULL;
+            *ctx->held_last = cl;
+            ctx->held_last = &cl->next;
+        }
+
+        return NGX_AGAIN;
+
+    case NGX_HTTP_IDEM_DROPPING:
+        ngx_http_idem_drop(in);
+        return ngx_http_next_body_filter(r, NULL);
+
+    default:
+        return ngx_http_next_body_filter(r, in);
+    }
+}
+
+
+/* the answer is complete: what becomes of its record? */
+
+static ngx_int_t
+ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t           status;
+    ngx_http_request_t  *r = ctx->request;
+
+    if (ctx->ended) {
+
+        /* RELEASE went out before; it may even be acknowledged */
+
+        if (ctx->claim->state == NGX_HTTP_IDEM_ENDING) {
+            return ngx_http_idem_wait(ctx, NGX_HTTP_IDEM_KEEPING);
+        }
+
+        return ngx_http_idem_pass(ctx);
+    }
+
+    status = r->headers_out.status;
+
+    if (r->upstream && r->upstream->headers_in.status_n) {
+        status = r->upstream->headers_in.status_n;
+    }
+
+    ngx_http_idem_step("finishing");
+
+    if (ngx_http_idem_releases(ctx->conf, status)) {
+        ngx_str_set(&ctx->verdict, "released");
+
+        if (ngx_http_idem_claim_release(ctx->claim) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+    } else if (ngx_http_idem_claim_finish(ctx, status >= 400, 1) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ctx->ended = 1;
+
+    return ngx_http_idem_wait(ctx, NGX_HTTP_IDEM_KEEPING);
+}
+
+
+/* more than is kept: it is done, and that is what is recorded */
+
+static ngx_int_t
+ngx_http_idem_overflow(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t           status;
+    ngx_http_request_t  *r = ctx->request;
+
+    status = r->upstream ? r->upstream->headers_in.status_n
+                         : r->headers_out.status;
+
+    ctx->streamed = 1;
+
+    if (ngx_http_idem_releases(ctx->conf, status)) {
+        ngx_str_set(&ctx->verdict, "released");
+
+        if (ngx_http_idem_claim_release(ctx->claim) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+    } else if (ngx_http_idem_claim_finish(ctx, status >= 400, 0) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ctx->ended = 1;
+
+    return ngx_http_idem_wait(ctx, NGX_HTTP_IDEM_STREAMING);
+}
+
+
+/* the held answer, or the problem that took its place, to the client */
+
+static ngx_int_t
+ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t            rc;
+    ngx_buf_t           *b;
+    ngx_chain_t         *out;
+    ngx_http_request_t  *r = ctx->request;
+
+    if (ctx->problem) {
+        return ngx_http_idem_replace(ctx, ctx->problem, ctx->problem_status,
+                                     1);
+    }
+
+    if (ngx_http_idem_add_expires(r, ctx->expires) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    rc = ngx_http_next_header_filter(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    out = ctx->held;
+
+    if (ctx->complete && !ctx->streamed) {
+        b = ngx_calloc_buf(r->pool);
+        if (b == NULL) {
+            return NGX_ERROR;
+        }
+
+        b->last_buf = 1;
+        b->last_in_chain = 1;
+
+        *ctx->held_last = ngx_alloc_chain_link(r->pool);
+        if (*ctx->held_last == NULL) {
+            return NGX_ERROR;
+        }
+
+        (*ctx->held_last)->buf = b;
+        (*ctx->held_last)->next = NULL;
+        out = ctx->held;
+    }
+
+    return ngx_http_next_body_filter(r, out);
+}
+
+
+/* the service wrote the answer itself, in its own transaction */
+
+static ngx_int_t
+ngx_http_idem_pass_stored(ngx_http_idem_ctx_t *ctx,
+    struct gateway_reply *reply)
+{
+    ngx_str_t            stored;
+    ngx_http_request_t  *r = ctx->request;
+
+    stored.len = reply->values[4].bytes.len;
+    stored.data = ngx_pnalloc(r->pool, stored.len);
+    if (stored.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(stored.data, reply->values[4].bytes.data, stored.len);
+
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    return ngx_http_idem_send_replay(r, ctx, &stored, ctx->expires, 0);
+}
+
+
+/* FINISH or RELEASE was acknowledged; NULL: it was not, and time is up */
+
+void
+ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
+{
+    ngx_int_t            rc;
+    ngx_uint_t           streaming, released;
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r = ctx->request;
+
+    c = r->connection;
+
+    if (ctx->state != NGX_HTTP_IDEM_KEEPING
+        && ctx->state != NGX_HTTP_IDEM_STREAMING)
+    {
+        return;
+    }
+
+    if (ctx->deadline.timer_set) {
+        ngx_del_timer(&ctx->deadline);
+    }
+
+    if (ctx->hold.posted) {
+        ngx_delete_posted_event(&ctx->hold);
+    }
+
+    streaming = (ctx->state == NGX_HTTP_IDEM_STREAMING);
+    released = (ctx->verdict.len == 8
+                && ngx_strncmp(ctx->verdict.data, "released", 8) == 0);
+
+    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+
+    if (!released && (reply == NULL || gateway_reply_is(reply, 0, "stale"))) {
+        ngx_str_set(&ctx->verdict, "unknown-outcome");
+        rc = ngx_http_idem_replace(ctx, &ngx_http_idem_unknown, 0, 0);
+
+    } else if (reply && gateway_reply_is(reply, 0, "finished")
+               && reply->count > 4)
+    {
+        ctx->expires = reply->values[3].number;
+
+        if (!streaming && gateway_reply_is(reply, 2, "http")
+            && reply->values[4].bytes.data)
+        {
+            rc = ngx_http_idem_pass_stored(ctx, reply);
+
+        } else {
+            rc = ngx_http_idem_pass(ctx);
+        }
+
+    } else {
+        if (reply && !released && reply->count > 1) {
+            ctx->expires = reply->values[1].number;
+        }
+
+        rc = ngx_http_idem_pass(ctx);
+    }
+
+    if (streaming && !ctx->complete && ctx->service_done) {
+
+        /* it was cut after we had recorded it as done */
+
+        ngx_http_finalize_request(r, NGX_ERROR);
+        ngx_http_run_posted_requests(c);
+        return;
+    }
+
+    if (streaming && !ctx->complete && rc != NGX_ERROR) {
+
+        /* the service is still sending; let it go on */
+
+        if (c->write->ready) {
+            ngx_post_event(c->write, &ngx_posted_events);
+        }
+
+        ngx_http_run_posted_requests(c);
+        return;
+    }
+
+    ngx_http_finalize_request(r, rc);
+    ngx_http_run_posted_requests(c);
+}
+
+
+ngx_int_t
+ngx_http_idem_hold_init(ngx_conf_t *cf)
+{
+    ngx_http_next_header_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_http_idem_header_filter;
+
+    ngx_http_next_body_filter = ngx_http_top_body_filter;
+    ngx_http_top_body_filter = ngx_http_idem_body_filter;
+
+    return NGX_OK;
+}

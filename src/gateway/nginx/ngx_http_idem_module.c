@@ -1,0 +1,241 @@
+
+/*
+ * ngx_http_idem_module.c - start, stop and variables of the module.
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+static ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idem_init(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idem_init_process(ngx_cycle_t *cycle);
+static void ngx_http_idem_exit_process(ngx_cycle_t *cycle);
+static ngx_int_t ngx_http_idem_text_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_idem_fence_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+
+
+static ngx_http_idem_engine_t  *ngx_http_idem_worker_engine;
+
+
+static ngx_http_variable_t  ngx_http_idem_variables[] = {
+
+    { ngx_string("idem_verdict"), NULL, ngx_http_idem_text_variable,
+      offsetof(ngx_http_idem_ctx_t, verdict), NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idem_scope"), NULL, ngx_http_idem_text_variable,
+      offsetof(ngx_http_idem_ctx_t, scope), NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idem_id"), NULL, ngx_http_idem_text_variable,
+      offsetof(ngx_http_idem_ctx_t, id), NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idem_fence"), NULL, ngx_http_idem_fence_variable,
+      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+      ngx_http_null_variable
+};
+
+
+static ngx_http_module_t  ngx_http_idem_module_ctx = {
+    ngx_http_idem_add_variables,           /* preconfiguration */
+    ngx_http_idem_init,                    /* postconfiguration */
+
+    ngx_http_idem_create_main_conf,        /* create main configuration */
+    ngx_http_idem_init_main_conf,          /* init main configuration */
+
+    NULL,                                  /* create server configuration */
+    NULL,                                  /* merge server configuration */
+
+    ngx_http_idem_create_loc_conf,         /* create location configuration */
+    ngx_http_idem_merge_loc_conf           /* merge location configuration */
+};
+
+
+ngx_module_t  ngx_http_idem_module = {
+    NGX_MODULE_V1,
+    &ngx_http_idem_module_ctx,             /* module context */
+    ngx_http_idem_commands,                /* module directives */
+    NGX_HTTP_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    NULL,                                  /* init module */
+    ngx_http_idem_init_process,            /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    ngx_http_idem_exit_process,            /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+ngx_http_idem_engine_t *
+ngx_http_idem_engine(void)
+{
+    return ngx_http_idem_worker_engine;
+}
+
+
+static ngx_int_t
+ngx_http_idem_init_process(ngx_cycle_t *cycle)
+{
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_idem_module);
+
+    if (mcf == NULL || mcf->engine == NULL
+        || (ngx_process != NGX_PROCESS_WORKER
+            && ngx_process != NGX_PROCESS_SINGLE))
+    {
+        return NGX_OK;
+    }
+
+    ngx_http_idem_worker_engine = mcf->engine;
+
+    return ngx_http_idem_engine_start(mcf->engine, cycle);
+}
+
+
+static void
+ngx_http_idem_exit_process(ngx_cycle_t *cycle)
+{
+    if (ngx_http_idem_worker_engine) {
+        ngx_http_idem_engine_stop(ngx_http_idem_worker_engine);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_init(ngx_conf_t *cf)
+{
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idem_module);
+
+    if (mcf->engine == NULL) {
+        return NGX_OK;
+    }
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_POST_READ_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idem_strip_handler;
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idem_handler;
+
+    return ngx_http_idem_hold_init(cf);
+}
+
+
+static ngx_int_t
+ngx_http_idem_add_variables(ngx_conf_t *cf)
+{
+    ngx_http_variable_t  *var, *v;
+
+    for (v = ngx_http_idem_variables; v->name.len; v++) {
+        var = ngx_http_add_variable(cf, &v->name, v->flags);
+        if (var == NULL) {
+            return NGX_ERROR;
+        }
+
+        var->get_handler = v->get_handler;
+        var->data = v->data;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_text_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t            *s;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r->main);
+
+    if (ctx == NULL) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    s = (ngx_str_t *) ((char *) ctx + data);
+
+    v->valid = 1;
+    v->no_cacheable = 0;
+    v->not_found = (s->len == 0);
+    v->len = s->len;
+    v->data = s->data;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_fence_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r->main);
+
+    if (ctx == NULL || ctx->claim == NULL || ctx->claim->fence == 0) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    v->data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+    if (v->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    v->len = ngx_sprintf(v->data, "%uL", ctx->claim->fence) - v->data;
+    v->valid = 1;
+    v->no_cacheable = 0;
+    v->not_found = 0;
+
+    return NGX_OK;
+}
+
+
+#if (IDEM_FAILPOINTS)
+
+/* if the test has laid out a file of this name, tell that we are here and wait
+ * until it takes the other file away */
+
+void
+ngx_http_idem_step(const char *name)
+{
+    int          i;
+    char         at[256], hit[256];
+    const char  *dir;
+
+    dir = getenv("IDEM_STEPS");
+
+    if (dir == NULL
+        || (size_t) snprintf(at, sizeof(at), "%s/%s", dir, name) >= sizeof(at)
+        || (size_t) snprintf(hit, sizeof(hit), "%s/%s.hit", dir, name)
+           >= sizeof(hit)
+        || rename(at, hit) != 0)
+    {
+        return;
+    }
+
+    for (i = 0; i < 2000 && access(hit, F_OK) == 0; i++) {
+        ngx_msleep(10);
+    }
+}
+
+#endif

@@ -1,0 +1,202 @@
+
+/*
+ * ngx_http_idem_token.c - a location that issues one-time tokens to the scope
+ * of whoever asks.
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+static void ngx_http_idem_issued(ngx_http_idem_op_t *op,
+    struct gateway_reply *reply);
+static ngx_int_t ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx);
+
+
+ngx_int_t
+ngx_http_idem_token_handler(ngx_http_request_t *r)
+{
+    ngx_int_t                  rc;
+    ngx_http_idem_ctx_t       *ctx;
+    ngx_http_idem_engine_t    *e = ngx_http_idem_engine();
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idem_module);
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
+
+    if (ctx == NULL) {
+        if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_POST))) {
+            return NGX_HTTP_NOT_ALLOWED;
+        }
+
+        rc = ngx_http_discard_request_body(r);
+        if (rc != NGX_OK) {
+            return rc;
+        }
+
+        ctx = ngx_http_idem_create_ctx(r, conf);
+        if (ctx == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        ctx->state = NGX_HTTP_IDEM_ASKING;
+
+        r->main->count++;
+    }
+
+    if (ngx_http_idem_engine_away(e)) {
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        ngx_http_finalize_request(r, ngx_http_idem_send_problem(r, conf,
+                                         &ngx_http_idem_not_executed, NULL,
+                                         1));
+        return NGX_DONE;
+    }
+
+    if (!ctx->deadline.timer_set) {
+        ngx_add_timer(&ctx->deadline, e->timeout);
+    }
+
+    if (!e->digest_known) {
+        ngx_queue_insert_tail(&e->waiting, &ctx->waiting);
+        ctx->in_waiting = 1;
+        return NGX_DONE;
+    }
+
+    rc = ngx_http_idem_scope(r, conf, &ctx->scope);
+
+    if (rc == NGX_DECLINED || rc == NGX_ABORT) {
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        ngx_http_finalize_request(r, ngx_http_idem_send_problem(r, conf,
+                                         rc == NGX_DECLINED
+                                         ? &ngx_http_idem_anonymous
+                                         : &ngx_http_idem_scope_refused,
+                                         NULL, 0));
+        return NGX_DONE;
+    }
+
+    if (rc != NGX_OK || ngx_http_idem_issue(ctx) != NGX_OK) {
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+    }
+
+    return NGX_DONE;
+}
+
+
+/* a token that nobody is told of hurts nobody, so the claim here is only what
+ * knows whether the request is still there */
+
+static ngx_int_t
+ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx)
+{
+    u_char                  *p;
+    ngx_str_t                id;
+    ngx_http_idem_op_t      *op;
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+
+    ngx_str_null(&id);
+
+    ctx->claim = ngx_http_idem_claim_create(&ctx->scope, &id, 0);
+    if (ctx->claim == NULL) {
+        return NGX_ERROR;
+    }
+
+    ctx->claim->ctx = ctx;
+    ctx->claim->state = NGX_HTTP_IDEM_ENDED;
+
+    op = ngx_http_idem_op_create(e, ctx->scope.len + 4 * NGX_HTTP_IDEM_ARG,
+                                 ngx_http_idem_issued, ctx->claim);
+    if (op == NULL) {
+        return NGX_ERROR;
+    }
+
+    op->resend = 0;
+    ctx->claim->refs++;
+
+    p = ngx_http_idem_put_array(op->cmd, 6);
+    p = ngx_http_idem_put_text(p, "ISSUE");
+    p = ngx_http_idem_put(p, ctx->scope.data, ctx->scope.len);
+    p = ngx_http_idem_put_text(p, "TTL");
+    p = ngx_http_idem_put_number(p, ctx->conf->token_ttl);
+    ngx_http_idem_op_send(e, op, p);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_issued(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+{
+    u_char                 *p;
+    ngx_int_t               rc;
+    ngx_str_t               body, value;
+    ngx_connection_t       *c;
+    ngx_http_request_t     *r;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_claim_t  *claim = op->data;
+
+    static ngx_str_t  type = ngx_string("application/json");
+
+    ctx = claim->ctx;
+
+    if (ctx == NULL) {
+        ngx_http_idem_claim_unref(claim);
+        return;
+    }
+
+    r = ctx->request;
+    c = r->connection;
+
+    if (ctx->deadline.timer_set) {
+        ngx_del_timer(&ctx->deadline);
+    }
+
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    if (reply == NULL || !gateway_reply_is(reply, 0, "issued")
+        || reply->count < 2)
+    {
+        rc = ngx_http_idem_send_problem(r, ctx->conf,
+                                        &ngx_http_idem_not_executed, NULL, 1);
+        goto done;
+    }
+
+    ngx_str_set(&ctx->verdict, "issued");
+
+    value.len = reply->values[1].bytes.len;
+    value.data = ngx_pnalloc(r->pool, value.len);
+    body.data = ngx_pnalloc(r->pool, value.len + 64);
+
+    if (value.data == NULL || body.data == NULL) {
+        rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
+        goto done;
+    }
+
+    ngx_memcpy(value.data, reply->values[1].bytes.data, value.len);
+
+    p = ngx_sprintf(body.data, "{\"token\":\"%V\",\"expires_in\":%M}\n",
+                    &value, ctx->conf->token_ttl / 1000);
+    body.len = p - body.data;
+
+    if (ngx_http_idem_add_header(r, "Idempotency-Token", &value) != NGX_OK) {
+        rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
+        goto done;
+    }
+
+    ngx_str_set(&value, "no-store");
+
+    if (ngx_http_idem_add_header(r, "Cache-Control", &value) != NGX_OK) {
+        rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
+        goto done;
+    }
+
+    rc = ngx_http_idem_send_text(r, NGX_HTTP_OK, &type, &body);
+
+done:
+
+    ngx_http_finalize_request(r, rc);
+    ngx_http_run_posted_requests(c);
+
+    ngx_http_idem_claim_unref(claim);
+}

@@ -1,0 +1,408 @@
+/*
+ * nginx_conf.c - writes the nginx configuration of a gateway.
+ *
+ * Every value is written between double quotes with its own quotes and
+ * backslashes escaped, so that no value can become a directive. A dollar sign
+ * keeps its meaning: keys and scopes are made of nginx's variables.
+ */
+#include "gateway.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+struct url {
+    bool tls;
+    char host[256]; /* host:port, or unix:/path */
+    const char *path;
+};
+
+static bool
+add_quoted(struct idem_buf *out, const char *value)
+{
+    bool good = idem_buf_add(out, "\"", 1);
+
+    for (; good && *value; value++) {
+        if (*value == '"' || *value == '\\')
+            good = idem_buf_add(out, "\\", 1);
+        good = good && idem_buf_add(out, value, 1);
+    }
+    return good && idem_buf_add(out, "\"", 1);
+}
+
+/* Words with spaces between them, each quoted; "..." is one word. */
+static bool
+add_words(struct idem_buf *out, const char *text)
+{
+    bool good = true;
+
+    while (good && *text) {
+        char word[1024];
+        size_t len = 0;
+        bool quoted = false;
+
+        while (*text == ' ')
+            text++;
+        if (*text == '\0')
+            break;
+        for (; *text && (quoted || *text != ' '); text++) {
+            if (*text == '"')
+                quoted = !quoted;
+            else if (len + 1 < sizeof(word))
+                word[len++] = *text;
+        }
+        word[len] = '\0';
+        good = idem_buf_add(out, " ", 1) && add_quoted(out, word);
+    }
+    return good;
+}
+
+static enum idem_status
+parse_url(const char *text, struct url *url, struct idem_error *err)
+{
+    const char *rest, *slash;
+    size_t len;
+
+    if (strncmp(text, "http://", 7) == 0)
+        rest = text + 7;
+    else if (strncmp(text, "https://", 8) == 0)
+        rest = text + 8;
+    else
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the upstream \"%s\" is no http:// or https:// URL",
+                          text);
+    url->tls = text[4] == 's';
+    slash = strncmp(rest, "unix:", 5) == 0 ? NULL : strchr(rest, '/');
+    len = slash ? (size_t)(slash - rest) : strlen(rest);
+    url->path = slash && slash[1] ? slash : "";
+    if (len == 0 || len >= sizeof(url->host) - 8 ||
+        strcspn(rest, " \"'\\;{}$#?@") < len)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the upstream \"%s\" names no host", text);
+    if (strcspn(url->path, " \"'\\;{}$#") < strlen(url->path))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the upstream \"%s\" has an odd path", text);
+    memcpy(url->host, rest, len);
+    url->host[len] = '\0';
+    /* Without a port, a name or [::1] gets the scheme's own. */
+    if (strncmp(url->host, "unix:", 5) != 0 &&
+        !strchr(url->host[0] == '[' ? strchr(url->host, ']') : url->host, ':'))
+        memcpy(url->host + len, url->tls ? ":443" : ":80", 5);
+    return IDEM_OK;
+}
+
+static const char *
+upstream_of(const struct gateway_config *config,
+            const struct gateway_route *route)
+{
+    return route->upstream ? route->upstream : config->base.upstream;
+}
+
+/* Two a request, one to the client and one to the service. */
+static long
+connections(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return 512;
+    return limit.rlim_cur > 16384 ? 16384 : (long)limit.rlim_cur;
+}
+
+static bool
+add_head(const struct gateway_config *config, const struct gateway_place *place,
+         struct idem_buf *out)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long workers = config->workers ? (long)config->workers
+                   : cores > 2     ? cores / 2
+                                   : 1;
+    bool good = idem_buf_printf(out,
+                                "# Written by idem gateway.\n"
+                                "load_module \"%s\";\n"
+                                "worker_processes %ld;\n"
+                                "daemon off;\n"
+                                "error_log stderr warn;\n"
+                                "pid \"%s/nginx.pid\";\n",
+                                place->module, workers, place->folder);
+
+    if (place->user)
+        good = good && idem_buf_printf(out, "user %s;\n", place->user);
+    return good && idem_buf_printf(out,
+                                   "\nevents {\n"
+                                   "    worker_connections %ld;\n"
+                                   "}\n\n",
+                                   connections());
+}
+
+static bool
+add_http(const struct gateway_config *config, const struct gateway_place *place,
+         struct idem_buf *out)
+{
+    static const char *const temp[] = {"client_body", "proxy", "fastcgi",
+                                       "uwsgi", "scgi"};
+    bool good = idem_buf_add_text(out, "http {\n");
+
+    for (size_t i = 0; i < 5; i++)
+        good = good && idem_buf_printf(out, "    %s_temp_path \"%s/%s\";\n",
+                                       temp[i], place->folder, temp[i]);
+    if (config->access_log)
+        good = good &&
+               idem_buf_add_text(
+                   out, "    log_format idem '$remote_addr [$time_iso8601] "
+                        "\"$request\" $status $bytes_sent $request_time "
+                        "idem=$idem_verdict';\n    access_log ") &&
+               add_quoted(out, config->access_log) &&
+               idem_buf_add_text(out, " idem buffer=64k flush=1s;\n");
+    else
+        good = good && idem_buf_add_text(out, "    access_log off;\n");
+    good = good &&
+           idem_buf_printf(out,
+                           "\n    idem_engine \"unix:%s\";\n"
+                           "    idem_unbuffer_events on;\n\n"
+                           "    server_tokens off;\n"
+                           "    keepalive_requests 1000000;\n"
+                           "    client_max_body_size 0;\n"
+                           "    client_body_buffer_size 64k;\n"
+                           "    proxy_buffer_size 16k;\n"
+                           "    proxy_buffers 8 16k;\n"
+                           "    proxy_http_version 1.1;\n"
+                           "    proxy_connect_timeout 5s;\n"
+                           "    # A request is sent once, and seen through.\n"
+                           "    proxy_next_upstream off;\n"
+                           "    proxy_ignore_client_abort on;\n"
+                           "    proxy_set_header Host $http_host;\n"
+                           "    proxy_set_header X-Forwarded-For "
+                           "$proxy_add_x_forwarded_for;\n"
+                           "    proxy_set_header X-Forwarded-Proto $scheme;\n"
+                           "    proxy_set_header Upgrade $http_upgrade;\n"
+                           "    proxy_set_header Connection $idem_connection;\n"
+                           "    map $http_upgrade $idem_connection {\n"
+                           "        default upgrade;\n"
+                           "        '' '';\n"
+                           "    }\n",
+                           place->socket);
+    if (config->token_path)
+        good = good && idem_buf_printf(out,
+                                       "    limit_req_zone $binary_remote_addr "
+                                       "zone=idem_token:1m rate=%s;\n",
+                                       config->token_rate ? config->token_rate
+                                                          : "50r/s");
+    return good;
+}
+
+/* One block of servers a URL; idle connections are given up early, because a
+ * service that closes one just when we use it leaves an unknown outcome. */
+static enum idem_status
+add_upstreams(const struct gateway_config *config, struct idem_buf *out,
+              struct idem_error *err)
+{
+    for (size_t i = 0; i < config->route_count; i++) {
+        struct url url;
+        enum idem_status status =
+            parse_url(upstream_of(config, &config->routes[i]), &url, err);
+
+        if (status != IDEM_OK)
+            return status;
+        if (!idem_buf_printf(out,
+                             "\n    upstream idem_%zu {\n"
+                             "        server \"%s\" max_fails=0;\n"
+                             "        keepalive 256;\n"
+                             "        keepalive_requests 1000000;\n"
+                             "        keepalive_timeout 2s;\n"
+                             "    }\n",
+                             i, url.host))
+            return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    }
+    return IDEM_OK;
+}
+
+static bool
+add_option(struct idem_buf *out, size_t i, const char *value)
+{
+    const struct gateway_option *option = &gateway_options[i];
+    bool good = idem_buf_printf(out, "            %s", option->directive);
+
+    if (option->kind == GATEWAY_WORDS)
+        good = good && add_words(out, value);
+    else
+        good = good && idem_buf_add(out, " ", 1) && add_quoted(out, value);
+    return good && idem_buf_add(out, ";\n", 2);
+}
+
+static size_t
+option_number(const char *name)
+{
+    size_t i = 0;
+
+    while (strcmp(gateway_options[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+static bool
+add_options(const struct gateway_config *config,
+            const struct gateway_route *route, struct idem_buf *out)
+{
+    bool good = true;
+
+    if (!route->values[option_number("gated")] &&
+        !config->base.values[option_number("gated")])
+        good = idem_buf_add_text(out, "            idem on;\n");
+    if (config->token_path && !route->values[option_number("token")] &&
+        !config->base.values[option_number("token")])
+        good = good && add_option(out, option_number("token"),
+                                  "$http_token $http_idempotency_token "
+                                  "$cookie_idempotency_token");
+    for (size_t i = 0; good && i < GATEWAY_OPTIONS; i++) {
+        const char *value =
+            route->values[i] ? route->values[i] : config->base.values[i];
+
+        if (value)
+            good = add_option(out, i, value);
+    }
+    return good;
+}
+
+static enum idem_status
+add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
+          struct idem_error *err)
+{
+    const struct gateway_route *route = &config->routes[i];
+    bool exact = strncmp(route->path, "= ", 2) == 0;
+    struct url url;
+    enum idem_status status = parse_url(upstream_of(config, route), &url, err);
+    bool good;
+
+    if (status != IDEM_OK)
+        return status;
+    good = idem_buf_printf(out, "\n        location %s", exact ? "= " : "") &&
+           add_quoted(out, route->path + (exact ? 2 : 0)) &&
+           idem_buf_add_text(out, " {\n") && add_options(config, route, out);
+    if (url.tls)
+        good = good && idem_buf_add_text(
+                           out, "            proxy_ssl_server_name on;\n"
+                                "            proxy_ssl_name $proxy_host;\n");
+    good = good && idem_buf_printf(out,
+                                   "            proxy_pass %s://idem_%zu%s;\n"
+                                   "        }\n",
+                                   url.tls ? "https" : "http", i, url.path);
+    return good ? IDEM_OK : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+}
+
+static bool
+add_listen(const struct gateway_config *config, bool first,
+           struct idem_buf *out)
+{
+    char *copy = strdup(config->listen);
+    char *rest = copy;
+    char *address;
+    bool good = copy != NULL;
+
+    while (good && (address = strsep(&rest, ",")))
+        good = idem_buf_add_text(out, "        listen ") &&
+               add_quoted(out, address) &&
+               idem_buf_printf(out, "%s%s;\n",
+                               first ? " default_server backlog=4096" : "",
+                               config->tls_cert ? " ssl http2" : "");
+    free(copy);
+    if (good && config->tls_cert)
+        good = idem_buf_add_text(out, "        ssl_certificate ") &&
+               add_quoted(out, config->tls_cert) &&
+               idem_buf_add_text(out, ";\n        ssl_certificate_key ") &&
+               add_quoted(out, config->tls_key) &&
+               idem_buf_add_text(out,
+                                 ";\n        ssl_protocols TLSv1.2 TLSv1.3;\n");
+    return good;
+}
+
+/* The location that issues tokens has the routes' scope, or its tokens would
+ * belong to somebody else. */
+static bool
+add_token_path(const struct gateway_config *config, struct idem_buf *out)
+{
+    static const char *const same[] = {"scope", "credential", "anonymous",
+                                       "token-ttl", "docs"};
+    bool good = idem_buf_add_text(out, "\n        location = ") &&
+                add_quoted(out, config->token_path) &&
+                idem_buf_add_text(out, " {\n"
+                                       "            limit_req zone=idem_token "
+                                       "burst=100 nodelay;\n"
+                                       "            limit_req_status 429;\n"
+                                       "            idem_issue_token;\n");
+
+    for (size_t i = 0; good && i < sizeof(same) / sizeof(same[0]); i++) {
+        const char *value = config->base.values[option_number(same[i])];
+
+        if (value)
+            good = add_option(out, option_number(same[i]), value);
+    }
+    return good && idem_buf_add_text(out, "        }\n");
+}
+
+static bool
+same_host(const char *a, const char *b)
+{
+    return (!a && !b) || (a && b && strcmp(a, b) == 0);
+}
+
+static enum idem_status
+add_server(const struct gateway_config *config, const char *host, bool first,
+           struct idem_buf *out, struct idem_error *err)
+{
+    bool good = idem_buf_add_text(out, "\n    server {\n") &&
+                add_listen(config, first, out);
+
+    if (host)
+        good = good && idem_buf_add_text(out, "        server_name ") &&
+               add_quoted(out, host) && idem_buf_add_text(out, ";\n");
+    if (config->token_path)
+        good = good && add_token_path(config, out);
+    if (!good)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    for (size_t i = 0; i < config->route_count; i++) {
+        enum idem_status status;
+
+        if (!same_host(config->routes[i].host, host))
+            continue;
+        status = add_route(config, i, out, err);
+        if (status != IDEM_OK)
+            return status;
+    }
+    good = idem_buf_add_text(out, "    }\n");
+    return good ? IDEM_OK : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+}
+
+enum idem_status
+gateway_nginx_conf(const struct gateway_config *config,
+                   const struct gateway_place *place, struct idem_buf *out,
+                   struct idem_error *err)
+{
+    enum idem_status status;
+    bool any = false;
+
+    if (!add_head(config, place, out) || !add_http(config, place, out))
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    status = add_upstreams(config, out, err);
+
+    /* The server of every host comes first: it is the default. */
+    for (size_t i = 0; i < config->route_count; i++)
+        any = any || !config->routes[i].host;
+    if (status == IDEM_OK && any)
+        status = add_server(config, NULL, true, out, err);
+    for (size_t i = 0; status == IDEM_OK && i < config->route_count; i++) {
+        const char *host = config->routes[i].host;
+        bool seen = !host;
+
+        for (size_t j = 0; j < i; j++)
+            seen = seen || same_host(config->routes[j].host, host);
+        if (!seen) {
+            status = add_server(config, host, !any, out, err);
+            any = true;
+        }
+    }
+    if (status == IDEM_OK && !idem_buf_add_text(out, "}\n"))
+        status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    return status;
+}
