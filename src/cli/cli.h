@@ -135,6 +135,7 @@ int cli_store(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_gateway(int argc, char **argv);
 int cli_help(int argc, char **argv);
+int cli_id(int argc, char **argv);
 int cli_lock(int argc, char **argv);
 int cli_consume(int argc, char **argv);
 
