@@ -244,7 +244,7 @@ static void
 each_call_in_turn(enum fault fault, bool for_good)
 {
     char *dir = test_fast_folder();
-    size_t n = 1, step = test_size(5, 1, 1);
+    size_t n = 1, step = test_size(11, 1, 1);
 
     while (run(dir, fault, n, for_good))
         n += step;

@@ -250,8 +250,8 @@ static enum idem_status
 open_all(struct journal *self, struct idem_error *err)
 {
     enum idem_status status;
-    uint64_t *ids;
-    size_t count;
+    uint64_t *ids = NULL;
+    size_t count = 0;
 
     status = idem__folder_list(self->dir, &ids, &count, err);
     for (size_t i = 0; status == IDEM_OK && i < count; i++) {

@@ -1,0 +1,603 @@
+/*
+ * life_test.c - a journal over time: expiry, cleaning, saved indexes, damage,
+ * clocks, a full disk.
+ */
+#include "model.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <time.h>
+
+#define DAY_MS (INT64_C(24) * 3600 * 1000)
+
+struct world {
+    char *dir;
+    struct model clock; /* only its time is used */
+    struct idem_clocks clocks;
+    struct test_log log;
+    struct idem_io io;
+    struct journal_tuning tuning;
+    uint64_t room; /* what the disk has left, for fallocate */
+    bool small;    /* the disk has an end */
+    size_t fail_syncs;
+};
+
+static int
+w_sync(void *arg, int fd)
+{
+    struct world *world = arg;
+
+    (void)fd;
+    if (world->fail_syncs > 0) {
+        world->fail_syncs--;
+        errno = EIO;
+        return -1;
+    }
+    return 0;
+}
+
+static int
+w_fallocate(void *arg, int fd, off_t len)
+{
+    struct world *world = arg;
+    struct stat info;
+
+    if (fstat(fd, &info) != 0)
+        return -1;
+    if (world->small && (uint64_t)(len - info.st_size) > world->room) {
+        errno = ENOSPC;
+        return -1;
+    }
+    if (world->small)
+        world->room -= (uint64_t)(len - info.st_size);
+    return ftruncate(fd, len);
+}
+
+/* The system's calls ignore their arg, so the table can carry ours. */
+static int
+setup(void **state)
+{
+    struct world *world = calloc(1, sizeof(*world));
+
+    world->dir = test_fast_folder();
+    model_init(&world->clock, 1);
+    world->clocks = model_clocks(&world->clock);
+    world->io = idem__system_io;
+    world->io.fsync = world->io.fdatasync = w_sync;
+    world->io.fallocate = w_fallocate;
+    world->io.arg = world;
+    world->tuning = (struct journal_tuning){
+        .io = &world->io, .segment_len = 16384, .no_thread = true};
+    *state = world;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct world *world = *state;
+
+    test_folder_drop(world->dir);
+    free(world);
+    return 0;
+}
+
+static enum idem_status
+try_open(struct world *world, const char *options, struct idem_store **store,
+         struct idem_error *err)
+{
+    char dir[600];
+
+    snprintf(dir, sizeof(dir), "%s%s", world->dir, options);
+    return test_try_open(dir, &world->tuning, &world->clocks, &world->log,
+                         store, err);
+}
+
+static struct idem_store *
+open_world(struct world *world)
+{
+    struct idem_store *store = NULL;
+    struct idem_error err;
+
+    if (try_open(world, "", &store, &err) != IDEM_OK)
+        fail_msg("%s", err.text);
+    return store;
+}
+
+/* Store one record that lives ttl_ms. */
+static enum idem_outcome
+put(struct world *world, struct idem_store *store, uint64_t id, uint64_t rev,
+    uint64_t expected, enum idem_state state, int64_t ttl_ms)
+{
+    struct test_record t;
+
+    test_make(&t, id, state, rev, 200);
+    t.record.created = t.record.updated = world->clock.now_ms;
+    t.record.expires = world->clock.now_ms + ttl_ms;
+    return test_swap(store, &t, expected, false);
+}
+
+static uint64_t
+folder_bytes(const char *dir)
+{
+    DIR *folder = opendir(dir);
+    struct dirent *file;
+    uint64_t sum = 0;
+
+    while ((file = readdir(folder))) {
+        struct journal_path path = idem__folder_path(dir, file->d_name);
+        struct stat info;
+
+        if (file->d_name[0] != '.' && stat(path.text, &info) == 0)
+            sum += (uint64_t)info.st_size;
+    }
+    closedir(folder);
+    return sum;
+}
+
+static void
+remove_files(const char *dir, const char *ending)
+{
+    DIR *folder = opendir(dir);
+    struct dirent *file;
+
+    while ((file = readdir(folder))) {
+        struct journal_path path = idem__folder_path(dir, file->d_name);
+
+        if (strstr(file->d_name, ending))
+            unlink(path.text);
+    }
+    closedir(folder);
+}
+
+/* ---- expiry and cleaning ---- */
+
+/* Steady load: records live 60 s and are updated once; a few live long. The
+ * folder stays within twice of what lives, and a constant. */
+static void
+under_steady_load_the_folder_stays_within_twice_the_live_data(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+    struct journal *journal = (struct journal *)store;
+    uint64_t rounds = test_size(6000, 20000, 200000), worst = 0;
+
+    for (uint64_t i = 1; i <= rounds; i++) {
+        int64_t ttl = i % 10 == 0 ? 3600000 : 60000;
+        uint64_t used, live;
+
+        assert_int_equal(
+            put(world, store, i, 2 * i, 0, IDEM_STATE_EXECUTING, ttl),
+            IDEM_SWAP_STORED);
+        assert_int_equal(
+            put(world, store, i, 2 * i + 1, 2 * i, IDEM_STATE_SUCCEEDED, ttl),
+            IDEM_SWAP_STORED);
+        world->clock.now_ms += 30;
+        if (i % 5 == 0)
+            store->type->tend(store);
+        if (i % 500 != 0)
+            continue;
+        idem__segment_totals(journal, &used, &live);
+        used = folder_bytes(world->dir);
+        /* The constant: the segment that is written, its successor, the
+         * reserve, and the step by which the sweep is behind. */
+        if (used > 2 * live + 6 * 16384)
+            fail_msg("round %llu: %llu bytes for %llu live",
+                     (unsigned long long)i, (unsigned long long)used,
+                     (unsigned long long)live);
+        if (used * 100 / (live + 1) > worst && i > rounds / 2)
+            worst = used * 100 / (live + 1);
+    }
+    print_message("worst: %llu %%; %llu bytes moved\n",
+                  (unsigned long long)worst,
+                  (unsigned long long)journal->moved_bytes);
+    assert_true(journal->moved_bytes > 0);
+    test_close(store);
+}
+
+static void
+expired_records_go_and_executing_ones_stay(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+    struct journal *journal = (struct journal *)store;
+
+    assert_int_equal(put(world, store, 0, 1000, 0, IDEM_STATE_EXECUTING, 1000),
+                     IDEM_SWAP_STORED);
+    for (uint64_t i = 1; i <= 300; i++)
+        put(world, store, i, i, 0, IDEM_STATE_SUCCEEDED, 1000);
+    assert_true(journal->segment_count > 5);
+    world->clock.now_ms += 3 * DAY_MS;
+    for (int i = 0; i < 100; i++)
+        store->type->tend(store);
+    assert_int_equal(journal->index.count, 1);
+    assert_true(journal->segment_count <= 2);
+    assert_int_equal(test_rev(store, 0), 1000);
+    assert_int_equal(test_rev(store, 1), 0);
+    test_close(store);
+
+    store = open_world(world);
+    assert_int_equal(test_rev(store, 0), 1000);
+    assert_int_equal(test_rev(store, 1), 0);
+    test_close(store);
+}
+
+/* An executing record that was finished and expired must not come back when
+ * the segment of the finish is dropped: the older entry is gone before. */
+static void
+an_older_life_never_comes_back(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+
+    for (uint64_t id = 0; id < 50; id++)
+        put(world, store, id, 10 + id, 0, IDEM_STATE_EXECUTING, 1000);
+    for (uint64_t i = 100; i < 200; i++) /* other segments in between */
+        put(world, store, i, i, 0, IDEM_STATE_SUCCEEDED, 30 * DAY_MS);
+    for (uint64_t id = 0; id < 50; id++)
+        put(world, store, id, 500 + id, 10 + id, IDEM_STATE_SUCCEEDED, 1000);
+    world->clock.now_ms += DAY_MS;
+    for (int round = 0; round < 60; round++) {
+        store->type->tend(store);
+        put(world, store, 1000, 10000 + (uint64_t)round,
+            round ? 9999 + (uint64_t)round : 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+        test_close(store);
+        if (round % 2)
+            remove_files(world->dir, ".idx");
+        store = open_world(world);
+        for (uint64_t id = 0; id < 50; id++) {
+            uint64_t rev = test_rev(store, id);
+
+            assert_true(rev == 0 || rev == 500 + id);
+        }
+    }
+    test_close(store);
+}
+
+/* ---- saved indexes ---- */
+
+static void
+state_of(struct idem_store *store, uint64_t revs[600])
+{
+    for (uint64_t id = 0; id < 600; id++)
+        revs[id] = test_rev(store, id);
+}
+
+static void
+with_and_without_saved_indexes_the_state_is_the_same(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+    uint64_t with[600], without[600], seed = 5;
+    uint64_t live, used, live2;
+    size_t executing;
+
+    for (uint64_t i = 1; i < 3000; i++) {
+        uint64_t id = test_random(&seed) % 500, rev = test_rev(store, id);
+        struct test_record t;
+
+        test_make(&t, id, i % 2 ? IDEM_STATE_EXECUTING : IDEM_STATE_FAILED, i,
+                  i % 300);
+        assert_int_equal(test_swap(store, &t, rev, rev && i % 13 == 0),
+                         IDEM_SWAP_STORED);
+        if (i % 100 == 0)
+            store->type->tend(store);
+    }
+    test_close(store);
+    store = open_world(world);
+    state_of(store, with);
+    idem__segment_totals((struct journal *)store, &used, &live);
+    executing = ((struct journal *)store)->index.executing;
+    test_close(store);
+    remove_files(world->dir, ".idx");
+    store = open_world(world);
+    state_of(store, without);
+    assert_memory_equal(with, without, sizeof(with));
+    idem__segment_totals((struct journal *)store, &used, &live2);
+    assert_int_equal(live, live2);
+    assert_int_equal(executing, ((struct journal *)store)->index.executing);
+    test_close(store);
+}
+
+/* Flip a byte at every so many places of every saved index. */
+static void
+a_damaged_saved_index_is_not_used(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+    struct journal_path path = idem__segment_path(world->dir, 1, "idx");
+    struct stat info;
+
+    for (uint64_t i = 1; i < 40; i++)
+        put(world, store, i, i, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+    test_close(store);
+    assert_int_equal(stat(path.text, &info), 0);
+    for (off_t at = 0; at < info.st_size; at += 37) {
+        int fd = open(path.text, O_RDWR);
+        uint8_t byte;
+
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 0x41;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        close(fd);
+        store = open_world(world);
+        for (uint64_t i = 1; i < 40; i++)
+            assert_int_equal(test_rev(store, i), i);
+        test_close(store);
+    }
+}
+
+/* ---- damage ---- */
+
+static void
+damage_in_the_middle_is_reported_with_its_place(void **state)
+{
+    struct world *world = *state;
+    struct journal_path path = idem__segment_path(world->dir, 1, "seg");
+    struct idem_store *store = open_world(world);
+    struct test_record t;
+    struct idem_error err;
+    char place[64];
+    uint64_t at;
+    int fd;
+
+    for (uint64_t i = 1; i < 10; i++)
+        put(world, store, i, i, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+    test_make(&t, 5, IDEM_STATE_FAILED, 1, 0);
+    at = slot_at(idem__index_first(&((struct journal *)store)->index,
+                                   idem__index_full_tag(t.key)));
+    test_close(store);
+    remove_files(world->dir, ".idx");
+    fd = open(path.text, O_RDWR);
+    assert_int_equal(pwrite(fd, "damage", 6, (off_t)at + 100), 6);
+    close(fd);
+
+    assert_int_equal(try_open(world, "", &store, &err), IDEM_ERR_CORRUPT);
+    snprintf(place, sizeof(place), "0000000000000001 is damaged at offset %llu",
+             (unsigned long long)at);
+    assert_non_null(strstr(err.text, place));
+
+    /* Only when told so it goes on, without that record, and says so. */
+    assert_int_equal(try_open(world, "?damage=accept", &store, &err), IDEM_OK);
+    assert_int_equal(world->log.count[IDEM_LOG_ALARM], 1);
+    for (uint64_t i = 1; i < 10; i++)
+        assert_int_equal(test_rev(store, i), i == 5 ? 0 : i);
+    test_close(store);
+}
+
+static void
+the_last_batch_is_torn_or_damaged_by_what_follows_it(void **state)
+{
+    struct world *world = *state;
+    struct journal_path path = idem__segment_path(world->dir, 1, "seg");
+    struct idem_store *store = open_world(world);
+    struct idem_error err;
+    uint64_t end;
+    int fd;
+
+    put(world, store, 1, 1, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+    end = ((struct journal *)store)->segments[0].end;
+    test_close(store); /* writes a mark behind the last batch */
+    remove_files(world->dir, ".idx");
+    fd = open(path.text, O_RDWR);
+    assert_int_equal(pwrite(fd, "damage", 6, (off_t)end - 20), 6);
+    assert_int_equal(try_open(world, "", &store, &err), IDEM_ERR_CORRUPT);
+    /* Without the mark the same bytes are a batch that was being written. */
+    assert_int_equal(ftruncate(fd, (off_t)end), 0);
+    close(fd);
+    store = open_world(world);
+    assert_int_equal(test_rev(store, 1), 0);
+    test_close(store);
+}
+
+static void
+a_missing_segment_and_a_newer_version_are_refused(void **state)
+{
+    struct world *world = *state;
+    struct journal_path second = idem__segment_path(world->dir, 2, "seg");
+    struct journal_path first = idem__segment_path(world->dir, 1, "seg");
+    struct idem_store *store = open_world(world);
+    struct idem_error err;
+    int fd;
+
+    for (uint64_t i = 1; i < 200; i++)
+        put(world, store, i, i, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+    test_close(store);
+    assert_int_equal(unlink(second.text), 0);
+    assert_int_equal(try_open(world, "", &store, &err), IDEM_ERR_CORRUPT);
+    assert_non_null(strstr(err.text, "0000000000000002 is missing"));
+
+    fd = open(first.text, O_RDWR);
+    assert_int_equal(pwrite(fd, "\2", 1, 8), 1);
+    close(fd);
+    assert_int_equal(try_open(world, "?damage=accept", &store, &err),
+                     IDEM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "newer idem"));
+}
+
+/* ---- clocks ---- */
+
+static int64_t
+now_ms(struct idem_store *store)
+{
+    int64_t now_us;
+
+    assert_int_equal(store->type->now(store, &now_us, NULL), IDEM_OK);
+    return now_us / 1000;
+}
+
+static int64_t far_wall_us;
+
+static int64_t
+wall_us(void *arg)
+{
+    (void)arg;
+    return far_wall_us;
+}
+
+static void
+time_goes_on_whatever_the_wall_clock_does(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+    struct idem_error err;
+    int64_t then = world->clock.now_ms;
+
+    put(world, store, 1, 1, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+    world->clock.now_ms += 5000;
+    assert_int_equal(now_ms(store), then + 5000);
+    put(world, store, 2, 2, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+    test_close(store);
+
+    world->clocks.wall_us = wall_us; /* an hour back */
+    far_wall_us = (then - 3600000) * 1000;
+    store = open_world(world);
+    assert_int_equal(now_ms(store), then + 5000);
+    test_close(store);
+
+    far_wall_us = (then + 3 * DAY_MS) * 1000; /* a weekend later */
+    store = open_world(world);
+    assert_int_equal(now_ms(store), then + 3 * DAY_MS);
+    assert_int_equal(world->log.count[IDEM_LOG_ALARM], 0);
+    test_close(store);
+
+    far_wall_us = (then + 300 * DAY_MS) * 1000; /* that cannot be */
+    store = open_world(world);
+    assert_int_equal(world->log.count[IDEM_LOG_ALARM], 1);
+    assert_non_null(strstr(world->log.last, "clock=trust"));
+    assert_int_equal(now_ms(store), then + 3 * DAY_MS);
+    for (int i = 0; i < 20; i++)
+        store->type->tend(store);
+    test_close(store);
+
+    assert_int_equal(try_open(world, "?clock=trust", &store, &err), IDEM_OK);
+    assert_int_equal(now_ms(store), then + 300 * DAY_MS);
+    test_close(store);
+}
+
+/* ---- a full disk, a failing disk ---- */
+
+static void
+a_full_disk_refuses_claims_and_lets_them_finish(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store;
+    struct journal *journal;
+    uint64_t id = 0, claimed;
+
+    world->small = true;
+    world->room = 40 * 16384;
+    store = open_world(world);
+    journal = (struct journal *)store;
+    for (; id < 10000; id++) {
+        store->type->tend(store);
+        if (put(world, store, id, 2 * id + 2, 0, IDEM_STATE_EXECUTING,
+                DAY_MS) != IDEM_SWAP_STORED)
+            break;
+    }
+    claimed = id;
+    assert_true(claimed > 100 && claimed < 10000);
+    assert_true(journal->full);
+    assert_int_equal(world->log.count[IDEM_LOG_ALARM], 1);
+    /* Reads go on, a claim is refused, and the oldest forty can be finished. */
+    assert_int_equal(test_rev(store, 3), 8);
+    for (id = 0; id < 40; id++)
+        assert_int_equal(put(world, store, id, 2 * id + 3, 2 * id + 2,
+                             IDEM_STATE_SUCCEEDED, DAY_MS),
+                         IDEM_SWAP_STORED);
+    assert_int_equal(
+        put(world, store, 99999, 77, 0, IDEM_STATE_EXECUTING, DAY_MS),
+        IDEM_SWAP_NOT_STORED);
+
+    /* Room comes back: no restart. */
+    world->room = 100 * 16384;
+    for (int i = 0; i < 3; i++)
+        store->type->tend(store);
+    assert_false(journal->full);
+    assert_int_equal(
+        put(world, store, 99999, 77, 0, IDEM_STATE_EXECUTING, DAY_MS),
+        IDEM_SWAP_STORED);
+    test_close(store);
+    store = open_world(world);
+    assert_int_equal(test_rev(store, 99999), 77);
+    assert_int_equal(test_rev(store, 39), 81);
+    assert_int_equal(test_rev(store, claimed - 1), 2 * claimed);
+    test_close(store);
+}
+
+static void
+a_failed_sync_stops_it_until_it_has_been_read_again(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+    struct journal *journal = (struct journal *)store;
+    uint64_t id;
+
+    put(world, store, 1, 1, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+    id = journal->segments[journal->segment_count - 1].head.id;
+    world->fail_syncs = 3;
+    assert_int_equal(put(world, store, 2, 2, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
+                     IDEM_SWAP_LOST);
+    assert_int_equal(world->log.count[IDEM_LOG_ALARM], 1);
+    /* The fresh segment cannot be synced either, twice. */
+    assert_int_equal(put(world, store, 3, 3, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
+                     IDEM_SWAP_NOT_STORED);
+    assert_int_equal(put(world, store, 3, 3, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
+                     IDEM_SWAP_NOT_STORED);
+    /* Now it can. What was lost is surely not there, and can be sent again. */
+    assert_int_equal(test_rev(store, 2), 0);
+    assert_true(journal->segments[journal->segment_count - 1].head.id > id);
+    assert_int_equal(put(world, store, 2, 2, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
+                     IDEM_SWAP_STORED);
+    test_close(store);
+    store = open_world(world);
+    assert_int_equal(test_rev(store, 1), 1);
+    assert_int_equal(test_rev(store, 2), 2);
+    assert_int_equal(test_rev(store, 3), 0);
+    test_close(store);
+}
+
+/* ---- many restarts ---- */
+
+static void
+many_restarts_leave_few_files(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store;
+
+    for (uint64_t i = 1; i <= 400; i++) {
+        store = open_world(world);
+        assert_int_equal(
+            put(world, store, i, i, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
+            IDEM_SWAP_STORED);
+        store->type->tend(store);
+        test_close(store);
+    }
+    store = open_world(world);
+    assert_true(((struct journal *)store)->segment_count < 100);
+    for (uint64_t i = 1; i <= 400; i++)
+        assert_int_equal(test_rev(store, i), i);
+    test_close(store);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(under_steady_load_the_folder_stays_within_twice_the_live_data),
+        T(expired_records_go_and_executing_ones_stay),
+        T(an_older_life_never_comes_back),
+        T(with_and_without_saved_indexes_the_state_is_the_same),
+        T(a_damaged_saved_index_is_not_used),
+        T(damage_in_the_middle_is_reported_with_its_place),
+        T(the_last_batch_is_torn_or_damaged_by_what_follows_it),
+        T(a_missing_segment_and_a_newer_version_are_refused),
+        T(time_goes_on_whatever_the_wall_clock_does),
+        T(a_full_disk_refuses_claims_and_lets_them_finish),
+        T(a_failed_sync_stops_it_until_it_has_been_read_again),
+        T(many_restarts_leave_few_files),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
