@@ -200,6 +200,8 @@ class Server(Process):
         argv += ["--listen", "127.0.0.1:%d" % self.port] if listen else []
         argv += ["--http", "127.0.0.1:%d" % self.http] if http else []
         super().__init__([*argv, *flags], ready=self.socket, env=env)
+        for port in filter(None, (self.port, self.http)):
+            assert wait_until(lambda: listens(port)), self.output()[-2000:]
 
     def client(self, timeout=10, tcp=False):
         return Resp(self.port if tcp else self.socket, timeout)
