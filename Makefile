@@ -165,7 +165,7 @@ fuzz-programs: $(fuzzers)
 
 check:
 	@scripts/deps build check demo
-	@tests/run
+	@tests/run $(if $(ONLY),--only $(ONLY))
 
 # One part of it: make check-c, make check-py, make check ONLY=journal
 check-%:

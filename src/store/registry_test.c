@@ -1,0 +1,107 @@
+/*
+ * registry_test.c - how a URL finds its store, and what is said when it does
+ * not: passwords never.
+ */
+#include "store.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void
+refused(const char *url, enum idem_status want, const char *text)
+{
+    struct idem_store *store = NULL;
+    struct idem_error err = {0};
+    enum idem_status status = idem__store_open(url, NULL, &store, &err);
+
+    assert_null(store);
+    if (status != want || !strstr(err.text, text))
+        fail_msg("%s: %s: \"%s\" does not say \"%s\"", url ? url : "NULL",
+                 idem_status_name(status), err.text, text);
+    assert_int_equal(idem__store_open(url, NULL, &store, NULL), want);
+}
+
+static void
+a_url_that_names_no_store_is_refused_with_those_that_exist(void **state)
+{
+    (void)state;
+    refused(NULL, IDEM_ERR_INVALID, "names no store");
+    refused("", IDEM_ERR_INVALID, "names no store");
+    refused("/var/lib/idem", IDEM_ERR_INVALID, "journal:DIR");
+    refused("oracle://host", IDEM_ERR_INVALID, "\"oracle://host\"");
+    refused("mem:", IDEM_ERR_INVALID, "memory:");
+    refused("MEMORY:", IDEM_ERR_INVALID, "memory:");
+    refused(":", IDEM_ERR_INVALID, "names no store");
+    refused("memory:somewhere", IDEM_ERR_INVALID, "nothing follows memory:");
+}
+
+static void
+a_password_never_appears_in_an_error(void **state)
+{
+    struct idem_store *store = NULL;
+    struct idem_error err = {0};
+
+    (void)state;
+    assert_int_equal(idem__store_open("oracle://scott:tiger@host:1521/db", NULL,
+                                      &store, &err),
+                     IDEM_ERR_INVALID);
+    assert_null(strstr(err.text, "tiger"));
+    assert_non_null(strstr(err.text, "scott:***@host"));
+}
+
+static void
+redacting_hides_the_password_and_nothing_else(void **state)
+{
+    static const struct {
+        const char *url, *shown;
+    } rows[] = {
+        {"redis://host:6379", "redis://host:6379"},
+        {"redis://:secret@host", "redis://:***@host"},
+        {"postgres://u:p@h/db?x=y", "postgres://u:***@h/db?x=y"},
+        {"postgres://u@h/db", "postgres://u@h/db"},
+        {"mysql://u:p:with:colons@h", "mysql://u:***@h"},
+        {"mysql://u:p@with@at@h", "mysql://u:***@h"},
+        {"journal:/var/lib/a@b:c", "journal:/var/lib/a@b:c"},
+    };
+    char out[100];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        idem__url_redact(rows[i].url, out, sizeof(out));
+        assert_string_equal(out, rows[i].shown);
+    }
+    idem__url_redact("redis://:secret@host", out, 8); /* cut, not overrun */
+    assert_string_equal(out, "redis:/");
+}
+
+static void
+revs_are_never_zero_and_differ(void **state)
+{
+    uint64_t last = 0;
+
+    (void)state;
+    for (int i = 0; i < 1000; i++) {
+        uint64_t rev = idem__new_rev();
+
+        assert_true(rev != 0 && rev != last);
+        last = rev;
+    }
+    idem__store_close(NULL); /* is fine */
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            a_url_that_names_no_store_is_refused_with_those_that_exist),
+        cmocka_unit_test(a_password_never_appears_in_an_error),
+        cmocka_unit_test(redacting_hides_the_password_and_nothing_else),
+        cmocka_unit_test(revs_are_never_zero_and_differ),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
