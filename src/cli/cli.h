@@ -138,5 +138,6 @@ int cli_help(int argc, char **argv);
 int cli_id(int argc, char **argv);
 int cli_lock(int argc, char **argv);
 int cli_consume(int argc, char **argv);
+int cli_journal(int argc, char **argv);
 
 #endif

@@ -28,6 +28,8 @@ static const struct command commands[] = {
     {"scan", "list records by type, scope, state, age", cli_scan},
     {"The store:", NULL, NULL},
     {"store", "set up a store, check it, print its SQL", cli_store},
+    {"journal", "check or print a journal's files, running or not",
+     cli_journal},
     {"Servers:", NULL, NULL},
     {"serve", "records for every language, over RESP and HTTP", cli_serve},
     {"gateway", "any HTTP service, idempotent without a change", cli_gateway},
