@@ -1,9 +1,21 @@
--- The table of idem for MariaDB 10.6 and later (and MySQL 8, untested).
+-- idem for MariaDB 10.6 and later: the table, and the schemes as procedures.
+-- (MySQL 8 is untested: leave out "or replace" and "set statement … for" there.)
 --
 --   mariadb shop < sql/mysql.sql        or:  idem store init mysql://…/shop
 --
--- Installing it twice does no harm. The columns are explained in
--- docs/sql/tables.md; rev is 64 random bits kept as a signed number.
+-- Installing it twice does no harm, and installing a newer one upgrades. What a
+-- service needs, and nothing else:
+--
+--   grant select, insert, update on shop.idem_record to shop;
+--   grant select on shop.idem_machine to shop;
+--   grant execute on shop.* to shop;      -- or each procedure by name
+--
+-- (whoever calls idem_sweep, and an idem server, also needs delete on
+-- idem_record). The columns are explained in docs/sql/tables.md; rev is 64 random
+-- bits kept as a signed number. Everything here runs in the caller's own
+-- transaction; a call outside of one is refused. The procedures answer through
+-- their last parameters: call idem_begin('shop', '7', null, 'strict', 30000,
+-- 86400000, @verdict, @fence, @kind, @result).
 
 create table if not exists idem_record (
     key_hash    binary(32)     not null primary key,
@@ -28,6 +40,485 @@ create table if not exists idem_record (
     index idem_record_state (state, expires)
 ) engine = InnoDB row_format = dynamic;
 
+-- Moves that a state machine allows; see idem_transition.
+create table if not exists idem_machine (
+    machine    varbinary(100) not null,
+    from_state varbinary(100) not null,
+    to_state   varbinary(100) not null,
+    primary key (machine, from_state, to_state)
+) engine = InnoDB;
+
 create table if not exists idem_version (version int not null) engine = InnoDB;
 insert into idem_version select 1 from dual
     where not exists (select 1 from idem_version);
+
+delimiter //
+
+-- ---- inner functions ------------------------------------------------------
+
+-- The lookup key: SHA-256 over the type (one byte), then scope and id, each
+-- behind its length as two bytes.
+create or replace function idem_key(p_type int, p_scope varbinary(1000), p_id varbinary(1000))
+returns binary(32) deterministic no sql sql security invoker
+return unhex(sha2(concat(unhex(lpad(hex(p_type), 2, '0')),
+    unhex(lpad(hex(length(p_scope)), 4, '0')), p_scope,
+    unhex(lpad(hex(length(p_id)), 4, '0')), p_id), 256))//
+
+create or replace function idem_random_rev()
+returns bigint not deterministic no sql sql security invoker
+begin
+    declare v_rev bigint default cast(conv(hex(random_bytes(8)), 16, -10) as signed);
+    return if(v_rev = 0, 1, v_rev);
+end//
+
+create or replace function idem_now_us()
+returns bigint not deterministic no sql sql security invoker
+return timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))//
+
+create or replace function idem_kind_name(p_kind int)
+returns varchar(4) charset ascii deterministic no sql sql security invoker
+return case p_kind when 0 then 'raw' when 1 then 'http' when 2 then 'exec' end//
+
+create or replace function idem_state_name(p_state int)
+returns varchar(10) charset ascii deterministic no sql sql security invoker
+return case p_state when 1 then 'issued' when 2 then 'executing'
+    when 3 then 'succeeded' when 4 then 'failed' when 5 then 'free' end//
+
+-- A request of this name, or else a token of this name.
+create or replace function idem_find_key(p_scope varbinary(1000), p_id varbinary(1000))
+returns binary(32) not deterministic reads sql data sql security invoker
+begin
+    declare v_request binary(32) default idem_key(1, p_scope, p_id);
+    declare v_token binary(32) default idem_key(2, p_scope, p_id);
+    if exists (select 1 from idem_record where key_hash = v_request) then
+        return v_request;
+    end if;
+    return if(exists (select 1 from idem_record where key_hash = v_token), v_token, v_request);
+end//
+
+-- Refuse what cannot be right, before anything happens.
+create or replace procedure idem_check(in p_scope varbinary(1000), in p_id varbinary(1000),
+    in p_lease_ms bigint, in p_ttl_ms bigint)
+no sql sql security invoker
+begin
+    if @@in_transaction = 0 and @@autocommit = 1 then
+        signal sqlstate '25000' set message_text =
+            'idem: no transaction is open: start one, so that the record commits with the data';
+    end if;
+    if p_scope is null or length(p_scope) not between 1 and 200 or locate(x'00', p_scope) > 0 then
+        signal sqlstate '22023' set message_text = 'idem: the scope has 1 to 200 bytes, none of them NUL';
+    end if;
+    if p_id is null or length(p_id) not between 1 and 255 or locate(x'00', p_id) > 0 then
+        signal sqlstate '22023' set message_text = 'idem: the id has 1 to 255 bytes, none of them NUL';
+    end if;
+    if p_lease_ms not between 1 and 604800000 then
+        signal sqlstate '22023' set message_text = 'idem: a lease is 1 to 604800000 ms';
+    end if;
+    if p_ttl_ms not between 1 and 316224000000 then
+        signal sqlstate '22023' set message_text = 'idem: a TTL is 1 to 316224000000 ms';
+    end if;
+end//
+
+-- ---- the procedures for services ------------------------------------------
+
+-- Claim a request in this transaction. verdict: started (go on, then finish with
+-- this fence), replay (kind and result are there; a null result was too large to
+-- keep), busy, doubt, mismatch. Null for mode, lease and TTL means the default.
+create or replace procedure idem_begin(in p_scope varbinary(1000), in p_id varbinary(1000),
+    in p_fingerprint varbinary(100), in p_mode varchar(20), in p_lease_ms bigint,
+    in p_ttl_ms bigint, out o_verdict varchar(10), out o_fence bigint,
+    out o_kind varchar(4), out o_result longblob)
+modifies sql data sql security invoker
+idem: begin
+    declare v_us, v_ms, v_rev, v_held, v_last_fence, v_created, v_until, v_expires, v_attempt bigint;
+    declare v_state, v_old_mode, v_old_kind, v_flags, v_loose, v_print_len int;
+    declare v_key, v_print binary(32);
+    declare v_lease bigint default coalesce(p_lease_ms, 30000);
+    declare v_ttl bigint default coalesce(p_ttl_ms, 86400000);
+    declare v_blob longblob;
+    declare v_refused, v_none, v_counts, v_over, v_again bool default false;
+    declare continue handler for 1062, 1205 set v_refused = true;
+    declare continue handler for not found set v_none = true;
+
+    set o_verdict = null, o_fence = null, o_kind = null, o_result = null;
+    call idem_check(p_scope, p_id, v_lease, v_ttl);
+    if lower(coalesce(p_mode, 'strict')) not in ('strict', 'loose') then
+        signal sqlstate '22023' set message_text = 'idem: a mode is strict or loose';
+    end if;
+    if length(p_fingerprint) <> 32 then
+        signal sqlstate '22023' set message_text = 'idem: a fingerprint has 32 bytes: use unhex(sha2(…, 256))';
+    end if;
+    set v_loose = lower(coalesce(p_mode, 'strict')) = 'loose';
+    set v_key = idem_key(1, p_scope, p_id);
+    set v_us = idem_now_us(), v_ms = v_us div 1000;
+
+    set statement innodb_lock_wait_timeout = 0 for
+    insert into idem_record values (v_key, 1, 2, v_loose, 0, p_fingerprint is not null, 1,
+        v_us, idem_random_rev(), v_ms, v_ms, v_ms + v_lease, v_ms + v_ttl,
+        random_bytes(8), p_fingerprint, p_scope, p_id, '', '');
+    if not v_refused then
+        set o_verdict = 'started', o_fence = v_us;
+        leave idem;
+    end if;
+
+    set v_none = false;
+    select state, mode, kind, flags, attempt, fence, rev, created, lease_until, expires,
+            fingerprint, result
+        into v_state, v_old_mode, v_old_kind, v_flags, v_attempt, v_last_fence, v_rev,
+            v_created, v_until, v_expires, v_print, v_blob
+        from idem_record where key_hash = v_key;
+    if v_none then
+        set o_verdict = 'busy'; -- claimed by a transaction that has not committed
+        leave idem;
+    end if;
+    set v_counts = v_state = 2 or v_expires = 0 or v_expires > v_ms;
+    set v_over = v_state = 2 and v_until <= v_ms;
+    if v_counts and p_fingerprint is not null and v_flags & 1 and v_print <> p_fingerprint then
+        set o_verdict = 'mismatch';
+        leave idem;
+    end if;
+    if v_counts and v_state in (3, 4) then
+        if v_flags & 4 then
+            set o_verdict = 'duplicate';
+            leave idem;
+        end if;
+        set o_verdict = 'replay', o_fence = v_last_fence, o_kind = idem_kind_name(v_old_kind);
+        set o_result = if(v_flags & 2, null, v_blob);
+        leave idem;
+    end if;
+    if v_counts and v_state = 1 then
+        set o_verdict = 'unknown';
+        leave idem;
+    end if;
+    set v_again = v_over and v_old_mode = 1;
+    if v_state = 2 and not v_again then
+        set o_verdict = if(v_over, 'doubt', 'busy');
+        leave idem;
+    end if;
+
+    -- Start it again, if it is as it was seen and nobody holds it.
+    select rev into v_held from idem_record where key_hash = v_key for update skip locked;
+    if v_none or v_held <> v_rev then
+        set o_verdict = 'busy';
+        leave idem;
+    end if;
+    set o_fence = greatest(v_last_fence + 1, v_us);
+    update idem_record set state = 2, mode = v_loose, kind = 0,
+        flags = p_fingerprint is not null or (v_again and v_flags & 1),
+        attempt = if(v_counts, v_attempt, 0) + 1, fence = o_fence,
+        rev = idem_random_rev(), created = if(v_again, v_created, v_ms), updated = v_ms,
+        lease_until = v_ms + v_lease, expires = if(v_again, v_created, v_ms) + v_ttl,
+        nonce = random_bytes(8),
+        fingerprint = coalesce(p_fingerprint, if(v_again, v_print, null)),
+        subject = '', result = '' where key_hash = v_key;
+    set o_verdict = 'started';
+end//
+
+-- Behind the gateway: hold the claim that it made (Idem-Scope, Idem-Id,
+-- Idem-Fence) until this transaction ends. started: it is still this fence's;
+-- replay: this fence finished it before; stale: do nothing; busy: another
+-- transaction holds it.
+create or replace procedure idem_join(in p_scope varbinary(1000), in p_id varbinary(1000),
+    in p_fence bigint, out o_verdict varchar(10), out o_kind varchar(4), out o_result longblob)
+modifies sql data sql security invoker
+idem: begin
+    declare v_fence, v_expires bigint;
+    declare v_state, v_kind, v_flags int;
+    declare v_key binary(32);
+    declare v_blob longblob;
+    declare v_none bool default false;
+    declare continue handler for not found set v_none = true;
+
+    set o_verdict = null, o_kind = null, o_result = null;
+    call idem_check(p_scope, p_id, 1, 1);
+    set v_key = idem_find_key(p_scope, p_id);
+    set v_none = false;
+    select fence, expires, state, kind, flags, result
+        into v_fence, v_expires, v_state, v_kind, v_flags, v_blob
+        from idem_record where key_hash = v_key for update skip locked;
+    if v_none then
+        set o_verdict = if(exists (select 1 from idem_record where key_hash = v_key),
+            'busy', 'stale');
+        leave idem;
+    end if;
+    if not (v_fence <=> p_fence) or v_state not in (2, 3, 4)
+        or (v_state <> 2 and v_expires <> 0 and v_expires <= idem_now_us() div 1000) then
+        set o_verdict = 'stale';
+        leave idem;
+    end if;
+    set o_verdict = if(v_state = 2, 'started', 'replay');
+    if v_state <> 2 then
+        set o_kind = idem_kind_name(v_kind), o_result = if(v_flags & 2, null, v_blob);
+    end if;
+end//
+
+-- What idem_finish does, told instead of raised: ok, stale, finished.
+create or replace procedure idem_try_finish(in p_scope varbinary(1000), in p_id varbinary(1000),
+    in p_fence bigint, in p_state varchar(20), in p_result longblob, in p_ttl_ms bigint,
+    in p_kind varchar(10), out o_verdict varchar(10))
+modifies sql data sql security invoker
+idem: begin
+    declare v_ms, v_fence, v_created, v_expires bigint;
+    declare v_state, v_mode, v_old_kind, v_flags, v_outcome, v_kind int;
+    declare v_key binary(32);
+    declare v_value longblob default coalesce(p_result, '');
+    declare v_blob longblob;
+    declare v_none, v_frees bool default false;
+    declare continue handler for not found set v_none = true;
+
+    set o_verdict = null;
+    call idem_check(p_scope, p_id, 1, coalesce(p_ttl_ms, 1));
+    set v_outcome = case lower(p_state) when 'succeeded' then 3 when 'failed' then 4 end;
+    set v_kind = case lower(coalesce(p_kind, 'raw')) when 'raw' then 0 when 'http' then 1
+        when 'exec' then 2 end;
+    if v_outcome is null then
+        signal sqlstate '22023' set message_text = 'idem: an outcome is succeeded or failed';
+    end if;
+    if v_kind is null then
+        signal sqlstate '22023' set message_text = 'idem: a kind is raw, http or exec';
+    end if;
+    set v_key = idem_find_key(p_scope, p_id);
+    set v_ms = idem_now_us() div 1000, v_none = false;
+    select fence, created, expires, state, mode, kind, flags, result
+        into v_fence, v_created, v_expires, v_state, v_mode, v_old_kind, v_flags, v_blob
+        from idem_record where key_hash = v_key for update;
+    if v_none or not (v_fence <=> p_fence)
+        or (v_state <> 2 and v_expires <> 0 and v_expires <= v_ms) then
+        set o_verdict = 'stale';
+        leave idem;
+    end if;
+    set v_frees = v_mode = 1 and v_outcome = 4;
+    if v_state <> 2 then
+        set o_verdict = case when v_frees and v_state = 5 then 'ok'
+            when v_state not in (3, 4) then 'stale'
+            when v_state = v_outcome and v_old_kind = v_kind and not v_flags & 2
+                and v_blob = v_value then 'ok'
+            else 'finished' end;
+        leave idem;
+    end if;
+    if v_frees then
+        update idem_record set state = 5, flags = 0, updated = v_ms, lease_until = 0, kind = 0,
+            subject = '', result = '', fingerprint = null, expires = v_ms + 3600000,
+            rev = idem_random_rev() where key_hash = v_key;
+    else
+        update idem_record set state = v_outcome, kind = v_kind, result = v_value,
+            updated = v_ms, lease_until = 0, rev = idem_random_rev(),
+            expires = v_ms + coalesce(p_ttl_ms,
+                if(v_expires > v_created, v_expires - v_created, 86400000))
+            where key_hash = v_key;
+    end if;
+    set o_verdict = 'ok';
+end//
+
+-- Record the outcome in this transaction. What is not this fence's any more
+-- raises (1644), so that the transaction is not committed: roll it back.
+create or replace procedure idem_finish(in p_scope varbinary(1000), in p_id varbinary(1000),
+    in p_fence bigint, in p_state varchar(20), in p_result longblob, in p_ttl_ms bigint)
+modifies sql data sql security invoker
+begin
+    declare v_verdict varchar(10);
+    call idem_try_finish(p_scope, p_id, p_fence, p_state, p_result, p_ttl_ms, 'raw', v_verdict);
+    if v_verdict <> 'ok' then
+        signal sqlstate '45001' set message_text =
+            'idem: finish is stale: this fence does not hold the record, so roll back';
+    end if;
+end//
+
+-- Finish with an HTTP answer that the gateway replays (docs/results.md). Below
+-- 400 is a success.
+create or replace procedure idem_finish_http(in p_scope varbinary(1000), in p_id varbinary(1000),
+    in p_fence bigint, in p_status int, in p_content_type varbinary(1000), in p_body longblob,
+    in p_ttl_ms bigint)
+modifies sql data sql security invoker
+begin
+    declare v_verdict varchar(10);
+    if p_status is null or p_status not between 200 and 599 then
+        signal sqlstate '22023' set message_text = 'idem: a status is 200 to 599';
+    end if;
+    if locate(x'0a', p_content_type) > 0 or locate(x'0d', p_content_type) > 0 then
+        signal sqlstate '22023' set message_text = 'idem: a content type has one line';
+    end if;
+    call idem_try_finish(p_scope, p_id, p_fence, if(p_status < 400, 'succeeded', 'failed'),
+        concat(cast(p_status as char), x'0a',
+            coalesce(concat('Content-Type: ', p_content_type, x'0a'), ''), x'0a',
+            coalesce(p_body, '')), p_ttl_ms, 'http', v_verdict);
+    if v_verdict <> 'ok' then
+        signal sqlstate '45001' set message_text =
+            'idem: finish is stale: this fence does not hold the record, so roll back';
+    end if;
+end//
+
+-- Give a claim back: ok or stale.
+create or replace procedure idem_release(in p_scope varbinary(1000), in p_id varbinary(1000),
+    in p_fence bigint, out o_verdict varchar(10))
+modifies sql data sql security invoker
+begin
+    declare v_ms bigint default idem_now_us() div 1000;
+    declare v_key binary(32);
+    call idem_check(p_scope, p_id, 1, 1);
+    set v_key = idem_find_key(p_scope, p_id);
+    update idem_record set state = 5, flags = 0, updated = v_ms, lease_until = 0, kind = 0,
+        subject = '', result = '', fingerprint = null, expires = v_ms + 3600000,
+        rev = idem_random_rev()
+        where key_hash = v_key and state = 2 and fence = p_fence;
+    set o_verdict = if(row_count() = 1, 'ok', 'stale');
+end//
+
+-- More time for what is executing: ok or stale.
+create or replace procedure idem_renew(in p_scope varbinary(1000), in p_id varbinary(1000),
+    in p_fence bigint, in p_lease_ms bigint, out o_verdict varchar(10))
+modifies sql data sql security invoker
+begin
+    declare v_ms bigint default idem_now_us() div 1000;
+    declare v_key binary(32);
+    call idem_check(p_scope, p_id, p_lease_ms, 1);
+    set v_key = idem_find_key(p_scope, p_id);
+    update idem_record set lease_until = greatest(lease_until, v_ms + p_lease_ms),
+        updated = v_ms, rev = idem_random_rev()
+        where key_hash = v_key and state = 2 and fence = p_fence;
+    set o_verdict = if(row_count() = 1, 'ok', 'stale');
+end//
+
+-- The query for compensation. settled: nothing had happened, and a late request
+-- can no longer run; replay: this is what happened; busy, doubt: it does not
+-- guess. With an outcome (an operator's right) a doubt is decided.
+create or replace procedure idem_settle(in p_scope varbinary(1000), in p_id varbinary(1000),
+    in p_outcome varchar(20), in p_result longblob, in p_ttl_ms bigint,
+    out o_verdict varchar(10), out o_state varchar(10), out o_kind varchar(4),
+    out o_result longblob)
+modifies sql data sql security invoker
+idem: begin
+    declare v_us, v_ms, v_rev, v_held, v_until, v_expires bigint;
+    declare v_state, v_old_kind, v_flags, v_outcome int;
+    declare v_key binary(32);
+    declare v_blob longblob;
+    declare v_ttl bigint default coalesce(p_ttl_ms, 86400000);
+    declare v_refused, v_none, v_counts, v_over bool default false;
+    declare continue handler for 1062, 1205 set v_refused = true;
+    declare continue handler for not found set v_none = true;
+
+    set o_verdict = null, o_state = null, o_kind = null, o_result = null;
+    call idem_check(p_scope, p_id, 1, v_ttl);
+    set v_outcome = case lower(coalesce(p_outcome, 'failed')) when 'succeeded' then 3
+        when 'failed' then 4 end;
+    if v_outcome is null then
+        signal sqlstate '22023' set message_text = 'idem: an outcome is succeeded or failed';
+    end if;
+    set v_key = idem_find_key(p_scope, p_id);
+    set v_us = idem_now_us(), v_ms = v_us div 1000;
+    set statement innodb_lock_wait_timeout = 0 for
+    insert into idem_record values (v_key, 1, v_outcome, 0, 0, 8, 0, v_us, idem_random_rev(),
+        v_ms, v_ms, 0, v_ms + v_ttl, random_bytes(8), null, p_scope, p_id, '',
+        coalesce(p_result, ''));
+    if not v_refused then
+        set o_verdict = 'settled', o_state = idem_state_name(v_outcome), o_kind = 'raw';
+        leave idem;
+    end if;
+    set v_none = false;
+    select state, kind, flags, rev, lease_until, expires, result
+        into v_state, v_old_kind, v_flags, v_rev, v_until, v_expires, v_blob
+        from idem_record where key_hash = v_key;
+    if v_none then
+        set o_verdict = 'busy';
+        leave idem;
+    end if;
+    set v_counts = v_state = 2 or v_expires = 0 or v_expires > v_ms;
+    set v_over = v_state = 2 and v_until <= v_ms;
+    if v_counts and v_state in (3, 4) then
+        set o_verdict = 'replay', o_state = idem_state_name(v_state),
+            o_kind = idem_kind_name(v_old_kind), o_result = if(v_flags & 2, null, v_blob);
+        leave idem;
+    end if;
+    if v_state = 2 and not (v_over and p_outcome is not null) then
+        set o_verdict = if(v_over, 'doubt', 'busy'), o_state = 'executing';
+        leave idem;
+    end if;
+    select rev into v_held from idem_record where key_hash = v_key for update skip locked;
+    if v_none or v_held <> v_rev then
+        set o_verdict = 'busy';
+        leave idem;
+    end if;
+    -- What is not executing starts a new life: only fence and count go on. (An
+    -- assignment sees the ones before it, so state comes last.)
+    update idem_record set kind = 0, result = coalesce(p_result, ''),
+        flags = if(state = 2, flags, 0) | 8, mode = if(state = 2, mode, 0),
+        attempt = if(v_counts, attempt, 0), fingerprint = if(state = 2, fingerprint, null),
+        subject = if(state = 2, subject, ''), nonce = if(state = 2, nonce, random_bytes(8)),
+        fence = greatest(fence + 1, v_us), rev = idem_random_rev(),
+        created = if(state = 2, created, v_ms), updated = v_ms, lease_until = 0,
+        expires = v_ms + v_ttl, state = v_outcome where key_hash = v_key;
+    set o_verdict = 'settled', o_state = idem_state_name(v_outcome), o_kind = 'raw';
+end//
+
+-- A pure query: absent, or record with what is known. Needs no transaction.
+create or replace procedure idem_get(in p_scope varbinary(1000), in p_id varbinary(1000),
+    out o_verdict varchar(10), out o_state varchar(10), out o_fence bigint,
+    out o_kind varchar(4), out o_result longblob)
+reads sql data sql security invoker
+begin
+    declare v_key binary(32) default idem_find_key(p_scope, p_id);
+    declare continue handler for not found set o_verdict = 'absent';
+
+    set o_verdict = 'record', o_state = null, o_fence = null, o_kind = null, o_result = null;
+    select idem_state_name(state), fence, idem_kind_name(kind), if(flags & 2, null, result)
+        into o_state, o_fence, o_kind, o_result from idem_record
+        where key_hash = v_key
+        and (state = 2 or expires = 0 or expires > idem_now_us() div 1000);
+end//
+
+-- Drop what has expired, a few at a time; an idem server does it by itself.
+create or replace procedure idem_sweep(in p_most int, out o_gone bigint)
+modifies sql data sql security invoker
+begin
+    delete from idem_record where state in (1, 3, 4, 5)
+        and expires between 1 and idem_now_us() div 1000 - 1 limit p_most;
+    set o_gone = row_count();
+end//
+
+-- Declare a move of a state machine, once, when installing the application.
+create or replace procedure idem_declare_move(in p_machine varbinary(100),
+    in p_from varbinary(100), in p_to varbinary(100))
+modifies sql data sql security invoker
+begin
+    declare continue handler for 1062 begin end;
+    insert into idem_machine values (p_machine, p_from, p_to);
+end//
+
+-- Move a row of the caller's own table from one state to the next: first (moved,
+-- now), duplicate (it is there already), refused (no such move, another state, or
+-- no such row). Names are quoted.
+create or replace procedure idem_transition(in p_machine varbinary(100), in p_table varchar(64),
+    in p_key_column varchar(64), in p_key varchar(255), in p_state_column varchar(64),
+    in p_from varchar(100), in p_to varchar(100), out o_verdict varchar(10))
+modifies sql data sql security invoker
+idem: begin
+    declare v_moved bigint;
+    declare v_table varchar(200) default concat('`', replace(p_table, '`', '``'), '`');
+    declare v_key varchar(200) default concat('`', replace(p_key_column, '`', '``'), '`');
+    declare v_state varchar(200) default concat('`', replace(p_state_column, '`', '``'), '`');
+
+    call idem_check('-', '-', 1, 1);
+    if not exists (select 1 from idem_machine where machine = p_machine
+        and from_state = p_from and to_state = p_to) then
+        set o_verdict = 'refused';
+        leave idem;
+    end if;
+    set @idem_to = p_to, @idem_key = p_key, @idem_from = p_from, @idem_now = null;
+    execute immediate concat('update ', v_table, ' set ', v_state, ' = ? where ', v_key,
+        ' = ? and ', v_state, ' = ?') using @idem_to, @idem_key, @idem_from;
+    set v_moved = row_count();
+    if v_moved > 1 then
+        signal sqlstate '21000' set message_text = 'idem: the key column is not unique: roll back';
+    end if;
+    if v_moved = 1 then
+        set o_verdict = 'first';
+        leave idem;
+    end if;
+    execute immediate concat('select max(', v_state, ') into @idem_now from ', v_table,
+        ' where ', v_key, ' = ?') using @idem_key;
+    set o_verdict = if(@idem_now <=> p_to, 'duplicate', 'refused');
+end//
+
+delimiter ;
+
+update idem_version set version = 1 where version < 1;

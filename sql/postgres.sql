@@ -1,9 +1,21 @@
--- The table of idem for PostgreSQL 13 and later, in a schema of its own.
+-- idem for PostgreSQL 13 and later: the table, and the schemes as functions, in
+-- a schema of its own.
 --
 --   psql -1 -f sql/postgres.sql shop    or:  idem store init postgres://…/shop
 --
--- Installing it twice does no harm. The columns are explained in
--- docs/sql/tables.md; rev is 64 random bits kept as a signed number.
+-- Installing it twice does no harm, and installing a newer one upgrades. What a
+-- service needs, and nothing else:
+--
+--   grant usage on schema idem to shop;
+--   grant select, insert, update on idem.idem_record to shop;
+--   grant select on idem.idem_machine, idem.idem_version to shop;
+--
+-- (functions may be called by everybody who may use the schema; whoever calls
+-- idem.sweep, and an idem server, also needs delete on idem.idem_record).
+--
+-- The columns are explained in docs/sql/tables.md; rev is 64 random bits kept as
+-- a signed number. Everything here runs in the caller's own transaction, which
+-- has to be READ COMMITTED (the default).
 
 create schema if not exists idem;
 
@@ -34,6 +46,587 @@ create index if not exists idem_record_sweep
 create index if not exists idem_record_executing
     on idem.idem_record (key_hash) where state = 2;
 
+-- Moves that a state machine allows; see idem.transition.
+create table if not exists idem.idem_machine (
+    machine    text not null,
+    from_state text not null,
+    to_state   text not null,
+    primary key (machine, from_state, to_state)
+);
+
 create table if not exists idem.idem_version (version int not null);
 insert into idem.idem_version select 1
     where not exists (select 1 from idem.idem_version);
+
+-- ---- inner functions ------------------------------------------------------
+
+-- The lookup key: SHA-256 over the type (one byte), then scope and id, each
+-- behind its length as two bytes.
+create or replace function idem.key(type int, scope bytea, id bytea)
+returns bytea language sql immutable parallel safe as $$
+    select sha256(decode(lpad(to_hex($1), 2, '0'), 'hex')
+        || int2send(octet_length($2)::int2) || $2
+        || int2send(octet_length($3)::int2) || $3)
+$$;
+
+-- The advisory lock that a claim holds until its transaction ends.
+create or replace function idem.lock_number(key bytea)
+returns bigint language sql immutable parallel safe as $$
+    select ('x' || encode(substring($1 for 8), 'hex'))::bit(64)::bigint
+$$;
+
+-- 8 random bytes, none of those that a UUID fixes.
+create or replace function idem.random_bytes()
+returns bytea language sql volatile parallel safe as $$
+    select substring(u from 10 for 7) || substring(u for 1)
+    from uuid_send(gen_random_uuid()) as u
+$$;
+
+create or replace function idem.random_rev()
+returns bigint language sql volatile parallel safe as $$
+    select coalesce(nullif(idem.lock_number(idem.random_bytes()), 0), 1)
+$$;
+
+create or replace function idem.now_us()
+returns bigint language sql volatile parallel safe as $$
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint
+$$;
+
+create or replace function idem.kind_name(kind int)
+returns text language sql immutable parallel safe as $$
+    select case $1 when 0 then 'raw' when 1 then 'http' when 2 then 'exec' end
+$$;
+
+create or replace function idem.state_name(state int)
+returns text language sql immutable parallel safe as $$
+    select case $1 when 1 then 'issued' when 2 then 'executing'
+        when 3 then 'succeeded' when 4 then 'failed' when 5 then 'free' end
+$$;
+
+-- Refuse what cannot be right, before anything happens.
+create or replace function idem.check_names(scope text, id text)
+returns void language plpgsql stable as $$
+begin
+    if coalesce(octet_length(convert_to($1, 'UTF8')), 0) not between 1 and 200 then
+        raise exception 'idem: the scope has 1 to 200 bytes'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if coalesce(octet_length(convert_to($2, 'UTF8')), 0) not between 1 and 255 then
+        raise exception 'idem: the id has 1 to 255 bytes'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'idem: the transaction is %, which cannot see what another has claimed meanwhile: use read committed',
+            current_setting('transaction_isolation')
+            using errcode = 'invalid_transaction_state';
+    end if;
+end
+$$;
+
+create or replace function idem.parse_outcome(state text)
+returns int language plpgsql immutable as $$
+begin
+    case lower(state)
+        when 'succeeded' then return 3;
+        when 'failed' then return 4;
+        else raise exception 'idem: an outcome is succeeded or failed, not %',
+            coalesce(state, 'null') using errcode = 'invalid_parameter_value';
+    end case;
+end
+$$;
+
+create or replace function idem.parse_kind(kind text)
+returns int language plpgsql immutable as $$
+begin
+    case lower(kind)
+        when 'raw' then return 0;
+        when 'http' then return 1;
+        when 'exec' then return 2;
+        else raise exception 'idem: a kind is raw, http or exec, not %',
+            coalesce(kind, 'null') using errcode = 'invalid_parameter_value';
+    end case;
+end
+$$;
+
+create or replace function idem.check_ms(what text, ms bigint, most bigint)
+returns void language plpgsql immutable as $$
+begin
+    if ms is null or ms < 1 or ms > most then
+        raise exception 'idem: a % of % ms is out of range: give 1 to % ms',
+            what, coalesce(ms::text, 'null'), most
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+
+-- A request of this name, or else a token of this name (as FINISH finds it).
+create or replace function idem.find_key(scope text, id text)
+returns bytea language plpgsql volatile as $$
+declare
+    request bytea := idem.key(1, convert_to($1, 'UTF8'), convert_to($2, 'UTF8'));
+    token bytea := idem.key(2, convert_to($1, 'UTF8'), convert_to($2, 'UTF8'));
+begin
+    perform 1 from idem.idem_record r where r.key_hash = request;
+    if found then
+        return request;
+    end if;
+    perform 1 from idem.idem_record r where r.key_hash = token;
+    return case when found then token else request end;
+end
+$$;
+
+-- Hold a row if it is as it was seen and nobody holds it.
+create or replace function idem.hold(key bytea, expected bigint)
+returns boolean language plpgsql volatile as $$
+begin
+    perform 1 from idem.idem_record r
+        where r.key_hash = $1 and r.rev = $2 for update skip locked;
+    return found;
+end
+$$;
+
+-- One attempt of idem.begin; verdict null: somebody else was faster, look again.
+create or replace function idem.begin_once(key bytea, scope bytea, id bytea,
+    print bytea, loose int, lease bigint, ttl bigint,
+    out verdict text, out fence bigint, out kind text, out result bytea,
+    out state text)
+language plpgsql volatile as $$
+declare
+    us bigint := idem.now_us();
+    ms bigint := us / 1000;
+    r idem.idem_record;
+    counts boolean;
+    over boolean;
+    again boolean := false;
+begin
+    if pg_try_advisory_xact_lock(idem.lock_number(key)) then
+        insert into idem.idem_record values (key, 1, 2, loose, 0,
+            case when print is null then 0 else 1 end, 1, us, idem.random_rev(),
+            ms, ms, ms + lease, ms + ttl, idem.random_bytes(), print, scope, id,
+            '', '') on conflict (key_hash) do nothing;
+        if found then
+            verdict := 'started';
+            fence := us;
+            state := 'executing';
+            return;
+        end if;
+    end if;
+    select * into r from idem.idem_record i where i.key_hash = key;
+    if not found then
+        verdict := 'busy'; -- claimed by a transaction that has not committed
+        return;
+    end if;
+    counts := r.state = 2 or r.expires = 0 or r.expires > ms;
+    over := r.state = 2 and r.lease_until <= ms;
+    if counts and print is not null and r.flags & 1 = 1 and r.fingerprint <> print then
+        verdict := 'mismatch';
+        return;
+    end if;
+    if counts and r.state in (3, 4) then
+        if r.flags & 4 = 4 then
+            verdict := 'duplicate';
+            return;
+        end if;
+        verdict := 'replay';
+        fence := r.fence;
+        state := idem.state_name(r.state);
+        kind := idem.kind_name(r.kind);
+        result := case when r.flags & 2 = 2 then null else r.result end;
+        return;
+    end if;
+    if counts and r.state = 1 then
+        verdict := 'unknown';
+        return;
+    end if;
+    again := r.state = 2 and over and r.mode = 1;
+    if r.state = 2 and not again then
+        verdict := case when over then 'doubt' else 'busy' end;
+        state := 'executing';
+        return;
+    end if;
+    if not idem.hold(key, r.rev) then
+        return;
+    end if;
+    fence := greatest(r.fence + 1, us);
+    update idem.idem_record i set state = 2, mode = loose, kind = 0,
+        flags = case when print is not null or (again and r.flags & 1 = 1) then 1 else 0 end,
+        attempt = case when counts then r.attempt else 0 end + 1,
+        fence = begin_once.fence, rev = idem.random_rev(),
+        created = case when again then r.created else ms end, updated = ms,
+        lease_until = ms + lease,
+        expires = case when again then r.created else ms end + ttl,
+        nonce = idem.random_bytes(),
+        fingerprint = coalesce(print, case when again then r.fingerprint end),
+        subject = '', result = '' where i.key_hash = key;
+    verdict := 'started';
+    state := 'executing';
+end
+$$;
+
+-- ---- the functions for services -------------------------------------------
+
+-- Claim a request in this transaction. verdict: started (go on, then finish with
+-- this fence), replay (kind, result and state are there; a null result was too
+-- large to keep), busy, doubt, mismatch. A claim that another transaction has not
+-- committed yet is waited for, up to wait_ms.
+create or replace function idem.begin(scope text, id text,
+    fingerprint bytea default null, mode text default 'strict',
+    lease_ms bigint default 30000, ttl_ms bigint default 86400000,
+    wait_ms bigint default 0,
+    out verdict text, out fence bigint, out kind text, out result bytea,
+    out state text)
+language plpgsql volatile as $$
+declare
+    s bytea := convert_to($1, 'UTF8');
+    i bytea := convert_to($2, 'UTF8');
+    until_us bigint := idem.now_us() + coalesce(wait_ms, 0) * 1000;
+    tries int := 0;
+begin
+    perform idem.check_names($1, $2);
+    perform idem.check_ms('lease', lease_ms, 604800000);
+    perform idem.check_ms('TTL', ttl_ms, 316224000000);
+    if lower(mode) is distinct from 'strict' and lower(mode) is distinct from 'loose' then
+        raise exception 'idem: a mode is strict or loose, not %', coalesce(mode, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if octet_length(fingerprint) <> 32 then
+        raise exception 'idem: a fingerprint has 32 bytes, not %: use sha256()',
+            octet_length(fingerprint) using errcode = 'invalid_parameter_value';
+    end if;
+    loop
+        select b.verdict, b.fence, b.kind, b.result, b.state
+            into verdict, fence, kind, result, state
+            from idem.begin_once(idem.key(1, s, i), s, i, fingerprint,
+                case lower(mode) when 'loose' then 1 else 0 end, lease_ms, ttl_ms) b;
+        tries := tries + 1;
+        exit when verdict is not null and verdict <> 'busy';
+        if idem.now_us() >= until_us and (verdict is not null or tries > 3) then
+            verdict := coalesce(verdict, 'busy');
+            exit;
+        end if;
+        perform pg_sleep(0.005);
+    end loop;
+end
+$$;
+
+-- Behind the gateway: hold the claim that it made (Idem-Scope, Idem-Id,
+-- Idem-Fence) until this transaction ends. started: it is still this fence's;
+-- replay: this fence finished it before; stale: do nothing; busy: another
+-- transaction holds it.
+create or replace function idem.join(scope text, id text, fence bigint,
+    out verdict text, out kind text, out result bytea, out state text)
+language plpgsql volatile as $$
+declare
+    r idem.idem_record;
+    k bytea;
+begin
+    perform idem.check_names($1, $2);
+    k := idem.find_key($1, $2);
+    select * into r from idem.idem_record i where i.key_hash = k for update skip locked;
+    if not found then
+        perform 1 from idem.idem_record i where i.key_hash = k;
+        verdict := case when found then 'busy' else 'stale' end;
+        return;
+    end if;
+    if r.fence is distinct from $3 or r.state not in (2, 3, 4)
+        or (r.state <> 2 and r.expires <> 0 and r.expires <= idem.now_us() / 1000) then
+        verdict := 'stale';
+        return;
+    end if;
+    verdict := case when r.state = 2 then 'started' else 'replay' end;
+    state := idem.state_name(r.state);
+    if r.state <> 2 then
+        kind := idem.kind_name(r.kind);
+        result := case when r.flags & 2 = 2 then null else r.result end;
+    end if;
+end
+$$;
+
+-- What idem.finish does, told instead of raised: ok, stale, finished.
+create or replace function idem.try_finish(scope text, id text, fence bigint,
+    state text, result bytea default '', ttl_ms bigint default null,
+    kind text default 'raw')
+returns text language plpgsql volatile as $$
+declare
+    outcome int := idem.parse_outcome($4);
+    how int := idem.parse_kind($7);
+    value bytea := coalesce($5, '');
+    ms bigint := idem.now_us() / 1000;
+    r idem.idem_record;
+    frees boolean;
+    k bytea;
+begin
+    perform idem.check_names($1, $2);
+    if $6 is not null then
+        perform idem.check_ms('TTL', $6, 316224000000);
+    end if;
+    k := idem.find_key($1, $2);
+    select * into r from idem.idem_record i where i.key_hash = k for update;
+    if not found or r.fence is distinct from $3
+        or (r.state <> 2 and r.expires <> 0 and r.expires <= ms) then
+        return 'stale';
+    end if;
+    frees := r.mode = 1 and outcome = 4;
+    if r.state <> 2 then
+        if frees and r.state = 5 then
+            return 'ok';
+        end if;
+        if r.state not in (3, 4) then
+            return 'stale';
+        end if;
+        if r.state = outcome and r.kind = how and r.flags & 2 = 0 and r.result = value then
+            return 'ok';
+        end if;
+        return 'finished';
+    end if;
+    if frees then
+        update idem.idem_record i set state = 5, flags = 0, updated = ms,
+            lease_until = 0, kind = 0, subject = '', result = '',
+            fingerprint = null, expires = ms + 3600000, rev = idem.random_rev()
+            where i.key_hash = k;
+        return 'ok';
+    end if;
+    update idem.idem_record i set state = outcome, kind = how, result = value,
+        updated = ms, lease_until = 0, rev = idem.random_rev(),
+        expires = ms + coalesce($6, case when r.expires > r.created
+            then r.expires - r.created else 86400000 end)
+        where i.key_hash = k;
+    return 'ok';
+end
+$$;
+
+-- Record the outcome in this transaction: ok. Anything else raises, so that the
+-- transaction cannot commit what is not this fence's any more.
+create or replace function idem.finish(scope text, id text, fence bigint,
+    state text, result bytea default '', ttl_ms bigint default null,
+    kind text default 'raw')
+returns text language plpgsql volatile as $$
+declare
+    verdict text := idem.try_finish($1, $2, $3, $4, $5, $6, $7);
+begin
+    if verdict <> 'ok' then
+        raise exception 'idem: finish is %: fence % does not hold this record, so the transaction must not commit',
+            verdict, coalesce($3::text, 'null')
+            using errcode = case verdict when 'stale' then 'ID001' else 'ID002' end;
+    end if;
+    return verdict;
+end
+$$;
+
+-- Finish with an HTTP answer that the gateway replays (docs/results.md). Below
+-- 400 is a success.
+create or replace function idem.finish_http(scope text, id text, fence bigint,
+    status int, content_type text, body bytea, ttl_ms bigint default null)
+returns text language plpgsql volatile as $$
+begin
+    if $4 is null or $4 not between 200 and 599 then
+        raise exception 'idem: a status is 200 to 599, not %', coalesce($4::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if $5 ~ '[\r\n]' then
+        raise exception 'idem: a content type has one line'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    return idem.finish($1, $2, $3, case when $4 < 400 then 'succeeded' else 'failed' end,
+        convert_to($4 || E'\n' || coalesce('Content-Type: ' || $5 || E'\n', '') || E'\n',
+            'UTF8') || coalesce($6, ''), $7, 'http');
+end
+$$;
+
+-- Give a claim back: ok or stale.
+create or replace function idem.release(scope text, id text, fence bigint)
+returns text language plpgsql volatile as $$
+declare
+    ms bigint := idem.now_us() / 1000;
+    k bytea;
+begin
+    perform idem.check_names($1, $2);
+    k := idem.find_key($1, $2);
+    update idem.idem_record r set state = 5, flags = 0, updated = ms,
+        lease_until = 0, kind = 0, subject = '', result = '', fingerprint = null,
+        expires = ms + 3600000, rev = idem.random_rev()
+        where r.key_hash = k and r.state = 2 and r.fence = $3;
+    return case when found then 'ok' else 'stale' end;
+end
+$$;
+
+-- More time for what is executing: ok or stale.
+create or replace function idem.renew(scope text, id text, fence bigint, lease_ms bigint)
+returns text language plpgsql volatile as $$
+declare
+    ms bigint := idem.now_us() / 1000;
+    k bytea;
+begin
+    perform idem.check_names($1, $2);
+    perform idem.check_ms('lease', $4, 604800000);
+    k := idem.find_key($1, $2);
+    update idem.idem_record r set lease_until = greatest(r.lease_until, ms + $4),
+        updated = ms, rev = idem.random_rev()
+        where r.key_hash = k and r.state = 2 and r.fence = $3;
+    return case when found then 'ok' else 'stale' end;
+end
+$$;
+
+-- The query for compensation. settled: nothing had happened, and a late request
+-- can no longer run; replay: this is what happened; busy, doubt: it does not
+-- guess. With an outcome (an operator's right) a doubt is decided.
+create or replace function idem.settle(scope text, id text,
+    outcome text default null, result bytea default '',
+    ttl_ms bigint default 86400000, inout kind text default 'raw',
+    out verdict text, out state text, out answer bytea)
+language plpgsql volatile as $$
+declare
+    s bytea := convert_to($1, 'UTF8');
+    i bytea := convert_to($2, 'UTF8');
+    becomes int := case when $3 is null then 4 else idem.parse_outcome($3) end;
+    how int := idem.parse_kind($6);
+    value bytea := coalesce($4, '');
+    us bigint := idem.now_us();
+    ms bigint := us / 1000;
+    r idem.idem_record;
+    over boolean;
+    k bytea;
+begin
+    perform idem.check_names($1, $2);
+    perform idem.check_ms('TTL', $5, 316224000000);
+    k := idem.find_key($1, $2);
+    for tries in 1 .. 5 loop
+        if pg_try_advisory_xact_lock(idem.lock_number(k)) then
+            insert into idem.idem_record values (k, 1, becomes, 0, how, 8, 0, us,
+                idem.random_rev(), ms, ms, 0, ms + $5, idem.random_bytes(), null,
+                s, i, '', value) on conflict (key_hash) do nothing;
+            if found then
+                verdict := 'settled';
+                state := idem.state_name(becomes);
+                return;
+            end if;
+        end if;
+        select * into r from idem.idem_record x where x.key_hash = k;
+        if not found then
+            verdict := 'busy';
+            perform pg_sleep(0.005);
+            continue;
+        end if;
+        over := r.state = 2 and r.lease_until <= ms;
+        if r.state in (3, 4) and (r.expires = 0 or r.expires > ms) then
+            verdict := 'replay';
+            state := idem.state_name(r.state);
+            kind := idem.kind_name(r.kind);
+            answer := case when r.flags & 2 = 2 then null else r.result end;
+            return;
+        end if;
+        if r.state = 2 and not (over and $3 is not null) then
+            verdict := case when over then 'doubt' else 'busy' end;
+            state := 'executing';
+            return;
+        end if;
+        verdict := 'busy';
+        if not idem.hold(k, r.rev) then
+            perform pg_sleep(0.005);
+            continue;
+        end if;
+        if r.state <> 2 then -- a new life: only the fence and the count go on
+            r.attempt := case when r.expires = 0 or r.expires > ms then r.attempt else 0 end;
+            r.created := ms;
+            r.mode := 0;
+            r.flags := 0;
+            r.fingerprint := null;
+            r.subject := '';
+            r.nonce := idem.random_bytes();
+        end if;
+        update idem.idem_record x set state = becomes, kind = how, result = value,
+            flags = r.flags | 8, mode = r.mode, attempt = r.attempt,
+            fence = greatest(r.fence + 1, us), rev = idem.random_rev(),
+            created = r.created, updated = ms, lease_until = 0, expires = ms + $5,
+            fingerprint = r.fingerprint, subject = r.subject, nonce = r.nonce
+            where x.key_hash = k;
+        verdict := 'settled';
+        state := idem.state_name(becomes);
+        return;
+    end loop;
+end
+$$;
+
+-- A pure query; no row when there is no such record.
+create or replace function idem.get(scope text, id text)
+returns table (state text, mode text, fence bigint, attempt bigint, kind text,
+    result bytea, created bigint, updated bigint, lease_until bigint,
+    expires bigint, replayable boolean)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    k bytea := idem.find_key($1, $2);
+begin
+    return query select idem.state_name(r.state),
+        case r.mode when 1 then 'loose' else 'strict' end, r.fence, r.attempt,
+        idem.kind_name(r.kind), r.result, r.created, r.updated, r.lease_until,
+        r.expires, r.flags & 2 = 0
+        from idem.idem_record r where r.key_hash = k
+        and (r.state = 2 or r.expires = 0 or r.expires > idem.now_us() / 1000);
+end
+$$;
+
+-- Drop what has expired, a few at a time; an idem server does it by itself.
+create or replace function idem.sweep(most bigint default 1000)
+returns bigint language plpgsql volatile as $$
+declare
+    gone bigint;
+begin
+    delete from idem.idem_record r where r.key_hash in (
+        select d.key_hash from idem.idem_record d
+        where d.state <> 2 and d.expires > 0 and d.expires < idem.now_us() / 1000
+        order by d.expires limit $1 for update skip locked);
+    get diagnostics gone = row_count;
+    return gone;
+end
+$$;
+
+-- Declare a move of a state machine, once, when installing the application.
+create or replace function idem.declare_move(machine text, from_state text, to_state text)
+returns void language sql volatile as $$
+    insert into idem.idem_machine values ($1, $2, $3) on conflict do nothing
+$$;
+
+-- Move a row of the caller's own table from one state to the next: first (moved,
+-- now), duplicate (it is there already), refused (no such move, another state, or
+-- no such row).
+create or replace function idem.transition(machine text, tbl regclass,
+    key_column name, key text, state_column name, from_state text, to_state text)
+returns text language plpgsql volatile as $$
+declare
+    key_type text;
+    state_type text;
+    moved bigint;
+    is_now text;
+begin
+    select format_type(a.atttypid, a.atttypmod) into key_type from pg_attribute a
+        where a.attrelid = $2 and a.attname = $3 and not a.attisdropped;
+    select format_type(a.atttypid, a.atttypmod) into state_type from pg_attribute a
+        where a.attrelid = $2 and a.attname = $5 and not a.attisdropped;
+    if key_type is null or state_type is null then
+        raise exception 'idem: table % has no column %', $2,
+            case when key_type is null then $3 else $5 end
+            using errcode = 'undefined_column';
+    end if;
+    perform 1 from idem.idem_machine m
+        where m.machine = $1 and m.from_state = $6 and m.to_state = $7;
+    if not found then
+        return 'refused';
+    end if;
+    execute format('update %s set %I = $1::%s where %I = $2::%s and %I = $3::%s',
+        $2, $5, state_type, $3, key_type, $5, state_type) using $7, $4, $6;
+    get diagnostics moved = row_count;
+    if moved > 1 then
+        raise exception 'idem: column % of table % is not unique', $3, $2
+            using errcode = 'cardinality_violation';
+    end if;
+    if moved = 1 then
+        return 'first';
+    end if;
+    execute format('select %I::text from %s where %I = $1::%s', $5, $2, $3, key_type)
+        into is_now using $4;
+    return case when is_now = $7 then 'duplicate' else 'refused' end;
+end
+$$;
+
+update idem.idem_version set version = 1 where version < 1;

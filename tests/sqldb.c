@@ -221,6 +221,49 @@ sqldb_number(struct sqldb *s, const char *format, ...)
     return number;
 }
 
+static int
+keep_text(void *arg, int columns, char **values, char **names)
+{
+    (void)columns;
+    (void)names;
+    snprintf(arg, 256, "%s", values[0] ? values[0] : "");
+    return 0;
+}
+
+const char *
+sqldb_text(struct sqldb *s, const char *format, ...)
+{
+    static _Thread_local char text[256];
+    char sql[4096];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(sql, sizeof(sql), format, args);
+    va_end(args);
+    text[0] = 0;
+    if (s->postgres) {
+        PGresult *result = PQexec(s->postgres, sql);
+
+        must(PQresultStatus(result) == PGRES_TUPLES_OK, sql, why(s));
+        if (PQntuples(result) > 0)
+            snprintf(text, sizeof(text), "%s", PQgetvalue(result, 0, 0));
+        PQclear(result);
+    } else if (s->mysql) {
+        MYSQL_RES *rows;
+        MYSQL_ROW row;
+
+        must(mysql_query(s->mysql, sql) == 0, sql, why(s));
+        rows = mysql_store_result(s->mysql);
+        row = rows ? mysql_fetch_row(rows) : NULL;
+        snprintf(text, sizeof(text), "%s", row && row[0] ? row[0] : "");
+        mysql_free_result(rows);
+    } else {
+        must(sqlite3_exec(s->sqlite, sql, keep_text, text, NULL) == SQLITE_OK,
+             sql, why(s));
+    }
+    return text;
+}
+
 void
 sqldb_patience(struct sqldb *s, int ms)
 {

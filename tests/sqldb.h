@@ -33,6 +33,10 @@ void sqldb_run(struct sqldb *s, const char *format, ...)
 long long sqldb_number(struct sqldb *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* The one text that a query gives; "" for null. It lives until the next. */
+const char *sqldb_text(struct sqldb *s, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* How long SQLite waits for its file; the others do not need it. */
 void sqldb_patience(struct sqldb *s, int ms);
 

@@ -375,6 +375,11 @@ start_task(struct idem_sql *db, const struct idem_op *op, struct task *task,
 
     memset(task, 0, sizeof(*task));
     task->op = *op;
+    /* What was joined may have been a token. */
+    if (op->type == 0 && op->verb != IDEM_BEGIN && db->held &&
+        idem__bytes_equal(op->scope, db->held_record.scope) &&
+        idem__bytes_equal(op->id, db->held_record.id))
+        task->op.type = db->held_record.type;
     status = idem__op_check(&task->op, err);
     if (status == IDEM_OK && op->verb != IDEM_GET)
         status = idem__sql_need_transaction(db, err);
@@ -457,18 +462,17 @@ idem_sql_do(struct idem_sql *db, const struct idem_op *op,
 
 static enum idem_status
 join_once(struct idem_sql *db, const struct task *task, uint64_t fence,
-          struct idem_answer *answer, struct idem_error *err)
+          bool *there, struct idem_answer *answer, struct idem_error *err)
 {
     struct idem_record r;
-    bool there;
 
-    if (!look(db, task->key, db->driver->skip_locked, &r, &there))
+    if (!look(db, task->key, db->driver->skip_locked, &r, there))
         return idem__sql_fail(db, err);
-    if (!there) {
+    if (!*there) {
         /* Held by another, or not there at all. */
-        if (!look(db, task->key, "", &r, &there))
+        if (!look(db, task->key, "", &r, there))
             return idem__sql_fail(db, err);
-        return idem__sql_answer(answer, there ? IDEM_V_BUSY : IDEM_V_STALE,
+        return idem__sql_answer(answer, *there ? IDEM_V_BUSY : IDEM_V_STALE,
                                 NULL, &task->now, err);
     }
     if (r.fence != fence || idem__record_expired(&r, &task->now))
@@ -494,13 +498,21 @@ idem_sql_join(struct idem_sql *db, struct idem_bytes scope,
                          .wait_ms = wait_ms};
     enum idem_status status;
     struct task task;
+    bool there;
 
     idem__sql_start(db);
     status = start_task(db, &op, &task, err);
     if (status != IDEM_OK)
         return status;
     do {
-        status = join_once(db, &task, fence, answer, err);
+        /* A request of this name, or else a token of this name. */
+        for (op.type = IDEM_TYPE_REQUEST; op.type <= IDEM_TYPE_TOKEN;
+             op.type++) {
+            idem__key(op.type, scope, id, task.key);
+            status = join_once(db, &task, fence, &there, answer, err);
+            if (status != IDEM_OK || there)
+                break;
+        }
     } while (status == IDEM_OK && answer->verdict == IDEM_V_BUSY &&
              wait_a_little(&task));
     return status;
