@@ -21,6 +21,7 @@ struct cli_client {
     char *address;
     char *auth; /* name:secret, or NULL */
     redisContext *redis;
+    char owner[CLI_OWNER_MAX];
 };
 
 /* ---- connecting -------------------------------------------------------- */
@@ -231,6 +232,12 @@ cli_client_ask(struct cli_client *client, const struct cli_command *c,
     return idem__fail(err, IDEM_ERR_LOST,
                       "%s does not answer any more; it may have been stored",
                       client->address);
+}
+
+char *
+cli_client_owner(struct cli_client *client)
+{
+    return client->owner;
 }
 
 /* ---- a link ------------------------------------------------------------- */

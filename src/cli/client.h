@@ -43,6 +43,11 @@ enum idem_status cli_where_client(const struct cli_where *where,
                                   struct cli_client **client,
                                   struct idem_error *err);
 
+/* Who this client locked for, so that a lock can be renewed: the protocol
+ * renews a lock by locking it again as the same owner. */
+#define CLI_OWNER_MAX 256
+char *cli_client_owner(struct cli_client *client);
+
 /* ---- client_op.c ------------------------------------------------------ */
 
 enum idem_status cli_client_do(struct cli_client *client,

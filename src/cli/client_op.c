@@ -403,6 +403,34 @@ check(const struct idem_op *op, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* A lock is renewed by its owner, who locks it again. Another fence means that
+ * it had been lost and is ours anew: that is not what was asked for. */
+static enum idem_status
+renew_lock(struct cli_client *client, const struct idem_op *op,
+           struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_op again = *op;
+    enum idem_status status;
+
+    again.verb = IDEM_LOCK;
+    again.subject = idem_text(cli_client_owner(client));
+    status = cli_client_do(client, &again, answer, err);
+    if (status != IDEM_OK)
+        return status;
+    if (answer->verdict != IDEM_V_STARTED) {
+        answer->verdict = IDEM_V_STALE;
+    } else if (answer->record.fence == op->fence) {
+        answer->verdict = IDEM_V_OK_DONE;
+    } else {
+        again.verb = IDEM_UNLOCK;
+        again.fence = answer->record.fence;
+        idem_answer_clear(answer);
+        status = cli_client_do(client, &again, answer, err);
+        answer->verdict = IDEM_V_STALE;
+    }
+    return status;
+}
+
 enum idem_status
 cli_client_do(struct cli_client *client, const struct idem_op *op,
               struct idem_answer *answer, struct idem_error *err)
@@ -413,6 +441,12 @@ cli_client_do(struct cli_client *client, const struct idem_op *op,
     redisReply *reply = NULL;
     int asked = 0;
 
+    if (op->verb == IDEM_RENEW && op->type == IDEM_TYPE_LOCK)
+        return renew_lock(client, op, answer, err);
+    if (op->verb == IDEM_LOCK && op->subject.len < CLI_OWNER_MAX &&
+        op->subject.data != cli_client_owner(client))
+        snprintf(cli_client_owner(client), CLI_OWNER_MAX, "%.*s",
+                 (int)op->subject.len, (const char *)op->subject.data);
     if (op->verb == IDEM_ISSUE && op->id.len == 0)
         checked.id = idem_text("?"); /* the server makes it */
     status = idem__op_check(&checked, err);

@@ -163,7 +163,8 @@ print_readable(const struct idem_answer *answer)
         printf("state: %s\n", idem_state_name(r->state));
     if (r->lease_until)
         printf("lease until: %s\n", cli_time(r->lease_until, time));
-    printf("expires: %s\n", cli_time(r->expires, time));
+    if (r->expires)
+        printf("expires: %s\n", cli_time(r->expires, time));
     if (shows_result(answer)) {
         printf("kind: %s\n", idem_kind_name(r->kind));
         print_result(r);

@@ -77,12 +77,32 @@ add_engine(struct loop *loop, struct resp_out *out)
                         (unsigned long long)stats.errors[i]);
 }
 
+/* How many answers took up to 16, 32, 64 ... microseconds, by verb. */
+static void
+add_latency(struct loop *loop, struct resp_out *out)
+{
+    idem_buf_add_text(&out->buf, "\r\n# Latency\r\n");
+    for (int verb = 0; verb < IDEM_VERB_COUNT; verb++) {
+        const struct metrics_histogram *histogram =
+            &loop->server->metrics->latency[verb];
+
+        idem_buf_printf(&out->buf,
+                        "latency_%s:", idem_verb_name((enum idem_verb)verb));
+        for (int i = 0; i < METRICS_BUCKETS; i++)
+            idem_buf_printf(
+                &out->buf, "%s%llu", i > 0 ? "," : "",
+                (unsigned long long)metrics_read(&histogram->bucket[i]));
+        idem_buf_add_text(&out->buf, "\r\n");
+    }
+}
+
 void
 info_add(struct loop *loop, struct resp_out *out)
 {
     add_server(loop, out);
     add_clients(loop, out);
     add_engine(loop, out);
+    add_latency(loop, out);
     if (loop->driven) {
         /* An engine of its own thread would have to be waited for. */
         idem_buf_add_text(&out->buf, "\r\n# Store\r\n");
