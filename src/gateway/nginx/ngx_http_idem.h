@@ -242,6 +242,7 @@ struct ngx_http_idem_ctx_s {
     ngx_event_t                  hold;
     ngx_queue_t                  waiting;
     ngx_uint_t                   method;     /* as it came */
+    ngx_uint_t                   http_version;
 
     const ngx_http_idem_problem_t  *problem; /* instead of the held answer */
     ngx_uint_t                   problem_status;
@@ -260,6 +261,7 @@ struct ngx_http_idem_ctx_s {
     unsigned                     ended:1;    /* its claim needs no more */
     unsigned                     streamed:1; /* too large to be held */
     unsigned                     service_done:1;
+    unsigned                     no_page:1;  /* nor an operator's error page */
 };
 
 

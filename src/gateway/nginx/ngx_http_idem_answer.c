@@ -320,6 +320,10 @@ ngx_http_idem_send(ngx_http_request_t *r, ngx_chain_t *out)
 {
     ngx_int_t  rc;
 
+    /* who waits for "100 Continue" need not send the body at all */
+
+    r->expect_tested = 1;
+
     if (out == NULL || ngx_http_discard_request_body(r) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }

@@ -69,6 +69,10 @@ ngx_http_idem_body_text(ngx_http_request_t *r, ngx_str_t *body)
             continue;
         }
 
+        if (!b->in_file) {
+            continue;
+        }
+
         n = ngx_read_file(b->file, p, b->file_last - b->file_pos, b->file_pos);
 
         if (n != (ssize_t) (b->file_last - b->file_pos)) {
@@ -174,6 +178,10 @@ ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
 
         if (ngx_buf_in_memory(b)) {
             crypto_generichash_update(hash, b->pos, b->last - b->pos);
+            continue;
+        }
+
+        if (!b->in_file) {
             continue;
         }
 

@@ -652,8 +652,8 @@ ngx_http_idem_check_upstream(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
         return NGX_CONF_ERROR;
     }
 
-    again = u->next_upstream & ~NGX_HTTP_UPSTREAM_FT_OFF
-            & ~NGX_HTTP_UPSTREAM_FT_NOLIVE;
+    again = u->next_upstream & NGX_HTTP_UPSTREAM_FT_OFF
+            ? 0 : u->next_upstream & ~NGX_CONF_BITMASK_SET;
 
     if ((again & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT)
         || (again && (conf->methods & ~(NGX_HTTP_POST|NGX_HTTP_PATCH

@@ -116,6 +116,7 @@ ngx_http_idem_create_ctx(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
     ctx->request = r;
     ctx->conf = conf;
     ctx->method = r->method;
+    ctx->http_version = r->http_version;
     ctx->held_last = &ctx->held;
 
     ctx->deadline.handler = ngx_http_idem_deadline_handler;
@@ -520,6 +521,8 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                   "service for the second time");
 
     /* the header filter sees what was sent and says that it is unknown */
+
+    ctx->no_page = 1;
 
     return NGX_HTTP_BAD_GATEWAY;
 }

@@ -65,7 +65,7 @@ ngx_http_idem_outcome_unknown(ngx_http_idem_ctx_t *ctx, ngx_uint_t pages)
 
     ngx_http_idem_claim_leave(ctx->claim);
 
-    if (pages && r->error_page) {
+    if (pages && r->error_page && !ctx->no_page) {
 
         /* the operator has a page for this */
 
@@ -154,6 +154,47 @@ ngx_http_idem_hold_handler(ngx_event_t *ev)
 }
 
 
+/* does the answer say in one voice where it ends? */
+
+static ngx_int_t
+ngx_http_idem_ambiguous(ngx_http_request_t *r)
+{
+    ngx_uint_t        i, lengths;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    lengths = 0;
+
+    part = &r->upstream->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if ((h[i].key.len == 14
+             && ngx_strncasecmp(h[i].key.data, (u_char *) "Content-Length", 14)
+                == 0)
+            || (h[i].key.len == 17
+                && ngx_strncasecmp(h[i].key.data,
+                                   (u_char *) "Transfer-Encoding", 17) == 0))
+        {
+            lengths++;
+        }
+    }
+
+    return lengths > 1;
+}
+
+
 static ngx_int_t
 ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
@@ -163,11 +204,29 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     status = r->headers_out.status;
 
+    if (r->http_version < NGX_HTTP_VERSION_10
+        && ctx->http_version >= NGX_HTTP_VERSION_10)
+    {
+        /* what the service sent was no HTTP; nginx takes it for a body */
+
+        r->http_version = ctx->http_version;
+        answered = 0;
+    }
+
+    if (answered && r->upstream->cleanup && ngx_http_idem_ambiguous(r)) {
+        answered = 0;
+        r->keepalive = 0;
+    }
+
     if (answered && r->upstream && r->upstream->headers_in.status_n) {
         status = r->upstream->headers_in.status_n;
     }
 
     if ((sent && !answered) || status < 200 || status > 599) {
+
+        /* nor is more of it read than nginx has to */
+
+        ctx->no_page = ctx->no_page || (r->upstream && r->upstream->cleanup);
         return ngx_http_idem_outcome_unknown(ctx, 1);
     }
 

@@ -1,0 +1,572 @@
+"""The gateway's behaviour: real nginx, real engine, a service whose ledger says what was executed."""
+import os
+import re
+import time
+
+import pytest
+
+from gateway import *
+from lib import folder
+
+
+@pytest.fixture(scope="module")
+def stack():
+    with folder() as where, Stack(where, location="idem_lease 3s; idem_unbuffer_events on;", more="""
+        location /loose { idem on; idem_mode loose; idem_lease 1s; proxy_pass http://service; }
+        location /wait { idem on; idem_wait 10s; proxy_pass http://service; }
+        location /required { idem on; idem_required on; proxy_pass http://service; }
+        location /quoted { idem on; idem_key_quoted on; idem_required on; proxy_pass http://service; }
+        location /refuse { idem on; idem_duplicate refuse; proxy_pass http://service; }
+        location /fixed { idem on; idem_duplicate answer 200 "重复调用"; proxy_pass http://service; }
+        location /small { idem on; idem_max_body 1000; idem_max_answer 5000; proxy_pass http://service; }
+        location /json { idem on; idem_fingerprint json; proxy_pass http://service; }
+        location /fields { idem on; idem_fingerprint json amount to.name; proxy_pass http://service; }
+        location /body { idem on; idem_key json:order.id form:seq xml:MessageID; idem_required on;
+                         proxy_pass http://service; }
+        location /source { idem on; idem_key "$http_source:$http_seq"; idem_scope "$arg_tenant"; proxy_pass http://service; }
+        location /named { idem on; idem_anonymous off; proxy_pass http://service; }
+        location /put { idem on; idem_methods POST PUT DELETE; proxy_pass http://service; }
+        location /cookies { idem on; idem_keep_header Set-Cookie; idem_drop_header X-Order; proxy_pass http://service; }
+        location /short { idem on; idem_ttl 1s; proxy_pass http://service; }
+        location /slow { idem on; idem_lease 1s; proxy_read_timeout 1s; proxy_pass http://service; }
+        location /dead { idem on; proxy_pass http://127.0.0.1:1; }
+        location /release { idem on; idem_release 500-503 404; proxy_pass http://service; }
+        location /never { idem on; idem_release off; proxy_pass http://service; }
+        location /pages { idem on; proxy_intercept_errors on; error_page 500 502 504 /page.html;
+                          proxy_pass http://service; }
+        location = /page.html { internal; return 503 "a page\\n"; }
+        location /twice { idem on; proxy_intercept_errors on; error_page 502 504 = @other; proxy_pass http://service; }
+        location @other { proxy_pass http://service; proxy_method POST; }
+        location /gzip { idem on; gzip on; gzip_types application/json; gzip_min_length 10; proxy_pass http://service; }
+        location /header { idem on; add_header X-Added yes; proxy_pass http://service; }
+        location /plain { proxy_pass http://service; idem_unbuffer_events on; }
+        location /accel { idem on; proxy_pass http://service; }
+        location /inner/ { internal; alias %s/; }
+        location = /token { idem_issue_token; }
+        location /tokens { idem on; idem_key off; idem_token $http_token form:token $cookie_tok; idem_required on;
+                           proxy_pass http://service; }
+        location /dedup { idem on; idem_key off; idem_token $http_token; idem_duplicate refuse; proxy_pass http://service; }
+        """ % where) as s:
+        with open(os.path.join(where, "file.txt"), "w") as f:
+            f.write("from a file\n")
+        yield s
+
+
+@pytest.fixture
+def key(request):
+    key.n = getattr(key, "n", 0) + 1
+    return "%s-%d" % (re.sub(r"[^a-z0-9]+", "-", request.node.name)[:60], key.n)
+
+
+def first_and_again(stack, key, **named):
+    first = ask(stack.port, key, **named)
+    again = ask(stack.port, key, **named)
+    return first, again
+
+
+# ---- the plain story --------------------------------------------------------------------------------------------
+
+
+def test_a_repeat_gets_the_first_answer_and_runs_nothing(stack, key):
+    first, again = first_and_again(stack, key)
+    assert first.status == again.status == 201 and first.body == again.body
+    assert not first.replayed and again.replayed
+    assert again.headers["location"] == first.headers["location"]
+    assert again.headers["content-type"] == "application/json"
+    assert again.headers["cache-control"] == "no-store"
+    assert first.headers["idempotency-expires"] and first.headers["idempotency-expires"] == \
+        again.headers["idempotency-expires"]
+    assert stack.ledger.executions(key) == 1
+    assert stack.record(key)["state"] == "succeeded" and stack.record(key)["kind"] == "http"
+
+
+def test_quoted_and_bare_are_the_same_key(stack, key):
+    first = ask(stack.port, '"%s"' % key)
+    again = ask(stack.port, key)
+    assert again.replayed and again.body == first.body
+    escaped = ask(stack.port, '"a\\"b\\\\c%s"' % key)
+    assert not escaped.replayed and stack.record('a"b\\c' + key)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("value", ['"open', '"a"b', '"a\\x"', '""', "a b", '"a" "b"', '"a";p=1', "a\x7fb", "\xe9", "x" * 256,
+                                   '"' + "x" * 256 + '"', '"tab\there"', '" lead"'])
+def test_a_malformed_key_is_refused_before_anything(stack, value, key):
+    before = len(stack.ledger.entries())
+    got = ask(stack.port, headers={"Idempotency-Key": value.encode("latin-1")})
+    assert got.status == 400 and got.problem == "key-malformed" and not got.json()["retryable"]
+    assert len(stack.ledger.entries()) == before
+
+
+@pytest.mark.parametrize("value", ["abc", "123", "?1", ":YQ==:", "('a' 'b')"])
+def test_a_strict_route_takes_strings_only(stack, value, key):
+    got = ask(stack.port, value, path="/quoted")
+    assert got.status == 400 and got.problem == "key-malformed"
+    assert ask(stack.port, '"%s%s"' % (key, value), path="/quoted").status == 201
+
+
+def test_a_key_sent_twice_is_refused(stack, key):
+    got = raw(stack.port, b"POST /orders HTTP/1.1\r\nHost: x\r\nIdempotency-Key: a\r\nIdempotency-Key: b\r\n"
+              b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+    assert b" 400 " in got and b"key-malformed" in got
+
+
+def test_a_missing_key_passes_unless_required(stack, key):
+    one, two = ask(stack.port), ask(stack.port)
+    assert one.status == two.status == 201 and one.body != two.body
+    assert "idempotency-expires" not in one.headers
+    got = ask(stack.port, path="/required")
+    assert got.status == 400 and got.problem == "key-missing" and "describedby" in got.headers["link"]
+
+
+def test_another_content_under_the_same_key_is_refused(stack, key):
+    first = ask(stack.port, key, path="/orders?x=1")
+    for change in ({"body": b"other"}, {"path": "/orders?x=2"}, {"path": "/others?x=1"}, {"method": "PATCH"},
+                   {"headers": {"Host": "other.example"}}):
+        got = ask(stack.port, key, **{"path": "/orders?x=1", **change})
+        assert got.status == 422 and got.problem == "mismatch", change
+    assert ask(stack.port, key, path="/orders?x=1").body == first.body
+    assert stack.ledger.executions(key) == 1
+
+
+def test_a_mismatch_outranks_in_progress(stack, key):
+    slow = Later(ask, stack.port, key, x_sleep=1)
+    eventually(lambda: stack.ledger.executions(key) == 1)
+    assert ask(stack.port, key, body=b"other").problem == "mismatch"
+    assert slow.result().status == 201
+
+
+def test_in_progress_is_a_conflict_with_retry_after(stack, key):
+    slow = Later(ask, stack.port, key, x_sleep=1)
+    eventually(lambda: stack.ledger.executions(key) == 1)
+    got = ask(stack.port, key, x_sleep=1)
+    assert got.status == 409 and got.problem == "in-progress" and got.json()["retryable"]
+    assert int(got.headers["retry-after"]) >= 1 and got.json()["class"] == "in progress"
+    assert slow.result().status == 201
+    assert ask(stack.port, key, x_sleep=1).replayed
+
+
+def test_a_duplicate_may_wait_for_the_first(stack, key):
+    slow = Later(ask, stack.port, key, path="/wait", x_sleep=1)
+    eventually(lambda: stack.ledger.executions(key) == 1)
+    got = ask(stack.port, key, path="/wait", x_sleep=1)
+    assert got.replayed and got.body == slow.result().body and stack.ledger.executions(key) == 1
+
+
+def test_a_storm_of_duplicates_runs_once(stack, key):
+    answers = storm(200, lambda i: ask(stack.port, key, path="/wait", x_sleep=0.3))
+    assert {a.status for a in answers} == {201} and len({a.body for a in answers}) == 1
+    assert sum(not a.replayed for a in answers) == 1 and stack.ledger.executions(key) == 1
+
+
+def test_a_storm_without_waiting_conflicts(stack, key):
+    answers = storm(100, lambda i: ask(stack.port, key, x_sleep=1))
+    assert stack.ledger.executions(key) == 1
+    for a in answers:
+        assert a.status == 201 or (a.problem == "in-progress" and "retry-after" in a.headers)
+
+
+def test_reads_and_other_methods_pass(stack, key):
+    for method in ("GET", "OPTIONS", "PUT", "DELETE"):
+        for _ in range(2):
+            got = ask(stack.port, key, method=method, body=None)
+            assert got.status == 201 and not got.replayed
+    assert stack.ledger.executions(key) == 8
+    for method in ("PUT", "DELETE"):
+        first = ask(stack.port, key + method, method=method, path="/put/1")
+        assert ask(stack.port, key + method, method=method, path="/put/1").replayed and not first.replayed
+
+
+def test_keys_expire(stack, key):
+    assert ask(stack.port, key, path="/short").status == 201
+    time.sleep(1.3)
+    assert not ask(stack.port, key, path="/short").replayed and stack.ledger.executions(key) == 2
+
+
+# ---- who asks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-Api-Key", "Cookie"])
+def test_callers_do_not_see_each_others_answers(stack, key, header):
+    alice = ask(stack.port, key, headers={header: "Bearer alice"})
+    bob = ask(stack.port, key, headers={header: "Bearer bob"})
+    nobody = ask(stack.port, key)
+    assert len({alice.body, bob.body, nobody.body}) == 3 and not bob.replayed and not nobody.replayed
+    assert ask(stack.port, key, headers={header: "Bearer alice"}).body == alice.body
+    scopes = {e["idem"]["idem-scope"] for e in stack.ledger.entries() if e["key"] == key}
+    assert len(scopes) == 3 and "anonymous" in scopes and not any("alice" in s for s in scopes)
+
+
+def test_a_route_can_refuse_callers_without_a_credential(stack, key):
+    got = ask(stack.port, key, path="/named")
+    assert got.status == 403 and got.problem == "caller-unknown"
+    assert ask(stack.port, key, path="/named", headers={"Authorization": "x"}).status == 201
+
+
+def test_key_and_scope_come_from_any_variable(stack, key):
+    def post(tenant, seq):
+        return ask(stack.port, path="/source?tenant=" + tenant, headers={"Source": "shop", "Seq": key + seq})
+    one = post("a", "1")
+    assert post("a", "1").body == one.body and post("a", "2").body != one.body and post("b", "1").body != one.body
+    assert stack.record("shop:" + key + "1", "a")["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("tenant", ["idem.gateway", "x" * 201, "%00", "a%0ab"])
+def test_a_scope_that_cannot_be_is_refused(stack, key, tenant):
+    got = ask(stack.port, path="/source?tenant=" + tenant, headers={"Source": "digest", "Seq": "key"})
+    assert got.status in (201, 403)
+    if tenant in ("idem.gateway", "x" * 201):
+        assert got.problem == "scope-refused"
+
+
+def test_idem_headers_of_a_client_never_reach_the_service(stack, key):
+    forged = {"Idem-Fence": "1", "idem-scope": "evil", "IDEM-ID": "evil", "Idem-Anything": "1", "X-Probe": key}
+    ask(stack.port, key, headers=forged)
+    ask(stack.port, method="GET", headers=forged, body=None)
+    ask(stack.port, path="/plain", headers=forged)
+    seen = [e for e in stack.ledger.entries() if e["headers"].get("x-probe") == key]
+    assert len(seen) == 3
+    assert seen[0]["idem"]["idem-scope"] == "anonymous" and seen[0]["idem"]["idem-id"] == key
+    assert int(seen[0]["idem"]["idem-fence"]) > 1 and "idem-anything" not in seen[0]["idem"]
+    assert seen[1]["idem"] == {} and seen[2]["idem"] == {}
+
+
+# ---- keys and fingerprints from bodies ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one,two,other", [
+    (b'{"order":{"id":"ID","a":1}}', b'{"order":{"id":"ID","a":1}}', b'{"order":{"id":"OTHER","a":1}}'),
+    (b"a=1&seq=ID", b"a=1&seq=ID", b"a=1&seq=OTHER"),
+    (b"<e:Envelope xmlns:e='u'><e:Header><w:MessageID a='>'>ID</w:MessageID></e:Header></e:Envelope>",
+     b"<e:Envelope xmlns:e='u'><e:Header><w:MessageID a='>'>ID</w:MessageID></e:Header></e:Envelope>",
+     b"<x><MessageID>OTHER</MessageID></x>")])
+def test_the_key_may_stand_in_the_body(stack, key, one, two, other):
+    def post(body):
+        return ask(stack.port, path="/body", body=body.replace(b"ID", key.encode(), 1) if b">ID<" not in body
+                   else body.replace(b">ID<", b">" + key.encode() + b"<"))
+    first = post(one)
+    assert first.status == 201, first
+    assert post(two).body == first.body and post(two).replayed
+    assert not post(other.replace(b"OTHER", b"other-" + key.encode())).replayed
+    assert stack.record(key)["state"] == "succeeded"
+
+
+def test_a_body_without_the_key_is_refused_where_it_is_required(stack, key):
+    assert ask(stack.port, path="/body", body=b'{"order":{}}').problem == "key-missing"
+    assert ask(stack.port, path="/body", body=b'{"order":{"id":{}}}').problem == "key-malformed"
+    assert ask(stack.port, path="/body", body=b"").problem == "key-missing"
+
+
+def test_canonical_json_ignores_order_and_spaces(stack, key):
+    first = ask(stack.port, key, path="/json", body=b'{"a":1,"b":[1,{"c":"\\u00e9","d":null}]}')
+    again = ask(stack.port, key, path="/json", body='{ "b" : [1, {"d":null, "c":"é"}],\n "a":1}'.encode())
+    assert again.replayed and again.body == first.body
+    assert ask(stack.port, key, path="/json", body=b'{"a":1,"b":[{"c":"\\u00e9","d":null},1]}').problem == "mismatch"
+    assert ask(stack.port, key, path="/json", body=b"not json").problem == "mismatch"
+
+
+def test_chosen_fields_make_the_fingerprint(stack, key):
+    body = b'{"amount":1,"to":{"name":"bob"},"time":%d}'
+    assert ask(stack.port, key, path="/fields", body=body % 1).status == 201
+    assert ask(stack.port, key, path="/fields", body=body % 2).replayed
+    assert ask(stack.port, key, path="/fields", body=(body % 2).replace(b"bob", b"eve")).problem == "mismatch"
+
+
+# ---- what a repeat gets --------------------------------------------------------------------------------------------
+
+
+def test_a_route_may_refuse_duplicates(stack, key):
+    first, again = first_and_again(stack, key, path="/refuse")
+    assert first.status == 201 and again.status == 409 and again.problem == "duplicate"
+    assert again.json()["class"] == "done" and stack.ledger.executions(key) == 1
+
+
+def test_a_route_may_give_duplicates_a_fixed_answer(stack, key):
+    first, again = first_and_again(stack, key, path="/fixed")
+    assert first.status == 201 and again.status == 200 and again.body.decode() == "重复调用"
+    assert stack.ledger.executions(key) == 1
+
+
+def test_tokens_are_used_once(stack, key):
+    token = ask(stack.port, path="/token", method="GET", body=None).json()["token"]
+    assert len(token) >= 22
+    first = ask(stack.port, path="/tokens", headers={"token": token})
+    again = ask(stack.port, path="/tokens", headers={"token": token})
+    assert first.status == 201 and again.replayed and again.body == first.body
+    assert ask(stack.port, path="/tokens", headers={"token": "no-such-token"}).problem == "token-unknown"
+    assert ask(stack.port, path="/tokens", headers={"token": "x"}).status == 403
+    assert ask(stack.port, path="/tokens").problem == "key-missing"
+
+
+def test_a_token_belongs_to_who_asked_for_it(stack, key):
+    token = ask(stack.port, path="/token", headers={"Authorization": "alice"}).json()["token"]
+    assert ask(stack.port, path="/tokens", headers={"token": token, "Authorization": "bob"}).status == 403
+    assert ask(stack.port, path="/tokens", headers={"token": token}).status == 403
+    assert ask(stack.port, path="/tokens", headers={"token": token, "Authorization": "alice"}).status == 201
+
+
+def test_a_token_in_a_form_or_a_cookie(stack, key):
+    token = ask(stack.port, path="/token").json()["token"]
+    assert ask(stack.port, path="/tokens", body=b"a=1&token=" + token.encode()).status == 201
+    token = ask(stack.port, path="/token", headers={"Cookie": "user=1"}).json()["token"]
+    got = ask(stack.port, path="/tokens", headers={"Cookie": "user=1; tok=" + token})
+    assert got.status == 403  # another cookie is another credential
+    with stack.resp() as r:
+        r("REDEEM", token, "nobody")
+
+
+def test_a_token_for_dedup_refuses_the_second(stack, key):
+    token = ask(stack.port, path="/token").json()["token"]
+    answers = storm(20, lambda i: ask(stack.port, path="/dedup", headers={"token": token}))
+    assert sorted({a.status for a in answers}) == [201, 409] and sum(a.status == 201 for a in answers) == 1
+    assert ask(stack.port, path="/dedup", headers={"token": token}).problem == "duplicate"
+
+
+# ---- what the service did decides ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [200, 201, 202, 301, 400, 404, 409, 422, 500, 502, 503, 504])
+def test_strict_replays_every_complete_answer(stack, key, code):
+    first, again = first_and_again(stack, key, x_code=code)
+    assert first.status == again.status == code and again.replayed and again.body == first.body
+    assert stack.ledger.executions(key) == 1
+    assert stack.record(key)["state"] == ("failed" if code >= 400 else "succeeded")
+
+
+@pytest.mark.parametrize("code", [425, 429])
+def test_too_early_and_too_many_release_in_strict(stack, key, code):
+    first, again = first_and_again(stack, key, x_code=code)
+    assert first.status == again.status == code and not again.replayed and stack.ledger.executions(key) == 2
+
+
+@pytest.mark.parametrize("code", [400, 404, 429, 500, 503])
+def test_loose_lets_a_failure_be_retried(stack, key, code):
+    first = ask(stack.port, key, path="/loose", x_code=code)
+    assert first.status == code
+    good = ask(stack.port, key, path="/loose")
+    assert good.status == 201 and not good.replayed
+    assert ask(stack.port, key, path="/loose").replayed and stack.ledger.executions(key) == 2
+
+
+def test_which_statuses_release_can_be_chosen(stack, key):
+    for code, runs in ((500, 2), (404, 2), (400, 1), (504, 1)):
+        first_and_again(stack, key + str(code), path="/release", x_code=code)
+        assert stack.ledger.executions(key + str(code)) == runs
+    first_and_again(stack, key, path="/never", x_code=429)
+    assert stack.ledger.executions(key) == 1
+
+
+@pytest.mark.parametrize("path", ["/dead", "/dead?loose"])
+def test_a_refused_connection_releases(stack, key, path):
+    for _ in range(3):
+        got = ask(stack.port, key, path="/dead")
+        assert got.status == 502 and got.problem == "service-unreachable" and got.json()["retryable"]
+        assert stack.record(key)["state"] == "free"
+
+
+CUTS = ["nothing", "reset", "half-header", "half-body", "half-chunk", "bad-chunk", "garbage", "two-lengths"]
+
+
+@pytest.mark.parametrize("way", CUTS)
+def test_a_cut_answer_is_unknown_and_never_stored(stack, key, way):
+    got = ask(stack.port, key, x_way=way)
+    assert got.status == 504 and got.problem == "outcome-unknown" and not got.json()["retryable"]
+    assert stack.record(key)["state"] == "executing"
+    assert ask(stack.port, key, x_way=way).problem == "in-progress"
+    assert stack.ledger.executions(key) == 1
+
+
+def test_an_unknown_outcome_comes_to_doubt_and_can_be_settled(stack, key):
+    assert ask(stack.port, key, x_way="half-body", path="/slow").status == 504
+    doubt = eventually(lambda: (lambda a: a if a.problem == "outcome-unknown" else None)(
+        ask(stack.port, key, x_way="half-body", path="/slow")))
+    assert doubt.status == 409 and "retry-after" not in doubt.headers and not doubt.json()["retryable"]
+    with stack.resp() as r:
+        assert r("SETTLE", "anonymous", key, "AS", "SUCCEEDED", "200\n\ndone", "KIND", "http")[0] == "settled"
+    got = ask(stack.port, key, x_way="half-body", path="/slow")
+    assert got.status == 200 and got.body == b"done" and got.replayed and stack.ledger.executions(key) == 1
+
+
+def test_a_service_that_is_silent_too_long_is_unknown(stack, key):
+    got = ask(stack.port, key, path="/slow", x_sleep=3)
+    assert got.status == 504 and got.problem == "outcome-unknown" and stack.ledger.executions(key) == 1
+
+
+def test_loose_may_run_again_when_the_lease_is_over(stack, key):
+    assert ask(stack.port, key, path="/loose", x_way="half-body").status == 504
+    assert ask(stack.port, key, path="/loose").problem == "in-progress"
+    time.sleep(1.5)
+    assert ask(stack.port, key, path="/loose").status == 201 and stack.ledger.executions(key) == 2
+
+
+def test_a_lease_is_renewed_while_the_service_works(stack, key):
+    slow = Later(ask, stack.port, key, x_sleep=4)  # the lease is 3 s
+    eventually(lambda: stack.ledger.executions(key) == 1)
+    time.sleep(3.4)
+    assert ask(stack.port, key, x_sleep=4).problem == "in-progress"
+    assert slow.result().status == 201 and ask(stack.port, key, x_sleep=4).replayed
+
+
+def test_a_service_that_finishes_the_record_itself(stack, key):
+    first = ask(stack.port, key, x_finish=stack.engine.socket)
+    assert first.status == 201 and first.json()["by"] == "service" and first.headers["x-by"] == "service"
+    assert not first.replayed
+    again = ask(stack.port, key, x_finish=stack.engine.socket)
+    assert again.replayed and again.body == first.body
+    cut = ask(stack.port, key + "cut", x_finish=stack.engine.socket, x_way="nothing")
+    assert cut.status == 504
+    assert ask(stack.port, key + "cut", x_finish=stack.engine.socket, x_way="nothing").json()["by"] == "service"
+
+
+# ---- answers of every shape -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["", "chunked", "trailers", "close", "early-close", "odd", "no-content", "redirect"])
+@pytest.mark.parametrize("size", [None, 0, 1, 20000, 900000])
+def test_answers_of_every_shape_are_replayed_as_they_were(stack, key, way, size):
+    named = {"x_way": way, **({"x_size": size} if size is not None else {})}
+    first, again = first_and_again(stack, key, **named)
+    assert again.replayed and first.status == again.status and first.body == again.body
+    if size and way not in ("no-content", "redirect"):
+        assert len(first.body) == size
+    for name in ("location", "content-type", "x-odd", "x-empty", "x-order"):
+        assert first.headers.get(name) == again.headers.get(name)
+    assert stack.ledger.executions(key) == 1
+
+
+def test_headers_that_are_not_for_others_are_not_replayed(stack, key):
+    first, again = first_and_again(stack, key, x_way="cookie")
+    assert first.headers["set-cookie"] and first.headers["www-authenticate"]
+    assert "set-cookie" not in again.headers and "www-authenticate" not in again.headers
+    assert again.headers["etag"] == first.headers["etag"] and again.headers["x-twice"] == "1,2"
+    assert again.headers["cache-control"] == "no-store" and "keep-alive" not in again.headers
+    first, again = first_and_again(stack, key + "k", x_way="cookie", path="/cookies")
+    assert again.headers["set-cookie"] == first.headers["set-cookie"] and "x-order" not in again.headers
+
+
+def test_a_1xx_that_nginx_takes_for_an_answer_is_unknown(stack, key):
+    got = ask(stack.port, key, x_way="continue")
+    assert got.status == 504 and got.problem == "outcome-unknown" and stack.ledger.executions(key) == 1
+
+
+def test_an_answer_over_the_limit_reaches_the_client_and_is_done(stack, key):
+    for way in ("", "chunked", "close"):
+        first = ask(stack.port, key + way, path="/small", x_size=300000, x_way=way)
+        assert first.status == 201 and len(first.body) == 300000
+        again = ask(stack.port, key + way, path="/small", x_size=300000, x_way=way)
+        assert again.status == 410 and again.problem == "not-replayable" and again.json()["class"] == "done"
+        assert stack.ledger.executions(key + way) == 1
+
+
+def test_a_body_over_the_limit_is_refused_before_the_claim(stack, key):
+    got = ask(stack.port, key, path="/small", body=b"x" * 1001)
+    assert got.status == 413 and got.problem == "body-too-large"
+    got = ask(stack.port, key, path="/small", body=iter([b"x" * 600, b"x" * 600]))
+    assert got.status == 413 and stack.record(key) is None and stack.ledger.executions(key) == 0
+    assert ask(stack.port, key, path="/small", body=b"x" * 1000).status == 201
+
+
+def test_bodies_in_files_and_in_chunks(stack, key):
+    big = os.urandom(700000)
+    first = ask(stack.port, key, body=big)
+    again = ask(stack.port, key, body=iter([big[:5], big[5:300000], big[300000:]]))
+    assert first.status == 201 and again.replayed and again.body == first.body
+    assert ask(stack.port, key, body=big[:-1] + b"?").problem in ("mismatch",)
+    assert [e["body"] for e in stack.ledger.entries() if e["key"] == key] == [700000]
+
+
+def test_gzip_and_added_headers_are_made_anew(stack, key):
+    import gzip
+    for i, compressed in ((0, True), (1, False), (2, True)):
+        got = ask(stack.port, key, path="/gzip", x_size=5000, x_code=200, headers={"Accept-Encoding": "gzip"} if compressed else {})
+        assert (got.headers.get("content-encoding") == "gzip") == compressed
+        assert len(gzip.decompress(got.body) if compressed else got.body) == 5000 and got.replayed == (i > 0)
+    first, again = first_and_again(stack, key + "h", path="/header")
+    assert first.headers["x-added"] == again.headers["x-added"] == "yes"
+
+
+def test_expect_100_continue(stack, key):
+    got = raw(stack.port, b"POST /orders HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nExpect: 100-continue\r\n"
+              b"Content-Length: 0\r\nConnection: close\r\n\r\n" % key.encode())
+    assert b" 201 " in got
+    import socket
+    s = socket.create_connection(("127.0.0.1", stack.port), 10)
+    s.sendall(b"POST /small HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s2\r\nExpect: 100-continue\r\n"
+              b"Content-Length: 3\r\nConnection: close\r\n\r\n" % key.encode())
+    assert s.recv(1000).startswith(b"HTTP/1.1 100 Continue")
+    s.sendall(b"abc")
+    assert b" 201 " in s.recv(10000)
+    s.close()
+    got = raw(stack.port, b"POST /small HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s3\r\nExpect: 100-continue\r\n"
+              b"Content-Length: 99999\r\nConnection: close\r\n\r\n" % key.encode())
+    assert b" 413 " in got and b"100 Continue" not in got
+
+
+def test_pipelined_requests_and_a_client_that_closes_its_side(stack, key):
+    one = b"POST /orders HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nContent-Length: 2\r\n%s\r\nab"
+    got = raw(stack.port, one % (key.encode(), b"") * 4 + one % (key.encode(), b"Connection: close\r\n"))
+    assert got.count(b"HTTP/1.1 201") == 5 and got.count(b"Idempotent-Replayed: true") == 4
+    assert stack.ledger.executions(key) == 1
+    got = raw(stack.port, one % (key.encode() + b"half", b"X-Sleep: 0.3\r\nConnection: close\r\n"), half_close=True)
+    assert b" 201 " in got
+
+
+def test_a_client_that_leaves_does_not_stop_the_execution(stack, key):
+    import socket
+    s = socket.create_connection(("127.0.0.1", stack.port), 10)
+    s.sendall(b"POST /orders HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nIdempotency-Key: %s\r\nX-Sleep: 0.5\r\n"
+              b"Content-Length: 7\r\n\r\n{\"a\":1}" % (stack.port, key.encode()))
+    eventually(lambda: stack.ledger.executions(key) == 1)
+    s.close()
+    eventually(lambda: stack.record(key)["state"] == "succeeded")
+    assert ask(stack.port, key, x_sleep=0.5).replayed
+
+
+def test_a_waiter_that_leaves_runs_nothing(stack, key):
+    import socket
+    slow = Later(ask, stack.port, key, path="/wait", x_sleep=1, x_code=429)
+    eventually(lambda: stack.ledger.executions(key) == 1)
+    s = socket.create_connection(("127.0.0.1", stack.port), 10)
+    s.sendall(b"POST /wait HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nIdempotency-Key: %s\r\nContent-Length: 7\r\n\r\n{\"a\":1}"
+              % (stack.port, key.encode()))
+    time.sleep(0.2)
+    s.close()
+    assert slow.result().status == 429
+    eventually(lambda: stack.record(key)["state"] == "free")
+    assert stack.ledger.executions(key) == 1
+
+
+# ---- the operator's nginx ---------------------------------------------------------------------------------------------
+
+
+def test_error_pages_of_the_operator(stack, key):
+    first, again = first_and_again(stack, key, path="/pages", x_code=500)
+    assert first.body == again.body == b"a page\n" and again.replayed and stack.ledger.executions(key) == 1
+    got = ask(stack.port, key + "cut", path="/pages", x_way="nothing")
+    assert got.body == b"a page\n" and stack.record(key + "cut")["state"] == "executing"
+
+
+def test_an_error_page_never_asks_a_service_again(stack, key):
+    got = ask(stack.port, key, path="/twice", x_way="nothing")
+    assert got.status == 504 and stack.ledger.executions(key) == 1
+
+
+def test_internal_redirects_of_the_service(stack, key):
+    first, again = first_and_again(stack, key, path="/accel", x_way="accel:/inner/file.txt", x_code=200)
+    assert first.body == again.body == b"from a file\n" and again.replayed and stack.ledger.executions(key) == 1
+
+
+def test_events_and_upgrades_stream_where_nothing_is_gated(stack, key):
+    import socket
+    s = socket.create_connection(("127.0.0.1", stack.port), 10)
+    s.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+    data, start = b"", time.time()
+    while b"data: 0" not in data:
+        data += s.recv(1000)
+    s.close()
+    assert b"data: 2" not in data
+
+
+def test_the_verdict_is_in_the_access_log(stack, key):
+    ask(stack.port, key)
+    with open(os.path.join(stack.where, "access.log")) as f:
+        assert "POST /orders" in f.read()
