@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import servers
 from lib import IDEM, ROOT, SOAK, Process, folder, free_port, wait_until
 
-MESSAGES = 20000 if SOAK else 800
+MESSAGES = 20000 if SOAK else 500
 
 
 class Ledger:
@@ -250,7 +251,7 @@ def test_strict_never_handles_twice_and_names_every_doubt(broker):
     broker.publish(messages)
     with folder() as f:
         store = "journal:" + f
-        kills = kill_and_restart(broker, consume(broker, store, "--to", ledger.url), 120 if SOAK else 6, rng)
+        kills = kill_and_restart(broker, consume(broker, store, "--to", ledger.url), 120 if SOAK else 4, rng)
         run_until_idle(broker, store, "--to", ledger.url)
     doubts = {i for i, _ in broker.letters("orders.doubt")}
     assert kills > 5
@@ -267,10 +268,29 @@ def test_loose_with_an_idempotent_sink_handles_every_message(broker):
     broker.publish(messages)
     with folder() as f:
         store = "journal:" + f
-        kill_and_restart(broker, consume(broker, store, "--to", ledger.url, "--loose"), 120 if SOAK else 6, rng)
+        kill_and_restart(broker, consume(broker, store, "--to", ledger.url, "--loose"), 120 if SOAK else 4, rng)
         run_until_idle(broker, store, "--to", ledger.url, "--loose")
     assert ledger.effects == collections.Counter(ids)
     ledger.close()
+
+
+def test_in_one_transaction_every_effect_is_there_exactly_once(broker):
+    ids, messages = some_messages(MESSAGES, "sql")
+    rng = random.Random(9)
+    broker.publish(messages)
+    with folder() as f:
+        database = f + "/shop.db"
+        subprocess.run([IDEM, "store", "init", "sqlite:" + database], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        with contextlib.closing(sqlite3.connect(database)) as db:
+            db.execute("create table effect (id text)")
+            db.commit()
+        argv = [os.path.join(os.path.dirname(IDEM), "examples/consume_sql"), broker.source, database]
+        kill_and_restart(broker, argv, 120 if SOAK else 4, rng)
+        done = subprocess.run(argv, cwd=ROOT, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout
+        with contextlib.closing(sqlite3.connect(database)) as db:
+            effects = collections.Counter(row[0] for row in db.execute("select id from effect"))
+    assert effects == collections.Counter(ids)
 
 
 def test_sigterm_finishes_what_is_being_handled_and_puts_back_the_rest(broker):

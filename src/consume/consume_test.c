@@ -1,0 +1,281 @@
+/*
+ * consume_test.c - identities, URLs, and Kafka on librdkafka's mock cluster.
+ */
+#include "consume.h"
+
+#include <librdkafka/rdkafka.h>
+#include <librdkafka/rdkafka_mock.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- URLs and identities ---------------------------------------------- */
+
+static void
+a_url_is_taken_apart(void **state)
+{
+    struct broker_url url;
+    char value[64];
+
+    (void)state;
+    assert_int_equal(
+        broker_url_parse("amqp://me:p%40ss@host:5673/shop?queue=a%20b&x=1",
+                         &url, NULL),
+        IDEM_OK);
+    assert_string_equal(url.user, "me");
+    assert_string_equal(url.password, "p@ss");
+    assert_string_equal(url.host, "host");
+    assert_int_equal(url.port, 5673);
+    assert_string_equal(url.path, "shop");
+    assert_true(broker_url_param(&url, "queue", value, sizeof(value)));
+    assert_string_equal(value, "a b");
+    assert_false(broker_url_param(&url, "que", value, sizeof(value)));
+    assert_int_equal(broker_url_parse("amqp://[::1]:7?queue=q", &url, NULL),
+                     IDEM_OK);
+    assert_string_equal(url.host, "::1");
+}
+
+static void
+a_malformed_url_is_refused(void **state)
+{
+    static const char *const bad[] = {
+        "amqp:host",       "amqp://",        "amqp://h:0?queue=q",
+        "amqp://h:99999",  "amqp://h:x",     "amqp://u%4@h",
+        "amqp://h/%00",    "amqp://[::1:5",  "amqp://[::1]x",
+        "amqp://u%zz:p@h", "redis-stream://"};
+    struct broker_url url;
+    struct idem_error err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(broker_url_parse(bad[i], &url, &err),
+                         IDEM_ERR_INVALID);
+}
+
+static const char *
+identity(const char *by, const struct delivery *d, char id[IDEM_ID_MAX + 1])
+{
+    struct identity identity;
+    struct idem_error err;
+    size_t len;
+
+    assert_int_equal(identity_parse(by, &identity, &err), IDEM_OK);
+    return identity_of(&identity, d, id, &len, &err) ? id : NULL;
+}
+
+static void
+an_identity_comes_from_where_it_was_asked_for(void **state)
+{
+    struct delivery *d = delivery_make();
+    char id[IDEM_ID_MAX + 1], *text;
+    struct idem_bytes body =
+        idem_text("{\"order\": {\"no\": 7, \"key\": \"k\"}}");
+
+    (void)state;
+    snprintf(d->place, sizeof(d->place), "12-0");
+    delivery_copy(d, body.data, body.len, &d->body);
+    assert_null(identity("id", d, id));
+    delivery_header(d, idem_text("Message-Id"), idem_text("m1"));
+    delivery_header(d, idem_text("x-key"), idem_text("h1"));
+    assert_string_equal(identity(NULL, d, id), "m1");
+    assert_string_equal(identity("header:X-Key", d, id), "h1");
+    assert_string_equal(identity("json:order.no", d, id), "7");
+    assert_string_equal(identity("json:order.key", d, id), "k");
+    assert_null(identity("json:order.none", d, id));
+    assert_string_equal(identity("position", d, id), "12-0");
+    delivery_copy(d, "p1", 2, &d->message_id);
+    assert_string_equal(identity("id", d, id), "p1");
+
+    text = malloc(1000); /* too long for an id: a digest stands for it */
+    memset(text, 'x', 1000);
+    delivery_copy(d, text, 1000, &d->message_id);
+    assert_int_equal(strlen(identity("id", d, id)), 7 + 64);
+    free(text);
+    delivery_drop(d);
+}
+
+static void
+an_unknown_identity_is_refused(void **state)
+{
+    struct identity identity;
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(identity_parse("smell", &identity, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(identity_parse("header:", &identity, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(identity_parse("json:", &identity, &err),
+                     IDEM_ERR_INVALID);
+}
+
+/* ---- Kafka ------------------------------------------------------------- */
+
+struct cluster {
+    rd_kafka_t *client; /* hosts the mock, and produces */
+    rd_kafka_mock_cluster_t *mock;
+    char source[256];
+    int effects[1000]; /* by message number; atomics */
+    int fail_first;    /* these report "nothing happened" once */
+    int asked[1000];
+};
+
+static void
+open_cluster(struct cluster *c)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    char text[200];
+    const char *servers;
+
+    memset(c, 0, sizeof(*c));
+    c->client = rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, sizeof(text));
+    assert_non_null(c->client);
+    c->mock = rd_kafka_mock_cluster_new(c->client, 1);
+    assert_non_null(c->mock);
+    servers = rd_kafka_mock_cluster_bootstraps(c->mock);
+    rd_kafka_mock_topic_create(c->mock, "orders", 3, 1);
+    snprintf(c->source, sizeof(c->source), "kafka://%s?topic=orders&group=g",
+             servers);
+}
+
+static void
+close_cluster(struct cluster *c)
+{
+    rd_kafka_mock_cluster_destroy(c->mock);
+    rd_kafka_destroy(c->client);
+}
+
+static void
+publish(struct cluster *c, int first, int count, int times)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    char text[200];
+    rd_kafka_t *producer;
+
+    assert_int_equal(
+        rd_kafka_conf_set(conf, "bootstrap.servers",
+                          rd_kafka_mock_cluster_bootstraps(c->mock), text,
+                          sizeof(text)),
+        RD_KAFKA_CONF_OK);
+    producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, sizeof(text));
+    assert_non_null(producer);
+    for (int i = first; i < first + count * times; i++) {
+        char id[32];
+        int number = first + (i - first) % count;
+
+        snprintf(id, sizeof(id), "m%d", number);
+        assert_int_equal(
+            rd_kafka_producev(producer, RD_KAFKA_V_TOPIC("orders"),
+                              RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+                              RD_KAFKA_V_KEY(id, strlen(id)),
+                              RD_KAFKA_V_VALUE(id, strlen(id)),
+                              RD_KAFKA_V_HEADER("id", id, (ssize_t)strlen(id)),
+                              RD_KAFKA_V_END),
+            0);
+    }
+    assert_int_equal(rd_kafka_flush(producer, 30000), 0);
+    rd_kafka_destroy(producer);
+}
+
+static enum idem_handled
+count_effect(void *arg, const struct idem_message *message,
+             struct idem_error *err)
+{
+    struct cluster *c = arg;
+    int number = (int)strtol((const char *)message->id.data + 1, NULL, 10);
+
+    (void)err;
+    if (__atomic_fetch_add(&c->asked[number], 1, __ATOMIC_RELAXED) == 0 &&
+        number < c->fail_first)
+        return IDEM_NOT_HANDLED;
+    __atomic_fetch_add(&c->effects[number], 1, __ATOMIC_RELAXED);
+    return IDEM_HANDLED;
+}
+
+struct watcher {
+    struct idem_consumer *consumer;
+    uint64_t expected;
+};
+
+/* Stop when everything expected has come, or after half a minute. */
+static void *
+stop_when_done(void *arg)
+{
+    struct watcher *w = arg;
+    struct idem_consume_stats stats;
+    int ticks = 0;
+
+    do {
+        usleep(20000);
+        idem_consume_stats(w->consumer, &stats);
+    } while (stats.handled + stats.duplicates < w->expected && ++ticks < 1500);
+    idem_consume_stop(w->consumer);
+    return NULL;
+}
+
+static void
+consume(struct cluster *c, struct idem_engine *engine, uint64_t expected,
+        struct idem_consume_stats *stats)
+{
+    const struct idem_consume_options options = {
+        .source = c->source, .handle = count_effect, .arg = c, .backoff_ms = 5};
+    struct watcher watcher = {.expected = expected};
+    struct idem_error err = {0};
+    pthread_t thread;
+
+    assert_int_equal(
+        idem_consume_open(engine, &options, &watcher.consumer, &err), IDEM_OK);
+    assert_int_equal(pthread_create(&thread, NULL, stop_when_done, &watcher),
+                     0);
+    assert_int_equal(idem_consume_run(watcher.consumer, &err), IDEM_OK);
+    pthread_join(thread, NULL);
+    idem_consume_stats(watcher.consumer, stats);
+    idem_consume_close(watcher.consumer);
+}
+
+static void
+kafka_messages_are_handled_once_and_committed(void **state)
+{
+    struct cluster c;
+    struct idem_engine *engine = NULL;
+    struct idem_consume_stats stats;
+
+    (void)state;
+    open_cluster(&c);
+    c.fail_first = 5;
+    assert_int_equal(idem_open("memory:", NULL, &engine, NULL), IDEM_OK);
+    publish(&c, 0, 200, 2);
+    consume(&c, engine, 400, &stats);
+    for (int i = 0; i < 200; i++)
+        assert_int_equal(c.effects[i], 1);
+    assert_int_equal(stats.duplicates, 200);
+    assert_int_equal(stats.retries, 5);
+
+    /* what was committed does not come again */
+    publish(&c, 200, 50, 1);
+    consume(&c, engine, 50, &stats);
+    assert_int_equal(stats.received, 50);
+    for (int i = 0; i < 250; i++)
+        assert_int_equal(c.effects[i], 1);
+    idem_close(engine);
+    close_cluster(&c);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_url_is_taken_apart),
+        cmocka_unit_test(a_malformed_url_is_refused),
+        cmocka_unit_test(an_identity_comes_from_where_it_was_asked_for),
+        cmocka_unit_test(an_unknown_identity_is_refused),
+        cmocka_unit_test(kafka_messages_are_handled_once_and_committed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
