@@ -205,3 +205,15 @@ class Server(Process):
 
     def client(self, timeout=10, tcp=False):
         return Resp(self.port if tcp else self.socket, timeout)
+
+
+def run_c_test(program, store, seconds=300, **env):
+    """Run a cmocka program of tests/ on a store by its URL; its output. It must pass."""
+    subprocess.run(["make", "-s", "-j2", "build/tests/" + program], cwd=ROOT, check=True,
+                   stdout=subprocess.DEVNULL)
+    done = subprocess.run([os.path.join(ROOT, "build/tests", program)], text=True, errors="replace",
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
+                          env={**os.environ, "IDEM_TEST_STORE": store,
+                               **{k: str(v) for k, v in env.items()}})
+    assert done.returncode == 0 and "[  PASSED  ]" in done.stdout, done.stdout[-3000:]
+    return done.stdout

@@ -6,6 +6,7 @@ that their Debian package made.
 """
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -18,6 +19,20 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def free_pair():
+    """A port that is free as well as the one 10000 higher, for a cluster's bus; below
+    those that the kernel hands out."""
+    while True:
+        port = random.randrange(12000, 22000)
+        with socket.socket() as one, socket.socket() as two:
+            try:
+                one.bind(("127.0.0.1", port))
+                two.bind(("127.0.0.1", port + 10000))
+                return port
+            except OSError:
+                continue
 
 
 class Server:
@@ -214,3 +229,146 @@ class RabbitMQ(Server):
         super().stop()
         self.epmd.terminate()
         self.epmd.wait()
+
+
+class Redis(Server):
+    """A Redis that keeps what it is told, unless `settings` say otherwise."""
+    safe = {"appendonly": "yes", "appendfsync": "always", "save": "",
+            "maxmemory-policy": "noeviction", "repl-diskless-sync-delay": "0",
+            "repl-timeout": "5"}
+
+    def __init__(self, **settings):
+        super().__init__("redis")
+        self.settings = {**self.safe, **{k.replace("_", "-"): v for k, v in settings.items()}}
+        if "cluster-enabled" in self.settings:
+            self.port = free_pair()
+        self.url = "redis://127.0.0.1:%d" % self.port
+        self.start()
+
+    def start(self):
+        self.spawn("redis-server", "--port", str(self.port), "--bind", "127.0.0.1",
+                   "--dir", self.folder, "--daemonize", "no",
+                   *[part for k, v in self.settings.items() for part in ("--" + k, v)])
+        return self.wait_until(lambda: self.ask("ping", check=False) == "PONG")
+
+    def ask(self, *words, check=True):
+        done = subprocess.run(["redis-cli", "-p", str(self.port), *words], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+        assert not check or done.returncode == 0, done.stdout
+        return done.stdout.strip()
+
+    def set(self, name, value):
+        assert self.ask("config", "set", name, value) == "OK"
+
+    def follow(self, primary):
+        """Become its replica (or of what stands behind a proxy), and wait until
+        everything is copied."""
+        self.ask("replicaof", "127.0.0.1", str(primary.port))
+        return self.wait_until(lambda: "master_link_status:up" in
+                               self.ask("info", "replication"), 30)
+
+    def promote(self):
+        self.ask("replicaof", "no", "one")
+
+
+class RedisCluster:
+    """Three primaries that share the slots; replicas=1 gives each a replica."""
+
+    def __init__(self, replicas=0):
+        self.nodes = [Redis(cluster_enabled="yes", cluster_node_timeout="1000")
+                      for _ in range(3 * (1 + replicas))]
+        self.url = "redis+cluster://" + ",".join(
+            "127.0.0.1:%d" % n.port for n in self.nodes)
+        self.nodes[0].tool("redis-cli", "--cluster", "create",
+                           *["127.0.0.1:%d" % n.port for n in self.nodes],
+                           "--cluster-replicas", str(replicas), "--cluster-yes")
+        for node in self.nodes:
+            node.wait_until(lambda: "cluster_state:ok" in node.ask("cluster", "info"))
+
+    def owner(self, slot):
+        """The node that answers for this slot now."""
+        for node in self.nodes:
+            if node.process.poll() is None and any(
+                    self.covers(part, slot) for part in self.own_line(node)):
+                return node
+        raise AssertionError("nobody owns slot %d" % slot)
+
+    @staticmethod
+    def own_line(node):
+        lines = node.ask("cluster", "nodes", check=False).splitlines()
+        mine = [line.split() for line in lines if "myself" in line]
+        return mine[0][8:] if mine else []
+
+    @staticmethod
+    def covers(part, slot):
+        first, _, last = part.partition("-")
+        return first.isdigit() and int(first) <= slot <= int(last or first)
+
+    def stop(self):
+        for node in self.nodes:
+            node.stop()
+
+
+class ZooKeeper(Server):
+    def __init__(self):
+        super().__init__("zookeeper")
+        self.url = "zookeeper://127.0.0.1:%d" % self.port
+        with open(os.path.join(self.folder, "zoo.cfg"), "w") as config:
+            config.write("tickTime=1000\ndataDir=%s/data\nclientPort=%d\n"
+                         "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
+                         "maxClientCnxns=0\n4lw.commands.whitelist=ruok\n"
+                         % (self.folder, self.port))
+        self.start()
+
+    def start(self):
+        self.spawn("java", "-Xmx256m", "-XX:TieredStopAtLevel=1",
+                   "-Dzookeeper.jmx.log4j.disable=true", "-cp",
+                   "/usr/share/java/zookeeper.jar",
+                   "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                   os.path.join(self.folder, "zoo.cfg"))
+        return self.wait_until(self.is_ok)
+
+    def is_ok(self):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 2) as s:
+                s.sendall(b"ruok")
+                return s.recv(4) == b"imok"
+        except OSError:
+            return False
+
+
+class Etcd(Server):
+    def __init__(self, *flags, scheme="http"):
+        super().__init__("etcd")
+        self.peer = free_port()
+        self.flags = flags
+        self.scheme = scheme
+        self.url = "etcd://127.0.0.1:%d" % self.port
+        self.start()
+
+    def start(self):
+        mine = "%s://127.0.0.1:%d" % (self.scheme, self.port)
+        peer = "http://127.0.0.1:%d" % self.peer
+        self.spawn("etcd", "--data-dir", os.path.join(self.folder, "data"),
+                   "--listen-client-urls", mine, "--advertise-client-urls", mine,
+                   "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                   "--initial-cluster", "default=" + peer, "--log-level", "error",
+                   *self.flags)
+        return self.wait_until(self.is_ok)
+
+    def is_ok(self):
+        if self.scheme == "https":
+            return subprocess.run(["curl", "-sk", "https://127.0.0.1:%d/health" % self.port],
+                                  stdout=subprocess.PIPE).stdout.find(b"true") > 0
+        try:
+            return self.post("/v3/maintenance/status", {}).get("leader", "0") != "0"
+        except OSError:
+            return False
+
+    def post(self, path, body):
+        import json
+        import urllib.request
+        request = urllib.request.Request("http://127.0.0.1:%d%s" % (self.port, path),
+                                         json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=5) as reply:
+            return json.load(reply)

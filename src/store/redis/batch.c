@@ -47,7 +47,8 @@ enum progress {
 
 struct element {
     enum progress progress;
-    bool eval; /* the server does not know the script: send it whole */
+    bool eval;  /* the server does not know the script: send it whole */
+    bool again; /* its connection broke once, harmlessly */
     struct redis_link *ask, *via;
 };
 
@@ -299,10 +300,15 @@ on_value(struct batch *batch, size_t i, const redisReply *reply)
 static void
 on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
 {
-    if (!reply) {
+    struct element *element = &batch->elements[i];
+
+    if (!reply && (!sent || batch->loads) && !element->again) {
+        element->again = true; /* nothing was done: once more */
+        element->progress = AGAIN;
+    } else if (!reply) {
         blame(batch,
               sent && batch->swaps ? IDEM_ERR_LOST : IDEM_ERR_UNAVAILABLE, "%s",
-              batch->elements[i].via->why.text);
+              element->via->why.text);
         end(batch, i, sent ? IDEM_SWAP_LOST : IDEM_SWAP_NOT_STORED);
     } else if (reply->type == REDIS_REPLY_ERROR) {
         on_error(batch, i, reply->str);

@@ -252,13 +252,14 @@ redis_links_run(struct redis_link **links, size_t count, int64_t deadline_us,
                 redis_answer_fn *answer, void *arg)
 {
     struct pollfd polls[REDIS_NODES_MAX];
-    bool open;
+    bool open = false;
 
     for (size_t i = 0; i < count; i++) {
         if (!links[i]->context)
             give_up(links[i], answer, arg);
+        open |= is_open(links[i]);
     }
-    do {
+    while (open) {
         bool late = redis_now_us() >= deadline_us;
 
         open = false;
@@ -275,7 +276,7 @@ redis_links_run(struct redis_link **links, size_t count, int64_t deadline_us,
             }
             open |= is_open(links[i]);
         }
-    } while (open);
+    }
     for (size_t i = 0; i < count; i++)
         reset(links[i]);
 }
@@ -293,7 +294,8 @@ note_time(struct redis_facts *facts, const redisReply *reply)
     if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
         reply->element[0]->str && reply->element[1]->str)
         facts->ahead_us = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
-                          strtoll(reply->element[1]->str, NULL, 10) - redis_now_us();
+                          strtoll(reply->element[1]->str, NULL, 10) -
+                          redis_now_us();
 }
 
 static void

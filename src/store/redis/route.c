@@ -208,7 +208,8 @@ redis_route_redirect(struct redis_store *self, struct redis_link *from,
         return NULL;
     memcpy(host, space + 1, len);
     host[len] = 0;
-    link = redis_route_node(self, len > 0 ? host : from->host, (int)strtol(colon + 1, NULL, 10));
+    link = redis_route_node(self, len > 0 ? host : from->host,
+                            (int)strtol(colon + 1, NULL, 10));
     if (link && moved && self->slots) {
         self->slots[slot] = (uint16_t)index_of(self, link);
         self->map_stale = true; /* more may have moved: read it all soon */

@@ -1,0 +1,226 @@
+"""Many clients on several `idem serve` processes that share one store, and a
+checker of what they were told.
+
+    with engines(store.url, 2) as servers:
+        crowd = Crowd(servers, threads=8)
+        crowd.run(ops=4000, meanwhile=lambda: store.kill())
+        crowd.check()
+
+Every client claims ids, its own and other people's, and finishes what it was
+told to do. Rules, for each id (strict, so one execution in all eternity):
+
+    R1  at most one nonce is ever told "started", always with one fence
+    R2  every replay is the result that the one who started finished with
+    R3  a claim made after a finish was acknowledged is a replay
+    R4  what was acknowledged is there in the end, byte for byte
+    R5  if everybody was told "not stored", nothing is there in the end
+    R6  nobody who was told "started" is later told that he is stale
+
+An error is not an answer: LOST is asked again with the same nonce, as a client
+would, and UNAVAILABLE means that nothing was stored, which R5 checks.
+"""
+import collections
+import contextlib
+import os
+import random
+import threading
+import time
+
+from lib import Error, Resp, Server, folder
+
+LEASE_MS = 600000
+
+
+@contextlib.contextmanager
+def engines(url, count=2, flags=()):
+    """So many `idem serve` on one store."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for _ in range(count):
+            where = stack.enter_context(folder())
+            servers.append(stack.enter_context(Server(where, *flags, store=url)))
+        yield servers
+
+
+class Call(collections.namedtuple("Call", "start end who id verb nonce answer")):
+    """One question and its answer; times are of one clock."""
+
+
+class Client:
+    """Asks one server until there is an answer that is one."""
+
+    def __init__(self, crowd, number):
+        self.crowd, self.who = crowd, number
+        self.where = crowd.servers[number % len(crowd.servers)].socket
+        self.resp = None
+        self.random = random.Random("%s-%d" % (crowd.seed, number))
+
+    def once(self, *words):
+        try:
+            if not self.resp:
+                self.resp = Resp(self.where, 30)
+            return self.resp(*words)
+        except (OSError, EOFError):
+            self.resp = None
+            return Error("LOST the connection to the server")
+
+    def ask(self, id, nonce, verb, *words):
+        """Again while it is not known whether it happened; None: time is up."""
+        end = time.monotonic() + self.crowd.patience
+        unsure = False
+        while time.monotonic() < end:
+            start = time.monotonic()
+            answer = self.once(verb, self.crowd.scope, id, *words)
+            word = answer.word if isinstance(answer, Error) else answer[0]
+            # After a LOST one, "not stored" speaks of the last try only.
+            if word in ("UNAVAILABLE", "OVERLOADED") and unsure:
+                word, answer = "LOST", Error("LOST, then " + str(answer))
+            self.crowd.note(Call(start, time.monotonic(), self.who, id, verb, nonce, answer))
+            if word != "LOST" and not (verb == "FINISH" and isinstance(answer, Error)):
+                return answer
+            unsure = True
+            time.sleep(0.02)
+        return None
+
+    def work(self, id):
+        nonce = "%016x" % self.random.getrandbits(64)
+        answer = self.ask(id, nonce, "BEGIN", "LEASE", LEASE_MS, "NONCE", nonce)
+        if answer is None or isinstance(answer, Error) or answer[0] != "started":
+            return
+        if self.random.random() < self.crowd.deaths:
+            return  # as one who died at work
+        self.ask(id, nonce, "FINISH", answer[1], "SUCCEEDED", "done by " + nonce)
+
+    def run(self):
+        while self.crowd.go_on():
+            self.work(self.crowd.some_id(self.random))
+
+
+class Crowd:
+    def __init__(self, servers, threads=8, scope=None, deaths=0.05, patience=40):
+        self.servers = servers
+        self.seed = os.environ.get("IDEM_TEST_SEED") or "%x" % random.getrandbits(32)
+        self.scope = scope or "crowd-%016x" % random.getrandbits(64)
+        self.deaths, self.patience = deaths, patience
+        self.lock = threading.Lock()
+        self.calls = []
+        self.made = 0
+        self.until = self.limit = 0
+        self.fault = False
+        self.clients = [Client(self, i) for i in range(threads)]
+        self.threads = []
+
+    # ---- running
+
+    def note(self, call):
+        with self.lock:
+            self.calls.append(call)
+
+    def some_id(self, dice):
+        """A new id, or one of the last few: somebody else may be at it."""
+        with self.lock:
+            if dice.random() < 0.5 or self.made == 0:
+                self.made += 1
+                return "id-%d" % self.made
+            return "id-%d" % dice.randint(max(1, self.made - 12), self.made)
+
+    def go_on(self):
+        return (self.fault or len(self.calls) < self.limit) and time.monotonic() < self.until
+
+    def run(self, ops, seconds=60, meanwhile=None):
+        """Until so many calls were made, or time is up; `meanwhile` runs beside it, and
+        life goes on for a while after it."""
+        self.limit, self.until = len(self.calls) + ops, time.monotonic() + seconds
+        self.fault = meanwhile is not None
+        self.threads = [threading.Thread(target=c.run, daemon=True) for c in self.clients]
+        for thread in self.threads:
+            thread.start()
+        if meanwhile:
+            try:
+                meanwhile()
+            finally:
+                self.limit = max(self.limit, len(self.calls) + 300)
+                self.fault = False
+        for thread in self.threads:
+            thread.join(seconds + self.patience + 30)
+            assert not thread.is_alive(), "a client hangs; seed " + self.seed
+        return self
+
+    # ---- figures
+
+    def counts(self):
+        """How often each answer came."""
+        return collections.Counter(
+            c.answer.word if isinstance(c.answer, Error) else c.answer[0] for c in self.calls)
+
+    def longest_pause(self):
+        """The longest time in which nobody anywhere got an answer that is one."""
+        ends = sorted(c.end for c in self.calls if not isinstance(c.answer, Error))
+        return max((b - a for a, b in zip(ends, ends[1:])), default=0)
+
+    # ---- checking
+
+    def flaws(self, final=True):
+        by_id = collections.defaultdict(list)
+        for call in self.calls:
+            by_id[call.id].append(call)
+        flaws = []
+        for id, calls in by_id.items():
+            flaws += ["%s: %s" % (id, flaw) for flaw in self.check_id(calls)]
+        if final:
+            flaws += self.check_end(by_id)
+        return flaws
+
+    @staticmethod
+    def check_id(calls):
+        good = [c for c in calls if not isinstance(c.answer, Error)]
+        started = [c for c in good if c.verb == "BEGIN" and c.answer[0] == "started"]
+        finished = [c for c in good if c.verb == "FINISH" and c.answer[0] == "ok"]
+        if len({c.nonce for c in started}) > 1:
+            yield "R1: started by %s" % sorted({c.nonce for c in started})
+        if len({c.answer[1] for c in started}) > 1:
+            yield "R1: fences %s" % sorted({c.answer[1] for c in started})
+        for call in good:
+            if call.verb == "BEGIN" and call.answer[0] == "replay":
+                wanted = {"done by " + c.nonce for c in started}
+                if call.answer[4] not in wanted and wanted:
+                    yield "R2: replay of %r, not of %s" % (call.answer[4], wanted)
+            if call.verb == "FINISH" and call.answer[0] in ("stale", "finished"):
+                yield "R6: the one who started is told %s" % call.answer[0]
+        if finished:
+            first = min(c.end for c in finished)
+            for call in good:
+                if call.verb == "BEGIN" and call.start > first and call.answer[0] != "replay":
+                    yield "R3: %s after it was finished" % call.answer[0]
+
+    def check_end(self, by_id):
+        resp = Resp(self.servers[0].socket, 30)
+        ids = list(by_id)
+        for at in range(0, len(ids), 256):
+            part = ids[at:at + 256]
+            for id in part:
+                resp.send("GET", self.scope, id)
+            for id in part:
+                yield from ("%s: %s" % (id, flaw)
+                            for flaw in self.check_last(by_id[id], resp.read()))
+
+    @staticmethod
+    def check_last(calls, last):
+        if isinstance(last, Error):
+            yield "GET: %s" % last
+            return
+        record = dict(zip(last[1::2], last[2::2]))
+        for call in calls:
+            if call.verb == "FINISH" and not isinstance(call.answer, Error) and call.answer[0] == "ok":
+                if record.get("result") != "done by " + call.nonce:
+                    yield "R4: acknowledged, but %s" % (last[:1] + [record.get("state"), record.get("result")])
+        words = {c.answer.word if isinstance(c.answer, Error) else c.answer[0] for c in calls}
+        if words <= {"UNAVAILABLE", "OVERLOADED"} and last[0] != "absent":
+            yield "R5: everybody was told %s, but it is %s" % (sorted(words), record.get("state"))
+
+    def check(self):
+        flaws = self.flaws()
+        assert not flaws, "%d flaws, seed %s: %s" % (len(flaws), self.seed, "\n".join(flaws[:10]))
+        counts = self.counts()
+        assert counts["started"] and counts["ok"] and counts["replay"], counts
+        return counts
