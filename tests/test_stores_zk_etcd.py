@@ -1,0 +1,275 @@
+"""zookeeper:// and etcd:// against real servers: the contract, two engines on one
+store, locks, faults, credentials, and how long records are kept."""
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from chaos import Chaos, chunk_replies, frame_replies
+from crowd import Crowd, engines
+from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
+from servers import Etcd, ZooKeeper
+
+OPS = 50000 if SOAK else 1500
+DIFFERENTIAL_OPS = 100000 if SOAK else 20000
+START = {"zookeeper": ZooKeeper, "etcd": Etcd}
+REPLIES = {"zookeeper": frame_replies, "etcd": chunk_replies}
+
+
+@pytest.fixture(scope="module", params=["zookeeper", "etcd"])
+def store(request):
+    server = START[request.param]()
+    server.kind = request.param
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def etcd():
+    server = Etcd()
+    yield server
+    server.stop()
+
+
+def through(store, chaos, options=""):
+    return "%s://127.0.0.1:%d%s" % (store.kind, chaos.port, options)
+
+
+# ---- the contract ----------------------------------------------------------
+
+def test_contract(store):
+    run_c_test("contract_test", store.url)
+
+
+def test_differential(store):
+    run_c_test("differential_test", store.url, IDEM_TEST_OPS=DIFFERENTIAL_OPS)
+
+
+def test_what_expired_long_ago_is_swept_and_executing_is_not(store):
+    run_c_test("sweep_test", store.url + "/sweep-" + os.urandom(3).hex())
+
+
+# ---- several engines -------------------------------------------------------
+
+def test_two_engines_behave_as_one(store):
+    with engines(store.url) as servers:
+        Crowd(servers).run(OPS).check()
+
+
+def test_a_duplicate_that_waits_at_another_engine_is_woken(store):
+    with engines(store.url) as (one, two):
+        a, b = one.client(), two.client()
+        name = os.urandom(4).hex()
+        fence = a("BEGIN", "park", name)[1]
+        b.send("BEGIN", "park", name, "WAIT", 8000)
+        time.sleep(0.3)
+        done = time.monotonic()
+        assert a("FINISH", "park", name, fence, "SUCCEEDED", "for both")[0] == "ok"
+        assert b.read()[4] == "for both"
+        assert time.monotonic() - done < 3
+
+
+def test_locks_and_scan_work_across_engines(store):
+    with engines(store.url) as (one, two):
+        a, b = one.client(), two.client()
+        name = "lock-" + os.urandom(4).hex()
+        fence = a("LOCK", name, "ann", 60000)[1]
+        assert b("LOCK", name, "bob", 60000)[0] == "busy"
+        assert b("UNLOCK", name, fence + 1)[0] == "stale"
+        assert b("UNLOCK", name, fence)[0] == "ok"
+        assert b("LOCK", name, "bob", 500)[1] > fence
+        assert wait_until(lambda: a("LOCK", name, "ann", 60000)[0] == "started", 15)
+        for i in range(30):
+            a("BEGIN", name, "id-%d" % i)
+        found, cursor = [], "0"
+        for _ in range(10000):
+            answer = b("SCAN", cursor, "SCOPE", name, "COUNT", 10)
+            found += [dict(zip(r[0::2], r[1::2]))["id"] for r in answer[2:]]
+            cursor = answer[1]
+            if cursor == "0":
+                break
+        assert set(found) == {"id-%d" % i for i in range(30)} and cursor == "0"
+
+
+def test_a_result_that_is_too_large_is_done_but_not_replayable(store):
+    with folder() as where, Server(where, "--max-result", str(2 << 20), store=store.url) as idem:
+        client = idem.client()
+        name = os.urandom(4).hex()
+        fence = client("BEGIN", "large", name)[1]
+        done = client("FINISH", "large", name, fence, "SUCCEEDED", "x" * (3 << 19))
+        assert done[0] == "ok", done
+        again = client("BEGIN", "large", name)
+        assert again[0] == "replay" and again[4] is None
+
+
+# ---- faults ----------------------------------------------------------------
+
+@pytest.mark.parametrize("kind", ["zookeeper", "etcd"])
+def test_killed_and_restarted_and_stopped_under_load(kind):
+    server = START[kind]()
+
+    def trouble():
+        time.sleep(0.7)
+        server.kill()
+        time.sleep(0.3)
+        server.start()
+        time.sleep(0.7)
+        server.send(signal.SIGSTOP)
+        time.sleep(2.5)
+        server.send(signal.SIGCONT)
+        time.sleep(0.5)
+
+    try:
+        with engines(server.url) as servers:
+            crowd = Crowd(servers, patience=60).run(OPS, seconds=90, meanwhile=trouble)
+            counts = crowd.check()
+            assert counts["LOST"] + counts["UNAVAILABLE"] > 0
+            assert crowd.longest_pause() < 25
+    finally:
+        server.stop()
+
+
+def test_away_is_said_at_once_and_it_comes_back(store):
+    chaos = Chaos(store.port, REPLIES[store.kind])
+    try:
+        with folder() as where, Server(where, store=through(store, chaos)) as idem:
+            client = idem.client(30)
+            name = os.urandom(4).hex()
+            assert client("BEGIN", name, "1")[0] == "started"
+            chaos.refuse()
+            chaos.close_pairs()
+            assert wait_until(lambda: getattr(client("BEGIN", name, "2"), "word", "")
+                              == "UNAVAILABLE", 20)
+            start = time.monotonic()
+            answers = [client("BEGIN", name, "away-%d" % i) for i in range(100)]
+            assert {getattr(a, "word", "an answer") for a in answers} == {"UNAVAILABLE"}
+            assert time.monotonic() - start < 6
+            chaos.heal()
+            assert wait_until(lambda: not isinstance(client("BEGIN", name, "3"), Error), 20)
+            assert client("BEGIN", name, "1")[0] == "busy"
+    finally:
+        chaos.stop()
+
+
+def test_cut_at_the_nth_reply_whatever_n_is(store):
+    chaos = Chaos(store.port, REPLIES[store.kind])
+
+    def sure(client, *words):
+        """As a client does: again, while it is an error."""
+        found = wait_until(lambda: [a for a in [client(*words)] if not isinstance(a, Error)], 20)
+        assert found, words
+        return found[0]
+
+    try:
+        with folder() as where, Server(where, store=through(store, chaos)) as idem:
+            client = idem.client(30)
+            scope = os.urandom(4).hex()
+            for n in range(1, 11):
+                chaos.cut_at(n)
+                for i in range(2):
+                    id, nonce = "%d-%d" % (n, i), os.urandom(8).hex()
+                    answer = sure(client, "BEGIN", scope, id, "NONCE", nonce)
+                    assert answer[0] == "started", (n, i, answer)
+                    done = sure(client, "FINISH", scope, id, answer[1], "SUCCEEDED", id)
+                    assert done[0] == "ok", (n, i, done)
+                    again = sure(client, "BEGIN", scope, id)
+                    assert again[0] == "replay" and again[4] == id
+            assert chaos.cuts >= 5
+    finally:
+        chaos.stop()
+
+
+def test_replies_lost_after_they_took_effect(store):
+    chaos = Chaos(store.port, REPLIES[store.kind])
+
+    def lose():
+        for _ in range(2):
+            time.sleep(0.5)
+            chaos.swallow()
+            time.sleep(0.8)
+            chaos.heal()
+
+    try:
+        with engines(through(store, chaos, "?timeout_ms=500")) as servers:
+            Crowd(servers, patience=60).run(OPS, seconds=90, meanwhile=lose).check()
+            assert chaos.swallowed > 0
+    finally:
+        chaos.stop()
+
+
+# ---- credentials -----------------------------------------------------------
+
+def test_zookeeper_nodes_belong_to_who_made_them():
+    server = ZooKeeper()
+    try:
+        mine = "zookeeper://ann:s3cret@127.0.0.1:%d/mine" % server.port
+        with folder() as where, Server(where, store=mine) as idem:
+            assert idem.client()("BEGIN", "a", "b")[0] == "started"
+        other = subprocess.run([IDEM, "begin", "a", "b", "--store",
+                                "zookeeper://bob:hunter2@127.0.0.1:%d/mine" % server.port],
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert "not authenticated" in other.stdout and "hunter2" not in other.stdout
+    finally:
+        server.stop()
+
+
+def test_etcd_with_users_and_passwords(etcd):
+    server = Etcd()
+    try:
+        server.post("/v3/auth/user/add", {"name": "root", "password": "r00t"})
+        server.post("/v3/auth/role/add", {"name": "root"})
+        server.post("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        server.post("/v3/auth/enable", {})
+        with folder() as where, Server(
+                where, store="etcd://root:r00t@127.0.0.1:%d" % server.port) as idem:
+            client = idem.client()
+            fence = client("BEGIN", "a", "b")[1]
+            assert client("FINISH", "a", "b", fence, "SUCCEEDED", "x")[0] == "ok"
+        wrong = subprocess.run([IDEM, "get", "a", "b", "--store",
+                                "etcd://root:hunter2@127.0.0.1:%d" % server.port],
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert wrong.returncode != 0 and "authentication failed" in wrong.stdout
+        assert "hunter2" not in wrong.stdout
+    finally:
+        server.stop()
+
+
+def test_etcd_over_tls_trusts_only_its_authority():
+    with folder() as where:
+        ca, key = os.path.join(where, "cert.pem"), os.path.join(where, "key.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+                        "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+                        "-keyout", key, "-out", ca], check=True, stderr=subprocess.DEVNULL)
+        server = Etcd("--cert-file", ca, "--key-file", key, scheme="https")
+        try:
+            url = "etcd://127.0.0.1:%d" % server.port
+            with folder() as home, Server(home, store=url + "?ca=" + ca) as idem:
+                assert idem.client()("BEGIN", "a", "b")[0] == "started"
+            for options in ("", "?tls=1"):
+                refused = subprocess.run([IDEM, "get", "a", "b", "--store", url + options],
+                                         text=True, stdout=subprocess.PIPE,
+                                         stderr=subprocess.STDOUT)
+                assert refused.returncode not in (0, 1), refused.stdout
+        finally:
+            server.stop()
+
+
+# ---- how long etcd keeps a record ------------------------------------------
+
+def test_etcd_keeps_what_executes_and_leases_the_rest(etcd):
+    import base64
+    with folder() as where, Server(where, store=etcd.url + "/leased") as idem:
+        client = idem.client()
+        fence = client("BEGIN", "a", "b", "TTL", 120000)[1]
+        whole = {"key": base64.b64encode(b"leased/").decode(),
+                 "range_end": base64.b64encode(b"leased0").decode()}
+        assert "lease" not in etcd.post("/v3/kv/range", whole)["kvs"][0]
+        client("FINISH", "a", "b", fence, "SUCCEEDED", "x")
+        lease = etcd.post("/v3/kv/range", whole)["kvs"][0]["lease"]
+        ttl = int(etcd.post("/v3/lease/timetolive", {"ID": lease})["TTL"])
+        assert 120 + 55 < ttl <= 120 + 60 + 22  # a minute of margin, and a span
+        etcd.post("/v3/lease/revoke", {"ID": lease})  # an operator's mistake
+        fence = client("BEGIN", "a", "c", "TTL", 120000)[1]
+        assert client("FINISH", "a", "c", fence, "SUCCEEDED", "x")[0] == "ok"
