@@ -290,7 +290,7 @@ commit(struct kafka_source *self, const struct partition *p, int64_t offset,
 
     rd_kafka_topic_partition_list_add(list, self->base.name, p->number)
         ->offset = offset;
-    code = rd_kafka_commit(self->consumer, list, 1);
+    code = rd_kafka_commit(self->consumer, list, 0);
     rd_kafka_topic_partition_list_destroy(list);
     return code ? fail(self, err, "cannot commit", rd_kafka_err2str(code))
                 : IDEM_OK;
