@@ -222,8 +222,11 @@ static void
 consume(struct cluster *c, struct idem_engine *engine, uint64_t expected,
         struct idem_consume_stats *stats)
 {
-    const struct idem_consume_options options = {
-        .source = c->source, .handle = count_effect, .arg = c, .backoff_ms = 5};
+    const struct idem_consume_options options = {.source = c->source,
+                                                 .consumer = "mail",
+                                                 .handle = count_effect,
+                                                 .arg = c,
+                                                 .backoff_ms = 5};
     struct watcher watcher = {.expected = expected};
     struct idem_error err = {0};
     pthread_t thread;
