@@ -290,3 +290,19 @@ def test_a_journal_has_one_user_at_a_time(bare):
     finally:
         waiter.kill()
         waiter.wait()
+
+
+def test_unlock_takes_a_lock_from_its_holder(bare):
+    bare.url = "sqlite:" + bare.where + "/db"
+    holder = subprocess.Popen([IDEM, "lock", "job", "--lease", "3s", "--store", bare.url, "--", "sleep", "60"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        held = wait_until(lambda: re.search(r"^lock +executing \S+ (\d+) locks job$", bare("scan")[1], re.M))
+        fence = held.group(1)
+        assert bare("unlock", "job", int(fence) - 1)[0] == 15
+        assert bare("unlock", "job", fence)[0] == 0
+        assert bare("unlock", "job", fence)[0] == 15
+        assert holder.wait(30) == 76  # its next renewal tells
+    finally:
+        holder.kill()
+        holder.wait()

@@ -140,6 +140,7 @@ int cli_gateway(int argc, char **argv);
 int cli_help(int argc, char **argv);
 int cli_id(int argc, char **argv);
 int cli_lock(int argc, char **argv);
+int cli_unlock(int argc, char **argv);
 int cli_consume(int argc, char **argv);
 int cli_journal(int argc, char **argv);
 

@@ -40,6 +40,7 @@ static const struct command commands[] = {
     {"Commands and messages, once:", NULL, NULL},
     {"run", "run a command at most once; a repeat gets its output", cli_run},
     {"lock", "run a command while holding a lock", cli_lock},
+    {"unlock", "give back a lock by hand", cli_unlock},
     {"id", "snowflakes, UUIDs and numbers that nobody else has", cli_id},
     {"consume", "hand each message of a broker over once", cli_consume},
     {"Help:", NULL, NULL},
