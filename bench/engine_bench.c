@@ -86,15 +86,28 @@ run_pairs(void *arg)
     return NULL;
 }
 
+/* Processor time of this process so far. */
+static double
+used(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
 static void
-report(const char *how, size_t count, double took)
+report(const char *how, size_t count, double took, double used_before)
 {
     struct idem_stats stats;
+    double pairs = (double)atomic_load(&total);
 
     idem_stats(engine, &stats);
-    printf("%-8s %4zu   %9.0f pairs/s   %6.1f writes a commit\n", how, count,
-           (double)atomic_load(&total) / took,
-           (double)stats.batched / (double)(stats.batches + !stats.batches));
+    printf("%-8s %4zu   %9.0f pairs/s   %6.1f writes a commit   "
+           "%5.1f us of processor a pair\n",
+           how, count, pairs / took,
+           (double)stats.batched / (double)(stats.batches + !stats.batches),
+           (used() - used_before) * 1e6 / pairs);
     fflush(stdout);
 }
 
@@ -103,7 +116,7 @@ bench_threads(const char *url, size_t count, double want)
 {
     pthread_t *threads = calloc(count, sizeof(*threads));
     struct idem_error err;
-    double start;
+    double start, before = used();
 
     if (idem_open(url, NULL, &engine, &err) != IDEM_OK)
         die(&err);
@@ -117,7 +130,7 @@ bench_threads(const char *url, size_t count, double want)
     atomic_store(&stop, true);
     for (size_t i = 0; i < count; i++)
         pthread_join(threads[i], NULL);
-    report("threads", count, seconds() - start);
+    report("threads", count, seconds() - start, before);
     idem_close(engine);
     free(threads);
 }
@@ -159,7 +172,7 @@ bench_driven(const char *url, size_t count, double want)
     struct idem__engine_inner inner = {.driven = true};
     struct idem_answer none = {.verdict = IDEM_V_OK_DONE};
     struct idem_error err;
-    double start;
+    double start, before = used();
 
     if (idem__engine_open(url, NULL, &inner, &engine, &err) != IDEM_OK)
         die(&err);
@@ -170,7 +183,7 @@ bench_driven(const char *url, size_t count, double want)
     start = seconds();
     while (seconds() - start < want)
         idem__engine_turn(engine);
-    report("driven", count, seconds() - start);
+    report("driven", count, seconds() - start, before);
     atomic_store(&stop, true);
     idem_close(engine);
     free(requests);
@@ -187,8 +200,10 @@ main(int argc, char **argv)
     printf("%s, result of %zu bytes\n", url, sizeof(result));
     for (size_t i = 0; argc <= 3 && i < 3; i++)
         bench_threads(url, counts[i], want);
-    for (int i = 3; i < argc; i++)
-        bench_threads(url, strtoul(argv[i], NULL, 10), want);
+    for (int i = 3; i < argc; i++) {
+        if (strtoul(argv[i], NULL, 10) > 0) /* 0: the loop only */
+            bench_threads(url, strtoul(argv[i], NULL, 10), want);
+    }
     bench_driven(url, 64, want);
     bench_driven(url, 256, want);
     return 0;

@@ -92,7 +92,9 @@ fail_swap(struct faulty_store *self, struct idem_swap *swaps, size_t count,
 static bool
 lies(struct faulty_store *self, enum lie lie)
 {
-    return self->lie == lie && atomic_load(&self->calls) % 100 == 0;
+    int calls = atomic_load(&self->swaps) + atomic_load(&self->loads);
+
+    return self->lie == lie && calls % 100 == 0;
 }
 
 /* What the record was a moment ago is of no interest to this one. */
@@ -170,7 +172,7 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
             return idem__fail(err, IDEM_ERR_CORRUPT, "planned: damaged");
     }
     enter(self);
-    if (fails(self) && self->fault == FAULT_UNAVAILABLE)
+    if (self->fault == FAULT_UNAVAILABLE && fails(self))
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "planned: no load");
     else
         status = self->inner->type->load(self->inner, loads, count, arena, err);

@@ -46,7 +46,8 @@ struct faulty_store {
     pthread_mutex_t *lock;    /* ... under this lock; NULL: its own */
 
     /* The calls number `from` to `from + count - 1` fail, counted from 1 over
-     * all calls of swap and load (and now, where `faulty_now`). */
+     * the calls of swap, and for FAULT_UNAVAILABLE of load too (and of now,
+     * where `faulty_now`). */
     enum fault fault;
     atomic_int from, count;
     bool faulty_now;

@@ -138,6 +138,24 @@ enter_crowd(struct idem__group *group, struct idem__crowd *crowd)
     crowd->looks = false;
 }
 
+/* What was written a moment ago need not be read. Otherwise, on a store far
+ * away, the first answer comes sooner from a guess that there is none. */
+static void
+guess(struct idem_engine *engine, struct idem__group *group,
+      const struct idem__job *job)
+{
+    bool local = engine->store->type->local;
+    const struct idem_record *recent =
+        job || local ? idem__recent_find(engine, group->key) : NULL;
+
+    if (recent)
+        group->stored = *recent;
+    else if (local || group->crowd || !job || !writes_when_absent(job))
+        return;
+    group->stage = IDEM__STAGE_STEP;
+    group->guessed = !local;
+}
+
 static struct idem__group *
 new_group(struct idem_engine *engine, const struct idem__entry *entry)
 {
@@ -145,19 +163,14 @@ new_group(struct idem_engine *engine, const struct idem__entry *entry)
     struct idem__group *group = &batch->groups[batch->group_count++];
 
     memset(group, 0, offsetof(struct idem__group, chain));
-    group->key = entry->key;
+    memcpy(group->key, entry->key, IDEM_KEY_LEN);
     group->last = &group->first;
     group->crowd = entry->crowd;
     if (!group->crowd && engine->parked.count > 0)
         group->crowd = idem__crowd_find(engine, entry->key);
     if (group->crowd)
         enter_crowd(group, group->crowd);
-    /* On a store far away the first answer comes sooner from a guess. */
-    if (!engine->store->type->local && !group->crowd && entry->job &&
-        writes_when_absent(entry->job)) {
-        group->stage = IDEM__STAGE_STEP;
-        group->guessed = true;
-    }
+    guess(engine, group, entry->job);
     return group;
 }
 
@@ -358,6 +371,7 @@ refused(struct idem_engine *engine, struct idem__group *group,
 {
     struct idem_error err;
 
+    idem__recent_forget(engine, group->key);
     if (group->losses > 0)
         idem__group_lost(group);
     group->losses = 0;
@@ -502,4 +516,5 @@ idem__batch_run(struct idem_engine *engine)
     }
     batch->entry_count = batch->bytes = 0;
     idem_arena_reset(&batch->arena);
+    idem__recents_sweep(&engine->recents);
 }

@@ -327,6 +327,7 @@ drop_engine(struct idem_engine *engine)
     idem__store_close(engine->store);
     idem__batch_close(engine);
     idem__timers_clear(&engine->timers);
+    idem__recents_close(&engine->recents);
     idem__map_clear(&engine->parked.crowds);
     idem__map_clear(&engine->parked.tickets);
     free(engine->time.seen);
@@ -386,6 +387,7 @@ idem__engine_open(const char *url, const struct idem_options *options,
     engine->time.clocks =
         engine->inner.clocks ? engine->inner.clocks : &idem__system_clocks;
     open_queue(&engine->queue);
+    idem__recents_open(&engine->recents);
     status = take_options(&engine->options, options, err);
     if (status == IDEM_OK)
         status = start(engine, url, err);

@@ -12,6 +12,14 @@
 
 #include <cmocka.h>
 
+static bool
+sanitized(void)
+{
+    const char *word = getenv("IDEM_SANITIZED");
+
+    return word && *word;
+}
+
 /* ---- batches ------------------------------------------------------------ */
 
 static void
@@ -204,6 +212,84 @@ a_first_begin_far_away_takes_one_round_trip(void **state)
     /* A replay is a refused guess. */
     op = op_begin("a");
     assert_verdict(ask(rig.engine, &op), IDEM_V_REPLAY);
+    rig_close(&rig);
+}
+
+static void
+a_finish_of_ones_own_takes_one_round_trip_too(void **state)
+{
+    struct idem_op op = op_begin("a");
+    struct reply start;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    start = ask(rig.engine, &op);
+    op = op_renew("a", start.fence, 50000);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    op = op_finish("a", start.fence, "R");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_int_equal(rig.store->swaps, 3);
+    assert_int_equal(rig.store->loads, 0);
+    rig_close(&rig);
+}
+
+static void
+what_was_written_here_may_have_changed_elsewhere(void **state)
+{
+    struct idem_engine *other;
+    struct idem_op op = op_begin("a");
+    struct reply start, again;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    other = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
+    start = ask(rig.engine, &op);
+    op = op_renew("a", start.fence, 70000);
+    assert_verdict(ask(other, &op), IDEM_V_OK_DONE);
+    op = op_renew("a", start.fence, 80000);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    /* Released elsewhere: who asks here must not hear "busy". */
+    op = op_release("a", start.fence);
+    assert_verdict(ask(other, &op), IDEM_V_OK_DONE);
+    op = op_begin("a");
+    again = ask(rig.engine, &op);
+    assert_verdict(again, IDEM_V_STARTED);
+    assert_true(again.fence > start.fence);
+    op = op_finish("a", again.fence, "R");
+    assert_verdict(ask(other, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    op = op_get("a");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_RECORD);
+    idem_close(other);
+    rig_close(&rig);
+}
+
+static void
+more_starts_than_are_kept_in_mind_are_finished_all_the_same(void **state)
+{
+    static uint64_t fences[70000];
+    int count = sanitized() ? 3000 : 70000;
+    struct rig rig;
+    char id[16];
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    for (int i = 0; i < count; i++) {
+        struct idem_op op;
+
+        snprintf(id, sizeof(id), "k%d", i);
+        op = op_begin(id);
+        fences[i] = ask(rig.engine, &op).fence;
+    }
+    for (int i = 0; i < count; i++) {
+        struct idem_op op;
+
+        snprintf(id, sizeof(id), "k%d", i);
+        op = op_finish(id, fences[i], "R");
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    }
     rig_close(&rig);
 }
 
@@ -1011,6 +1097,10 @@ main(void)
         cmocka_unit_test(
             a_result_that_the_store_cannot_hold_is_not_kept_either),
         cmocka_unit_test(a_first_begin_far_away_takes_one_round_trip),
+        cmocka_unit_test(a_finish_of_ones_own_takes_one_round_trip_too),
+        cmocka_unit_test(what_was_written_here_may_have_changed_elsewhere),
+        cmocka_unit_test(
+            more_starts_than_are_kept_in_mind_are_finished_all_the_same),
         cmocka_unit_test(
             a_duplicate_behind_another_engine_is_woken_by_looking_again),
         cmocka_unit_test(a_row_that_somebody_locked_is_busy),

@@ -277,6 +277,8 @@ idem__group_stored(struct idem_engine *engine, struct idem__group *group)
     }
     for (struct idem__item *item = woken; item; item = item->next)
         answer_stored(engine, (struct idem__job *)item);
+    if (group->writes)
+        idem__recent_note(engine, group->key, group->record);
     drop_jobs(group->first);
     drop_jobs(woken);
     group->stage = IDEM__STAGE_DONE;
@@ -312,6 +314,7 @@ idem__group_failed(struct idem_engine *engine, struct idem__group *group,
                  group->stage != IDEM__STAGE_LOAD && status != IDEM_ERR_LOST;
 
     idem__fail(&lost_err, IDEM_ERR_LOST, "%s", err->text);
+    idem__recent_forget(engine, group->key);
     if (group->crowd) {
         if (status == IDEM_ERR_LOST)
             lost = take_lost(engine, group->crowd);
@@ -341,6 +344,8 @@ void
 idem__group_locked(struct idem_engine *engine, struct idem__group *group)
 {
     undo_crowd(engine, group);
+    idem__recent_forget(engine, group->key);
+    group->writes = false;
     for (struct idem__item *item = group->first; item; item = item->next) {
         struct idem__job *job = (struct idem__job *)item;
 

@@ -181,6 +181,32 @@ void idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
 void idem__park_cancel(struct idem_engine *engine, uint64_t ticket);
 void idem__park_close(struct idem_engine *engine);
 
+/* ---- what was just written ------------------------------------------- */
+
+struct idem__recent {
+    struct idem__link link;
+    struct idem__recent *newer, **older; /* the line from oldest to newest */
+    size_t bytes;
+    uint8_t key[IDEM_KEY_LEN];
+    struct idem_record record; /* its bytes follow the struct */
+};
+
+struct idem__recents {
+    struct idem__map map;
+    struct idem__recent *oldest, **newest, *dead;
+    size_t bytes;
+};
+
+void idem__recents_open(struct idem__recents *recents);
+void idem__recents_sweep(struct idem__recents *recents); /* after a batch */
+void idem__recents_close(struct idem__recents *recents);
+const struct idem_record *idem__recent_find(struct idem_engine *engine,
+                                            const uint8_t *key);
+/* This is stored under the key now; kept while it is executing. */
+void idem__recent_note(struct idem_engine *engine, const uint8_t *key,
+                       const struct idem_record *record);
+void idem__recent_forget(struct idem_engine *engine, const uint8_t *key);
+
 /* ---- time ------------------------------------------------------------ */
 
 struct idem__seen { /* an unchanged rev, on a store without a clock */
@@ -235,12 +261,12 @@ enum idem__stage {
 
 /* All operations of a batch on one key. */
 struct idem__group {
-    const uint8_t *key;
+    uint8_t key[IDEM_KEY_LEN];
     struct idem__item *first, **last; /* its jobs, in order */
     struct idem__crowd *crowd;
     enum idem__stage stage;
     bool sweep;   /* the crowd is to look again in any case */
-    bool guessed; /* that there is none */
+    bool guessed; /* and not read */
     bool swept;   /* some of the crowd were decided */
     bool writes;
     bool changed; /* since the crowd has looked */
@@ -293,6 +319,7 @@ struct idem_engine {
     struct idem__watch *watches;
     struct idem__timers timers;
     struct idem__parked parked;
+    struct idem__recents recents;
     struct idem__time time;
     struct idem_now now;
     int64_t boot_now_us; /* read once a turn */
