@@ -4,8 +4,8 @@
 #   make module NGINX_SRC=...        another nginx's sources; then also
 #                NGINX_FLAGS="..."   its own flags, at least --with-compat
 #
-# The sources are copied once into build/nginx and configured there. The module
-# that tests stop at named steps is build/steps/ngx_http_idem_module.so.
+# The sources are copied once into build/nginx and configured there.
+# `make module-steps` builds the module that tests stop at named steps.
 
 NGINX_SRC ?= /usr/share/nginx/src
 NGINX_FLAGS ?=
@@ -20,19 +20,19 @@ module: build/ngx_http_idem_module.so
 module-steps: build/steps/ngx_http_idem_module.so
 
 build/nginx/objs/Makefile: src/gateway/nginx/config src/gateway/configure-module
-	@src/gateway/configure-module $(NGINX_SRC) build/nginx "$(NGINX_FLAGS)" ""
-
-build/nginx-steps/objs/Makefile: src/gateway/nginx/config src/gateway/configure-module
-	@src/gateway/configure-module $(NGINX_SRC) build/nginx-steps "$(NGINX_FLAGS)" -DIDEM_FAILPOINTS=1
+	@src/gateway/configure-module $(NGINX_SRC) build/nginx "$(NGINX_FLAGS)"
 
 build/ngx_http_idem_module.so: build/nginx/objs/Makefile $(module_src)
 	@$(MAKE) -s -C build/nginx -f objs/Makefile modules >build/nginx/make.log 2>&1 || { cat build/nginx/make.log; exit 1; }
 	@cp build/nginx/objs/ngx_http_idem_module.so $@
 
-build/steps/ngx_http_idem_module.so: build/nginx-steps/objs/Makefile $(module_src)
+steps_flags = $(shell sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile) -O1 -fPIC -shared -DIDEM_FAILPOINTS=1
+steps_incs = -Isrc/gateway -Isrc/gateway/nginx -Iinclude -Ibuild/nginx/objs \
+    $(addprefix -Ibuild/nginx/,src/core src/event src/event/modules src/os/unix src/http src/http/modules src/http/v2)
+build/steps/ngx_http_idem_module.so: build/ngx_http_idem_module.so
 	@mkdir -p $(@D)
-	@$(MAKE) -s -C build/nginx-steps -f objs/Makefile modules >build/nginx-steps/make.log 2>&1 || { cat build/nginx-steps/make.log; exit 1; }
-	@cp build/nginx-steps/objs/ngx_http_idem_module.so $@
+	@$(CC) $(steps_flags) $(steps_incs) -o $@ $(filter %.c,$(module_src)) \
+	    build/nginx/objs/ngx_http_idem_module_modules.c -lsodium
 
 else
 

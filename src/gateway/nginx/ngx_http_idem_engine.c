@@ -508,7 +508,10 @@ ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why)
         ngx_http_idem_op_cancel(e, op);
     }
 
+    /* the store may be another one when we are back */
+
     e->digest_asked = 0;
+    e->digest_known = 0;
 
     if (!e->reconnect.timer_set && !ngx_terminate) {
         e->reconnect.cancelable = (e->ops == 0);

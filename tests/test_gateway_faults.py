@@ -1,0 +1,274 @@
+"""The gateway when things die: engine, worker and service, at every step of a request; engine away; reload.
+
+The module's steps (a build of its own) make each moment certain: the worker stops at the step until the test goes on."""
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from gateway import *
+from lib import ROOT, SOAK, folder
+
+TIMES = 5 if SOAK else 1
+
+# In the order in which a request passes them.
+STEPS = ["asking",     # nothing was sent to the engine
+         "begun",      # the claim is durable, the worker knows
+         "started",    # about to be passed to the service
+         "executing",  # the service works on it
+         "answered",   # the service's header has come
+         "finishing",  # its answer is complete
+         "unacknowledged",  # FINISH was sent, the engine has not read it
+         "kept"]       # FINISH is durable, the client has nothing yet
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    subprocess.run(["make", "-s", "module-steps"], cwd=ROOT, check=True)
+
+
+@pytest.fixture(scope="module")
+def stack():
+    with folder() as where, Stack(where, location="idem_lease 1s;", steps=True, more="""
+            location /loose { idem on; idem_mode loose; idem_lease 1s; proxy_pass http://service; }""") as s:
+        yield s
+
+
+def kill_worker(stack):
+    for pid in stack.nginx.workers():
+        os.kill(pid, signal.SIGKILL)
+    # The master starts another; until then the port may refuse.
+    wait_until(lambda: stack.nginx.workers() and stack.nginx.workers() != [], 10)
+
+
+def heal(stack):
+    for step in STEPS:
+        stack.go_on(step)
+    if stack.engine.process.poll() is not None:
+        stack.restart_engine()
+    if stack.ledger.process.poll() is not None:
+        stack.restart_ledger()
+    eventually(lambda: ask_quietly(stack, None, "GET"))
+
+
+def ask_quietly(stack, key, method="POST", **named):
+    try:
+        return ask(stack.port, key, method=method, body=None if method == "GET" else b'{"a":1}', **named)
+    except Exception:
+        return None
+
+
+def to_step(stack, key, step, path):
+    """A request that has come to this step, and stays there."""
+    if step == "executing":
+        one = Later(ask, stack.port, key, path=path, x_sleep=0.7)
+        eventually(lambda: stack.ledger.executions(key) == 1)
+        return one
+    at = "finishing" if step == "unacknowledged" else step
+    stack.stop_at(at)
+    one = Later(ask, stack.port, key, path=path)
+    assert stack.reached(at), at
+    if step == "unacknowledged":
+        stack.engine.send(signal.SIGSTOP)
+        stack.go_on(at)
+        time.sleep(0.2)
+    return one
+
+
+def same_again(stack, key, step, path):
+    return ask(stack.port, key, path=path, **({"x_sleep": 0.7} if step == "executing" else {}))
+
+
+@pytest.mark.parametrize("path", ["/strict", "/loose"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("victim", ["engine", "worker", "service"])
+def test_whatever_dies_at_whatever_step(stack, victim, step, path):
+    for i in range(TIMES):
+        key = "%s-%s-%s-%d-%d" % (victim, step, path[1:], i, time.time_ns())
+        one = to_step(stack, key, step, path)
+        before = stack.ledger.executions(key)
+        if victim == "engine":
+            stack.engine.kill()
+            stack.restart_engine()
+        elif victim == "worker":
+            if step == "unacknowledged":
+                kill_worker(stack)
+                stack.engine.send(signal.SIGCONT)
+            else:
+                kill_worker(stack)
+        else:
+            stack.ledger.kill()
+            if step == "unacknowledged":
+                stack.engine.send(signal.SIGCONT)
+        stack.go_on("finishing" if step == "unacknowledged" else step)
+        got = one.result()
+        heal(stack)
+        told = got.problem if isinstance(got, Answer) else "nothing"
+        runs = stack.ledger.executions(key)
+        assert runs <= 1
+        if told in ("not-executed", "service-unreachable"):
+            assert runs == 0, "it was said that nothing ran"
+        if isinstance(got, Answer) and got.status == 201:
+            assert runs == 1
+        if victim == "service" and step == "executing":
+            assert told == "outcome-unknown"
+        if victim == "engine":
+            # The engine came back within the time that a request waits: nobody notices.
+            assert isinstance(got, Answer) and got.status == 201, got
+
+        # What a retry is told, until nothing changes any more.
+        end = time.time() + 12
+        while time.time() < end:
+            again = same_again(stack, key, step, path)
+            if again.problem != "in-progress":
+                break
+            time.sleep(0.2)
+        runs = stack.ledger.executions(key)
+        if again.status == 201:
+            assert runs == 1 or path == "/loose"
+            if isinstance(got, Answer) and got.status == 201 and path == "/strict":
+                assert again.replayed and again.body == got.body
+        else:
+            assert path == "/strict" and again.problem == "outcome-unknown", again
+            assert victim != "engine"
+            with stack.resp() as r:
+                assert r("SETTLE", "anonymous", key, "AS", "SUCCEEDED", "200\n\nsettled", "KIND", "http")[0] == "settled"
+            assert same_again(stack, key, step, path).body == b"settled"
+        if path == "/strict":
+            assert stack.ledger.executions(key) <= 1
+
+
+def test_an_engine_that_is_away_means_not_executed():
+    with folder() as where, Stack(where, engine_options="timeout=1s", more="""
+            location /open { idem on; idem_mode loose; idem_fail_open on; proxy_pass http://service; }
+            location /loose { idem on; idem_mode loose; proxy_pass http://service; }
+            location = /token { idem_issue_token; }""") as s:
+        assert ask(s.port, "warm").status == 201
+        s.engine.kill()
+        got = ask(s.port, "away")
+        assert got.status == 503 and got.problem == "not-executed" and got.json()["retryable"]
+        assert int(got.headers["retry-after"]) >= 1
+        time.sleep(1.2)
+        start = time.time()
+        assert ask(s.port, "away").status == 503 and time.time() - start < 0.8, "an outage is told at once"
+        assert ask(s.port, "away", path="/loose").status == 503
+        assert ask(s.port, path="/token").status == 503
+        got = ask(s.port, "away", path="/open")
+        assert got.status == 201 and not got.replayed
+        assert ask(s.port, "warm", method="GET", body=None).status == 201, "what is not gated goes on"
+        assert s.ledger.executions("away") == 1  # the open one
+        s.restart_engine()
+        eventually(lambda: ask(s.port, "away2").status == 201)
+        assert ask(s.port, "warm").replayed and ask(s.port, "away2").replayed
+
+
+def test_a_finish_that_nobody_acknowledged_is_kept_and_sent_again():
+    with folder() as where, Stack(where, engine_options="timeout=1s") as s:
+        one = Later(ask, s.port, "key", x_sleep=0.5)
+        eventually(lambda: s.ledger.executions("key") == 1)
+        s.engine.send(signal.SIGSTOP)
+        got = one.result()
+        assert got.status == 504 and got.problem == "outcome-unknown"
+        s.engine.kill()
+        s.restart_engine()
+        again = eventually(lambda: (lambda a: a if a.status == 201 else None)(ask(s.port, "key", x_sleep=0.5)))
+        assert again.replayed and s.ledger.executions("key") == 1
+
+
+def test_a_begin_whose_answer_was_lost_finds_itself_again():
+    with folder() as where, Stack(where, engine_options="timeout=5s") as s:
+        ask(s.port, "warm")
+        s.engine.send(signal.SIGSTOP)
+        one = Later(ask, s.port, "key")
+        time.sleep(0.3)
+        s.engine.kill()
+        s.restart_engine()
+        assert one.result().status == 201 and s.ledger.executions("key") == 1
+        assert ask(s.port, "key").replayed
+
+
+def test_a_begin_that_came_too_late_is_given_back():
+    with folder() as where, Stack(where, engine_options="timeout=1s") as s:
+        ask(s.port, "warm")
+        s.engine.send(signal.SIGSTOP)
+        assert ask(s.port, "key").status == 503
+        s.engine.send(signal.SIGCONT)
+        eventually(lambda: (s.record("key") or {}).get("state") == "free")
+        assert s.ledger.executions("key") == 0 and ask(s.port, "key").status == 201
+
+
+def test_reload_and_two_workers_lose_nothing():
+    with folder() as where, Stack(where, workers=2, location="idem_wait 10s;") as s:
+        with open(s.nginx.conf) as f:
+            text = f.read()
+        running = [Later(ask, s.port, "r%d" % i, x_sleep=1) for i in range(20)]
+        eventually(lambda: len(s.ledger.entries()) == 20)
+        old = set(s.nginx.workers())
+        s.nginx.send(signal.SIGHUP)
+        eventually(lambda: set(s.nginx.workers()) - old)
+        again = storm(40, lambda i: ask(s.port, "r%d" % (i % 20), x_sleep=1))
+        first = [r.result() for r in running]
+        assert {a.status for a in first + again} == {201} and len(s.ledger.entries()) == 20
+        for i in range(40):
+            assert again[i].replayed and again[i].body == first[i % 20].body
+        eventually(lambda: not old & set(s.nginx.workers()))
+        assert "[alert]" not in s.nginx.errors() and text
+
+
+def test_both_workers_give_a_caller_the_same_scope_after_an_emptied_store():
+    with folder() as where, Stack(where, workers=2, store="memory:") as s:
+        auth = {"Authorization": "Bearer x"}
+        for _ in range(2):
+            for i in range(10):
+                ask(s.port, "k%d" % i, headers=auth)
+            assert all(ask(s.port, "k%d" % i, headers=auth).replayed for i in range(10))
+            s.engine.kill()
+            s.restart_engine()
+            kill = s.nginx.workers()[0]
+            os.kill(kill, signal.SIGKILL)
+            eventually(lambda: kill not in s.nginx.workers() and len(s.nginx.workers()) == 2)
+            eventually(lambda: ask_quietly(s, "probe%d" % time.time_ns(), headers=auth).status == 201)
+        assert sum(e["key"].startswith("k") for e in s.ledger.entries()) == 20
+
+
+def test_a_keepalive_connection_closed_under_us_is_never_used_twice():
+    """The service closes idle connections the moment a request comes: nothing is sent a second time."""
+    with folder() as where, Stack(where) as s:
+        for i in range(5):
+            assert ask(s.port, "warm%d" % i, x_way="").status == 201
+            got = ask(s.port, "cut%d" % i, x_way="reset")
+            assert got.problem == "outcome-unknown" and s.ledger.executions("cut%d" % i) == 1
+            assert ask(s.port, "put%d" % i, method="PUT", x_way="reset").status == 502
+            assert s.ledger.executions("put%d" % i) == 1
+
+
+CONFIGS = [("idem on; proxy_ignore_client_abort off;", "proxy_ignore_client_abort"),
+           ("idem on; proxy_next_upstream error timeout non_idempotent;", "proxy_next_upstream"),
+           ("idem on; idem_methods PUT; proxy_next_upstream error;", "proxy_next_upstream"),
+           ("idem on; idem_fail_open on;", "idem_fail_open"),
+           ("idem on; idem_duplicate maybe;", "idem_duplicate"),
+           ("idem on; idem_release 99;", "invalid status"),
+           ("idem on; idem_lease 10ms;", "out of bounds"),
+           ("idem on; idem_fingerprint sha;", "idem_fingerprint"),
+           ("idem on; idem_mode fuzzy;", "invalid value")]
+
+
+@pytest.mark.parametrize("location,word", CONFIGS)
+def test_a_configuration_that_would_break_a_promise_is_refused(location, word):
+    with folder() as where:
+        conf = os.path.join(where, "n.conf")
+        with open(conf, "w") as f:
+            f.write("""load_module %s; pid %s/p; error_log stderr; events {} http { idem_engine unix:%s/s;
+                proxy_ignore_client_abort on; server { listen 127.0.0.1:1; location / { %s
+                proxy_pass http://127.0.0.1:1; } } }""" % (MODULE, where, where, location))
+        got = subprocess.run(["/usr/sbin/nginx", "-t", "-p", where, "-c", conf], capture_output=True, text=True)
+        assert got.returncode != 0 and word in got.stderr, got.stderr
+        with open(conf) as f:
+            good = f.read().replace(location, "idem on;")
+        with open(conf, "w") as f:
+            f.write(good)
+        got = subprocess.run(["/usr/sbin/nginx", "-t", "-p", where, "-c", conf], capture_output=True, text=True)
+        assert got.returncode == 0, got.stderr
