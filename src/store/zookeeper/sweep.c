@@ -12,6 +12,7 @@
 
 #define SCAN_SHARDS 32 /* looked at in one call of scan */
 #define SWEEP_COUNT 32 /* read in one step */
+#define SWEEP_SHARDS 8 /* looked at in one step, if nothing is in them */
 #define SWEEP_STEP_US 100000
 #define SWEEP_PASS_US 30000000
 #define CLOCK_AGE_US 10000000
@@ -253,37 +254,51 @@ out:
     zk_round_leave(deletes);
 }
 
-void
-zk_sweep(struct zk_store *self)
+/* Sweep a few records after `sweep_from`; true if there were any. */
+static bool
+sweep_some(struct zk_store *self, int64_t now_ms)
 {
-    int64_t now_us = zk_now_us();
-    int64_t age_us = now_us - self->clock_at_us;
     const char *after;
     unsigned shard;
     struct page page;
-    size_t take;
+    size_t take = 0;
 
-    if (now_us < self->sweep_after_us || self->clock_us == 0 ||
-        age_us > CLOCK_AGE_US || !self->zh || !self->rooted ||
-        zk_ready(self, NULL) != IDEM_OK)
-        return;
-    self->sweep_after_us = now_us + SWEEP_STEP_US;
     if (!read_cursor(self->sweep_from[0] ? self->sweep_from : "0", &shard,
                      &after))
         shard = 0, after = "";
     if (open_page(self, shard, after, &page, NULL) == IDEM_OK) {
         take = page.count < SWEEP_COUNT ? page.count : SWEEP_COUNT;
         if (take > 0)
-            sweep_page(self, &page, take, (self->clock_us + age_us) / 1000);
+            sweep_page(self, &page, take, now_ms);
         if (take < page.count)
             snprintf(self->sweep_from, sizeof(self->sweep_from), "%s",
                      page.names[take - 1]);
         else if (++shard < ZK_SHARDS)
             snprintf(self->sweep_from, sizeof(self->sweep_from), "%02x", shard);
-        else {
+        else
             self->sweep_from[0] = 0;
-            self->sweep_after_us = now_us + SWEEP_PASS_US;
-        }
     }
     close_page(&page);
+    return take > 0;
+}
+
+void
+zk_sweep(struct zk_store *self)
+{
+    int64_t now_us = zk_now_us();
+    int64_t age_us = now_us - self->clock_at_us;
+
+    if (now_us < self->sweep_after_us || self->clock_us == 0 ||
+        age_us > CLOCK_AGE_US || !self->zh || !self->rooted)
+        return;
+    self->sweep_after_us = now_us + SWEEP_STEP_US;
+    for (int i = 0; i < SWEEP_SHARDS; i++) {
+        if (zk_ready(self, NULL) != IDEM_OK ||
+            sweep_some(self, (self->clock_us + age_us) / 1000))
+            return;
+        if (!self->sweep_from[0]) { /* that was all */
+            self->sweep_after_us = now_us + SWEEP_PASS_US;
+            return;
+        }
+    }
 }
