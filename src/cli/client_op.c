@@ -114,12 +114,15 @@ static void
 write_settle(struct written *w, const struct idem_op *op)
 {
     struct cli_command *c = &w->command;
+    /* Without an outcome a server keeps no result, but it keeps a reason. */
+    struct idem_bytes reason =
+        op->subject.len > 0 || op->outcome ? op->subject : op->result;
 
     add(c, op->scope);
     add(c, op->id);
-    if (op->subject.len > 0) {
+    if (reason.len > 0) {
         add_word(c, "REASON");
-        add(c, op->subject);
+        add(c, reason);
     }
     if (op->outcome) {
         add_word(c, "AS");

@@ -62,7 +62,8 @@ enum http_form {
     X(SUBJECT, "subject", HTTP_TEXT, 1, IDEM_SCOPE_MAX, NULL,                  \
       "to whom the token belongs")                                             \
     X(REASON, "reason", HTTP_TEXT, 1, IDEM_SUBJECT_MAX, NULL,                  \
-      "why it is settled, kept as the record's subject")                       \
+      "why it is settled: the tombstone's result or, with an "                 \
+      "outcome, the record's subject")                       \
     X(OWNER, "owner", HTTP_TEXT, 1, IDEM_SUBJECT_MAX, NULL,                    \
       "who holds the lock")                                                    \
     X(NEXT, "next", HTTP_FLAG, 0, 0, NULL,                                     \

@@ -409,6 +409,21 @@ check_needs(const struct http_call *call, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* A tombstone says why it is there; an outcome has a result of its own. */
+static enum idem_status
+place_reason(struct http_call *call, struct idem_error *err)
+{
+    struct idem_op *op = &call->op;
+
+    if (op->verb != IDEM_SETTLE || op->outcome)
+        return IDEM_OK;
+    if (call->given & (HTTP_HAS(RESULT) | HTTP_HAS(RESULT_BASE64)))
+        return wrong(err, "result", "needs an outcome beside it");
+    op->result = op->subject;
+    op->subject = (struct idem_bytes){NULL, 0};
+    return IDEM_OK;
+}
+
 /* These find a request or, where there is none, a token. */
 static bool
 looks_twice(enum idem_verb verb)
@@ -444,6 +459,8 @@ http_call_read(struct http_call *call, const struct http_route *route,
         status = read_body(call, body, err);
     if (status == IDEM_OK)
         status = check_needs(call, err);
+    if (status == IDEM_OK)
+        status = place_reason(call, err);
     if (status != IDEM_OK || route->action != HTTP_OP)
         return status;
     checked = call->op;
