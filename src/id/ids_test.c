@@ -295,67 +295,6 @@ an_expired_lease_stops_generation(void **state)
     idem_close(d.engine);
 }
 
-/* ---- many at once ------------------------------------------------------ */
-
-struct crowd {
-    struct idem_ids *ids;
-    enum idem_id_kind kind;
-    uint64_t *out;
-    size_t count;
-};
-
-static void *
-ask_one_by_one(void *arg)
-{
-    struct crowd *c = arg;
-
-    for (size_t i = 0; i < c->count; i++)
-        c->out[i] = one(c->ids, c->kind);
-    return NULL;
-}
-
-static int
-compare(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static void
-a_crowd_gets_no_id_twice(void **state)
-{
-    static const enum idem_id_kind kinds[] = {IDEM_ID_SNOWFLAKE, IDEM_ID_UID,
-                                              IDEM_ID_SEGMENT};
-    size_t each = size(40000, 4000), threads = 8;
-    uint64_t *all = calloc(each * threads, sizeof(*all));
-    struct idem_engine *engine = open_engine();
-
-    (void)state;
-    assert_non_null(all);
-    for (size_t k = 0; k < 3; k++) {
-        struct idem_ids *ids[2] = {open_ids(engine, NULL),
-                                   open_ids(engine, NULL)};
-        struct crowd crowd[8];
-        pthread_t thread[8];
-
-        for (size_t i = 0; i < threads; i++) {
-            crowd[i] =
-                (struct crowd){ids[i % 2], kinds[k], all + i * each, each};
-            pthread_create(&thread[i], NULL, ask_one_by_one, &crowd[i]);
-        }
-        for (size_t i = 0; i < threads; i++)
-            pthread_join(thread[i], NULL);
-        qsort(all, each * threads, sizeof(*all), compare);
-        for (size_t i = 1; i < each * threads; i++)
-            assert_true(all[i] > all[i - 1]);
-        idem_ids_close(ids[0]);
-        idem_ids_close(ids[1]);
-    }
-    free(all);
-    idem_close(engine);
-}
-
 static void
 a_segment_goes_on_behind_what_was_handed_out(void **state)
 {
@@ -510,7 +449,6 @@ main(void)
         cmocka_unit_test(a_clock_set_back_across_a_restart_does_not_repeat),
         cmocka_unit_test(a_vanished_holders_number_is_recycled_beyond_its_mark),
         cmocka_unit_test(an_expired_lease_stops_generation),
-        cmocka_unit_test(a_crowd_gets_no_id_twice),
         cmocka_unit_test(a_segment_goes_on_behind_what_was_handed_out),
         cmocka_unit_test(uid_bits_are_what_was_configured),
         cmocka_unit_test(the_end_of_an_epoch_is_announced),

@@ -4,7 +4,6 @@
 #include "../engine/engine.h"
 
 #include <idem/lock.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -121,61 +120,6 @@ who_lost_it_is_told_at_once(void **state)
     idem_close(engine);
 }
 
-struct contender {
-    struct idem_engine *engine;
-    int rounds;
-    long *counter;           /* guarded by nothing but the lock */
-    uint64_t *highest_fence; /* likewise */
-};
-
-static void *
-contend(void *arg)
-{
-    struct contender *c = arg;
-    const struct idem_lock_options o = {.wait_ms = 60000};
-
-    for (int i = 0; i < c->rounds; i++) {
-        struct idem_lock *lock = NULL;
-        long seen;
-
-        assert_int_equal(idem_lock_take(c->engine, "count", &o, &lock, NULL),
-                         IDEM_OK);
-        assert_true(idem_lock_fence(lock) >
-                    __atomic_load_n(c->highest_fence, __ATOMIC_RELAXED));
-        __atomic_store_n(c->highest_fence, idem_lock_fence(lock),
-                         __ATOMIC_RELAXED);
-        seen = __atomic_load_n(c->counter, __ATOMIC_RELAXED);
-        if (i % 8 == 0)
-            usleep(50);
-        __atomic_store_n(c->counter, seen + 1, __ATOMIC_RELAXED);
-        assert_int_equal(idem_lock_give(lock, NULL), IDEM_OK);
-    }
-    return NULL;
-}
-
-static void
-a_counter_behind_the_lock_is_exact(void **state)
-{
-    const char *sanitized = getenv("IDEM_SANITIZED");
-    const char *soak = getenv("IDEM_SOAK");
-    int rounds = soak && *soak ? 10000 : sanitized && *sanitized ? 20 : 100;
-    struct idem_engine *engine = open_engine();
-    struct contender contender[32];
-    pthread_t thread[32];
-    uint64_t highest = 0;
-    long counter = 0;
-
-    (void)state;
-    for (int i = 0; i < 32; i++) {
-        contender[i] = (struct contender){engine, rounds, &counter, &highest};
-        pthread_create(&thread[i], NULL, contend, &contender[i]);
-    }
-    for (int i = 0; i < 32; i++)
-        pthread_join(thread[i], NULL);
-    assert_int_equal(counter, 32L * rounds);
-    idem_close(engine);
-}
-
 int
 main(void)
 {
@@ -184,7 +128,6 @@ main(void)
         cmocka_unit_test(the_same_owner_may_take_it_again),
         cmocka_unit_test(the_watchdog_keeps_it_beyond_its_lease),
         cmocka_unit_test(who_lost_it_is_told_at_once),
-        cmocka_unit_test(a_counter_behind_the_lock_is_exact),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,7 +4,6 @@
 #include "../store/store.h"
 
 #include <idem/token.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -53,58 +52,6 @@ the_right_word_every_time(void **state)
     assert_int_equal(redeem(engine, ANN, token), IDEM_V_REDEEMED);
     assert_int_equal(redeem(engine, ANN, token), IDEM_V_DUPLICATE);
     assert_int_equal(redeem(engine, BOB, token), IDEM_V_UNKNOWN);
-    idem_close(engine);
-}
-
-struct racer {
-    struct idem_engine *engine;
-    pthread_barrier_t *gate;
-    const char *token;
-    int rounds;
-    int *redeemed;
-};
-
-static void *
-race(void *arg)
-{
-    struct racer *r = arg;
-
-    for (int i = 0; i < r->rounds; i++) {
-        pthread_barrier_wait(r->gate);
-        if (redeem(r->engine, ANN, r->token) == IDEM_V_REDEEMED)
-            __atomic_fetch_add(r->redeemed, 1, __ATOMIC_RELAXED);
-        pthread_barrier_wait(r->gate);
-    }
-    return NULL;
-}
-
-static void
-of_many_at_once_exactly_one_redeems(void **state)
-{
-    const char *soak = getenv("IDEM_SOAK"), *less = getenv("IDEM_SANITIZED");
-    int rounds = soak && *soak ? 1000 : 20;
-    int threads = less && *less ? 40 : 200;
-    struct idem_engine *engine = open_engine();
-    char token[IDEM_TOKEN_LEN + 1];
-    pthread_barrier_t gate;
-    pthread_t thread[200];
-    int redeemed = 0;
-    struct racer racer = {engine, &gate, token, rounds, &redeemed};
-
-    (void)state;
-    pthread_barrier_init(&gate, NULL, (unsigned)threads + 1);
-    for (int i = 0; i < threads; i++)
-        pthread_create(&thread[i], NULL, race, &racer);
-    for (int i = 0; i < rounds; i++) {
-        assert_int_equal(idem_token_issue(engine, ANN, 0, token, NULL),
-                         IDEM_OK);
-        pthread_barrier_wait(&gate);
-        pthread_barrier_wait(&gate);
-        assert_int_equal(__atomic_load_n(&redeemed, __ATOMIC_RELAXED), i + 1);
-    }
-    for (int i = 0; i < threads; i++)
-        pthread_join(thread[i], NULL);
-    pthread_barrier_destroy(&gate);
     idem_close(engine);
 }
 
@@ -197,7 +144,6 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_right_word_every_time),
-        cmocka_unit_test(of_many_at_once_exactly_one_redeems),
         cmocka_unit_test(tokens_look_random),
         cmocka_unit_test(
             a_subject_that_asks_too_much_is_told_when_to_come_back),

@@ -1,0 +1,158 @@
+"""Tokens, ids and locks on every shared store and over the wire: crowds, kill -9, clocks that go back, a holder
+that was paused."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import servers
+from lib import IDEM, ROOT, SOAK, Process, Resp, Server, folder, run_c_test, wait_until
+
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+
+@pytest.mark.parametrize("make", [servers.Redis, servers.Postgres, servers.MariaDB, servers.ZooKeeper, servers.Etcd],
+                         ids=lambda m: m.__name__)
+def test_a_crowd_on_two_engines_of_one_store(make):
+    server = make()
+    try:
+        if make in (servers.Postgres, servers.MariaDB):
+            subprocess.run([IDEM, "store", "init", server.url], check=True, stdout=subprocess.DEVNULL)
+        run_c_test("services_test", server.url, 3600 if SOAK else 120,
+                   **({} if SOAK else {"IDEM_TEST_ROUNDS": 4}))
+    finally:
+        server.stop()
+
+
+def test_token_words_over_resp_and_a_fresh_one_in_the_answer():
+    with folder() as f, Server(f) as server, server.client() as c:
+        token = c("ISSUE", "ann")[1]
+        assert c("REDEEM", token, "bob") == ["unknown"]
+        assert c("REDEEM", "never-issued", "ann") == ["unknown"]
+        word, fresh = c("REDEEM", token, "ann", "NEXT")
+        assert word == "redeemed" and fresh != token
+        assert c("REDEEM", token, "ann") == ["duplicate"]
+        assert c("REDEEM", fresh, "ann") == ["redeemed"]
+        brief = c("ISSUE", "ann", "TTL", 50)[1]
+        time.sleep(0.2)
+        assert c("REDEEM", brief, "ann") == ["unknown"]
+        many = c("ISSUE", "ann", "COUNT", 100)[1:]
+        assert len(set(many)) == 100
+        # the idempotent use: a repeat gets the first answer
+        fence = c("BEGIN", "ann", many[0], "TOKEN")[1]
+        assert c("FINISH", "ann", many[0], fence, "SUCCEEDED", "paid")[0] == "ok"
+        assert c("BEGIN", "ann", many[0], "TOKEN")[::4] == ["replay", "paid"]
+
+
+def test_a_subject_that_asks_for_tokens_too_fast_is_told_when_to_come_back():
+    with folder() as f, Server(f, "--token-rate", "5") as server, server.client() as c:
+        assert len(c("ISSUE", "ann", "COUNT", 10)) == 11
+        refused = c("ISSUE", "ann")
+        assert refused.word == "OVERLOADED" and "try again in" in str(refused)
+        assert c("ISSUE", "bob")[0] == "issued"
+
+
+def all_ids(client, kind, calls, count):
+    return [int(i) for _ in range(calls) for i in client("ID", kind, count)[1:]]
+
+
+@pytest.mark.parametrize("kind", ["snowflake", "uid", "segment:orders"])
+def test_ids_survive_kill_9_and_clocks_that_go_back(kind):
+    calls = 5000 if SOAK else 40
+    seen, last = set(), 0
+    with folder() as f:
+        for offset in ["+0", "-3600s", "+0", "-2d", "+30s"]:
+            env = {"LD_PRELOAD": FAKETIME, "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+            server = Server(f, env=env)
+            with server.client() as c:
+                ids = all_ids(c, kind, calls, 1000)
+            server.kill()
+            server.__exit__()
+            assert len(set(ids)) == len(ids) and not seen & set(ids)
+            assert all(a < b for a, b in zip(ids, ids[1:]))
+            seen |= set(ids)
+
+
+def test_two_servers_on_one_store_never_hold_the_same_worker_number():
+    store = servers.Redis()
+    try:
+        with folder() as a, folder() as b, Server(a, store=store.url) as one, Server(b, store=store.url) as two:
+            with one.client() as c, two.client() as d:
+                first, second = (int(x("ID", "snowflake")[1]) for x in (c, d))
+        assert first >> 12 & 1023 != second >> 12 & 1023
+    finally:
+        store.stop()
+
+
+def test_explain_takes_an_id_apart():
+    done = subprocess.run([IDEM, "id", "explain", "380278288381116416"], cwd=ROOT, text=True, stdout=subprocess.PIPE)
+    assert done.returncode == 0 and "worker: 0" in done.stdout and "2026-11-15" in done.stdout
+    done = subprocess.run([IDEM, "id", "explain", "what"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    assert done.returncode == 2 and "neither a number nor a UUID" in done.stdout
+
+
+GUARD = r'''
+# The guarded resource: refuses a fence lower than the highest it has seen.
+exec 9>"$1/guard"; flock 9
+high=$(cat "$1/high" 2>/dev/null || echo 0)
+if [ "$IDEM_FENCE" -lt "$high" ]; then echo "$2 refused" >> "$1/log"; exit 0; fi
+echo "$IDEM_FENCE" > "$1/high"; echo "$2 accepted" >> "$1/log"
+'''
+
+
+def lock_command(server, *words):
+    return [IDEM, "lock", "job", "--server", "unix:" + server.socket, "--lease", "600ms", *words]
+
+
+def test_a_paused_holder_is_refused_by_the_resource_and_learns_that_it_lost():
+    with folder() as f, Server(f) as server:
+        open(f + "/guard.sh", "w").write(GUARD)
+        log = lambda: open(f + "/log").read().split("\n")[:-1] if os.path.exists(f + "/log") else []
+        holder = Process(lock_command(server, "--", "sh", "-c",
+                                      "sh %s/guard.sh %s a; while [ ! -e %s/go ]; do sleep 0.02; done; "
+                                      "sh %s/guard.sh %s a; sleep 20" % (f, f, f, f, f)))
+        assert wait_until(lambda: log() == ["a accepted"])
+        os.kill(holder.pid, signal.SIGSTOP)  # idem cannot renew; the command itself goes on
+        time.sleep(1.0)
+        subprocess.run(lock_command(server, "--wait", "10s", "--", "sh", f + "/guard.sh", f, "b"), check=True)
+        open(f + "/go", "w").close()
+        assert wait_until(lambda: len(log()) == 3)
+        assert log() == ["a accepted", "b accepted", "a refused"]
+        os.kill(holder.pid, signal.SIGCONT)
+        assert holder.wait(10) == 76 and "was lost" in holder.output()
+
+
+def test_a_lock_outlives_a_restart_of_the_server_and_its_fence_grows():
+    with folder() as f:
+        server = Server(f)
+        with server.client() as c:
+            first = c("LOCK", "job", "a", 60000)[1]
+        server.kill()
+        with Server(f) as server, server.client() as c:
+            assert c("LOCK", "job", "b", 1000)[0] == "busy"
+            assert c("LOCK", "job", "a", 60000)[:2] == ["started", first]
+            assert c("UNLOCK", "job", first) == ["ok"]
+            second = c("LOCK", "job", "b", 100)[1]
+            time.sleep(0.3)
+            third = c("LOCK", "job", "c", 1000)[1]
+            assert first < second < third
+            assert c("UNLOCK", "job", second) == ["stale"]
+
+
+def test_idem_lock_gives_the_commands_own_status_and_says_when_it_is_held():
+    with folder() as f, Server(f) as server:
+        assert subprocess.run(lock_command(server, "--", "sh", "-c", "exit 7")).returncode == 7
+        with server.client() as c:
+            c("LOCK", "job", "other", 60000)
+        done = subprocess.run(lock_command(server, "--", "true"), stderr=subprocess.PIPE, text=True)
+        assert done.returncode not in (0, 7) and "held by another" in done.stderr
+
+
+def test_the_guarded_example_shows_the_fence_at_work():
+    done = subprocess.run([os.path.join(os.path.dirname(IDEM), "examples/guarded")], text=True, stdout=subprocess.PIPE)
+    assert done.stdout == "ann writes: accepted\nbob writes: accepted\nann writes: REFUSED\n"
