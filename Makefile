@@ -187,6 +187,7 @@ demo:
 $(benches): $(B)/%: $(B)/obj/%.o $(B)/libidem-inner.a
 	@mkdir -p $(@D)
 	$(link) -o $@ $< $(B)/libidem-inner.a $(bench_ldflags) $(libs)
+$(B)/bench/journal_bench: bench_ldflags = -llmdb -lrocksdb -lsqlite3
 bench-programs: $(benches)
 
 bench:

@@ -144,6 +144,21 @@ idem__index_shrink(struct journal_index *index, uint32_t number)
         (void)resize(index, shard, wanted);
 }
 
+void
+idem__index_expect(struct journal_index *index, uint64_t count)
+{
+    uint64_t room = count / INDEX_SHARDS;
+
+    if (room < FIRST_ROOM * 4 || room > UINT32_MAX / 2)
+        return;
+    for (size_t i = 0; i < INDEX_SHARDS; i++) {
+        struct shard *shard = &index->shards[i];
+
+        if (shard->room < room && !resize(index, shard, (uint32_t)room))
+            return;
+    }
+}
+
 bool
 idem__index_promise(struct journal_index *index, uint64_t tag)
 {

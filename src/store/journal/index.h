@@ -80,6 +80,10 @@ struct slot *idem__index_first(const struct journal_index *index, uint64_t tag);
 struct slot *idem__index_next(const struct journal_index *index,
                               const struct slot *slot);
 
+/* About so many records are to come: have room for most of them at once, which
+ * saves moving them. Nothing is lost if there is no memory for it. */
+void idem__index_expect(struct journal_index *index, uint64_t count);
+
 /* Promise that one more idem__index_add of this tag cannot fail. False: out of
  * memory. A promise is used up by that add, or taken back. */
 bool idem__index_promise(struct journal_index *index, uint64_t tag);

@@ -240,6 +240,8 @@ bool idem__saved_row(const uint8_t *bytes, const struct saved_head *head,
  * that fits, and then nothing was changed. 0, or an errno. */
 int idem__saved_load(struct journal *self, struct segment *segment,
                      uint64_t end, bool *used);
+/* How many rows a segment's saved index claims to have; 0: there is none. */
+uint64_t idem__saved_claim(struct journal *self, uint64_t id);
 
 /* ---- batch.c ---- */
 

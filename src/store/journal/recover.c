@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define GUESSED_ENTRY_LEN 512
+
 static enum idem_status
 out_of_memory(struct idem_error *err)
 {
@@ -115,16 +117,38 @@ idem__journal_replay(struct journal *self, struct segment *segment,
     return 0;
 }
 
+/* Entries on their way from a walk to the index: while some wait, their places
+ * in the index come into the processor's cache. */
+#define WAITING 32
+
+struct queue {
+    struct replay entries[WAITING];
+    uint8_t keys[WAITING][IDEM_KEY_LEN];
+    size_t count;
+};
+
+static int
+drain(struct journal *self, struct segment *segment, struct queue *queue)
+{
+    int error = 0;
+
+    for (size_t i = 0; i < queue->count && !error; i++)
+        error = idem__journal_replay(self, segment, &queue->entries[i]);
+    queue->count = 0;
+    return error;
+}
+
 static int
 replay_walked(struct journal *self, struct segment *segment,
-              const struct entry_head *head, uint64_t at)
+              struct queue *queue, const struct entry_head *head, uint64_t at)
 {
-    struct replay entry = {
-        .kind = head->kind, .prev = head->prev, .key = head->key};
+    struct replay entry = {.kind = head->kind, .prev = head->prev};
     struct row row;
 
     if (head->kind == ENTRY_MARK)
         return 0;
+    entry.key = queue->keys[queue->count];
+    memcpy(queue->keys[queue->count], head->key, IDEM_KEY_LEN);
     entry.slot = (struct slot){
         .tag = idem__index_tag(&self->index, head->key),
         .rev = head->rev,
@@ -144,7 +168,9 @@ replay_walked(struct journal *self, struct segment *segment,
         .kind = head->kind,
     };
     idem__rows_add(&self->row_log, &row);
-    return idem__journal_replay(self, segment, &entry);
+    idem__index_prefetch(&self->index, entry.slot.tag);
+    queue->entries[queue->count++] = entry;
+    return queue->count == WAITING ? drain(self, segment, queue) : 0;
 }
 
 /* Where a walk stopped: the end, a torn batch, or damage that was accepted and
@@ -179,6 +205,7 @@ walk_segment(struct journal *self, struct segment *segment, uint64_t end,
     struct segment_walk walk;
     enum idem_status status = IDEM_OK;
     bool newest = end == 0, go_on = true;
+    struct queue queue = {.count = 0};
     int error = 0;
 
     idem__walk_init(&walk, self->io, segment->fd, &segment->head,
@@ -192,7 +219,7 @@ walk_segment(struct journal *self, struct segment *segment, uint64_t end,
 
         switch (idem__walk_next(&walk, &head, &bytes)) {
         case WALK_ENTRY:
-            error = replay_walked(self, segment, &head, at);
+            error = replay_walked(self, segment, &queue, &head, at);
             break;
         case WALK_ERROR:
             error = errno;
@@ -204,6 +231,9 @@ walk_segment(struct journal *self, struct segment *segment, uint64_t end,
         if (error)
             status = read_error(self, error, err);
     }
+    error = status == IDEM_OK ? drain(self, segment, &queue) : 0;
+    if (error)
+        status = read_error(self, error, err);
     segment->end = walk.at;
     if (walk.time_us > self->persisted_us)
         self->persisted_us = walk.time_us;
@@ -243,6 +273,22 @@ read_segment(struct journal *self, size_t number, struct idem_error *err)
     if (status == IDEM_OK && !newest)
         idem__helper_save(self, segment, self->persisted_us, self->next_batch);
     return status;
+}
+
+/* Room in the index for most of what is to come, as far as that can be told:
+ * three quarters of the rows, for some are of the same key. */
+static void
+expect_records(struct journal *self)
+{
+    uint64_t rows = 0;
+
+    for (size_t i = 0; i < self->segment_count; i++) {
+        const struct segment *segment = &self->segments[i];
+        uint64_t claim = idem__saved_claim(self, segment->head.id);
+
+        rows += claim ? claim : segment->file_len / GUESSED_ENTRY_LEN;
+    }
+    idem__index_expect(&self->index, rows / 4 * 3);
 }
 
 /* Open every segment before any is read: heads tell about each other. */
@@ -308,6 +354,7 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
         if (error)
             return read_error(self, error, err);
     }
+    expect_records(self);
     for (size_t i = 0; i < self->segment_count; i++) {
         status = read_segment(self, i, err);
         if (status != IDEM_OK)

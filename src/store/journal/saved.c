@@ -246,6 +246,17 @@ read_file(struct journal *self, uint64_t id, size_t *len)
     return bytes;
 }
 
+uint64_t
+idem__saved_claim(struct journal *self, uint64_t id)
+{
+    struct journal_path path = idem__segment_path(self->dir, id, "idx");
+    struct stat info;
+
+    return stat(path.text, &info) == 0 && info.st_size > SAVED_HEAD_LEN
+               ? (uint64_t)info.st_size / SAVED_ROW_LEN
+               : 0;
+}
+
 #define AHEAD 16
 
 static int

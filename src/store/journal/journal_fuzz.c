@@ -1,0 +1,150 @@
+/*
+ * journal_fuzz.c - any bytes as a segment, or as a saved index.
+ *
+ * The first byte says which, and whether checksums are put right first, so that
+ * what stands behind them is reached too. The reader must never leave the file,
+ * never go backwards, and never believe more than it checked.
+ */
+#include "journal.h"
+
+#include "../../record/le.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+struct file {
+    const uint8_t *data;
+    size_t len;
+};
+
+static ssize_t
+file_pread(void *arg, int fd, void *data, size_t len, off_t at)
+{
+    const struct file *file = arg;
+
+    (void)fd;
+    if ((size_t)at >= file->len)
+        return 0;
+    if (len > file->len - (size_t)at)
+        len = file->len - (size_t)at;
+    memcpy(data, file->data + at, len);
+    return (ssize_t)len;
+}
+
+/* Give entries good checksums, as far as their lengths lead. */
+static void
+fix_entries(uint8_t *bytes, size_t len, uint64_t salt)
+{
+    size_t at = SEGMENT_HEAD_LEN;
+
+    while (at + ENTRY_HEAD_LEN <= len) {
+        uint32_t body_len = idem__get32(bytes + at + 8);
+        struct entry_head head = {.body_len = body_len};
+
+        if (body_len > len || entry_len(body_len) > len - at)
+            return;
+        head.kind = (uint8_t)(1 + bytes[at + 12] % 3);
+        head.flags = bytes[at + 13] & ENTRY_ALL_FLAGS;
+        head.batch = idem__get64(bytes + at + 16);
+        head.time_us = (int64_t)idem__get64(bytes + at + 24);
+        head.rev = head.kind == ENTRY_RECORD ? idem__get64(bytes + at + 32) : 0;
+        head.prev = idem__get64(bytes + at + 40);
+        head.drop_at = (int64_t)idem__get64(bytes + at + 48);
+        memcpy(head.key, bytes + at + 56, IDEM_KEY_LEN);
+        idem__entry_put(&head, salt, bytes + at);
+        at += (size_t)entry_len(body_len);
+    }
+}
+
+static void
+read_segment(uint8_t *bytes, size_t len, bool fix)
+{
+    struct file file = {bytes, len};
+    struct idem_io io = idem__system_io;
+    struct segment_head head = {.id = 1, .salt = 7};
+    struct segment_walk walk;
+    bool found = true;
+
+    if (len < SEGMENT_HEAD_LEN)
+        return;
+    if (fix) {
+        head.first_batch = idem__get64(bytes + 48);
+        idem__segment_head_put(&head, bytes);
+        fix_entries(bytes, len, head.salt);
+    }
+    if (idem__segment_head_get(bytes, &head, NULL) != IDEM_OK)
+        return;
+    io.pread = file_pread;
+    io.arg = &file;
+    idem__walk_init(&walk, &io, 0, &head, len);
+    while (found) {
+        struct entry_head entry;
+        struct idem_record record;
+        const uint8_t *body;
+        uint64_t at = walk.at;
+
+        if (idem__walk_next(&walk, &entry, &body) == WALK_ENTRY) {
+            if (walk.at <= at || walk.at > len ||
+                entry_len(entry.body_len) != walk.at - at)
+                abort();
+            (void)idem__decode(
+                (struct idem_bytes){body + ENTRY_HEAD_LEN, entry.body_len},
+                &record, NULL);
+            continue;
+        }
+        if (idem__walk_find(&walk, 0, &found) != 0)
+            abort();
+        if (found && walk.at == at) /* then the batch did not fit: step over */
+            walk.at += ENTRY_ALIGN;
+        if (walk.at > len)
+            break;
+    }
+    idem__walk_clear(&walk);
+}
+
+static void
+read_saved(uint8_t *bytes, size_t len, bool fix)
+{
+    struct segment segment = {.file_len = UINT64_C(1) << 20};
+    struct saved_head head;
+
+    if (len < SAVED_HEAD_LEN + 8)
+        return;
+    segment.head.id = idem__get64(bytes + 16);
+    segment.head.salt = idem__get64(bytes + 24);
+    if (fix) {
+        idem__put64(bytes + 56, (len - SAVED_HEAD_LEN - 8) / SAVED_ROW_LEN);
+        idem__put64(bytes + len - 8,
+                    XXH3_64bits_withSeed(bytes, len - 8, segment.head.salt));
+    }
+    if (!idem__saved_check(bytes, len, &segment, &head))
+        return;
+    for (uint64_t i = 0; i < head.rows; i++) {
+        struct row row;
+
+        if (idem__saved_row(bytes + SAVED_HEAD_LEN + i * SAVED_ROW_LEN, &head,
+                            &row) &&
+            (uint64_t)row.place * 8 > head.end)
+            abort();
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
+{
+    uint8_t *bytes;
+
+    if (len < 2)
+        return 0;
+    bytes = malloc(len - 1);
+    memcpy(bytes, data + 1, len - 1);
+    if (data[0] & 2)
+        read_saved(bytes, len - 1, data[0] & 1);
+    else
+        read_segment(bytes, len - 1, data[0] & 1);
+    free(bytes);
+    return 0;
+}
