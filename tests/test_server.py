@@ -599,11 +599,15 @@ def test_a_remote_store_is_served_by_the_engines_own_thread():
     with folder() as where, Process(["redis-server", "--port", str(port), "--dir", where, "--appendonly", "yes",
                                      "--appendfsync", "always", "--save", ""], ready=port):
         with Server(where, store="redis://127.0.0.1:%d" % port) as s, s.client() as c:
-            out = b"".join(encode("BEGIN", "r", i % 150) + encode("PING", i) for i in range(300))
-            c.raw(out)
-            for i in range(300):
-                assert c.read()[0] == ("started" if i < 150 else "busy")
-                assert c.read() == str(i)
+            clients = [s.client(timeout=60) for _ in range(8)]
+            out = b"".join(encode("BEGIN", "r", "%d-{}" % i) + encode("PING", i) for i in range(300))
+            for n, client in enumerate(clients):
+                client.raw(out.replace(b"-{}", b"-%02d" % n))
+            for client in clients:
+                for i in range(300):
+                    assert client.read()[0] == "started"
+                    assert client.read() == str(i)
+                client.close()
             token, other = c("ISSUE", "sub", "COUNT", 2)[1:]
             assert c("REDEEM", token, "sub", "NEXT")[0] == "redeemed"
             fence = begin(c, ("sub", other), "TOKEN")

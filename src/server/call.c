@@ -431,6 +431,8 @@ observe(struct call *call)
 {
     struct loop *loop = call->loop;
 
+    if (call->kind == COMMAND_SCAN)
+        return;
     if (loop->answered_us == 0)
         loop->answered_us = metrics_now_us();
     metrics_observe(loop->server->metrics, call->op.verb,
