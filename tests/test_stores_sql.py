@@ -1,0 +1,365 @@
+"""The SQL stores on real servers: the contract, the model, two servers on one store, and what breaks."""
+import os
+import signal
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+import servers
+from chaos import Chaos
+from crowd import Crowd, engines
+from lib import IDEM, ROOT, SOAK, Server, folder, wait_until
+
+OPS = 50000 if SOAK else 2500
+SECONDS = 3600 if SOAK else 90
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    server = servers.Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def mariadb():
+    server = servers.MariaDB()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["postgres", "mysql", "sqlite"])
+def url(request):
+    """The URL of a store that has been set up."""
+    # SQLite in memory: what is tested here is not the disk.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as where:
+        if request.param == "sqlite":
+            name = "sqlite:" + os.path.join(where, "db")
+        else:
+            name = request.getfixturevalue({"mysql": "mariadb"}.get(request.param, request.param)).url
+        idem("store", "init", name)
+        yield name
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def database(request):
+    """A server that can be stopped, killed and started again."""
+    server = request.getfixturevalue({"mysql": "mariadb"}.get(request.param, request.param))
+    idem("store", "init", server.url)
+    return server
+
+
+def idem(*args, code=0):
+    done = subprocess.run([IDEM, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    assert code is None or done.returncode == code, (args, done.returncode, done.stdout)
+    return done.stdout
+
+
+def program(name, **env):
+    done = subprocess.run(["make", "-s", "-j2", "build/tests/" + name], cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    done = subprocess.run([os.path.join(ROOT, "build/tests", name)], cwd=ROOT, env={**os.environ, **env},
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3600 if SOAK else 300)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "[  PASSED  ]" in done.stdout and "[  FAILED  ]" not in done.stdout, done.stdout[-4000:]
+    return done.stdout
+
+
+def test_the_contract_holds(url):
+    program("contract_test", IDEM_TEST_STORE=url)
+
+
+def test_twenty_thousand_operations_agree_with_the_model(url):
+    program("differential_test", IDEM_TEST_STORE=url, IDEM_TEST_OPS="200000" if SOAK else "20000")
+
+
+def test_two_servers_on_one_store_are_one(url):
+    with engines(url) as (one, two):
+        crowd = Crowd([one, two])
+        crowd.run(OPS, SECONDS).check()
+        # Each sees what the other did.
+        for server in (one, two):
+            with server.client() as c:
+                assert c("GET", crowd.scope, "id-1")[0] == "record"
+                assert len(c("SCAN", 0, "SCOPE", crowd.scope, "COUNT", 10)) > 2
+
+
+def test_a_duplicate_that_waits_is_woken_across_servers(url):
+    with engines(url) as (one, two):
+        scope = "wake-%d" % time.time_ns()
+        with one.client() as c, two.client() as d:
+            fence = c("BEGIN", scope, "x")[1]
+            d.send("BEGIN", scope, "x", "WAIT", 10000)
+            time.sleep(0.3)
+            assert c("FINISH", scope, "x", fence, "SUCCEEDED", "late")[0] == "ok"
+            start = time.monotonic()
+            assert d.read()[4] == "late"
+            assert time.monotonic() - start < 5
+
+
+# ---- what breaks ------------------------------------------------------------
+
+
+def under_load(url, meanwhile):
+    """Two servers on one store, clients at work, and something happens to the database."""
+    with engines(url) as both:
+        crowd = Crowd(both).run(OPS, SECONDS, meanwhile=meanwhile)
+        crowd.check()
+        for server in both:
+            assert server.process.poll() is None and "secret" not in server.output()
+        return crowd
+
+
+def test_a_database_that_stands_still_loses_and_repeats_nothing(database):
+    def stand_still():
+        time.sleep(0.3)
+        for pid in family(database.pid):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(3)
+        for pid in family(database.pid):
+            os.kill(pid, signal.SIGCONT)
+
+    assert under_load(database.url, stand_still).longest_pause() > 2
+
+
+def family(pid):
+    children = subprocess.run(["/usr/bin/pgrep", "-P", str(pid)], stdout=subprocess.PIPE, text=True).stdout.split()
+    return [pid] + [int(c) for c in children]
+
+
+def test_a_database_that_is_killed_and_started_loses_and_repeats_nothing(database):
+    def kill_and_start():
+        time.sleep(0.3)
+        database.kill()
+        time.sleep(0.5)
+        database.start()
+
+    counts = under_load(database.url, kill_and_start).counts()
+    assert counts["UNAVAILABLE"] + counts["LOST"] > 0, counts
+
+
+def test_replies_that_are_lost_are_found_again(database):
+    chaos = Chaos(database.port)
+    try:
+        def lose():
+            # The n-th reply, for many n: within a batch, between two, in a commit.
+            for n in range(1, 41):
+                chaos.cut_at(n % 14 + 1)
+                time.sleep(0.04)
+            chaos.swallow()
+            time.sleep(0.3)
+            chaos.heal()
+
+        under_load(database.url.replace(":%d/" % database.port, ":%d/" % chaos.port), lose)
+        assert chaos.cuts >= 5 and chaos.swallowed > 0
+    finally:
+        chaos.stop()
+
+
+def test_a_database_that_is_away_is_told_quickly_and_found_again(database):
+    with folder() as a, Server(a, store=database.url) as server, server.client(20) as c:
+        scope = "away-%d" % time.time_ns()
+        assert c("BEGIN", scope, "1")[0] == "started"
+        database.kill()
+        try:
+            words = []
+            start = time.monotonic()
+            for i in range(20):
+                words.append(getattr(c("BEGIN", scope, "away-%d" % i), "word", "?"))
+            assert time.monotonic() - start < 15, words
+            assert set(words) <= {"UNAVAILABLE", "LOST"} and "UNAVAILABLE" in words, words
+        finally:
+            database.start()
+        assert wait_until(lambda: c("BEGIN", scope, "back-%d" % time.time_ns())[0] == "started", 20)
+
+
+# ---- somebody's open transaction ----------------------------------------------
+
+
+class Session:
+    """A client of the database with a transaction open."""
+
+    def __init__(self, database):
+        if isinstance(database, servers.Postgres):
+            argv = [database.bin + "psql", "-qAt", database.url]
+        else:
+            argv = ["mariadb", "--no-defaults", "-uroot", "-S", database.socket, "-N", "-B", "-n", "shop"]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True, bufsize=1)
+
+    def __call__(self, sql):
+        """Run it and read up to the marker that follows it."""
+        self.process.stdin.write(sql + "; select 'marker';\n")
+        self.process.stdin.flush()
+        lines = []
+        while True:
+            line = self.process.stdout.readline()
+            assert line, lines
+            if line.strip() == "marker":
+                return "\n".join(lines)
+            lines.append(line.strip())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait(10)
+
+
+def claim(database, scope, key):
+    if isinstance(database, servers.Postgres):
+        return "begin; select verdict from idem.begin('%s', '%s')" % (scope, key)
+    return ("start transaction; call idem_begin('%s', '%s', null, null, null, null, @v, @f, @k, @r); select @v"
+            % (scope, key))
+
+
+@pytest.mark.parametrize("how", ["claimed", "inserted", "held"])
+def test_a_key_in_somebodys_transaction_is_busy_at_once_and_stalls_nobody(database, how):
+    table = "idem.idem_record" if isinstance(database, servers.Postgres) else "idem_record"
+    scope = "locked-%d" % time.time_ns()
+    with folder() as a, Server(a, store=database.url) as server, server.client() as c, Session(database) as session:
+        if how == "claimed":  # through idem's own SQL
+            assert session(claim(database, scope, "x")).endswith("started")
+        else:
+            session(claim(database, scope, "x"))
+            session("commit")
+            session("start transaction")
+            if how == "held":  # a service that joined
+                session("select 1 from %s where key_hash = %s for update" % (table, key_of(database, scope, "x")))
+            else:  # a row of somebody who knows nothing of idem's locks
+                session("delete from %s where scope = '%s'" % (table, scope))
+                session("commit")
+                session("start transaction")
+                session("insert into %s select %s, type, 2, mode, kind, 0, attempt, fence, rev, created, updated, "
+                        "lease_until + 60000, expires, nonce, null, '%s', id, subject, result from %s limit 1"
+                        % (table, key_of(database, scope, "x"), scope, table))
+        times = []
+        for i in range(5):
+            start = time.monotonic()
+            c.send("BEGIN", scope, "x")
+            c.send("BEGIN", scope, "free-%d" % i)
+            answers = c.read(), c.read()
+            times.append(time.monotonic() - start)
+            assert answers[0][0] == "busy" and answers[1][0] == "started", answers
+        assert sorted(times)[2] < 1.0, times
+        session("rollback")
+        if how == "inserted":
+            assert c("BEGIN", scope, "x")[0] == "started"
+
+
+def key_of(database, scope, key):
+    if isinstance(database, servers.Postgres):
+        return "idem.key(1, '%s', '%s')" % (scope, key)
+    return "idem_key(1, '%s', '%s')" % (scope, key)
+
+
+# ---- settings and set-up ------------------------------------------------------
+
+
+def test_unsafe_settings_of_postgres_are_refused_by_name(postgres):
+    idem("store", "init", postgres.url)
+    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+        postgres.sql("alter system set %s = off" % setting)
+        postgres.sql("select pg_reload_conf()")
+        try:
+            assert wait_until(lambda: postgres.sql("show " + setting) == "off")
+            text = idem("store", "check", postgres.url, code=None)
+            assert setting in text and "unsafe=" + setting in text, text
+            assert "can be used" in idem("store", "check", postgres.url + "?unsafe=" + setting)
+        finally:
+            postgres.sql("alter system reset " + setting)
+            postgres.sql("select pg_reload_conf()")
+            assert wait_until(lambda: postgres.sql("show " + setting) == "on")
+    assert "can be used" in idem("store", "check", postgres.url)
+
+
+def test_a_standby_of_postgres_is_refused(postgres):
+    idem("store", "init", postgres.url)
+    standby = servers.Server("standby", "postgres")
+    try:
+        standby.tool(postgres.bin + "pg_basebackup", "-h", "127.0.0.1", "-p", str(postgres.port), "-U", "idem", "-D",
+                     standby.folder + "/data", "-R", "-c", "fast", "-X", "stream")
+        standby.spawn(postgres.bin + "postgres", "-D", standby.folder + "/data", "-c", "port=%d" % standby.port, "-c",
+                      "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=" + standby.folder, "-c",
+                      "max_connections=120")
+        url = postgres.url.replace(str(postgres.port), str(standby.port))
+        assert wait_until(lambda: "standby" in idem("store", "check", url, code=None), 30), idem(
+            "store", "check", url, code=None)
+    finally:
+        standby.stop_signal = signal.SIGINT
+        standby.stop()
+
+
+def test_unsafe_settings_of_mariadb_are_refused_by_name(mariadb):
+    idem("store", "init", mariadb.url)
+    for setting, bad, good, word in (("innodb_flush_log_at_trx_commit", "2", "1", "flush"),
+                                     ("read_only", "1", "0", None)):
+        mariadb.sql("set global %s = %s" % (setting, bad))
+        try:
+            text = idem("store", "check", mariadb.url, code=None)
+            assert setting in text or "read-only" in text, text
+            if word:
+                assert "can be used" in idem("store", "check", mariadb.url + "?unsafe=" + word)
+        finally:
+            mariadb.sql("set global %s = %s" % (setting, good))
+    mariadb.sql("create table aside like idem_record; rename table idem_record to kept, aside to idem_record; "
+                "alter table idem_record engine = MyISAM")
+    try:
+        assert "MyISAM" in idem("store", "check", mariadb.url, code=None)
+    finally:
+        mariadb.sql("drop table idem_record; rename table kept to idem_record")
+    assert "can be used" in idem("store", "check", mariadb.url)
+
+
+def test_a_missing_table_says_how_to_make_it_and_making_it_twice_is_fine(postgres, mariadb):
+    postgres.sql("create database fresh")
+    mariadb.sql("create database fresh; grant all on fresh.* to idem@'127.0.0.1'")
+    for url in (postgres.url.replace("/postgres", "/fresh").replace("postgres:", "postgres:", 1),
+                mariadb.url.replace("/shop", "/fresh")):
+        assert "idem store init" in idem("store", "check", url, code=None)
+        for _ in range(2):
+            assert "is ready" in idem("store", "init", url)
+        assert "can be used" in idem("store", "check", url)
+
+
+def test_no_password_is_ever_shown(database):
+    wrong = database.url.replace("idem:secret@", "nobody:hunter2@")
+    if isinstance(database, servers.Postgres):
+        wrong = wrong.replace("/postgres", "/no-such-database")
+    for command in ("check", "init"):
+        for url in (wrong, wrong.replace(":%d" % database.port, ":1"), wrong + "?odd=%zz"):
+            text = idem("store", command, url, code=None)
+            assert "hunter2" not in text and text, text
+
+
+def test_sqlite_held_by_another_process_is_busy_and_replays_go_on():
+    with folder() as where:
+        url = "sqlite:" + os.path.join(where, "db")
+        with Server(where, store=url) as server, server.client() as c:
+            fence = c("BEGIN", "s", "done")[1]
+            assert c("FINISH", "s", "done", fence, "SUCCEEDED", "r")[0] == "ok"
+            holder = subprocess.Popen(["/usr/bin/python3", "-c", HOLD_SQLITE, os.path.join(where, "db")],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            try:
+                assert holder.stdout.readline().strip() == "held"
+                start = time.monotonic()
+                assert c("BEGIN", "s", "new")[0] == "busy"
+                assert c("BEGIN", "s", "done")[4] == "r"
+                assert time.monotonic() - start < 3
+            finally:
+                holder.communicate("\n")
+            assert c("BEGIN", "s", "new")[0] == "started"
+
+
+HOLD_SQLITE = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("begin immediate")
+print("held", flush=True)
+sys.stdin.readline()
+db.execute("rollback")
+"""
