@@ -331,6 +331,25 @@ a_duplicate_behind_another_engine_is_woken_by_looking_again(void **state)
 }
 
 static void
+a_row_that_is_locked_for_a_moment_is_waited_for(void **state)
+{
+    struct idem_op op = op_begin("a");
+    struct reply reply;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    faulty_plan(rig.store, FAULT_LOCKED, 0, 3);
+    put(rig.engine, &op, &reply);
+    for (int i = 0; i < 4; i++) {
+        turn(rig.engine);
+        test_clocks_pass(&rig.clocks, 5);
+    }
+    assert_verdict(reply, IDEM_V_STARTED);
+    rig_close(&rig);
+}
+
+static void
 a_row_that_somebody_locked_is_busy(void **state)
 {
     struct idem_op op = op_begin("a");
@@ -339,8 +358,12 @@ a_row_that_somebody_locked_is_busy(void **state)
 
     (void)state;
     rig_open(&rig, FAULTY_REMOTE, NULL);
-    faulty_plan(rig.store, FAULT_LOCKED, 0, 1);
-    reply = ask(rig.engine, &op);
+    faulty_plan(rig.store, FAULT_LOCKED, 0, 1000);
+    put(rig.engine, &op, &reply);
+    for (int i = 0; i < 20 && !reply.done; i++) {
+        turn(rig.engine);
+        test_clocks_pass(&rig.clocks, 5);
+    }
     assert_verdict(reply, IDEM_V_BUSY);
     assert_true(reply.retry_after_ms > 0);
     faulty_plan(rig.store, FAULT_LOCKED, 0, 1);
@@ -1103,6 +1126,7 @@ main(void)
             more_starts_than_are_kept_in_mind_are_finished_all_the_same),
         cmocka_unit_test(
             a_duplicate_behind_another_engine_is_woken_by_looking_again),
+        cmocka_unit_test(a_row_that_is_locked_for_a_moment_is_waited_for),
         cmocka_unit_test(a_row_that_somebody_locked_is_busy),
         cmocka_unit_test(a_finish_wakes_the_whole_crowd_in_its_own_turn),
         cmocka_unit_test(a_release_starts_exactly_the_first_of_the_crowd),

@@ -14,6 +14,7 @@
 
 #define BUSY_MOST_MS 1000
 #define LOCKED_RETRY_MS 100
+#define LOCKED_PATIENCE_US 40000
 
 int64_t
 idem__retry_after_ms(const struct idem_record *record,
@@ -339,7 +340,11 @@ idem__group_failed(struct idem_engine *engine, struct idem__group *group,
     group->stage = IDEM__STAGE_DONE;
 }
 
-/* Somebody's open transaction holds the row: it is busy, whoever it is. */
+/*
+ * Somebody's open transaction holds the row. Another engine's is over in a
+ * moment, so everyone looks again for that long, parked, while others go on; a
+ * service's may take its time: then it is busy, whoever it is.
+ */
 void
 idem__group_locked(struct idem_engine *engine, struct idem__group *group)
 {
@@ -353,11 +358,16 @@ idem__group_locked(struct idem_engine *engine, struct idem__group *group)
             continue;
         fill_answer(job, IDEM_V_BUSY, NULL, &engine->now);
         job->answer.retry_after_ms = LOCKED_RETRY_MS;
+        if (!job->met_lock && job->wait_end_us <= engine->boot_now_us)
+            job->wait_end_us = engine->boot_now_us + LOCKED_PATIENCE_US;
+        job->met_lock = true;
         job->decided = job->wait_end_us <= engine->boot_now_us;
         if (!job->decided)
             join_crowd(engine, group, job);
     }
     group->record = NULL;
+    if (group->crowd)
+        group->crowd->locked = true;
     idem__group_stored(engine, group);
 }
 

@@ -96,6 +96,7 @@ struct idem__job {
     void *arg;
     uint64_t ticket;     /* 0: none was asked for */
     int64_t wait_end_us; /* on the boot clock; 0: it does not wait */
+    bool met_lock;       /* has been given a moment for somebody's row lock */
     bool fresh;          /* came to its crowd in this batch */
     bool decided;        /* has its answer, if the swap is stored */
     bool depends;        /* on a write of its group */
@@ -160,6 +161,7 @@ struct idem__crowd {
     struct idem__timer timer;
     struct idem__group *group; /* in the batch at work, or NULL */
     bool looks;                /* stands in the batch that is being filled */
+    bool locked;               /* the row was: look again very soon */
 };
 
 struct idem__parked {

@@ -14,6 +14,7 @@
 
 /* A timer that could not be right, for a clock that moved, is asked again. */
 #define SHORTEST_LOOK_US 1000
+#define LOCKED_LOOK_US 4000
 
 static uint64_t
 hash_of(const uint8_t *key)
@@ -154,6 +155,9 @@ idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
         if (engine->store->type->local || end_us < due_us)
             due_us = end_us;
     }
+    if (crowd->locked)
+        due_us = now_us + LOCKED_LOOK_US;
+    crowd->locked = false;
     if (due_us < now_us + SHORTEST_LOOK_US)
         due_us = now_us + SHORTEST_LOOK_US;
     /* Room in the heap: a crowd has jobs with timers, so this can only fail
