@@ -1,8 +1,9 @@
 /*
  * redis.h - the parts of the Redis stores, seen from inside.
  *
- *   redis.c   the two store constants: swap, load, scan, now, open
+ *   redis.c   the two store constants: now, open
  *   batch.c   one batch: rounds of pipelines, answers, redirections
+ *   scan.c    listing
  *   route.c   which server holds a key: the primary, or the slots' owners
  *   link.c    a connection: pipelines with a deadline, many links at once
  *   check.c   what a server says of itself, and whether that will do
@@ -163,6 +164,10 @@ struct redis_link *redis_route_slot(struct redis_store *self, unsigned slot,
 /* How many replicas must have what is answered. */
 int redis_replicas(const struct redis_store *self);
 
+/* Until when a request that begins now may take. */
+int64_t redis_deadline(const struct redis_store *self);
+
+idem_scan_fn redis_scan;
 enum idem_status redis_swap_batch(struct redis_store *self,
                                   struct idem_swap *swaps, size_t count,
                                   struct idem_arena *arena,
