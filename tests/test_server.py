@@ -1,4 +1,5 @@
 """idem serve over RESP: verdicts, order, waiting, clients that vanish, rights, lifecycle."""
+import json
 import os
 import selectors
 import signal
@@ -624,3 +625,15 @@ def test_a_remote_store_is_served_by_the_engines_own_thread():
                 assert wait_until(lambda: "parked:1" in c("INFO"))
                 assert c("FINISH", "r", "w", held, "SUCCEEDED", "y")[0] == "ok"
                 assert waiter.read()[:3] == ["tag", 1, "replay"]
+
+
+# ---- idem bench ------------------------------------------------------------
+
+@pytest.mark.parametrize("what", ["begin", "pair", "replay", "ping"])
+def test_bench_measures(server, c, what):
+    run = subprocess.run([IDEM, "bench", "-S", "unix:" + server.socket, "-w", what, "-c", "4", "-P", "3", "-t", "100ms",
+                          "--json"], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert result["operations"] >= 12 and result["errors"] == 0 and result["per_second"] > 10
+    assert 0 < result["p50_ms"] <= result["p99_ms"]

@@ -135,6 +135,7 @@ int cli_issue(int argc, char **argv);
 int cli_redeem(int argc, char **argv);
 int cli_top(int argc, char **argv);
 int cli_store(int argc, char **argv);
+int cli_bench(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_gateway(int argc, char **argv);
 int cli_help(int argc, char **argv);

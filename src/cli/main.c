@@ -36,6 +36,7 @@ static const struct command commands[] = {
     {"Servers:", NULL, NULL},
     {"serve", "records for every language, over RESP and HTTP", cli_serve},
     {"top", "what a server is doing, live", cli_top},
+    {"bench", "how fast a server answers, idem's or Redis", cli_bench},
     {"gateway", "any HTTP service, idempotent without a change", cli_gateway},
     {"Commands and messages, once:", NULL, NULL},
     {"run", "run a command at most once; a repeat gets its output", cli_run},
