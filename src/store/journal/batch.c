@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define KEPT_LEN ((size_t)16 << 20)
+
 bool
 idem__batch_add(struct journal *self, const struct pending *pending,
                 const struct idem_record *record, const uint8_t *body)
@@ -66,6 +68,8 @@ tell_all(struct journal *self, enum idem_outcome outcome)
         tell(self, &self->pending[i], outcome);
     self->pending_count = 0;
     idem_buf_reset(&self->batch);
+    if (self->batch.room > KEPT_LEN)
+        idem_buf_clear(&self->batch); /* large results are rare: no hoarding */
 }
 
 /* On a full disk only what finishes a claim may use the room that is left. */

@@ -231,7 +231,9 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
     }
     if (status != IDEM_OK)
         return status;
-    idem__clean_into_batch(self, CLEAN_LEAST + self->last_len);
+    idem__clean_into_batch(self, CLEAN_LEAST + (self->last_len < CHUNK_LEN
+                                                    ? self->last_len
+                                                    : CHUNK_LEN));
     self->last_len = 0;
     for (size_t i = 0; i < count; i++) {
         struct idem_error *first = status == IDEM_OK ? err : NULL;

@@ -4,7 +4,6 @@
 #include "testing.h"
 
 #include <fcntl.h>
-#include <sys/wait.h>
 
 static int
 setup(void **state)
@@ -158,6 +157,66 @@ a_folder_that_cannot_be_one_is_refused(void **state)
     assert_non_null(strstr(err.text, "clock=trust"));
 }
 
+static void
+a_folder_that_is_not_writable_is_refused(void **state)
+{
+    struct idem_store *store;
+    struct idem_error err;
+    enum idem_status status;
+    uid_t me = geteuid();
+
+    assert_int_equal(chmod(*state, 0555), 0);
+    if (me == 0) /* root may write anywhere: be nobody meanwhile */
+        assert_int_equal(seteuid(65534), 0);
+    status = test_try_open(*state, NULL, NULL, NULL, &store, &err);
+    assert_int_equal(seteuid(me), 0);
+    assert_int_equal(chmod(*state, 0700), 0);
+    assert_int_equal(status, IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "must be able to write"));
+}
+
+static bool
+see(void *arg, const struct idem_record *record)
+{
+    char id[32] = "";
+
+    memcpy(id, record->id.data, record->id.len);
+    ((uint8_t *)arg)[strtoull(id + 3, NULL, 10)]++;
+    return true;
+}
+
+/* Also while the table grows and records come and go in between. */
+static void
+a_scan_sees_every_record_that_was_there_all_the_time(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL);
+    struct idem_now now = {1700000000000, 1700000000000, 0, 0};
+    struct idem_filter filter = {0};
+    struct idem_cursor cursor = {"0"};
+    static uint8_t seen[20000];
+    struct test_record t;
+    uint64_t next = 1000;
+    size_t calls = 0;
+
+    for (uint64_t id = 0; id < next; id++) {
+        test_make(&t, id, IDEM_STATE_FAILED, id + 1, 5);
+        assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    }
+    do {
+        assert_int_equal(store->type->scan(store, &filter, &now, &cursor, 10,
+                                           see, seen, NULL),
+                         IDEM_OK);
+        for (int i = 0; i < 5; i++, next++) {
+            test_make(&t, next, IDEM_STATE_FAILED, next + 1, 5);
+            assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+        }
+    } while (strcmp(cursor.text, "0") != 0 && ++calls < 1000);
+    assert_true(calls > 50 && calls < 1000);
+    for (uint64_t id = 0; id < 1000; id++)
+        assert_int_equal(seen[id], 1);
+    test_close(store);
+}
+
 int
 main(void)
 {
@@ -170,6 +229,8 @@ main(void)
         T(keys_with_the_same_tag_are_told_apart),
         T(a_second_process_is_told_who_holds_the_folder),
         T(a_folder_that_cannot_be_one_is_refused),
+        T(a_folder_that_is_not_writable_is_refused),
+        T(a_scan_sees_every_record_that_was_there_all_the_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

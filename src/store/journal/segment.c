@@ -273,6 +273,8 @@ idem__segment_add(struct journal *self, uint64_t min_len, bool use_reserve,
     self->last_batch_us = self->last_add_us = next.head.time_us;
     self->seg_len = fresh.len;
     self->marked = true;
+    if (self->opened && !self->tuning.no_thread)
+        idem__helper_ask(self, next_len(self)); /* the next one at once */
     return IDEM_OK;
 }
 

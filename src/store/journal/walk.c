@@ -37,10 +37,12 @@ idem__walk_clear(struct segment_walk *walk)
 static int
 fill(struct segment_walk *walk, uint64_t at, uint64_t len)
 {
-    uint64_t room = len > WINDOW_LEN ? len : WINDOW_LEN;
+    uint64_t room = walk->limit < WINDOW_LEN ? walk->limit : WINDOW_LEN;
     size_t got;
     int error;
 
+    if (room < len)
+        room = len;
     if (at >= walk->from && at + len <= walk->from + walk->filled)
         return 0;
     if (walk->room < room) {
