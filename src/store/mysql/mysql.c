@@ -167,21 +167,24 @@ find_key(const struct idem_swap *swaps, size_t count, const void *key)
     return count;
 }
 
-static void
+/* False: it failed while the rows were coming. */
+static bool
 mark_held(struct mysql_store *self, const struct idem_swap *swaps, size_t count,
           struct look *looks)
 {
     MYSQL_RES *rows = mysql_store_result(self->conn);
     MYSQL_ROW row;
 
-    while (rows && (row = mysql_fetch_row(rows))) {
+    if (!rows)
+        return false;
+    while ((row = mysql_fetch_row(rows))) {
         size_t at = find_key(swaps, count, row[0]);
 
         if (at < count)
             looks[at].held = true;
     }
-    if (rows)
-        mysql_free_result(rows);
+    mysql_free_result(rows);
+    return true;
 }
 
 static enum idem_status
@@ -265,8 +268,9 @@ look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     if (!send_query(self))
         return idem__mysql_fail(self, err);
     if (next_result(self, &failed) && changes) {
-        mark_held(self, swaps, count, looks);
-        next_result(self, &failed);
+        failed = !mark_held(self, swaps, count, looks);
+        if (!failed)
+            next_result(self, &failed);
     }
     if (failed)
         return idem__mysql_fail(self, err);
@@ -429,6 +433,18 @@ look_again(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return look_at(self, swaps, count, looks, arena, err);
 }
 
+/* Another transaction on these rows ended just now, and the server could not
+ * make sense of what it was reading (MariaDB reports some of these as an error
+ * of the commit): nothing was written, so it is simply done again. */
+static bool
+was_disturbed(struct mysql_store *self)
+{
+    unsigned code = mysql_errno(self->conn);
+
+    return code == ER_ERROR_DURING_COMMIT || code == ER_CHECKREAD ||
+           code == ER_LOCK_DEADLOCK || code == ER_LOCK_WAIT_TIMEOUT;
+}
+
 static enum idem_status
 look_failed(struct mysql_store *self, struct idem_swap *swaps, size_t count,
             enum idem_status status)
@@ -454,8 +470,11 @@ swap_once(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     if (status != IDEM_OK)
         return status;
     status = look_again(self, swaps, count, looks, arena, err);
-    if (status != IDEM_OK)
+    if (status != IDEM_OK) {
+        if (self->conn && was_disturbed(self))
+            *written = AGAIN;
         return look_failed(self, swaps, count, status);
+    }
     if (!decide(swaps, looks, count)) {
         *written = DONE;
         rollback(self);
