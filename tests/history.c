@@ -13,6 +13,10 @@ struct check {
     size_t len;
 };
 
+static void blame(struct check *check, unsigned rule, const struct event *event,
+                  const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
 static void
 blame(struct check *check, unsigned rule, const struct event *event,
       const char *format, ...)

@@ -54,6 +54,8 @@ struct launch {
     int stops;   /* how often we were told to stop */
 };
 
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 static void
 say(const char *format, ...)
 {
