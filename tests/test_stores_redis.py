@@ -268,8 +268,8 @@ def test_killed_and_restarted_under_load():
     try:
         with engines(server.url) as servers:
             crowd = Crowd(servers).run(OPS, meanwhile=twice)
-            counts = crowd.check()
-            assert counts["LOST"] + counts["UNAVAILABLE"] > 0
+            crowd.check()
+            assert crowd.longest_pause() > 0.3 or crowd.counts()["UNAVAILABLE"] > 0
     finally:
         server.stop()
 
@@ -318,7 +318,7 @@ def test_cut_at_the_nth_reply_whatever_n_is(redis):
         url = "redis://127.0.0.1:%d?prefix=cut:" % chaos.port
         with folder() as where, Server(where, store=url) as idem:
             client = idem.client()
-            for n in range(1, 17):
+            for n in range(1, 13):
                 chaos.cut_at(n)
                 nonce = "%016x" % (n + 1)
                 answers = [client("BEGIN", "cut", "%d-%d" % (n, i), "NONCE", nonce)
@@ -330,7 +330,7 @@ def test_cut_at_the_nth_reply_whatever_n_is(redis):
                     assert not isinstance(done, Error) and done[0] == "ok", (n, i, done)
                     again = client("BEGIN", "cut", "%d-%d" % (n, i))
                     assert again[0] == "replay" and again[4] == str(i)
-            assert chaos.cuts >= 15
+            assert chaos.cuts >= 11
     finally:
         chaos.stop()
 

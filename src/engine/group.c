@@ -325,7 +325,8 @@ idem__group_failed(struct idem_engine *engine, struct idem__group *group,
     for (struct idem__item *item = group->first; item; item = item->next) {
         struct idem__job *job = (struct idem__job *)item;
 
-        if (job->decided && !job->depends)
+        /* What was decided from a guess alone is not known. */
+        if (job->decided && !job->depends && !group->guessed)
             answer_stored(engine, job);
         else if (job->maybe_stored)
             idem__job_answer(engine, job, IDEM_ERR_LOST, &lost_err);
