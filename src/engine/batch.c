@@ -25,6 +25,8 @@
 #include <time.h>
 
 #define MAX_BATCH_BYTES ((size_t)16 * 1024 * 1024)
+#define FIRST_BATCH 256
+#define SMALLEST_BATCH 16
 #define MAX_ROUNDS 50 /* of being refused by somebody else's write */
 #define BREAKER_FIRST_US 50000
 #define BREAKER_MOST_US 1000000
@@ -44,6 +46,7 @@ idem__batch_open(struct idem_engine *engine)
     batch->swapping = calloc(max, sizeof(*batch->swapping));
     batch->swaps = calloc(max, sizeof(*batch->swaps));
     batch->loads = calloc(max, sizeof(*batch->loads));
+    batch->limit = max < FIRST_BATCH ? max : FIRST_BATCH;
     return batch->entries && batch->groups && batch->swapping && batch->swaps &&
            batch->loads;
 }
@@ -77,8 +80,7 @@ add_entry(struct idem_engine *engine, const uint8_t *key, struct idem__job *job,
     struct idem__batch *batch = &engine->batch;
     struct idem__entry *entry;
 
-    if (batch->entry_count == engine->options.max_batch ||
-        batch->bytes > MAX_BATCH_BYTES)
+    if (batch->entry_count == batch->limit || batch->bytes > MAX_BATCH_BYTES)
         return false;
     entry = &batch->entries[batch->entry_count];
     entry->prefix = prefix_of(key);
@@ -195,7 +197,6 @@ form_groups(struct idem_engine *engine)
             group->last = &entry->job->item.next;
         } else {
             enter_crowd(group, entry->crowd);
-            group->sweep = true;
         }
     }
 }
@@ -243,8 +244,10 @@ fail_batch(struct idem_engine *engine, enum idem_status status,
 /* ---- load ------------------------------------------------------------- */
 
 static void
-loaded(struct idem__group *group, const struct idem_record *record)
+loaded(struct idem_engine *engine, struct idem__group *group,
+       const struct idem_record *record)
 {
+    engine->batch.loaded += record->result.len;
     group->stored = *record;
     group->guessed = false;
     group->stage = IDEM__STAGE_STEP;
@@ -276,7 +279,7 @@ load_one_by_one(struct idem_engine *engine, size_t count)
             engine->store, &batch->loads[i], 1, &batch->arena, &err);
 
         if (status == IDEM_OK)
-            loaded(group, &batch->loads[i].record);
+            loaded(engine, group, &batch->loads[i].record);
         else
             load_failed(engine, group, status, &err);
     }
@@ -309,7 +312,7 @@ load_groups(struct idem_engine *engine)
     }
     for (size_t i = 0; i < count; i++) {
         if (status == IDEM_OK)
-            loaded(batch->swapping[i], &batch->loads[i].record);
+            loaded(engine, batch->swapping[i], &batch->loads[i].record);
         else
             load_failed(engine, batch->swapping[i], status, &err);
     }
@@ -381,7 +384,7 @@ refused(struct idem_engine *engine, struct idem__group *group,
         idem__group_failed(engine, group, IDEM_ERR_UNAVAILABLE, &err);
         return;
     }
-    loaded(group, found);
+    loaded(engine, group, found);
 }
 
 /* True if the identical swap is to be sent again. */
@@ -491,6 +494,21 @@ swap_groups(struct idem_engine *engine)
     return true;
 }
 
+/* What a batch brings in is bounded by its entries, not its reads: where large
+ * results are replayed, the next batch is smaller. */
+static void
+adapt_limit(struct idem_engine *engine)
+{
+    struct idem__batch *batch = &engine->batch;
+    size_t max = engine->options.max_batch;
+
+    if (batch->loaded > MAX_BATCH_BYTES && batch->limit > SMALLEST_BATCH)
+        batch->limit /= 2;
+    else if (batch->loaded <= MAX_BATCH_BYTES / 2 && batch->limit < max)
+        batch->limit = batch->limit * 2 < max ? batch->limit * 2 : max;
+    batch->loaded = 0;
+}
+
 void
 idem__batch_run(struct idem_engine *engine)
 {
@@ -514,6 +532,7 @@ idem__batch_run(struct idem_engine *engine)
         } while (swap_groups(engine) &&
                  idem__time_update(engine, &err) == IDEM_OK);
     }
+    adapt_limit(engine);
     batch->entry_count = batch->bytes = 0;
     idem_arena_reset(&batch->arena);
     idem__recents_sweep(&engine->recents);

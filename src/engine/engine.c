@@ -269,7 +269,10 @@ start_thread(struct idem_engine *engine)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     failed = pthread_create(&engine->thread, NULL, run_thread, engine);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed == 0;
+    if (failed)
+        return false;
+    pthread_setname_np(engine->thread, "idem-engine");
+    return true;
 }
 
 /* ---- opening and closing ---------------------------------------------- */

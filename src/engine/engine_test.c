@@ -648,6 +648,104 @@ a_wait_and_the_finish_may_share_a_batch(void **state)
     rig_close(&rig);
 }
 
+static void
+a_wait_and_a_lease_may_end_at_once(void **state)
+{
+    (void)state;
+    for (int wait = 4997; wait < 5005; wait++) {
+        for (int step = 4996; step < 5006; step++) {
+            struct idem_op op = op_begin("a");
+            struct reply one, two;
+            struct rig rig;
+
+            rig_open(&rig, FAULTY_LOCAL, NULL);
+            op.lease_ms = 5000;
+            ask(rig.engine, &op);
+            op = op_wait("a", wait);
+            put(rig.engine, &op, &one);
+            turn(rig.engine);
+            put(rig.engine, &op, &two);
+            turn(rig.engine);
+            test_clocks_pass(&rig.clocks, step);
+            turn(rig.engine);
+            test_clocks_pass(&rig.clocks, 10);
+            turn(rig.engine);
+            assert_int_equal(one.times, 1);
+            assert_int_equal(two.times, 1);
+            assert_int_equal(one.verdict, two.verdict);
+            assert_true(one.verdict == IDEM_V_BUSY ||
+                        one.verdict == IDEM_V_DOUBT);
+            rig_close(&rig);
+        }
+    }
+}
+
+static void
+who_waits_comes_before_who_arrives_when_another_engine_frees(void **state)
+{
+    struct idem_engine *other;
+    struct idem_op op = op_lock("l", "holder", 0);
+    struct reply held, waiting, late;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    other = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
+    held = ask(other, &op);
+    op = op_lock("l", "waits", 60000);
+    put(rig.engine, &op, &waiting);
+    turn(rig.engine);
+    op = op_unlock("l", held.fence);
+    assert_verdict(ask(other, &op), IDEM_V_OK_DONE);
+    op = op_lock("l", "late", 0);
+    late = ask(rig.engine, &op);
+    assert_verdict(late, IDEM_V_BUSY);
+    assert_verdict(waiting, IDEM_V_STARTED);
+    idem_close(other);
+    rig_close(&rig);
+}
+
+static void
+large_replays_make_smaller_batches(void **state)
+{
+    enum { LARGE = 1000 * 1000, COUNT = 40 };
+    static struct reply replies[COUNT];
+    char *bytes = calloc(1, LARGE);
+    struct idem_op op = op_begin("large");
+    struct reply start;
+    struct rig rig;
+    char id[16];
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    memset(bytes, 'x', LARGE);
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(id, sizeof(id), "large%d", i);
+        op = op_begin(id);
+        start = ask(rig.engine, &op);
+        op = op_finish(id, start.fence, "");
+        op.result = (struct idem_bytes){bytes, LARGE};
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    }
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            snprintf(id, sizeof(id), "large%d", i);
+            op = op_begin(id);
+            put(rig.engine, &op, &replies[i]);
+        }
+        turn(rig.engine);
+        for (int i = 0; i < COUNT; i++)
+            assert_verdict(replies[i], IDEM_V_REPLAY);
+    }
+    assert_in_range(rig.engine->batch.limit, 16, 64);
+    op = op_get("small");
+    for (int i = 0; i < 10; i++)
+        ask(rig.engine, &op);
+    assert_int_equal(rig.engine->batch.limit, 1024);
+    free(bytes);
+    rig_close(&rig);
+}
+
 /* ---- limits ------------------------------------------------------------- */
 
 static void
@@ -1137,6 +1235,10 @@ main(void)
         cmocka_unit_test(a_renewed_lease_keeps_the_crowd_waiting),
         cmocka_unit_test(a_parked_one_with_another_request_is_told_so),
         cmocka_unit_test(a_wait_and_the_finish_may_share_a_batch),
+        cmocka_unit_test(a_wait_and_a_lease_may_end_at_once),
+        cmocka_unit_test(
+            who_waits_comes_before_who_arrives_when_another_engine_frees),
+        cmocka_unit_test(large_replays_make_smaller_batches),
         cmocka_unit_test(a_full_crowd_answers_busy_at_once),
         cmocka_unit_test(a_full_queue_refuses_at_the_door),
         cmocka_unit_test(absurd_options_are_refused),

@@ -444,6 +444,30 @@ a_full_store_still_replays(void **state)
 }
 
 static void
+who_needed_no_write_is_answered_although_the_write_failed(void **state)
+{
+    struct idem_op op = op_begin("a");
+    struct reply start, get, renew, after;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    start = ask(rig.engine, &op);
+    op = op_get("a");
+    put(rig.engine, &op, &get);
+    op = op_renew("a", start.fence, 60000);
+    put(rig.engine, &op, &renew);
+    op = op_get("a");
+    put(rig.engine, &op, &after);
+    faulty_plan(rig.store, FAULT_FULL, 0, 1);
+    turn(rig.engine);
+    assert_verdict(get, IDEM_V_RECORD);
+    assert_status(renew, IDEM_ERR_FULL);
+    assert_status(after, IDEM_ERR_FULL);
+    rig_close(&rig);
+}
+
+static void
 a_damaged_record_takes_no_other_along(void **state)
 {
     uint8_t key[IDEM_KEY_LEN];
@@ -547,6 +571,8 @@ main(void)
         cmocka_unit_test(parked_ones_outlast_a_store_that_is_away),
         cmocka_unit_test(a_parked_one_whose_own_start_was_lost_is_told),
         cmocka_unit_test(a_full_store_still_replays),
+        cmocka_unit_test(
+            who_needed_no_write_is_answered_although_the_write_failed),
         cmocka_unit_test(a_damaged_record_takes_no_other_along),
         cmocka_unit_test(a_record_that_others_always_write_is_given_up),
         cmocka_unit_test(a_store_that_is_away_is_not_asked_for_every_op),

@@ -154,6 +154,20 @@ undo_crowd(struct idem_engine *engine, struct idem__group *group)
     group->swept = false;
 }
 
+/* Would the crowd see what it has seen before? Then a large one need not be
+ * bothered every time somebody looks. Otherwise it comes before anyone who
+ * came later, also when it was somebody else who changed the record. */
+static bool
+nothing_new(struct idem_engine *engine, const struct idem__group *group)
+{
+    const struct idem_record *record = group->record;
+    struct idem_now now = idem__time_for(engine, record);
+
+    return record && record->rev == group->crowd->rev &&
+           record->state == IDEM_STATE_EXECUTING &&
+           !idem__lease_over(record, &now);
+}
+
 void
 idem__group_step(struct idem_engine *engine, struct idem__group *group)
 {
@@ -162,7 +176,7 @@ idem__group_step(struct idem_engine *engine, struct idem__group *group)
         group->stored.state != IDEM_STATE_ABSENT ? &group->stored : NULL;
     group->rev = idem__new_rev();
     group->writes = group->changed = false;
-    if (group->sweep)
+    if (group->crowd && !nothing_new(engine, group))
         sweep(engine, group);
     for (struct idem__item *item = group->first; item; item = item->next) {
         struct idem__job *job = (struct idem__job *)item;
@@ -218,6 +232,7 @@ leave_crowd(struct idem_engine *engine, struct idem__group *group,
     if (!group->crowd)
         return;
     group->crowd->group = NULL;
+    group->crowd->rev = record ? record->rev : 0;
     idem__crowd_plan(engine, group->crowd, record);
     group->crowd = NULL;
 }

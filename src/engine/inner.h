@@ -159,6 +159,7 @@ struct idem__crowd {
     struct idem__job *first, *last;
     size_t count;
     struct idem__timer timer;
+    uint64_t rev; /* what all of them have looked at; 0: not known */
     struct idem__group *group; /* in the batch at work, or NULL */
     bool looks;                /* stands in the batch that is being filled */
     bool locked;               /* the row was: look again very soon */
@@ -267,7 +268,6 @@ struct idem__group {
     struct idem__item *first, **last; /* its jobs, in order */
     struct idem__crowd *crowd;
     enum idem__stage stage;
-    bool sweep;   /* the crowd is to look again in any case */
     bool guessed; /* and not read */
     bool swept;   /* some of the crowd were decided */
     bool writes;
@@ -297,6 +297,8 @@ struct idem__batch {
     struct idem_swap *swaps;
     struct idem_load *loads;
     size_t entry_count, group_count, bytes;
+    size_t limit;  /* entries in the next batch */
+    size_t loaded; /* bytes of results read for this one */
 };
 
 bool idem__batch_open(struct idem_engine *engine);

@@ -110,7 +110,7 @@ make_watch(struct idem_engine *engine, const struct idem_op *op)
     at += op->scope.len;
     watch->renew.id.data = memcpy(at, op->id.data, op->id.len);
     watch->renew.id.len = op->id.len;
-    watch->every_us = op->lease_ms * 1000 / 3;
+    watch->every_us = op->lease_ms < 3 ? 1000 : op->lease_ms * 1000 / 3;
     return watch;
 }
 
