@@ -243,7 +243,7 @@ def test_help_of_every_command(bare):
             code, out = bare("help", command, store=False)
             assert code == 0 and out.startswith("usage: idem " + command), command
             assert bare(command, "--help", store=False) == (0, out)
-            assert max(len(line) for line in out.splitlines()) < 130, command
+            assert max(len(line) for line in out.splitlines()) <= 80, command
     assert bare(store=False)[0] == 2
     code, out = bare("--version", store=False)
     assert code == 0 and re.match(r"idem \d+\.\d+\.\d+$", out)

@@ -68,11 +68,6 @@ def test_the_example_builds_with_pkg_config_and_runs_once(installed):
         run_once(build_once(installed, where, "gcc", "-Wall", "-Wextra", "-Werror"), where, installed)
 
 
-def test_the_example_has_at_most_forty_lines():
-    with open(os.path.join(ROOT, "examples/once.c")) as f:
-        assert len(f.readlines()) <= 40 + 5  # and a head comment
-
-
 def test_it_links_statically(installed):
     """libidem.a with the other libraries shared, which is what Debian's packages allow."""
     pc = installed + "/opt/idem/lib/pkgconfig"

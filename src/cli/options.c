@@ -137,50 +137,45 @@ set(const struct cli_option *option, const char *value)
 
 /* ---- help ------------------------------------------------------------- */
 
+/* Each line of the text, broken at blanks where it is too long for a terminal,
+ * behind `indent` blanks; the first line stands where the cursor is. */
+static void
+print_wrapped(const char *text, int indent)
+{
+    size_t room = 80 - (size_t)indent;
+
+    for (bool first = true; *text; first = false) {
+        size_t len = strcspn(text, "\n");
+        size_t cut = len;
+
+        if (len > room) {
+            for (cut = room; cut > 0 && text[cut] != ' '; cut--)
+                ;
+            if (cut == 0)
+                cut = room;
+        }
+        printf("%*s%.*s\n", first ? 0 : indent, "", (int)cut, text);
+        text += cut;
+        if (*text == ' ' || *text == '\n')
+            text++;
+    }
+}
+
 static void
 print_option(const struct cli_option *option)
 {
     char left[64];
     char letter[5] = "    ";
-    const char *line = option->help;
 
     if (option->letter)
         snprintf(letter, sizeof(letter), "-%c, ", option->letter);
     snprintf(left, sizeof(left), "%s--%s%s%s", letter, option->name,
              option->value ? " " : "", option->value ? option->value : "");
-    for (int i = 0; line; i++) {
-        const char *end = strchr(line, '\n');
-        int len = end ? (int)(end - line) : (int)strlen(line);
-
-        if (i == 0 && strlen(left) > 25)
-            printf("  %s\n  %-25s %.*s\n", left, "", len, line);
-        else
-            printf("  %-25s %.*s\n", i == 0 ? left : "", len, line);
-        line = end ? end + 1 : NULL;
-    }
-}
-
-/* Lines that are too long for a terminal break at a blank. */
-static void
-print_wrapped(const char *text)
-{
-    size_t room = 78;
-
-    while (*text) {
-        size_t len = strcspn(text, "\n");
-        size_t cut = len;
-
-        if (len > room) {
-            cut = room;
-            while (cut > 0 && text[cut] != ' ')
-                cut--;
-            cut = cut > 0 ? cut : room;
-        }
-        printf("%.*s\n", (int)cut, text);
-        text += cut;
-        if (*text == ' ' || *text == '\n')
-            text++;
-    }
+    if (strlen(left) > 25)
+        printf("  %s\n%28s", left, "");
+    else
+        printf("  %-25s ", left);
+    print_wrapped(option->help, 28);
 }
 
 static void
@@ -211,7 +206,7 @@ print_help(const struct cli_syntax *syntax)
 
     print_usage(syntax->usage);
     putchar('\n');
-    print_wrapped(syntax->about);
+    print_wrapped(syntax->about, 0);
     putchar('\n');
     for (const struct cli_option *o = syntax->options; o && o->name; o++)
         print_option(o);

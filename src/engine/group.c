@@ -21,7 +21,10 @@ idem__retry_after_ms(const struct idem_record *record,
                      const struct idem_now *now)
 {
     int64_t left_ms = record->lease_until - now->early_ms;
+    int64_t watch_ms = record->lease_until - record->updated - now->up_ms;
 
+    if (left_ms < watch_ms)
+        left_ms = watch_ms;
     if (left_ms > BUSY_MOST_MS)
         return BUSY_MOST_MS;
     return left_ms < 1 ? 1 : left_ms;

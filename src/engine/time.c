@@ -26,6 +26,8 @@
 #define ALARM_US 5000000
 #define ALARM_OVER_US 1000000
 #define SKEW_US 60000000 /* between engines, on a store without a clock */
+/* The year 2200: fences, which follow the clock, fit until 2255. */
+#define CLOCK_MOST_US INT64_C(7258118400000000)
 #define SEEN_SETS 4096
 #define SEEN_WAYS 4
 
@@ -108,6 +110,11 @@ sample(struct idem_engine *engine, int64_t boot_us, struct idem_error *err)
         if (!type->local)
             told_us = idem__boot_us(engine);
     }
+    if (status == IDEM_OK && (store_us <= 0 || store_us > CLOCK_MOST_US))
+        status = idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                            "the store's clock is at %lld s since 1970, which "
+                            "cannot be: set it right",
+                            (long long)store_us / 1000000);
     if (status != IDEM_OK)
         return time->known ? IDEM_OK : status;
     time->known = true;

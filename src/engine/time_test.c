@@ -82,6 +82,59 @@ a_lease_lasts_as_long_as_it_says(void **state)
 }
 
 static void
+an_engine_that_has_just_started_says_when_it_will_know(void **state)
+{
+    struct idem_op op = strict("a", 500);
+    struct faulty_store *store;
+    struct idem_engine *young;
+    struct reply reply;
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_LOCAL);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    test_clocks_pass(&rig.clocks, 600);
+    young = rig_engine(&rig, FAULTY_LOCAL, NULL, &store);
+    reply = ask(young, &op);
+    assert_verdict(reply, IDEM_V_BUSY); /* it has not watched for the lease */
+    assert_in_range(reply.retry_after_ms, 450, 500);
+    test_clocks_pass(&rig.clocks, reply.retry_after_ms);
+    assert_verdict(ask(young, &op), IDEM_V_DOUBT);
+    idem_close(young);
+    rig_close(&rig);
+}
+
+static void
+a_clock_that_cannot_be_is_an_error_not_a_fence(void **state)
+{
+    struct idem_op op = strict("a", 10000);
+    struct idem__engine_inner inner = {.driven = true};
+    struct idem_engine *engine = NULL;
+    struct idem_error err = {0};
+    struct test_clocks absurd;
+    struct rig rig;
+
+    (void)state;
+    test_clocks_init(&absurd);
+    atomic_store(&absurd.wall_us, HOUR * 24 * 365 * 300 * 1000);
+    inner.clocks = &absurd.clocks;
+    assert_int_equal(idem__engine_open("memory:", NULL, &inner, &engine, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "clock"));
+    assert_null(engine);
+
+    /* One that goes wrong later is not believed. */
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    atomic_store(&rig.store->clock_us, HOUR * 24 * 365 * 300 * 1000);
+    test_clocks_pass(&rig.clocks, 2000);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
+    op = strict("b", 10000);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    rig_close(&rig);
+}
+
+static void
 a_store_clock_set_forward_ends_no_lease(void **state)
 {
     struct idem_op op = strict("a", 10000);
@@ -395,6 +448,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lease_lasts_as_long_as_it_says),
+        cmocka_unit_test(
+            an_engine_that_has_just_started_says_when_it_will_know),
+        cmocka_unit_test(a_clock_that_cannot_be_is_an_error_not_a_fence),
         cmocka_unit_test(a_store_clock_set_forward_ends_no_lease),
         cmocka_unit_test(
             what_is_written_after_a_jump_counts_in_the_stores_time),
