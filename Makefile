@@ -85,6 +85,10 @@ test_support_obj := $(test_support_src:%.c=$(B)/obj/%.o)
 tests := $(test_src:%.c=$(B)/%)
 fuzzers := $(fuzz_src:%.c=build/fuzz/%)
 examples := $(example_src:%.c=$(B)/%)
+# An example of several files lies in a folder; bank needs all three databases.
+ifeq ($(WITH_SQLITE)$(WITH_POSTGRES)$(WITH_MYSQL),111)
+examples += $(B)/examples/bank
+endif
 benches := $(bench_src:%.c=$(B)/%)
 
 .PHONY: all lib module test-programs check check-c demo bench soak fuzz \
@@ -130,6 +134,10 @@ $(B)/libidem-inner.a: $(inner_obj)
 
 $(B)/idem: $(bin_obj) $(B)/libidem.a
 	$(link) -o $@ $(bin_obj) $(B)/libidem.a $(libs)
+
+$(B)/examples/bank: $(wildcard examples/bank/*.c examples/bank/*.h) $(B)/libidem.a
+	@mkdir -p $(@D)
+	$(compile) -MF $@.d -o $@ $(filter %.c,$^) $(B)/libidem.a $(libs)
 
 $(B)/examples/%: examples/%.c $(B)/libidem.a
 	@mkdir -p $(@D)

@@ -1,0 +1,325 @@
+"""The schemes in a service's own transaction: from C, from SQL alone, in the bank, and behind the gateway."""
+import http.client
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import servers
+from lib import IDEM, ROOT, SOAK, Process, Server, folder, free_port, wait_until
+from test_stores_sql import idem, mariadb, postgres, program  # noqa: F401 (fixtures)
+
+
+@pytest.fixture(params=["postgres", "mysql", "sqlite"])
+def url(request):
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as where:
+        if request.param == "sqlite":
+            name = "sqlite:" + os.path.join(where, "db")
+        else:
+            name = request.getfixturevalue({"mysql": "mariadb"}.get(request.param, request.param)).url
+        idem("store", "init", name)
+        yield name
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def database(request):
+    server = request.getfixturevalue({"mysql": "mariadb"}.get(request.param, request.param))
+    idem("store", "init", server.url)
+    return server
+
+
+def is_postgres(database):
+    return isinstance(database, servers.Postgres)
+
+
+# ---- from C ------------------------------------------------------------------
+
+
+def test_every_scheme_answers_as_its_contract_says(url):
+    program("sql_test", IDEM_TEST_SQL=url)
+
+
+def test_c_and_sql_decide_as_step_does(url):
+    program("sqlmodel_test", IDEM_TEST_SQL=url, IDEM_TEST_OPS="20000" if SOAK else "1000")
+
+
+def test_storms_and_sudden_deaths_leave_one_effect(url):
+    program("sqlstorm_test", IDEM_TEST_SQL=url)
+
+
+# ---- from SQL alone ----------------------------------------------------------
+
+PGBENCH = r"""
+\set key random(1, :keys)
+begin;
+select verdict = 'started' as first, coalesce(fence, 0) as fence from idem.begin('bench', :key::text, wait_ms => 2000) \gset
+\if :first
+update bench_effect set times = times + 1 where id = :key;
+select idem.finish('bench', :key::text, :fence, 'succeeded', 'done');
+\endif
+commit;
+"""
+
+
+def test_pgbench_with_duplicate_keys_has_one_effect_a_key(postgres):
+    idem("store", "init", postgres.url)
+    keys, rounds = (1000, 500) if SOAK else (100, 30)
+    postgres.sql("drop table if exists bench_effect; create table bench_effect (id int primary key, times int not null); "
+                 "insert into bench_effect select i, 0 from generate_series(1, %d) i; "
+                 "delete from idem.idem_record where scope = 'bench'" % keys)
+    with folder() as where:
+        script = os.path.join(where, "script")
+        with open(script, "w") as f:
+            f.write(PGBENCH)
+        done = subprocess.run([postgres.bin + "pgbench", "-n", "-c", "16", "-j", "2", "-t", str(rounds), "-D",
+                               "keys=%d" % keys, "-f", script, postgres.url], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout[-3000:]
+    claimed = int(postgres.sql("select count(*) from idem.idem_record where scope = 'bench' and state = 3"))
+    assert claimed > keys * 0.9
+    assert postgres.sql("select sum(times), max(times) from bench_effect") == "%d|1" % claimed
+
+
+MARIADB = """
+start transaction;
+call idem_begin('bench', '%(key)d', null, null, null, null, @v, @f, @k, @r);
+update bench_effect set times = times + 1 where id = %(key)d and @v = 'started';
+call finish_if(@v, '%(key)d', @f);
+commit;
+"""
+
+
+def test_mariadb_with_duplicate_keys_has_one_effect_a_key(mariadb):
+    idem("store", "init", mariadb.url)
+    keys, clients = 60, 16
+    mariadb.sql("drop table if exists bench_effect; create table bench_effect (id int primary key, times int not null) "
+                "engine = InnoDB; delete from idem_record where scope = 'bench';"
+                "\ndelimiter //\n"
+                "create or replace procedure finish_if(in v varchar(10), in i varchar(20), in f bigint) "
+                "begin if v = 'started' then call idem_finish('bench', i, f, 'succeeded', 'done', null); end if; end//\n")
+    mariadb.sql(";".join("insert into bench_effect values (%d, 0)" % k for k in range(keys)))
+
+    def client(number):
+        script = "".join(MARIADB % {"key": (number // 4 + i) % keys} for i in range(keys))
+        return subprocess.run(["mariadb", "--no-defaults", "-uroot", "-S", mariadb.socket, "-f", "shop"], input=script,
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+
+    with ThreadPoolExecutor(clients) as crowd:
+        said = "".join(crowd.map(client, range(clients)))
+    assert "ERROR" not in said or "1213" in said, said[:2000]  # a deadlock undoes the whole transaction
+    mariadb.sql("call idem_sweep(1, @n)")
+    done = int(mariadb.sql("select count(*) from idem_record where scope = 'bench' and state = 3"))
+    assert done > keys * 0.9
+    assert mariadb.sql("select sum(times), max(times) from bench_effect") == "%d\t1" % done
+
+
+def test_a_stale_finish_cannot_be_committed(database):
+    scope = "stale-%d" % time.time_ns()
+    if is_postgres(database):
+        database.sql("create table if not exists stale_effect (n int)")
+        done = subprocess.run([database.bin + "psql", "-qAt", database.url], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, input="begin; insert into stale_effect values (1); "
+                              "select idem.finish('%s', 'x', 5, 'succeeded'); commit;" % scope)
+        assert "ID001" in done.stdout or "stale" in done.stdout
+        assert database.sql("select count(*) from stale_effect") == "0"
+    else:
+        database.sql("create table if not exists stale_effect (n int) engine = InnoDB")
+        done = subprocess.run(["mariadb", "--no-defaults", "-uroot", "-S", database.socket, "shop"], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              input="start transaction; insert into stale_effect values (1); "
+                              "call idem_finish('%s', 'x', 5, 'succeeded', '', null); commit;" % scope)
+        assert "stale" in done.stdout
+        assert database.sql("select count(*) from stale_effect") == "0"
+
+
+def test_bad_input_is_a_clear_error(database):
+    if is_postgres(database):
+        cases = {"select idem.begin('', 'x')": "scope", "select idem.begin('s', '')": "id",
+                 "select idem.begin('s', 'x', mode => 'odd')": "strict or loose",
+                 "select idem.begin('s', 'x', lease_ms => 0)": "lease",
+                 "select idem.begin('s', 'x', fingerprint => 'short')": "32 bytes",
+                 "select idem.finish('s', 'x', 1, 'maybe')": "succeeded or failed",
+                 "select idem.finish_http('s', 'x', 1, 99, 'text/plain', '')": "200 to 599",
+                 "select idem.transition('m', 'idem.idem_record', 'nix', '1', 'state', 'a', 'b')": "no column",
+                 "begin isolation level serializable; select idem.begin('s', 'x')": "read committed"}
+    else:
+        cases = {"call idem_begin('s', 'x', null, null, null, null, @a, @b, @c, @d)": "no transaction",
+                 "start transaction; call idem_begin('', 'x', null, null, null, null, @a, @b, @c, @d)": "scope",
+                 "start transaction; call idem_begin('s', 'x', null, 'odd', null, null, @a, @b, @c, @d)": "strict",
+                 "start transaction; call idem_begin('s', 'x', 'short', null, null, null, @a, @b, @c, @d)": "32 bytes",
+                 "start transaction; call idem_try_finish('s', 'x', 1, 'maybe', '', null, null, @a)": "succeeded",
+                 "start transaction; call idem_finish_http('s', 'x', 1, 99, 'a', '', null)": "200 to 599"}
+    for sql, told in cases.items():
+        with pytest.raises(AssertionError) as error:
+            database.sql(sql)
+        assert told in str(error.value) and "idem:" in str(error.value), (sql, error.value)
+    assert int(database.sql("select count(*) from %s where scope = 's' and id = 'x'"
+                            % ("idem.idem_record" if is_postgres(database) else "idem_record"))) == 0
+
+
+def test_a_state_machine_in_sql(database):
+    if is_postgres(database):
+        database.sql("drop table if exists machine_order; create table machine_order (id int primary key, state text)")
+        move = "select idem.transition('order', 'machine_order', 'id', '1', 'state', '%s', '%s')"
+        declare = "select idem.declare_move('order', '%s', '%s')"
+    else:
+        database.sql("drop table if exists machine_order; create table machine_order (id int primary key, "
+                     "state varchar(20)) engine = InnoDB")
+        move = ("start transaction; call idem_transition('order', 'machine_order', 'id', '1', 'state', '%s', '%s', @v); "
+                "commit; select @v")
+        declare = "call idem_declare_move('order', '%s', '%s')"
+    database.sql("insert into machine_order values (1, 'new')")
+    for one in (("new", "paid"), ("paid", "done"), ("new", "paid")):
+        database.sql(declare % one)
+    said = [database.sql(move % m).split()[-1] for m in (
+        ("paid", "done"), ("new", "paid"), ("new", "paid"), ("paid", "new"), ("paid", "done"), ("new", "paid"))]
+    assert said == ["refused", "first", "duplicate", "refused", "first", "refused"]
+
+
+def test_what_a_service_finishes_the_server_sees(database):
+    scope = "seen-%d" % time.time_ns()
+    with folder() as where, Server(where, store=database.url) as server, server.client() as c:
+        fence = c("BEGIN", scope, "x")[1]
+        if is_postgres(database):
+            database.sql("begin; select idem.join('%s', 'x', %d); select idem.finish('%s', 'x', %d, 'succeeded', 'ours');"
+                         "commit" % (scope, fence, scope, fence))
+        else:
+            database.sql("start transaction; call idem_join('%s', 'x', %d, @v, @k, @r); call idem_finish('%s', 'x', %d, "
+                         "'succeeded', 'ours', null); commit" % (scope, fence, scope, fence))
+        assert c("BEGIN", scope, "x")[:2] == ["replay", "succeeded"]
+        assert c("BEGIN", scope, "x")[4] == "ours"
+        assert c("FINISH", scope, "x", fence, "SUCCEEDED", "ours")[0] == "ok"
+    assert "ours" in idem("get", scope, "x", "--store", database.url, code=None)
+
+
+def test_the_grants_that_are_shown_are_enough_and_no_more(database):
+    if is_postgres(database):
+        database.sql("drop role if exists shop; create role shop login; grant usage on schema idem to shop; "
+                     "grant select, insert, update on idem.idem_record to shop; "
+                     "grant select on idem.idem_machine, idem.idem_version to shop")
+        as_shop = lambda sql: database.sql("set role shop; " + sql)  # noqa: E731
+        assert "started" in as_shop("select verdict from idem.begin('grant', '%d')" % time.time_ns())
+        with pytest.raises(AssertionError, match="permission denied"):
+            as_shop("select idem.sweep()")
+    else:
+        database.sql("create or replace user till@localhost; grant select, insert, update on shop.idem_record to "
+                     "till@localhost; grant select on shop.idem_machine to till@localhost; "
+                     "grant execute on shop.* to till@localhost")
+        run = lambda sql: subprocess.run(  # noqa: E731
+            ["mariadb", "--no-defaults", "-utill", "-S", database.socket, "-N", "shop"], input=sql, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        assert "started" in run("start transaction; call idem_begin('grant', '%d', null, null, null, null, @v, @f, @k, "
+                                "@r); select @v; commit" % time.time_ns())
+        assert "denied" in run("call idem_sweep(1, @n)")
+
+
+# ---- the bank -----------------------------------------------------------------
+
+
+class Bank(Process):
+    def __init__(self, url):
+        self.port = free_port()
+        super().__init__([os.path.join(ROOT, "build/examples/bank"), str(self.port), url], ready=self.port, seconds=30)
+
+    def __call__(self, method, path, body=None, **headers):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        c.request(method, path, json.dumps(body) if body is not None else None, headers)
+        r = c.getresponse()
+        text = r.read().decode()
+        c.close()
+        return r.status, text
+
+
+@pytest.fixture
+def bank(url):
+    for table in ("account", "bank_order", "item", "vote"):
+        drop(url, table)
+    with Bank(url) as b:
+        yield b
+
+
+def drop(url, table):
+    """A bank that starts with nothing."""
+    if url.startswith("sqlite:"):
+        return
+    if url.startswith("postgres"):
+        subprocess.run(["psql", "-q", url, "-c", "drop table if exists " + table], stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+    else:
+        user, rest = url[len("mysql://"):].split("@")
+        subprocess.run(["mariadb", "--no-defaults", "-u" + user.split(":")[0], "-p" + user.split(":")[1], "-h127.0.0.1",
+                        "-P" + rest.split(":")[1].split("/")[0], "shop", "-e", "drop table if exists " + table])
+
+
+def test_the_bank_plays_every_scheme(bank):
+    # The seeds' own test: one token, five calls.
+    token = bank("GET", "/token")[1]
+    assert [bank("POST", "/test", token=token)[1] for _ in range(5)] == ["正常调用"] + ["重复调用"] * 4
+    assert bank("POST", "/test", token="made-up")[1] == "重复调用"
+    other = bank("GET", "/token")[1]
+    assert bank("POST", "/test", token=other, person="somebody-else")[1] == "重复调用"
+    assert bank("POST", "/test", token=other)[1] == "正常调用"
+
+    # A ticket withdraws once, whoever asks how often.
+    ticket = json.loads(bank("POST", "/tickets")[1])["ticket"]
+    with ThreadPoolExecutor(8) as crowd:
+        said = list(crowd.map(lambda _: bank("PUT", "/accounts/ann/" + ticket, {"amount": 300}), range(16)))
+    assert set(said) == {(200, '{"withdrawn":300}')}
+    assert bank("PUT", "/accounts/ann/no-such-ticket", {"amount": 300})[0] == 403
+    ticket = json.loads(bank("POST", "/tickets")[1])["ticket"]
+    assert bank("PUT", "/accounts/ann/" + ticket, {"amount": 701})[0] == 409  # 700 are left
+    ticket = json.loads(bank("POST", "/tickets")[1])["ticket"]
+    assert bank("PUT", "/accounts/ann/" + ticket, {"amount": 700})[0] == 200
+
+    # An order number is one order, a person has one vote.
+    first = json.loads(bank("POST", "/orders", {"item": "phone"})[1])
+    assert first["verdict"] == "first"
+    status, text = bank("POST", "/orders", {"item": "phone", "no": int(first["no"])})
+    assert status == 200 and json.loads(text)["verdict"] == "duplicate"
+    assert "first" in bank("POST", "/votes", {"choice": "a"}, person="p1")[1]
+    assert "duplicate" in bank("POST", "/votes", {"choice": "b"}, person="p1")[1]
+
+    # Stock suffices or it does not.
+    with ThreadPoolExecutor(8) as crowd:
+        said = list(crowd.map(lambda _: bank("POST", "/stock/phone/deduct", {"n": 30})[0], range(8)))
+    assert sorted(said) == [200] * 3 + [409] * 5
+
+    # A version is changed once.
+    assert "first" in bank("PUT", "/items/phone", {"price": 900, "version": 10})[1]
+    assert "duplicate" in bank("PUT", "/items/phone", {"price": 900, "version": 10})[1]
+    assert "conflict" in bank("PUT", "/items/phone", {"price": 800, "version": 10})[1]
+
+    # The order's states.
+    order = "/orders/" + first["no"]
+    said = [json.loads(bank("POST", order + "/" + m)[1])["verdict"] for m in ("finish", "pay", "pay", "finish", "cancel")]
+    assert said == ["refused", "first", "duplicate", "first", "refused"]
+
+
+def test_the_banks_transfers_happen_once_strict_or_loose(bank):
+    def transfer(seq, amount, to="ann", mode="strict", source="wap"):
+        return bank("POST", "/transfers", {"source": source, "seq": seq, "from": "bob", "to": to, "amount": amount,
+                                           "mode": mode})
+
+    run = str(time.time_ns())
+    with ThreadPoolExecutor(8) as crowd:
+        said = list(crowd.map(lambda _: transfer("s1-" + run, 100), range(8)))
+    assert set(said) == {(200, '{"moved":100}')}
+    # Strict: a failure is an answer too. Loose: a retry may run.
+    assert transfer("s2-" + run, 5000)[0] == 409
+    assert transfer("s2-" + run, 100)[0] == 409
+    assert transfer("l1-" + run, 5000, mode="loose")[0] == 409
+    assert transfer("l1-" + run, 100, mode="loose") == (200, '{"moved":100}')
+    # To an account that is not there: the deduction is undone.
+    assert transfer("s3-" + run, 100, to="nobody")[0] == 409
+    # Settled before it came: it never runs.
+    assert bank("POST", "/transfers/wap/s4-%s/settle" % run)[1] == '{"settled":"failed"}'
+    assert transfer("s4-" + run, 100)[0] == 409
+    assert bank("POST", "/transfers/wap/s1-%s/settle" % run) == (200, '{"moved":100}')
+    # 800 are left: all of it can still be taken, and no more.
+    assert transfer("s5-" + run, 801)[0] == 409
+    assert transfer("s6-" + run, 800)[0] == 200
