@@ -276,6 +276,18 @@ sqldb_patience(struct sqldb *s, int ms)
 }
 
 void
+sqldb_kill(struct sqldb *s, struct sqldb *victim)
+{
+    if (s->postgres)
+        sqldb_run(s, "select pg_terminate_backend(%d)",
+                  PQbackendPID(victim->postgres));
+    else if (s->mysql)
+        sqldb_run(s, "kill %lu", mysql_thread_id(victim->mysql));
+    else
+        sqldb_run(victim, "rollback");
+}
+
+void
 sqldb_begin(struct sqldb *s)
 {
     sqldb_run(s, s->sqlite ? "begin immediate" : "start transaction");

@@ -40,6 +40,10 @@ const char *sqldb_text(struct sqldb *s, const char *format, ...)
 /* How long SQLite waits for its file; the others do not need it. */
 void sqldb_patience(struct sqldb *s, int ms);
 
+/* The server ends the connection of `victim`; SQLite has no server, so there
+ * the transaction is undone. */
+void sqldb_kill(struct sqldb *s, struct sqldb *victim);
+
 /* begin, ready to write */
 void sqldb_begin(struct sqldb *s);
 

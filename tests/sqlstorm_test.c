@@ -390,6 +390,143 @@ a_storm_of_deductions_stops_at_what_is_there(void **state)
     sqldb_close(&s);
 }
 
+/* ---- deadlocks ----------------------------------------------------------- */
+
+/* Two rows, in an order of the caller's own: some of them must deadlock. */
+static enum idem_state
+two_rows(void *arg, struct idem_sql *db, uint64_t fence,
+         struct idem_bytes *result)
+{
+    void **args = arg;
+    size_t a = *(size_t *)args[1], b = *(size_t *)args[2];
+
+    (void)db;
+    (void)fence;
+    if (!sqldb_try(args[0],
+                   "update t_effect set times = times + 1 where id = %zu", a))
+        return IDEM_STATE_ABSENT;
+    usleep(2000);
+    if (!sqldb_try(args[0],
+                   "update t_effect set times = times + 1 where id = %zu", b))
+        return IDEM_STATE_ABSENT;
+    *result = idem_text("done");
+    return IDEM_STATE_SUCCEEDED;
+}
+
+static void *
+crosser(void *arg)
+{
+    size_t number = (size_t)arg;
+    struct sqldb s;
+
+    sqldb_open(&s);
+    if (s.postgres)
+        sqldb_run(&s, "set deadlock_timeout = '20ms'");
+    pthread_barrier_wait(&line);
+    for (size_t i = 0; i < 20; i++) {
+        size_t a = number % 2, b = 1 - a;
+        void *args[] = {&s, &a, &b};
+        struct idem_op op = {.scope = scope()};
+        struct idem_answer answer;
+        struct idem_error err;
+        char id[32];
+
+        snprintf(id, sizeof(id), "cross-%zu", i);
+        op.id = idem_text(id);
+        op.wait_ms = 50;
+        for (;;) {
+            enum idem_status status =
+                idem_sql_run(s.db, &op, two_rows, args, &answer, &err);
+            bool done = status == IDEM_OK && answer.verdict != IDEM_V_BUSY;
+
+            if (status != IDEM_OK && status != IDEM_ERR_UNAVAILABLE)
+                abort();
+            if (done)
+                (answer.verdict == IDEM_V_STARTED) ? firsts++ : repeats++;
+            else
+                refusals++;
+            if (status == IDEM_OK)
+                idem_answer_clear(&answer);
+            if (done)
+                break;
+            pause_a_little();
+        }
+    }
+    sqldb_close(&s);
+    return NULL;
+}
+
+static void
+deadlocks_are_tried_again_and_count_once(void **state)
+{
+    pthread_t threads[4];
+    struct sqldb s;
+
+    (void)state;
+    sqldb_open(&s);
+    fresh_tables(&s);
+    pthread_barrier_init(&line, NULL, 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, crosser, (void *)i),
+                         0);
+    for (size_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&line);
+    assert_int_equal(firsts, 20);
+    assert_int_equal(repeats, 60);
+    assert_int_equal(
+        sqldb_number(&s, "select times from t_effect where id = 0"), 20);
+    assert_int_equal(
+        sqldb_number(&s, "select times from t_effect where id = 1"), 20);
+    sqldb_close(&s);
+}
+
+/* ---- the server ends the connection ---------------------------------------
+ */
+
+static enum idem_state
+lose_connection(void *arg, struct idem_sql *db, uint64_t fence,
+                struct idem_bytes *result)
+{
+    struct sqldb **both = arg;
+
+    (void)db;
+    (void)fence;
+    sqldb_run(both[0], "update t_effect set times = times + 1 where id = 0");
+    sqldb_kill(both[1], both[0]);
+    usleep(50000);
+    *result = idem_text("done");
+    return IDEM_STATE_SUCCEEDED;
+}
+
+static void
+a_connection_that_is_ended_leaves_nothing_behind(void **state)
+{
+    struct sqldb one, two, *both[] = {&one, &two};
+    struct idem_op op = {.id = idem_text("ended")};
+    struct idem_answer answer;
+    struct idem_error err;
+
+    (void)state;
+    sqldb_open(&one);
+    sqldb_open(&two);
+    fresh_tables(&one);
+    op.scope = scope();
+    assert_int_not_equal(
+        idem_sql_run(one.db, &op, lose_connection, both, &answer, &err),
+        IDEM_OK);
+    if (!one.sqlite)
+        assert_int_equal(idem_sql_fault(one.db)->cause,
+                         IDEM_SQL_CONNECTION_LOST);
+    assert_int_equal(
+        sqldb_number(&two, "select times from t_effect where id = 0"), 0);
+    assert_int_equal(idem_sql_get(two.db, op.scope, op.id, &answer, &err),
+                     IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_ABSENT_NOW);
+    sqldb_close(&one);
+    sqldb_close(&two);
+}
+
 /* ---- death between statements ------------------------------------------ */
 
 struct victim {
@@ -496,6 +633,8 @@ main(void)
         cmocka_unit_test(a_storm_of_locks_has_one_effect_a_key),
         cmocka_unit_test(a_storm_of_tries_has_one_effect_a_key),
         cmocka_unit_test(a_storm_of_deductions_stops_at_what_is_there),
+        cmocka_unit_test(deadlocks_are_tried_again_and_count_once),
+        cmocka_unit_test(a_connection_that_is_ended_leaves_nothing_behind),
         cmocka_unit_test(who_dies_in_the_middle_leaves_nothing_behind),
     };
     bool small = getenv("IDEM_SANITIZED") && *getenv("IDEM_SANITIZED");
