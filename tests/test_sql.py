@@ -323,3 +323,90 @@ def test_the_banks_transfers_happen_once_strict_or_loose(bank):
     # 800 are left: all of it can still be taken, and no more.
     assert transfer("s5-" + run, 801)[0] == 409
     assert transfer("s6-" + run, 800)[0] == 200
+
+
+# ---- the gap closed: behind the gateway -------------------------------------------
+
+
+class JoiningService:
+    """A service that joins and finishes the gateway's record in its own transaction, and may die at any point."""
+
+    def __init__(self, database):
+        import http.server
+        service = self
+        self.database, self.dies, self.calls = database, None, 0
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                service.calls += 1
+                names = [self.headers[h] for h in ("Idem-Scope", "Idem-Id", "Idem-Fence")]
+                verdict = service.work(*names)
+                if service.dies:
+                    self.close_connection = True
+                    self.connection.close()  # as one who was killed
+                    return
+                body = b'{"order":1}' if verdict == "started" else verdict.encode()
+                self.send_response(201 if verdict == "started" else 500)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *_: None
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def work(self, scope, key, fence):
+        """Join, the business part, finish with the answer to replay; one transaction."""
+        end = "rollback" if self.dies == "before the commit" else "commit"
+        body = '{"order":1}'
+        if is_postgres(self.database):
+            return self.database.sql(
+                "begin; select verdict from idem.join('%s', '%s', %s); insert into gap_effect values (1); "
+                "select idem.finish_http('%s', '%s', %s, 201, 'application/json', '%s'); %s"
+                % (scope, key, fence, scope, key, fence, body, end)).split()[0]
+        return self.database.sql(
+            "start transaction; call idem_join('%s', '%s', %s, @v, @k, @r); insert into gap_effect values (1); "
+            "call idem_finish_http('%s', '%s', %s, 201, 'application/json', '%s', null); %s; select @v"
+            % (scope, key, fence, scope, key, fence, body, end)).split()[0]
+
+
+def test_what_a_service_committed_is_replayed_whatever_died_afterwards(database):
+    from gateway import Gateway
+    database.sql("drop table if exists gap_effect; create table gap_effect (n int)")
+    service = JoiningService(database)
+    run = time.time_ns()
+
+    def post(gateway, key):
+        c = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+        c.request("POST", "/orders", "{}", {"Idempotency-Key": '"%s-%d"' % (key, run), "Content-Type": "application/json"})
+        r = c.getresponse()
+        text = r.read().decode()
+        c.close()
+        return r.status, text, r.headers.get("Idempotent-Replayed")
+
+    try:
+        with folder() as where, Gateway(where, service.port, "--lease", "2s", store=database.url) as gateway:
+            # All is well: the gateway finds the record finished by its own fence and passes the answer on.
+            assert post(gateway, "well")[:2] == (201, '{"order":1}')
+            assert post(gateway, "well") == (201, '{"order":1}', "true")
+            # The service dies after its commit: the first caller learns that nobody knows, a retry is replayed.
+            service.dies = "after the commit"
+            assert post(gateway, "dead")[0] in (502, 504)
+            service.dies = None
+            assert wait_until(lambda: post(gateway, "dead") == (201, '{"order":1}', "true"), 10)
+            assert service.calls == 2
+            # It dies before its commit: nothing happened, and nobody guesses.
+            service.dies = "before the commit"
+            assert post(gateway, "gone")[0] in (502, 504)
+            service.dies = None
+            assert post(gateway, "gone")[0] == 409
+            assert service.calls == 3
+            assert database.sql("select count(*) from gap_effect") == "2"
+    finally:
+        service.server.shutdown()
