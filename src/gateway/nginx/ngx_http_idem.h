@@ -100,6 +100,9 @@ typedef struct {
     ngx_event_t                  flush;
     ngx_event_t                  reconnect;
     ngx_event_t                  sweep;
+    ngx_event_t                  tick;
+    ngx_queue_t                  timed;      /* contexts with a deadline */
+    ngx_queue_t                  claims;     /* to be renewed */
     ngx_msec_t                   backoff;
     ngx_msec_t                   down_since;
     uint64_t                     nonce;
@@ -129,12 +132,14 @@ struct ngx_http_idem_claim_s {
     ngx_uint_t                   refs;
     ngx_http_idem_ctx_t         *ctx;        /* NULL: nobody waits for it */
     ngx_http_idem_op_t          *begin;
-    ngx_event_t                  renew;
+    ngx_queue_t                  queue;      /* of those to be renewed */
+    ngx_msec_t                   renew_at;
     ngx_http_idem_op_t          *renewal;
     ngx_msec_t                   lease;
     uint64_t                     fence;
     ngx_str_t                    scope;
     ngx_str_t                    id;
+    unsigned                     renewing:1;
 };
 
 
@@ -238,7 +243,8 @@ struct ngx_http_idem_ctx_s {
     ngx_str_t                    scope;
     ngx_str_t                    id;
     u_char                       fingerprint[IDEM_FINGERPRINT_LEN];
-    ngx_event_t                  deadline;
+    ngx_queue_t                  queue;      /* of those with a deadline */
+    ngx_msec_t                   deadline;
     ngx_event_t                  hold;
     ngx_queue_t                  waiting;
     ngx_uint_t                   method;     /* as it came */
@@ -257,6 +263,7 @@ struct ngx_http_idem_ctx_s {
     unsigned                     token:1;
     unsigned                     fingerprinted:1;
     unsigned                     in_waiting:1;
+    unsigned                     timed:1;
     unsigned                     complete:1; /* the last buffer was seen */
     unsigned                     ended:1;    /* its claim needs no more */
     unsigned                     streamed:1; /* too large to be held */
@@ -277,6 +284,7 @@ void ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
 void ngx_http_idem_op_again(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op);
 void ngx_http_idem_op_cancel(ngx_http_idem_engine_t *e,
     ngx_http_idem_op_t *op);
+void ngx_http_idem_tick_start(ngx_http_idem_engine_t *e);
 ngx_int_t ngx_http_idem_engine_away(ngx_http_idem_engine_t *e);
 
 u_char *ngx_http_idem_put(u_char *p, const u_char *data, size_t len);
@@ -297,6 +305,7 @@ void ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t failed, ngx_uint_t replayable);
 ngx_int_t ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim);
+void ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim);
@@ -312,6 +321,9 @@ ngx_http_idem_ctx_t *ngx_http_idem_create_ctx(ngx_http_request_t *r,
 void ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx,
     struct gateway_reply *reply);
 void ngx_http_idem_go_on(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_set_deadline(ngx_http_idem_ctx_t *ctx, ngx_msec_t time);
+void ngx_http_idem_clear_deadline(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_deadline(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_scope(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope);
 void ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx);

@@ -18,7 +18,7 @@ static void ngx_http_idem_claim_ended(ngx_http_idem_op_t *op,
     struct gateway_reply *reply);
 static void ngx_http_idem_claim_renewed(ngx_http_idem_op_t *op,
     struct gateway_reply *reply);
-static void ngx_http_idem_renew_handler(ngx_event_t *ev);
+static void ngx_http_idem_renew_stop(ngx_http_idem_claim_t *claim);
 static ngx_int_t ngx_http_idem_claim_finish_large(ngx_http_idem_claim_t *claim,
     ngx_uint_t failed);
 
@@ -48,10 +48,6 @@ ngx_http_idem_claim_create(ngx_str_t *scope, ngx_str_t *id, ngx_msec_t lease)
     claim->lease = lease;
     claim->refs = 1;
 
-    claim->renew.handler = ngx_http_idem_renew_handler;
-    claim->renew.data = claim;
-    claim->renew.log = ngx_cycle->log;
-
     return claim;
 }
 
@@ -63,10 +59,7 @@ ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim)
         return;
     }
 
-    if (claim->renew.timer_set) {
-        ngx_del_timer(&claim->renew);
-    }
-
+    ngx_http_idem_renew_stop(claim);
     ngx_free(claim);
 }
 
@@ -193,7 +186,10 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, struct gateway_reply *reply)
             (void) ngx_http_idem_claim_release(claim);
 
         } else {
-            ngx_add_timer(&claim->renew, claim->lease / 3);
+            claim->renew_at = ngx_current_msec + claim->lease / 3;
+            claim->renewing = 1;
+            ngx_queue_insert_tail(&e->claims, &claim->queue);
+            ngx_http_idem_tick_start(e);
         }
 
     } else {
@@ -209,19 +205,24 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 
 
 static void
-ngx_http_idem_renew_handler(ngx_event_t *ev)
+ngx_http_idem_renew_stop(ngx_http_idem_claim_t *claim)
 {
-    u_char                 *p;
-    ngx_http_idem_op_t     *op;
-    ngx_http_idem_claim_t  *claim = ev->data;
-
-    if (claim->state != NGX_HTTP_IDEM_EXECUTING
-        && claim->state != NGX_HTTP_IDEM_ENDING)
-    {
-        return;
+    if (claim->renewing) {
+        ngx_queue_remove(&claim->queue);
+        claim->renewing = 0;
     }
+}
 
-    ngx_add_timer(&claim->renew, claim->lease / 3);
+
+/* every third of the lease, until FINISH or RELEASE is acknowledged */
+
+void
+ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim)
+{
+    u_char              *p;
+    ngx_http_idem_op_t  *op;
+
+    claim->renew_at = ngx_current_msec + claim->lease / 3;
 
     if (claim->renewal) {
         return;
@@ -256,9 +257,7 @@ ngx_http_idem_claim_renewed(ngx_http_idem_op_t *op,
                       "idem: the record of a running request is no longer "
                       "ours, fence %uL", claim->fence);
 
-        if (claim->renew.timer_set) {
-            ngx_del_timer(&claim->renew);
-        }
+        ngx_http_idem_renew_stop(claim);
     }
 
     ngx_http_idem_claim_unref(claim);
@@ -527,9 +526,7 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, struct gateway_reply *reply)
         return;
     }
 
-    if (claim->renew.timer_set) {
-        ngx_del_timer(&claim->renew);
-    }
+    ngx_http_idem_renew_stop(claim);
 
     claim->state = NGX_HTTP_IDEM_ENDED;
 
@@ -554,9 +551,7 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 void
 ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim)
 {
-    if (claim->renew.timer_set) {
-        ngx_del_timer(&claim->renew);
-    }
+    ngx_http_idem_renew_stop(claim);
 
     if (claim->state == NGX_HTTP_IDEM_EXECUTING) {
         claim->state = NGX_HTTP_IDEM_ENDED;

@@ -17,6 +17,7 @@
 #define NGX_HTTP_IDEM_BACKOFF_MIN     20
 #define NGX_HTTP_IDEM_BACKOFF_MAX     1000
 #define NGX_HTTP_IDEM_SWEEP           5000
+#define NGX_HTTP_IDEM_TICK            25
 #define NGX_HTTP_IDEM_MAX_OPS         65536
 #define NGX_HTTP_IDEM_SLOT_BITS       20
 #define NGX_HTTP_IDEM_OUT             (256 * 1024)
@@ -32,6 +33,7 @@ static void ngx_http_idem_read_handler(ngx_event_t *rev);
 static void ngx_http_idem_flush_handler(ngx_event_t *ev);
 static void ngx_http_idem_reconnect_handler(ngx_event_t *ev);
 static void ngx_http_idem_sweep_handler(ngx_event_t *ev);
+static void ngx_http_idem_tick_handler(ngx_event_t *ev);
 static void ngx_http_idem_again_handler(ngx_event_t *ev);
 static void ngx_http_idem_ask_digest(ngx_http_idem_engine_t *e);
 static void ngx_http_idem_digest_again_handler(ngx_event_t *ev);
@@ -67,6 +69,13 @@ ngx_http_idem_engine_start(ngx_http_idem_engine_t *e, ngx_cycle_t *cycle)
     e->sweep.data = e;
     e->sweep.log = cycle->log;
     e->sweep.cancelable = 1;
+
+    e->tick.handler = ngx_http_idem_tick_handler;
+    e->tick.data = e;
+    e->tick.log = cycle->log;
+
+    ngx_queue_init(&e->timed);
+    ngx_queue_init(&e->claims);
 
     e->digest_again.handler = ngx_http_idem_digest_again_handler;
     e->digest_again.data = e;
@@ -799,6 +808,62 @@ ngx_http_idem_sweep_handler(ngx_event_t *ev)
 
         e->sweep.cancelable = (e->ops == 0);
         ngx_add_timer(&e->sweep, ngx_exiting ? 100 : NGX_HTTP_IDEM_SWEEP);
+    }
+}
+
+
+/*
+ * Most requests are done before any of their limits: one timer that looks
+ * through them now and then costs less than three timers a request.
+ */
+
+void
+ngx_http_idem_tick_start(ngx_http_idem_engine_t *e)
+{
+    if (!e->tick.timer_set) {
+        ngx_add_timer(&e->tick, NGX_HTTP_IDEM_TICK);
+    }
+}
+
+
+static void
+ngx_http_idem_tick_handler(ngx_event_t *ev)
+{
+    ngx_queue_t             *q;
+    ngx_http_idem_ctx_t     *ctx;
+    ngx_http_idem_claim_t   *claim;
+    ngx_http_idem_engine_t  *e = ev->data;
+
+again:
+
+    for (q = ngx_queue_head(&e->timed);
+         q != ngx_queue_sentinel(&e->timed);
+         q = ngx_queue_next(q))
+    {
+        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, queue);
+
+        if ((ngx_msec_int_t) (ctx->deadline - ngx_current_msec) <= 0) {
+
+            /* it leaves the queue, and may take others with it */
+
+            ngx_http_idem_deadline(ctx);
+            goto again;
+        }
+    }
+
+    for (q = ngx_queue_head(&e->claims);
+         q != ngx_queue_sentinel(&e->claims);
+         q = ngx_queue_next(q))
+    {
+        claim = ngx_queue_data(q, ngx_http_idem_claim_t, queue);
+
+        if ((ngx_msec_int_t) (claim->renew_at - ngx_current_msec) <= 0) {
+            ngx_http_idem_claim_renew(claim);
+        }
+    }
+
+    if (!ngx_queue_empty(&e->timed) || !ngx_queue_empty(&e->claims)) {
+        ngx_http_idem_tick_start(e);
     }
 }
 

@@ -15,7 +15,6 @@
 
 static void ngx_http_idem_cleanup(void *data);
 static void ngx_http_idem_body_handler(ngx_http_request_t *r);
-static void ngx_http_idem_deadline_handler(ngx_event_t *ev);
 static ngx_int_t ngx_http_idem_again(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
@@ -119,10 +118,6 @@ ngx_http_idem_create_ctx(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
     ctx->http_version = r->http_version;
     ctx->held_last = &ctx->held;
 
-    ctx->deadline.handler = ngx_http_idem_deadline_handler;
-    ctx->deadline.data = ctx;
-    ctx->deadline.log = r->connection->log;
-
     ngx_http_set_ctx(r, ctx, ngx_http_idem_module);
 
     return ctx;
@@ -201,9 +196,7 @@ ngx_http_idem_cleanup(void *data)
     ngx_http_idem_ctx_t    *ctx = data;
     ngx_http_idem_claim_t  *claim;
 
-    if (ctx->deadline.timer_set) {
-        ngx_del_timer(&ctx->deadline);
-    }
+    ngx_http_idem_clear_deadline(ctx);
 
     if (ctx->hold.posted) {
         ngx_delete_posted_event(&ctx->hold);
@@ -632,13 +625,40 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
 }
 
 
-static void
-ngx_http_idem_deadline_handler(ngx_event_t *ev)
+void
+ngx_http_idem_set_deadline(ngx_http_idem_ctx_t *ctx, ngx_msec_t time)
 {
-    ngx_connection_t     *c;
-    ngx_http_idem_ctx_t  *ctx = ev->data;
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+
+    if (ctx->timed) {
+        return;
+    }
+
+    ctx->timed = 1;
+    ctx->deadline = ngx_current_msec + time;
+    ngx_queue_insert_tail(&e->timed, &ctx->queue);
+    ngx_http_idem_tick_start(e);
+}
+
+
+void
+ngx_http_idem_clear_deadline(ngx_http_idem_ctx_t *ctx)
+{
+    if (ctx->timed) {
+        ngx_queue_remove(&ctx->queue);
+        ctx->timed = 0;
+    }
+}
+
+
+void
+ngx_http_idem_deadline(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_connection_t  *c;
 
     c = ctx->request->connection;
+
+    ngx_http_idem_clear_deadline(ctx);
 
     if (ctx->in_waiting) {
         ngx_queue_remove(&ctx->waiting);
@@ -679,9 +699,7 @@ ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx)
     r->read_event_handler = ctx->conf->wait ? ngx_http_test_reading
                                             : ngx_http_block_reading;
 
-    if (!ctx->deadline.timer_set) {
-        ngx_add_timer(&ctx->deadline, ctx->conf->wait + e->timeout);
-    }
+    ngx_http_idem_set_deadline(ctx, ctx->conf->wait + e->timeout);
 
     if (!e->digest_known) {
         ngx_queue_insert_tail(&e->waiting, &ctx->waiting);
@@ -1022,9 +1040,7 @@ ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
 
     c = ctx->request->connection;
 
-    if (ctx->deadline.timer_set) {
-        ngx_del_timer(&ctx->deadline);
-    }
+    ngx_http_idem_clear_deadline(ctx);
 
     if (reply == NULL || gateway_reply_is(reply, 0, "error")
         || gateway_reply_is(reply, 0, "stale"))

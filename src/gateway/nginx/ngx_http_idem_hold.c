@@ -111,9 +111,7 @@ ngx_http_idem_wait(ngx_http_idem_ctx_t *ctx, ngx_http_idem_state_e state)
     ctx->state = state;
     r->buffered |= NGX_HTTP_IDEM_BUFFERED;
 
-    if (!ctx->deadline.timer_set) {
-        ngx_add_timer(&ctx->deadline, ngx_http_idem_engine()->timeout);
-    }
+    ngx_http_idem_set_deadline(ctx, ngx_http_idem_engine()->timeout);
 
     if (state == NGX_HTTP_IDEM_KEEPING) {
         ctx->hold.handler = ngx_http_idem_hold_handler;
@@ -670,9 +668,7 @@ ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
         return;
     }
 
-    if (ctx->deadline.timer_set) {
-        ngx_del_timer(&ctx->deadline);
-    }
+    ngx_http_idem_clear_deadline(ctx);
 
     if (ctx->hold.posted) {
         ngx_delete_posted_event(&ctx->hold);

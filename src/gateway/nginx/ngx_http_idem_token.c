@@ -53,9 +53,7 @@ ngx_http_idem_token_handler(ngx_http_request_t *r)
         return NGX_DONE;
     }
 
-    if (!ctx->deadline.timer_set) {
-        ngx_add_timer(&ctx->deadline, e->timeout);
-    }
+    ngx_http_idem_set_deadline(ctx, e->timeout);
 
     if (!e->digest_known) {
         ngx_queue_insert_tail(&e->waiting, &ctx->waiting);
@@ -148,9 +146,7 @@ ngx_http_idem_issued(ngx_http_idem_op_t *op, struct gateway_reply *reply)
     r = ctx->request;
     c = r->connection;
 
-    if (ctx->deadline.timer_set) {
-        ngx_del_timer(&ctx->deadline);
-    }
+    ngx_http_idem_clear_deadline(ctx);
 
     ctx->state = NGX_HTTP_IDEM_PASSING;
 
