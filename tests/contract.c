@@ -484,6 +484,45 @@ the_largest_record_is_stored_whole(void **state)
     free(bytes);
 }
 
+/* Servers limit what one request may carry; a store keeps to that. */
+static void
+a_batch_of_large_records_is_stored(void **state)
+{
+    enum { COUNT = 12, LEN = 300 * 1024 };
+    struct clause *c = *state;
+    static struct idem_record records[COUNT];
+    static struct idem_swap swaps[COUNT];
+    static struct idem_load loads[COUNT];
+    uint8_t *bytes = malloc(LEN);
+
+    assert_non_null(bytes);
+    randombytes_buf(bytes, LEN);
+    for (unsigned i = 0; i < COUNT; i++) {
+        records[i] = record_of(c, i);
+        records[i].result = (struct idem_bytes){bytes, LEN - i};
+        swaps[i] = swap_of(&records[i], 0, &records[i]);
+    }
+    swap_batch(c, swaps, COUNT);
+    for (unsigned i = 0; i < COUNT; i++) {
+        assert_int_equal(swaps[i].outcome, IDEM_SWAP_STORED);
+        loads[i].with_result = true;
+        memcpy(loads[i].key, swaps[i].key, IDEM_KEY_LEN);
+        swaps[i].expected = 1; /* and now all are refused at once */
+        swaps[i].record = NULL;
+    }
+    assert_int_equal(
+        c->store->type->load(c->store, loads, COUNT, &c->arena, NULL), IDEM_OK);
+    swap_batch(c, swaps, COUNT);
+    for (unsigned i = 0; i < COUNT; i++) {
+        assert_int_equal(swaps[i].outcome, IDEM_SWAP_REFUSED);
+        assert_same(&swaps[i].found, &loads[i].record, true);
+        assert_true(loads[i].record.result.len >= LEN - COUNT);
+        assert_memory_equal(loads[i].record.result.data, bytes,
+                            loads[i].record.result.len);
+    }
+    free(bytes);
+}
+
 /* ---- load ------------------------------------------------------------- */
 
 static void
@@ -912,6 +951,7 @@ run_contract(const char *url)
         CLAUSE(names_and_results_may_hold_any_bytes),
         CLAUSE(the_same_name_in_another_type_is_another_record),
         CLAUSE(the_largest_record_is_stored_whole),
+        CLAUSE(a_batch_of_large_records_is_stored),
         CLAUSE(load_brings_results_where_asked_and_says_what_is_absent),
         CLAUSE(executing_is_never_dropped),
         CLAUSE(a_record_without_expiry_or_not_yet_expired_is_not_dropped),
