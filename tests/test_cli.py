@@ -233,6 +233,16 @@ def test_a_password_is_never_printed(bare):
     assert code == 2 and "hunter2" not in bare.said + out and "***" in bare.said
 
 
+def test_an_error_is_safe_to_print_too(bare):
+    evil = b"x\x1b[2J\x9b\xff"
+    for args in (("get", "s", "i", "--store", evil), (evil,), ("begin", "s", "i", "--lease", evil),
+                 ("finish", "s", "i", evil, "succeeded"), ("begin", "s", "i", b"--" + evil)):
+        assert bare(*args)[0] == 2
+        assert "\x1b" not in bare.said and "\\x1b[2J" in bare.said, args
+    code, out = bare.json("get", "s", "i", "--store", evil)
+    assert code == 2 and out["error"] == "invalid" and "text_base64" in out
+
+
 def test_help_of_every_command(bare):
     code, out = bare("--help", store=False)
     assert code == 0

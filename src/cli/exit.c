@@ -56,17 +56,22 @@ cli_exit_status(enum idem_status status)
     return (unsigned)status < IDEM_STATUS_COUNT ? errors[status] : CLI_FAILED;
 }
 
+/* What went wrong may quote what somebody else wrote. */
 int
 cli_fail(const struct idem_error *err)
 {
-    const char *name = idem_status_name(err->status);
+    const char *text = err->text[0] ? err->text : idem_status_text(err->status);
+    json_t *object;
 
-    if (cli_json)
-        cli_json_print(json_pack("{s:s, s:s%}", "error", name, "text",
-                                 err->text, strlen(err->text)));
-    else
-        fprintf(stderr, "idem: %s\n",
-                err->text[0] ? err->text : idem_status_text(err->status));
+    if (cli_json) {
+        object = json_pack("{s:s}", "error", idem_status_name(err->status));
+        cli_json_bytes(object, "text", idem_text(text));
+        cli_json_print(object);
+    } else {
+        fputs("idem: ", stderr);
+        cli_print_safe(stderr, idem_text(text));
+        fputc('\n', stderr);
+    }
     return cli_exit_status(err->status);
 }
 

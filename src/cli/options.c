@@ -14,12 +14,14 @@ bool cli_json;
 int
 cli_usage_error(const char *format, ...)
 {
+    char text[1024];
     va_list args;
 
-    fputs("idem: ", stderr);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    fputs("idem: ", stderr);
+    cli_print_safe(stderr, idem_text(text));
     fputc('\n', stderr);
     return CLI_USAGE;
 }
