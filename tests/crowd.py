@@ -26,7 +26,7 @@ import random
 import threading
 import time
 
-from lib import Error, Resp, Server, folder
+from lib import SOAK, Error, Resp, Server, folder
 
 LEASE_MS = 600000
 
@@ -127,7 +127,7 @@ class Crowd:
     def go_on(self):
         return (self.fault or len(self.calls) < self.limit) and time.monotonic() < self.until
 
-    def run(self, ops, seconds=60, meanwhile=None):
+    def run(self, ops, seconds=900 if SOAK else 60, meanwhile=None):
         """Until so many calls were made, or time is up; `meanwhile` runs beside it, and
         life goes on for a while after it."""
         self.limit, self.until = len(self.calls) + ops, time.monotonic() + seconds

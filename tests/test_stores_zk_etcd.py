@@ -123,7 +123,7 @@ def test_killed_and_restarted_and_stopped_under_load(kind):
 
     try:
         with engines(server.url) as servers:
-            crowd = Crowd(servers, patience=60).run(OPS, seconds=90, meanwhile=trouble)
+            crowd = Crowd(servers, patience=60).run(OPS, meanwhile=trouble)
             counts = crowd.check()
             assert counts["LOST"] + counts["UNAVAILABLE"] > 0
             assert crowd.longest_pause() < 25
@@ -193,7 +193,7 @@ def test_replies_lost_after_they_took_effect(store):
 
     try:
         with engines(through(store, chaos, "?timeout_ms=500")) as servers:
-            Crowd(servers, patience=60).run(OPS, seconds=90, meanwhile=lose).check()
+            Crowd(servers, patience=60).run(OPS, meanwhile=lose).check()
             assert chaos.swallowed > 0
     finally:
         chaos.stop()

@@ -1,0 +1,160 @@
+/*
+ * url_test.c - the URL of a store on the network, taken apart.
+ */
+#include "url.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *const known[] = {"replicas", "ca", NULL};
+
+static void
+all_parts_are_found_and_decoded(void **state)
+{
+    struct idem__url url;
+
+    (void)state;
+    assert_int_equal(
+        idem__url_parse("redis://jo%65:p%40ss%3A%2F@a.example:7001,[::1]:7002,"
+                        "c/3?replicas=2&ca=%2Fetc%2Fca.pem",
+                        6379, known, &url, NULL),
+        IDEM_OK);
+    assert_string_equal(url.user, "joe");
+    assert_string_equal(url.password, "p@ss:/");
+    assert_int_equal(url.host_count, 3);
+    assert_string_equal(url.hosts[0].name, "a.example");
+    assert_int_equal(url.hosts[0].port, 7001);
+    assert_string_equal(url.hosts[1].name, "::1");
+    assert_int_equal(url.hosts[1].port, 7002);
+    assert_string_equal(url.hosts[2].name, "c");
+    assert_int_equal(url.hosts[2].port, 6379);
+    assert_string_equal(url.path, "3");
+    assert_string_equal(idem__url_option(&url, "ca"), "/etc/ca.pem");
+    assert_null(idem__url_option(&url, "cert"));
+    idem__url_clear(&url);
+}
+
+static void
+what_is_not_there_is_null(void **state)
+{
+    struct idem__url url;
+
+    (void)state;
+    assert_int_equal(idem__url_parse("etcd://h/", 1, known, &url, NULL),
+                     IDEM_OK);
+    assert_null(url.user);
+    assert_null(url.password);
+    assert_null(url.path);
+    assert_int_equal(url.option_count, 0);
+    idem__url_clear(&url);
+    assert_int_equal(idem__url_parse("redis://:word@h", 1, known, &url, NULL),
+                     IDEM_OK);
+    assert_null(url.user);
+    assert_string_equal(url.password, "word");
+    idem__url_clear(&url);
+}
+
+static void
+what_is_wrong_is_said_without_the_password(void **state)
+{
+    static const char *const wrong[] = {
+        "redis:h",
+        "redis://joe:hunter2@",
+        "redis://joe:hunter2@h:0",
+        "redis://joe:hunter2@h:65536",
+        "redis://joe:hunter2@h:1x",
+        "redis://joe:hunter2@h,,g",
+        "redis://joe:hunter2%zz@h",
+        "redis://joe:hunter2%00@h",
+        "redis://joe:hunter2@[::1",
+        "redis://joe:hunter2@[::1]x",
+        "redis://joe:hunter2@h?nonsense=1",
+        "redis://joe:hunter2@h?replicas",
+        "redis://joe:hunter2@h/%",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct idem_error err = {IDEM_OK, ""};
+        struct idem__url url;
+
+        if (idem__url_parse(wrong[i], 1, known, &url, &err) != IDEM_ERR_INVALID)
+            fail_msg("%s was taken", wrong[i]);
+        assert_true(strlen(err.text) > 10);
+        assert_null(strstr(err.text, "hunter2"));
+        assert_null(url.memory);
+    }
+}
+
+static void
+too_many_hosts_or_options_are_an_error(void **state)
+{
+    struct idem_buf text;
+    struct idem__url url;
+
+    (void)state;
+    idem_buf_init(&text, 4096);
+    assert_true(idem_buf_add_text(&text, "redis://h"));
+    for (int i = 0; i < IDEM__URL_HOSTS_MAX; i++)
+        assert_true(idem_buf_printf(&text, ",h"));
+    assert_int_equal(
+        idem__url_parse((const char *)text.data, 1, known, &url, NULL),
+        IDEM_ERR_INVALID);
+    idem_buf_reset(&text);
+    assert_true(idem_buf_add_text(&text, "redis://h?replicas=1"));
+    for (int i = 0; i < IDEM__URL_OPTIONS_MAX; i++)
+        assert_true(idem_buf_printf(&text, "&replicas=1"));
+    assert_int_equal(
+        idem__url_parse((const char *)text.data, 1, known, &url, NULL),
+        IDEM_ERR_INVALID);
+    idem_buf_clear(&text);
+}
+
+static void
+numbers_have_limits(void **state)
+{
+    static const char *const wrong[] = {"11", "-1", "x",
+                                        "",   "1x", "99999999999999999999"};
+    struct idem__url url;
+    int64_t value = 7;
+
+    (void)state;
+    assert_int_equal(
+        idem__url_parse("redis://h?replicas=10", 1, known, &url, NULL),
+        IDEM_OK);
+    assert_int_equal(idem__url_number(&url, "replicas", 0, 10, 3, &value, NULL),
+                     IDEM_OK);
+    assert_int_equal(value, 10);
+    assert_int_equal(idem__url_number(&url, "ca", 0, 10, 3, &value, NULL),
+                     IDEM_OK);
+    assert_int_equal(value, 3);
+    idem__url_clear(&url);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        char text[100];
+
+        snprintf(text, sizeof(text), "redis://h?replicas=%s", wrong[i]);
+        assert_int_equal(idem__url_parse(text, 1, known, &url, NULL), IDEM_OK);
+        assert_int_equal(
+            idem__url_number(&url, "replicas", 0, 10, 3, &value, NULL),
+            IDEM_ERR_INVALID);
+        idem__url_clear(&url);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_parts_are_found_and_decoded),
+        cmocka_unit_test(what_is_not_there_is_null),
+        cmocka_unit_test(what_is_wrong_is_said_without_the_password),
+        cmocka_unit_test(too_many_hosts_or_options_are_an_error),
+        cmocka_unit_test(numbers_have_limits),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
