@@ -95,10 +95,11 @@ make_options(struct flags *flags)
         "module", 0, CLI_TEXT, &flags->module, "FILE", "our module for it"};
 }
 
+/* Flags outrank the file; read again on SIGHUP. */
 static enum idem_status
-read_flags(struct flags *flags, struct gateway_config *config,
-           struct idem_error *err)
+load(void *arg, struct gateway_config *config, struct idem_error *err)
 {
+    struct flags *flags = arg;
     enum idem_status status = IDEM_OK;
     const char *store = getenv("IDEM_STORE");
 
@@ -166,10 +167,9 @@ cli_gateway(int argc, char **argv)
     if (code >= 0)
         return code;
     gateway_config_init(&config);
-    if (read_flags(&flags, &config, &err) != IDEM_OK)
+    if (load(&flags, &config, &err) != IDEM_OK)
         return cli_usage_error("%s", err.text);
-    code = flags.print ? print_config(&config)
-                       : gateway_run(&config, flags.config);
+    code = flags.print ? print_config(&config) : -1;
     gateway_config_clear(&config);
-    return code;
+    return code >= 0 ? code : gateway_run(load, &flags);
 }

@@ -98,8 +98,12 @@ enum idem_status gateway_find_module(const struct gateway_config *config,
                                      char *path, size_t path_len,
                                      struct idem_error *err);
 
-/* Start the engine and nginx, pass signals on, stop both; an exit status.
- * `file` is read again on SIGHUP, or NULL. */
-int gateway_run(struct gateway_config *config, const char *file);
+/* Read the configuration anew, as it was read at the start. */
+typedef enum idem_status gateway_load_fn(void *arg,
+                                         struct gateway_config *config,
+                                         struct idem_error *err);
+
+/* Start the engine and nginx, pass signals on, stop both; an exit status. */
+int gateway_run(gateway_load_fn *load, void *arg);
 
 #endif

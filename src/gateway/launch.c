@@ -37,8 +37,10 @@
 #include <unistd.h>
 
 struct launch {
-    struct gateway_config *config;
-    const char *file;
+    gateway_load_fn *load;
+    void *load_arg;
+    struct gateway_config *config; /* the current one of the two */
+    struct gateway_config configs[2];
     char folder[PATH_MAX / 2];
     char socket[PATH_MAX];
     char conf[PATH_MAX];
@@ -53,6 +55,8 @@ struct launch {
     int signals; /* a signalfd */
     int stops;   /* how often we were told to stop */
 };
+
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -271,7 +275,31 @@ reap(struct launch *self)
     }
 }
 
-/* Wait a little for signals; what they are is handled here. */
+/* What nginx is told can change; the engine stays what it is. */
+static void
+reload(struct launch *self)
+{
+    struct gateway_config *old = self->config;
+    struct gateway_config *fresh = &self->configs[old == self->configs];
+    struct idem_error err = {0};
+
+    gateway_config_init(fresh);
+    if (self->load(self->load_arg, fresh, &err) == IDEM_OK) {
+        self->config = fresh;
+        if (write_conf(self, &err) == IDEM_OK) {
+            kill(self->nginx, SIGHUP);
+            kill(self->engine, SIGHUP);
+            gateway_config_clear(old);
+            say("reloaded");
+            return;
+        }
+        self->config = old;
+    }
+    gateway_config_clear(fresh);
+    say("not reloaded: %s", err.text);
+}
+
+/* Wait a little for signals, and do what they ask for. */
 static void
 take_signals(struct launch *self, int timeout_ms)
 {
@@ -280,35 +308,22 @@ take_signals(struct launch *self, int timeout_ms)
 
     if (poll(&ready, 1, timeout_ms) == 1) {
         while (read(self->signals, &info, sizeof(info)) == sizeof(info)) {
-            if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT ||
-                info.ssi_signo == SIGQUIT)
+            switch (info.ssi_signo) {
+            case SIGTERM:
+            case SIGINT:
+            case SIGQUIT:
                 self->stops++;
-            else if (info.ssi_signo == SIGUSR1 && self->nginx)
-                kill(self->nginx, SIGUSR1);
-            else if (info.ssi_signo == SIGHUP)
-                self->stops += self->nginx ? 0 : 1;
-            if (info.ssi_signo == SIGHUP && self->nginx) {
-                struct idem_error err = {0};
-                struct gateway_config *fresh = calloc(1, sizeof(*fresh));
-
-                if (fresh && self->file) {
-                    gateway_config_init(fresh);
-                    if (gateway_config_file(fresh, self->file, &err) ==
-                            IDEM_OK &&
-                        gateway_config_check(fresh, &err) == IDEM_OK) {
-                        struct gateway_config *old = self->config;
-
-                        self->config = fresh;
-                        if (write_conf(self, &err) != IDEM_OK)
-                            self->config = old;
-                        /* The old one stays for what still points into it. */
-                    } else {
-                        say("not reloaded: %s", err.text);
-                    }
-                }
-                kill(self->nginx, SIGHUP);
-                if (self->engine)
-                    kill(self->engine, SIGHUP);
+                break;
+            case SIGUSR1:
+                if (self->nginx)
+                    kill(self->nginx, SIGUSR1);
+                break;
+            case SIGHUP:
+                if (self->nginx && self->engine)
+                    reload(self);
+                break;
+            default:
+                break;
             }
         }
     }
@@ -567,16 +582,20 @@ prepare(struct launch *self, struct idem_error *err)
 }
 
 int
-gateway_run(struct gateway_config *config, const char *file)
+gateway_run(gateway_load_fn *load, void *arg)
 {
     static struct launch launch;
     struct idem_error err = {0};
     enum idem_status status;
     int code = 1;
 
-    launch.config = config;
-    launch.file = file;
-    status = prepare(&launch, &err);
+    launch.load = load;
+    launch.load_arg = arg;
+    launch.config = &launch.configs[0];
+    gateway_config_init(launch.config);
+    status = load(arg, launch.config, &err);
+    if (status == IDEM_OK)
+        status = prepare(&launch, &err);
     if (status == IDEM_OK) {
         choose_http(&launch);
         status = start_engine(&launch, &err);
@@ -594,5 +613,6 @@ gateway_run(struct gateway_config *config, const char *file)
     stop_child(&launch, &launch.nginx, SIGQUIT, launch.config->drain_ms);
     stop_child(&launch, &launch.engine, SIGTERM, 10000);
     remove_folder(&launch);
+    gateway_config_clear(launch.config);
     return code;
 }

@@ -7,6 +7,7 @@
  */
 #include "gateway.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -61,7 +62,7 @@ add_words(struct idem_buf *out, const char *text)
 static enum idem_status
 parse_url(const char *text, struct url *url, struct idem_error *err)
 {
-    const char *rest, *slash;
+    const char *rest, *slash, *port;
     size_t len;
 
     if (strncmp(text, "http://", 7) == 0)
@@ -86,9 +87,13 @@ parse_url(const char *text, struct url *url, struct idem_error *err)
     memcpy(url->host, rest, len);
     url->host[len] = '\0';
     /* Without a port, a name or [::1] gets the scheme's own. */
-    if (strncmp(url->host, "unix:", 5) != 0 &&
-        !strchr(url->host[0] == '[' ? strchr(url->host, ']') : url->host, ':'))
-        memcpy(url->host + len, url->tls ? ":443" : ":80", 5);
+    port = url->host[0] == '[' ? strchr(url->host, ']') : url->host;
+    if (!port)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the upstream \"%s\" names no host", text);
+    if (strncmp(url->host, "unix:", 5) != 0 && !strchr(port, ':'))
+        snprintf(url->host + len, sizeof(url->host) - len, "%s",
+                 url->tls ? ":443" : ":80");
     return IDEM_OK;
 }
 

@@ -1,0 +1,265 @@
+"""`idem gateway` as people start it: flags, a file with routes, signals, TLS and HTTP/2, and what is said when a part dies."""
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import time
+
+import pytest
+
+from gateway import *
+from lib import IDEM, ROOT, Process, folder
+
+
+def children(pid):
+    with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
+        return [int(p) for p in f.read().split()]
+
+
+def command(pid):
+    with open("/proc/%d/cmdline" % pid, "rb") as f:
+        return f.read().replace(b"\0", b" ").decode()
+
+
+def parts(gateway):
+    kids = children(gateway.pid)
+    engine = [k for k in kids if " serve " in command(k)]
+    nginx = [k for k in kids if "nginx" in command(k) and k not in engine]
+    assert len(engine) == 1 and len(nginx) == 1, [command(k) for k in kids]
+    return engine[0], nginx[0]
+
+
+def user(pid):
+    with open("/proc/%d/status" % pid) as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("Uid:"))
+
+
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def private_folders():
+    return {n for n in os.listdir("/tmp") if n.startswith("idem-gateway-")}
+
+
+def test_one_command_and_a_clean_end():
+    before = private_folders()
+    with folder() as where, Ledger(where) as ledger:
+        with Gateway(where, ledger.port) as g:
+            assert ask(g.port, "k").status == 201 and ask(g.port, "k").replayed
+            text = eventually(lambda: g.output() if "console" in g.output() else None)
+            assert "listening on http://127.0.0.1:%d" % g.port in text and "anonymous" in text
+            where_http = re.search(r"http://(127\.0\.0\.1:\d+)/", text.split("console", 1)[1]).group(1)
+            host, port = where_http.split(":")
+            assert ask(int(port), method="GET", path="/healthz", body=None).status == 200
+            pids = [g.pid, *parts(g)]
+            assert g.stop(signal.SIGTERM) == 0
+        assert not any(alive(p) for p in pids) and private_folders() == before
+        with Gateway(where, ledger.port) as g:
+            assert ask(g.port, "k").replayed, "what was recorded is still there"
+        assert ledger.executions("k") == 1
+
+
+def test_what_runs_is_finished_before_it_ends():
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+        one = Later(ask, g.port, "k", x_sleep=1)
+        eventually(lambda: ledger.executions("k") == 1)
+        g.send(signal.SIGTERM)
+        assert one.result().status == 201 and g.wait() == 0
+        with Gateway(where, ledger.port) as g:
+            assert ask(g.port, "k", x_sleep=1).replayed
+
+
+@pytest.mark.parametrize("which", ["engine", "nginx"])
+def test_a_part_that_dies_is_told_and_ends_the_rest(which):
+    before = private_folders()
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+        engine, nginx = parts(g)
+        os.kill(engine if which == "engine" else nginx, signal.SIGKILL)
+        assert g.wait() == 1
+        assert ("the engine was killed" if which == "engine" else "nginx was killed") in g.output()
+        eventually(lambda: not alive(engine) and not alive(nginx))
+    # Workers whose master was killed end by themselves; the folder is gone with us.
+    assert private_folders() == before
+
+
+def test_a_launcher_that_is_killed_leaves_nothing_running():
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+        pids = parts(g)
+        os.kill(g.pid, signal.SIGKILL)
+        eventually(lambda: not any(alive(p) for p in pids))
+    for name in private_folders():
+        subprocess.run(["rm", "-rf", "/tmp/" + name])
+
+
+def test_flags_say_what_a_route_does():
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--required", "--mode", "loose", "--wait", "5s", "--token-path", "/token",
+                    "--key", "$http_x_key", "--scope", "$http_x_user", "--max-body", "2k", "--workers", "2") as g:
+        assert ask(g.port).problem == "key-missing"
+        first = ask(g.port, x_key="a", x_user="u", x_code=500)
+        assert first.status == 500 and ask(g.port, x_key="a", x_user="u").status == 201
+        assert ask(g.port, x_key="a", x_user="u").replayed and not ask(g.port, x_key="a", x_user="v").replayed
+        assert ask(g.port, x_key="b", body=b"x" * 2049).problem == "body-too-large"
+        token = ask(g.port, path="/token", x_user="u").json()["token"]
+        assert ask(g.port, token=token, x_user="u").status == 201 and ask(g.port, token=token, x_user="u").replayed
+        assert ask(g.port, token=token, x_user="v").problem == "token-unknown"
+        answers = storm(30, lambda i: ask(g.port, x_key="c", x_user="u", x_sleep=0.3))
+        assert {a.status for a in answers} == {201} and len({a.body for a in answers}) == 1
+        _, nginx = parts(g)
+        assert len(children(nginx)) == 2
+
+
+def test_a_file_with_routes_and_a_reload():
+    with folder() as where, Ledger(where) as ledger:
+        conf = os.path.join(where, "gateway.conf")
+        port = free_port()
+        text = """# a shop
+listen = 127.0.0.1:%d
+store = journal:%s/journal
+upstream = http://127.0.0.1:%d
+
+[route /]
+[route /pay]
+required = on
+duplicate = refuse
+[route /free]
+gated = off
+[route /b]
+host = b.example
+mode = loose
+""" % (port, where, ledger.port)
+        with open(conf, "w") as f:
+            f.write(text)
+        with Process([IDEM, "gateway", "--config", conf, "--wait", "1s"], ready=port) as g:
+            assert ask(port, "k").status == 201 and ask(port, "k").replayed
+            assert ask(port, path="/pay").problem == "key-missing"
+            assert ask(port, "p", path="/pay").status == 201 and ask(port, "p", path="/pay").problem == "duplicate"
+            assert ask(port, "f", path="/free").status == 201 and not ask(port, "f", path="/free").replayed
+            # The same key at two hosts: two services, two executions.
+            one = ask(port, "h", path="/b")
+            two = ask(port, "h", path="/b", headers={"Host": "b.example"})
+            assert one.status == two.status == 201 and not two.replayed and one.body != two.body
+            with open(conf, "w") as f:
+                f.write(text.replace("duplicate = refuse", "duplicate = answer 200 done"))
+            g.send(signal.SIGHUP)
+            eventually(lambda: ask(port, "p", path="/pay").body == b"done")
+            with open(conf, "w") as f:
+                f.write("nonsense")
+            g.send(signal.SIGHUP)
+            eventually(lambda: "not reloaded" in g.output())
+            assert ask(port, "p", path="/pay").body == b"done"
+
+
+def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
+    with folder() as where:
+        got = subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:9", "--token-path", "/token",
+                              "--print-config"], capture_output=True, text=True, check=True).stdout
+        assert "idem_engine" in got and "proxy_pass http://idem_0" in got
+        conf = os.path.join(where, "n.conf")
+        with open(conf, "w") as f:
+            f.write(got.replace("/var/lib/nginx", where))
+        test = subprocess.run(["/usr/sbin/nginx", "-t", "-p", where, "-c", conf], capture_output=True, text=True)
+        assert test.returncode == 0, test.stderr
+
+
+@pytest.mark.parametrize("flags,word", [
+    ([], "which service"), (["--upstream", "ftp://x"], "http://"), (["--upstream", "http://x", "--mode"], "mode"),
+    (["--upstream", "http://x", "--wait", "soon"], "time"), (["--upstream", "http://x", "--config", "/nowhere"], "nowhere"),
+    (["--upstream", "http://x", "--tls-cert", "/x"], "both"), (["--upstream", "http://x", "--module", "/x"], "no module"),
+    (["--upstream", "http://x", "--nginx", "/nowhere"], "nginx"),
+    (["--upstream", "http://127.0.0.1:9", "--mode", "fuzzy"], "fuzzy"),
+    (["--upstream", "http://127.0.0.1:9", "--store", "nosuch:x"], "nosuch"),
+    (["--upstream", "http://127.0.0.1:9", "--fail-open"], "idem_fail_open")])
+def test_what_cannot_be_is_refused(flags, word):
+    before = private_folders()
+    got = subprocess.run([IDEM, "gateway", "--listen", "127.0.0.1:%d" % free_port(), *flags], capture_output=True,
+                         text=True, timeout=30)
+    assert got.returncode != 0 and word in got.stderr, got
+    assert private_folders() == before
+
+
+def test_a_port_that_is_taken_is_told():
+    with folder() as where, Ledger(where) as ledger:
+        got = subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:9", "--listen",
+                              "127.0.0.1:%d" % ledger.port, "--store", "memory:"], capture_output=True, text=True,
+                             timeout=30)
+        assert got.returncode == 1 and "Address already in use" in got.stderr and "nginx ended" in got.stderr
+
+
+def test_tls_and_http2():
+    with folder() as where, Ledger(where) as ledger:
+        cert, key = os.path.join(where, "c.pem"), os.path.join(where, "k.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
+                        "-days", "2", "-subj", "/CN=localhost"], check=True, capture_output=True)
+        with Gateway(where, ledger.port, "--tls-cert", cert, "--tls-key", key, "--wait", "5s") as g:
+            def h2(*args, path="/orders"):
+                return subprocess.run(["nghttp", "-v", "--no-dep", *args, "https://127.0.0.1:%d%s" % (g.port, path)],
+                                      capture_output=True, text=True, timeout=30).stdout
+            body = os.path.join(where, "body")
+            with open(body, "w") as f:
+                f.write("x" * 50000)
+            one = h2("-d", body, "-H", 'idempotency-key: "h2"')
+            two = h2("-d", body, "-H", "idempotency-key: h2")
+            assert ":status: 201" in one and "idempotent-replayed" not in one
+            assert ":status: 201" in two and "idempotent-replayed: true" in two
+            # Many streams of one connection with one key, and a large answer.
+            many = h2("-m", "20", "-d", body, "-H", "idempotency-key: many", "-H", "x-size: 200000", "-H", "x-sleep: 0.3")
+            assert many.count(":status: 201") == 20 and many.count("idempotent-replayed: true") == 19
+            assert ledger.executions("h2") + ledger.executions("many") == 2
+            context = ssl._create_unverified_context()
+            with context.wrap_socket(socket.create_connection(("127.0.0.1", g.port), 10)) as s:
+                s.sendall(b"POST /orders HTTP/1.1\r\nHost: x\r\nIdempotency-Key: h1\r\nContent-Length: 0\r\n"
+                          b"Connection: close\r\n\r\n")
+                data = b""
+                while part := s.recv(10000):
+                    data += part
+            assert b" 201 " in data
+
+
+def test_an_ordinary_user_can_run_it():
+    if os.geteuid() != 0:
+        return  # every other test ran as one
+    with folder() as where, Ledger(where) as ledger:
+        os.chmod(where, 0o777)
+        port = free_port()
+        argv = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", IDEM, "gateway", "--upstream",
+                "http://127.0.0.1:%d" % ledger.port, "--listen", "127.0.0.1:%d" % port, "--store",
+                "journal:%s/j" % where]
+        with Process(argv, ready=port, env={"HOME": where, "XDG_RUNTIME_DIR": ""}) as g:
+            assert ask(port, "k").status == 201 and ask(port, "k").replayed
+            for pid in children(g.pid):
+                assert user(pid) != 0
+
+
+def test_started_by_root_the_workers_are_somebody_else():
+    if os.geteuid() != 0:
+        return
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+        engine, nginx = parts(g)
+        assert all(user(w) != 0 for w in children(nginx))
+        assert ask(g.port, "k", body=b"x" * 500000).status == 201, "and they can write large bodies to their folder"
+
+
+def test_websockets_and_events_pass():
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+        s = socket.create_connection(("127.0.0.1", g.port), 10)
+        s.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
+        assert s.recv(1000).startswith(b"HTTP/1.1 101")
+        for word in (b"hello", b"again"):
+            s.sendall(word)
+            assert s.recv(1000) == word.upper()
+        s.close()
+        s = socket.create_connection(("127.0.0.1", g.port), 10)
+        s.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        data = b""
+        while b"data: 0" not in data:
+            data += s.recv(1000)
+        assert b"data: 2" not in data, "an event is sent when it happens"
+        s.close()
