@@ -12,7 +12,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import servers
 from lib import IDEM, ROOT, SOAK, Process, Resp, Server, folder, run_c_test, wait_until
 
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+
+def clock(offset):
+    """A wall clock that is wrong by so much; the clocks that nobody sets stay as they are."""
+    return {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "FAKETIME": offset,
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_FORCE_MONOTONIC_FIX": "0"}
 
 
 @pytest.mark.parametrize("make", [servers.Redis, servers.Postgres, servers.MariaDB, servers.ZooKeeper, servers.Etcd],
@@ -66,8 +71,7 @@ def test_ids_survive_kill_9_and_clocks_that_go_back(kind):
     seen, last = set(), 0
     with folder() as f:
         for offset in ["+0", "-3600s", "+0", "-2d", "+30s"]:
-            env = {"LD_PRELOAD": FAKETIME, "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-            server = Server(f, env=env)
+            server = Server(f, env=clock(offset))
             with server.client() as c:
                 ids = all_ids(c, kind, calls, 1000)
             server.kill()
@@ -75,6 +79,38 @@ def test_ids_survive_kill_9_and_clocks_that_go_back(kind):
             assert len(set(ids)) == len(ids) and not seen & set(ids)
             assert all(a < b for a, b in zip(ids, ids[1:]))
             seen |= set(ids)
+
+
+@pytest.mark.parametrize("kind", ["snowflake", "uid", "segment:orders"])
+def test_processes_on_one_store_never_make_the_same_id(kind):
+    """Eight at a time, half of them killed in the middle, their clocks hours apart."""
+    count = 5000000 if SOAK else 100000
+    store = servers.Redis()
+    try:
+        with folder() as f:
+            files = []
+            for round in range(2):
+                running = []
+                for i in range(8):
+                    files.append("%s/%d-%d" % (f, round, i))
+                    env = {**os.environ, **clock("%+dh" % (i - 4))}
+                    with open(files[-1], "wb") as out:
+                        running.append(subprocess.Popen([IDEM, "id", kind, "-n", str(count), "--store", store.url],
+                                                        stdout=out, stderr=subprocess.DEVNULL, env=env))
+                time.sleep(0.3)
+                [p.kill() for p in running[::2]]
+                assert all(p.wait(600) == 0 for p in running[1::2])
+                [p.wait() for p in running]
+            ids, most = set(), 0
+            for name in files:
+                with open(name) as out:
+                    mine = [int(line) for line in out if line.endswith("\n")]
+                assert kind.startswith("segment") or all(a < b for a, b in zip(mine, mine[1:]))
+                most += len(mine)
+                ids.update(mine)
+    finally:
+        store.stop()
+    assert len(ids) == most and most >= 8 * count
 
 
 def test_two_servers_on_one_store_never_hold_the_same_worker_number():

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #define SLEW_MS 60000
-#define SEGMENT_LEASE_MS 5000
+#define SEGMENT_LEASE_MS 1500
 #define STEP_MAX (UINT64_C(1) << 30)
 #define AHEAD_FIRST 60
 #define AHEAD_MAX (UINT64_C(1) << 20)
