@@ -8,6 +8,10 @@
  * synced was changed or not. A journal is opened on the image and must have
  * everything that was acknowledged, and nothing that was not written.
  *
+ * Now and then the process dies instead (a batch is written, not synced, and no
+ * call works any more) and the journal is opened again on the same disk: what
+ * the new process has seen then must survive the next power cut.
+ *
  * The counter-tests make the recorder deaf for fdatasync, or for the folder's
  * fsync: then the same program must find losses.
  */
@@ -52,6 +56,8 @@ struct disk {
     char dir[256];
     uint64_t seed;
     bool deaf_data, deaf_folder;
+    bool dead;    /* the process is: no call does anything */
+    bool may_die; /* after one of the next writes */
     void (*at_call)(struct disk *disk);
     void *arg;
 };
@@ -138,6 +144,13 @@ base_name(const char *path)
     return strrchr(path, '/') + 1;
 }
 
+static bool
+is_dead(const struct disk *disk)
+{
+    errno = EIO;
+    return disk->dead;
+}
+
 static int
 disk_open(void *arg, const char *path, int flags, mode_t mode)
 {
@@ -145,6 +158,8 @@ disk_open(void *arg, const char *path, int flags, mode_t mode)
     struct name *name;
     int fd;
 
+    if (is_dead(disk))
+        return -1;
     disk->at_call(disk);
     fd = open(path, flags, mode);
     if (fd < 0)
@@ -189,10 +204,14 @@ disk_pwrite(void *arg, int fd, const void *data, size_t len, off_t at)
     struct disk *disk = arg;
     struct node *node = disk->by_fd[fd];
 
+    if (is_dead(disk))
+        return -1;
     if ((size_t)at + len > node->now_len)
         set_len(node, (size_t)at + len);
     memcpy(node->now + at, data, len);
     disk->at_call(disk); /* written, not synced */
+    if (disk->may_die && test_random(&disk->seed) % 2)
+        disk->dead = true;
     return pwrite(fd, data, len, at);
 }
 
@@ -202,6 +221,8 @@ disk_sync(void *arg, int fd)
     struct disk *disk = arg;
     struct node *node = disk->by_fd[fd];
 
+    if (is_dead(disk))
+        return -1;
     disk->at_call(disk);
     if (disk->folder_fd[fd]) {
         if (disk->deaf_folder)
@@ -224,6 +245,8 @@ disk_allocate(void *arg, int fd, off_t len)
     struct disk *disk = arg;
     struct node *node = disk->by_fd[fd];
 
+    if (is_dead(disk))
+        return -1;
     disk->at_call(disk);
     if ((size_t)len > node->now_len)
         set_len(node, (size_t)len);
@@ -235,6 +258,8 @@ disk_truncate(void *arg, int fd, off_t len)
 {
     struct disk *disk = arg;
 
+    if (is_dead(disk))
+        return -1;
     disk->at_call(disk);
     set_len(disk->by_fd[fd], (size_t)len);
     return ftruncate(fd, len);
@@ -245,6 +270,8 @@ disk_rename(void *arg, const char *from, const char *to)
 {
     struct disk *disk = arg;
 
+    if (is_dead(disk))
+        return -1;
     disk->at_call(disk);
     if (find_name(&disk->now, base_name(from)))
         add_change(disk, base_name(from), base_name(to), NULL);
@@ -256,6 +283,8 @@ disk_unlink(void *arg, const char *path)
 {
     struct disk *disk = arg;
 
+    if (is_dead(disk))
+        return -1;
     disk->at_call(disk);
     if (find_name(&disk->now, base_name(path)))
         add_change(disk, base_name(path), NULL, NULL);
@@ -330,7 +359,7 @@ struct run {
     struct model model;
     char *image;
     struct idem_clocks clocks;
-    size_t images, wanted, every, flaws;
+    size_t images, wanted, every, flaws, deaths;
     uint64_t moved_bytes, segments; /* the cleaner must have been at work */
     bool until_flaw;
     char first_flaw[300];
@@ -420,6 +449,19 @@ leave(struct run *run, struct idem_store *store)
     test_close(store);
 }
 
+static struct idem_store *
+live_again(struct run *run, struct disk *disk, const char *dir,
+           const struct journal_tuning *tuning)
+{
+    struct idem_store *store = NULL;
+    struct idem_error err;
+
+    disk->dead = disk->may_die = false;
+    if (test_try_open(dir, tuning, &run->clocks, NULL, &store, &err))
+        fail_msg("open: %s", err.text);
+    return store;
+}
+
 /* Batches, cleaning, expiry, closing and opening, until there were enough
  * images. */
 static void
@@ -441,19 +483,24 @@ work(struct run *run, struct disk *disk, const char *dir)
     struct journal_tuning tuning = {
         .io = &io, .segment_len = 8192, .no_thread = true};
     struct idem_store *store = NULL;
-    struct idem_error err;
     struct model_swaps s;
 
     for (size_t round = 0; run->images < run->wanted && round < 100000;
          round++) {
-        if (!store &&
-            test_try_open(dir, &tuning, &run->clocks, NULL, &store, &err))
-            fail_msg("open: %s", err.text);
+        if (!store)
+            store = live_again(run, disk, dir, &tuning);
         model_batch(&run->model, &s);
         store->type->swap(store, s.swaps, s.count, &(struct idem_arena){0},
                           NULL);
         model_learn(&run->model, &s);
         run->model.now_ms += 100;
+        disk->may_die = test_random(&disk->seed) % 16 == 0;
+        if (disk->dead) {
+            test_close(store); /* which can change nothing */
+            store = live_again(run, disk, dir, &tuning);
+            model_resolve(&run->model, store); /* this has been seen now */
+            run->deaths++;
+        }
         if (test_random(&disk->seed) % 3 == 0)
             store->type->tend(store);
         if (test_random(&disk->seed) % 100 == 0) {
@@ -506,13 +553,14 @@ no_crash_loses_or_invents_a_record(void **state)
 
     (void)state;
     crash_often(&run, test_size(500, 2000, 25000), false, false);
-    print_message("%zu images, %zu swaps stored, %llu bytes moved\n",
-                  run.images, run.model.stored,
+    print_message("%zu images, %zu swaps stored, %zu deaths, %llu bytes "
+                  "moved\n",
+                  run.images, run.model.stored, run.deaths,
                   (unsigned long long)run.moved_bytes);
     if (run.flaws > 0)
         fail_msg("%zu of %zu images: %s", run.flaws, run.images,
                  run.first_flaw);
-    assert_true(run.moved_bytes > 10000 && run.segments > 10);
+    assert_true(run.moved_bytes > 10000 && run.segments > 10 && run.deaths > 5);
 }
 
 static void

@@ -19,7 +19,7 @@ struct world {
     struct journal_tuning tuning;
     uint64_t room; /* what the disk has left, for fallocate */
     bool small;    /* the disk has an end */
-    size_t fail_syncs;
+    size_t fail_syncs, fail_renames;
 };
 
 static int
@@ -53,6 +53,20 @@ w_fallocate(void *arg, int fd, off_t len)
     return ftruncate(fd, len);
 }
 
+/* A rename that happens and is reported as failed. */
+static int
+w_rename(void *arg, const char *from, const char *to)
+{
+    struct world *world = arg;
+    int done = rename(from, to);
+
+    if (world->fail_renames == 0)
+        return done;
+    world->fail_renames--;
+    errno = EIO;
+    return -1;
+}
+
 /* The system's calls ignore their arg, so the table can carry ours. */
 static int
 setup(void **state)
@@ -65,6 +79,7 @@ setup(void **state)
     world->io = idem__system_io;
     world->io.fsync = world->io.fdatasync = w_sync;
     world->io.fallocate = w_fallocate;
+    world->io.rename = w_rename;
     world->io.arg = world;
     world->tuning = (struct journal_tuning){
         .io = &world->io, .segment_len = 16384, .no_thread = true};
@@ -557,6 +572,60 @@ a_failed_sync_stops_it_until_it_has_been_read_again(void **state)
     test_close(store);
 }
 
+/* The name of the next segment fixes where this one ends. If it may have been
+ * given, nothing more may be added to this one, however small. */
+static void
+after_a_failed_rename_the_old_segment_is_closed(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+    struct journal *journal = (struct journal *)store;
+    struct test_record t;
+    uint64_t id = 0;
+
+    test_make(&t, 1000, IDEM_STATE_SUCCEEDED, 1000, 4000);
+    world->fail_renames = 1;
+    while (world->fail_renames > 0) { /* until a large one does not fit */
+        struct segment *last = &journal->segments[journal->segment_count - 1];
+
+        if (last->file_len - last->end < 4000)
+            (void)test_swap(store, &t, 0, false);
+        else
+            put(world, store, id + 1, id + 1, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+        assert_true(++id < 1000);
+    }
+    assert_int_equal(
+        put(world, store, 2000, 2000, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
+        IDEM_SWAP_STORED);
+    test_close(store);
+    store = open_world(world);
+    assert_int_equal(test_rev(store, 2000), 2000);
+    test_close(store);
+}
+
+/* The disk is found full only when the batch needs a segment. */
+static void
+claims_never_use_the_reserve(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+    struct journal *journal = (struct journal *)store;
+    uint64_t id = 0;
+
+    store->type->tend(store); /* makes the reserve and the next segment */
+    world->small = true;
+    while (put(world, store, id, 2 * id + 2, 0, IDEM_STATE_EXECUTING, DAY_MS) ==
+           IDEM_SWAP_STORED)
+        assert_true(++id < 1000);
+    assert_int_equal(journal->reserve_len, 16384);
+    for (id = 0; id < 35; id++)
+        assert_int_equal(put(world, store, id, 2 * id + 3, 2 * id + 2,
+                             IDEM_STATE_SUCCEEDED, DAY_MS),
+                         IDEM_SWAP_STORED);
+    assert_int_equal(journal->reserve_len, 0);
+    test_close(store);
+}
+
 /* ---- many restarts ---- */
 
 static void
@@ -596,6 +665,8 @@ main(void)
         T(time_goes_on_whatever_the_wall_clock_does),
         T(a_full_disk_refuses_claims_and_lets_them_finish),
         T(a_failed_sync_stops_it_until_it_has_been_read_again),
+        T(after_a_failed_rename_the_old_segment_is_closed),
+        T(claims_never_use_the_reserve),
         T(many_restarts_leave_few_files),
     };
 
