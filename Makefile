@@ -69,7 +69,7 @@ example_src := $(wildcard examples/*.c)
 # ---- how it is built -------------------------------------------------------
 
 WARN := -Wall -Wextra -Wmissing-prototypes -Wshadow -Wvla -Wformat=2 -Werror
-CFLAGS ?= -O2 -g
+CFLAGS ?= $(if $(SANITIZE),-O1,-O2) -g
 pkg_cflags := $(shell pkg-config --cflags $(packages) 2>/dev/null)
 pkg_libs := $(shell pkg-config --libs $(packages) 2>/dev/null)
 sanitize := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
@@ -91,7 +91,7 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: all lib module test-programs check check-c demo bench soak fuzz \
+.PHONY: all lib module test-programs syntax check check-c demo bench soak fuzz \
     install uninstall clean format deps-% compdb
 
 all: lib $(B)/idem $(examples) $(if $(SANITIZE),,module)
@@ -153,6 +153,14 @@ $(tests): $(B)/%: $(B)/obj/%.o $(test_support_obj) $(B)/libidem-inner.a
 %/alloc_test: test_ldflags = -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 
 test-programs: $(tests)
+
+# What another compiler says about all of it: make syntax CC=clang
+# (but for benchmarks of libraries that only `make bench` installs)
+syntax_src := $(lib_src) $(bin_src) $(test_src) $(fuzz_src) $(test_support_src) $(example_src) \
+    $(if $(bench_src),$(shell grep -LE '<(lmdb|rocksdb)' $(bench_src)))
+syntax: $(syntax_src:%=syntax-%)
+$(syntax_src:%=syntax-%): syntax-%:
+	@$(filter-out -MMD -MP,$(compile)) -fsyntax-only $*
 print-tests:
 	@echo $(tests)
 print-fuzzers:
