@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+import servers
 from lib import ROOT, SANITIZED, Server, folder, wait_until
 
 PROBLEM = "https://idem.example/problems/"
@@ -291,15 +293,24 @@ def metric(server, name):
     return metrics(server)[name]
 
 
-def test_waiting_duplicates_get_the_first_result(server, api):
-    count = 30 if SANITIZED else 120
+def test_a_thousand_waiting_duplicates_get_the_first_result(server, api):
+    count = 200 if SANITIZED else 1000
     fence = begin(api, "wait", "one", lease_ms=60000)["fence"]
-    answers, threads = wait_in_threads(server, count, "wait", "one")
+    body = b'{"wait_ms": 60000}'
+    ask = b"POST /v1/records/wait/one/begin HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" \
+          b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    waiters = [socket.create_connection(("127.0.0.1", server.http), timeout=30) for _ in range(count)]
+    for s in waiters:
+        s.sendall(ask)
+    assert wait_until(lambda: metric(server, "idem_parked") >= count, 20), "not all of them wait"
     assert api("GET", rec("wait", "other")) == {"verdict": "absent"}  # nobody is held up
     api("POST", rec("wait", "one", "finish"), fence=fence, outcome="succeeded", result="once")
     start = time.monotonic()
-    for t in threads:
-        t.join(20)
+    answers = []
+    for s in waiters:
+        answers.append(json.loads(s.makefile("rb").read().split(b"\r\n\r\n", 1)[1]))
+        s.close()
+    print("%d answers after %.2f s" % (count, time.monotonic() - start))
     assert time.monotonic() - start < 10
     assert [a["verdict"] for a in answers] == ["replay"] * count
     assert {a["result"] for a in answers} == {"once"}
@@ -682,3 +693,44 @@ def test_stopping_answers_who_waits():
         for t in threads:
             t.join(10)
         assert answers == ["closed"] * 5
+
+
+def test_a_store_that_hangs_holds_up_nobody_else():
+    store = servers.Redis()
+    try:
+        with folder() as where, Server(where, http=True, store=store.url) as s:
+            api = Http(s.http)
+            assert api("GET", "/readyz") == {"status": "ready"}
+            fence = begin(api, "hang", "1", lease_ms=600000)["fence"]
+            os.kill(store.process.pid, signal.SIGSTOP)
+            try:
+                said = {}
+
+                def ask(method, path, **fields):
+                    client = Http(s.http, timeout=60)
+                    said[path] = client.problem(method, path, **fields), client.said["retryable"]
+                paths = [("GET", "/readyz", {}), ("POST", rec("hang", "2", "begin"), {}),
+                         ("POST", rec("hang", "1", "finish"), {"fence": fence, "outcome": "succeeded"})]
+                threads = [threading.Thread(target=ask, args=(m, p), kwargs=f) for m, p, f in paths]
+                for t in threads:
+                    t.start()
+                time.sleep(0.5)
+                start = time.monotonic()
+                assert api("GET", "/healthz")["status"] == "ok"
+                assert time.monotonic() - start < 2
+                for t in threads:
+                    t.join(50)
+            finally:
+                os.kill(store.process.pid, signal.SIGCONT)
+            assert said["/readyz"][0] in ("timeout", "unavailable", "lost")
+            # an error is never a verdict, and only `lost` may have been stored
+            problem, retryable = said[rec("hang", "2", "begin")]
+            assert problem in ("lost", "unavailable", "timeout") and retryable == (problem != "lost")
+            assert said[rec("hang", "1", "finish")][0] in ("lost", "unavailable", "timeout")
+            assert said[rec("hang", "1", "finish")][1] is True
+            assert wait_until(lambda: api("GET", "/readyz").get("status") == "ready", 30)
+            assert wait_until(lambda: api("POST", rec("hang", "1", "finish"), fence=fence,
+                                          outcome="succeeded").get("verdict") == "ok", 30)
+            assert metric(s, "idem_store_errors_total") >= 0
+    finally:
+        store.stop()

@@ -143,9 +143,13 @@ clear(struct http *http)
         MHD_stop_daemon(http->daemons[i].mhd);
     if (http->watching)
         http_watch_stop(http);
+    if (http->aside_started)
+        http_aside_stop(http);
     if (http->in_flight > 0)
         return; /* the engine still owes answers, which find us here */
     pthread_cond_destroy(&http->stir);
+    if (http->aside_started)
+        pthread_cond_destroy(&http->aside_wanted);
     pthread_mutex_destroy(&http->lock);
     free(http->openapi);
     free(http);
@@ -170,7 +174,7 @@ http_start(struct server *server, struct http **http, struct idem_error *err)
     }
     self->server = server;
     self->max_body = (size_t)max_result / 3 * 4 + BODY_EXTRA;
-    if (!http_watch_start(self)) {
+    if (!http_watch_start(self) || !http_aside_start(self)) {
         clear(self);
         return idem__fail(err, IDEM_ERR_MEMORY, "http: no thread");
     }

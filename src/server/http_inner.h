@@ -4,6 +4,7 @@
  *   libmicrohttpd's thread: reads a request, submits its op, suspends the
  *       connection; renders and sends the answer once it is resumed
  *   the engine's thread:    copies the answer into the request, resumes
+ *   a thread aside:         figures and ids, which may wait for the store
  *   the watcher's thread:   five times a second, looks for clients that left,
  *       requests that take too long, and connections that dawdle
  *
@@ -26,6 +27,8 @@
 #define HTTP_AUTH_DELAY_MS 400 /* a wrong secret is answered this late */
 #define HTTP_TICK_MS 200
 #define HTTP_READY_MS 5000
+#define HTTP_ASIDE_MS 10000
+#define HTTP_METRICS_MAX (4 * 1024 * 1024)
 
 struct http_daemon {
     struct http *http;
@@ -70,6 +73,7 @@ struct http_request {
     char next_token[SERVER_TOKEN_LEN + 1];
     char (*tokens)[SERVER_TOKEN_LEN + 1];
     json_t *ids;
+    struct idem_buf text; /* figures */
 
     /* Under the lock. */
     struct http_request *next, **link; /* in http->pending while suspended */
@@ -77,6 +81,7 @@ struct http_request {
     uint64_t ticket;
     size_t outstanding; /* callbacks to come */
     bool suspended, waits, gone, abandoned;
+    struct http_request *aside_next;
 };
 
 /* A look through the store for what is in doubt, a little at a time. */
@@ -97,6 +102,10 @@ struct http {
     pthread_mutex_t lock;
     pthread_cond_t stir; /* the watcher waits here */
     pthread_t watcher;
+    pthread_t aside_thread;
+    pthread_cond_t aside_wanted;
+    struct http_request *aside; /* first come, first served */
+    bool aside_started, aside_over;
     bool watching;
     atomic_bool draining; /* no new calls */
     bool stopping;        /* who still waits is answered now */
@@ -128,6 +137,9 @@ bool http_fail(struct http_request *request, enum http_problem problem,
 
 /* http_run.c: run a call. True: the answer or problem is there already. */
 bool http_run(struct http_request *request);
+/* Under the lock; the first problem stays. */
+void http_fail_with(struct http_request *request, enum idem_status status,
+                    const struct idem_error *err);
 void http_release_undelivered(struct http_request *request);
 void http_request_put(struct http_request *request);
 
@@ -143,6 +155,11 @@ void http_resume(struct http_request *request);
 /* http_watch.c */
 bool http_watch_start(struct http *http);
 void http_watch_stop(struct http *http);
+
+/* http_aside.c: do it on a thread of its own; always false. */
+bool http_aside(struct http_request *request);
+bool http_aside_start(struct http *http);
+void http_aside_stop(struct http *http);
 
 /* http_metrics.c: Prometheus text. False: out of memory. */
 bool http_metrics(struct http *http, struct idem_buf *out);

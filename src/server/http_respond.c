@@ -10,7 +10,6 @@
 #define JSON_TYPE "application/json"
 #define PROBLEM_TYPE "application/problem+json"
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
-#define METRICS_MAX (4 * 1024 * 1024)
 
 struct reply {
     unsigned status;
@@ -105,7 +104,6 @@ make_body(struct http_request *request, struct reply *reply)
 {
     enum http_action action =
         request->route ? request->route->action : HTTP_HEALTH;
-    struct idem_buf text;
     json_t *json;
 
     if (!request->failed && action == HTTP_OPENAPI) {
@@ -114,14 +112,10 @@ make_body(struct http_request *request, struct reply *reply)
         return reply->body != NULL;
     }
     if (!request->failed && action == HTTP_METRICS) {
-        idem_buf_init(&text, METRICS_MAX);
-        if (!http_metrics(request->http, &text)) {
-            idem_buf_clear(&text);
-            return false;
-        }
         reply->type = METRICS_TYPE;
-        reply->body = (char *)text.data;
-        reply->len = text.len;
+        reply->body = (char *)request->text.data;
+        reply->len = request->text.len;
+        request->text = (struct idem_buf){0};
         return true;
     }
     json = make_json(request);

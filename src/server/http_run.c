@@ -21,6 +21,7 @@ http_request_put(struct http_request *request)
     if (atomic_fetch_sub(&request->refs, 1) > 1)
         return;
     idem_buf_clear(&request->body);
+    idem_buf_clear(&request->text);
     idem_arena_clear(&request->path_memory);
     idem_arena_clear(&request->memory);
     http_call_clear(&request->call);
@@ -111,9 +112,9 @@ http_release_undelivered(struct http_request *request)
 
 /* ---- the engine's answers -------------------------------------------- */
 
-static void
-fail_with(struct http_request *request, enum idem_status status,
-          const struct idem_error *err)
+void
+http_fail_with(struct http_request *request, enum idem_status status,
+               const struct idem_error *err)
 {
     if (request->failed)
         return;
@@ -130,7 +131,7 @@ keep(struct http_request *request, const struct idem_answer *answer)
     request->answer.memory = NULL;
     if (!idem_arena_record(&request->memory, &answer->record,
                            &request->answer.record))
-        fail_with(request, IDEM_ERR_MEMORY, NULL);
+        http_fail_with(request, IDEM_ERR_MEMORY, NULL);
 }
 
 static void done(void *arg, enum idem_status status,
@@ -168,7 +169,7 @@ go_on(struct http_request *request, const struct idem_op *op)
     if (status == IDEM_OK)
         return;
     settle_debt(request);
-    fail_with(request, status, &err);
+    http_fail_with(request, status, &err);
 }
 
 /* There is no such request: is there such a token? */
@@ -276,7 +277,7 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
         if (status == IDEM_OK && nobody_else_knows(request, answer))
             release(http, &answer->record);
     } else if (status != IDEM_OK && !request->next_token[0]) {
-        fail_with(request, status, err);
+        http_fail_with(request, status, err);
     } else if (status != IDEM_OK) {
         request->next_token[0] = 0; /* redeemed, but without a fresh one */
     } else {
@@ -299,7 +300,7 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
     request->outstanding--;
     http->in_flight--;
     if (status != IDEM_OK) {
-        fail_with(request, status, err);
+        http_fail_with(request, status, err);
     } else if (!request->abandoned) {
         request->call.cursor = *next;
         request->records = calloc(count + 1, sizeof(*records));
@@ -308,7 +309,7 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
                                   &request->records[request->record_count]))
                 request->record_count++;
         if (request->record_count < count)
-            fail_with(request, IDEM_ERR_MEMORY, NULL);
+            http_fail_with(request, IDEM_ERR_MEMORY, NULL);
     }
     call_back(request);
     pthread_mutex_unlock(&http->lock);
@@ -326,7 +327,7 @@ submitted(struct http_request *request, enum idem_status status, size_t missing,
     for (size_t i = 0; i < missing; i++)
         settle_debt(request);
     if (status != IDEM_OK)
-        fail_with(request, status, err);
+        http_fail_with(request, status, err);
     if (request->outstanding == 0)
         http_resume(request); /* it was not resumed by a callback */
     else
@@ -381,7 +382,7 @@ run_issue(struct http_request *request)
     status = server_token_allowed(request->http->server, call->op.scope,
                                   call->count, &err);
     if (status != IDEM_OK) {
-        fail_with(request, status, &err);
+        http_fail_with(request, status, &err);
         return true;
     }
     request->tokens = calloc(call->count, sizeof(*request->tokens));
@@ -416,27 +417,6 @@ run_scan(struct http_request *request)
     return false;
 }
 
-static void
-add_id(void *arg, struct idem_bytes id)
-{
-    json_array_append_new(arg, http_text(id));
-}
-
-static bool
-run_ids(struct http_request *request)
-{
-    struct http_call *call = &request->call;
-    struct idem_error err = {0};
-    enum idem_status status;
-
-    request->ids = json_array();
-    status = server_ids(request->http->server, call->id_kind, call->count, true,
-                        add_id, request->ids, &err);
-    if (status != IDEM_OK)
-        fail_with(request, status, &err);
-    return true;
-}
-
 static bool
 run_ready(struct http_request *request)
 {
@@ -460,10 +440,10 @@ http_run(struct http_request *request)
     case HTTP_SCAN:
         return run_scan(request);
     case HTTP_ID:
-        return run_ids(request);
+    case HTTP_METRICS:
+        return http_aside(request);
     case HTTP_READY:
         return run_ready(request);
-    case HTTP_METRICS:
     case HTTP_HEALTH:
     case HTTP_OPENAPI:
         break;

@@ -1,0 +1,138 @@
+/*
+ * http_aside.c - what may have to wait for the store without a callback:
+ * figures and ids.
+ *
+ * They are done by a thread of their own, so that a store that hangs holds up
+ * neither /healthz nor anybody else. A request whose time is up is answered
+ * without them, and what comes later is thrown away.
+ */
+#include "http_inner.h"
+
+#include <stdlib.h>
+
+struct outcome {
+    enum idem_status status;
+    struct idem_error err;
+    struct idem_buf text; /* figures */
+    json_t *ids;
+};
+
+static void
+add_id(void *arg, struct idem_bytes id)
+{
+    json_array_append_new(arg, http_text(id));
+}
+
+/* Without the lock. Of the request only what no other thread changes. */
+static void
+work(struct http_request *request, struct outcome *outcome)
+{
+    struct http_call *call = &request->call;
+
+    idem_buf_init(&outcome->text, HTTP_METRICS_MAX);
+    if (request->route->action == HTTP_METRICS) {
+        if (!http_metrics(request->http, &outcome->text))
+            outcome->status =
+                idem__fail(&outcome->err, IDEM_ERR_MEMORY, "out of memory");
+        return;
+    }
+    outcome->ids = json_array();
+    outcome->status =
+        server_ids(request->http->server, call->id_kind, call->count, true,
+                   add_id, outcome->ids, &outcome->err);
+}
+
+/* Under the lock. */
+static void
+hand_over(struct http_request *request, struct outcome *outcome)
+{
+    request->outstanding--;
+    request->http->in_flight--;
+    if (request->abandoned)
+        return;
+    if (outcome->status != IDEM_OK)
+        http_fail_with(request, outcome->status, &outcome->err);
+    request->text = outcome->text;
+    idem_buf_init(&outcome->text, 0);
+    request->ids = outcome->ids;
+    outcome->ids = NULL;
+    http_resume(request);
+}
+
+static void *
+run(void *arg)
+{
+    struct http *http = arg;
+
+    pthread_mutex_lock(&http->lock);
+    for (;;) {
+        struct http_request *request = http->aside;
+        struct outcome outcome = {.status = IDEM_OK};
+
+        if (!request && http->aside_over)
+            break;
+        if (!request) {
+            pthread_cond_wait(&http->aside_wanted, &http->lock);
+            continue;
+        }
+        http->aside = request->aside_next;
+        if (!request->abandoned) {
+            pthread_mutex_unlock(&http->lock);
+            work(request, &outcome);
+            pthread_mutex_lock(&http->lock);
+        }
+        hand_over(request, &outcome);
+        pthread_mutex_unlock(&http->lock);
+        http_request_put(request);
+        idem_buf_clear(&outcome.text);
+        json_decref(outcome.ids);
+        pthread_mutex_lock(&http->lock);
+    }
+    pthread_mutex_unlock(&http->lock);
+    return NULL;
+}
+
+bool
+http_aside(struct http_request *request)
+{
+    struct http *http = request->http;
+    struct http_request **last;
+
+    http_suspend(request, HTTP_ASIDE_MS);
+    pthread_mutex_lock(&http->lock);
+    atomic_fetch_add(&request->refs, 1);
+    request->outstanding++;
+    http->in_flight++;
+    for (last = &http->aside; *last; last = &(*last)->aside_next)
+        ;
+    *last = request;
+    pthread_cond_signal(&http->aside_wanted);
+    pthread_mutex_unlock(&http->lock);
+    return false;
+}
+
+bool
+http_aside_start(struct http *http)
+{
+    pthread_cond_init(&http->aside_wanted, NULL);
+    http->aside_started =
+        pthread_create(&http->aside_thread, NULL, run, http) == 0;
+    return http->aside_started;
+}
+
+/* One that hangs in the store is left behind: the process ends anyway. */
+void
+http_aside_stop(struct http *http)
+{
+    bool hangs;
+
+    pthread_mutex_lock(&http->lock);
+    hangs = http->in_flight > 0;
+    http->aside_over = true;
+    pthread_cond_signal(&http->aside_wanted);
+    pthread_mutex_unlock(&http->lock);
+    if (hangs)
+        pthread_detach(http->aside_thread);
+    else
+        pthread_join(http->aside_thread, NULL);
+}
