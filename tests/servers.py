@@ -274,8 +274,8 @@ class Redis(Server):
 class RedisCluster:
     """Three primaries that share the slots; replicas=1 gives each a replica."""
 
-    def __init__(self, replicas=0):
-        self.nodes = [Redis(cluster_enabled="yes", cluster_node_timeout="1000")
+    def __init__(self, replicas=0, **settings):
+        self.nodes = [Redis(cluster_enabled="yes", cluster_node_timeout="1000", **settings)
                       for _ in range(3 * (1 + replicas))]
         self.url = "redis+cluster://" + ",".join(
             "127.0.0.1:%d" % n.port for n in self.nodes)

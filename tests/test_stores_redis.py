@@ -458,6 +458,33 @@ def test_slots_that_move_under_load(cluster):
         assert counts["LOST"] == 0
 
 
+def test_contract_on_a_cluster_under_an_acl(cluster):
+    for node in cluster.nodes:
+        node.ask("acl", "setuser", "idem", "on", ">s3cret", "~idem:*", "+evalsha", "+eval",
+                 "+script|load", "+get", "+getrange", "+set", "+del", "+scan", "+time", "+wait",
+                 "+info", "+config|get", "+select", "+cluster|slots", "+asking")
+    run_c_test("contract_test", cluster.url.replace("//", "//idem:s3cret@"))
+
+
+def test_a_shard_that_is_away_does_not_take_the_others_along():
+    cluster = RedisCluster(cluster_require_full_coverage="no")
+    try:
+        with folder() as where, Server(where, store=cluster.url) as idem:
+            client = idem.client(30)
+            dead = cluster.owner(16000)  # not the one whose clock it is
+            dead.kill()
+            client("BEGIN", "shard", "first")  # the one that finds out
+            answers = [client("BEGIN", "shard", "id-%d" % i) for i in range(300)]
+            words = [a.word if isinstance(a, Error) else a[0] for a in answers]
+            assert set(words) <= {"started", "UNAVAILABLE", "LOST"}
+            assert words.count("started") > 150 and words.count("LOST") <= 2, words
+            dead.start()
+            assert wait_until(lambda: all(started(client, "shard", "again-%d-%s" % (i, os.urandom(4).hex()))
+                                          for i in range(20)), 20, 0.5)
+    finally:
+        cluster.stop()
+
+
 def test_a_replica_of_the_cluster_takes_over_under_load():
     cluster = RedisCluster(replicas=1)
     victim = cluster.owner(0)

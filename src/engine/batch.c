@@ -210,7 +210,7 @@ break_circuit(struct idem_engine *engine, const struct idem_error *err)
 {
     int64_t wait_us = engine->breaker_wait_us * 2;
 
-    if (engine->store->type->local)
+    if (engine->store->type->local || engine->store->type->partial)
         return;
     if (wait_us < BREAKER_FIRST_US)
         wait_us = BREAKER_FIRST_US;

@@ -116,6 +116,8 @@ struct idem_store_type {
     const char *scheme;       /* "postgres" serves postgres:// URLs */
     bool local;               /* load and now are memory reads: the engine loads
                                  first instead of guessing, and nobody else writes */
+    bool partial;             /* parts of it fail alone, and fail fast by
+                                 themselves: the engine breaks no circuit */
     idem_open_fn *open;       /* required */
     idem_swap_fn *swap;       /* required */
     idem_load_fn *load;       /* required */

@@ -237,9 +237,9 @@ goes_on(struct batch *batch, size_t i, const char *text)
         return batch->pause = true;
     if (says(text, "NOSCRIPT") && !element->eval)
         return element->eval = true;
-    if (says(text, "READONLY") && via->context) {
-        /* It became a replica: whoever is primary now can be asked. */
-        redis_link_drop(via, "it became a replica");
+    if (says(text, "READONLY")) {
+        /* It became a replica: look at it, and ask who is primary now. */
+        via->judged = false;
         self->map_stale = self->slots != NULL;
         return true;
     }

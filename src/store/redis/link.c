@@ -418,13 +418,19 @@ connect_link(struct redis_link *link, int64_t deadline_us)
 bool
 redis_link_ready(struct redis_link *link, int64_t deadline_us)
 {
-    int64_t now_us = redis_now_us();
+    int64_t now_us = redis_now_us(), took_us;
+    bool ok;
 
     if (link->context && link->judged && now_us - link->checked_us < CHECK_US)
         return true;
     if (!link->judged && now_us < link->try_after_us)
         return false;
-    if (link->context)
-        return greet(link, false, deadline_us);
-    return connect_link(link, deadline_us);
+    ok = link->context ? greet(link, false, deadline_us)
+                       : connect_link(link, deadline_us);
+    /* One that hangs must not hold up those that work: at most a third of the
+     * time is spent on it. */
+    took_us = redis_now_us() - now_us;
+    if (!ok && link->try_after_us < now_us + 3 * took_us)
+        link->try_after_us = now_us + 3 * took_us;
+    return ok;
 }

@@ -338,6 +338,7 @@ const struct idem_store_type idem__redis_store = {
 
 const struct idem_store_type idem__redis_cluster_store = {
     .scheme = "redis+cluster",
+    .partial = true,
     .open = open_cluster,
     .swap = swap_batch,
     .load = load_batch,
