@@ -103,7 +103,9 @@ idem__batch_add_job(struct idem_engine *engine, struct idem__job *job)
 bool
 idem__batch_add_crowd(struct idem_engine *engine, struct idem__crowd *crowd)
 {
-    if (!add_entry(engine, crowd->key, NULL, crowd))
+    /* They come before what waits in the queue, but leave room for it. */
+    if (engine->batch.entry_count >= (engine->batch.limit + 1) / 2 ||
+        !add_entry(engine, crowd->key, NULL, crowd))
         return false;
     crowd->looks = true;
     return true;

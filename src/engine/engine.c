@@ -35,7 +35,7 @@ wait_over(struct idem_engine *engine, struct idem__job *job)
 #define CONTAINER(pointer, type, member)                                       \
     ((type *)((char *)(pointer)-offsetof(type, member)))
 
-/* True if the batch is full and more is due. */
+/* True if half the batch is full of it and more is due. */
 static bool
 fire_timers(struct idem_engine *engine)
 {
@@ -147,8 +147,8 @@ take_turn(struct idem_engine *engine)
 
     engine->boot_now_us = idem__boot_us(engine);
     take_queue(queue);
-    after = fill_batch(engine, &taken, &bytes);
     more = fire_timers(engine);
+    after = fill_batch(engine, &taken, &bytes);
     idem__batch_run(engine);
     while (after) {
         struct idem__item *next = after->next;

@@ -706,6 +706,37 @@ who_waits_comes_before_who_arrives_when_another_engine_frees(void **state)
 }
 
 static void
+waits_end_also_when_the_queue_is_never_empty(void **state)
+{
+    struct idem_options options = {.max_batch = 4};
+    struct idem_op op = op_begin("a");
+    struct reply brief, doubtful, noise[8];
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, &options);
+    op.lease_ms = 1000;
+    ask(rig.engine, &op);
+    op = op_wait("a", 500);
+    put(rig.engine, &op, &brief);
+    op = op_wait("a", 60000);
+    put(rig.engine, &op, &doubtful);
+    turn(rig.engine);
+    for (int i = 0; i < 20; i++) {
+        op = op_get("noise");
+        for (int k = 0; k < 8; k++)
+            put(rig.engine, &op, &noise[k]);
+        test_clocks_pass(&rig.clocks, 100);
+        assert_true(idem__engine_turn(rig.engine)); /* there is always more */
+        idem__engine_turn(rig.engine);
+        assert_int_equal(brief.done, i >= 4);
+    }
+    assert_verdict(brief, IDEM_V_BUSY);
+    assert_verdict(doubtful, IDEM_V_DOUBT);
+    rig_close(&rig);
+}
+
+static void
 large_replays_make_smaller_batches(void **state)
 {
     enum { LARGE = 1000 * 1000, COUNT = 40 };
@@ -1238,6 +1269,7 @@ main(void)
         cmocka_unit_test(a_wait_and_a_lease_may_end_at_once),
         cmocka_unit_test(
             who_waits_comes_before_who_arrives_when_another_engine_frees),
+        cmocka_unit_test(waits_end_also_when_the_queue_is_never_empty),
         cmocka_unit_test(large_replays_make_smaller_batches),
         cmocka_unit_test(a_full_crowd_answers_busy_at_once),
         cmocka_unit_test(a_full_queue_refuses_at_the_door),

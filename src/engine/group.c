@@ -373,7 +373,7 @@ idem__group_locked(struct idem_engine *engine, struct idem__group *group)
     for (struct idem__item *item = group->first; item; item = item->next) {
         struct idem__job *job = (struct idem__job *)item;
 
-        if (job->decided && !job->depends)
+        if (job->decided && !job->depends && !group->guessed)
             continue;
         fill_answer(job, IDEM_V_BUSY, NULL, &engine->now);
         job->answer.retry_after_ms = LOCKED_RETRY_MS;
