@@ -256,7 +256,8 @@ faulty_open(enum faulty_kind kind, struct idem_store *inner,
 void
 faulty_plan(struct faulty_store *store, enum fault fault, int skip, int count)
 {
-    store->fault = fault;
+    atomic_store(&store->fault, FAULT_NONE);
     atomic_store(&store->from, atomic_load(&store->calls) + 1 + skip);
     atomic_store(&store->count, count);
+    atomic_store(&store->fault, fault);
 }

@@ -48,7 +48,7 @@ struct faulty_store {
     /* The calls number `from` to `from + count - 1` fail, counted from 1 over
      * the calls of swap, and for FAULT_UNAVAILABLE of load too (and of now,
      * where `faulty_now`). */
-    enum fault fault;
+    _Atomic enum fault fault;
     atomic_int from, count;
     bool faulty_now;
     atomic_int calls, swaps, loads, nows;
