@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_COUNT 65536
+#define MAX_COUNT 8192
 #define MAX_BYTES ((size_t)64 * 1024 * 1024)
 #define MAX_RECORD 4096 /* a lock's note may be large; that one is read */
 

@@ -597,7 +597,15 @@ call_submit(struct call *call)
 {
     struct idem_op op = call->op;
 
-    metrics_add(&call->loop->server->metrics->operations[METRICS_RESP], 1);
+    struct client *client = call->client;
+    struct loop *loop = call->loop;
+
+    metrics_add(&loop->server->metrics->operations[METRICS_RESP], 1);
+    if (client->round != loop->round) {
+        if (client->round + 1 == loop->round && loop->missing > 0)
+            loop->missing--;
+        client->round = loop->round;
+    }
     if (call->kind == COMMAND_ISSUE) {
         submit_tokens(call);
         return;

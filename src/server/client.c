@@ -267,6 +267,8 @@ client_flush(struct client *client)
         return;
     }
     calls_sent(client);
+    if (client->round == client->loop->round && client->call_count == 0)
+        client->loop->answered++;
     if (unsent(client) == 0) {
         client->out_before += client->out.buf.len;
         client->sent = 0;

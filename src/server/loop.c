@@ -24,6 +24,9 @@
 #define ACCEPTS 128         /* a round and listener */
 #define ACCEPT_PAUSE_MS 100 /* when there are no file descriptors left */
 #define TICK_MS 100
+#define GATHER_PART 4 /* of a commit's time */
+#define GATHER_MAX_US 1000
+#define GATHER_PAUSE_MAX 63
 
 /* ---- waking ---------------------------------------------------------- */
 
@@ -288,6 +291,16 @@ bury(struct loop *loop)
     }
 }
 
+static bool
+take_turn(struct loop *loop)
+{
+    int64_t start_us = metrics_now_us();
+    bool more = idem__engine_turn(loop->engine);
+
+    loop->commit_us += (metrics_now_us() - start_us - loop->commit_us) / 8;
+    return more;
+}
+
 /* Let the engine work until nothing is left to do now. */
 static void
 work(struct loop *loop)
@@ -300,7 +313,7 @@ work(struct loop *loop)
         if (!loop->driven)
             calls_collect(loop);
         else if (more)
-            more = idem__engine_turn(loop->engine);
+            more = take_turn(loop);
         calls_go_on(loop);
         flush_dirty(loop);
         if (!loop->submitted && !(loop->driven && more))
@@ -369,6 +382,48 @@ handle(struct loop *loop, const struct epoll_event *event)
     }
 }
 
+/*
+ * Clients that were just answered often ask again at once. Where a commit is
+ * slow, waiting a fraction of its time for them makes one commit of two halves;
+ * otherwise the clients fall into two groups that wait for each other's
+ * commits. It ends as soon as all of them are here, and is left off for a while
+ * where they do not come.
+ */
+static void
+gather(struct loop *loop, struct epoll_event *events)
+{
+    size_t expected = loop->missing;
+    int64_t budget_us = loop->commit_us / GATHER_PART;
+    int64_t start_us = loop->now_us;
+
+    if (!loop->driven || !loop->submitted || loop->draining)
+        return;
+    if (loop->no_gather > 0) {
+        loop->no_gather--;
+        return;
+    }
+    if (budget_us > GATHER_MAX_US)
+        budget_us = GATHER_MAX_US;
+    while (loop->missing > 0) {
+        int64_t left_us = budget_us - (metrics_now_us() - start_us);
+        struct timespec wait = {0, left_us > 0 ? left_us * 1000 : 0};
+        int count = epoll_pwait2(loop->epoll, events, EVENTS, &wait, NULL);
+
+        for (int i = 0; i < count; i++)
+            handle(loop, &events[i]);
+        if (count <= 0 && left_us <= 0)
+            break;
+    }
+    if (loop->missing * 2 <= expected) {
+        loop->gather_pause = 0;
+    } else {
+        loop->gather_pause = loop->gather_pause * 2 + 1;
+        if (loop->gather_pause > GATHER_PAUSE_MAX)
+            loop->gather_pause = GATHER_PAUSE_MAX;
+        loop->no_gather = loop->gather_pause;
+    }
+}
+
 static bool
 is_over(const struct loop *loop)
 {
@@ -392,8 +447,12 @@ loop_run(struct loop *loop)
                                loop->submitted ? 0 : patience(loop));
 
         read_clocks(loop);
+        loop->round++;
+        loop->missing = loop->answered;
+        loop->answered = 0;
         for (int i = 0; i < count; i++)
             handle(loop, &events[i]);
+        gather(loop, events);
         tick(loop);
         if (loop->driven && idem__engine_due_ms(loop->engine) == 0)
             loop->submitted = true;

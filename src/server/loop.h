@@ -62,6 +62,7 @@ struct client {
     int64_t linger_until_ms; /* closing: read and drop */
     size_t in_mark;          /* progress of a long command */
     unsigned auth_failures;
+    uint64_t round; /* of the loop, in which it last asked the engine */
     bool local, dirty, dead, closing, ended;
     bool held; /* not parsed further: an answer comes first */
 };
@@ -116,6 +117,11 @@ struct loop {
     uint64_t next_id;
     size_t buffered;
     int64_t now_us, answered_us, now_ms, tick_ms, accept_again_ms, drain_until;
+    uint64_t round;
+    size_t missing;    /* clients of the last round that may ask again soon */
+    size_t answered;   /* clients of this round that got all their answers */
+    int64_t commit_us; /* what a turn takes, smoothed */
+    unsigned no_gather, gather_pause; /* rounds in which it is not worth it */
     struct call *pool, *again, *delayed, *id_waits;
     size_t pool_count, calls; /* calls: in flight, also of clients gone */
     pthread_t thread;
