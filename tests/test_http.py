@@ -395,7 +395,9 @@ def test_credentials_and_rights(guarded):
     ops = Http(guarded.http, "Bearer ops:ops-secret-12345678")
     assert ops("GET", "/v1/records?scope=shop")["verdict"] == "records"
     assert ops("DELETE", rec("shop", "1"))["verdict"] == "ok"
-    assert "secret" not in guarded.output()
+    log = guarded.output()
+    assert "secret" not in log and "event=operator" in log and "who=ops" in log and "event=auth-failed" in log
+    assert not re.search(r"scope=|id=1\b", log)  # digests, not keys
 
 
 def test_a_page_of_another_site_is_refused(server):

@@ -170,6 +170,8 @@ login(struct http_request *request, const char *value)
     if (request->principal)
         return true;
     metrics_add(&request->http->server->metrics->auth_failures, 1);
+    server_log(request->http->server->log, LOG_WARNING, "auth-failed",
+               LOG_TEXT("surface", "http"));
     return http_fail(request, HTTP_P_UNAUTHORIZED,
                      read ? "the name or the secret is wrong"
                           : "send Authorization: Bearer name:secret, or Basic");

@@ -151,6 +151,22 @@ add_headers(const struct http_request *request, const struct reply *reply,
 }
 
 static void
+log_request(const struct http_request *request, unsigned status)
+{
+    const struct idem_op *op = &request->call.op;
+    bool verdict = !request->failed && request->route->action == HTTP_OP;
+
+    server_log(
+        request->http->server->log, LOG_DEBUG, "http",
+        LOG_TEXT("operation", request->route ? request->route->name : "none"),
+        LOG_NUMBER("status", status),
+        LOG_TEXT("verdict",
+                 verdict ? idem_verdict_name(request->answer.verdict) : "none"),
+        LOG_NUMBER("us", metrics_now_us() - request->started_us),
+        LOG_KEY(op->scope, op->id));
+}
+
+static void
 log_defect(const struct http_request *request)
 {
     if (problem_type(request)->status < 500 ||
@@ -180,6 +196,7 @@ http_respond(struct http_request *request)
                request->route->action == HTTP_OP) {
         reply.retry_after_ms = request->answer.retry_after_ms;
     }
+    log_request(request, reply.status);
     if (!make_body(request, &reply))
         return MHD_NO; /* no memory to say that there is no memory */
     response = MHD_create_response_from_buffer(reply.len, reply.body,

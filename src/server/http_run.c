@@ -87,6 +87,8 @@ release(struct http *http, const struct idem_record *record)
     };
 
     metrics_add(&http->server->metrics->returned, 1);
+    server_log(http->server->log, LOG_INFO, "returned",
+               LOG_KEY(op.scope, op.id), LOG_NUMBER("fence", op.fence));
     (void)idem_submit(http->server->engine, &op, ignore, NULL, NULL, NULL);
 }
 

@@ -144,6 +144,19 @@ take_body(struct http_request *request, const char *data, size_t len)
 
 /* ---- running --------------------------------------------------------- */
 
+/* Who did what an operator may do can be asked later. */
+static void
+log_operator(const struct http_request *request)
+{
+    const struct idem_op *op = &request->call.op;
+
+    server_log(request->http->server->log, LOG_INFO, "operator",
+               LOG_TEXT("surface", "http"),
+               LOG_TEXT("verb", idem_verb_name(request->route->verb)),
+               LOG_TEXT("who", principal_name(request->principal)),
+               LOG_KEY(op->scope, op->id));
+}
+
 static bool
 check_right(struct http_request *request)
 {
@@ -165,8 +178,11 @@ check_right(struct http_request *request)
     default:
         return true; /* who got this far may */
     }
-    if (principal_may(request->principal, right, scope))
+    if (principal_may(request->principal, right, scope)) {
+        if (right == SERVER_OPERATE && request->route->action == HTTP_OP)
+            log_operator(request);
         return true;
+    }
     return http_fail(request, HTTP_P_FORBIDDEN,
                      right == SERVER_OPERATE
                          ? "this takes the right to operate, in this scope"
