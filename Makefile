@@ -48,7 +48,7 @@ $(eval $(call with,ZOOKEEPER,src/store/zookeeper,))
 $(eval $(call with,ETCD,src/store/etcd,libcurl))
 $(eval $(call with,RABBITMQ,,librabbitmq))
 $(eval $(call with,KAFKA,,rdkafka))
-packages += libcurl
+packages += libcurl hiredis # deliveries; the command line and Redis streams
 ifeq ($(WITH_ZOOKEEPER),1)
 extra_libs += -lzookeeper_mt
 extra_cflags += -DTHREADED
