@@ -17,6 +17,7 @@ import pytest
 import redis
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import chaos
 import servers
 from lib import IDEM, ROOT, SOAK, Process, folder, free_port, wait_until
 
@@ -293,6 +294,31 @@ def test_in_one_transaction_every_effect_is_there_exactly_once(broker):
     assert effects == collections.Counter(ids)
 
 
+def test_a_connection_that_is_cut_again_and_again_repeats_nothing(broker):
+    ids, messages = some_messages(300, "cut")
+    ledger = Ledger()
+    broker.publish(messages)
+    port = broker.server.port if isinstance(broker, Rabbit) else broker.port
+    line = chaos.Chaos(port)
+    try:
+        with folder() as f:
+            argv = consume(broker, "journal:" + f, "--to", ledger.url)
+            argv[2] = argv[2].replace(":%d" % port, ":%d" % line.port)
+            with Process(argv) as consumer:
+                for n in (3, 20, 7, 40, 11):
+                    line.cut_at(n)
+                    time.sleep(0.4)
+                line.heal()
+                wait_until(lambda: len(ledger.effects) == len(ids), 30)
+                assert consumer.stop() == 0
+            run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="3s")
+        assert line.cuts > 0
+    finally:
+        line.stop()
+    assert ledger.effects == collections.Counter(ids)
+    ledger.close()
+
+
 def test_sigterm_finishes_what_is_being_handled_and_puts_back_the_rest(broker):
     ids, messages = some_messages(300, "term")
     ledger = Ledger()
@@ -319,3 +345,17 @@ def test_bad_input_is_told(argv, text):
     done = subprocess.run([IDEM, "consume", "--store", "memory:", *argv], cwd=ROOT, timeout=20, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode != 0 and text in done.stdout
+
+
+def test_the_outbox_example_is_sql_that_runs_twice():
+    server = servers.Postgres()
+    try:
+        for _ in range(2):
+            done = subprocess.run([server.bin + "psql", "-qAt", "-v", "ON_ERROR_STOP=1", server.url, "-f",
+                                   os.path.join(ROOT, "examples/outbox.sql")], text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT)
+            assert done.returncode == 0, done.stdout
+        assert server.sql("select count(*) from orders") == "1"
+        assert server.sql("select count(*), count(sent) from outbox") == "1|1"
+    finally:
+        server.stop()
