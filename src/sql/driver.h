@@ -29,6 +29,7 @@ struct sql_call {
     const char *sql;
     const struct idem_sql_value *values;
     size_t count;
+    bool must_change; /* one row; otherwise it fails, and so do the rest */
 };
 
 enum sql_inside { SQL_OUTSIDE, SQL_INSIDE, SQL_ABORTED };
@@ -50,7 +51,7 @@ struct sql_driver {
     bool (*run)(struct idem_sql *db, const char *sql,
                 const struct idem_sql_value *values, size_t count);
     /* All of them in one round trip, stopping at the first that fails; how many
-     * rows they changed is added up. NULL: there is no such thing here. */
+     * rows they changed is added up. Asked only where db->in_one_go. */
     bool (*run_many)(struct idem_sql *db, const struct sql_call *calls,
                      size_t count);
     enum sql_inside (*inside)(struct idem_sql *db);
@@ -70,6 +71,7 @@ struct idem_sql {
     const struct sql_driver *driver;
     void *conn;
     bool mariadb;
+    bool in_one_go; /* run_many works */
     struct idem_sql_fault fault;
     struct idem_arena arena; /* of one public call */
     struct sql_rows rows;

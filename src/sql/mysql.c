@@ -262,6 +262,74 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
     return good;
 }
 
+/* ---- several statements in one go -------------------------------------- */
+
+/* A value as it stands in a statement: a number or hex, nothing to quote. */
+static bool
+add_literal(struct idem_buf *text, const struct idem_sql_value *v)
+{
+    static const char digits[] = "0123456789abcdef";
+    const uint8_t *in = v->bytes.data;
+    uint8_t *out;
+
+    if (v->type == IDEM_SQL_NULL)
+        return idem_buf_add_text(text, "null");
+    if (v->type == IDEM_SQL_INT)
+        return idem_buf_printf(text, "%lld", (long long)v->number);
+    out = idem_buf_room(text, 2 * v->bytes.len + 3);
+    if (!out)
+        return false;
+    *out++ = 'x';
+    *out++ = '\'';
+    for (size_t i = 0; i < v->bytes.len; i++) {
+        *out++ = (uint8_t)digits[in[i] >> 4];
+        *out++ = (uint8_t)digits[in[i] & 15];
+    }
+    *out = '\'';
+    text->len += 2 * v->bytes.len + 3;
+    return true;
+}
+
+static bool
+add_call(struct idem_buf *text, const struct sql_call *call)
+{
+    size_t n = 0;
+    bool good = true;
+
+    for (const char *at = call->sql; *at && good; at++)
+        good = *at == '?'
+                   ? n < call->count && add_literal(text, &call->values[n++])
+                   : idem_buf_add(text, at, 1);
+    if (good && call->must_change)
+        good = idem_buf_add_text(text,
+                                 "; if row_count() <> 1 then signal sqlstate "
+                                 "'45001'; end if");
+    return good && idem_buf_add_text(text, "; ");
+}
+
+/* MariaDB's compound statement: it stops where a statement fails. */
+static bool
+run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
+{
+    struct idem_buf text;
+    bool good;
+
+    idem_buf_init(&text, SIZE_MAX / 4);
+    good = idem_buf_add_text(&text, "begin not atomic ");
+    for (size_t i = 0; i < count && good; i++)
+        good = add_call(&text, &calls[i]);
+    good = good && idem_buf_add_text(&text, "end");
+    if (!good)
+        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+    else if (mysql_real_query(db->conn, (const char *)text.data,
+                              (unsigned long)text.len) != 0)
+        good = fault(db, mysql_errno(db->conn), mysql_sqlstate(db->conn),
+                     mysql_error(db->conn));
+    idem_buf_clear(&text);
+    db->rows.affected = good;
+    return good;
+}
+
 static enum sql_inside
 inside(struct idem_sql *db)
 {
@@ -332,6 +400,7 @@ const struct sql_driver idem__sql_mysql = {
     .quote = '`',
     .keeps_lock = true,
     .run = run,
+    .run_many = run_many,
     .inside = inside,
     .is_unique = is_unique,
     .forget = forget,
@@ -348,6 +417,7 @@ idem_sql_mysql(struct st_mysql *conn, struct idem_sql **db,
     if (!*db)
         return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
     (*db)->mariadb = strstr(mysql_get_server_info(conn), "MariaDB") != NULL;
+    (*db)->in_one_go = (*db)->mariadb;
     return IDEM_OK;
 }
 

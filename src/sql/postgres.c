@@ -245,6 +245,24 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
                                           b.lengths, b.formats, 0));
 }
 
+/* A statement that has to change one row divides by how many it changed. */
+static const char *
+guarded(struct idem_sql *db, const struct sql_call *call)
+{
+    size_t len = strlen(call->sql) + 80;
+    char *text;
+
+    if (!call->must_change)
+        return call->sql;
+    text = idem_arena_take(&db->arena, len);
+    if (text)
+        snprintf(text, len,
+                 "with changed as (%s returning 1) "
+                 "select 1 / count(*) from changed",
+                 call->sql);
+    return text ? text : call->sql;
+}
+
 /* A pipeline: the statements after a failed one are not run. */
 static bool
 run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
@@ -255,7 +273,7 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
     struct bound b;
 
     for (size_t i = 0; i < count; i++) {
-        names[i] = prepare(db, calls[i].sql);
+        names[i] = prepare(db, guarded(db, &calls[i]));
         if (!names[i])
             return false;
     }
@@ -375,8 +393,10 @@ idem_sql_postgres(struct pg_conn *conn, struct idem_sql **db,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "postgres: the connection is not open");
     *db = idem__sql_make(&idem__sql_postgres, conn);
-    return *db ? IDEM_OK
-               : idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
+    if (!*db)
+        return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
+    (*db)->in_one_go = true;
+    return IDEM_OK;
 }
 
 #else

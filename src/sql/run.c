@@ -46,25 +46,24 @@ roll_back(struct idem_sql *db)
 }
 
 /* begin, insert, savepoint in one go, guessing that nothing is there. */
-static enum idem_status
-start_quickly(struct idem_sql *db, struct run *run, struct idem_error *err)
+static bool
+start_quickly(struct idem_sql *db, struct run *run)
 {
     struct idem_sql_value values[SQL_VALUES_MAX];
-    struct sql_call calls[3] = {
-        {begin_text(db), NULL, 0}, {NULL, values, 0}, {SAVEPOINT, NULL, 0}};
+    struct sql_call calls[3] = {{begin_text(db), NULL, 0, false},
+                                {NULL, values, 0, false},
+                                {SAVEPOINT, NULL, 0, false}};
     const char *insert = idem__sql_insert_text(db);
 
+    if (insert)
+        insert = idem__sql_copy(db, insert, strlen(insert));
     if (!insert)
-        return idem__sql_fail(db, err);
-    calls[1].sql = idem__sql_copy(db, insert, strlen(insert));
+        return false;
+    calls[1].sql = insert;
     calls[1].count = idem__sql_insert_values(db, run->key, &run->claim, values);
-    if (!db->driver->run_many(db, calls, 3))
-        return idem__sql_fail(db, err);
-    return IDEM_OK;
+    return db->driver->run_many(db, calls, 3);
 }
 
-/* The claim is there if the insert said so; rows of the savepoint came last, so
- * ask the table. */
 static enum idem_status
 claim_slowly(struct idem_sql *db, struct run *run, struct idem_answer *answer,
              struct idem_error *err)
@@ -110,24 +109,26 @@ static enum idem_status
 start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
       struct idem_error *err)
 {
-    bool quick = db->driver->run_many && run->op.type != IDEM_TYPE_TOKEN;
-    enum idem_status status;
+    bool begun = false;
 
-    if (quick) {
+    if (db->in_one_go && run->op.type != IDEM_TYPE_TOKEN) {
         idem__step(NULL, &run->op, &run->now, &run->claim);
         run->claim.rev = idem__new_rev();
-        status = start_quickly(db, run, err);
-        if (status != IDEM_OK)
-            return status;
-        if (db->rows.affected == 1) {
+        begun = start_quickly(db, run);
+        if (begun && db->rows.affected == 1) {
             run->claimed = true;
             idem__sql_hold(db, run->key, &run->claim);
             return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim,
                                     &run->now, err);
         }
-        return claim_slowly(db, run, answer, err);
+        if (!begun && db->fault.cause != IDEM_SQL_DUPLICATE_KEY &&
+            db->fault.cause != IDEM_SQL_LOCK_TIMEOUT)
+            return idem__sql_fail(db, err);
+        /* MariaDB does not say whether it is in a transaction when it fails. */
+        if (!begun && !idem__sql_run(db, "rollback", NULL, 0))
+            return idem__sql_fail(db, err);
     }
-    if (!idem__sql_run(db, begin_text(db), NULL, 0)) {
+    if (!begun && !idem__sql_run(db, begin_text(db), NULL, 0)) {
         if (db->fault.cause == IDEM_SQL_LOCK_TIMEOUT)
             return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &run->now, err);
         return idem__sql_fail(db, err);
@@ -154,6 +155,53 @@ commit_failed(struct idem_sql *db, struct idem_error *err)
     return status == IDEM_ERR_INVALID ? IDEM_ERR_UNAVAILABLE : status;
 }
 
+static enum idem_status
+undone(struct idem_sql *db, struct idem_error *err)
+{
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                      "%s: the transaction was undone by the database, or "
+                      "ended by the work itself; nothing was recorded",
+                      db->driver->name);
+}
+
+/* The update and the commit in one go; the commit is not reached unless the
+ * update found the row as this transaction left it. */
+static enum idem_status
+end_quickly(struct idem_sql *db, struct run *run, const struct idem_op *op,
+            struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_sql_value values[SQL_VALUES_MAX];
+    struct sql_call calls[2] = {{NULL, values, 0, true},
+                                {"commit", NULL, 0, false}};
+    struct idem_op checked = *op;
+    struct idem_record next;
+    const char *update;
+    enum idem_status status = idem__op_check(&checked, err);
+
+    if (status != IDEM_OK) {
+        roll_back(db);
+        return status;
+    }
+    idem__step(&db->held_record, &checked, &run->now, &next);
+    next.rev = idem__new_rev();
+    update = idem__sql_update_text(db);
+    calls[0].sql = update ? idem__sql_copy(db, update, strlen(update)) : "";
+    calls[0].count = idem__sql_update_values(db, run->key, db->held_record.rev,
+                                             &next, values);
+    if (!db->driver->run_many(db, calls, 2)) {
+        bool stale = strcmp(db->fault.state, "22012") == 0 ||
+                     strcmp(db->fault.state, "45001") == 0;
+
+        if (!stale)
+            return commit_failed(db, err);
+        idem__sql_run(db, "rollback", NULL, 0);
+        db->held = false;
+        return undone(db, err);
+    }
+    idem_answer_clear(answer);
+    return idem__sql_answer(answer, IDEM_V_STARTED, &next, &run->now, err);
+}
+
 /* Finish what this transaction claimed: its row is held, so the rev is right
  * unless the database has undone the transaction meanwhile. */
 static enum idem_status
@@ -171,18 +219,21 @@ finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
                          .result = result,
                          .ttl_ms = run->op.ttl_ms};
     struct idem_answer done;
-    enum idem_status status = idem_sql_do(db, &op, &done, err);
+    enum idem_status status;
 
+    if (db->in_one_go && db->held &&
+        memcmp(db->held_key, run->key, IDEM_KEY_LEN) == 0 &&
+        db->held_record.state == IDEM_STATE_EXECUTING &&
+        db->held_record.fence == op.fence)
+        return end_quickly(db, run, &op, answer, err);
+    status = idem_sql_do(db, &op, &done, err);
     if (status != IDEM_OK) {
         roll_back(db);
         return status;
     }
     if (done.verdict != IDEM_V_OK_DONE) {
         idem_answer_clear(&done);
-        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "%s: the transaction was undone by the database, or "
-                          "ended by the work itself; nothing was recorded",
-                          db->driver->name);
+        return undone(db, err);
     }
     if (!idem__sql_run(db, "commit", NULL, 0)) {
         idem_answer_clear(&done);

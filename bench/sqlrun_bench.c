@@ -1,0 +1,208 @@
+/*
+ * sqlrun_bench.c - what a record costs in the service's own transaction:
+ * transactions a second with and without idem_sql_run, on the same business
+ * update, from as many connections, in one run.
+ *
+ *   sqlrun_bench URL [SECONDS [CONNECTIONS]]     postgres:// or mysql://
+ */
+#include <idem/sql.h>
+#include <libpq-fe.h>
+#include <mysql.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ROWS 1000
+
+static const char *url;
+static atomic_bool stop;
+static atomic_size_t done;
+
+struct session {
+    PGconn *postgres;
+    MYSQL *mysql;
+    struct idem_sql *idem;
+    unsigned seed;
+    char id[64];
+    size_t number;
+    bool with_record;
+};
+
+static void
+must(bool good, const char *what)
+{
+    if (good)
+        return;
+    fprintf(stderr, "sqlrun_bench: %s\n", what);
+    exit(1);
+}
+
+static void
+run(struct session *s, const char *sql)
+{
+    if (s->postgres) {
+        PGresult *result = PQexec(s->postgres, sql);
+
+        must(PQresultStatus(result) == PGRES_COMMAND_OK,
+             PQerrorMessage(s->postgres));
+        PQclear(result);
+    } else {
+        must(mysql_query(s->mysql, sql) == 0, mysql_error(s->mysql));
+    }
+}
+
+static void
+open_session(struct session *s)
+{
+    struct idem_error err;
+
+    if (strncmp(url, "postgres", 8) == 0) {
+        s->postgres = PQconnectdb(url);
+        must(PQstatus(s->postgres) == CONNECTION_OK,
+             PQerrorMessage(s->postgres));
+        must(idem_sql_postgres(s->postgres, &s->idem, &err) == IDEM_OK,
+             "adapter");
+    } else {
+        char user[64], password[64], host[64], database[64];
+        int port;
+
+        must(sscanf(url, "mysql://%63[^:]:%63[^@]@%63[^:]:%d/%63s", user,
+                    password, host, &port, database) == 5,
+             "the URL");
+        s->mysql = mysql_init(NULL);
+        must(mysql_real_connect(s->mysql, host, user, password, database,
+                                (unsigned)port, NULL, 0),
+             mysql_error(s->mysql));
+        must(idem_sql_mysql(s->mysql, &s->idem, &err) == IDEM_OK, "adapter");
+    }
+}
+
+static void
+close_session(struct session *s)
+{
+    idem_sql_close(s->idem);
+    PQfinish(s->postgres);
+    if (s->mysql)
+        mysql_close(s->mysql);
+}
+
+static enum idem_state
+business(void *arg, struct idem_sql *db, uint64_t fence,
+         struct idem_bytes *result)
+{
+    struct session *s = arg;
+    char sql[128];
+
+    (void)db;
+    (void)fence;
+    snprintf(sql, sizeof(sql),
+             "update bench_account set balance = balance - 1 where id = %d",
+             rand_r(&s->seed) % ROWS);
+    run(s, sql);
+    *result = idem_text("{\"done\":true}");
+    return IDEM_STATE_SUCCEEDED;
+}
+
+static void
+one(struct session *s)
+{
+    struct idem_op op = {.scope = idem_text("bench")};
+    struct idem_answer answer;
+    struct idem_bytes result;
+    struct idem_error err;
+
+    if (!s->with_record) {
+        run(s, "start transaction");
+        business(s, s->idem, 0, &result);
+        run(s, "commit");
+        return;
+    }
+    snprintf(s->id, sizeof(s->id), "%d-%u-%zu", (int)getpid(), s->seed,
+             s->number++);
+    op.id = idem_text(s->id);
+    must(idem_sql_run(s->idem, &op, business, s, &answer, &err) == IDEM_OK,
+         err.text);
+    must(answer.verdict == IDEM_V_STARTED, "not started");
+    idem_answer_clear(&answer);
+}
+
+static void *
+client(void *arg)
+{
+    struct session s = *(struct session *)arg;
+
+    open_session(&s);
+    while (!stop) {
+        one(&s);
+        done++;
+    }
+    close_session(&s);
+    return NULL;
+}
+
+static double
+measure(bool with_record, double seconds, size_t connections)
+{
+    pthread_t threads[256];
+    struct session sessions[256] = {{0}};
+    struct timespec from, to;
+
+    stop = false;
+    for (size_t i = 0; i < connections; i++) {
+        sessions[i].with_record = with_record;
+        sessions[i].seed = (unsigned)(i * 7919 + (unsigned)time(NULL));
+        must(pthread_create(&threads[i], NULL, client, &sessions[i]) == 0,
+             "thread");
+    }
+    usleep(300000);
+    done = 0;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    usleep((useconds_t)(seconds * 1000000));
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    seconds = (double)done / ((double)(to.tv_sec - from.tv_sec) +
+                              (double)(to.tv_nsec - from.tv_nsec) / 1e9);
+    stop = true;
+    for (size_t i = 0; i < connections; i++)
+        pthread_join(threads[i], NULL);
+    return seconds;
+}
+
+int
+main(int argc, char **argv)
+{
+    double seconds = argc > 2 ? strtod(argv[2], NULL) : 3;
+    size_t connections = argc > 3 ? strtoul(argv[3], NULL, 10) : 16;
+    struct session setup = {0};
+    double without = 0, with = 0;
+
+    must(argc > 1 && connections >= 1 && connections <= 256,
+         "sqlrun_bench URL [SECONDS [CONNECTIONS]]");
+    url = argv[1];
+    open_session(&setup);
+    run(&setup, "drop table if exists bench_account");
+    run(&setup, "create table bench_account (id int not null primary key, "
+                "balance bigint not null)");
+    for (int i = 0; i < ROWS; i++) {
+        char sql[96];
+
+        snprintf(sql, sizeof(sql), "insert into bench_account values (%d, 0)",
+                 i);
+        if (i == 0)
+            run(&setup, "start transaction");
+        run(&setup, sql);
+    }
+    run(&setup, "commit");
+    close_session(&setup);
+    /* In turns, so that both meet the same disk. */
+    for (int i = 0; i < 3; i++) {
+        without += measure(false, seconds / 3, connections) / 3;
+        with += measure(true, seconds / 3, connections) / 3;
+    }
+    printf("%.0f transactions/s without, %.0f with idem_sql_run, ratio %.2f\n",
+           without, with, with / without);
+    return 0;
+}
