@@ -14,6 +14,7 @@
 
 #define SAVEPOINT "savepoint idem_run"
 #define BACK "rollback to savepoint idem_run"
+#define SAVEPOINT_IS_MISSING 1305 /* MariaDB's number */
 
 struct run {
     struct idem_op op;
@@ -22,6 +23,7 @@ struct run {
     struct idem_now now;
     struct idem_record claim;
     bool claimed;
+    bool unwritten; /* the claim is a lock; the record is inserted at the end */
 };
 
 static const char *
@@ -62,6 +64,38 @@ start_quickly(struct idem_sql *db, struct run *run)
     calls[1].sql = insert;
     calls[1].count = idem__sql_insert_values(db, run->key, &run->claim, values);
     return db->driver->run_many(db, calls, 3);
+}
+
+/*
+ * Where a claim holds a lock of its own, that lock is enough until the end: the
+ * record is then written once, finished, instead of twice. One row says that
+ * the lock is ours; two more, that a record is there already.
+ */
+static bool
+start_by_lock(struct idem_sql *db, struct run *run)
+{
+    struct idem_sql_value values[SQL_VALUES_MAX];
+    size_t n = idem__sql_insert_values(db, run->key, &run->claim, values);
+    const char *lock =
+        idem__sql_text(db, "select 1 where %s", db->driver->claim_where);
+    const char *look;
+    struct sql_call calls[4] = {{begin_text(db), NULL, 0, false},
+                                {NULL, &values[n - 1], 1, false},
+                                {NULL, &values[IDEM_COLUMN_KEY], 1, false},
+                                {SAVEPOINT, NULL, 0, false}};
+
+    lock = lock ? idem__sql_copy(db, lock, strlen(lock)) : NULL;
+    look = idem__sql_text(db,
+                          "select 1 from %s, generate_series(1, 2) "
+                          "where key_hash = ?",
+                          db->driver->table);
+    look = look ? idem__sql_copy(db, look, strlen(look)) : NULL;
+    if (!lock || !look)
+        return false;
+    calls[1].sql = lock;
+    calls[2].sql = look;
+    run->unwritten = true;
+    return db->driver->run_many(db, calls, 4);
 }
 
 static enum idem_status
@@ -114,10 +148,13 @@ start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
     if (db->in_one_go && run->op.type != IDEM_TYPE_TOKEN) {
         idem__step(NULL, &run->op, &run->now, &run->claim);
         run->claim.rev = idem__new_rev();
-        begun = start_quickly(db, run);
+        begun = db->driver->claim_where ? start_by_lock(db, run)
+                                        : start_quickly(db, run);
         if (begun && db->rows.affected == 1) {
             run->claimed = true;
             idem__sql_hold(db, run->key, &run->claim);
+            run->claim = db->held_record;
+            db->held = !run->unwritten;
             return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim,
                                     &run->now, err);
         }
@@ -127,6 +164,7 @@ start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
         /* MariaDB does not say whether it is in a transaction when it fails. */
         if (!begun && !idem__sql_run(db, "rollback", NULL, 0))
             return idem__sql_fail(db, err);
+        run->unwritten = false;
     }
     if (!begun && !idem__sql_run(db, begin_text(db), NULL, 0)) {
         if (db->fault.cause == IDEM_SQL_LOCK_TIMEOUT)
@@ -164,33 +202,42 @@ undone(struct idem_sql *db, struct idem_error *err)
                       db->driver->name);
 }
 
-/* The update and the commit in one go; the commit is not reached unless the
- * update found the row as this transaction left it. */
+/* The record and the commit in one go; the commit is not reached unless the
+ * row is as this transaction left it: an update found it, or, where the claim
+ * was only a lock, the insert found nothing. */
 static enum idem_status
 end_quickly(struct idem_sql *db, struct run *run, const struct idem_op *op,
             struct idem_answer *answer, struct idem_error *err)
 {
     struct idem_sql_value values[SQL_VALUES_MAX];
-    struct sql_call calls[2] = {{NULL, values, 0, true},
+    /* Our savepoint is gone if the work has ended the transaction. */
+    struct sql_call calls[3] = {{"release savepoint idem_run", NULL, 0, false},
+                                {NULL, values, 0, true},
                                 {"commit", NULL, 0, false}};
     struct idem_op checked = *op;
     struct idem_record next;
-    const char *update;
+    const char *text;
     enum idem_status status = idem__op_check(&checked, err);
 
     if (status != IDEM_OK) {
         roll_back(db);
         return status;
     }
-    idem__step(&db->held_record, &checked, &run->now, &next);
+    idem__step(&run->claim, &checked, &run->now, &next);
     next.rev = idem__new_rev();
-    update = idem__sql_update_text(db);
-    calls[0].sql = update ? idem__sql_copy(db, update, strlen(update)) : "";
-    calls[0].count = idem__sql_update_values(db, run->key, db->held_record.rev,
-                                             &next, values);
-    if (!db->driver->run_many(db, calls, 2)) {
+    text =
+        run->unwritten ? idem__sql_insert_text(db) : idem__sql_update_text(db);
+    calls[1].sql = text ? idem__sql_copy(db, text, strlen(text)) : "";
+    calls[0].count = run->unwritten
+                         ? idem__sql_insert_values(db, run->key, &next, values)
+                         : idem__sql_update_values(db, run->key, run->claim.rev,
+                                                   &next, values);
+    if (!db->driver->run_many(db, calls, 3)) {
         bool stale = strcmp(db->fault.state, "22012") == 0 ||
-                     strcmp(db->fault.state, "45001") == 0;
+                     strcmp(db->fault.state, "45001") == 0 ||
+                     strcmp(db->fault.state, "3B001") == 0 ||
+                     strcmp(db->fault.state, "25P01") == 0 ||
+                     db->fault.code == SAVEPOINT_IS_MISSING;
 
         if (!stale)
             return commit_failed(db, err);
@@ -221,10 +268,7 @@ finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
     struct idem_answer done;
     enum idem_status status;
 
-    if (db->in_one_go && db->held &&
-        memcmp(db->held_key, run->key, IDEM_KEY_LEN) == 0 &&
-        db->held_record.state == IDEM_STATE_EXECUTING &&
-        db->held_record.fence == op.fence)
+    if (db->in_one_go && run->claim.fence == op.fence)
         return end_quickly(db, run, &op, answer, err);
     status = idem_sql_do(db, &op, &done, err);
     if (status != IDEM_OK) {
