@@ -394,7 +394,7 @@ gather(struct loop *loop, struct epoll_event *events)
 {
     size_t expected = loop->missing;
     int64_t budget_us = loop->commit_us / GATHER_PART;
-    int64_t start_us = loop->now_us;
+    int64_t start_us = metrics_now_us();
 
     if (!loop->driven || !loop->submitted || loop->draining)
         return;
