@@ -304,7 +304,9 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
     if (!synced)
         return idem__sql_fault(db, IDEM_SQL_CONNECTION_LOST, 0, "",
                                PQerrorMessage(db->conn));
-    PQexitPipelineMode(db->conn);
+    /* The caller's connection is given back as it was, whatever happened. */
+    for (int i = 0; i < 8 && !PQexitPipelineMode(db->conn); i++)
+        PQclear(PQgetResult(db->conn));
     db->rows.affected = affected;
     return good;
 }

@@ -228,7 +228,7 @@ end_quickly(struct idem_sql *db, struct run *run, const struct idem_op *op,
     text =
         run->unwritten ? idem__sql_insert_text(db) : idem__sql_update_text(db);
     calls[1].sql = text ? idem__sql_copy(db, text, strlen(text)) : "";
-    calls[0].count = run->unwritten
+    calls[1].count = run->unwritten
                          ? idem__sql_insert_values(db, run->key, &next, values)
                          : idem__sql_update_values(db, run->key, run->claim.rev,
                                                    &next, values);
