@@ -32,7 +32,7 @@ B ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
 
 defines :=
 store_dirs := src/store/journal
-packages := libsodium libxxhash jansson libmicrohttpd
+packages := libsodium libxxhash jansson libmicrohttpd hiredis libcurl
 define with # switch, store folder, packages
 ifeq ($$(WITH_$(1)),1)
 defines += -DIDEM_WITH_$(1)
@@ -41,11 +41,11 @@ packages += $(3)
 endif
 endef
 $(eval $(call with,SQLITE,src/store/sqlite,sqlite3))
-$(eval $(call with,REDIS,src/store/redis,hiredis))
+$(eval $(call with,REDIS,src/store/redis,))
 $(eval $(call with,POSTGRES,src/store/postgres,libpq))
 $(eval $(call with,MYSQL,src/store/mysql,libmariadb))
 $(eval $(call with,ZOOKEEPER,src/store/zookeeper,))
-$(eval $(call with,ETCD,src/store/etcd,libcurl))
+$(eval $(call with,ETCD,src/store/etcd,))
 $(eval $(call with,RABBITMQ,,librabbitmq))
 $(eval $(call with,KAFKA,,rdkafka))
 packages += libcurl hiredis # deliveries; the command line and Redis streams
@@ -72,6 +72,10 @@ WARN := -Wall -Wextra -Wmissing-prototypes -Wshadow -Wvla -Wformat=2 -Werror
 CFLAGS ?= $(if $(SANITIZE),-O1,-O2) -g
 pkg_cflags := $(shell pkg-config --cflags $(packages) 2>/dev/null)
 pkg_libs := $(shell pkg-config --libs $(packages) 2>/dev/null)
+ifneq ($(filter-out check check-% demo bench soak fuzz clean format uninstall,$(or $(MAKECMDGOALS),all)),)
+missing := $(shell for p in $(packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
+$(if $(missing),$(warning idem: these libraries are missing: $(missing); run scripts/deps build, or leave a store out: make WITH_REDIS=0))
+endif
 sanitize := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 compile = $(CC) -std=gnu11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(sanitize) -fPIC \
     -fvisibility=hidden -pthread -Iinclude -include src/record/poison.h $(defines) $(extra_cflags) $(pkg_cflags) -MMD -MP

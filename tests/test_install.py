@@ -183,3 +183,18 @@ def test_bash_completes_commands_options_and_values():
     assert complete("idem", "begin", "--pay") == ["--payload"]
     assert complete("idem", "settle", "a", "b", "--as", "s") == ["succeeded"]
     assert "exit-codes" in complete("idem", "help", "")
+
+
+def test_every_store_and_broker_can_be_left_out():
+    """A small build: no database library is linked, and what was left out says so."""
+    without = ["WITH_%s=0" % name for name in ("SQLITE", "REDIS", "POSTGRES", "MYSQL", "ZOOKEEPER", "ETCD",
+                                               "RABBITMQ", "KAFKA", "NGINX")]
+    with folder() as where:
+        run("make", "-s", "-j2", "CFLAGS=-O0", "B=" + where, *without, "lib", where + "/idem")
+        linked = run("ldd", where + "/idem")
+        for library in ("sqlite", "libpq", "mariadb", "zookeeper", "rabbitmq", "rdkafka"):
+            assert library not in linked
+        for url, switch in (("redis://h", "WITH_REDIS"), ("postgres://h", "WITH_POSTGRES"), ("mysql://h", "WITH_MYSQL"),
+                            ("sqlite:f", "WITH_SQLITE"), ("zookeeper://h", "WITH_ZOOKEEPER"), ("etcd://h", "WITH_ETCD")):
+            assert switch + "=1" in run(where + "/idem", "get", "s", "i", "--store", url, code=26)
+        assert "absent" in run(where + "/idem", "get", "s", "i", "--store", "journal:" + where + "/j", code=16)

@@ -36,6 +36,7 @@ enum sql_inside { SQL_OUTSIDE, SQL_INSIDE, SQL_ABORTED };
 
 struct sql_driver {
     const char *name;
+    const char *begin;       /* starts a transaction that will write */
     const char *table;       /* idem_record, qualified where it has to be */
     const char *skip_locked; /* after a select: hold the rows that are free */
     const char *now_us;      /* an expression; NULL: this machine's clock */

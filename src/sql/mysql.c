@@ -391,6 +391,7 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 
 const struct sql_driver idem__sql_mysql = {
     .name = "mysql",
+    .begin = "start transaction",
     .table = "idem_record",
     .skip_locked = " for update skip locked",
     .now_us = "cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) "

@@ -371,6 +371,7 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 
 const struct sql_driver idem__sql_postgres = {
     .name = "postgres",
+    .begin = "begin isolation level read committed",
     .table = "idem.idem_record",
     .skip_locked = " for update skip locked",
     .now_us = "(extract(epoch from clock_timestamp()) * 1000000)::int8",

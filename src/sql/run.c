@@ -26,16 +26,6 @@ struct run {
     bool unwritten; /* the claim is a lock; the record is inserted at the end */
 };
 
-static const char *
-begin_text(const struct idem_sql *db)
-{
-    /* SQLite: a transaction that starts by reading could never write. */
-    return db->driver == &idem__sql_sqlite ? "begin immediate"
-           : db->driver == &idem__sql_mysql
-               ? "start transaction"
-               : "begin isolation level read committed";
-}
-
 static void
 roll_back(struct idem_sql *db)
 {
@@ -52,7 +42,7 @@ static bool
 start_quickly(struct idem_sql *db, struct run *run)
 {
     struct idem_sql_value values[SQL_VALUES_MAX];
-    struct sql_call calls[3] = {{begin_text(db), NULL, 0, false},
+    struct sql_call calls[3] = {{db->driver->begin, NULL, 0, false},
                                 {NULL, values, 0, false},
                                 {SAVEPOINT, NULL, 0, false}};
     const char *insert = idem__sql_insert_text(db);
@@ -79,7 +69,7 @@ start_by_lock(struct idem_sql *db, struct run *run)
     const char *lock =
         idem__sql_text(db, "select 1 where %s", db->driver->claim_where);
     const char *look;
-    struct sql_call calls[4] = {{begin_text(db), NULL, 0, false},
+    struct sql_call calls[4] = {{db->driver->begin, NULL, 0, false},
                                 {NULL, &values[n - 1], 1, false},
                                 {NULL, &values[IDEM_COLUMN_KEY], 1, false},
                                 {SAVEPOINT, NULL, 0, false}};
@@ -166,7 +156,7 @@ start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
             return idem__sql_fail(db, err);
         run->unwritten = false;
     }
-    if (!begun && !idem__sql_run(db, begin_text(db), NULL, 0)) {
+    if (!begun && !idem__sql_run(db, db->driver->begin, NULL, 0)) {
         if (db->fault.cause == IDEM_SQL_LOCK_TIMEOUT)
             return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &run->now, err);
         return idem__sql_fail(db, err);

@@ -205,6 +205,8 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 
 const struct sql_driver idem__sql_sqlite = {
     .name = "sqlite",
+    /* A transaction that starts by reading could never write. */
+    .begin = "begin immediate",
     .table = "idem_record",
     .skip_locked = "",
     .insert = "insert into",
