@@ -194,15 +194,20 @@ class Crowd:
                     yield "R3: %s after it was finished" % call.answer[0]
 
     def check_end(self, by_id):
-        resp = Resp(self.servers[0].socket, 30)
-        ids = list(by_id)
-        for at in range(0, len(ids), 256):
-            part = ids[at:at + 256]
+        """What is there in the end; an error is asked again, while there is patience."""
+        resp, left = Resp(self.servers[0].socket, 60), list(by_id)
+        end = time.monotonic() + self.patience
+        while left:
+            part, left = left[:256], left[256:]
             for id in part:
                 resp.send("GET", self.scope, id)
             for id in part:
-                yield from ("%s: %s" % (id, flaw)
-                            for flaw in self.check_last(by_id[id], resp.read()))
+                last = resp.read()
+                if isinstance(last, Error) and time.monotonic() < end:
+                    left.append(id)
+                    time.sleep(0.01)
+                    continue
+                yield from ("%s: %s" % (id, flaw) for flaw in self.check_last(by_id[id], last))
 
     @staticmethod
     def check_last(calls, last):
