@@ -12,9 +12,12 @@ idem_token_make(char token[IDEM_TOKEN_LEN + 1])
 {
     uint8_t random[24];
 
-    randombytes_buf(random, sizeof(random));
-    sodium_bin2base64(token, IDEM_TOKEN_LEN + 1, random, sizeof(random),
-                      sodium_base64_VARIANT_URLSAFE_NO_PADDING);
+    /* One that begins with "-" would look like an option on a command line. */
+    do {
+        randombytes_buf(random, sizeof(random));
+        sodium_bin2base64(token, IDEM_TOKEN_LEN + 1, random, sizeof(random),
+                          sodium_base64_VARIANT_URLSAFE_NO_PADDING);
+    } while (token[0] == '-');
 }
 
 enum idem_status
