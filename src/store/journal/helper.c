@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define ZERO_LEN (UINT64_C(1) << 20)
+#define ZERO_LEN (UINT64_C(256) << 10)
 #define SAVES_MAX 2
 
 enum spare_state { SPARE_NONE, SPARE_WANTED, SPARE_MAKING, SPARE_READY };

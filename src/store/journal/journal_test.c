@@ -158,6 +158,34 @@ a_folder_that_cannot_be_one_is_refused(void **state)
 }
 
 static void
+a_record_may_be_larger_than_a_segment(void **state)
+{
+    struct journal_tuning tuning = {.segment_len = 16384};
+    struct idem_store *store = test_open(*state, &tuning);
+    struct idem_arena arena = {NULL, 0};
+    struct idem_load load = {.with_result = true};
+    size_t len = 3 << 20;
+    char *result = malloc(len);
+    struct test_record t;
+
+    memset(result, 'x', len);
+    for (uint64_t id = 0; id < 3; id++) {
+        test_make(&t, id, IDEM_STATE_SUCCEEDED, id + 1, 0);
+        t.record.result = (struct idem_bytes){result, len};
+        assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    }
+    test_close(store);
+    store = test_open(*state, &tuning);
+    memcpy(load.key, t.key, IDEM_KEY_LEN);
+    assert_int_equal(store->type->load(store, &load, 1, &arena, NULL), IDEM_OK);
+    assert_int_equal(load.record.result.len, len);
+    assert_memory_equal(load.record.result.data, result, len);
+    idem_arena_clear(&arena);
+    test_close(store);
+    free(result);
+}
+
+static void
 a_folder_that_is_not_writable_is_refused(void **state)
 {
     struct idem_store *store;
@@ -229,6 +257,7 @@ main(void)
         T(keys_with_the_same_tag_are_told_apart),
         T(a_second_process_is_told_who_holds_the_folder),
         T(a_folder_that_cannot_be_one_is_refused),
+        T(a_record_may_be_larger_than_a_segment),
         T(a_folder_that_is_not_writable_is_refused),
         T(a_scan_sees_every_record_that_was_there_all_the_time),
     };
