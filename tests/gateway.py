@@ -52,7 +52,8 @@ worker_processes %d; daemon off; error_log %s/error.log info; pid %s;
 env IDEM_STEPS;
 events { worker_connections 2048; }
 http {
-    access_log %s/access.log; %s
+    log_format verdict '$request $status idem=$idem_verdict scope=$idem_scope id=$idem_id fence=$idem_fence';
+    access_log %s/access.log verdict; %s
     idem_engine unix:%s %s;
     upstream service { server 127.0.0.1:%d; keepalive 64; }
     proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host;

@@ -568,5 +568,26 @@ def test_events_and_upgrades_stream_where_nothing_is_gated(stack, key):
 
 def test_the_verdict_is_in_the_access_log(stack, key):
     ask(stack.port, key)
+    ask(stack.port, key)
+    ask(stack.port, key, body=b"other")
+    ask(stack.port, key + "cut", x_way="nothing")
+    ask(stack.port, key + "rel", x_code=429)
+    ask(stack.port)
+
+    def lines(k):
+        with open(os.path.join(stack.where, "access.log")) as f:
+            return [line for line in f if "id=%s " % k in line]
+    verdicts = [re.search(r"idem=(\S+) scope=anonymous", line).group(1) for line in lines(key)]
+    assert verdicts == ["started", "replay", "mismatch"]
+    assert "fence=-" not in lines(key)[0]
+    assert "idem=unknown-outcome" in lines(key + "cut")[0] and "idem=released" in lines(key + "rel")[0]
     with open(os.path.join(stack.where, "access.log")) as f:
-        assert "POST /orders" in f.read()
+        assert "POST /orders HTTP/1.1 201 idem=- scope=- id=-" in f.read()
+
+
+def test_a_redirect_is_replayed_to_the_letter(stack, key):
+    for target in ("/x/1", "http://127.0.0.1:%d/x/1" % stack.ledger.port, "http://elsewhere.example/1"):
+        data = b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % target.encode()
+        first, again = first_and_again(stack, key + target, x_way="bytes:" + data.hex())
+        assert first.status == again.status == 302 and again.replayed
+        assert first.headers["location"] == again.headers["location"]

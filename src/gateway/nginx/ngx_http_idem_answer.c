@@ -486,7 +486,8 @@ ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_clean_header(r);
 
     r->headers_out.status = result.status;
-    r->headers_out.content_length_n = result.body.len;
+    r->headers_out.content_length_n = r->method == NGX_HTTP_HEAD
+                                      ? -1 : (off_t) result.body.len;
 
     for (i = 0; i < result.header_count; i++) {
         header = &result.headers[i];

@@ -143,7 +143,7 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
         p = ngx_http_idem_put_number(p, conf->wait);
     }
 
-    op->until = ngx_current_msec + conf->wait + conf->lease + 10000;
+    op->until += conf->wait;
 
     ngx_http_idem_op_send(e, op, p);
 }

@@ -252,6 +252,15 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     r->filter_need_in_memory = 1;
 
+    /* the first answer and its replays have the same Location: nginx would
+     * make a path absolute, but only for the first */
+
+    if (r->headers_out.location && r->headers_out.location->value.len
+        && r->headers_out.location->value.data[0] == '/')
+    {
+        r->headers_out.location = NULL;
+    }
+
     if (r->upstream && r->upstream->cleanup
         && r->upstream->finalize_request != ngx_http_idem_upstream_finalize)
     {
@@ -373,7 +382,15 @@ ngx_http_idem_hold(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
         }
 
         if (!ngx_buf_in_memory(b)) {
-            continue;
+            if (ngx_buf_size(b) == 0) {
+                continue;
+            }
+
+            /* we asked for memory; half an answer must not look whole */
+
+            ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
+                          "idem: a part of the answer is not in memory");
+            return NGX_ERROR;
         }
 
         size = b->last - b->pos;
