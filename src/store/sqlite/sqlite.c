@@ -22,7 +22,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A write of another process is over in a moment: a reader waits for it, a
+ * writer says "locked" and lets the engine look again. */
 #define BUSY_MS 50
+#define BUSY_READ_MS 3000
 #define SWEEP_ROWS 200
 #define SWEEP_EVERY_US 500000
 
@@ -367,6 +370,8 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
     struct sqlite_store *self = (struct sqlite_store *)store;
     enum idem_status status = connect_store(self, err);
 
+    if (status == IDEM_OK)
+        sqlite3_busy_timeout(self->db, BUSY_READ_MS);
     for (size_t i = 0; i < count && status == IDEM_OK; i++) {
         int rc;
 
@@ -374,6 +379,8 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
         if (status == IDEM_OK && !loads[i].with_result)
             loads[i].record.result = (struct idem_bytes){NULL, 0};
     }
+    if (self->db)
+        sqlite3_busy_timeout(self->db, BUSY_MS);
     return status;
 }
 
