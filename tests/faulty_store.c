@@ -43,6 +43,21 @@ fails(struct faulty_store *self)
            call < from + atomic_load(&self->count);
 }
 
+/* How this swap fails. */
+static enum fault
+next_fault(struct faulty_store *self)
+{
+    static const enum fault all[] = {FAULT_LOST_APPLIED, FAULT_LOST_NOT,
+                                     FAULT_LOST_PARTLY, FAULT_FULL,
+                                     FAULT_LOCKED};
+    uint64_t roll = idem__new_rev();
+
+    if (self->chaos > 0)
+        return roll % (unsigned)self->chaos == 0 ? all[(roll >> 32) % 5]
+                                                 : FAULT_NONE;
+    return fails(self) ? atomic_load(&self->fault) : FAULT_NONE;
+}
+
 static void
 enter(struct faulty_store *self)
 {
@@ -58,10 +73,10 @@ leave(struct faulty_store *self)
 }
 
 static enum idem_status
-fail_swap(struct faulty_store *self, struct idem_swap *swaps, size_t count,
-          struct idem_arena *arena, struct idem_error *err)
+fail_swap(struct faulty_store *self, enum fault fault, struct idem_swap *swaps,
+          size_t count, struct idem_arena *arena, struct idem_error *err)
 {
-    switch (self->fault) {
+    switch (fault) {
     case FAULT_LOST_APPLIED:
         self->inner->type->swap(self->inner, swaps, count, arena, NULL);
         break;
@@ -73,18 +88,17 @@ fail_swap(struct faulty_store *self, struct idem_swap *swaps, size_t count,
         break;
     }
     for (size_t i = 0; i < count; i++) {
-        swaps[i].outcome =
-            self->fault == FAULT_LOCKED ? IDEM_SWAP_LOCKED
-            : self->fault == FAULT_UNAVAILABLE || self->fault == FAULT_FULL
-                ? IDEM_SWAP_NOT_STORED
-                : IDEM_SWAP_LOST;
+        swaps[i].outcome = fault == FAULT_LOCKED ? IDEM_SWAP_LOCKED
+                           : fault == FAULT_UNAVAILABLE || fault == FAULT_FULL
+                               ? IDEM_SWAP_NOT_STORED
+                               : IDEM_SWAP_LOST;
         memset(&swaps[i].found, 0xEE, sizeof(swaps[i].found));
     }
-    if (self->fault == FAULT_LOCKED)
+    if (fault == FAULT_LOCKED)
         return IDEM_OK;
-    if (self->fault == FAULT_UNAVAILABLE)
+    if (fault == FAULT_UNAVAILABLE)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE, "planned: unavailable");
-    if (self->fault == FAULT_FULL)
+    if (fault == FAULT_FULL)
         return idem__fail(err, IDEM_ERR_FULL, "planned: full");
     return idem__fail(err, IDEM_ERR_LOST, "planned: lost");
 }
@@ -146,13 +160,15 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
 {
     struct faulty_store *self = (struct faulty_store *)store;
     enum idem_status status;
+    enum fault fault;
 
     atomic_fetch_add(&self->swaps, 1);
     if (self->before_swap)
         self->before_swap(self->before_swap_arg, self);
     enter(self);
-    if (fails(self))
-        status = fail_swap(self, swaps, count, arena, err);
+    fault = next_fault(self);
+    if (fault != FAULT_NONE)
+        status = fail_swap(self, fault, swaps, count, arena, err);
     else
         status = swap_and_lie(self, swaps, count, arena, err);
     leave(self);

@@ -53,7 +53,8 @@ struct faulty_store {
     bool faulty_now;
     atomic_int calls, swaps, loads, nows;
 
-    enum lie lie;           /* one call in a hundred */
+    int chaos;    /* one swap in so many fails, in any way but UNAVAILABLE */
+    enum lie lie; /* one call in a hundred */
     const uint8_t *damaged; /* loading this key is IDEM_ERR_CORRUPT */
 
     atomic_llong clock_us;         /* added to the inner store's clock */

@@ -417,6 +417,40 @@ a_parked_one_whose_own_start_was_lost_is_told(void **state)
     rig_close(&rig);
 }
 
+static void
+nobody_is_shown_a_fence_that_was_not_stored(void **state)
+{
+    struct idem_op op = op_begin("a");
+    struct reply start, first, second;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    op.mode = IDEM_LOOSE;
+    op.lease_ms = 5000;
+    start = ask(rig.engine, &op);
+    op = op_wait("a", 60000);
+    put(rig.engine, &op, &first);
+    op = op_wait("a", 5010);
+    put(rig.engine, &op, &second);
+    turn(rig.engine);
+    /* The lease ends, the first would take over, but nothing is stored. */
+    faulty_plan(rig.store, FAULT_FULL, 0, 1000);
+    test_clocks_pass(&rig.clocks, 5005);
+    turn(rig.engine);
+    assert_false(first.done || second.done);
+    test_clocks_pass(&rig.clocks, 5);
+    turn(rig.engine);
+    assert_verdict(second, IDEM_V_BUSY);
+    assert_true(second.fence == 0 || second.fence == start.fence);
+    assert_false(first.done);
+    faulty_plan(rig.store, FAULT_NONE, 0, 0);
+    test_clocks_pass(&rig.clocks, 100);
+    turn(rig.engine);
+    assert_verdict(first, IDEM_V_STARTED);
+    rig_close(&rig);
+}
+
 /* ---- full, damaged, contended, away ----------------------------------------
  */
 
@@ -570,6 +604,7 @@ main(void)
         cmocka_unit_test(a_release_that_was_lost_and_overtaken_stays_lost),
         cmocka_unit_test(parked_ones_outlast_a_store_that_is_away),
         cmocka_unit_test(a_parked_one_whose_own_start_was_lost_is_told),
+        cmocka_unit_test(nobody_is_shown_a_fence_that_was_not_stored),
         cmocka_unit_test(a_full_store_still_replays),
         cmocka_unit_test(
             who_needed_no_write_is_answered_although_the_write_failed),

@@ -127,13 +127,14 @@ join_crowd(struct idem_engine *engine, struct idem__group *group,
     crowd->group = group;
 }
 
-/* What was not stored was not decided: should the wait end now, it is busy. */
+/* What was not stored was not decided, nor seen: should the wait end now, it is
+ * busy, and that is all. */
 static void
 undo_decision(struct idem_engine *engine, struct idem__job *job)
 {
-    if (!job->decided)
+    if (!job->decided && !job->depends)
         return;
-    job->decided = false;
+    job->decided = job->depends = false;
     fill_answer(job, IDEM_V_BUSY, NULL, &engine->now);
     job->answer.retry_after_ms = LOCKED_RETRY_MS;
 }
