@@ -26,7 +26,7 @@ import random
 import threading
 import time
 
-from lib import SOAK, Error, Resp, Server, folder
+from lib import SOAK, Error, Resp, Server, folder, wait_until
 
 LEASE_MS = 600000
 
@@ -229,3 +229,49 @@ class Crowd:
         counts = self.counts()
         assert counts["started"] and counts["ok"] and counts["replay"], counts
         return counts
+
+
+# ---- races of two engines, told step by step
+
+
+def check_lease_ends(one, two):
+    """A lease that ended is over for every engine: strict is in doubt, loose is taken over,
+    and who lost it is told so."""
+    a, b = one.client(30), two.client(30)
+    scope = "lease-" + os.urandom(4).hex()
+    strict = a("BEGIN", scope, "strict", "LEASE", 600)[1]
+    loose = a("BEGIN", scope, "loose", "LEASE", 600, "LOOSE")[1]
+    assert b("BEGIN", scope, "strict")[0] == "busy"
+    assert b("BEGIN", scope, "loose", "LOOSE")[0] == "busy"
+    assert wait_until(lambda: b("BEGIN", scope, "strict")[0] == "doubt", 15, 0.1)
+    taken = wait_until(lambda: [x for x in [b("BEGIN", scope, "loose", "LOOSE")]
+                                if x[0] == "started"], 15, 0.1)
+    assert taken[0][1] > loose
+    assert a("FINISH", scope, "loose", loose, "SUCCEEDED", "late")[0] == "stale"
+    assert b("FINISH", scope, "loose", taken[0][1], "SUCCEEDED", "mine")[0] == "ok"
+    assert a("BEGIN", scope, "loose", "LOOSE")[4] == "mine"
+    assert a("FINISH", scope, "strict", strict, "SUCCEEDED", "late, but its own")[0] == "ok"
+    assert b("BEGIN", scope, "strict")[4] == "late, but its own"
+
+
+def check_expiry_race(one, two, rounds=25):
+    """When a record has expired, one of two who ask at the same moment starts it, not both."""
+    a, b = one.client(30), two.client(30)
+    scope = "expiry-" + os.urandom(4).hex()
+    again = 0
+    for i in range(rounds):
+        fence = a("BEGIN", scope, str(i))[1]
+        assert a("FINISH", scope, str(i), fence, "SUCCEEDED", "x", "TTL", 5)[0] == "ok"
+        for _ in range(200):
+            a.send("BEGIN", scope, str(i))
+            b.send("BEGIN", scope, str(i))
+            answers = [a.read(), b.read()]
+            words = [x[0] for x in answers]
+            assert words.count("started") <= 1, answers
+            if "started" in words:
+                assert set(words) <= {"started", "busy", "replay"}
+                assert [x for x in answers if x[0] == "started"][0][1] > fence
+                again += 1
+                break
+            time.sleep(0.002)
+    assert again == rounds

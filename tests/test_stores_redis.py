@@ -8,7 +8,7 @@ import time
 import pytest
 
 from chaos import Chaos, resp_replies
-from crowd import Crowd, engines
+from crowd import Crowd, check_expiry_race, check_lease_ends, engines
 from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
 from servers import Redis, RedisCluster
 
@@ -255,6 +255,12 @@ def test_locks_and_scan_work_across_engines(kind, request):
             if cursor == "0":
                 break
         assert set(found) == {"id-%d" % i for i in range(40)} and cursor == "0"
+
+
+def test_leases_and_expiry_are_the_same_for_every_engine(redis):
+    with engines(redis.url) as servers:
+        check_lease_ends(*servers)
+        check_expiry_race(*servers)
 
 
 # ---- faults ----------------------------------------------------------------

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from chaos import Chaos, chunk_replies, frame_replies
-from crowd import Crowd, engines
+from crowd import Crowd, check_expiry_race, check_lease_ends, engines
 from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
 from servers import Etcd, ZooKeeper
 
@@ -91,6 +91,13 @@ def test_locks_and_scan_work_across_engines(store):
             if cursor == "0":
                 break
         assert set(found) == {"id-%d" % i for i in range(30)} and cursor == "0"
+
+
+def test_leases_and_expiry_are_the_same_for_every_engine(store):
+    with engines(store.url) as servers:
+        check_lease_ends(*servers)
+        if store.kind != "etcd":  # there everything expires a minute late
+            check_expiry_race(*servers)
 
 
 def test_a_result_that_is_too_large_is_done_but_not_replayable(store):
