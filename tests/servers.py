@@ -4,6 +4,7 @@ Each start_X() returns an object with .url, .pid, .stop(), .kill() and .start()
 again on the same data. Databases refuse to run as root, so they run as the user
 that their Debian package made.
 """
+import json
 import os
 import pwd
 import random
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 
 def free_port():
@@ -310,14 +312,20 @@ class RedisCluster:
 
 
 class ZooKeeper(Server):
-    def __init__(self):
+    def __init__(self, number=0, ensemble=""):
+        """Alone, or one of an ensemble: its number, and the lines that name all."""
         super().__init__("zookeeper")
         self.url = "zookeeper://127.0.0.1:%d" % self.port
+        os.mkdir(os.path.join(self.folder, "data"))
+        with open(os.path.join(self.folder, "data/myid"), "w") as myid:
+            myid.write(str(number))
         with open(os.path.join(self.folder, "zoo.cfg"), "w") as config:
-            config.write("tickTime=1000\ndataDir=%s/data\nclientPort=%d\n"
-                         "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
-                         "maxClientCnxns=0\n4lw.commands.whitelist=ruok\n"
-                         % (self.folder, self.port))
+            config.write("tickTime=500\ninitLimit=20\nsyncLimit=8\ndataDir=%s/data\n"
+                         "clientPort=%d\nclientPortAddress=127.0.0.1\n"
+                         "admin.enableServer=false\nmaxClientCnxns=0\n"
+                         "4lw.commands.whitelist=ruok,srvr\n%s"
+                         % (self.folder, self.port, ensemble))
+        self.ensemble = bool(ensemble)
         self.start()
 
     def start(self):
@@ -326,49 +334,99 @@ class ZooKeeper(Server):
                    "/usr/share/java/zookeeper.jar",
                    "org.apache.zookeeper.server.quorum.QuorumPeerMain",
                    os.path.join(self.folder, "zoo.cfg"))
-        return self.wait_until(self.is_ok)
+        return self if self.ensemble else self.wait_until(self.is_ok)
 
     def is_ok(self):
+        return self.says("ruok") == "imok"
+
+    def says(self, word):
         try:
             with socket.create_connection(("127.0.0.1", self.port), 2) as s:
-                s.sendall(b"ruok")
-                return s.recv(4) == b"imok"
+                s.sendall(word.encode())
+                return s.makefile("rb").read().decode(errors="replace")
         except OSError:
-            return False
+            return ""
+
+    def leads(self):
+        return self.process.poll() is None and "Mode: leader" in self.says("srvr")
+
+
+class ZooKeepers:
+    """An ensemble of three."""
+
+    def __init__(self):
+        lines = "".join("server.%d=127.0.0.1:%d:%d\n" % (i, free_port(), free_port())
+                        for i in (1, 2, 3))
+        self.nodes = [ZooKeeper(i, lines) for i in (1, 2, 3)]
+        self.url = "zookeeper://" + ",".join("127.0.0.1:%d" % n.port for n in self.nodes)
+        for node in self.nodes:
+            node.wait_until(lambda: "Mode: " in node.says("srvr"))
+
+    def leader(self):
+        return next((n for n in self.nodes if n.leads()), None)
+
+    def stop(self):
+        for node in self.nodes:
+            node.stop()
 
 
 class Etcd(Server):
-    def __init__(self, *flags, scheme="http"):
+    def __init__(self, *flags, scheme="http", name="default", peer=None, all=None):
+        """Alone, or one of several: its name, its peers' port, and all of them."""
         super().__init__("etcd")
-        self.peer = free_port()
+        self.peer = peer or free_port()
         self.flags = flags
-        self.scheme = scheme
+        self.scheme, self.member = scheme, name
+        self.all = all or "default=http://127.0.0.1:%d" % self.peer
         self.url = "etcd://127.0.0.1:%d" % self.port
-        self.start()
+        self.start(wait=all is None)
 
-    def start(self):
+    def start(self, wait=True):
         mine = "%s://127.0.0.1:%d" % (self.scheme, self.port)
         peer = "http://127.0.0.1:%d" % self.peer
-        self.spawn("etcd", "--data-dir", os.path.join(self.folder, "data"),
+        self.spawn("etcd", "--name", self.member, "--data-dir", os.path.join(self.folder, "data"),
                    "--listen-client-urls", mine, "--advertise-client-urls", mine,
                    "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                   "--initial-cluster", "default=" + peer, "--log-level", "error",
-                   *self.flags)
-        return self.wait_until(self.is_ok)
+                   "--initial-cluster", self.all, "--log-level", "error", *self.flags)
+        return self.wait_until(self.is_ok) if wait else self
+
+    def status(self):
+        try:
+            return self.post("/v3/maintenance/status", {})
+        except OSError:
+            return {}
 
     def is_ok(self):
         if self.scheme == "https":
             return subprocess.run(["curl", "-sk", "https://127.0.0.1:%d/health" % self.port],
                                   stdout=subprocess.PIPE).stdout.find(b"true") > 0
-        try:
-            return self.post("/v3/maintenance/status", {}).get("leader", "0") != "0"
-        except OSError:
-            return False
+        return self.status().get("leader", "0") != "0"
+
+    def leads(self):
+        status = self.status() if self.process.poll() is None else {}
+        return bool(status) and status.get("leader") == status["header"]["member_id"]
 
     def post(self, path, body):
-        import json
-        import urllib.request
         request = urllib.request.Request("http://127.0.0.1:%d%s" % (self.port, path),
                                          json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=5) as reply:
             return json.load(reply)
+
+
+class Etcds:
+    """A cluster of three."""
+
+    def __init__(self):
+        peers = [free_port() for _ in range(3)]
+        all = ",".join("e%d=http://127.0.0.1:%d" % (i, port) for i, port in enumerate(peers))
+        self.nodes = [Etcd(name="e%d" % i, peer=port, all=all) for i, port in enumerate(peers)]
+        self.url = "etcd://" + ",".join("127.0.0.1:%d" % n.port for n in self.nodes)
+        for node in self.nodes:
+            node.wait_until(node.is_ok)
+
+    def leader(self):
+        return next((n for n in self.nodes if n.leads()), None)
+
+    def stop(self):
+        for node in self.nodes:
+            node.stop()

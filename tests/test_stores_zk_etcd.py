@@ -10,7 +10,7 @@ import pytest
 from chaos import Chaos, chunk_replies, frame_replies
 from crowd import Crowd, check_expiry_race, check_lease_ends, engines
 from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
-from servers import Etcd, ZooKeeper
+from servers import Etcd, Etcds, ZooKeeper, ZooKeepers
 
 OPS = 50000 if SOAK else 1500
 DIFFERENTIAL_OPS = 100000 if SOAK else 20000
@@ -136,6 +136,26 @@ def test_killed_and_restarted_and_stopped_under_load(kind):
             assert crowd.longest_pause() < 25
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("kind", ["zookeeper", "etcd"])
+def test_the_leader_of_three_is_killed_under_load(kind):
+    cluster = {"zookeeper": ZooKeepers, "etcd": Etcds}[kind]()
+
+    def fail_over():
+        time.sleep(0.7)
+        leader = cluster.leader()
+        leader.kill()
+        assert wait_until(cluster.leader, 30, 0.1)
+        time.sleep(0.5)
+
+    try:
+        with engines(cluster.url) as servers:
+            crowd = Crowd(servers, patience=60).run(OPS // 2, meanwhile=fail_over)
+            crowd.check()
+            assert crowd.longest_pause() < 30
+    finally:
+        cluster.stop()
 
 
 def test_away_is_said_at_once_and_it_comes_back(store):
