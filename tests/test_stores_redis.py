@@ -12,7 +12,7 @@ from crowd import Crowd, check_expiry_race, check_lease_ends, engines
 from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
 from servers import Redis, RedisCluster
 
-OPS = 50000 if SOAK else 2500
+OPS = 50000 if SOAK else 1500
 DIFFERENTIAL_OPS = 200000 if SOAK else 20000
 
 

@@ -12,7 +12,7 @@ from crowd import Crowd, check_expiry_race, check_lease_ends, engines
 from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
 from servers import Etcd, Etcds, ZooKeeper, ZooKeepers
 
-OPS = 50000 if SOAK else 1500
+OPS = 50000 if SOAK else 1000
 DIFFERENTIAL_OPS = 100000 if SOAK else 20000
 START = {"zookeeper": ZooKeeper, "etcd": Etcd}
 REPLIES = {"zookeeper": frame_replies, "etcd": chunk_replies}

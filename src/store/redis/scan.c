@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define AT_A_TIME 16
+
 /* The cursor is "slot.server.place": the first slot of the server that is being
  * read, the start of its run id, and Redis's own cursor, which means nothing to
  * another server: if that took over, its part starts anew. */
@@ -128,20 +130,27 @@ ask_names(struct scan *scan, struct redis_link *link, size_t count)
 }
 
 static bool
-ask_records(struct scan *scan, struct redis_link *link)
+ask_record(struct scan *scan, struct redis_link *link, size_t i)
 {
     char name[sizeof(scan->self->settings.prefix) + IDEM__HEX_LEN];
     size_t skip = strlen(scan->self->settings.prefix);
 
     memcpy(name, scan->self->settings.prefix, skip);
-    for (size_t i = 0; i < scan->count; i++) {
-        idem__key_hex(scan->keys[i], name + skip);
-        if (!redis_link_add(link, (uint32_t)i, 2,
-                            (struct idem_bytes[]){
-                                {"GET", 3}, {name, skip + IDEM__HEX_LEN}}))
-            return false;
+    idem__key_hex(scan->keys[i], name + skip);
+    return redis_link_add(
+        link, (uint32_t)i, 2,
+        (struct idem_bytes[]){{"GET", 3}, {name, skip + IDEM__HEX_LEN}});
+}
+
+/* A few at a time: results may be large, and come along. */
+static void
+read_records(struct scan *scan, struct redis_link *link)
+{
+    for (size_t i = 0; i < scan->count && scan->ok && !scan->stopped;) {
+        for (size_t end = i + AT_A_TIME; i < end && i < scan->count; i++)
+            scan->ok = scan->ok && ask_record(scan, link, i);
+        redis_links_run(&link, 1, redis_deadline(scan->self), on_record, scan);
     }
-    return true;
 }
 
 static enum idem_status
@@ -158,8 +167,8 @@ scan_server(struct scan *scan, struct redis_link *link, size_t count)
         snprintf(scan->place->redis, sizeof(scan->place->redis), "0");
     if (ask_names(scan, link, count))
         redis_links_run(&link, 1, until_us, on_names, scan);
-    if (scan->ok && ask_records(scan, link))
-        redis_links_run(&link, 1, until_us, on_record, scan);
+    if (scan->ok)
+        read_records(scan, link);
     if (!scan->ok)
         return idem__fail(scan->err, IDEM_ERR_UNAVAILABLE,
                           "redis %s:%d: SCAN was not answered", link->host,

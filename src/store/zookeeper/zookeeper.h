@@ -1,7 +1,8 @@
 /*
  * zookeeper.h - the parts of the ZooKeeper store, seen from inside.
  *
- *   zookeeper.c  the store constant: swap, load, now, open
+ *   zookeeper.c  the store constant: load, now, open
+ *   swap.c       compare and swap, in rounds
  *   session.c    a session that comes back, and rounds of requests in it
  *   sweep.c      scan, and expired records swept away
  *
@@ -20,6 +21,16 @@
 #define ZK_ROOT_MAX 128
 #define ZK_PATH_MAX (ZK_ROOT_MAX + 4 + IDEM__HEX_LEN + 1)
 #define ZK_SHARDS 256
+
+/* Which version a record had when this store wrote it last, so that the next
+ * write need not read it: a guess, which the write itself checks. */
+#define ZK_VERSIONS 4096
+
+struct zk_version {
+    uint8_t key[IDEM_KEY_LEN];
+    uint64_t rev; /* 0: nothing is known */
+    int version, shard_version;
+};
 
 /* Requests that are sent together and waited for together. One that is never
  * answered outlives its round; the last answer gives the memory back. */
@@ -59,6 +70,9 @@ struct zk_store {
     bool connected; /* under the lock: the library's thread says so */
     int64_t try_after_us;
     bool rooted; /* the root was seen in this session */
+
+    struct zk_version *versions;   /* by the key's last bytes */
+    int shard_versions[ZK_SHARDS]; /* -1: not known */
 
     int64_t clock_us, clock_at_us; /* the server's time, and when by ours */
 
@@ -103,6 +117,12 @@ void zk_shard_path(const struct zk_store *self, unsigned shard, char *path);
 void zk_record_path(const struct zk_store *self, const uint8_t *key,
                     char *path);
 
+/* Read what a get brought; ABSENT if there is no node. */
+enum idem_status zk_read(const struct zk_call *call, const uint8_t *key,
+                         struct idem_arena *arena, struct idem_record *record,
+                         struct idem_error *err);
+
+idem_swap_fn zk_swap;
 idem_scan_fn zk_scan;
 void zk_sweep(struct zk_store *self);
 
