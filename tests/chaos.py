@@ -2,10 +2,11 @@
 
     chaos = Chaos(server_port, replies=resp_replies)
     chaos.cut_at(3)      the third reply from now never arrives: the line is cut
+    chaos.cut_at(1, then="refuse")   and nobody is there afterwards
     chaos.swallow()      requests get through and take effect, replies do not
     chaos.blackhole()    nothing gets through, in either direction
     chaos.delay(0.2)     every reply comes that much later
-    chaos.refuse()       connections are closed as soon as they are made
+    chaos.refuse()       nobody listens any more
     chaos.heal()         all is well again; whatever was held back is lost
 
 `replies` cuts what the server sends into replies, so that they can be counted:
@@ -57,18 +58,18 @@ class Chaos:
         self.target = port
         self.replies = replies
         self.lock = threading.Lock()
-        self.mode, self.left, self.wait = "fine", 0, 0.0
-        self.cuts = self.swallowed = self.refused = 0
+        self.mode, self.left, self.wait, self.then = "fine", 0, 0.0, "fine"
+        self.cuts = self.swallowed = 0
         self.pairs = set()
         self.over = False
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = self.listener.getsockname()[1]
-        self.threads = [threading.Thread(target=self.accept, daemon=True)]
-        self.threads[0].start()
+        self.port = 0
+        self.listener = None
+        self.listen()
 
     # ---- what tests say
 
-    def cut_at(self, reply):
+    def cut_at(self, reply, then="fine"):
+        self.then = then
         self.set("cut", reply)
 
     def swallow(self):
@@ -79,6 +80,7 @@ class Chaos:
 
     def refuse(self):
         self.set("refuse")
+        self.hush()
 
     def delay(self, seconds):
         self.set("delay", wait=seconds)
@@ -90,10 +92,12 @@ class Chaos:
         self.set("fine")
         if broken:
             self.close_pairs()
+        if not self.listener:
+            self.listen()
 
     def stop(self):
         self.over = True
-        self.listener.close()
+        self.hush()
         self.close_pairs()
 
     # ---- how it is done
@@ -116,18 +120,23 @@ class Chaos:
             except OSError:
                 pass
 
-    def accept(self):
+    def listen(self):
+        self.listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, args=(self.listener,), daemon=True).start()
+
+    def hush(self):
+        listener, self.listener = self.listener, None
+        if listener:
+            listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+            listener.close()
+
+    def accept(self, listener):
         while not self.over:
             try:
-                client, _ = self.listener.accept()
+                client, _ = listener.accept()
             except OSError:
                 return
-            with self.lock:
-                refuse = self.mode == "refuse"
-                self.refused += refuse
-            if refuse:
-                client.close()
-                continue
             try:
                 server = socket.create_connection(("127.0.0.1", self.target), 5)
             except OSError:
@@ -178,8 +187,10 @@ class Chaos:
                 if mode == "cut":
                     self.left -= 1
                     if self.left == 0:
-                        self.mode = "fine"
+                        self.mode = self.then
                         self.cuts += 1
+                        if self.then == "refuse":
+                            self.hush()
                         return None
                 self.swallowed += mode in ("swallow", "blackhole")
             if mode in ("fine", "cut", "delay"):

@@ -275,3 +275,29 @@ def check_expiry_race(one, two, rounds=25):
                 break
             time.sleep(0.002)
     assert again == rounds
+
+
+def check_lost_is_lost(server, chaos, rounds=3):
+    """A claim that took effect, whose reply was cut, and nobody to ask afterwards: it is LOST,
+    never "not stored"; and whoever asks again with the same nonce has it."""
+    client = server.client(60)
+    scope = "lost-" + os.urandom(4).hex()
+    for i in range(rounds):
+        nonce = os.urandom(8).hex()
+        answer = wait_until(lambda: [x for x in [client("BEGIN", scope, "%d-warm" % i)]
+                                     if not isinstance(x, Error)], 30, 0.05)
+        assert answer  # connected
+        chaos.cut_at(1, then="refuse")
+        answer = client("BEGIN", scope, str(i), "NONCE", nonce)
+        chaos.heal()
+        told = answer.word if isinstance(answer, Error) else answer[0]
+        last = wait_until(lambda: [x for x in [client("GET", scope, str(i))]
+                                   if not isinstance(x, Error)], 30, 0.05)[0]
+        if told == "UNAVAILABLE":
+            assert last[0] == "absent", (i, answer, last)
+        else:
+            assert told in ("LOST", "started"), answer
+        mine = wait_until(lambda: [x for x in [client("BEGIN", scope, str(i), "NONCE", nonce)]
+                                   if not isinstance(x, Error)], 30, 0.05)[0]
+        assert mine[0] == "started", (i, answer, mine)
+    assert chaos.cuts == rounds

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from chaos import Chaos, resp_replies
-from crowd import Crowd, check_expiry_race, check_lease_ends, engines
+from crowd import Crowd, check_expiry_race, check_lease_ends, check_lost_is_lost, engines
 from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
 from servers import Redis, RedisCluster
 
@@ -341,6 +341,15 @@ def test_cut_at_the_nth_reply_whatever_n_is(redis):
                     again = client("BEGIN", "cut", "%d-%d" % (n, i))
                     assert again[0] == "replay" and again[4] == str(i)
             assert chaos.cuts >= 11
+    finally:
+        chaos.stop()
+
+
+def test_what_may_have_been_stored_is_never_said_not_to_be(redis):
+    chaos = Chaos(redis.port, resp_replies)
+    try:
+        with folder() as where, Server(where, store="redis://127.0.0.1:%d" % chaos.port) as idem:
+            check_lost_is_lost(idem, chaos)
     finally:
         chaos.stop()
 

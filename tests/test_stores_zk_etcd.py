@@ -8,7 +8,7 @@ import time
 import pytest
 
 from chaos import Chaos, chunk_replies, frame_replies
-from crowd import Crowd, check_expiry_race, check_lease_ends, engines
+from crowd import Crowd, check_expiry_race, check_lease_ends, check_lost_is_lost, engines
 from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
 from servers import Etcd, Etcds, ZooKeeper, ZooKeepers
 
@@ -204,6 +204,15 @@ def test_cut_at_the_nth_reply_whatever_n_is(store):
                     again = sure(client, "BEGIN", scope, id)
                     assert again[0] == "replay" and again[4] == id
             assert chaos.cuts >= 5
+    finally:
+        chaos.stop()
+
+
+def test_what_may_have_been_stored_is_never_said_not_to_be(store):
+    chaos = Chaos(store.port, REPLIES[store.kind])
+    try:
+        with folder() as where, Server(where, store=through(store, chaos)) as idem:
+            check_lost_is_lost(idem, chaos)
     finally:
         chaos.stop()
 

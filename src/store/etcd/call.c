@@ -33,17 +33,14 @@ on_bytes(char *data, size_t size, size_t count, void *arg)
     return idem_buf_add(arg, data, size * count) ? size * count : 0;
 }
 
-/* Did the request leave this machine? */
+/* Did anything of the request leave this machine? Not what the last error says
+ * counts: curl sends a request again by itself when a kept connection was
+ * closed, and may then find nobody to connect to. */
 static bool
-was_sent(CURL *curl, CURLcode code)
+was_sent(CURL *curl)
 {
     long request_len = 0;
 
-    if (code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
-        code == CURLE_SSL_CONNECT_ERROR ||
-        code == CURLE_PEER_FAILED_VERIFICATION ||
-        code == CURLE_SSL_CERTPROBLEM || code == CURLE_SSL_CACERT_BADFILE)
-        return false;
     curl_easy_getinfo(curl, CURLINFO_REQUEST_SIZE, &request_len);
     return request_len > 0;
 }
@@ -150,7 +147,7 @@ post_once(struct etcd_client *client, const char *path, struct idem_bytes json,
             client->failures = 0;
             return read_reply(client, reply, err);
         }
-        if (was_sent(client->curl, code)) {
+        if (was_sent(client->curl)) {
             enum etcd_result result = fail(client, ETCD_LOST, IDEM_ERR_LOST,
                                            curl_easy_strerror(code), err);
 
