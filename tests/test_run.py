@@ -4,7 +4,9 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -378,3 +380,58 @@ def test_credentials_of_a_client():
             os.chmod(mine, 0o644)
             open_file = cli("begin", "shop", "1", "--server", tcp, "--credentials", mine)
             assert open_file.returncode == 2 and b"chmod 600" in open_file.stderr
+
+
+class LossyProxy:
+    """Hands commands on to a server, but swallows the reply to the first command that has this word, and hangs up."""
+
+    def __init__(self, port, word):
+        self.target, self.word, self.lost = port, word, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        with client, socket.create_connection(("127.0.0.1", self.target)) as server:
+            while True:
+                data = client.recv(65536)
+                if not data:
+                    return
+                server.sendall(data)
+                reply = server.recv(65536)
+                if self.word in data and not self.lost:
+                    self.lost += 1
+                    return
+                client.sendall(reply)
+
+    def close(self):
+        self.listener.close()
+
+
+@pytest.mark.parametrize("word", [b"begin", b"finish", b"release"])
+def test_a_lost_reply_runs_nothing_twice(server, word):
+    id, ran = name(), os.path.join(server.where, name())
+    proxy = LossyProxy(server.port, word)
+    cli = Cli(server.where, IDEM_SERVER="127.0.0.1:%d" % proxy.port)
+    try:
+        if word == b"release":
+            assert cli("run", "lossy", id, "--", "/no/such/command").returncode == 127
+            assert cli("run", "lossy", id, "--", "echo", "once").stdout == b"once\n"
+        else:
+            job = script(server.where, "echo ran >> %s; echo out" % ran)
+            first = cli("run", "lossy", id, "--", job)
+            assert (first.returncode, first.stdout) == (0, b"out\n"), first.stderr
+            assert cli("run", "lossy", id, "--", job).stdout == b"out\n"
+            with open(ran) as f:
+                assert f.read() == "ran\n"
+    finally:
+        proxy.close()
+    assert proxy.lost == 1

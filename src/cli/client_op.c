@@ -4,9 +4,9 @@
  *
  * A connection may break after the server has done what was asked. Every BEGIN
  * and REDEEM therefore carries a nonce, FINISH and RENEW may be repeated, a
- * LOCK finds its owner, and after a RELEASE or UNLOCK that was sent twice,
- * stale means that the first one worked: so a lost reply is asked for again,
- * and nothing runs twice.
+ * LOCK finds its owner, and after a RELEASE that was sent twice the record
+ * itself tells whether the first one worked: so a lost reply is asked for
+ * again, and nothing runs twice.
  */
 #include "client.h"
 
@@ -434,6 +434,24 @@ renew_lock(struct cli_client *client, const struct idem_op *op,
     return status;
 }
 
+/* Freed with this very fence? Then it was our first RELEASE that did it. */
+static bool
+was_released(struct cli_client *client, const struct idem_op *op)
+{
+    const struct idem_op get = {
+        .verb = IDEM_GET, .scope = op->scope, .id = op->id};
+    struct idem_answer answer = {0};
+    bool free_now;
+
+    if (cli_client_do(client, &get, &answer, NULL) != IDEM_OK)
+        return false;
+    free_now = answer.verdict == IDEM_V_RECORD &&
+               answer.record.state == IDEM_STATE_FREE &&
+               answer.record.fence == op->fence;
+    idem_answer_clear(&answer);
+    return free_now;
+}
+
 enum idem_status
 cli_client_do(struct cli_client *client, const struct idem_op *op,
               struct idem_answer *answer, struct idem_error *err)
@@ -465,7 +483,7 @@ cli_client_do(struct cli_client *client, const struct idem_op *op,
     status = read_answer(op, reply, answer, err);
     freeReplyObject(reply);
     if (status == IDEM_OK && answer->verdict == IDEM_V_STALE && asked > 1 &&
-        (op->verb == IDEM_RELEASE || op->verb == IDEM_UNLOCK))
+        op->verb == IDEM_RELEASE && was_released(client, op))
         answer->verdict = IDEM_V_OK_DONE;
     return status;
 }

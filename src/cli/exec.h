@@ -42,8 +42,8 @@ struct exec_setting {
     const char *name, *value; /* an environment variable */
 };
 
-/* Threads that are started while signals are held never get them. `before` is
- * what the command will have. */
+/* Threads that are started while signals are held never get them. `before`,
+ * which may be NULL, is what the command will have. */
 void exec_hold_signals(sigset_t *before);
 void exec_let_signals(const sigset_t *before);
 

@@ -31,6 +31,7 @@ struct run {
     uint8_t nonce[IDEM_NONCE_LEN];
     struct cli_link *link;
     uint64_t fence;
+    sigset_t before; /* the signal mask that the command gets */
 
     pthread_mutex_t lock; /* guards the link and what follows */
     pthread_cond_t stir;
@@ -115,13 +116,16 @@ keep_claim(void *arg)
 /* ---- the outcome --------------------------------------------------------- */
 
 /* Try again while the store or the server is away: what was done must not be
- * forgotten. The claim is kept alive meanwhile. */
+ * forgotten. The claim is kept alive meanwhile. A BEGIN that surely was not
+ * stored need not be tried again; one whose answer was lost must be, with the
+ * same nonce, or nobody would ever know that nothing was run. */
 static enum idem_status
 run_until_stored(struct run *run, const struct idem_op *op,
                  struct idem_answer *answer, struct idem_error *err)
 {
     int64_t pause_ms = 100, waited_ms = 0;
     enum idem_status status;
+    bool lost = false;
 
     for (;;) {
         struct timespec pause;
@@ -130,8 +134,10 @@ run_until_stored(struct run *run, const struct idem_op *op,
         status = run->link->run(run->link, op, answer, err);
         pthread_mutex_unlock(&run->lock);
         if (status == IDEM_OK || status == IDEM_ERR_INVALID ||
+            (op->verb == IDEM_BEGIN && status != IDEM_ERR_LOST && !lost) ||
             waited_ms >= FINISH_MS)
             return status;
+        lost |= status == IDEM_ERR_LOST;
         pause = (struct timespec){pause_ms / 1000, pause_ms % 1000 * 1000000};
         nanosleep(&pause, NULL);
         waited_ms += pause_ms;
@@ -196,18 +202,17 @@ execute(struct run *run)
                                             {"IDEM_FENCE", fence}};
     struct exec_outcome outcome;
     struct idem_error err = {0};
-    sigset_t before;
     pthread_t keeper;
     bool kept;
     int code;
 
     snprintf(fence, sizeof(fence), "%llu", (unsigned long long)run->fence);
     exec_outcome_init(&outcome);
-    exec_hold_signals(&before); /* until the outcome is recorded */
+    exec_hold_signals(NULL); /* until the outcome is recorded */
     kept = pthread_create(&keeper, NULL, keep_claim, run) == 0;
     if (!kept)
         fprintf(stderr, "idem: no thread to keep the claim alive\n");
-    if (exec_run(run->command, settings, 3, (size_t)run->keep, &before,
+    if (exec_run(run->command, settings, 3, (size_t)run->keep, &run->before,
                  &outcome, &err) == IDEM_OK) {
         code = finish(run, &outcome);
     } else {
@@ -299,7 +304,7 @@ begin(struct run *run)
     op.ttl_ms = cli_ms_or_default(run->ttl);
     op.wait_ms = run->wait;
     op.subject = idem_text(run->subject);
-    err.status = run->link->run(run->link, &op, &answer, &err);
+    err.status = run_until_stored(run, &op, &answer, &err);
     if (err.status != IDEM_OK)
         return cli_fail(&err);
     if (answer.verdict == IDEM_V_STARTED) {
@@ -336,7 +341,6 @@ run_it(struct run *run)
 {
     struct idem_error err = {0};
     pthread_condattr_t attr;
-    sigset_t before;
     int code;
 
     pthread_mutex_init(&run->lock, NULL);
@@ -344,9 +348,10 @@ run_it(struct run *run)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&run->stir, &attr);
     pthread_condattr_destroy(&attr);
-    exec_hold_signals(&before);
+    exec_hold_signals(&run->before);
     err.status = cli_link_open(&run->verb.where, &run->link, &err);
-    exec_let_signals(&before);
+    if (run->wait > 0)
+        exec_let_signals(&run->before); /* who waits may be interrupted */
     code = err.status == IDEM_OK ? begin(run) : cli_fail(&err);
     cli_link_close(run->link);
     pthread_cond_destroy(&run->stir);
