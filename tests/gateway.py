@@ -163,7 +163,7 @@ class Answer:
         got = self.json()
         assert got["status"] == self.status, got
         assert isinstance(got["retryable"], bool) and got["title"] and got["detail"], got
-        assert got["type"] in self.headers["link"] and got["documentation"], self.headers
+        assert "<%s>" % got["documentation"] in self.headers["link"], self.headers
         return got["type"].rsplit("/", 1)[1]
 
     def __repr__(self):

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GLOBALS 13
+#define GLOBALS 14
 
 static const struct cli_option global_options[GLOBALS] = {
     {"upstream", 'u', CLI_TEXT, NULL, "URL",
@@ -22,6 +22,8 @@ static const struct cli_option global_options[GLOBALS] = {
      "issue one-time tokens here, and take them in a token header"},
     {"token-rate", 0, CLI_TEXT, NULL, "RATE",
      "tokens for one address (default 50r/s)"},
+    {"policy-path", 0, CLI_TEXT, NULL, "PATH",
+     "tell clients here, as JSON, what holds on which route"},
     {"tls-cert", 0, CLI_TEXT, NULL, "FILE",
      "a certificate; HTTP/2 comes along"},
     {"tls-key", 0, CLI_TEXT, NULL, "FILE", "its key"},

@@ -52,6 +52,7 @@ struct gateway_config {
     char *credentials; /* of the engine's HTTP */
     char *tls_cert, *tls_key;
     char *token_path, *token_rate;
+    char *policy_path; /* where clients can read what holds; NULL: nowhere */
     char *access_log; /* NULL: none */
     char *nginx, *module, *folder;
     int64_t workers; /* 0: by the number of cores */

@@ -346,6 +346,76 @@ add_token_path(const struct gateway_config *config, struct idem_buf *out)
     return good && idem_buf_add_text(out, "        }\n");
 }
 
+/* JSON between single quotes of nginx.conf. A dollar sign would be a variable
+ * there, so the sources of a key lose theirs. */
+static bool
+add_json_text(struct idem_buf *out, const char *value)
+{
+    bool good = idem_buf_add(out, "\"", 1);
+
+    for (; good && *value; value++) {
+        if (*value == '$')
+            continue;
+        if (*value == '"')
+            good = idem_buf_add_text(out, "\\\\\"");
+        else if (*value == '\\')
+            good = idem_buf_add_text(out, "\\\\\\\\");
+        else if (*value == '\'')
+            good = idem_buf_add_text(out, "\\\'");
+        else
+            good = idem_buf_add(out, value, 1);
+    }
+    return good && idem_buf_add(out, "\"", 1);
+}
+
+static bool
+add_policy_route(const struct gateway_config *config,
+                 const struct gateway_route *route, struct idem_buf *out)
+{
+    static const char *const told[][2] = {{"key", "$http_idempotency_key"},
+                                          {"methods", "POST PATCH"},
+                                          {"required", "off"},
+                                          {"mode", "strict"},
+                                          {"ttl", "86400000ms"},
+                                          {"wait", "0ms"},
+                                          {"fingerprint", "body"},
+                                          {"duplicate", "replay"},
+                                          {"gated", "on"}};
+    bool good = idem_buf_add_text(out, "{\"route\":") &&
+                add_json_text(out, route->path);
+
+    if (route->host)
+        good = good && idem_buf_add_text(out, ",\"host\":") &&
+               add_json_text(out, route->host);
+    for (size_t i = 0; good && i < sizeof(told) / sizeof(told[0]); i++) {
+        size_t n = option_number(told[i][0]);
+        const char *value = route->values[n]         ? route->values[n]
+                            : config->base.values[n] ? config->base.values[n]
+                                                     : told[i][1];
+
+        good = idem_buf_printf(out, ",\"%s\":", told[i][0]) &&
+               add_json_text(out, value);
+    }
+    return good && idem_buf_add(out, "}", 1);
+}
+
+/* The draft wants every resource to publish its rules, expiry above all. */
+static bool
+add_policy_path(const struct gateway_config *config, struct idem_buf *out)
+{
+    bool good = idem_buf_add_text(out, "\n        location = ") &&
+                add_quoted(out, config->policy_path) &&
+                idem_buf_add_text(out, " {\n"
+                                       "            default_type "
+                                       "application/json;\n"
+                                       "            return 200 '{\"routes\":[");
+
+    for (size_t i = 0; good && i < config->route_count; i++)
+        good = (i == 0 || idem_buf_add(out, ",", 1)) &&
+               add_policy_route(config, &config->routes[i], out);
+    return good && idem_buf_add_text(out, "]}';\n        }\n");
+}
+
 static bool
 same_host(const char *a, const char *b)
 {
@@ -364,6 +434,8 @@ add_server(const struct gateway_config *config, const char *host, bool first,
                add_quoted(out, host) && idem_buf_add_text(out, ";\n");
     if (config->token_path)
         good = good && add_token_path(config, out);
+    if (config->policy_path)
+        good = good && add_policy_path(config, out);
     if (!good)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     for (size_t i = 0; i < config->route_count; i++) {

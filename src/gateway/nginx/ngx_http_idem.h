@@ -287,6 +287,7 @@ void ngx_http_idem_op_cancel(ngx_http_idem_engine_t *e,
 void ngx_http_idem_tick_start(ngx_http_idem_engine_t *e);
 ngx_int_t ngx_http_idem_engine_away(ngx_http_idem_engine_t *e);
 
+u_char *ngx_http_idem_put_len(u_char *p, size_t len);
 u_char *ngx_http_idem_put(u_char *p, const u_char *data, size_t len);
 u_char *ngx_http_idem_put_text(u_char *p, const char *text);
 u_char *ngx_http_idem_put_number(u_char *p, uint64_t n);

@@ -153,19 +153,33 @@ ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
 ngx_int_t
 ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires)
 {
+    time_t     sec;
     ngx_str_t  value;
+
+    static time_t  last;
+    static size_t  len;
+    static u_char  text[sizeof("Mon, 28 Sep 1970 06:00:00 GMT")];
 
     if (expires <= 0) {
         return NGX_OK;
     }
 
-    value.data = ngx_pnalloc(r->pool, sizeof("Mon, 28 Sep 1970 06:00:00 GMT"));
+    /* what is recorded within a second expires within a second */
+
+    sec = (time_t) (expires / 1000);
+
+    if (sec != last) {
+        len = ngx_http_time(text, sec) - text;
+        last = sec;
+    }
+
+    value.len = len;
+    value.data = ngx_pnalloc(r->pool, len);
     if (value.data == NULL) {
         return NGX_ERROR;
     }
 
-    value.len = ngx_http_time(value.data, (time_t) (expires / 1000))
-                - value.data;
+    ngx_memcpy(value.data, text, len);
 
     return ngx_http_idem_add_header(r, "Idempotency-Expires", &value);
 }

@@ -421,7 +421,7 @@ ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
     p = ngx_http_idem_put_number(p, claim->fence);
     p = ngx_http_idem_put_text(p, failed ? "FAILED" : "SUCCEEDED");
 
-    p = ngx_sprintf(p, "$%uz\r\n", head + ctx->held_size);
+    p = ngx_http_idem_put_len(p, head + ctx->held_size);
     gateway_result_head(&result, p);
     p += head;
 

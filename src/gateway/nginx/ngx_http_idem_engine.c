@@ -140,17 +140,54 @@ ngx_http_idem_nonce(ngx_http_idem_engine_t *e)
 }
 
 
+/* a command has some twenty numbers in it; ngx_sprintf() would be felt */
+
+static u_char *
+ngx_http_idem_digits(u_char *p, uint64_t n)
+{
+    u_char  *d, buf[NGX_INT64_LEN];
+
+    d = buf + NGX_INT64_LEN;
+
+    do {
+        *--d = (u_char) ('0' + n % 10);
+        n /= 10;
+    } while (n);
+
+    return ngx_cpymem(p, d, buf + NGX_INT64_LEN - d);
+}
+
+
 u_char *
 ngx_http_idem_put_array(u_char *p, ngx_uint_t n)
 {
-    return ngx_sprintf(p, "*%ui\r\n", n);
+    *p++ = '*';
+    p = ngx_http_idem_digits(p, n);
+    *p++ = '\r';
+    *p++ = '\n';
+
+    return p;
+}
+
+
+/* the head of a string whose bytes follow, and CR LF after them */
+
+u_char *
+ngx_http_idem_put_len(u_char *p, size_t len)
+{
+    *p++ = '$';
+    p = ngx_http_idem_digits(p, len);
+    *p++ = '\r';
+    *p++ = '\n';
+
+    return p;
 }
 
 
 u_char *
 ngx_http_idem_put(u_char *p, const u_char *data, size_t len)
 {
-    p = ngx_sprintf(p, "$%uz\r\n", len);
+    p = ngx_http_idem_put_len(p, len);
     p = ngx_cpymem(p, data, len);
     *p++ = '\r';
     *p++ = '\n';
@@ -171,7 +208,7 @@ ngx_http_idem_put_number(u_char *p, uint64_t n)
 {
     u_char  *last, buf[NGX_INT64_LEN];
 
-    last = ngx_sprintf(buf, "%uL", n);
+    last = ngx_http_idem_digits(buf, n);
 
     return ngx_http_idem_put(p, buf, last - buf);
 }

@@ -780,15 +780,14 @@ ngx_http_idem_hash_part(crypto_generichash_state *hash, u_char *data,
 }
 
 
-static ngx_uint_t
+static void
 ngx_http_idem_hash_headers(ngx_http_request_t *r, ngx_str_t *name,
     crypto_generichash_state *hash)
 {
-    ngx_uint_t        i, found;
+    ngx_uint_t        i;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
-    found = 0;
     part = &r->headers_in.headers.part;
     h = part->elts;
 
@@ -804,15 +803,12 @@ ngx_http_idem_hash_headers(ngx_http_request_t *r, ngx_str_t *name,
             i = 0;
         }
 
-        if (h[i].key.len == name->len && h[i].value.len
+        if (h[i].key.len == name->len
             && ngx_memcmp(h[i].lowcase_key, name->data, name->len) == 0)
         {
             ngx_http_idem_hash_part(hash, h[i].value.data, h[i].value.len);
-            found = 1;
         }
     }
-
-    return found;
 }
 
 
@@ -821,21 +817,17 @@ ngx_http_idem_digest_scope(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope)
 {
     u_char                    digest[20], *p;
-    ngx_str_t                *name;
-    ngx_uint_t                i;
+    ngx_str_t                *name, value;
+    ngx_uint_t                i, count;
     ngx_http_idem_engine_t   *e = ngx_http_idem_engine();
     crypto_generichash_state  hash;
-
-    crypto_generichash_init(&hash, e->digest_key, NGX_HTTP_IDEM_DIGEST_LEN,
-                            sizeof(digest));
-
-    ngx_http_idem_hash_part(&hash, r->headers_in.server.data,
-                            r->headers_in.server.len);
 
     name = conf->credentials->elts;
 
     for (i = 0; i < conf->credentials->nelts; i++) {
-        if (ngx_http_idem_hash_headers(r, &name[i], &hash)) {
+        if (ngx_http_idem_find_header(r, &name[i], &value, &count) == NGX_OK
+            && (value.len || count > 1))
+        {
             break;
         }
     }
@@ -844,7 +836,13 @@ ngx_http_idem_digest_scope(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
+    crypto_generichash_init(&hash, e->digest_key, NGX_HTTP_IDEM_DIGEST_LEN,
+                            sizeof(digest));
+
+    ngx_http_idem_hash_part(&hash, r->headers_in.server.data,
+                            r->headers_in.server.len);
     ngx_http_idem_hash_part(&hash, name[i].data, name[i].len);
+    ngx_http_idem_hash_headers(r, &name[i], &hash);
     crypto_generichash_final(&hash, digest, sizeof(digest));
 
     scope->len = sizeof("caller-") - 1 + 2 * sizeof(digest);
