@@ -243,7 +243,7 @@ def test_started_by_root_the_workers_are_somebody_else():
         return
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         engine, nginx = parts(g)
-        assert all(user(w) != 0 for w in children(nginx))
+        eventually(lambda: children(nginx) and all(user(w) != 0 for w in children(nginx)))
         assert ask(g.port, "k", body=b"x" * 500000).status == 201, "and they can write large bodies to their folder"
 
 
