@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GLOBALS 14
+#define GLOBALS 15
 
 static const struct cli_option global_options[GLOBALS] = {
     {"upstream", 'u', CLI_TEXT, NULL, "URL",
@@ -36,6 +36,9 @@ static const struct cli_option global_options[GLOBALS] = {
      "who may use that; see idem serve"},
     {"access-log", 0, CLI_TEXT, NULL, "FILE",
      "a line a request, with idem's verdict (default: none)"},
+    {"forwarded", 0, CLI_TEXT, NULL, "on|off",
+     "tell the service who asked, in X-Forwarded-For and X-Forwarded-Proto "
+     "(default off)"},
     {"drain-timeout", 0, CLI_TEXT, NULL, "TIME",
      "to finish what runs after SIGTERM (default 10s)"},
     {"folder", 0, CLI_TEXT, NULL, "PATH",

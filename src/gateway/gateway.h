@@ -57,6 +57,7 @@ struct gateway_config {
     char *nginx, *module, *folder;
     int64_t workers; /* 0: by the number of cores */
     int64_t drain_ms;
+    char *forwarded; /* "on": tell the service who asked */
     struct gateway_route base; /* what every route has */
     struct gateway_route routes[GATEWAY_ROUTES_MAX];
     size_t route_count;

@@ -93,6 +93,7 @@ static const struct setting settings[] = {
     TEXT("token-rate", token_rate),
     TEXT("policy-path", policy_path),
     TEXT("access-log", access_log),
+    TEXT("forwarded", forwarded),
     TEXT("nginx", nginx),
     TEXT("module", module),
     TEXT("folder", folder),

@@ -60,6 +60,7 @@ struct ngx_http_idem_op_s {
     ngx_event_t                  again;      /* the engine could not yet */
     ngx_uint_t                   tries;
     size_t                       len;
+    size_t                       size;       /* of all this */
     unsigned                     sent:1;     /* on some connection, once */
     unsigned                     resend:1;   /* may be sent once more */
     unsigned                     queued:1;
@@ -91,6 +92,9 @@ typedef struct {
     ngx_uint_t                   nslots;
     ngx_uint_t                   free_slot;
     uint64_t                     generation;
+
+    void                        *spare;      /* memory for the next one */
+    ngx_uint_t                   spares;
 
     u_char                      *out;
     size_t                       out_pos, out_len, out_size;
@@ -277,6 +281,8 @@ struct ngx_http_idem_ctx_s {
 ngx_int_t ngx_http_idem_engine_start(ngx_http_idem_engine_t *e,
     ngx_cycle_t *cycle);
 void ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e);
+void *ngx_http_idem_alloc(ngx_http_idem_engine_t *e, size_t size);
+void ngx_http_idem_free(ngx_http_idem_engine_t *e, void *p, size_t size);
 ngx_http_idem_op_t *ngx_http_idem_op_create(ngx_http_idem_engine_t *e,
     size_t len, ngx_http_idem_reply_pt handler, void *data);
 void ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,

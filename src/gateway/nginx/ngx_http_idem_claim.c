@@ -29,11 +29,14 @@ ngx_http_idem_claim_create(ngx_str_t *scope, ngx_str_t *id, ngx_msec_t lease)
     u_char                 *p;
     ngx_http_idem_claim_t  *claim;
 
-    claim = ngx_calloc(sizeof(ngx_http_idem_claim_t) + scope->len + id->len,
-                       ngx_cycle->log);
+    claim = ngx_http_idem_alloc(ngx_http_idem_engine(),
+                                sizeof(ngx_http_idem_claim_t)
+                                + scope->len + id->len);
     if (claim == NULL) {
         return NULL;
     }
+
+    ngx_memzero(claim, sizeof(ngx_http_idem_claim_t));
 
     p = (u_char *) claim + sizeof(ngx_http_idem_claim_t);
 
@@ -60,7 +63,9 @@ ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim)
     }
 
     ngx_http_idem_renew_stop(claim);
-    ngx_free(claim);
+    ngx_http_idem_free(ngx_http_idem_engine(), claim,
+                       sizeof(ngx_http_idem_claim_t) + claim->scope.len
+                       + claim->id.len);
 }
 
 

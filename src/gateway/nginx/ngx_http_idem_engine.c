@@ -21,6 +21,8 @@
 #define NGX_HTTP_IDEM_MAX_OPS         65536
 #define NGX_HTTP_IDEM_SLOT_BITS       20
 #define NGX_HTTP_IDEM_OUT             (256 * 1024)
+#define NGX_HTTP_IDEM_SPARE           1024
+#define NGX_HTTP_IDEM_SPARES          1024
 #define NGX_HTTP_IDEM_LONGEST         (IDEM_RESULT_MAX + GATEWAY_HEAD_MAX)
 
 
@@ -279,24 +281,65 @@ ngx_http_idem_find_op(ngx_http_idem_engine_t *e, uint64_t tag)
 }
 
 
+/* commands and claims come and go with every request: those of the usual size
+ * are kept for the next one */
+
+void *
+ngx_http_idem_alloc(ngx_http_idem_engine_t *e, size_t size)
+{
+    void  *p;
+
+    if (size > NGX_HTTP_IDEM_SPARE) {
+        return ngx_alloc(size, e->log);
+    }
+
+    if (e->spare == NULL) {
+        return ngx_alloc(NGX_HTTP_IDEM_SPARE, e->log);
+    }
+
+    p = e->spare;
+    e->spare = *(void **) p;
+    e->spares--;
+
+    return p;
+}
+
+
+void
+ngx_http_idem_free(ngx_http_idem_engine_t *e, void *p, size_t size)
+{
+    if (size > NGX_HTTP_IDEM_SPARE || e->spares == NGX_HTTP_IDEM_SPARES) {
+        ngx_free(p);
+        return;
+    }
+
+    *(void **) p = e->spare;
+    e->spare = p;
+    e->spares++;
+}
+
+
 /* room for a command of len bytes; the TAG is added by op_send() */
 
 ngx_http_idem_op_t *
 ngx_http_idem_op_create(ngx_http_idem_engine_t *e, size_t len,
     ngx_http_idem_reply_pt handler, void *data)
 {
+    size_t               size;
     ngx_http_idem_op_t  *op;
 
-    op = ngx_alloc(sizeof(ngx_http_idem_op_t) + len + 2 * NGX_HTTP_IDEM_ARG,
-                   e->log);
+    size = sizeof(ngx_http_idem_op_t) + len + 2 * NGX_HTTP_IDEM_ARG;
+
+    op = ngx_http_idem_alloc(e, size);
     if (op == NULL) {
         return NULL;
     }
 
     ngx_memzero(op, offsetof(ngx_http_idem_op_t, cmd));
+    op->size = size;
 
     if (ngx_http_idem_take_slot(e, op) != NGX_OK) {
-        ngx_free(op);
+        ngx_http_idem_free(e, op, size);
         return NULL;
     }
 
@@ -389,7 +432,7 @@ ngx_http_idem_op_cancel(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
     e->ops--;
     e->bytes -= op->len;
 
-    ngx_free(op);
+    ngx_http_idem_free(e, op, op->size);
 }
 
 
