@@ -765,6 +765,68 @@ names_are_quoted_and_bad_ones_refused(void **state)
     assert_int_equal(balance(&two), 100);
 }
 
+static void
+what_cannot_be_is_an_error_and_changes_nothing(void **state)
+{
+    struct idem_sql_pair word = {"id", idem_sql_text("no number")};
+    struct idem_sql_place odd = {"t_account", &word, 1};
+    struct idem_sql_place nowhere = {"no_such_table", &ann, 1};
+    struct idem_sql_place keyless = {"t_account", &ann, 0};
+    enum idem_sql_verdict verdict = IDEM_SQL_IS_FIRST;
+    struct idem_sql_row row;
+    enum idem_status status;
+
+    (void)state;
+    /* A value of the wrong type: an error, or a row that is not there. */
+    sqldb_begin(&one);
+    status = idem_sql_deduct(one.db, &odd, "balance", 1, &verdict, &row, &err);
+    assert_true(status == IDEM_ERR_INVALID ||
+                (status == IDEM_OK && verdict == IDEM_SQL_IS_REFUSED));
+    sqldb_try(&one, "rollback");
+    sqldb_begin(&one);
+    assert_int_equal(idem_sql_deduct(one.db, &account, "no_such_column", 1,
+                                     &verdict, &row, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(idem_sql_fault(one.db)->cause, IDEM_SQL_OTHER);
+    sqldb_try(&one, "rollback");
+    sqldb_begin(&one);
+    assert_int_equal(
+        idem_sql_deduct(one.db, &nowhere, "balance", 1, &verdict, &row, &err),
+        IDEM_ERR_INVALID);
+    assert_int_equal(idem_sql_fault(one.db)->cause, IDEM_SQL_MISSING_TABLE);
+    sqldb_try(&one, "rollback");
+    sqldb_begin(&one);
+    assert_int_equal(
+        idem_sql_deduct(one.db, &keyless, "balance", 1, &verdict, &row, &err),
+        IDEM_ERR_INVALID);
+    sqldb_try(&one, "rollback");
+    assert_int_equal(balance(&two), 100);
+}
+
+static void
+a_table_that_cannot_roll_back_is_refused(void **state)
+{
+    struct idem_sql_place place = {"t_plain", &ann, 1};
+    enum idem_sql_verdict verdict;
+    struct idem_sql_row row;
+
+    (void)state;
+    sqldb_run(&one, "drop table if exists t_plain");
+    sqldb_run(&one,
+              "create table t_plain (id integer not null primary key, balance "
+              "bigint not null)%s",
+              one.mysql ? " engine = MyISAM" : "");
+    sqldb_run(&one, "insert into t_plain values (1, 100)");
+    sqldb_begin(&one);
+    assert_int_equal(
+        idem_sql_deduct(one.db, &place, "balance", 1, &verdict, &row, &err),
+        one.mysql ? IDEM_ERR_INVALID : IDEM_OK);
+    assert_true(!one.mysql || strstr(err.text, "InnoDB"));
+    sqldb_run(&one, "rollback");
+    assert_int_equal(sqldb_number(&two, "select balance from t_plain"), 100);
+    sqldb_run(&one, "drop table t_plain");
+}
+
 int
 main(void)
 {
@@ -795,6 +857,8 @@ main(void)
         T(a_state_moves_once_and_never_back),
         T(the_barrier_orders_try_confirm_and_cancel),
         T(names_are_quoted_and_bad_ones_refused),
+        T(what_cannot_be_is_an_error_and_changes_nothing),
+        T(a_table_that_cannot_roll_back_is_refused),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
 

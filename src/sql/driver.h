@@ -60,6 +60,9 @@ struct sql_driver {
     bool (*is_unique)(struct idem_sql *db, const struct idem_sql_place *place,
                       bool *unique);
     void (*forget)(struct idem_sql *db, void *prepared);
+    /* What engine a table has, if that can be one without transactions; NULL:
+     * there is no such thing here. The answer is one row, or none. */
+    bool (*engine_of)(struct idem_sql *db, const char *table);
 };
 
 /* A statement that the database has prepared. */
@@ -72,7 +75,8 @@ struct idem_sql {
     const struct sql_driver *driver;
     void *conn;
     bool mariadb;
-    bool in_one_go; /* run_many works */
+    bool in_one_go;       /* run_many works */
+    char checked[2][130]; /* tables that have transactions: idem's, another */
     struct idem_sql_fault fault;
     struct idem_arena arena; /* of one public call */
     struct sql_rows rows;
@@ -136,6 +140,11 @@ bool idem__sql_run(struct idem_sql *db, const char *sql,
 /* Is a transaction open, as it has to be? */
 enum idem_status idem__sql_need_transaction(struct idem_sql *db,
                                             struct idem_error *err);
+
+/* Refuse a table that would keep what is rolled back. Asked once a table. */
+enum idem_status idem__sql_need_engine(struct idem_sql *db, int slot,
+                                       const char *table,
+                                       struct idem_error *err);
 
 enum idem_status idem__sql_now(struct idem_sql *db, struct idem_now *now,
                                struct idem_error *err);

@@ -66,6 +66,8 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
     idem__sql_start(db);
     memset(row, 0, sizeof(*row));
     status = idem__sql_need_transaction(db, err);
+    if (status == IDEM_OK)
+        status = idem__sql_need_engine(db, 1, machine->table, err);
     if (status != IDEM_OK)
         return status;
     if (declared) {

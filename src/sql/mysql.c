@@ -389,6 +389,23 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
     return true;
 }
 
+static bool
+engine_of(struct idem_sql *db, const char *table)
+{
+    const char *dot = strchr(table, '.');
+    struct idem_sql_value names[2] = {{.type = IDEM_SQL_NULL},
+                                      idem_sql_text(dot ? dot + 1 : table)};
+
+    if (dot)
+        names[0] = (struct idem_sql_value){
+            .type = IDEM_SQL_TEXT, .bytes = {table, (size_t)(dot - table)}};
+    return idem__sql_run(db,
+                         "select engine from information_schema.tables "
+                         "where table_schema = coalesce(?, database()) "
+                         "and table_name = ?",
+                         names, 2);
+}
+
 const struct sql_driver idem__sql_mysql = {
     .name = "mysql",
     .begin = "start transaction",
@@ -405,6 +422,7 @@ const struct sql_driver idem__sql_mysql = {
     .inside = inside,
     .is_unique = is_unique,
     .forget = forget,
+    .engine_of = engine_of,
 };
 
 enum idem_status

@@ -126,7 +126,8 @@ prepare(struct idem_sql *db, const struct idem_op *op, struct run *run,
                           "idem_sql_finish",
                           db->driver->name);
     idem__key(run->op.type, run->op.scope, run->op.id, run->key);
-    return idem__sql_now(db, &run->now, err);
+    status = idem__sql_need_engine(db, 0, db->driver->table, err);
+    return status == IDEM_OK ? idem__sql_now(db, &run->now, err) : status;
 }
 
 static enum idem_status
@@ -143,7 +144,6 @@ start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
         if (begun && db->rows.affected == 1) {
             run->claimed = true;
             idem__sql_hold(db, run->key, &run->claim);
-            run->claim = db->held_record;
             db->held = !run->unwritten;
             return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim,
                                     &run->now, err);
@@ -156,6 +156,7 @@ start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
             return idem__sql_fail(db, err);
         run->unwritten = false;
     }
+    run->claim = (struct idem_record){0}; /* the guess was wrong */
     if (!begun && !idem__sql_run(db, db->driver->begin, NULL, 0)) {
         if (db->fault.cause == IDEM_SQL_LOCK_TIMEOUT)
             return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &run->now, err);

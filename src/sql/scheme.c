@@ -19,6 +19,8 @@ static enum idem_status
 start(struct idem_sql *db, const struct idem_sql_place *place, size_t values,
       struct idem_sql_row *row, struct idem_error *err)
 {
+    enum idem_status status;
+
     idem__sql_start(db);
     memset(row, 0, sizeof(*row));
     if (place->key_count == 0)
@@ -30,7 +32,10 @@ start(struct idem_sql *db, const struct idem_sql_place *place, size_t values,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "%s: more than %d columns in one call",
                           db->driver->name, SQL_VALUES_MAX - 4);
-    return idem__sql_need_transaction(db, err);
+    status = idem__sql_need_transaction(db, err);
+    if (status == IDEM_OK)
+        status = idem__sql_need_engine(db, 1, place->table, err);
+    return status;
 }
 
 /* "a" = ? and "b" = ? */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define TEXT_MAX 65536
 #define NAME_MAX_LEN 128
@@ -326,6 +327,34 @@ idem__sql_need_transaction(struct idem_sql *db, struct idem_error *err)
                           "with the business data, so begin one first",
                           db->driver->name);
     }
+}
+
+enum idem_status
+idem__sql_need_engine(struct idem_sql *db, int slot, const char *table,
+                      struct idem_error *err)
+{
+    struct idem_sql_value engine;
+
+    if (!db->driver->engine_of || !table ||
+        strcmp(db->checked[slot], table) == 0)
+        return IDEM_OK;
+    db->rows = (struct sql_rows){0};
+    if (!db->driver->engine_of(db, table))
+        return idem__sql_fail(db, err);
+    if (db->rows.rows == 0)
+        return IDEM_OK; /* no such table: the statement itself will say so */
+    engine = db->rows.values[0];
+    if (engine.type != IDEM_SQL_TEXT ||
+        strcasecmp(engine.bytes.data, "InnoDB") != 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: table \"%s\" uses the engine %s, which cannot "
+                          "roll back: use InnoDB",
+                          db->driver->name, table,
+                          engine.type == IDEM_SQL_TEXT
+                              ? (const char *)engine.bytes.data
+                              : "(none)");
+    snprintf(db->checked[slot], sizeof(db->checked[slot]), "%s", table);
+    return IDEM_OK;
 }
 
 /* ---- the database's clock --------------------------------------------- */
