@@ -411,8 +411,8 @@ gather(struct loop *loop, struct epoll_event *events)
 
         for (int i = 0; i < count; i++)
             handle(loop, &events[i]);
-        if (count <= 0 && left_us <= 0)
-            break;
+        if (count <= 0 || left_us <= 0)
+            break; /* a client that may not be read is told again and again */
     }
     if (loop->missing * 2 <= expected) {
         loop->gather_pause = 0;
