@@ -199,14 +199,22 @@ resp_parse(struct idem_bytes in, size_t max, struct resp_command *command,
 size_t
 resp_digits(int64_t number, char *out)
 {
+    static const char pairs[] =
+        "00010203040506070809101112131415161718192021222324"
+        "25262728293031323334353637383940414243444546474849"
+        "50515253545556575859606162636465666768697071727374"
+        "75767778798081828384858687888990919293949596979899";
     char digits[RESP_DIGITS_MAX];
     uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
     size_t at = sizeof(digits), len;
 
-    do {
-        digits[--at] = (char)('0' + left % 10);
-        left /= 10;
-    } while (left > 0);
+    while (left >= 10) {
+        at -= 2;
+        memcpy(digits + at, pairs + 2 * (left % 100), 2);
+        left /= 100;
+    }
+    if (left > 0 || at == sizeof(digits))
+        digits[--at] = (char)('0' + left);
     if (number < 0)
         digits[--at] = '-';
     len = sizeof(digits) - at;

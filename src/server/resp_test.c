@@ -108,6 +108,16 @@ numbers_are_whole_and_bounded(void **state)
     assert_string_equal(digits, "-9223372036854775808");
     digits[resp_digits(0, digits)] = '\0';
     assert_string_equal(digits, "0");
+    for (int64_t n = 1, i = 0; i < 19; n = n * 10 + i % 10, i++) {
+        char expected[24];
+
+        snprintf(expected, sizeof(expected), "%lld", (long long)n);
+        digits[resp_digits(n, digits)] = '\0';
+        assert_string_equal(digits, expected);
+        snprintf(expected, sizeof(expected), "%lld", (long long)-n - 1);
+        digits[resp_digits(-n - 1, digits)] = '\0';
+        assert_string_equal(digits, expected);
+    }
 }
 
 static void
