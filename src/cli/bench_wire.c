@@ -6,6 +6,8 @@
  */
 #include "bench.h"
 
+#include "../server/resp.h"
+
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -22,7 +24,8 @@
 
 struct connection {
     int fd;
-    struct idem_buf in, out;
+    struct idem_buf in;
+    struct resp_out out;
     size_t sent, answers; /* answers: still to come */
     size_t parsed;        /* bytes of `in` */
     int64_t sent_us;
@@ -33,9 +36,10 @@ struct connection {
 struct state {
     struct bench *bench;
     struct connection *connections;
-    uint64_t next_key, salt;
+    uint64_t next_key;
+    char salt[20];
     char *result;
-    int64_t end_us;
+    int64_t end_us, now_us; /* now: when the last bytes came */
     int epoll;
     size_t busy;
 };
@@ -147,32 +151,34 @@ skip_reply(const char *at, size_t len, uint64_t *fence, const char **error)
 static void
 add(struct connection *c, const char *text)
 {
-    idem_buf_printf(&c->out, "$%zu\r\n%s\r\n", strlen(text), text);
+    resp_add_text(&c->out, text);
 }
 
 static void
 add_number(struct connection *c, uint64_t number)
 {
-    char text[24];
+    char text[RESP_DIGITS_MAX];
+    size_t len = resp_digits((int64_t)number, text);
 
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)number);
-    add(c, text);
+    resp_add_bytes(&c->out, (struct idem_bytes){text, len});
 }
 
+/* Keys of this run: its salt, then a number. */
 static void
 add_key(struct state *state, struct connection *c, uint64_t key)
 {
-    char text[48];
+    char text[sizeof(state->salt) + RESP_DIGITS_MAX];
+    size_t len = strlen(state->salt);
 
-    snprintf(text, sizeof(text), "%llx-%llu", (unsigned long long)state->salt,
-             (unsigned long long)key);
-    add(c, text);
+    memcpy(text, state->salt, len);
+    len += resp_digits((int64_t)key, text + len);
+    resp_add_bytes(&c->out, (struct idem_bytes){text, len});
 }
 
 static void
 add_head(struct connection *c, size_t count, const char *name)
 {
-    idem_buf_printf(&c->out, "*%zu\r\n", count);
+    resp_add_array(&c->out, count);
     add(c, name);
 }
 
@@ -224,7 +230,7 @@ fill(struct state *state, struct connection *c)
 {
     struct bench *bench = state->bench;
 
-    idem_buf_reset(&c->out);
+    idem_buf_reset(&c->out.buf);
     for (size_t i = 0; i < bench->pipeline; i++) {
         if (c->finishing) {
             add_second(state, c, i);
@@ -236,7 +242,7 @@ fill(struct state *state, struct connection *c)
     }
     c->sent = 0;
     c->answers = bench->pipeline;
-    c->sent_us = now_us();
+    c->sent_us = state->now_us;
 }
 
 /* ---- the run --------------------------------------------------------- */
@@ -244,9 +250,9 @@ fill(struct state *state, struct connection *c)
 static bool
 send_some(struct connection *c)
 {
-    while (c->sent < c->out.len) {
-        ssize_t n = send(c->fd, c->out.data + c->sent, c->out.len - c->sent,
-                         MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (c->sent < c->out.buf.len) {
+        ssize_t n = send(c->fd, c->out.buf.data + c->sent,
+                         c->out.buf.len - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (n < 0)
             return errno == EAGAIN || errno == EINTR;
@@ -259,7 +265,7 @@ static void
 count_answer(struct state *state, struct connection *c, const char *error)
 {
     struct bench *bench = state->bench;
-    int64_t took = now_us() - c->sent_us;
+    int64_t took = state->now_us - c->sent_us;
 
     if (error && bench->errors++ == 0)
         snprintf(bench->error, sizeof(bench->error), "%.*s",
@@ -300,7 +306,7 @@ static bool
 go_on(struct state *state, struct connection *c)
 {
     c->finishing = state->bench->what == BENCH_PAIR && !c->finishing;
-    if (now_us() >= state->end_us && !c->finishing) {
+    if (state->now_us >= state->end_us && !c->finishing) {
         state->busy--;
         return true;
     }
@@ -319,6 +325,7 @@ serve(struct state *state, struct connection *c)
     if (n <= 0)
         return false;
     c->in.len += (size_t)n;
+    state->now_us = now_us();
     if (!take_answers(state, c))
         return send_some(c);
     return go_on(state, c);
@@ -334,9 +341,9 @@ ask(struct connection *c)
     char *text;
 
     idem_buf_reset(&c->in);
-    while (c->sent < c->out.len) {
-        ssize_t n = send(c->fd, c->out.data + c->sent, c->out.len - c->sent,
-                         MSG_NOSIGNAL);
+    while (c->sent < c->out.buf.len) {
+        ssize_t n = send(c->fd, c->out.buf.data + c->sent,
+                         c->out.buf.len - c->sent, MSG_NOSIGNAL);
 
         if (n <= 0)
             return NULL;
@@ -355,7 +362,7 @@ ask(struct connection *c)
     if (c->fences[0] == 0)
         c->fences[0] = number;
     idem_buf_reset(&c->in);
-    idem_buf_reset(&c->out);
+    idem_buf_reset(&c->out.buf);
     c->sent = 0;
     return text;
 }
@@ -444,7 +451,7 @@ open_all(struct state *state, struct idem_error *err)
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
 
         idem_buf_init(&c->in, 64 * 1024 * 1024);
-        idem_buf_init(&c->out, 256 * 1024 * 1024);
+        idem_buf_init(&c->out.buf, 256 * 1024 * 1024);
         c->fd = connect_to(bench->address);
         if (c->fd < 0)
             return idem__fail(err, IDEM_ERR_UNAVAILABLE,
@@ -466,6 +473,7 @@ run_all(struct state *state, struct idem_error *err)
     int64_t start = now_us();
     bool ok = true;
 
+    state->now_us = start;
     state->end_us = start + bench->run_ms * 1000;
     state->busy = bench->clients;
     for (size_t i = 0; i < bench->clients && ok; i++) {
@@ -495,7 +503,7 @@ clear(struct state *state)
         if (c->fd > 0)
             close(c->fd);
         idem_buf_clear(&c->in);
-        idem_buf_clear(&c->out);
+        idem_buf_clear(&c->out.buf);
     }
     free(state->connections);
     free(state->result);
@@ -509,8 +517,10 @@ bench_run(struct bench *bench, struct idem_error *err)
                           .epoll = epoll_create1(EPOLL_CLOEXEC)};
     enum idem_status status = IDEM_OK;
     double before = -1, after;
+    uint64_t salt;
 
-    randombytes_buf(&state.salt, sizeof(state.salt));
+    randombytes_buf(&salt, sizeof(salt));
+    snprintf(state.salt, sizeof(state.salt), "%llx-", (unsigned long long)salt);
     state.connections = calloc(bench->clients, sizeof(*state.connections));
     state.result = calloc(1, bench->result_len + 1);
     if (!state.connections || !state.result || state.epoll < 0)
