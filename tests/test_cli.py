@@ -224,6 +224,10 @@ def test_stores_that_cannot_be_opened(bare):
         f.write("I am not a folder")
     code, _ = bare("get", "s", "i", "--store", "journal:" + bare.where + "/file")
     assert code not in (0, 16) and "file" in bare.said
+    code, _ = bare("get", "s", "i", "--store", "journal:/proc/nowhere")
+    assert code not in (0, 16) and "/proc/nowhere" in bare.said
+    code, _ = bare("get", "s", "i", "--store", "sqlite:/proc/nowhere/db")
+    assert code not in (0, 16) and bare.said
     code, out = bare.json("get", "s", "i", "--store", "nowhere:")
     assert code == 2 and out["error"] == "invalid" and "names no store" in out["text"]
 
