@@ -8,10 +8,10 @@
  * deletes need no keeping once their segment is the oldest.
  *
  * It is time when the log is nearly twice what lives in it. To win back D dead
- * bytes at most L live bytes are written again, and D >= 0.8 L by then: records
- * are written about twice over their life at worst. Under load every batch
- * carries at least as many moved bytes as it has of its own, so the cleaner
- * never falls behind.
+ * bytes at most L live bytes are written again, and D >= 0.95 L by then:
+ * records are written about twice over their life at worst. Under load every
+ * batch carries at least as many moved bytes as it has of its own, so the
+ * cleaner never falls behind.
  */
 #include "journal.h"
 
@@ -37,7 +37,7 @@ idem__clean_due(const struct journal *self)
     if (self->segment_count > SMALL_SEGMENTS &&
         used / self->segment_count < slack / 4)
         return true; /* many short ones, from many restarts */
-    return used - live > live / 10 * 8 + slack;
+    return used - live > live / 20 * 19 + slack;
 }
 
 void

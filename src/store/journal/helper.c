@@ -280,7 +280,7 @@ idem__helper_take(struct journal *self, uint64_t min_len, struct fresh *fresh)
 }
 
 void
-idem__helper_save(struct journal *self, const struct segment *segment,
+idem__helper_save(struct journal *self, struct segment *segment,
                   int64_t time_us, uint64_t next_batch)
 {
     struct helper *helper = self->helper;
@@ -294,6 +294,8 @@ idem__helper_save(struct journal *self, const struct segment *segment,
 
     if (self->row_log.id != segment->head.id)
         return; /* it was saved before */
+    segment->saved_len =
+        (self->row_log.count - self->row_log.replaced_count) * SAVED_ROW_LEN;
     save = helper->threaded ? malloc(sizeof(*save)) : NULL;
     if (!save) {
         idem__saved_write(self->io, self->dir, &head, &self->row_log);

@@ -42,7 +42,7 @@ struct row {
 struct row_log {
     uint64_t id; /* of the segment */
     struct row *rows;
-    size_t count, room;
+    size_t count, room, replaced_count;
     uint8_t *replaced; /* a bit for each place of the segment */
     size_t replaced_len;
     bool broken; /* out of memory: nothing is saved for this segment */
@@ -51,9 +51,10 @@ struct row_log {
 struct segment {
     struct segment_head head;
     int fd;
-    uint64_t end;      /* entries end here */
-    uint64_t file_len; /* room that the file has */
-    uint64_t live;     /* bytes of entries that the index points to */
+    uint64_t end;       /* entries end here */
+    uint64_t file_len;  /* room that the file has */
+    uint64_t live;      /* bytes of entries that the index points to */
+    uint64_t saved_len; /* of its saved index */
 };
 
 /* What tests may change; all zero is the real thing. */
@@ -190,6 +191,7 @@ bool idem__segment_drop_oldest(struct journal *self);
 void idem__segment_prepare(struct journal *self);
 /* Find the reserve that an earlier run left. */
 void idem__segment_reserve(struct journal *self);
+/* Bytes of segments and saved indexes, and of entries that live. */
 void idem__segment_totals(const struct journal *self, uint64_t *used,
                           uint64_t *live);
 
@@ -208,7 +210,7 @@ bool idem__helper_take(struct journal *self, uint64_t min_len,
 bool idem__helper_has(struct journal *self);
 bool idem__helper_ready(struct journal *self);
 /* Save the rows of a segment, and empty the log. Waits if many are waiting. */
-void idem__helper_save(struct journal *self, const struct segment *segment,
+void idem__helper_save(struct journal *self, struct segment *segment,
                        int64_t time_us, uint64_t next_batch);
 
 /* ---- saved.c ---- */

@@ -66,6 +66,7 @@ idem__rows_replaced(struct row_log *log, uint32_t place)
         log->replaced_len = len;
     }
     log->replaced[at] |= (uint8_t)(1 << place % 8);
+    log->replaced_count++;
 }
 
 static bool
@@ -79,7 +80,7 @@ was_replaced(const struct row_log *log, uint32_t place)
 void
 idem__rows_reset(struct row_log *log)
 {
-    log->count = 0;
+    log->count = log->replaced_count = 0;
     log->broken = false;
     if (log->replaced)
         memset(log->replaced, 0, log->replaced_len);
@@ -308,6 +309,7 @@ idem__saved_load(struct journal *self, struct segment *segment, uint64_t end,
     if (*used) {
         error = replay_rows(self, segment, &head, bytes + SAVED_HEAD_LEN);
         segment->end = end;
+        segment->saved_len = len;
         if (head.time_us > self->persisted_us)
             self->persisted_us = head.time_us;
         if (head.next_batch > self->next_batch)

@@ -96,7 +96,7 @@ idem__segment_totals(const struct journal *self, uint64_t *used, uint64_t *live)
 {
     *used = *live = 0;
     for (size_t i = 0; i < self->segment_count; i++) {
-        *used += self->segments[i].end;
+        *used += self->segments[i].end + self->segments[i].saved_len;
         *live += self->segments[i].live;
     }
 }
