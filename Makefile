@@ -69,7 +69,7 @@ example_src := $(wildcard examples/*.c)
 # ---- how it is built -------------------------------------------------------
 
 WARN := -Wall -Wextra -Wmissing-prototypes -Wshadow -Wvla -Wformat=2 -Werror
-CFLAGS ?= $(if $(SANITIZE),-O1,-O2) -g
+CFLAGS ?= -O2 -g
 pkg_cflags := $(shell pkg-config --cflags $(packages) 2>/dev/null)
 pkg_libs := $(shell pkg-config --libs $(packages) 2>/dev/null)
 ifneq ($(filter-out check check-% demo bench soak fuzz clean format uninstall,$(or $(MAKECMDGOALS),all)),)
