@@ -306,7 +306,9 @@ void idem__batch_close(struct idem_engine *engine);
 bool idem__batch_add_job(struct idem_engine *engine, struct idem__job *job);
 bool idem__batch_add_crowd(struct idem_engine *engine,
                            struct idem__crowd *crowd);
-/* Decide, commit and answer what was added. */
+/* Decide, commit and answer the groups. */
+void idem__groups_commit(struct idem_engine *engine);
+/* Form the groups of what was added, and commit them. */
 void idem__batch_run(struct idem_engine *engine);
 
 /* ---- the engine ------------------------------------------------------ */

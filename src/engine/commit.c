@@ -1,0 +1,347 @@
+/*
+ * commit.c - the groups of a batch: loaded, decided, swapped, told.
+ *
+ *           guess or load        step()          swap
+ *   LOAD ───────────────▶ STEP ─────────▶ SWAP ─────────▶ DONE
+ *                          ▲                │ │ ▲
+ *                          └──── refused ───┘ └─┘ lost: sent again
+ *
+ * Whatever needs no write is answered before the swap, so that replays do not
+ * wait for a disk.
+ *
+ * After a lost swap the identical one is sent again. If it is then stored, or
+ * its own rev is there, it is stored, once. If another rev is there, either the
+ * first one never took effect or somebody wrote after it; the lost swap itself
+ * can no longer take effect, since the rev it expects is gone. So step()
+ * decides again from what is there, and recognises a start by its nonce and a
+ * finish by its fence and result. Only where it says "stale" the truth is
+ * hidden, and the answer is "lost".
+ */
+#include "inner.h"
+
+#include <string.h>
+#include <time.h>
+
+#define MAX_ROUNDS 50 /* of being refused by somebody else's write */
+#define BREAKER_FIRST_US 50000
+#define BREAKER_MOST_US 1000000
+
+/* How long to wait before a lost swap is sent again. */
+static const int lost_wait_ms[] = {1, 10, 50, 200, 500};
+#define MAX_LOSSES (sizeof(lost_wait_ms) / sizeof(lost_wait_ms[0]))
+
+/* ---- the breaker ------------------------------------------------------ */
+
+/* A store that is away is left alone for a moment, so that nobody waits for a
+ * time-out after the first. */
+static void
+break_circuit(struct idem_engine *engine, const struct idem_error *err)
+{
+    int64_t wait_us = engine->breaker_wait_us * 2;
+
+    if (engine->store->type->local || engine->store->type->partial)
+        return;
+    if (wait_us < BREAKER_FIRST_US)
+        wait_us = BREAKER_FIRST_US;
+    if (wait_us > BREAKER_MOST_US)
+        wait_us = BREAKER_MOST_US;
+    engine->breaker_wait_us = wait_us;
+    engine->breaker_until_us =
+        idem__boot_us(engine) + wait_us / 2 +
+        (int64_t)(idem__new_rev() % (uint64_t)(wait_us / 2 + 1));
+    engine->breaker_error = *err;
+}
+
+static bool
+circuit_broken(struct idem_engine *engine)
+{
+    return engine->breaker_until_us > engine->boot_now_us;
+}
+
+static void
+fail_batch(struct idem_engine *engine, enum idem_status status,
+           const struct idem_error *err)
+{
+    for (size_t i = 0; i < engine->batch.group_count; i++) {
+        struct idem__group *group = &engine->batch.groups[i];
+
+        if (group->stage != IDEM__STAGE_DONE)
+            idem__group_failed(engine, group, status, err);
+    }
+}
+
+/* ---- load ------------------------------------------------------------- */
+
+static void
+loaded(struct idem_engine *engine, struct idem__group *group,
+       const struct idem_record *record)
+{
+    engine->batch.loaded += record->result.len;
+    group->stored = *record;
+    group->guessed = false;
+    group->stage = IDEM__STAGE_STEP;
+}
+
+static void
+load_failed(struct idem_engine *engine, struct idem__group *group,
+            enum idem_status status, struct idem_error *err)
+{
+    atomic_fetch_add_explicit(&engine->store_errors, 1, memory_order_relaxed);
+    /* Reading changes nothing, so nothing can be lost by it. */
+    if (status == IDEM_ERR_LOST)
+        status = err->status = IDEM_ERR_UNAVAILABLE;
+    if (status == IDEM_ERR_UNAVAILABLE)
+        break_circuit(engine, err);
+    idem__group_failed(engine, group, status, err);
+}
+
+/* One damaged record must not take the others of its batch along. */
+static void
+load_one_by_one(struct idem_engine *engine, size_t count)
+{
+    struct idem__batch *batch = &engine->batch;
+
+    for (size_t i = 0; i < count; i++) {
+        struct idem__group *group = batch->swapping[i];
+        struct idem_error err = {IDEM_OK, ""};
+        enum idem_status status = engine->store->type->load(
+            engine->store, &batch->loads[i], 1, &batch->arena, &err);
+
+        if (status == IDEM_OK)
+            loaded(engine, group, &batch->loads[i].record);
+        else
+            load_failed(engine, group, status, &err);
+    }
+}
+
+static void
+load_groups(struct idem_engine *engine)
+{
+    struct idem__batch *batch = &engine->batch;
+    struct idem_error err = {IDEM_OK, ""};
+    enum idem_status status;
+    size_t count = 0;
+
+    for (size_t i = 0; i < batch->group_count; i++) {
+        struct idem__group *group = &batch->groups[i];
+
+        if (group->stage != IDEM__STAGE_LOAD)
+            continue;
+        memcpy(batch->loads[count].key, group->key, IDEM_KEY_LEN);
+        batch->loads[count].with_result = true;
+        batch->swapping[count++] = group;
+    }
+    if (count == 0)
+        return;
+    status = engine->store->type->load(engine->store, batch->loads, count,
+                                       &batch->arena, &err);
+    if (status == IDEM_ERR_CORRUPT || status == IDEM_ERR_UNSUPPORTED) {
+        load_one_by_one(engine, count);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (status == IDEM_OK)
+            loaded(engine, batch->swapping[i], &batch->loads[i].record);
+        else
+            load_failed(engine, batch->swapping[i], status, &err);
+    }
+}
+
+/* ---- step -------------------------------------------------------------- */
+
+/* True if some group must be read after all. */
+static bool
+step_groups(struct idem_engine *engine)
+{
+    struct idem__batch *batch = &engine->batch;
+    bool again = false;
+
+    for (size_t i = 0; i < batch->group_count; i++) {
+        struct idem__group *group = &batch->groups[i];
+
+        if (group->stage != IDEM__STAGE_STEP)
+            continue;
+        idem__group_step(engine, group);
+        if (group->writes) {
+            group->stage = IDEM__STAGE_SWAP;
+        } else if (group->guessed) {
+            group->stage = IDEM__STAGE_LOAD;
+            again = true;
+        } else {
+            idem__group_stored(engine, group);
+        }
+    }
+    return again;
+}
+
+/* ---- swap -------------------------------------------------------------- */
+
+static size_t
+fill_swaps(struct idem__batch *batch)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < batch->group_count; i++) {
+        struct idem__group *group = &batch->groups[i];
+        struct idem_swap *swap = &batch->swaps[count];
+
+        if (group->stage != IDEM__STAGE_SWAP)
+            continue;
+        memcpy(swap->key, group->key, IDEM_KEY_LEN);
+        swap->expected =
+            group->stored.state == IDEM_STATE_ABSENT ? 0 : group->stored.rev;
+        swap->record = group->record;
+        swap->outcome = IDEM_SWAP_LOST; /* until the store says better */
+        batch->swapping[count++] = group;
+    }
+    return count;
+}
+
+static void
+refused(struct idem_engine *engine, struct idem__group *group,
+        const struct idem_record *found)
+{
+    struct idem_error err;
+
+    idem__recent_forget(engine, group->key);
+    if (group->losses > 0)
+        idem__group_lost(group);
+    group->losses = 0;
+    if (group->rounds++ >= MAX_ROUNDS) {
+        idem__fail(&err, IDEM_ERR_UNAVAILABLE,
+                   "this record is written by others all the time: try again");
+        idem__group_failed(engine, group, IDEM_ERR_UNAVAILABLE, &err);
+        return;
+    }
+    loaded(engine, group, found);
+}
+
+/* True if the identical swap is to be sent again. */
+static bool
+lost(struct idem_engine *engine, struct idem__group *group,
+     const struct idem_error *err)
+{
+    struct idem_error lost_err;
+
+    if (group->losses < MAX_LOSSES) {
+        group->losses++;
+        return true;
+    }
+    idem__group_lost(group);
+    idem__fail(&lost_err, IDEM_ERR_LOST,
+               "cannot tell whether it was stored: %s",
+               err->text[0] ? err->text : "the store did not say");
+    break_circuit(engine, &lost_err);
+    idem__group_failed(engine, group, IDEM_ERR_LOST, &lost_err);
+    return false;
+}
+
+static void
+not_stored(struct idem_engine *engine, struct idem__group *group,
+           enum idem_status status, const struct idem_error *err)
+{
+    struct idem_error why = *err;
+
+    if (status == IDEM_OK || status == IDEM_ERR_LOST)
+        status = why.status = IDEM_ERR_UNAVAILABLE;
+    if (status == IDEM_ERR_UNAVAILABLE)
+        break_circuit(engine, &why);
+    idem__group_failed(engine, group, status, &why);
+}
+
+/* True if it was lost and is to be sent again. */
+static bool
+one_outcome(struct idem_engine *engine, struct idem__group *group,
+            const struct idem_swap *swap, enum idem_status status,
+            const struct idem_error *err)
+{
+    switch (swap->outcome) {
+    case IDEM_SWAP_STORED:
+        engine->breaker_wait_us = 0;
+        idem__group_stored(engine, group);
+        return false;
+    case IDEM_SWAP_REFUSED:
+        if (swap->found.state != IDEM_STATE_ABSENT &&
+            swap->found.rev == group->rev)
+            idem__group_stored(engine, group);
+        else
+            refused(engine, group, &swap->found);
+        return false;
+    case IDEM_SWAP_LOCKED:
+        if (group->losses > 0)
+            return lost(engine, group, err);
+        idem__group_locked(engine, group);
+        return false;
+    case IDEM_SWAP_NOT_STORED:
+        /* This one was not, but was the one before it? */
+        if (group->losses > 0)
+            return lost(engine, group, err);
+        not_stored(engine, group, status, err);
+        return false;
+    case IDEM_SWAP_LOST:
+        break;
+    }
+    return lost(engine, group, err);
+}
+
+static void
+sleep_ms(int ms)
+{
+    struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
+
+    nanosleep(&time, NULL);
+}
+
+/* False: nothing is left to swap. */
+static bool
+swap_groups(struct idem_engine *engine)
+{
+    struct idem__batch *batch = &engine->batch;
+    size_t count = fill_swaps(batch);
+    struct idem_error err = {IDEM_OK, ""};
+    enum idem_status status;
+    uint8_t losses = 0;
+
+    if (count == 0)
+        return false;
+    status = engine->store->type->swap(engine->store, batch->swaps, count,
+                                       &batch->arena, &err);
+    atomic_fetch_add_explicit(&engine->batches, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&engine->batched, count, memory_order_relaxed);
+    if (status != IDEM_OK)
+        atomic_fetch_add_explicit(&engine->store_errors, 1,
+                                  memory_order_relaxed);
+    for (size_t i = 0; i < count; i++) {
+        struct idem__group *group = batch->swapping[i];
+
+        if (one_outcome(engine, group, &batch->swaps[i], status, &err) &&
+            group->losses > losses)
+            losses = group->losses;
+    }
+    if (losses > 0 && !engine->inner.hasty)
+        sleep_ms(lost_wait_ms[losses - 1]);
+    return true;
+}
+
+void
+idem__groups_commit(struct idem_engine *engine)
+{
+    struct idem_error err = {IDEM_OK, ""};
+    enum idem_status status;
+
+    if (circuit_broken(engine)) {
+        fail_batch(engine, IDEM_ERR_UNAVAILABLE, &engine->breaker_error);
+        return;
+    }
+    status = idem__time_update(engine, &err);
+    if (status != IDEM_OK) {
+        break_circuit(engine, &err);
+        fail_batch(engine, status, &err);
+        return;
+    }
+    do {
+        load_groups(engine);
+        while (step_groups(engine))
+            load_groups(engine);
+    } while (swap_groups(engine) && idem__time_update(engine, &err) == IDEM_OK);
+}

@@ -1,0 +1,435 @@
+/*
+ * park_test.c - who waits for a busy record, and what ends the wait.
+ */
+#include "../../tests/rig.h"
+#include "inner.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- parking ------------------------------------------------------------ */
+
+#define CROWD 1000
+
+static struct reply crowd[CROWD];
+
+static struct reply
+park_crowd(struct rig *rig, const struct idem_op *first,
+           const struct idem_op *rest)
+{
+    struct reply start = ask(rig->engine, first);
+
+    assert_verdict(start, IDEM_V_STARTED);
+    for (int i = 0; i < CROWD; i++)
+        put(rig->engine, rest, &crowd[i]);
+    turn(rig->engine);
+    for (int i = 0; i < CROWD; i++)
+        assert_false(crowd[i].done);
+    return start;
+}
+
+static int
+crowd_count(enum idem_verdict verdict)
+{
+    int count = 0;
+
+    for (int i = 0; i < CROWD; i++) {
+        assert_true(crowd[i].times <= 1);
+        count += crowd[i].done && crowd[i].status == IDEM_OK &&
+                 crowd[i].verdict == verdict;
+    }
+    return count;
+}
+
+static int
+crowd_waiting(void)
+{
+    int count = 0;
+
+    for (int i = 0; i < CROWD; i++)
+        count += !crowd[i].done;
+    return count;
+}
+
+static void
+a_finish_wakes_the_whole_crowd_in_its_own_turn(void **state)
+{
+    struct idem_op op = op_begin("a"), rest = op_wait("a", 30000);
+    struct idem_stats stats;
+    struct reply start, done;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    start = park_crowd(&rig, &op, &rest);
+    idem_stats(rig.engine, &stats);
+    assert_int_equal(stats.parked, CROWD);
+    op = op_finish("a", start.fence, "R");
+    put(rig.engine, &op, &done);
+    idem__engine_turn(rig.engine);
+    assert_verdict(done, IDEM_V_OK_DONE);
+    assert_int_equal(crowd_count(IDEM_V_REPLAY), CROWD);
+    for (int i = 0; i < CROWD; i++)
+        assert_string_equal(crowd[i].result, "R");
+    idem_stats(rig.engine, &stats);
+    assert_int_equal(stats.parked, 0);
+    rig_close(&rig);
+}
+
+static void
+a_release_starts_exactly_the_first_of_the_crowd(void **state)
+{
+    struct idem_op op = op_begin("a"), rest = op_wait("a", 30000);
+    struct reply start;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    start = park_crowd(&rig, &op, &rest);
+    op = op_release("a", start.fence);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(crowd[0], IDEM_V_STARTED);
+    assert_true(crowd[0].fence > start.fence);
+    assert_int_equal(crowd_waiting(), CROWD - 1);
+    op = op_finish("a", crowd[0].fence, "second");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_int_equal(crowd_count(IDEM_V_REPLAY), CROWD - 1);
+    rig_close(&rig);
+}
+
+static void
+locks_are_handed_on_in_the_order_they_were_asked_for(void **state)
+{
+    struct reply replies[20], held;
+    char owners[20][8];
+    struct idem_op op = op_lock("l", "first", 0);
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    held = ask(rig.engine, &op);
+    for (int i = 0; i < 20; i++) {
+        snprintf(owners[i], sizeof(owners[i]), "o%d", i);
+        op = op_lock("l", owners[i], 60000);
+        put(rig.engine, &op, &replies[i]);
+    }
+    turn(rig.engine);
+    for (int i = 0; i < 20; i++) {
+        struct reply late;
+
+        /* One who comes with the unlock stands behind those who wait. */
+        op = op_unlock("l", held.fence);
+        put(rig.engine, &op, &held);
+        op = op_lock("l", "late", 0);
+        put(rig.engine, &op, &late);
+        turn(rig.engine);
+        assert_verdict(held, IDEM_V_OK_DONE);
+        assert_verdict(late, IDEM_V_BUSY);
+        assert_verdict(replies[i], IDEM_V_STARTED);
+        assert_true(i == 19 || !replies[i + 1].done);
+        held = replies[i];
+    }
+    rig_close(&rig);
+}
+
+static void
+a_wait_that_is_over_is_busy(void **state)
+{
+    struct idem_op op = op_begin("a");
+    struct reply start, brief, patient;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    start = ask(rig.engine, &op);
+    op = op_wait("a", 100);
+    put(rig.engine, &op, &brief);
+    op = op_wait("a", 1000);
+    put(rig.engine, &op, &patient);
+    turn(rig.engine);
+    assert_in_range(idem__engine_due_ms(rig.engine), 99, 101);
+    test_clocks_pass(&rig.clocks, 99);
+    turn(rig.engine);
+    assert_false(brief.done);
+    test_clocks_pass(&rig.clocks, 1);
+    turn(rig.engine);
+    assert_verdict(brief, IDEM_V_BUSY);
+    assert_true(brief.retry_after_ms > 0);
+    assert_int_equal(brief.fence, start.fence);
+    assert_false(patient.done);
+    rig_close(&rig);
+    assert_status(patient, IDEM_ERR_CLOSED);
+}
+
+static void
+a_strict_lease_that_ends_leaves_the_crowd_in_doubt(void **state)
+{
+    struct idem_op op = op_begin("a"), rest = op_wait("a", 60000);
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    op.lease_ms = 5000;
+    park_crowd(&rig, &op, &rest);
+    assert_in_range(idem__engine_due_ms(rig.engine), 4990, 5010);
+    test_clocks_pass(&rig.clocks, 4990);
+    turn(rig.engine);
+    assert_int_equal(crowd_waiting(), CROWD);
+    test_clocks_pass(&rig.clocks, 20);
+    turn(rig.engine);
+    assert_int_equal(crowd_count(IDEM_V_DOUBT), CROWD);
+    rig_close(&rig);
+}
+
+static void
+a_loose_lease_that_ends_starts_one_of_the_crowd(void **state)
+{
+    struct idem_op op = op_begin("a"), rest = op_wait("a", 60000);
+    struct reply start;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    op.lease_ms = rest.lease_ms = 5000;
+    op.mode = rest.mode = IDEM_LOOSE;
+    start = park_crowd(&rig, &op, &rest);
+    test_clocks_pass(&rig.clocks, 5010);
+    turn(rig.engine);
+    assert_verdict(crowd[0], IDEM_V_STARTED);
+    assert_true(crowd[0].fence > start.fence);
+    assert_int_equal(crowd_waiting(), CROWD - 1);
+    /* The one who lost it changes nothing. */
+    op = op_finish("a", start.fence, "late");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STALE);
+    test_clocks_pass(&rig.clocks, 5010);
+    turn(rig.engine);
+    assert_verdict(crowd[1], IDEM_V_STARTED);
+    assert_int_equal(crowd_waiting(), CROWD - 2);
+    rig_close(&rig);
+}
+
+static void
+a_renewed_lease_keeps_the_crowd_waiting(void **state)
+{
+    struct idem_op op = op_begin("a"), rest = op_wait("a", 60000);
+    struct reply start;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    op.lease_ms = 5000;
+    start = park_crowd(&rig, &op, &rest);
+    for (int i = 0; i < 5; i++) {
+        test_clocks_pass(&rig.clocks, 3000);
+        op = op_renew("a", start.fence, 5000);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+        assert_int_equal(crowd_waiting(), CROWD);
+    }
+    test_clocks_pass(&rig.clocks, 5010);
+    turn(rig.engine);
+    assert_int_equal(crowd_count(IDEM_V_DOUBT), CROWD);
+    rig_close(&rig);
+}
+
+static void
+a_parked_one_with_another_request_is_told_so(void **state)
+{
+    static const uint8_t prints[2][IDEM_FINGERPRINT_LEN] = {{1}, {2}};
+    struct idem_op op = op_begin("a");
+    struct reply start, same, other;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    start = ask(rig.engine, &op); /* without a fingerprint */
+    op = op_wait("a", 60000);
+    op.fingerprint = prints[0];
+    put(rig.engine, &op, &same);
+    op.fingerprint = prints[1];
+    put(rig.engine, &op, &other);
+    turn(rig.engine);
+    assert_false(same.done || other.done);
+    op = op_release("a", start.fence);
+    ask(rig.engine, &op);
+    assert_verdict(same, IDEM_V_STARTED);
+    assert_verdict(other, IDEM_V_MISMATCH);
+    assert_int_equal(other.fence, 0);
+    rig_close(&rig);
+}
+
+static void
+a_wait_and_the_finish_may_share_a_batch(void **state)
+{
+    struct idem_op op = op_begin("a");
+    struct reply start, waiting, done;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    start = ask(rig.engine, &op);
+    op = op_wait("a", 60000);
+    put(rig.engine, &op, &waiting);
+    op = op_finish("a", start.fence, "R");
+    put(rig.engine, &op, &done);
+    idem__engine_turn(rig.engine);
+    assert_verdict(done, IDEM_V_OK_DONE);
+    assert_verdict(waiting, IDEM_V_REPLAY);
+    assert_string_equal(waiting.result, "R");
+    rig_close(&rig);
+}
+
+static void
+a_wait_and_a_lease_may_end_at_once(void **state)
+{
+    (void)state;
+    for (int wait = 4997; wait < 5005; wait++) {
+        for (int step = 4996; step < 5006; step++) {
+            struct idem_op op = op_begin("a");
+            struct reply one, two;
+            struct rig rig;
+
+            rig_open(&rig, FAULTY_LOCAL, NULL);
+            op.lease_ms = 5000;
+            ask(rig.engine, &op);
+            op = op_wait("a", wait);
+            put(rig.engine, &op, &one);
+            turn(rig.engine);
+            put(rig.engine, &op, &two);
+            turn(rig.engine);
+            test_clocks_pass(&rig.clocks, step);
+            turn(rig.engine);
+            test_clocks_pass(&rig.clocks, 10);
+            turn(rig.engine);
+            assert_int_equal(one.times, 1);
+            assert_int_equal(two.times, 1);
+            assert_int_equal(one.verdict, two.verdict);
+            assert_true(one.verdict == IDEM_V_BUSY ||
+                        one.verdict == IDEM_V_DOUBT);
+            rig_close(&rig);
+        }
+    }
+}
+
+static void
+who_waits_comes_before_who_arrives_when_another_engine_frees(void **state)
+{
+    struct idem_engine *other;
+    struct idem_op op = op_lock("l", "holder", 0);
+    struct reply held, waiting, late;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    other = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
+    held = ask(other, &op);
+    op = op_lock("l", "waits", 60000);
+    put(rig.engine, &op, &waiting);
+    turn(rig.engine);
+    op = op_unlock("l", held.fence);
+    assert_verdict(ask(other, &op), IDEM_V_OK_DONE);
+    op = op_lock("l", "late", 0);
+    late = ask(rig.engine, &op);
+    assert_verdict(late, IDEM_V_BUSY);
+    assert_verdict(waiting, IDEM_V_STARTED);
+    idem_close(other);
+    rig_close(&rig);
+}
+
+static void
+waits_end_also_when_the_queue_is_never_empty(void **state)
+{
+    struct idem_options options = {.max_batch = 4};
+    struct idem_op op = op_begin("a");
+    struct reply brief, doubtful, noise[8];
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, &options);
+    op.lease_ms = 1000;
+    ask(rig.engine, &op);
+    op = op_wait("a", 500);
+    put(rig.engine, &op, &brief);
+    op = op_wait("a", 60000);
+    put(rig.engine, &op, &doubtful);
+    turn(rig.engine);
+    for (int i = 0; i < 20; i++) {
+        op = op_get("noise");
+        for (int k = 0; k < 8; k++)
+            put(rig.engine, &op, &noise[k]);
+        test_clocks_pass(&rig.clocks, 100);
+        assert_true(idem__engine_turn(rig.engine)); /* there is always more */
+        idem__engine_turn(rig.engine);
+        assert_int_equal(brief.done, i >= 4);
+    }
+    assert_verdict(brief, IDEM_V_BUSY);
+    assert_verdict(doubtful, IDEM_V_DOUBT);
+    rig_close(&rig);
+}
+
+static void
+large_replays_make_smaller_batches(void **state)
+{
+    enum { LARGE = 1000 * 1000, COUNT = 40 };
+    static struct reply replies[COUNT];
+    char *bytes = calloc(1, LARGE);
+    struct idem_op op = op_begin("large");
+    struct reply start;
+    struct rig rig;
+    char id[16];
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    memset(bytes, 'x', LARGE);
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(id, sizeof(id), "large%d", i);
+        op = op_begin(id);
+        start = ask(rig.engine, &op);
+        op = op_finish(id, start.fence, "");
+        op.result = (struct idem_bytes){bytes, LARGE};
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    }
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            snprintf(id, sizeof(id), "large%d", i);
+            op = op_begin(id);
+            put(rig.engine, &op, &replies[i]);
+        }
+        turn(rig.engine);
+        for (int i = 0; i < COUNT; i++)
+            assert_verdict(replies[i], IDEM_V_REPLAY);
+    }
+    assert_in_range(rig.engine->batch.limit, 16, 64);
+    op = op_get("small");
+    for (int i = 0; i < 10; i++)
+        ask(rig.engine, &op);
+    assert_int_equal(rig.engine->batch.limit, 1024);
+    free(bytes);
+    rig_close(&rig);
+}
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_finish_wakes_the_whole_crowd_in_its_own_turn),
+        cmocka_unit_test(a_release_starts_exactly_the_first_of_the_crowd),
+        cmocka_unit_test(locks_are_handed_on_in_the_order_they_were_asked_for),
+        cmocka_unit_test(a_wait_that_is_over_is_busy),
+        cmocka_unit_test(a_strict_lease_that_ends_leaves_the_crowd_in_doubt),
+        cmocka_unit_test(a_loose_lease_that_ends_starts_one_of_the_crowd),
+        cmocka_unit_test(a_renewed_lease_keeps_the_crowd_waiting),
+        cmocka_unit_test(a_parked_one_with_another_request_is_told_so),
+        cmocka_unit_test(a_wait_and_the_finish_may_share_a_batch),
+        cmocka_unit_test(a_wait_and_a_lease_may_end_at_once),
+        cmocka_unit_test(
+            who_waits_comes_before_who_arrives_when_another_engine_frees),
+        cmocka_unit_test(waits_end_also_when_the_queue_is_never_empty),
+        cmocka_unit_test(large_replays_make_smaller_batches),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
