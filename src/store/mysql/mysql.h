@@ -1,6 +1,6 @@
 /*
- * mysql.h - the parts of mysql:// : the connection (connect.c) and the store
- * itself (mysql.c).
+ * mysql.h - the parts of mysql:// : the connection (connect.c), queries
+ * (query.c), swap (batch.c), the store itself (mysql.c).
  */
 #ifndef IDEM__MYSQL_H
 #define IDEM__MYSQL_H
@@ -44,5 +44,25 @@ enum idem_status idem__mysql_fail(struct mysql_store *self,
                                   struct idem_error *err);
 /* The connection is gone, or the server did not answer in time. */
 bool idem__mysql_is_gone(const struct mysql_store *self);
+
+/* ---- queries (query.c) ------------------------------------------------ */
+
+#define IDEM__MYSQL_QUERY_MAX ((size_t)1024 * 1024 * 1024)
+
+/* Add to the query; where that fails its cap becomes 0, and sending it fails.
+ */
+void idem__mysql_add_hex(struct idem_buf *query, const void *data, size_t len);
+void idem__mysql_add_text(struct idem_buf *query, const char *text);
+bool idem__mysql_send_query(struct mysql_store *self);
+bool idem__mysql_next_result(struct mysql_store *self, bool *failed);
+bool idem__mysql_skip_results(struct mysql_store *self);
+void idem__mysql_read_cells(MYSQL_RES *rows, MYSQL_ROW row, int columns,
+                            struct idem_cell cells[IDEM_COLUMN_COUNT]);
+
+/* Compare and swap a batch (batch.c). */
+enum idem_status idem__mysql_swap(struct idem_store *store,
+                                  struct idem_swap *swaps, size_t count,
+                                  struct idem_arena *arena,
+                                  struct idem_error *err);
 
 #endif

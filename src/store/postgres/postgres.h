@@ -1,6 +1,6 @@
 /*
  * postgres.h - the parts of postgres:// : the connection (connect.c), arrays of
- * parameters (array.c), the store itself (postgres.c).
+ * parameters (array.c), swap (batch.c), the store itself (postgres.c).
  */
 #ifndef IDEM__POSTGRES_H
 #define IDEM__POSTGRES_H
@@ -68,6 +68,12 @@ bool idem__postgres_flush(struct postgres_store *self, int64_t deadline_us);
 /* Why a statement failed, as a status, with the text in err. */
 enum idem_status idem__postgres_fail(struct postgres_store *self,
                                      const PGresult *result,
+                                     struct idem_error *err);
+
+/* Compare and swap a batch (batch.c). */
+enum idem_status idem__postgres_swap(struct idem_store *store,
+                                     struct idem_swap *swaps, size_t count,
+                                     struct idem_arena *arena,
                                      struct idem_error *err);
 
 /* ---- arrays (array.c) ------------------------------------------------ */

@@ -7,8 +7,8 @@
  *
  *   sqlite:FILE            rollback journal: other processes may use the file,
  *                          a service's own transactions too
- *   sqlite:FILE?mode=wal   write-ahead log, held by this one connection:
- * faster, and nobody else can open the file meanwhile
+ *   sqlite:FILE?mode=wal   write-ahead log, held by this one connection: it
+ *                          is faster, and nobody else can open the file
  *
  * Both with synchronous=FULL: a commit survives a power cut. SQLite locks whole
  * files, so while somebody else writes, a swap waits up to 50 ms and then is

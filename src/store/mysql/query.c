@@ -1,0 +1,89 @@
+/*
+ * query.c - what the statements of mysql:// are made of, and how their rows are
+ * read. Values travel as hex literals, so there is nothing to quote.
+ */
+#include "mysql.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void
+idem__mysql_add_hex(struct idem_buf *query, const void *data, size_t len)
+{
+    static const char digits[] = "0123456789abcdef";
+    const uint8_t *in = data;
+    uint8_t *out = idem_buf_room(query, 2 * len + 3);
+
+    if (!out) {
+        query->cap = 0; /* seen by send_query */
+        return;
+    }
+    *out++ = 'x';
+    *out++ = '\'';
+    for (size_t i = 0; i < len; i++) {
+        *out++ = (uint8_t)digits[in[i] >> 4];
+        *out++ = (uint8_t)digits[in[i] & 15];
+    }
+    *out = '\'';
+    query->len += 2 * len + 3;
+}
+
+void
+idem__mysql_add_text(struct idem_buf *query, const char *text)
+{
+    if (!idem_buf_add_text(query, text))
+        query->cap = 0;
+}
+
+bool
+idem__mysql_send_query(struct mysql_store *self)
+{
+    bool whole = self->query.cap != 0;
+
+    self->query.cap = IDEM__MYSQL_QUERY_MAX;
+    return whole && mysql_real_query(self->conn, (const char *)self->query.data,
+                                     (unsigned long)self->query.len) == 0;
+}
+
+/* Go on to the next statement's result. False: there is none, or it failed. */
+bool
+idem__mysql_next_result(struct mysql_store *self, bool *failed)
+{
+    int more = mysql_next_result(self->conn);
+
+    *failed = more > 0;
+    return more == 0;
+}
+
+/* Skip what is left of a query's results; false if a statement failed. */
+bool
+idem__mysql_skip_results(struct mysql_store *self)
+{
+    bool failed = false;
+
+    do {
+        MYSQL_RES *rows = mysql_store_result(self->conn);
+
+        if (rows)
+            mysql_free_result(rows);
+    } while (idem__mysql_next_result(self, &failed));
+    return !failed;
+}
+
+void
+idem__mysql_read_cells(MYSQL_RES *rows, MYSQL_ROW row, int columns,
+                       struct idem_cell cells[IDEM_COLUMN_COUNT])
+{
+    unsigned long *lengths = mysql_fetch_lengths(rows);
+
+    memset(cells, 0, IDEM_COLUMN_COUNT * sizeof(*cells));
+    for (int i = 0; i < columns; i++) {
+        cells[i].null = row[i] == NULL;
+        if (cells[i].null)
+            continue;
+        if (idem__column_types[i] == IDEM_COLUMN_BYTES)
+            cells[i].bytes = (struct idem_bytes){row[i], lengths[i]};
+        else
+            cells[i].number = strtoll(row[i], NULL, 10);
+    }
+}

@@ -1,0 +1,305 @@
+/*
+ * batch.c - swap: a batch is one pipeline, one round trip, one transaction.
+ *
+ *   insert  what should be absent   on conflict do nothing
+ *   update  what has the rev expected, of rows that nobody holds (skip locked)
+ *   delete  likewise
+ *   truth   the rows, as they are now, of everything that was not stored
+ *   sync    commits
+ *
+ * What became of a swap is read from the truth alone: a row with the new rev is
+ * stored (and not even sent back); one that still has the expected rev is held
+ * by somebody's open transaction; any other is refused with what is there.
+ *
+ * Nothing here waits for a lock that a service holds. Rows that exist are
+ * passed over. A row that somebody has inserted but not committed cannot be
+ * seen; who claims through idem's SQL holds an advisory lock on the key
+ * meanwhile, and that is tested instead. Other people's inserts run into
+ * lock_timeout (20 ms): then the batch is halved until the culprit stands
+ * alone.
+ *
+ * READ COMMITTED is all this needs, and all it is ever run under.
+ */
+#include "postgres.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_ROWS 1024
+#define CHUNK_BYTES ((size_t)8 * 1024 * 1024)
+
+struct batch {
+    struct postgres_params insert, update, drop, truth;
+    bool split; /* somebody's lock, or too many of ours: halve it */
+};
+
+static void
+set_outcomes(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
+{
+    for (size_t i = 0; i < count; i++)
+        swaps[i].outcome = outcome;
+}
+
+/* The advisory lock that a claim in idem's SQL holds: the key's first 8 bytes.
+ */
+static int64_t
+lock_of(const uint8_t *key)
+{
+    uint64_t lock = 0;
+
+    for (int i = 0; i < 8; i++)
+        lock = lock << 8 | key[i];
+    return (int64_t)lock;
+}
+
+static void
+gather(struct batch *batch, const struct idem_swap *swaps, size_t count)
+{
+    const size_t last = IDEM_COLUMN_COUNT;
+
+    idem__postgres_params_start(&batch->insert, last + 1);
+    idem__postgres_params_start(&batch->update, last + 1);
+    idem__postgres_params_start(&batch->drop, 2);
+    idem__postgres_params_start(&batch->truth, 2);
+    for (size_t i = 0; i < count; i++) {
+        const struct idem_swap *swap = &swaps[i];
+        struct idem_cell key = {.bytes = {swap->key, IDEM_KEY_LEN}};
+
+        if (!swap->record) {
+            idem__postgres_add_bytes(&batch->drop, 0, &key);
+            idem__postgres_add_number(&batch->drop, 1, POSTGRES_INT8,
+                                      (int64_t)swap->expected);
+            batch->drop.rows++;
+        } else if (swap->expected == 0) {
+            idem__postgres_add_number(&batch->insert, last, POSTGRES_INT8,
+                                      lock_of(swap->key));
+            idem__postgres_add_record(&batch->insert, swap->key, swap->record);
+        } else {
+            idem__postgres_add_number(&batch->update, last, POSTGRES_INT8,
+                                      (int64_t)swap->expected);
+            idem__postgres_add_record(&batch->update, swap->key, swap->record);
+        }
+        idem__postgres_add_bytes(&batch->truth, 0, &key);
+        idem__postgres_add_number(&batch->truth, 1, POSTGRES_INT8,
+                                  swap->record ? (int64_t)swap->record->rev
+                                               : 0);
+        batch->truth.rows++;
+    }
+}
+
+static bool
+send_batch(struct postgres_store *self, struct batch *batch)
+{
+    return (!batch->insert.rows ||
+            idem__postgres_send(self, POSTGRES_INSERT, &batch->insert)) &&
+           (!batch->update.rows ||
+            idem__postgres_send(self, POSTGRES_UPDATE, &batch->update)) &&
+           (!batch->drop.rows ||
+            idem__postgres_send(self, POSTGRES_DELETE, &batch->drop)) &&
+           idem__postgres_send(self, POSTGRES_TRUTH, &batch->truth) &&
+           PQpipelineSync(self->conn);
+}
+
+/* Deleted keys come back in no particular order. */
+static void
+mark_deleted(const PGresult *rows, struct idem_swap *swaps, size_t count)
+{
+    for (int row = 0; row < PQntuples(rows); row++) {
+        for (size_t i = 0; i < count; i++) {
+            if (memcmp(swaps[i].key, PQgetvalue(rows, row, 0), IDEM_KEY_LEN) ==
+                0)
+                swaps[i].found.state = IDEM_STATE_FREE; /* see settle_one */
+        }
+    }
+}
+
+/* What became of a swap whose new rev is not there. */
+static enum idem_status
+settle_one(const PGresult *rows, int row, struct idem_swap *swap,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct idem_cell cells[IDEM_COLUMN_COUNT];
+    bool deleted = !swap->record && swap->found.state == IDEM_STATE_FREE;
+    enum idem_status status;
+    struct idem_record r;
+
+    swap->found.state = IDEM_STATE_ABSENT;
+    if (PQgetisnull(rows, row, 1 + IDEM_COLUMN_REV)) {
+        /* Not inserted and nothing to see: somebody has not committed it. */
+        swap->outcome = deleted ? IDEM_SWAP_STORED
+                        : swap->expected == 0 && swap->record
+                            ? IDEM_SWAP_LOCKED
+                            : IDEM_SWAP_REFUSED;
+        return IDEM_OK;
+    }
+    idem__postgres_cells(rows, row, 1, IDEM_COLUMN_COUNT, cells);
+    status = idem__cells_to_record(cells, &r, err);
+    if (status != IDEM_OK)
+        return status;
+    if (r.rev == swap->expected) {
+        swap->outcome = IDEM_SWAP_LOCKED;
+        return IDEM_OK;
+    }
+    if (!idem_arena_record(arena, &r, &swap->found))
+        return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
+    swap->outcome = IDEM_SWAP_REFUSED;
+    return IDEM_OK;
+}
+
+static enum idem_status
+read_truth(const PGresult *rows, struct idem_swap *swaps, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+
+    for (int row = 0; row < PQntuples(rows); row++) {
+        size_t at = (size_t)idem__postgres_number(rows, row, 0) - 1;
+        enum idem_status one;
+
+        assert(at < count);
+        one = settle_one(rows, row, &swaps[at], arena, err);
+        if (one != IDEM_OK)
+            swaps[at].outcome = IDEM_SWAP_NOT_STORED;
+        if (status == IDEM_OK)
+            status = one;
+    }
+    return status;
+}
+
+/* Somebody else's lock, a deadlock, or no room left for locks. */
+static bool
+worth_halving(const PGresult *result)
+{
+    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+
+    return state &&
+           (strcmp(state, "55P03") == 0 || strcmp(state, "40P01") == 0 ||
+            strcmp(state, "53200") == 0);
+}
+
+static enum idem_status
+lose(struct postgres_store *self, struct idem_swap *swaps, size_t count,
+     struct idem_error *err)
+{
+    idem__postgres_disconnect(self);
+    set_outcomes(swaps, count, IDEM_SWAP_LOST);
+    return idem__fail(err, IDEM_ERR_LOST,
+                      "postgres: the connection was lost, or the server gave "
+                      "no answer in time, during a commit");
+}
+
+/* Read the answers of one batch. Until the sync, nothing is committed. */
+static enum idem_status
+read_batch(struct postgres_store *self, struct batch *batch,
+           struct idem_swap *swaps, size_t count, struct idem_arena *arena,
+           struct idem_error *err)
+{
+    int64_t deadline = idem__postgres_deadline(self);
+    enum idem_status status = IDEM_OK;
+    bool lost = false, failed = false;
+
+    set_outcomes(swaps, count, IDEM_SWAP_STORED);
+    for (size_t i = 0; i < count; i++)
+        swaps[i].found.state = IDEM_STATE_ABSENT;
+    for (;;) {
+        PGresult *result = idem__postgres_result(self, deadline, &lost);
+        ExecStatusType is = PQresultStatus(result);
+
+        if (lost) {
+            PQclear(result);
+            return lose(self, swaps, count, err);
+        }
+        if (!result)
+            continue;
+        if (is == PGRES_FATAL_ERROR && !failed) {
+            failed = true;
+            batch->split = worth_halving(result);
+            status = idem__postgres_fail(self, result, err);
+        } else if (is == PGRES_TUPLES_OK && PQnfields(result) == 1) {
+            mark_deleted(result, swaps, count);
+        } else if (is == PGRES_TUPLES_OK) {
+            status = read_truth(result, swaps, count, arena, err);
+        }
+        PQclear(result);
+        if (is == PGRES_PIPELINE_SYNC)
+            break;
+    }
+    if (failed)
+        set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    return status;
+}
+
+static enum idem_status
+swap_range(struct postgres_store *self, struct batch *batch,
+           struct idem_swap *swaps, size_t count, struct idem_arena *arena,
+           struct idem_error *err)
+{
+    enum idem_status status = idem__postgres_connect(self, err), rest;
+
+    if (status != IDEM_OK)
+        return status;
+    gather(batch, swaps, count);
+    batch->split = false;
+    if (!send_batch(self, batch)) {
+        /* Without the sync nothing can have been committed. */
+        idem__postgres_disconnect(self);
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "postgres: a batch could not be sent");
+    }
+    if (!idem__postgres_flush(self, idem__postgres_deadline(self)))
+        return lose(self, swaps, count, err);
+    status = read_batch(self, batch, swaps, count, arena, err);
+    if (!batch->split)
+        return status;
+
+    self->splits++;
+    if (count == 1) {
+        swaps[0].outcome = IDEM_SWAP_LOCKED;
+        return IDEM_OK;
+    }
+    status = swap_range(self, batch, swaps, count / 2, arena, err);
+    rest = swap_range(self, batch, swaps + count / 2, count - count / 2, arena,
+                      status == IDEM_OK ? err : NULL);
+    return status == IDEM_OK ? rest : status;
+}
+
+/* How many swaps fit into one pipeline. */
+static size_t
+chunk_len(const struct idem_swap *swaps, size_t count)
+{
+    size_t bytes = 0, n = 0;
+
+    while (n < count && n < CHUNK_ROWS) {
+        bytes += swaps[n].record ? idem__encoded_len(swaps[n].record) : 0;
+        if (n > 0 && bytes > CHUNK_BYTES)
+            break;
+        n++;
+    }
+    return n;
+}
+
+enum idem_status
+idem__postgres_swap(struct idem_store *store, struct idem_swap *swaps,
+                    size_t count, struct idem_arena *arena,
+                    struct idem_error *err)
+{
+    struct postgres_store *self = (struct postgres_store *)store;
+    struct batch *batch = calloc(1, sizeof(*batch));
+    enum idem_status status = IDEM_OK;
+    size_t len;
+
+    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    if (!batch)
+        return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
+    for (size_t at = 0; at < count && status == IDEM_OK; at += len) {
+        len = chunk_len(swaps + at, count - at);
+        status = swap_range(self, batch, swaps + at, len, arena, err);
+    }
+    idem__postgres_params_clear(&batch->insert);
+    idem__postgres_params_clear(&batch->update);
+    idem__postgres_params_clear(&batch->drop);
+    idem__postgres_params_clear(&batch->truth);
+    free(batch);
+    return status;
+}
