@@ -149,7 +149,7 @@ connect_store(struct sqlite_store *self, struct idem_error *err)
         self->path, &self->db,
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
     if (rc == SQLITE_OK)
-        rc = sqlite3_busy_timeout(self->db, BUSY_MS);
+        rc = sqlite3_busy_timeout(self->db, BUSY_READ_MS); /* it reads, too */
     if (rc == SQLITE_OK)
         rc = run(self, mode);
     if (rc == SQLITE_OK)
@@ -160,6 +160,8 @@ connect_store(struct sqlite_store *self, struct idem_error *err)
         if (rc == SQLITE_OK)
             rc = prepare(self);
     }
+    if (rc == SQLITE_OK)
+        rc = sqlite3_busy_timeout(self->db, BUSY_MS);
     if (rc == SQLITE_OK)
         return IDEM_OK;
     status = fail(self, rc, err);
