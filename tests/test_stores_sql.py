@@ -328,6 +328,21 @@ def test_a_missing_table_says_how_to_make_it_and_making_it_twice_is_fine(postgre
         assert "can be used" in idem("store", "check", url)
 
 
+def test_a_table_in_partitions_holds_the_contract(postgres):
+    with open(os.path.join(ROOT, "sql/postgres.sql")) as f:
+        script = f.read()
+    start = script.index("create table if not exists idem.idem_record (")
+    table = script[start:script.index(");", start)] + ") partition by hash (key_hash);"
+    postgres.sql("create database parts")
+    url = postgres.url.replace("/postgres", "/parts")
+    parts = "".join("create table idem.idem_record_%d partition of idem.idem_record for values with (modulus 4, "
+                    "remainder %d);" % (i, i) for i in range(4))
+    subprocess.run([postgres.bin + "psql", "-q", "-v", "ON_ERROR_STOP=1", url, "-c", "create schema idem;" + table + parts],
+                   check=True)
+    idem("store", "init", url)
+    program("contract_test", IDEM_TEST_STORE=url)
+
+
 def test_no_password_is_ever_shown(database):
     wrong = database.url.replace("idem:secret@", "nobody:hunter2@")
     if isinstance(database, servers.Postgres):
