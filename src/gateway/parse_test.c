@@ -237,6 +237,25 @@ hop_by_hop_headers_do_not_come_back(void **state)
 }
 
 static void
+header_names_are_tokens_and_nothing_else(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 256; c++) {
+        char byte = (char)c;
+        bool token = c > 0x20 && c < 0x7f && !strchr("()<>@,;:\\\"/[]?={}", c);
+
+        assert_int_equal(gateway_header_name_ok((struct idem_bytes){&byte, 1}),
+                         token);
+    }
+    assert_false(gateway_header_name_ok(text("")));
+    assert_true(gateway_header_is_hop(text("Keep-Alive")));
+    assert_true(gateway_header_is_hop(text("TE")));
+    assert_true(gateway_header_is_hop(text("Proxy-Authenticate")));
+    assert_false(gateway_header_is_hop(text("Content-Type")));
+    assert_false(gateway_header_is_hop(text("X-Trail")));
+}
+
+static void
 headers_have_a_limit(void **state)
 {
     struct gateway_result out;
@@ -479,6 +498,7 @@ main(void)
         cmocka_unit_test(a_stored_answer_comes_back_as_it_was),
         cmocka_unit_test(nothing_is_injected_through_a_stored_answer),
         cmocka_unit_test(hop_by_hop_headers_do_not_come_back),
+        cmocka_unit_test(header_names_are_tokens_and_nothing_else),
         cmocka_unit_test(headers_have_a_limit),
         cmocka_unit_test(a_form_field),
         cmocka_unit_test(an_xml_element),

@@ -405,26 +405,29 @@ ngx_http_idem_known_header(ngx_http_request_t *r, ngx_table_elt_t *h)
     ngx_table_elt_t   **to;
 
     static const struct {
-        const char     *name;
+        ngx_str_t       name;
         size_t          offset;
     } known[] = {
-        { "content-encoding",
+        { ngx_string("content-encoding"),
           offsetof(ngx_http_headers_out_t, content_encoding) },
-        { "etag", offsetof(ngx_http_headers_out_t, etag) },
-        { "last-modified", offsetof(ngx_http_headers_out_t, last_modified) },
-        { "refresh", offsetof(ngx_http_headers_out_t, refresh) },
-        { "content-range", offsetof(ngx_http_headers_out_t, content_range) },
-        { "accept-ranges", offsetof(ngx_http_headers_out_t, accept_ranges) },
-        { "www-authenticate",
+        { ngx_string("etag"), offsetof(ngx_http_headers_out_t, etag) },
+        { ngx_string("last-modified"),
+          offsetof(ngx_http_headers_out_t, last_modified) },
+        { ngx_string("refresh"), offsetof(ngx_http_headers_out_t, refresh) },
+        { ngx_string("content-range"),
+          offsetof(ngx_http_headers_out_t, content_range) },
+        { ngx_string("accept-ranges"),
+          offsetof(ngx_http_headers_out_t, accept_ranges) },
+        { ngx_string("www-authenticate"),
           offsetof(ngx_http_headers_out_t, www_authenticate) },
-        { "expires", offsetof(ngx_http_headers_out_t, expires) },
-        { NULL, 0 }
+        { ngx_string("expires"), offsetof(ngx_http_headers_out_t, expires) },
+        { ngx_null_string, 0 }
     };
 
-    for (i = 0; known[i].name; i++) {
-        if (ngx_strlen(known[i].name) == h->key.len
-            && ngx_strncasecmp((u_char *) known[i].name, h->key.data,
-                               h->key.len) == 0)
+    for (i = 0; known[i].name.len; i++) {
+        if (known[i].name.len == h->key.len
+            && ngx_strncasecmp(known[i].name.data, h->key.data, h->key.len)
+               == 0)
         {
             to = (ngx_table_elt_t **) ((char *) &r->headers_out
                                        + known[i].offset);

@@ -277,10 +277,6 @@ ngx_http_idem_listed(ngx_array_t *list, ngx_str_t *name)
     ngx_str_t   *s;
     ngx_uint_t   i;
 
-    if (list == NULL) {
-        return 0;
-    }
-
     s = list->elts;
 
     for (i = 0; i < list->nelts; i++) {
@@ -298,12 +294,20 @@ ngx_http_idem_listed(ngx_array_t *list, ngx_str_t *name)
 static ngx_int_t
 ngx_http_idem_keeps(ngx_http_idem_loc_conf_t *conf, ngx_str_t *name)
 {
-    static const char  *never[] = { "set-cookie", "set-cookie2",
-        "www-authenticate", "date", "server", "age", "idempotent-replayed",
-        "idempotency-expires", NULL };
+    ngx_uint_t         i;
+    struct idem_bytes  bytes;
 
-    ngx_uint_t          i;
-    struct idem_bytes   bytes;
+    static const ngx_str_t  never[] = {
+        ngx_string("age"),
+        ngx_string("date"),
+        ngx_string("server"),
+        ngx_string("set-cookie"),
+        ngx_string("set-cookie2"),
+        ngx_string("www-authenticate"),
+        ngx_string("idempotent-replayed"),
+        ngx_string("idempotency-expires"),
+        ngx_null_string
+    };
 
     bytes.data = name->data;
     bytes.len = name->len;
@@ -312,19 +316,19 @@ ngx_http_idem_keeps(ngx_http_idem_loc_conf_t *conf, ngx_str_t *name)
         return 0;
     }
 
-    if (ngx_http_idem_listed(conf->keep, name)) {
+    if (conf->keep && ngx_http_idem_listed(conf->keep, name)) {
         return 1;
     }
 
-    for (i = 0; never[i]; i++) {
-        if (ngx_strlen(never[i]) == name->len
-            && ngx_strncasecmp((u_char *) never[i], name->data, name->len) == 0)
+    for (i = 0; never[i].len; i++) {
+        if (never[i].len == name->len
+            && ngx_strncasecmp(never[i].data, name->data, name->len) == 0)
         {
             return 0;
         }
     }
 
-    return !ngx_http_idem_listed(conf->drop, name);
+    return conf->drop == NULL || !ngx_http_idem_listed(conf->drop, name);
 }
 
 
