@@ -3,7 +3,9 @@
  *
  *   journal_bench swaps FOLDER [PRELOAD]    against raw log, LMDB, RocksDB,
  *                                           SQLite, one sync a batch
- *   journal_bench start FOLDER [RECORDS]    index memory and start-up
+ *   journal_bench fill FOLDER [RECORDS]     a journal to start with
+ *   journal_bench open FOLDER               index memory and start-up, with and
+ *   journal_bench reread FOLDER             without saved indexes
  *
  * Every contestant does the same: for each of a batch of fresh 32-byte keys,
  * look that the key is absent, then write a record of 256 bytes; one durable
@@ -23,7 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -465,22 +466,13 @@ remove_saved(const char *dir)
         closedir(folder);
 }
 
-/* In a process of its own, whose memory is then the journal's. */
 static void
 timed_open(const char *dir, const char *how)
 {
     double before, from, took, memory;
     struct journal *self;
     clock_t cpu;
-    pid_t pid;
 
-    fflush(stdout);
-    pid = fork();
-    if (pid != 0) {
-        if (pid < 0 || waitpid(pid, NULL, 0) != pid)
-            die("fork");
-        return;
-    }
     before = resident_bytes();
     from = seconds();
     cpu = clock();
@@ -498,11 +490,10 @@ timed_open(const char *dir, const char *how)
            (double)self->index.bytes / (double)self->index.count,
            memory / (double)self->index.count);
     journal_close();
-    exit(0);
 }
 
 static void
-start(const char *dir, size_t records)
+fill_folder(const char *dir, size_t records)
 {
     struct batch *batch = calloc(1, sizeof(*batch));
 
@@ -515,9 +506,6 @@ start(const char *dir, size_t records)
     }
     journal_close();
     free(batch);
-    timed_open(dir, "with");
-    remove_saved(dir);
-    timed_open(dir, "without");
 }
 
 int
@@ -527,9 +515,14 @@ main(int argc, char **argv)
 
     if (argc >= 3 && strcmp(argv[1], "swaps") == 0)
         swaps(argv[2], count ? count : 1000000);
-    else if (argc >= 3 && strcmp(argv[1], "start") == 0)
-        start(argv[2], count ? count : 5000000);
-    else
-        die("usage: journal_bench swaps|start FOLDER [COUNT]");
+    else if (argc >= 3 && strcmp(argv[1], "fill") == 0)
+        fill_folder(argv[2], count ? count : 5000000);
+    else if (argc >= 3 && strcmp(argv[1], "open") == 0)
+        timed_open(argv[2], "with");
+    else if (argc >= 3 && strcmp(argv[1], "reread") == 0) {
+        remove_saved(argv[2]);
+        timed_open(argv[2], "without");
+    } else
+        die("usage: journal_bench swaps|fill|open|reread FOLDER [COUNT]");
     return 0;
 }
