@@ -66,6 +66,17 @@ def test_one_command_and_a_clean_end():
         assert ledger.executions("k") == 1
 
 
+def test_localhost_has_two_addresses_and_the_service_one():
+    with folder() as where, Ledger(where) as ledger:
+        port = free_port()
+        with Process([IDEM, "gateway", "--upstream", "http://localhost:%d" % ledger.port, "--listen",
+                      "127.0.0.1:%d" % port, "--store", "memory:", "--access-log", "log"], ready=port, cwd=where) as g:
+            for i in range(10):
+                assert ask(port, "k%d" % i).status == 201
+            eventually(lambda: "idem=started" in open(os.path.join(where, "log")).read())
+        assert len(ledger.entries()) == 10
+
+
 def test_what_runs_is_finished_before_it_ends():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         one = Later(ask, g.port, "k", x_sleep=1)

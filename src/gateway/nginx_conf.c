@@ -270,6 +270,23 @@ add_options(const struct gateway_config *config,
     return good;
 }
 
+/* A name may stand for several addresses ("localhost" for two), of which the
+ * service has only one: a connection that was refused may be tried at the next.
+ * nginx never sends a POST or PATCH twice for that; other methods it would. */
+static bool
+may_try_next(const struct gateway_config *config,
+             const struct gateway_route *route, const struct url *url)
+{
+    size_t i = option_number("methods");
+    const char *methods =
+        route->values[i] ? route->values[i] : config->base.values[i];
+
+    if (strncmp(url->host, "localhost:", 10) != 0)
+        return false;
+    return !methods || strcmp(methods, "POST") == 0 ||
+           strcmp(methods, "PATCH") == 0 || strcmp(methods, "POST PATCH") == 0;
+}
+
 static enum idem_status
 add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
           struct idem_error *err)

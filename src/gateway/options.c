@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -388,6 +390,37 @@ check_routes(struct gateway_config *config, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* nginx would look for a relative path in its own folder, not in ours. */
+static enum idem_status
+make_absolute(char **path, struct idem_error *err)
+{
+    char folder[PATH_MAX];
+    char *whole;
+
+    if (!*path || (*path)[0] == '/')
+        return IDEM_OK;
+    if (!getcwd(folder, sizeof(folder)) ||
+        asprintf(&whole, "%s/%s", folder, *path) < 0)
+        return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", *path,
+                          strerror(errno));
+    free(*path);
+    *path = whole;
+    return IDEM_OK;
+}
+
+static enum idem_status
+make_paths_absolute(struct gateway_config *config, struct idem_error *err)
+{
+    char **paths[] = {&config->tls_cert, &config->tls_key, &config->access_log,
+                      &config->module, &config->nginx};
+    enum idem_status status = IDEM_OK;
+
+    for (size_t i = 0;
+         status == IDEM_OK && i < sizeof(paths) / sizeof(paths[0]); i++)
+        status = make_absolute(paths[i], err);
+    return status;
+}
+
 enum idem_status
 gateway_config_check(struct gateway_config *config, struct idem_error *err)
 {
@@ -418,5 +451,6 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
         if (status != IDEM_OK)
             return status;
     }
-    return check_routes(config, err);
+    status = make_paths_absolute(config, err);
+    return status == IDEM_OK ? check_routes(config, err) : status;
 }
