@@ -302,6 +302,9 @@ add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
     good = idem_buf_printf(out, "\n        location %s", exact ? "= " : "") &&
            add_quoted(out, route->path + (exact ? 2 : 0)) &&
            idem_buf_add_text(out, " {\n") && add_options(config, route, out);
+    if (may_try_next(config, route, &url))
+        good = good && idem_buf_add_text(
+                           out, "            proxy_next_upstream error;\n");
     if (url.tls)
         good = good && idem_buf_add_text(
                            out, "            proxy_ssl_server_name on;\n"
