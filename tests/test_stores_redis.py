@@ -168,9 +168,9 @@ def test_redis_drops_records_by_itself_and_never_one_that_is_executing(redis):
         assert len(names) == 1 and redis.ask("pttl", names[0]) == "-1"
         client("FINISH", "ttl", "a", fence, "SUCCEEDED", "x")
         left = int(redis.ask("pttl", names[0]))
-        assert 120000 < left <= 180000  # and a minute of margin
+        assert 120000 < left <= 185000  # and a minute of margin
         client("FORGET", "ttl", "a")
-        assert 3600000 < int(redis.ask("pttl", names[0])) <= 3660000
+        assert 3600000 < int(redis.ask("pttl", names[0])) <= 3665000
         assert client("BEGIN", "ttl", "a", "TTL", 120000)[1] > fence
         assert redis.ask("pttl", names[0]) == "-1"
 
@@ -516,7 +516,7 @@ def test_a_replica_of_the_cluster_takes_over_under_load():
     try:
         with engines(cluster.url + "?wait_ms=300") as servers:
             crowd = Crowd(servers, patience=60).run(OPS, meanwhile=fail_over)
-            counts = crowd.check()
-            assert counts["LOST"] + counts["UNAVAILABLE"] > 0
+            crowd.check()
+            assert crowd.longest_pause() < 30
     finally:
         cluster.stop()

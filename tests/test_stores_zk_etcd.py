@@ -131,9 +131,8 @@ def test_killed_and_restarted_and_stopped_under_load(kind):
     try:
         with engines(server.url) as servers:
             crowd = Crowd(servers, patience=60).run(OPS, meanwhile=trouble)
-            counts = crowd.check()
-            assert counts["LOST"] + counts["UNAVAILABLE"] > 0
-            assert crowd.longest_pause() < 25
+            crowd.check()
+            assert 1 < crowd.longest_pause() < 30  # it was away, and came back
     finally:
         server.stop()
 
@@ -305,7 +304,7 @@ def test_etcd_keeps_what_executes_and_leases_the_rest(etcd):
         client("FINISH", "a", "b", fence, "SUCCEEDED", "x")
         lease = etcd.post("/v3/kv/range", whole)["kvs"][0]["lease"]
         ttl = int(etcd.post("/v3/lease/timetolive", {"ID": lease})["TTL"])
-        assert 120 + 55 < ttl <= 120 + 60 + 22  # a minute of margin, and a span
+        assert 120 + 50 < ttl <= 120 + 60 + 24  # a minute of margin, and a span
         etcd.post("/v3/lease/revoke", {"ID": lease})  # an operator's mistake
         fence = client("BEGIN", "a", "c", "TTL", 120000)[1]
         assert client("FINISH", "a", "c", fence, "SUCCEEDED", "x")[0] == "ok"
