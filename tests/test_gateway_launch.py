@@ -235,6 +235,21 @@ def test_tls_and_http2():
             assert b" 201 " in data
 
 
+def test_a_service_behind_tls_and_whom_it_is():
+    with folder() as where, Ledger(where) as ledger:
+        cert, key = os.path.join(where, "c.pem"), os.path.join(where, "k.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
+                        "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"], check=True,
+                       capture_output=True)
+        with Gateway(where, ledger.port, "--tls-cert", cert, "--tls-key", key, "--gated", "off") as inner:
+            for name, status in (("localhost", 201), ("127.0.0.1", 502)):
+                port = free_port()
+                with Process([IDEM, "gateway", "--upstream", "https://%s:%d" % (name, inner.port), "--verify", "--ca",
+                              cert, "--listen", "127.0.0.1:%d" % port, "--store", "memory:"], ready=port):
+                    assert ask(port, "k").status == status
+            assert ledger.executions("k") == 1
+
+
 def test_an_ordinary_user_can_run_it():
     if os.geteuid() != 0:
         return  # every other test ran as one

@@ -306,9 +306,10 @@ add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
         good = good && idem_buf_add_text(
                            out, "            proxy_next_upstream error;\n");
     if (url.tls)
-        good = good && idem_buf_add_text(
-                           out, "            proxy_ssl_server_name on;\n"
-                                "            proxy_ssl_name $proxy_host;\n");
+        good = good && idem_buf_printf(out,
+                                       "            proxy_ssl_server_name on;\n"
+                                       "            proxy_ssl_name \"%.*s\";\n",
+                                       (int)strcspn(url.host, ":"), url.host);
     good = good && idem_buf_printf(out,
                                    "            proxy_pass %s://idem_%zu%s;\n"
                                    "        }\n",

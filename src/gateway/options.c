@@ -70,6 +70,10 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
      "how long the service may be silent (default 60s)"},
     {"connect-timeout", "proxy_connect_timeout", GATEWAY_TIME, "TIME",
      "how long connecting to the service may take (default 5s)"},
+    {"verify", "proxy_ssl_verify", GATEWAY_SWITCH, NULL,
+     "check the certificate of an https:// service; needs --ca"},
+    {"ca", "proxy_ssl_trusted_certificate", GATEWAY_WORD, "FILE",
+     "who may have signed it, an absolute path"},
     {0},
 };
 
