@@ -192,10 +192,8 @@ idem__helper_stop(struct journal *self)
     pthread_mutex_unlock(&helper->mutex);
     if (helper->threaded)
         pthread_join(helper->thread, NULL);
-    if (helper->fresh.fd >= 0) {
-        idem__io_close(self->io, helper->fresh.fd);
-        (void)idem__io_unlink(self->io, spare.text);
-    }
+    idem__io_close(self->io, helper->fresh.fd);
+    (void)idem__io_unlink(self->io, spare.text); /* often there is none */
     pthread_cond_destroy(&helper->done);
     pthread_cond_destroy(&helper->wake);
     pthread_mutex_destroy(&helper->mutex);
