@@ -74,9 +74,11 @@ class Client:
             word = answer.word if isinstance(answer, Error) else answer[0]
             # After a LOST one, "not stored" speaks of the last try only.
             if word in ("UNAVAILABLE", "OVERLOADED") and unsure:
-                word, answer = "LOST", Error("LOST, then " + str(answer))
+                word, answer = "LOST", Error("LOST and then " + str(answer))
             self.crowd.note(Call(start, time.monotonic(), self.who, id, verb, nonce, answer))
             if word != "LOST" and not (verb == "FINISH" and isinstance(answer, Error)):
+                if isinstance(answer, Error):
+                    time.sleep(0.005)  # whoever is refused comes again, but not at once
                 return answer
             unsure = True
             time.sleep(0.02)
@@ -103,7 +105,7 @@ class Crowd:
         self.scope = scope or "crowd-%016x" % random.getrandbits(64)
         self.deaths, self.patience = deaths, patience
         self.lock = threading.Lock()
-        self.calls = []
+        self.calls, self.answers = [], 0
         self.made = 0
         self.until = self.limit = 0
         self.fault = False
@@ -115,6 +117,7 @@ class Crowd:
     def note(self, call):
         with self.lock:
             self.calls.append(call)
+            self.answers += not isinstance(call.answer, Error)
 
     def some_id(self, dice):
         """A new id, or one of the last few: somebody else may be at it."""
@@ -125,12 +128,12 @@ class Crowd:
             return "id-%d" % dice.randint(max(1, self.made - 12), self.made)
 
     def go_on(self):
-        return (self.fault or len(self.calls) < self.limit) and time.monotonic() < self.until
+        return (self.fault or self.answers < self.limit) and time.monotonic() < self.until
 
     def run(self, ops, seconds=900 if SOAK else 60, meanwhile=None):
-        """Until so many calls were made, or time is up; `meanwhile` runs beside it, and
-        life goes on for a while after it."""
-        self.limit, self.until = len(self.calls) + ops, time.monotonic() + seconds
+        """Until so many answers came that are not errors, or time is up; `meanwhile` runs
+        beside it, and life goes on for a while after it."""
+        self.limit, self.until = self.answers + ops, time.monotonic() + seconds
         self.fault = meanwhile is not None
         self.threads = [threading.Thread(target=c.run, daemon=True) for c in self.clients]
         for thread in self.threads:
@@ -139,7 +142,7 @@ class Crowd:
             try:
                 meanwhile()
             finally:
-                self.limit = max(self.limit, len(self.calls) + 300)
+                self.limit = max(self.limit, self.answers + 300)
                 self.fault = False
         for thread in self.threads:
             thread.join(seconds + self.patience + 30)
