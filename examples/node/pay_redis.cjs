@@ -18,8 +18,7 @@ async function main() {
   const send = (...words) => idem.sendCommand(words.map(String));
   try {
     // Claim. The fingerprint makes another amount under the same order a mismatch; the nonce makes it safe to send the
-    // same BEGIN again after a broken connection; a duplicate waits for the first one's result. TAG lets the
-    // answers of other commands on this connection overtake a waiting one; a client of its own does as well.
+    // same BEGIN again after a broken connection; a duplicate waits for the first one's result.
     const fingerprint = crypto.createHash("sha256").update(`pay ${order} ${amount}`).digest("hex");
     const nonce = crypto.randomBytes(8).toString("hex");
     const [verdict, ...values] = await send("BEGIN", "shop", order, "FP", fingerprint, "NONCE", nonce,
