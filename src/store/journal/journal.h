@@ -19,6 +19,7 @@
  *   trouble.c  a failed write: stop, re-read, go on in a fresh segment
  *   clean.c    expired records, segments that are mostly dead
  *   clock.c    the journal's time
+ *   scan.c     listing records
  *   journal.c  the store's functions
  */
 #ifndef IDEM__JOURNAL_H
@@ -140,6 +141,15 @@ struct segment *idem__journal_segment(struct journal *self, uint32_t id);
 enum idem_status idem__journal_read(struct journal *self,
                                     const struct slot *slot, uint8_t *out,
                                     struct entry_head *head,
+                                    struct idem_error *err);
+
+/* ---- scan.c ---- */
+
+enum idem_status idem__journal_scan(struct idem_store *store,
+                                    const struct idem_filter *filter,
+                                    const struct idem_now *now,
+                                    struct idem_cursor *cursor, size_t count,
+                                    idem_each_fn *each, void *arg,
                                     struct idem_error *err);
 
 /* ---- clock.c ---- */
