@@ -108,7 +108,7 @@ numbers_are_whole_and_bounded(void **state)
     assert_string_equal(digits, "-9223372036854775808");
     digits[resp_digits(0, digits)] = '\0';
     assert_string_equal(digits, "0");
-    for (int64_t n = 1, i = 0; i < 19; n = n * 10 + i % 10, i++) {
+    for (int64_t n = 1, i = 0; i < 18; n = n * 10 + i % 10, i++) {
         char expected[24];
 
         snprintf(expected, sizeof(expected), "%lld", (long long)n);
