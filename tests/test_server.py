@@ -637,3 +637,24 @@ def test_bench_measures(server, c, what):
     result = json.loads(run.stdout)
     assert result["operations"] >= 12 and result["errors"] == 0 and result["per_second"] > 10
     assert 0 < result["p50_ms"] <= result["p99_ms"]
+
+
+def test_a_client_that_hangs_up_with_a_full_pipeline_costs_nothing():
+    with folder() as f, Server(f) as server:
+        with server.client() as holder:
+            holder("BEGIN", "s", "held", "LEASE", 60000)
+            gone = server.client()
+            gone.raw(encode("BEGIN", "s", "held", "WAIT", 30000) * 1500)
+            time.sleep(0.3)
+            gone.close()
+            time.sleep(0.3)
+            before = cpu_seconds(server.pid)
+            time.sleep(1.5)
+            assert cpu_seconds(server.pid) - before < 0.4
+            assert holder("PING") == "PONG"
+
+
+def cpu_seconds(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

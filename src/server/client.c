@@ -452,6 +452,8 @@ read_and_drop(struct client *client)
 void
 client_event(struct client *client, uint32_t events)
 {
+    bool reads = (events & EPOLLIN) && !client->held && !client->closing &&
+                 !is_full(client);
     ssize_t n;
 
     if (client->dead)
@@ -460,12 +462,12 @@ client_event(struct client *client, uint32_t events)
         read_and_drop(client);
         return;
     }
-    if ((events & EPOLLERR) || ((events & EPOLLHUP) && !(events & EPOLLIN))) {
+    /* Hung up: epoll says so again and again, whatever is asked of it. */
+    if ((events & EPOLLERR) || ((events & EPOLLHUP) && !reads)) {
         client_close(client, NULL);
         return;
     }
-    if ((events & EPOLLIN) && !client->held && !client->closing &&
-        !is_full(client)) {
+    if (reads) {
         client->read_ms = client->loop->now_ms;
         n = client->in.len > 0 ? read_on(client) : read_fresh(client);
         if (n == 0 || (n == -1 && errno != EAGAIN))
