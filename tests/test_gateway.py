@@ -1,12 +1,16 @@
 """The gateway's behaviour: real nginx, real engine, a service whose ledger says what was executed."""
+import contextlib
 import os
 import re
+import sqlite3
+import subprocess
+import threading
 import time
 
 import pytest
 
 from gateway import *
-from lib import folder
+from lib import IDEM, folder, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,13 @@ def stack():
         location = /page.html { internal; return 503 "a page\\n"; }
         location /twice { idem on; proxy_intercept_errors on; error_page 502 504 = @other; proxy_pass http://service; }
         location @other { proxy_pass http://service; proxy_method POST; }
+        location /sorry { internal; proxy_pass http://service; }
+        location /asked { idem on; proxy_intercept_errors on; error_page 500 502 504 /sorry; proxy_pass http://service; }
+        location /unasked { idem on; error_page 502 504 /sorry; proxy_pass http://127.0.0.1:1; }
+        location /files { idem on; try_files /nowhere @app; }
+        location @app { proxy_pass http://service; }
+        location /badfiles { idem on; try_files /nowhere @bad; }
+        location @bad { proxy_pass http://service; proxy_ignore_client_abort off; }
         location /gzip { idem on; gzip on; gzip_types application/json; gzip_min_length 10; proxy_pass http://service; }
         location /header { idem on; add_header X-Added yes; proxy_pass http://service; }
         location /plain { proxy_pass http://service; idem_unbuffer_events on; }
@@ -550,6 +561,22 @@ def test_an_error_page_never_asks_a_service_again(stack, key):
     assert got.status == 504 and stack.ledger.executions(key) == 1
 
 
+def test_what_a_proxied_error_page_says_is_not_the_outcome(stack, key):
+    assert ask(stack.port, key + "500", path="/asked", x_code=500).status >= 500
+    assert stack.record(key + "500")["state"] == "failed"
+    assert ask(stack.port, key + "cut", path="/asked", x_way="nothing").status == 504
+    assert stack.record(key + "cut")["state"] == "executing"
+    assert ask(stack.port, key + "none", path="/unasked").status == 502
+    assert stack.record(key + "none")["state"] == "free"
+
+
+def test_a_location_that_is_come_to_has_to_be_safe_too(stack, key):
+    first, again = first_and_again(stack, key, path="/files")
+    assert first.status == 201 and again.replayed and stack.ledger.executions(key) == 1
+    assert ask(stack.port, key + "bad", path="/badfiles").status >= 500
+    assert stack.ledger.executions(key + "bad") == 0 and stack.record(key + "bad")["state"] == "free"
+
+
 def test_internal_redirects_of_the_service(stack, key):
     first, again = first_and_again(stack, key, path="/accel", x_way="accel:/inner/file.txt", x_code=200)
     assert first.body == again.body == b"from a file\n" and again.replayed and stack.ledger.executions(key) == 1
@@ -591,3 +618,24 @@ def test_a_redirect_is_replayed_to_the_letter(stack, key):
         first, again = first_and_again(stack, key + target, x_way="bytes:" + data.hex())
         assert first.status == again.status == 302 and again.replayed
         assert first.headers["location"] == again.headers["location"]
+
+
+def test_an_answer_waits_while_its_row_is_locked(key):
+    """Nothing is told before it is recorded, also when somebody's transaction stands in the way of the finish."""
+    with folder() as where:
+        database = os.path.join(where, "records.db")
+        subprocess.run([IDEM, "store", "init", "sqlite:" + database], check=True, stdout=subprocess.DEVNULL)
+        with Stack(where, store="sqlite:" + database) as stack, \
+                contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
+            answers = []
+            asking = threading.Thread(target=lambda: answers.append(ask(stack.port, key, x_sleep=0.6)))
+            asking.start()
+            assert wait_until(lambda: stack.ledger.executions(key) == 1)
+            other.execute("begin immediate")
+            time.sleep(1.5)
+            assert answers == []
+            other.execute("rollback")
+            asking.join(20)
+            assert answers[0].status == 201
+            assert stack.record(key)["state"] == "succeeded"
+            assert ask(stack.port, key, x_sleep=0.6).replayed and stack.ledger.executions(key) == 1

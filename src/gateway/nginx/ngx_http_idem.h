@@ -334,6 +334,8 @@ void ngx_http_idem_deadline(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_scope(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope);
 void ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx);
+ngx_uint_t ngx_http_idem_location_is_safe(ngx_http_request_t *r,
+    ngx_uint_t method);
 void ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
     ngx_uint_t *answered);
 

@@ -535,6 +535,14 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, struct gateway_reply *reply)
         return;
     }
 
+    if (reply && gateway_reply_is(reply, 0, "busy")) {
+
+        /* somebody's transaction locks the row: nothing was recorded yet */
+
+        ngx_http_idem_op_again(e, op);
+        return;
+    }
+
     ngx_http_idem_renew_stop(claim);
 
     claim->state = NGX_HTTP_IDEM_ENDED;

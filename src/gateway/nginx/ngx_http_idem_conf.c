@@ -638,12 +638,26 @@ extern ngx_module_t  ngx_http_uwsgi_module;
 extern ngx_module_t  ngx_http_scgi_module;
 
 
+/* would nginx send a request of these methods a second time? */
+
+static ngx_uint_t
+ngx_http_idem_sends_again(ngx_http_upstream_conf_t *u, ngx_uint_t methods)
+{
+    ngx_uint_t  again;
+
+    again = u->next_upstream & NGX_HTTP_UPSTREAM_FT_OFF
+            ? 0 : u->next_upstream & ~NGX_CONF_BITMASK_SET;
+
+    return (again & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT)
+           || (again && (methods & ~(NGX_HTTP_POST|NGX_HTTP_PATCH
+                                     |NGX_HTTP_LOCK|NGX_CONF_BITMASK_SET)));
+}
+
+
 static char *
 ngx_http_idem_check_upstream(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
     ngx_http_upstream_conf_t *u, const char *name)
 {
-    ngx_uint_t  again;
-
     if (!u->ignore_client_abort) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"idem on\" needs \"%s_ignore_client_abort on\": a "
@@ -652,14 +666,7 @@ ngx_http_idem_check_upstream(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
         return NGX_CONF_ERROR;
     }
 
-    again = u->next_upstream & NGX_HTTP_UPSTREAM_FT_OFF
-            ? 0 : u->next_upstream & ~NGX_CONF_BITMASK_SET;
-
-    if ((again & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT)
-        || (again && (conf->methods & ~(NGX_HTTP_POST|NGX_HTTP_PATCH
-                                        |NGX_HTTP_LOCK
-                                        |NGX_CONF_BITMASK_SET))))
-    {
+    if (ngx_http_idem_sends_again(u, conf->methods)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"idem on\" needs \"%s_next_upstream off\" here: "
                            "once a byte was sent there is no second attempt",
@@ -671,23 +678,24 @@ ngx_http_idem_check_upstream(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
 }
 
 
+static const struct {
+    ngx_module_t               *module;
+    const char                 *name;
+} modules[] = {
+    { &ngx_http_proxy_module, "proxy" },
+    { &ngx_http_fastcgi_module, "fastcgi" },
+    { &ngx_http_uwsgi_module, "uwsgi" },
+    { &ngx_http_scgi_module, "scgi" },
+    { NULL, NULL }
+};
+
+
 static char *
 ngx_http_idem_check(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
     ngx_uint_t                  i, found;
     ngx_http_core_loc_conf_t   *clcf;
     ngx_http_upstream_conf_t   *u;
-
-    static const struct {
-        ngx_module_t           *module;
-        const char             *name;
-    } modules[] = {
-        { &ngx_http_proxy_module, "proxy" },
-        { &ngx_http_fastcgi_module, "fastcgi" },
-        { &ngx_http_uwsgi_module, "uwsgi" },
-        { &ngx_http_scgi_module, "scgi" },
-        { NULL, NULL }
-    };
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
@@ -722,6 +730,41 @@ ngx_http_idem_check(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* a claimed request came here from another location: the same rules hold */
+
+ngx_uint_t
+ngx_http_idem_location_is_safe(ngx_http_request_t *r, ngx_uint_t method)
+{
+    ngx_uint_t                 i, found;
+    ngx_http_upstream_conf_t  *u;
+
+    found = 0;
+
+    for (i = 0; modules[i].module; i++) {
+        u = ngx_http_get_module_loc_conf(r, (*modules[i].module));
+
+        if (u->upstream == NULL && (modules[i + 1].module || found)) {
+            continue;
+        }
+
+        if (u->upstream == NULL) {
+
+            /* the address is in a variable, or this is no proxy at all */
+
+            u = ngx_http_get_module_loc_conf(r, ngx_http_proxy_module);
+        }
+
+        found = 1;
+
+        if (!u->ignore_client_abort || ngx_http_idem_sends_again(u, method)) {
+            return 0;
+        }
+    }
+
+    return 1;
 }
 
 

@@ -494,24 +494,36 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_DECLINED;
     }
 
-    /* an error page or the like; it must not ask a service once more */
-
-    if (r->content_handler == NULL
-        || (r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD)
-            && !(ctx->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))))
-    {
+    if (r->content_handler == NULL) {
         return NGX_DECLINED;
     }
+
+    /*
+     * An error page or the like.  It must not ask a service once more, and
+     * what another service says about the error is not the outcome.
+     */
 
     ngx_http_idem_attempts(r, &sent, &answered);
 
-    if (!sent) {
-        return NGX_DECLINED;
+    if (!sent && !(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD)
+                   && !(ctx->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))))
+    {
+        if (ngx_http_idem_location_is_safe(r, ctx->method)) {
+            return NGX_DECLINED;
+        }
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idem: this location could send a request twice or stop "
+                      "it half-way: it needs \"proxy_next_upstream off\" and "
+                      "\"proxy_ignore_client_abort on\"");
+
+        ctx->no_page = 1;
+
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "idem: an error page would have sent the request to a "
-                  "service for the second time");
+                  "idem: an error page would have asked a service once more");
 
     /* the header filter sees what was sent and says that it is unknown */
 

@@ -109,6 +109,10 @@ make_room(struct journal *self, struct idem_error *err)
     status = idem__segment_add(self, self->batch.len, false, err);
     if (status != IDEM_ERR_FULL)
         return status;
+    /* The new segment may already have its name, and say where this one ends:
+     * nothing may be added behind that. */
+    if (self->poisoned)
+        return IDEM_ERR_UNAVAILABLE;
     leave_out_claims(self);
     if (self->pending_count == 0)
         return status;

@@ -353,6 +353,8 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
             error = idem__io_sync(self->io, self->dir_fd);
         if (error)
             return read_error(self, error, err);
+        /* After a sync that failed, memory may hold what the disk does not. */
+        (void)posix_fadvise(newest->fd, 0, 0, POSIX_FADV_DONTNEED);
     }
     expect_records(self);
     for (size_t i = 0; i < self->segment_count; i++) {
