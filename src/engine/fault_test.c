@@ -284,6 +284,23 @@ lose_to(struct rig *rig, const struct idem_op *op, enum fault fault,
 }
 
 static void
+a_lost_forget_spares_what_was_started_since(void **state)
+{
+    struct idem_op op = op_begin("a"), get = op_get("a"),
+                   theirs = op_begin("a");
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    op.verb = IDEM_FORGET;
+    assert_status(lose_to(&rig, &op, FAULT_LOST_APPLIED, &theirs, FAULT_NONE),
+                  IDEM_ERR_LOST);
+    assert_int_equal(ask(rig.engine, &get).state, IDEM_STATE_EXECUTING);
+    rig_close(&rig);
+}
+
+static void
 lost_and_then_refused_for_sure_is_still_lost(void **state)
 {
     static const enum fault after[] = {FAULT_UNAVAILABLE, FAULT_FULL,
@@ -598,6 +615,7 @@ main(void)
         cmocka_unit_test(every_call_may_fail_in_every_way),
         cmocka_unit_test(a_lost_write_is_sent_again_and_counts_once),
         cmocka_unit_test(what_stays_lost_is_lost_for_all_who_depended_on_it),
+        cmocka_unit_test(a_lost_forget_spares_what_was_started_since),
         cmocka_unit_test(lost_and_then_refused_for_sure_is_still_lost),
         cmocka_unit_test(a_begin_that_was_lost_and_overtaken_is_decided_anew),
         cmocka_unit_test(a_finish_that_was_lost_is_found_by_its_fence),

@@ -80,6 +80,13 @@ decide(struct idem_engine *engine, struct idem__group *group,
     struct idem_now now = idem__time_for(engine, before);
     enum idem_verdict verdict = idem__step(before, &job->op, &now, next);
 
+    /* A FORGET that was lost may have been done, and what is here now may have
+     * been started since: it is not forgotten in the same breath. */
+    if (job->maybe_stored && job->op.verb == IDEM_FORGET &&
+        next->state != IDEM_STATE_ABSENT) {
+        next->state = IDEM_STATE_ABSENT;
+        verdict = IDEM_V_STALE;
+    }
     job->wrote = next->state != IDEM_STATE_ABSENT;
     if (job->wrote) {
         if (!before || before->fence != next->fence ||
