@@ -137,8 +137,9 @@ def test_a_database_that_is_killed_and_started_loses_and_repeats_nothing(databas
         time.sleep(0.5)
         database.start()
 
-    counts = under_load(database.url, kill_and_start).counts()
-    assert counts["UNAVAILABLE"] + counts["LOST"] > 0, counts
+    # it was really away: somebody waited, or was told so
+    crowd = under_load(database.url, kill_and_start)
+    assert crowd.longest_pause() > 0.4 or crowd.counts()["UNAVAILABLE"] + crowd.counts()["LOST"] > 0, crowd.counts()
 
 
 def test_replies_that_are_lost_are_found_again(database):
@@ -173,7 +174,12 @@ def test_a_database_that_is_away_is_told_quickly_and_found_again(database):
             assert set(words) <= {"UNAVAILABLE", "LOST"} and "UNAVAILABLE" in words, words
         finally:
             database.start()
-        assert wait_until(lambda: c("BEGIN", scope, "back-%d" % time.time_ns())[0] == "started", 20)
+
+        def is_back():
+            answer = c("BEGIN", scope, "back-%d" % time.time_ns())
+            return isinstance(answer, list) and answer[0] == "started"
+
+        assert wait_until(is_back, 20)
 
 
 # ---- somebody's open transaction ----------------------------------------------
