@@ -233,12 +233,8 @@ take_done(struct idem_consumer *c, int wait_ms)
 
     pthread_mutex_lock(&c->mutex);
     if (!c->done && wait_ms > 0 && c->in_flight > 0) {
-        struct timespec until;
+        struct timespec until = idem__deadline((int64_t)wait_ms * 1000);
 
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += (long)wait_ms * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&c->concluded, &c->mutex, &until);
     }
     done = c->done;

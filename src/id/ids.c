@@ -194,13 +194,7 @@ ask(struct idem_ids *ids, enum idem_id_kind kind, struct idem_bytes name,
 
     if (status != IDEM_OK)
         return status;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += ids->options.wait_ms / 1000;
-    deadline.tv_nsec += ids->options.wait_ms % 1000 * 1000000;
-    if (deadline.tv_nsec >= 1000000000) {
-        deadline.tv_sec++;
-        deadline.tv_nsec -= 1000000000;
-    }
+    deadline = idem__deadline(ids->options.wait_ms * 1000);
     pthread_mutex_lock(&ids->mutex);
     s = find_source(ids, kind, name);
     status = s ? next_ids(ids, s, out, count, may_wait ? &deadline : NULL, err)

@@ -395,13 +395,7 @@ sleep_until_due(struct idem_ids *ids)
     }
     if (until_us <= now_us)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (until_us - now_us) / 1000000;
-    until.tv_nsec += (until_us - now_us) % 1000000 * 1000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    until = idem__deadline(until_us - now_us);
     pthread_cond_timedwait(&ids->keeper_wanted, &ids->mutex, &until);
 }
 

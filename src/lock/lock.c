@@ -15,7 +15,6 @@
 #include <string.h>
 #include <time.h>
 
-
 #define RETRY_US 100000
 
 struct idem_lock {
@@ -75,15 +74,8 @@ renew(struct idem_lock *lock, bool *over)
 static bool
 sleep_us(struct idem_lock *lock, int64_t us)
 {
-    struct timespec until;
+    struct timespec until = idem__deadline(us);
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += us / 1000000;
-    until.tv_nsec += us % 1000000 * 1000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
     while (!lock->giving &&
            pthread_cond_timedwait(&lock->wake, &lock->mutex, &until) == 0)
         continue;

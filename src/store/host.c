@@ -116,3 +116,16 @@ idem__new_rev(void)
     } while (rev == 0);
     return rev;
 }
+
+struct timespec
+idem__deadline(int64_t us)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += us / 1000000;
+    t.tv_nsec += us % 1000000 * 1000;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    return t;
+}

@@ -15,6 +15,8 @@
 #include "../record/buf.h"
 #include "../record/record.h"
 
+#include <time.h>
+
 struct idem_store_type;
 
 struct idem_store {
@@ -161,5 +163,8 @@ void idem__url_redact(const char *url, char *out, size_t out_len);
 
 /* A fresh rev: 64 random bits, never 0. */
 uint64_t idem__new_rev(void);
+
+/* So many microseconds from now on CLOCK_MONOTONIC, for a condition's wait. */
+struct timespec idem__deadline(int64_t us);
 
 #endif
