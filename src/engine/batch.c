@@ -208,5 +208,5 @@ idem__batch_run(struct idem_engine *engine)
     adapt_limit(engine);
     batch->entry_count = batch->bytes = 0;
     idem_arena_reset(&batch->arena);
-    idem__recents_sweep(&engine->recents);
+    idem__recents_batch_over(&engine->recents);
 }

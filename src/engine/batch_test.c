@@ -293,6 +293,47 @@ more_starts_than_are_kept_in_mind_are_finished_all_the_same(void **state)
     rig_close(&rig);
 }
 
+/* Their notes together are more than the engine keeps in mind, and the answers
+ * of a batch are told while its writes are being noted. */
+static void
+a_large_batch_of_renewals_tells_everyone_their_own_note(void **state)
+{
+    enum { COUNT = 2400, NOTE_LEN = 3900 };
+    static struct reply replies[COUNT];
+    static uint64_t fences[COUNT];
+    struct idem_options options = {.max_batch = 4096};
+    char note[NOTE_LEN + 1], name[16];
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, &options);
+    for (int i = 0; i < COUNT; i++) {
+        struct idem_op op;
+
+        snprintf(name, sizeof(name), "lock%d", i);
+        snprintf(note, sizeof(note), "%-*d", NOTE_LEN, i);
+        op = op_lock(name, "me", 0);
+        op.result = (struct idem_bytes){(const uint8_t *)note, NOTE_LEN};
+        fences[i] = ask(rig.engine, &op).fence;
+    }
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            struct idem_op op;
+
+            snprintf(name, sizeof(name), "lock%d", i);
+            op = op_renew(name, fences[i], 60000);
+            op.type = IDEM_TYPE_LOCK;
+            put(rig.engine, &op, &replies[i]);
+        }
+        turn(rig.engine);
+        for (int i = 0; i < COUNT; i++) {
+            assert_verdict(replies[i], IDEM_V_OK_DONE);
+            assert_int_equal(strtol(replies[i].result, NULL, 10), i);
+        }
+    }
+    rig_close(&rig);
+}
+
 static void
 a_duplicate_behind_another_engine_is_woken_by_looking_again(void **state)
 {
@@ -392,6 +433,8 @@ main(void)
         cmocka_unit_test(what_was_written_here_may_have_changed_elsewhere),
         cmocka_unit_test(
             more_starts_than_are_kept_in_mind_are_finished_all_the_same),
+        cmocka_unit_test(
+            a_large_batch_of_renewals_tells_everyone_their_own_note),
         cmocka_unit_test(
             a_duplicate_behind_another_engine_is_woken_by_looking_again),
         cmocka_unit_test(a_row_that_is_locked_for_a_moment_is_waited_for),

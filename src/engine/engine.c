@@ -29,7 +29,7 @@ wait_over(struct idem_engine *engine, struct idem__job *job)
     if (crowd->count == 0 && !crowd->looks)
         idem__crowd_plan(engine, crowd, NULL);
     idem__job_answer(engine, job, IDEM_OK, NULL);
-    idem__job_drop(job);
+    idem__job_drop(engine, job);
 }
 
 #define CONTAINER(pointer, type, member)                                       \
@@ -331,6 +331,7 @@ drop_engine(struct idem_engine *engine)
     idem__batch_close(engine);
     idem__timers_clear(&engine->timers);
     idem__recents_close(&engine->recents);
+    idem__jobs_close(engine);
     idem__map_clear(&engine->parked.crowds);
     idem__map_clear(&engine->parked.tickets);
     free(engine->time.seen);
@@ -390,7 +391,6 @@ idem__engine_open(const char *url, const struct idem_options *options,
     engine->time.clocks =
         engine->inner.clocks ? engine->inner.clocks : &idem__system_clocks;
     open_queue(&engine->queue);
-    idem__recents_open(&engine->recents);
     status = take_options(&engine->options, options, err);
     if (status == IDEM_OK)
         status = start(engine, url, err);

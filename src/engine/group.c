@@ -249,13 +249,13 @@ leave_crowd(struct idem_engine *engine, struct idem__group *group,
 }
 
 static void
-drop_jobs(struct idem__item *item)
+drop_jobs(struct idem_engine *engine, struct idem__item *item)
 {
     while (item) {
         struct idem__item *next = item->next;
 
         if (!((struct idem__job *)item)->crowd)
-            idem__job_drop((struct idem__job *)item);
+            idem__job_drop(engine, (struct idem__job *)item);
         item = next;
     }
 }
@@ -306,8 +306,8 @@ idem__group_stored(struct idem_engine *engine, struct idem__group *group)
         answer_stored(engine, (struct idem__job *)item);
     if (group->writes)
         idem__recent_note(engine, group->key, group->record);
-    drop_jobs(group->first);
-    drop_jobs(woken);
+    drop_jobs(engine, group->first);
+    drop_jobs(engine, woken);
     group->stage = IDEM__STAGE_DONE;
 }
 
@@ -362,8 +362,8 @@ idem__group_failed(struct idem_engine *engine, struct idem__group *group,
     for (struct idem__item *item = lost; item; item = item->next)
         idem__job_answer(engine, (struct idem__job *)item, IDEM_ERR_LOST,
                          &lost_err);
-    drop_jobs(group->first);
-    drop_jobs(lost);
+    drop_jobs(engine, group->first);
+    drop_jobs(engine, lost);
     group->stage = IDEM__STAGE_DONE;
 }
 

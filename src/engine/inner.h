@@ -186,22 +186,18 @@ void idem__park_close(struct idem_engine *engine);
 
 /* ---- what was just written ------------------------------------------- */
 
-struct idem__recent {
-    struct idem__link link;
-    struct idem__recent *newer, **older; /* the line from oldest to newest */
-    size_t bytes;
-    uint8_t key[IDEM_KEY_LEN];
-    struct idem_record record; /* its bytes follow the struct */
+struct idem__place {
+    uint64_t hash, at; /* at: all bytes put down before it, ever; 0: nothing */
 };
 
 struct idem__recents {
-    struct idem__map map;
-    struct idem__recent *oldest, **newest, *dead;
-    size_t bytes;
+    uint8_t *ring; /* NULL: nothing was kept yet */
+    struct idem__place *places;
+    uint64_t last, end; /* of what was put down: the last one, its end */
+    uint64_t batch_start;
 };
 
-void idem__recents_open(struct idem__recents *recents);
-void idem__recents_sweep(struct idem__recents *recents); /* after a batch */
+void idem__recents_batch_over(struct idem__recents *recents);
 void idem__recents_close(struct idem__recents *recents);
 const struct idem_record *idem__recent_find(struct idem_engine *engine,
                                             const uint8_t *key);
@@ -326,6 +322,8 @@ struct idem_engine {
     struct idem__timers timers;
     struct idem__parked parked;
     struct idem__recents recents;
+    struct idem__item *spare_jobs; /* of the turner's alone */
+    size_t spare_count;
     struct idem__time time;
     struct idem_now now;
     int64_t boot_now_us; /* read once a turn */
@@ -345,7 +343,8 @@ int64_t idem__boot_us(struct idem_engine *engine);
 /* Call back with the answer in the job, or with an error. */
 void idem__job_answer(struct idem_engine *engine, struct idem__job *job,
                       enum idem_status status, const struct idem_error *err);
-void idem__job_drop(struct idem__job *job);
+void idem__job_drop(struct idem_engine *engine, struct idem__job *job);
+void idem__jobs_close(struct idem_engine *engine);
 /* Answer and drop. */
 void idem__job_fail(struct idem_engine *engine, struct idem__job *job,
                     enum idem_status status, const struct idem_error *err);

@@ -4,6 +4,8 @@
  *
  * A job is one allocation: the struct, then the bytes of scope, id, subject and
  * result. Its key is hashed here too, so that the engine's thread does not.
+ * Where one thread asks and takes the turns, as in the server, small jobs are
+ * kept and used again.
  */
 #include "inner.h"
 
@@ -13,6 +15,13 @@
 
 /* However many operations may wait, their bytes are bounded too. */
 #define MAX_QUEUE_BYTES ((size_t)256 * 1024 * 1024)
+
+#define SMALL_JOB 1024
+#ifdef __SANITIZE_ADDRESS__
+#define SPARE_MAX 0 /* so that a job used after its end is seen */
+#else
+#define SPARE_MAX 4096
+#endif
 
 static enum idem_status
 refuse(struct idem_engine *engine, enum idem_status status,
@@ -59,12 +68,58 @@ copy_bytes(uint8_t *at, struct idem_bytes *bytes)
     return at + bytes->len;
 }
 
+/* Nobody else touches the spare jobs then. */
+static bool
+keeps_spares(const struct idem_engine *engine)
+{
+    return engine->inner.driven && idem__on_own_thread(engine);
+}
+
 static struct idem__job *
-make_job(const struct idem_op *op)
+new_job(struct idem_engine *engine, size_t len)
+{
+    struct idem__item *spare;
+
+    if (len > SMALL_JOB)
+        return malloc(len);
+    if (!keeps_spares(engine) || !engine->spare_jobs)
+        return malloc(SMALL_JOB);
+    spare = engine->spare_jobs;
+    engine->spare_jobs = spare->next;
+    engine->spare_count--;
+    return (struct idem__job *)spare;
+}
+
+void
+idem__job_drop(struct idem_engine *engine, struct idem__job *job)
+{
+    if (job->item.bytes > SMALL_JOB || engine->spare_count >= SPARE_MAX ||
+        !keeps_spares(engine)) {
+        free(job);
+        return;
+    }
+    job->item.next = engine->spare_jobs;
+    engine->spare_jobs = &job->item;
+    engine->spare_count++;
+}
+
+void
+idem__jobs_close(struct idem_engine *engine)
+{
+    while (engine->spare_jobs) {
+        struct idem__item *spare = engine->spare_jobs;
+
+        engine->spare_jobs = spare->next;
+        free(spare);
+    }
+}
+
+static struct idem__job *
+make_job(struct idem_engine *engine, const struct idem_op *op)
 {
     size_t bytes =
         op->scope.len + op->id.len + op->subject.len + op->result.len;
-    struct idem__job *job = malloc(sizeof(*job) + bytes);
+    struct idem__job *job = new_job(engine, sizeof(*job) + bytes);
     uint8_t *at = (uint8_t *)(job + 1);
 
     if (!job)
@@ -175,7 +230,7 @@ idem_submit(struct idem_engine *engine, const struct idem_op *op,
                                   memory_order_relaxed);
         return status;
     }
-    job = make_job(&checked);
+    job = make_job(engine, &checked);
     if (!job)
         return refuse(engine, IDEM_ERR_MEMORY, err, "out of memory");
     job->done = done;
@@ -187,7 +242,7 @@ idem_submit(struct idem_engine *engine, const struct idem_op *op,
     status = put_job(engine, job, ticket);
     if (status == IDEM_OK)
         return IDEM_OK;
-    idem__job_drop(job);
+    idem__job_drop(engine, job);
     return refuse(engine, status, err,
                   status == IDEM_ERR_CLOSED
                       ? "the engine is shutting down"
@@ -209,12 +264,6 @@ idem_cancel(struct idem_engine *engine, uint64_t ticket)
 }
 
 void
-idem__job_drop(struct idem__job *job)
-{
-    free(job);
-}
-
-void
 idem__job_answer(struct idem_engine *engine, struct idem__job *job,
                  enum idem_status status, const struct idem_error *err)
 {
@@ -233,5 +282,5 @@ idem__job_fail(struct idem_engine *engine, struct idem__job *job,
                enum idem_status status, const struct idem_error *err)
 {
     idem__job_answer(engine, job, status, err);
-    idem__job_drop(job);
+    idem__job_drop(engine, job);
 }

@@ -6,18 +6,27 @@
  * a local store, which nobody else writes, it is the record. On a store far
  * away it is a guess, like the guess that a new request is absent: only a swap
  * that the store accepts makes it true, and no answer is given from it alone.
+ * Whatever did not end in "stored" is forgotten.
  *
- * Whatever did not end in "stored" is forgotten. What is forgotten during a
- * batch stays in memory until its end, for answers may point into it.
+ * Records are put down one behind the other in a ring, and a table tells where
+ * the last one of a key stands; who comes later takes the place of who came
+ * first. Answers of a batch may point into the ring until the batch ends: so
+ * only its younger half is found, and a batch writes half a ring at most.
  */
 #include "inner.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_COUNT 8192
-#define MAX_BYTES ((size_t)64 * 1024 * 1024)
+#define RING_LEN ((uint64_t)8 * 1024 * 1024)
+#define RING_HALF (RING_LEN / 2)
+#define PLACES ((size_t)8192)
 #define MAX_RECORD 4096 /* a lock's note may be large; that one is read */
+
+struct recent {
+    uint8_t key[IDEM_KEY_LEN];
+    struct idem_record record; /* its bytes follow the struct */
+};
 
 static uint64_t
 hash_of(const uint8_t *key)
@@ -28,52 +37,44 @@ hash_of(const uint8_t *key)
     return hash;
 }
 
-static struct idem__recent *
-recent_at(struct idem__link *link)
+static struct recent *
+recent_at(const struct idem__recents *recents, uint64_t at)
 {
-    return (struct idem__recent *)((char *)link -
-                                   offsetof(struct idem__recent, link));
+    return (struct recent *)(void *)(recents->ring + at % RING_LEN);
 }
 
-static struct idem__recent *
-find(struct idem__recents *recents, const uint8_t *key)
+/* Where the table says that the key's record stands, or NULL. */
+static struct idem__place *
+find(const struct idem__recents *recents, const uint8_t *key)
 {
-    struct idem__link *link = idem__map_find(&recents->map, hash_of(key));
+    uint64_t hash = hash_of(key);
+    struct idem__place *place;
 
-    while (link && memcmp(recent_at(link)->key, key, IDEM_KEY_LEN) != 0)
-        link = idem__map_next(link);
-    return link ? recent_at(link) : NULL;
+    if (!recents->ring)
+        return NULL;
+    place = &recents->places[hash % PLACES];
+    if (place->hash != hash || place->at == 0 ||
+        recents->end - place->at > RING_HALF ||
+        memcmp(recent_at(recents, place->at)->key, key, IDEM_KEY_LEN) != 0)
+        return NULL;
+    return place;
 }
 
 const struct idem_record *
 idem__recent_find(struct idem_engine *engine, const uint8_t *key)
 {
-    struct idem__recent *recent = find(&engine->recents, key);
+    struct idem__place *place = find(&engine->recents, key);
 
-    return recent ? &recent->record : NULL;
-}
-
-static void
-forget(struct idem__recents *recents, struct idem__recent *recent)
-{
-    idem__map_remove(&recents->map, &recent->link);
-    *recent->older = recent->newer;
-    if (recent->newer)
-        recent->newer->older = recent->older;
-    else
-        recents->newest = recent->older;
-    recents->bytes -= recent->bytes;
-    recent->newer = recents->dead;
-    recents->dead = recent;
+    return place ? &recent_at(&engine->recents, place->at)->record : NULL;
 }
 
 void
 idem__recent_forget(struct idem_engine *engine, const uint8_t *key)
 {
-    struct idem__recent *recent = find(&engine->recents, key);
+    struct idem__place *place = find(&engine->recents, key);
 
-    if (recent)
-        forget(&engine->recents, recent);
+    if (place)
+        place->at = 0;
 }
 
 static uint8_t *
@@ -85,22 +86,34 @@ copy_bytes(uint8_t *at, struct idem_bytes *bytes)
     return at + bytes->len;
 }
 
-static struct idem__recent *
-make(const uint8_t *key, const struct idem_record *record, size_t len)
+/* Room behind the last record, in one piece. NULL: this batch had its half. */
+static struct recent *
+room_for(struct idem__recents *recents, size_t len)
 {
-    struct idem__recent *recent = malloc(sizeof(*recent) + len);
-    uint8_t *at = (uint8_t *)(recent + 1);
+    uint64_t at = recents->end;
 
-    if (!recent)
+    len = (len + 7) & ~(size_t)7;
+    if (at % RING_LEN + len > RING_LEN)
+        at += RING_LEN - at % RING_LEN;
+    if (at + len - recents->batch_start > RING_HALF)
         return NULL;
-    memcpy(recent->key, key, IDEM_KEY_LEN);
-    recent->bytes = sizeof(*recent) + len;
-    recent->record = *record;
-    at = copy_bytes(at, &recent->record.scope);
-    at = copy_bytes(at, &recent->record.id);
-    at = copy_bytes(at, &recent->record.subject);
-    copy_bytes(at, &recent->record.result);
-    return recent;
+    recents->last = at;
+    recents->end = at + len;
+    return recent_at(recents, at);
+}
+
+/* Without memory everything is read again. */
+static bool
+open_ring(struct idem__recents *recents)
+{
+    if (recents->ring)
+        return true;
+    recents->ring = malloc(RING_LEN);
+    recents->places = calloc(PLACES, sizeof(*recents->places));
+    if (!recents->ring || !recents->places)
+        idem__recents_close(recents);
+    recents->end = recents->batch_start = RING_LEN; /* 0 is no place */
+    return recents->ring != NULL;
 }
 
 void
@@ -110,49 +123,37 @@ idem__recent_note(struct idem_engine *engine, const uint8_t *key,
     struct idem__recents *recents = &engine->recents;
     size_t len = record->scope.len + record->id.len + record->subject.len +
                  record->result.len;
-    struct idem__recent *recent;
+    struct recent *recent;
+    uint8_t *at;
 
     idem__recent_forget(engine, key);
-    if (record->state != IDEM_STATE_EXECUTING || len > MAX_RECORD)
+    if (record->state != IDEM_STATE_EXECUTING || len > MAX_RECORD ||
+        !open_ring(recents))
         return;
-    recent = make(key, record, len);
+    recent = room_for(recents, sizeof(*recent) + len);
     if (!recent)
-        return; /* it is read again, then */
-    if (!idem__map_add(&recents->map, &recent->link, hash_of(key))) {
-        free(recent);
         return;
-    }
-    recent->newer = NULL;
-    recent->older = recents->newest;
-    *recents->newest = recent;
-    recents->newest = &recent->newer;
-    recents->bytes += recent->bytes;
-    while (recents->map.count > MAX_COUNT || recents->bytes > MAX_BYTES)
-        forget(recents, recents->oldest);
+    memcpy(recent->key, key, IDEM_KEY_LEN);
+    recent->record = *record;
+    at = (uint8_t *)(recent + 1);
+    at = copy_bytes(at, &recent->record.scope);
+    at = copy_bytes(at, &recent->record.id);
+    at = copy_bytes(at, &recent->record.subject);
+    copy_bytes(at, &recent->record.result);
+    recents->places[hash_of(key) % PLACES] =
+        (struct idem__place){hash_of(key), recents->last};
 }
 
 void
-idem__recents_open(struct idem__recents *recents)
+idem__recents_batch_over(struct idem__recents *recents)
 {
-    recents->newest = &recents->oldest;
-}
-
-void
-idem__recents_sweep(struct idem__recents *recents)
-{
-    while (recents->dead) {
-        struct idem__recent *recent = recents->dead;
-
-        recents->dead = recent->newer;
-        free(recent);
-    }
+    recents->batch_start = recents->end;
 }
 
 void
 idem__recents_close(struct idem__recents *recents)
 {
-    while (recents->oldest)
-        forget(recents, recents->oldest);
-    idem__recents_sweep(recents);
-    idem__map_clear(&recents->map);
+    free(recents->ring);
+    free(recents->places);
+    *recents = (struct idem__recents){0};
 }

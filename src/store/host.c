@@ -69,7 +69,7 @@ idem__url_redact(const char *url, char *out, size_t out_len)
 
 /* Random words are drawn by the poolful, one pool a thread. A child process
  * must not hand out what its parent will, so a fork empties every pool. */
-#define POOL_LEN 128
+#define POOL_LEN 512
 
 struct pool {
     uint64_t words[POOL_LEN];
@@ -96,8 +96,13 @@ watch_forks(void)
 static void
 fill_pool(unsigned now)
 {
+    uint8_t seed[randombytes_SEEDBYTES];
+
     pthread_once(&fork_once, watch_forks);
-    randombytes_buf(pool.words, sizeof(pool.words));
+    /* One call to the system for a seed, the rest is drawn from it. */
+    randombytes_buf(seed, sizeof(seed));
+    randombytes_buf_deterministic(pool.words, sizeof(pool.words), seed);
+    sodium_memzero(seed, sizeof(seed));
     pool.left = POOL_LEN;
     pool.generation = now;
 }
