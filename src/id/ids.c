@@ -52,13 +52,16 @@ window_end(struct idem_ids *ids, struct source *s)
     return end < s->limit ? end : s->limit;
 }
 
-/* Move on to the range that was fetched ahead. */
-static void
+/* Move on to the range that was fetched ahead, if this one is used up. */
+static bool
 use_spare(struct source *s)
 {
+    if (s->kind != IDEM_ID_SEGMENT || s->next < s->limit || !s->spare_limit)
+        return false;
     s->next = s->spare_next;
     s->limit = s->spare_limit;
     s->spare_next = s->spare_limit = 0;
+    return true;
 }
 
 static uint64_t
@@ -76,14 +79,14 @@ id_of(const struct source *s, uint64_t number)
 static size_t
 take(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count)
 {
-    uint64_t end;
     size_t taken = 0;
 
-    if (s->kind == IDEM_ID_SEGMENT && s->next == s->limit && s->spare_limit)
-        use_spare(s);
-    end = window_end(ids, s);
-    while (taken < count && s->next < end)
-        out[taken++] = id_of(s, s->next++);
+    do {
+        uint64_t end = window_end(ids, s);
+
+        while (taken < count && s->next < end)
+            out[taken++] = id_of(s, s->next++);
+    } while (taken < count && use_spare(s));
 
     if (s->kind == IDEM_ID_SEGMENT && !s->spare_limit && !s->wanted &&
         s->limit - s->next < s->step - s->step / 10) {

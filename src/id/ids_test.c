@@ -320,6 +320,41 @@ a_segment_goes_on_behind_what_was_handed_out(void **state)
 }
 
 static void
+await_spare(struct idem_ids *ids)
+{
+    bool there = false;
+
+    for (int i = 0; i < 500 && !there; i++) {
+        usleep(10000);
+        pthread_mutex_lock(&ids->mutex);
+        there = ids->sources->spare_limit != 0;
+        pthread_mutex_unlock(&ids->mutex);
+    }
+    assert_true(there);
+}
+
+static void
+one_call_may_reach_into_the_range_that_was_fetched_ahead(void **state)
+{
+    const struct idem_ids_options small = {.segment_step = 10};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = open_ids(engine, &small);
+    struct idem_error err = {0};
+    uint64_t out[8];
+
+    (void)state;
+    next(ids, IDEM_ID_SEGMENT, out, 7);
+    await_spare(ids);
+    assert_int_equal(
+        idem_ids_try(ids, IDEM_ID_SEGMENT, NAME("orders"), out, 8, &err),
+        IDEM_OK);
+    for (size_t i = 0; i < 8; i++)
+        assert_int_equal(out[i], 8 + i);
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+static void
 uid_bits_are_what_was_configured(void **state)
 {
     const struct idem_ids_options o = {
@@ -450,6 +485,8 @@ main(void)
         cmocka_unit_test(a_vanished_holders_number_is_recycled_beyond_its_mark),
         cmocka_unit_test(an_expired_lease_stops_generation),
         cmocka_unit_test(a_segment_goes_on_behind_what_was_handed_out),
+        cmocka_unit_test(
+            one_call_may_reach_into_the_range_that_was_fetched_ahead),
         cmocka_unit_test(uid_bits_are_what_was_configured),
         cmocka_unit_test(the_end_of_an_epoch_is_announced),
         cmocka_unit_test(an_epoch_that_ended_gives_no_ids),
