@@ -2,6 +2,8 @@
  * services_test.c - tokens, locks and ids under a crowd, on any store.
  *
  * Stores that others may write to get two engines, as two servers would be.
+ * IDEM_TEST_FILTER=*lock* runs what it names; IDEM_TEST_ROUNDS sets how often
+ * each contender takes the lock.
  */
 #include "stores.h"
 
@@ -298,5 +300,6 @@ run_on(const char *store)
 int
 main(void)
 {
+    cmocka_set_test_filter(getenv("IDEM_TEST_FILTER"));
     return for_each_store(run_on);
 }

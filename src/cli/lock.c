@@ -76,7 +76,7 @@ renew(struct holder *h, struct idem_answer *answer, struct idem_error *err)
 
     if (status == IDEM_OK && answer->verdict == IDEM_V_OK_DONE)
         extend(h, asked_at_us);
-    else if (status == IDEM_OK)
+    else if (status == IDEM_OK && answer->verdict == IDEM_V_STALE)
         __atomic_store_n(&h->lost, true, __ATOMIC_RELEASE);
     return status;
 }
@@ -104,37 +104,59 @@ keep(void *arg)
     return NULL;
 }
 
-/* Take it, and renew at once: while waiting, only the store knew when the lease
- * began. -1: held; else the exit code. */
+static bool
+is_lost(struct holder *h)
+{
+    return __atomic_load_n(&h->lost, __ATOMIC_ACQUIRE) ||
+           boot_us() >= __atomic_load_n(&h->deadline_us, __ATOMIC_ACQUIRE);
+}
+
+/* While waiting, only the store knew when the lease began: after a long wait it
+ * is renewed before anything runs. -1: held; else the exit code. */
+static int
+check_lease(struct holder *h, int64_t asked_at_us)
+{
+    struct idem_answer answer = {0};
+    struct idem_error err = {0};
+
+    extend(h, asked_at_us);
+    if (boot_us() - asked_at_us >= h->lease_ms * 1000 / 3) {
+        err.status = renew(h, &answer, &err);
+        if (err.status != IDEM_OK)
+            return cli_fail(&err);
+        idem_answer_clear(&answer);
+    }
+    if (!is_lost(h))
+        return -1;
+    fprintf(stderr, "idem: lock \"%s\" was taken and lost again at once\n",
+            h->name);
+    return EXIT_LOST;
+}
+
 static int
 take(struct holder *h)
 {
     struct idem_op op = op_on(h, IDEM_LOCK);
     struct idem_answer answer = {0};
     struct idem_error err = {0};
-    enum idem_status status;
+    int64_t asked_at_us = boot_us();
     enum idem_verdict verdict;
 
     op.subject = idem_text(h->owner_option ? h->owner_option : h->owner);
     op.wait_ms = h->wait_ms;
-    err.status = status = h->link->run(h->link, &op, &answer, &err);
-    if (status != IDEM_OK)
+    err.status = h->link->run(h->link, &op, &answer, &err);
+    if (err.status != IDEM_OK)
         return cli_fail(&err);
     verdict = answer.verdict;
     h->fence = answer.record.fence;
     idem_answer_clear(&answer);
-    if (verdict != IDEM_V_STARTED) {
-        fprintf(stderr,
-                "idem: lock \"%s\" is held by another; give --wait TIME "
-                "to wait for it\n",
-                h->name);
-        return cli_exit_verdict(verdict);
-    }
-    err.status = status = renew(h, &answer, &err);
-    if (status != IDEM_OK)
-        return cli_fail(&err);
-    idem_answer_clear(&answer);
-    return -1;
+    if (verdict == IDEM_V_STARTED)
+        return check_lease(h, asked_at_us);
+    fprintf(stderr,
+            "idem: lock \"%s\" is held by another; give --wait TIME "
+            "to wait for it\n",
+            h->name);
+    return cli_exit_verdict(verdict);
 }
 
 static void
@@ -162,13 +184,6 @@ start(const struct holder *h, char **command)
     execvp(command[0], command);
     fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(errno));
     _exit(127);
-}
-
-static bool
-is_lost(struct holder *h)
-{
-    return __atomic_load_n(&h->lost, __ATOMIC_ACQUIRE) ||
-           boot_us() >= __atomic_load_n(&h->deadline_us, __ATOMIC_ACQUIRE);
 }
 
 /* Wait for the command; signals go on to it; a lost lock ends it. */

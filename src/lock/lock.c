@@ -1,10 +1,12 @@
 /*
  * lock.c - a lock with a watchdog.
  *
- * The watchdog renews every third of the lease. It counts the lease from before
- * the renewal was sent, on a clock that nobody sets; when that runs out without
- * a renewal, or the store says that somebody else holds the lock, it is lost,
- * and the holder is told before anything else happens.
+ * The watchdog asks for a renewal every third of the lease and does not wait
+ * for the answer longer than the lease lasts. It counts the lease from before
+ * the question was sent, on a clock that nobody sets; when that runs out
+ * without a renewal, however long the store hangs, or the store says that
+ * somebody else holds the lock, it is lost, and the holder is told before
+ * anything else happens.
  */
 #include "../store/store.h"
 
@@ -14,8 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define RETRY_US 100000
+#define NAP_MAX_US 1000000 /* a machine that slept notices soon */
 
 struct idem_lock {
     struct idem_engine *engine;
@@ -23,11 +27,13 @@ struct idem_lock {
     char name[IDEM_ID_MAX + 1];
     char owner[IDEM_SUBJECT_MAX + 1];
     uint64_t fence;
-    int64_t deadline_us; /* on the boot clock */
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
     pthread_t watchdog;
-    bool held, giving;
+
+    pthread_mutex_t mutex; /* guards all below */
+    pthread_cond_t wake;
+    int64_t deadline_us; /* on the boot clock */
+    int64_t asked_at_us; /* the renewal that is under way */
+    bool asking, over, held, giving;
 };
 
 static int64_t
@@ -47,63 +53,94 @@ op_on(const struct idem_lock *lock, enum idem_verb verb)
                             .lease_ms = lock->options.lease_ms};
 }
 
-/* True: renewed, until the new deadline. Otherwise *over says whether somebody
- * else has it already. */
-static bool
-renew(struct idem_lock *lock, bool *over)
+static void
+answered(void *arg, enum idem_status status, const struct idem_answer *answer,
+         const struct idem_error *err)
 {
-    struct idem_op op = op_on(lock, IDEM_RENEW);
-    struct idem_answer answer = {0};
-    int64_t asked_at_us = boot_us();
-    bool renewed;
+    struct idem_lock *lock = arg;
 
-    *over = false;
-    if (idem_do(lock->engine, &op, &answer, NULL) != IDEM_OK)
-        return false;
-    renewed = answer.verdict == IDEM_V_OK_DONE;
-    *over = !renewed;
-    idem_answer_clear(&answer);
+    (void)err;
     pthread_mutex_lock(&lock->mutex);
-    if (renewed)
-        lock->deadline_us = asked_at_us + lock->options.lease_ms * 1000;
+    if (status == IDEM_OK && answer->verdict == IDEM_V_OK_DONE)
+        lock->deadline_us = lock->asked_at_us + lock->options.lease_ms * 1000;
+    /* Anything but "stale" (an error, a row that is locked for a moment) says
+     * nothing about who holds it. */
+    else if (status == IDEM_OK && answer->verdict == IDEM_V_STALE)
+        lock->over = true;
+    lock->asking = false;
+    pthread_cond_signal(&lock->wake);
     pthread_mutex_unlock(&lock->mutex);
-    return renewed;
 }
 
-/* Sleep on the condition; true if the lock is being given back. */
-static bool
-sleep_us(struct idem_lock *lock, int64_t us)
+/* Send a renewal; called, and returns, with the mutex held. */
+static void
+ask(struct idem_lock *lock)
 {
-    struct timespec until = idem__deadline(us);
+    struct idem_op op = op_on(lock, IDEM_RENEW);
+    bool sent;
 
-    while (!lock->giving &&
-           pthread_cond_timedwait(&lock->wake, &lock->mutex, &until) == 0)
-        continue;
-    return lock->giving;
+    lock->asking = true;
+    lock->asked_at_us = boot_us();
+    pthread_mutex_unlock(&lock->mutex);
+    sent =
+        idem_submit(lock->engine, &op, answered, lock, NULL, NULL) == IDEM_OK;
+    pthread_mutex_lock(&lock->mutex);
+    if (!sent)
+        lock->asking = false;
+}
+
+static void
+wait_for_answer(struct idem_lock *lock)
+{
+    while (lock->asking)
+        pthread_cond_wait(&lock->wake, &lock->mutex);
+}
+
+/* Until a moment on the boot clock, or somebody signals. */
+static void
+sleep_until(struct idem_lock *lock, int64_t until_us)
+{
+    int64_t us = until_us - boot_us();
+    struct timespec until;
+
+    if (us <= 0)
+        return;
+    until = idem__deadline(us < NAP_MAX_US ? us : NAP_MAX_US);
+    pthread_cond_timedwait(&lock->wake, &lock->mutex, &until);
+}
+
+static int64_t
+earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 static void *
 watch(void *arg)
 {
     struct idem_lock *lock = arg;
-    int64_t third_us = lock->options.lease_ms * 1000 / 3;
-    int64_t nap_us = third_us;
-    bool over = false;
+    int64_t lease_us = lock->options.lease_ms * 1000, ask_at_us;
+    bool lost;
 
     pthread_mutex_lock(&lock->mutex);
-    while (!over) {
-        int64_t left_us = lock->deadline_us - boot_us();
-
-        if (sleep_us(lock, nap_us < left_us ? nap_us : left_us))
-            break;
-        pthread_mutex_unlock(&lock->mutex);
-        nap_us = renew(lock, &over) ? third_us : RETRY_US;
-        pthread_mutex_lock(&lock->mutex);
-        over = over || boot_us() >= lock->deadline_us;
+    while (!lock->giving && !lock->over) {
+        /* A third of the lease after the last success, soon after a failure. */
+        ask_at_us = lock->deadline_us - lease_us + lease_us / 3;
+        if (ask_at_us < lock->asked_at_us + earlier(RETRY_US, lease_us / 3))
+            ask_at_us = lock->asked_at_us + earlier(RETRY_US, lease_us / 3);
+        if (boot_us() >= lock->deadline_us)
+            lock->over = true;
+        else if (lock->asking)
+            sleep_until(lock, lock->deadline_us);
+        else if (boot_us() < ask_at_us)
+            sleep_until(lock, earlier(ask_at_us, lock->deadline_us));
+        else
+            ask(lock);
     }
-    lock->held = lock->held && !over;
+    lost = lock->over && !lock->giving;
+    lock->held = lock->held && !lock->over;
     pthread_mutex_unlock(&lock->mutex);
-    if (over && lock->options.lost)
+    if (lost && lock->options.lost)
         lock->options.lost(lock->options.lost_arg, lock);
     return NULL;
 }
@@ -163,16 +200,39 @@ drop(struct idem_lock *lock)
     free(lock);
 }
 
-/* Take it in the store. The lease counts from the moment it was written; with
- * waiting in between that moment is only known to the store, so the first
- * renewal comes at once. */
+/* The lease counts from before the question, which errs on the safe side. After
+ * a long wait little or nothing is left of it, so it is renewed at once. */
+static enum idem_status
+begin_lease(struct idem_lock *lock, int64_t asked_at_us, struct idem_error *err)
+{
+    int64_t lease_us = lock->options.lease_ms * 1000;
+    bool over, late;
+
+    pthread_mutex_lock(&lock->mutex);
+    lock->asked_at_us = asked_at_us;
+    lock->deadline_us = asked_at_us + lease_us;
+    if (boot_us() - asked_at_us >= lease_us / 3) {
+        ask(lock);
+        wait_for_answer(lock);
+    }
+    over = lock->over;
+    late = boot_us() >= lock->deadline_us;
+    lock->held = !over && !late;
+    pthread_mutex_unlock(&lock->mutex);
+    if (!over && !late)
+        return IDEM_OK;
+    return idem__fail(err, over ? IDEM_ERR_TIMEOUT : IDEM_ERR_LOST,
+                      "lock \"%s\" was taken and lost again at once",
+                      lock->name);
+}
+
 static enum idem_status
 acquire(struct idem_lock *lock, struct idem_error *err)
 {
     struct idem_op op = op_on(lock, IDEM_LOCK);
     struct idem_answer answer = {0};
+    int64_t asked_at_us = boot_us();
     enum idem_status status;
-    bool over;
 
     op.fence = 0;
     op.subject = idem_text(lock->owner);
@@ -189,11 +249,7 @@ acquire(struct idem_lock *lock, struct idem_error *err)
                        "ms at the earliest unless given back",
                        lock->name, (long long)answer.retry_after_ms);
     idem_answer_clear(&answer);
-    if (status != IDEM_OK || renew(lock, &over))
-        return status;
-    return idem__fail(err, over ? IDEM_ERR_TIMEOUT : IDEM_ERR_LOST,
-                      "lock \"%s\" was taken and lost again at once",
-                      lock->name);
+    return status == IDEM_OK ? begin_lease(lock, asked_at_us, err) : status;
 }
 
 enum idem_status
@@ -211,7 +267,6 @@ idem_lock_take(struct idem_engine *engine, const char *name,
         drop(lock);
         return status;
     }
-    lock->held = true;
     if (pthread_create(&lock->watchdog, NULL, watch, lock) != 0) {
         struct idem_op op = op_on(lock, IDEM_UNLOCK);
         struct idem_answer answer = {0};
@@ -242,12 +297,28 @@ idem_lock_held(struct idem_lock *lock)
     return held;
 }
 
+/* A row that somebody's transaction holds is free again in a moment. */
+static enum idem_status
+unlock(struct idem_lock *lock, struct idem_answer *answer,
+       struct idem_error *err)
+{
+    struct idem_op op = op_on(lock, IDEM_UNLOCK);
+    enum idem_status status = idem_do(lock->engine, &op, answer, err);
+
+    while (status == IDEM_OK && answer->verdict == IDEM_V_BUSY &&
+           boot_us() < lock->deadline_us) {
+        idem_answer_clear(answer);
+        usleep(RETRY_US);
+        status = idem_do(lock->engine, &op, answer, err);
+    }
+    return status;
+}
+
 enum idem_status
 idem_lock_give(struct idem_lock *lock, struct idem_error *err)
 {
     struct idem_answer answer = {0};
     enum idem_status status;
-    struct idem_op op;
 
     if (!lock)
         return IDEM_OK;
@@ -256,16 +327,17 @@ idem_lock_give(struct idem_lock *lock, struct idem_error *err)
     pthread_cond_signal(&lock->wake);
     pthread_mutex_unlock(&lock->mutex);
     pthread_join(lock->watchdog, NULL);
+    pthread_mutex_lock(&lock->mutex);
+    wait_for_answer(lock);
+    pthread_mutex_unlock(&lock->mutex);
 
-    op = op_on(lock, IDEM_UNLOCK);
-    status = idem_do(lock->engine, &op, &answer, err);
+    status = unlock(lock, &answer, err);
     if (status == IDEM_OK && answer.verdict != IDEM_V_OK_DONE)
         status = idem__fail(err, IDEM_ERR_TIMEOUT,
                             "lock \"%s\" had been lost before it was given "
                             "back",
                             lock->name);
-    if (answer.memory)
-        idem_answer_clear(&answer);
+    idem_answer_clear(&answer);
     drop(lock);
     return status;
 }

@@ -1,9 +1,11 @@
 /*
  * lock_test.c - one holder at a time, and who lost it is told.
  */
+#include "../../tests/faulty_store.h"
 #include "../engine/engine.h"
 
 #include <idem/lock.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -120,6 +122,133 @@ who_lost_it_is_told_at_once(void **state)
     idem_close(engine);
 }
 
+/* ---- a store that hangs, or whose rows somebody holds ------------------- */
+
+struct slow {
+    struct faulty_store *store;
+    struct idem_engine *engine;
+    pthread_mutex_t door; /* who holds it makes every write hang */
+};
+
+static void
+stand_at_the_door(void *arg, struct faulty_store *store)
+{
+    struct slow *slow = arg;
+
+    (void)store;
+    pthread_mutex_lock(&slow->door);
+    pthread_mutex_unlock(&slow->door);
+}
+
+static void
+open_slow(struct slow *slow)
+{
+    struct idem_store *memory = NULL;
+    struct idem__engine_inner inner = {0};
+
+    assert_int_equal(idem__store_open("memory:", NULL, &memory, NULL), IDEM_OK);
+    slow->store = faulty_open(FAULTY_REMOTE, memory, NULL);
+    pthread_mutex_init(&slow->door, NULL);
+    slow->store->before_swap = stand_at_the_door;
+    slow->store->before_swap_arg = slow;
+    inner.store = &slow->store->base;
+    assert_int_equal(idem__engine_open(NULL, NULL, &inner, &slow->engine, NULL),
+                     IDEM_OK);
+}
+
+static void
+close_slow(struct slow *slow)
+{
+    idem_close(slow->engine);
+    pthread_mutex_destroy(&slow->door);
+}
+
+static int64_t
+ms_until(const int *flag, int64_t at_most_ms)
+{
+    int64_t start_us = idem__system_clocks.boot_us(NULL), ms = 0;
+
+    while (!__atomic_load_n(flag, __ATOMIC_ACQUIRE) && ms < at_most_ms) {
+        usleep(2000);
+        ms = (idem__system_clocks.boot_us(NULL) - start_us) / 1000;
+    }
+    return ms;
+}
+
+static void
+a_hanging_store_does_not_keep_the_holder_from_being_told(void **state)
+{
+    int lost = 0;
+    const struct idem_lock_options o = {
+        .lease_ms = 900, .lost = tell, .lost_arg = &lost};
+    struct idem_lock *lock = NULL;
+    struct slow slow;
+
+    (void)state;
+    open_slow(&slow);
+    assert_int_equal(idem_lock_take(slow.engine, "job", &o, &lock, NULL),
+                     IDEM_OK);
+    pthread_mutex_lock(&slow.door);
+    assert_in_range(ms_until(&lost, 5000), 200, 1800);
+    assert_false(idem_lock_held(lock));
+    pthread_mutex_unlock(&slow.door);
+    idem_lock_give(lock, NULL);
+    close_slow(&slow);
+}
+
+static void
+a_row_that_is_locked_for_a_moment_is_not_a_lost_lock(void **state)
+{
+    int lost = 0;
+    const struct idem_lock_options o = {
+        .lease_ms = 1500, .lost = tell, .lost_arg = &lost};
+    struct idem_lock *lock = NULL;
+    struct idem_error err = {0};
+    struct slow slow;
+
+    (void)state;
+    open_slow(&slow);
+    assert_int_equal(idem_lock_take(slow.engine, "job", &o, &lock, NULL),
+                     IDEM_OK);
+    faulty_plan(slow.store, FAULT_LOCKED, 0, 1000000);
+    usleep(800000); /* a renewal falls into it */
+    faulty_plan(slow.store, FAULT_NONE, 0, 0);
+    usleep(1200000);
+    assert_int_equal(__atomic_load_n(&lost, __ATOMIC_ACQUIRE), 0);
+    assert_true(idem_lock_held(lock));
+    faulty_plan(slow.store, FAULT_LOCKED, 0, 5);
+    assert_int_equal(idem_lock_give(lock, &err), IDEM_OK);
+    close_slow(&slow);
+}
+
+static void *
+give_later(void *lock)
+{
+    usleep(700000);
+    assert_int_equal(idem_lock_give(lock, NULL), IDEM_OK);
+    return NULL;
+}
+
+static void
+a_wait_longer_than_the_lease_still_ends_in_a_whole_lease(void **state)
+{
+    const struct idem_lock_options b = {
+        .owner = "b", .lease_ms = 300, .wait_ms = 10000};
+    struct idem_engine *engine = open_engine();
+    struct idem_lock *first = take(engine, "a", 300), *second = NULL;
+    pthread_t thread;
+
+    (void)state;
+    pthread_create(&thread, NULL, give_later, first);
+    assert_int_equal(idem_lock_take(engine, "job", &b, &second, NULL), IDEM_OK);
+    assert_true(idem_lock_held(second));
+    pthread_join(thread, NULL);
+    usleep(500000);
+    assert_true(idem_lock_held(second));
+    assert_int_equal(idem_lock_give(second, NULL), IDEM_OK);
+    idem_close(engine);
+}
+
 int
 main(void)
 {
@@ -128,6 +257,11 @@ main(void)
         cmocka_unit_test(the_same_owner_may_take_it_again),
         cmocka_unit_test(the_watchdog_keeps_it_beyond_its_lease),
         cmocka_unit_test(who_lost_it_is_told_at_once),
+        cmocka_unit_test(
+            a_hanging_store_does_not_keep_the_holder_from_being_told),
+        cmocka_unit_test(a_row_that_is_locked_for_a_moment_is_not_a_lost_lock),
+        cmocka_unit_test(
+            a_wait_longer_than_the_lease_still_ends_in_a_whole_lease),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
