@@ -1,18 +1,46 @@
 """What the gateway's tests share: a ledger service, nginx with our module, the whole `idem gateway`, an HTTP client."""
 import concurrent.futures
+import glob
 import http.client
 import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 
 from lib import IDEM, ROOT, Process, Resp, Server, free_port, wait_until
 
-MODULE = os.path.join(ROOT, "build/ngx_http_idem_module.so")
-STEPS_MODULE = os.path.join(ROOT, "build/steps/ngx_http_idem_module.so")
+# IDEM_MODULE: the module with the sanitizers in it, which Debian's nginx loads after their library.
+ASAN_MODULE = os.environ.get("IDEM_MODULE")
+MODULE = ASAN_MODULE or os.path.join(ROOT, "build/ngx_http_idem_module.so")
+STEPS_MODULE = ASAN_MODULE or os.path.join(ROOT, "build/steps/ngx_http_idem_module.so")
+
+
+def nginx_env(where):
+    """What nginx needs in its environment; a sanitizer writes its reports into the folder."""
+    if not ASAN_MODULE:
+        return {}
+    library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout
+    return {"LD_PRELOAD": library.strip(), "ASAN_OPTIONS": "detect_leaks=0:log_path=%s/sanitizer" % where,
+            "UBSAN_OPTIONS": "print_stacktrace=1:log_path=%s/sanitizer" % where}
+
+
+def nothing_found(where):
+    """Neither in a sanitizer's own files nor in nginx's log, where UBSan writes."""
+    for name in glob.glob(where + "/sanitizer*") + glob.glob(where + "/error.log"):
+        with open(name, errors="replace") as f:
+            text = f.read()
+        at = max(text.find("Sanitizer"), text.find("runtime error:"))
+        assert at < 0, text[max(0, at - 200):at + 6000]
+
+
+def nginx_test(where, conf):
+    """What `nginx -t` says of a configuration."""
+    return subprocess.run(["/usr/sbin/nginx", "-t", "-p", where, "-c", conf], capture_output=True, text=True,
+                          env={**os.environ, **nginx_env(where)})
 
 
 class Ledger(Process):
@@ -49,7 +77,7 @@ class Nginx(Process):
         user = "user root;\n" if os.geteuid() == 0 else ""
         self.text = """%sload_module %s;
 worker_processes %d; daemon off; error_log %s/error.log info; pid %s;
-env IDEM_STEPS;
+env IDEM_STEPS; env LD_PRELOAD; env ASAN_OPTIONS; env UBSAN_OPTIONS;
 events { worker_connections 2048; }
 http {
     log_format verdict '$request $status idem=$idem_verdict scope=$idem_scope id=$idem_id fence=$idem_fence';
@@ -70,7 +98,8 @@ http {
             listen, location, proxy or "proxy_pass http://service;", more)
         with open(self.conf, "w") as f:
             f.write(self.text)
-        super().__init__(["/usr/sbin/nginx", "-p", where, "-c", self.conf], ready=self.port, env=env)
+        super().__init__(["/usr/sbin/nginx", "-p", where, "-c", self.conf], ready=self.port,
+                         env={**nginx_env(where), **(env or {})})
 
     def workers(self):
         with open("/proc/%d/task/%d/children" % (self.pid, self.pid)) as f:
@@ -82,6 +111,10 @@ http {
 
     def stop(self, number=signal.SIGQUIT, seconds=20):
         return super().stop(number, seconds)
+
+    def __exit__(self, *_):
+        super().__exit__(*_)
+        nothing_found(self.where)
 
 
 class Stack:
@@ -135,6 +168,7 @@ class Stack:
             print(self.nginx.errors()[-3000:])
         for p in (self.nginx, self.engine, self.ledger):
             p.stop()
+        nothing_found(self.where)
 
 
 class Gateway(Process):
@@ -142,9 +176,15 @@ class Gateway(Process):
 
     def __init__(self, where, upstream, *flags, port=None, store=None, **more):
         self.port = port or free_port()
+        self.where = where
         argv = [IDEM, "gateway", "--upstream", "http://127.0.0.1:%d" % upstream, "--listen",
-                "127.0.0.1:%d" % self.port, "--store", store or "journal:" + os.path.join(where, "journal"), *flags]
-        super().__init__(argv, ready=self.port, **more)
+                "127.0.0.1:%d" % self.port, "--store", store or "journal:" + os.path.join(where, "journal"),
+                *(["--module", MODULE] if ASAN_MODULE else []), *flags]
+        super().__init__(argv, ready=self.port, env=nginx_env(where), **more)
+
+    def __exit__(self, *_):
+        super().__exit__(*_)
+        nothing_found(self.where)
 
 
 class Answer:

@@ -218,6 +218,104 @@ def test_reload_and_two_workers_lose_nothing():
         assert "[alert]" not in s.nginx.errors() and text
 
 
+class Daemon:
+    """nginx as a service manager runs it, in the place of a stack's nginx: only such a one takes USR2."""
+
+    def __init__(self, nginx):
+        nginx.stop()
+        self.nginx, self.ever = nginx, set()
+        with open(nginx.conf, "w") as f:
+            f.write(nginx.text.replace("daemon off;", "daemon on;"))
+        subprocess.run(["/usr/sbin/nginx", "-p", nginx.where, "-c", nginx.conf], check=True, timeout=20,
+                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                       env={**os.environ, **nginx_env(nginx.where)})
+
+    def master(self):
+        """The newest one's pid."""
+        with open(self.nginx.pid_file) as f:
+            pid = int(f.read())
+        self.ever.add(pid)
+        return pid
+
+    def workers(self, pid):
+        with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
+            kids = [int(p) for p in f.read().split()]
+        return [k for k in kids if k not in self.ever]
+
+    def upgrade(self):
+        """The old and the new master, both with workers."""
+        old = self.master()
+        os.kill(old, signal.SIGUSR2)
+        new = eventually(lambda: os.path.exists(self.nginx.pid_file) and self.master() != old and self.master())
+        eventually(lambda: len(self.workers(new)) == len(self.workers(old)))
+        return old, new
+
+    def __enter__(self):
+        eventually(lambda: os.path.exists(self.nginx.pid_file) and self.master())
+        return self
+
+    def __exit__(self, *_):
+        for number in (signal.SIGQUIT, signal.SIGKILL):
+            for pid in filter(runs, self.ever):
+                os.kill(pid, number)
+            if wait_until(lambda: not any(map(runs, self.ever)), 15):
+                break
+        nothing_found(self.nginx.where)
+
+
+def runs(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Stream:
+    """Requests with keys of their own, one after the other, until it is stopped."""
+
+    def __init__(self, port):
+        self.answers, self.on = {}, True
+
+        def run():
+            while self.on:
+                key = "s%d" % len(self.answers)
+                self.answers[key] = ask(port, key)
+        self.later = Later(run)
+
+    def stop(self):
+        self.on = False
+        assert self.later.result() is None
+        return self.answers
+
+
+@pytest.mark.parametrize("way", ["forth", "back"])
+def test_an_upgrade_of_the_binary_loses_nothing(way):
+    """USR2, WINCH, QUIT; or, if the new one is not liked, HUP to the old and QUIT to the new."""
+    with folder() as where, Stack(where, workers=2, location="idem_wait 10s;") as s, Daemon(s.nginx) as d:
+        stream = Stream(s.port)
+        running = [Later(ask, s.port, "r%d" % i, x_sleep=2) for i in range(20)]
+        eventually(lambda: sum(e["key"][0] == "r" for e in s.ledger.entries()) == 20)
+        old, new = d.upgrade()
+        retired = d.workers(old)
+        os.kill(old, signal.SIGWINCH)
+        waiting = [Later(ask, s.port, "r%d" % i, x_sleep=2) for i in range(20)]  # by the new ones, for the old ones' answers
+        stays, goes = (new, old) if way == "forth" else (old, new)
+        if way == "back":
+            os.kill(old, signal.SIGHUP)
+            eventually(lambda: len(set(d.workers(old)) - set(retired)) == 2)
+        os.kill(goes, signal.SIGQUIT)
+        first, again = [r.result() for r in running], [w.result() for w in waiting]
+        eventually(lambda: not runs(goes) and not any(map(runs, retired)))
+        assert {a.status for a in first + again} == {201} and [a.body for a in first] == [a.body for a in again]
+        assert all(a.replayed for a in again) and not any(a.replayed for a in first)
+        assert all(ask(s.port, "r%d" % i, x_sleep=2).replayed for i in range(20)) and runs(stays)
+        streamed = stream.stop()
+        assert {a.status for a in streamed.values()} == {201} and not any(a.replayed for a in streamed.values())
+        assert sorted(e["key"] for e in s.ledger.entries()) == sorted([*streamed, *("r%d" % i for i in range(20))])
+        assert "[alert]" not in s.nginx.errors() and len(streamed) > 20
+
+
 def test_both_workers_give_a_caller_the_same_scope_after_an_emptied_store():
     with folder() as where, Stack(where, workers=2, store="memory:") as s:
         auth = {"Authorization": "Bearer x"}
@@ -264,11 +362,11 @@ def test_a_configuration_that_would_break_a_promise_is_refused(location, word):
             f.write("""load_module %s; pid %s/p; error_log stderr; events {} http { idem_engine unix:%s/s;
                 proxy_ignore_client_abort on; server { listen 127.0.0.1:1; location / { %s
                 proxy_pass http://127.0.0.1:1; } } }""" % (MODULE, where, where, location))
-        got = subprocess.run(["/usr/sbin/nginx", "-t", "-p", where, "-c", conf], capture_output=True, text=True)
+        got = nginx_test(where, conf)
         assert got.returncode != 0 and word in got.stderr, got.stderr
         with open(conf) as f:
             good = f.read().replace(location, "idem on;")
         with open(conf, "w") as f:
             f.write(good)
-        got = subprocess.run(["/usr/sbin/nginx", "-t", "-p", where, "-c", conf], capture_output=True, text=True)
+        got = nginx_test(where, conf)
         assert got.returncode == 0, got.stderr

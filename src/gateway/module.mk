@@ -5,7 +5,8 @@
 #                NGINX_FLAGS="..."   its own flags, at least --with-compat
 #
 # The sources are copied once into build/nginx and configured there.
-# `make module-steps` builds the module that tests stop at named steps.
+# `make module-steps` builds the module that tests stop at named steps,
+# `make module-asan` that one with the sanitizers in it.
 
 NGINX_SRC ?= /usr/share/nginx/src
 NGINX_FLAGS ?=
@@ -18,6 +19,7 @@ ifneq ($(wildcard $(NGINX_SRC)/configure),)
 
 module: build/ngx_http_idem_module.so
 module-steps: build/steps/ngx_http_idem_module.so
+module-asan: build/address-undefined/ngx_http_idem_module.so
 
 build/nginx/objs/Makefile: src/gateway/nginx/config src/gateway/configure-module
 	@src/gateway/configure-module $(NGINX_SRC) build/nginx "$(NGINX_FLAGS)"
@@ -29,10 +31,13 @@ build/ngx_http_idem_module.so: build/nginx/objs/Makefile $(module_src)
 steps_flags = $(shell sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile) -O1 -fPIC -shared -DIDEM_FAILPOINTS=1
 steps_incs = -Isrc/gateway -Isrc/gateway/nginx -Iinclude -Ibuild/nginx/objs \
     $(addprefix -Ibuild/nginx/,src/core src/event src/event/modules src/os/unix src/http src/http/modules src/http/v2)
-build/steps/ngx_http_idem_module.so: build/ngx_http_idem_module.so
-	@mkdir -p $(@D)
-	@$(CC) $(steps_flags) $(steps_incs) -o $@ $(filter %.c,$(module_src)) \
+steps_link = @mkdir -p $(@D) && $(CC) $(steps_flags) $(1) $(steps_incs) -o $@ $(filter %.c,$(module_src)) \
 	    build/nginx/objs/ngx_http_idem_module_modules.c -lsodium
+build/steps/ngx_http_idem_module.so: build/ngx_http_idem_module.so
+	$(call steps_link)
+build/address-undefined/ngx_http_idem_module.so: build/ngx_http_idem_module.so tests/asan_pool.h
+	$(call steps_link,-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
+	    -include tests/asan_pool.h)
 
 else
 

@@ -93,7 +93,7 @@ ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_op_t      *op;
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
-    ngx_str_null(&id);
+    ngx_str_set(&id, "");
 
     ctx->claim = ngx_http_idem_claim_create(&ctx->scope, &id, 0);
     if (ctx->claim == NULL) {
