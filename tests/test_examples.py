@@ -1,12 +1,13 @@
 """The examples in other languages do what their pages say: claim, work, finish, replay."""
 import concurrent.futures
 import os
+import shutil
 import subprocess
 import time
 
 import pytest
 
-from lib import ROOT, Server, folder
+from lib import ROOT, Server, build_go, folder
 
 EXAMPLES = os.path.join(ROOT, "examples")
 
@@ -25,7 +26,13 @@ def classes(place):
     return out
 
 
-LANGUAGES = ["python, redis-py", "python, http", "node, redis", "node, http", "java, http", "shell, redis-cli"]
+@pytest.fixture(scope="module")
+def go_program(place):
+    return build_go(shutil.copy(os.path.join(EXAMPLES, "go/pay_redis.go"), place.where))
+
+
+LANGUAGES = ["python, redis-py", "python, http", "node, redis", "node, http", "java, http", "shell, redis-cli",
+             "php, phpredis", "go, redigo"]
 
 
 @pytest.fixture(params=LANGUAGES)
@@ -37,7 +44,9 @@ def pay(request, place):
             "node, redis": lambda: ["node", path("node/pay_redis.cjs"), resp],
             "node, http": lambda: ["node", path("node/pay_http.mjs"), http],
             "java, http": lambda: ["java", "-Xshare:auto", "-cp", request.getfixturevalue("classes"), "PayHttp", http],
-            "shell, redis-cli": lambda: [path("shell/pay.sh"), resp]}[request.param]()
+            "shell, redis-cli": lambda: [path("shell/pay.sh"), resp],
+            "php, phpredis": lambda: ["php", path("php/pay_redis.php"), resp],
+            "go, redigo": lambda: [request.getfixturevalue("go_program"), resp]}[request.param]()
     # Debian's node-redis lies where Debian's own nodejs looks by itself
     env = {**os.environ, "NODE_PATH": "/usr/share/nodejs"}
 
