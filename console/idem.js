@@ -6,9 +6,10 @@
  *         data-idem-next="/thanks"> ... </form>
  *
  * Fetches a token from data-idem-token, sends the form with it in the header
- * `token`, disables the buttons meanwhile, and retries with the SAME token where
- * that is safe. data-idem-next is the page to move on to after success; "idem:done"
- * and "idem:failed" events on the form bring the answer otherwise.
+ * `token`, disables the submit buttons meanwhile, and retries with the SAME token
+ * where that is safe. After success it moves on to data-idem-next, or to where
+ * the answer redirected; otherwise "idem:done" and "idem:failed" events on the
+ * form bring the answer. A submit event that the page cancelled is left alone.
  *
  * By hand: const answer = await idem.submit('/orders', {body: '{"item":7}'}).
  */
@@ -35,7 +36,7 @@
      * (wait); outcome unknown (ask, do not repeat blindly). With one token a
      * repeat is safe in all of them but the last, where it tells no more. */
     function mayRetry(answer) {
-        return answer.status === 503 || answer.status === 429 ||
+        return answer.status === 503 || answer.status === 429 || answer.status === 425 ||
             (answer.status === 409 && answer.headers.has("Retry-After"));
     }
 
@@ -75,51 +76,83 @@
         return answer;
     }
 
+    /* A button that the page itself had disabled stays so. */
     function setBusy(form, busy) {
-        form.querySelectorAll("button, input[type=submit]").forEach((button) => {
+        if (busy) {
+            form.idemDisabled = Array.from(form.elements)
+                .concat(Array.from(form.querySelectorAll("input[type=image]")))
+                .filter((e) => (e.type === "submit" || e.type === "image") && !e.disabled);
+        }
+        (form.idemDisabled || []).forEach((button) => {
             button.disabled = busy;
         });
+        form.idemBusy = busy;
         form.toggleAttribute("aria-busy", busy);
     }
 
-    async function submitForm(form) {
+    /* What a browser would send: where, how, and the button that was used. Read
+     * from attributes, for a field may be called "action" or "method". */
+    function describe(form, button) {
+        const read = (name) => (button && button.getAttribute("form" + name)) || form.getAttribute(name);
+        const data = new FormData(form);
+        if (button && button.name) {
+            data.append(button.name, button.value);
+        }
+        return {
+            url: new URL(read("action") || "", root.document.baseURI).href,
+            method: (read("method") || "post").toUpperCase(),
+            body: read("enctype") === "multipart/form-data" ? data : new URLSearchParams(data)
+        };
+    }
+
+    async function submitForm(form, button) {
         if (form.idemBusy) {
             return; /* a second click while the first one works */
         }
-        form.idemBusy = true;
+        const request = describe(form, button);
         setBusy(form, true);
-        const data = new FormData(form);
-        const multipart = form.enctype === "multipart/form-data";
         try {
             /* The token stays with the form until an answer is final, so that
              * another click after a lost answer is a repeat, not a new order. */
-            form.idemToken = form.idemToken || await fetchToken(form.dataset.idemToken);
-            const answer = await submit(form.action, {
-                method: (form.method || "post").toUpperCase(),
-                body: multipart ? data : new URLSearchParams(data),
-                token: form.idemToken
+            form.idemToken = form.idemToken || await fetchToken(form.getAttribute("data-idem-token"));
+            const answer = await submit(request.url, {
+                method: request.method, body: request.body, token: form.idemToken
             });
             if (isFinal(answer)) {
                 form.idemToken = null;
             }
-            if (answer.ok && form.dataset.idemNext) {
-                root.location.assign(form.dataset.idemNext);
-                return;
+            const next = form.getAttribute("data-idem-next") || (answer.redirected && answer.url);
+            if (answer.ok && next) {
+                root.location.assign(next);
+                return; /* busy until this page is gone */
             }
             form.dispatchEvent(new CustomEvent(answer.ok ? "idem:done" : "idem:failed",
                                                {detail: answer, bubbles: true}));
         } catch (error) {
             form.dispatchEvent(new CustomEvent("idem:failed", {detail: error, bubbles: true}));
         }
-        form.idemBusy = false;
         setBusy(form, false);
     }
 
+    function onSubmit(event) {
+        const form = event.target, button = event.submitter;
+        if (event.defaultPrevented || !form.hasAttribute("data-idem-token")) {
+            return;
+        }
+        const method = (button && button.getAttribute("formmethod")) || form.getAttribute("method");
+        if (/^(get|dialog)$/i.test(method)) {
+            return; /* changes nothing, so it needs no token */
+        }
+        event.preventDefault();
+        submitForm(form, button);
+    }
+
     if (root.document) {
-        root.document.addEventListener("submit", (event) => {
-            if (event.target.dataset && event.target.dataset.idemToken) {
-                event.preventDefault();
-                submitForm(event.target);
+        root.document.addEventListener("submit", onSubmit);
+        /* Back to a page that the browser had kept: it may be used again. */
+        root.addEventListener("pageshow", (event) => {
+            if (event.persisted) {
+                root.document.querySelectorAll("form[data-idem-token]").forEach((form) => setBusy(form, false));
             }
         });
     }

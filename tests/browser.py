@@ -1,0 +1,61 @@
+"""A real Chromium, driven over WebDriver (which is JSON over HTTP: no library needed)."""
+import json
+import tempfile
+import urllib.error
+import urllib.request
+
+from lib import Process, free_port
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+         "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the name that the standard gives it
+
+
+class Browser(Process):
+    def __init__(self):
+        self.port = free_port()
+        self.profile = tempfile.TemporaryDirectory(prefix="idem-chromium-", ignore_cleanup_errors=True)
+        super().__init__(["/usr/bin/chromedriver", "--port=%d" % self.port], ready=self.port)
+        self.session = ""
+        options = {"binary": "/usr/bin/chromium", "args": [*FLAGS, "--user-data-dir=" + self.profile.name]}
+        made = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": {
+            "browserName": "chrome", "goog:chromeOptions": options}}})
+        self.session = "/session/" + made["sessionId"]
+
+    def ask(self, method, path, body=None):
+        request = urllib.request.Request("http://127.0.0.1:%d%s%s" % (self.port, self.session, path), method=method,
+                                         data=None if body is None else json.dumps(body).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read().decode(errors="replace")[:1000])
+
+    def open(self, url):
+        self.ask("POST", "/url", {"url": url})
+
+    def back(self):
+        self.ask("POST", "/back", {})
+
+    def url(self):
+        return self.ask("GET", "/url")
+
+    def run(self, script, *args):
+        """What a function with this body returns."""
+        return self.ask("POST", "/execute/sync", {"script": script, "args": list(args)})
+
+    def click(self, selector, times=1):
+        """The mouse, as a hand would: down and up, so many times in a row."""
+        found = self.ask("POST", "/element", {"using": "css selector", "value": selector})
+        press = [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
+        self.ask("POST", "/actions", {"actions": [{
+            "type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"},
+            "actions": [{"type": "pointerMove", "x": 0, "y": 0, "origin": {ELEMENT: found[ELEMENT]}}] + press * times}]})
+
+    def stop(self, *args):
+        if self.session and self.process.poll() is None:
+            self.ask("DELETE", "")
+            self.session = ""
+        code = super().stop(*args)
+        self.profile.cleanup()
+        return code
