@@ -54,6 +54,14 @@ insert into idem_version select 1 from dual
 
 delimiter //
 
+-- What a newer version installed is not replaced by this.
+begin not atomic
+    if (select max(version) from idem_version) > 1 then
+        signal sqlstate '45000' set message_text =
+            'idem: a newer version is installed here than this script has';
+    end if;
+end//
+
 -- ---- inner functions ------------------------------------------------------
 
 -- The lookup key: SHA-256 over the type (one byte), then scope and id, each

@@ -58,6 +58,23 @@ create table if not exists idem.idem_version (version int not null);
 insert into idem.idem_version select 1
     where not exists (select 1 from idem.idem_version);
 
+-- An older version's functions go, whatever arguments they took; a newer one's
+-- are not replaced by these.
+do $$
+declare
+    installed int := (select max(version) from idem.idem_version);
+    old regprocedure;
+begin
+    if installed > 1 then
+        raise exception 'idem: version % is installed here, which is newer than this script', installed;
+    end if;
+    for old in select p.oid from pg_proc p
+        where installed < 1 and p.pronamespace = 'idem'::regnamespace loop
+        execute 'drop routine ' || old;
+    end loop;
+end
+$$;
+
 -- ---- inner functions ------------------------------------------------------
 
 -- The lookup key: SHA-256 over the type (one byte), then scope and id, each

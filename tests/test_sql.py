@@ -218,6 +218,71 @@ def test_the_grants_that_are_shown_are_enough_and_no_more(database):
         assert "denied" in run("call idem_sweep(1, @n)")
 
 
+OLDER = {  # what an older release could have left: another begin, no sweep, no state machines, one index less
+    "postgres": """
+        update idem.idem_version set version = 0;
+        drop function idem.begin(text, text, bytea, text, bigint, bigint, bigint);
+        create function idem.begin(scope text, id text, fingerprint bytea default null, mode text default 'strict',
+            lease_ms bigint default 30000, ttl_ms bigint default 86400000, out verdict text, out fence bigint)
+        language sql as 'select ''old''::text, 0::bigint';
+        drop function idem.sweep; drop table idem.idem_machine; drop index idem.idem_record_sweep""",
+    "mysql": """
+        update idem_version set version = 0;
+        create or replace procedure idem_begin(in p_scope varbinary(1000), out o_verdict varchar(10))
+            set o_verdict = 'old';
+        drop procedure idem_sweep; drop table idem_machine"""}
+
+
+@pytest.mark.parametrize("how", ["idem store init", "by hand"])
+def test_an_older_installation_is_upgraded_and_a_newer_one_left_alone(database, how):
+    psql = is_postgres(database)
+    script = os.path.join(ROOT, "sql/postgres.sql" if psql else "sql/mysql.sql")
+    name = "upgrade_%d" % time.time_ns()
+    database.sql("create database %s" % name)
+    if psql:
+        url = database.url.replace("/postgres", "/" + name)
+        client = [database.bin + "psql", "-qAt", "-v", "ON_ERROR_STOP=1", "-1", url]
+    else:
+        database.sql("grant all on %s.* to idem@'127.0.0.1'" % name)
+        url = database.url.replace("/shop", "/" + name)
+        client = ["mariadb", "--no-defaults", "-uroot", "-S", database.socket, "-N", "-B", name]
+
+    def run(text):
+        return subprocess.run(client, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def sql(text):
+        done = run(text)
+        assert done.returncode == 0, done.stdout
+        return done.stdout.strip()
+
+    def install():
+        if how == "by hand":
+            with open(script) as f:
+                return run(f.read()).stdout
+        return idem("store", "init", url, code=None)
+
+    version = "select version from %sidem_version" % ("idem." if psql else "")
+    begin = ("select verdict from idem.begin('s', '%s')" if psql else
+             "start transaction; call idem_begin('s', '%s', null, null, null, null, @v, @f, @k, @r); select @v; commit")
+    install()
+    assert sql(begin % "kept") == "started" and sql(version) == "1"
+    sql(OLDER["postgres" if psql else "mysql"])
+    install()
+    assert sql(version) == "1"
+    assert sql(begin % "new") == "started" and sql(begin % "kept") == "busy", "its records are there"
+    sql("select idem.sweep(); select idem.declare_move('m', 'a', 'b')" if psql else
+        "call idem_sweep(10, @n); call idem_declare_move('m', 'a', 'b')")
+    if psql:
+        assert sql("select count(*) from pg_indexes where indexname = 'idem_record_sweep'") == "1"
+        assert sql("select count(*) from pg_proc where proname = 'begin' and pronamespace = 'idem'::regnamespace") == "1"
+    assert "can be used" in idem("store", "check", url)
+    # Whoever comes from the future is not changed.
+    sql("update %sidem_version set version = 2; " % ("idem." if psql else "") +
+        ("drop function idem.sweep" if psql else "drop procedure idem_sweep"))
+    assert "newer" in install() and sql(version) == "2"
+    assert run("select idem.sweep()" if psql else "call idem_sweep(10, @n)").returncode != 0
+
+
 # ---- the bank -----------------------------------------------------------------
 
 
