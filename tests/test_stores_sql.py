@@ -1,5 +1,7 @@
 """The SQL stores on real servers: the contract, the model, two servers on one store, and what breaks."""
 import os
+import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -347,6 +349,57 @@ def test_a_table_in_partitions_holds_the_contract(postgres):
                    check=True)
     idem("store", "init", url)
     program("contract_test", IDEM_TEST_STORE=url)
+
+
+def authority(where, name):
+    """A certificate authority, and a certificate that it signed for 127.0.0.1: the files."""
+    at = lambda end: os.path.join(where, name + end)  # noqa: E731
+    openssl = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)  # noqa: E731
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=idem " + name,
+            "-keyout", at("-ca.key"), "-out", at("-ca.pem"))
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", at(".key"), "-out", at(".csr"))
+    with open(at(".ext"), "w") as f:
+        f.write("subjectAltName=IP:127.0.0.1")
+    openssl("x509", "-req", "-in", at(".csr"), "-CA", at("-ca.pem"), "-CAkey", at("-ca.key"), "-CAcreateserial",
+            "-days", "2", "-extfile", at(".ext"), "-out", at(".pem"))
+    return at("-ca.pem"), at(".pem"), at(".key")
+
+
+def test_over_tls_only_the_right_authority_is_trusted():
+    with folder() as where:
+        (ca, cert, key), (other, _, _) = authority(where, "ours"), authority(where, "theirs")
+        os.chmod(where, 0o755)
+        os.chmod(key, 0o644)  # MariaDB runs as another user; PostgreSQL wants a file of its own, below
+        maria = servers.MariaDB("ssl-cert=" + cert, "ssl-key=" + key, "require-secure-transport=on")
+        post = servers.Postgres()
+        try:
+            post.process.terminate()
+            post.process.wait()
+            for name, file in (("server.crt", cert), ("server.key", key)):
+                shutil.copy(file, os.path.join(post.data, name))
+                os.chmod(os.path.join(post.data, name), 0o600)
+                shutil.chown(os.path.join(post.data, name), os.stat(post.data).st_uid)
+            with open(os.path.join(post.data, "pg_hba.conf"), "w") as f:
+                f.write("hostssl all all 127.0.0.1/32 trust\n")
+            post.settings = ("ssl=on",)
+            post.start()
+            name = post.url.replace("127.0.0.1", "localhost")
+            good = [post.url + "?sslmode=verify-full&sslrootcert=" + ca, post.url + "?sslmode=require",
+                    maria.url + "?ca=" + ca, maria.url + "?tls=1"]
+            bad = [post.url + "?sslmode=verify-full&sslrootcert=" + other, post.url + "?sslmode=disable",
+                   name + "?sslmode=verify-full&sslrootcert=" + ca,  # the certificate is for the address
+                   maria.url + "?ca=" + other, maria.url, maria.url + "?ca=/no/such/file"]
+            for url in good:
+                idem("store", "init", url)
+                with folder() as home, Server(home, store=url) as server, server.client() as c:
+                    assert c("BEGIN", "tls", url)[0] == "started"
+            for url in bad:
+                text = idem("store", "check", url, code=None)
+                assert "can be used" not in text and "secret" not in text, (url, text)
+                assert re.search("certificate|SSL|TLS|encryption|Access denied", text), (url, text)
+        finally:
+            maria.stop()
+            post.stop()
 
 
 def test_no_password_is_ever_shown(database):

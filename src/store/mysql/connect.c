@@ -3,7 +3,9 @@
  * whether the server is one that keeps what it commits.
  *
  *   mysql://user:password@host:3306/database
- *     ?socket=/run/mysqld/mysqld.sock  ?tls=1  ?timeout_ms=2000
+ *     ?socket=/run/mysqld/mysqld.sock  ?timeout_ms=2000
+ *     ?tls=1: encrypted; ?ca=FILE: and by a server whose certificate that
+ *     authority signed for this host; ?cert=FILE  ?key=FILE: who we are
  *     ?unsafe=flush,binlog,doublewrite,galera    gives that up, see judge()
  */
 #include "mysql.h"
@@ -54,10 +56,23 @@ decode(const char *from, size_t len)
     return out;
 }
 
+/* The value of an option, for the store to keep; false: it is not one. */
+static bool
+take_text(char *rest, const char *name, char **text)
+{
+    char value[1024];
+
+    if (!idem__url_take(rest, name, value, sizeof(value)))
+        return true;
+    *text = decode(value, strlen(value));
+    return *text && (*text)[0];
+}
+
 static bool
 parse_options(struct mysql_store *self, char *rest)
 {
     char value[256];
+    bool good;
 
     self->timeout_s = 2;
     idem__url_take(rest, "unsafe", self->unsafe, sizeof(self->unsafe));
@@ -65,12 +80,13 @@ parse_options(struct mysql_store *self, char *rest)
         self->timeout_s = (unsigned)((strtoul(value, NULL, 10) + 999) / 1000);
     if (idem__url_take(rest, "tls", value, sizeof(value)))
         self->tls = strcmp(value, "0") != 0;
-    if (idem__url_take(rest, "socket", value, sizeof(value))) {
-        self->socket = decode(value, strlen(value));
-        if (!self->socket)
-            return false;
-    }
-    return self->timeout_s >= 1 && self->timeout_s <= 600 &&
+    good = take_text(rest, "socket", &self->socket) &&
+           take_text(rest, "ca", &self->ca) &&
+           take_text(rest, "cert", &self->cert) &&
+           take_text(rest, "key", &self->key);
+    if (self->ca || self->cert || self->key)
+        self->tls = true;
+    return good && self->timeout_s >= 1 && self->timeout_s <= 600 &&
            (!strchr(rest, '?') || strchr(rest, '?')[1] == 0);
 }
 
@@ -285,7 +301,7 @@ enum idem_status
 idem__mysql_connect_bare(struct mysql_store *self, struct idem_error *err)
 {
     unsigned connect_s = CONNECT_S;
-    my_bool tls = self->tls;
+    my_bool tls = self->tls, verify = self->ca != NULL;
     enum idem_status status;
 
     self->connects++;
@@ -296,8 +312,11 @@ idem__mysql_connect_bare(struct mysql_store *self, struct idem_error *err)
     mysql_options(self->conn, MYSQL_OPT_READ_TIMEOUT, &self->timeout_s);
     mysql_options(self->conn, MYSQL_OPT_WRITE_TIMEOUT, &self->timeout_s);
     mysql_options(self->conn, MYSQL_SET_CHARSET_NAME, "utf8mb4");
-    if (tls)
+    if (tls) {
+        mysql_ssl_set(self->conn, self->key, self->cert, self->ca, NULL, NULL);
         mysql_options(self->conn, MYSQL_OPT_SSL_ENFORCE, &tls);
+        mysql_options(self->conn, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
+    }
     if (mysql_real_connect(self->conn, self->host, self->user, self->password,
                            self->database, self->port, self->socket,
                            CLIENT_MULTI_STATEMENTS))

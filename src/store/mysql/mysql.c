@@ -254,6 +254,9 @@ close_store(struct idem_store *store)
     free(self->password);
     free(self->database);
     free(self->socket);
+    free(self->ca);
+    free(self->cert);
+    free(self->key);
     free(self);
 }
 

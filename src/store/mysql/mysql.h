@@ -16,6 +16,7 @@ struct mysql_store {
     char *host, *user, *password, *database, *socket;
     unsigned port;
     bool tls;
+    char *ca, *cert, *key; /* whom to trust, who we are; or NULL */
     char unsafe[128]; /* what the operator gave up, in so many words */
     unsigned timeout_s;
     MYSQL *conn; /* NULL: to be opened again */
