@@ -32,6 +32,7 @@ class Ledger:
         self.effects = collections.Counter()
         self.lock = threading.Lock()
         self.status = {}
+        self.hangs_up = set()  # done, but the answer never comes
         ledger = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -49,6 +50,9 @@ class Ledger:
                 with ledger.lock:
                     if status < 300 and not (idempotent and ledger.effects[body["id"]]):
                         ledger.effects[body["id"]] += 1
+                if body["id"] in ledger.hangs_up:
+                    self.close_connection = True
+                    return
                 self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -227,6 +231,33 @@ def test_one_identity_with_two_contents_goes_to_the_dead_letters(broker):
     assert ledger.effects == {"m": 1}
     assert "different" in dict(broker.letters("orders.dead"))["m"]
     ledger.close()
+
+
+def test_an_endpoint_that_hangs_up_is_not_asked_twice(broker):
+    """On a connection that had been used before, where HTTP clients like to send again by themselves."""
+    ledger = Ledger()
+    ledger.hangs_up = {"h-gone"}
+    broker.publish([{"id": "h-%d" % i} for i in range(5)])
+    with folder() as f:
+        argv = consume(broker, "journal:" + f, "--to", ledger.url, "--concurrency", "1")
+        with Process(argv) as consumer:
+            assert wait_until(lambda: len(ledger.effects) == 5)
+            broker.publish([{"id": "h-gone"}])
+            assert wait_until(lambda: any(i == "h-gone" for i, _ in broker.letters("orders.doubt")))
+            assert consumer.stop() == 0
+    assert ledger.effects == collections.Counter(["h-gone", *("h-%d" % i for i in range(5))])
+    ledger.close()
+
+
+def test_a_command_that_does_not_read_its_message_leaves_nothing_behind(broker):
+    broker.publish([{"id": "big-%d" % i, "text": "x" * 200000} for i in range(60)])
+    with folder() as f:
+        with Process(consume(broker, "journal:" + f, "--metrics", f + "/metrics", "--", "true")) as consumer:
+            assert wait_until(lambda: os.path.exists(f + "/metrics") and
+                              'what="handled"} 60' in open(f + "/metrics").read())
+            files = [os.readlink(e.path) for e in os.scandir("/proc/%d/fd" % consumer.pid)]
+            assert consumer.stop() == 0
+    assert sum(name.startswith("pipe:") for name in files) < 3, files
 
 
 def kill_and_restart(broker, argv, seconds, rng):

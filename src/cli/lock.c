@@ -181,6 +181,7 @@ start(const struct holder *h, char **command)
     setenv("IDEM_FENCE", fence, 1);
     setenv("IDEM_LOCK", h->name, 1);
     setpgid(0, 0);
+    signal(SIGPIPE, SIG_DFL); /* idem itself ignores it */
     execvp(command[0], command);
     fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(errno));
     _exit(127);

@@ -39,6 +39,7 @@ become(const struct command_sink *sink, const struct idem_message *m, int input)
     set_number("IDEM_ATTEMPT", m->attempt);
     setpgid(0, 0);
     dup2(input, STDIN_FILENO);
+    signal(SIGPIPE, SIG_DFL); /* idem itself ignores it */
     execvp(sink->argv[0], sink->argv);
     fprintf(stderr, "idem: cannot run %s: %s\n", sink->argv[0],
             strerror(errno));
@@ -60,8 +61,11 @@ feed_and_wait(const struct command_sink *sink, const struct idem_message *m,
     for (;;) {
         pid_t ended = waitpid(child, status, WNOHANG);
 
-        if (ended == child || (ended < 0 && errno != EINTR))
+        if (ended == child || (ended < 0 && errno != EINTR)) {
+            if (output >= 0)
+                close(output);
             return !killed;
+        }
         if (!killed && idem__system_clocks.boot_us(NULL) >= deadline_us) {
             kill(-child, SIGKILL);
             kill(child, SIGKILL);

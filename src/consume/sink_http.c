@@ -3,6 +3,10 @@
  *
  * The endpoint gets the record's id as Idempotency-Key, so that it (or a
  * gateway before it) can recognise a repeat too, and the fence as Idem-Fence.
+ *
+ * A connection that was used before may die before its answer comes. libcurl
+ * would then send the request again by itself, on a new one, although the
+ * endpoint may have done what it asks: that is forbidden here.
  */
 #include "consume.h"
 
@@ -148,12 +152,35 @@ ignore_body(char *data, size_t size, size_t count, void *arg)
     return size * count;
 }
 
+struct exchange {
+    bool sent, retry_after;
+};
+
 static size_t
 see_header(char *data, size_t size, size_t count, void *arg)
 {
+    struct exchange *exchange = arg;
+
     if (size * count > 12 && strncasecmp(data, "retry-after:", 12) == 0)
-        *(bool *)arg = true;
+        exchange->retry_after = true;
     return size * count;
+}
+
+/* Called before a request is sent, again before it is sent again. */
+static int
+send_only_once(void *arg, char *their_address, char *our_address,
+               int their_port, int our_port)
+{
+    struct exchange *exchange = arg;
+
+    (void)their_address;
+    (void)our_address;
+    (void)their_port;
+    (void)our_port;
+    if (exchange->sent)
+        return CURL_PREREQFUNC_ABORT;
+    exchange->sent = true;
+    return CURL_PREREQFUNC_OK;
 }
 
 static enum idem_handled
@@ -169,13 +196,14 @@ by_status(long status, bool retry_after, struct idem_error *err)
 }
 
 static enum idem_handled
-by_trouble(CURLcode code, struct idem_error *err)
+by_trouble(CURLcode code, bool sent, struct idem_error *err)
 {
-    idem__fail(err, IDEM_ERR_UNAVAILABLE, "the endpoint could not be asked: %s",
-               curl_easy_strerror(code));
-    return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST
-               ? IDEM_NOT_HANDLED
-               : IDEM_UNCLEAR;
+    idem__fail(err, IDEM_ERR_UNAVAILABLE,
+               sent ? "the endpoint did not answer: %s"
+                    : "the endpoint could not be asked: %s",
+               code == CURLE_ABORTED_BY_CALLBACK ? "the connection was closed"
+                                                 : curl_easy_strerror(code));
+    return sent ? IDEM_UNCLEAR : IDEM_NOT_HANDLED;
 }
 
 enum idem_handled
@@ -185,11 +213,13 @@ http_sink_handle(void *arg, const struct idem_message *m,
     struct http_sink *sink = arg;
     CURL *curl = borrow(sink);
     struct curl_slist *headers = make_headers(m);
-    bool retry_after = false;
+    struct exchange exchange = {false, false};
     long status = 0;
     CURLcode code;
 
     if (!curl || !headers) {
+        curl_slist_free_all(headers);
+        curl_easy_cleanup(curl);
         idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
         return IDEM_NOT_HANDLED;
     }
@@ -204,11 +234,13 @@ http_sink_handle(void *arg, const struct idem_message *m,
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, ignore_body);
     curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, see_header);
-    curl_easy_setopt(curl, CURLOPT_HEADERDATA, &retry_after);
+    curl_easy_setopt(curl, CURLOPT_HEADERDATA, &exchange);
+    curl_easy_setopt(curl, CURLOPT_PREREQFUNCTION, send_only_once);
+    curl_easy_setopt(curl, CURLOPT_PREREQDATA, &exchange);
     code = curl_easy_perform(curl);
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
     curl_slist_free_all(headers);
     give_back(sink, curl);
-    return code == CURLE_OK ? by_status(status, retry_after, err)
-                            : by_trouble(code, err);
+    return code == CURLE_OK ? by_status(status, exchange.retry_after, err)
+                            : by_trouble(code, exchange.sent, err);
 }
