@@ -311,6 +311,21 @@ def test_a_waiter_that_left_takes_no_start(server, c, key):
     assert begin(c, key) > fence
 
 
+def test_starts_are_given_back_even_while_the_queue_is_full():
+    """More of them at once than the engine takes: the rest goes back a moment later, and nothing comes into doubt."""
+    with folder() as where, Server(where, "--max-queue", "16") as s, s.client() as c:
+        assert c("BEGIN", "s", "held")[0] == "started"
+        one = s.client()
+        one.send("BEGIN", "s", "held", "WAIT", 60000)  # its answer comes before those of all that follow
+        for i in range(0, 200, 8):
+            one.raw(b"".join(encode("BEGIN", "s", "k%d" % k, "LEASE", 1000) for k in range(i, i + 8)))
+            assert wait_until(lambda: c("GET", "s", "k%d" % (i + 7))[0] == "record")
+        one.close()
+        assert wait_until(lambda: "returned_starts:200" in c("INFO"), 10)
+        states = [dict(zip(got[1::2], got[2::2]))["state"] for got in (c("GET", "s", "k%d" % k) for k in range(200))]
+        assert set(states) == {"free"}
+
+
 def test_a_start_that_could_not_be_delivered_is_given_back(server, c, key):
     """The client's window is full of unread replies; then it resets the connection."""
     big = (key[0], "big")

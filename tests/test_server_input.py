@@ -375,6 +375,20 @@ def test_a_wrong_secret_is_slow_and_the_fifth_closes(guarded):
         assert c.ended()
 
 
+def test_guessing_on_many_connections_is_slow_and_holds_up_nobody(guarded):
+    guessers = [guarded.client(timeout=30) for _ in range(60)]
+    start = time.monotonic()
+    for i, c in enumerate(guessers):
+        c.send("AUTH", "ops", "guess-%d" % i)
+    with guarded.client() as c:
+        assert c("AUTH", "ops", OPS_SECRET) == "OK"
+        assert time.monotonic() - start < 2
+    for c in guessers:
+        assert c.read().word == "WRONGPASS"
+        c.close()
+    assert 3 < time.monotonic() - start < 20
+
+
 RIGHTS = [  # command, shop, any, ops, tenant (operates the scope shop only)
     (["BEGIN", "shop", "r{}"], "yes", "yes", "yes", "yes"),
     (["BEGIN", "other", "r{}"], "no", "yes", "yes", "no"),

@@ -73,7 +73,9 @@ reply_wrong_auth(struct client *client, const struct command *command)
     }
     answer_add_error(&call->reply, call->tag, "WRONGPASS",
                      "invalid name or secret");
-    call->due_ms = loop->now_ms + (AUTH_DELAY_MS << client->auth_failures);
+    call->due_ms = loop->now_ms +
+                   credentials_late_ms(loop->server->credentials, loop->now_ms,
+                                       AUTH_DELAY_MS << client->auth_failures);
     call->close_after = ++client->auth_failures >= AUTH_TRIES;
     call->link = loop->delayed;
     loop->delayed = call;

@@ -217,33 +217,12 @@ settle_down(struct client *client, struct call *call)
     client->last_start = call;
 }
 
-static void
-ignore(void *arg, enum idem_status status, const struct idem_answer *answer,
-       const struct idem_error *err)
-{
-    (void)arg;
-    (void)status;
-    (void)answer;
-    (void)err;
-}
-
 /* Nobody will ever finish this: free it for the next who asks. */
 static void
 give_back(struct call *call)
 {
-    struct loop *loop = call->loop;
-    struct idem_op op = {.verb = IDEM_RELEASE,
-                         .type = call->op.type,
-                         .scope = call->op.scope,
-                         .id = call->op.id,
-                         .fence = call->fence};
-
-    if (idem_submit(loop->engine, &op, ignore, NULL, NULL, NULL) == IDEM_OK) {
-        metrics_add(&loop->server->metrics->returned, 1);
-        loop->submitted = true;
-    }
-    server_log(loop->log, LOG_INFO, "returned", LOG_KEY(op.scope, op.id),
-               LOG_NUMBER("fence", op.fence));
+    if (server_give_back(call->loop->server, &call->op, call->fence))
+        call->loop->submitted = true;
 }
 
 void

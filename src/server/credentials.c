@@ -20,6 +20,8 @@
 #define NAME_MAX_LEN 64
 #define SCOPES_MAX 64
 #define FILE_MAX (1024 * 1024)
+#define WRONG_COSTS_MS 100 /* so ten a second are answered no later than one */
+#define LATE_MAX_MS 5000
 
 struct principal {
     struct principal *next;
@@ -37,6 +39,7 @@ struct credentials {
     pthread_mutex_t mutex;
     struct principal *list; /* under the mutex */
     struct principal *anyone;
+    _Atomic int64_t paid_ms; /* when wrong secrets are no longer held up */
 };
 
 /* ---- principals ------------------------------------------------------ */
@@ -419,4 +422,19 @@ credentials_login(struct credentials *credentials, struct idem_bytes name,
     pthread_mutex_unlock(&credentials->mutex);
     sodium_memzero(hash, sizeof(hash));
     return found;
+}
+
+int64_t
+credentials_late_ms(struct credentials *credentials, int64_t now_ms,
+                    int64_t least_ms)
+{
+    int64_t old = atomic_load(&credentials->paid_ms), paid_ms;
+
+    do {
+        paid_ms = (old > now_ms ? old : now_ms) + WRONG_COSTS_MS;
+        if (paid_ms > now_ms + LATE_MAX_MS)
+            paid_ms = now_ms + LATE_MAX_MS;
+    } while (
+        !atomic_compare_exchange_weak(&credentials->paid_ms, &old, paid_ms));
+    return paid_ms - now_ms > least_ms ? paid_ms - now_ms : least_ms;
 }

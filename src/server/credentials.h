@@ -42,10 +42,16 @@ enum idem_status credentials_reread(struct credentials *credentials,
 bool credentials_needed(const struct credentials *credentials);
 
 /* Who this is; NULL: wrong. An empty name means "default". Give it back with
- * principal_put. Slow this down for callers who fail often. */
+ * principal_put. Tell wrong ones late. */
 struct principal *credentials_login(struct credentials *credentials,
                                     struct idem_bytes name,
                                     struct idem_bytes secret);
+
+/* How late to answer the wrong secret that came now: the more of them came of
+ * late, from whomever, the later. Right ones wait for nobody, so guessing many
+ * at a time, on many connections, locks nobody out. */
+int64_t credentials_late_ms(struct credentials *credentials, int64_t now_ms,
+                            int64_t least_ms);
 
 /* Everybody's rights where no credentials are needed, or where the socket is
  * trusted. */

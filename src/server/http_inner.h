@@ -24,7 +24,7 @@
 #define HTTP_DAEMONS_MAX 16
 #define HTTP_IDLE_S 60         /* a connection between two requests */
 #define HTTP_STORE_MS 30000    /* the store has this long to answer */
-#define HTTP_AUTH_DELAY_MS 400 /* a wrong secret is answered this late */
+#define HTTP_AUTH_DELAY_MS 400 /* a wrong secret, at least */
 #define HTTP_TICK_MS 200
 #define HTTP_READY_MS 5000
 #define HTTP_ASIDE_MS 10000

@@ -66,30 +66,13 @@ http_resume(struct http_request *request)
 /* ---- a start that nobody will hear of -------------------------------- */
 
 static void
-ignore(void *arg, enum idem_status status, const struct idem_answer *answer,
-       const struct idem_error *err)
-{
-    (void)arg;
-    (void)status;
-    (void)answer;
-    (void)err;
-}
-
-static void
 release(struct http *http, const struct idem_record *record)
 {
-    const struct idem_op op = {
-        .verb = IDEM_RELEASE,
-        .type = record->type,
-        .scope = record->scope,
-        .id = record->id,
-        .fence = record->fence,
-    };
+    const struct idem_op start = {.type = record->type,
+                                  .scope = record->scope,
+                                  .id = record->id};
 
-    metrics_add(&http->server->metrics->returned, 1);
-    server_log(http->server->log, LOG_INFO, "returned",
-               LOG_KEY(op.scope, op.id), LOG_NUMBER("fence", op.fence));
-    (void)idem_submit(http->server->engine, &op, ignore, NULL, NULL, NULL);
+    (void)server_give_back(http->server, &start, record->fence);
 }
 
 /* A BEGIN with a nonce may be sent again and then finds itself: it may hold the

@@ -354,6 +354,8 @@ tick(struct loop *loop)
     loop->tick_ms = loop->now_ms + TICK_MS;
     if (loop->accept_again_ms && loop->now_ms >= loop->accept_again_ms)
         pause_accepting(loop, false);
+    if (server_give_back_again(loop->server))
+        loop->submitted = true;
     for (struct client *client = loop->clients, *next; client; client = next) {
         next = client->next;
         client_tick(client);

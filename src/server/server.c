@@ -208,6 +208,7 @@ server_run(const struct server_config *given)
     struct idem_error err = {0};
     enum idem_status status;
 
+    server_returns_open(&server.returns);
     status = credentials_open(config.credentials, &server.credentials, &err);
     if (status == IDEM_OK && !config.check) {
         raise_file_limit(&config, &log);
@@ -227,6 +228,7 @@ server_run(const struct server_config *given)
         loop_close(&loop);
         idem_token_limit_close(server.token_limit);
     }
+    server_returns_close(&server.returns);
     credentials_close(server.credentials);
     if (status != IDEM_OK)
         server_log(&log, LOG_ERROR, "cannot-start", LOG_TEXT("text", err.text));

@@ -24,6 +24,8 @@
 #include <idem/lock.h>
 #include <idem/token.h>
 
+#include <pthread.h>
+
 /* Locks are records too; all of them live in this scope. */
 #define SERVER_LOCK_SCOPE IDEM_LOCK_SCOPE
 
@@ -58,6 +60,13 @@ struct server_config {
     bool check;    /* validate and exit */
 };
 
+struct returned;
+struct server_returns {
+    pthread_mutex_t lock;
+    struct returned *waiting;
+    size_t count;
+};
+
 struct server {
     const struct server_config *config;
     struct idem_engine *engine;
@@ -66,6 +75,7 @@ struct server {
     struct server_metrics *metrics;
     struct idem_ids *ids;
     struct idem_token_limit *token_limit; /* NULL: none */
+    struct server_returns returns;
 };
 
 /* ---- config.c: the options ------------------------------------------- */
@@ -135,6 +145,18 @@ enum idem_status server_ids(struct server *server, struct idem_bytes kind,
                             size_t count, bool may_wait,
                             void (*each)(void *arg, struct idem_bytes id),
                             void *arg, struct idem_error *err);
+
+/* ---- returns.c: starts that nobody will hear of ---------------------- */
+
+void server_returns_open(struct server_returns *returns);
+void server_returns_close(struct server_returns *returns); /* engine is closed */
+
+/* Release what this BEGIN started, now or as soon as it can be; true: the
+ * engine has work. */
+bool server_give_back(struct server *server, const struct idem_op *start,
+                      uint64_t fence);
+/* Try those again that could not be released yet; true: the engine has work. */
+bool server_give_back_again(struct server *server);
 
 /* ---- http.c: HTTP/JSON, metrics, console, in threads of its own ------- */
 
