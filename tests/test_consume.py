@@ -87,12 +87,12 @@ class Rabbit:
                 time.sleep(0.1)
         raise AssertionError("RabbitMQ does not answer")
 
-    def publish(self, messages):
+    def publish(self, messages, **headers):
         channel = self.channel()
         channel.confirm_delivery()
         for m in messages:
-            channel.basic_publish("", "orders", json.dumps(m).encode(),
-                                  pika.BasicProperties(message_id=m["id"], delivery_mode=2))
+            channel.basic_publish("", "orders", json.dumps(m).encode(), pika.BasicProperties(
+                message_id=m["id"], delivery_mode=2, headers=headers, content_type="application/json"))
         self.connection.close()
 
     def letters(self, queue):
@@ -102,6 +102,7 @@ class Rabbit:
             if method is None:
                 self.connection.close()
                 return found
+            self.letter_headers = {**properties.headers, "content-type": properties.content_type}
             found.append((json.loads(body)["id"], properties.headers["x-idem-reason"]))
 
     def restart(self):
@@ -131,14 +132,16 @@ class Stream:
         with contextlib.suppress(redis.exceptions.RedisError):
             return self.client.ping()
 
-    def publish(self, messages):
+    def publish(self, messages, **headers):
         pipe = self.client.pipeline(transaction=False)
         for m in messages:
-            pipe.xadd("orders", {"id": m["id"], "body": json.dumps(m)})
+            pipe.xadd("orders", {"id": m["id"], "body": json.dumps(m), "content-type": "application/json", **headers})
         pipe.execute()
 
     def letters(self, name):
-        return [(f[b"id"].decode(), f[b"idem-reason"].decode()) for _, f in self.client.xrange(name)]
+        found = [{k.decode(): v.decode() for k, v in fields.items()} for _, fields in self.client.xrange(name)]
+        self.letter_headers = found[-1] if found else None
+        return [(f["id"], f["idem-reason"]) for f in found]
 
     def restart(self):
         self.process.stop()
@@ -260,6 +263,62 @@ def test_a_command_that_does_not_read_its_message_leaves_nothing_behind(broker):
     assert sum(name.startswith("pipe:") for name in files) < 3, files
 
 
+def test_a_letter_keeps_what_the_message_came_with(broker):
+    broker.publish([{"id": "kept"}], colour="blue")
+    with folder() as f:
+        argv = consume(broker, "journal:" + f, "--identity", "header:colour", "--until-idle", "1s", "--", "sh", "-c",
+                       "exit 65")
+        assert subprocess.run(argv, cwd=ROOT, timeout=60, stderr=subprocess.DEVNULL).returncode == 0
+    assert "kept" in dict(broker.letters("orders.dead"))
+    assert broker.letter_headers["colour"] == "blue"
+    assert broker.letter_headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+def test_a_letter_for_a_queue_that_was_deleted_is_not_lost(broker):
+    with folder() as f:
+        with Process(consume(broker, "journal:" + f, "--", "sh", "-c", "exit 65")) as consumer:
+            broker.publish([{"id": "d-first"}])
+            assert wait_until(lambda: "d-first" in dict(broker.letters("orders.dead")))
+            broker.channel().queue_delete("orders.dead")
+            broker.publish([{"id": "d-second"}])
+            assert wait_until(lambda: "refused a letter" in consumer.output())
+            assert wait_until(lambda: "d-second" in dict(broker.letters("orders.dead")))
+            assert consumer.stop() == 0
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+def test_a_slow_handler_does_not_cost_the_connection(broker):
+    """It has all that it may have, and takes several times as long as a heartbeat may be late."""
+    broker.publish([{"id": "slow-1"}, {"id": "slow-2"}])
+    with folder() as f:
+        argv = consume(broker, "journal:" + f, "--concurrency", "1", "--prefetch", "1", "--until-idle", "1s", "--json",
+                       "--", "sleep", "4")
+        argv[2] += "&heartbeat=1"
+        done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    stats = json.loads(done.stdout.splitlines()[-1])
+    assert stats["handled"] == 2 and stats["reconnects"] == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_a_store_in_trouble_is_told_and_the_message_waits_for_it(broker):
+    ledger, store = Ledger(), servers.Redis()
+    try:
+        with Process(consume(broker, store.url, "--to", ledger.url)) as consumer:
+            broker.publish([{"id": "s-1"}])
+            assert wait_until(lambda: ledger.effects["s-1"])
+            store.kill()
+            broker.publish([{"id": "s-2"}])
+            assert wait_until(lambda: "the store is in trouble" in consumer.output())
+            assert consumer.output().count("the store is in trouble") == 1
+            store.start()
+            assert wait_until(lambda: ledger.effects["s-2"])
+            assert consumer.stop() == 0
+    finally:
+        store.stop()
+        ledger.close()
+
+
 def kill_and_restart(broker, argv, seconds, rng):
     """kill -9 at random; once in between, the broker goes down and comes back."""
     end = time.monotonic() + seconds
@@ -371,6 +430,8 @@ def test_sigterm_finishes_what_is_being_handled_and_puts_back_the_rest(broker):
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--", "cat"], "not both"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--identity", "smell"], "is no identity"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--concurrency", "5000"], "out of range"),
+    (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--consumer", "a/b"], "no slash"),
+    (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--lease", "30d"], "lease"),
 ])
 def test_bad_input_is_told(argv, text):
     done = subprocess.run([IDEM, "consume", "--store", "memory:", *argv], cwd=ROOT, timeout=20, text=True,

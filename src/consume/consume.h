@@ -48,6 +48,9 @@ bool delivery_copy(struct delivery *delivery, const void *data, size_t len,
                    struct idem_bytes *into);
 bool delivery_header(struct delivery *delivery, struct idem_bytes name,
                      struct idem_bytes value);
+/* Goes into a letter as it came? Not what an earlier letter said, nor what the
+ * source itself made a header. */
+bool delivery_header_is_own(const struct idem_header *header);
 
 /* ---- sources ---------------------------------------------------------- */
 
@@ -67,9 +70,11 @@ struct source_type {
                              struct source **source, struct idem_error *err);
     /* Connect, subscribe, make the places for dead letters and doubts. */
     enum idem_status (*connect)(struct source *source, struct idem_error *err);
-    /* One more delivery, or NULL after at most wait_ms. An error means that the
+    /* One more delivery, or NULL after at most wait_ms (0: what is at hand).
+     * Without `more` none is wanted, only the connection kept alive; one that
+     * cannot be held back may come all the same. An error means that the
      * connection is gone and connect is to be called again. */
-    enum idem_status (*take)(struct source *source, int wait_ms,
+    enum idem_status (*take)(struct source *source, int wait_ms, bool more,
                              struct delivery **delivery,
                              struct idem_error *err);
     /* Do what the fates say; called with deliveries of this connection only. A
@@ -166,12 +171,15 @@ struct idem_consumer {
     struct handler *handlers;
     int handler_count; /* started ones */
     bool stop;         /* atomic */
+    int64_t
+        complained_us; /* atomic: when the store was last complained about */
 
     pthread_mutex_t mutex; /* guards all below and the handlers' queues */
     pthread_cond_t concluded;
-    struct delivery *done;
-    uint64_t in_flight;
-    bool no_more; /* handlers: put back what waits and end */
+    struct delivery *done; /* what the handlers are done with ... */
+    size_t done_count;
+    uint64_t in_flight; /* ... counts in here until it is concluded */
+    bool no_more;       /* handlers: put back what waits and end */
     struct idem_consume_stats stats;
 };
 

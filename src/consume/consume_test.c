@@ -114,6 +114,41 @@ an_unknown_identity_is_refused(void **state)
                      IDEM_ERR_INVALID);
 }
 
+static enum idem_handled
+handle_nothing(void *arg, const struct idem_message *message,
+               struct idem_error *err)
+{
+    (void)arg;
+    (void)message;
+    (void)err;
+    return IDEM_HANDLED;
+}
+
+/* Two queues whose long names differ at the end only are two scopes. */
+static void
+a_scope_is_the_whole_of_both_names(void **state)
+{
+    char url[256], scopes[2][IDEM_SCOPE_MAX + 1];
+    struct idem_consume_options options = {
+        .source = url, .consumer = "mail", .handle = handle_nothing};
+    struct idem_consumer *c;
+    struct idem_error err;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        snprintf(url, sizeof(url), "redis-stream://h?stream=%0150d&group=g", i);
+        assert_int_equal(idem_consume_open(NULL, &options, &c, &err), IDEM_OK);
+        memcpy(scopes[i], c->scope, sizeof(c->scope));
+        idem_consume_close(c);
+    }
+    assert_int_equal(strlen(scopes[0]), 150 + strlen("/mail"));
+    assert_string_not_equal(scopes[0], scopes[1]);
+    snprintf(url, sizeof(url), "redis-stream://h?stream=%0199d&group=g", 0);
+    assert_int_equal(idem_consume_open(NULL, &options, &c, &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "more than 199 bytes"));
+}
+
 /* ---- Kafka ------------------------------------------------------------- */
 
 struct cluster {
@@ -307,6 +342,7 @@ main(void)
         cmocka_unit_test(a_malformed_url_is_refused),
         cmocka_unit_test(an_identity_comes_from_where_it_was_asked_for),
         cmocka_unit_test(an_unknown_identity_is_refused),
+        cmocka_unit_test(a_scope_is_the_whole_of_both_names),
         cmocka_unit_test(kafka_messages_are_handled_once_and_committed),
     };
 

@@ -12,6 +12,8 @@
 
 #define TAKE_MS 100
 #define TAKE_BUSY_MS 5
+#define CONCLUDE_AT_ONCE 64
+#define HELD_MAX 4 /* times the prefetch, after connections that broke */
 #define RECONNECT_FIRST_MS 100
 #define RECONNECT_MAX_MS 5000
 
@@ -111,14 +113,33 @@ open_source(struct idem_consumer *c, struct idem_error *err)
     consumer = c->options.consumer              ? c->options.consumer
                : c->source->default_consumer[0] ? c->source->default_consumer
                                                 : "default";
-    if (strlen(c->source->name) + strlen(consumer) + 1 > IDEM_SCOPE_MAX)
+    /* The last slash of a scope ends the source's name, so that no two pairs
+     * of names make the same scope. */
+    if (strchr(consumer, '/'))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a consumer's name has no slash in it: \"%s\"",
+                          consumer);
+    if (snprintf(c->scope, sizeof(c->scope), "%s/%s", c->source->name,
+                 consumer) >= (int)sizeof(c->scope))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the names of source and consumer have more than %d "
                           "bytes together",
                           IDEM_SCOPE_MAX - 1);
-    snprintf(c->scope, sizeof(c->scope), "%.99s/%.99s", c->source->name,
-             consumer);
     return IDEM_OK;
+}
+
+/* What every claim would be refused for is better told now. */
+static enum idem_status
+check_claims(const struct idem_consumer *c, struct idem_error *err)
+{
+    struct idem_op op = {.verb = IDEM_BEGIN,
+                         .scope = idem_text(c->scope),
+                         .id = idem_text("probe"),
+                         .mode = c->options.mode,
+                         .lease_ms = c->options.lease_ms,
+                         .ttl_ms = c->options.ttl_ms};
+
+    return idem__op_check(&op, err);
 }
 
 static void
@@ -152,6 +173,8 @@ idem_consume_open(struct idem_engine *engine,
     status = set_options(c, options, err);
     if (status == IDEM_OK)
         status = open_source(c, err);
+    if (status == IDEM_OK)
+        status = check_claims(c, err);
     if (status == IDEM_OK) {
         c->handlers =
             calloc((size_t)c->options.concurrency, sizeof(*c->handlers));
@@ -225,11 +248,12 @@ dispatch(struct idem_consumer *c, struct delivery *d)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* What the handlers are done with; waits up to wait_ms if there is nothing. */
-static struct delivery *
-take_done(struct idem_consumer *c, int wait_ms)
+/* How many deliveries the handlers are done with; waits up to wait_ms if there
+ * are none. */
+static size_t
+wait_for_done(struct idem_consumer *c, int wait_ms)
 {
-    struct delivery *done;
+    size_t count;
 
     pthread_mutex_lock(&c->mutex);
     if (!c->done && wait_ms > 0 && c->in_flight > 0) {
@@ -237,10 +261,21 @@ take_done(struct idem_consumer *c, int wait_ms)
 
         pthread_cond_timedwait(&c->concluded, &c->mutex, &until);
     }
+    count = c->done_count;
+    pthread_mutex_unlock(&c->mutex);
+    return count;
+}
+
+static struct delivery *
+take_done(struct idem_consumer *c)
+{
+    struct delivery *done;
+
+    pthread_mutex_lock(&c->mutex);
     done = c->done;
+    c->in_flight -= c->done_count;
     c->done = NULL;
-    for (struct delivery *d = done; d; d = d->next)
-        c->in_flight--;
+    c->done_count = 0;
     pthread_mutex_unlock(&c->mutex);
     return done;
 }
@@ -298,23 +333,29 @@ connect_source(struct idem_consumer *c)
 }
 
 /* One turn of the source's thread. *idle: nothing came and nothing is under
- * way. */
+ * way. While deliveries are at hand they are taken first, so that what the
+ * handlers are done with is concluded many at a time. */
 static enum idem_status
 turn(struct idem_consumer *c, bool *idle, struct idem_error *err)
 {
+    const struct source_type *type = c->source->type;
     bool full = c->in_flight >= (uint64_t)c->prefetch;
-    struct delivery *done = take_done(c, full ? TAKE_MS : 0), *d = NULL;
-    enum idem_status status = conclude(c, done, true, err);
+    size_t done = wait_for_done(c, full ? TAKE_MS : 0);
+    int wait_ms = done > 0 || full   ? 0
+                  : c->in_flight > 0 ? TAKE_BUSY_MS
+                                     : TAKE_MS;
+    enum idem_status status = IDEM_OK;
+    struct delivery *d = NULL;
 
     *idle = false;
-    if (status != IDEM_OK || full)
-        return status;
-    status = c->source->type->take(
-        c->source, c->in_flight > 0 ? TAKE_BUSY_MS : TAKE_MS, &d, err);
+    if (c->in_flight < (uint64_t)c->prefetch * HELD_MAX)
+        status = type->take(c->source, wait_ms, !full, &d, err);
     if (status == IDEM_OK && d) {
         d->connection = c->source->connection;
         dispatch(c, d);
     }
+    if (status == IDEM_OK && done > 0 && (!d || done >= CONCLUDE_AT_ONCE))
+        status = conclude(c, take_done(c), true, err);
     *idle = !d && c->in_flight == 0;
     return status;
 }
@@ -343,7 +384,7 @@ consume(struct idem_consumer *c)
             idem_consume_stop(c);
     }
     end_handlers(c);
-    if (conclude(c, take_done(c, 0), connected, &err) != IDEM_OK)
+    if (conclude(c, take_done(c), connected, &err) != IDEM_OK)
         idem__log(&c->log, IDEM_LOG_WARNING,
                   "%s; what was handled is acknowledged when it comes again",
                   err.text);

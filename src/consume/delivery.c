@@ -48,3 +48,16 @@ delivery_header(struct delivery *delivery, struct idem_bytes name,
     return delivery_copy(delivery, name.data, name.len, &header->name) &&
            delivery_copy(delivery, value.data, value.len, &header->value);
 }
+
+bool
+delivery_header_is_own(const struct idem_header *header)
+{
+    static const char *const not_own[] = {"idem-reason", "x-idem-reason",
+                                          "idem-position", "kafka-key"};
+
+    for (size_t i = 0; i < sizeof(not_own) / sizeof(not_own[0]); i++) {
+        if (idem__bytes_is(header->name, not_own[i]))
+            return false;
+    }
+    return true;
+}

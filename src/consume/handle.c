@@ -22,6 +22,7 @@
 #define BACKOFF_MAX_MS 30000
 #define STORE_TRIES 4
 #define BUSY_WAIT_MS 1000
+#define COMPLAIN_EVERY_US 5000000
 
 bool
 consumer_stopping(const struct idem_consumer *consumer)
@@ -58,6 +59,22 @@ decide(struct delivery *d, enum fate fate, const char *reason)
     snprintf(d->reason, sizeof(d->reason), "%s", reason);
     d->fate = fate;
     return fate;
+}
+
+/* The store is in trouble: say so, but not for every message. */
+static void
+complain(struct idem_consumer *consumer, const char *text)
+{
+    int64_t now_us = idem__system_clocks.boot_us(NULL);
+    int64_t last_us =
+        __atomic_load_n(&consumer->complained_us, __ATOMIC_RELAXED);
+
+    if ((last_us && now_us - last_us < COMPLAIN_EVERY_US) ||
+        !__atomic_compare_exchange_n(&consumer->complained_us, &last_us, now_us,
+                                     false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return;
+    idem__log(&consumer->log, IDEM_LOG_WARNING,
+              "messages are put back, the store is in trouble: %s", text);
 }
 
 /* What the handler's work carries through idem_run. */
@@ -123,6 +140,7 @@ run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
     status = idem_run(consumer->engine, op, do_work, work, &answer, &err);
     if (status != IDEM_OK) {
         *again = !work->ran;
+        complain(consumer, err.text);
         return decide(d, FATE_PUT_BACK, err.text);
     }
     switch (answer.verdict) {
@@ -280,6 +298,7 @@ consumer_handle(void *arg)
         pthread_mutex_lock(&consumer->mutex);
         d->next = consumer->done;
         consumer->done = d;
+        consumer->done_count++;
         pthread_cond_signal(&consumer->concluded);
     }
     pthread_mutex_unlock(&consumer->mutex);

@@ -36,8 +36,11 @@ struct kafka_source {
     struct source base;
     struct broker_url url;
     char servers[512], group[200];
+    char session_ms[16]; /* "": librdkafka's own */
     rd_kafka_t *consumer, *producer;
     struct partition *partitions;
+    bool paused;
+    rd_kafka_resp_err_t letter; /* what became of the last one */
 };
 
 static enum idem_status
@@ -68,6 +71,7 @@ rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
     struct kafka_source *self = opaque;
 
     forget_partitions(self);
+    self->paused = false;
     rd_kafka_assign(kafka,
                     code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS ? list : NULL);
 }
@@ -87,30 +91,58 @@ disconnect(struct kafka_source *self)
     forget_partitions(self);
 }
 
+/* The broker's word on a letter; called while it is waited for. */
+static void
+delivered(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque)
+{
+    struct kafka_source *self = opaque;
+
+    (void)kafka;
+    self->letter = message->err;
+}
+
+struct setting {
+    const char *name, *value; /* "": leave it as it is */
+};
+
+static bool
+set_all(rd_kafka_conf_t *conf, const struct setting *settings, char *text,
+        size_t text_len)
+{
+    bool set = true;
+
+    for (; set && settings->name; settings++) {
+        if (settings->value[0])
+            set = rd_kafka_conf_set(conf, settings->name, settings->value, text,
+                                    text_len) == RD_KAFKA_CONF_OK;
+    }
+    return set;
+}
+
 static rd_kafka_t *
 make_client(struct kafka_source *self, rd_kafka_type_t type,
             struct idem_error *err)
 {
+    const struct setting consumer[] = {{"bootstrap.servers", self->servers},
+                                       {"group.id", self->group},
+                                       {"enable.auto.commit", "false"},
+                                       {"auto.offset.reset", "earliest"},
+                                       {"session.timeout.ms", self->session_ms},
+                                       {NULL, NULL}};
+    const struct setting producer[] = {{"bootstrap.servers", self->servers},
+                                       {"enable.idempotence", "true"},
+                                       {NULL, NULL}};
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     char text[200] = "";
     rd_kafka_t *client = NULL;
-    bool set = rd_kafka_conf_set(conf, "bootstrap.servers", self->servers, text,
-                                 sizeof(text)) == RD_KAFKA_CONF_OK;
 
-    if (set && type == RD_KAFKA_CONSUMER) {
-        set = rd_kafka_conf_set(conf, "group.id", self->group, text,
-                                sizeof(text)) == RD_KAFKA_CONF_OK &&
-              rd_kafka_conf_set(conf, "enable.auto.commit", "false", text,
-                                sizeof(text)) == RD_KAFKA_CONF_OK &&
-              rd_kafka_conf_set(conf, "auto.offset.reset", "earliest", text,
-                                sizeof(text)) == RD_KAFKA_CONF_OK;
-        rd_kafka_conf_set_opaque(conf, self);
+    rd_kafka_conf_set_opaque(conf, self);
+    if (type == RD_KAFKA_CONSUMER)
         rd_kafka_conf_set_rebalance_cb(conf, rebalance);
-    } else if (set) {
-        set = rd_kafka_conf_set(conf, "enable.idempotence", "true", text,
-                                sizeof(text)) == RD_KAFKA_CONF_OK;
-    }
-    if (set)
+    else
+        rd_kafka_conf_set_dr_msg_cb(conf, delivered);
+    if (set_all(conf, type == RD_KAFKA_CONSUMER ? consumer : producer, text,
+                sizeof(text)))
         client = rd_kafka_new(type, conf, text, sizeof(text));
     if (!client) {
         rd_kafka_conf_destroy(conf);
@@ -219,15 +251,33 @@ to_delivery(const rd_kafka_message_t *message)
     return NULL;
 }
 
+/* A member of the group must go on polling while it wants no messages. */
+static void
+pause_or_go_on(struct kafka_source *self, bool paused)
+{
+    rd_kafka_topic_partition_list_t *all;
+
+    if (self->paused == paused ||
+        rd_kafka_assignment(self->consumer, &all) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return;
+    if (paused)
+        rd_kafka_pause_partitions(self->consumer, all);
+    else
+        rd_kafka_resume_partitions(self->consumer, all);
+    rd_kafka_topic_partition_list_destroy(all);
+    self->paused = paused;
+}
+
 static enum idem_status
-take(struct source *source, int wait_ms, struct delivery **delivery,
+take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
      struct idem_error *err)
 {
     struct kafka_source *self = (struct kafka_source *)source;
-    rd_kafka_message_t *message =
-        rd_kafka_consumer_poll(self->consumer, wait_ms);
+    rd_kafka_message_t *message;
     enum idem_status status = IDEM_OK;
 
+    pause_or_go_on(self, !more);
+    message = rd_kafka_consumer_poll(self->consumer, wait_ms);
     *delivery = NULL;
     if (!message)
         return IDEM_OK;
@@ -253,6 +303,7 @@ static enum idem_status
 write_letter(struct kafka_source *self, const struct delivery *d,
              const char *topic, struct idem_error *err)
 {
+    struct idem_bytes key = {NULL, 0};
     rd_kafka_headers_t *headers;
     rd_kafka_resp_err_t code;
 
@@ -262,19 +313,28 @@ write_letter(struct kafka_source *self, const struct delivery *d,
         return IDEM_ERR_UNAVAILABLE;
     headers = rd_kafka_headers_new(d->header_count + 1);
     rd_kafka_header_add(headers, "idem-reason", -1, d->reason, -1);
-    for (size_t i = 0; i < d->header_count; i++)
-        rd_kafka_header_add(
-            headers, d->headers[i].name.data, (ssize_t)d->headers[i].name.len,
-            d->headers[i].value.data, (ssize_t)d->headers[i].value.len);
+    for (size_t i = 0; i < d->header_count; i++) {
+        const struct idem_header *header = &d->headers[i];
+
+        if (idem__bytes_is(header->name, "kafka-key"))
+            key = header->value;
+        else if (delivery_header_is_own(header))
+            rd_kafka_header_add(headers, header->name.data,
+                                (ssize_t)header->name.len, header->value.data,
+                                (ssize_t)header->value.len);
+    }
+    self->letter = RD_KAFKA_RESP_ERR__TIMED_OUT; /* until it is confirmed */
     code =
         rd_kafka_producev(self->producer, RD_KAFKA_V_TOPIC(topic),
                           RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+                          RD_KAFKA_V_KEY((void *)key.data, key.len),
                           RD_KAFKA_V_VALUE((void *)d->body.data, d->body.len),
                           RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_END);
     if (code)
         rd_kafka_headers_destroy(headers);
-    if (!code)
-        code = rd_kafka_flush(self->producer, SEND_MS);
+    else
+        rd_kafka_flush(self->producer, SEND_MS);
+    code = code ? code : self->letter;
     return code ? fail(self, err, "cannot write a letter",
                        rd_kafka_err2str(code))
                 : IDEM_OK;
@@ -409,6 +469,8 @@ open_source(const struct source_settings *settings, struct source **source,
         free(self);
         return status;
     }
+    broker_url_param(&self->url, "session_ms", self->session_ms,
+                     sizeof(self->session_ms));
     snprintf(self->servers, sizeof(self->servers), "%s:%d", self->url.host,
              self->url.port ? self->url.port : 9092);
     snprintf(self->base.default_consumer, sizeof(self->base.default_consumer),

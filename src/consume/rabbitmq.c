@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define CHANNEL 1
-#define HEARTBEAT_S 10
+#define HEARTBEAT_DEFAULT_S 10
 #define FRAME_MAX 131072
 #define CONNECT_S 5
 
@@ -27,7 +27,7 @@ struct rabbitmq_source {
     struct source base;
     struct broker_url url;
     const struct idem_store_options *log;
-    int prefetch;
+    int prefetch, heartbeat_s;
     amqp_connection_state_t consuming, publishing;
 };
 
@@ -92,7 +92,7 @@ dial(struct rabbitmq_source *self, amqp_connection_state_t *connection,
                           "rabbitmq %s:%d: cannot connect: %s", self->url.host,
                           self->url.port, amqp_error_string2(rc));
     reply = amqp_login(*connection, self->url.path[0] ? self->url.path : "/", 0,
-                       FRAME_MAX, HEARTBEAT_S, AMQP_SASL_METHOD_PLAIN,
+                       FRAME_MAX, self->heartbeat_s, AMQP_SASL_METHOD_PLAIN,
                        self->url.user, self->url.password);
     if (!went_well(reply))
         return fail(self, err, "cannot log in", reply);
@@ -209,7 +209,7 @@ to_delivery(const amqp_envelope_t *envelope)
 }
 
 static enum idem_status
-take(struct source *source, int wait_ms, struct delivery **delivery,
+take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
      struct idem_error *err)
 {
     struct rabbitmq_source *self = (struct rabbitmq_source *)source;
@@ -217,6 +217,7 @@ take(struct source *source, int wait_ms, struct delivery **delivery,
     amqp_envelope_t envelope;
     amqp_rpc_reply_t reply;
 
+    (void)more; /* the broker keeps to the prefetch; heartbeats must go on */
     *delivery = NULL;
     amqp_maybe_release_buffers(self->consuming);
     reply = amqp_consume_message(self->consuming, &envelope, &wait, 0);
@@ -255,38 +256,83 @@ await_confirm(struct rabbitmq_source *self, struct idem_error *err)
 }
 
 static enum idem_status
+open_publishing(struct rabbitmq_source *self, struct idem_error *err)
+{
+    enum idem_status status = dial(self, &self->publishing, err);
+    amqp_rpc_reply_t reply;
+
+    if (status != IDEM_OK)
+        return status;
+    amqp_confirm_select(self->publishing, CHANNEL);
+    reply = amqp_get_rpc_reply(self->publishing);
+    return went_well(reply) ? IDEM_OK
+                            : fail(self, err, "cannot ask for confirms", reply);
+}
+
+static amqp_bytes_t
+amqp_bytes_of(struct idem_bytes bytes)
+{
+    return (amqp_bytes_t){bytes.len, (void *)bytes.data};
+}
+
+static amqp_table_entry_t
+text_entry(amqp_bytes_t name, amqp_bytes_t value)
+{
+    return (amqp_table_entry_t){
+        .key = name,
+        .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = value}};
+}
+
+/* The message as it came (its headers as text), and the reason. */
+static void
+describe_letter(const struct delivery *d, amqp_table_entry_t *entries,
+                amqp_basic_properties_t *properties)
+{
+    int count = 1;
+
+    entries[0] = text_entry(amqp_cstring_bytes("x-idem-reason"),
+                            amqp_cstring_bytes(d->reason));
+    properties->_flags =
+        AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_HEADERS_FLAG;
+    properties->delivery_mode = 2;
+    for (size_t i = 0; i < d->header_count; i++) {
+        const struct idem_header *header = &d->headers[i];
+
+        if (idem__bytes_is(header->name, "content-type")) {
+            properties->_flags |= AMQP_BASIC_CONTENT_TYPE_FLAG;
+            properties->content_type = amqp_bytes_of(header->value);
+        } else if (delivery_header_is_own(header)) {
+            entries[count++] = text_entry(amqp_bytes_of(header->name),
+                                          amqp_bytes_of(header->value));
+        }
+    }
+    properties->headers = (amqp_table_t){count, entries};
+    if (d->message_id.len > 0) {
+        properties->_flags |= AMQP_BASIC_MESSAGE_ID_FLAG;
+        properties->message_id = amqp_bytes_of(d->message_id);
+    }
+}
+
+static enum idem_status
 write_letter(struct rabbitmq_source *self, const struct delivery *d,
              const char *queue, struct idem_error *err)
 {
-    amqp_table_entry_t entry = {
-        .key = amqp_cstring_bytes("x-idem-reason"),
-        .value = {.kind = AMQP_FIELD_KIND_UTF8,
-                  .value.bytes = amqp_cstring_bytes(d->reason)}};
-    amqp_basic_properties_t properties = {
-        ._flags = AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_HEADERS_FLAG,
-        .delivery_mode = 2,
-        .headers = {1, &entry}};
-    amqp_rpc_reply_t reply;
+    amqp_table_entry_t entries[HEADERS_MAX + 1];
+    amqp_basic_properties_t properties = {0};
     enum idem_status status;
     int rc;
 
     if (!self->publishing) {
-        status = dial(self, &self->publishing, err);
+        status = open_publishing(self, err);
         if (status != IDEM_OK)
             return status;
-        amqp_confirm_select(self->publishing, CHANNEL);
-        reply = amqp_get_rpc_reply(self->publishing);
-        if (!went_well(reply))
-            return fail(self, err, "cannot ask for confirms", reply);
     }
-    if (d->message_id.len > 0) {
-        properties._flags |= AMQP_BASIC_MESSAGE_ID_FLAG;
-        properties.message_id =
-            (amqp_bytes_t){d->message_id.len, (void *)d->message_id.data};
-    }
+    describe_letter(d, entries, &properties);
+    /* Mandatory: a letter for a queue that somebody deleted comes back instead
+     * of being confirmed and dropped. */
     rc = amqp_basic_publish(self->publishing, CHANNEL, amqp_empty_bytes,
-                            amqp_cstring_bytes(queue), 0, 0, &properties,
-                            (amqp_bytes_t){d->body.len, (void *)d->body.data});
+                            amqp_cstring_bytes(queue), 1, 0, &properties,
+                            amqp_bytes_of(d->body));
     if (rc != AMQP_STATUS_OK)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "rabbitmq: cannot write a letter: %s",
@@ -347,6 +393,7 @@ open_source(const struct source_settings *settings, struct source **source,
 {
     struct rabbitmq_source *self = calloc(1, sizeof(*self));
     enum idem_status status;
+    char heartbeat[8];
 
     if (!self)
         return idem__fail(err, IDEM_ERR_MEMORY, "rabbitmq: out of memory");
@@ -363,6 +410,11 @@ open_source(const struct source_settings *settings, struct source **source,
         free(self);
         return status;
     }
+    self->heartbeat_s = HEARTBEAT_DEFAULT_S;
+    if (broker_url_param(&self->url, "heartbeat", heartbeat,
+                         sizeof(heartbeat)) &&
+        strtol(heartbeat, NULL, 10) > 0)
+        self->heartbeat_s = (int)strtol(heartbeat, NULL, 10);
     if (!self->url.port)
         self->url.port = 5672;
     if (!self->url.user[0]) {

@@ -234,11 +234,16 @@ claim_pending(struct redis_source *self, struct idem_error *err)
 static enum idem_status
 read_new(struct redis_source *self, int wait_ms, struct idem_error *err)
 {
-    redisReply *reply = redisCommand(
-        self->context, "XREADGROUP GROUP %s %s COUNT %d BLOCK %d STREAMS %s >",
-        self->group, self->member,
-        self->prefetch < READ_COUNT ? self->prefetch : READ_COUNT,
-        wait_ms > 0 ? wait_ms : 1, self->base.name);
+    int count = self->prefetch < READ_COUNT ? self->prefetch : READ_COUNT;
+    redisReply *reply =
+        wait_ms > 0
+            ? redisCommand(
+                  self->context,
+                  "XREADGROUP GROUP %s %s COUNT %d BLOCK %d STREAMS %s >",
+                  self->group, self->member, count, wait_ms, self->base.name)
+            : redisCommand(self->context,
+                           "XREADGROUP GROUP %s %s COUNT %d STREAMS %s >",
+                           self->group, self->member, count, self->base.name);
     enum idem_status status = IDEM_OK;
 
     if (reply && reply->type == REDIS_REPLY_ERROR &&
@@ -256,13 +261,15 @@ read_new(struct redis_source *self, int wait_ms, struct idem_error *err)
 }
 
 static enum idem_status
-take(struct source *source, int wait_ms, struct delivery **delivery,
+take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
      struct idem_error *err)
 {
     struct redis_source *self = (struct redis_source *)source;
     enum idem_status status = IDEM_OK;
 
     *delivery = NULL;
+    if (!more)
+        return IDEM_OK;
     if (!self->ready && idem__system_clocks.boot_us(NULL) >= self->claim_at_us)
         status = claim_pending(self, err);
     if (status == IDEM_OK && !self->ready)
@@ -290,6 +297,8 @@ append_letter(struct redis_source *self, const struct delivery *d,
     for (int i = 0; i < argc; i++)
         lens[i] = strlen(argv[i]);
     for (size_t i = 0; i < d->header_count; i++) {
+        if (!delivery_header_is_own(&d->headers[i]))
+            continue;
         argv[argc] = d->headers[i].name.data;
         lens[argc++] = d->headers[i].name.len;
         argv[argc] = d->headers[i].value.data;
