@@ -1,16 +1,18 @@
 """The gateway when things die: engine, worker and service, at every step of a request; engine away; reload.
 
 The module's steps (a build of its own) make each moment certain: the worker stops at the step until the test goes on."""
+import contextlib
 import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
 
 from gateway import *
-from lib import ROOT, SOAK, folder
+from lib import ROOT, SOAK, Server, encode, folder
 
 TIMES = 5 if SOAK else 1
 
@@ -188,6 +190,73 @@ def test_a_begin_whose_answer_was_lost_finds_itself_again():
         s.restart_engine()
         assert one.result().status == 201 and s.ledger.executions("key") == 1
         assert ask(s.port, "key").replayed
+
+
+class Between:
+    """Stands between nginx and the engine; what(command) says what becomes of a command: None, it is passed on; "cut", it
+    is, and the connection ends before the answer; bytes, that is the answer."""
+
+    def __init__(self, engine, what):
+        self.engine, self.what = engine, what
+        self.socket = engine + ".between"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.socket)
+        self.listener.listen(10)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            c, _ = self.listener.accept()
+            e = socket.socket(socket.AF_UNIX)
+            e.connect(self.engine)
+            threading.Thread(target=self.forth, args=(c, e), daemon=True).start()
+            threading.Thread(target=self.back, args=(e, c), daemon=True).start()
+
+    def back(self, e, c):
+        with contextlib.suppress(OSError):
+            while data := e.recv(65536):
+                c.sendall(data)
+            c.shutdown(socket.SHUT_RDWR)
+
+    def forth(self, c, e):
+        f = c.makefile("rb")
+        with contextlib.suppress(OSError, ValueError):
+            while line := f.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    words.append(f.read(int(f.readline()[1:]) + 2)[:-2])
+                todo = self.what(words)
+                if isinstance(todo, bytes):
+                    c.sendall(todo)
+                    continue
+                if todo == "cut":  # nothing comes back any more, and the engine has it
+                    c.shutdown(socket.SHUT_RDWR)
+                e.sendall(encode(*words))
+        e.close()
+
+
+def test_a_begin_that_was_stored_is_found_although_the_engine_cannot_answer_at_first():
+    """Stored, the answer lost, and the engine too busy when it is asked again: the key is nobody's doubt."""
+    met = []
+
+    def what(words):
+        if words[0] == b"BEGIN" and words[2] == b"key":
+            met.append(words)
+            if len(met) == 1:
+                return "cut"
+            if len(met) in (2, 3):
+                return encode("tag", words[-1], "error", "UNAVAILABLE", "not now").replace(
+                    b"$%d\r\n%s" % (len(words[-1]), words[-1]), b":" + words[-1])
+        return None
+
+    with folder() as where, Ledger(where) as ledger, Server(where) as engine:
+        between = Between(engine.socket, what)
+        with Nginx(where, between.socket, ledger.port) as nginx:
+            assert ask(nginx.port, "warm").status == 201
+            got = ask(nginx.port, "key")
+            assert len(met) == 4 and met[0][:-1] == met[3][:-1], met
+            assert got.status == 201 and ledger.executions("key") == 1
+            assert ask(nginx.port, "key").replayed
 
 
 def test_a_begin_that_came_too_late_is_given_back():

@@ -133,7 +133,8 @@ worth_another(enum idem_status status, const struct idem_answer *answer)
 }
 
 /* A begin whose answer was lost is sent again with the same nonce, so that it
- * finds itself; from then on "unavailable" is no answer any more. */
+ * finds itself; from then on "unavailable" is no answer any more, and "busy" only
+ * in the end: a lost commit may still hold its row. */
 static enum idem_status
 begin(struct idem_engine *engine, const struct idem_op *op,
       struct idem_answer *answer, struct idem_error *err)
@@ -141,9 +142,10 @@ begin(struct idem_engine *engine, const struct idem_op *op,
     enum idem_status status = idem_do(engine, op, answer, err);
     bool lost = status == IDEM_ERR_LOST;
 
-    for (int i = 0; i < BEGIN_TRIES && lost && status != IDEM_OK &&
-                    worth_another(status, answer);
+    for (int i = 0; i < BEGIN_TRIES && lost && worth_another(status, answer);
          i++) {
+        if (status == IDEM_OK)
+            idem_answer_clear(answer);
         pause_ms(10 << i < LONGEST_PAUSE_MS ? 10 << i : LONGEST_PAUSE_MS);
         status = idem_do(engine, op, answer, err);
     }

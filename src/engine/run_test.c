@@ -258,6 +258,32 @@ a_begin_whose_answer_is_lost_runs_once_all_the_same(void **state)
     }
 }
 
+/* The first eight answers are lost, then the row is held for a while. */
+static void
+lost_and_then_locked(void *arg, struct faulty_store *store)
+{
+    (void)arg;
+    if (atomic_load(&store->swaps) == 9)
+        faulty_plan(store, FAULT_LOCKED, 0, 3);
+}
+
+static void
+a_lost_begin_whose_row_is_still_held_runs_all_the_same(void **state)
+{
+    struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
+    struct stage stage;
+    struct reply reply;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    faulty_plan(stage.store, FAULT_LOST_APPLIED, 0, 8);
+    stage.store->before_swap = lost_and_then_locked;
+    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    assert_verdict(reply, IDEM_V_STARTED);
+    assert_int_equal(work.runs, 1);
+    idem_close(stage.engine);
+}
+
 static void
 a_store_that_is_away_at_the_start_runs_nothing(void **state)
 {
@@ -444,6 +470,8 @@ main(void)
             work_that_did_not_happen_frees_the_record_in_both_modes),
         cmocka_unit_test(long_work_keeps_its_lease_alive),
         cmocka_unit_test(a_begin_whose_answer_is_lost_runs_once_all_the_same),
+        cmocka_unit_test(
+            a_lost_begin_whose_row_is_still_held_runs_all_the_same),
         cmocka_unit_test(a_store_that_is_away_at_the_start_runs_nothing),
         cmocka_unit_test(a_finish_is_sent_until_it_is_taken),
         cmocka_unit_test(an_outcome_that_cannot_be_recorded_is_said_to_be_lost),

@@ -64,6 +64,7 @@ struct ngx_http_idem_op_s {
     unsigned                     sent:1;     /* on some connection, once */
     unsigned                     resend:1;   /* may be sent once more */
     unsigned                     queued:1;
+    unsigned                     unsure:1;   /* an answer to it was lost */
     u_char                       cmd[1];
 };
 

@@ -162,6 +162,16 @@ ngx_http_idem_reply_error(struct gateway_reply *reply, const char *word)
 }
 
 
+static ngx_int_t
+ngx_http_idem_cannot_yet(struct gateway_reply *reply)
+{
+    return ngx_http_idem_reply_error(reply, "LOST")
+           || ngx_http_idem_reply_error(reply, "UNAVAILABLE")
+           || ngx_http_idem_reply_error(reply, "OVERLOADED")
+           || ngx_http_idem_reply_error(reply, "CLOSED");
+}
+
+
 static void
 ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 {
@@ -169,8 +179,13 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, struct gateway_reply *reply)
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
     if (reply && ngx_http_idem_reply_error(reply, "LOST")) {
+        op->unsure = 1;
+    }
 
-        /* it may have been stored: the same nonce finds out */
+    if (op->unsure && reply && ngx_http_idem_cannot_yet(reply)) {
+
+        /* it may have been stored before: the same nonce finds out, whatever
+         * the client is told meanwhile */
 
         ngx_http_idem_op_again(e, op);
         return;

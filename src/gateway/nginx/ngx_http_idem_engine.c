@@ -588,6 +588,7 @@ ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why)
         ngx_queue_remove(q);
 
         if (op->resend) {
+            op->unsure = 1;
             ngx_queue_insert_head(&e->pending, q);
             continue;
         }
