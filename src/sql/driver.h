@@ -29,7 +29,6 @@ struct sql_call {
     const char *sql;
     const struct idem_sql_value *values;
     size_t count;
-    bool must_change; /* one row; otherwise it fails, and so do the rest */
 };
 
 enum sql_inside { SQL_OUTSIDE, SQL_INSIDE, SQL_ABORTED };
@@ -42,8 +41,11 @@ struct sql_driver {
     const char *now_us;      /* an expression; NULL: this machine's clock */
     const char *insert;      /* "insert into", not waiting where it can */
     const char *insert_once; /* after it: do nothing if the key is there */
-    const char *claim_where; /* a condition for inserting a claim, or NULL;
-                                its one value is the key's lock number */
+    const char *try_lock;    /* a condition that takes the key's lock, by its
+                                number, until the transaction ends; or NULL */
+    const char *isolated;    /* with try_lock: the isolation is as it must be */
+    const char *only_one;    /* in run_many: fails unless the statement before
+                                it changed one row */
     char quote;
     bool keeps_lock; /* a refused insert leaves a lock on the row that is there
                         until the transaction ends: do not wait then */
@@ -151,17 +153,21 @@ enum idem_status idem__sql_now(struct idem_sql *db, struct idem_now *now,
 
 /* ---- records (record.c) ----------------------------------------------- */
 
-/* The insert of a new record: its statement and values (one more than there
- * are columns where the driver has a claim_where). */
-const char *idem__sql_insert_text(struct idem_sql *db);
-size_t idem__sql_insert_values(struct idem_sql *db, const uint8_t *key,
-                               const struct idem_record *record,
-                               struct idem_sql_value *values);
-/* The update of a record that has the rev expected. */
-const char *idem__sql_update_text(struct idem_sql *db);
-size_t idem__sql_update_values(struct idem_sql *db, const uint8_t *key,
-                               uint64_t expected,
-                               const struct idem_record *record,
+/* The statements below are a call with its text in the arena and its values,
+ * which live as long as the record and the key. The text is NULL: no memory. */
+#define SQL_RECORD_VALUES (IDEM_COLUMN_COUNT + 1)
+
+/* Insert a new record; an error if the key is there. */
+struct sql_call idem__sql_insert(struct idem_sql *db, const uint8_t *key,
+                                 const struct idem_record *record,
+                                 struct idem_sql_value *values);
+/* Write what has changed in a record that is as `from`, by its rev. */
+struct sql_call idem__sql_update(struct idem_sql *db, const uint8_t *key,
+                                 const struct idem_record *from,
+                                 const struct idem_record *to,
+                                 struct idem_sql_value *values);
+/* Take the key's lock, where the driver has one, if nothing is there. */
+struct sql_call idem__sql_lock(struct idem_sql *db, const uint8_t *key,
                                struct idem_sql_value *values);
 /* Remember what was written, give it to the caller. */
 bool idem__sql_hold(struct idem_sql *db, const uint8_t *key,

@@ -300,10 +300,6 @@ add_call(struct idem_buf *text, const struct sql_call *call)
         good = *at == '?'
                    ? n < call->count && add_literal(text, &call->values[n++])
                    : idem_buf_add(text, at, 1);
-    if (good && call->must_change)
-        good = idem_buf_add_text(text,
-                                 "; if row_count() <> 1 then signal sqlstate "
-                                 "'45001'; end if");
     return good && idem_buf_add_text(text, "; ");
 }
 
@@ -415,6 +411,7 @@ const struct sql_driver idem__sql_mysql = {
               "as signed)",
     .insert = "insert into",
     .insert_once = "",
+    .only_one = "if row_count() <> 1 then signal sqlstate '45001'; end if",
     .quote = '`',
     .keeps_lock = true,
     .run = run,

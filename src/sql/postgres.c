@@ -245,24 +245,6 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
                                           b.lengths, b.formats, 0));
 }
 
-/* A statement that has to change one row divides by how many it changed. */
-static const char *
-guarded(struct idem_sql *db, const struct sql_call *call)
-{
-    size_t len = strlen(call->sql) + 80;
-    char *text;
-
-    if (!call->must_change)
-        return call->sql;
-    text = idem_arena_take(&db->arena, len);
-    if (text)
-        snprintf(text, len,
-                 "with changed as (%s returning 1) "
-                 "select 1 / count(*) from changed",
-                 call->sql);
-    return text ? text : call->sql;
-}
-
 /* A pipeline: the statements after a failed one are not run. */
 static bool
 run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
@@ -273,7 +255,7 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
     struct bound b;
 
     for (size_t i = 0; i < count; i++) {
-        names[i] = prepare(db, guarded(db, &calls[i]));
+        names[i] = prepare(db, calls[i].sql);
         if (!names[i])
             return false;
     }
@@ -377,9 +359,8 @@ const struct sql_driver idem__sql_postgres = {
     .now_us = "(extract(epoch from clock_timestamp()) * 1000000)::int8",
     .insert = "insert into",
     .insert_once = " on conflict do nothing",
-    .claim_where =
-        "pg_try_advisory_xact_lock(?) and "
-        "current_setting('transaction_isolation') = 'read committed'",
+    .try_lock = "pg_try_advisory_xact_lock(?)",
+    .isolated = "current_setting('transaction_isolation') = 'read committed'",
     .quote = '"',
     .run = run,
     .run_many = run_many,

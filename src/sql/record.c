@@ -53,62 +53,102 @@ record_values(const uint8_t *key, const struct idem_record *record,
 
 #define MARKS "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
 
-const char *
-idem__sql_insert_text(struct idem_sql *db)
+static const char *
+insert_into(const struct idem_sql *db)
 {
-    const struct sql_driver *driver = db->driver;
-    const char *insert = db->mariadb ? "set statement "
-                                       "innodb_lock_wait_timeout=0 for "
-                                       "insert into"
-                                     : driver->insert;
-
-    if (driver->claim_where)
-        return idem__sql_text(db, "%s %s (%s) select " MARKS " where %s%s",
-                              insert, driver->table, idem__columns_all,
-                              driver->claim_where, driver->insert_once);
-    return idem__sql_text(db, "%s %s (%s) values (" MARKS ")%s", insert,
-                          driver->table, idem__columns_all,
-                          driver->insert_once);
+    return db->mariadb ? "set statement innodb_lock_wait_timeout=0 for "
+                         "insert into"
+                       : db->driver->insert;
 }
 
-size_t
-idem__sql_insert_values(struct idem_sql *db, const uint8_t *key,
-                        const struct idem_record *record,
-                        struct idem_sql_value *values)
+static struct sql_call
+call_of(struct idem_sql *db, const char *text,
+        const struct idem_sql_value *values, size_t count)
+{
+    return (struct sql_call){
+        text ? idem__sql_copy(db, text, strlen(text)) : NULL, values, count};
+}
+
+struct sql_call
+idem__sql_insert(struct idem_sql *db, const uint8_t *key,
+                 const struct idem_record *record,
+                 struct idem_sql_value *values)
 {
     record_values(key, record, values);
-    if (!db->driver->claim_where)
-        return IDEM_COLUMN_COUNT;
+    return call_of(db,
+                   idem__sql_text(db, "%s %s (%s) values (" MARKS ")",
+                                  insert_into(db), db->driver->table,
+                                  idem__columns_all),
+                   values, IDEM_COLUMN_COUNT);
+}
+
+/* Insert a new record unless the key is there, or somebody has its lock. */
+static struct sql_call
+insert_once(struct idem_sql *db, const uint8_t *key,
+            const struct idem_record *record, struct idem_sql_value *values)
+{
+    const struct sql_driver *driver = db->driver;
+    bool locks = driver->try_lock != NULL;
+
+    record_values(key, record, values);
     values[IDEM_COLUMN_COUNT] = idem_sql_int(lock_of(key));
-    return IDEM_COLUMN_COUNT + 1;
-}
-
-const char *
-idem__sql_update_text(struct idem_sql *db)
-{
-    return idem__sql_text(
+    return call_of(
         db,
-        "update %s set state = ?, mode = ?, kind = ?, flags = ?, attempt = ?, "
-        "fence = ?, rev = ?, created = ?, updated = ?, lease_until = ?, "
-        "expires = ?, nonce = ?, fingerprint = ?, scope = ?, id = ?, "
-        "subject = ?, result = ? where key_hash = ? and rev = ?",
-        db->driver->table);
+        locks ? idem__sql_text(
+                    db, "%s %s (%s) select " MARKS " where %s and %s%s",
+                    insert_into(db), driver->table, idem__columns_all,
+                    driver->try_lock, driver->isolated, driver->insert_once)
+              : idem__sql_text(db, "%s %s (%s) values (" MARKS ")%s",
+                               insert_into(db), driver->table,
+                               idem__columns_all, driver->insert_once),
+        values, IDEM_COLUMN_COUNT + locks);
 }
 
-size_t
-idem__sql_update_values(struct idem_sql *db, const uint8_t *key,
-                        uint64_t expected, const struct idem_record *record,
-                        struct idem_sql_value *values)
+struct sql_call
+idem__sql_lock(struct idem_sql *db, const uint8_t *key,
+               struct idem_sql_value *values)
 {
-    struct idem_sql_value all[IDEM_COLUMN_COUNT];
-    size_t n = IDEM_COLUMN_COUNT - IDEM_COLUMN_STATE;
+    values[0] = idem_sql_int(lock_of(key));
+    values[1] = idem_sql_blob(key, IDEM_KEY_LEN);
+    return call_of(db,
+                   idem__sql_text(db,
+                                  "select 1 where %s and not exists "
+                                  "(select 1 from %s where key_hash = ?)",
+                                  db->driver->try_lock, db->driver->table),
+                   values, 2);
+}
 
-    (void)db;
-    record_values(key, record, all);
-    memcpy(values, all + IDEM_COLUMN_STATE, n * sizeof(*values));
-    values[n] = all[IDEM_COLUMN_KEY];
-    values[n + 1] = idem_sql_int((int64_t)expected);
-    return n + 2;
+static bool
+same_value(const struct idem_sql_value *a, const struct idem_sql_value *b)
+{
+    return a->type == b->type && a->number == b->number &&
+           idem__bytes_equal(a->bytes, b->bytes);
+}
+
+struct sql_call
+idem__sql_update(struct idem_sql *db, const uint8_t *key,
+                 const struct idem_record *from, const struct idem_record *to,
+                 struct idem_sql_value *values)
+{
+    struct idem_sql_value old[IDEM_COLUMN_COUNT], new[IDEM_COLUMN_COUNT];
+    size_t n = 0;
+    bool good;
+
+    record_values(key, from, old);
+    record_values(key, to, new);
+    idem_buf_reset(&db->text);
+    good = idem__sql_add(db, "update %s set", db->driver->table);
+    for (size_t i = IDEM_COLUMN_STATE; i < IDEM_COLUMN_COUNT && good; i++) {
+        if (same_value(&old[i], &new[i]))
+            continue;
+        good = idem__sql_add(db, n == 0 ? " %s = ?" : ", %s = ?",
+                             idem__column_names[i]);
+        values[n++] = new[i];
+    }
+    good = good && idem__sql_add(db, " where key_hash = ? and rev = ?");
+    values[n++] = new[IDEM_COLUMN_KEY];
+    values[n++] = old[IDEM_COLUMN_REV];
+    return call_of(db, good ? idem__sql_whole(db) : NULL, values, n);
 }
 
 /* ---- reading ---------------------------------------------------------- */
@@ -271,14 +311,12 @@ static bool
 write_record(struct idem_sql *db, struct task *task,
              const struct idem_record *next, bool *written)
 {
-    struct idem_sql_value values[SQL_VALUES_MAX];
-    size_t n;
-    bool good;
+    struct idem_sql_value values[SQL_RECORD_VALUES];
+    struct sql_call call;
 
     *written = false;
     if (!task->current) {
-        n = idem__sql_insert_values(db, task->key, next, values);
-        good = idem__sql_run(db, idem__sql_insert_text(db), values, n);
+        call = insert_once(db, task->key, next, values);
     } else {
         bool held;
 
@@ -286,11 +324,9 @@ write_record(struct idem_sql *db, struct task *task,
             return false;
         if (!held)
             return true;
-        n = idem__sql_update_values(db, task->key, task->current->rev, next,
-                                    values);
-        good = idem__sql_run(db, idem__sql_update_text(db), values, n);
+        call = idem__sql_update(db, task->key, task->current, next, values);
     }
-    if (!good)
+    if (!idem__sql_run(db, call.sql, call.values, call.count))
         return is_contention(db) && db->driver->inside(db) == SQL_INSIDE;
     *written = db->rows.affected == 1;
     return true;
@@ -300,7 +336,7 @@ write_record(struct idem_sql *db, struct task *task,
 static enum idem_status
 check_isolation(struct idem_sql *db, struct idem_error *err)
 {
-    if (!db->driver->claim_where)
+    if (!db->driver->isolated)
         return IDEM_OK;
     if (!idem__sql_run(db, "select current_setting('transaction_isolation')",
                        NULL, 0))

@@ -6,6 +6,10 @@
  *       succeeded -> finish; commit
  *       failed    -> strict: back to the savepoint, finish as failed, commit
  *                    loose:  roll back everything
+ *
+ * PostgreSQL: the claim is the key's lock, and the record is written once, at
+ * the end. MariaDB: the claim is an INSERT, whose row lock others meet, and the
+ * finish changes the few columns that differ.
  */
 #include "driver.h"
 
@@ -23,7 +27,6 @@ struct run {
     struct idem_now now;
     struct idem_record claim;
     bool claimed;
-    bool unwritten; /* the claim is a lock; the record is inserted at the end */
 };
 
 static void
@@ -37,53 +40,22 @@ roll_back(struct idem_sql *db)
     db->fault = kept; /* the first error is told */
 }
 
-/* begin, insert, savepoint in one go, guessing that nothing is there. */
+/*
+ * begin, claim, savepoint in one go, guessing that nothing is there. Who held
+ * the key's lock until a moment ago may have left a record that this look does
+ * not see; the insert at the end does, and nothing will have happened.
+ */
 static bool
 start_quickly(struct idem_sql *db, struct run *run)
 {
-    struct idem_sql_value values[SQL_VALUES_MAX];
-    struct sql_call calls[3] = {{db->driver->begin, NULL, 0, false},
-                                {NULL, values, 0, false},
-                                {SAVEPOINT, NULL, 0, false}};
-    const char *insert = idem__sql_insert_text(db);
+    struct idem_sql_value values[SQL_RECORD_VALUES];
+    struct sql_call calls[3] = {
+        {db->driver->begin, NULL, 0}, {NULL, values, 0}, {SAVEPOINT, NULL, 0}};
 
-    if (insert)
-        insert = idem__sql_copy(db, insert, strlen(insert));
-    if (!insert)
-        return false;
-    calls[1].sql = insert;
-    calls[1].count = idem__sql_insert_values(db, run->key, &run->claim, values);
-    return db->driver->run_many(db, calls, 3);
-}
-
-/*
- * Where a claim holds a lock of its own, that lock is enough until the end: the
- * record is then written once, finished, instead of twice. Who held the lock
- * until a moment ago may have left a record that this look does not see; the
- * insert at the end does, and nothing will have happened.
- */
-static bool
-start_by_lock(struct idem_sql *db, struct run *run)
-{
-    struct idem_sql_value values[SQL_VALUES_MAX], keys[2];
-    size_t n = idem__sql_insert_values(db, run->key, &run->claim, values);
-    const char *lock =
-        idem__sql_text(db,
-                       "select 1 where %s and not exists "
-                       "(select 1 from %s where key_hash = ?)",
-                       db->driver->claim_where, db->driver->table);
-    struct sql_call calls[3] = {{db->driver->begin, NULL, 0, false},
-                                {NULL, keys, 2, false},
-                                {SAVEPOINT, NULL, 0, false}};
-
-    keys[0] = values[n - 1];
-    keys[1] = values[IDEM_COLUMN_KEY];
-    lock = lock ? idem__sql_copy(db, lock, strlen(lock)) : NULL;
-    if (!lock)
-        return false;
-    calls[1].sql = lock;
-    run->unwritten = true;
-    return db->driver->run_many(db, calls, 3);
+    calls[1] = db->driver->try_lock
+                   ? idem__sql_lock(db, run->key, values)
+                   : idem__sql_insert(db, run->key, &run->claim, values);
+    return calls[1].sql && db->driver->run_many(db, calls, 3);
 }
 
 static enum idem_status
@@ -137,12 +109,9 @@ start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
     if (db->in_one_go && run->op.type != IDEM_TYPE_TOKEN) {
         idem__step(NULL, &run->op, &run->now, &run->claim);
         run->claim.rev = idem__new_rev();
-        begun = db->driver->claim_where ? start_by_lock(db, run)
-                                        : start_quickly(db, run);
+        begun = start_quickly(db, run);
         if (begun && db->rows.affected == 1) {
             run->claimed = true;
-            idem__sql_hold(db, run->key, &run->claim);
-            db->held = !run->unwritten;
             return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim,
                                     &run->now, err);
         }
@@ -152,7 +121,6 @@ start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
         /* MariaDB does not say whether it is in a transaction when it fails. */
         if (!begun && !idem__sql_run(db, "rollback", NULL, 0))
             return idem__sql_fail(db, err);
-        run->unwritten = false;
     }
     run->claim = (struct idem_record){0}; /* the guess was wrong */
     if (!begun && !idem__sql_run(db, db->driver->begin, NULL, 0)) {
@@ -198,31 +166,29 @@ static enum idem_status
 end_quickly(struct idem_sql *db, struct run *run, const struct idem_op *op,
             struct idem_answer *answer, struct idem_error *err)
 {
-    struct idem_sql_value values[SQL_VALUES_MAX];
+    struct idem_sql_value values[SQL_RECORD_VALUES];
     /* Our savepoint is gone if the work has ended the transaction. */
-    struct sql_call calls[3] = {{"release savepoint idem_run", NULL, 0, false},
-                                {NULL, values, 0, true},
-                                {"commit", NULL, 0, false}};
+    struct sql_call calls[4] = {{"release savepoint idem_run", NULL, 0}};
     struct idem_op checked = *op;
     struct idem_record next;
-    const char *text;
     enum idem_status status = idem__op_check(&checked, err);
+    size_t n = 1;
 
     if (status != IDEM_OK) {
         roll_back(db);
         return status;
     }
     idem__step(&run->claim, &checked, &run->now, &next);
-    next.rev = idem__new_rev();
-    text =
-        run->unwritten ? idem__sql_insert_text(db) : idem__sql_update_text(db);
-    calls[1].sql = text ? idem__sql_copy(db, text, strlen(text)) : "";
-    calls[1].count = run->unwritten
-                         ? idem__sql_insert_values(db, run->key, &next, values)
-                         : idem__sql_update_values(db, run->key, run->claim.rev,
-                                                   &next, values);
-    if (!db->driver->run_many(db, calls, 3)) {
-        bool stale = strcmp(db->fault.state, "22012") == 0 ||
+    next.rev = run->claim.rev; /* nobody has seen the claim */
+    if (db->driver->try_lock) {
+        calls[n++] = idem__sql_insert(db, run->key, &next, values);
+    } else {
+        calls[n++] = idem__sql_update(db, run->key, &run->claim, &next, values);
+        calls[n++].sql = db->driver->only_one;
+    }
+    calls[n++].sql = "commit";
+    if (!calls[1].sql || !db->driver->run_many(db, calls, n)) {
+        bool stale = db->fault.cause == IDEM_SQL_DUPLICATE_KEY ||
                      strcmp(db->fault.state, "45001") == 0 ||
                      strcmp(db->fault.state, "3B001") == 0 ||
                      strcmp(db->fault.state, "25P01") == 0 ||
@@ -231,7 +197,6 @@ end_quickly(struct idem_sql *db, struct run *run, const struct idem_op *op,
         if (!stale)
             return commit_failed(db, err);
         idem__sql_run(db, "rollback", NULL, 0);
-        db->held = false;
         return undone(db, err);
     }
     idem_answer_clear(answer);
