@@ -77,6 +77,15 @@ def test_localhost_has_two_addresses_and_the_service_one():
         assert len(ledger.entries()) == 10
 
 
+def test_children_keep_their_memory_unless_the_operator_says_otherwise(monkeypatch):
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "4096")
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+        engine, _ = parts(g)  # nginx writes its title over its environment
+        with open("/proc/%d/environ" % engine, "rb") as f:
+            settings = f.read().split(b"\0")
+        assert b"MALLOC_TRIM_THRESHOLD_=33554432" in settings and b"MALLOC_TOP_PAD_=4096" in settings
+
+
 def test_what_runs_is_finished_before_it_ends():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         one = Later(ask, g.port, "k", x_sleep=1)

@@ -65,6 +65,7 @@ struct ngx_http_idem_op_s {
     unsigned                     resend:1;   /* may be sent once more */
     unsigned                     queued:1;
     unsigned                     unsure:1;   /* an answer to it was lost */
+    unsigned                     hurry:1;    /* waits for no other command */
     u_char                       cmd[1];
 };
 
@@ -83,11 +84,14 @@ typedef struct {
     ngx_connection_t            *connection;
     unsigned                     up:1;
     unsigned                     started:1;
+    unsigned                     hurry:1;
 
     ngx_queue_t                  pending;    /* to be sent */
     ngx_queue_t                  inflight;   /* sent on this connection */
     ngx_uint_t                   ops;
     size_t                       bytes;
+    ngx_uint_t                   gathered;   /* since the last send() */
+    ngx_uint_t                   gathered_before;  /* ... a turn ago */
 
     ngx_http_idem_op_t         **slots;
     ngx_uint_t                   nslots;

@@ -460,6 +460,7 @@ ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
     p = ngx_http_idem_put_text(p, "http");
 
     claim->state = NGX_HTTP_IDEM_ENDING;
+    op->hurry = 1;
 
     ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
 
@@ -488,6 +489,7 @@ ngx_http_idem_claim_finish_large(ngx_http_idem_claim_t *claim,
     p = ngx_http_idem_put_text(p, "NOREPLAY");
 
     claim->state = NGX_HTTP_IDEM_ENDING;
+    op->hurry = 1;
 
     ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
 
@@ -510,6 +512,7 @@ ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim)
     p = ngx_http_idem_put_number(p, claim->fence);
 
     claim->state = NGX_HTTP_IDEM_ENDING;
+    op->hurry = 1;
 
     ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
 

@@ -2,9 +2,9 @@
 /*
  * ngx_http_idem_engine.c - the worker's one connection to the engine.
  *
- * Commands gather in "pending" and leave with one send() when the event loop
- * has turned once; each carries a TAG, so answers may come in any order. An
- * operation keeps its bytes until it is answered. When the connection breaks,
+ * Commands gather in "pending" and leave with one send() when a turn of the
+ * event loop has brought no further one; each carries a TAG, so answers may come
+ * in any order. An operation keeps its bytes until it is answered. When the connection breaks,
  * what may be sent again goes back to the head of "pending": BEGIN carries a
  * nonce, FINISH, RENEW and RELEASE a fence, so that twice is the same as once.
  */
@@ -21,6 +21,7 @@
 #define NGX_HTTP_IDEM_MAX_OPS         65536
 #define NGX_HTTP_IDEM_SLOT_BITS       20
 #define NGX_HTTP_IDEM_OUT             (256 * 1024)
+#define NGX_HTTP_IDEM_GATHER          64
 #define NGX_HTTP_IDEM_SPARE           1024
 #define NGX_HTTP_IDEM_SPARES          1024
 #define NGX_HTTP_IDEM_LONGEST         (IDEM_RESULT_MAX + GATEWAY_HEAD_MAX)
@@ -33,6 +34,7 @@ static void ngx_http_idem_disconnect(ngx_http_idem_engine_t *e,
 static void ngx_http_idem_write_handler(ngx_event_t *wev);
 static void ngx_http_idem_read_handler(ngx_event_t *rev);
 static void ngx_http_idem_flush_handler(ngx_event_t *ev);
+static void ngx_http_idem_flush(ngx_http_idem_engine_t *e);
 static void ngx_http_idem_reconnect_handler(ngx_event_t *ev);
 static void ngx_http_idem_sweep_handler(ngx_event_t *ev);
 static void ngx_http_idem_tick_handler(ngx_event_t *ev);
@@ -367,6 +369,9 @@ ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
     ngx_queue_insert_tail(&e->pending, &op->queue);
     op->queued = 1;
 
+    e->gathered++;
+    e->hurry = e->hurry || op->hurry;
+
     if (!e->sweep.timer_set) {
         ngx_add_timer(&e->sweep, NGX_HTTP_IDEM_SWEEP);
     }
@@ -551,6 +556,7 @@ ngx_http_idem_connected(ngx_http_idem_engine_t *e)
 
     ngx_http_idem_ask_digest(e);
 
+    e->hurry = 1;
     ngx_post_event(&e->flush, &ngx_posted_events);
 }
 
@@ -648,18 +654,44 @@ ngx_http_idem_fill(ngx_http_idem_engine_t *e)
 }
 
 
+/*
+ * While requests keep coming, their BEGINs wait for each other: many that the
+ * engine reads, decides and answers together cost it and us far less. A FINISH
+ * leaves at the end of its turn, for somebody's answer waits until it is on disk.
+ */
+
 static void
 ngx_http_idem_flush_handler(ngx_event_t *ev)
 {
-    ssize_t                  n;
-    ngx_connection_t        *c;
     ngx_http_idem_engine_t  *e = ev->data;
+
+    if (!e->hurry && e->gathered != e->gathered_before
+        && e->gathered < NGX_HTTP_IDEM_GATHER)
+    {
+        e->gathered_before = e->gathered;
+        ngx_post_event(ev, &ngx_posted_next_events);
+        return;
+    }
+
+    ngx_http_idem_flush(e);
+}
+
+
+static void
+ngx_http_idem_flush(ngx_http_idem_engine_t *e)
+{
+    ssize_t            n;
+    ngx_connection_t  *c;
 
     c = e->connection;
 
     if (!e->up || c == NULL) {
         return;
     }
+
+    e->gathered = 0;
+    e->gathered_before = 0;
+    e->hurry = 0;
 
     for ( ;; ) {
         if (e->out_pos == e->out_len) {
@@ -708,7 +740,7 @@ ngx_http_idem_write_handler(ngx_event_t *wev)
     ngx_http_idem_engine_t  *e = c->data;
 
     if (e->up) {
-        ngx_http_idem_flush_handler(&e->flush);
+        ngx_http_idem_flush(e);
         return;
     }
 
