@@ -258,13 +258,14 @@ a_begin_whose_answer_is_lost_runs_once_all_the_same(void **state)
     }
 }
 
-/* The first eight answers are lost, then the row is held for a while. */
+/* The first eight answers are lost, then the row is held for longer than an op
+ * waits for that. */
 static void
 lost_and_then_locked(void *arg, struct faulty_store *store)
 {
     (void)arg;
     if (atomic_load(&store->swaps) == 9)
-        faulty_plan(store, FAULT_LOCKED, 0, 3);
+        faulty_plan(store, FAULT_LOCKED, 0, 16);
 }
 
 static void
@@ -276,7 +277,7 @@ a_lost_begin_whose_row_is_still_held_runs_all_the_same(void **state)
 
     (void)state;
     open_stage(&stage, FAULTY_LOCAL);
-    faulty_plan(stage.store, FAULT_LOST_APPLIED, 0, 8);
+    faulty_plan(stage.store, FAULT_LOST_NOT, 0, 8);
     stage.store->before_swap = lost_and_then_locked;
     run(&stage, &work, IDEM_STRICT, 0, &reply);
     assert_verdict(reply, IDEM_V_STARTED);
