@@ -158,6 +158,11 @@ $(tests): $(B)/%: $(B)/obj/%.o $(test_support_obj) $(B)/libidem-inner.a
 
 test-programs: $(tests)
 
+# Programs that tests of the running system start.
+$(B)/tests/tools/%: tests/tools/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(filter-out -MMD -MP,$(compile)) -o $@ $< $(libs)
+
 # What another compiler says about all of it: make syntax CC=clang
 # (but for benchmarks of libraries that only `make bench` installs)
 syntax_src := $(lib_src) $(bin_src) $(test_src) $(fuzz_src) $(test_support_src) $(example_src) \

@@ -61,6 +61,9 @@ class Ledger:
             daemon_threads = True
             request_queue_size = 256
 
+            def handle_error(self, *_):
+                pass  # consumers are killed here
+
         self.server = Server(("127.0.0.1", 0), Handler)
         self.url = "http://127.0.0.1:%d/" % self.server.server_port
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -152,7 +155,49 @@ class Stream:
         self.folder.__exit__(None, None, None)
 
 
-@pytest.fixture(scope="module", params=["rabbitmq", "redis"])
+class Kafka:
+    """librdkafka's mock cluster in a process of its own (no Kafka server can be installed from Debian). A member of
+    the group that was killed is missed when its session times out; until then a new one gets nothing."""
+
+    def __init__(self):
+        subprocess.run(["make", "-s", "build/tests/tools/kafka_mock"], cwd=ROOT, check=True)
+        self.process = subprocess.Popen([ROOT + "/build/tests/tools/kafka_mock"], text=True, bufsize=1 << 20,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.source = "kafka://%s?topic=orders&group=g&session_ms=4000" % self.process.stdout.readline().strip()
+
+    def ask(self, *fields):
+        self.process.stdin.write("\t".join(fields) + "\n")
+        if fields[0] == "send":
+            return None
+        self.process.stdin.flush()
+        return list(iter(self.process.stdout.readline, ".\n"))
+
+    def publish(self, messages, **headers):
+        headers = [word for item in {"content-type": "application/json", **headers}.items() for word in item]
+        for m in messages:
+            self.ask("send", "orders", json.dumps(m), "id", m["id"], *headers)
+        self.ask("flush")
+
+    def letters(self, topic):
+        found = []
+        for line in self.ask("read", topic):
+            body, *words = line.rstrip("\n").split("\t")
+            self.letter_headers = dict(zip(words[::2], words[1::2]))
+            found.append((json.loads(body)["id"], self.letter_headers["idem-reason"]))
+        return found
+
+    def restart(self):
+        """It goes away and comes back with what it had."""
+        self.ask("down")
+        time.sleep(1)
+        self.ask("up")
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module", params=["rabbitmq", "redis"])  # Kafka: test_consume_kafka.py
 def broker(request):
     broker = Rabbit() if request.param == "rabbitmq" else Stream()
     yield broker
@@ -319,20 +364,20 @@ def test_a_store_in_trouble_is_told_and_the_message_waits_for_it(broker):
         ledger.close()
 
 
-def kill_and_restart(broker, argv, seconds, rng):
-    """kill -9 at random; once in between, the broker goes down and comes back."""
-    end = time.monotonic() + seconds
-    broker_at = time.monotonic() + seconds / 2
-    kills = 0
-    while time.monotonic() < end:
+def kill_and_restart(broker, argv, progress, rng):
+    """kill -9 at random; once in between, the broker goes down and comes back. How many were killed."""
+    slow = isinstance(broker, Kafka)  # a life begins when the group has let it in
+    lives = (8 if slow else 200) if SOAK else (1 if slow else 8)
+    for life in range(lives):
+        before = progress()
         with Process(argv) as consumer:
+            if slow:
+                wait_until(lambda: progress() > before or consumer.process.poll() is not None, 10)
             time.sleep(rng.uniform(0.05, 0.7))
-            if broker_at and time.monotonic() > broker_at:
+            if life == lives // 2:
                 broker.restart()
-                broker_at = None
             consumer.kill()
-            kills += 1
-    return kills
+    return lives
 
 
 def test_strict_never_handles_twice_and_names_every_doubt(broker):
@@ -342,10 +387,9 @@ def test_strict_never_handles_twice_and_names_every_doubt(broker):
     broker.publish(messages)
     with folder() as f:
         store = "journal:" + f
-        kills = kill_and_restart(broker, consume(broker, store, "--to", ledger.url), 120 if SOAK else 4, rng)
+        kill_and_restart(broker, consume(broker, store, "--to", ledger.url), lambda: len(ledger.effects), rng)
         run_until_idle(broker, store, "--to", ledger.url)
     doubts = {i for i, _ in broker.letters("orders.doubt")}
-    assert kills > 5
     assert set(ledger.effects.values()) == {1}
     missing = set(ids) - set(ledger.effects)
     assert missing <= doubts, missing - doubts
@@ -359,10 +403,15 @@ def test_loose_with_an_idempotent_sink_handles_every_message(broker):
     broker.publish(messages)
     with folder() as f:
         store = "journal:" + f
-        kill_and_restart(broker, consume(broker, store, "--to", ledger.url, "--loose"), 120 if SOAK else 4, rng)
+        kill_and_restart(broker, consume(broker, store, "--to", ledger.url, "--loose"), lambda: len(ledger.effects), rng)
         run_until_idle(broker, store, "--to", ledger.url, "--loose")
     assert ledger.effects == collections.Counter(ids)
     ledger.close()
+
+
+def rows(database):
+    with contextlib.closing(sqlite3.connect(database, timeout=30)) as db:
+        return db.execute("select count(*) from effect").fetchone()[0]
 
 
 def test_in_one_transaction_every_effect_is_there_exactly_once(broker):
@@ -376,7 +425,7 @@ def test_in_one_transaction_every_effect_is_there_exactly_once(broker):
             db.execute("create table effect (id text)")
             db.commit()
         argv = [os.path.join(os.path.dirname(IDEM), "examples/consume_sql"), broker.source, database]
-        kill_and_restart(broker, argv, 120 if SOAK else 4, rng)
+        kill_and_restart(broker, argv, lambda: rows(database), rng)
         done = subprocess.run(argv, cwd=ROOT, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert done.returncode == 0, done.stdout
         with contextlib.closing(sqlite3.connect(database)) as db:

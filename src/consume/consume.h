@@ -88,6 +88,7 @@ struct source_type {
 struct source {
     const struct source_type *type;
     uint64_t connection;               /* counted by the consumer */
+    bool joining;                      /* nothing can come yet: not idle */
     char name[200];                    /* the queue, stream or topic */
     char default_consumer[200];        /* the group's name; "": none */
     char dead_letter[220], doubt[220]; /* where letters go */

@@ -356,7 +356,7 @@ turn(struct idem_consumer *c, bool *idle, struct idem_error *err)
     }
     if (status == IDEM_OK && done > 0 && (!d || done >= CONCLUDE_AT_ONCE))
         status = conclude(c, take_done(c), true, err);
-    *idle = !d && c->in_flight == 0;
+    *idle = !d && c->in_flight == 0 && !c->source->joining;
     return status;
 }
 

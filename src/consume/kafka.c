@@ -19,6 +19,7 @@
 
 #define SEND_MS 10000
 #define REWIND_MS 2000
+#define PAUSE_AFTER_US 1000000
 
 struct handed_out {
     int64_t offset;
@@ -36,10 +37,11 @@ struct kafka_source {
     struct source base;
     struct broker_url url;
     char servers[512], group[200];
-    char session_ms[16]; /* "": librdkafka's own */
+    char session_ms[16], heartbeat_ms[24]; /* "": librdkafka's own */
     rd_kafka_t *consumer, *producer;
     struct partition *partitions;
     bool paused;
+    int64_t pause_at_us; /* if no more is wanted until then; 0: more is */
     rd_kafka_resp_err_t letter; /* what became of the last one */
 };
 
@@ -72,6 +74,8 @@ rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
 
     forget_partitions(self);
     self->paused = false;
+    self->base.joining =
+        code != RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS || list->cnt > 0;
     rd_kafka_assign(kafka,
                     code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS ? list : NULL);
 }
@@ -123,12 +127,15 @@ static rd_kafka_t *
 make_client(struct kafka_source *self, rd_kafka_type_t type,
             struct idem_error *err)
 {
-    const struct setting consumer[] = {{"bootstrap.servers", self->servers},
-                                       {"group.id", self->group},
-                                       {"enable.auto.commit", "false"},
-                                       {"auto.offset.reset", "earliest"},
-                                       {"session.timeout.ms", self->session_ms},
-                                       {NULL, NULL}};
+    const struct setting consumer[] = {
+        {"bootstrap.servers", self->servers},
+        {"group.id", self->group},
+        {"enable.auto.commit", "false"},
+        {"enable.partition.eof", "true"},
+        {"auto.offset.reset", "earliest"},
+        {"session.timeout.ms", self->session_ms},
+        {"heartbeat.interval.ms", self->heartbeat_ms},
+        {NULL, NULL}};
     const struct setting producer[] = {{"bootstrap.servers", self->servers},
                                        {"enable.idempotence", "true"},
                                        {NULL, NULL}};
@@ -163,6 +170,7 @@ connect_source(struct source *source, struct idem_error *err)
     if (!self->consumer)
         return IDEM_ERR_UNAVAILABLE;
     rd_kafka_poll_set_consumer(self->consumer);
+    self->base.joining = true;
     topics = rd_kafka_topic_partition_list_new(1);
     rd_kafka_topic_partition_list_add(topics, self->base.name,
                                       RD_KAFKA_PARTITION_UA);
@@ -251,9 +259,8 @@ to_delivery(const rd_kafka_message_t *message)
     return NULL;
 }
 
-/* A member of the group must go on polling while it wants no messages. */
 static void
-pause_or_go_on(struct kafka_source *self, bool paused)
+set_paused(struct kafka_source *self, bool paused)
 {
     rd_kafka_topic_partition_list_t *all;
 
@@ -268,6 +275,27 @@ pause_or_go_on(struct kafka_source *self, bool paused)
     self->paused = paused;
 }
 
+/* A member of the group must go on polling even when it wants no messages for
+ * long. Pausing throws away what was fetched, so it does not begin at once.
+ * False: do not poll now. */
+static bool
+may_poll(struct kafka_source *self, bool more)
+{
+    int64_t now_us = idem__system_clocks.boot_us(NULL);
+
+    if (more) {
+        self->pause_at_us = 0;
+        set_paused(self, false);
+        return true;
+    }
+    if (!self->pause_at_us)
+        self->pause_at_us = now_us + PAUSE_AFTER_US;
+    if (now_us < self->pause_at_us)
+        return false;
+    set_paused(self, true);
+    return true;
+}
+
 static enum idem_status
 take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
      struct idem_error *err)
@@ -276,11 +304,15 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
     rd_kafka_message_t *message;
     enum idem_status status = IDEM_OK;
 
-    pause_or_go_on(self, !more);
-    message = rd_kafka_consumer_poll(self->consumer, wait_ms);
     *delivery = NULL;
+    if (!may_poll(self, more))
+        return IDEM_OK;
+    message = rd_kafka_consumer_poll(self->consumer, wait_ms);
     if (!message)
         return IDEM_OK;
+    /* The first message, or the word that there is none. */
+    if (!message->err || message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF)
+        self->base.joining = false;
     if (message->err) {
         /* librdkafka reconnects by itself; only what it calls fatal is not
          * left to it. */
@@ -469,8 +501,10 @@ open_source(const struct source_settings *settings, struct source **source,
         free(self);
         return status;
     }
-    broker_url_param(&self->url, "session_ms", self->session_ms,
-                     sizeof(self->session_ms));
+    if (broker_url_param(&self->url, "session_ms", self->session_ms,
+                         sizeof(self->session_ms)))
+        snprintf(self->heartbeat_ms, sizeof(self->heartbeat_ms), "%ld",
+                 strtol(self->session_ms, NULL, 10) / 3);
     snprintf(self->servers, sizeof(self->servers), "%s:%d", self->url.host,
              self->url.port ? self->url.port : 9092);
     snprintf(self->base.default_consumer, sizeof(self->base.default_consumer),
