@@ -256,6 +256,26 @@ def test_a_pipeline_is_answered_in_order(c, key):
         assert c.read() == str(i)
 
 
+def test_long_answers_in_a_pipeline_come_whole_to_a_late_reader(c, key):
+    text = "".join(chr(97 + i % 26) for i in range(100000))
+    for i in range(4):
+        fence = begin(c, (key[0], "l%d" % i))
+        c("FINISH", key[0], "l%d" % i, fence, "SUCCEEDED", text[i:])
+    for turn in range(3):
+        tagged = [i for i in range(60) if i % 3 == 0]
+        c.raw(b"".join(encode("BEGIN", key[0], "l%d" % (i % 4), *(("TAG", i) if i in tagged else ())) for i in range(60)))
+        time.sleep(0.2 * turn)  # so that the socket is full by then
+        in_order = iter([i for i in range(60) if i not in tagged])
+        for _ in range(60):
+            answer = c.read()
+            i = answer[1] if answer[0] == "tag" else next(in_order)
+            if answer[0] == "tag":
+                tagged.remove(i)
+                answer = answer[2:]
+            assert answer[0] == "replay" and answer[4] == text[i % 4:]
+        assert not tagged and c("PING") == "PONG"
+
+
 def test_tagged_answers_overtake_and_untagged_keep_their_order(c, key):
     fence = begin(c, key)
     c.send("BEGIN", *key, "WAIT", 20000, "TAG", 7)

@@ -191,6 +191,7 @@ append(struct client *client, struct call *call)
         resp_add_raw(&client->out, call->reply.buf.data, call->reply.buf.len);
     if (call->close_after)
         client->closing = true;
+    client_send_long(client);
 }
 
 static bool

@@ -26,6 +26,7 @@
 #define OWN_SHARE (64 * 1024) /* below this nobody is closed for all */
 #define PROGRESS (64 * 1024)  /* resets the clock of a long command */
 #define KEPT_ROOM 4096        /* an idle client keeps buffers up to this */
+#define LONG_OUT (128 * 1024) /* output that does not wait for its round's end */
 
 /* ---- memory ---------------------------------------------------------- */
 
@@ -249,6 +250,26 @@ send_some(struct client *client)
     return true;
 }
 
+static void
+out_sent(struct client *client)
+{
+    client->out_before += client->out.buf.len;
+    client->sent = 0;
+    idem_buf_reset(&client->out.buf);
+}
+
+/* The client reads one long answer while the next is made, and the output does
+ * not grow to all of them. client_flush() meets a send that failed again. */
+void
+client_send_long(struct client *client)
+{
+    if (client->dead || unsent(client) < LONG_OUT)
+        return;
+    (void)send_some(client);
+    if (unsent(client) == 0)
+        out_sent(client);
+}
+
 void
 client_flush(struct client *client)
 {
@@ -270,9 +291,7 @@ client_flush(struct client *client)
     if (client->round == client->loop->round && client->call_count == 0)
         client->loop->answered++;
     if (unsent(client) == 0) {
-        client->out_before += client->out.buf.len;
-        client->sent = 0;
-        idem_buf_reset(&client->out.buf);
+        out_sent(client);
         trim(client);
         if (client->closing && !client->first &&
             (!client->loop->draining || client->call_count == 0))
