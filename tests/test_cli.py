@@ -276,6 +276,21 @@ def test_the_exit_codes_are_documented_three_times_alike(bare):
     assert {code: word for code, word in man.items() if int(code) >= 10} == listed
 
 
+def test_every_command_is_in_the_manual(bare):
+    _, out = bare("--help", store=False)
+    commands = re.findall(r"^  ([a-z]+) ", out, re.M)
+    assert len(commands) > 20
+    with open(os.path.join(ROOT, "docs/man/idem.1")) as f:
+        man = f.read()
+    with open(os.path.join(ROOT, "docs/cli.md")) as f:
+        page = f.read()
+    for command in commands:
+        assert re.search(r"^\.B[IR]? \"?%s\b|, \" %s$" % (command, command), man, re.M), command
+        assert command == "help" or re.search(r"`(idem )?%s\b" % command, page), command
+        code, help = bare(command, "--help", store=False)
+        assert code == 0 and ("usage: idem " + command if command != "help" else "usage: idem") in help, command
+
+
 def test_a_full_pipe_or_disk_is_an_error(bare):
     bare("settle", "s", "i")
     with open("/dev/full", "w") as full:

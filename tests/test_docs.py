@@ -3,7 +3,9 @@ import os
 import re
 import subprocess
 
-from lib import IDEM, ROOT
+import pytest
+
+from lib import IDEM, ROOT, Process, free_port
 
 
 def text(path):
@@ -49,17 +51,37 @@ def test_every_invariant_is_cited_where_it_is_kept():
     assert numbers == ["I%d" % i for i in range(1, len(numbers) + 1)] and len(numbers) >= 10
 
 
-def test_the_first_steps_of_the_readme_work(tmp_path):
-    store = {**os.environ, "IDEM_STORE": "journal:%s" % tmp_path}
-    said = []
-    fence = "0"
-    for line in re.findall(r"^    build/idem ((?:begin|finish) .*?)(?:\s+#.*)?$", text("README.md"), re.M):
-        command = line.replace("FENCE", fence)
-        out = subprocess.run("%s %s" % (IDEM, command), shell=True, env=store, text=True, stdout=subprocess.PIPE).stdout
-        said.append(out.split()[0])
-        if out.startswith("started"):
-            fence = re.search(r"fence: (\d+)", out).group(1)
-    assert said == ["started", "busy", "ok", "replay"]
+README = pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+
+
+def steps(readme, pattern, change):
+    """The lines of a README that match, run one after the other with the fence that was told last; what they said."""
+    said, fence = [], "0"
+    for line in re.findall(r"^    (%s .*?)(?:\s+#.*)?$" % pattern, text(readme), re.M):
+        command = change(line).replace("FENCE", fence)
+        said.append(subprocess.run(command, shell=True, cwd=ROOT, text=True, stdout=subprocess.PIPE).stdout)
+        told = re.search(r"\bfence: (\d+)|^started\n(\d+)", said[-1])
+        fence = (told.group(1) or told.group(2)) if told else fence
+    return said
+
+
+@README
+def test_the_first_steps_of_the_readme_work(tmp_path, readme):
+    here = lambda line: "IDEM_STORE=journal:%s %s" % (tmp_path, line.replace("build/idem", IDEM))  # noqa: E731
+    said = steps(readme, r"build/idem (?:begin|finish)", here)
+    assert [out.split()[0] for out in said] == ["started", "busy", "ok", "replay"]
+    first, again = steps(readme, "build/idem run", here), steps(readme, "build/idem run", here)
+    assert len(first) == 1 and first[0] and first == again
+
+
+@README
+def test_the_readmes_server_answers_redis_cli(tmp_path, readme):
+    line = re.search(r"^    build/idem (serve .*) &$", text(readme), re.M).group(1)
+    port = free_port()
+    argv = line.replace("6390", str(port)).replace("/tmp/shop-server", str(tmp_path / "j")).split()
+    with Process([IDEM, *argv, "--socket", str(tmp_path / "s")], ready=port):
+        said = steps(readme, "redis-cli", lambda line: line.replace("6390", str(port)))
+        assert [out.split()[0] for out in said] == ["started", "ok", "replay"] and '{"order":8}' in said[2]
 
 
 def test_contributing_names_make_targets_that_exist():

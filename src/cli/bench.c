@@ -3,6 +3,7 @@
  * same client.
  */
 #include "bench.h"
+#include "client.h"
 
 #include "cli.h"
 
@@ -113,12 +114,14 @@ cli_bench(int argc, char **argv)
                           .pipeline = 1,
                           .run_ms = 3000,
                           .result_len = 64};
+    const char *credentials = NULL;
     const struct cli_option options[] = {
         {"server", 'S', CLI_TEXT, &given.server, "ADDRESS",
          "unix:PATH or HOST:PORT; else IDEM_SERVER, else\n"
          "this user's socket"},
-        {"auth", 0, CLI_TEXT, &given.secret, "NAME:SECRET",
-         "else the variable IDEM_AUTH"},
+        {"credentials", 0, CLI_TEXT, &credentials, "FILE",
+         "a line \"name secret\" for the server; else the\n"
+         "variable IDEM_AUTH, name:secret"},
         {"what", 'w', CLI_TEXT, &given.what, "WHAT",
          "begin, pair (BEGIN and FINISH), replay or ping"},
         {"redis", 0, CLI_FLAG, &given.redis, NULL,
@@ -140,7 +143,9 @@ cli_bench(int argc, char **argv)
         .options = options,
     };
     char path[512] = "unix:";
+    struct idem_error err;
     const char *address;
+    char *auth = NULL;
     char **args;
     size_t count;
     int code = cli_parse(&syntax, argc, argv, &args, &count);
@@ -149,7 +154,10 @@ cli_bench(int argc, char **argv)
         return code;
     server_default_socket(path + 5, sizeof(path) - 5);
     address = given.server ? given.server : getenv("IDEM_SERVER");
-    if (!given.secret)
-        given.secret = getenv("IDEM_AUTH");
-    return run(&given, address ? address : path);
+    if (credentials && cli_read_auth(credentials, &auth, &err) != IDEM_OK)
+        return cli_fail(&err);
+    given.secret = auth ? auth : getenv("IDEM_AUTH");
+    code = run(&given, address ? address : path);
+    free(auth);
+    return code;
 }

@@ -26,8 +26,8 @@ struct cli_where {
      CLI_TEXT,                                                                 \
      &(where)->server,                                                         \
      "ADDRESS",                                                                \
-     "the server: unix:PATH or HOST:PORT; else the variable\n"                 \
-     "IDEM_SERVER, else this user's socket"},                                  \
+     "the server: unix:PATH or HOST:PORT; else\n"                              \
+     "the variable IDEM_SERVER, else this user's socket"},                     \
         {"credentials",                                                        \
          0,                                                                    \
          CLI_TEXT,                                                             \

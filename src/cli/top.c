@@ -266,8 +266,8 @@ cli_top(int argc, char **argv)
     struct top top = {.every_ms = 1000};
     const struct cli_option options[] = {
         {"server", 'S', CLI_TEXT, &top.where.server, "ADDRESS",
-         "the server: unix:PATH or HOST:PORT; else the variable\n"
-         "IDEM_SERVER, else this user's socket"},
+         "the server: unix:PATH or HOST:PORT; else\n"
+         "the variable IDEM_SERVER, else this user's socket"},
         {"credentials", 0, CLI_TEXT, &top.where.credentials, "FILE",
          "a line \"name secret\" for the server; else the\n"
          "variable IDEM_AUTH, name:secret"},
