@@ -2,10 +2,12 @@
 import os
 import re
 import subprocess
+import textwrap
 
 import pytest
 
-from lib import IDEM, ROOT, Process, free_port
+from gateway import MODULE, nginx_test
+from lib import IDEM, ROOT, Process, folder, free_port
 
 
 def text(path):
@@ -82,6 +84,47 @@ def test_the_readmes_server_answers_redis_cli(tmp_path, readme):
     with Process([IDEM, *argv, "--socket", str(tmp_path / "s")], ready=port):
         said = steps(readme, "redis-cli", lambda line: line.replace("6390", str(port)))
         assert [out.split()[0] for out in said] == ["started", "ok", "replay"] and '{"order":8}' in said[2]
+
+
+def test_every_option_that_is_shown_exists():
+    help_of = {}
+    seen = 0
+    for document in documents():
+        for command, rest in re.findall(r"\bidem ([a-z]+)\b([^`\n]*)", text(document)):
+            options = re.findall(r"(?<![\w-])--[a-z][a-z-]+", rest.split(" -- ")[0].split(" #")[0].split("；")[0])
+            if not options:
+                continue
+            if command not in help_of:
+                help_of[command] = subprocess.run([IDEM, command, "--help"], text=True, stdout=subprocess.PIPE).stdout
+            for option in options:
+                assert re.search(r"%s\b(?!-)" % option, help_of[command]), (document, command, option)
+                seen += 1
+    assert seen > 30
+
+
+def test_every_directive_of_the_module_is_in_the_guide():
+    code = text("src/gateway/nginx/ngx_http_idem_conf.c")
+    directives = set(re.findall(r'^    (?:\{ ngx_string|ngx_http_idem_loc)\("(idem\w*)"', code, re.M))
+    variables = set(re.findall(r'^    \{ ngx_string\("(idem_\w+)"\)', text("src/gateway/nginx/ngx_http_idem_module.c"), re.M))
+    guide = text("docs/gateway.md")
+    named = set(re.findall(r"(?<![\w$])(idem_\w+|idem(?= on))", " ".join(re.findall(r"`[^`]+`", guide))))
+    assert len(directives) > 20 and len(variables) == 4
+    assert named - {"idem_module"} == directives
+    assert variables == set(re.findall(r"\$(idem_\w+)", guide))
+
+
+@pytest.mark.parametrize("page", ["docs/gateway.md", "docs/gateway.zh-CN.md"])
+def test_the_configuration_for_ones_own_nginx_is_one(page):
+    block = textwrap.dedent(re.search(r"^    load_module .*?^    }\n", text(page), re.M | re.S).group(0))
+    with folder() as where:
+        temp = "".join("%s_temp_path %s/%s; " % (n, where, n) for n in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        block = block.replace("modules/ngx_http_idem_module.so", MODULE).replace(
+            "http {", "events {} pid %s/p; error_log stderr; http { access_log off; %s upstream orders { server "
+            "127.0.0.1:9; }" % (where, temp), 1).replace("server {\n", "server { listen 127.0.0.1:%d;\n" % free_port(), 1)
+        with open(os.path.join(where, "n.conf"), "w") as f:
+            f.write(block)
+        told = nginx_test(where, os.path.join(where, "n.conf"))
+        assert told.returncode == 0, told.stderr + block
 
 
 def test_contributing_names_make_targets_that_exist():
