@@ -26,6 +26,7 @@
 #define OWN_SHARE (64 * 1024) /* below this nobody is closed for all */
 #define PROGRESS (64 * 1024)  /* resets the clock of a long command */
 #define KEPT_ROOM 4096        /* an idle client keeps buffers up to this */
+#define READS_MAX 16          /* of one client in a round: a megabyte */
 #define LONG_OUT (128 * 1024) /* output that does not wait for its round's end */
 
 /* ---- memory ---------------------------------------------------------- */
@@ -468,12 +469,31 @@ read_and_drop(struct client *client)
         client_close(client, NULL);
 }
 
+static bool
+may_read(const struct client *client)
+{
+    return !client->dead && !client->held && !client->closing &&
+           !is_full(client);
+}
+
+/* What one client has sent by now goes into one commit, also if it is long. */
+static void
+read_some(struct client *client)
+{
+    ssize_t n = READ_LEN;
+
+    client->read_ms = client->loop->now_ms;
+    for (int i = 0; i < READS_MAX && n >= READ_LEN && may_read(client); i++) {
+        n = client->in.len > 0 ? read_on(client) : read_fresh(client);
+        if (n == 0 || (n == -1 && errno != EAGAIN))
+            client_close(client, NULL);
+    }
+}
+
 void
 client_event(struct client *client, uint32_t events)
 {
-    bool reads = (events & EPOLLIN) && !client->held && !client->closing &&
-                 !is_full(client);
-    ssize_t n;
+    bool reads = (events & EPOLLIN) && may_read(client);
 
     if (client->dead)
         return;
@@ -486,12 +506,8 @@ client_event(struct client *client, uint32_t events)
         client_close(client, NULL);
         return;
     }
-    if (reads) {
-        client->read_ms = client->loop->now_ms;
-        n = client->in.len > 0 ? read_on(client) : read_fresh(client);
-        if (n == 0 || (n == -1 && errno != EAGAIN))
-            client_close(client, NULL);
-    }
+    if (reads)
+        read_some(client);
     if (!client->dead &&
         ((events & EPOLLOUT) || client->held || is_full(client)))
         client_touch(client);

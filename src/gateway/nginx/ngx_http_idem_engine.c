@@ -22,6 +22,7 @@
 #define NGX_HTTP_IDEM_SLOT_BITS       20
 #define NGX_HTTP_IDEM_OUT             (256 * 1024)
 #define NGX_HTTP_IDEM_GATHER          64
+#define NGX_HTTP_IDEM_LONG            (16 * 1024)
 #define NGX_HTTP_IDEM_SPARE           1024
 #define NGX_HTTP_IDEM_SPARES          1024
 #define NGX_HTTP_IDEM_LONGEST         (IDEM_RESULT_MAX + GATEWAY_HEAD_MAX)
@@ -625,29 +626,72 @@ ngx_http_idem_reconnect_handler(ngx_event_t *ev)
 }
 
 
+/* the bytes of a command from this one on; then it is in flight */
+
+static ngx_int_t
+ngx_http_idem_take(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
+    size_t from)
+{
+    size_t  len;
+
+    len = op->len - from;
+
+    if (ngx_http_idem_grow(&e->out, &e->out_size, e->out_len, e->out_len + len,
+                           e->log)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(e->out + e->out_len, op->cmd + from, len);
+    e->out_len += len;
+    op->sent = 1;
+
+    ngx_queue_remove(&op->queue);
+    ngx_queue_insert_tail(&e->inflight, &op->queue);
+
+    return NGX_OK;
+}
+
+
+/* short commands together, a long one by itself; out has nothing yet */
+
 static ngx_int_t
 ngx_http_idem_fill(ngx_http_idem_engine_t *e)
 {
-    ngx_queue_t         *q;
+    ssize_t              n;
+    ngx_connection_t    *c;
     ngx_http_idem_op_t  *op;
 
-    while (!ngx_queue_empty(&e->pending) && e->out_len < NGX_HTTP_IDEM_OUT) {
-        q = ngx_queue_head(&e->pending);
-        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+    c = e->connection;
 
-        if (ngx_http_idem_grow(&e->out, &e->out_size, e->out_len,
-                               e->out_len + op->len, e->log)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
+    while (!ngx_queue_empty(&e->pending) && e->out_len < NGX_HTTP_IDEM_OUT) {
+        op = ngx_queue_data(ngx_queue_head(&e->pending), ngx_http_idem_op_t,
+                            queue);
+        n = 0;
+
+        if (op->len >= NGX_HTTP_IDEM_LONG) {
+
+            /* only what the socket does not take at once is copied */
+
+            if (e->out_len || !c->write->ready) {
+                break;
+            }
+
+            n = c->send(c, op->cmd, op->len);
+
+            if (n == NGX_ERROR) {
+                return NGX_ERROR;
+            }
+
+            if (n == NGX_AGAIN) {
+                break;
+            }
         }
 
-        ngx_memcpy(e->out + e->out_len, op->cmd, op->len);
-        e->out_len += op->len;
-        op->sent = 1;
-
-        ngx_queue_remove(q);
-        ngx_queue_insert_tail(&e->inflight, q);
+        if (ngx_http_idem_take(e, op, n) != NGX_OK) {
+            return NGX_ERROR;
+        }
     }
 
     return NGX_OK;
@@ -698,7 +742,7 @@ ngx_http_idem_flush(ngx_http_idem_engine_t *e)
             e->out_pos = e->out_len = 0;
 
             if (ngx_http_idem_fill(e) != NGX_OK) {
-                ngx_http_idem_disconnect(e, "out of memory");
+                ngx_http_idem_disconnect(e, "cannot send");
                 return;
             }
 
