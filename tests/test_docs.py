@@ -102,6 +102,15 @@ def test_every_option_that_is_shown_exists():
     assert seen > 30
 
 
+@pytest.mark.parametrize("command", ["serve", "gateway"])
+def test_every_option_of_the_servers_is_explained(command):
+    help = subprocess.run([IDEM, command, "--help"], text=True, stdout=subprocess.PIPE).stdout
+    options = set(re.findall(r"^ +(?:-\w, )?--([a-z-]+)", help, re.M)) - {"json", "help"}
+    page = text("docs/server.md" if command == "serve" else "docs/gateway.md")
+    missing = [o for o in options if not re.search(r"--%s\b|`%s`|idem_%s\b" % (o, o, o.replace("-", "_")), page)]
+    assert len(options) > 15 and not missing, missing
+
+
 def test_every_directive_of_the_module_is_in_the_guide():
     code = text("src/gateway/nginx/ngx_http_idem_conf.c")
     directives = set(re.findall(r'^    (?:\{ ngx_string|ngx_http_idem_loc)\("(idem\w*)"', code, re.M))

@@ -158,7 +158,7 @@ cli_gateway(int argc, char **argv)
         .usage = "gateway --upstream URL [options]",
         .about = "Put any HTTP service behind idem: a request with an "
                  "Idempotency-Key runs once,\nand everyone who repeats it gets "
-                 "the same answer. Starts an engine and nginx with\nour "
+                 "the same answer. Starts an engine and nginx\nwith our "
                  "module, and stops both when it is stopped.",
         .options = flags.options,
     };
