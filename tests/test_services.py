@@ -239,6 +239,17 @@ def test_idem_lock_gives_the_commands_own_status_and_says_when_it_is_held():
         assert done.returncode not in (0, 7) and "held by another" in done.stderr
 
 
+def test_a_command_ends_with_the_idem_that_held_its_lock():
+    with folder() as f, Server(f) as server:
+        holder = Process(lock_command(server, "--", "sh", "-c", "echo $$ > %s/pid; exec sleep 60" % f))
+        assert wait_until(lambda: os.path.exists(f + "/pid") and open(f + "/pid").read().strip())
+        command = "/proc/" + open(f + "/pid").read().strip()
+        assert os.path.exists(command)
+        holder.send(signal.SIGKILL)
+        holder.wait()
+        assert wait_until(lambda: not os.path.exists(command), 5)
+
+
 def test_the_guarded_example_shows_the_fence_at_work():
     done = subprocess.run([os.path.join(os.path.dirname(IDEM), "examples/guarded")], text=True, stdout=subprocess.PIPE)
     assert done.stdout == "ann writes: accepted\nbob writes: accepted\nann writes: REFUSED\n"

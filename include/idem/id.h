@@ -71,6 +71,7 @@ IDEM_API void idem_ids_close(struct idem_ids *ids);
  *
  * IDEM_ERR_UNAVAILABLE: no worker number or range could be had in time, so no
  *     id was made: try again.
+ * IDEM_ERR_INVALID: a kind or name that cannot be, or the 1025th name.
  */
 IDEM_API enum idem_status idem_ids_next(struct idem_ids *ids,
                                         enum idem_id_kind kind,

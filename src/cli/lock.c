@@ -17,6 +17,7 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -173,7 +174,7 @@ static pid_t
 start(const struct holder *h, char **command)
 {
     char fence[32];
-    pid_t child = fork();
+    pid_t holder = getpid(), child = fork();
 
     if (child != 0)
         return child;
@@ -182,6 +183,10 @@ start(const struct holder *h, char **command)
     setenv("IDEM_LOCK", h->name, 1);
     setpgid(0, 0);
     signal(SIGPIPE, SIG_DFL); /* idem itself ignores it */
+    /* Without idem nobody renews the lock, or would stop the command. */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != holder)
+        _exit(EXIT_LOST);
     execvp(command[0], command);
     fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(errno));
     _exit(127);

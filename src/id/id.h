@@ -21,6 +21,7 @@
 #define SNOWFLAKE_SEQUENCE_BITS 12
 #define SNOWFLAKE_TIME_BITS 41
 #define UID_EPOCH_S INT64_C(1767225600)
+#define SEGMENTS_MAX 1024 /* names that one generator serves */
 
 /* Where the bits of a kind are; time is in `tick_ms` since `epoch_ms`. */
 struct layout {
@@ -77,6 +78,7 @@ struct idem_ids {
     pthread_t keeper;
     bool closing;
     struct source *sources;
+    size_t segment_count;
 };
 
 /* As idem_ids_open, with other clocks. */

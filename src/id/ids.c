@@ -112,7 +112,7 @@ same_source(const struct source *s, enum idem_id_kind kind,
 
 static struct source *
 find_source(struct idem_ids *ids, enum idem_id_kind kind,
-            struct idem_bytes name)
+            struct idem_bytes name, struct idem_error *err)
 {
     struct source *s = ids->sources;
 
@@ -120,13 +120,22 @@ find_source(struct idem_ids *ids, enum idem_id_kind kind,
         s = s->next_source;
     if (s)
         return s;
-    s = calloc(1, sizeof(*s));
-    if (!s)
+    if (kind == IDEM_ID_SEGMENT && ids->segment_count >= SEGMENTS_MAX) {
+        idem__fail(err, IDEM_ERR_INVALID,
+                   "ids of %d segments have been asked for here: no more names",
+                   SEGMENTS_MAX);
         return NULL;
+    }
+    s = calloc(1, sizeof(*s));
+    if (!s) {
+        idem__fail(err, IDEM_ERR_MEMORY, "ids: out of memory");
+        return NULL;
+    }
     s->kind = kind;
     if (kind == IDEM_ID_SEGMENT) {
         memcpy(s->name, name.data, name.len);
         s->name_len = name.len;
+        ids->segment_count++;
     } else {
         s->layout = idem__id_layout(kind, &ids->options);
     }
@@ -192,6 +201,7 @@ ask(struct idem_ids *ids, enum idem_id_kind kind, struct idem_bytes name,
     uint64_t *out, size_t count, bool may_wait, struct idem_error *err)
 {
     enum idem_status status = check_ask(kind, name, err);
+    struct idem_error trouble;
     struct timespec deadline;
     struct source *s;
 
@@ -199,9 +209,11 @@ ask(struct idem_ids *ids, enum idem_id_kind kind, struct idem_bytes name,
         return status;
     deadline = idem__deadline(ids->options.wait_ms * 1000);
     pthread_mutex_lock(&ids->mutex);
-    s = find_source(ids, kind, name);
-    status = s ? next_ids(ids, s, out, count, may_wait ? &deadline : NULL, err)
-               : idem__fail(err, IDEM_ERR_MEMORY, "ids: out of memory");
+    s = find_source(ids, kind, name, &trouble);
+    if (s)
+        status = next_ids(ids, s, out, count, may_wait ? &deadline : NULL, err);
+    else
+        status = idem__fail(err, trouble.status, "%s", trouble.text);
     pthread_mutex_unlock(&ids->mutex);
     return status;
 }

@@ -6,6 +6,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -355,6 +356,28 @@ one_call_may_reach_into_the_range_that_was_fetched_ahead(void **state)
 }
 
 static void
+a_generator_serves_so_many_segments_and_no_more(void **state)
+{
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = open_ids(engine, NULL);
+    struct idem_error err = {0};
+    char name[16];
+    uint64_t id;
+
+    (void)state;
+    ids->segment_count = SEGMENTS_MAX - 1;
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof(name), "s%d", i);
+        assert_int_equal(
+            idem_ids_next(ids, IDEM_ID_SEGMENT, idem_text(name), &id, 1, &err),
+            i == 0 ? IDEM_OK : IDEM_ERR_INVALID);
+    }
+    assert_non_null(strstr(err.text, "no more names"));
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
+static void
 uid_bits_are_what_was_configured(void **state)
 {
     const struct idem_ids_options o = {
@@ -487,6 +510,7 @@ main(void)
         cmocka_unit_test(a_segment_goes_on_behind_what_was_handed_out),
         cmocka_unit_test(
             one_call_may_reach_into_the_range_that_was_fetched_ahead),
+        cmocka_unit_test(a_generator_serves_so_many_segments_and_no_more),
         cmocka_unit_test(uid_bits_are_what_was_configured),
         cmocka_unit_test(the_end_of_an_epoch_is_announced),
         cmocka_unit_test(an_epoch_that_ended_gives_no_ids),

@@ -6,6 +6,9 @@
  * fullest bucket of its small neighbourhood makes room: a full bucket is what a
  * new subject would get anyway, so only the busiest are remembered, which are
  * the ones that matter.
+ *
+ * Who asks for more at once than a full bucket holds gets it when the bucket is
+ * full, and owes the rest.
  */
 #include "../store/store.h"
 
@@ -99,15 +102,16 @@ idem_token_allowed(struct idem_token_limit *limit, struct idem_bytes subject,
 {
     int64_t now_us = idem__system_clocks.boot_us(NULL);
     struct bucket *bucket;
-    double missing;
+    double wanted, missing;
 
     if (!limit)
         return true;
+    wanted = (double)count < limit->burst ? (double)count : limit->burst;
     pthread_mutex_lock(&limit->mutex);
     bucket = find(limit, hash_of(limit, subject), now_us);
     bucket->left = left_at(limit, bucket, now_us);
     bucket->at_us = now_us;
-    missing = (double)count - bucket->left;
+    missing = wanted - bucket->left;
     if (missing <= 0)
         bucket->left -= (double)count;
     pthread_mutex_unlock(&limit->mutex);

@@ -104,6 +104,24 @@ a_subject_that_asks_too_much_is_told_when_to_come_back(void **state)
     idem_token_limit_close(limit);
 }
 
+/* More at once than the burst is a debt, not a refusal for ever. */
+static void
+a_batch_beyond_the_burst_is_had_once_and_paid_for_later(void **state)
+{
+    struct idem_token_limit *limit = idem_token_limit_open(100, 5);
+    int64_t retry_after_ms = 0;
+
+    (void)state;
+    assert_true(idem_token_allowed(limit, ANN, 25, &retry_after_ms));
+    assert_false(idem_token_allowed(limit, ANN, 1, &retry_after_ms));
+    assert_in_range(retry_after_ms, 180, 212);
+    assert_false(idem_token_allowed(limit, ANN, 25, &retry_after_ms));
+    assert_in_range(retry_after_ms, 220, 252);
+    usleep((useconds_t)(retry_after_ms + 20) * 1000);
+    assert_true(idem_token_allowed(limit, ANN, 25, &retry_after_ms));
+    idem_token_limit_close(limit);
+}
+
 static void
 a_begun_token_gives_a_repeat_the_first_answer(void **state)
 {
@@ -148,6 +166,8 @@ main(void)
         cmocka_unit_test(tokens_look_random),
         cmocka_unit_test(
             a_subject_that_asks_too_much_is_told_when_to_come_back),
+        cmocka_unit_test(
+            a_batch_beyond_the_burst_is_had_once_and_paid_for_later),
         cmocka_unit_test(a_begun_token_gives_a_repeat_the_first_answer),
     };
 
