@@ -1,5 +1,6 @@
 """The SQL stores on real servers: the contract, the model, two servers on one store, and what breaks."""
 import os
+import random
 import re
 import shutil
 import signal
@@ -153,6 +154,7 @@ def test_replies_that_are_lost_are_found_again(database):
                 chaos.cut_at(n % 14 + 1)
                 time.sleep(0.04)
             chaos.swallow()
+            wait_until(lambda: chaos.swallowed > 0, 5)  # it may be between two attempts to connect
             time.sleep(0.3)
             chaos.heal()
 
@@ -410,6 +412,27 @@ def test_no_password_is_ever_shown(database):
         for url in (wrong, wrong.replace(":%d" % database.port, ":1"), wrong + "?odd=%zz"):
             text = idem("store", command, url, code=None)
             assert "hunter2" not in text and text, text
+
+
+@pytest.mark.parametrize("mode", ["", "?mode=wal"])
+def test_sqlite_survives_a_server_that_is_killed_at_any_moment(mode):
+    dice = random.Random(os.environ.get("IDEM_TEST_SEED"))
+    with tempfile.TemporaryDirectory() as where, folder() as home:
+        url = "sqlite:" + os.path.join(where, "db") + mode
+        server = [Server(home, store=url)]
+
+        def strike():
+            for _ in range(200 if SOAK else 10):
+                time.sleep(dice.uniform(0.02, 0.2))
+                server[0].kill()
+                server[0] = Server(home, store=url)
+
+        try:
+            crowd = Crowd(server).run(OPS, SECONDS, meanwhile=strike)
+            crowd.check()
+            assert crowd.counts()["LOST"] > 0, crowd.counts()  # some were really asking
+        finally:
+            server[0].stop()
 
 
 def test_sqlite_held_by_another_process_is_busy_and_replays_go_on():

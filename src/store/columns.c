@@ -178,6 +178,25 @@ idem__cursor_set(struct idem_cursor *cursor, const uint8_t *key)
 }
 
 size_t
+idem__swap_find(const struct idem_swap *swaps, size_t count, const void *key)
+{
+    size_t low = 0, high = count;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        int order = memcmp(swaps[middle].key, key, IDEM_KEY_LEN);
+
+        if (order == 0)
+            return middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return count;
+}
+
+size_t
 idem__scan_rows(size_t count)
 {
     return count < 256 ? 256 : count > 4096 ? 4096 : count;

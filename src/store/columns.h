@@ -72,6 +72,17 @@ enum idem_status idem__cursor_key(const struct idem_cursor *cursor,
                                   struct idem_error *err);
 void idem__cursor_set(struct idem_cursor *cursor, const uint8_t *key);
 
+/*
+ * A batch is guessed to be stored as it is; that saves a read. Where a guess
+ * was wrong, the next batches are read with (wary counts them), so that a load
+ * that is refused often does not pay for guesses.
+ */
+#define IDEM_WARY_BATCHES 16
+
+/* Where a key is in a batch, whose keys are sorted; count: nowhere. */
+size_t idem__swap_find(const struct idem_swap *swaps, size_t count,
+                       const void *key);
+
 /* How many rows a scan reads for one call that wants `count` records. */
 size_t idem__scan_rows(size_t count);
 

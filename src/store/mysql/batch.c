@@ -1,14 +1,19 @@
 /*
- * batch.c - swap: a batch is two round trips and one transaction, however many
- * swaps it has:
+ * batch.c - swap: a batch is one transaction, and one or two round trips
+ * however many swaps it has:
  *
- *   look    start transaction; lock the rows that are to change and that
- *           nobody holds (skip locked); read every row of the batch
+ *   hold    start transaction; lock the rows that are to change and that
+ *           nobody holds (skip locked), and see their revs; left out where
+ *           nothing is to change
  *   write   one INSERT of what is absent, one of what is replaced (on duplicate
  *           key: those rows are ours by then), one DELETE; commit
  *
+ * That is where everything is as expected, and most is. Otherwise it is begun
+ * again with a look instead of the hold, which also reads every row of the
+ * batch, and then writes what is left to write.
+ *
  * The INSERT is a plain one: 1062 says that somebody was faster, and the batch
- * is looked at again; 1205 says that somebody has inserted the key and not
+ * is looked at; 1205 says that somebody has inserted the key and not
  * committed it, and the batch is halved until that key stands alone and is
  * LOCKED; a deadlock (1213) is tried again. Values travel as hex literals, so
  * there is nothing to quote.
@@ -24,7 +29,6 @@
 #define CHUNK_ROWS 1024
 #define CHUNK_BYTES ((size_t)2 * 1024 * 1024)
 #define TRIES 5
-#define QUICK_US 200000
 
 /* What is known of one swap between the two round trips. */
 struct look {
@@ -56,29 +60,9 @@ add_row(struct idem_buf *query, const struct idem_swap *swap)
     idem__mysql_add_text(query, ")");
 }
 
-/* Keys are sorted, in a batch. */
-static size_t
-find_key(const struct idem_swap *swaps, size_t count, const void *key)
-{
-    size_t low = 0, high = count;
-
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        int order = memcmp(swaps[middle].key, key, IDEM_KEY_LEN);
-
-        if (order == 0)
-            return middle;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return count;
-}
-
 /* False: it failed while the rows were coming. */
 static bool
-mark_held(struct mysql_store *self, const struct idem_swap *swaps, size_t count,
+mark_held(struct mysql_store *self, struct idem_swap *swaps, size_t count,
           struct look *looks)
 {
     MYSQL_RES *rows = mysql_store_result(self->conn);
@@ -87,10 +71,12 @@ mark_held(struct mysql_store *self, const struct idem_swap *swaps, size_t count,
     if (!rows)
         return false;
     while ((row = mysql_fetch_row(rows))) {
-        size_t at = find_key(swaps, count, row[0]);
+        size_t at = idem__swap_find(swaps, count, row[0]);
 
-        if (at < count)
-            looks[at].held = true;
+        if (at == count)
+            continue;
+        looks[at].held = true;
+        swaps[at].found.rev = (uint64_t)strtoll(row[1], NULL, 10);
     }
     mysql_free_result(rows);
     return true;
@@ -109,7 +95,7 @@ read_found(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     if (!rows)
         return idem__mysql_fail(self, err);
     while (status == IDEM_OK && (row = mysql_fetch_row(rows))) {
-        size_t at = find_key(swaps, count, row[0]);
+        size_t at = idem__swap_find(swaps, count, row[0]);
 
         idem__mysql_read_cells(rows, row, IDEM_COLUMN_COUNT, cells);
         status = idem__cells_to_record(cells, &r, err);
@@ -148,13 +134,12 @@ has_changes(const struct idem_swap *swaps, size_t count)
     return false;
 }
 
-static enum idem_status
-look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-        struct look *looks, struct idem_arena *arena, struct idem_error *err)
+/* Begin a query that starts the transaction and holds what is to change. */
+static void
+add_hold(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+         struct look *looks, bool changes)
 {
-    bool changes = has_changes(swaps, count), failed = false;
     struct idem_buf *query = &self->query;
-    enum idem_status status;
 
     for (size_t i = 0; i < count; i++) {
         looks[i].held = false;
@@ -165,10 +150,41 @@ look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     idem__mysql_add_text(query, "start transaction;");
     if (changes) {
         idem__mysql_add_text(
-            query, "select key_hash from idem_record where key_hash in (");
+            query, "select key_hash, rev from idem_record where key_hash in (");
         add_keys(query, swaps, count, true);
         idem__mysql_add_text(query, ") for update skip locked;");
     }
+}
+
+/* Only hold; *ready: all that is to change is held and as expected. */
+static enum idem_status
+hold(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+     struct look *looks, bool *ready, struct idem_error *err)
+{
+    bool failed = false;
+
+    add_hold(self, swaps, count, looks, true);
+    if (!idem__mysql_send_query(self))
+        return idem__mysql_fail(self, err);
+    if (!idem__mysql_next_result(self, &failed) ||
+        !mark_held(self, swaps, count, looks) ||
+        !idem__mysql_skip_results(self))
+        return idem__mysql_fail(self, err);
+    *ready = true;
+    for (size_t i = 0; i < count; i++)
+        *ready = *ready && swaps[i].found.rev == swaps[i].expected;
+    return IDEM_OK;
+}
+
+static enum idem_status
+look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+        struct look *looks, struct idem_arena *arena, struct idem_error *err)
+{
+    bool changes = has_changes(swaps, count), failed = false;
+    struct idem_buf *query = &self->query;
+    enum idem_status status;
+
+    add_hold(self, swaps, count, looks, changes);
     idem__mysql_add_text(query, "select ");
     idem__mysql_add_text(query, idem__columns_all);
     idem__mysql_add_text(query, " from idem_record where key_hash in (");
@@ -282,17 +298,21 @@ judge_error(struct mysql_store *self, bool in_commit)
     return code == ER_LOCK_WAIT_TIMEOUT ? HALVE : FAILED;
 }
 
+/* Everything that is to be written, in a transaction that is open already, or
+ * else is started first. */
 static enum written
 write_all(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-          struct idem_error *err)
+          bool open, struct idem_error *err)
 {
     struct idem_buf *query = &self->query;
-    int statements, at = 0;
+    int statements = !open, at = 0;
     enum written written;
     bool failed = false;
 
     idem_buf_reset(query);
-    statements = add_insert(query, swaps, count, false);
+    if (!open)
+        idem__mysql_add_text(query, "start transaction;");
+    statements += add_insert(query, swaps, count, false);
     statements += add_insert(query, swaps, count, true);
     statements += add_delete(query, swaps, count);
     idem__mysql_add_text(query, "commit");
@@ -314,35 +334,23 @@ write_all(struct mysql_store *self, struct idem_swap *swaps, size_t count,
 }
 
 static void
-set_outcomes(struct idem_swap *swaps, size_t count, enum idem_outcome from,
-             enum idem_outcome to)
+set_outcomes(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
+{
+    for (size_t i = 0; i < count; i++)
+        swaps[i].outcome = outcome;
+}
+
+/* What became of what was to be written. */
+static void
+set_written(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
 {
     for (size_t i = 0; i < count; i++) {
-        if (swaps[i].outcome == from)
-            swaps[i].outcome = to;
+        if (swaps[i].outcome == IDEM_SWAP_NOT_STORED)
+            swaps[i].outcome = outcome;
     }
 }
 
 /* ---- a batch --------------------------------------------------------- */
-
-/* A connection that died while nobody looked is replaced, once; one that gave
- * no answer in time is not: the next would not either. */
-static enum idem_status
-look_again(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-           struct look *looks, struct idem_arena *arena, struct idem_error *err)
-{
-    int64_t start_us = self->clocks->boot_us(self->clocks->arg);
-    enum idem_status status = look_at(self, swaps, count, looks, arena, err);
-
-    if (status == IDEM_OK || !idem__mysql_is_gone(self) ||
-        self->clocks->boot_us(self->clocks->arg) - start_us > QUICK_US)
-        return status;
-    idem__mysql_disconnect(self);
-    status = idem__mysql_connect(self, err);
-    if (status != IDEM_OK)
-        return status;
-    return look_at(self, swaps, count, looks, arena, err);
-}
 
 /* Another transaction on these rows ended just now, and the server could not
  * make sense of what it was reading (MariaDB reports some of these as an error
@@ -361,8 +369,7 @@ look_failed(struct mysql_store *self, struct idem_swap *swaps, size_t count,
             enum idem_status status)
 {
     /* No commit was sent, so nothing can have been stored. */
-    for (size_t i = 0; i < count; i++)
-        swaps[i].outcome = IDEM_SWAP_NOT_STORED;
+    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
     if (self->conn && idem__mysql_is_gone(self))
         idem__mysql_disconnect(self);
     else
@@ -370,35 +377,56 @@ look_failed(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return status;
 }
 
+/* Look, or, `guessing` that all is as expected, only hold: *written is AGAIN if
+ * that was wrong. */
+static enum idem_status
+prepare(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+        struct look *looks, struct idem_arena *arena, bool guessing,
+        enum written *written, struct idem_error *err)
+{
+    enum idem_status status;
+    bool ready = true;
+
+    status = guessing ? hold(self, swaps, count, looks, &ready, err)
+                      : look_at(self, swaps, count, looks, arena, err);
+    if (status == IDEM_OK && ready)
+        return IDEM_OK;
+    if (status == IDEM_OK || (self->conn && was_disturbed(self)))
+        *written = AGAIN;
+    return look_failed(self, swaps, count,
+                       status == IDEM_OK ? IDEM_ERR_UNAVAILABLE : status);
+}
+
 static enum idem_status
 swap_once(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-          struct look *looks, struct idem_arena *arena, enum written *written,
-          struct idem_error *err)
+          struct look *looks, struct idem_arena *arena, bool guessing,
+          enum written *written, struct idem_error *err)
 {
     enum idem_status status = idem__mysql_connect(self, err);
+    bool open = !guessing || has_changes(swaps, count);
 
     *written = FAILED;
+    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
     if (status != IDEM_OK)
         return status;
-    status = look_again(self, swaps, count, looks, arena, err);
-    if (status != IDEM_OK) {
-        if (self->conn && was_disturbed(self))
-            *written = AGAIN;
-        return look_failed(self, swaps, count, status);
-    }
-    if (!decide(swaps, looks, count)) {
+    if (open)
+        status =
+            prepare(self, swaps, count, looks, arena, guessing, written, err);
+    if (status != IDEM_OK)
+        return status;
+    if (!guessing && !decide(swaps, looks, count)) {
         *written = DONE;
         rollback(self);
         return IDEM_OK;
     }
-    *written = write_all(self, swaps, count, err);
+    *written = write_all(self, swaps, count, open, err);
     if (*written == DONE) {
-        set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED, IDEM_SWAP_STORED);
+        set_written(swaps, count, IDEM_SWAP_STORED);
         return IDEM_OK;
     }
     if (*written == LOST) {
         idem__mysql_disconnect(self);
-        set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED, IDEM_SWAP_LOST);
+        set_written(swaps, count, IDEM_SWAP_LOST);
         return idem__fail(err, IDEM_ERR_LOST,
                           "mysql: the connection was lost, or the server gave "
                           "no answer in time, during a commit");
@@ -415,8 +443,16 @@ swap_range(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     enum idem_status status = IDEM_OK, rest;
     enum written written = AGAIN;
 
-    for (int i = 0; i < TRIES && written == AGAIN; i++)
-        status = swap_once(self, swaps, count, looks, arena, &written, err);
+    for (int i = 0; i < TRIES && written == AGAIN; i++) {
+        bool guessing = i == 0 && self->wary == 0;
+
+        status = swap_once(self, swaps, count, looks, arena, guessing, &written,
+                           err);
+        if (guessing && written == AGAIN)
+            self->wary = IDEM_WARY_BATCHES;
+        else if (i == 0 && self->wary > 0)
+            self->wary--;
+    }
     if (written == DONE || written == FAILED || written == LOST)
         return status;
     if (count == 1) {
@@ -455,8 +491,7 @@ idem__mysql_swap(struct idem_store *store, struct idem_swap *swaps,
     struct idem_error own = {0};
     size_t len;
 
-    for (size_t i = 0; i < count; i++)
-        swaps[i].outcome = IDEM_SWAP_NOT_STORED;
+    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
     if (!looks)
         return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
     for (size_t at = 0; at < count && status == IDEM_OK; at += len) {

@@ -12,6 +12,7 @@
 
 #include <errmsg.h>
 #include <mysqld_error.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -361,13 +362,27 @@ connect_fresh(struct mysql_store *self, struct idem_error *err)
     return status;
 }
 
+/* A connection that died while nobody looked is found before it is used: a
+ * server seldom says anything unasked. */
+static bool
+still_there(struct mysql_store *self)
+{
+    struct pollfd fd;
+
+    if (!self->conn)
+        return false;
+    fd = (struct pollfd){(int)mysql_get_socket(self->conn), POLLIN, 0};
+    return poll(&fd, 1, 0) == 0 || mysql_ping(self->conn) == 0;
+}
+
 enum idem_status
 idem__mysql_connect(struct mysql_store *self, struct idem_error *err)
 {
     enum idem_status status;
 
-    if (self->conn)
+    if (still_there(self))
         return IDEM_OK;
+    idem__mysql_disconnect(self);
     if (self->clocks->boot_us(self->clocks->arg) < self->retry_at_us) {
         if (err)
             *err = self->last;

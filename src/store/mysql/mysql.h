@@ -17,13 +17,14 @@ struct mysql_store {
     unsigned port;
     bool tls;
     char *ca, *cert, *key; /* whom to trust, who we are; or NULL */
-    char unsafe[128]; /* what the operator gave up, in so many words */
+    char unsafe[128];      /* what the operator gave up, in so many words */
     unsigned timeout_s;
     MYSQL *conn; /* NULL: to be opened again */
     int64_t retry_at_us, backoff_us;
     struct idem_error last; /* why the last connection failed */
     size_t packet_max;
     struct idem_buf query;
+    int wary; /* see columns.h */
     int64_t swept_at_us, checked_at_us;
     uint64_t connects, splits;
 };

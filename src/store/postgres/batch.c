@@ -4,12 +4,14 @@
  *   insert  what should be absent   on conflict do nothing
  *   update  what has the rev expected, of rows that nobody holds (skip locked)
  *   delete  likewise
- *   truth   the rows, as they are now, of everything that was not stored
+ *   truth   only if a guess was wrong not long ago
  *   sync    commits
  *
- * What became of a swap is read from the truth alone: a row with the new rev is
- * stored (and not even sent back); one that still has the expected rev is held
- * by somebody's open transaction; any other is refused with what is there.
+ * Each of the first three returns the keys that it wrote: those are stored. The
+ * guess is that this is all of them; otherwise the truth is read in place of
+ * the rest, in a second round trip: a row with the new rev was stored before
+ * (and is not even sent back); one that still has the expected rev is held by
+ * somebody's open transaction; any other is refused with what is there.
  *
  * Nothing here waits for a lock that a service holds. Rows that exist are
  * passed over. A row that somebody has inserted but not committed cannot be
@@ -31,6 +33,7 @@
 
 struct batch {
     struct postgres_params insert, update, drop, truth;
+    struct idem_swap *rest[CHUNK_ROWS]; /* those that truth asks for */
     bool split; /* somebody's lock, or too many of ours: halve it */
 };
 
@@ -61,7 +64,6 @@ gather(struct batch *batch, const struct idem_swap *swaps, size_t count)
     idem__postgres_params_start(&batch->insert, last + 1);
     idem__postgres_params_start(&batch->update, last + 1);
     idem__postgres_params_start(&batch->drop, 2);
-    idem__postgres_params_start(&batch->truth, 2);
     for (size_t i = 0; i < count; i++) {
         const struct idem_swap *swap = &swaps[i];
         struct idem_cell key = {.bytes = {swap->key, IDEM_KEY_LEN}};
@@ -80,11 +82,26 @@ gather(struct batch *batch, const struct idem_swap *swaps, size_t count)
                                       (int64_t)swap->expected);
             idem__postgres_add_record(&batch->update, swap->key, swap->record);
         }
-        idem__postgres_add_bytes(&batch->truth, 0, &key);
-        idem__postgres_add_number(&batch->truth, 1, POSTGRES_INT8,
-                                  swap->record ? (int64_t)swap->record->rev
-                                               : 0);
-        batch->truth.rows++;
+    }
+}
+
+/* Ask what is there in place of everything that is not known to be stored. */
+static void
+gather_truth(struct batch *batch, struct idem_swap *swaps, size_t count)
+{
+    struct postgres_params *truth = &batch->truth;
+
+    idem__postgres_params_start(truth, 2);
+    for (size_t i = 0; i < count; i++) {
+        const struct idem_record *record = swaps[i].record;
+        struct idem_cell key = {.bytes = {swaps[i].key, IDEM_KEY_LEN}};
+
+        if (swaps[i].outcome == IDEM_SWAP_STORED)
+            continue;
+        idem__postgres_add_bytes(truth, 0, &key);
+        idem__postgres_add_number(truth, 1, POSTGRES_INT8,
+                                  record ? (int64_t)record->rev : 0);
+        batch->rest[truth->rows++] = &swaps[i];
     }
 }
 
@@ -97,22 +114,23 @@ send_batch(struct postgres_store *self, struct batch *batch)
             idem__postgres_send(self, POSTGRES_UPDATE, &batch->update)) &&
            (!batch->drop.rows ||
             idem__postgres_send(self, POSTGRES_DELETE, &batch->drop)) &&
-           idem__postgres_send(self, POSTGRES_TRUTH, &batch->truth) &&
+           (!batch->truth.rows ||
+            idem__postgres_send(self, POSTGRES_TRUTH, &batch->truth)) &&
            PQpipelineSync(self->conn);
 }
 
-/* Deleted keys come back in no particular order. */
 static void
-mark_deleted(const PGresult *rows, struct idem_swap *swaps, size_t count)
+mark_stored(const PGresult *rows, struct idem_swap *swaps, size_t count)
 {
     for (int row = 0; row < PQntuples(rows); row++) {
-        for (size_t i = 0; i < count; i++) {
-            if (memcmp(swaps[i].key, PQgetvalue(rows, row, 0), IDEM_KEY_LEN) ==
-                0)
-                swaps[i].found.state = IDEM_STATE_FREE; /* see settle_one */
-        }
+        size_t at = idem__swap_find(swaps, count, PQgetvalue(rows, row, 0));
+
+        if (at < count)
+            swaps[at].outcome = IDEM_SWAP_STORED;
     }
 }
+
+/* ---- what was not stored ----------------------------------------------- */
 
 /* What became of a swap whose new rev is not there. */
 static enum idem_status
@@ -120,17 +138,13 @@ settle_one(const PGresult *rows, int row, struct idem_swap *swap,
            struct idem_arena *arena, struct idem_error *err)
 {
     struct idem_cell cells[IDEM_COLUMN_COUNT];
-    bool deleted = !swap->record && swap->found.state == IDEM_STATE_FREE;
     enum idem_status status;
     struct idem_record r;
 
-    swap->found.state = IDEM_STATE_ABSENT;
     if (PQgetisnull(rows, row, 1 + IDEM_COLUMN_REV)) {
         /* Not inserted and nothing to see: somebody has not committed it. */
-        swap->outcome = deleted ? IDEM_SWAP_STORED
-                        : swap->expected == 0 && swap->record
-                            ? IDEM_SWAP_LOCKED
-                            : IDEM_SWAP_REFUSED;
+        swap->outcome = swap->expected == 0 && swap->record ? IDEM_SWAP_LOCKED
+                                                            : IDEM_SWAP_REFUSED;
         return IDEM_OK;
     }
     idem__postgres_cells(rows, row, 1, IDEM_COLUMN_COUNT, cells);
@@ -148,24 +162,62 @@ settle_one(const PGresult *rows, int row, struct idem_swap *swap,
 }
 
 static enum idem_status
-read_truth(const PGresult *rows, struct idem_swap *swaps, size_t count,
-           struct idem_arena *arena, struct idem_error *err)
+settle_rest(const PGresult *rows, struct idem_swap **rest, size_t count,
+            struct idem_arena *arena, struct idem_error *err)
 {
     enum idem_status status = IDEM_OK;
 
+    for (size_t i = 0; i < count; i++) {
+        if (rest[i]->outcome != IDEM_SWAP_STORED)
+            rest[i]->outcome = IDEM_SWAP_LOST; /* until a row says better */
+    }
     for (int row = 0; row < PQntuples(rows); row++) {
         size_t at = (size_t)idem__postgres_number(rows, row, 0) - 1;
         enum idem_status one;
 
         assert(at < count);
-        one = settle_one(rows, row, &swaps[at], arena, err);
+        if (rest[at]->outcome == IDEM_SWAP_STORED)
+            continue; /* deleted */
+        one = settle_one(rows, row, rest[at], arena, err);
         if (one != IDEM_OK)
-            swaps[at].outcome = IDEM_SWAP_NOT_STORED;
+            rest[at]->outcome = IDEM_SWAP_NOT_STORED;
         if (status == IDEM_OK)
             status = one;
     }
+    for (size_t i = 0; i < count; i++) {
+        if (rest[i]->outcome == IDEM_SWAP_LOST)
+            rest[i]->outcome = IDEM_SWAP_STORED; /* its rev was there before */
+    }
     return status;
 }
+
+/* What this batch, by now committed, did not store: from the truth that came
+ * with it, or else from a second round trip. */
+static enum idem_status
+settle(struct postgres_store *self, struct batch *batch, PGresult *rows,
+       struct idem_swap *swaps, size_t count, struct idem_arena *arena,
+       struct idem_error *err)
+{
+    struct postgres_params *truth = &batch->truth;
+    enum idem_status status = IDEM_OK;
+
+    if (rows) {
+        self->wary--;
+    } else {
+        gather_truth(batch, swaps, count);
+        if (truth->rows == 0)
+            return IDEM_OK;
+        self->wary = IDEM_WARY_BATCHES;
+        status = idem__postgres_one(
+            self, idem__postgres_send(self, POSTGRES_TRUTH, truth), &rows, err);
+    }
+    if (status == IDEM_OK)
+        status = settle_rest(rows, batch->rest, truth->rows, arena, err);
+    PQclear(rows);
+    return status;
+}
+
+/* ---- a batch ------------------------------------------------------------ */
 
 /* Somebody else's lock, a deadlock, or no room left for locks. */
 static bool
@@ -198,8 +250,9 @@ read_batch(struct postgres_store *self, struct batch *batch,
     int64_t deadline = idem__postgres_deadline(self);
     enum idem_status status = IDEM_OK;
     bool lost = false, failed = false;
+    PGresult *truth = NULL;
 
-    set_outcomes(swaps, count, IDEM_SWAP_STORED);
+    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
     for (size_t i = 0; i < count; i++)
         swaps[i].found.state = IDEM_STATE_ABSENT;
     for (;;) {
@@ -208,6 +261,7 @@ read_batch(struct postgres_store *self, struct batch *batch,
 
         if (lost) {
             PQclear(result);
+            PQclear(truth);
             return lose(self, swaps, count, err);
         }
         if (!result)
@@ -217,16 +271,19 @@ read_batch(struct postgres_store *self, struct batch *batch,
             batch->split = worth_halving(result);
             status = idem__postgres_fail(self, result, err);
         } else if (is == PGRES_TUPLES_OK && PQnfields(result) == 1) {
-            mark_deleted(result, swaps, count);
+            mark_stored(result, swaps, count);
         } else if (is == PGRES_TUPLES_OK) {
-            status = read_truth(result, swaps, count, arena, err);
+            truth = result;
+            continue;
         }
         PQclear(result);
         if (is == PGRES_PIPELINE_SYNC)
             break;
     }
-    if (failed)
-        set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    if (!failed)
+        return settle(self, batch, truth, swaps, count, arena, err);
+    PQclear(truth);
+    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
     return status;
 }
 
@@ -240,6 +297,9 @@ swap_range(struct postgres_store *self, struct batch *batch,
     if (status != IDEM_OK)
         return status;
     gather(batch, swaps, count);
+    batch->truth.rows = 0;
+    if (self->wary > 0)
+        gather_truth(batch, swaps, count);
     batch->split = false;
     if (!send_batch(self, batch)) {
         /* Without the sync nothing can have been committed. */

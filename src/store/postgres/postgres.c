@@ -17,10 +17,9 @@
 
 /* ---- one statement --------------------------------------------------- */
 
-/* Send is done by the caller; wait for its one result. */
-static enum idem_status
-finish_one(struct postgres_store *self, bool sent, PGresult **rows,
-           struct idem_error *err)
+enum idem_status
+idem__postgres_one(struct postgres_store *self, bool sent, PGresult **rows,
+                   struct idem_error *err)
 {
     int64_t deadline = idem__postgres_deadline(self);
     enum idem_status status = IDEM_OK;
@@ -99,8 +98,8 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
                                   loads[i].with_result);
         params.rows++;
     }
-    status = finish_one(self, idem__postgres_send(self, POSTGRES_LOAD, &params),
-                        &rows, err);
+    status = idem__postgres_one(
+        self, idem__postgres_send(self, POSTGRES_LOAD, &params), &rows, err);
     idem__postgres_params_clear(&params);
     if (status == IDEM_OK) {
         for (size_t i = 0; i < count; i++)
@@ -176,7 +175,7 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
     put_count(limit_bytes, limit);
     sent = send_plain(self, executing ? POSTGRES_SCAN_EXECUTING : POSTGRES_SCAN,
                       2, values, lengths);
-    status = finish_one(self, sent, &rows, err);
+    status = idem__postgres_one(self, sent, &rows, err);
     if (status == IDEM_OK)
         status =
             give_rows(rows, filter, now, cursor, count, limit, each, arg, err);
@@ -193,8 +192,8 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 
     if (status != IDEM_OK)
         return status;
-    status = finish_one(self, send_plain(self, POSTGRES_CLOCK, 0, NULL, NULL),
-                        &rows, err);
+    status = idem__postgres_one(
+        self, send_plain(self, POSTGRES_CLOCK, 0, NULL, NULL), &rows, err);
     if (status == IDEM_OK)
         *now_us = idem__postgres_number(rows, 0, 0);
     PQclear(rows);
@@ -215,8 +214,9 @@ sweep(struct postgres_store *self, int64_t now_us)
         return;
     self->swept_at_us = now_us;
     put_count(limit, SWEEP_ROWS);
-    finish_one(self, send_plain(self, POSTGRES_SWEEP, 1, values, lengths),
-               &rows, NULL);
+    idem__postgres_one(self,
+                       send_plain(self, POSTGRES_SWEEP, 1, values, lengths),
+                       &rows, NULL);
     PQclear(rows);
 }
 
@@ -230,8 +230,9 @@ check(struct postgres_store *self, int64_t now_us)
     if (now_us - self->checked_at_us < CHECK_EVERY_US)
         return;
     self->checked_at_us = now_us;
-    if (finish_one(self, send_plain(self, POSTGRES_CHECK, 0, NULL, NULL), &rows,
-                   NULL) == IDEM_OK &&
+    if (idem__postgres_one(self,
+                           send_plain(self, POSTGRES_CHECK, 0, NULL, NULL),
+                           &rows, NULL) == IDEM_OK &&
         idem__postgres_judge(self, rows, &err) != IDEM_OK) {
         idem__log(&self->options, IDEM_LOG_ALARM, "%s", err.text);
         idem__postgres_disconnect(self);

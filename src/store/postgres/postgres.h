@@ -15,7 +15,7 @@ enum postgres_statement {
     POSTGRES_INSERT,
     POSTGRES_UPDATE,
     POSTGRES_DELETE,
-    POSTGRES_TRUTH, /* what is there of what was not stored */
+    POSTGRES_TRUTH, /* what is there in place of what was not stored */
     POSTGRES_LOAD,
     POSTGRES_SCAN,
     POSTGRES_SCAN_EXECUTING,
@@ -34,6 +34,7 @@ struct postgres_store {
     PGconn *conn; /* NULL: to be opened again */
     int64_t retry_at_us, backoff_us;
     struct idem_error last; /* why the last connection failed */
+    int wary;               /* see columns.h */
     int64_t swept_at_us, checked_at_us;
     uint64_t connects, splits;
 };
@@ -64,6 +65,10 @@ PGresult *idem__postgres_result(struct postgres_store *self,
                                 int64_t deadline_us, bool *lost);
 /* Push out what was queued. */
 bool idem__postgres_flush(struct postgres_store *self, int64_t deadline_us);
+
+/* Wait for the one result of a statement that was queued, or was not. */
+enum idem_status idem__postgres_one(struct postgres_store *self, bool sent,
+                                    PGresult **rows, struct idem_error *err);
 
 /* Why a statement failed, as a status, with the text in err. */
 enum idem_status idem__postgres_fail(struct postgres_store *self,

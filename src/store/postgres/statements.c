@@ -38,7 +38,7 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "where not exists "
         "(select 1 from " TABLE " o where o.key_hash = n.key_hash) "
         "and pg_try_advisory_xact_lock_shared(n.lock) "
-        "on conflict (key_hash) do nothing",
+        "on conflict (key_hash) do nothing returning r.key_hash",
     [POSTGRES_UPDATE] =
         "with got as (select n.* from unnest(" ARRAYS ") as n(" COLUMNS
         ", expected) join " TABLE " o on o.key_hash = n.key_hash "
@@ -49,7 +49,8 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "updated = got.updated, lease_until = got.lease_until, "
         "expires = got.expires, nonce = got.nonce, "
         "fingerprint = got.fingerprint, subject = got.subject, "
-        "result = got.result from got where r.key_hash = got.key_hash",
+        "result = got.result from got where r.key_hash = got.key_hash "
+        "returning r.key_hash",
     [POSTGRES_DELETE] =
         "with got as (select o.key_hash from "
         "unnest($1::bytea[], $2::int8[]) as n(key_hash, expected) "
