@@ -165,7 +165,8 @@ wait_for_end(void *arg)
     char text[64];
 
     (void)arg;
-    usleep(300000);
+    for (int i = 0; i < 2000 && tenure_count <= CROWD; i++)
+        usleep(10000);
     while (read(STDIN_FILENO, text, sizeof(text)) > 0)
         continue;
     over = true;
