@@ -136,6 +136,20 @@ def test_flags_say_what_a_route_does():
         assert len(children(nginx)) == 2
 
 
+def test_token_then_test_as_in_the_seeds():
+    """GET /token, then /test with it: the first call is executed, every other one is told that it is a repeat."""
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--token-path", "/token", "--duplicate", 'answer 200 "重复调用"') as g:
+        token = ask(g.port, path="/token", method="GET", body=None).json()["token"]
+        answers = storm(30, lambda i: ask(g.port, path="/test", token=token))
+        told = sorted((a.status, a.body.decode()) for a in answers)
+        assert told.count((200, "重复调用")) + sum(s == 409 for s, _ in told) == 29, told
+        assert sum(a.status == 201 for a in answers) == 1
+        assert ask(g.port, path="/test", token=token).body.decode() == "重复调用"
+        assert ask(g.port, path="/test", token="never-issued").status == 403
+        assert len(ledger.entries()) == 1
+
+
 def test_a_file_with_routes_and_a_reload():
     with folder() as where, Ledger(where) as ledger:
         conf = os.path.join(where, "gateway.conf")
