@@ -322,6 +322,27 @@ def test_a_redis_that_is_away_is_said_to_be_at_once_and_comes_back():
         server.stop()
 
 
+def test_a_start_that_nobody_heard_of_is_given_back_when_redis_is_there_again():
+    server = Redis()
+    try:
+        with folder() as where, Server(where, store=server.url) as idem, idem.client() as c:
+            assert started(c, "s", "held")
+            gone = idem.client()
+            gone.send("BEGIN", "s", "held", "WAIT", 60000)  # what follows is answered behind this
+            gone.send("BEGIN", "s", "key", "LEASE", 60000)
+            assert wait_until(lambda: c("GET", "s", "key")[0] == "record")
+            server.send(signal.SIGSTOP)
+            gone.close()
+            time.sleep(0.5)
+            server.kill()
+            time.sleep(2)
+            server.start()
+            assert wait_until(lambda: started(c, "s", "key"), 20)
+            assert "returned_starts:1" in c("INFO")
+    finally:
+        server.stop()
+
+
 def test_cut_at_the_nth_reply_whatever_n_is(redis):
     chaos = Chaos(redis.port, resp_replies)
     try:
