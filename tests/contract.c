@@ -311,6 +311,21 @@ a_delete_needs_the_right_rev(void **state)
 }
 
 /* Every swap of a batch has its own outcome; a refusal stops nobody else. */
+/* Nobody does that, but nothing may go by it that is there. */
+static void
+a_delete_that_expected_nothing_takes_nothing_away(void **state)
+{
+    struct clause *c = *state;
+    struct idem_record there = record_of(c, 1);
+    struct idem_swap swap = swap_of(&there, 0, NULL);
+
+    put(c, &there);
+    swap_batch(c, &swap, 1);
+    assert_int_equal(swap.outcome, IDEM_SWAP_REFUSED);
+    assert_same(&there, &swap.found, true);
+    assert_there(c, &there);
+}
+
 static void
 a_batch_has_an_outcome_for_each(void **state)
 {
@@ -945,6 +960,7 @@ run_contract(const char *url)
         CLAUSE(a_swap_with_the_right_rev_replaces_everything),
         CLAUSE(the_identical_swap_again_counts_as_stored),
         CLAUSE(a_delete_needs_the_right_rev),
+        CLAUSE(a_delete_that_expected_nothing_takes_nothing_away),
         CLAUSE(a_batch_has_an_outcome_for_each),
         CLAUSE(a_batch_of_a_thousand_is_stored),
         CLAUSE(every_field_comes_back_whatever_it_holds),

@@ -436,6 +436,18 @@ swap_once(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return status;
 }
 
+/* A delete is done by key alone: what it expects has to be seen first. */
+static bool
+may_guess(const struct mysql_store *self, const struct idem_swap *swaps,
+          size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!swaps[i].record && swaps[i].expected == 0)
+            return false;
+    }
+    return self->wary == 0;
+}
+
 static enum idem_status
 swap_range(struct mysql_store *self, struct idem_swap *swaps, size_t count,
            struct look *looks, struct idem_arena *arena, struct idem_error *err)
@@ -444,7 +456,7 @@ swap_range(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     enum written written = AGAIN;
 
     for (int i = 0; i < TRIES && written == AGAIN; i++) {
-        bool guessing = i == 0 && self->wary == 0;
+        bool guessing = i == 0 && may_guess(self, swaps, count);
 
         status = swap_once(self, swaps, count, looks, arena, guessing, &written,
                            err);
