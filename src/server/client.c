@@ -27,7 +27,8 @@
 #define PROGRESS (64 * 1024)  /* resets the clock of a long command */
 #define KEPT_ROOM 4096        /* an idle client keeps buffers up to this */
 #define READS_MAX 16          /* of one client in a round: a megabyte */
-#define LONG_OUT (128 * 1024) /* output that does not wait for its round's end */
+#define LONG_OUT (128 * 1024) /* this much does not wait for its round's end   \
+                               */
 
 /* ---- memory ---------------------------------------------------------- */
 

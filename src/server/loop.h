@@ -178,7 +178,7 @@ void client_accept(struct loop *loop, int fd, bool local);
 void client_event(struct client *client, uint32_t events);
 /* Parse what waits, as far as limits allow. */
 void client_go_on(struct client *client);
-void client_touch(struct client *client); /* there is output */
+void client_touch(struct client *client);     /* there is output */
 void client_send_long(struct client *client); /* there is much of it */
 void client_flush(struct client *client);
 void client_close(struct client *client, const char *why); /* at once */

@@ -3,10 +3,11 @@
  * ngx_http_idem_engine.c - the worker's one connection to the engine.
  *
  * Commands gather in "pending" and leave with one send() when a turn of the
- * event loop has brought no further one; each carries a TAG, so answers may come
- * in any order. An operation keeps its bytes until it is answered. When the connection breaks,
- * what may be sent again goes back to the head of "pending": BEGIN carries a
- * nonce, FINISH, RENEW and RELEASE a fence, so that twice is the same as once.
+ * event loop has brought no further one; each carries a TAG, so answers may
+ * come in any order. An operation keeps its bytes until it is answered. When
+ * the connection breaks, what may be sent again goes back to the head of
+ * "pending": BEGIN carries a nonce, FINISH, RENEW and RELEASE a fence, so that
+ * twice is the same as once.
  */
 
 
@@ -701,7 +702,7 @@ ngx_http_idem_fill(ngx_http_idem_engine_t *e)
 /*
  * While requests keep coming, their BEGINs wait for each other: many that the
  * engine reads, decides and answers together cost it and us far less. A FINISH
- * leaves at the end of its turn, for somebody's answer waits until it is on disk.
+ * leaves at the end of its turn, for an answer waits until it is on disk.
  */
 
 static void
