@@ -166,9 +166,12 @@ struct sql_call idem__sql_update(struct idem_sql *db, const uint8_t *key,
                                  const struct idem_record *from,
                                  const struct idem_record *to,
                                  struct idem_sql_value *values);
-/* Take the key's lock, where the driver has one, if nothing is there. */
+/* A row if the key's lock could be had, where the driver has locks. */
 struct sql_call idem__sql_lock(struct idem_sql *db, const uint8_t *key,
                                struct idem_sql_value *values);
+/* A row if there is no record. */
+struct sql_call idem__sql_absent(struct idem_sql *db, const uint8_t *key,
+                                 struct idem_sql_value *values);
 /* Remember what was written, give it to the caller. */
 bool idem__sql_hold(struct idem_sql *db, const uint8_t *key,
                     const struct idem_record *record);

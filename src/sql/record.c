@@ -109,13 +109,22 @@ idem__sql_lock(struct idem_sql *db, const uint8_t *key,
                struct idem_sql_value *values)
 {
     values[0] = idem_sql_int(lock_of(key));
-    values[1] = idem_sql_blob(key, IDEM_KEY_LEN);
+    return call_of(
+        db, idem__sql_text(db, "select 1 where %s", db->driver->try_lock),
+        values, 1);
+}
+
+struct sql_call
+idem__sql_absent(struct idem_sql *db, const uint8_t *key,
+                 struct idem_sql_value *values)
+{
+    values[0] = idem_sql_blob(key, IDEM_KEY_LEN);
     return call_of(db,
                    idem__sql_text(db,
-                                  "select 1 where %s and not exists "
+                                  "select 1 where not exists "
                                   "(select 1 from %s where key_hash = ?)",
-                                  db->driver->try_lock, db->driver->table),
-                   values, 2);
+                                  db->driver->table),
+                   values, 1);
 }
 
 static bool

@@ -41,21 +41,33 @@ roll_back(struct idem_sql *db)
 }
 
 /*
- * begin, claim, savepoint in one go, guessing that nothing is there. Who held
- * the key's lock until a moment ago may have left a record that this look does
- * not see; the insert at the end does, and nothing will have happened.
+ * begin, claim, savepoint in one go, guessing that nothing is there. A lock is
+ * taken before the look, in a statement of its own: who held it until a moment
+ * ago has committed by then, and the look sees what they left.
  */
 static bool
 start_quickly(struct idem_sql *db, struct run *run)
 {
-    struct idem_sql_value values[SQL_RECORD_VALUES];
-    struct sql_call calls[3] = {
-        {db->driver->begin, NULL, 0}, {NULL, values, 0}, {SAVEPOINT, NULL, 0}};
+    struct idem_sql_value values[SQL_RECORD_VALUES], key[1];
+    struct sql_call calls[4] = {{db->driver->begin, NULL, 0}};
+    int64_t rows = 1; /* that the claim gives */
+    size_t n = 1;
+    bool good = true;
 
-    calls[1] = db->driver->try_lock
-                   ? idem__sql_lock(db, run->key, values)
-                   : idem__sql_insert(db, run->key, &run->claim, values);
-    return calls[1].sql && db->driver->run_many(db, calls, 3);
+    if (db->driver->try_lock) {
+        calls[n++] = idem__sql_lock(db, run->key, values);
+        calls[n++] = idem__sql_absent(db, run->key, key);
+        rows = 2;
+    } else {
+        calls[n++] = idem__sql_insert(db, run->key, &run->claim, values);
+    }
+    calls[n++] = (struct sql_call){SAVEPOINT, NULL, 0};
+    for (size_t i = 0; i < n; i++)
+        good = good && calls[i].sql;
+    if (!good || !db->driver->run_many(db, calls, n))
+        return false;
+    run->claimed = db->rows.affected == rows;
+    return true;
 }
 
 static enum idem_status
@@ -110,11 +122,9 @@ start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
         idem__step(NULL, &run->op, &run->now, &run->claim);
         run->claim.rev = idem__new_rev();
         begun = start_quickly(db, run);
-        if (begun && db->rows.affected == 1) {
-            run->claimed = true;
+        if (run->claimed)
             return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim,
                                     &run->now, err);
-        }
         if (!begun && db->fault.cause != IDEM_SQL_DUPLICATE_KEY &&
             db->fault.cause != IDEM_SQL_LOCK_TIMEOUT)
             return idem__sql_fail(db, err);
