@@ -369,7 +369,22 @@ a_snapshot_that_cannot_see_is_refused(void **state)
     struct idem_answer answer;
 
     (void)state;
-    if (!one.postgres) { /* the others read what is committed, or lock */
+    if (one.mysql) { /* reads what is committed, or locks, but for one level */
+        sqldb_begin(&two);
+        assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
+        sqldb_run(&one, "set session transaction isolation level read "
+                        "uncommitted");
+        sqldb_begin(&one);
+        assert_int_equal(idem_sql_claim(one.db, &op, &answer, &err),
+                         IDEM_ERR_INVALID);
+        assert_non_null(strstr(err.text, "read committed"));
+        sqldb_run(&one, "rollback");
+        sqldb_run(&two, "rollback");
+        sqldb_run(&one, "set session transaction isolation level repeatable "
+                        "read");
+        return;
+    }
+    if (!one.postgres) { /* sqlite: one writer at a time */
         assert_null(one.postgres);
         return;
     }

@@ -44,6 +44,7 @@ struct sql_driver {
     const char *try_lock;    /* a condition that takes the key's lock, by its
                                 number, until the transaction ends; or NULL */
     const char *isolated;    /* with try_lock: the isolation is as it must be */
+    const char *isolation;   /* a query: its name, then its value; or NULL */
     const char *only_one;    /* in run_many: fails unless the statement before
                                 it changed one row */
     char quote;

@@ -411,6 +411,8 @@ const struct sql_driver idem__sql_mysql = {
               "as signed)",
     .insert = "insert into",
     .insert_once = "",
+    .isolation = "show session variables where variable_name in "
+                 "('tx_isolation', 'transaction_isolation')",
     .only_one = "if row_count() <> 1 then signal sqlstate '45001'; end if",
     .quote = '`',
     .keeps_lock = true,

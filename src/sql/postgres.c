@@ -361,6 +361,7 @@ const struct sql_driver idem__sql_postgres = {
     .insert_once = " on conflict do nothing",
     .try_lock = "pg_try_advisory_xact_lock(?)",
     .isolated = "current_setting('transaction_isolation') = 'read committed'",
+    .isolation = "select 'isolation', current_setting('transaction_isolation')",
     .quote = '"',
     .run = run,
     .run_many = run_many,

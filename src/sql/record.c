@@ -341,22 +341,30 @@ write_record(struct idem_sql *db, struct task *task,
     return true;
 }
 
-/* On PostgreSQL a claim is only inserted under READ COMMITTED. */
+/* On PostgreSQL a claim is only inserted under READ COMMITTED; MariaDB's locks
+ * make up for other levels, but not for reading what may be rolled back. */
 static enum idem_status
 check_isolation(struct idem_sql *db, struct idem_error *err)
 {
-    if (!db->driver->isolated)
+    const char *level;
+    bool dirty;
+
+    if (!db->driver->isolation)
         return IDEM_OK;
-    if (!idem__sql_run(db, "select current_setting('transaction_isolation')",
-                       NULL, 0))
+    if (!idem__sql_run(db, db->driver->isolation, NULL, 0))
         return idem__sql_fail(db, err);
-    if (strcmp(db->rows.values[0].bytes.data, "read committed") == 0)
+    if (db->rows.rows == 0)
+        return IDEM_OK;
+    level = db->rows.values[1].bytes.data;
+    dirty = strcmp(level, "READ-UNCOMMITTED") == 0;
+    if (!dirty &&
+        (!db->driver->isolated || strcmp(level, "read committed") == 0))
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_INVALID,
-                      "%s: the transaction is %s, which cannot see what "
-                      "another has claimed meanwhile: use read committed",
-                      db->driver->name,
-                      (const char *)db->rows.values[0].bytes.data);
+                      "%s: the transaction is %s, which %s: use read committed",
+                      db->driver->name, level,
+                      dirty ? "sees what another may still take back"
+                            : "cannot see what another has claimed meanwhile");
 }
 
 /* See what is there now, and what time it is. */
