@@ -434,7 +434,7 @@ def test_in_one_transaction_every_effect_is_there_exactly_once(broker):
 
 
 def test_a_connection_that_is_cut_again_and_again_repeats_nothing(broker):
-    ids, messages = some_messages(300, "cut")
+    ids, messages = some_messages(MESSAGES if SOAK else 300, "cut")
     ledger = Ledger()
     broker.publish(messages)
     port = broker.server.port if isinstance(broker, Rabbit) else broker.port
@@ -444,11 +444,11 @@ def test_a_connection_that_is_cut_again_and_again_repeats_nothing(broker):
             argv = consume(broker, "journal:" + f, "--to", ledger.url)
             argv[2] = argv[2].replace(":%d" % port, ":%d" % line.port)
             with Process(argv) as consumer:
-                for n in (3, 20, 7, 40, 11):
+                for n in (3, 20, 7, 40, 11) * (10 if SOAK else 1):
                     line.cut_at(n)
                     time.sleep(0.4)
                 line.heal()
-                wait_until(lambda: len(ledger.effects) == len(ids), 30)
+                wait_until(lambda: len(ledger.effects) == len(ids), 120 if SOAK else 30)
                 assert consumer.stop() == 0
             run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="3s")
         assert line.cuts > 0
