@@ -101,11 +101,14 @@ def test_a_part_that_dies_is_told_and_ends_the_rest(which):
     before = private_folders()
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         engine, nginx = parts(g)
+        workers = [int(p) for p in open("/proc/%d/task/%d/children" % (nginx, nginx)).read().split()]
+        one = Later(ask, g.port, "k", x_sleep=1)
+        eventually(lambda: ledger.executions("k") == 1)
         os.kill(engine if which == "engine" else nginx, signal.SIGKILL)
         assert g.wait() == 1
         assert ("the engine was killed" if which == "engine" else "nginx was killed") in g.output()
-        eventually(lambda: not alive(engine) and not alive(nginx))
-    # Workers whose master was killed end by themselves; the folder is gone with us.
+        assert workers and not any(alive(p) for p in [engine, nginx, *workers])
+        assert one.result().status == (504 if which == "engine" else 201)  # unknown; finished
     assert private_folders() == before
 
 

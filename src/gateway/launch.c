@@ -51,12 +51,11 @@ struct launch {
     char user[128], group[128]; /* of nginx's workers, if we are root */
     bool own_folder;
     pid_t engine, nginx; /* 0: not running */
+    pid_t nginx_group;   /* of nginx and its workers; 0: never started */
     int engine_status, nginx_status;
     int signals; /* a signalfd */
     int stops;   /* how often we were told to stop */
 };
-
-static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -458,6 +457,7 @@ start_nginx(struct launch *self, struct idem_error *err)
     self->nginx = start(argv);
     if (self->nginx < 0)
         return idem__fail(err, IDEM_ERR_INTERNAL, "fork: %s", strerror(errno));
+    self->nginx_group = self->nginx;
 
     /* nginx writes it once it listens. */
     while (self->nginx && self->stops == 0 && access(pid_file, F_OK) != 0)
@@ -490,6 +490,22 @@ stop_child(struct launch *self, pid_t *child, int gently, int64_t wait_ms)
         while (*child)
             take_signals(self, 20);
     }
+}
+
+/* Workers whose master was killed would listen for ever. They finish what they
+ * have, as long as the engine is there to hear of it. */
+static void
+stop_workers(struct launch *self)
+{
+    int64_t until = now_ms() + self->config->drain_ms;
+    int stops = self->stops;
+
+    if (self->nginx_group <= 0 || kill(-self->nginx_group, SIGQUIT) != 0)
+        return;
+    while (kill(-self->nginx_group, 0) == 0 && now_ms() < until &&
+           self->stops == stops)
+        take_signals(self, 20);
+    (void)kill(-self->nginx_group, SIGKILL);
 }
 
 static void
@@ -579,6 +595,7 @@ prepare(struct launch *self, struct idem_error *err)
         return idem__fail(err, IDEM_ERR_INTERNAL, "/proc/self/exe: %s",
                           strerror(errno));
     raise_limit();
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* see stop_workers */
     find_user(self);
     status = gateway_find_module(self->config, self->module,
                                  sizeof(self->module), err);
@@ -623,6 +640,7 @@ gateway_run(gateway_load_fn *load, void *arg)
         say("%s", err.text);
     }
     stop_child(&launch, &launch.nginx, SIGQUIT, launch.config->drain_ms);
+    stop_workers(&launch);
     stop_child(&launch, &launch.engine, SIGTERM, 10000);
     remove_folder(&launch);
     gateway_config_clear(launch.config);
