@@ -10,6 +10,8 @@
 #include "exec.h"
 #include "verb.h"
 
+#include "../store/store.h"
+
 #include <pthread.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -39,19 +41,6 @@ struct run {
 };
 
 /* ---- keeping the claim --------------------------------------------------- */
-
-static struct timespec
-after_ms(int64_t ms)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += ms % 1000 * 1000000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
-    return t;
-}
 
 static struct idem_op
 op_on(const struct run *run, enum idem_verb verb)
@@ -99,7 +88,7 @@ keep_claim(void *arg)
     struct run *run = arg;
     int64_t lease = cli_ms_or_default(run->lease);
     int64_t third_ms = (lease ? lease : IDEM_LEASE_DEFAULT_MS) / 3;
-    struct timespec next = after_ms(third_ms);
+    struct timespec next = idem__deadline(third_ms * 1000);
     bool told = false;
 
     pthread_mutex_lock(&run->lock);
@@ -107,7 +96,7 @@ keep_claim(void *arg)
         if (pthread_cond_timedwait(&run->stir, &run->lock, &next) == 0)
             continue;
         if (!run->over)
-            next = after_ms(renew(run, third_ms, &told));
+            next = idem__deadline(renew(run, third_ms, &told) * 1000);
     }
     pthread_mutex_unlock(&run->lock);
     return NULL;

@@ -228,12 +228,7 @@ wait_for_work(struct idem_engine *engine)
      * look around now and then in any case. */
     if (due_ms < 0 || due_ms > 100)
         due_ms = 100;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)due_ms * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    until = idem__deadline(due_ms * 1000);
     pthread_mutex_lock(&queue->lock);
     queue->asleep = true;
     while (!queue->first && !queue->closing && due_ms > 0) {

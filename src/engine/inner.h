@@ -16,6 +16,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 /* ---- timers ---------------------------------------------------------- */
 
@@ -63,6 +64,16 @@ void idem__map_remove(struct idem__map *map, struct idem__link *link);
 struct idem__link *idem__map_find(const struct idem__map *map, uint64_t hash);
 struct idem__link *idem__map_next(const struct idem__link *link);
 void idem__map_clear(struct idem__map *map);
+
+/* Keys are hashes already. */
+static inline uint64_t
+idem__key_hash(const uint8_t *key)
+{
+    uint64_t hash;
+
+    memcpy(&hash, key, sizeof(hash));
+    return hash;
+}
 
 /* ---- what waits in the queue ----------------------------------------- */
 

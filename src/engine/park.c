@@ -16,15 +16,6 @@
 #define SHORTEST_LOOK_US 1000
 #define LOCKED_LOOK_US 4000
 
-static uint64_t
-hash_of(const uint8_t *key)
-{
-    uint64_t hash;
-
-    memcpy(&hash, key, sizeof(hash));
-    return hash;
-}
-
 static struct idem__crowd *
 crowd_at(struct idem__link *link)
 {
@@ -43,7 +34,7 @@ struct idem__crowd *
 idem__crowd_find(struct idem_engine *engine, const uint8_t *key)
 {
     struct idem__link *link =
-        idem__map_find(&engine->parked.crowds, hash_of(key));
+        idem__map_find(&engine->parked.crowds, idem__key_hash(key));
 
     while (link && memcmp(crowd_at(link)->key, key, IDEM_KEY_LEN) != 0)
         link = idem__map_next(link);
@@ -59,7 +50,8 @@ make_crowd(struct idem_engine *engine, const uint8_t *key)
         return NULL;
     memcpy(crowd->key, key, IDEM_KEY_LEN);
     crowd->timer.kind = IDEM__TIMER_LOOK;
-    if (!idem__map_add(&engine->parked.crowds, &crowd->link, hash_of(key))) {
+    if (!idem__map_add(&engine->parked.crowds, &crowd->link,
+                       idem__key_hash(key))) {
         free(crowd);
         return NULL;
     }

@@ -28,15 +28,6 @@ struct recent {
     struct idem_record record; /* its bytes follow the struct */
 };
 
-static uint64_t
-hash_of(const uint8_t *key)
-{
-    uint64_t hash;
-
-    memcpy(&hash, key, sizeof(hash));
-    return hash;
-}
-
 static struct recent *
 recent_at(const struct idem__recents *recents, uint64_t at)
 {
@@ -47,7 +38,7 @@ recent_at(const struct idem__recents *recents, uint64_t at)
 static struct idem__place *
 find(const struct idem__recents *recents, const uint8_t *key)
 {
-    uint64_t hash = hash_of(key);
+    uint64_t hash = idem__key_hash(key);
     struct idem__place *place;
 
     if (!recents->ring)
@@ -140,8 +131,8 @@ idem__recent_note(struct idem_engine *engine, const uint8_t *key,
     at = copy_bytes(at, &recent->record.id);
     at = copy_bytes(at, &recent->record.subject);
     copy_bytes(at, &recent->record.result);
-    recents->places[hash_of(key) % PLACES] =
-        (struct idem__place){hash_of(key), recents->last};
+    recents->places[idem__key_hash(key) % PLACES] =
+        (struct idem__place){idem__key_hash(key), recents->last};
 }
 
 void

@@ -7,6 +7,8 @@
  */
 #include "http_inner.h"
 
+#include "../store/store.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -109,13 +111,9 @@ watch(void *arg)
 
     pthread_mutex_lock(&http->lock);
     while (http->watching) {
-        struct timespec until;
+        struct timespec until = idem__deadline(HTTP_TICK_MS * 1000);
         int64_t now;
 
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += HTTP_TICK_MS * 1000000L;
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
         pthread_cond_timedwait(&http->stir, &http->lock, &until);
         now = http_now_ms();
         drop_gone(http);

@@ -24,16 +24,6 @@
 
 /* ---- statements ------------------------------------------------------- */
 
-static int64_t
-lock_of(const uint8_t *key)
-{
-    uint64_t lock = 0;
-
-    for (int i = 0; i < 8; i++)
-        lock = lock << 8 | key[i];
-    return (int64_t)lock;
-}
-
 static void
 record_values(const uint8_t *key, const struct idem_record *record,
               struct idem_sql_value *values)
@@ -91,7 +81,7 @@ insert_once(struct idem_sql *db, const uint8_t *key,
     bool locks = driver->try_lock != NULL;
 
     record_values(key, record, values);
-    values[IDEM_COLUMN_COUNT] = idem_sql_int(lock_of(key));
+    values[IDEM_COLUMN_COUNT] = idem_sql_int(idem__key_lock(key));
     return call_of(
         db,
         locks ? idem__sql_text(
@@ -108,7 +98,7 @@ struct sql_call
 idem__sql_lock(struct idem_sql *db, const uint8_t *key,
                struct idem_sql_value *values)
 {
-    values[0] = idem_sql_int(lock_of(key));
+    values[0] = idem_sql_int(idem__key_lock(key));
     return call_of(
         db, idem__sql_text(db, "select 1 where %s", db->driver->try_lock),
         values, 1);

@@ -197,6 +197,39 @@ idem__swap_find(const struct idem_swap *swaps, size_t count, const void *key)
 }
 
 size_t
+idem__swap_chunk(const struct idem_swap *swaps, size_t count, size_t max_rows,
+                 size_t max_bytes)
+{
+    size_t bytes = 0, n = 0;
+
+    while (n < count && n < max_rows) {
+        bytes += swaps[n].record ? idem__encoded_len(swaps[n].record) : 0;
+        if (n > 0 && bytes > max_bytes)
+            break;
+        n++;
+    }
+    return n;
+}
+
+void
+idem__swaps_set(struct idem_swap *swaps, size_t count,
+                enum idem_outcome outcome)
+{
+    for (size_t i = 0; i < count; i++)
+        swaps[i].outcome = outcome;
+}
+
+int64_t
+idem__key_lock(const uint8_t *key)
+{
+    uint64_t lock = 0;
+
+    for (int i = 0; i < 8; i++)
+        lock = lock << 8 | key[i];
+    return (int64_t)lock;
+}
+
+size_t
 idem__scan_rows(size_t count)
 {
     return count < 256 ? 256 : count > 4096 ? 4096 : count;

@@ -83,6 +83,17 @@ void idem__cursor_set(struct idem_cursor *cursor, const uint8_t *key);
 size_t idem__swap_find(const struct idem_swap *swaps, size_t count,
                        const void *key);
 
+/* How many of these go in one request of so many rows and bytes; at least 1. */
+size_t idem__swap_chunk(const struct idem_swap *swaps, size_t count,
+                        size_t max_rows, size_t max_bytes);
+
+void idem__swaps_set(struct idem_swap *swaps, size_t count,
+                     enum idem_outcome outcome);
+
+/* The number of the advisory lock that a claim in a PostgreSQL transaction
+ * holds: the key's first 8 bytes, as sql/postgres.sql has it. */
+int64_t idem__key_lock(const uint8_t *key);
+
 /* How many rows a scan reads for one call that wants `count` records. */
 size_t idem__scan_rows(size_t count);
 

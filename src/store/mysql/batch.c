@@ -333,13 +333,6 @@ write_all(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return written;
 }
 
-static void
-set_outcomes(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
-{
-    for (size_t i = 0; i < count; i++)
-        swaps[i].outcome = outcome;
-}
-
 /* What became of what was to be written. */
 static void
 set_written(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
@@ -369,7 +362,7 @@ look_failed(struct mysql_store *self, struct idem_swap *swaps, size_t count,
             enum idem_status status)
 {
     /* No commit was sent, so nothing can have been stored. */
-    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
     if (self->conn && idem__mysql_is_gone(self))
         idem__mysql_disconnect(self);
     else
@@ -406,7 +399,7 @@ swap_once(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     bool open = !guessing || has_changes(swaps, count);
 
     *written = FAILED;
-    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
     if (status != IDEM_OK)
         return status;
     if (open)
@@ -478,21 +471,6 @@ swap_range(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return status == IDEM_OK ? rest : status;
 }
 
-/* How many swaps fit into one query. */
-static size_t
-chunk_len(const struct idem_swap *swaps, size_t count)
-{
-    size_t bytes = 0, n = 0;
-
-    while (n < count && n < CHUNK_ROWS) {
-        bytes += swaps[n].record ? idem__encoded_len(swaps[n].record) : 0;
-        if (n > 0 && bytes > CHUNK_BYTES)
-            break;
-        n++;
-    }
-    return n;
-}
-
 enum idem_status
 idem__mysql_swap(struct idem_store *store, struct idem_swap *swaps,
                  size_t count, struct idem_arena *arena, struct idem_error *err)
@@ -503,11 +481,11 @@ idem__mysql_swap(struct idem_store *store, struct idem_swap *swaps,
     struct idem_error own = {0};
     size_t len;
 
-    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
     if (!looks)
         return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
     for (size_t at = 0; at < count && status == IDEM_OK; at += len) {
-        len = chunk_len(swaps + at, count - at);
+        len = idem__swap_chunk(swaps + at, count - at, CHUNK_ROWS, CHUNK_BYTES);
         status = swap_range(self, swaps + at, len, looks, arena, &own);
     }
     if (err && status != IDEM_OK)

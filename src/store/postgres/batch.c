@@ -38,25 +38,6 @@ struct batch {
 };
 
 static void
-set_outcomes(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
-{
-    for (size_t i = 0; i < count; i++)
-        swaps[i].outcome = outcome;
-}
-
-/* The advisory lock that a claim in idem's SQL holds: the key's first 8 bytes.
- */
-static int64_t
-lock_of(const uint8_t *key)
-{
-    uint64_t lock = 0;
-
-    for (int i = 0; i < 8; i++)
-        lock = lock << 8 | key[i];
-    return (int64_t)lock;
-}
-
-static void
 gather(struct batch *batch, const struct idem_swap *swaps, size_t count)
 {
     const size_t last = IDEM_COLUMN_COUNT;
@@ -75,7 +56,7 @@ gather(struct batch *batch, const struct idem_swap *swaps, size_t count)
             batch->drop.rows++;
         } else if (swap->expected == 0) {
             idem__postgres_add_number(&batch->insert, last, POSTGRES_INT8,
-                                      lock_of(swap->key));
+                                      idem__key_lock(swap->key));
             idem__postgres_add_record(&batch->insert, swap->key, swap->record);
         } else {
             idem__postgres_add_number(&batch->update, last, POSTGRES_INT8,
@@ -235,7 +216,7 @@ lose(struct postgres_store *self, struct idem_swap *swaps, size_t count,
      struct idem_error *err)
 {
     idem__postgres_disconnect(self);
-    set_outcomes(swaps, count, IDEM_SWAP_LOST);
+    idem__swaps_set(swaps, count, IDEM_SWAP_LOST);
     return idem__fail(err, IDEM_ERR_LOST,
                       "postgres: the connection was lost, or the server gave "
                       "no answer in time, during a commit");
@@ -252,7 +233,7 @@ read_batch(struct postgres_store *self, struct batch *batch,
     bool lost = false, failed = false;
     PGresult *truth = NULL;
 
-    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
     for (size_t i = 0; i < count; i++)
         swaps[i].found.state = IDEM_STATE_ABSENT;
     for (;;) {
@@ -283,7 +264,7 @@ read_batch(struct postgres_store *self, struct batch *batch,
     if (!failed)
         return settle(self, batch, truth, swaps, count, arena, err);
     PQclear(truth);
-    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
     return status;
 }
 
@@ -324,21 +305,6 @@ swap_range(struct postgres_store *self, struct batch *batch,
     return status == IDEM_OK ? rest : status;
 }
 
-/* How many swaps fit into one pipeline. */
-static size_t
-chunk_len(const struct idem_swap *swaps, size_t count)
-{
-    size_t bytes = 0, n = 0;
-
-    while (n < count && n < CHUNK_ROWS) {
-        bytes += swaps[n].record ? idem__encoded_len(swaps[n].record) : 0;
-        if (n > 0 && bytes > CHUNK_BYTES)
-            break;
-        n++;
-    }
-    return n;
-}
-
 enum idem_status
 idem__postgres_swap(struct idem_store *store, struct idem_swap *swaps,
                     size_t count, struct idem_arena *arena,
@@ -349,11 +315,11 @@ idem__postgres_swap(struct idem_store *store, struct idem_swap *swaps,
     enum idem_status status = IDEM_OK;
     size_t len;
 
-    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
     if (!batch)
         return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
     for (size_t at = 0; at < count && status == IDEM_OK; at += len) {
-        len = chunk_len(swaps + at, count - at);
+        len = idem__swap_chunk(swaps + at, count - at, CHUNK_ROWS, CHUNK_BYTES);
         status = swap_range(self, batch, swaps + at, len, arena, err);
     }
     idem__postgres_params_clear(&batch->insert);

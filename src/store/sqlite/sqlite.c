@@ -246,13 +246,6 @@ write_row(struct sqlite_store *self, const struct idem_swap *swap)
 
 /* ---- swap ------------------------------------------------------------ */
 
-static void
-set_outcomes(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
-{
-    for (size_t i = 0; i < count; i++)
-        swaps[i].outcome = outcome;
-}
-
 /* Decide one swap by the row that is there; STORED still has to be written. */
 static enum idem_status
 compare(struct sqlite_store *self, struct idem_swap *swap,
@@ -298,7 +291,7 @@ undo(struct sqlite_store *self, int rc, struct idem_swap *swaps, size_t count,
 
     if (!sqlite3_get_autocommit(self->db))
         run(self, "rollback");
-    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
     if (is_busy(rc))
         return answer_locked(self, swaps, count, arena);
     return status;
@@ -321,7 +314,7 @@ commit(struct sqlite_store *self, struct idem_swap *swaps, size_t count,
     if (err)
         err->status = IDEM_ERR_LOST;
     disconnect(self);
-    set_outcomes(swaps, count, IDEM_SWAP_LOST);
+    idem__swaps_set(swaps, count, IDEM_SWAP_LOST);
     return IDEM_ERR_LOST;
 }
 
@@ -334,7 +327,7 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
     bool wrote = false;
     int rc;
 
-    set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+    idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
     if (status != IDEM_OK)
         return status;
     rc = run(self, "begin immediate");
@@ -353,7 +346,7 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
         }
         if (status != IDEM_OK) {
             run(self, "rollback");
-            set_outcomes(swaps, count, IDEM_SWAP_NOT_STORED);
+            idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
             return status;
         }
     }
