@@ -32,7 +32,7 @@ B ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
 
 defines :=
 store_dirs := src/store/journal
-packages := libsodium libxxhash jansson libmicrohttpd hiredis libcurl
+packages := libsodium nettle libxxhash jansson libmicrohttpd hiredis libcurl
 define with # switch, store folder, packages
 ifeq ($$(WITH_$(1)),1)
 defines += -DIDEM_WITH_$(1)

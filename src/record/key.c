@@ -1,31 +1,34 @@
 /*
  * key.c - the 32 bytes under which every store finds a record.
+ *
+ * Every request hashes its key. SHA-256 is Nettle's, which uses the processor's
+ * instructions for it where there are some; libsodium's takes four times as long.
  */
 #include "record.h"
 
 #include <assert.h>
-#include <sodium.h>
+#include <nettle/sha2.h>
 
 static void
-add_prefixed(crypto_hash_sha256_state *hash, struct idem_bytes bytes)
+add_prefixed(struct sha256_ctx *hash, struct idem_bytes bytes)
 {
     uint8_t len[2] = {(uint8_t)(bytes.len >> 8), (uint8_t)bytes.len};
 
     assert(bytes.len <= UINT16_MAX);
-    crypto_hash_sha256_update(hash, len, sizeof(len));
-    crypto_hash_sha256_update(hash, bytes.data, bytes.len);
+    sha256_update(hash, sizeof(len), len);
+    sha256_update(hash, bytes.len, bytes.data);
 }
 
 void
 idem__key(enum idem_type type, struct idem_bytes scope, struct idem_bytes id,
           uint8_t key[IDEM_KEY_LEN])
 {
-    crypto_hash_sha256_state hash;
+    struct sha256_ctx hash;
     uint8_t type_byte = (uint8_t)type;
 
-    crypto_hash_sha256_init(&hash);
-    crypto_hash_sha256_update(&hash, &type_byte, 1);
+    sha256_init(&hash);
+    sha256_update(&hash, 1, &type_byte);
     add_prefixed(&hash, scope);
     add_prefixed(&hash, id);
-    crypto_hash_sha256_final(&hash, key);
+    sha256_digest(&hash, IDEM_KEY_LEN, key);
 }
