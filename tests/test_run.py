@@ -1,5 +1,6 @@
 """`idem run`: any command at most once, over a server and on a store of its own; and the command line against a server."""
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -218,11 +219,21 @@ def sleeping_jobs(where):
             pass
 
 
+@contextlib.contextmanager
+def handled(number):
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
 def test_signals_go_on_to_the_command(cli, number):
     id, ready = name(), os.path.join(cli.where, name())
     job = script(cli.where, "trap 'echo caught; exit 3' TERM HUP USR1 INT\n: > %s\nwhile :; do sleep 0.05; done" % ready)
-    run = cli.start("run", "job", id, "--", job)
+    with handled(number):  # a command started with it ignored, as under nohup, would go on ignoring it
+        run = cli.start("run", "job", id, "--", job)
     assert wait_until(lambda: os.path.exists(ready), 20)
     run.send_signal(number)
     out, err = run.communicate(timeout=30)
