@@ -3,9 +3,10 @@
  * the next segment and writes saved indexes.
  *
  * A prepared file is filled with zeros, so that the fdatasync of a batch has
- * no metadata to write: that halves its time. When batches come so fast that
- * the file is needed before it is filled, it is taken as it is: its room is
- * allocated first. The file is called "spare" until it is a segment.
+ * no metadata to write: that halves its time. While a journal is opened nobody
+ * waits for a batch, and its first file is waited for; later, when batches come
+ * so fast that a file is needed before it is filled, it is taken as it is: its
+ * room is allocated first. The file is called "spare" until it is a segment.
  */
 #include "journal.h"
 
@@ -262,8 +263,9 @@ idem__helper_take(struct journal *self, uint64_t min_len, struct fresh *fresh)
     bool took = false;
 
     pthread_mutex_lock(&helper->mutex);
-    helper->hurry = true;
-    while (helper->spare == SPARE_MAKING)
+    helper->hurry = self->opened;
+    while (helper->spare == SPARE_MAKING ||
+           (helper->spare == SPARE_WANTED && !helper->hurry))
         pthread_cond_wait(&helper->done, &helper->mutex);
     if (helper->spare == SPARE_READY && helper->fresh.len >= min_len) {
         *fresh = helper->fresh;

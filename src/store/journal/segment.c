@@ -184,6 +184,8 @@ get_fresh(struct journal *self, uint64_t min_len, bool use_reserve,
 {
     int error;
 
+    if (!self->opened && !self->tuning.no_thread)
+        idem__helper_ask(self, next_len(self));
     if (idem__helper_take(self, min_len, fresh))
         return 0;
     error = make_now(self, min_len, fresh);
