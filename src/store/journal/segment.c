@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 
 #define SEGMENT_MIN_LEN (UINT64_C(8) << 20)
-#define SEGMENT_FAST_LEN (UINT64_C(64) << 20)
+#define SEGMENT_FAST_LEN (UINT64_C(16) << 20)
 #define SEGMENT_LIMIT (UINT64_C(512) << 20)
 #define SEGMENT_LEAST_LEN (UINT64_C(64) << 10)
 #define RESERVE_PER_CLAIM UINT64_C(2048)
