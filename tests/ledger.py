@@ -125,6 +125,10 @@ def answer(c, headers, n):
                   + length + b"\r\n" + body)
     elif way == "no-content":
         c.sendall(b"HTTP/1.1 204 No Content\r\nX-Order: %d\r\n\r\n" % n)
+    elif way == "no-content-but-bytes":  # what the protocol forbids; the bytes come a moment later
+        c.sendall(b"HTTP/1.1 204 No Content\r\n" + length + b"\r\n")
+        time.sleep(0.002)
+        c.sendall(body)
     elif way == "redirect":
         c.sendall(b"HTTP/1.1 303 See Other\r\nLocation: http://elsewhere.example/%d\r\nContent-Length: 0\r\n\r\n" % n)
     elif way.startswith("accel:"):

@@ -412,6 +412,16 @@ def test_a_keepalive_connection_closed_under_us_is_never_used_twice():
             assert s.ledger.executions("put%d" % i) == 1
 
 
+def test_bytes_behind_a_204_are_nobodys_answer():
+    """A service that announces a body with 204 sends it; its connection is not used for the next one."""
+    with folder() as where, Stack(where) as s:
+        for i in range(20):
+            assert ask(s.port, "none%d" % i, x_way="no-content-but-bytes").status == 204
+            assert ask(s.port, "next%d" % i).status == 201
+            assert ask(s.port, method="PUT", x_way="no-content-but-bytes").status == 204
+            assert ask(s.port, "put%d" % i).status == 201
+
+
 CONFIGS = [("idem on; proxy_ignore_client_abort off;", "proxy_ignore_client_abort"),
            ("idem on; proxy_next_upstream error timeout non_idempotent;", "proxy_next_upstream"),
            ("idem on; idem_methods PUT; proxy_next_upstream error;", "proxy_next_upstream"),
@@ -420,7 +430,8 @@ CONFIGS = [("idem on; proxy_ignore_client_abort off;", "proxy_ignore_client_abor
            ("idem on; idem_release 99;", "invalid status"),
            ("idem on; idem_lease 10ms;", "out of bounds"),
            ("idem on; idem_fingerprint sha;", "idem_fingerprint"),
-           ("idem on; idem_mode fuzzy;", "invalid value")]
+           ("idem on; idem_mode fuzzy;", "invalid value"),
+           ("idem on; idem_key always;", "no $variable")]
 
 
 @pytest.mark.parametrize("location,word", CONFIGS)

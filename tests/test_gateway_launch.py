@@ -53,9 +53,9 @@ def test_one_command_and_a_clean_end():
     with folder() as where, Ledger(where) as ledger:
         with Gateway(where, ledger.port) as g:
             assert ask(g.port, "k").status == 201 and ask(g.port, "k").replayed
-            text = eventually(lambda: g.output() if "console" in g.output() else None)
+            text = eventually(lambda: g.output() if "HTTP API" in g.output() else None)
             assert "listening on http://127.0.0.1:%d" % g.port in text and "anonymous" in text
-            where_http = re.search(r"http://(127\.0\.0\.1:\d+)/", text.split("console", 1)[1]).group(1)
+            where_http = re.search(r"http://(127\.0\.0\.1:\d+)/", text.split("HTTP API", 1)[1]).group(1)
             host, port = where_http.split(":")
             assert ask(int(port), method="GET", path="/healthz", body=None).status == 200
             pids = [g.pid, *parts(g)]
@@ -207,20 +207,36 @@ def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
         assert test.returncode == 0, test.stderr
 
 
-@pytest.mark.parametrize("flags,word", [
-    ([], "which service"), (["--upstream", "ftp://x"], "http://"), (["--upstream", "http://x", "--mode"], "mode"),
-    (["--upstream", "http://x", "--wait", "soon"], "time"), (["--upstream", "http://x", "--config", "/nowhere"], "nowhere"),
-    (["--upstream", "http://x", "--tls-cert", "/x"], "both"), (["--upstream", "http://x", "--module", "/x"], "no module"),
-    (["--upstream", "http://x", "--nginx", "/nowhere"], "nginx"),
-    (["--upstream", "http://127.0.0.1:9", "--mode", "fuzzy"], "fuzzy"),
-    (["--upstream", "http://127.0.0.1:9", "--store", "nosuch:x"], "nosuch"),
-    (["--upstream", "http://127.0.0.1:9", "--fail-open"], "idem_fail_open")])
-def test_what_cannot_be_is_refused(flags, word):
+@pytest.mark.parametrize("status,flags,word", [
+    (2, [], "which service"), (2, ["--upstream", "ftp://x"], "http://"),
+    (2, ["--upstream", "http://x", "--mode"], "mode"), (2, ["--upstream", "http://x", "--mode", "fuzzy"], "strict|loose"),
+    (2, ["--upstream", "http://x", "--wait", "soon"], "time"),
+    (2, ["--upstream", "http://x", "--config", "/nowhere"], "nowhere"),
+    (2, ["--upstream", "http://x", "--tls-cert", "/x"], "both"),
+    (2, ["--upstream", "http://x", "--listen", "bogus"], "127.0.0.1:8080"),
+    (2, ["--upstream", "http://x", "--listen", "127.0.0.1:1,127.0.0.1:99999"], "127.0.0.1:99999"),
+    (2, ["--upstream", "http://x", "--forwarded", "perhaps"], "on or off"),
+    (2, ["--upstream", "http://x", "--key", ""], "single quotes"), (2, ["--upstream", "http://x", "--scope", ""], "scope"),
+    (1, ["--upstream", "http://x", "--module", "/x"], "no module"), (1, ["--upstream", "http://x", "--nginx", "/nowhere"], "nginx"),
+    (1, ["--upstream", "http://127.0.0.1:9", "--store", "nosuch:x"], "nosuch"),
+    (1, ["--upstream", "http://127.0.0.1:9", "--key", "http_x_seq"], "no $variable"),
+    (1, ["--upstream", "http://127.0.0.1:9", "--token", "json:t token"], "no $variable"),
+    (1, ["--upstream", "http://127.0.0.1:9", "--fail-open"], "idem_fail_open")])
+def test_what_cannot_be_is_refused(status, flags, word):
     before = private_folders()
-    got = subprocess.run([IDEM, "gateway", "--listen", "127.0.0.1:%d" % free_port(), *flags], capture_output=True,
-                         text=True, timeout=30)
-    assert got.returncode != 0 and word in got.stderr, got
+    got = subprocess.run([IDEM, "gateway", *([] if "--listen" in flags else ["--listen", "127.0.0.1:%d" % free_port()]),
+                          *flags], capture_output=True, text=True, timeout=30)
+    assert got.returncode == status and word in got.stderr, got
     assert private_folders() == before
+
+
+@pytest.mark.parametrize("flags,told", [([], False), (["--forwarded", "off"], False), (["--forwarded", "on"], True)])
+def test_the_service_is_told_who_asked_only_on_request(flags, told):
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, *flags) as g:
+        assert ask(g.port, "k").status == 201
+        names = {n.lower() for n in ledger.entries()[0]["names"]}
+        assert ({"x-forwarded-for", "x-forwarded-proto"} <= names) == told and \
+            told == bool({"x-forwarded-for", "x-forwarded-proto"} & names), names
 
 
 def test_a_port_that_is_taken_is_told():

@@ -30,7 +30,7 @@ static const struct cli_option global_options[GLOBALS] = {
     {"workers", 'w', CLI_TEXT, NULL, "N",
      "nginx worker processes (default: half of the cores)"},
     {"http", 0, CLI_TEXT, NULL, "ADDRESS",
-     "the engine's console and HTTP API (default: a free port of loopback); "
+     "the engine's HTTP API and metrics (default: a free port of loopback); "
      "off for none"},
     {"credentials", 0, CLI_TEXT, NULL, "FILE",
      "who may use that; see idem serve"},

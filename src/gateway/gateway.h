@@ -48,16 +48,16 @@ struct gateway_route {
 struct gateway_config {
     char *listen; /* host:port[,host:port] */
     char *store;
-    char *http; /* the engine's HTTP and console; NULL: a free port, "off" */
+    char *http;        /* the engine's HTTP; NULL: a free port, "off" */
     char *credentials; /* of the engine's HTTP */
     char *tls_cert, *tls_key;
     char *token_path, *token_rate;
     char *policy_path; /* where clients can read what holds; NULL: nowhere */
-    char *access_log; /* NULL: none */
+    char *access_log;  /* NULL: none */
     char *nginx, *module, *folder;
     int64_t workers; /* 0: by the number of cores */
     int64_t drain_ms;
-    char *forwarded; /* "on": tell the service who asked */
+    bool forwarded;            /* tell the service who asked */
     struct gateway_route base; /* what every route has */
     struct gateway_route routes[GATEWAY_ROUTES_MAX];
     size_t route_count;
@@ -88,6 +88,10 @@ struct gateway_place {
     const char *module;
     const char *user; /* of the workers; NULL: whoever starts nginx */
 };
+
+/* Is this a URL of a service? */
+enum idem_status gateway_upstream_check(const char *text,
+                                        struct idem_error *err);
 
 /* The whole nginx.conf. */
 enum idem_status gateway_nginx_conf(const struct gateway_config *config,

@@ -463,8 +463,10 @@ start_nginx(struct launch *self, struct idem_error *err)
     while (self->nginx && self->stops == 0 && access(pid_file, F_OK) != 0)
         take_signals(self, 10);
     if (!self->nginx)
-        return idem__fail(err, IDEM_ERR_INTERNAL, "nginx %s",
-                          how_it_ended(self->nginx_status, text, sizeof(text)));
+        return idem__fail(
+            err, IDEM_ERR_INTERNAL,
+            "nginx %s; --print-config shows the lines it speaks of",
+            how_it_ended(self->nginx_status, text, sizeof(text)));
     return IDEM_OK;
 }
 
@@ -525,7 +527,7 @@ announce(const struct launch *self)
     if (config->token_path)
         printf("idem gateway: tokens at %s\n", config->token_path);
     if (self->http[0])
-        printf("idem gateway: console and HTTP API at http://%s/\n",
+        printf("idem gateway: HTTP API and metrics at http://%s/\n",
                self->http);
     fflush(stdout);
 }

@@ -97,6 +97,14 @@ parse_url(const char *text, struct url *url, struct idem_error *err)
     return IDEM_OK;
 }
 
+enum idem_status
+gateway_upstream_check(const char *text, struct idem_error *err)
+{
+    struct url url;
+
+    return parse_url(text, &url, err);
+}
+
 static const char *
 upstream_of(const struct gateway_config *config,
             const struct gateway_route *route)
@@ -178,9 +186,6 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                            "    proxy_next_upstream off;\n"
                            "    proxy_ignore_client_abort on;\n"
                            "    proxy_set_header Host $http_host;\n"
-                           "    proxy_set_header X-Forwarded-For "
-                           "$proxy_add_x_forwarded_for;\n"
-                           "    proxy_set_header X-Forwarded-Proto $scheme;\n"
                            "    proxy_set_header Upgrade $http_upgrade;\n"
                            "    proxy_set_header Connection $idem_connection;\n"
                            "    map $http_upgrade $idem_connection {\n"
@@ -188,6 +193,12 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                            "        '' '';\n"
                            "    }\n",
                            place->socket);
+    if (config->forwarded)
+        good = good &&
+               idem_buf_add_text(
+                   out, "    proxy_set_header X-Forwarded-For "
+                        "$proxy_add_x_forwarded_for;\n"
+                        "    proxy_set_header X-Forwarded-Proto $scheme;\n");
     if (config->token_path)
         good = good && idem_buf_printf(out,
                                        "    limit_req_zone $binary_remote_addr "

@@ -99,10 +99,10 @@ static const struct setting settings[] = {
     TEXT("token-rate", token_rate),
     TEXT("policy-path", policy_path),
     TEXT("access-log", access_log),
-    TEXT("forwarded", forwarded),
     TEXT("nginx", nginx),
     TEXT("module", module),
     TEXT("folder", folder),
+    {"forwarded", offsetof(struct gateway_config, forwarded), GATEWAY_SWITCH},
     {"workers", offsetof(struct gateway_config, workers), GATEWAY_SIZE},
     {"drain-timeout", offsetof(struct gateway_config, drain_ms), GATEWAY_TIME},
 };
@@ -176,6 +176,22 @@ switch_parse(const char *value, const char **word)
     return false;
 }
 
+/* "strict|loose" names all that an option can be. */
+static bool
+is_one_of(const char *words, const char *value)
+{
+    size_t len = strlen(value);
+
+    while (words) {
+        if (strncmp(words, value, len) == 0 &&
+            (words[len] == '|' || words[len] == '\0'))
+            return true;
+        words = strchr(words, '|');
+        words = words ? words + 1 : NULL;
+    }
+    return false;
+}
+
 static enum idem_status
 set_option(struct gateway_route *route, size_t i, const char *value,
            struct idem_error *err)
@@ -209,9 +225,18 @@ set_option(struct gateway_route *route, size_t i, const char *value,
                               option->name, value);
         break;
     case GATEWAY_WORD:
+        if (strchr(option->value, '|') && !is_one_of(option->value, value))
+            return idem__fail(err, IDEM_ERR_INVALID, "%s: %s, not \"%s\"",
+                              option->name, option->value, value);
+        break;
     case GATEWAY_WORDS:
         break;
     }
+    if (value[strspn(value, " ")] == '\0')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: nothing is given; for a shell, put nginx's "
+                          "$variables into single quotes",
+                          option->name);
     return set_text(&route->values[i], value, err);
 }
 
@@ -220,10 +245,19 @@ set_global(struct gateway_config *config, const struct setting *setting,
            const char *value, struct idem_error *err)
 {
     void *into = (char *)config + setting->offset;
+    const char *word;
     bool good = true;
 
     if (setting->kind == GATEWAY_WORD)
         return set_text(into, value, err);
+    if (setting->kind == GATEWAY_SWITCH) {
+        if (!switch_parse(value, &word))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s: on or off, not \"%s\"", setting->name,
+                              value);
+        *(bool *)into = strcmp(word, "on") == 0;
+        return IDEM_OK;
+    }
     if (setting->kind == GATEWAY_TIME)
         good = cli_ms_parse(value, into);
     else
@@ -366,12 +400,50 @@ gateway_config_file(struct gateway_config *config, const char *file,
 
 /* ---- the whole --------------------------------------------------------- */
 
+/* HOST:PORT, PORT or unix:PATH. */
+static bool
+is_address(const char *text, size_t len)
+{
+    const char *port = memrchr(text, ':', len);
+    char digits[8];
+    long number;
+
+    if (len > 5 && strncmp(text, "unix:", 5) == 0)
+        return true;
+    port = port ? port + 1 : text;
+    len -= (size_t)(port - text);
+    if (len == 0 || len > 5 || strspn(port, "0123456789") < len)
+        return false;
+    memcpy(digits, port, len);
+    digits[len] = '\0';
+    number = strtol(digits, NULL, 10);
+    return number > 0 && number < 65536;
+}
+
+static enum idem_status
+check_listen(const char *listen, struct idem_error *err)
+{
+    for (;;) {
+        size_t len = strcspn(listen, ",");
+
+        if (!is_address(listen, len))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "listen: \"%.*s\" is not an address: give "
+                              "HOST:PORT, for instance 127.0.0.1:8080",
+                              (int)len, listen);
+        if (listen[len] == '\0')
+            return IDEM_OK;
+        listen += len + 1;
+    }
+}
+
 static enum idem_status
 check_routes(struct gateway_config *config, struct idem_error *err)
 {
     for (size_t i = 0; i < config->route_count; i++) {
         struct gateway_route *route = &config->routes[i];
         const char *path = route->path;
+        enum idem_status status;
 
         if (strncmp(path, "= ", 2) == 0)
             path += 2;
@@ -381,6 +453,10 @@ check_routes(struct gateway_config *config, struct idem_error *err)
         if (!route->upstream && !config->base.upstream)
             return idem__fail(err, IDEM_ERR_INVALID,
                               "the route %s has no upstream", route->path);
+        status = gateway_upstream_check(
+            route->upstream ? route->upstream : config->base.upstream, err);
+        if (status != IDEM_OK)
+            return status;
         for (size_t j = 0; j < i; j++) {
             const char *host = config->routes[j].host;
 
@@ -455,6 +531,8 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
         if (status != IDEM_OK)
             return status;
     }
-    status = make_paths_absolute(config, err);
+    status = check_listen(config->listen, err);
+    if (status == IDEM_OK)
+        status = make_paths_absolute(config, err);
     return status == IDEM_OK ? check_routes(config, err) : status;
 }

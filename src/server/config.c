@@ -65,7 +65,7 @@ static const struct option options[] = {
      0,
      0,
      0},
-    {{"http", "ADDRESS", "HTTP/JSON, metrics and console: HOST:PORT"},
+    {{"http", "ADDRESS", "HTTP/JSON and metrics: HOST:PORT"},
      TEXT,
      AT(http),
      0,

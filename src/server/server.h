@@ -158,7 +158,7 @@ bool server_give_back(struct server *server, const struct idem_op *start,
 /* Try those again that could not be released yet; true: the engine has work. */
 bool server_give_back_again(struct server *server);
 
-/* ---- http.c: HTTP/JSON, metrics, console, in threads of its own ------- */
+/* ---- http.c: HTTP/JSON, metrics, in threads of its own ---------------- */
 
 struct http;
 

@@ -287,6 +287,15 @@ ngx_http_idem_source(ngx_conf_t *cf, ngx_str_t *text,
         return NGX_CONF_ERROR;
     }
 
+    /* what is the same for every request would make all of them one */
+
+    if (source->value.lengths == NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" has no $variable in it, and is neither "
+                           "json:PATH, form:NAME nor xml:ELEMENT", text);
+        return NGX_CONF_ERROR;
+    }
+
     return NGX_CONF_OK;
 }
 

@@ -287,6 +287,15 @@ ngx_http_idem_header_filter(ngx_http_request_t *r)
         return ngx_http_next_header_filter(r);
     }
 
+    if (r->upstream
+        && r->upstream->headers_in.status_n == NGX_HTTP_NO_CONTENT
+        && r->upstream->headers_in.content_length_n > 0)
+    {
+        /* bytes that must not come will come: they are nobody's answer */
+
+        r->upstream->headers_in.connection_close = 1;
+    }
+
     ctx = ngx_http_idem_get_ctx(r);
 
     if (ctx == NULL || ctx->state == NGX_HTTP_IDEM_PASSING) {
