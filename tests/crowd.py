@@ -237,6 +237,41 @@ class Crowd:
 # ---- races of two engines, told step by step
 
 
+def check_waiting_is_woken(one, two):
+    """A duplicate that waits at one engine is woken when the first finishes at another."""
+    a, b = one.client(), two.client()
+    name = "wake-" + os.urandom(4).hex()
+    fence = a("BEGIN", name, "x")[1]
+    b.send("BEGIN", name, "x", "WAIT", 10000)
+    time.sleep(0.3)
+    done = time.monotonic()
+    assert a("FINISH", name, "x", fence, "SUCCEEDED", "for both")[0] == "ok"
+    assert b.read()[4] == "for both"
+    assert time.monotonic() - done < 3  # 50 ms on an idle machine
+
+
+def check_locks_and_scan(one, two):
+    """What one engine locked is locked for the other, and both list the same records."""
+    a, b = one.client(), two.client()
+    name, ids = "lock-" + os.urandom(4).hex(), {"id-%d" % i for i in range(40)}
+    fence = a("LOCK", name, "ann", 60000)[1]
+    assert b("LOCK", name, "bob", 60000)[0] == "busy"
+    assert b("UNLOCK", name, fence + 1)[0] == "stale"
+    assert b("UNLOCK", name, fence)[0] == "ok"
+    assert b("LOCK", name, "bob", 500)[1] > fence
+    assert wait_until(lambda: a("LOCK", name, "ann", 60000)[0] == "started", 15)
+    for id in ids:
+        a("BEGIN", name, id)
+    found, cursor = [], "0"
+    for _ in range(10000):
+        answer = b("SCAN", cursor, "SCOPE", name, "COUNT", 10)
+        found += [dict(zip(r[0::2], r[1::2]))["id"] for r in answer[2:]]
+        cursor = answer[1]
+        if cursor == "0":
+            break
+    assert set(found) == ids and cursor == "0"
+
+
 def check_lease_ends(one, two):
     """A lease that ended is over for every engine: strict is in doubt, loose is taken over,
     and who lost it is told so."""

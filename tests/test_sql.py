@@ -12,25 +12,7 @@ import pytest
 
 import servers
 from lib import IDEM, ROOT, SOAK, Process, Server, folder, free_port, wait_until
-from test_stores_sql import idem, mariadb, postgres, program  # noqa: F401 (fixtures)
-
-
-@pytest.fixture(params=["postgres", "mysql", "sqlite"])
-def url(request):
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as where:
-        if request.param == "sqlite":
-            name = "sqlite:" + os.path.join(where, "db")
-        else:
-            name = request.getfixturevalue({"mysql": "mariadb"}.get(request.param, request.param)).url
-        idem("store", "init", name)
-        yield name
-
-
-@pytest.fixture(params=["postgres", "mysql"])
-def database(request):
-    server = request.getfixturevalue({"mysql": "mariadb"}.get(request.param, request.param))
-    idem("store", "init", server.url)
-    return server
+from test_stores_sql import database, idem, mariadb, postgres, program, url  # noqa: F401 (fixtures)
 
 
 def is_postgres(database):

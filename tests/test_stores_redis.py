@@ -8,7 +8,8 @@ import time
 import pytest
 
 from chaos import Chaos, resp_replies
-from crowd import Crowd, check_expiry_race, check_lease_ends, check_lost_is_lost, engines
+from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
+                   check_waiting_is_woken, engines)
 from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
 from servers import Redis, RedisCluster
 
@@ -222,39 +223,14 @@ def test_two_engines_on_a_cluster_behave_as_one(cluster):
 
 
 def test_a_duplicate_that_waits_at_another_engine_is_woken(redis):
-    with engines(redis.url) as (one, two):
-        a, b = one.client(), two.client()
-        fence = a("BEGIN", "park", "x")[1]
-        b.send("BEGIN", "park", "x", "WAIT", 8000)
-        time.sleep(0.3)
-        done = time.monotonic()
-        assert a("FINISH", "park", "x", fence, "SUCCEEDED", "for both")[0] == "ok"
-        assert b.read()[4] == "for both"
-        assert time.monotonic() - done < 3  # 50 ms on an idle machine
+    with engines(redis.url) as servers:
+        check_waiting_is_woken(*servers)
 
 
 @pytest.mark.parametrize("kind", ["redis", "cluster"])
 def test_locks_and_scan_work_across_engines(kind, request):
-    store = request.getfixturevalue(kind)
-    with engines(store.url) as (one, two):
-        a, b = one.client(), two.client()
-        name = "lock-" + os.urandom(4).hex()
-        fence = a("LOCK", name, "ann", 60000)[1]
-        assert b("LOCK", name, "bob", 60000)[0] == "busy"
-        assert b("UNLOCK", name, fence + 1)[0] == "stale"
-        assert b("UNLOCK", name, fence)[0] == "ok"
-        assert b("LOCK", name, "bob", 300)[1] > fence
-        assert wait_until(lambda: a("LOCK", name, "ann", 60000)[0] == "started", 10)
-        for i in range(40):
-            a("BEGIN", name, "id-%d" % i)
-        found, cursor = [], "0"
-        for _ in range(10000):
-            answer = b("SCAN", cursor, "SCOPE", name, "COUNT", 10)
-            found += [dict(zip(r[0::2], r[1::2]))["id"] for r in answer[2:]]
-            cursor = answer[1]
-            if cursor == "0":
-                break
-        assert set(found) == {"id-%d" % i for i in range(40)} and cursor == "0"
+    with engines(request.getfixturevalue(kind).url) as servers:
+        check_locks_and_scan(*servers)
 
 
 def test_leases_and_expiry_are_the_same_for_every_engine(redis):

@@ -12,7 +12,7 @@ import pytest
 
 import servers
 from chaos import Chaos
-from crowd import Crowd, engines
+from crowd import Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_waiting_is_woken, engines
 from lib import IDEM, ROOT, SOAK, Server, folder, wait_until
 
 OPS = 50000 if SOAK else 2500
@@ -90,17 +90,20 @@ def test_two_servers_on_one_store_are_one(url):
                 assert len(c("SCAN", 0, "SCOPE", crowd.scope, "COUNT", 10)) > 2
 
 
-def test_a_duplicate_that_waits_is_woken_across_servers(url):
-    with engines(url) as (one, two):
-        scope = "wake-%d" % time.time_ns()
-        with one.client() as c, two.client() as d:
-            fence = c("BEGIN", scope, "x")[1]
-            d.send("BEGIN", scope, "x", "WAIT", 10000)
-            time.sleep(0.3)
-            assert c("FINISH", scope, "x", fence, "SUCCEEDED", "late")[0] == "ok"
-            start = time.monotonic()
-            assert d.read()[4] == "late"
-            assert time.monotonic() - start < 5
+def test_a_duplicate_that_waits_at_another_engine_is_woken(url):
+    with engines(url) as servers:
+        check_waiting_is_woken(*servers)
+
+
+def test_locks_and_scan_work_across_engines(url):
+    with engines(url) as servers:
+        check_locks_and_scan(*servers)
+
+
+def test_leases_and_expiry_are_the_same_for_every_engine(url):
+    with engines(url) as servers:
+        check_lease_ends(*servers)
+        check_expiry_race(*servers)
 
 
 # ---- what breaks ------------------------------------------------------------
