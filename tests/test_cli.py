@@ -335,3 +335,54 @@ def test_unlock_takes_a_lock_from_its_holder(bare):
     finally:
         holder.kill()
         holder.wait()
+
+
+def test_a_lock_taken_by_hand_is_held_until_its_fence_gives_it_back(idem):
+    code, fence = idem("lock", "nightly", "--owner", "me", "--lease", "1m", "--print", "fence")
+    assert code == 0 and idem("lock", "nightly", "--owner", "you")[0] == 11
+    assert idem("lock", "nightly", "--owner", "you", "--", "true")[0] == 11
+    assert idem("lock", "nightly", "--owner", "me", "--print", "fence") == (0, fence), "extended"
+    assert idem("unlock", "nightly", fence.strip())[0] == 0
+    code, out = idem("lock", "nightly", "--owner", "you")
+    assert code == 0 and int(fields(out)["fence"]) > int(fence)
+    assert idem("lock", "weekly", "--")[0] == 2 and "which command" in idem.said
+    assert idem("get", "locks", "weekly", "--type", "lock")[0] == 16, "nothing was taken"
+
+
+def test_a_redeemed_token_brings_the_next_one(idem):
+    first = idem("issue", "ann")[1].strip()
+    code, out = idem("redeem", first, "ann", "--next")
+    assert code == 0 and out.startswith("redeemed\n")
+    assert idem("redeem", first, "ann", "--next") == (17, "duplicate\n")
+    code, second = idem.json("redeem", fields(out)["token"], "ann", "--next")
+    assert code == 0 and second["verdict"] == "redeemed"
+    assert idem("redeem", second["token"], "bob", "--next") == (18, "unknown\n")
+    code, third = idem("redeem", second["token"], "ann", "--next", "--print", "token")
+    assert code == 0 and idem("redeem", third.strip(), "ann")[0] == 0
+
+
+def test_a_token_is_found_by_its_subject_as_on_a_server(idem):
+    token = idem("issue", "ann")[1].strip()
+    code, fence = idem("begin", "ann", token, "--token", "--print", "fence")
+    fence = fence.strip()
+    assert code == 0 and idem("get", "ann", token, "--print", "type") == (0, "token\n")
+    assert idem("renew", "ann", token, fence, "1m")[0] == 0
+    assert idem("settle", "ann", token)[0] == 11, "it is being done"
+    assert idem("finish", "ann", token, fence, "succeeded", "done")[0] == 0
+    assert idem("begin", "ann", token, "--token", "--print", "result") == (10, "done")
+    unused = idem("issue", "ann")[1].strip()
+    assert idem("settle", "ann", unused, "--print", "type") == (0, "token\n"), "no tombstone beside it"
+    assert idem("redeem", unused, "ann")[0] == 17
+    assert idem("finish", "ann", "nobody", fence, "succeeded")[0] == 15
+    assert idem("settle", "ann", "nobody", "--print", "type") == (0, "request\n")
+    assert idem("forget", "ann", token)[0] == 0 and idem("release", "ann", unused, fence)[0] == 15
+
+
+def test_ready_is_said_only_of_a_store_that_answers(bare):
+    assert bare("store", "init", "redis://127.0.0.1:1")[0] == 20 and "refused" in bare.said
+    assert bare("store", "init", bare.url) == (0, bare.url + " is ready\n")
+
+
+def test_looking_at_a_journal_that_is_not_there_does_not_ask_to_make_it(bare):
+    for what in ("check", "dump"):
+        assert bare("journal", what, bare.where + "/none")[0] == 2 and "no folder" in bare.said

@@ -455,8 +455,8 @@ open_all(struct state *state, struct idem_error *err)
         c->fd = connect_to(bench->address);
         if (c->fd < 0)
             return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                              "cannot connect to %s: %s", bench->address,
-                              strerror(errno));
+                              "no server at %s: %s (idem serve starts one)",
+                              bench->address, strerror(errno));
         if (!log_in(state, c))
             return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                               "the server does not accept the credentials");

@@ -48,8 +48,8 @@ struct cli_syntax {
     const char *about; /* what it does, in full sentences */
     const struct cli_option *options;
     size_t min_args, max_args; /* what is left beside the options */
-    bool stop_at_first;        /* what follows the first argument is not ours:
-                                  idem run KEY -- command */
+    size_t stop_at; /* options end at this argument, counted from 1: it and what
+                       follows are a command; 0: options may stand anywhere */
 };
 
 /* Was --json given? Set by cli_parse, read by the output helpers. */

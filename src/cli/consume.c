@@ -221,7 +221,9 @@ cli_consume(int argc, char **argv)
 {
     struct consume c = {.timeout_ms = 60000};
     const struct cli_option options[] = {
-        CLI_WHERE_OPTIONS(&c.where),
+        {"store", 's', CLI_TEXT, &c.where.store, "URL",
+         "where records are kept: redis://HOST, journal:DIR for\n"
+         "one consumer, ...; else the variable IDEM_STORE"},
         {"to", 't', CLI_TEXT, &c.to, "URL",
          "POST each message to this URL instead of running a\n"
          "command"},

@@ -12,7 +12,7 @@ cli_forget(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "forget SCOPE ID [options]",
         .about = "An operator's right: forget what is known of a request, so "
-                 "that it may run\\nagain. Its fence stays: who holds the old "
+                 "that it may run\nagain. Its fence stays: who holds the old "
                  "one can change nothing.",
         .options = options,
         .min_args = 2,

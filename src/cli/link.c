@@ -11,13 +11,66 @@ struct engine_link {
     struct idem_engine *engine;
 };
 
+static bool
+is_nothing(const struct idem_answer *answer)
+{
+    return answer->record.state == IDEM_STATE_ABSENT &&
+           (answer->verdict == IDEM_V_STALE ||
+            answer->verdict == IDEM_V_ABSENT_NOW);
+}
+
+/* Among requests and, where there is none, among tokens. */
+static enum idem_status
+look_up(struct engine_link *self, struct idem_op *op,
+        struct idem_answer *answer, struct idem_error *err)
+{
+    enum idem_status status = idem_do(self->engine, op, answer, err);
+
+    if (status != IDEM_OK || !is_nothing(answer))
+        return status;
+    idem_answer_clear(answer);
+    op->type = IDEM_TYPE_TOKEN;
+    return idem_do(self->engine, op, answer, err);
+}
+
+/* SETTLE writes where nothing is, so it looks first. */
+static enum idem_status
+settle(struct engine_link *self, struct idem_op *op, struct idem_answer *answer,
+       struct idem_error *err)
+{
+    struct idem_op get = {.verb = IDEM_GET, .scope = op->scope, .id = op->id};
+    enum idem_status status = look_up(self, &get, answer, err);
+
+    if (status != IDEM_OK)
+        return status;
+    if (!is_nothing(answer))
+        op->type = get.type;
+    idem_answer_clear(answer);
+    return idem_do(self->engine, op, answer, err);
+}
+
+/* As a server does: a scope and id find a token too, unless a type is named. */
 static enum idem_status
 run_op(struct cli_link *link, const struct idem_op *op,
        struct idem_answer *answer, struct idem_error *err)
 {
     struct engine_link *self = (struct engine_link *)link;
+    struct idem_op copy = *op;
 
-    return idem_do(self->engine, op, answer, err);
+    if (op->type != 0)
+        return idem_do(self->engine, op, answer, err);
+    switch (op->verb) {
+    case IDEM_SETTLE:
+        return settle(self, &copy, answer, err);
+    case IDEM_FINISH:
+    case IDEM_RELEASE:
+    case IDEM_RENEW:
+    case IDEM_GET:
+    case IDEM_FORGET:
+        return look_up(self, &copy, answer, err);
+    default:
+        return idem_do(self->engine, op, answer, err);
+    }
 }
 
 /* An engine that has just started takes no lease for over before it has

@@ -1,12 +1,12 @@
 /*
  * lock.c - idem lock NAME -- command: run a command while holding a lock, and
- * stop the command when the lock is lost.
+ * stop the command when the lock is lost; without a command, only take it.
  *
  * A thread renews; the main thread watches the command and the clock. The lease
  * counts from before a renewal was asked for, so the command is stopped before
  * anybody else can hold the lock, if it stops when told to.
  */
-#include "link.h"
+#include "verb.h"
 
 #include "../store/store.h"
 
@@ -26,7 +26,7 @@
 #define RETRY_US 100000
 
 struct holder {
-    struct cli_where where;
+    struct cli_verb verb;
     struct cli_link *link;
     const char *name, *owner_option;
     char owner[33];
@@ -247,12 +247,23 @@ run(struct holder *h, char **command)
     return code;
 }
 
+/* Without a command: take it, tell the fence, and leave it held. */
+static int
+take_only(const struct holder *h)
+{
+    struct idem_op op = op_on(h, IDEM_LOCK);
+
+    op.subject = idem_text(h->owner_option ? h->owner_option : h->owner);
+    op.wait_ms = h->wait_ms;
+    return cli_run_verb(&h->verb, &op);
+}
+
 int
 cli_lock(int argc, char **argv)
 {
     struct holder h = {.lease_ms = IDEM_LEASE_DEFAULT_MS, .grace_ms = 5000};
     const struct cli_option options[] = {
-        CLI_WHERE_OPTIONS(&h.where),
+        CLI_VERB_OPTIONS(&h.verb),
         {"lease", 'l', CLI_MS, &h.lease_ms, "TIME",
          "how long it stays held after this process is gone\n"
          "(30s); renewed every third of it"},
@@ -266,33 +277,44 @@ cli_lock(int argc, char **argv)
         {0},
     };
     const struct cli_syntax syntax = {
-        .usage = "lock NAME [options] -- COMMAND [ARGUMENT...]",
+        .usage = "lock NAME [options] -- COMMAND [ARGUMENT...]\n"
+                 "lock NAME [options]",
         .about =
             "Run a command while holding a lock, and stop it when the lock is "
             "lost. The\ncommand finds the fence in IDEM_FENCE: hand it to what "
             "the lock protects\n(docs/locks.md). Exits with the command's own "
-            "status; 76 when the lock was lost.",
+            "status; 76 when the lock was lost.\nWithout a "
+            "command: take it, or extend it as the same --owner, and print "
+            "its\nfence; idem unlock gives it back.",
         .options = options,
-        .min_args = 2,
+        .min_args = 1,
         .max_args = (size_t)-1,
-        .stop_at_first = true,
+        .stop_at = 2,
     };
     uint8_t random[16];
     struct idem_error err = {0};
     char **args;
     size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    bool wants_command = false;
+    int code;
 
+    for (int i = 1; i < argc; i++)
+        wants_command = wants_command || strcmp(argv[i], "--") == 0;
+    code = cli_parse(&syntax, argc, argv, &args, &count);
     if (code >= 0)
         return code;
     h.name = args[0];
     args[count] = NULL;
     randombytes_buf(random, sizeof(random));
     sodium_bin2hex(h.owner, sizeof(h.owner), random, sizeof(random));
+    if (count == 1 && wants_command)
+        return cli_usage_error("lock: which command? nothing stands behind --");
+    if (count == 1)
+        return take_only(&h);
     if (h.lease_ms < 100)
         return cli_usage_error("a lease of at least 100ms is needed to renew "
                                "it in time");
-    err.status = cli_link_open(&h.where, &h.link, &err);
+    err.status = cli_link_open(&h.verb.where, &h.link, &err);
     if (err.status != IDEM_OK)
         return cli_fail(&err);
     code = run(&h, args + 1);

@@ -297,7 +297,7 @@ cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
                 return code;
         } else {
             argv[1 + count++] = word;
-            if (syntax->stop_at_first && count == syntax->min_args)
+            if (count == syntax->stop_at)
                 options_over = true;
         }
     }

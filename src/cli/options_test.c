@@ -42,7 +42,7 @@ parse(struct values *v, const char *line, bool stop_at_first)
                                       .options = options,
                                       .min_args = stop_at_first ? 1 : 0,
                                       .max_args = 50,
-                                      .stop_at_first = stop_at_first};
+                                      .stop_at = stop_at_first ? 1 : 0};
     char *rest;
     int argc = 0;
 

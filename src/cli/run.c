@@ -382,7 +382,7 @@ cli_run(int argc, char **argv)
         .options = options,
         .min_args = 3,
         .max_args = (size_t)-1,
-        .stop_at_first = true,
+        .stop_at = 3,
     };
     char **args;
     size_t count;

@@ -99,17 +99,75 @@ cli_issue(int argc, char **argv)
 
 /* ---- redeem -------------------------------------------------------------- */
 
+static void
+print_next(const struct cli_verb *verb, struct idem_bytes token)
+{
+    if (verb->print && strcmp(verb->print, "token") == 0)
+        printf("%.*s\n", (int)token.len, (const char *)token.data);
+    else if (verb->print && strcmp(verb->print, "verdict") == 0)
+        printf("redeemed\n");
+    else if (cli_json)
+        cli_json_print(json_pack("{s:s, s:o}", "verdict", "redeemed", "token",
+                                 json_stringn(token.data, token.len)));
+    else
+        printf("redeemed\ntoken: %.*s\n", (int)token.len,
+               (const char *)token.data);
+}
+
+/* Redeem, then issue a fresh one that lives as long as the first did. */
+static int
+redeem_next(const struct cli_verb *verb, const struct idem_op *op,
+            const char *subject)
+{
+    struct cli_link *link = NULL;
+    struct idem_answer answer = {0}, fresh = {0};
+    struct idem_error err = {0};
+    int code;
+
+    err.status = cli_link_open(&verb->where, &link, &err);
+    if (err.status == IDEM_OK)
+        err.status = link->run(link, op, &answer, &err);
+    if (err.status == IDEM_OK && answer.verdict == IDEM_V_REDEEMED) {
+        const struct idem_record *r = &answer.record;
+
+        err.status =
+            issue_one(link, subject,
+                      r->expires > r->updated ? r->expires - r->updated : 0,
+                      &fresh, &err);
+        if (err.status != IDEM_OK)
+            fprintf(stderr, "idem: the token is redeemed, but there is no "
+                            "fresh one\n");
+    }
+    if (err.status != IDEM_OK) {
+        code = cli_fail(&err);
+    } else {
+        code = cli_exit_verdict(answer.verdict);
+        if (answer.verdict == IDEM_V_REDEEMED)
+            print_next(verb, fresh.record.id);
+        else
+            cli_print_answer(&answer, verb->print);
+    }
+    idem_answer_clear(&fresh);
+    idem_answer_clear(&answer);
+    cli_link_close(link);
+    return code;
+}
+
 int
 cli_redeem(int argc, char **argv)
 {
     struct cli_verb verb = {0};
     const char *nonce = NULL;
+    bool next = false;
     uint8_t nonce_bytes[IDEM_NONCE_LEN];
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&verb),
         {"nonce", 'n', CLI_TEXT, &nonce, "HEX",
          "16 random hex digits: a redeem that is sent again\n"
          "with the same nonce is redeemed again"},
+        {"next", 0, CLI_FLAG, &next, NULL,
+         "bring a fresh token of this subject; --print token\n"
+         "prints only that"},
         {0},
     };
     const struct cli_syntax syntax = {
@@ -137,5 +195,5 @@ cli_redeem(int argc, char **argv)
     }
     op.id = idem_text(args[0]);
     op.scope = idem_text(args[1]);
-    return cli_run_verb(&verb, &op);
+    return next ? redeem_next(&verb, &op, args[1]) : cli_run_verb(&verb, &op);
 }

@@ -26,7 +26,8 @@ struct cli_verb {
 #define CLI_TYPE_OPTION(verb)                                                  \
     {                                                                          \
         "type", 't', CLI_TEXT, &(verb)->type, "TYPE",                          \
-            "request (default), token, lock or worker"                         \
+            "request, token, lock or worker; default: a request\n"             \
+            "or, where there is none, a token"                                 \
     }
 
 /* Run the op and print its answer; returns the exit code. */
