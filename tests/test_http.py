@@ -670,7 +670,8 @@ def test_ids(api):
     first = api("GET", "/v1/ids/snowflake?count=100")
     assert first["verdict"] == "ids" and len(set(first["ids"])) == 100
     assert all(re.match(r"\d+$", i) for i in first["ids"])
-    assert re.match(r"[0-9a-f]{8}-[0-9a-f]{4}-7", api("GET", "/v1/ids/uuid7")["ids"][0])
+    for version, kind in (("7", "uuid7"), ("7", "UUIDv7"), ("4", "uuid4"), ("4", "uuidv4")):
+        assert re.match(r"[0-9a-f]{8}-[0-9a-f]{4}-" + version, api("GET", "/v1/ids/" + kind)["ids"][0])
     assert api.problem("GET", "/v1/ids/nonsense") in ("invalid", "unsupported")
     assert api.problem("GET", "/v1/ids/snowflake?count=1001") == "invalid"
 

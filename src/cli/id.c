@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define A_CALL SERVER_COUNT_MAX
 
@@ -109,7 +110,7 @@ give_ids(const struct cli_where *where, const char *kind, size_t count)
     struct idem_error err = {0};
     const char *url = cli_store_url(where);
 
-    if (strncmp(kind, "uuid", 4) == 0)
+    if (strncasecmp(kind, "uuid", 4) == 0)
         err.status = make_ids(&(struct server){0}, kind, count, &printer, &err);
     else if (url)
         err.status = from_store(url, kind, count, &printer, &err);

@@ -45,6 +45,11 @@ parse_kind(struct idem_bytes text, enum idem_id_kind *kind,
                                     text.len - prefix};
         return true;
     }
+    if (idem__bytes_is(text, "uuidv4") || idem__bytes_is(text, "uuidv7")) {
+        *kind =
+            ((const char *)text.data)[5] == '4' ? IDEM_ID_UUID4 : IDEM_ID_UUID7;
+        return true;
+    }
     for (int i = 0; i < IDEM_ID_KIND_COUNT; i++) {
         *kind = (enum idem_id_kind)i;
         if (*kind != IDEM_ID_SEGMENT &&
