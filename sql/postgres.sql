@@ -488,16 +488,16 @@ $$;
 -- can no longer run; replay: this is what happened; busy, doubt: it does not
 -- guess. With an outcome (an operator's right) a doubt is decided.
 create or replace function idem.settle(scope text, id text,
-    outcome text default null, result bytea default '',
-    ttl_ms bigint default 86400000, inout kind text default 'raw',
-    out verdict text, out state text, out answer bytea)
+    out verdict text, out state text, outcome text default null,
+    result bytea default '', ttl_ms bigint default 86400000,
+    inout kind text default 'raw', out answer bytea)
 language plpgsql volatile as $$
 declare
     s bytea := convert_to($1, 'UTF8');
     i bytea := convert_to($2, 'UTF8');
-    becomes int := case when $3 is null then 4 else idem.parse_outcome($3) end;
-    how int := idem.parse_kind($6);
-    value bytea := coalesce($4, '');
+    becomes int := case when $5 is null then 4 else idem.parse_outcome($5) end;
+    how int := idem.parse_kind($8);
+    value bytea := coalesce($6, '');
     us bigint := idem.now_us();
     ms bigint := us / 1000;
     r idem.idem_record;
@@ -505,12 +505,12 @@ declare
     k bytea;
 begin
     perform idem.check_names($1, $2);
-    perform idem.check_ms('TTL', $5, 316224000000);
+    perform idem.check_ms('TTL', $7, 316224000000);
     k := idem.find_key($1, $2);
     for tries in 1 .. 5 loop
         if pg_try_advisory_xact_lock(idem.lock_number(k)) then
             insert into idem.idem_record values (k, 1, becomes, 0, how, 8, 0, us,
-                idem.random_rev(), ms, ms, 0, ms + $5, idem.random_bytes(), null,
+                idem.random_rev(), ms, ms, 0, ms + $7, idem.random_bytes(), null,
                 s, i, '', value) on conflict (key_hash) do nothing;
             if found then
                 verdict := 'settled';
@@ -532,7 +532,7 @@ begin
             answer := case when r.flags & 2 = 2 then null else r.result end;
             return;
         end if;
-        if r.state = 2 and not (over and $3 is not null) then
+        if r.state = 2 and not (over and $5 is not null) then
             verdict := case when over then 'doubt' else 'busy' end;
             state := 'executing';
             return;
@@ -554,7 +554,7 @@ begin
         update idem.idem_record x set state = becomes, kind = how, result = value,
             flags = r.flags | 8, mode = r.mode, attempt = r.attempt,
             fence = greatest(r.fence + 1, us), rev = idem.random_rev(),
-            created = r.created, updated = ms, lease_until = 0, expires = ms + $5,
+            created = r.created, updated = ms, lease_until = 0, expires = ms + $7,
             fingerprint = r.fingerprint, subject = r.subject, nonce = r.nonce
             where x.key_hash = k;
         verdict := 'settled';

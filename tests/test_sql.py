@@ -2,6 +2,7 @@
 import http.client
 import json
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -198,6 +199,28 @@ def test_the_grants_that_are_shown_are_enough_and_no_more(database):
         assert "started" in run("start transaction; call idem_begin('grant', '%d', null, null, null, null, @v, @f, @k, "
                                 "@r); select @v; commit" % time.time_ns())
         assert "denied" in run("call idem_sweep(1, @n)")
+
+
+def test_the_page_shows_every_argument(database):
+    psql = is_postgres(database)
+    idem("store", "init", database.url)
+    with open(os.path.join(ROOT, "docs/sql/README.md")) as f:
+        shown = re.findall(r"`idem[._](\w+)\(([^)…]+)\)`", f.read().split("\nMariaDB has the same")[0 if psql else 1])
+    assert len(shown) > 10
+    for name, arguments in shown:
+        there = database.sql("select pronargs from pg_proc where pronamespace = 'idem'::regnamespace and proname = '%s'" % name
+                             if psql else "select count(*) from information_schema.parameters where specific_schema = 'shop' "
+                             "and specific_name = 'idem_%s' and parameter_name is not null" % name)
+        assert there == str(arguments.count(",") + 1), name
+
+
+def test_a_verdict_comes_first(postgres):
+    idem("store", "init", postgres.url)
+    key = "'first', '%d'" % time.time_ns()
+    assert postgres.sql("select * from idem.settle(%s)" % key).startswith("settled|failed|raw")
+    assert postgres.sql("select * from idem.settle(%s)" % key).startswith("replay|failed|raw")
+    assert postgres.sql("select * from idem.begin(%s)" % key).startswith("replay|")
+    assert postgres.sql("select * from idem.join(%s, 1)" % key).startswith("stale|")
 
 
 OLDER = {  # what an older release could have left: another begin, no sweep, no state machines, one index less
