@@ -304,8 +304,11 @@ idem__group_stored(struct idem_engine *engine, struct idem__group *group)
     }
     for (struct idem__item *item = woken; item; item = item->next)
         answer_stored(engine, (struct idem__job *)item);
-    if (group->writes)
+    if (group->writes) {
         idem__recent_note(engine, group->key, group->record);
+        if (group->record)
+            idem__time_wrote(engine, group->record);
+    }
     drop_jobs(engine, group->first);
     drop_jobs(engine, woken);
     group->stage = IDEM__STAGE_DONE;

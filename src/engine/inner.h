@@ -247,6 +247,9 @@ enum idem_status idem__time_update(struct idem_engine *engine,
 /* The same as seen by one record, which may be NULL. */
 struct idem_now idem__time_for(struct idem_engine *engine,
                                const struct idem_record *record);
+/* This record is stored now, by us. */
+void idem__time_wrote(struct idem_engine *engine,
+                      const struct idem_record *record);
 /* Boot time at which the lease of this executing record is over, as far as can
  * be told now. */
 int64_t idem__time_lease_end_us(struct idem_engine *engine,

@@ -15,8 +15,9 @@
  *
  * A store without a clock is written with this machine's wall clock. There a
  * lease is over when this engine has seen the same rev for as long as the
- * lease, on its boot clock; and other records expire by a wall clock that may
- * not gain on the boot clock either, a minute late.
+ * lease, on its boot clock, counted from its own write where it was that; and
+ * other records expire by a wall clock that may not gain on the boot clock
+ * either, a minute late.
  */
 #include "inner.h"
 
@@ -30,6 +31,8 @@
 #define CLOCK_MOST_US INT64_C(7258118400000000)
 #define SEEN_SETS 4096
 #define SEEN_WAYS 4
+/* What nobody has asked for gives way to what somebody waits for. */
+#define OWN_US INT64_C(3600000000)
 
 int64_t
 idem__boot_us(struct idem_engine *engine)
@@ -187,25 +190,47 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* Where this rev is remembered, or may be instead of another. */
+static struct idem__seen *
+seen_at(struct idem_engine *engine, uint64_t rev)
+{
+    struct idem__seen *set = &engine->time.seen[(rev % SEEN_SETS) * SEEN_WAYS];
+    struct idem__seen *oldest = set;
+
+    for (size_t i = 0; i < SEEN_WAYS; i++) {
+        if (set[i].rev == rev)
+            return &set[i];
+        if (set[i].used_us < oldest->used_us)
+            oldest = &set[i];
+    }
+    return oldest;
+}
+
 /* Since when this rev has been there unchanged, as far as we know. */
 static int64_t
 seen_since(struct idem_engine *engine, uint64_t rev)
 {
-    struct idem__time *time = &engine->time;
-    struct idem__seen *set = &time->seen[(rev % SEEN_SETS) * SEEN_WAYS];
-    struct idem__seen *oldest = set;
+    struct idem__seen *seen = seen_at(engine, rev);
 
-    for (size_t i = 0; i < SEEN_WAYS; i++) {
-        if (set[i].rev == rev) {
-            set[i].used_us = engine->boot_now_us;
-            return set[i].since_us;
-        }
-        if (set[i].used_us < oldest->used_us)
-            oldest = &set[i];
+    if (seen->rev != rev) {
+        seen->rev = rev;
+        seen->since_us = engine->boot_now_us;
     }
-    oldest->rev = rev;
-    oldest->since_us = oldest->used_us = engine->boot_now_us;
-    return oldest->since_us;
+    seen->used_us = engine->boot_now_us;
+    return seen->since_us;
+}
+
+void
+idem__time_wrote(struct idem_engine *engine, const struct idem_record *record)
+{
+    struct idem__seen *seen;
+
+    if (!engine->time.seen || record->state != IDEM_STATE_EXECUTING)
+        return;
+    seen = seen_at(engine, record->rev);
+    seen->rev = record->rev;
+    seen->since_us = idem__boot_us(engine);
+    seen->used_us = seen->since_us - OWN_US;
 }
 
 struct idem_now

@@ -7,6 +7,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -443,6 +444,37 @@ a_parked_one_without_a_clock_sees_the_lease_end(void **state)
     rig_close(&rig);
 }
 
+static void
+without_a_clock_ones_own_claim_is_watched_from_the_start(void **state)
+{
+    struct idem_op op = strict("a", 5000);
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_CLOCKLESS);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    test_clocks_pass(&rig.clocks, 4900);
+    op = op_begin("a");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
+    rig_close(&rig);
+
+    open_and_age(&rig, FAULTY_CLOCKLESS);
+    op = strict("a", 5000);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    /* Nobody asks meanwhile, others come and go. */
+    for (int i = 0; i < 1000; i++) {
+        char id[16];
+
+        snprintf(id, sizeof(id), "%d", i);
+        op = op_begin(id);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    }
+    test_clocks_pass(&rig.clocks, 5100);
+    op = op_begin("a");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_DOUBT);
+    rig_close(&rig);
+}
+
 int
 main(void)
 {
@@ -465,6 +497,8 @@ main(void)
         cmocka_unit_test(an_honest_difference_of_clocks_is_made_up_for),
         cmocka_unit_test(without_a_clock_a_renewal_elsewhere_is_seen),
         cmocka_unit_test(a_parked_one_without_a_clock_sees_the_lease_end),
+        cmocka_unit_test(
+            without_a_clock_ones_own_claim_is_watched_from_the_start),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
