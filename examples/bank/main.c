@@ -15,6 +15,7 @@
 
 #include <idem/idem.h>
 #include <microhttpd.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,12 +141,21 @@ int
 main(int argc, char **argv)
 {
     const char *url = argc > 2 ? argv[2] : "sqlite:bank.db";
-    uint16_t port = (uint16_t)(argc > 1 ? strtoul(argv[1], NULL, 10) : 8080);
+    unsigned long port = argc > 1 ? strtoul(argv[1], NULL, 10) : 8080;
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr = {htonl(INADDR_LOOPBACK)},
+                                  .sin_port = htons((uint16_t)port)};
     struct MHD_Daemon *daemon;
     struct idem_error err;
     sigset_t stop;
     int caught;
 
+    if (port < 1 || port > 65535 || argc > 3) {
+        fprintf(stderr, "usage: bank [PORT [DATABASE]]\n"
+                        "DATABASE is sqlite:FILE (sqlite:bank.db), "
+                        "postgres://... or mysql://...\n");
+        return 2;
+    }
     sigemptyset(&stop);
     sigaddset(&stop, SIGTERM);
     sigaddset(&stop, SIGINT);
@@ -158,15 +168,16 @@ main(int argc, char **argv)
     }
     if (!db_setup(url))
         return 1;
-    daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD, port, NULL, NULL,
-                              on_request, NULL, MHD_OPTION_THREAD_POOL_SIZE, 8u,
-                              MHD_OPTION_NOTIFY_COMPLETED, on_end, NULL,
-                              MHD_OPTION_END);
+    daemon = MHD_start_daemon(
+        MHD_USE_INTERNAL_POLLING_THREAD, (uint16_t)port, NULL, NULL, on_request,
+        NULL, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address,
+        MHD_OPTION_THREAD_POOL_SIZE, 8u, MHD_OPTION_NOTIFY_COMPLETED, on_end,
+        NULL, MHD_OPTION_END);
     if (!daemon) {
-        fprintf(stderr, "bank: port %u cannot be had\n", port);
+        fprintf(stderr, "bank: port %lu cannot be had\n", port);
         return 1;
     }
-    printf("bank: on port %u, with %s\n", port,
+    printf("bank: on port %lu, with %s\n", port,
            strncmp(url, "sqlite:", 7) == 0 ? url : "a server's database");
     fflush(stdout);
     sigwait(&stop, &caught);
