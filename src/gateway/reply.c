@@ -28,65 +28,74 @@ read_line(struct reader *in, struct idem_bytes *line)
     return GATEWAY_READ_DONE;
 }
 
-static bool
-read_number(struct idem_bytes text, int64_t *number)
+/* Digits up to CR LF, in one go: an answer is mostly numbers. */
+static enum gateway_read
+read_number(struct reader *in, struct idem_bytes *digits, int64_t *number)
 {
-    const uint8_t *at = text.data;
-    bool minus = text.len > 0 && at[0] == '-';
-    int64_t sum = 0;
+    bool minus = in->at < in->end && *in->at == '-';
+    const uint8_t *at = in->at + minus, *first = at;
+    const uint8_t *last = in->end - at > 18 ? at + 18 : in->end;
+    uint64_t sum = 0;
+    unsigned digit;
 
-    if (text.len == (size_t)minus || text.len > 18)
-        return false;
-    for (size_t i = minus; i < text.len; i++) {
-        if (at[i] < '0' || at[i] > '9')
-            return false;
-        sum = sum * 10 + (at[i] - '0');
+    while (at < last && (digit = *at - (unsigned)'0') < 10) {
+        sum = sum * 10 + digit;
+        at++;
     }
-    *number = minus ? -sum : sum;
-    return true;
+    if (at == in->end)
+        return GATEWAY_READ_MORE;
+    if (at == first || *at != '\r')
+        return GATEWAY_READ_BAD;
+    if (at + 1 == in->end)
+        return GATEWAY_READ_MORE;
+    if (at[1] != '\n')
+        return GATEWAY_READ_BAD;
+    *digits = (struct idem_bytes){in->at, (size_t)(at - in->at)};
+    *number = minus ? -(int64_t)sum : (int64_t)sum;
+    in->at = at + 2;
+    return GATEWAY_READ_DONE;
+}
+
+static enum gateway_read
+read_string(struct reader *in, size_t longest, int64_t len,
+            struct idem_bytes *bytes)
+{
+    if (len < -1 || (len > 0 && (uint64_t)len > longest))
+        return GATEWAY_READ_BAD;
+    if (len == -1)
+        return GATEWAY_READ_DONE;
+    if ((size_t)(in->end - in->at) < (size_t)len + 2)
+        return GATEWAY_READ_MORE;
+    *bytes = (struct idem_bytes){in->at, (size_t)len};
+    in->at += len;
+    if (in->at[0] != '\r' || in->at[1] != '\n')
+        return GATEWAY_READ_BAD;
+    in->at += 2;
+    return GATEWAY_READ_DONE;
 }
 
 static enum gateway_read
 read_value(struct reader *in, size_t longest, struct gateway_value *value)
 {
-    struct idem_bytes line;
-    enum gateway_read got = read_line(in, &line);
-    struct idem_bytes rest;
+    struct idem_bytes digits;
+    enum gateway_read got;
+    int64_t number;
     uint8_t type;
 
+    if (in->at == in->end)
+        return GATEWAY_READ_MORE;
+    type = *in->at++;
+    *value = (struct gateway_value){0};
+    if (type == '+' || type == '-')
+        return read_line(in, &value->bytes);
+    if (type != ':' && type != '$')
+        return GATEWAY_READ_BAD;
+    got = read_number(in, &digits, &number);
     if (got != GATEWAY_READ_DONE)
         return got;
-    if (line.len == 0)
-        return GATEWAY_READ_BAD;
-    type = *(const uint8_t *)line.data;
-    rest = (struct idem_bytes){(const uint8_t *)line.data + 1, line.len - 1};
-    memset(value, 0, sizeof(*value));
-    if (type == '+' || type == '-') {
-        value->bytes = rest;
-        return GATEWAY_READ_DONE;
-    }
-    if (!read_number(rest, &value->number))
-        return GATEWAY_READ_BAD;
-    if (type == ':') {
-        value->bytes = rest;
-        value->is_number = true;
-        return GATEWAY_READ_DONE;
-    }
-    if (type != '$' || value->number < -1 ||
-        (value->number > 0 && (uint64_t)value->number > longest))
-        return GATEWAY_READ_BAD;
-    if (value->number == -1) {
-        value->number = 0;
-        return GATEWAY_READ_DONE;
-    }
-    if ((size_t)(in->end - in->at) < (size_t)value->number + 2)
-        return GATEWAY_READ_MORE;
-    value->bytes = (struct idem_bytes){in->at, (size_t)value->number};
-    in->at += value->number;
-    if (in->at[0] != '\r' || in->at[1] != '\n')
-        return GATEWAY_READ_BAD;
-    in->at += 2;
-    value->number = 0;
+    if (type == '$')
+        return read_string(in, longest, number, &value->bytes);
+    *value = (struct gateway_value){digits, number, true};
     return GATEWAY_READ_DONE;
 }
 
@@ -111,16 +120,16 @@ split_error(struct gateway_reply *reply)
 static enum gateway_read
 read_array(struct reader *in, size_t longest, struct gateway_reply *reply)
 {
-    struct idem_bytes line;
-    enum gateway_read got = read_line(in, &line);
+    struct idem_bytes digits;
+    enum gateway_read got;
     int64_t count;
     size_t skip = 0;
 
+    in->at++; /* the star */
+    got = read_number(in, &digits, &count);
     if (got != GATEWAY_READ_DONE)
         return got;
-    line = (struct idem_bytes){(const uint8_t *)line.data + 1, line.len - 1};
-    if (!read_number(line, &count) || count < 1 ||
-        count > GATEWAY_VALUES_MAX + 2)
+    if (count < 1 || count > GATEWAY_VALUES_MAX + 2)
         return GATEWAY_READ_BAD;
     for (int64_t i = 0; i < count; i++) {
         struct gateway_value value;
@@ -168,14 +177,4 @@ gateway_reply_read(struct idem_bytes in, size_t longest,
     if (got == GATEWAY_READ_DONE)
         *used = (size_t)(reader.at - (const uint8_t *)in.data);
     return got;
-}
-
-bool
-gateway_reply_is(const struct gateway_reply *reply, size_t i, const char *word)
-{
-    size_t len = strlen(word);
-
-    return i < reply->count && !reply->values[i].is_number &&
-           reply->values[i].bytes.len == len &&
-           memcmp(reply->values[i].bytes.data, word, len) == 0;
 }

@@ -10,6 +10,8 @@
 
 #include <idem/record.h>
 
+#include <string.h>
+
 #define GATEWAY_VALUES_MAX 12
 
 /* A null has no data and no number. */
@@ -39,7 +41,14 @@ enum gateway_read gateway_reply_read(struct idem_bytes in, size_t longest,
                                      struct gateway_reply *reply, size_t *used);
 
 /* Is values[i] this word? False if there is no such value. */
-bool gateway_reply_is(const struct gateway_reply *reply, size_t i,
-                      const char *word);
+static inline bool
+gateway_reply_is(const struct gateway_reply *reply, size_t i, const char *word)
+{
+    size_t len = strlen(word);
+
+    return i < reply->count && !reply->values[i].is_number &&
+           reply->values[i].bytes.len == len &&
+           memcmp(reply->values[i].bytes.data, word, len) == 0;
+}
 
 #endif

@@ -13,6 +13,9 @@
  *   ngx_http_idem_gate.c     the PRECONTENT handler: who asks, for what
  *   ngx_http_idem_body.c     the request's body: size, fields, fingerprint
  *   ngx_http_idem_engine.c   one pipelined connection a worker
+ *   ngx_http_idem_op.c       the commands on it
+ *   ngx_http_idem_resp.h     how they are written
+ *   ngx_http_idem_digest.c   the key of the credential digests
  *   ngx_http_idem_claim.c    BEGIN, RENEW, FINISH, RELEASE of one record
  *   ngx_http_idem_hold.c     the filters that hold an answer until it is kept
  *   ngx_http_idem_answer.c   problems and replays
@@ -31,6 +34,7 @@
 #include "key.h"
 #include "reply.h"
 #include "result.h"
+#include "ngx_http_idem_resp.h"
 
 
 /* r->buffered has four bits; image_filter, which has no place in front of a
@@ -38,6 +42,8 @@
 #define NGX_HTTP_IDEM_BUFFERED     0x08
 
 #define NGX_HTTP_IDEM_DIGEST_LEN   32
+
+#define NGX_HTTP_IDEM_SWEEP        5000
 
 
 typedef struct ngx_http_idem_op_s      ngx_http_idem_op_t;
@@ -214,6 +220,9 @@ typedef struct {
     ngx_str_t                    docs;
     ngx_flag_t                   unbuffer_events;
     ngx_msec_t                   token_ttl;
+    ngx_str_t                    begin_head; /* of BEGIN: see claim.c */
+    ngx_str_t                    begin_token_head;
+    ngx_str_t                    begin;
     unsigned                     issues:1;
     unsigned                     needs_body:1;
 } ngx_http_idem_loc_conf_t;
@@ -270,7 +279,6 @@ struct ngx_http_idem_ctx_s {
                                      ngx_int_t rc);
 
     unsigned                     token:1;
-    unsigned                     fingerprinted:1;
     unsigned                     in_waiting:1;
     unsigned                     timed:1;
     unsigned                     complete:1; /* the last buffer was seen */
@@ -286,8 +294,15 @@ struct ngx_http_idem_ctx_s {
 ngx_int_t ngx_http_idem_engine_start(ngx_http_idem_engine_t *e,
     ngx_cycle_t *cycle);
 void ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e);
+void ngx_http_idem_tick_start(ngx_http_idem_engine_t *e);
+ngx_int_t ngx_http_idem_engine_away(ngx_http_idem_engine_t *e);
+
+
+/* ngx_http_idem_op.c */
+
 void *ngx_http_idem_alloc(ngx_http_idem_engine_t *e, size_t size);
 void ngx_http_idem_free(ngx_http_idem_engine_t *e, void *p, size_t size);
+uint64_t ngx_http_idem_nonce(ngx_http_idem_engine_t *e);
 ngx_http_idem_op_t *ngx_http_idem_op_create(ngx_http_idem_engine_t *e,
     size_t len, ngx_http_idem_reply_pt handler, void *data);
 void ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
@@ -295,24 +310,22 @@ void ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
 void ngx_http_idem_op_again(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op);
 void ngx_http_idem_op_cancel(ngx_http_idem_engine_t *e,
     ngx_http_idem_op_t *op);
-void ngx_http_idem_tick_start(ngx_http_idem_engine_t *e);
-ngx_int_t ngx_http_idem_engine_away(ngx_http_idem_engine_t *e);
+ngx_http_idem_op_t *ngx_http_idem_op_find(ngx_http_idem_engine_t *e,
+    uint64_t tag);
 
-u_char *ngx_http_idem_put_len(u_char *p, size_t len);
-u_char *ngx_http_idem_put(u_char *p, const u_char *data, size_t len);
-u_char *ngx_http_idem_put_text(u_char *p, const char *text);
-u_char *ngx_http_idem_put_number(u_char *p, uint64_t n);
-u_char *ngx_http_idem_put_array(u_char *p, ngx_uint_t n);
-uint64_t ngx_http_idem_nonce(ngx_http_idem_engine_t *e);
 
-/* room that an argument takes beside its own bytes */
-#define NGX_HTTP_IDEM_ARG          32
+/* ngx_http_idem_digest.c */
+
+void ngx_http_idem_digest_init(ngx_http_idem_engine_t *e);
+void ngx_http_idem_digest_ask(ngx_http_idem_engine_t *e);
 
 
 /* ngx_http_idem_claim.c */
 
 ngx_http_idem_claim_t *ngx_http_idem_claim_create(ngx_str_t *scope,
     ngx_str_t *id, ngx_msec_t lease);
+ngx_int_t ngx_http_idem_claim_prepare(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
 void ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t failed, ngx_uint_t replayable);

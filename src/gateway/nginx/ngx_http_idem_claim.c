@@ -69,17 +69,21 @@ ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim)
 }
 
 
-/* room for a command on this claim, its common beginning written */
+/*
+ * Room for a command on this claim.  Its head is written: how many arguments
+ * it has with TAG and its number, and its name.  So are scope and id.
+ */
 
 static ngx_http_idem_op_t *
-ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim, const char *verb,
-    ngx_uint_t args, size_t more, ngx_http_idem_reply_pt handler, u_char **p)
+ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim, ngx_str_t *head,
+    size_t more, ngx_http_idem_reply_pt handler, u_char **p)
 {
     ngx_http_idem_op_t      *op;
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
-    op = ngx_http_idem_op_create(e, claim->scope.len + claim->id.len + more
-                                    + (args + 3) * NGX_HTTP_IDEM_ARG,
+    op = ngx_http_idem_op_create(e, head->len + claim->scope.len
+                                    + claim->id.len + more
+                                    + 2 * NGX_HTTP_IDEM_ARG,
                                  handler, claim);
     if (op == NULL) {
         return NULL;
@@ -87,8 +91,7 @@ ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim, const char *verb,
 
     claim->refs++;
 
-    *p = ngx_http_idem_put_array(op->cmd, args + 5);
-    *p = ngx_http_idem_put_text(*p, verb);
+    *p = ngx_cpymem(op->cmd, head->data, head->len);
     *p = ngx_http_idem_put(*p, claim->scope.data, claim->scope.len);
     *p = ngx_http_idem_put(*p, claim->id.data, claim->id.len);
 
@@ -96,12 +99,72 @@ ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim, const char *verb,
 }
 
 
+/*
+ * What every BEGIN of a location has in common is written when the
+ * configuration is read.  The engine's own values are not said.
+ */
+
+ngx_int_t
+ngx_http_idem_claim_prepare(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    u_char      *p;
+    ngx_uint_t   args;
+
+    p = ngx_pnalloc(cf->pool, 8 * NGX_HTTP_IDEM_ARG);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    conf->begin.data = p;
+    args = 3 + 2 + 2;                        /* NONCE, TAG */
+
+    if (conf->mode == NGX_HTTP_IDEM_LOOSE) {
+        p = ngx_http_idem_put_raw(p, "$5\r\nLOOSE\r\n");
+        args++;
+    }
+
+    if (conf->lease != (ngx_msec_t) IDEM_LEASE_DEFAULT_MS) {
+        p = ngx_http_idem_put_raw(p, "$5\r\nLEASE\r\n");
+        p = ngx_http_idem_put_number(p, conf->lease);
+        args += 2;
+    }
+
+    if (conf->ttl != (ngx_msec_t) IDEM_TTL_DEFAULT_MS) {
+        p = ngx_http_idem_put_raw(p, "$3\r\nTTL\r\n");
+        p = ngx_http_idem_put_number(p, conf->ttl);
+        args += 2;
+    }
+
+    if (conf->wait) {
+        p = ngx_http_idem_put_raw(p, "$4\r\nWAIT\r\n");
+        p = ngx_http_idem_put_number(p, conf->wait);
+        args += 2;
+    }
+
+    conf->begin.len = p - conf->begin.data;
+
+    if (conf->fingerprint != NGX_HTTP_IDEM_FP_OFF) {
+        args += 2;
+    }
+
+    conf->begin_head.data = p;
+    p = ngx_http_idem_put_line(p, '*', args);
+    p = ngx_http_idem_put_raw(p, "$5\r\nBEGIN\r\n");
+    conf->begin_head.len = p - conf->begin_head.data;
+
+    conf->begin_token_head.data = p;
+    p = ngx_http_idem_put_line(p, '*', args + 1);
+    p = ngx_http_idem_put_raw(p, "$5\r\nBEGIN\r\n");
+    conf->begin_token_head.len = p - conf->begin_token_head.data;
+
+    return NGX_OK;
+}
+
+
 void
 ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
 {
-    u_char                    *p, nonce[17];
-    u_char                     hex[2 * IDEM_FINGERPRINT_LEN];
-    ngx_uint_t                 args;
+    u_char                    *p;
     ngx_http_idem_op_t        *op;
     ngx_http_idem_claim_t     *claim;
     ngx_http_idem_engine_t    *e = ngx_http_idem_engine();
@@ -110,10 +173,10 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
     conf = ctx->conf;
     claim = ctx->claim;
 
-    args = 7 + (ctx->token ? 1 : 0) + (ctx->fingerprinted ? 2 : 0)
-           + (conf->wait ? 2 : 0);
-
-    op = ngx_http_idem_claim_op(claim, "BEGIN", args, sizeof(hex),
+    op = ngx_http_idem_claim_op(claim, ctx->token ? &conf->begin_token_head
+                                                  : &conf->begin_head,
+                                conf->begin.len + 2 * IDEM_FINGERPRINT_LEN
+                                + 5 * NGX_HTTP_IDEM_ARG,
                                 ngx_http_idem_claim_begun, &p);
     if (op == NULL) {
         ngx_http_idem_begun(ctx, NULL);
@@ -122,30 +185,17 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
 
     claim->begin = op;
 
-    (void) ngx_sprintf(nonce, "%016xL", ngx_http_idem_nonce(e));
-
-    p = ngx_http_idem_put_text(p, conf->mode == NGX_HTTP_IDEM_STRICT
-                                  ? "STRICT" : "LOOSE");
-    p = ngx_http_idem_put_text(p, "NONCE");
-    p = ngx_http_idem_put(p, nonce, 16);
-    p = ngx_http_idem_put_text(p, "LEASE");
-    p = ngx_http_idem_put_number(p, conf->lease);
-    p = ngx_http_idem_put_text(p, "TTL");
-    p = ngx_http_idem_put_number(p, conf->ttl);
+    p = ngx_cpymem(p, conf->begin.data, conf->begin.len);
+    p = ngx_http_idem_put_nonce(p, ngx_http_idem_nonce(e));
 
     if (ctx->token) {
-        p = ngx_http_idem_put_text(p, "TOKEN");
+        p = ngx_http_idem_put_raw(p, "$5\r\nTOKEN\r\n");
     }
 
-    if (ctx->fingerprinted) {
-        (void) ngx_hex_dump(hex, ctx->fingerprint, IDEM_FINGERPRINT_LEN);
-        p = ngx_http_idem_put_text(p, "FP");
-        p = ngx_http_idem_put(p, hex, sizeof(hex));
-    }
-
-    if (conf->wait) {
-        p = ngx_http_idem_put_text(p, "WAIT");
-        p = ngx_http_idem_put_number(p, conf->wait);
+    if (conf->fingerprint != NGX_HTTP_IDEM_FP_OFF) {
+        p = ngx_http_idem_put_raw(p, "$2\r\nFP\r\n$64\r\n");
+        p = ngx_hex_dump(p, ctx->fingerprint, IDEM_FINGERPRINT_LEN);
+        p = ngx_http_idem_put_raw(p, "\r\n");
     }
 
     op->until += conf->wait;
@@ -242,13 +292,15 @@ ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim)
     u_char              *p;
     ngx_http_idem_op_t  *op;
 
+    static ngx_str_t  head = ngx_string("*7\r\n$5\r\nRENEW\r\n");
+
     claim->renew_at = ngx_current_msec + claim->lease / 3;
 
     if (claim->renewal) {
         return;
     }
 
-    op = ngx_http_idem_claim_op(claim, "RENEW", 2, 0,
+    op = ngx_http_idem_claim_op(claim, &head, 2 * NGX_HTTP_IDEM_ARG,
                                 ngx_http_idem_claim_renewed, &p);
     if (op == NULL) {
         return;
@@ -406,6 +458,19 @@ ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
 }
 
 
+/* the fence, and how it ended */
+
+static u_char *
+ngx_http_idem_put_held(u_char *p, ngx_http_idem_claim_t *claim,
+    ngx_uint_t failed)
+{
+    p = ngx_http_idem_put_number(p, claim->fence);
+
+    return failed ? ngx_http_idem_put_raw(p, "$6\r\nFAILED\r\n")
+                  : ngx_http_idem_put_raw(p, "$9\r\nSUCCEEDED\r\n");
+}
+
+
 /* FINISH with the held answer, or without one that is too large to keep */
 
 ngx_int_t
@@ -418,6 +483,8 @@ ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
     ngx_http_idem_op_t     *op;
     ngx_http_idem_claim_t  *claim;
     struct gateway_result   result;
+
+    static ngx_str_t  finish = ngx_string("*10\r\n$6\r\nFINISH\r\n");
 
     claim = ctx->claim;
     head = 0;
@@ -436,16 +503,15 @@ ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
         return ngx_http_idem_claim_finish_large(claim, failed);
     }
 
-    op = ngx_http_idem_claim_op(claim, "FINISH", 5, head + ctx->held_size,
+    op = ngx_http_idem_claim_op(claim, &finish, head + ctx->held_size
+                                                + 5 * NGX_HTTP_IDEM_ARG,
                                 ngx_http_idem_claim_ended, &p);
     if (op == NULL) {
         return NGX_ERROR;
     }
 
-    p = ngx_http_idem_put_number(p, claim->fence);
-    p = ngx_http_idem_put_text(p, failed ? "FAILED" : "SUCCEEDED");
-
-    p = ngx_http_idem_put_len(p, head + ctx->held_size);
+    p = ngx_http_idem_put_held(p, claim, failed);
+    p = ngx_http_idem_put_line(p, '$', head + ctx->held_size);
     gateway_result_head(&result, p);
     p += head;
 
@@ -453,11 +519,7 @@ ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
         p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
     }
 
-    *p++ = '\r';
-    *p++ = '\n';
-
-    p = ngx_http_idem_put_text(p, "KIND");
-    p = ngx_http_idem_put_text(p, "http");
+    p = ngx_http_idem_put_raw(p, "\r\n$4\r\nKIND\r\n$4\r\nhttp\r\n");
 
     claim->state = NGX_HTTP_IDEM_ENDING;
     op->hurry = 1;
@@ -475,18 +537,17 @@ ngx_http_idem_claim_finish_large(ngx_http_idem_claim_t *claim,
     u_char              *p;
     ngx_http_idem_op_t  *op;
 
-    op = ngx_http_idem_claim_op(claim, "FINISH", 6, 0,
+    static ngx_str_t  head = ngx_string("*11\r\n$6\r\nFINISH\r\n");
+
+    op = ngx_http_idem_claim_op(claim, &head, 6 * NGX_HTTP_IDEM_ARG,
                                 ngx_http_idem_claim_ended, &p);
     if (op == NULL) {
         return NGX_ERROR;
     }
 
-    p = ngx_http_idem_put_number(p, claim->fence);
-    p = ngx_http_idem_put_text(p, failed ? "FAILED" : "SUCCEEDED");
-    p = ngx_http_idem_put_text(p, "");
-    p = ngx_http_idem_put_text(p, "KIND");
-    p = ngx_http_idem_put_text(p, "http");
-    p = ngx_http_idem_put_text(p, "NOREPLAY");
+    p = ngx_http_idem_put_held(p, claim, failed);
+    p = ngx_http_idem_put_raw(p, "$0\r\n\r\n$4\r\nKIND\r\n$4\r\nhttp\r\n"
+                                 "$8\r\nNOREPLAY\r\n");
 
     claim->state = NGX_HTTP_IDEM_ENDING;
     op->hurry = 1;
@@ -503,7 +564,9 @@ ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim)
     u_char              *p;
     ngx_http_idem_op_t  *op;
 
-    op = ngx_http_idem_claim_op(claim, "RELEASE", 1, 0,
+    static ngx_str_t  head = ngx_string("*6\r\n$7\r\nRELEASE\r\n");
+
+    op = ngx_http_idem_claim_op(claim, &head, NGX_HTTP_IDEM_ARG,
                                 ngx_http_idem_claim_ended, &p);
     if (op == NULL) {
         return NGX_ERROR;

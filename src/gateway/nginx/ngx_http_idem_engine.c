@@ -4,10 +4,9 @@
  *
  * Commands gather in "pending" and leave with one send() when a turn of the
  * event loop has brought no further one; each carries a TAG, so answers may
- * come in any order. An operation keeps its bytes until it is answered. When
- * the connection breaks, what may be sent again goes back to the head of
- * "pending": BEGIN carries a nonce, FINISH, RENEW and RELEASE a fence, so that
- * twice is the same as once.
+ * come in any order. When the connection breaks, what may be sent again goes
+ * back to the head of "pending": BEGIN carries a nonce, FINISH, RENEW and
+ * RELEASE a fence, so that twice is the same as once.
  */
 
 
@@ -17,15 +16,11 @@
 
 #define NGX_HTTP_IDEM_BACKOFF_MIN     20
 #define NGX_HTTP_IDEM_BACKOFF_MAX     1000
-#define NGX_HTTP_IDEM_SWEEP           5000
 #define NGX_HTTP_IDEM_TICK            25
 #define NGX_HTTP_IDEM_MAX_OPS         65536
-#define NGX_HTTP_IDEM_SLOT_BITS       20
 #define NGX_HTTP_IDEM_OUT             (256 * 1024)
 #define NGX_HTTP_IDEM_GATHER          64
 #define NGX_HTTP_IDEM_LONG            (16 * 1024)
-#define NGX_HTTP_IDEM_SPARE           1024
-#define NGX_HTTP_IDEM_SPARES          1024
 #define NGX_HTTP_IDEM_LONGEST         (IDEM_RESULT_MAX + GATEWAY_HEAD_MAX)
 
 
@@ -40,13 +35,6 @@ static void ngx_http_idem_flush(ngx_http_idem_engine_t *e);
 static void ngx_http_idem_reconnect_handler(ngx_event_t *ev);
 static void ngx_http_idem_sweep_handler(ngx_event_t *ev);
 static void ngx_http_idem_tick_handler(ngx_event_t *ev);
-static void ngx_http_idem_again_handler(ngx_event_t *ev);
-static void ngx_http_idem_ask_digest(ngx_http_idem_engine_t *e);
-static void ngx_http_idem_digest_again_handler(ngx_event_t *ev);
-
-
-static ngx_str_t  ngx_http_idem_own_scope = ngx_string("idem.gateway");
-static ngx_str_t  ngx_http_idem_digest_id = ngx_string("digest-key");
 
 
 ngx_int_t
@@ -60,7 +48,6 @@ ngx_http_idem_engine_start(ngx_http_idem_engine_t *e, ngx_cycle_t *cycle)
 
     ngx_queue_init(&e->pending);
     ngx_queue_init(&e->inflight);
-    ngx_queue_init(&e->waiting);
 
     e->flush.handler = ngx_http_idem_flush_handler;
     e->flush.data = e;
@@ -83,13 +70,8 @@ ngx_http_idem_engine_start(ngx_http_idem_engine_t *e, ngx_cycle_t *cycle)
     ngx_queue_init(&e->timed);
     ngx_queue_init(&e->claims);
 
-    e->digest_again.handler = ngx_http_idem_digest_again_handler;
-    e->digest_again.data = e;
-    e->digest_again.log = cycle->log;
-    e->digest_again.cancelable = 1;
-
     randombytes_buf(&e->nonce, sizeof(e->nonce));
-    randombytes_buf(e->digest_offer, sizeof(e->digest_offer));
+    ngx_http_idem_digest_init(e);
 
     e->backoff = NGX_HTTP_IDEM_BACKOFF_MIN;
     e->down_since = ngx_current_msec;
@@ -127,319 +109,6 @@ ngx_http_idem_engine_away(ngx_http_idem_engine_t *e)
     }
 
     return !e->up && ngx_current_msec - e->down_since > e->timeout;
-}
-
-
-/* splitmix64 over a random start: no two alike in one worker, and no two
- * workers start alike */
-
-uint64_t
-ngx_http_idem_nonce(ngx_http_idem_engine_t *e)
-{
-    uint64_t  z;
-
-    z = (e->nonce += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-
-    return z ^ (z >> 31);
-}
-
-
-/* a command has some twenty numbers in it; ngx_sprintf() would be felt */
-
-static u_char *
-ngx_http_idem_digits(u_char *p, uint64_t n)
-{
-    u_char  *d, buf[NGX_INT64_LEN];
-
-    d = buf + NGX_INT64_LEN;
-
-    do {
-        *--d = (u_char) ('0' + n % 10);
-        n /= 10;
-    } while (n);
-
-    return ngx_cpymem(p, d, buf + NGX_INT64_LEN - d);
-}
-
-
-u_char *
-ngx_http_idem_put_array(u_char *p, ngx_uint_t n)
-{
-    *p++ = '*';
-    p = ngx_http_idem_digits(p, n);
-    *p++ = '\r';
-    *p++ = '\n';
-
-    return p;
-}
-
-
-/* the head of a string whose bytes follow, and CR LF after them */
-
-u_char *
-ngx_http_idem_put_len(u_char *p, size_t len)
-{
-    *p++ = '$';
-    p = ngx_http_idem_digits(p, len);
-    *p++ = '\r';
-    *p++ = '\n';
-
-    return p;
-}
-
-
-u_char *
-ngx_http_idem_put(u_char *p, const u_char *data, size_t len)
-{
-    p = ngx_http_idem_put_len(p, len);
-    p = ngx_cpymem(p, data, len);
-    *p++ = '\r';
-    *p++ = '\n';
-
-    return p;
-}
-
-
-u_char *
-ngx_http_idem_put_text(u_char *p, const char *text)
-{
-    return ngx_http_idem_put(p, (const u_char *) text, ngx_strlen(text));
-}
-
-
-u_char *
-ngx_http_idem_put_number(u_char *p, uint64_t n)
-{
-    u_char  *last, buf[NGX_INT64_LEN];
-
-    last = ngx_http_idem_digits(buf, n);
-
-    return ngx_http_idem_put(p, buf, last - buf);
-}
-
-
-/* a tag is a slot and a generation, so that a late answer meets nobody */
-
-static ngx_int_t
-ngx_http_idem_take_slot(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
-{
-    ngx_uint_t            i, n;
-    ngx_http_idem_op_t  **slots;
-
-    if (e->free_slot == NGX_CONF_UNSET_UINT) {
-        n = e->nslots ? e->nslots * 2 : 256;
-
-        slots = ngx_alloc(n * sizeof(ngx_http_idem_op_t *), e->log);
-        if (slots == NULL) {
-            return NGX_ERROR;
-        }
-
-        if (e->nslots) {
-            ngx_memcpy(slots, e->slots,
-                       e->nslots * sizeof(ngx_http_idem_op_t *));
-            ngx_free(e->slots);
-        }
-
-        /* a free slot holds the number of the next one, with its low bit set
-         * so that it is no pointer */
-
-        for (i = e->nslots; i < n; i++) {
-            slots[i] = (ngx_http_idem_op_t *)
-                           (i + 1 < n ? ((i + 1) << 1) | 1 : (uintptr_t) -1);
-        }
-
-        e->free_slot = e->nslots;
-        e->slots = slots;
-        e->nslots = n;
-    }
-
-    i = e->free_slot;
-    e->free_slot = (uintptr_t) e->slots[i] == (uintptr_t) -1
-                   ? NGX_CONF_UNSET_UINT : (uintptr_t) e->slots[i] >> 1;
-    e->slots[i] = op;
-
-    e->generation = (e->generation + 1) & 0xffffffff;
-    op->tag = (e->generation << NGX_HTTP_IDEM_SLOT_BITS) | i;
-
-    return NGX_OK;
-}
-
-
-static ngx_http_idem_op_t *
-ngx_http_idem_find_op(ngx_http_idem_engine_t *e, uint64_t tag)
-{
-    ngx_uint_t           i;
-    ngx_http_idem_op_t  *op;
-
-    i = tag & ((1 << NGX_HTTP_IDEM_SLOT_BITS) - 1);
-
-    if (i >= e->nslots || ((uintptr_t) e->slots[i] & 1)) {
-        return NULL;
-    }
-
-    op = e->slots[i];
-
-    return op->tag == tag ? op : NULL;
-}
-
-
-/* commands and claims come and go with every request: those of the usual size
- * are kept for the next one */
-
-void *
-ngx_http_idem_alloc(ngx_http_idem_engine_t *e, size_t size)
-{
-    void  *p;
-
-    if (size > NGX_HTTP_IDEM_SPARE) {
-        return ngx_alloc(size, e->log);
-    }
-
-    if (e->spare == NULL) {
-        return ngx_alloc(NGX_HTTP_IDEM_SPARE, e->log);
-    }
-
-    p = e->spare;
-    e->spare = *(void **) p;
-    e->spares--;
-
-    return p;
-}
-
-
-void
-ngx_http_idem_free(ngx_http_idem_engine_t *e, void *p, size_t size)
-{
-    if (size > NGX_HTTP_IDEM_SPARE || e->spares == NGX_HTTP_IDEM_SPARES) {
-        ngx_free(p);
-        return;
-    }
-
-    *(void **) p = e->spare;
-    e->spare = p;
-    e->spares++;
-}
-
-
-/* room for a command of len bytes; the TAG is added by op_send() */
-
-ngx_http_idem_op_t *
-ngx_http_idem_op_create(ngx_http_idem_engine_t *e, size_t len,
-    ngx_http_idem_reply_pt handler, void *data)
-{
-    size_t               size;
-    ngx_http_idem_op_t  *op;
-
-    size = sizeof(ngx_http_idem_op_t) + len + 2 * NGX_HTTP_IDEM_ARG;
-
-    op = ngx_http_idem_alloc(e, size);
-    if (op == NULL) {
-        return NULL;
-    }
-
-    ngx_memzero(op, offsetof(ngx_http_idem_op_t, cmd));
-    op->size = size;
-
-    if (ngx_http_idem_take_slot(e, op) != NGX_OK) {
-        ngx_http_idem_free(e, op, size);
-        return NULL;
-    }
-
-    op->handler = handler;
-    op->data = data;
-    op->resend = 1;
-    op->until = ngx_current_msec + 600 * 1000;
-
-    e->ops++;
-
-    return op;
-}
-
-
-void
-ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
-    u_char *end)
-{
-    end = ngx_http_idem_put_text(end, "TAG");
-    end = ngx_http_idem_put_number(end, op->tag);
-
-    op->len = end - op->cmd;
-    e->bytes += op->len;
-
-    ngx_queue_insert_tail(&e->pending, &op->queue);
-    op->queued = 1;
-
-    e->gathered++;
-    e->hurry = e->hurry || op->hurry;
-
-    if (!e->sweep.timer_set) {
-        ngx_add_timer(&e->sweep, NGX_HTTP_IDEM_SWEEP);
-    }
-
-    if (e->up && !e->flush.posted) {
-        ngx_post_event(&e->flush, &ngx_posted_events);
-    }
-}
-
-
-/* the engine answered that it could not: the same again a little later */
-
-void
-ngx_http_idem_op_again(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
-{
-    ngx_msec_t  delay;
-
-    delay = 50 << ngx_min(op->tries, 5);
-    op->tries++;
-
-    op->again.handler = ngx_http_idem_again_handler;
-    op->again.data = op;
-    op->again.log = e->log;
-
-    ngx_add_timer(&op->again, delay);
-}
-
-
-static void
-ngx_http_idem_again_handler(ngx_event_t *ev)
-{
-    ngx_http_idem_op_t      *op = ev->data;
-    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
-
-    ngx_queue_insert_tail(&e->pending, &op->queue);
-    op->queued = 1;
-
-    if (e->up && !e->flush.posted) {
-        ngx_post_event(&e->flush, &ngx_posted_events);
-    }
-}
-
-
-void
-ngx_http_idem_op_cancel(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
-{
-    ngx_uint_t  i;
-
-    if (op->queued) {
-        ngx_queue_remove(&op->queue);
-    }
-
-    if (op->again.timer_set) {
-        ngx_del_timer(&op->again);
-    }
-
-    i = op->tag & ((1 << NGX_HTTP_IDEM_SLOT_BITS) - 1);
-    e->slots[i] = (ngx_http_idem_op_t *)
-                      (e->free_slot == NGX_CONF_UNSET_UINT
-                       ? (uintptr_t) -1 : (e->free_slot << 1) | 1);
-    e->free_slot = i;
-
-    e->ops--;
-    e->bytes -= op->len;
-
-    ngx_http_idem_free(e, op, op->size);
 }
 
 
@@ -550,13 +219,12 @@ ngx_http_idem_connected(ngx_http_idem_engine_t *e)
             return;
         }
 
-        p = ngx_http_idem_put_array(e->out, 2);
-        p = ngx_http_idem_put_text(p, "AUTH");
+        p = ngx_http_idem_put_raw(e->out, "*2\r\n$4\r\nAUTH\r\n");
         p = ngx_http_idem_put(p, e->password.data, e->password.len);
         e->out_len = p - e->out;
     }
 
-    ngx_http_idem_ask_digest(e);
+    ngx_http_idem_digest_ask(e);
 
     e->hurry = 1;
     ngx_post_event(&e->flush, &ngx_posted_events);
@@ -822,7 +490,7 @@ ngx_http_idem_dispatch(ngx_http_idem_engine_t *e, struct gateway_reply *reply)
         return;
     }
 
-    op = ngx_http_idem_find_op(e, reply->tag);
+    op = ngx_http_idem_op_find(e, reply->tag);
 
     if (op == NULL || !op->queued) {
         return;
@@ -1023,164 +691,4 @@ again:
     if (!ngx_queue_empty(&e->timed) || !ngx_queue_empty(&e->claims)) {
         ngx_http_idem_tick_start(e);
     }
-}
-
-
-/*
- * The key of the credential digests lives in the store, made once by whoever
- * comes first. It is asked for after every connect: a store that was emptied
- * is given the key that the running workers share.
- */
-
-static void
-ngx_http_idem_digest_ready(ngx_http_idem_engine_t *e, u_char *key)
-{
-    ngx_queue_t          *q;
-    ngx_http_idem_ctx_t  *ctx;
-
-    ngx_memcpy(e->digest_key, key, NGX_HTTP_IDEM_DIGEST_LEN);
-    ngx_memcpy(e->digest_offer, key, NGX_HTTP_IDEM_DIGEST_LEN);
-    e->digest_known = 1;
-
-    while (!ngx_queue_empty(&e->waiting)) {
-        q = ngx_queue_head(&e->waiting);
-        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, waiting);
-
-        ngx_queue_remove(q);
-        ctx->in_waiting = 0;
-
-        ngx_http_idem_go_on(ctx);
-    }
-}
-
-
-static void
-ngx_http_idem_digest_later(ngx_http_idem_engine_t *e)
-{
-    e->digest_asked = 0;
-
-    if (!e->digest_again.timer_set) {
-        ngx_add_timer(&e->digest_again, 50);
-    }
-}
-
-
-static void
-ngx_http_idem_digest_again_handler(ngx_event_t *ev)
-{
-    ngx_http_idem_engine_t  *e = ev->data;
-
-    if (e->up) {
-        ngx_http_idem_ask_digest(e);
-    }
-}
-
-
-static void
-ngx_http_idem_digest_finished(ngx_http_idem_op_t *op,
-    struct gateway_reply *reply)
-{
-    ngx_http_idem_engine_t  *e = op->data;
-
-    if (reply && gateway_reply_is(reply, 0, "ok")) {
-        e->digest_asked = 0;
-        ngx_http_idem_digest_ready(e, e->digest_offer);
-        return;
-    }
-
-    ngx_http_idem_digest_later(e);
-}
-
-
-static void
-ngx_http_idem_digest_began(ngx_http_idem_op_t *op, struct gateway_reply *reply)
-{
-    u_char                  *p, hex[2 * NGX_HTTP_IDEM_DIGEST_LEN];
-    u_char                   key[NGX_HTTP_IDEM_DIGEST_LEN];
-    size_t                   len;
-    ngx_http_idem_op_t      *finish;
-    ngx_http_idem_engine_t  *e = op->data;
-
-    if (reply && gateway_reply_is(reply, 0, "replay") && reply->count > 4
-        && reply->values[4].bytes.len == 2 * NGX_HTTP_IDEM_DIGEST_LEN
-        && sodium_hex2bin(key, sizeof(key), reply->values[4].bytes.data,
-                          reply->values[4].bytes.len, NULL, &len, NULL) == 0
-        && len == NGX_HTTP_IDEM_DIGEST_LEN)
-    {
-        e->digest_asked = 0;
-        ngx_http_idem_digest_ready(e, key);
-        return;
-    }
-
-    if (reply == NULL || !gateway_reply_is(reply, 0, "started")
-        || reply->count < 2)
-    {
-        if (reply && gateway_reply_is(reply, 0, "error")) {
-            ngx_log_error(NGX_LOG_ERR, e->log, 0,
-                          "idem engine \"%V\": no digest key: %*s", &e->name,
-                          reply->values[1].bytes.len,
-                          reply->values[1].bytes.data);
-        }
-
-        ngx_http_idem_digest_later(e);
-        return;
-    }
-
-    finish = ngx_http_idem_op_create(e, 512, ngx_http_idem_digest_finished, e);
-    if (finish == NULL) {
-        ngx_http_idem_digest_later(e);
-        return;
-    }
-
-    finish->resend = 0;
-
-    (void) ngx_hex_dump(hex, e->digest_offer, NGX_HTTP_IDEM_DIGEST_LEN);
-
-    p = ngx_http_idem_put_array(finish->cmd, 8);
-    p = ngx_http_idem_put_text(p, "FINISH");
-    p = ngx_http_idem_put(p, ngx_http_idem_own_scope.data,
-                          ngx_http_idem_own_scope.len);
-    p = ngx_http_idem_put(p, ngx_http_idem_digest_id.data,
-                          ngx_http_idem_digest_id.len);
-    p = ngx_http_idem_put_number(p, reply->values[1].number);
-    p = ngx_http_idem_put_text(p, "SUCCEEDED");
-    p = ngx_http_idem_put(p, hex, sizeof(hex));
-    ngx_http_idem_op_send(e, finish, p);
-}
-
-
-static void
-ngx_http_idem_ask_digest(ngx_http_idem_engine_t *e)
-{
-    u_char              *p, nonce[17];
-    ngx_http_idem_op_t  *op;
-
-    if (e->digest_asked) {
-        return;
-    }
-
-    op = ngx_http_idem_op_create(e, 512, ngx_http_idem_digest_began, e);
-    if (op == NULL) {
-        return;
-    }
-
-    op->resend = 0;
-    e->digest_asked = 1;
-
-    (void) ngx_sprintf(nonce, "%016xL", ngx_http_idem_nonce(e));
-
-    p = ngx_http_idem_put_array(op->cmd, 12);
-    p = ngx_http_idem_put_text(p, "BEGIN");
-    p = ngx_http_idem_put(p, ngx_http_idem_own_scope.data,
-                          ngx_http_idem_own_scope.len);
-    p = ngx_http_idem_put(p, ngx_http_idem_digest_id.data,
-                          ngx_http_idem_digest_id.len);
-    p = ngx_http_idem_put_text(p, "LOOSE");
-    p = ngx_http_idem_put_text(p, "LEASE");
-    p = ngx_http_idem_put_number(p, 1000);
-    p = ngx_http_idem_put_text(p, "TTL");
-    p = ngx_http_idem_put_number(p, IDEM_TTL_MAX_MS);
-    p = ngx_http_idem_put_text(p, "NONCE");
-    p = ngx_http_idem_put(p, nonce, 16);
-    ngx_http_idem_op_send(e, op, p);
 }

@@ -741,8 +741,6 @@ ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx)
             ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
             return;
         }
-
-        ctx->fingerprinted = 1;
     }
 
     ctx->claim = ngx_http_idem_claim_create(&ctx->scope, &ctx->id,
@@ -969,7 +967,7 @@ ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
     fence.data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
 
     if (fence.data) {
-        fence.len = ngx_sprintf(fence.data, "%uL", ctx->claim->fence)
+        fence.len = ngx_http_idem_put_digits(fence.data, ctx->claim->fence)
                     - fence.data;
     }
 

@@ -112,10 +112,9 @@ ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx)
     op->resend = 0;
     ctx->claim->refs++;
 
-    p = ngx_http_idem_put_array(op->cmd, 6);
-    p = ngx_http_idem_put_text(p, "ISSUE");
+    p = ngx_http_idem_put_raw(op->cmd, "*6\r\n$5\r\nISSUE\r\n");
     p = ngx_http_idem_put(p, ctx->scope.data, ctx->scope.len);
-    p = ngx_http_idem_put_text(p, "TTL");
+    p = ngx_http_idem_put_raw(p, "$3\r\nTTL\r\n");
     p = ngx_http_idem_put_number(p, ctx->conf->token_ttl);
     ngx_http_idem_op_send(e, op, p);
 
