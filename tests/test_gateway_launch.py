@@ -153,6 +153,19 @@ def test_token_then_test_as_in_the_seeds():
         assert len(ledger.entries()) == 1
 
 
+def test_who_asks_for_tokens_too_fast_is_told_so_as_a_problem():
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--token-path", "/token", "--token-rate", "1r/s", "--docs", "https://shop.example/idem") as g:
+        answers = [ask(g.port, path="/token") for _ in range(110)]
+        refused = next(a for a in answers if a.status != 200)
+        assert refused.status == 429 and refused.problem == "too-many-tokens" and refused.headers["retry-after"] == "1"
+        problem = refused.json()
+        assert problem["retryable"] is True and problem["class"] == "not executed" and problem["status"] == 429
+        assert problem["documentation"] == "https://shop.example/idem#too-many-tokens"
+        assert refused.headers["link"] == '<%s>; rel="describedby"' % problem["documentation"]
+        assert refused.headers["content-type"] == "application/problem+json"
+
+
 def test_a_file_with_routes_and_a_reload():
     with folder() as where, Ledger(where) as ledger:
         conf = os.path.join(where, "gateway.conf")

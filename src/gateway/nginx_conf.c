@@ -13,6 +13,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#define PROBLEM_BASE "https://idem.example/problems/"
+#define TOKEN_PROBLEM "too-many-tokens"
+
 struct url {
     bool tls;
     char host[256]; /* host:port, or unix:/path */
@@ -354,30 +357,6 @@ add_listen(const struct gateway_config *config, bool first,
     return good;
 }
 
-/* The location that issues tokens has the routes' scope, or its tokens would
- * belong to somebody else. */
-static bool
-add_token_path(const struct gateway_config *config, struct idem_buf *out)
-{
-    static const char *const same[] = {"scope", "credential", "anonymous",
-                                       "token-ttl", "docs"};
-    bool good = idem_buf_add_text(out, "\n        location = ") &&
-                add_quoted(out, config->token_path) &&
-                idem_buf_add_text(out, " {\n"
-                                       "            limit_req zone=idem_token "
-                                       "burst=100 nodelay;\n"
-                                       "            limit_req_status 429;\n"
-                                       "            idem_issue_token;\n");
-
-    for (size_t i = 0; good && i < sizeof(same) / sizeof(same[0]); i++) {
-        const char *value = config->base.values[option_number(same[i])];
-
-        if (value)
-            good = add_option(out, option_number(same[i]), value);
-    }
-    return good && idem_buf_add_text(out, "        }\n");
-}
-
 /* JSON between single quotes of nginx.conf. A dollar sign would be a variable
  * there, so the sources of a key lose theirs. */
 static bool
@@ -398,6 +377,73 @@ add_json_text(struct idem_buf *out, const char *value)
             good = idem_buf_add(out, value, 1);
     }
     return good && idem_buf_add(out, "\"", 1);
+}
+
+static bool
+add_link(struct idem_buf *out, const char *page)
+{
+    char link[1100];
+
+    snprintf(link, sizeof(link), "<%s>; rel=\"describedby\"", page);
+    return add_quoted(out, link);
+}
+
+/* What who asks for tokens too fast is told: a problem like all others. */
+static bool
+add_token_limit(const struct gateway_config *config, struct idem_buf *out)
+{
+    const char *docs = config->base.values[option_number("docs")];
+    char page[1024];
+
+    if (docs)
+        snprintf(page, sizeof(page), "%s#" TOKEN_PROBLEM, docs);
+    else
+        snprintf(page, sizeof(page), PROBLEM_BASE TOKEN_PROBLEM);
+    return idem_buf_add_text(
+               out, "\n        location @idem_token_limit {\n"
+                    "            default_type application/problem+json;\n"
+                    "            add_header Retry-After 1 always;\n"
+                    "            add_header Cache-Control no-store always;\n"
+                    "            add_header Link ") &&
+           add_link(out, page) &&
+           idem_buf_add_text(
+               out,
+               " always;\n"
+               "            return 429 '{\"type\":\"" PROBLEM_BASE TOKEN_PROBLEM
+               "\",\"title\":\"Too many tokens\","
+               "\"status\":429,\"detail\":\"This address asks for "
+               "tokens too fast. Ask again after a while.\","
+               "\"retryable\":true,\"class\":\"not executed\","
+               "\"documentation\":") &&
+           add_json_text(out, page) &&
+           idem_buf_add_text(out, "}';\n        }\n");
+}
+
+/* The location that issues tokens has the routes' scope, or its tokens would
+ * belong to somebody else. */
+static bool
+add_token_path(const struct gateway_config *config, struct idem_buf *out)
+{
+    static const char *const same[] = {"scope", "credential", "anonymous",
+                                       "token-ttl", "docs"};
+    bool good = add_token_limit(config, out) &&
+                idem_buf_add_text(out, "\n        location = ") &&
+                add_quoted(out, config->token_path) &&
+                idem_buf_add_text(out, " {\n"
+                                       "            limit_req zone=idem_token "
+                                       "burst=100 nodelay;\n"
+                                       "            limit_req_status 429;\n"
+                                       "            error_page 429 = "
+                                       "@idem_token_limit;\n"
+                                       "            idem_issue_token;\n");
+
+    for (size_t i = 0; good && i < sizeof(same) / sizeof(same[0]); i++) {
+        const char *value = config->base.values[option_number(same[i])];
+
+        if (value)
+            good = add_option(out, option_number(same[i]), value);
+    }
+    return good && idem_buf_add_text(out, "        }\n");
 }
 
 static bool
