@@ -92,8 +92,12 @@ fail(struct sqlite_store *self, int rc, struct idem_error *err)
                           "sqlite: table idem_record is missing in \"%s\": run "
                           "idem store init sqlite:%s",
                           self->path, self->path);
-    return idem__fail(err, status_of(rc), "sqlite: \"%s\": %s", self->path,
-                      text);
+    return idem__fail(err, status_of(rc), "sqlite: \"%s\": %s%s", self->path,
+                      text,
+                      (rc & 0xff) == SQLITE_CANTOPEN
+                          ? ": name a file in a folder that is there and that "
+                            "this user can write to"
+                          : "");
 }
 
 /* ---- the connection -------------------------------------------------- */
