@@ -2,7 +2,7 @@
  * step_test.c - the state machine against a table that a person can read.
  *
  * `table` says what each verb does on each state, like the table of verbs in
- * ARCHITECTURE.md; "otherwise" is spelled out. The generator then makes every
+ * docs/protocol.md; "otherwise" is spelled out. The generator then makes every
  * combination of state, verb, lease, expiry, fingerprint, mode, fence, nonce,
  * type and so on, finds the one row that applies (none or two is a failure of
  * the table), and compares it with what step() did. Beside the table stand the
