@@ -139,6 +139,19 @@ def test_flags_say_what_a_route_does():
         assert len(children(nginx)) == 2
 
 
+def test_a_key_of_several_parts_needs_all_of_them():
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--key", '"$http_x_source:$http_x_seq" $http_x_id', "--scope", "$http_x_user@$host",
+                    "--anonymous", "off", "--required") as g:
+        assert ask(g.port, x_source="s", x_seq="1", x_user="u").status == 201
+        assert ask(g.port, x_source="s", x_seq="1", x_user="u").replayed
+        for half in ({}, {"x_source": "s"}, {"x_seq": "1"}, {"x_source": "", "x_seq": "1"}):
+            assert ask(g.port, x_user="u", **half).problem == "key-missing", half
+        assert ask(g.port, x_seq="1", x_id="other", x_user="u").status == 201, "the next source is asked"
+        assert ask(g.port, x_source="s", x_seq="2").problem == "caller-unknown"
+        assert len(ledger.entries()) == 2
+
+
 def test_token_then_test_as_in_the_seeds():
     """GET /token, then /test with it: the first call is executed, every other one is told that it is a repeat."""
     with folder() as where, Ledger(where) as ledger, \

@@ -269,6 +269,36 @@ ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
 }
 
 
+/*
+ * The value, or nothing where a variable in it is empty: "$a:$b" without $a and
+ * $b is a colon, which would make one caller or one request of all that lack
+ * them.
+ */
+
+static ngx_int_t
+ngx_http_idem_whole_value(ngx_http_request_t *r, ngx_http_complex_value_t *cv,
+    ngx_str_t *value)
+{
+    ngx_uint_t                 *index;
+    ngx_http_variable_value_t  *part;
+
+    if (ngx_http_complex_value(r, cv, value) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    for (index = cv->flushes; index && *index != (ngx_uint_t) -1; index++) {
+        part = ngx_http_get_indexed_variable(r, *index);
+
+        if (part == NULL || part->not_found || part->len == 0) {
+            value->len = 0;
+            break;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
 static ngx_int_t
 ngx_http_idem_read_source(ngx_http_request_t *r, ngx_http_idem_source_t *source,
     ngx_str_t *body, ngx_str_t *value, const char **flaw)
@@ -292,7 +322,7 @@ ngx_http_idem_read_source(ngx_http_request_t *r, ngx_http_idem_source_t *source,
         return NGX_OK;
 
     case NGX_HTTP_IDEM_FROM_VARIABLE:
-        if (ngx_http_complex_value(r, &source->value, value) != NGX_OK) {
+        if (ngx_http_idem_whole_value(r, &source->value, value) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -881,7 +911,7 @@ ngx_http_idem_scope(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf,
     ngx_http_core_srv_conf_t  *cscf;
 
     if (conf->scope) {
-        if (ngx_http_complex_value(r, conf->scope, scope) != NGX_OK) {
+        if (ngx_http_idem_whole_value(r, conf->scope, scope) != NGX_OK) {
             return NGX_ERROR;
         }
 
