@@ -289,11 +289,14 @@ def test_a_route_may_refuse_duplicates(stack, key):
     first, again = first_and_again(stack, key, path="/refuse")
     assert first.status == 201 and again.status == 409 and again.problem == "duplicate"
     assert again.json()["class"] == "done" and stack.ledger.executions(key) == 1
+    assert again.headers["idempotency-expires"] == first.headers["idempotency-expires"]
 
 
 def test_a_route_may_give_duplicates_a_fixed_answer(stack, key):
     first, again = first_and_again(stack, key, path="/fixed")
     assert first.status == 201 and again.status == 200 and again.body.decode() == "重复调用"
+    assert again.headers["idempotency-expires"] == first.headers["idempotency-expires"] and \
+        again.headers["cache-control"] == "no-store"
     assert stack.ledger.executions(key) == 1
 
 

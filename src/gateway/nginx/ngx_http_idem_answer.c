@@ -359,10 +359,17 @@ ngx_http_idem_send_problem(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     const char *detail, ngx_uint_t retry_after)
 {
-    ngx_chain_t  *out;
+    ngx_chain_t          *out;
+    ngx_http_idem_ctx_t  *ctx;
 
     out = ngx_http_idem_problem_answer(r, conf, problem, 0, detail,
                                        retry_after);
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ctx && ngx_http_idem_add_expires(r, ctx->expires) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 
     return ngx_http_idem_send(r, out);
 }
@@ -389,7 +396,18 @@ ngx_http_idem_send_text(ngx_http_request_t *r, ngx_uint_t status,
 ngx_int_t
 ngx_http_idem_send_fixed(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
 {
+    ngx_http_idem_ctx_t  *ctx;
+
     static ngx_str_t  type = ngx_string("text/plain; charset=utf-8");
+    static ngx_str_t  no_store = ngx_string("no-store");
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ngx_http_idem_add_header(r, "Cache-Control", &no_store) != NGX_OK
+        || ngx_http_idem_add_expires(r, ctx->expires) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 
     return ngx_http_idem_send_text(r, conf->duplicate_status, &type,
                                    &conf->duplicate_text);

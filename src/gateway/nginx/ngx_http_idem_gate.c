@@ -1028,6 +1028,10 @@ ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
 
     ctx->state = NGX_HTTP_IDEM_PASSING;
 
+    if (reply->count > 3) {
+        ctx->expires = reply->values[3].number;
+    }
+
     switch (ctx->conf->duplicate) {
 
     case NGX_HTTP_IDEM_REFUSE:
