@@ -240,6 +240,7 @@ install: all
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' \
 	    -e 's|@PACKAGES@|$(packages)|' -e 's|@LIBS@|$(extra_libs)|' scripts/idem.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc
 	if [ -d sql ]; then install -d $(DESTDIR)$(PREFIX)/share/idem/sql && install -m 644 sql/*.sql $(DESTDIR)$(PREFIX)/share/idem/sql; fi
+	install -m 644 console/idem.js $(DESTDIR)$(PREFIX)/share/idem
 	if [ -d docs/man ]; then install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1; fi
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 644 scripts/completion/idem.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem

@@ -32,7 +32,7 @@ def pkg_config(root, *args):
 def test_everything_is_where_people_look_for_it(installed):
     for path in ("bin/idem", "include/idem/idem.h", "include/idem/engine.h", "include/idem/record.h",
                  "lib/libidem.a", "lib/libidem.so", "lib/pkgconfig/idem.pc", "share/man/man1/idem.1",
-                 "share/bash-completion/completions/idem"):
+                 "share/bash-completion/completions/idem", "share/idem/idem.js", "share/idem/sql/postgres.sql"):
         assert os.path.exists(os.path.join(installed, "opt/idem", path)), path
     assert os.readlink(installed + "/opt/idem/lib/libidem.so") == "libidem.so.0"
     assert os.path.exists(installed + "/opt/idem/lib/libidem.so.0")
