@@ -104,11 +104,22 @@ begin
     return if(exists (select 1 from idem_record where key_hash = v_token), v_token, v_request);
 end//
 
+-- Refuse to read what another transaction may still take back.
+create or replace procedure idem_check_isolation()
+no sql sql security invoker
+begin
+    if @@tx_isolation = 'READ-UNCOMMITTED' then
+        signal sqlstate '25001' set message_text =
+            'idem: READ UNCOMMITTED sees what another may still take back: use read committed';
+    end if;
+end//
+
 -- Refuse what cannot be right, before anything happens.
 create or replace procedure idem_check(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_lease_ms bigint, in p_ttl_ms bigint)
 no sql sql security invoker
 begin
+    call idem_check_isolation();
     if @@in_transaction = 0 and @@autocommit = 1 then
         signal sqlstate '25000' set message_text =
             'idem: no transaction is open: start one, so that the record commits with the data';
@@ -467,6 +478,7 @@ begin
     declare v_key binary(32) default idem_find_key(p_scope, p_id);
     declare continue handler for not found set o_verdict = 'absent';
 
+    call idem_check_isolation();
     set o_verdict = 'record', o_state = null, o_fence = null, o_kind = null, o_result = null;
     select idem_state_name(state), fence, idem_kind_name(kind), if(flags & 2, null, result)
         into o_state, o_fence, o_kind, o_result from idem_record

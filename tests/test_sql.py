@@ -137,6 +137,12 @@ def test_bad_input_is_a_clear_error(database):
                  "start transaction; call idem_begin('s', 'x', 'short', null, null, null, @a, @b, @c, @d)": "32 bytes",
                  "start transaction; call idem_try_finish('s', 'x', 1, 'maybe', '', null, null, @a)": "succeeded",
                  "start transaction; call idem_finish_http('s', 'x', 1, 99, 'a', '', null)": "200 to 599"}
+        dirty = "set session transaction isolation level read uncommitted; start transaction; call "
+        for call in ("idem_begin('s', 'x', null, null, null, null, @a, @b, @c, @d)", "idem_join('s', 'x', 1, @a, @b, @c)",
+                     "idem_finish('s', 'x', 1, 'failed', '', null)", "idem_release('s', 'x', 1, @a)",
+                     "idem_renew('s', 'x', 1, 1000, @a)", "idem_settle('s', 'x', null, null, null, @a, @b, @c, @d)",
+                     "idem_get('s', 'x', @a, @b, @c, @d, @e)"):
+            cases[dirty + call] = "READ UNCOMMITTED"
     for sql, told in cases.items():
         with pytest.raises(AssertionError) as error:
             database.sql(sql)
