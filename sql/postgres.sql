@@ -487,6 +487,8 @@ $$;
 -- The query for compensation. settled: nothing had happened, and a late request
 -- can no longer run; replay: this is what happened; busy, doubt: it does not
 -- guess. With an outcome (an operator's right) a doubt is decided.
+-- (What it returns was once in another order.)
+drop function if exists idem.settle(text, text, text, bytea, bigint, text);
 create or replace function idem.settle(scope text, id text,
     out verdict text, out state text, outcome text default null,
     result bytea default '', ttl_ms bigint default 86400000,
