@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -379,6 +380,8 @@ a_snapshot_that_cannot_see_is_refused(void **state)
                          IDEM_ERR_INVALID);
         assert_non_null(strstr(err.text, "read committed"));
         sqldb_run(&one, "rollback");
+        assert_int_equal(idem_sql_get(one.db, op.scope, op.id, &answer, &err),
+                         IDEM_ERR_INVALID);
         sqldb_run(&two, "rollback");
         sqldb_run(&one, "set session transaction isolation level repeatable "
                         "read");
@@ -520,6 +523,273 @@ work_that_ends_the_transaction_is_found_out(void **state)
     assert_int_not_equal(run_work(&work, "r5", IDEM_STRICT, &answer), IDEM_OK);
     assert_int_equal(balance(&two), 100);
     assert_int_equal(get(&two, "r5", &answer), IDEM_V_ABSENT_NOW);
+}
+
+static void
+run_goes_on_when_the_table_was_altered(void **state)
+{
+    struct work work = {&one, IDEM_STATE_SUCCEEDED, 0, false};
+    struct idem_answer answer;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const char *id = i == 0 ? "r6" : i == 1 ? "r7" : "r8";
+
+        assert_int_equal(run_work(&work, id, IDEM_STRICT, &answer), IDEM_OK);
+        assert_int_equal(answer.verdict, IDEM_V_STARTED);
+        idem_answer_clear(&answer);
+        if (two.postgres)
+            sqldb_run(&two,
+                      "alter table idem.idem_record set (fillfactor = %d)",
+                      90 + i);
+        else if (two.mysql)
+            sqldb_run(&two, "alter table idem_record force");
+    }
+    assert_int_equal(balance(&two), 70);
+}
+
+/* A service may have other defaults. */
+static void
+run_needs_no_isolation_of_the_session(void **state)
+{
+    static const char *const levels[] = {"read committed", "repeatable read",
+                                         "serializable"};
+    struct work work = {&one, IDEM_STATE_SUCCEEDED, 0, false};
+    struct idem_answer answer;
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        char id[8];
+
+        if (one.postgres)
+            sqldb_run(&one, "set default_transaction_isolation to '%s'",
+                      levels[i / 2]);
+        else if (one.mysql)
+            sqldb_run(&one, "set session transaction isolation level %s",
+                      levels[i / 2]);
+        snprintf(id, sizeof(id), "level%d", i / 2);
+        assert_int_equal(run_work(&work, id, IDEM_STRICT, &answer), IDEM_OK);
+        assert_int_equal(answer.verdict,
+                         i % 2 == 0 ? IDEM_V_STARTED : IDEM_V_REPLAY);
+        idem_answer_clear(&answer);
+    }
+    assert_int_equal(balance(&two), 70);
+}
+
+struct first {
+    struct idem_op op;
+    uint64_t fence;
+};
+
+static void *
+finish_a_little_later(void *arg)
+{
+    const struct first *first = arg;
+    struct idem_answer answer;
+    struct idem_error own;
+
+    usleep(200000);
+    if (idem_sql_finish(two.db, first->op.scope, first->op.id, first->fence,
+                        IDEM_STATE_SUCCEEDED, IDEM_KIND_RAW, idem_text("mine"),
+                        &answer, &own) != IDEM_OK)
+        abort();
+    idem_answer_clear(&answer);
+    sqldb_run(&two, "commit");
+    return NULL;
+}
+
+static void
+a_duplicate_that_waits_gets_the_first_result(void **state)
+{
+    struct work work = {&one, IDEM_STATE_SUCCEEDED, 0, false};
+    struct idem_answer answer;
+    pthread_t thread;
+
+    (void)state;
+    for (int i = 0; i < 2 && !one.sqlite; i++) {
+        struct first first = {op_of(i == 0 ? "wait-run" : "wait-claim"), 0};
+
+        first.op.wait_ms = 10000;
+        sqldb_begin(&two);
+        assert_int_equal(claim(&two, &first.op, &answer), IDEM_V_STARTED);
+        first.fence = answer.record.fence;
+        idem_answer_clear(&answer);
+        assert_int_equal(
+            pthread_create(&thread, NULL, finish_a_little_later, &first), 0);
+        if (i == 0) {
+            assert_int_equal(
+                idem_sql_run(one.db, &first.op, withdraw, &work, &answer, &err),
+                IDEM_OK);
+        } else {
+            sqldb_begin(&one);
+            assert_int_equal(balance(&one), 100); /* a snapshot */
+            assert_int_equal(idem_sql_claim(one.db, &first.op, &answer, &err),
+                             IDEM_OK);
+            sqldb_run(&one, "rollback");
+        }
+        pthread_join(thread, NULL);
+        assert_int_equal(answer.verdict, IDEM_V_REPLAY);
+        assert_memory_equal(answer.record.result.data, "mine", 4);
+        idem_answer_clear(&answer);
+    }
+    assert_int_equal(work.ran, 0);
+}
+
+/* ---- statements that are known beforehand ------------------------------ */
+
+#define DEDUCT "update t_account set balance = balance - ?, note = ? "
+
+static enum idem_status
+run_two(struct sqldb *s, const char *id, const char *second,
+        struct idem_answer *answer)
+{
+    struct idem_op op = op_of(id);
+    struct idem_sql_value version = idem_sql_int(1);
+    struct idem_sql_value values[] = {
+        idem_sql_int(10),
+        {.type = IDEM_SQL_TEXT, .bytes = {"left over", 4}}}; /* no NUL */
+    struct idem_sql_statement statements[] = {
+        {"update t_account set version = version + ? where id = 2", &version,
+         1},
+        {second, values, 2}};
+
+    return idem_sql_run_statements(s->db, &op, statements, 2, idem_text("yes"),
+                                   answer, &err);
+}
+
+static void
+statements_run_once_and_are_replayed(void **state)
+{
+    struct idem_answer answer;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(run_two(&one, "known", DEDUCT "where id = 1", &answer),
+                         IDEM_OK);
+        assert_int_equal(answer.verdict,
+                         i == 0 ? IDEM_V_STARTED : IDEM_V_REPLAY);
+        assert_int_equal(answer.record.state, IDEM_STATE_SUCCEEDED);
+        assert_memory_equal(answer.record.result.data, "yes", 3);
+        idem_answer_clear(&answer);
+    }
+    assert_int_equal(balance(&two), 90);
+    assert_string_equal(
+        sqldb_text(&two, "select note from t_account where id = 1"), "left");
+    assert_int_equal(
+        sqldb_number(&two, "select version from t_account where id = 2"), 2);
+    /* A comment at its end hides nothing of what follows. */
+    assert_int_equal(
+        run_two(&one, "known-2", DEDUCT "where id = 1 -- one", &answer),
+        IDEM_OK);
+    idem_answer_clear(&answer);
+    assert_int_equal(balance(&two), 80);
+}
+
+static void
+statements_take_over_what_was_released(void **state)
+{
+    struct idem_op op = op_of("over");
+    struct idem_answer answer;
+
+    (void)state;
+    sqldb_begin(&two);
+    assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
+    idem_answer_clear(&answer);
+    if (!one.sqlite) { /* which has one writer at a time */
+        assert_int_equal(run_two(&one, "over", DEDUCT "where id = 1", &answer),
+                         IDEM_OK);
+        assert_int_equal(answer.verdict, IDEM_V_BUSY);
+    }
+    sqldb_run(&two, "rollback");
+    sqldb_begin(&two);
+    assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
+    assert_int_equal(idem_sql_release(two.db, op.scope, op.id,
+                                      answer.record.fence, &answer, &err),
+                     IDEM_OK);
+    idem_answer_clear(&answer);
+    sqldb_run(&two, "commit");
+    assert_int_equal(run_two(&one, "over", DEDUCT "where id = 9", &answer),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "one row"));
+    assert_int_equal(run_two(&one, "over", DEDUCT "where id = 1", &answer),
+                     IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_STARTED);
+    idem_answer_clear(&answer);
+    assert_int_equal(balance(&two), 90);
+    assert_int_equal(
+        sqldb_number(&two, "select version from t_account where id = 2"), 2);
+}
+
+static void
+a_statement_that_fails_undoes_everything(void **state)
+{
+    static const struct {
+        const char *sql, *text;
+        enum idem_sql_cause cause;
+    } bad[] = {
+        {DEDUCT "where id = 7", "one row", IDEM_SQL_OTHER},
+        {DEDUCT "where id < 3", "one row", IDEM_SQL_OTHER},
+        {"insert into t_account (id, version, name, balance, note) values (2, "
+         "1, 'c', ?, ?)",
+         "", IDEM_SQL_DUPLICATE_KEY},
+        {"update t_account sett balance = ?, note = ?", "", IDEM_SQL_OTHER},
+        {"update t_nothing set balance = ?, note = ?", "",
+         IDEM_SQL_MISSING_TABLE},
+    };
+    struct idem_answer answer;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(run_two(&one, "bad", bad[i].sql, &answer),
+                         IDEM_ERR_UNAVAILABLE);
+        assert_non_null(strstr(err.text, bad[i].text));
+        assert_int_equal(idem_sql_fault(one.db)->cause, bad[i].cause);
+        assert_int_equal(get(&two, "bad", &answer), IDEM_V_ABSENT_NOW);
+        assert_int_equal(balance(&two), 100);
+        assert_int_equal(
+            sqldb_number(&two, "select version from t_account where id = 2"),
+            1);
+    }
+    assert_int_equal(run_two(&one, "bad", DEDUCT "where id = 1", &answer),
+                     IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_STARTED);
+    idem_answer_clear(&answer);
+    assert_int_equal(balance(&two), 90);
+}
+
+static void
+statements_that_cannot_be_are_refused(void **state)
+{
+    static const char *const bad[] = {"create table t_x (id int)", "commit", "",
+                                      "select 1", "truncate t_account"};
+    struct idem_sql_value values[41] = {{0}};
+    struct idem_sql_statement many[9];
+    struct idem_op op = op_of("refused");
+    struct idem_answer answer;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(run_two(&one, "refused", bad[i], &answer),
+                         IDEM_ERR_INVALID);
+    for (size_t i = 0; i < 9; i++)
+        many[i] =
+            (struct idem_sql_statement){"delete from t_account", values, 0};
+    assert_int_equal(idem_sql_run_statements(one.db, &op, many, 9,
+                                             idem_text(""), &answer, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(idem_sql_run_statements(one.db, &op, many, 0,
+                                             idem_text(""), &answer, &err),
+                     IDEM_ERR_INVALID);
+    many[0].count = 41;
+    assert_int_equal(idem_sql_run_statements(one.db, &op, many, 1,
+                                             idem_text(""), &answer, &err),
+                     IDEM_ERR_INVALID);
+    sqldb_begin(&one);
+    assert_int_equal(run_two(&one, "refused", DEDUCT "where id = 1", &answer),
+                     IDEM_ERR_INVALID);
+    sqldb_run(&one, "rollback");
+    assert_int_equal(balance(&two), 100);
+    assert_int_equal(get(&two, "refused", &answer), IDEM_V_ABSENT_NOW);
 }
 
 /* ---- schemes ----------------------------------------------------------- */
@@ -864,6 +1134,13 @@ main(void)
         T(loose_forgets_a_failure_and_tries_again),
         T(what_could_not_be_tried_leaves_nothing),
         T(work_that_ends_the_transaction_is_found_out),
+        T(run_goes_on_when_the_table_was_altered),
+        T(run_needs_no_isolation_of_the_session),
+        T(a_duplicate_that_waits_gets_the_first_result),
+        T(statements_run_once_and_are_replayed),
+        T(statements_take_over_what_was_released),
+        T(a_statement_that_fails_undoes_everything),
+        T(statements_that_cannot_be_are_refused),
         T(insert_once_returns_the_row_that_is_there),
         T(upsert_updates_what_is_there),
         T(a_versioned_update_tells_duplicate_from_conflict),

@@ -92,8 +92,21 @@ count_effect(void *arg, struct idem_sql *db, uint64_t fence,
     return IDEM_STATE_SUCCEEDED;
 }
 
+/* The same, known beforehand. */
+static enum idem_status
+run_statement(struct sqldb *s, const struct idem_op *op, size_t key,
+              struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_sql_value value = idem_sql_int((int64_t)key);
+    struct idem_sql_statement update = {
+        "update t_effect set times = times + 1 where id = ?", &value, 1};
+
+    return idem_sql_run_statements(s->db, op, &update, 1, idem_text("done"),
+                                   answer, err);
+}
+
 static void
-by_run(struct sqldb *s, size_t key)
+run_once(struct sqldb *s, size_t key, bool statement)
 {
     char id[32];
     struct idem_op op = {.scope = scope(), .wait_ms = 100};
@@ -105,7 +118,9 @@ by_run(struct sqldb *s, size_t key)
     op.id = idem_text(id);
     for (;;) {
         enum idem_status status =
-            idem_sql_run(s->db, &op, count_effect, args, &answer, &err);
+            statement
+                ? run_statement(s, &op, key, &answer, &err)
+                : idem_sql_run(s->db, &op, count_effect, args, &answer, &err);
 
         if (status != IDEM_OK && again(s)) {
             pause_a_little();
@@ -127,6 +142,19 @@ by_run(struct sqldb *s, size_t key)
              memcmp(answer.record.result.data, "done", 4) == 0)
         repeats++;
     idem_answer_clear(&answer);
+}
+
+static void
+by_run(struct sqldb *s, size_t key)
+{
+    run_once(s, key, false);
+}
+
+/* Some this way, some the other, on the same key. */
+static void
+by_statements(struct sqldb *s, size_t key)
+{
+    run_once(s, key, rand() % 2);
 }
 
 /* Run one scheme in a transaction until the database lets it through. */
@@ -332,6 +360,13 @@ a_storm_of_runs_has_one_effect_a_key(void **state)
 {
     (void)state;
     once_each(by_run);
+}
+
+static void
+a_storm_of_statements_has_one_effect_a_key(void **state)
+{
+    (void)state;
+    once_each(by_statements);
 }
 
 static void
@@ -627,6 +662,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_storm_of_runs_has_one_effect_a_key),
+        cmocka_unit_test(a_storm_of_statements_has_one_effect_a_key),
         cmocka_unit_test(a_storm_of_inserts_has_one_effect_a_key),
         cmocka_unit_test(a_storm_of_versioned_updates_has_one_effect_a_key),
         cmocka_unit_test(a_storm_of_moves_has_one_effect_a_key),

@@ -199,6 +199,34 @@ IDEM_API struct idem_sql_value idem_sql_int(int64_t number);
 IDEM_API struct idem_sql_value idem_sql_text(const char *text);
 IDEM_API struct idem_sql_value idem_sql_blob(const void *data, size_t len);
 
+/* An INSERT, UPDATE or DELETE of the program's own, without RETURNING. ? stands
+ * for a value, on PostgreSQL too; there is no other question mark in it. */
+struct idem_sql_statement {
+    const char *sql;
+    const struct idem_sql_value *values;
+    size_t count;
+};
+
+#define IDEM_SQL_STATEMENTS_MAX 8
+#define IDEM_SQL_STATEMENT_VALUES 40 /* in all of them */
+
+/*
+ * As idem_sql_run, where the work is known beforehand: these statements, each of
+ * which changes exactly one row, and the answer `result`. Everything goes in one
+ * round trip where the database can (PostgreSQL, MariaDB), guessing that this is
+ * the first request; a wrong guess is undone, and PostgreSQL's log tells of it.
+ *
+ * STARTED: done, and recorded as succeeded. REPLAY, BUSY, DOUBT, MISMATCH and
+ * errors as there. A statement that fails, or changes none or several rows
+ * (MariaDB does not count a row that has the new values already), undoes
+ * everything: IDEM_ERR_UNAVAILABLE, nothing is recorded, a retry may run.
+ */
+IDEM_API enum idem_status idem_sql_run_statements(
+    struct idem_sql *db, const struct idem_op *op,
+    const struct idem_sql_statement *statements, size_t count,
+    struct idem_bytes result, struct idem_answer *answer,
+    struct idem_error *err);
+
 struct idem_sql_pair {
     const char *column;
     struct idem_sql_value value;

@@ -15,6 +15,8 @@
 
 #define SQL_VALUES_MAX 64
 #define SQL_PREPARED_MAX 48
+#define SQL_CALLS_MAX 16
+#define SQL_NOT_ONE "idem: a statement did not change exactly one row"
 
 /* What a statement brought: rows of `columns` values each. */
 struct sql_rows {
@@ -35,8 +37,9 @@ enum sql_inside { SQL_OUTSIDE, SQL_INSIDE, SQL_ABORTED };
 
 struct sql_driver {
     const char *name;
-    const char *begin;       /* starts a transaction that will write */
-    const char *table;       /* idem_record, qualified where it has to be */
+    const char *begin;          /* starts a transaction that will write */
+    const char *begin_as_usual; /* the same, at the session's own isolation */
+    const char *table;          /* idem_record, qualified where it has to be */
     const char *skip_locked; /* after a select: hold the rows that are free */
     const char *now_us;      /* an expression; NULL: this machine's clock */
     const char *insert;      /* "insert into", not waiting where it can */
@@ -47,9 +50,15 @@ struct sql_driver {
     const char *isolation;   /* a query: its name, then its value; or NULL */
     const char *only_one;    /* in run_many: fails unless the statement before
                                 it changed one row */
+    const char *one_head, *one_tail; /* in run_many: around a statement, failing
+                                        unless it changes one row */
+    const char *need_lock; /* in run_many: fails unless it takes the key's
+                              lock; with try_lock */
     char quote;
     bool keeps_lock; /* a refused insert leaves a lock on the row that is there
                         until the transaction ends: do not wait then */
+    const char *latest; /* after a select of that row: as it is now, not as the
+                           transaction's snapshot has it */
 
     /* Rows go into db->rows and db->arena. On failure db->fault is set. */
     bool (*run)(struct idem_sql *db, const char *sql,
@@ -79,6 +88,7 @@ struct idem_sql {
     void *conn;
     bool mariadb;
     bool in_one_go;       /* run_many works */
+    bool says_level;      /* the session's own isolation will not do */
     char checked[2][130]; /* tables that have transactions: idem's, another */
     struct idem_sql_fault fault;
     struct idem_arena arena; /* of one public call */
@@ -167,12 +177,17 @@ struct sql_call idem__sql_update(struct idem_sql *db, const uint8_t *key,
                                  const struct idem_record *from,
                                  const struct idem_record *to,
                                  struct idem_sql_value *values);
-/* A row if the key's lock could be had, where the driver has locks. */
+/* A row if the key's lock could be had, or else none, or if it is needed, an
+ * error; where the driver has locks. */
 struct sql_call idem__sql_lock(struct idem_sql *db, const uint8_t *key,
-                               struct idem_sql_value *values);
-/* A row if there is no record. */
+                               bool needed, struct idem_sql_value *values);
+/* A row if there is no record, and the isolation is as it must be. */
 struct sql_call idem__sql_absent(struct idem_sql *db, const uint8_t *key,
                                  struct idem_sql_value *values);
+/* idem_sql_claim; guess: that nothing is there. */
+enum idem_status idem__sql_claim(struct idem_sql *db, const struct idem_op *op,
+                                 bool guess, struct idem_answer *answer,
+                                 struct idem_error *err);
 /* Remember what was written, give it to the caller. */
 bool idem__sql_hold(struct idem_sql *db, const uint8_t *key,
                     const struct idem_record *record);

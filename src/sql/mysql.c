@@ -4,7 +4,8 @@
  * A claim is a plain INSERT that does not wait (MariaDB; MySQL waits for a
  * second): 1062 says that the key is there, 1205 that somebody has inserted it
  * and not committed. After 1062 InnoDB keeps a shared lock on the row that is
- * there until the transaction ends.
+ * there until the transaction ends; the row is then read with that lock, since
+ * the transaction's snapshot may be older.
  */
 #include "driver.h"
 
@@ -86,7 +87,7 @@ static bool
 bind_values(MYSQL_STMT *s, MYSQL_BIND *binds, unsigned long *lengths,
             const struct idem_sql_value *values, size_t count)
 {
-    memset(binds, 0, sizeof(*binds) * SQL_VALUES_MAX);
+    memset(binds, 0, sizeof(*binds) * count);
     for (size_t i = 0; i < count; i++) {
         const struct idem_sql_value *v = &values[i];
 
@@ -264,64 +265,29 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
 
 /* ---- several statements in one go -------------------------------------- */
 
-/* A value as it stands in a statement: a number or hex, nothing to quote. */
-static bool
-add_literal(struct idem_buf *text, const struct idem_sql_value *v)
-{
-    static const char digits[] = "0123456789abcdef";
-    const uint8_t *in = v->bytes.data;
-    uint8_t *out;
-
-    if (v->type == IDEM_SQL_NULL)
-        return idem_buf_add_text(text, "null");
-    if (v->type == IDEM_SQL_INT)
-        return idem_buf_printf(text, "%lld", (long long)v->number);
-    out = idem_buf_room(text, 2 * v->bytes.len + 3);
-    if (!out)
-        return false;
-    *out++ = 'x';
-    *out++ = '\'';
-    for (size_t i = 0; i < v->bytes.len; i++) {
-        *out++ = (uint8_t)digits[in[i] >> 4];
-        *out++ = (uint8_t)digits[in[i] & 15];
-    }
-    *out = '\'';
-    text->len += 2 * v->bytes.len + 3;
-    return true;
-}
-
-static bool
-add_call(struct idem_buf *text, const struct sql_call *call)
-{
-    size_t n = 0;
-    bool good = true;
-
-    for (const char *at = call->sql; *at && good; at++)
-        good = *at == '?'
-                   ? n < call->count && add_literal(text, &call->values[n++])
-                   : idem_buf_add(text, at, 1);
-    return good && idem_buf_add_text(text, "; ");
-}
-
-/* MariaDB's compound statement: it stops where a statement fails. */
+/* MariaDB's compound statement: it stops where a statement fails. It is
+ * prepared as a whole, since parsing it takes longer than running it. */
 static bool
 run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
 {
-    struct idem_buf text;
+    struct idem_sql_value values[SQL_VALUES_MAX];
+    size_t n = 0;
     bool good;
 
-    idem_buf_init(&text, SIZE_MAX / 4);
-    good = idem_buf_add_text(&text, "begin not atomic ");
-    for (size_t i = 0; i < count && good; i++)
-        good = add_call(&text, &calls[i]);
-    good = good && idem_buf_add_text(&text, "end");
+    idem_buf_reset(&db->text);
+    good = idem__sql_add(db, "begin not atomic");
+    for (size_t i = 0; i < count && good; i++) {
+        good = n + calls[i].count <= SQL_VALUES_MAX &&
+               idem__sql_add(db, " %s\n;", calls[i].sql);
+        for (size_t v = 0; v < calls[i].count && good; v++)
+            values[n++] = calls[i].values[v];
+    }
+    good = good && idem__sql_add(db, " end");
     if (!good)
-        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
-    else if (mysql_real_query(db->conn, (const char *)text.data,
-                              (unsigned long)text.len) != 0)
-        good = fault(db, mysql_errno(db->conn), mysql_sqlstate(db->conn),
-                     mysql_error(db->conn));
-    idem_buf_clear(&text);
+        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "a statement is too long");
+    good = good && run(db, idem__sql_whole(db), values, n);
+    if (!good && db->fault.code == ER_UNSUPPORTED_PS)
+        db->in_one_go = false; /* MariaDB before 10.6 */
     db->rows.affected = good;
     return good;
 }
@@ -405,6 +371,7 @@ engine_of(struct idem_sql *db, const char *table)
 const struct sql_driver idem__sql_mysql = {
     .name = "mysql",
     .begin = "start transaction",
+    .begin_as_usual = "start transaction",
     .table = "idem_record",
     .skip_locked = " for update skip locked",
     .now_us = "cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) "
@@ -414,8 +381,12 @@ const struct sql_driver idem__sql_mysql = {
     .isolation = "show session variables where variable_name in "
                  "('tx_isolation', 'transaction_isolation')",
     .only_one = "if row_count() <> 1 then signal sqlstate '45001'; end if",
+    .one_head = "",
+    .one_tail = "; if row_count() <> 1 then signal sqlstate '45002' "
+                "set message_text = '" SQL_NOT_ONE "'; end if",
     .quote = '`',
     .keeps_lock = true,
+    .latest = " lock in share mode",
     .run = run,
     .run_many = run_many,
     .inside = inside,

@@ -249,7 +249,7 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
 static bool
 run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
 {
-    const char *names[8];
+    const char *names[SQL_CALLS_MAX];
     bool good = true, synced = false;
     int64_t affected = 0;
     struct bound b;
@@ -264,7 +264,8 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
                                "the connection is busy with another query");
     for (size_t i = 0; i < count && good; i++) {
         bind_values(&b, calls[i].values, calls[i].count);
-        good = PQsendQueryPrepared(db->conn, names[i], (int)calls[i].count,
+        good = copy_texts(db, &b, calls[i].values, calls[i].count) &&
+               PQsendQueryPrepared(db->conn, names[i], (int)calls[i].count,
                                    b.values, b.lengths, b.formats, 0) == 1;
     }
     good = PQpipelineSync(db->conn) == 1 && good;
@@ -354,6 +355,7 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 const struct sql_driver idem__sql_postgres = {
     .name = "postgres",
     .begin = "begin isolation level read committed",
+    .begin_as_usual = "begin",
     .table = "idem.idem_record",
     .skip_locked = " for update skip locked",
     .now_us = "(extract(epoch from clock_timestamp()) * 1000000)::int8",
@@ -362,6 +364,12 @@ const struct sql_driver idem__sql_postgres = {
     .try_lock = "pg_try_advisory_xact_lock(?)",
     .isolated = "current_setting('transaction_isolation') = 'read committed'",
     .isolation = "select 'isolation', current_setting('transaction_isolation')",
+    .need_lock = "select 1 / (pg_try_advisory_xact_lock(?) and "
+                 "current_setting('transaction_isolation') = "
+                 "'read committed')::int",
+    .one_head = "with work as (",
+    .one_tail = "returning 1) select (case when count(*) = 1 then '1' "
+                "else '" SQL_NOT_ONE "' end)::int from work",
     .quote = '"',
     .run = run,
     .run_many = run_many,

@@ -95,12 +95,14 @@ insert_once(struct idem_sql *db, const uint8_t *key,
 }
 
 struct sql_call
-idem__sql_lock(struct idem_sql *db, const uint8_t *key,
+idem__sql_lock(struct idem_sql *db, const uint8_t *key, bool needed,
                struct idem_sql_value *values)
 {
     values[0] = idem_sql_int(idem__key_lock(key));
     return call_of(
-        db, idem__sql_text(db, "select 1 where %s", db->driver->try_lock),
+        db,
+        needed ? db->driver->need_lock
+               : idem__sql_text(db, "select 1 where %s", db->driver->try_lock),
         values, 1);
 }
 
@@ -111,9 +113,9 @@ idem__sql_absent(struct idem_sql *db, const uint8_t *key,
     values[0] = idem_sql_blob(key, IDEM_KEY_LEN);
     return call_of(db,
                    idem__sql_text(db,
-                                  "select 1 where not exists "
+                                  "select 1 where %s and not exists "
                                   "(select 1 from %s where key_hash = ?)",
-                                  db->driver->table),
+                                  db->driver->isolated, db->driver->table),
                    values, 1);
 }
 
@@ -255,7 +257,8 @@ struct task {
     struct idem_now now;
     const struct idem_record *current; /* NULL: nothing is there */
     struct idem_record found;
-    bool looked; /* `current` was read, not guessed */
+    bool looked;    /* `current` was read, not guessed */
+    bool duplicate; /* the last insert met a row */
     int64_t deadline_us;
     int pause_ms;
 };
@@ -325,8 +328,10 @@ write_record(struct idem_sql *db, struct task *task,
             return true;
         call = idem__sql_update(db, task->key, task->current, next, values);
     }
-    if (!idem__sql_run(db, call.sql, call.values, call.count))
+    if (!idem__sql_run(db, call.sql, call.values, call.count)) {
+        task->duplicate = db->fault.cause == IDEM_SQL_DUPLICATE_KEY;
         return is_contention(db) && db->driver->inside(db) == SQL_INSIDE;
+    }
     *written = db->rows.affected == 1;
     return true;
 }
@@ -334,12 +339,12 @@ write_record(struct idem_sql *db, struct task *task,
 /* On PostgreSQL a claim is only inserted under READ COMMITTED; MariaDB's locks
  * make up for other levels, but not for reading what may be rolled back. */
 static enum idem_status
-check_isolation(struct idem_sql *db, struct idem_error *err)
+check_isolation(struct idem_sql *db, bool claims, struct idem_error *err)
 {
     const char *level;
     bool dirty;
 
-    if (!db->driver->isolation)
+    if (!db->driver->isolation || (db->driver->isolated && !claims))
         return IDEM_OK;
     if (!idem__sql_run(db, db->driver->isolation, NULL, 0))
         return idem__sql_fail(db, err);
@@ -365,11 +370,13 @@ look_again(struct idem_sql *db, struct task *task, struct idem_error *err)
     bool there = false;
 
     if (!task->looked)
-        status = check_isolation(db, err);
+        status = check_isolation(db, true, err);
     if (status != IDEM_OK)
         return status;
     idem_arena_reset(&db->arena);
-    if (!look(db, task->key, "", &task->found, &there) &&
+    if (!look(db, task->key,
+              task->duplicate && db->driver->latest ? db->driver->latest : "",
+              &task->found, &there) &&
         (!is_contention(db) || db->driver->inside(db) != SQL_INSIDE))
         return idem__sql_fail(db, err);
     task->looked = true;
@@ -466,6 +473,13 @@ enum idem_status
 idem_sql_claim(struct idem_sql *db, const struct idem_op *op,
                struct idem_answer *answer, struct idem_error *err)
 {
+    return idem__sql_claim(db, op, true, answer, err);
+}
+
+enum idem_status
+idem__sql_claim(struct idem_sql *db, const struct idem_op *op, bool guess,
+                struct idem_answer *answer, struct idem_error *err)
+{
     struct idem_op begin = *op;
     struct task task;
     enum idem_status status;
@@ -476,6 +490,8 @@ idem_sql_claim(struct idem_sql *db, const struct idem_op *op,
     /* A token was issued before: there is nothing to guess. */
     if (status == IDEM_OK && task.op.type == IDEM_TYPE_TOKEN)
         status = look_first(db, &task, err);
+    else if (status == IDEM_OK && !guess)
+        status = look_again(db, &task, err);
     if (status != IDEM_OK)
         return status;
     return decide(db, &task, answer, err);
@@ -492,6 +508,8 @@ idem_sql_do(struct idem_sql *db, const struct idem_op *op,
         return idem_sql_claim(db, op, answer, err);
     idem__sql_start(db);
     status = start_task(db, op, &task, err);
+    if (status == IDEM_OK && op->verb == IDEM_GET)
+        status = check_isolation(db, false, err);
     if (status == IDEM_OK && op->verb != IDEM_SETTLE)
         status = look_first(db, &task, err);
     if (status == IDEM_OK)

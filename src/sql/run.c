@@ -10,11 +10,15 @@
  * PostgreSQL: the claim is the key's lock, and the record is written once, at
  * the end. MariaDB: the claim is an INSERT, whose row lock others meet, and the
  * finish changes the few columns that differ.
+ *
+ * idem_sql_run_statements needs no savepoint and no second write: begin, the
+ * record as it will be, the statements, commit, all in one round trip.
  */
 #include "driver.h"
 
 #include <sodium.h>
 #include <string.h>
+#include <strings.h>
 
 #define SAVEPOINT "savepoint idem_run"
 #define BACK "rollback to savepoint idem_run"
@@ -49,13 +53,15 @@ static bool
 start_quickly(struct idem_sql *db, struct run *run)
 {
     struct idem_sql_value values[SQL_RECORD_VALUES], key[1];
-    struct sql_call calls[4] = {{db->driver->begin, NULL, 0}};
+    struct sql_call calls[4] = {
+        {db->says_level ? db->driver->begin : db->driver->begin_as_usual, NULL,
+         0}};
     int64_t rows = 1; /* that the claim gives */
     size_t n = 1;
     bool good = true;
 
     if (db->driver->try_lock) {
-        calls[n++] = idem__sql_lock(db, run->key, values);
+        calls[n++] = idem__sql_lock(db, run->key, false, values);
         calls[n++] = idem__sql_absent(db, run->key, key);
         rows = 2;
     } else {
@@ -71,10 +77,10 @@ start_quickly(struct idem_sql *db, struct run *run)
 }
 
 static enum idem_status
-claim_slowly(struct idem_sql *db, struct run *run, struct idem_answer *answer,
-             struct idem_error *err)
+claim_slowly(struct idem_sql *db, struct run *run, bool guess,
+             struct idem_answer *answer, struct idem_error *err)
 {
-    enum idem_status status = idem_sql_claim(db, &run->op, answer, err);
+    enum idem_status status = idem__sql_claim(db, &run->op, guess, answer, err);
 
     if (status != IDEM_OK || answer->verdict != IDEM_V_STARTED)
         return status;
@@ -116,16 +122,19 @@ static enum idem_status
 start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
       struct idem_error *err)
 {
-    bool begun = false;
+    bool begun = false, guessed = false;
+    enum idem_status status;
 
     if (db->in_one_go && run->op.type != IDEM_TYPE_TOKEN) {
         idem__step(NULL, &run->op, &run->now, &run->claim);
         run->claim.rev = idem__new_rev();
         begun = start_quickly(db, run);
+        guessed = true;
         if (run->claimed)
             return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim,
                                     &run->now, err);
-        if (!begun && db->fault.cause != IDEM_SQL_DUPLICATE_KEY &&
+        if (!begun && db->in_one_go &&
+            db->fault.cause != IDEM_SQL_DUPLICATE_KEY &&
             db->fault.cause != IDEM_SQL_LOCK_TIMEOUT)
             return idem__sql_fail(db, err);
         /* MariaDB does not say whether it is in a transaction when it fails. */
@@ -138,7 +147,13 @@ start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
             return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &run->now, err);
         return idem__sql_fail(db, err);
     }
-    return claim_slowly(db, run, answer, err);
+    status = claim_slowly(db, run, !guessed, answer, err);
+    if (status == IDEM_ERR_INVALID && begun && !db->says_level) {
+        db->says_level = true;
+        roll_back(db);
+        return start(db, run, answer, err);
+    }
+    return status;
 }
 
 /* ---- the end ---------------------------------------------------------- */
@@ -213,6 +228,21 @@ end_quickly(struct idem_sql *db, struct run *run, const struct idem_op *op,
     return idem__sql_answer(answer, IDEM_V_STARTED, &next, &run->now, err);
 }
 
+static struct idem_op
+finish_op(const struct run *run, uint64_t fence, enum idem_state outcome,
+          struct idem_bytes result)
+{
+    return (struct idem_op){.verb = IDEM_FINISH,
+                            .type = run->op.type,
+                            .scope = run->op.scope,
+                            .id = run->op.id,
+                            .fence = fence,
+                            .outcome = outcome,
+                            .kind = run->op.kind,
+                            .result = result,
+                            .ttl_ms = run->op.ttl_ms};
+}
+
 /* Finish what this transaction claimed: its row is held, so the rev is right
  * unless the database has undone the transaction meanwhile. */
 static enum idem_status
@@ -220,15 +250,7 @@ finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
                   struct idem_bytes result, struct idem_answer *answer,
                   struct idem_error *err)
 {
-    struct idem_op op = {.verb = IDEM_FINISH,
-                         .type = run->op.type,
-                         .scope = run->op.scope,
-                         .id = run->op.id,
-                         .fence = answer->record.fence,
-                         .outcome = outcome,
-                         .kind = run->op.kind,
-                         .result = result,
-                         .ttl_ms = run->op.ttl_ms};
+    struct idem_op op = finish_op(run, answer->record.fence, outcome, result);
     struct idem_answer done;
     enum idem_status status;
 
@@ -324,5 +346,143 @@ idem_sql_run(struct idem_sql *db, const struct idem_op *op,
     status = end(db, &run, outcome, result, answer, err);
     if (status != IDEM_OK)
         idem_answer_clear(answer);
+    return status;
+}
+
+/* ---- statements that are known beforehand ------------------------------ */
+
+struct statements {
+    const struct idem_sql_statement *list;
+    size_t count;
+    struct idem_bytes result;
+    bool failed; /* db->fault says how */
+};
+
+/* Anything else might end the transaction. */
+static bool
+changes_rows(const char *sql)
+{
+    static const char *const words[] = {"insert", "update", "delete"};
+
+    sql += strspn(sql, " \t\r\n");
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strncasecmp(sql, words[i], 6) == 0)
+            return true;
+    }
+    return false;
+}
+
+static enum idem_status
+check_statements(const struct idem_sql *db, const struct statements *work,
+                 struct idem_error *err)
+{
+    size_t values = 0;
+    bool good = work->count > 0 && work->count <= IDEM_SQL_STATEMENTS_MAX;
+
+    for (size_t i = 0; i < work->count && good; i++) {
+        good = changes_rows(work->list[i].sql);
+        values += work->list[i].count;
+    }
+    if (good && values <= IDEM_SQL_STATEMENT_VALUES)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "%s: give 1 to %d statements, each an insert, update or "
+                      "delete, with %d values in all",
+                      db->driver->name, IDEM_SQL_STATEMENTS_MAX,
+                      IDEM_SQL_STATEMENT_VALUES);
+}
+
+/* One at a time, as the work of idem_sql_run. */
+static enum idem_state
+do_statements(void *arg, struct idem_sql *db, uint64_t fence,
+              struct idem_bytes *result)
+{
+    struct statements *work = arg;
+
+    (void)fence;
+    for (size_t i = 0; i < work->count && !work->failed; i++) {
+        const struct idem_sql_statement *s = &work->list[i];
+
+        work->failed =
+            !idem__sql_run(db, s->sql, s->values, s->count) ||
+            (db->rows.affected != 1 &&
+             !idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", SQL_NOT_ONE));
+    }
+    *result = work->result;
+    return work->failed ? IDEM_STATE_ABSENT : IDEM_STATE_SUCCEEDED;
+}
+
+/* begin; the record as it will be; the statements; commit. The record goes
+ * first, so that who is late does nothing. False: nothing was done. */
+static bool
+do_all_at_once(struct idem_sql *db, struct run *run,
+               const struct statements *work, const struct idem_record *record)
+{
+    struct idem_sql_value values[SQL_RECORD_VALUES], lock[1];
+    struct sql_call calls[SQL_CALLS_MAX] = {
+        {db->says_level ? db->driver->begin : db->driver->begin_as_usual, NULL,
+         0}};
+    bool good = true;
+    size_t n = 1;
+
+    if (db->driver->try_lock)
+        calls[n++] = idem__sql_lock(db, run->key, true, lock);
+    calls[n++] = idem__sql_insert(db, run->key, record, values);
+    for (size_t i = 0; i < work->count; i++) {
+        const struct idem_sql_statement *s = &work->list[i];
+        const char *text = idem__sql_text(db, "%s%s\n%s", db->driver->one_head,
+                                          s->sql, db->driver->one_tail);
+
+        calls[n++] = (struct sql_call){
+            text ? idem__sql_copy(db, text, strlen(text)) : NULL, s->values,
+            s->count};
+    }
+    calls[n++].sql = "commit";
+    for (size_t i = 0; i < n; i++)
+        good = good && calls[i].sql;
+    return good && db->driver->run_many(db, calls, n);
+}
+
+enum idem_status
+idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
+                        const struct idem_sql_statement *statements,
+                        size_t count, struct idem_bytes result,
+                        struct idem_answer *answer, struct idem_error *err)
+{
+    struct statements work = {statements, count, result, false};
+    enum idem_status status;
+    struct run run;
+
+    idem__sql_start(db);
+    status = check_statements(db, &work, err);
+    if (status == IDEM_OK)
+        status = prepare(db, op, &run, err);
+    if (status != IDEM_OK)
+        return status;
+    if (db->in_one_go && run.op.type != IDEM_TYPE_TOKEN) {
+        struct idem_record record;
+        struct idem_op finish;
+
+        idem__step(NULL, &run.op, &run.now, &run.claim);
+        finish = finish_op(&run, run.claim.fence, IDEM_STATE_SUCCEEDED, result);
+        status = idem__op_check(&finish, err);
+        if (status != IDEM_OK)
+            return status;
+        idem__step(&run.claim, &finish, &run.now, &record);
+        record.rev = idem__new_rev();
+        if (do_all_at_once(db, &run, &work, &record))
+            return idem__sql_answer(answer, IDEM_V_STARTED, &record, &run.now,
+                                    err);
+        if (db->fault.cause == IDEM_SQL_CONNECTION_LOST)
+            return commit_failed(db, err);
+        if (!idem__sql_run(db, "rollback", NULL, 0))
+            return idem__sql_fail(db, err);
+    }
+    /* Why not, is found out in steps. */
+    status = idem_sql_run(db, op, do_statements, &work, answer, err);
+    if (work.failed) {
+        idem__sql_fail(db, err);
+        return IDEM_ERR_UNAVAILABLE;
+    }
     return status;
 }

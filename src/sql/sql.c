@@ -150,16 +150,18 @@ add_format(struct idem_sql *db, const char *format, va_list args)
 {
     bool good = true;
 
-    for (const char *at = format; *at && good; at++) {
-        if (at[0] == '%' && at[1] == 's') {
+    while (*format && good) {
+        size_t plain = strcspn(format, "%");
+
+        good = plain == 0 || idem_buf_add(&db->text, format, plain);
+        format += plain;
+        if (!good || !*format)
+            break;
+        if (format[1] == 's')
             good = idem_buf_add_text(&db->text, va_arg(args, const char *));
-            at++;
-        } else if (at[0] == '%' && at[1] == 'i') {
-            good = add_name(db, va_arg(args, const char *));
-            at++;
-        } else {
-            good = idem_buf_add(&db->text, at, 1);
-        }
+        else
+            good = add_name(db, va_arg(args, const char *)); /* %i */
+        format += 2;
     }
     return good;
 }

@@ -145,7 +145,10 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
     good = rc == SQLITE_OK ? read_rows(db, s) : fault(db, rc);
     sqlite3_reset(s);
     sqlite3_clear_bindings(s);
-    db->rows.affected = sqlite3_total_changes64(db->conn) - before;
+    /* What triggers changed is not counted. */
+    db->rows.affected = sqlite3_total_changes64(db->conn) == before
+                            ? 0
+                            : sqlite3_changes64(db->conn);
     return good;
 }
 
