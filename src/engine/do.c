@@ -33,6 +33,7 @@ idem__word_set(atomic_int *word)
 struct waiter {
     atomic_int done;
     enum idem_status status;
+    struct idem__run *run; /* that this BEGIN may start, or NULL */
     struct idem_answer *answer;
     struct idem_error *err;
 };
@@ -81,6 +82,9 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
         waiter->status =
             idem__fail(waiter->err, IDEM_ERR_LOST,
                        "out of memory for the answer; it may have been stored");
+    if (waiter->run && waiter->status == IDEM_OK &&
+        answer->verdict == IDEM_V_STARTED)
+        idem__watch_add(waiter->run, answer->record.fence);
     idem__word_set(&waiter->done);
 }
 
@@ -98,10 +102,11 @@ drive(struct idem_engine *engine, struct waiter *waiter)
 }
 
 enum idem_status
-idem_do(struct idem_engine *engine, const struct idem_op *op,
-        struct idem_answer *answer, struct idem_error *err)
+idem__do_run(struct idem_engine *engine, const struct idem_op *op,
+             struct idem__run *run, struct idem_answer *answer,
+             struct idem_error *err)
 {
-    struct waiter waiter = {.answer = answer, .err = err};
+    struct waiter waiter = {.run = run, .answer = answer, .err = err};
     bool own = idem__on_own_thread(engine);
     enum idem_status status;
 
@@ -116,6 +121,13 @@ idem_do(struct idem_engine *engine, const struct idem_op *op,
     else
         idem__word_wait(&waiter.done);
     return waiter.status;
+}
+
+enum idem_status
+idem_do(struct idem_engine *engine, const struct idem_op *op,
+        struct idem_answer *answer, struct idem_error *err)
+{
+    return idem__do_run(engine, op, NULL, answer, err);
 }
 
 void

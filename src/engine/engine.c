@@ -52,7 +52,7 @@ fire_timers(struct idem_engine *engine)
         if (timer->kind == IDEM__TIMER_WAIT)
             wait_over(engine, CONTAINER(timer, struct idem__job, timer));
         else if (timer->kind == IDEM__TIMER_RENEW)
-            idem__watch_due(CONTAINER(timer, struct idem__watch, timer));
+            idem__watch_due(CONTAINER(timer, struct idem__run, timer));
     }
 }
 
@@ -77,11 +77,8 @@ run_item(struct idem_engine *engine, struct idem__item *item)
         idem__word_set(figures->woken);
         break;
     }
-    case IDEM__ITEM_WATCH:
-        idem__watch_add(engine, CONTAINER(item, struct idem__watch, watch));
-        break;
     case IDEM__ITEM_UNWATCH:
-        idem__watch_end(CONTAINER(item, struct idem__watch, unwatch));
+        idem__watch_end(CONTAINER(item, struct idem__run, unwatch));
         break;
     }
 }

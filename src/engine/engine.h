@@ -43,6 +43,33 @@ bool idem__engine_turn(struct idem_engine *engine);
  * submitted (a wait ends, a lease ends, the store wants tending); -1: never. */
 int64_t idem__engine_due_ms(struct idem_engine *engine);
 
+/*
+ * A run in pieces (see idem_run), for a surface that does not wait for its end.
+ *
+ * idem__run_begin sets *run if the verdict is STARTED, else to NULL; the lease
+ * is then kept alive until the run is ended. The outcome is what an
+ * idem_work_fn returns. idem__run_end waits, and the run is gone then, whatever
+ * it answers: as idem_run does. idem__run_submit_end does not: `done` is called
+ * once if it returns IDEM_OK, and the run is gone if `done` is told IDEM_OK
+ * with another verdict than BUSY. Otherwise it still lives: end it with
+ * idem__run_end, which is patient, and not inside `done`.
+ */
+struct idem__run;
+enum idem_status idem__run_begin(struct idem_engine *engine,
+                                 const struct idem_op *op,
+                                 struct idem__run **run,
+                                 struct idem_answer *answer,
+                                 struct idem_error *err);
+enum idem_status idem__run_end(struct idem__run *run, enum idem_state outcome,
+                               struct idem_bytes result,
+                               struct idem_answer *answer,
+                               struct idem_error *err);
+enum idem_status idem__run_submit_end(struct idem__run *run,
+                                      enum idem_state outcome,
+                                      struct idem_bytes result,
+                                      idem_done_fn *done, void *arg,
+                                      struct idem_error *err);
+
 /* As idem_scan, but called back, once, with all records of this call. */
 typedef void idem__scan_done_fn(void *arg, enum idem_status status,
                                 const struct idem_record *records, size_t count,

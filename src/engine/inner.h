@@ -82,7 +82,6 @@ enum idem__item_kind {
     IDEM__ITEM_CANCEL,
     IDEM__ITEM_SCAN,
     IDEM__ITEM_FIGURES,
-    IDEM__ITEM_WATCH,   /* a run: renew its lease from now on */
     IDEM__ITEM_UNWATCH, /* a run is over */
 };
 
@@ -139,15 +138,20 @@ struct idem__figures {
     atomic_int *woken;
 };
 
-/* The lease of one idem_run. Lives until the engine has seen `unwatch`. */
-struct idem__watch {
-    struct idem__item watch, unwatch;
-    struct idem__watch *next, **prev; /* all of an engine's */
+/* One run: work that was begun, and its lease, which the engine's thread
+ * renews. Lives until that thread has seen `unwatch`. */
+struct idem__run {
+    struct idem__item unwatch;
+    struct idem__run *next, **prev; /* all of an engine's */
     struct idem_engine *engine;
     struct idem__timer timer;
     struct idem_op renew; /* its scope and id follow the struct */
     int64_t every_us;
     bool in_flight, over;
+    bool lost;           /* a FINISH that was submitted was */
+    enum idem_kind kind; /* of its result */
+    idem_done_fn *done;  /* of idem__run_submit_end */
+    void *arg;
 };
 
 struct idem__queue {
@@ -332,7 +336,7 @@ struct idem_engine {
     pthread_t thread;                 /* its own, if it is not driven */
     _Atomic pthread_t turner;         /* who took the last turn */
     _Atomic bool has_turner, in_turn; /* in_turn: of its turner's alone */
-    struct idem__watch *watches;
+    struct idem__run *watches;
     struct idem__timers timers;
     struct idem__parked parked;
     struct idem__recents recents;
@@ -372,10 +376,16 @@ bool idem__queue_put(struct idem_engine *engine, struct idem__item *item);
 bool idem__on_own_thread(const struct idem_engine *engine);
 
 void idem__scan_run(struct idem_engine *engine, struct idem__scan *scan);
-void idem__watch_add(struct idem_engine *engine, struct idem__watch *watch);
-void idem__watch_due(struct idem__watch *watch);
-void idem__watch_end(struct idem__watch *watch);
+void idem__watch_add(struct idem__run *run, uint64_t fence);
+void idem__watch_due(struct idem__run *run);
+void idem__watch_end(struct idem__run *run);
 void idem__watch_drop_all(struct idem_engine *engine);
+
+/* As idem_do; a BEGIN that starts this run (or NULL) has its lease renewed. */
+enum idem_status idem__do_run(struct idem_engine *engine,
+                              const struct idem_op *op, struct idem__run *run,
+                              struct idem_answer *answer,
+                              struct idem_error *err);
 
 /* Wait until *word is not 0; wake who waits. */
 void idem__word_wait(atomic_int *word);

@@ -4,6 +4,9 @@
  * The engine itself renews the leases of all runs, every third of a lease,
  * until the finish is acknowledged: no thread a run, and a run whose process
  * dies stops renewing with it.
+ *
+ * idem_run is made of three pieces: begin, work, end. Who does not want to wait
+ * for the end submits it, and ends the run the long way only if that failed.
  */
 #include "inner.h"
 
@@ -17,67 +20,69 @@
 /* ---- leases of runs, on the engine's thread ----------------------------- */
 
 static void
-drop_watch(struct idem__watch *watch)
+drop_watch(struct idem__run *run)
 {
-    idem__timer_stop(&watch->engine->timers, &watch->timer);
-    *watch->prev = watch->next;
-    if (watch->next)
-        watch->next->prev = watch->prev;
-    free(watch);
+    idem__timer_stop(&run->engine->timers, &run->timer);
+    *run->prev = run->next;
+    if (run->next)
+        run->next->prev = run->prev;
+    free(run);
 }
 
 void
-idem__watch_add(struct idem_engine *engine, struct idem__watch *watch)
+idem__watch_add(struct idem__run *run, uint64_t fence)
 {
-    watch->next = engine->watches;
-    watch->prev = &engine->watches;
-    if (watch->next)
-        watch->next->prev = &watch->next;
-    engine->watches = watch;
-    (void)idem__timer_set(&engine->timers, &watch->timer,
-                          engine->boot_now_us + watch->every_us);
+    struct idem_engine *engine = run->engine;
+
+    run->renew.fence = fence;
+    run->next = engine->watches;
+    run->prev = &engine->watches;
+    if (run->next)
+        run->next->prev = &run->next;
+    engine->watches = run;
+    (void)idem__timer_set(&engine->timers, &run->timer,
+                          engine->boot_now_us + run->every_us);
 }
 
 static void
 renewed(void *arg, enum idem_status status, const struct idem_answer *answer,
         const struct idem_error *err)
 {
-    struct idem__watch *watch = arg;
-    int64_t next_us = watch->every_us;
+    struct idem__run *run = arg;
+    int64_t next_us = run->every_us;
 
     (void)err;
-    watch->in_flight = false;
-    if (watch->over) {
-        drop_watch(watch);
+    run->in_flight = false;
+    if (run->over) {
+        drop_watch(run);
         return;
     }
     if (status == IDEM_OK && answer->verdict == IDEM_V_STALE)
         return; /* finished or taken over: nothing left to renew */
     if (status != IDEM_OK || answer->verdict != IDEM_V_OK_DONE)
         next_us /= 4;
-    (void)idem__timer_set(&watch->engine->timers, &watch->timer,
-                          watch->engine->boot_now_us + next_us);
+    (void)idem__timer_set(&run->engine->timers, &run->timer,
+                          run->engine->boot_now_us + next_us);
 }
 
 void
-idem__watch_due(struct idem__watch *watch)
+idem__watch_due(struct idem__run *run)
 {
-    struct idem_engine *engine = watch->engine;
+    struct idem_engine *engine = run->engine;
 
-    if (idem_submit(engine, &watch->renew, renewed, watch, NULL, NULL) ==
-        IDEM_OK)
-        watch->in_flight = true;
+    if (idem_submit(engine, &run->renew, renewed, run, NULL, NULL) == IDEM_OK)
+        run->in_flight = true;
     else
-        (void)idem__timer_set(&engine->timers, &watch->timer,
-                              engine->boot_now_us + watch->every_us / 4);
+        (void)idem__timer_set(&engine->timers, &run->timer,
+                              engine->boot_now_us + run->every_us / 4);
 }
 
 void
-idem__watch_end(struct idem__watch *watch)
+idem__watch_end(struct idem__run *run)
 {
-    watch->over = true;
-    if (!watch->in_flight)
-        drop_watch(watch);
+    run->over = true;
+    if (!run->in_flight)
+        drop_watch(run);
 }
 
 void
@@ -89,29 +94,29 @@ idem__watch_drop_all(struct idem_engine *engine)
 
 /* ---- the run, on the caller's thread ------------------------------------ */
 
-static struct idem__watch *
-make_watch(struct idem_engine *engine, const struct idem_op *op)
+static struct idem__run *
+make_run(struct idem_engine *engine, const struct idem_op *op)
 {
-    struct idem__watch *watch =
-        calloc(1, sizeof(*watch) + op->scope.len + op->id.len);
-    uint8_t *at = (uint8_t *)(watch + 1);
+    struct idem__run *run =
+        calloc(1, sizeof(*run) + op->scope.len + op->id.len);
+    uint8_t *at = (uint8_t *)(run + 1);
 
-    if (!watch)
+    if (!run)
         return NULL;
-    watch->engine = engine;
-    watch->watch.kind = IDEM__ITEM_WATCH;
-    watch->unwatch.kind = IDEM__ITEM_UNWATCH;
-    watch->timer.kind = IDEM__TIMER_RENEW;
-    watch->renew.verb = IDEM_RENEW;
-    watch->renew.type = op->type;
-    watch->renew.lease_ms = op->lease_ms;
-    watch->renew.scope.data = memcpy(at, op->scope.data, op->scope.len);
-    watch->renew.scope.len = op->scope.len;
+    run->engine = engine;
+    run->unwatch.kind = IDEM__ITEM_UNWATCH;
+    run->timer.kind = IDEM__TIMER_RENEW;
+    run->kind = op->kind;
+    run->renew.verb = IDEM_RENEW;
+    run->renew.type = op->type;
+    run->renew.lease_ms = op->lease_ms;
+    run->renew.scope.data = memcpy(at, op->scope.data, op->scope.len);
+    run->renew.scope.len = op->scope.len;
     at += op->scope.len;
-    watch->renew.id.data = memcpy(at, op->id.data, op->id.len);
-    watch->renew.id.len = op->id.len;
-    watch->every_us = op->lease_ms < 3 ? 1000 : op->lease_ms * 1000 / 3;
-    return watch;
+    run->renew.id.data = memcpy(at, op->id.data, op->id.len);
+    run->renew.id.len = op->id.len;
+    run->every_us = op->lease_ms < 3 ? 1000 : op->lease_ms * 1000 / 3;
+    return run;
 }
 
 static void
@@ -133,13 +138,14 @@ worth_another(enum idem_status status, const struct idem_answer *answer)
 }
 
 /* A begin whose answer was lost is sent again with the same nonce, so that it
- * finds itself; from then on "unavailable" is no answer any more, and "busy" only
- * in the end: a lost commit may still hold its row. */
+ * finds itself; from then on "unavailable" is no answer any more, and "busy"
+ * only in the end: a lost commit may still hold its row. */
 static enum idem_status
-begin(struct idem_engine *engine, const struct idem_op *op,
+begin(struct idem__run *run, const struct idem_op *op,
       struct idem_answer *answer, struct idem_error *err)
 {
-    enum idem_status status = idem_do(engine, op, answer, err);
+    struct idem_engine *engine = run->engine;
+    enum idem_status status = idem__do_run(engine, op, run, answer, err);
     bool lost = status == IDEM_ERR_LOST;
 
     for (int i = 0; i < BEGIN_TRIES && lost && worth_another(status, answer);
@@ -147,7 +153,7 @@ begin(struct idem_engine *engine, const struct idem_op *op,
         if (status == IDEM_OK)
             idem_answer_clear(answer);
         pause_ms(10 << i < LONGEST_PAUSE_MS ? 10 << i : LONGEST_PAUSE_MS);
-        status = idem_do(engine, op, answer, err);
+        status = idem__do_run(engine, op, run, answer, err);
     }
     if (lost && status != IDEM_OK)
         return idem__fail(err, IDEM_ERR_LOST,
@@ -159,12 +165,13 @@ begin(struct idem_engine *engine, const struct idem_op *op,
 /* Finishing is idempotent: what could not be told is told again, for as long
  * as the lease would hold without being renewed. */
 static enum idem_status
-finish(struct idem_engine *engine, const struct idem_op *op,
+finish(struct idem__run *run, const struct idem_op *op,
        struct idem_answer *answer, struct idem_error *err)
 {
+    struct idem_engine *engine = run->engine;
     int64_t end_us = idem__boot_us(engine) + op->lease_ms * 1000;
     enum idem_status status = idem_do(engine, op, answer, err);
-    bool lost = status == IDEM_ERR_LOST;
+    bool lost = run->lost || status == IDEM_ERR_LOST;
 
     for (int64_t ms = 10; worth_another(status, answer) &&
                           idem__boot_us(engine) + ms * 1000 < end_us;) {
@@ -186,7 +193,7 @@ finish(struct idem_engine *engine, const struct idem_op *op,
 
 /* A failure of a loose run leaves the record free; here the caller is told how
  * its own run went. */
-static enum idem_status
+static void
 tell_failure(const struct idem_op *op, struct idem_answer *answer)
 {
     struct idem_record *record = &answer->record;
@@ -196,7 +203,7 @@ tell_failure(const struct idem_op *op, struct idem_answer *answer)
     record->state = IDEM_STATE_FAILED;
     record->kind = (uint8_t)op->kind;
     if (!memory)
-        return IDEM_OK; /* the outcome at least */
+        return; /* the outcome at least */
     memcpy(memory, record->scope.data, record->scope.len);
     memcpy(memory + record->scope.len, record->id.data, record->id.len);
     if (op->result.len > 0)
@@ -208,53 +215,20 @@ tell_failure(const struct idem_op *op, struct idem_answer *answer)
         op->result.len > 0 ? memory + name_len : NULL, op->result.len};
     free(answer->memory);
     answer->memory = memory;
-    return IDEM_OK;
-}
-
-static enum idem_status
-work_and_finish(struct idem_engine *engine, const struct idem_op *op,
-                idem_work_fn *fn, void *arg, struct idem_answer *answer,
-                struct idem_error *err)
-{
-    struct idem_op end = {.verb = IDEM_FINISH,
-                          .type = op->type,
-                          .scope = op->scope,
-                          .id = op->id};
-    enum idem_state outcome;
-    enum idem_status status;
-
-    end.fence = answer->record.fence;
-    end.kind = op->kind;
-    end.lease_ms = op->lease_ms;
-    outcome = fn(arg, end.fence, &end.result);
-    if (outcome == IDEM_STATE_EXECUTING)
-        return IDEM_OK; /* the claim stays; its lease is renewed no more */
-    if (outcome == IDEM_STATE_FREE)
-        end.verb = IDEM_RELEASE;
-    else
-        end.outcome = outcome == IDEM_STATE_SUCCEEDED ? IDEM_STATE_SUCCEEDED
-                                                      : IDEM_STATE_FAILED;
-    idem_answer_clear(answer);
-    status = finish(engine, &end, answer, err);
-    if (status != IDEM_OK || answer->verdict == IDEM_V_STALE)
-        return status;
-    answer->verdict = IDEM_V_STARTED;
-    if (end.outcome && answer->record.state == IDEM_STATE_FREE)
-        return tell_failure(&end, answer);
-    return IDEM_OK;
 }
 
 enum idem_status
-idem_run(struct idem_engine *engine, const struct idem_op *op, idem_work_fn *fn,
-         void *arg, struct idem_answer *answer, struct idem_error *err)
+idem__run_begin(struct idem_engine *engine, const struct idem_op *op,
+                struct idem__run **out, struct idem_answer *answer,
+                struct idem_error *err)
 {
     struct idem_op start = *op;
     uint64_t random = idem__new_rev();
     uint8_t nonce[IDEM_NONCE_LEN];
-    struct idem__watch *watch;
+    struct idem__run *run;
     enum idem_status status;
-    bool watched;
 
+    *out = NULL;
     start.verb = IDEM_BEGIN;
     start.fence = 0;
     if (!start.nonce) {
@@ -264,21 +238,94 @@ idem_run(struct idem_engine *engine, const struct idem_op *op, idem_work_fn *fn,
     status = idem__op_check(&start, err);
     if (status != IDEM_OK)
         return status;
-    watch = make_watch(engine, &start);
-    if (!watch)
+    run = make_run(engine, &start);
+    if (!run)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 
-    status = begin(engine, &start, answer, err);
-    if (status != IDEM_OK || answer->verdict != IDEM_V_STARTED) {
-        free(watch);
-        return status;
-    }
-    watch->renew.fence = answer->record.fence;
-    watched = idem__queue_put(engine, &watch->watch);
-    status = work_and_finish(engine, &start, fn, arg, answer, err);
-    if (!watched)
-        free(watch);
+    status = begin(run, &start, answer, err);
+    if (status == IDEM_OK && answer->verdict == IDEM_V_STARTED)
+        *out = run;
     else
-        (void)idem__queue_put(engine, &watch->unwatch);
+        free(run);
     return status;
+}
+
+/* What tells the record how it went. */
+static struct idem_op
+end_op(const struct idem__run *run, enum idem_state outcome,
+       struct idem_bytes result)
+{
+    struct idem_op op = run->renew;
+
+    op.verb = outcome == IDEM_STATE_FREE ? IDEM_RELEASE : IDEM_FINISH;
+    if (op.verb == IDEM_FINISH)
+        op.outcome = outcome == IDEM_STATE_SUCCEEDED ? IDEM_STATE_SUCCEEDED
+                                                     : IDEM_STATE_FAILED;
+    op.kind = run->kind;
+    op.result = result;
+    return op;
+}
+
+enum idem_status
+idem__run_end(struct idem__run *run, enum idem_state outcome,
+              struct idem_bytes result, struct idem_answer *answer,
+              struct idem_error *err)
+{
+    struct idem_op op = end_op(run, outcome, result);
+    enum idem_status status = IDEM_OK;
+
+    /* If nobody knows, the claim stays. */
+    if (outcome != IDEM_STATE_EXECUTING) {
+        idem_answer_clear(answer);
+        status = finish(run, &op, answer, err);
+        if (status == IDEM_OK && answer->verdict != IDEM_V_STALE) {
+            answer->verdict = IDEM_V_STARTED;
+            if (op.outcome && answer->record.state == IDEM_STATE_FREE)
+                tell_failure(&op, answer);
+        }
+    }
+    /* An engine that is closing drops it by itself. */
+    (void)idem__queue_put(run->engine, &run->unwatch);
+    return status;
+}
+
+static void
+ended(void *arg, enum idem_status status, const struct idem_answer *answer,
+      const struct idem_error *err)
+{
+    struct idem__run *run = arg;
+    idem_done_fn *done = run->done;
+    void *done_arg = run->arg;
+
+    run->lost = status == IDEM_ERR_LOST;
+    if (status == IDEM_OK && answer->verdict != IDEM_V_BUSY)
+        idem__watch_end(run);
+    done(done_arg, status, answer, err);
+}
+
+enum idem_status
+idem__run_submit_end(struct idem__run *run, enum idem_state outcome,
+                     struct idem_bytes result, idem_done_fn *done, void *arg,
+                     struct idem_error *err)
+{
+    struct idem_op op = end_op(run, outcome, result);
+
+    run->done = done;
+    run->arg = arg;
+    return idem_submit(run->engine, &op, ended, run, NULL, err);
+}
+
+enum idem_status
+idem_run(struct idem_engine *engine, const struct idem_op *op, idem_work_fn *fn,
+         void *arg, struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_bytes result = {NULL, 0};
+    struct idem__run *run;
+    enum idem_state outcome;
+    enum idem_status status = idem__run_begin(engine, op, &run, answer, err);
+
+    if (!run)
+        return status;
+    outcome = fn(arg, answer->record.fence, &result);
+    return idem__run_end(run, outcome, result, answer, err);
 }

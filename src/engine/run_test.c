@@ -367,6 +367,104 @@ a_run_that_was_taken_over_is_told(void **state)
     idem_close(stage.engine);
 }
 
+struct ending {
+    atomic_int calls;
+    enum idem_status status;
+    enum idem_verdict verdict;
+};
+
+static void
+note_end(void *arg, enum idem_status status, const struct idem_answer *answer,
+         const struct idem_error *err)
+{
+    struct ending *ending = arg;
+
+    (void)err;
+    ending->status = status;
+    ending->verdict = status == IDEM_OK ? answer->verdict : IDEM_V_BUSY;
+    atomic_fetch_add(&ending->calls, 1);
+}
+
+/* Submit the end of a run that has outlived its lease, and wait for the word.
+ */
+static struct idem__run *
+begin_and_submit_end(struct stage *stage, enum fault fault,
+                     struct ending *ending)
+{
+    struct idem_op op = op_begin("job");
+    struct idem_answer answer = {0};
+    struct idem__run *run;
+
+    op.lease_ms = 300;
+    assert_int_equal(idem__run_begin(stage->engine, &op, &run, &answer, NULL),
+                     IDEM_OK);
+    assert_non_null(run);
+    idem_answer_clear(&answer);
+    sleep_ms(700);
+    faulty_plan(stage->store, fault, 0, 1000);
+    assert_int_equal(idem__run_submit_end(run, IDEM_STATE_SUCCEEDED,
+                                          idem_text("done"), note_end, ending,
+                                          NULL),
+                     IDEM_OK);
+    while (!atomic_load(&ending->calls))
+        sleep_ms(1);
+    faulty_plan(stage->store, FAULT_NONE, 0, 0);
+    return run;
+}
+
+static void
+an_end_that_is_not_waited_for_is_told(void **state)
+{
+    struct ending ending = {0};
+    struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "again"};
+    struct stage stage;
+    struct reply reply;
+
+    (void)state;
+    open_stage(&stage, FAULTY_LOCAL);
+    begin_and_submit_end(&stage, FAULT_NONE, &ending);
+    assert_int_equal(ending.status, IDEM_OK);
+    assert_int_equal(ending.verdict, IDEM_V_OK_DONE);
+    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    assert_verdict(reply, IDEM_V_REPLAY);
+    assert_string_equal(reply.result, "done");
+    assert_int_equal(ending.calls, 1);
+    idem_close(stage.engine);
+}
+
+static void
+an_end_that_failed_can_be_told_again(void **state)
+{
+    static const enum fault faults[] = {FAULT_UNAVAILABLE, FAULT_LOST_NOT,
+                                        FAULT_LOCKED};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+        struct ending ending = {0};
+        struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "no"};
+        struct idem_answer answer = {0};
+        struct idem__run *begun;
+        struct stage stage;
+        struct reply reply;
+
+        open_stage(&stage, FAULTY_LOCAL);
+        begun = begin_and_submit_end(&stage, faults[i], &ending);
+        assert_true(ending.status != IDEM_OK || ending.verdict == IDEM_V_BUSY);
+        sleep_ms(700); /* its lease is still kept alive */
+        run(&stage, &work, IDEM_STRICT, 0, &reply);
+        assert_verdict(reply, IDEM_V_BUSY);
+        assert_int_equal(idem__run_end(begun, IDEM_STATE_SUCCEEDED,
+                                       idem_text("done"), &answer, NULL),
+                         IDEM_OK);
+        assert_int_equal(answer.verdict, IDEM_V_STARTED);
+        idem_answer_clear(&answer);
+        run(&stage, &work, IDEM_STRICT, 0, &reply);
+        assert_verdict(reply, IDEM_V_REPLAY);
+        assert_int_equal(work.runs, 0);
+        idem_close(stage.engine);
+    }
+}
+
 static void
 a_wrong_op_runs_nothing(void **state)
 {
@@ -477,6 +575,8 @@ main(void)
         cmocka_unit_test(a_finish_is_sent_until_it_is_taken),
         cmocka_unit_test(an_outcome_that_cannot_be_recorded_is_said_to_be_lost),
         cmocka_unit_test(a_run_that_was_taken_over_is_told),
+        cmocka_unit_test(an_end_that_is_not_waited_for_is_told),
+        cmocka_unit_test(an_end_that_failed_can_be_told_again),
         cmocka_unit_test(a_wrong_op_runs_nothing),
     };
 
