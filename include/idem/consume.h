@@ -4,6 +4,9 @@
  *
  *   broker --> claim (BEGIN) --> handle --> FINISH --> acknowledge
  *
+ * A message is acknowledged when its record is durable; its handler does not
+ * wait for that.
+ *
  * A redelivery of a message that was handled is acknowledged without handling.
  * Strict, after a crash in the middle: nobody knows whether it was handled, so
  * it is put in the doubt place and never silently handled again. Loose: it is

@@ -7,18 +7,21 @@
  *
  * The source is touched by one thread only, so a broker's client library need
  * not be thread-safe. A handler hands its delivery back with what is to become
- * of it; the source thread does that, in batches.
+ * of it; the source thread does that, in batches. One that was handled is
+ * handed back by the engine when its record is durable: its handler has gone
+ * on.
  */
 #ifndef IDEM__CONSUME_H
 #define IDEM__CONSUME_H
 
-#include "../store/store.h"
+#include "../engine/engine.h"
 
 #include <idem/consume.h>
 #include <pthread.h>
 
 /* What becomes of a delivery. */
 enum fate {
+    FATE_RECORDING, /* handled; the engine has its FINISH and hands it back */
     FATE_ACKNOWLEDGE,
     FATE_PUT_BACK,
     FATE_DEAD_LETTER,
@@ -26,6 +29,8 @@ enum fate {
 };
 
 #define HEADERS_MAX 64
+
+struct handler;
 
 /* One delivery: the message's bytes live in `memory`. */
 struct delivery {
@@ -37,8 +42,10 @@ struct delivery {
     struct idem_header headers[HEADERS_MAX];
     size_t header_count;
     struct idem_arena memory;
+    struct handler *handler; /* whose queue it went through */
+    struct idem__run *run;   /* handled, but its FINISH is still to be stored */
     enum fate fate;
-    char reason[256];
+    char reason[256]; /* of a letter; while it is recorded: its result */
 };
 
 struct delivery *delivery_make(void);
@@ -158,7 +165,8 @@ struct handler {
     struct idem_consumer *consumer;
     pthread_t thread;
     pthread_cond_t wake;
-    struct delivery *first, **last; /* guarded by the consumer's mutex */
+    struct delivery *first, **last; /* guarded by the consumer's mutex ... */
+    size_t taken; /* ... as are those taken from there and not handed back */
 };
 
 struct idem_consumer {
@@ -169,9 +177,12 @@ struct idem_consumer {
     struct identity identity, order_by;
     char scope[IDEM_SCOPE_MAX + 1];
     int prefetch;
+    size_t worth_concluding; /* deliveries, while others are under way */
     struct handler *handlers;
     int handler_count; /* started ones */
     bool stop;         /* atomic */
+    int64_t told_us; /* of the source's thread: when it told of a letter ... */
+    uint64_t untold; /* ... and how many it did not tell of since */
     int64_t
         complained_us; /* atomic: when the store was last complained about */
 

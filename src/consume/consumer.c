@@ -14,6 +14,7 @@
 #define TAKE_BUSY_MS 5
 #define CONCLUDE_AT_ONCE 64
 #define HELD_MAX 4 /* times the prefetch, after connections that broke */
+#define TELL_EVERY_US 5000000
 #define RECONNECT_FIRST_MS 100
 #define RECONNECT_MAX_MS 5000
 
@@ -82,6 +83,11 @@ set_options(struct idem_consumer *c, const struct idem_consume_options *options,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a consumer needs a source and a handler");
     c->prefetch = o->prefetch ? o->prefetch : 16 * o->concurrency;
+    c->worth_concluding = 1;
+    if (c->prefetch > o->concurrency)
+        c->worth_concluding += (size_t)(c->prefetch - o->concurrency) / 8;
+    if (c->worth_concluding > CONCLUDE_AT_ONCE)
+        c->worth_concluding = CONCLUDE_AT_ONCE;
     c->log = (struct idem_store_options){.log = o->log, .log_arg = o->log_arg};
     status = identity_parse(o->identity, &c->identity, err);
     if (status == IDEM_OK)
@@ -240,6 +246,7 @@ dispatch(struct idem_consumer *c, struct delivery *d)
     h = &c->handlers[hash % (uint64_t)c->handler_count];
     CONSUMER_COUNT(c, received);
     pthread_mutex_lock(&c->mutex);
+    d->handler = h;
     d->next = NULL;
     *h->last = d;
     h->last = &d->next;
@@ -248,18 +255,30 @@ dispatch(struct idem_consumer *c, struct delivery *d)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* How many deliveries the handlers are done with; waits up to wait_ms if there
- * are none. */
+/* Wait until so many are done with. The mutex is held. */
+static void
+wait_for(struct idem_consumer *c, size_t count, int wait_ms)
+{
+    struct timespec until = idem__deadline((int64_t)wait_ms * 1000);
+
+    while (c->done_count < count) {
+        if (pthread_cond_timedwait(&c->concluded, &c->mutex, &until) != 0)
+            return;
+    }
+}
+
+/* How many deliveries the handlers are done with. Waits up to wait_ms if there
+ * are none, and then a moment for some more. */
 static size_t
 wait_for_done(struct idem_consumer *c, int wait_ms)
 {
     size_t count;
 
     pthread_mutex_lock(&c->mutex);
-    if (!c->done && wait_ms > 0 && c->in_flight > 0) {
-        struct timespec until = idem__deadline((int64_t)wait_ms * 1000);
-
-        pthread_cond_timedwait(&c->concluded, &c->mutex, &until);
+    if (wait_ms > 0) {
+        wait_for(c, 1, wait_ms);
+        if (c->done_count > 0)
+            wait_for(c, c->worth_concluding, TAKE_BUSY_MS);
     }
     count = c->done_count;
     pthread_mutex_unlock(&c->mutex);
@@ -280,6 +299,32 @@ take_done(struct idem_consumer *c)
     return done;
 }
 
+/* Say why, but not for every one of many. */
+static void
+tell_letter(struct idem_consumer *c, const struct delivery *d)
+{
+    int64_t now_us = idem__system_clocks.boot_us(NULL);
+    char reason[sizeof(d->reason)], others[80];
+    size_t i;
+
+    if (c->told_us && now_us - c->told_us < TELL_EVERY_US) {
+        c->untold++;
+        return;
+    }
+    for (i = 0; d->reason[i]; i++)
+        reason[i] = (unsigned char)d->reason[i] < 0x20 || d->reason[i] == 0x7f
+                        ? '?'
+                        : d->reason[i];
+    reason[i] = 0;
+    snprintf(others, sizeof(others), " (%llu letters were not told of before)",
+             (unsigned long long)c->untold);
+    idem__log(&c->log, IDEM_LOG_WARNING, "a message goes to %s: %s%s",
+              d->fate == FATE_DOUBT ? c->source->doubt : c->source->dead_letter,
+              reason, c->untold > 0 ? others : "");
+    c->told_us = now_us;
+    c->untold = 0;
+}
+
 /* Tell the broker. Deliveries of an older connection cannot be told any more:
  * the broker brings them again, and their records answer. */
 static enum idem_status
@@ -294,6 +339,8 @@ conclude(struct idem_consumer *c, struct delivery *done, bool connected,
 
         done = d->next;
         if (connected && d->connection == c->source->connection) {
+            if (d->fate == FATE_DEAD_LETTER || d->fate == FATE_DOUBT)
+                tell_letter(c, d);
             d->next = now;
             now = d;
         } else {

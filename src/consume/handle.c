@@ -1,8 +1,11 @@
 /*
  * handle.c - claim, handle, finish: one delivery after another, on a thread.
  *
- * idem_run does the claim, keeps the lease alive and finishes; this file turns
- * its verdicts into what becomes of the delivery:
+ * A run of the engine's does the claim, keeps the lease alive and finishes;
+ * this file turns its verdicts into what becomes of the delivery. A handler
+ * waits for its claim, and for its FINISH only if it did not succeed: a handled
+ * delivery is handed back on the engine's thread when its record is durable,
+ * while the handler is at the next one.
  *
  *   ran here, handled         acknowledge
  *   ran here, failed          strict, poison or too often: dead letter;
@@ -77,7 +80,7 @@ complain(struct idem_consumer *consumer, const char *text)
               "messages are put back, the store is in trouble: %s", text);
 }
 
-/* What the handler's work carries through idem_run. */
+/* One message on its way through a handler. */
 struct work {
     struct idem_consumer *consumer;
     struct idem_message message;
@@ -87,16 +90,14 @@ struct work {
 };
 
 static enum idem_state
-do_work(void *arg, uint64_t fence, struct idem_bytes *result)
+do_work(struct work *work, uint64_t fence)
 {
-    struct work *work = arg;
     const struct idem_consume_options *o = &work->consumer->options;
 
     work->ran = true;
     work->message.fence = fence;
     work->why.text[0] = 0;
     work->handled = o->handle(o->arg, &work->message, &work->why);
-    *result = idem_text(work->why.text);
     switch (work->handled) {
     case IDEM_HANDLED:
         return IDEM_STATE_SUCCEEDED;
@@ -125,6 +126,134 @@ is_final(const struct idem_consumer *consumer, const struct work *work)
     return work->message.attempt >= (uint32_t)consumer->options.max_attempts;
 }
 
+/* This delivery's fate is known: the source's thread sees to it. The mutex is
+ * held. */
+static void
+hand_back(struct handler *handler, struct delivery *d)
+{
+    struct idem_consumer *consumer = handler->consumer;
+
+    if (d->fate == FATE_DEAD_LETTER)
+        CONSUMER_COUNT(consumer, dead_letters);
+    else if (d->fate == FATE_DOUBT)
+        CONSUMER_COUNT(consumer, doubts);
+    else if (d->fate == FATE_PUT_BACK)
+        CONSUMER_COUNT(consumer, put_back);
+    d->next = consumer->done;
+    consumer->done = d;
+    consumer->done_count++;
+    if (consumer->done_count == 1 ||
+        consumer->done_count == consumer->worth_concluding)
+        pthread_cond_signal(&consumer->concluded);
+    if (--handler->taken == 0 && consumer->no_more)
+        pthread_cond_signal(&handler->wake);
+}
+
+/* Its handler has something to do with it before anything else. The mutex is
+ * held. */
+static void
+take_back(struct handler *handler, struct delivery *d)
+{
+    d->next = handler->first;
+    if (!handler->first)
+        handler->last = &d->next;
+    handler->first = d;
+    handler->taken--;
+    pthread_cond_signal(&handler->wake);
+}
+
+/* The FINISH of a handled message was answered. */
+static enum fate
+was_recorded(struct idem_consumer *consumer, struct delivery *d,
+             const struct idem_answer *answer)
+{
+    d->run = NULL;
+    if (answer->verdict == IDEM_V_STALE)
+        return decide(d, FATE_PUT_BACK, "in progress elsewhere");
+    CONSUMER_COUNT(consumer, handled);
+    return decide(d, FATE_ACKNOWLEDGE, "");
+}
+
+/* Handled: tell the record and wait until it knows, or cannot be told. */
+static enum fate
+record(struct idem_consumer *consumer, struct delivery *d)
+{
+    struct idem_answer answer = {0};
+    struct idem_error err;
+    enum fate fate;
+
+    if (idem__run_end(d->run, IDEM_STATE_SUCCEEDED, idem_text(d->reason),
+                      &answer, &err) == IDEM_OK) {
+        fate = was_recorded(consumer, d, &answer);
+    } else {
+        d->run = NULL;
+        complain(consumer, err.text);
+        fate = decide(d, FATE_PUT_BACK, err.text);
+    }
+    idem_answer_clear(&answer);
+    return fate;
+}
+
+/* On the engine's thread. In trouble the handler does it the patient way. */
+static void
+recorded(void *arg, enum idem_status status, const struct idem_answer *answer,
+         const struct idem_error *err)
+{
+    struct delivery *d = arg;
+    struct handler *handler = d->handler;
+    struct idem_consumer *consumer = handler->consumer;
+    bool known = status == IDEM_OK && answer->verdict != IDEM_V_BUSY;
+
+    (void)err;
+    if (known)
+        was_recorded(consumer, d, answer);
+    pthread_mutex_lock(&consumer->mutex);
+    if (known)
+        hand_back(handler, d);
+    else
+        take_back(handler, d);
+    pthread_mutex_unlock(&consumer->mutex);
+}
+
+/* The claim is ours, and the handler has run. *again: pause, then try once
+ * more. */
+static enum fate
+end_run(struct idem_consumer *consumer, struct delivery *d, struct work *work,
+        struct idem__run *run, enum idem_state outcome, bool *again)
+{
+    struct idem_answer answer = {0};
+    struct idem_error err;
+    enum idem_status status;
+    bool stale;
+
+    if (outcome == IDEM_STATE_SUCCEEDED) {
+        /* The next claim of this thread stands behind this FINISH in the
+         * engine's queue, so a handler has at most two under way, and a
+         * repeat of this message finds its record. */
+        d->run = run;
+        decide(d, FATE_RECORDING, work->why.text);
+        status = idem__run_submit_end(run, outcome, idem_text(d->reason),
+                                      recorded, d, NULL);
+        return status == IDEM_OK ? FATE_RECORDING : record(consumer, d);
+    }
+    status =
+        idem__run_end(run, outcome, idem_text(work->why.text), &answer, &err);
+    stale = answer.verdict == IDEM_V_STALE;
+    idem_answer_clear(&answer);
+    if (status != IDEM_OK) {
+        complain(consumer, err.text);
+        return decide(d, FATE_PUT_BACK, err.text);
+    }
+    if (stale)
+        return decide(d, FATE_PUT_BACK, "in progress elsewhere");
+    if (outcome == IDEM_STATE_EXECUTING)
+        return decide(d, FATE_DOUBT, work->why.text);
+    if (is_final(consumer, work))
+        return decide(d, FATE_DEAD_LETTER, work->why.text);
+    *again = true;
+    return FATE_PUT_BACK;
+}
+
 /* One try with a record of ours. *again: pause, then try once more. */
 static enum fate
 run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
@@ -132,28 +261,20 @@ run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
 {
     struct idem_answer answer = {0};
     struct idem_error err = {0};
-    enum idem_status status;
+    struct idem__run *run;
     enum fate fate = FATE_PUT_BACK;
 
     *again = false;
     work->ran = false;
-    status = idem_run(consumer->engine, op, do_work, work, &answer, &err);
-    if (status != IDEM_OK) {
-        *again = !work->ran;
+    if (idem__run_begin(consumer->engine, op, &run, &answer, &err) != IDEM_OK) {
+        *again = true;
         complain(consumer, err.text);
         return decide(d, FATE_PUT_BACK, err.text);
     }
     switch (answer.verdict) {
     case IDEM_V_STARTED:
-        if (work->handled == IDEM_HANDLED) {
-            CONSUMER_COUNT(consumer, handled);
-            fate = decide(d, FATE_ACKNOWLEDGE, "");
-        } else if (answer.record.state == IDEM_STATE_EXECUTING)
-            fate = decide(d, FATE_DOUBT, work->why.text);
-        else if (is_final(consumer, work))
-            fate = decide(d, FATE_DEAD_LETTER, work->why.text);
-        else
-            *again = true;
+        fate = end_run(consumer, d, work, run,
+                       do_work(work, answer.record.fence), again);
         break;
     case IDEM_V_REPLAY:
         if (answer.record.state == IDEM_STATE_FAILED) {
@@ -178,7 +299,7 @@ run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
                       "another message with this identity was handled before, "
                       "and its content was different");
         break;
-    default: /* busy; or taken over meanwhile, then its new holder decides */
+    default:
         fate = decide(d, FATE_PUT_BACK, "in progress elsewhere");
         break;
     }
@@ -191,9 +312,7 @@ static enum fate
 call_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
           bool *again)
 {
-    struct idem_bytes ignored;
-
-    do_work(work, 0, &ignored);
+    do_work(work, 0);
     *again = work->handled != IDEM_HANDLED && !is_final(consumer, work);
     if (work->handled == IDEM_HANDLED) {
         CONSUMER_COUNT(consumer, handled);
@@ -250,24 +369,13 @@ process(struct idem_consumer *consumer, struct delivery *d)
     }
 }
 
-static void
-count(struct idem_consumer *consumer, const struct delivery *d)
-{
-    if (d->fate == FATE_DEAD_LETTER)
-        CONSUMER_COUNT(consumer, dead_letters);
-    else if (d->fate == FATE_DOUBT)
-        CONSUMER_COUNT(consumer, doubts);
-    else if (d->fate == FATE_PUT_BACK)
-        CONSUMER_COUNT(consumer, put_back);
-}
-
 static struct delivery *
 next_delivery(struct handler *handler)
 {
     struct idem_consumer *consumer = handler->consumer;
     struct delivery *d;
 
-    while (!handler->first && !consumer->no_more)
+    while (!handler->first && (!consumer->no_more || handler->taken > 0))
         pthread_cond_wait(&handler->wake, &consumer->mutex);
     d = handler->first;
     if (!d)
@@ -275,6 +383,7 @@ next_delivery(struct handler *handler)
     handler->first = d->next;
     if (!handler->first)
         handler->last = &handler->first;
+    handler->taken++;
     return d;
 }
 
@@ -288,18 +397,18 @@ consumer_handle(void *arg)
     pthread_mutex_lock(&consumer->mutex);
     while ((d = next_delivery(handler))) {
         bool putting_back = consumer->no_more;
+        enum fate fate;
 
         pthread_mutex_unlock(&consumer->mutex);
-        if (putting_back || consumer_stopping(consumer))
-            decide(d, FATE_PUT_BACK, "stopping");
+        if (d->run)
+            fate = record(consumer, d);
+        else if (putting_back || consumer_stopping(consumer))
+            fate = decide(d, FATE_PUT_BACK, "stopping");
         else
-            process(consumer, d);
-        count(consumer, d);
+            fate = process(consumer, d);
         pthread_mutex_lock(&consumer->mutex);
-        d->next = consumer->done;
-        consumer->done = d;
-        consumer->done_count++;
-        pthread_cond_signal(&consumer->concluded);
+        if (fate != FATE_RECORDING)
+            hand_back(handler, d);
     }
     pthread_mutex_unlock(&consumer->mutex);
     return NULL;
