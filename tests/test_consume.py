@@ -101,7 +101,10 @@ class Rabbit:
     def letters(self, queue):
         channel, found = self.channel(), []
         while True:
-            method, properties, body = channel.basic_get(queue, auto_ack=True)
+            try:
+                method, properties, body = channel.basic_get(queue, auto_ack=True)
+            except pika.exceptions.ChannelClosedByBroker:
+                method = None  # nobody has made it yet
             if method is None:
                 self.connection.close()
                 return found
@@ -319,6 +322,18 @@ def test_a_letter_keeps_what_the_message_came_with(broker):
     assert broker.letter_headers["content-type"] == "application/json"
 
 
+def test_a_message_without_an_identity_is_a_dead_letter_and_told(broker):
+    reason = "the message has no identity (header nothing): give messages an id, or choose another identity"
+    broker.publish([{"id": "nobody-%d" % i} for i in range(3)])
+    with folder() as f:
+        argv = consume(broker, "journal:" + f, "--identity", "header:nothing", "--until-idle", "1s", "--", "false")
+        done = subprocess.run(argv, cwd=ROOT, timeout=60, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    letters = dict(broker.letters("orders.dead"))
+    assert [letters["nobody-%d" % i] for i in range(3)] == [reason] * 3
+    assert done.stderr.count("a message goes to orders.dead: " + reason) == 1
+
+
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 def test_a_letter_for_a_queue_that_was_deleted_is_not_lost(broker):
     with folder() as f:
@@ -343,6 +358,30 @@ def test_a_slow_handler_does_not_cost_the_connection(broker):
         done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     stats = json.loads(done.stdout.splitlines()[-1])
     assert stats["handled"] == 2 and stats["reconnects"] == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_an_entry_in_hand_is_not_delivered_again_however_long_it_takes(broker):
+    """Each takes longer than an entry may stay unacknowledged before it is claimed; the last ones wait for it too."""
+    broker.publish([{"id": "long-%d" % i} for i in range(3)])
+    with folder() as f:
+        done = subprocess.run(consume(broker, "journal:" + f, "--concurrency", "1", "--until-idle", "1s", "--json", "--",
+                                      "sleep", "3"), cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE)
+    stats = json.loads(done.stdout.splitlines()[-1])
+    assert (stats["received"], stats["handled"], stats["duplicates"]) == (3, 3, 0)
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_consumers_that_were_killed_leave_no_names_in_the_group(broker):
+    ledger = Ledger()
+    with folder() as f:
+        for handled in range(3):
+            with Process(consume(broker, "journal:" + f, "--to", ledger.url)) as consumer:
+                broker.publish([{"id": "name-%d" % handled}])
+                assert wait_until(lambda: len(ledger.effects) > handled)
+                consumer.kill()
+    assert [c["name"] for c in broker.client.xinfo_consumers("orders", "g")] == [b"idem"]
+    ledger.close()
 
 
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)

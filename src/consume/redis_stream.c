@@ -4,7 +4,13 @@
  * What was taken and not acknowledged stays in the group's list of pending
  * entries. Every so often the entries that nobody acknowledged for a while are
  * claimed, whoever had them: a consumer that died, or a delivery that was put
- * back. If its handler is in fact still working, the record says so.
+ * back. If its handler is in fact still working, the record says so. What this
+ * very process still has in hand is left alone; that it is claimed anew keeps
+ * it from the others for a while.
+ *
+ * All consumers of a group go by one name there unless they are given others:
+ * nothing depends on it, and a name for each process would stay in the group
+ * when the process is gone.
  *
  * An entry's fields are the message's headers; the field `body` (another with
  * ?body=NAME) is its body, and an entry without it is handed over as a JSON
@@ -16,10 +22,10 @@
 
 #include <hiredis/hiredis.h>
 #include <jansson.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define PATIENCE_S 5
 #define CLAIM_DEFAULT_MS 10000
@@ -29,12 +35,26 @@ struct redis_source {
     struct source base;
     struct broker_url url;
     int prefetch;
-    char group[200], member[160], body_field[128];
+    char group[200], member[128], body_field[128];
     int64_t claim_ms, claim_at_us;
     char claim_from[64];
     redisContext *context;
     struct delivery *ready, **ready_last; /* read but not taken yet */
+    void *in_hand; /* read and not concluded: a tree, by place */
 };
+
+static int
+by_place(const void *a, const void *b)
+{
+    return strcmp(((const struct delivery *)a)->place,
+                  ((const struct delivery *)b)->place);
+}
+
+static void
+keep(void *delivery)
+{
+    (void)delivery; /* the tree owns nothing */
+}
 
 static enum idem_status
 fail(struct redis_source *self, struct idem_error *err, const redisReply *reply)
@@ -102,9 +122,12 @@ make_group(struct redis_source *self, struct idem_error *err)
     return status;
 }
 
+/* What the handlers still have is of an older connection from now on. */
 static void
 drop_ready(struct redis_source *self)
 {
+    tdestroy(self->in_hand, keep);
+    self->in_hand = NULL;
     while (self->ready) {
         struct delivery *d = self->ready;
 
@@ -159,7 +182,7 @@ static bool
 add_entry(struct redis_source *self, const redisReply *entry)
 {
     const redisReply *fields;
-    struct delivery *d;
+    struct delivery *d, **found;
     bool copied = true;
 
     if (entry->type != REDIS_REPLY_ARRAY || entry->elements != 2 ||
@@ -169,6 +192,11 @@ add_entry(struct redis_source *self, const redisReply *entry)
     if (!d)
         return false;
     snprintf(d->place, sizeof(d->place), "%s", entry->element[0]->str);
+    found = tsearch(d, &self->in_hand, by_place);
+    if (!found || *found != d) {
+        delivery_drop(d);
+        return found != NULL; /* it is in hand already, or out of memory */
+    }
     fields = entry->element[1];
     for (size_t i = 0; copied && i + 1 < fields->elements; i += 2) {
         struct idem_bytes name = {fields->element[i]->str,
@@ -184,6 +212,7 @@ add_entry(struct redis_source *self, const redisReply *entry)
     if (copied && !d->body.data)
         copied = body_from_fields(d);
     if (!copied) {
+        tdelete(d, &self->in_hand, by_place);
         delivery_drop(d);
         return false;
     }
@@ -327,6 +356,7 @@ conclude(struct source *source, struct delivery *deliveries,
     int replies = 0;
 
     for (struct delivery *d = deliveries; d; d = d->next) {
+        tdelete(d, &self->in_hand, by_place);
         if (d->fate == FATE_DEAD_LETTER || d->fate == FATE_DOUBT) {
             replies +=
                 append_letter(self, d,
@@ -366,11 +396,12 @@ close_source(struct source *source)
 static void
 set_names(struct redis_source *self, const struct source_settings *settings)
 {
-    char host[64] = "host", claim[32];
+    char claim[32];
 
-    gethostname(host, sizeof(host) - 1);
-    snprintf(self->member, sizeof(self->member), "%s-%d-%08x", host,
-             (int)getpid(), (unsigned)idem__new_rev());
+    if (!broker_url_param(&self->url, "member", self->member,
+                          sizeof(self->member)) ||
+        !self->member[0])
+        snprintf(self->member, sizeof(self->member), "idem");
     if (!broker_url_param(&self->url, "body", self->body_field,
                           sizeof(self->body_field)))
         snprintf(self->body_field, sizeof(self->body_field), "body");
