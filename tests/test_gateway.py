@@ -139,6 +139,16 @@ def test_another_content_under_the_same_key_is_refused(stack, key):
     assert stack.ledger.executions(key) == 1
 
 
+def test_a_retry_under_another_name_of_the_service_never_runs_again(stack, key):
+    """By its credential it is the same caller; what the name in Host changes is the request."""
+    me = {"Authorization": "Bearer " + key}
+    first = ask(stack.port, key, headers=me)
+    for name in ("other.example", "localhost", "127.0.0.1"):
+        got = ask(stack.port, key, headers={**me, "Host": name})
+        assert got.body == first.body if got.replayed else got.problem == "mismatch", name
+    assert first.status == 201 and stack.ledger.executions(key) == 1
+
+
 def test_a_mismatch_outranks_in_progress(stack, key):
     slow = Later(ask, stack.port, key, x_sleep=1)
     eventually(lambda: stack.ledger.executions(key) == 1)

@@ -852,12 +852,36 @@ ngx_http_idem_hash_headers(ngx_http_request_t *r, ngx_str_t *name,
 }
 
 
+/*
+ * Virtual hosts are different services: their keys do not meet. It is the name
+ * in the configuration that counts; by the client's Host, a retry under another
+ * name of the same service would be another caller's, and run again.
+ */
+
+static ngx_str_t
+ngx_http_idem_site(ngx_http_request_t *r)
+{
+    ngx_str_t                  none = ngx_null_string;
+    ngx_http_core_srv_conf_t  *cscf;
+
+    cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
+
+    if (cscf->server_name.len > 180
+        || ngx_strcmp(cscf->server_name.data, "_") == 0)
+    {
+        return none;
+    }
+
+    return cscf->server_name;
+}
+
+
 static ngx_int_t
 ngx_http_idem_digest_scope(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope)
 {
     u_char                    digest[20], *p;
-    ngx_str_t                *name, value;
+    ngx_str_t                *name, value, site;
     ngx_uint_t                i, count;
     ngx_http_idem_engine_t   *e = ngx_http_idem_engine();
     crypto_generichash_state  hash;
@@ -879,8 +903,9 @@ ngx_http_idem_digest_scope(ngx_http_request_t *r,
     crypto_generichash_init(&hash, e->digest_key, NGX_HTTP_IDEM_DIGEST_LEN,
                             sizeof(digest));
 
-    ngx_http_idem_hash_part(&hash, r->headers_in.server.data,
-                            r->headers_in.server.len);
+    site = ngx_http_idem_site(r);
+
+    ngx_http_idem_hash_part(&hash, site.data, site.len);
     ngx_http_idem_hash_part(&hash, name[i].data, name[i].len);
     ngx_http_idem_hash_headers(r, &name[i], &hash);
     crypto_generichash_final(&hash, digest, sizeof(digest));
@@ -905,10 +930,10 @@ ngx_int_t
 ngx_http_idem_scope(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf,
     ngx_str_t *scope)
 {
-    u_char                    *p;
-    ngx_int_t                  rc;
-    ngx_uint_t                 i;
-    ngx_http_core_srv_conf_t  *cscf;
+    u_char      *p;
+    ngx_int_t    rc;
+    ngx_str_t    site;
+    ngx_uint_t   i;
 
     if (conf->scope) {
         if (ngx_http_idem_whole_value(r, conf->scope, scope) != NGX_OK) {
@@ -943,25 +968,21 @@ ngx_http_idem_scope(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf,
         return NGX_DECLINED;
     }
 
-    cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
+    site = ngx_http_idem_site(r);
 
-    if (cscf->server_name.len == 0 || cscf->server_name.len > 180
-        || ngx_strcmp(cscf->server_name.data, "_") == 0)
-    {
+    if (site.len == 0) {
         ngx_str_set(scope, "anonymous");
         return NGX_OK;
     }
 
-    /* virtual hosts are different services: their keys do not meet */
-
-    scope->len = sizeof("anonymous@") - 1 + cscf->server_name.len;
+    scope->len = sizeof("anonymous@") - 1 + site.len;
     scope->data = ngx_pnalloc(r->pool, scope->len);
     if (scope->data == NULL) {
         return NGX_ERROR;
     }
 
     p = ngx_cpymem(scope->data, "anonymous@", sizeof("anonymous@") - 1);
-    ngx_memcpy(p, cscf->server_name.data, cscf->server_name.len);
+    ngx_memcpy(p, site.data, site.len);
 
     return NGX_OK;
 }
