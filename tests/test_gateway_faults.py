@@ -235,6 +235,12 @@ class Between:
         e.close()
 
 
+def tagged(words, *values):
+    """An answer to this command."""
+    return b"*%d\r\n$3\r\ntag\r\n:%s\r\n" % (len(values) + 2, words[-1]) + b"".join(
+        b":%d\r\n" % v if isinstance(v, int) else b"$%d\r\n%s\r\n" % (len(v), v.encode()) for v in values)
+
+
 def test_a_begin_that_was_stored_is_found_although_the_engine_cannot_answer_at_first():
     """Stored, the answer lost, and the engine too busy when it is asked again: the key is nobody's doubt."""
     met = []
@@ -245,8 +251,7 @@ def test_a_begin_that_was_stored_is_found_although_the_engine_cannot_answer_at_f
             if len(met) == 1:
                 return "cut"
             if len(met) in (2, 3):
-                return encode("tag", words[-1], "error", "UNAVAILABLE", "not now").replace(
-                    b"$%d\r\n%s" % (len(words[-1]), words[-1]), b":" + words[-1])
+                return tagged(words, "error", "UNAVAILABLE", "not now")
         return None
 
     with folder() as where, Ledger(where) as ledger, Server(where) as engine:
@@ -257,6 +262,55 @@ def test_a_begin_that_was_stored_is_found_although_the_engine_cannot_answer_at_f
             assert len(met) == 4 and met[0][:-1] == met[3][:-1], met
             assert got.status == 201 and ledger.executions("key") == 1
             assert ask(nginx.port, "key").replayed
+
+
+@pytest.mark.parametrize("path", ["/strict", "/loose"])
+def test_a_begin_that_was_stored_is_given_back_although_its_row_was_locked(path):
+    """Stored, the answer lost, and somebody's transaction on the row when it is asked again: that looks like "busy". The
+    client is told so, and then the start that nobody made use of goes back, or the key would end in doubt."""
+    met = []
+
+    def what(words):
+        if words[0] == b"BEGIN" and words[2] == b"key":
+            met.append(words)
+            if len(met) == 1:
+                return "cut"
+            if len(met) in (2, 3):
+                return tagged(words, "busy", 300)
+        return None
+
+    with folder() as where, Ledger(where) as ledger, Server(where) as engine:
+        between = Between(engine.socket, what)
+        with Nginx(where, between.socket, ledger.port, more="location /loose { idem on; idem_mode loose; "
+                   "proxy_pass http://service; }") as nginx:
+            assert ask(nginx.port, "warm").status == 201
+            got = ask(nginx.port, "key", path=path)
+            assert got.status == 409 and got.problem == "in-progress" and got.headers["retry-after"] == "1"
+            eventually(lambda: len(met) >= 4)
+            assert met[0][:-1] == met[3][:-1] and ledger.executions("key") == 0
+            again = eventually(lambda: (lambda a: a if a.status == 201 else None)(ask(nginx.port, "key", path=path)))
+            assert not again.replayed and ledger.executions("key") == 1
+
+
+@pytest.mark.parametrize("word", ["FULL", "MEMORY"])
+def test_a_begin_that_was_stored_is_found_whatever_the_engine_complains_about(word):
+    met = []
+
+    def what(words):
+        if words[0] == b"BEGIN" and words[2] == b"key":
+            met.append(words)
+            if len(met) == 1:
+                return "cut"
+            if len(met) == 2:
+                return tagged(words, "error", word, "not now")
+        return None
+
+    with folder() as where, Ledger(where) as ledger, Server(where) as engine:
+        between = Between(engine.socket, what)
+        with Nginx(where, between.socket, ledger.port) as nginx:
+            assert ask(nginx.port, "warm").status == 201
+            assert ask(nginx.port, "key").status == 201 and ledger.executions("key") == 1
+            assert ask(nginx.port, "key").replayed and len(met) > 2
 
 
 def test_a_begin_that_came_too_late_is_given_back():

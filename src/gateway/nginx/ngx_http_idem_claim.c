@@ -204,21 +204,42 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
 }
 
 
-static ngx_int_t
-ngx_http_idem_reply_error(struct gateway_reply *reply, const char *word)
-{
-    return gateway_reply_is(reply, 0, "error")
-           && gateway_reply_is(reply, 1, word);
-}
-
+/*
+ * An answer to it was lost, so it may be stored: the same nonce finds out.  An
+ * error says nothing about that, and "busy" may be somebody's row lock, behind
+ * which the record is ours.  Who waits is told "busy" at once.
+ */
 
 static ngx_int_t
-ngx_http_idem_cannot_yet(struct gateway_reply *reply)
+ngx_http_idem_claim_unsure(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 {
-    return ngx_http_idem_reply_error(reply, "LOST")
-           || ngx_http_idem_reply_error(reply, "UNAVAILABLE")
-           || ngx_http_idem_reply_error(reply, "OVERLOADED")
-           || ngx_http_idem_reply_error(reply, "CLOSED");
+    ngx_uint_t              busy;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_claim_t  *claim = op->data;
+
+    if (gateway_reply_is(reply, 0, "error")
+        && gateway_reply_is(reply, 1, "LOST"))
+    {
+        op->unsure = 1;
+    }
+
+    busy = gateway_reply_is(reply, 0, "busy");
+
+    if (!op->unsure || !(busy || gateway_reply_is(reply, 0, "error"))) {
+        return 0;
+    }
+
+    ngx_http_idem_op_again(ngx_http_idem_engine(), op);
+
+    ctx = claim->ctx;
+
+    if (busy && ctx) {
+        ctx->claim = NULL;
+        ngx_http_idem_claim_detach(claim);
+        ngx_http_idem_begun(ctx, reply);
+    }
+
+    return 1;
 }
 
 
@@ -228,16 +249,7 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, struct gateway_reply *reply)
     ngx_http_idem_claim_t   *claim = op->data;
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
-    if (reply && ngx_http_idem_reply_error(reply, "LOST")) {
-        op->unsure = 1;
-    }
-
-    if (op->unsure && reply && ngx_http_idem_cannot_yet(reply)) {
-
-        /* it may have been stored before: the same nonce finds out, whatever
-         * the client is told meanwhile */
-
-        ngx_http_idem_op_again(e, op);
+    if (reply && ngx_http_idem_claim_unsure(op, reply)) {
         return;
     }
 
