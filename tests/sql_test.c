@@ -683,6 +683,22 @@ statements_run_once_and_are_replayed(void **state)
         IDEM_OK);
     idem_answer_clear(&answer);
     assert_int_equal(balance(&two), 80);
+    /* What the contract leaves out does not hurt the connection. */
+    if (run_two(&one, "known-3",
+                "insert into t_account (id, version, name, balance, note) "
+                "values (5, 1, 'eve', ?, ?) returning id",
+                &answer) == IDEM_OK)
+        idem_answer_clear(&answer);
+    if (run_two(&one, "known-4", DEDUCT "where id = 1;", &answer) == IDEM_OK)
+        idem_answer_clear(&answer);
+    assert_int_equal(run_two(&one, "known-5", DEDUCT "where id = 1", &answer),
+                     IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_STARTED);
+    idem_answer_clear(&answer);
+    assert_int_equal(
+        sqldb_number(&two, "select count(*) from t_account where id = 5"),
+        get(&two, "known-3", &answer) == IDEM_V_ABSENT_NOW ? 0 : 1);
+    idem_answer_clear(&answer);
 }
 
 static void

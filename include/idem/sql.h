@@ -199,8 +199,9 @@ IDEM_API struct idem_sql_value idem_sql_int(int64_t number);
 IDEM_API struct idem_sql_value idem_sql_text(const char *text);
 IDEM_API struct idem_sql_value idem_sql_blob(const void *data, size_t len);
 
-/* An INSERT, UPDATE or DELETE of the program's own, without RETURNING. ? stands
- * for a value, on PostgreSQL too; there is no other question mark in it. */
+/* An INSERT, UPDATE or DELETE of the program's own, without RETURNING and without
+ * a semicolon at its end. ? stands for a value, on PostgreSQL too; there is no
+ * other question mark in it. */
 struct idem_sql_statement {
     const char *sql;
     const struct idem_sql_value *values;

@@ -260,6 +260,12 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
     good = read_rows(db, s);
     db->rows.affected = (int64_t)mysql_stmt_affected_rows(s);
     mysql_stmt_free_result(s);
+    /* A compound statement may bring several results; they are in the way. */
+    while (mysql_stmt_more_results(s)) {
+        if (mysql_stmt_next_result(s) > 0)
+            return fault_of(db, s);
+        mysql_stmt_free_result(s);
+    }
     return good;
 }
 

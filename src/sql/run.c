@@ -459,6 +459,7 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
         status = prepare(db, op, &run, err);
     if (status != IDEM_OK)
         return status;
+    memset(answer, 0, sizeof(*answer));
     if (db->in_one_go && run.op.type != IDEM_TYPE_TOKEN) {
         struct idem_record record;
         struct idem_op finish;
@@ -475,7 +476,8 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
                                     err);
         if (db->fault.cause == IDEM_SQL_CONNECTION_LOST)
             return commit_failed(db, err);
-        if (!idem__sql_run(db, "rollback", NULL, 0))
+        if ((db->mariadb || db->driver->inside(db) != SQL_OUTSIDE) &&
+            !idem__sql_run(db, "rollback", NULL, 0))
             return idem__sql_fail(db, err);
     }
     /* Why not, is found out in steps. */
