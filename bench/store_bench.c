@@ -6,8 +6,8 @@
  *   store_bench raw URL [SECONDS [CONCURRENCY]]  etcd, ZooKeeper: two plain
  *                                                writes by the same library
  *
- * Prints pairs/s and the latency of a pair, p50 and p99 in milliseconds. For
- * Redis the raw figure is redis-benchmark's.
+ * Prints pairs/s and the latency of a pair, p50 and p99 in milliseconds, and
+ * how many writes a batch had. For Redis the raw figure is redis-benchmark's.
  */
 #include "../src/engine/engine.h"
 
@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #if defined(IDEM_WITH_ETCD)
 #include <curl/curl.h>
@@ -126,7 +127,8 @@ begun(void *arg, enum idem_status status, const struct idem_answer *answer,
                          .result = {value, 100}};
 
     if (status != IDEM_OK || answer->verdict != IDEM_V_STARTED) {
-        fprintf(stderr, "store_bench: begin: %s\n", err ? err->text : "?");
+        fprintf(stderr, "store_bench: begin: %s\n",
+                err ? err->text : idem_verdict_name(answer->verdict));
         exit(1);
     }
     op.fence = answer->record.fence;
@@ -140,8 +142,8 @@ begin_pair(struct pair *pair)
     static atomic_ullong number;
     struct idem_op op = {.verb = IDEM_BEGIN, .scope = idem_text("bench")};
 
-    snprintf(pair->id, sizeof(pair->id), "%lx-%llu", (long)time(NULL),
-             atomic_fetch_add(&number, 1));
+    snprintf(pair->id, sizeof(pair->id), "%lx-%x-%llu", (long)time(NULL),
+             (unsigned)getpid(), atomic_fetch_add(&number, 1));
     op.id = idem_text(pair->id);
     pair->since = seconds();
     if (idem_submit(pair->engine, &op, begun, pair, NULL, NULL) != IDEM_OK)
@@ -153,6 +155,7 @@ bench_engine(const char *url, double want, int concurrency)
 {
     struct pair *pairs = calloc((size_t)concurrency, sizeof(*pairs));
     struct idem_engine *engine;
+    struct idem_stats stats;
     struct idem_error err;
     double start;
 
@@ -168,6 +171,9 @@ bench_engine(const char *url, double want, int concurrency)
     }
     wait_for_the_last(want);
     report(seconds() - start);
+    idem_stats(engine, &stats);
+    printf("%.1f writes a batch\n",
+           (double)stats.batched / (double)(stats.batches + !stats.batches));
     idem_close(engine);
     free(pairs);
 }

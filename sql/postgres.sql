@@ -20,7 +20,7 @@
 create schema if not exists idem;
 
 create table if not exists idem.idem_record (
-    key_hash    bytea    not null primary key check (octet_length(key_hash) = 32),
+    key_hash    bytea    not null primary key,
     type        smallint not null,
     state       smallint not null,
     mode        smallint not null,
@@ -33,8 +33,8 @@ create table if not exists idem.idem_record (
     updated     bigint   not null,
     lease_until bigint   not null,
     expires     bigint   not null,
-    nonce       bytea    not null check (octet_length(nonce) = 8),
-    fingerprint bytea    check (octet_length(fingerprint) = 32),
+    nonce       bytea    not null,
+    fingerprint bytea,
     scope       bytea    not null,
     id          bytea    not null,
     subject     bytea    not null,
@@ -43,8 +43,22 @@ create table if not exists idem.idem_record (
 
 create index if not exists idem_record_sweep
     on idem.idem_record (expires) where state <> 2 and expires > 0;
-create index if not exists idem_record_executing
-    on idem.idem_record (key_hash) where state = 2;
+create index if not exists idem_record_started
+    on idem.idem_record (created) where state = 2;
+
+-- What earlier installations had, and paid for with every statement.
+drop index if exists idem.idem_record_executing;
+do $$
+begin
+    if exists (select 1 from pg_constraint where contype = 'c'
+        and conrelid = 'idem.idem_record'::regclass) then
+        alter table idem.idem_record
+            drop constraint if exists idem_record_key_hash_check,
+            drop constraint if exists idem_record_nonce_check,
+            drop constraint if exists idem_record_fingerprint_check;
+    end if;
+end
+$$;
 
 -- Moves that a state machine allows; see idem.transition.
 create table if not exists idem.idem_machine (
@@ -593,7 +607,8 @@ declare
 begin
     delete from idem.idem_record r where r.key_hash in (
         select d.key_hash from idem.idem_record d
-        where d.state <> 2 and d.expires > 0 and d.expires < idem.now_us() / 1000
+        where d.state <> 2 and d.expires > 0 -- asked once, so that the index is used:
+        and d.expires < (select idem.now_us() / 1000)
         order by d.expires limit $1 for update skip locked);
     get diagnostics gone = row_count;
     return gone;

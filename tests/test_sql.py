@@ -236,7 +236,10 @@ OLDER = {  # what an older release could have left: another begin, no sweep, no 
         create function idem.begin(scope text, id text, fingerprint bytea default null, mode text default 'strict',
             lease_ms bigint default 30000, ttl_ms bigint default 86400000, out verdict text, out fence bigint)
         language sql as 'select ''old''::text, 0::bigint';
-        drop function idem.sweep; drop table idem.idem_machine; drop index idem.idem_record_sweep""",
+        drop function idem.sweep; drop table idem.idem_machine; drop index idem.idem_record_sweep;
+        alter table idem.idem_record add check (octet_length(key_hash) = 32), add check (octet_length(nonce) = 8);
+        drop index idem.idem_record_started;
+        create index idem_record_executing on idem.idem_record (key_hash) where state = 2""",
     "mysql": """
         update idem_version set version = 0;
         create or replace procedure idem_begin(in p_scope varbinary(1000), out o_verdict varchar(10))
@@ -284,13 +287,16 @@ def test_an_older_installation_is_upgraded_and_a_newer_one_left_alone(database, 
     sql("select idem.sweep(); select idem.declare_move('m', 'a', 'b')" if psql else
         "call idem_sweep(10, @n); call idem_declare_move('m', 'a', 'b')")
     if psql:
-        assert sql("select count(*) from pg_indexes where indexname = 'idem_record_sweep'") == "1"
+        assert sql("select indexname from pg_indexes where tablename = 'idem_record' order by 1") == (
+            "idem_record_pkey\nidem_record_started\nidem_record_sweep")
+        assert sql("select count(*) from pg_constraint where contype = 'c' and conrelid = 'idem.idem_record'::regclass") == "0"
         assert sql("select count(*) from pg_proc where proname = 'begin' and pronamespace = 'idem'::regnamespace") == "1"
     assert "can be used" in idem("store", "check", url)
     # Whoever comes from the future is not changed.
     sql("update %sidem_version set version = 2; " % ("idem." if psql else "") +
         ("drop function idem.sweep" if psql else "drop procedure idem_sweep"))
     assert "newer" in install() and sql(version) == "2"
+    assert "newer" in idem("store", "check", url, code=None)
     assert run("select idem.sweep()" if psql else "call idem_sweep(10, @n)").returncode != 0
 
 

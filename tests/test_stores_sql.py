@@ -266,6 +266,27 @@ def test_a_key_in_somebodys_transaction_is_busy_at_once_and_stalls_nobody(databa
             assert c("BEGIN", scope, "x")[0] == "started"
 
 
+def test_a_write_to_a_row_that_somebody_holds_is_busy_at_once_and_stalls_nobody(database):
+    table = "idem.idem_record" if isinstance(database, servers.Postgres) else "idem_record"
+    scope = "held-%d" % time.time_ns()
+    with folder() as a, Server(a, store=database.url) as server, server.client() as c, Session(database) as session:
+        fences = {i: c("BEGIN", scope, "x%d" % i)[1] for i in range(6)}
+        session("start transaction")
+        session("select 1 from %s where key_hash = %s for update" % (table, key_of(database, scope, "x0")))
+        times = []
+        for i in range(1, 6):
+            start = time.monotonic()
+            c.send("FINISH", scope, "x0", fences[0], "SUCCEEDED", "a")
+            c.send("FINISH", scope, "x%d" % i, fences[i], "SUCCEEDED", "b")
+            c.send("BEGIN", scope, "new-%d" % i)
+            answers = [c.read()[0] for _ in range(3)]
+            times.append(time.monotonic() - start)
+            assert answers == ["busy", "ok", "started"], answers
+        assert sorted(times)[2] < 1.0, times
+        session("rollback")
+        assert c("FINISH", scope, "x0", fences[0], "SUCCEEDED", "a")[0] == "ok"
+
+
 def key_of(database, scope, key):
     if isinstance(database, servers.Postgres):
         return "idem.key(1, '%s', '%s')" % (scope, key)
@@ -339,6 +360,48 @@ def test_a_missing_table_says_how_to_make_it_and_making_it_twice_is_fine(postgre
         for _ in range(2):
             assert "is ready" in idem("store", "init", url)
         assert "can be used" in idem("store", "check", url)
+
+
+def test_a_sqlite_file_of_a_newer_version_is_refused():
+    with tempfile.TemporaryDirectory() as where:
+        file = os.path.join(where, "db")
+        assert "can be used" in idem("store", "check", "sqlite:" + file)
+        subprocess.run(["sqlite3", file, "update idem_version set version = 2"], check=True)
+        assert "newer" in idem("store", "check", "sqlite:" + file, code=None)
+
+
+def test_a_column_of_somebodys_own_is_refused_by_postgres(postgres):
+    postgres.sql("create database wide")
+    url = postgres.url.replace("/postgres", "/wide")
+    idem("store", "init", url)
+    for change, good in (("add shop text", False), ("drop shop", True)):
+        subprocess.run([postgres.bin + "psql", "-q", url, "-c", "alter table idem.idem_record " + change], check=True)
+        assert ("can be used" in idem("store", "check", url, code=None)) == good
+    with folder() as home, Server(home, store=url) as server, server.client() as c:
+        assert c("BEGIN", "wide", "x")[0] == "started"  # a dropped column leaves a hole in the row
+
+
+def test_a_sweep_of_postgres_reads_only_what_has_expired(postgres):
+    postgres.sql("create database swept")
+    url = postgres.url.replace("/postgres", "/swept")
+    idem("store", "init", url)
+
+    def sql(text):
+        return subprocess.run([postgres.bin + "psql", "-qAt", url, "-c", text], check=True, stdout=subprocess.PIPE,
+                              text=True).stdout.strip()
+
+    with folder() as home, Server(home, store=url) as server, server.client() as c:
+        for i in range(300):
+            c.send("SETTLE", "live", i)
+        for i in range(300):
+            assert c.read()[0] == "settled"
+        time.sleep(1.5)  # some sweeps
+        sql("select idem.sweep()")
+    # What ended has reported; nothing has expired, so the index was asked and had nothing to give.
+    counts = "select idx_scan > 0, idx_tup_read from pg_stat_user_indexes where indexrelname = 'idem_record_sweep'"
+    assert wait_until(lambda: sql(counts).startswith("t"), 10)
+    time.sleep(1)
+    assert sql(counts) == "t|0"
 
 
 def test_a_table_in_partitions_holds_the_contract(postgres):

@@ -270,3 +270,15 @@ idem__word_in(const char *list, const char *word)
     }
     return false;
 }
+
+enum idem_status
+idem__schema_judge(const char *store, int64_t version, struct idem_error *err)
+{
+    if (version <= IDEM_SCHEMA_VERSION)
+        return IDEM_OK;
+    return idem__fail(
+        err, IDEM_ERR_UNSUPPORTED,
+        "%s: the tables of idem have version %lld here, newer than "
+        "the %d that this idem knows: use a newer idem",
+        store, (long long)version, IDEM_SCHEMA_VERSION);
+}

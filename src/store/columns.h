@@ -79,6 +79,9 @@ void idem__cursor_set(struct idem_cursor *cursor, const uint8_t *key);
  */
 #define IDEM_WARY_BATCHES 16
 
+/* The version that the scripts of sql/ install. */
+#define IDEM_SCHEMA_VERSION 1
+
 /* Where a key is in a batch, whose keys are sorted; count: nowhere. */
 size_t idem__swap_find(const struct idem_swap *swaps, size_t count,
                        const void *key);
@@ -105,6 +108,10 @@ bool idem__url_take(char *url, const char *name, char *value, size_t value_len);
 
 /* Is `word` one of the words in a list that commas separate? */
 bool idem__word_in(const char *list, const char *word);
+
+/* Is a table of this version one that this program knows? */
+enum idem_status idem__schema_judge(const char *store, int64_t version,
+                                    struct idem_error *err);
 
 /* The definitions of sql/, as they are installed by hand. */
 extern const char idem__postgres_script[];

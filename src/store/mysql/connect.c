@@ -296,6 +296,27 @@ check_table(struct mysql_store *self, struct idem_error *err)
     return status;
 }
 
+/* Whoever may not read the version may work without it. */
+static enum idem_status
+check_version(struct mysql_store *self, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+    MYSQL_RES *rows;
+    MYSQL_ROW row;
+
+    if (mysql_query(self->conn, "select max(version) from idem_version") != 0 ||
+        !(rows = mysql_store_result(self->conn)))
+        return mysql_errno(self->conn) == ER_TABLEACCESS_DENIED_ERROR ||
+                       mysql_errno(self->conn) == ER_NO_SUCH_TABLE
+                   ? IDEM_OK
+                   : idem__mysql_fail(self, err);
+    row = mysql_fetch_row(rows);
+    if (row && row[0])
+        status = idem__schema_judge("mysql", strtoll(row[0], NULL, 10), err);
+    mysql_free_result(rows);
+    return status;
+}
+
 /* ---- opening --------------------------------------------------------- */
 
 enum idem_status
@@ -357,6 +378,8 @@ connect_fresh(struct mysql_store *self, struct idem_error *err)
         status = idem__mysql_check(self, err);
     if (status == IDEM_OK)
         status = check_table(self, err);
+    if (status == IDEM_OK)
+        status = check_version(self, err);
     if (status != IDEM_OK)
         idem__mysql_disconnect(self);
     return status;

@@ -5,7 +5,13 @@
  *   dimensions (1), has nulls, element type, length, lower bound (1)
  *   then for each element: its length (-1: null) and its bytes
  *
- * All numbers are 4 bytes, big-endian. The length is filled in when sending.
+ * A record is one element, a row of idem.idem_record, as record_recv reads it:
+ *
+ *   number of columns, then for each: its type, its length (-1: null), its
+ * bytes
+ *
+ * (An array a column costs the server twice as much a row.) All numbers of
+ * these heads are 4 bytes, big-endian. The length is filled in when sending.
  */
 #include "postgres.h"
 
@@ -34,64 +40,99 @@ idem__postgres_params_start(struct postgres_params *params, size_t count)
     }
 }
 
-static void
-add(struct postgres_params *params, size_t at, enum postgres_type type,
-    const void *data, uint32_t len, bool null)
+static bool
+add32(struct idem_buf *buf, uint32_t value)
+{
+    uint8_t bytes[4];
+
+    put32(bytes, value);
+    return idem_buf_add(buf, bytes, sizeof(bytes));
+}
+
+/* The head of an array, where this is its first element. */
+static struct idem_buf *
+array_of(struct postgres_params *params, size_t at, uint32_t type)
 {
     struct idem_buf *buf = &params->arrays[at];
-    uint8_t head[HEAD_LEN], prefix[4];
+    uint8_t head[HEAD_LEN];
 
     if (buf->len == 0) {
         put32(head, 1);
-        put32(head + 4, 1);
-        put32(head + 8, (uint32_t)type);
+        put32(head + 4, 0);
+        put32(head + 8, type);
         put32(head + 12, 0);
         put32(head + 16, 1);
         params->failed |= !idem_buf_add(buf, head, sizeof(head));
     }
-    put32(prefix, null ? UINT32_MAX : len);
-    params->failed |= !idem_buf_add(buf, prefix, sizeof(prefix));
-    if (!null && len > 0)
-        params->failed |= !idem_buf_add(buf, data, len);
+    return buf;
+}
+
+static bool
+add_number(struct idem_buf *buf, uint32_t type, int64_t value)
+{
+    uint32_t len = type == POSTGRES_INT2 ? 2 : 8;
+    uint8_t bytes[4 + 8];
+
+    put32(bytes, len);
+    for (uint32_t i = 0; i < len; i++)
+        bytes[4 + i] = (uint8_t)((uint64_t)value >> (8 * (len - 1 - i)));
+    return idem_buf_add(buf, bytes, 4 + len);
+}
+
+static bool
+add_bytes(struct idem_buf *buf, const struct idem_bytes *bytes)
+{
+    return add32(buf, (uint32_t)bytes->len) &&
+           (bytes->len == 0 || idem_buf_add(buf, bytes->data, bytes->len));
 }
 
 void
 idem__postgres_add_number(struct postgres_params *params, size_t at,
                           enum postgres_type type, int64_t value)
 {
-    uint32_t len = type == POSTGRES_INT2 ? 2 : 8;
-    uint8_t bytes[8];
-
-    for (uint32_t i = 0; i < len; i++)
-        bytes[i] = (uint8_t)((uint64_t)value >> (8 * (len - 1 - i)));
-    add(params, at, type, bytes, len, false);
+    params->failed |= !add_number(array_of(params, at, type), type, value);
 }
 
 void
-idem__postgres_add_bytes(struct postgres_params *params, size_t at,
-                         const struct idem_cell *cell)
+idem__postgres_add_key(struct postgres_params *params, size_t at,
+                       const uint8_t *key)
 {
-    add(params, at, POSTGRES_BYTEA, cell->bytes.data, (uint32_t)cell->bytes.len,
-        cell->null);
+    struct idem_bytes bytes = {key, IDEM_KEY_LEN};
+
+    params->failed |= !add_bytes(array_of(params, at, POSTGRES_BYTEA), &bytes);
+}
+
+static bool
+add_cell(struct idem_buf *buf, enum idem_column_type is,
+         const struct idem_cell *cell)
+{
+    static const uint32_t types[] = {[IDEM_COLUMN_SMALL] = POSTGRES_INT2,
+                                     [IDEM_COLUMN_BIG] = POSTGRES_INT8,
+                                     [IDEM_COLUMN_BYTES] = POSTGRES_BYTEA};
+
+    if (!add32(buf, types[is]))
+        return false;
+    if (cell->null)
+        return add32(buf, UINT32_MAX);
+    return is == IDEM_COLUMN_BYTES ? add_bytes(buf, &cell->bytes)
+                                   : add_number(buf, types[is], cell->number);
 }
 
 void
-idem__postgres_add_record(struct postgres_params *params, const uint8_t *key,
-                          const struct idem_record *record)
+idem__postgres_add_record(struct postgres_params *params, uint32_t row_type,
+                          const uint8_t *key, const struct idem_record *record)
 {
+    struct idem_buf *buf = array_of(params, 0, row_type);
     struct idem_cell cells[IDEM_COLUMN_COUNT];
+    size_t start = buf->len;
+    bool added = add32(buf, 0) && add32(buf, IDEM_COLUMN_COUNT);
 
     idem__record_to_cells(key, record, cells);
-    for (size_t i = 0; i < IDEM_COLUMN_COUNT; i++) {
-        if (idem__column_types[i] == IDEM_COLUMN_BYTES)
-            idem__postgres_add_bytes(params, i, &cells[i]);
-        else
-            idem__postgres_add_number(params, i,
-                                      idem__column_types[i] == IDEM_COLUMN_SMALL
-                                          ? POSTGRES_INT2
-                                          : POSTGRES_INT8,
-                                      cells[i].number);
-    }
+    for (size_t i = 0; i < IDEM_COLUMN_COUNT && added; i++)
+        added = add_cell(buf, idem__column_types[i], &cells[i]);
+    params->failed |= !added;
+    if (added)
+        put32(buf->data + start, (uint32_t)(buf->len - start - 4));
     params->rows++;
 }
 

@@ -2,8 +2,8 @@
  * batch.c - swap: a batch is one pipeline, one round trip, one transaction.
  *
  *   insert  what should be absent   on conflict do nothing
- *   update  what has the rev expected, of rows that nobody holds (skip locked)
- *   delete  likewise
+ *   update  what has the rev expected
+ *   delete  likewise, of rows that nobody holds (skip locked)
  *   truth   only if a guess was wrong not long ago
  *   sync    commits
  *
@@ -13,12 +13,14 @@
  * (and is not even sent back); one that still has the expected rev is held by
  * somebody's open transaction; any other is refused with what is there.
  *
- * Nothing here waits for a lock that a service holds. Rows that exist are
- * passed over. A row that somebody has inserted but not committed cannot be
- * seen; who claims through idem's SQL holds an advisory lock on the key
- * meanwhile, and that is tested instead. Other people's inserts run into
- * lock_timeout (20 ms): then the batch is halved until the culprit stands
- * alone.
+ * Nothing here waits for long for a lock that a service holds. That no row is
+ * held is a guess too: after lock_timeout (2 ms) it was wrong, and this and the
+ * next batches are careful: rows that are held are passed over (skip locked),
+ * which takes one more look at each. A row that somebody has inserted but not
+ * committed cannot be seen; who claims through idem's SQL holds an advisory
+ * lock on the key meanwhile, and that is tested instead. Other people's inserts
+ * run into lock_timeout (20 ms when careful, so that another engine's commit is
+ * waited for): then the batch is halved until the culprit stands alone.
  *
  * READ COMMITTED is all this needs, and all it is ever run under.
  */
@@ -30,6 +32,7 @@
 
 #define CHUNK_ROWS 1024
 #define CHUNK_BYTES ((size_t)8 * 1024 * 1024)
+#define CAREFUL_BATCHES 1000
 
 struct batch {
     struct postgres_params insert, update, drop, truth;
@@ -38,30 +41,30 @@ struct batch {
 };
 
 static void
-gather(struct batch *batch, const struct idem_swap *swaps, size_t count)
+gather(struct batch *batch, uint32_t row_type, const struct idem_swap *swaps,
+       size_t count)
 {
-    const size_t last = IDEM_COLUMN_COUNT;
-
-    idem__postgres_params_start(&batch->insert, last + 1);
-    idem__postgres_params_start(&batch->update, last + 1);
+    idem__postgres_params_start(&batch->insert, 2);
+    idem__postgres_params_start(&batch->update, 2);
     idem__postgres_params_start(&batch->drop, 2);
     for (size_t i = 0; i < count; i++) {
         const struct idem_swap *swap = &swaps[i];
-        struct idem_cell key = {.bytes = {swap->key, IDEM_KEY_LEN}};
 
         if (!swap->record) {
-            idem__postgres_add_bytes(&batch->drop, 0, &key);
+            idem__postgres_add_key(&batch->drop, 0, swap->key);
             idem__postgres_add_number(&batch->drop, 1, POSTGRES_INT8,
                                       (int64_t)swap->expected);
             batch->drop.rows++;
         } else if (swap->expected == 0) {
-            idem__postgres_add_number(&batch->insert, last, POSTGRES_INT8,
+            idem__postgres_add_number(&batch->insert, 1, POSTGRES_INT8,
                                       idem__key_lock(swap->key));
-            idem__postgres_add_record(&batch->insert, swap->key, swap->record);
+            idem__postgres_add_record(&batch->insert, row_type, swap->key,
+                                      swap->record);
         } else {
-            idem__postgres_add_number(&batch->update, last, POSTGRES_INT8,
+            idem__postgres_add_number(&batch->update, 1, POSTGRES_INT8,
                                       (int64_t)swap->expected);
-            idem__postgres_add_record(&batch->update, swap->key, swap->record);
+            idem__postgres_add_record(&batch->update, row_type, swap->key,
+                                      swap->record);
         }
     }
 }
@@ -75,11 +78,10 @@ gather_truth(struct batch *batch, struct idem_swap *swaps, size_t count)
     idem__postgres_params_start(truth, 2);
     for (size_t i = 0; i < count; i++) {
         const struct idem_record *record = swaps[i].record;
-        struct idem_cell key = {.bytes = {swaps[i].key, IDEM_KEY_LEN}};
 
         if (swaps[i].outcome == IDEM_SWAP_STORED)
             continue;
-        idem__postgres_add_bytes(truth, 0, &key);
+        idem__postgres_add_key(truth, 0, swaps[i].key);
         idem__postgres_add_number(truth, 1, POSTGRES_INT8,
                                   record ? (int64_t)record->rev : 0);
         batch->rest[truth->rows++] = &swaps[i];
@@ -89,10 +91,17 @@ gather_truth(struct batch *batch, struct idem_swap *swaps, size_t count)
 static bool
 send_batch(struct postgres_store *self, struct batch *batch)
 {
-    return (!batch->insert.rows ||
+    bool careful = self->careful > 0;
+
+    return (!careful || PQsendQueryPrepared(
+                            self->conn, idem__postgres_names[POSTGRES_PATIENCE],
+                            0, NULL, NULL, NULL, 1)) &&
+           (!batch->insert.rows ||
             idem__postgres_send(self, POSTGRES_INSERT, &batch->insert)) &&
            (!batch->update.rows ||
-            idem__postgres_send(self, POSTGRES_UPDATE, &batch->update)) &&
+            idem__postgres_send(
+                self, careful ? POSTGRES_UPDATE_FREE : POSTGRES_UPDATE,
+                &batch->update)) &&
            (!batch->drop.rows ||
             idem__postgres_send(self, POSTGRES_DELETE, &batch->drop)) &&
            (!batch->truth.rows ||
@@ -253,7 +262,8 @@ read_batch(struct postgres_store *self, struct batch *batch,
             status = idem__postgres_fail(self, result, err);
         } else if (is == PGRES_TUPLES_OK && PQnfields(result) == 1) {
             mark_stored(result, swaps, count);
-        } else if (is == PGRES_TUPLES_OK) {
+        } else if (is == PGRES_TUPLES_OK &&
+                   PQnfields(result) == 1 + IDEM_COLUMN_COUNT) {
             truth = result;
             continue;
         }
@@ -274,10 +284,11 @@ swap_range(struct postgres_store *self, struct batch *batch,
            struct idem_error *err)
 {
     enum idem_status status = idem__postgres_connect(self, err), rest;
+    bool careful = self->careful > 0;
 
     if (status != IDEM_OK)
         return status;
-    gather(batch, swaps, count);
+    gather(batch, self->row_type, swaps, count);
     batch->truth.rows = 0;
     if (self->wary > 0)
         gather_truth(batch, swaps, count);
@@ -291,9 +302,15 @@ swap_range(struct postgres_store *self, struct batch *batch,
     if (!idem__postgres_flush(self, idem__postgres_deadline(self)))
         return lose(self, swaps, count, err);
     status = read_batch(self, batch, swaps, count, arena, err);
+    if (careful)
+        self->careful--;
     if (!batch->split)
         return status;
 
+    if (!careful) {
+        self->careful = CAREFUL_BATCHES;
+        return swap_range(self, batch, swaps, count, arena, err);
+    }
     self->splits++;
     if (count == 1) {
         swaps[0].outcome = IDEM_SWAP_LOCKED;

@@ -18,7 +18,7 @@
 #define BACKOFF_MAX_US 1000000
 
 static const char session[] =
-    "set lock_timeout = '20ms';"
+    "set lock_timeout = '2ms';"
     "set default_transaction_isolation = 'read committed';"
     "set default_transaction_read_only = off;"
     "set enable_seqscan = off; set enable_hashjoin = off;"
@@ -174,9 +174,10 @@ idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
     return status;
 }
 
-/* Read all results of what was sent; the last row set is kept. */
+/* Read all results of what was sent; so many row sets are kept. */
 static enum idem_status
-read_all(struct postgres_store *self, PGresult **rows, struct idem_error *err)
+read_all(struct postgres_store *self, PGresult **rows, size_t most,
+         struct idem_error *err)
 {
     int64_t deadline = clock_us(self) + CONNECT_US;
     enum idem_status status = IDEM_OK;
@@ -198,9 +199,9 @@ read_all(struct postgres_store *self, PGresult **rows, struct idem_error *err)
         }
         if (is == PGRES_FATAL_ERROR && status == IDEM_OK)
             status = idem__postgres_fail(self, result, err);
-        if (is == PGRES_TUPLES_OK && rows) {
-            PQclear(*rows);
-            *rows = result;
+        if (is == PGRES_TUPLES_OK && most > 0) {
+            *rows++ = result;
+            most--;
             continue;
         }
         PQclear(result);
@@ -243,10 +244,29 @@ idem__postgres_judge(struct postgres_store *self, const PGresult *row,
     return IDEM_OK;
 }
 
+/* Rows are sent as rows of this very table. */
+static enum idem_status
+judge_table(struct postgres_store *self, const PGresult *row,
+            struct idem_error *err)
+{
+    int64_t columns = idem__postgres_number(row, 0, 1);
+
+    self->row_type = (uint32_t)idem__postgres_number(row, 0, 0);
+    if (columns != IDEM_COLUMN_COUNT)
+        return idem__fail(
+            err, IDEM_ERR_UNSUPPORTED,
+            "postgres: table idem.idem_record has %d columns, "
+            "where this idem knows %d: columns of your own belong "
+            "in a table of your own",
+            (int)columns, IDEM_COLUMN_COUNT);
+    return idem__schema_judge("postgres", idem__postgres_number(row, 0, 2),
+                              err);
+}
+
 static enum idem_status
 prepare(struct postgres_store *self, struct idem_error *err)
 {
-    PGresult *row = NULL;
+    PGresult *rows[2] = {NULL, NULL};
     enum idem_status status;
 
     if (!PQenterPipelineMode(self->conn) || PQsetnonblocking(self->conn, 1))
@@ -256,22 +276,25 @@ prepare(struct postgres_store *self, struct idem_error *err)
                            idem__postgres_texts[i], 0, NULL))
             return fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn),
                              err);
-        if (i == POSTGRES_CHECK)
+        if (i == POSTGRES_CHECK || i == POSTGRES_TABLE)
             PQsendQueryPrepared(self->conn, idem__postgres_names[i], 0, NULL,
-                                NULL, NULL, 0);
+                                NULL, NULL, i == POSTGRES_TABLE);
     }
     PQpipelineSync(self->conn);
     if (!idem__postgres_flush(self, clock_us(self) + CONNECT_US))
         return fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
-    status = read_all(self, &row, err);
+    status = read_all(self, rows, 2, err);
     /* What the server is matters more than what it lacks. */
-    if (row && PQntuples(row) == 1) {
-        enum idem_status judged = idem__postgres_judge(self, row, err);
+    if (rows[0]) {
+        enum idem_status judged = idem__postgres_judge(self, rows[0], err);
 
+        if (judged == IDEM_OK && rows[1])
+            judged = judge_table(self, rows[1], err);
         if (judged != IDEM_OK)
             status = judged;
     }
-    PQclear(row);
+    PQclear(rows[0]);
+    PQclear(rows[1]);
     return status;
 }
 
@@ -284,7 +307,7 @@ connect_fresh(struct postgres_store *self, struct idem_error *err)
         return status;
     status =
         PQsendQuery(self->conn, session)
-            ? read_all(self, NULL, err)
+            ? read_all(self, NULL, 0, err)
             : fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
     if (status == IDEM_OK)
         status = prepare(self, err);

@@ -91,9 +91,7 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
         return status;
     idem__postgres_params_start(&params, 2);
     for (size_t i = 0; i < count; i++) {
-        struct idem_cell key = {.bytes = {loads[i].key, IDEM_KEY_LEN}};
-
-        idem__postgres_add_bytes(&params, 0, &key);
+        idem__postgres_add_key(&params, 0, loads[i].key);
         idem__postgres_add_number(&params, 1, POSTGRES_INT2,
                                   loads[i].with_result);
         params.rows++;

@@ -12,8 +12,11 @@
 /* Statements prepared on every connection. */
 enum postgres_statement {
     POSTGRES_CHECK,
+    POSTGRES_TABLE, /* its row type, its columns, its version */
     POSTGRES_INSERT,
     POSTGRES_UPDATE,
+    POSTGRES_PATIENCE,    /* wait longer for a lock, in this transaction */
+    POSTGRES_UPDATE_FREE, /* of rows that nobody holds */
     POSTGRES_DELETE,
     POSTGRES_TRUTH, /* what is there in place of what was not stored */
     POSTGRES_LOAD,
@@ -34,7 +37,9 @@ struct postgres_store {
     PGconn *conn; /* NULL: to be opened again */
     int64_t retry_at_us, backoff_us;
     struct idem_error last; /* why the last connection failed */
+    uint32_t row_type;      /* of idem.idem_record */
     int wary;               /* see columns.h */
+    int careful;            /* see batch.c */
     int64_t swept_at_us, checked_at_us;
     uint64_t connects, splits;
 };
@@ -83,7 +88,7 @@ enum idem_status idem__postgres_swap(struct idem_store *store,
 
 /* ---- arrays (array.c) ------------------------------------------------ */
 
-#define POSTGRES_PARAMS_MAX (IDEM_COLUMN_COUNT + 1)
+#define POSTGRES_PARAMS_MAX 2
 
 /* The parameters of one statement, each an array with a value a row. */
 struct postgres_params {
@@ -102,11 +107,11 @@ enum postgres_type {
 void idem__postgres_params_start(struct postgres_params *params, size_t count);
 void idem__postgres_add_number(struct postgres_params *params, size_t at,
                                enum postgres_type type, int64_t value);
-void idem__postgres_add_bytes(struct postgres_params *params, size_t at,
-                              const struct idem_cell *cell);
-/* A row of idem_record into the first arrays. */
+void idem__postgres_add_key(struct postgres_params *params, size_t at,
+                            const uint8_t *key);
+/* A row of idem.idem_record, into the first array. */
 void idem__postgres_add_record(struct postgres_params *params,
-                               const uint8_t *key,
+                               uint32_t row_type, const uint8_t *key,
                                const struct idem_record *record);
 /* Queue a statement with these arrays. */
 bool idem__postgres_send(struct postgres_store *self,

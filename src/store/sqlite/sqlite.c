@@ -138,6 +138,26 @@ prepare(struct sqlite_store *self)
     return SQLITE_OK;
 }
 
+/* The busy timeout is still that of reading. */
+static enum idem_status
+check_version(struct sqlite_store *self, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+    sqlite3_stmt *s = NULL;
+    int rc;
+
+    rc = sqlite3_prepare_v2(self->db, "select max(version) from idem_version",
+                            -1, &s, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(s);
+    if (rc == SQLITE_ROW)
+        status = idem__schema_judge("sqlite", sqlite3_column_int64(s, 0), err);
+    else
+        status = fail(self, rc, err);
+    sqlite3_finalize(s);
+    return status;
+}
+
 static enum idem_status
 connect_store(struct sqlite_store *self, struct idem_error *err)
 {
@@ -164,11 +184,11 @@ connect_store(struct sqlite_store *self, struct idem_error *err)
         if (rc == SQLITE_OK)
             rc = prepare(self);
     }
-    if (rc == SQLITE_OK)
-        rc = sqlite3_busy_timeout(self->db, BUSY_MS);
-    if (rc == SQLITE_OK)
+    status = rc == SQLITE_OK ? check_version(self, err) : fail(self, rc, err);
+    if (status == IDEM_OK) {
+        sqlite3_busy_timeout(self->db, BUSY_MS);
         return IDEM_OK;
-    status = fail(self, rc, err);
+    }
     disconnect(self);
     return status;
 }
