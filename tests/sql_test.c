@@ -373,6 +373,7 @@ a_snapshot_that_cannot_see_is_refused(void **state)
     if (one.mysql) { /* reads what is committed, or locks, but for one level */
         sqldb_begin(&two);
         assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
+        idem_answer_clear(&answer);
         sqldb_run(&one, "set session transaction isolation level read "
                         "uncommitted");
         sqldb_begin(&one);
@@ -706,6 +707,7 @@ statements_take_over_what_was_released(void **state)
 {
     struct idem_op op = op_of("over");
     struct idem_answer answer;
+    uint64_t fence;
 
     (void)state;
     sqldb_begin(&two);
@@ -719,9 +721,11 @@ statements_take_over_what_was_released(void **state)
     sqldb_run(&two, "rollback");
     sqldb_begin(&two);
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
-    assert_int_equal(idem_sql_release(two.db, op.scope, op.id,
-                                      answer.record.fence, &answer, &err),
-                     IDEM_OK);
+    fence = answer.record.fence;
+    idem_answer_clear(&answer);
+    assert_int_equal(
+        idem_sql_release(two.db, op.scope, op.id, fence, &answer, &err),
+        IDEM_OK);
     idem_answer_clear(&answer);
     sqldb_run(&two, "commit");
     assert_int_equal(run_two(&one, "over", DEDUCT "where id = 9", &answer),
