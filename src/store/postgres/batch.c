@@ -275,6 +275,9 @@ read_batch(struct postgres_store *self, struct batch *batch,
         return settle(self, batch, truth, swaps, count, arena, err);
     PQclear(truth);
     idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
+    /* The table may be another one by now: a new connection looks. */
+    if (!batch->split)
+        idem__postgres_disconnect(self);
     return status;
 }
 
