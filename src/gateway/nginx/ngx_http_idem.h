@@ -10,7 +10,8 @@
  *
  *   ngx_http_idem_module.c   directives, variables, start and stop
  *   ngx_http_idem_conf.c     what the directives mean, and what they refuse
- *   ngx_http_idem_gate.c     the PRECONTENT handler: who asks, for what
+ *   ngx_http_idem_gate.c     the PRECONTENT handler: may it run?
+ *   ngx_http_idem_name.c     the record's name: key and scope
  *   ngx_http_idem_body.c     the request's body: size, fields, fingerprint
  *   ngx_http_idem_engine.c   one pipelined connection a worker
  *   ngx_http_idem_op.c       the commands on it
@@ -349,13 +350,19 @@ void ngx_http_idem_go_on(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_set_deadline(ngx_http_idem_ctx_t *ctx, ngx_msec_t time);
 void ngx_http_idem_clear_deadline(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_deadline(ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_scope(ngx_http_request_t *r,
-    ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope);
 void ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_location_is_safe(ngx_http_request_t *r,
     ngx_uint_t method);
 void ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
     ngx_uint_t *answered);
+
+
+/* ngx_http_idem_name.c */
+
+ngx_int_t ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
+    const char **flaw);
+ngx_int_t ngx_http_idem_scope(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope);
 
 
 /* ngx_http_idem_body.c */

@@ -1,0 +1,378 @@
+
+/*
+ * ngx_http_idem_name.c - the name of a request's record: its key, and the scope
+ * of its caller.
+ */
+
+
+#include "ngx_http_idem.h"
+#include <sodium.h>
+
+
+static ngx_int_t
+ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
+    ngx_str_t *value, ngx_uint_t *count)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    *count = 0;
+
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == name->len
+            && ngx_memcmp(h[i].lowcase_key, name->data, name->len) == 0)
+        {
+            *value = h[i].value;
+            (*count)++;
+        }
+    }
+
+    return *count ? NGX_OK : NGX_DECLINED;
+}
+
+
+/*
+ * The value, or nothing where a variable in it is empty: "$a:$b" without $a and
+ * $b is a colon, which would make one caller or one request of all that lack
+ * them.
+ */
+
+static ngx_int_t
+ngx_http_idem_whole_value(ngx_http_request_t *r, ngx_http_complex_value_t *cv,
+    ngx_str_t *value)
+{
+    ngx_uint_t                 *index;
+    ngx_http_variable_value_t  *part;
+
+    if (ngx_http_complex_value(r, cv, value) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    for (index = cv->flushes; index && *index != (ngx_uint_t) -1; index++) {
+        part = ngx_http_get_indexed_variable(r, *index);
+
+        if (part == NULL || part->not_found || part->len == 0) {
+            value->len = 0;
+            break;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_read_source(ngx_http_request_t *r, ngx_http_idem_source_t *source,
+    ngx_str_t *body, ngx_str_t *value, const char **flaw)
+{
+    ngx_uint_t  count;
+
+    switch (source->from) {
+
+    case NGX_HTTP_IDEM_FROM_HEADER:
+        if (ngx_http_idem_find_header(r, &source->name, value, &count)
+            != NGX_OK)
+        {
+            return NGX_DECLINED;
+        }
+
+        if (count > 1) {
+            *flaw = "The key was sent more than once.";
+            return NGX_ABORT;
+        }
+
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_FROM_VARIABLE:
+        if (ngx_http_idem_whole_value(r, &source->value, value) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        return value->len ? NGX_OK : NGX_DECLINED;
+
+    default:
+        if (body == NULL) {
+            return NGX_DECLINED;
+        }
+
+        return ngx_http_idem_body_field(r, source, body, value, flaw);
+    }
+}
+
+
+/* the key, or what is wrong with it; NGX_DECLINED if there is none */
+
+static ngx_int_t
+ngx_http_idem_find_key(ngx_http_idem_ctx_t *ctx, ngx_array_t *sources,
+    ngx_str_t *body, const char **flaw)
+{
+    size_t                   len;
+    u_char                  *out;
+    ngx_int_t                rc;
+    ngx_str_t                value;
+    ngx_uint_t               i;
+    struct idem_bytes        bytes;
+    ngx_http_idem_source_t  *source;
+
+    if (sources == NULL) {
+        return NGX_DECLINED;
+    }
+
+    source = sources->elts;
+
+    for (i = 0; i < sources->nelts; i++) {
+        rc = ngx_http_idem_read_source(ctx->request, &source[i], body, &value,
+                                       flaw);
+
+        if (rc == NGX_DECLINED) {
+            continue;
+        }
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+
+        out = ngx_pnalloc(ctx->request->pool, IDEM_ID_MAX);
+        if (out == NULL) {
+            return NGX_ERROR;
+        }
+
+        bytes.data = value.data;
+        bytes.len = value.len;
+
+        *flaw = gateway_key_parse(bytes, ctx->conf->key_quoted
+                                         && source[i].from
+                                            == NGX_HTTP_IDEM_FROM_HEADER
+                                         && sources == ctx->conf->keys,
+                                  source[i].from != NGX_HTTP_IDEM_FROM_HEADER,
+                                  out, &len);
+        if (*flaw) {
+            return NGX_ABORT;
+        }
+
+        ctx->id.data = out;
+        ctx->id.len = len;
+        return NGX_OK;
+    }
+
+    return NGX_DECLINED;
+}
+
+
+/* a token or a key; without a body only where none is needed */
+
+ngx_int_t
+ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
+    const char **flaw)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_idem_find_key(ctx, ctx->conf->tokens, body, flaw);
+
+    if (rc == NGX_OK) {
+        ctx->token = 1;
+    }
+
+    if (rc != NGX_DECLINED) {
+        return rc;
+    }
+
+    return ngx_http_idem_find_key(ctx, ctx->conf->keys, body, flaw);
+}
+
+
+/* credentials are never stored nor logged: only a keyed digest of them is */
+
+static void
+ngx_http_idem_hash_part(crypto_generichash_state *hash, u_char *data,
+    size_t len)
+{
+    uint32_t  n;
+
+    n = (uint32_t) len;
+    crypto_generichash_update(hash, (u_char *) &n, sizeof(n));
+    crypto_generichash_update(hash, data, len);
+}
+
+
+static void
+ngx_http_idem_hash_headers(ngx_http_request_t *r, ngx_str_t *name,
+    crypto_generichash_state *hash)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == name->len
+            && ngx_memcmp(h[i].lowcase_key, name->data, name->len) == 0)
+        {
+            ngx_http_idem_hash_part(hash, h[i].value.data, h[i].value.len);
+        }
+    }
+}
+
+
+/*
+ * Virtual hosts are different services: their keys do not meet. It is the name
+ * in the configuration that counts; by the client's Host, a retry under another
+ * name of the same service would be another caller's, and run again.
+ */
+
+static ngx_str_t
+ngx_http_idem_site(ngx_http_request_t *r)
+{
+    ngx_str_t                  none = ngx_null_string;
+    ngx_http_core_srv_conf_t  *cscf;
+
+    cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
+
+    if (cscf->server_name.len > 180
+        || ngx_strcmp(cscf->server_name.data, "_") == 0)
+    {
+        return none;
+    }
+
+    return cscf->server_name;
+}
+
+
+static ngx_int_t
+ngx_http_idem_digest_scope(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope)
+{
+    u_char                    digest[20], *p;
+    ngx_str_t                *name, value, site;
+    ngx_uint_t                i, count;
+    ngx_http_idem_engine_t   *e = ngx_http_idem_engine();
+    crypto_generichash_state  hash;
+
+    name = conf->credentials->elts;
+
+    for (i = 0; i < conf->credentials->nelts; i++) {
+        if (ngx_http_idem_find_header(r, &name[i], &value, &count) == NGX_OK
+            && (value.len || count > 1))
+        {
+            break;
+        }
+    }
+
+    if (i == conf->credentials->nelts) {
+        return NGX_DECLINED;
+    }
+
+    crypto_generichash_init(&hash, e->digest_key, NGX_HTTP_IDEM_DIGEST_LEN,
+                            sizeof(digest));
+
+    site = ngx_http_idem_site(r);
+
+    ngx_http_idem_hash_part(&hash, site.data, site.len);
+    ngx_http_idem_hash_part(&hash, name[i].data, name[i].len);
+    ngx_http_idem_hash_headers(r, &name[i], &hash);
+    crypto_generichash_final(&hash, digest, sizeof(digest));
+
+    scope->len = sizeof("caller-") - 1 + 2 * sizeof(digest);
+    scope->data = ngx_pnalloc(r->pool, scope->len);
+    if (scope->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(scope->data, "caller-", sizeof("caller-") - 1);
+    (void) ngx_hex_dump(p, digest, sizeof(digest));
+
+    return NGX_OK;
+}
+
+
+/* NGX_DECLINED: callers without a credential are not let in here;
+ * NGX_ABORT: the configured value cannot be a scope */
+
+ngx_int_t
+ngx_http_idem_scope(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf,
+    ngx_str_t *scope)
+{
+    u_char      *p;
+    ngx_int_t    rc;
+    ngx_str_t    site;
+    ngx_uint_t   i;
+
+    if (conf->scope) {
+        if (ngx_http_idem_whole_value(r, conf->scope, scope) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        for (i = 0; i < scope->len; i++) {
+            if (scope->data[i] < 0x20 || scope->data[i] == 0x7f) {
+                return NGX_ABORT;
+            }
+        }
+
+        if (scope->len > IDEM_SCOPE_MAX
+            || (scope->len >= 5 && ngx_strncmp(scope->data, "idem.", 5) == 0))
+        {
+            return NGX_ABORT;
+        }
+
+        if (scope->len) {
+            return NGX_OK;
+        }
+
+    } else {
+        rc = ngx_http_idem_digest_scope(r, conf, scope);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+    }
+
+    if (!conf->anonymous) {
+        return NGX_DECLINED;
+    }
+
+    site = ngx_http_idem_site(r);
+
+    if (site.len == 0) {
+        ngx_str_set(scope, "anonymous");
+        return NGX_OK;
+    }
+
+    scope->len = sizeof("anonymous@") - 1 + site.len;
+    scope->data = ngx_pnalloc(r->pool, scope->len);
+    if (scope->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(scope->data, "anonymous@", sizeof("anonymous@") - 1);
+    ngx_memcpy(p, site.data, site.len);
+
+    return NGX_OK;
+}
