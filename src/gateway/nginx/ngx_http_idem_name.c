@@ -257,7 +257,7 @@ ngx_http_idem_site(ngx_http_request_t *r)
     cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
 
     if (cscf->server_name.len > 180
-        || ngx_strcmp(cscf->server_name.data, "_") == 0)
+        || (cscf->server_name.len == 1 && cscf->server_name.data[0] == '_'))
     {
         return none;
     }
