@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

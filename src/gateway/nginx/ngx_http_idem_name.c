@@ -9,6 +9,37 @@
 #include <sodium.h>
 
 
+/* the next header of this name; part is the list's first one, i 0 at first */
+
+static ngx_table_elt_t *
+ngx_http_idem_next_header(ngx_list_part_t **part, ngx_uint_t *i,
+    ngx_str_t *name)
+{
+    ngx_table_elt_t  *h;
+
+    for ( ;; ) {
+
+        if (*i >= (*part)->nelts) {
+            if ((*part)->next == NULL) {
+                return NULL;
+            }
+
+            *part = (*part)->next;
+            *i = 0;
+            continue;
+        }
+
+        h = (ngx_table_elt_t *) (*part)->elts + (*i)++;
+
+        if (h->key.len == name->len
+            && ngx_memcmp(h->lowcase_key, name->data, name->len) == 0)
+        {
+            return h;
+        }
+    }
+}
+
+
 static ngx_int_t
 ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
     ngx_str_t *value, ngx_uint_t *count)
@@ -17,29 +48,13 @@ ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
+    i = 0;
+    part = &r->headers_in.headers.part;
     *count = 0;
 
-    part = &r->headers_in.headers.part;
-    h = part->elts;
-
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len == name->len
-            && ngx_memcmp(h[i].lowcase_key, name->data, name->len) == 0)
-        {
-            *value = h[i].value;
-            (*count)++;
-        }
+    while ((h = ngx_http_idem_next_header(&part, &i, name)) != NULL) {
+        *value = h->value;
+        (*count)++;
     }
 
     return *count ? NGX_OK : NGX_DECLINED;
@@ -218,26 +233,11 @@ ngx_http_idem_hash_headers(ngx_http_request_t *r, ngx_str_t *name,
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
+    i = 0;
     part = &r->headers_in.headers.part;
-    h = part->elts;
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len == name->len
-            && ngx_memcmp(h[i].lowcase_key, name->data, name->len) == 0)
-        {
-            ngx_http_idem_hash_part(hash, h[i].value.data, h[i].value.len);
-        }
+    while ((h = ngx_http_idem_next_header(&part, &i, name)) != NULL) {
+        ngx_http_idem_hash_part(hash, h->value.data, h->value.len);
     }
 }
 
