@@ -180,9 +180,22 @@ def test_a_half_sent_command_is_closed_in_time(server, c):
 def test_an_idle_client_is_left_alone_or_closed_as_configured(server, c):
     time.sleep(1.2)  # longer than the stall-timeout of this server
     assert c("PING") == "PONG"
-    with folder() as where, Server(where, "--idle-timeout", "300ms", store="memory:") as s, s.client() as idle:
+    with folder() as where, Server(where, "--idle-timeout", "2s", store="memory:") as s, s.client() as idle:
         assert idle("PING") == "PONG"
         assert idle.ended()
+
+
+def test_clients_that_rested_are_all_answered(server):
+    """One after another they wake the server, so that each of its rounds that looks for stalled clients has a
+    reply to send to one that wrote nothing for longer than the stall-timeout."""
+    clients = [server.client() for _ in range(300)]
+    time.sleep(1.2)
+    end = time.time() + 1
+    for i, client in enumerate(clients):
+        assert client("PING", str(i)) == str(i)
+        time.sleep(max(0, end - time.time()) / (len(clients) - i))
+    for client in clients:
+        client.close()
 
 
 def test_a_reader_that_does_not_read_is_closed_and_harms_nobody(server, c):

@@ -79,6 +79,13 @@ is_full(const struct client *client)
            unsent(client) >= CLIENT_UNSENT_PAUSE;
 }
 
+/* The last flush left replies over, which the client has yet to read. */
+static bool
+waits_to_write(const struct client *client)
+{
+    return client->events & EPOLLOUT;
+}
+
 /* Watch for what is wanted now. */
 static void
 watch(struct client *client)
@@ -285,6 +292,8 @@ client_flush(struct client *client)
         client_close(client, "more replies than max-output, or no memory");
         return;
     }
+    if (!waits_to_write(client))
+        client->write_ms = client->loop->now_ms;
     if (!send_some(client)) {
         client_close(client, NULL);
         return;
@@ -526,7 +535,7 @@ client_tick(struct client *client)
     if (client->ended) {
         if (now >= client->linger_until_ms)
             client_close(client, NULL);
-    } else if (unsent(client) > 0 &&
+    } else if (waits_to_write(client) &&
                now - client->write_ms > config->stall_ms) {
         client_close(client, "its replies were not read");
     } else if (client->in.len > 0 && !waits && !is_full(client) &&
