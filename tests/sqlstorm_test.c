@@ -657,6 +657,50 @@ who_dies_in_the_middle_leaves_nothing_behind(void **state)
     }
 }
 
+/* One round trip has no points to die at: the moment moves on key by key, from
+ * before the first byte to after the commit. */
+static void
+who_dies_in_the_one_round_trip_is_run_or_replayed(void **state)
+{
+    struct sqldb s;
+
+    (void)state;
+    sqldb_open(&s);
+    fresh_tables(&s);
+    sqldb_close(&s);
+    for (size_t key = 0; key < keys; key++) {
+        int ready[2], how;
+        pid_t child;
+        char byte;
+
+        assert_int_equal(pipe(ready), 0);
+        fflush(NULL);
+        child = fork();
+        if (child == 0) {
+            struct sqldb own;
+
+            sqldb_open(&own);
+            if (write(ready[1], "x", 1) == 1)
+                run_once(&own, key, true);
+            pause();
+        }
+        assert_int_equal(read(ready[0], &byte, 1), 1);
+        usleep((useconds_t)(key * 5000 / keys));
+        kill(child, SIGKILL);
+        waitpid(child, &how, 0);
+        close(ready[0]);
+        close(ready[1]);
+        sqldb_open(&s);
+        run_once(&s, key, true);
+        assert_int_equal(
+            sqldb_number(&s, "select times from t_effect where id = %zu", key),
+            1);
+        sqldb_close(&s);
+    }
+    printf("%zu of %zu died before their work was committed\n", (size_t)firsts,
+           keys);
+}
+
 int
 main(void)
 {
@@ -672,6 +716,7 @@ main(void)
         cmocka_unit_test(deadlocks_are_tried_again_and_count_once),
         cmocka_unit_test(a_connection_that_is_ended_leaves_nothing_behind),
         cmocka_unit_test(who_dies_in_the_middle_leaves_nothing_behind),
+        cmocka_unit_test(who_dies_in_the_one_round_trip_is_run_or_replayed),
     };
     bool small = getenv("IDEM_SANITIZED") && *getenv("IDEM_SANITIZED");
     bool soak = getenv("IDEM_SOAK") && *getenv("IDEM_SOAK");
