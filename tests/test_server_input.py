@@ -185,6 +185,16 @@ def test_an_idle_client_is_left_alone_or_closed_as_configured(server, c):
         assert idle.ended()
 
 
+def test_a_client_that_waited_for_its_answer_was_not_idle():
+    with folder() as where, Server(where, "--idle-timeout", "2s", store="memory:") as s, s.client() as waiter:
+        with s.client() as holder:
+            assert holder("BEGIN", "idle", "1", "LEASE", "60000")[0] == "started"
+            assert waiter("BEGIN", "idle", "1", "WAIT", "3000")[0] == "busy"
+        time.sleep(0.5)
+        assert waiter("PING") == "PONG"
+        assert waiter.ended()
+
+
 def test_clients_that_rested_are_all_answered(server):
     """One after another they wake the server, so that each of its rounds that looks for stalled clients has a
     reply to send to one that wrote nothing for longer than the stall-timeout."""

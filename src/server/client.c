@@ -27,8 +27,7 @@
 #define PROGRESS (64 * 1024)  /* resets the clock of a long command */
 #define KEPT_ROOM 4096        /* an idle client keeps buffers up to this */
 #define READS_MAX 16          /* of one client in a round: a megabyte */
-#define LONG_OUT (128 * 1024) /* this much does not wait for its round's end   \
-                               */
+#define LONG_OUT (128 * 1024) /* so much leaves before its round's end */
 
 /* ---- memory ---------------------------------------------------------- */
 
@@ -530,6 +529,7 @@ client_tick(struct client *client)
 {
     const struct server_config *config = client->loop->config;
     int64_t now = client->loop->now_ms;
+    int64_t heard = client->read_ms, said = client->write_ms;
     bool waits = client->call_count > 0 || client->held;
 
     if (client->ended) {
@@ -545,7 +545,7 @@ client_tick(struct client *client)
                now - client->since_ms > config->stall_ms) {
         client_close(client, "it did not authenticate");
     } else if (config->idle_ms > 0 && !waits &&
-               now - client->read_ms > config->idle_ms) {
+               now - (heard > said ? heard : said) > config->idle_ms) {
         client_close(client, NULL);
     }
 }
