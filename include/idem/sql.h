@@ -109,12 +109,10 @@ IDEM_API enum idem_status idem_sql_claim(struct idem_sql *db,
  * somebody else's by now: do nothing. BUSY: locked by another transaction for
  * longer than wait_ms.
  */
-IDEM_API enum idem_status idem_sql_join(struct idem_sql *db,
-                                        struct idem_bytes scope,
-                                        struct idem_bytes id, uint64_t fence,
-                                        int64_t wait_ms,
-                                        struct idem_answer *answer,
-                                        struct idem_error *err);
+IDEM_API enum idem_status
+idem_sql_join(struct idem_sql *db, struct idem_bytes scope,
+              struct idem_bytes id, uint64_t fence, int64_t wait_ms,
+              struct idem_answer *answer, struct idem_error *err);
 
 /*
  * Any other verb on a record: FINISH, RELEASE, RENEW, SETTLE, GET. The op's
@@ -145,11 +143,9 @@ IDEM_API enum idem_status idem_sql_settle(struct idem_sql *db,
                                           struct idem_answer *answer,
                                           struct idem_error *err);
 /* Needs no transaction: a pure query. */
-IDEM_API enum idem_status idem_sql_get(struct idem_sql *db,
-                                       struct idem_bytes scope,
-                                       struct idem_bytes id,
-                                       struct idem_answer *answer,
-                                       struct idem_error *err);
+IDEM_API enum idem_status
+idem_sql_get(struct idem_sql *db, struct idem_bytes scope, struct idem_bytes id,
+             struct idem_answer *answer, struct idem_error *err);
 
 /*
  * The business part. Use the connection; put the answer's bytes into *result
@@ -199,9 +195,9 @@ IDEM_API struct idem_sql_value idem_sql_int(int64_t number);
 IDEM_API struct idem_sql_value idem_sql_text(const char *text);
 IDEM_API struct idem_sql_value idem_sql_blob(const void *data, size_t len);
 
-/* An INSERT, UPDATE or DELETE of the program's own, without RETURNING and without
- * a semicolon at its end. ? stands for a value, on PostgreSQL too; there is no
- * other question mark in it. */
+/* An INSERT, UPDATE or DELETE of the program's own, without RETURNING and
+ * without a semicolon at its end. ? stands for a value, on PostgreSQL too;
+ * there is no other question mark in it. */
 struct idem_sql_statement {
     const char *sql;
     const struct idem_sql_value *values;
@@ -212,21 +208,22 @@ struct idem_sql_statement {
 #define IDEM_SQL_STATEMENT_VALUES 40 /* in all of them */
 
 /*
- * As idem_sql_run, where the work is known beforehand: these statements, each of
- * which changes exactly one row, and the answer `result`. Everything goes in one
- * round trip where the database can (PostgreSQL, MariaDB), guessing that this is
- * the first request; a wrong guess is undone, and PostgreSQL's log tells of it.
+ * As idem_sql_run, where the work is known beforehand: these statements, each
+ * of which changes exactly one row, and the answer `result`. Everything goes in
+ * one round trip where the database can (PostgreSQL, MariaDB), guessing that
+ * this is the first request; a wrong guess is undone, and PostgreSQL's log
+ * tells of it.
  *
  * STARTED: done, and recorded as succeeded. REPLAY, BUSY, DOUBT, MISMATCH and
  * errors as there. A statement that fails, or changes none or several rows
  * (MariaDB does not count a row that has the new values already), undoes
  * everything: IDEM_ERR_UNAVAILABLE, nothing is recorded, a retry may run.
  */
-IDEM_API enum idem_status idem_sql_run_statements(
-    struct idem_sql *db, const struct idem_op *op,
-    const struct idem_sql_statement *statements, size_t count,
-    struct idem_bytes result, struct idem_answer *answer,
-    struct idem_error *err);
+IDEM_API enum idem_status
+idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
+                        const struct idem_sql_statement *statements,
+                        size_t count, struct idem_bytes result,
+                        struct idem_answer *answer, struct idem_error *err);
 
 struct idem_sql_pair {
     const char *column;
@@ -301,21 +298,23 @@ idem_sql_upsert(struct idem_sql *db, const struct idem_sql_place *place,
  * version: this very update was done before. CONFLICT: somebody else changed
  * it (*row). REFUSED: there is no such row.
  */
-IDEM_API enum idem_status idem_sql_update_versioned(
-    struct idem_sql *db, const struct idem_sql_place *place,
-    const char *version_column, int64_t version,
-    const struct idem_sql_pair *values, size_t count,
-    enum idem_sql_verdict *verdict, struct idem_sql_row *row,
-    struct idem_error *err);
+IDEM_API enum idem_status
+idem_sql_update_versioned(struct idem_sql *db,
+                          const struct idem_sql_place *place,
+                          const char *version_column, int64_t version,
+                          const struct idem_sql_pair *values, size_t count,
+                          enum idem_sql_verdict *verdict,
+                          struct idem_sql_row *row, struct idem_error *err);
 
 /* Conditional update: column = column - amount while that leaves at least 0.
  * FIRST: deducted. REFUSED: it does not suffice (*row says what is there), or
  * there is no such row (row->count is 0). */
-IDEM_API enum idem_status
-idem_sql_deduct(struct idem_sql *db, const struct idem_sql_place *place,
-                const char *column, int64_t amount,
-                enum idem_sql_verdict *verdict, struct idem_sql_row *row,
-                struct idem_error *err);
+IDEM_API enum idem_status idem_sql_deduct(struct idem_sql *db,
+                                          const struct idem_sql_place *place,
+                                          const char *column, int64_t amount,
+                                          enum idem_sql_verdict *verdict,
+                                          struct idem_sql_row *row,
+                                          struct idem_error *err);
 
 /*
  * Pessimistic lock: hold the row until the transaction ends, waiting for others
@@ -342,7 +341,8 @@ struct idem_sql_machine {
 };
 
 /* FIRST: moved, now. DUPLICATE: it is in that state already. REFUSED: no such
- * move was declared, or the row is in another state (*row), or there is none. */
+ * move was declared, or the row is in another state (*row), or there is none.
+ */
 IDEM_API enum idem_status
 idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
               struct idem_sql_value key, struct idem_sql_value from,
@@ -355,8 +355,8 @@ enum idem_sql_phase { IDEM_SQL_TRY, IDEM_SQL_CONFIRM, IDEM_SQL_CANCEL };
 /*
  * Barrier: may this phase of this branch do its work in this transaction?
  * FIRST: yes. DUPLICATE: it did before. EMPTY: a cancel whose try never came:
- * answer success, do nothing. REFUSED: a try after its cancel, a confirm without
- * its try, a confirm after a cancel or the other way round.
+ * answer success, do nothing. REFUSED: a try after its cancel, a confirm
+ * without its try, a confirm after a cancel or the other way round.
  */
 IDEM_API enum idem_status
 idem_sql_barrier(struct idem_sql *db, struct idem_bytes transaction,

@@ -2,7 +2,8 @@
  * key.c - the 32 bytes under which every store finds a record.
  *
  * Every request hashes its key. SHA-256 is Nettle's, which uses the processor's
- * instructions for it where there are some; libsodium's takes four times as long.
+ * instructions for it where there are some; libsodium's takes four times as
+ * long.
  */
 #include "record.h"
 

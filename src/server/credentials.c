@@ -20,7 +20,7 @@
 #define NAME_MAX_LEN 64
 #define SCOPES_MAX 64
 #define FILE_MAX (1024 * 1024)
-#define WRONG_COSTS_MS 100 /* so ten a second are answered no later than one */
+#define WRONG_COSTS_MS 100 /* so ten a second come no later than one */
 #define LATE_MAX_MS 5000
 
 struct principal {

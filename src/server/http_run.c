@@ -68,9 +68,8 @@ http_resume(struct http_request *request)
 static void
 release(struct http *http, const struct idem_record *record)
 {
-    const struct idem_op start = {.type = record->type,
-                                  .scope = record->scope,
-                                  .id = record->id};
+    const struct idem_op start = {
+        .type = record->type, .scope = record->scope, .id = record->id};
 
     (void)server_give_back(http->server, &start, record->fence);
 }

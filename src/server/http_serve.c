@@ -228,10 +228,9 @@ run(struct http_request *request)
 {
     set_stage(request, CLIENT_SERVED);
     if (request->failed && request->problem == HTTP_P_UNAUTHORIZED) {
-        http_suspend(request,
-                     credentials_late_ms(request->http->server->credentials,
-                                         metrics_now_us() / 1000,
-                                         HTTP_AUTH_DELAY_MS));
+        http_suspend(request, credentials_late_ms(
+                                  request->http->server->credentials,
+                                  metrics_now_us() / 1000, HTTP_AUTH_DELAY_MS));
         return MHD_YES;
     }
     if (request->failed || !check_draining(request) || !read_call(request) ||

@@ -149,7 +149,8 @@ enum idem_status server_ids(struct server *server, struct idem_bytes kind,
 /* ---- returns.c: starts that nobody will hear of ---------------------- */
 
 void server_returns_open(struct server_returns *returns);
-void server_returns_close(struct server_returns *returns); /* engine is closed */
+/* When the engine is closed. */
+void server_returns_close(struct server_returns *returns);
 
 /* Release what this BEGIN started, now or as soon as it can be; true: the
  * engine has work. */
