@@ -50,6 +50,8 @@ def stack():
         location @bad { proxy_pass http://service; proxy_ignore_client_abort off; }
         location /gzip { idem on; gzip on; gzip_types application/json; gzip_min_length 10; proxy_pass http://service; }
         location /header { idem on; add_header X-Added yes; proxy_pass http://service; }
+        location /unbuffered { idem on; proxy_buffering off; proxy_set_header Upgrade $http_upgrade;
+                               proxy_set_header Connection upgrade; proxy_pass http://service; }
         location /plain { proxy_pass http://service; idem_unbuffer_events on; }
         location /accel { idem on; proxy_pass http://service; }
         location /inner/ { internal; alias %s/; }
@@ -399,6 +401,29 @@ def test_a_cut_answer_is_unknown_and_never_stored(stack, key, way):
     assert stack.ledger.executions(key) == 1
 
 
+NO_ANSWERS = [b"\x00 no HTTP\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+              b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+              b"HTTP/1.1 600 Odd\r\nContent-Length: 100\r\n\r\nx",
+              b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nContent-Length: 9\r\n\r\nx"]
+
+
+@pytest.mark.parametrize("path", ["/orders", "/unbuffered"])
+@pytest.mark.parametrize("sent", NO_ANSWERS, ids=["garbage", "early-hints", "upgrade", "odd-status", "two-lengths"])
+def test_a_service_that_stays_after_no_answer_does_not_hold_the_client(stack, key, sent, path):
+    """The client's connection is for its next request, not for what a service may still say."""
+    head = "POST %s HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nUpgrade: x\r\nConnection: %s\r\nX-Way: open:%s\r\n" \
+           "Content-Length: 1\r\n\r\nx"
+    for how, until in (("close", None), ("upgrade", b"HTTP/1.1 201 ")):
+        k = key + how
+        post = (head % (path, k, how, sent.hex())).encode()
+        start = time.time()
+        got = raw(stack.port, post + (b"" if how == "close" else b"GET /plain HTTP/1.1\r\nHost: x\r\n\r\n"), 8, until=until)
+        if how == "close" or "two-lengths" not in key:
+            assert time.time() - start < 5, got
+        assert got.startswith(b"HTTP/1.1 504") and b"outcome-unknown" in got and b"Odd" not in got
+        assert stack.ledger.executions(k) == 1 and stack.record(k)["state"] == "executing"
+
+
 def test_an_unknown_outcome_comes_to_doubt_and_can_be_settled(stack, key):
     assert ask(stack.port, key, x_way="half-body", path="/slow").status == 504
     doubt = eventually(lambda: (lambda a: a if a.problem == "outcome-unknown" else None)(
@@ -465,6 +490,18 @@ def test_headers_that_are_not_for_others_are_not_replayed(stack, key):
     assert again.headers["cache-control"] == "no-store" and "keep-alive" not in again.headers
     first, again = first_and_again(stack, key + "k", x_way="cookie", path="/cookies")
     assert again.headers["set-cookie"] == first.headers["set-cookie"] and "x-order" not in again.headers
+
+
+def test_a_304_has_no_length_of_a_body_that_it_does_not_have(stack, key):
+    first, again = first_and_again(stack, key, x_way="open:" + b'HTTP/1.1 304 Not Modified\r\nETag: "e"\r\n\r\n'.hex())
+    assert first.status == again.status == 304 and again.replayed and again.headers["etag"] == '"e"'
+    assert "content-length" not in first.headers and "content-length" not in again.headers
+
+
+def test_only_the_gateway_says_when_its_record_expires(stack, key):
+    way = b"HTTP/1.1 200 OK\r\nIdempotency-Expires: tomorrow\r\nContent-Length: 2\r\nidempotency-expires: never\r\n\r\nok"
+    for got in first_and_again(stack, key, x_way="open:" + way.hex()):
+        assert got.status == 200 and re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT", got.headers["idempotency-expires"])
 
 
 def test_a_1xx_that_nginx_takes_for_an_answer_is_unknown(stack, key):

@@ -359,6 +359,9 @@ void ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
 
 /* ngx_http_idem_name.c */
 
+/* the next header of this name; part is the list's first one, i 0 at first */
+ngx_table_elt_t *ngx_http_idem_next_header(ngx_list_part_t **part,
+    ngx_uint_t *i, ngx_str_t *name);
 ngx_int_t ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
     const char **flaw);
 ngx_int_t ngx_http_idem_scope(ngx_http_request_t *r,

@@ -153,15 +153,28 @@ ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
 ngx_int_t
 ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires)
 {
-    time_t     sec;
-    ngx_str_t  value;
+    time_t            sec;
+    ngx_str_t         value;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
 
-    static time_t  last;
-    static size_t  len;
-    static u_char  text[sizeof("Mon, 28 Sep 1970 06:00:00 GMT")];
+    static time_t     last;
+    static size_t     len;
+    static u_char     text[sizeof("Mon, 28 Sep 1970 06:00:00 GMT")];
+    static ngx_str_t  name = ngx_string("Idempotency-Expires");
 
     if (expires <= 0) {
         return NGX_OK;
+    }
+
+    /* a service that says so itself does not know when our record expires */
+
+    i = 0;
+    part = &r->headers_out.headers.part;
+
+    while ((h = ngx_http_idem_next_header(&part, &i, &name)) != NULL) {
+        h->hash = 0;
     }
 
     /* what is recorded within a second expires within a second */
@@ -181,7 +194,7 @@ ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires)
 
     ngx_memcpy(value.data, text, len);
 
-    return ngx_http_idem_add_header(r, "Idempotency-Expires", &value);
+    return ngx_http_idem_add_header(r, (char *) name.data, &value);
 }
 
 
@@ -521,8 +534,13 @@ ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_clean_header(r);
 
     r->headers_out.status = result.status;
-    r->headers_out.content_length_n = r->method == NGX_HTTP_HEAD
-                                      ? -1 : (off_t) result.body.len;
+    r->headers_out.content_length_n = result.body.len;
+
+    /* the length of a body that is not sent is not known any more */
+
+    if (r->method == NGX_HTTP_HEAD || result.status == NGX_HTTP_NOT_MODIFIED) {
+        r->headers_out.content_length_n = -1;
+    }
 
     for (i = 0; i < result.header_count; i++) {
         header = &result.headers[i];

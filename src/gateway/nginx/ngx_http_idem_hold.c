@@ -193,6 +193,27 @@ ngx_http_idem_ambiguous(ngx_http_request_t *r)
 }
 
 
+/* a service that is still there said nothing that counts: no more of it is
+ * read, or the client's connection would wait for the end of it */
+
+static void
+ngx_http_idem_hang_up(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u = r->upstream;
+
+    if (u == NULL || u->cleanup == NULL) {
+        return;
+    }
+
+    ctx->no_page = 1;
+
+    u->upgrade = 0;
+    u->headers_in.chunked = 0;
+    u->headers_in.content_length_n = 0;
+    u->headers_in.connection_close = 1;
+}
+
+
 static ngx_int_t
 ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
@@ -222,9 +243,7 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if ((sent && !answered) || status < 200 || status > 599) {
 
-        /* nor is more of it read than nginx has to */
-
-        ctx->no_page = ctx->no_page || (r->upstream && r->upstream->cleanup);
+        ngx_http_idem_hang_up(r, ctx);
         return ngx_http_idem_outcome_unknown(ctx, 1);
     }
 

@@ -9,9 +9,7 @@
 #include <sodium.h>
 
 
-/* the next header of this name; part is the list's first one, i 0 at first */
-
-static ngx_table_elt_t *
+ngx_table_elt_t *
 ngx_http_idem_next_header(ngx_list_part_t **part, ngx_uint_t *i,
     ngx_str_t *name)
 {
@@ -32,7 +30,7 @@ ngx_http_idem_next_header(ngx_list_part_t **part, ngx_uint_t *i,
         h = (ngx_table_elt_t *) (*part)->elts + (*i)++;
 
         if (h->key.len == name->len
-            && ngx_memcmp(h->lowcase_key, name->data, name->len) == 0)
+            && ngx_strncasecmp(h->key.data, name->data, name->len) == 0)
         {
             return h;
         }
