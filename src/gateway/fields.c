@@ -262,6 +262,10 @@ gateway_xml_field(struct idem_bytes in, struct idem_bytes name, uint8_t *out,
     const uint8_t *end = at + in.len;
     struct out value = {out, 0, false};
 
+    while (at < end && memchr("\xef\xbb\xbf \t\r\n", *at, 7))
+        at++;
+    if (at == end || *at != '<')
+        return GATEWAY_FIELD_NONE;
     while (at && at < end) {
         bool empty = false;
         bool wanted;
@@ -276,7 +280,7 @@ gateway_xml_field(struct idem_bytes in, struct idem_bytes name, uint8_t *out,
         } else if (starts(at, end, "<?")) {
             at = skip_past(at + 2, end, "?>");
         } else if (starts(at, end, "<!")) {
-            return GATEWAY_FIELD_NONE; /* a document type can redefine all */
+            return GATEWAY_FIELD_BAD; /* a document type can redefine all */
         } else {
             wanted = tag_is(at + 1, end, name);
             at = tag_end(at + 1, end, &empty);

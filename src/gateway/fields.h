@@ -16,7 +16,8 @@
 enum gateway_field {
     GATEWAY_FIELD_NONE,  /* there is none, or this is another kind of body */
     GATEWAY_FIELD_FOUND, /* *out_len bytes are written */
-    GATEWAY_FIELD_BAD,   /* too long, there twice, or no plain value */
+    GATEWAY_FIELD_BAD,   /* too long, there twice, no plain value, or readers
+                            may disagree on what the body says */
 };
 
 /* name=value&...; %XX and + are decoded. Twice the same name is BAD. */
@@ -27,7 +28,8 @@ enum gateway_field gateway_form_field(struct idem_bytes in,
 /*
  * The text of the first element with this local name (a namespace prefix in
  * the body does not matter); the five entities and character references are
- * decoded, CDATA is taken as it is. An element within it is BAD.
+ * decoded, CDATA is taken as it is. An element within it is BAD, and so is a
+ * document type: it can redefine everything.
  */
 enum gateway_field gateway_xml_field(struct idem_bytes in,
                                      struct idem_bytes name, uint8_t *out,

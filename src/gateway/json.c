@@ -476,8 +476,12 @@ gateway_json_canonical(struct idem_bytes in, struct idem_bytes path,
     struct reader reader = {.at = in.data, .out = out};
     const uint8_t *at, *stop;
 
+    if (!in.data)
+        return false;
     reader.end = reader.at + in.len;
-    if (!in.data || !whole(&reader))
+    if (in.len >= 3 && memcmp(in.data, "\xef\xbb\xbf", 3) == 0)
+        reader.at += 3;
+    if (!whole(&reader))
         return false;
     *out_len = reader.out_len;
     if (path.len == 0)
@@ -489,6 +493,21 @@ gateway_json_canonical(struct idem_bytes in, struct idem_bytes path,
     *out_len = (size_t)(stop - at);
     memmove(out, at, *out_len);
     return true;
+}
+
+/* Meant to be an object or a list, and one that readers may take otherwise. */
+static bool
+unfit(struct idem_bytes in, uint8_t *room)
+{
+    static const struct idem_bytes all = {NULL, 0};
+    const uint8_t *at = in.data;
+    const uint8_t *end = at + in.len;
+    size_t len;
+
+    while (at < end && memchr("\xef\xbb\xbf \t\r\n", *at, 7))
+        at++;
+    return at < end && (*at == '{' || *at == '[') &&
+           !gateway_json_canonical(in, all, room, &len);
 }
 
 enum gateway_field
@@ -515,6 +534,8 @@ gateway_json_field(struct idem_bytes in, struct idem_bytes path, uint8_t *out,
             *out_len = n;
             got = GATEWAY_FIELD_FOUND;
         }
+    } else if (unfit(in, text)) {
+        got = GATEWAY_FIELD_BAD;
     }
     free(text);
     return got;

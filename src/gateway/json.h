@@ -16,7 +16,10 @@
 /* Nothing is nested deeper. */
 #define GATEWAY_JSON_DEPTH 64
 
-/* A string, number, true or false at this path, as text. */
+/*
+ * A string, number, true or false at this path, as text. Text that begins as an
+ * object or a list does and is unfit is BAD: the service may find a key in it.
+ */
 enum gateway_field gateway_json_field(struct idem_bytes in,
                                       struct idem_bytes path, uint8_t *out,
                                       size_t *out_len);

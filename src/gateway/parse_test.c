@@ -331,9 +331,12 @@ an_xml_element(void **state)
     assert_string_equal(field(xml, "<id>&evil;</id>", "id"), "!");
     assert_string_equal(field(xml, "<id/>", "id"), "-");
     assert_string_equal(field(xml, "<ids>7</ids>", "id"), "-");
-    assert_string_equal(field(xml, "<!DOCTYPE x><id>7</id>", "id"), "-");
+    assert_string_equal(field(xml, "<!DOCTYPE x><id>7</id>", "id"), "!");
     assert_string_equal(field(xml, "<![CDATA[<id>7</id>]]>", "id"), "-");
     assert_string_equal(field(xml, "not xml", "id"), "-");
+    assert_string_equal(field(xml, "", "id"), "-");
+    assert_string_equal(field(xml, "{\"a\":\"<!x><id>7</id>\"}", "id"), "-");
+    assert_string_equal(field(xml, "\xef\xbb\xbf\n<id>7</id>", "id"), "7");
 }
 
 static void
@@ -350,8 +353,15 @@ a_json_member(void **state)
     assert_string_equal(field(json, "{\"a\":\"\"}", "a"), "-");
     assert_string_equal(field(json, "{\"a\":{}}", "a"), "!");
     assert_string_equal(field(json, "{\"a\":\"x\\ny\"}", "a"), "!");
-    assert_string_equal(field(json, "{\"a\":1,\"a\":2}", "a"), "-");
-    assert_string_equal(field(json, "{\"a\":1", "a"), "-");
+    assert_string_equal(field(json, "{\"a\":1,\"a\":2}", "a"), "!");
+    assert_string_equal(field(json, "{\"a\":1,\"b\":2,\"b\":2}", "a"), "!");
+    assert_string_equal(field(json, " {\"a\":1", "a"), "!");
+    assert_string_equal(field(json, "{\"a\":1} x", "a"), "!");
+    assert_string_equal(field(json, "\xef\xbb\xbf{\"a\":1}", "a"), "1");
+    assert_string_equal(field(json, "\xef\xbb\xbf{\"a\":1", "a"), "!");
+    assert_string_equal(field(json, "a=1&b=2", "a"), "-");
+    assert_string_equal(field(json, "", "a"), "-");
+    assert_string_equal(field(json, "{\"b\":1}", "a"), "-");
     assert_string_equal(field(json, "[5]", "0"), "5");
     assert_string_equal(field(json, "[5]", "1"), "-");
     assert_string_equal(field(json, "[5]", "x"), "-");

@@ -132,7 +132,8 @@ ngx_http_idem_body_field(ngx_http_request_t *r, ngx_http_idem_source_t *source,
 
     case GATEWAY_FIELD_BAD:
         *flaw = "The body's field is no key: it is too long, stands there "
-                "twice, or is neither text nor a number.";
+                "twice, or is neither text nor a number; or the body is one "
+                "that readers may disagree on.";
         return NGX_ABORT;
 
     default: /* GATEWAY_FIELD_NONE */
