@@ -86,6 +86,28 @@ def test_children_keep_their_memory_unless_the_operator_says_otherwise(monkeypat
         assert b"MALLOC_TRIM_THRESHOLD_=33554432" in settings and b"MALLOC_TOP_PAD_=4096" in settings
 
 
+def test_a_stores_url_from_a_file_is_on_no_command_line():
+    """It may hold a password, and every user of the machine may run ps."""
+    with folder() as where, Ledger(where) as ledger:
+        port = free_port()
+        with open(where + "/conf", "w") as f:
+            f.write("upstream = http://127.0.0.1:%d\nlisten = 127.0.0.1:%d\nstore = journal:%s/s3cret\n"
+                    % (ledger.port, port, where))
+        with Process([IDEM, "gateway", "--config", where + "/conf"], ready=port) as g:
+            assert ask(port, "k").status == 201 and ask(port, "k").replayed and os.listdir(where + "/s3cret")
+            assert not [k for k in (g.pid, *children(g.pid)) if "s3cret" in command(k)]
+
+
+def test_credentials_in_the_environment_do_not_lock_out_the_gateway_itself(monkeypatch):
+    with folder() as where, Ledger(where) as ledger:
+        with open(where + "/who", "w") as f:
+            f.write("ops secretsecret operate\n")
+        os.chmod(where + "/who", 0o600)
+        monkeypatch.setenv("IDEM_CREDENTIALS", where + "/who")
+        with Gateway(where, ledger.port) as g:
+            assert ask(g.port, "k").status == 201 and ask(g.port, "k").replayed
+
+
 def test_what_runs_is_finished_before_it_ends():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         one = Later(ask, g.port, "k", x_sleep=1)

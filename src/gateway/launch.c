@@ -247,9 +247,10 @@ keep_memory(void)
 }
 
 /* In a session of its own, so that a terminal's Ctrl-C reaches only us; and
- * told to stop if we are killed. */
+ * told to stop if we are killed. A store's URL may hold a password, and every
+ * user of the machine can read a command line, but not an environment. */
 static pid_t
-start(char *const argv[])
+start(char *const argv[], const char *store)
 {
     pid_t parent = getpid();
     pid_t pid = fork();
@@ -264,6 +265,8 @@ start(char *const argv[])
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     keep_memory();
+    if (store)
+        (void)setenv("IDEM_STORE", store, 1);
     execv(argv[0], argv);
     fprintf(stderr, "idem gateway: %s: %s\n", argv[0], strerror(errno));
     _exit(127);
@@ -402,10 +405,7 @@ start_engine(struct launch *self, struct idem_error *err)
     argv[n++] = (char *)"serve";
     argv[n++] = (char *)"--socket";
     argv[n++] = self->socket;
-    if (self->config->store) {
-        argv[n++] = (char *)"--store";
-        argv[n++] = self->config->store;
-    }
+    argv[n++] = (char *)"--trust-socket";
     if (self->http[0]) {
         argv[n++] = (char *)"--http";
         argv[n++] = self->http;
@@ -413,7 +413,6 @@ start_engine(struct launch *self, struct idem_error *err)
     if (self->config->credentials) {
         argv[n++] = (char *)"--credentials";
         argv[n++] = self->config->credentials;
-        argv[n++] = (char *)"--trust-socket";
     }
     if (self->group[0]) {
         argv[n++] = (char *)"--socket-mode";
@@ -424,7 +423,7 @@ start_engine(struct launch *self, struct idem_error *err)
     argv[n++] = (char *)"--log-level";
     argv[n++] = (char *)"warning";
     argv[n] = NULL;
-    self->engine = start(argv);
+    self->engine = start(argv, self->config->store);
     if (self->engine < 0)
         return idem__fail(err, IDEM_ERR_INTERNAL, "fork: %s", strerror(errno));
     while (self->engine && self->stops == 0 && !can_connect(self->socket)) {
@@ -454,7 +453,7 @@ start_nginx(struct launch *self, struct idem_error *err)
     (void)setenv("MALLOC_TRIM_THRESHOLD_", "67108864", 0);
     (void)setenv("MALLOC_TOP_PAD_", "1048576", 0);
     snprintf(pid_file, sizeof(pid_file), "%s/nginx.pid", self->folder);
-    self->nginx = start(argv);
+    self->nginx = start(argv, NULL);
     if (self->nginx < 0)
         return idem__fail(err, IDEM_ERR_INTERNAL, "fork: %s", strerror(errno));
     self->nginx_group = self->nginx;
