@@ -26,7 +26,7 @@ build/nginx/objs/Makefile: src/gateway/nginx/config src/gateway/configure-module
 
 build/ngx_http_idem_module.so: build/nginx/objs/Makefile $(module_src)
 	@$(MAKE) -s -C build/nginx -f objs/Makefile modules >build/nginx/make.log 2>&1 || { cat build/nginx/make.log; exit 1; }
-	@cp build/nginx/objs/ngx_http_idem_module.so $@
+	@install build/nginx/objs/ngx_http_idem_module.so $@ # a new file: a running nginx has the old one mapped
 
 steps_flags = $(shell sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile) -O1 -fPIC -shared -DIDEM_FAILPOINTS=1
 steps_incs = -Isrc/gateway -Isrc/gateway/nginx -Iinclude -Ibuild/nginx/objs \
