@@ -1,6 +1,8 @@
 """What the tests of the running system share: processes, ports, a RESP client, `idem serve`."""
 import contextlib
+import fcntl
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,10 +16,33 @@ SOAK = bool(os.environ.get("IDEM_SOAK"))
 SANITIZED = bool(os.environ.get("IDEM_SANITIZED"))
 
 
-def free_port():
+PORTS = range(10000, 20000)  # below those that the kernel gives to whoever connects, or asks for any
+
+
+def free_port(also=()):
+    """A port that nobody listens on, nor on those so many above it. Every process of every run on this machine takes
+    the next one, so that none is given to two while one of them has yet to listen."""
+    with open(os.path.join(tempfile.gettempdir(), "idem-ports-%d" % os.getuid()), "a+") as last:
+        fcntl.flock(last, fcntl.LOCK_EX)
+        last.seek(0)
+        at = int(last.read() or random.choice(PORTS))
+        for _ in PORTS:
+            at = at + 1 if at + 1 in PORTS else PORTS[0]
+            if all(is_free(at + n) for n in (0, *also)):
+                break
+        last.truncate(0)
+        last.write(str(at))
+        return at
+
+
+def is_free(port):
     with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("127.0.0.1", port))
+            return True
+        except OSError:
+            return False
 
 
 @contextlib.contextmanager

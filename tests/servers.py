@@ -7,7 +7,6 @@ that their Debian package made.
 import json
 import os
 import pwd
-import random
 import shutil
 import signal
 import socket
@@ -16,25 +15,7 @@ import tempfile
 import time
 import urllib.request
 
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def free_pair():
-    """A port that is free as well as the one 10000 higher, for a cluster's bus; below
-    those that the kernel hands out."""
-    while True:
-        port = random.randrange(12000, 22000)
-        with socket.socket() as one, socket.socket() as two:
-            try:
-                one.bind(("127.0.0.1", port))
-                two.bind(("127.0.0.1", port + 10000))
-                return port
-            except OSError:
-                continue
+from lib import free_port
 
 
 class Server:
@@ -243,7 +224,7 @@ class Redis(Server):
         super().__init__("redis")
         self.settings = {**self.safe, **{k.replace("_", "-"): v for k, v in settings.items()}}
         if "cluster-enabled" in self.settings:
-            self.port = free_pair()
+            self.port = free_port(also=[10000])  # the cluster's bus
         self.url = "redis://127.0.0.1:%d" % self.port
         self.start()
 

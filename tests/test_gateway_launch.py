@@ -1,6 +1,7 @@
 """`idem gateway` as people start it: flags, a file with routes, signals, TLS and HTTP/2, and what is said when a part dies."""
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -44,12 +45,20 @@ def alive(pid):
         return False
 
 
-def private_folders():
-    return {n for n in os.listdir("/tmp") if n.startswith("idem-gateway-")}
+def private_folder(gateway):
+    """Where its socket and its nginx.conf are."""
+    engine, _ = parts(gateway)
+    path = os.path.dirname(re.search(r" --socket (\S+)", command(engine)).group(1))
+    assert os.path.isdir(path) and os.path.basename(path).startswith("idem-gateway-"), path
+    return path
+
+
+def ordinary_user():
+    """What makes root's command an ordinary user's, whose gateway has its folder in XDG_RUNTIME_DIR."""
+    return ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"] if os.geteuid() == 0 else []
 
 
 def test_one_command_and_a_clean_end():
-    before = private_folders()
     with folder() as where, Ledger(where) as ledger:
         with Gateway(where, ledger.port) as g:
             assert ask(g.port, "k").status == 201 and ask(g.port, "k").replayed
@@ -58,9 +67,9 @@ def test_one_command_and_a_clean_end():
             where_http = re.search(r"http://(127\.0\.0\.1:\d+)/", text.split("HTTP API", 1)[1]).group(1)
             host, port = where_http.split(":")
             assert ask(int(port), method="GET", path="/healthz", body=None).status == 200
-            pids = [g.pid, *parts(g)]
+            pids, private = [g.pid, *parts(g)], private_folder(g)
             assert g.stop(signal.SIGTERM) == 0
-        assert not any(alive(p) for p in pids) and private_folders() == before
+        assert not any(alive(p) for p in pids) and not os.path.exists(private)
         with Gateway(where, ledger.port) as g:
             assert ask(g.port, "k").replayed, "what was recorded is still there"
         assert ledger.executions("k") == 1
@@ -120,9 +129,9 @@ def test_what_runs_is_finished_before_it_ends():
 
 @pytest.mark.parametrize("which", ["engine", "nginx"])
 def test_a_part_that_dies_is_told_and_ends_the_rest(which):
-    before = private_folders()
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         engine, nginx = parts(g)
+        private = private_folder(g)
         workers = [int(p) for p in open("/proc/%d/task/%d/children" % (nginx, nginx)).read().split()]
         one = Later(ask, g.port, "k", x_sleep=1)
         eventually(lambda: ledger.executions("k") == 1)
@@ -131,16 +140,15 @@ def test_a_part_that_dies_is_told_and_ends_the_rest(which):
         assert ("the engine was killed" if which == "engine" else "nginx was killed") in g.output()
         assert workers and not any(alive(p) for p in [engine, nginx, *workers])
         assert one.result().status == (504 if which == "engine" else 201)  # unknown; finished
-    assert private_folders() == before
+    assert not os.path.exists(private)
 
 
 def test_a_launcher_that_is_killed_leaves_nothing_running():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
-        pids = parts(g)
+        pids, private = parts(g), private_folder(g)
         os.kill(g.pid, signal.SIGKILL)
         eventually(lambda: not any(alive(p) for p in pids))
-    for name in private_folders():
-        subprocess.run(["rm", "-rf", "/tmp/" + name])
+        shutil.rmtree(private)
 
 
 def test_flags_say_what_a_route_does():
@@ -271,11 +279,13 @@ def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
     (1, ["--upstream", "http://127.0.0.1:9", "--token", "json:t token"], "no $variable"),
     (1, ["--upstream", "http://127.0.0.1:9", "--fail-open"], "idem_fail_open")])
 def test_what_cannot_be_is_refused(status, flags, word):
-    before = private_folders()
-    got = subprocess.run([IDEM, "gateway", *([] if "--listen" in flags else ["--listen", "127.0.0.1:%d" % free_port()]),
-                          *flags], capture_output=True, text=True, timeout=30)
-    assert got.returncode == status and word in got.stderr, got
-    assert private_folders() == before
+    with folder() as where:
+        os.chmod(where, 0o777)
+        listen = [] if "--listen" in flags else ["--listen", "127.0.0.1:%d" % free_port()]
+        got = subprocess.run([*ordinary_user(), IDEM, "gateway", *listen, *flags], capture_output=True, text=True,
+                             timeout=60, env={**os.environ, "HOME": where, "XDG_RUNTIME_DIR": where})
+        assert got.returncode == status and word in got.stderr, got
+        assert not [n for n in os.listdir(where) if n.startswith("idem-gateway-")]
 
 
 @pytest.mark.parametrize("flags,told", [([], False), (["--forwarded", "off"], False), (["--forwarded", "on"], True)])
@@ -341,11 +351,10 @@ def test_a_service_behind_tls_and_whom_it_is():
 
 
 def test_an_ordinary_user_can_run_it():
-    become = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"] if os.geteuid() == 0 else []
     with folder() as where, Ledger(where) as ledger:
         os.chmod(where, 0o777)
         port = free_port()
-        argv = [*become, IDEM, "gateway", "--upstream", "http://127.0.0.1:%d" % ledger.port, "--listen",
+        argv = [*ordinary_user(), IDEM, "gateway", "--upstream", "http://127.0.0.1:%d" % ledger.port, "--listen",
                 "127.0.0.1:%d" % port, "--store", "journal:%s/j" % where]
         with Process(argv, ready=port, env={"HOME": where, "XDG_RUNTIME_DIR": ""}) as g:
             assert user(g.pid) != 0 and len(children(g.pid)) == 2
