@@ -551,6 +551,25 @@ def test_dawdlers_are_cut_off():
         assert Http(s.http)("GET", "/healthz")["status"] == "ok"
 
 
+def test_a_server_that_stood_still_reads_before_it_judges():
+    body = b'{"subject": "me"}'
+    head = b"POST /v1/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with folder() as where, Server(where, "--stall-timeout", "700ms", http=True) as s:
+        for _ in range(5):
+            slow = [socket.create_connection(("127.0.0.1", s.http), timeout=10) for _ in range(20)]
+            for one in slow:
+                one.sendall(head % len(body))
+            assert wait_until(lambda: metric(s, 'idem_clients{surface="http"}') >= 20)
+            s.send(signal.SIGSTOP)
+            for one in slow:
+                one.sendall(body)
+            time.sleep(1)
+            s.send(signal.SIGCONT)
+            for one in slow:
+                assert one.recv(100).startswith(b"HTTP/1.1 200 ")
+                one.close()
+
+
 def test_many_idle_connections_do_no_harm(server, api):
     count = 100 if SANITIZED else 300
     idle = [socket.create_connection(("127.0.0.1", server.http)) for _ in range(count)]

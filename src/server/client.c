@@ -525,10 +525,10 @@ client_event(struct client *client, uint32_t events)
 /* ---- time ------------------------------------------------------------ */
 
 void
-client_tick(struct client *client)
+client_check_limits(struct client *client)
 {
     const struct server_config *config = client->loop->config;
-    int64_t now = client->loop->now_ms;
+    int64_t now = client->loop->seen_ms;
     int64_t heard = client->read_ms, said = client->write_ms;
     bool waits = client->call_count > 0 || client->held;
 

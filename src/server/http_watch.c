@@ -15,6 +15,8 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#define AWAY_MS (2 * HTTP_TICK_MS) /* so late, the process stood still */
+
 int64_t
 http_now_ms(void)
 {
@@ -112,11 +114,13 @@ watch(void *arg)
     pthread_mutex_lock(&http->lock);
     while (http->watching) {
         struct timespec until = idem__deadline(HTTP_TICK_MS * 1000);
-        int64_t now;
+        int64_t before = http_now_ms(), now;
 
         pthread_cond_timedwait(&http->stir, &http->lock, &until);
         now = http_now_ms();
         drop_gone(http);
+        if (now - before > AWAY_MS)
+            continue; /* what came meanwhile is being read only now */
         check_due(http, now);
         drop_dawdlers(http, now);
         http_doubt_tick(http, now);

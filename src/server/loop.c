@@ -297,7 +297,8 @@ take_turn(struct loop *loop)
     int64_t start_us = metrics_now_us();
     bool more = idem__engine_turn(loop->engine);
 
-    loop->commit_us += (metrics_now_us() - start_us - loop->commit_us) / 8;
+    read_clocks(loop); /* a slow disk may have taken seconds */
+    loop->commit_us += (loop->now_us - start_us - loop->commit_us) / 8;
     return more;
 }
 
@@ -356,10 +357,22 @@ tick(struct loop *loop)
         pause_accepting(loop, false);
     if (server_give_back_again(loop->server))
         loop->submitted = true;
+}
+
+/* Time limits of clients: as of when the events of this round were read, for
+ * what a client has done since was not looked at; and after the work on them,
+ * for only then is sent what it made room for. */
+static void
+check_limits(struct loop *loop)
+{
+    if (loop->seen_ms < loop->limits_ms)
+        return;
+    loop->limits_ms = loop->seen_ms + TICK_MS;
     for (struct client *client = loop->clients, *next; client; client = next) {
         next = client->next;
-        client_tick(client);
+        client_check_limits(client);
     }
+    flush_dirty(loop);
 }
 
 static void
@@ -449,6 +462,8 @@ loop_run(struct loop *loop)
                                loop->submitted ? 0 : patience(loop));
 
         read_clocks(loop);
+        if (count >= 0) /* interrupted, it has seen nothing */
+            loop->seen_ms = loop->now_ms;
         loop->round++;
         loop->missing = loop->answered;
         loop->answered = 0;
@@ -459,6 +474,7 @@ loop_run(struct loop *loop)
         if (loop->driven && idem__engine_due_ms(loop->engine) == 0)
             loop->submitted = true;
         work(loop);
+        check_limits(loop);
         bury(loop);
     } while (!is_over(loop));
     free(events);

@@ -117,6 +117,8 @@ struct loop {
     uint64_t next_id;
     size_t buffered;
     int64_t now_us, answered_us, now_ms, tick_ms, accept_again_ms, drain_until;
+    int64_t seen_ms;   /* when the events of this round were read */
+    int64_t limits_ms; /* when clients are looked at again */
     uint64_t round;
     size_t missing;    /* clients of the last round that may ask again soon */
     size_t answered;   /* clients of this round that got all their answers */
@@ -182,7 +184,7 @@ void client_touch(struct client *client);     /* there is output */
 void client_send_long(struct client *client); /* there is much of it */
 void client_flush(struct client *client);
 void client_close(struct client *client, const char *why); /* at once */
-void client_tick(struct client *client);
+void client_check_limits(struct client *client);
 void client_drain(struct client *client);
 
 /* ---- info.c ---------------------------------------------------------- */
