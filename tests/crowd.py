@@ -239,15 +239,15 @@ class Crowd:
 
 def check_waiting_is_woken(one, two):
     """A duplicate that waits at one engine is woken when the first finishes at another."""
-    a, b = one.client(), two.client()
+    a, b = one.client(40), two.client(40)
     name = "wake-" + os.urandom(4).hex()
     fence = a("BEGIN", name, "x")[1]
-    b.send("BEGIN", name, "x", "WAIT", 10000)
+    b.send("BEGIN", name, "x", "WAIT", 30000)
     time.sleep(0.3)
     done = time.monotonic()
     assert a("FINISH", name, "x", fence, "SUCCEEDED", "for both")[0] == "ok"
     assert b.read()[4] == "for both"
-    assert time.monotonic() - done < 3  # 50 ms on an idle machine
+    assert time.monotonic() - done < 10  # 50 ms on an idle machine
 
 
 def check_locks_and_scan(one, two):
@@ -277,8 +277,8 @@ def check_lease_ends(one, two):
     and who lost it is told so."""
     a, b = one.client(30), two.client(30)
     scope = "lease-" + os.urandom(4).hex()
-    strict = a("BEGIN", scope, "strict", "LEASE", 600)[1]
-    loose = a("BEGIN", scope, "loose", "LEASE", 600, "LOOSE")[1]
+    strict = a("BEGIN", scope, "strict", "LEASE", 4000)[1]
+    loose = a("BEGIN", scope, "loose", "LEASE", 4000, "LOOSE")[1]
     assert b("BEGIN", scope, "strict")[0] == "busy"
     assert b("BEGIN", scope, "loose", "LOOSE")[0] == "busy"
     assert wait_until(lambda: b("BEGIN", scope, "strict")[0] == "doubt", 15, 0.1)

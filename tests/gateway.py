@@ -4,6 +4,7 @@ import glob
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -67,7 +68,7 @@ class Nginx(Process):
     """nginx with our module in front of a ledger; `location` goes into the gated location, `more` beside it."""
 
     def __init__(self, where, engine, upstream, location="", more="", http="", workers=1, module=MODULE, env=None,
-                 engine_options="timeout=3s", proxy=None, listen="", port=None):
+                 engine_options="timeout=10s", proxy=None, listen="", port=None):
         self.port = port or free_port()
         self.where = where
         self.conf = os.path.join(where, "nginx.conf")
@@ -140,6 +141,11 @@ class Stack:
 
     def resp(self):
         return Resp(self.engine.socket)
+
+    def waiting(self):
+        """How many duplicates wait in the engine."""
+        with self.resp() as r:
+            return int(re.search(r"^parked:(\d+)", r("INFO"), re.M).group(1))
 
     def record(self, key, scope="anonymous"):
         with self.resp() as r:
@@ -278,6 +284,22 @@ class Later:
         self.thread.join(seconds)
         assert not self.thread.is_alive(), "no answer"
         return self.value if self.error is None else self.error
+
+
+class Working(Later):
+    """A request on which the service works until it is told to go on, which asking for the result does too."""
+
+    def __init__(self, port, ledger, key, **named):
+        self.until = "%s-until-%d" % (ledger.file, time.monotonic_ns())
+        super().__init__(ask, port, key, x_until=self.until, **named)
+        eventually(lambda: ledger.executions(key) == 1)
+
+    def go_on(self):
+        open(self.until, "w").close()
+
+    def result(self, seconds=30):
+        self.go_on()
+        return super().result(seconds)
 
 
 def eventually(check, seconds=15):

@@ -181,6 +181,8 @@ def serve(c, ledger):
                 "idem": {h: v for h, v in headers.items() if h.startswith("idem-")}, "names": raw,
                 "headers": {h: v for h, v in headers.items() if h in ("host", "x-probe", "expect")}})
             time.sleep(float(headers.get("x-sleep") or 0))
+            while headers.get("x-until") and not os.path.exists(headers["x-until"]):
+                time.sleep(0.01)
             if headers.get("x-finish"):
                 finish(headers["x-finish"], headers, n)
             if not answer(c, headers, n):

@@ -133,9 +133,9 @@ def test_a_part_that_dies_is_told_and_ends_the_rest(which):
         engine, nginx = parts(g)
         private = private_folder(g)
         workers = [int(p) for p in open("/proc/%d/task/%d/children" % (nginx, nginx)).read().split()]
-        one = Later(ask, g.port, "k", x_sleep=1)
-        eventually(lambda: ledger.executions("k") == 1)
+        one = Working(g.port, ledger, "k")
         os.kill(engine if which == "engine" else nginx, signal.SIGKILL)
+        one.go_on()
         assert g.wait() == 1
         assert ("the engine was killed" if which == "engine" else "nginx was killed") in g.output()
         assert workers and not any(alive(p) for p in [engine, nginx, *workers])

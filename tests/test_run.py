@@ -157,7 +157,7 @@ def test_output_over_the_limit_is_cut_for_repeats_and_says_so(idem):
 
 def test_the_lease_is_kept_alive(idem):
     id = name()
-    run = idem.start("run", "job", id, "--lease", "600ms", "--", "sh", "-c", "sleep 2; echo done")
+    run = idem.start("run", "job", id, "--lease", "3s", "--", "sh", "-c", "sleep 4; echo done")
     assert wait_until(lambda: idem.json("get", "job", id).get("state") == "executing", 20)
     seen = set()
     while run.poll() is None:
@@ -244,11 +244,14 @@ def test_signals_go_on_to_the_command(cli, number):
 
 def test_a_lost_claim_is_said(cli):
     id = name()
-    run = cli.start("run", "job", id, "--lease", "600ms", "--", "sh", "-c", "sleep 1.5; exit 0")
+    go = os.path.join(cli.where, id)
+    run = cli.start("run", "job", id, "--lease", "3s", "--", "sh", "-c", "until test -e %s; do sleep 0.05; done" % go)
     assert wait_until(lambda: cli.json("get", "job", id).get("state") == "executing", 20)
     assert cli("forget", "job", id).returncode == 0
-    _, err = run.communicate(timeout=30)
-    assert run.returncode == 15 and b"claim is lost" in err
+    assert b"claim is lost" in run.stderr.readline()
+    open(go, "w").close()
+    run.communicate(timeout=30)
+    assert run.returncode == 15
 
 
 def test_something_left_behind_does_not_hold_it_up(cli):
@@ -351,8 +354,9 @@ def test_tokens_over_a_server_and_on_a_store(idem):
 
 def test_a_lock_over_a_server_is_kept_and_given_back(cli):
     lock = name()
-    first = cli.start("lock", lock, "--lease", "600ms", "--", "sh", "-c", "sleep 1.5; echo held")
-    time.sleep(0.5)
+    held = os.path.join(cli.where, lock)
+    first = cli.start("lock", lock, "--lease", "3s", "--", "sh", "-c", ": > %s; sleep 4; echo held" % held)
+    assert wait_until(lambda: os.path.exists(held), 20)
     second = cli("lock", lock, "--wait", "40s", "--", "echo", "mine", timeout=80)
     assert second.stdout == b"mine\n" and second.returncode == 0
     assert first.poll() == 0 or first.wait(20) == 0

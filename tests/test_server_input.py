@@ -314,7 +314,7 @@ def test_replies_beyond_max_output_close():
         c("FINISH", "k", "1", fence, "SUCCEEDED", b"x" * 300000)
         with s.client() as slow:
             slow.raw(encode("GET", "k", "1") * 60)
-            assert wait_until(lambda: "max-output" in s.output(), 5)
+            assert wait_until(lambda: "max-output" in s.output())
         assert c("PING") == "PONG"
 
 
@@ -328,7 +328,7 @@ def test_buffers_of_all_clients_together_are_bounded():
                 client.raw(half)
             except OSError:
                 pass
-        assert wait_until(lambda: s.output().count("max-buffered is reached") >= 10, 10)
+        assert wait_until(lambda: s.output().count("max-buffered is reached") >= 10)
         assert c("PING") == "PONG"
         buffered = next(line for line in c("INFO").splitlines() if line.startswith("buffered_bytes"))
         assert int(buffered.split(":")[1]) < 8 * 1048576
@@ -338,13 +338,14 @@ def test_buffers_of_all_clients_together_are_bounded():
 
 def test_more_clients_than_the_limit_are_told():
     with folder() as where, Server(where, "--max-clients", "5", store="memory:") as s:
-        wait_until(lambda: False, 0.2)
-        clients = [s.client() for _ in range(5)]
+        clients = [s.client()]
+        assert wait_until(lambda: "connected_clients:1\r" in clients[0]("INFO"))  # who looked whether it listens has gone
+        clients += [s.client() for _ in range(4)]
         assert [c("PING") for c in clients] == ["PONG"] * 5
         with s.client() as extra:
             assert "max number of clients" in str(extra.read())
         clients.pop().close()
-        assert wait_until(lambda: not isinstance(ping_fresh(s), Exception), 5)
+        assert wait_until(lambda: not isinstance(ping_fresh(s), Exception))
 
 
 def ping_fresh(server):
@@ -379,7 +380,7 @@ def test_a_server_out_of_file_descriptors_recovers():
             assert 5 <= served <= 40
             for client in clients:
                 client.close()
-            assert wait_until(lambda: pong(where + "/s"), 5)
+            assert wait_until(lambda: pong(where + "/s"))
 
 
 def pong(where):
@@ -398,7 +399,7 @@ def test_resets_and_rubbish_do_not_disturb_others(server, c):
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         s.close()
     assert c("PING") == "PONG"
-    assert wait_until(lambda: "connected_clients:1\r" in c("INFO"), 5)
+    assert wait_until(lambda: "connected_clients:1\r" in c("INFO"))
 
 
 # ---- credentials and rights ------------------------------------------------
@@ -474,11 +475,11 @@ def test_guessing_on_many_connections_is_slow_and_holds_up_nobody(guarded):
         c.send("AUTH", "ops", "guess-%d" % i)
     with guarded.client() as c:
         assert c("AUTH", "ops", OPS_SECRET) == "OK"
-        assert time.monotonic() - start < 2
+        assert not all(has_more(guesser) for guesser in guessers)
     for c in guessers:
         assert c.read().word == "WRONGPASS"
         c.close()
-    assert 3 < time.monotonic() - start < 20
+    assert 3 < time.monotonic() - start < 40
 
 
 RIGHTS = [  # command, shop, any, ops, tenant (operates the scope shop only)
@@ -523,7 +524,7 @@ def test_secrets_and_keys_are_not_in_the_log(guarded):
 def test_keys_are_logged_when_asked_for():
     with folder() as where, Server(where, "--log-keys", "--log-format", "json", store="memory:") as s, s.client() as c:
         c("FORGET", 'sco"pe', b"\x1b[31mid\xff")
-        assert wait_until(lambda: '"scope":"sco\\"pe","id":"\\u001b[31mid\\u00ff"' in s.output(), 5), s.output()
+        assert wait_until(lambda: '"scope":"sco\\"pe","id":"\\u001b[31mid\\u00ff"' in s.output()), s.output()
 
 
 def test_sighup_rereads_credentials():
@@ -533,14 +534,14 @@ def test_sighup_rereads_credentials():
             a, b = log_in(s, "a", "secret-a"), log_in(s, "b", "secret-b")
             write_credentials(where, "b secret-b use", "new secret-new operate")
             s.send(signal.SIGHUP)
-            assert wait_until(lambda: "event=reread " in s.output(), 5)
+            assert wait_until(lambda: "event=reread " in s.output())
             assert a("PING").word == "NOAUTH"
             assert b("PING") == "PONG"
             with log_in(s, "new", "secret-new") as c:
                 assert c("SCAN", "0")[0] == "records"
             write_credentials(where, "broken")
             s.send(signal.SIGHUP)
-            assert wait_until(lambda: "reread-failed" in s.output(), 5)
+            assert wait_until(lambda: "reread-failed" in s.output())
             assert b("PING") == "PONG"
             a.close(), b.close()
 

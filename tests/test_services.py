@@ -192,7 +192,7 @@ echo "$IDEM_FENCE" > "$1/high"; echo "$2 accepted" >> "$1/log"
 
 
 def lock_command(server, *words):
-    return [IDEM, "lock", "job", "--server", "unix:" + server.socket, "--lease", "600ms", *words]
+    return [IDEM, "lock", "job", "--server", "unix:" + server.socket, "--lease", "3s", *words]
 
 
 def test_a_paused_holder_is_refused_by_the_resource_and_learns_that_it_lost():
@@ -204,13 +204,12 @@ def test_a_paused_holder_is_refused_by_the_resource_and_learns_that_it_lost():
                                       "sh %s/guard.sh %s a; sleep 20" % (f, f, f, f, f)))
         assert wait_until(lambda: log() == ["a accepted"])
         os.kill(holder.pid, signal.SIGSTOP)  # idem cannot renew; the command itself goes on
-        time.sleep(1.0)
-        subprocess.run(lock_command(server, "--wait", "10s", "--", "sh", f + "/guard.sh", f, "b"), check=True)
+        subprocess.run(lock_command(server, "--wait", "20s", "--", "sh", f + "/guard.sh", f, "b"), check=True)
         open(f + "/go", "w").close()
         assert wait_until(lambda: len(log()) == 3)
         assert log() == ["a accepted", "b accepted", "a refused"]
         os.kill(holder.pid, signal.SIGCONT)
-        assert holder.wait(10) == 76 and "was lost" in holder.output()
+        assert holder.wait(20) == 76 and "was lost" in holder.output()
 
 
 def test_a_lock_outlives_a_restart_of_the_server_and_its_fence_grows():
@@ -247,7 +246,7 @@ def test_a_command_ends_with_the_idem_that_held_its_lock():
         assert os.path.exists(command)
         holder.send(signal.SIGKILL)
         holder.wait()
-        assert wait_until(lambda: not os.path.exists(command), 5)
+        assert wait_until(lambda: not os.path.exists(command))
 
 
 def test_the_guarded_example_shows_the_fence_at_work():
