@@ -3,8 +3,9 @@
  * back.
  *
  * Runs until its standard input ends; whoever started it kills and restarts the
- * store meanwhile (tests/test_services.py), or nobody does. IDEM_TEST_DOWN=1
- * says that the store was down for longer than BRIEF_MS.
+ * store meanwhile (tests/test_services.py), once every lock has a holder, which
+ * is said with the line "held"; or nobody does. IDEM_TEST_DOWN=1 says that the
+ * store was down for longer than BRIEF_MS.
  */
 #include "stores.h"
 
@@ -143,18 +144,26 @@ check_tenures(void)
     }
 }
 
-/* Hold it until it is lost, then take it again, until all is over. */
+/* Hold it until it is told that it is lost (who asks idem_lock_held() may see
+ * it a moment earlier), then take it again, until all is over. */
 static void
 hold_brief(struct idem_engine *engine, atomic_int *lost)
 {
     uint64_t fence = 0;
     struct idem_lock *lock;
+    int told = 0;
 
     while (!over && (lock = insist(engine, brief, BRIEF_MS, lost))) {
         assert_true(idem_lock_fence(lock) > fence);
+        if (fence == 0) {
+            puts("held");
+            fflush(stdout);
+        }
         fence = idem_lock_fence(lock);
-        while (!over && idem_lock_held(lock))
+        while (!over && *lost == told)
             usleep(5000);
+        assert_true(over || !idem_lock_held(lock));
+        told = *lost;
         idem_lock_give(lock, NULL);
     }
 }

@@ -173,7 +173,7 @@ a_committed_claim_is_busy_then_in_doubt(void **state)
     struct idem_answer answer;
 
     (void)state;
-    op.lease_ms = 300;
+    op.lease_ms = 3000;
     sqldb_begin(&one);
     assert_int_equal(claim(&one, &op, &answer), IDEM_V_STARTED);
     idem_answer_clear(&answer);
@@ -182,7 +182,7 @@ a_committed_claim_is_busy_then_in_doubt(void **state)
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_BUSY);
     idem_answer_clear(&answer);
     sqldb_run(&two, "rollback");
-    usleep(600000);
+    usleep(3300000);
     sqldb_begin(&two);
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_DOUBT);
     idem_answer_clear(&answer);

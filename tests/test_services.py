@@ -47,6 +47,7 @@ def test_a_store_is_killed_while_locks_are_held(shared):
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                env={**os.environ, "IDEM_TEST_STORE": shared.url, "IDEM_TEST_DOWN": "1"})
     try:
+        assert "held\n" in iter(program.stdout.readline, "")
         for _ in range(10 if SOAK else 1):
             time.sleep(1)
             shared.kill()
@@ -81,7 +82,7 @@ def test_token_words_over_resp_and_a_fresh_one_in_the_answer():
 
 
 def test_a_subject_that_asks_for_tokens_too_fast_is_told_when_to_come_back():
-    with folder() as f, Server(f, "--token-rate", "5") as server, server.client() as c:
+    with folder() as f, Server(f, "--token-rate", "1") as server, server.client() as c:
         assert len(c("ISSUE", "ann", "COUNT", 10)) == 11
         refused = c("ISSUE", "ann")
         assert refused.word == "OVERLOADED" and "try again in" in str(refused)

@@ -210,8 +210,8 @@ static void
 long_work_keeps_its_lease_alive(void **state)
 {
     struct work work = {
-        .outcome = IDEM_STATE_SUCCEEDED, .result = "done", .takes_ms = 1500};
-    struct visitor busy = {.after_ms = 1200},
+        .outcome = IDEM_STATE_SUCCEEDED, .result = "done", .takes_ms = 4000};
+    struct visitor busy = {.after_ms = 2500},
                    patient = {.after_ms = 300, .wait_ms = 20000};
     pthread_t one, two;
     struct stage stage;
@@ -222,8 +222,8 @@ long_work_keeps_its_lease_alive(void **state)
     busy.engine = patient.engine = stage.engine;
     pthread_create(&one, NULL, visit, &busy);
     pthread_create(&two, NULL, visit, &patient);
-    /* Three times as long as the lease. */
-    run(&stage, &work, IDEM_STRICT, 500, &reply);
+    /* Twice as long as the lease. */
+    run(&stage, &work, IDEM_STRICT, 2000, &reply);
     pthread_join(one, NULL);
     pthread_join(two, NULL);
     assert_verdict(reply, IDEM_V_STARTED);
@@ -395,12 +395,12 @@ begin_and_submit_end(struct stage *stage, enum fault fault,
     struct idem_answer answer = {0};
     struct idem__run *run;
 
-    op.lease_ms = 300;
+    op.lease_ms = 1000;
     assert_int_equal(idem__run_begin(stage->engine, &op, &run, &answer, NULL),
                      IDEM_OK);
     assert_non_null(run);
     idem_answer_clear(&answer);
-    sleep_ms(700);
+    sleep_ms(1300);
     faulty_plan(stage->store, fault, 0, 1000);
     assert_int_equal(idem__run_submit_end(run, IDEM_STATE_SUCCEEDED,
                                           idem_text("done"), note_end, ending,
@@ -450,7 +450,7 @@ an_end_that_failed_can_be_told_again(void **state)
         open_stage(&stage, FAULTY_LOCAL);
         begun = begin_and_submit_end(&stage, faults[i], &ending);
         assert_true(ending.status != IDEM_OK || ending.verdict == IDEM_V_BUSY);
-        sleep_ms(700); /* its lease is still kept alive */
+        sleep_ms(1300); /* its lease is still kept alive */
         run(&stage, &work, IDEM_STRICT, 0, &reply);
         assert_verdict(reply, IDEM_V_BUSY);
         assert_int_equal(idem__run_end(begun, IDEM_STATE_SUCCEEDED,
@@ -537,7 +537,7 @@ a_process_that_dies_leaves_doubt_or_a_second_run(void **state)
         make_folder(folder, sizeof(folder));
         snprintf(url, sizeof(url), "journal:%s/journal", folder);
         op.mode = (enum idem_mode)mode;
-        op.lease_ms = 600;
+        op.lease_ms = 2000;
         crash_in(url, &op);
         assert_int_equal(idem_open(url, NULL, &engine, NULL), IDEM_OK);
         sleep_ms(100);

@@ -217,7 +217,7 @@ vanish(struct idem_ids *ids)
 static void
 a_vanished_holders_number_is_recycled_beyond_its_mark(void **state)
 {
-    const struct idem_ids_options quick = {.lease_ms = 300};
+    const struct idem_ids_options quick = {.lease_ms = 1500};
     struct idem_engine *engine = open_engine();
     struct idem_ids *ids = open_ids(engine, &quick);
     uint64_t last = one(ids, IDEM_ID_SNOWFLAKE), id;
@@ -229,7 +229,7 @@ a_vanished_holders_number_is_recycled_beyond_its_mark(void **state)
     assert_int_equal(worker_of(IDEM_ID_SNOWFLAKE, one(ids, IDEM_ID_SNOWFLAKE)),
                      1); /* still leased */
     idem_ids_close(ids);
-    usleep(400000);
+    usleep(1700000);
     ids = open_ids(engine, &quick);
     id = one(ids, IDEM_ID_SNOWFLAKE);
     assert_int_equal(worker_of(IDEM_ID_SNOWFLAKE, id), 0);
