@@ -172,12 +172,15 @@ static void *
 wait_for_end(void *arg)
 {
     char text[64];
+    int enough;
 
     (void)arg;
-    for (int i = 0; i < 2000 && tenure_count <= CROWD; i++)
-        usleep(10000);
     while (read(STDIN_FILENO, text, sizeof(text)) > 0)
         continue;
+    /* Until the store is there again for both engines. */
+    enough = tenure_count + CROWD;
+    for (int i = 0; i < 2000 && tenure_count < enough; i++)
+        usleep(10000);
     over = true;
     return NULL;
 }
