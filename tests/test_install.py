@@ -198,3 +198,27 @@ def test_every_store_and_broker_can_be_left_out():
                             ("sqlite:f", "WITH_SQLITE"), ("zookeeper://h", "WITH_ZOOKEEPER"), ("etcd://h", "WITH_ETCD")):
             assert switch + "=1" in run(where + "/idem", "get", "s", "i", "--store", url, code=26)
         assert "absent" in run(where + "/idem", "get", "s", "i", "--store", "journal:" + where + "/j", code=16)
+
+
+FAKES = {"dpkg-query": "exit 1", "id": "echo 1000", "sleep": 'echo "sleep $1" >> "$LOG"',
+         "sudo": 'case $1 in apt-get) exec "$@" ;; tee) cat >/dev/null ;; esac',
+         "apt-get": 'echo "$*" >> "$LOG"; echo "the mirror is away" >&2; [ "$(grep -c install "$LOG")" -gt "$FAILURES" ]'}
+
+
+@pytest.mark.parametrize("failures, code", [(0, 0), (2, 0), (9, 1)])
+def test_missing_packages_are_asked_for_until_the_mirror_answers(failures, code):
+    """With commands that only pretend, as an ordinary user with sudo on a bare machine."""
+    with folder() as where:
+        for name, text in FAKES.items():
+            with open(os.path.join(where, name), "w") as f:
+                f.write("#!/bin/sh\n" + text + "\n")
+            os.chmod(f.name, 0o755)
+        log = os.path.join(where, "log")
+        said = run(os.path.join(ROOT, "scripts/deps"), "demo", code=code,
+                   env={"PATH": where + ":" + os.environ["PATH"], "LOG": log, "FAILURES": str(failures)})
+        with open(log) as f:
+            lines = f.read().splitlines()
+        pauses = ["sleep 5", "sleep 20", "sleep 60"][:failures]
+        assert [line for line in lines if line.startswith("sleep")] == pauses
+        assert sum(" install " in line and line.endswith("curl nginx python3") for line in lines) == len(pauses) + 1
+        assert ("failed four times" in said) == (code == 1) and said.count("again in") == len(pauses)

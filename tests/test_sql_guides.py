@@ -280,8 +280,9 @@ def node_packages():
     if not os.path.exists(made) or open(made).read() != open(lock).read():
         shutil.rmtree(where, ignore_errors=True)
         shutil.copytree(os.path.join(ROOT, "tests/node"), where)
-        done = subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=where, text=True,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        done = subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=5"],
+                              cwd=where, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
         assert done.returncode == 0, done.stdout
         shutil.copy(lock, made)
     return where + "/node_modules"
