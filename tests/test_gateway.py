@@ -22,6 +22,10 @@ def stack():
         location /refuse { idem on; idem_duplicate refuse; proxy_pass http://service; }
         location /fixed { idem on; idem_duplicate answer 200 "重复调用"; proxy_pass http://service; }
         location /small { idem on; idem_max_body 1000; idem_max_answer 5000; proxy_pass http://service; }
+        location /body-pages { idem on; idem_max_body 1000; error_page 413 /large.html; error_page 400 /broken.html;
+                               proxy_pass http://service; }
+        location = /large.html { internal; return 413 "too much"; }
+        location = /broken.html { internal; return 400 "broken"; }
         location /json { idem on; idem_fingerprint json; proxy_pass http://service; }
         location /fields { idem on; idem_fingerprint json amount to.name; proxy_pass http://service; }
         location /body { idem on; idem_key json:order.id form:seq xml:MessageID; idem_required on;
@@ -539,6 +543,17 @@ def test_a_body_over_the_limit_is_refused_before_the_claim(stack, key):
     got = ask(stack.port, key, path="/small", body=iter([b"x" * 600, b"x" * 600]))
     assert got.status == 413 and stack.record(key) is None and stack.ledger.executions(key) == 0
     assert ask(stack.port, key, path="/small", body=b"x" * 1000).status == 201
+
+
+def test_a_body_without_a_length_is_refused_when_it_is_over_the_limit(stack, key):
+    """Not at its end: it may have none, and lies on the disk meanwhile."""
+    head = "POST %%s HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % key
+    for path, status, word in (("/small", b"413", b"body-too-large"), ("/body-pages", b"413", b"too much")):
+        got = raw(stack.port, (head % path).encode() + b"400\r\n" + b"x" * 1024 + b"\r\n", 5, until=word)
+        assert got.startswith(b"HTTP/1.1 " + status) and word in got, got
+    got = raw(stack.port, (head % "/body-pages").encode() + b"zz\r\n", 5, until=b"broken")
+    assert got.startswith(b"HTTP/1.1 400") and b"broken" in got, got
+    assert stack.record(key) is None and stack.ledger.executions(key) == 0
 
 
 def test_bodies_in_files_and_in_chunks(stack, key):

@@ -196,6 +196,13 @@ def test_token_then_test_as_in_the_seeds():
         assert len(ledger.entries()) == 1
 
 
+def test_a_service_with_a_path_of_its_own():
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--upstream",
+                                                                  "http://127.0.0.1:%d/shop/v1" % ledger.port) as g:
+        assert ask(g.port, "k", path="/orders/7?a=1").status == 201 and ask(g.port, "k", path="/orders/7?a=1").replayed
+        assert [e["path"] for e in ledger.entries()] == ["/shop/v1/orders/7?a=1"]
+
+
 def test_who_asks_for_tokens_too_fast_is_told_so_as_a_problem():
     with folder() as where, Ledger(where) as ledger, \
             Gateway(where, ledger.port, "--token-path", "/token", "--token-rate", "1r/s", "--docs", "https://shop.example/idem") as g:
@@ -244,9 +251,13 @@ mode = loose
             g.send(signal.SIGHUP)
             eventually(lambda: ask(port, "p", path="/pay").body == b"done")
             with open(conf, "w") as f:
+                f.write(text.replace("/journal", "/elsewhere"))
+            g.send(signal.SIGHUP)
+            eventually(lambda: 'not reloaded: another value of "store" takes a restart' in g.output())
+            with open(conf, "w") as f:
                 f.write("nonsense")
             g.send(signal.SIGHUP)
-            eventually(lambda: "not reloaded" in g.output())
+            eventually(lambda: "not reloaded: %s" % conf in g.output())
             # An old worker may still take a connection or two.
             eventually(lambda: all(ask(port, "p", path="/pay").body == b"done" for _ in range(5)))
 

@@ -289,7 +289,31 @@ reap(struct launch *self)
     }
 }
 
+static bool
+same(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
 /* What nginx is told can change; the engine stays what it is. */
+static enum idem_status
+check_reload(const struct gateway_config *old,
+             const struct gateway_config *fresh, struct idem_error *err)
+{
+    const char *what = !same(old->store, fresh->store) ? "store"
+                       : !same(old->http, fresh->http) ? "http"
+                       : !same(old->credentials, fresh->credentials)
+                           ? "credentials"
+                       : !same(old->folder, fresh->folder) ? "folder"
+                       : !same(old->nginx, fresh->nginx)   ? "nginx"
+                       : !same(old->module, fresh->module) ? "module"
+                                                           : NULL;
+
+    return what ? idem__fail(err, IDEM_ERR_INVALID,
+                             "another value of \"%s\" takes a restart", what)
+                : IDEM_OK;
+}
+
 static void
 reload(struct launch *self)
 {
@@ -298,7 +322,8 @@ reload(struct launch *self)
     struct idem_error err = {0};
 
     gateway_config_init(fresh);
-    if (self->load(self->load_arg, fresh, &err) == IDEM_OK) {
+    if (self->load(self->load_arg, fresh, &err) == IDEM_OK &&
+        check_reload(old, fresh, &err) == IDEM_OK) {
         self->config = fresh;
         if (write_conf(self, &err) == IDEM_OK) {
             kill(self->nginx, SIGHUP);

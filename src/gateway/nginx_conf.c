@@ -62,6 +62,9 @@ add_words(struct idem_buf *out, const char *text)
     return good;
 }
 
+/* What would be more than a path in a configuration. */
+#define ODD_IN_PATH " \"'\\;{}$#"
+
 static enum idem_status
 parse_url(const char *text, struct url *url, struct idem_error *err)
 {
@@ -84,7 +87,7 @@ parse_url(const char *text, struct url *url, struct idem_error *err)
         strcspn(rest, " \"'\\;{}$#?@") < len)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the upstream \"%s\" names no host", text);
-    if (strcspn(url->path, " \"'\\;{}$#") < strlen(url->path))
+    if (strpbrk(url->path, ODD_IN_PATH))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the upstream \"%s\" has an odd path", text);
     memcpy(url->host, rest, len);
@@ -301,6 +304,19 @@ may_try_next(const struct gateway_config *config,
            strcmp(methods, "PATCH") == 0 || strcmp(methods, "POST PATCH") == 0;
 }
 
+/* The upstream's path stands before every request's. nginx puts it in the place
+ * of the location's, which therefore follows it. */
+static bool
+add_base(struct idem_buf *out, const struct url *url, const char *location)
+{
+    size_t len = strlen(url->path);
+
+    while (len > 0 && url->path[len - 1] == '/')
+        len--;
+    return len == 0 || (idem_buf_add(out, url->path, len) &&
+                        idem_buf_add_text(out, location));
+}
+
 static enum idem_status
 add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
           struct idem_error *err)
@@ -313,6 +329,10 @@ add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
 
     if (status != IDEM_OK)
         return status;
+    if (url.path[0] && strpbrk(route->path + (exact ? 2 : 0), ODD_IN_PATH))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the route %s cannot follow an upstream's path",
+                          route->path);
     good = idem_buf_printf(out, "\n        location %s", exact ? "= " : "") &&
            add_quoted(out, route->path + (exact ? 2 : 0)) &&
            idem_buf_add_text(out, " {\n") && add_options(config, route, out);
@@ -324,10 +344,11 @@ add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
                                        "            proxy_ssl_server_name on;\n"
                                        "            proxy_ssl_name \"%.*s\";\n",
                                        (int)strcspn(url.host, ":"), url.host);
-    good = good && idem_buf_printf(out,
-                                   "            proxy_pass %s://idem_%zu%s;\n"
-                                   "        }\n",
-                                   url.tls ? "https" : "http", i, url.path);
+    good = good &&
+           idem_buf_printf(out, "            proxy_pass %s://idem_%zu",
+                           url.tls ? "https" : "http", i) &&
+           add_base(out, &url, route->path + (exact ? 2 : 0)) &&
+           idem_buf_add_text(out, ";\n        }\n");
     return good ? IDEM_OK : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 }
 

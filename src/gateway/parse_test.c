@@ -459,6 +459,23 @@ a_file_becomes_routes(void **state)
 }
 
 static void
+a_services_path_stands_before_the_requests(void **state)
+{
+    char *got = conf("upstream = http://a/base/\n[route /x]\nwait = 5s\n"
+                     "[route = /y]\n[route /z/]\nupstream = http://b/\n"
+                     "[route /]\n");
+
+    (void)state;
+    assert_non_null(got);
+    assert_non_null(strstr(got, "proxy_pass http://idem_0/base/x;"));
+    assert_non_null(strstr(got, "proxy_pass http://idem_1/base/y;"));
+    assert_non_null(strstr(got, "proxy_pass http://idem_2;"));
+    assert_non_null(strstr(got, "proxy_pass http://idem_3/base/;"));
+    free(got);
+    assert_null(conf("upstream = http://a/base\n[route /x$y]\n"));
+}
+
+static void
 a_value_never_becomes_a_directive(void **state)
 {
     char *got = conf("upstream = http://a\nscope = x\"; evil on; #\n");
@@ -516,6 +533,7 @@ main(void)
         cmocka_unit_test(canonical_json_sorts_and_shrinks),
         cmocka_unit_test(what_is_no_json_has_no_canonical_form),
         cmocka_unit_test(a_file_becomes_routes),
+        cmocka_unit_test(a_services_path_stands_before_the_requests),
         cmocka_unit_test(a_value_never_becomes_a_directive),
         cmocka_unit_test(a_wrong_file_is_refused),
     };

@@ -275,6 +275,7 @@ struct ngx_http_idem_ctx_s {
     ngx_chain_t                **held_last;
     ngx_chain_t                 *held_tail;
     size_t                       held_size;
+    off_t                        received;   /* of the request's body */
     int64_t                      expires;
     void                       (*finalize)(ngx_http_request_t *r,
                                      ngx_int_t rc);
@@ -370,6 +371,7 @@ ngx_int_t ngx_http_idem_scope(ngx_http_request_t *r,
 
 /* ngx_http_idem_body.c */
 
+void ngx_http_idem_body_init(void);
 off_t ngx_http_idem_body_size(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_body_text(ngx_http_request_t *r, ngx_str_t *body);
 ngx_int_t ngx_http_idem_body_field(ngx_http_request_t *r,

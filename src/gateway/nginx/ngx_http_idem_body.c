@@ -1,7 +1,7 @@
 
 /*
- * ngx_http_idem_body.c - the request's body, in memory or in a file: its size,
- * a field of it, its fingerprint.
+ * ngx_http_idem_body.c - the request's body, in memory or in a file: its size
+ * and limit, a field of it, its fingerprint.
  */
 
 
@@ -10,6 +10,44 @@
 
 #include "fields.h"
 #include "json.h"
+
+
+static ngx_http_request_body_filter_pt  ngx_http_next_request_body_filter;
+
+
+/* a body that does not say how long it is ends at the limit, not on the disk */
+
+static ngx_int_t
+ngx_http_idem_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    ngx_chain_t          *cl;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
+
+    if (ctx && ctx->state == NGX_HTTP_IDEM_READING) {
+
+        for (cl = in; cl; cl = cl->next) {
+            ctx->received += ngx_buf_size(cl->buf);
+        }
+
+        if (ctx->received > (off_t) ctx->conf->max_body) {
+            ctx->state = NGX_HTTP_IDEM_PASSING;
+            ctx->problem = &ngx_http_idem_body_too_large;
+            return NGX_HTTP_REQUEST_ENTITY_TOO_LARGE;
+        }
+    }
+
+    return ngx_http_next_request_body_filter(r, in);
+}
+
+
+void
+ngx_http_idem_body_init(void)
+{
+    ngx_http_next_request_body_filter = ngx_http_top_request_body_filter;
+    ngx_http_top_request_body_filter = ngx_http_idem_request_body_filter;
+}
 
 
 off_t

@@ -306,6 +306,12 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     switch (ctx->state) {
 
     case NGX_HTTP_IDEM_READING:
+
+        /* nginx could not read the body, and the operator has a page for it */
+
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        return NGX_DECLINED;
+
     case NGX_HTTP_IDEM_ASKING:
         return NGX_DONE;
 
@@ -393,6 +399,8 @@ ngx_http_idem_body_handler(ngx_http_request_t *r)
     ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
 
     r->preserve_body = 1;
+
+    /* another module may have read it before us */
 
     if (ngx_http_idem_body_size(r) > (off_t) ctx->conf->max_body) {
         ngx_http_idem_refuse(ctx, &ngx_http_idem_body_too_large, NULL, 0);

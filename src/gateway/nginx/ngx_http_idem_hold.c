@@ -319,6 +319,10 @@ ngx_http_idem_header_filter(ngx_http_request_t *r)
 
     if (ctx == NULL || ctx->state == NGX_HTTP_IDEM_PASSING) {
 
+        if (ctx && ctx->problem && !r->error_page) {
+            return ngx_http_idem_replace(ctx, ctx->problem, 0, 0);
+        }
+
         /* events are for now, not for when a buffer is full */
 
         if (r->upstream && r->upstream->buffering

@@ -134,6 +134,8 @@ ngx_http_idem_init(ngx_conf_t *cf)
 
     *h = ngx_http_idem_handler;
 
+    ngx_http_idem_body_init();
+
     return ngx_http_idem_hold_init(cf);
 }
 
