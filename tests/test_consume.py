@@ -207,12 +207,12 @@ def broker(request):
     broker.stop()
 
 
-def consume(broker, store, *flags):
-    return [IDEM, "consume", broker.source, "--store", store, "--lease", "1s", "--concurrency", "8", *flags]
+def consume(broker, store, *flags, lease="5s"):
+    return [IDEM, "consume", broker.source, "--store", store, "--lease", lease, "--concurrency", "8", *flags]
 
 
-def run_until_idle(broker, store, *flags, idle="4s"):
-    done = subprocess.run(consume(broker, store, "--until-idle", idle, "--json", *flags), cwd=ROOT, timeout=300,
+def run_until_idle(broker, store, *flags, idle="4s", **named):
+    done = subprocess.run(consume(broker, store, "--until-idle", idle, "--json", *flags, **named), cwd=ROOT, timeout=300,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -232,7 +232,7 @@ def test_every_message_is_handled_once_although_published_twice(broker):
     ledger = Ledger()
     broker.publish(messages)
     with folder() as f:
-        stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="1s")
+        stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="2500ms")
     assert ledger.effects == collections.Counter(ids)
     assert stats["handled"] == len(ids) and stats["duplicates"] >= len(messages) - len(ids)
     ledger.close()
@@ -248,7 +248,7 @@ case $IDEM_ID in *fine) exit 0;; *poison) exit 65;; *) exit 1;; esac
         log = f + "/log"
         open(f + "/handle.sh", "w").write(script)
         os.environ["LOG"] = log
-        done = subprocess.run(consume(broker, "journal:" + f + "/j", "--until-idle", "1s", "--", "sh", f + "/handle.sh"),
+        done = subprocess.run(consume(broker, "journal:" + f + "/j", "--until-idle", "2500ms", "--", "sh", f + "/handle.sh"),
                               cwd=ROOT, timeout=60, stderr=subprocess.PIPE, text=True)
         assert done.returncode == 0, done.stderr
         ran = sorted(open(log).read().split("\n"))
@@ -265,7 +265,7 @@ def test_loose_tries_again_and_gives_up_at_the_limit(broker):
     broker.publish([{"id": i} for i in ("l-later", "l-never", "l-bad")])
     with folder() as f:
         stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, "--loose", "--backoff", "20ms",
-                               "--attempts", "4", idle="1s")
+                               "--attempts", "4", idle="2500ms")
     assert ledger.effects == {"l-later": 1}
     assert stats["retries"] == 2 + 3
     assert sorted(i for i, _ in broker.letters("orders.dead") if i.startswith("l-")) == ["l-bad", "l-never"]
@@ -276,9 +276,9 @@ def test_one_identity_with_two_contents_goes_to_the_dead_letters(broker):
     ledger = Ledger()
     broker.publish([{"id": "m", "amount": 1}])
     with folder() as f:
-        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="1s")
+        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="2500ms")
         broker.publish([{"id": "m", "amount": 2}])
-        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="1s")
+        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="2500ms")
     assert ledger.effects == {"m": 1}
     assert "different" in dict(broker.letters("orders.dead"))["m"]
     ledger.close()
@@ -314,7 +314,7 @@ def test_a_command_that_does_not_read_its_message_leaves_nothing_behind(broker):
 def test_a_letter_keeps_what_the_message_came_with(broker):
     broker.publish([{"id": "kept"}], colour="blue")
     with folder() as f:
-        argv = consume(broker, "journal:" + f, "--identity", "header:colour", "--until-idle", "1s", "--", "sh", "-c",
+        argv = consume(broker, "journal:" + f, "--identity", "header:colour", "--until-idle", "2500ms", "--", "sh", "-c",
                        "exit 65")
         assert subprocess.run(argv, cwd=ROOT, timeout=60, stderr=subprocess.DEVNULL).returncode == 0
     assert "kept" in dict(broker.letters("orders.dead"))
@@ -326,7 +326,7 @@ def test_a_message_without_an_identity_is_a_dead_letter_and_told(broker):
     reason = "the message has no identity (header nothing): give messages an id, or choose another identity"
     broker.publish([{"id": "nobody-%d" % i} for i in range(3)])
     with folder() as f:
-        argv = consume(broker, "journal:" + f, "--identity", "header:nothing", "--until-idle", "1s", "--", "false")
+        argv = consume(broker, "journal:" + f, "--identity", "header:nothing", "--until-idle", "2500ms", "--", "false")
         done = subprocess.run(argv, cwd=ROOT, timeout=60, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0
     letters = dict(broker.letters("orders.dead"))
@@ -352,9 +352,9 @@ def test_a_slow_handler_does_not_cost_the_connection(broker):
     """It has all that it may have, and takes several times as long as a heartbeat may be late."""
     broker.publish([{"id": "slow-1"}, {"id": "slow-2"}])
     with folder() as f:
-        argv = consume(broker, "journal:" + f, "--concurrency", "1", "--prefetch", "1", "--until-idle", "1s", "--json",
-                       "--", "sleep", "4")
-        argv[2] += "&heartbeat=1"
+        argv = consume(broker, "journal:" + f, "--concurrency", "1", "--prefetch", "1", "--until-idle", "2500ms", "--json",
+                       "--", "sleep", "7")
+        argv[2] += "&heartbeat=2"
         done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     stats = json.loads(done.stdout.splitlines()[-1])
     assert stats["handled"] == 2 and stats["reconnects"] == 0, done.stdout + done.stderr
@@ -363,12 +363,13 @@ def test_a_slow_handler_does_not_cost_the_connection(broker):
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 def test_an_entry_in_hand_is_not_delivered_again_however_long_it_takes(broker):
     """Each takes longer than an entry may stay unacknowledged before it is claimed; the last ones wait for it too."""
-    broker.publish([{"id": "long-%d" % i} for i in range(3)])
+    broker.publish([{"id": "long-%d" % i} for i in range(2)])
     with folder() as f:
-        done = subprocess.run(consume(broker, "journal:" + f, "--concurrency", "1", "--until-idle", "1s", "--json", "--",
-                                      "sleep", "3"), cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE)
+        argv = consume(broker, "journal:" + f, "--concurrency", "1", "--until-idle", "2500ms", "--json", "--", "sleep", "6")
+        argv[2] = argv[2].replace("claim_ms=1500", "claim_ms=4000")
+        done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE)
     stats = json.loads(done.stdout.splitlines()[-1])
-    assert (stats["received"], stats["handled"], stats["duplicates"]) == (3, 3, 0)
+    assert (stats["received"], stats["handled"], stats["duplicates"]) == (2, 2, 0)
 
 
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
@@ -426,8 +427,9 @@ def test_strict_never_handles_twice_and_names_every_doubt(broker):
     broker.publish(messages)
     with folder() as f:
         store = "journal:" + f
-        kill_and_restart(broker, consume(broker, store, "--to", ledger.url), lambda: len(ledger.effects), rng)
-        run_until_idle(broker, store, "--to", ledger.url)
+        kill_and_restart(broker, consume(broker, store, "--to", ledger.url, lease="1s"),
+                         lambda: len(ledger.effects), rng)
+        run_until_idle(broker, store, "--to", ledger.url, lease="1s")
     doubts = {i for i, _ in broker.letters("orders.doubt")}
     assert set(ledger.effects.values()) == {1}
     missing = set(ids) - set(ledger.effects)
@@ -442,8 +444,9 @@ def test_loose_with_an_idempotent_sink_handles_every_message(broker):
     broker.publish(messages)
     with folder() as f:
         store = "journal:" + f
-        kill_and_restart(broker, consume(broker, store, "--to", ledger.url, "--loose"), lambda: len(ledger.effects), rng)
-        run_until_idle(broker, store, "--to", ledger.url, "--loose")
+        kill_and_restart(broker, consume(broker, store, "--to", ledger.url, "--loose", lease="1s"),
+                         lambda: len(ledger.effects), rng)
+        run_until_idle(broker, store, "--to", ledger.url, "--loose", lease="1s")
     assert ledger.effects == collections.Counter(ids)
     ledger.close()
 
