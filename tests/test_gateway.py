@@ -30,7 +30,7 @@ def stack():
         location /fields { idem on; idem_fingerprint json amount to.name; proxy_pass http://service; }
         location /body { idem on; idem_key json:order.id form:seq xml:MessageID; idem_required on;
                          proxy_pass http://service; }
-        location /maybe { idem on; idem_key json:order.id xml:MessageID; proxy_pass http://service; }
+        location /maybe { idem on; idem_key json:order.id form:seq xml:MessageID; proxy_pass http://service; }
         location /source { idem on; idem_key "$http_source:$http_seq"; idem_scope "$arg_tenant"; proxy_pass http://service; }
         location /named { idem on; idem_anonymous off; proxy_pass http://service; }
         location /put { idem on; idem_methods POST PUT DELETE; proxy_pass http://service; }
@@ -260,9 +260,14 @@ def test_idem_headers_of_a_client_never_reach_the_service(stack, key):
 # ---- keys and fingerprints from bodies ----------------------------------------------------------------------------
 
 
+FILES = (b'--xyz\r\nContent-Disposition: form-data; name="f"; filename="seq"\r\n\r\nseq=1&a\r\n'
+         b'--xyz\r\nContent-Disposition: form-data; name="seq"\r\n\r\nID\r\n--xyz--\r\n')
+
+
 @pytest.mark.parametrize("one,two,other", [
     (b'{"order":{"id":"ID","a":1}}', b'{"order":{"id":"ID","a":1}}', b'{"order":{"id":"OTHER","a":1}}'),
     (b"a=1&seq=ID", b"a=1&seq=ID", b"a=1&seq=OTHER"),
+    (FILES, FILES, FILES.replace(b"ID", b"OTHER")),
     (b"<e:Envelope xmlns:e='u'><e:Header><w:MessageID a='>'>ID</w:MessageID></e:Header></e:Envelope>",
      b"<e:Envelope xmlns:e='u'><e:Header><w:MessageID a='>'>ID</w:MessageID></e:Header></e:Envelope>",
      b"<x><MessageID>OTHER</MessageID></x>")])
@@ -286,7 +291,7 @@ def test_a_body_without_the_key_is_refused_where_it_is_required(stack, key):
 @pytest.mark.parametrize("body", [
     b'{"order":{"id":"KEY","id":"KEY"}}', b'{"a":1,"a":1,"order":{"id":"KEY"}}',
     b'{"order":{"id":"KEY"},"deep":' + b"[" * 99 + b"]" * 99 + b"}", b'{"order":{"id":"KEY"},}',
-    b"<!DOCTYPE a><a><MessageID>KEY</MessageID></a>"])
+    b"<!DOCTYPE a><a><MessageID>KEY</MessageID></a>", FILES[:-9].replace(b"ID", b"KEY")])
 def test_a_body_in_which_the_service_may_find_a_key_does_not_pass_without_one(stack, key, body):
     """Readers differ in what they take; what the gateway cannot read must not run once for every retry."""
     got = ask(stack.port, path="/maybe", body=body.replace(b"KEY", key.encode()), x_probe=key)

@@ -58,6 +58,8 @@ gateway_form_field(struct idem_bytes in, struct idem_bytes name, uint8_t *out,
     const uint8_t *found = NULL, *found_end = NULL;
     struct out value = {out, 0, false};
 
+    if (in.len > 2 && memcmp(at, "--", 2) == 0)
+        return gateway_multipart_field(in, name, out, out_len);
     while (at < end) {
         const uint8_t *stop = memchr(at, '&', (size_t)(end - at));
         const uint8_t *equals;

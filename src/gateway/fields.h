@@ -20,10 +20,19 @@ enum gateway_field {
                             may disagree on what the body says */
 };
 
-/* name=value&...; %XX and + are decoded. Twice the same name is BAD. */
+/*
+ * name=value&...; %XX and + are decoded. Twice the same name is BAD. A body
+ * that begins with two dashes is taken for multipart/form-data.
+ */
 enum gateway_field gateway_form_field(struct idem_bytes in,
                                       struct idem_bytes name, uint8_t *out,
                                       size_t *out_len);
+
+/* The same of multipart/form-data; a field that is a file, and a body that is
+ * cut, are BAD. */
+enum gateway_field gateway_multipart_field(struct idem_bytes in,
+                                           struct idem_bytes name, uint8_t *out,
+                                           size_t *out_len);
 
 /*
  * The text of the first element with this local name (a namespace prefix in

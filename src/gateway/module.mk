@@ -13,7 +13,7 @@ NGINX_FLAGS ?=
 
 module_src := $(wildcard src/gateway/nginx/*.c src/gateway/nginx/*.h \
     src/gateway/*.h) $(filter-out $(not_code),$(wildcard \
-    $(foreach f,key reply result json fields,src/gateway/$(f).c)))
+    $(foreach f,key reply result json fields multipart,src/gateway/$(f).c)))
 
 ifneq ($(wildcard $(NGINX_SRC)/configure),)
 

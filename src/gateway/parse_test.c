@@ -311,6 +311,52 @@ a_form_field(void **state)
     assert_string_equal(field(gateway_form_field, "ab=1", "a"), "-");
 }
 
+#define PART "--b\r\nContent-Disposition: form-data; "
+
+static void
+a_field_of_a_form_with_files(void **state)
+{
+    field_fn *form = gateway_form_field;
+
+    (void)state;
+    assert_string_equal(field(form,
+                              PART "name=\"x\"; filename=\"id\"\r\n"
+                                   "Content-Type: text/plain\r\n\r\n"
+                                   "name=\"id\"\r\n" PART
+                                   "name=\"id\"\r\n\r\n7\r\n8\r\n--b--\r\n",
+                              "id"),
+                        "7\r\n8");
+    assert_string_equal(field(form, PART "name=id\r\n\r\n7\r\n--b--", "id"),
+                        "7");
+    assert_string_equal(
+        field(form,
+              "--b\r\nX: y\r\ncontent-disposition:form-data;NAME=\"id\"\r\n"
+              "\r\n7\r\n--b--",
+              "id"),
+        "7");
+    assert_string_equal(
+        field(form, PART "name=\"id\"\r\n\r\n\r\n--b--\r\n", "id"), "-");
+    assert_string_equal(
+        field(form, PART "name=\"ids\"\r\n\r\n7\r\n--b--\r\n", "id"), "-");
+    assert_string_equal(
+        field(form, PART "x=\"; name=id\"\r\n\r\n7\r\n--b--\r\n", "id"), "-");
+    assert_string_equal(field(form, "--b\r\n\r\n7\r\n--b--\r\n", "id"), "-");
+    assert_string_equal(field(form,
+                              PART "name=\"id\"\r\n\r\n7\r\n" PART
+                                   "name=\"id\"\r\n\r\n7\r\n--b--\r\n",
+                              "id"),
+                        "!");
+    assert_string_equal(field(form,
+                              PART "name=\"id\"; filename=\"f\"\r\n\r\n7"
+                                   "\r\n--b--\r\n",
+                              "id"),
+                        "!");
+    assert_string_equal(field(form, PART "name=\"id\"\r\n\r\n7\r\n", "id"),
+                        "!");
+    assert_string_equal(field(form, PART "name=\"id\"\r\n", "id"), "!");
+    assert_string_equal(field(form, "--b", "id"), "!");
+}
+
 static void
 an_xml_element(void **state)
 {
@@ -528,6 +574,7 @@ main(void)
         cmocka_unit_test(header_names_are_tokens_and_nothing_else),
         cmocka_unit_test(headers_have_a_limit),
         cmocka_unit_test(a_form_field),
+        cmocka_unit_test(a_field_of_a_form_with_files),
         cmocka_unit_test(an_xml_element),
         cmocka_unit_test(a_json_member),
         cmocka_unit_test(canonical_json_sorts_and_shrinks),
