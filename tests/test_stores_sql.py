@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 import pytest
 
@@ -104,6 +105,77 @@ def test_leases_and_expiry_are_the_same_for_every_engine(url):
     with engines(url) as servers:
         check_lease_ends(*servers)
         check_expiry_race(*servers)
+
+
+# ---- batches on several connections --------------------------------------------
+
+
+def cut(database):
+    """The store of a database, every batch cut into shares as small as can be."""
+    return database.url + "?connections=3&share=1"
+
+
+def figure(server, name):
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % server.http, timeout=10) as reply:
+        return float(re.search(r"^idem_%s (\S+)" % name, reply.read().decode(), re.M).group(1))
+
+
+def test_the_contract_holds_for_batches_in_shares(database):
+    program("contract_test", IDEM_TEST_STORE=cut(database))
+
+
+def test_batches_in_shares_agree_with_the_model(database):
+    program("differential_test", IDEM_TEST_STORE=cut(database), IDEM_TEST_OPS="200000" if SOAK else "20000")
+
+
+def test_connections_that_are_cut_under_load_lose_and_repeat_nothing(database):
+    strikes, dice = 0, random.Random(os.environ.get("IDEM_TEST_SEED"))
+
+    def strike():
+        nonlocal strikes
+        for _ in range(20):
+            time.sleep(dice.uniform(0.02, 0.2))
+            if isinstance(database, servers.Postgres):
+                strikes += database.sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = "
+                                        "'client backend' and pid <> pg_backend_pid() order by random() limit 1") == "t"
+            else:
+                strikes += database.sql("delimiter //\nbegin not atomic declare continue handler for 1094 begin end; "
+                                        "set @kill = concat('kill ', (select id from information_schema.processlist where "
+                                        "user = 'idem' order by rand() limit 1)); execute immediate @kill; select 't'; "
+                                        "end//") == "t"
+
+    url = cut(database)
+    with folder() as a, folder() as b, Server(a, store=url, http=True) as one, Server(b, store=url, http=True) as two:
+        crowd = Crowd([one, two]).run(OPS, SECONDS, meanwhile=strike)
+        crowd.check()
+        assert strikes > 10
+        for server in (one, two):
+            assert server.process.poll() is None and "secret" not in server.output()
+            assert figure(server, "store_batches_cut") > 0 and figure(server, "store_connections") > 1
+
+
+def test_a_server_that_has_one_connection_left_is_used_with_one(database):
+    few = cut(database).replace("idem:secret@", "few:secret@")
+    if isinstance(database, servers.Postgres):
+        database.sql("create role few login connection limit 1; grant all on schema idem to few; "
+                     "grant all on all tables in schema idem to few")
+    else:
+        database.sql("create user few@'127.0.0.1' identified by 'secret'; grant all on shop.* to few@'127.0.0.1' "
+                     "with max_user_connections 1")
+    scope = "few-%d" % time.time_ns()
+    with folder() as a, Server(a, store=few, http=True) as server, server.client() as c:
+        for i in range(300):
+            c.send("BEGIN", scope, "id-%d" % i)
+        assert all(c.read()[0] == "started" for _ in range(300))
+        assert figure(server, "store_batches_cut") > 0 and figure(server, "store_connections") == 1
+        assert server.output().count("one of several connections failed") == 1
+
+
+def test_parameters_of_several_connections_are_checked(database):
+    for bad in ("connections=0", "connections=9", "connections=x", "share=0"):
+        text = idem("store", "check", database.url + "?" + bad, code=None)
+        assert "is a number from 1 to" in text and "secret" not in text, text
+    assert "can be used" in idem("store", "check", database.url + "?connections=8&share=1")
 
 
 # ---- what breaks ------------------------------------------------------------

@@ -103,7 +103,10 @@ idem__store_open(const char *url, const struct idem_store_options *options,
 
     if (status != IDEM_OK)
         return status;
-    return type->open(url, options ? options : &defaults, store, err);
+    if (!options)
+        options = &defaults;
+    return type->share > 0 ? idem__split_open(type, url, options, store, err)
+                           : type->open(url, options, store, err);
 }
 
 enum idem_status
@@ -112,9 +115,10 @@ idem__store_init(const char *url, struct idem_error *err)
     const struct idem_store_type *type;
     enum idem_status status = find_type(url, &type, err);
 
-    if (status == IDEM_OK && type->init)
-        status = type->init(url, err);
-    return status;
+    if (status != IDEM_OK || !type->init)
+        return status;
+    return type->share > 0 ? idem__split_init(type, url, err)
+                           : type->init(url, err);
 }
 
 void

@@ -120,6 +120,9 @@ struct idem_store_type {
                                  first instead of guessing, and nobody else writes */
     bool partial;             /* parts of it fail alone, and fail fast by
                                  themselves: the engine breaks no circuit */
+    size_t share;             /* a batch may go through several of this store at
+                                 once, in shares of at least so many swaps
+                                 (split.c); 0: it may not */
     idem_open_fn *open;       /* required */
     idem_swap_fn *swap;       /* required */
     idem_load_fn *load;       /* required */
@@ -149,6 +152,16 @@ enum idem_status idem__store_open(const char *url,
                                   struct idem_store **store,
                                   struct idem_error *err);
 void idem__store_close(struct idem_store *store);
+
+/* The same for a type with a `share`: a store that cuts large batches, by the
+ * URL's parameters `connections` and `share` (split.c). */
+enum idem_status idem__split_open(const struct idem_store_type *type,
+                                  const char *url,
+                                  const struct idem_store_options *options,
+                                  struct idem_store **store,
+                                  struct idem_error *err);
+enum idem_status idem__split_init(const struct idem_store_type *type,
+                                  const char *url, struct idem_error *err);
 
 /* What `idem store init URL` does. */
 enum idem_status idem__store_init(const char *url, struct idem_error *err);

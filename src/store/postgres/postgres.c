@@ -371,6 +371,7 @@ init_store(const char *url, struct idem_error *err)
 
 const struct idem_store_type idem__postgres_store = {
     .scheme = "postgres",
+    .share = 32, /* bench/README.md: where two connections begin to pay */
     .open = open_store,
     .swap = idem__postgres_swap,
     .load = load_batch,

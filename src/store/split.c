@@ -1,0 +1,450 @@
+/*
+ * split.c - a large batch on several connections, so that several cores of a
+ * database server work on it.
+ *
+ *                  ┌── first share ──▶ the first connection, this thread
+ *   swap(batch) ───┤
+ *                  └── next shares ──▶ helpers: a thread and a connection each
+ *
+ * Keys are sorted and each stands in a batch once, so shares are disjoint and
+ * in order, and cannot wait for each other's rows. Each is a transaction of its
+ * own. Whatever else a store does, the first connection does.
+ *
+ * A batch is cut only where every share has at least `share` swaps: below that
+ * two commits, which wait for each other's sync, cost more than two cores
+ * bring. Threads and connections of helpers are made when the first large batch
+ * comes, so that a quiet service has one connection.
+ *
+ * A helper is no more than help: where its connection cannot be had and the
+ * first one works, that one does its share too, and batches stay whole for
+ * REST_US. What a helper lost is lost as on any connection, and the next batch
+ * connects anew.
+ */
+#include "columns.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONNECTIONS_MAX 8
+#define CONNECTIONS 2
+#define SHARE_MAX 1000000
+#define REST_US 1000000
+
+enum errand { NOTHING, SWAP, LEAVE };
+
+struct helper {
+    struct split_store *owner;
+    struct idem_store *store; /* NULL: to be opened */
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t lock; /* guards errand; the rest belongs to the thread */
+    pthread_cond_t turn;  /* while it is not NOTHING */
+    enum errand errand;
+    struct idem_swap *swaps;
+    size_t count;
+    struct idem_arena arena;
+    enum idem_status status;
+    struct idem_error err;
+};
+
+struct split_store {
+    struct idem_store base;
+    const struct idem_store_type *type; /* of the stores within */
+    struct idem_store_options log;      /* for what is said here */
+    struct idem_store_options options;  /* of the helpers, who say nothing */
+    const struct idem_clocks *clocks;
+    char *url; /* without our own parameters */
+    struct idem_store *first;
+    struct helper helpers[CONNECTIONS_MAX - 1];
+    size_t connections, share;
+    int64_t rest_until_us; /* until then batches stay whole */
+    bool told;             /* that a helper's connection fails */
+    uint64_t cuts;
+};
+
+static bool
+number_from_url(char *url, const char *name, size_t max, size_t otherwise,
+                size_t *number)
+{
+    char text[24], *end;
+
+    *number = otherwise;
+    if (!idem__url_take(url, name, text, sizeof(text)))
+        return true;
+    *number = strtoul(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == 0 && *number >= 1 &&
+           *number <= max;
+}
+
+/* A copy of the URL without our parameters, and what they say. */
+static enum idem_status
+take_parameters(const char *url, struct split_store *self,
+                struct idem_error *err)
+{
+    const char *flaw = NULL;
+    char shown[160];
+
+    self->url = strdup(url);
+    if (!self->url)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    if (!number_from_url(self->url, "connections", CONNECTIONS_MAX, CONNECTIONS,
+                         &self->connections))
+        flaw = "connections is a number from 1 to 8";
+    else if (!number_from_url(self->url, "share", SHARE_MAX, self->type->share,
+                              &self->share))
+        flaw = "share is a number from 1 to 1000000";
+    if (!flaw)
+        return IDEM_OK;
+    idem__url_redact(url, shown, sizeof(shown));
+    return idem__fail(err, IDEM_ERR_INVALID, "\"%s\": %s", shown, flaw);
+}
+
+/* ---- a helper, on its own thread ----------------------------------------- */
+
+static void
+do_share(struct helper *helper)
+{
+    struct split_store *self = helper->owner;
+
+    helper->err = (struct idem_error){IDEM_OK, ""};
+    helper->status = IDEM_OK;
+    idem__swaps_set(helper->swaps, helper->count, IDEM_SWAP_NOT_STORED);
+    if (!helper->store)
+        helper->status = self->type->open(self->url, &self->options,
+                                          &helper->store, &helper->err);
+    if (helper->status == IDEM_OK)
+        helper->status =
+            self->type->swap(helper->store, helper->swaps, helper->count,
+                             &helper->arena, &helper->err);
+}
+
+static void *
+help(void *arg)
+{
+    struct helper *helper = arg;
+
+    pthread_mutex_lock(&helper->lock);
+    while (helper->errand != LEAVE) {
+        if (helper->errand == SWAP) {
+            do_share(helper);
+            helper->errand = NOTHING;
+            pthread_cond_signal(&helper->turn);
+        }
+        pthread_cond_wait(&helper->turn, &helper->lock);
+    }
+    pthread_mutex_unlock(&helper->lock);
+    return NULL;
+}
+
+/* The program's signals are for the program's threads. */
+static bool
+start_helper(struct helper *helper)
+{
+    sigset_t all, before;
+
+    if (helper->running)
+        return true;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    helper->running = pthread_create(&helper->thread, NULL, help, helper) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (helper->running)
+        pthread_setname_np(helper->thread, "idem-share");
+    return helper->running;
+}
+
+static void
+send_helper(struct helper *helper, enum errand errand)
+{
+    pthread_mutex_lock(&helper->lock);
+    helper->errand = errand;
+    pthread_cond_signal(&helper->turn);
+    pthread_mutex_unlock(&helper->lock);
+}
+
+static void
+await_helper(struct helper *helper)
+{
+    pthread_mutex_lock(&helper->lock);
+    while (helper->errand != NOTHING)
+        pthread_cond_wait(&helper->turn, &helper->lock);
+    pthread_mutex_unlock(&helper->lock);
+}
+
+/* ---- swap -----------------------------------------------------------------
+ */
+
+/* Into how many shares a batch is cut; 1: it stays whole. */
+static size_t
+shares_of(struct split_store *self, size_t count)
+{
+    size_t shares = count / self->share;
+
+    if (shares > self->connections)
+        shares = self->connections;
+    if (shares < 2 ||
+        self->clocks->boot_us(self->clocks->arg) < self->rest_until_us)
+        return 1;
+    for (size_t i = 0; i < shares - 1; i++) {
+        if (!start_helper(&self->helpers[i]))
+            return i + 1;
+    }
+    return shares;
+}
+
+static bool
+all_are(const struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (swaps[i].outcome != outcome)
+            return false;
+    }
+    return true;
+}
+
+/* What a refused swap found moves to the caller's arena. */
+static enum idem_status
+take_found(struct helper *helper, struct idem_arena *arena,
+           struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+
+    for (size_t i = 0; i < helper->count; i++) {
+        struct idem_swap *swap = &helper->swaps[i];
+
+        if (swap->outcome != IDEM_SWAP_REFUSED ||
+            swap->found.state == IDEM_STATE_ABSENT ||
+            idem_arena_record(arena, &swap->found, &swap->found))
+            continue;
+        swap->outcome = IDEM_SWAP_NOT_STORED;
+        status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    }
+    idem_arena_reset(&helper->arena);
+    return status;
+}
+
+/* A helper's connection cannot be had while the first one works. */
+static void
+rest(struct split_store *self, const struct helper *helper)
+{
+    if (!self->told)
+        idem__log(&self->log, IDEM_LOG_WARNING,
+                  "one of several connections failed, so the first does all "
+                  "for now: %s",
+                  helper->err.text);
+    self->told = true;
+    self->rest_until_us = self->clocks->boot_us(self->clocks->arg) + REST_US;
+}
+
+/* What became of a share. */
+static enum idem_status
+take_share(struct split_store *self, struct helper *helper, bool first_works,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    await_helper(helper);
+    if (helper->status == IDEM_OK)
+        return take_found(helper, arena, err);
+    if (first_works &&
+        (!helper->store || helper->status == IDEM_ERR_UNAVAILABLE))
+        rest(self, helper);
+    if (first_works &&
+        all_are(helper->swaps, helper->count, IDEM_SWAP_NOT_STORED))
+        return self->type->swap(self->first, helper->swaps, helper->count,
+                                arena, err);
+    (void)take_found(helper, arena, NULL);
+    if (err)
+        *err = helper->err;
+    return helper->status;
+}
+
+/* Hand out all shares but the first; how many swaps that one has. */
+static size_t
+send_shares(struct split_store *self, struct idem_swap *swaps, size_t count,
+            size_t shares)
+{
+    for (size_t i = 1; i < shares; i++) {
+        struct helper *helper = &self->helpers[i - 1];
+        size_t start = count * i / shares;
+
+        helper->swaps = swaps + start;
+        helper->count = count * (i + 1) / shares - start;
+        send_helper(helper, SWAP);
+    }
+    return count / shares;
+}
+
+static enum idem_status
+swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct split_store *self = (struct split_store *)store;
+    size_t shares = shares_of(self, count);
+    size_t first_count = send_shares(self, swaps, count, shares);
+    enum idem_status first, status, one;
+    bool all_work = shares > 1;
+
+    first = self->type->swap(self->first, swaps, first_count, arena, err);
+    status = first;
+    for (size_t i = 1; i < shares; i++) {
+        struct helper *helper = &self->helpers[i - 1];
+
+        one = take_share(self, helper, first == IDEM_OK, arena,
+                         status == IDEM_OK ? err : NULL);
+        all_work = all_work && helper->status == IDEM_OK;
+        if (status == IDEM_OK)
+            status = one;
+    }
+    self->cuts += shares > 1;
+    if (all_work)
+        self->told = false;
+    return status;
+}
+
+/* ---- the rest -------------------------------------------------------------
+ */
+
+static enum idem_status
+load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
+           struct idem_arena *arena, struct idem_error *err)
+{
+    struct split_store *self = (struct split_store *)store;
+
+    return self->type->load(self->first, loads, count, arena, err);
+}
+
+static enum idem_status
+scan_records(struct idem_store *store, const struct idem_filter *filter,
+             const struct idem_now *now, struct idem_cursor *cursor,
+             size_t count, idem_each_fn *each, void *arg,
+             struct idem_error *err)
+{
+    struct split_store *self = (struct split_store *)store;
+
+    return self->type->scan(self->first, filter, now, cursor, count, each, arg,
+                            err);
+}
+
+static enum idem_status
+read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
+{
+    struct split_store *self = (struct split_store *)store;
+
+    return self->type->now(self->first, now_us, err);
+}
+
+/* Every connection looks for itself whether its server is still good. */
+static void
+tend(struct idem_store *store)
+{
+    struct split_store *self = (struct split_store *)store;
+
+    self->type->tend(self->first);
+    for (size_t i = 0; i < self->connections - 1; i++) {
+        if (self->helpers[i].store)
+            self->type->tend(self->helpers[i].store);
+    }
+}
+
+static void
+figures(struct idem_store *store, idem_figure_fn *each, void *arg)
+{
+    struct split_store *self = (struct split_store *)store;
+    size_t open = 1;
+
+    self->type->figures(self->first, each, arg);
+    for (size_t i = 0; i < self->connections - 1; i++)
+        open += self->helpers[i].store != NULL;
+    each(arg, "store_connections", (double)open);
+    each(arg, "store_batches_cut", (double)self->cuts);
+}
+
+static void
+close_store(struct idem_store *store)
+{
+    struct split_store *self = (struct split_store *)store;
+
+    if (!self)
+        return;
+    for (size_t i = 0; i < CONNECTIONS_MAX - 1; i++) {
+        struct helper *helper = &self->helpers[i];
+
+        if (helper->running) {
+            send_helper(helper, LEAVE);
+            pthread_join(helper->thread, NULL);
+        }
+        idem__store_close(helper->store);
+        idem_arena_clear(&helper->arena);
+        pthread_mutex_destroy(&helper->lock);
+        pthread_cond_destroy(&helper->turn);
+    }
+    idem__store_close(self->first);
+    free(self->url);
+    free(self);
+}
+
+/* The first connection says it already. */
+static void
+say_nothing(void *arg, enum idem_log_level level, const char *text)
+{
+    (void)arg;
+    (void)level;
+    (void)text;
+}
+
+static const struct idem_store_type split_type = {
+    .scheme = "split",
+    .swap = swap_batch,
+    .load = load_batch,
+    .scan = scan_records,
+    .now = read_clock,
+    .tend = tend,
+    .figures = figures,
+    .close = close_store,
+};
+
+enum idem_status
+idem__split_open(const struct idem_store_type *type, const char *url,
+                 const struct idem_store_options *options,
+                 struct idem_store **store, struct idem_error *err)
+{
+    struct split_store *self = calloc(1, sizeof(*self));
+    enum idem_status status;
+
+    if (!self)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    self->base.type = &split_type;
+    self->type = type;
+    self->log = self->options = *options;
+    self->options.log = say_nothing;
+    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+    for (size_t i = 0; i < CONNECTIONS_MAX - 1; i++) {
+        self->helpers[i].owner = self;
+        pthread_mutex_init(&self->helpers[i].lock, NULL);
+        pthread_cond_init(&self->helpers[i].turn, NULL);
+    }
+    status = take_parameters(url, self, err);
+    if (status == IDEM_OK)
+        status = type->open(self->url, options, &self->first, err);
+    if (status != IDEM_OK) {
+        close_store(&self->base);
+        return status;
+    }
+    self->base.max_record = self->first->max_record;
+    *store = &self->base;
+    return IDEM_OK;
+}
+
+enum idem_status
+idem__split_init(const struct idem_store_type *type, const char *url,
+                 struct idem_error *err)
+{
+    struct split_store self = {.type = type};
+    enum idem_status status = take_parameters(url, &self, err);
+
+    if (status == IDEM_OK)
+        status = type->init(self.url, err);
+    free(self.url);
+    return status;
+}
