@@ -359,6 +359,32 @@ def test_a_write_to_a_row_that_somebody_holds_is_busy_at_once_and_stalls_nobody(
         assert c("FINISH", scope, "x0", fences[0], "SUCCEEDED", "a")[0] == "ok"
 
 
+def test_mariadb_is_written_by_one_statement_and_no_transaction_stays_open(mariadb):
+    def count(name):
+        return int(mariadb.sql("show global status like 'Com_%s'" % name).split()[1])
+
+    def nobody_uses_the_table(tries=2):  # a sweep may, for a moment
+        try:
+            mariadb.sql("set lock_wait_timeout = 0; alter table idem_record comment = '%d'" % time.time_ns())
+        except AssertionError:
+            if tries == 1:
+                raise
+            nobody_uses_the_table(tries - 1)
+
+    idem("store", "init", mariadb.url)
+    scope = "open-%d" % time.time_ns()
+    with folder() as a, Server(a, store=mariadb.url) as server, server.client() as c:
+        before = count("insert"), count("stmt_execute")
+        fence = c("BEGIN", scope, "x")[1]
+        assert c("FINISH", scope, "x", fence, "SUCCEEDED", "a")[0] == "ok"
+        assert (count("insert"), count("stmt_execute")) == (before[0] + 2, before[1] + 2)
+        for command in (("BEGIN", scope, "y"), ("GET", scope, "x"), ("SCAN", "0", "SCOPE", scope)):
+            c(*command)
+            nobody_uses_the_table()
+        time.sleep(1.2)  # two sweeps
+        nobody_uses_the_table()
+
+
 def key_of(database, scope, key):
     if isinstance(database, servers.Postgres):
         return "idem.key(1, '%s', '%s')" % (scope, key)

@@ -1,24 +1,26 @@
 /*
- * batch.c - swap: a batch is one transaction, and one or two round trips
- * however many swaps it has:
+ * batch.c - swap: a batch is one transaction, and two round trips however many
+ * swaps it has. It is guessed that everything is as expected, and most is:
  *
- *   hold    start transaction; lock the rows that are to change and that
- *           nobody holds (skip locked), and see their revs; left out where
- *           nothing is to change
+ *   guess   one statement that fails, or counts wrong, otherwise (bulk.c)
+ *   commit
+ *
+ * Where the guess is wrong, something is to be deleted, or the server has no
+ * bulk execution, the batch is looked at first:
+ *
+ *   look    lock the rows that are to change and that nobody holds (skip
+ *           locked), and read every row of the batch
  *   write   one INSERT of what is absent, one of what is replaced (on duplicate
  *           key: those rows are ours by then), one DELETE; commit
  *
- * That is where everything is as expected, and most is. Otherwise it is begun
- * again with a look instead of the hold, which also reads every row of the
- * batch, and then writes what is left to write.
- *
- * The INSERT is a plain one: 1062 says that somebody was faster, and the batch
- * is looked at; 1205 says that somebody has inserted the key and not
+ * That INSERT is a plain one: 1062 says that somebody was faster, and the batch
+ * is looked at again; 1205 says that somebody has inserted the key and not
  * committed it, and the batch is halved until that key stands alone and is
  * LOCKED; a deadlock (1213) is tried again. Values travel as hex literals, so
  * there is nothing to quote.
  *
  * READ COMMITTED: no gap locks, and each statement sees what is committed.
+ * Autocommit is off: the first statement starts the transaction.
  */
 #include "mysql.h"
 
@@ -34,13 +36,6 @@
 struct look {
     bool held; /* the row is locked by this transaction */
 };
-
-static void
-rollback(struct mysql_store *self)
-{
-    if (self->conn && mysql_query(self->conn, "rollback") != 0)
-        idem__mysql_disconnect(self);
-}
 
 static void
 add_row(struct idem_buf *query, const struct idem_swap *swap)
@@ -107,7 +102,7 @@ read_found(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return status;
 }
 
-/* ---- the first round trip -------------------------------------------- */
+/* ---- look ------------------------------------------------------------ */
 
 static size_t
 add_keys(struct idem_buf *query, const struct idem_swap *swaps, size_t count,
@@ -134,46 +129,16 @@ has_changes(const struct idem_swap *swaps, size_t count)
     return false;
 }
 
-/* Begin a query that starts the transaction and holds what is to change. */
+/* Begin a query that holds what is to change. */
 static void
-add_hold(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-         struct look *looks, bool changes)
+add_hold(struct mysql_store *self, struct idem_swap *swaps, size_t count)
 {
     struct idem_buf *query = &self->query;
 
-    for (size_t i = 0; i < count; i++) {
-        looks[i].held = false;
-        swaps[i].found.state = IDEM_STATE_ABSENT;
-        swaps[i].found.rev = 0;
-    }
-    idem_buf_reset(query);
-    idem__mysql_add_text(query, "start transaction;");
-    if (changes) {
-        idem__mysql_add_text(
-            query, "select key_hash, rev from idem_record where key_hash in (");
-        add_keys(query, swaps, count, true);
-        idem__mysql_add_text(query, ") for update skip locked;");
-    }
-}
-
-/* Only hold; *ready: all that is to change is held and as expected. */
-static enum idem_status
-hold(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-     struct look *looks, bool *ready, struct idem_error *err)
-{
-    bool failed = false;
-
-    add_hold(self, swaps, count, looks, true);
-    if (!idem__mysql_send_query(self))
-        return idem__mysql_fail(self, err);
-    if (!idem__mysql_next_result(self, &failed) ||
-        !mark_held(self, swaps, count, looks) ||
-        !idem__mysql_skip_results(self))
-        return idem__mysql_fail(self, err);
-    *ready = true;
-    for (size_t i = 0; i < count; i++)
-        *ready = *ready && swaps[i].found.rev == swaps[i].expected;
-    return IDEM_OK;
+    idem__mysql_add_text(
+        query, "select key_hash, rev from idem_record where key_hash in (");
+    add_keys(query, swaps, count, true);
+    idem__mysql_add_text(query, ") for update skip locked;");
 }
 
 static enum idem_status
@@ -184,7 +149,14 @@ look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     struct idem_buf *query = &self->query;
     enum idem_status status;
 
-    add_hold(self, swaps, count, looks, changes);
+    for (size_t i = 0; i < count; i++) {
+        looks[i].held = false;
+        swaps[i].found.state = IDEM_STATE_ABSENT;
+        swaps[i].found.rev = 0;
+    }
+    idem_buf_reset(query);
+    if (changes)
+        add_hold(self, swaps, count);
     idem__mysql_add_text(query, "select ");
     idem__mysql_add_text(query, idem__columns_all);
     idem__mysql_add_text(query, " from idem_record where key_hash in (");
@@ -193,7 +165,7 @@ look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
 
     if (!idem__mysql_send_query(self))
         return idem__mysql_fail(self, err);
-    if (idem__mysql_next_result(self, &failed) && changes) {
+    if (changes) {
         failed = !mark_held(self, swaps, count, looks);
         if (!failed)
             idem__mysql_next_result(self, &failed);
@@ -206,7 +178,7 @@ look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return status;
 }
 
-/* ---- the second round trip ------------------------------------------- */
+/* ---- write ----------------------------------------------------------- */
 
 /* Decide by what was seen; true if something is left to write. */
 static bool
@@ -231,13 +203,7 @@ decide(struct idem_swap *swaps, const struct look *looks, size_t count)
 }
 
 static const char on_duplicate[] =
-    " on duplicate key update state = values(state), mode = values(mode), "
-    "kind = values(kind), flags = values(flags), attempt = values(attempt), "
-    "fence = values(fence), rev = values(rev), created = values(created), "
-    "updated = values(updated), lease_until = values(lease_until), "
-    "expires = values(expires), nonce = values(nonce), "
-    "fingerprint = values(fingerprint), subject = values(subject), "
-    "result = values(result)";
+    " on duplicate key update rev = values(rev), " IDEM__MYSQL_SET_BUT_REV;
 
 /* One INSERT of either the new rows or the changed ones. */
 static int
@@ -298,20 +264,17 @@ judge_error(struct mysql_store *self, bool in_commit)
     return code == ER_LOCK_WAIT_TIMEOUT ? HALVE : FAILED;
 }
 
-/* Everything that is to be written, in a transaction that is open already, or
- * else is started first. */
+/* Everything that is to be written. */
 static enum written
 write_all(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-          bool open, struct idem_error *err)
+          struct idem_error *err)
 {
     struct idem_buf *query = &self->query;
-    int statements = !open, at = 0;
+    int statements = 0, at = 0;
     enum written written;
     bool failed = false;
 
     idem_buf_reset(query);
-    if (!open)
-        idem__mysql_add_text(query, "start transaction;");
     statements += add_insert(query, swaps, count, false);
     statements += add_insert(query, swaps, count, true);
     statements += add_delete(query, swaps, count);
@@ -366,67 +329,64 @@ look_failed(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     if (self->conn && idem__mysql_is_gone(self))
         idem__mysql_disconnect(self);
     else
-        rollback(self);
+        idem__mysql_rollback(self);
     return status;
 }
 
-/* Look, or, `guessing` that all is as expected, only hold: *written is AGAIN if
- * that was wrong. */
+/* What the batch's outcome is, and the status to return. */
 static enum idem_status
-prepare(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-        struct look *looks, struct idem_arena *arena, bool guessing,
-        enum written *written, struct idem_error *err)
+conclude(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+         enum written written, struct idem_error *err)
 {
-    enum idem_status status;
-    bool ready = true;
+    enum idem_status status = err ? err->status : IDEM_ERR_UNAVAILABLE;
 
-    status = guessing ? hold(self, swaps, count, looks, &ready, err)
-                      : look_at(self, swaps, count, looks, arena, err);
-    if (status == IDEM_OK && ready)
-        return IDEM_OK;
-    if (status == IDEM_OK || (self->conn && was_disturbed(self)))
-        *written = AGAIN;
-    return look_failed(self, swaps, count,
-                       status == IDEM_OK ? IDEM_ERR_UNAVAILABLE : status);
-}
-
-static enum idem_status
-swap_once(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-          struct look *looks, struct idem_arena *arena, bool guessing,
-          enum written *written, struct idem_error *err)
-{
-    enum idem_status status = idem__mysql_connect(self, err);
-    bool open = !guessing || has_changes(swaps, count);
-
-    *written = FAILED;
-    idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
-    if (status != IDEM_OK)
-        return status;
-    if (open)
-        status =
-            prepare(self, swaps, count, looks, arena, guessing, written, err);
-    if (status != IDEM_OK)
-        return status;
-    if (!guessing && !decide(swaps, looks, count)) {
-        *written = DONE;
-        rollback(self);
-        return IDEM_OK;
-    }
-    *written = write_all(self, swaps, count, open, err);
-    if (*written == DONE) {
+    if (written == DONE) {
         set_written(swaps, count, IDEM_SWAP_STORED);
         return IDEM_OK;
     }
-    if (*written == LOST) {
+    if (written == LOST) {
         idem__mysql_disconnect(self);
         set_written(swaps, count, IDEM_SWAP_LOST);
         return idem__fail(err, IDEM_ERR_LOST,
                           "mysql: the connection was lost, or the server gave "
                           "no answer in time, during a commit");
     }
-    status = err ? err->status : IDEM_ERR_UNAVAILABLE;
-    rollback(self);
+    idem__mysql_rollback(self);
     return status;
+}
+
+static enum written
+guess(struct mysql_store *self, const struct idem_swap *swaps, size_t count,
+      struct idem_error *err)
+{
+    if (idem__mysql_bulk_write(self->bulk, swaps, count))
+        return mysql_query(self->conn, "commit") == 0 ? DONE : LOST;
+    if (!idem__mysql_is_gone(self))
+        return AGAIN; /* whatever it was, a look will tell */
+    /* No commit was sent, so nothing can have been stored. */
+    idem__mysql_fail(self, err);
+    idem__mysql_disconnect(self);
+    return FAILED;
+}
+
+static enum idem_status
+look_and_write(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+               struct look *looks, struct idem_arena *arena,
+               enum written *written, struct idem_error *err)
+{
+    enum idem_status status = look_at(self, swaps, count, looks, arena, err);
+
+    if (status != IDEM_OK) {
+        *written = was_disturbed(self) ? AGAIN : FAILED;
+        return look_failed(self, swaps, count, status);
+    }
+    if (!decide(swaps, looks, count)) {
+        *written = DONE;
+        idem__mysql_rollback(self);
+        return IDEM_OK;
+    }
+    *written = write_all(self, swaps, count, err);
+    return conclude(self, swaps, count, *written, err);
 }
 
 /* A delete is done by key alone: what it expects has to be seen first. */
@@ -435,10 +395,10 @@ may_guess(const struct mysql_store *self, const struct idem_swap *swaps,
           size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        if (!swaps[i].record && swaps[i].expected == 0)
+        if (!swaps[i].record)
             return false;
     }
-    return self->wary == 0;
+    return self->bulk && self->wary == 0;
 }
 
 static enum idem_status
@@ -449,14 +409,21 @@ swap_range(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     enum written written = AGAIN;
 
     for (int i = 0; i < TRIES && written == AGAIN; i++) {
-        bool guessing = i == 0 && may_guess(self, swaps, count);
-
-        status = swap_once(self, swaps, count, looks, arena, guessing, &written,
-                           err);
-        if (guessing && written == AGAIN)
-            self->wary = IDEM_WARY_BATCHES;
-        else if (i == 0 && self->wary > 0)
+        idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
+        status = idem__mysql_connect(self, err);
+        if (status != IDEM_OK)
+            return status;
+        if (i == 0 && may_guess(self, swaps, count)) {
+            written = guess(self, swaps, count, err);
+            status = conclude(self, swaps, count, written, err);
+            if (written == AGAIN)
+                self->wary = IDEM_WARY_BATCHES;
+            continue;
+        }
+        if (i == 0 && self->wary > 0)
             self->wary--;
+        status =
+            look_and_write(self, swaps, count, looks, arena, &written, err);
     }
     if (written == DONE || written == FAILED || written == LOST)
         return status;

@@ -172,6 +172,9 @@ idem__mysql_disconnect(struct mysql_store *self)
     if (self->conn)
         mysql_close(self->conn);
     self->conn = NULL;
+    /* After its connection, so that the server is told nothing of it. */
+    idem__mysql_bulk_close(self->bulk);
+    self->bulk = NULL;
 }
 
 /* ---- what the server is ---------------------------------------------- */
@@ -380,7 +383,11 @@ connect_fresh(struct mysql_store *self, struct idem_error *err)
         status = check_table(self, err);
     if (status == IDEM_OK)
         status = check_version(self, err);
-    if (status != IDEM_OK)
+    if (status == IDEM_OK && mysql_autocommit(self->conn, 0))
+        status = idem__mysql_fail(self, err);
+    if (status == IDEM_OK)
+        self->bulk = idem__mysql_bulk_open(self->conn);
+    else
         idem__mysql_disconnect(self);
     return status;
 }

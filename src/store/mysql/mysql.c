@@ -1,8 +1,8 @@
 /*
  * mysql.c - mysql://: records in table idem_record of MariaDB (or MySQL).
  *
- * The connection is in connect.c, swap in batch.c, queries in query.c; here is
- * everything else that a store does.
+ * The connection is in connect.c, swap in batch.c and bulk.c, queries in
+ * query.c; here is everything else that a store does.
  */
 #include "mysql.h"
 
@@ -17,21 +17,26 @@
 
 /* ---- load, scan, clock ----------------------------------------------- */
 
-/* Run what is in self->query; its one row set, or NULL with the error told. */
+/* Run what is in self->query, in a transaction of its own; its one row set, or
+ * NULL with the error told. */
 static MYSQL_RES *
 ask(struct mysql_store *self, enum idem_status *status, struct idem_error *err)
 {
     MYSQL_RES *rows = NULL;
 
     *status = IDEM_OK;
+    idem__mysql_add_text(&self->query, ";commit");
     if (idem__mysql_send_query(self))
         rows = mysql_store_result(self->conn);
-    if (!rows) {
-        *status = idem__mysql_fail(self, err);
-        if (idem__mysql_is_gone(self))
-            idem__mysql_disconnect(self);
-    }
-    return rows;
+    if (rows && idem__mysql_skip_results(self))
+        return rows;
+    mysql_free_result(rows);
+    *status = idem__mysql_fail(self, err);
+    if (idem__mysql_is_gone(self))
+        idem__mysql_disconnect(self);
+    else
+        idem__mysql_rollback(self);
+    return NULL;
 }
 
 static enum idem_status
@@ -195,10 +200,15 @@ sweep(struct mysql_store *self, int64_t now_us)
     self->swept_at_us = now_us;
     snprintf(query, sizeof(query),
              "delete from idem_record where state in (1, 3, 4, 5) and expires "
-             "between 1 and floor(unix_timestamp(now(6)) * 1000) - 1 limit %d",
+             "between 1 and floor(unix_timestamp(now(6)) * 1000) - 1 limit %d; "
+             "commit",
              SWEEP_ROWS);
-    if (mysql_query(self->conn, query) != 0 && idem__mysql_is_gone(self))
+    if (mysql_query(self->conn, query) == 0 && idem__mysql_skip_results(self))
+        return;
+    if (idem__mysql_is_gone(self))
         idem__mysql_disconnect(self);
+    else
+        idem__mysql_rollback(self);
 }
 
 /* A server can be reconfigured, or become a replica, under our feet. */

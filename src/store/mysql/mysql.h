@@ -1,6 +1,6 @@
 /*
  * mysql.h - the parts of mysql:// : the connection (connect.c), queries
- * (query.c), swap (batch.c), the store itself (mysql.c).
+ * (query.c), swap (batch.c), its guess (bulk.c), the store itself (mysql.c).
  */
 #ifndef IDEM__MYSQL_H
 #define IDEM__MYSQL_H
@@ -19,7 +19,8 @@ struct mysql_store {
     char *ca, *cert, *key; /* whom to trust, who we are; or NULL */
     char unsafe[128];      /* what the operator gave up, in so many words */
     unsigned timeout_s;
-    MYSQL *conn; /* NULL: to be opened again */
+    MYSQL *conn;             /* NULL: to be opened again; autocommit is off */
+    struct mysql_bulk *bulk; /* NULL: nothing is guessed on this connection */
     int64_t retry_at_us, backoff_us;
     struct idem_error last; /* why the last connection failed */
     size_t packet_max;
@@ -58,8 +59,31 @@ void idem__mysql_add_text(struct idem_buf *query, const char *text);
 bool idem__mysql_send_query(struct mysql_store *self);
 bool idem__mysql_next_result(struct mysql_store *self, bool *failed);
 bool idem__mysql_skip_results(struct mysql_store *self);
+/* End the transaction; where that fails the connection is closed, which ends it
+ * too. */
+void idem__mysql_rollback(struct mysql_store *self);
 void idem__mysql_read_cells(MYSQL_RES *rows, MYSQL_ROW row, int columns,
                             struct idem_cell cells[IDEM_COLUMN_COUNT]);
+
+/* ---- a guess (bulk.c) ------------------------------------------------- */
+
+/* What "on duplicate key update" sets, beside the rev. */
+#define IDEM__MYSQL_SET_BUT_REV                                                \
+    "state = values(state), mode = values(mode), kind = values(kind), "        \
+    "flags = values(flags), attempt = values(attempt), "                       \
+    "fence = values(fence), created = values(created), "                       \
+    "updated = values(updated), lease_until = values(lease_until), "           \
+    "expires = values(expires), nonce = values(nonce), "                       \
+    "fingerprint = values(fingerprint), subject = values(subject), "           \
+    "result = values(result)"
+
+/* The statement of a guess, prepared; NULL: this server cannot do it. */
+struct mysql_bulk *idem__mysql_bulk_open(MYSQL *conn);
+void idem__mysql_bulk_close(struct mysql_bulk *bulk);
+/* Write a batch without deletes. True: all was as expected, and is there once
+ * it is committed. False: roll back; mysql_errno may tell more. */
+bool idem__mysql_bulk_write(struct mysql_bulk *bulk,
+                            const struct idem_swap *swaps, size_t count);
 
 /* Compare and swap a batch (batch.c). */
 enum idem_status idem__mysql_swap(struct idem_store *store,

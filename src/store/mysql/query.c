@@ -71,6 +71,13 @@ idem__mysql_skip_results(struct mysql_store *self)
 }
 
 void
+idem__mysql_rollback(struct mysql_store *self)
+{
+    if (self->conn && mysql_query(self->conn, "rollback") != 0)
+        idem__mysql_disconnect(self);
+}
+
+void
 idem__mysql_read_cells(MYSQL_RES *rows, MYSQL_ROW row, int columns,
                        struct idem_cell cells[IDEM_COLUMN_COUNT])
 {
