@@ -224,7 +224,7 @@ a_row_that_is_locked_for_a_moment_is_not_a_lost_lock(void **state)
 static void *
 give_later(void *lock)
 {
-    usleep(1500000);
+    usleep(3000000);
     assert_int_equal(idem_lock_give(lock, NULL), IDEM_OK);
     return NULL;
 }
@@ -233,9 +233,9 @@ static void
 a_wait_longer_than_the_lease_still_ends_in_a_whole_lease(void **state)
 {
     const struct idem_lock_options b = {
-        .owner = "b", .lease_ms = 1000, .wait_ms = 10000};
+        .owner = "b", .lease_ms = 2500, .wait_ms = 20000};
     struct idem_engine *engine = open_engine();
-    struct idem_lock *first = take(engine, "a", 1000), *second = NULL;
+    struct idem_lock *first = take(engine, "a", 2500), *second = NULL;
     pthread_t thread;
 
     (void)state;
@@ -243,7 +243,7 @@ a_wait_longer_than_the_lease_still_ends_in_a_whole_lease(void **state)
     assert_int_equal(idem_lock_take(engine, "job", &b, &second, NULL), IDEM_OK);
     assert_true(idem_lock_held(second));
     pthread_join(thread, NULL);
-    usleep(1500000);
+    usleep(3000000);
     assert_true(idem_lock_held(second));
     assert_int_equal(idem_lock_give(second, NULL), IDEM_OK);
     idem_close(engine);
