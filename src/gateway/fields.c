@@ -20,6 +20,17 @@ out_add(struct out *out, uint8_t c)
         out->data[out->len++] = c;
 }
 
+const uint8_t *
+gateway_body_start(struct idem_bytes in)
+{
+    const uint8_t *at = in.data;
+    const uint8_t *end = at + in.len;
+
+    while (at < end && memchr("\xef\xbb\xbf \t\r\n", *at, 7))
+        at++;
+    return at;
+}
+
 static int
 hex_digit(uint8_t c)
 {
@@ -260,12 +271,10 @@ enum gateway_field
 gateway_xml_field(struct idem_bytes in, struct idem_bytes name, uint8_t *out,
                   size_t *out_len)
 {
-    const uint8_t *at = in.data;
-    const uint8_t *end = at + in.len;
+    const uint8_t *at = gateway_body_start(in);
+    const uint8_t *end = (const uint8_t *)in.data + in.len;
     struct out value = {out, 0, false};
 
-    while (at < end && memchr("\xef\xbb\xbf \t\r\n", *at, 7))
-        at++;
     if (at == end || *at != '<')
         return GATEWAY_FIELD_NONE;
     while (at && at < end) {

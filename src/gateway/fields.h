@@ -20,6 +20,9 @@ enum gateway_field {
                             may disagree on what the body says */
 };
 
+/* Where a body begins, behind a byte order mark and white space. */
+const uint8_t *gateway_body_start(struct idem_bytes in);
+
 /*
  * name=value&...; %XX and + are decoded. Twice the same name is BAD. A body
  * that begins with two dashes is taken for multipart/form-data.

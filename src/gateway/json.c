@@ -469,12 +469,28 @@ follow(const uint8_t *at, const uint8_t *end, struct idem_bytes path)
     return at;
 }
 
+/* Leave of canonical text only what is at this path. */
+static bool
+cut(uint8_t *text, size_t *len, struct idem_bytes path)
+{
+    const uint8_t *at, *stop;
+
+    if (path.len == 0)
+        return true;
+    at = follow(text, text + *len, path);
+    stop = at ? skip(at, text + *len) : NULL;
+    if (!stop)
+        return false;
+    *len = (size_t)(stop - at);
+    memmove(text, at, *len);
+    return true;
+}
+
 bool
 gateway_json_canonical(struct idem_bytes in, struct idem_bytes path,
                        uint8_t *out, size_t *out_len)
 {
     struct reader reader = {.at = in.data, .out = out};
-    const uint8_t *at, *stop;
 
     if (!in.data)
         return false;
@@ -484,44 +500,35 @@ gateway_json_canonical(struct idem_bytes in, struct idem_bytes path,
     if (!whole(&reader))
         return false;
     *out_len = reader.out_len;
-    if (path.len == 0)
-        return true;
-    at = follow(out, out + *out_len, path);
-    stop = at ? skip(at, out + *out_len) : NULL;
-    if (!stop)
-        return false;
-    *out_len = (size_t)(stop - at);
-    memmove(out, at, *out_len);
-    return true;
+    return cut(out, out_len, path);
 }
 
-/* Meant to be an object or a list, and one that readers may take otherwise. */
+/* Meant to be an object or a list. */
 static bool
-unfit(struct idem_bytes in, uint8_t *room)
+begins_as_json(struct idem_bytes in)
 {
-    static const struct idem_bytes all = {NULL, 0};
-    const uint8_t *at = in.data;
-    const uint8_t *end = at + in.len;
-    size_t len;
+    const uint8_t *end = (const uint8_t *)in.data + in.len;
+    const uint8_t *at = gateway_body_start(in);
 
-    while (at < end && memchr("\xef\xbb\xbf \t\r\n", *at, 7))
-        at++;
-    return at < end && (*at == '{' || *at == '[') &&
-           !gateway_json_canonical(in, all, room, &len);
+    return at < end && (*at == '{' || *at == '[');
 }
 
 enum gateway_field
 gateway_json_field(struct idem_bytes in, struct idem_bytes path, uint8_t *out,
                    size_t *out_len)
 {
+    static const struct idem_bytes all = {NULL, 0};
     uint8_t *text = malloc(gateway_json_canonical_max(in.len));
     enum gateway_field got = GATEWAY_FIELD_NONE;
     size_t len;
 
     if (!text)
         return GATEWAY_FIELD_BAD;
-    if (gateway_json_canonical(in, path, text, &len) && len > 0 &&
-        memcmp(text, "null", len < 4 ? len : 4) != 0) {
+    if (!gateway_json_canonical(in, all, text, &len)) {
+        if (begins_as_json(in))
+            got = GATEWAY_FIELD_BAD;
+    } else if (cut(text, &len, path) && len > 0 &&
+               memcmp(text, "null", len < 4 ? len : 4) != 0) {
         bool quoted = text[0] == '"';
         size_t n = quoted ? len - 2 : len;
 
@@ -534,8 +541,6 @@ gateway_json_field(struct idem_bytes in, struct idem_bytes path, uint8_t *out,
             *out_len = n;
             got = GATEWAY_FIELD_FOUND;
         }
-    } else if (unfit(in, text)) {
-        got = GATEWAY_FIELD_BAD;
     }
     free(text);
     return got;
