@@ -20,13 +20,14 @@ idem__batch_open(struct idem_engine *engine)
     size_t max = engine->options.max_batch;
 
     batch->entries = calloc(max, sizeof(*batch->entries));
+    batch->sorted = calloc(max, sizeof(*batch->sorted));
     batch->groups = calloc(max, sizeof(*batch->groups));
     batch->swapping = calloc(max, sizeof(*batch->swapping));
     batch->swaps = calloc(max, sizeof(*batch->swaps));
     batch->loads = calloc(max, sizeof(*batch->loads));
     batch->limit = max < FIRST_BATCH ? max : FIRST_BATCH;
-    return batch->entries && batch->groups && batch->swapping && batch->swaps &&
-           batch->loads;
+    return batch->entries && batch->sorted && batch->groups &&
+           batch->swapping && batch->swaps && batch->loads;
 }
 
 void
@@ -36,6 +37,7 @@ idem__batch_close(struct idem_engine *engine)
 
     idem_arena_clear(&batch->arena);
     free(batch->entries);
+    free(batch->sorted);
     free(batch->groups);
     free(batch->swapping);
     free(batch->swaps);
@@ -61,11 +63,9 @@ add_entry(struct idem_engine *engine, const uint8_t *key, struct idem__job *job,
     if (batch->entry_count == batch->limit || batch->bytes > MAX_BATCH_BYTES)
         return false;
     entry = &batch->entries[batch->entry_count];
-    entry->prefix = prefix_of(key);
-    entry->key = key;
-    entry->job = job;
-    entry->crowd = crowd;
-    entry->order = batch->entry_count++;
+    *entry = (struct idem__entry){key, job, crowd};
+    batch->sorted[batch->entry_count++] =
+        (struct idem__sorted){prefix_of(key), entry};
     return true;
 }
 
@@ -92,15 +92,15 @@ idem__batch_add_crowd(struct idem_engine *engine, struct idem__crowd *crowd)
 static int
 compare(const void *a, const void *b)
 {
-    const struct idem__entry *x = a, *y = b;
+    const struct idem__sorted *x = a, *y = b;
     int order;
 
     if (x->prefix != y->prefix)
         return x->prefix < y->prefix ? -1 : 1;
-    order = memcmp(x->key, y->key, IDEM_KEY_LEN);
+    order = memcmp(x->entry->key, y->entry->key, IDEM_KEY_LEN);
     if (order != 0)
         return order;
-    return x->order < y->order ? -1 : 1;
+    return x->entry < y->entry ? -1 : 1;
 }
 
 static bool
@@ -144,7 +144,8 @@ new_group(struct idem_engine *engine, const struct idem__entry *entry)
     struct idem__batch *batch = &engine->batch;
     struct idem__group *group = &batch->groups[batch->group_count++];
 
-    memset(group, 0, offsetof(struct idem__group, chain));
+    memset(group, 0, offsetof(struct idem__group, stored));
+    group->stored.state = IDEM_STATE_ABSENT;
     memcpy(group->key, entry->key, IDEM_KEY_LEN);
     group->last = &group->first;
     group->crowd = entry->crowd;
@@ -163,11 +164,11 @@ form_groups(struct idem_engine *engine)
     struct idem__group *group = NULL;
 
     if (batch->entry_count > 1)
-        qsort(batch->entries, batch->entry_count, sizeof(*batch->entries),
+        qsort(batch->sorted, batch->entry_count, sizeof(*batch->sorted),
               compare);
     batch->group_count = 0;
     for (size_t i = 0; i < batch->entry_count; i++) {
-        struct idem__entry *entry = &batch->entries[i];
+        const struct idem__entry *entry = batch->sorted[i].entry;
 
         if (!group || memcmp(group->key, entry->key, IDEM_KEY_LEN) != 0)
             group = new_group(engine, entry);

@@ -76,8 +76,12 @@ static void
 loaded(struct idem_engine *engine, struct idem__group *group,
        const struct idem_record *record)
 {
-    engine->batch.loaded += record->result.len;
-    group->stored = *record;
+    if (record->state == IDEM_STATE_ABSENT) {
+        group->stored.state = IDEM_STATE_ABSENT;
+    } else {
+        group->stored = *record;
+        engine->batch.loaded += record->result.len;
+    }
     group->guessed = false;
     group->stage = IDEM__STAGE_STEP;
 }

@@ -261,12 +261,15 @@ int64_t idem__time_lease_end_us(struct idem_engine *engine,
 
 /* ---- the batch at work ----------------------------------------------- */
 
-struct idem__entry { /* what is sorted */
-    uint64_t prefix; /* of the key, big-endian */
+struct idem__entry {
     const uint8_t *key;
     struct idem__job *job; /* NULL: a crowd is to look again */
     struct idem__crowd *crowd;
-    size_t order;
+};
+
+struct idem__sorted {
+    uint64_t prefix; /* of the key, big-endian */
+    const struct idem__entry *entry;
 };
 
 enum idem__stage {
@@ -305,7 +308,8 @@ void idem__group_lost(struct idem__group *group);
 
 struct idem__batch {
     struct idem_arena arena;
-    struct idem__entry *entries;
+    struct idem__entry *entries; /* in the order they came */
+    struct idem__sorted *sorted;
     struct idem__group *groups;
     struct idem__group **swapping;
     struct idem_swap *swaps;

@@ -85,14 +85,13 @@ read_record(struct journal *self, const struct slot *slot, const uint8_t *key,
         err);
 }
 
-/* Look a key up whose rev is not known: *record is ABSENT if there is none. */
+/* The key's record among the slots from this one on: *record is ABSENT if there
+ * is none. */
 static enum idem_status
-look_up(struct journal *self, const uint8_t *key, struct idem_arena *arena,
-        struct idem_record *record, struct idem_error *err)
+look_up(struct journal *self, const struct slot *slot, const uint8_t *key,
+        struct idem_arena *arena, struct idem_record *record,
+        struct idem_error *err)
 {
-    struct slot *slot =
-        idem__index_first(&self->index, idem__index_tag(&self->index, key));
-
     for (; slot; slot = idem__index_next(&self->index, slot)) {
         bool same = false;
         enum idem_status status =
@@ -101,16 +100,15 @@ look_up(struct journal *self, const uint8_t *key, struct idem_arena *arena,
         if (status != IDEM_OK || same)
             return status;
     }
-    memset(record, 0, sizeof(*record));
+    record->state = IDEM_STATE_ABSENT;
     return IDEM_OK;
 }
 
-/* The slot with this rev: 64 random bits, so it is this key's. */
-static struct slot *
-slot_of_rev(struct journal *self, uint64_t tag, uint64_t rev)
+/* From this slot on, the one with this rev: 64 random bits, so it is this
+ * key's. */
+static const struct slot *
+slot_of_rev(struct journal *self, const struct slot *slot, uint64_t rev)
 {
-    struct slot *slot = idem__index_first(&self->index, tag);
-
     while (slot && slot->rev != rev)
         slot = idem__index_next(&self->index, slot);
     return slot;
@@ -174,22 +172,23 @@ swap_one(struct journal *self, struct idem_swap *swap, struct idem_arena *arena,
          struct idem_error *err)
 {
     uint64_t tag = idem__index_tag(&self->index, swap->key);
+    const struct slot *first = idem__index_first(&self->index, tag);
+    const struct slot *slot = NULL;
     enum idem_status status;
-    struct slot *slot = NULL;
 
     swap->outcome = IDEM_SWAP_NOT_STORED;
     if (self->poisoned) /* by an earlier part of this batch */
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "journal: %.120s: a write failed", self->dir);
-    if (swap->record && slot_of_rev(self, tag, swap->record->rev)) {
+    if (swap->record && slot_of_rev(self, first, swap->record->rev)) {
         swap->outcome = IDEM_SWAP_STORED;
         return IDEM_OK;
     }
     if (swap->expected != 0)
-        slot = slot_of_rev(self, tag, swap->expected);
+        slot = slot_of_rev(self, first, swap->expected);
     if (slot)
         return add_entry(self, swap, tag, slot, err);
-    status = look_up(self, swap->key, arena, &swap->found, err);
+    status = look_up(self, first, swap->key, arena, &swap->found, err);
     if (status != IDEM_OK)
         return status;
     if (swap->found.state != IDEM_STATE_ABSENT || swap->expected != 0) {
@@ -257,8 +256,12 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
     for (size_t i = 0; i < count; i++)
         idem__index_prefetch(&self->index,
                              idem__index_tag(&self->index, loads[i].key));
-    for (size_t i = 0; i < count && status == IDEM_OK; i++)
-        status = look_up(self, loads[i].key, arena, &loads[i].record, err);
+    for (size_t i = 0; i < count && status == IDEM_OK; i++) {
+        uint64_t tag = idem__index_tag(&self->index, loads[i].key);
+
+        status = look_up(self, idem__index_first(&self->index, tag),
+                         loads[i].key, arena, &loads[i].record, err);
+    }
     return status;
 }
 
