@@ -6,6 +6,7 @@
  */
 #include "inner.h"
 
+#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +51,7 @@ prefix_of(const uint8_t *key)
     uint64_t prefix;
 
     memcpy(&prefix, key, sizeof(prefix));
-    return __builtin_bswap64(prefix);
+    return be64toh(prefix);
 }
 
 static bool

@@ -208,6 +208,14 @@ resp_digits(int64_t number, char *out)
     uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
     size_t at = sizeof(digits), len;
 
+    while (left >= 10000) {
+        uint32_t four = (uint32_t)(left % 10000);
+
+        at -= 4;
+        memcpy(digits + at, pairs + 2 * (four / 100), 2);
+        memcpy(digits + at + 2, pairs + 2 * (four % 100), 2);
+        left /= 10000;
+    }
     while (left >= 10) {
         at -= 2;
         memcpy(digits + at, pairs + 2 * (left % 100), 2);

@@ -4,6 +4,7 @@
 #include "index.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,11 +53,10 @@ idem__index_clear(struct journal_index *index)
 uint64_t
 idem__index_full_tag(const uint8_t *key)
 {
-    uint64_t tag = 0;
+    uint64_t tag;
 
-    for (int i = 0; i < 8; i++)
-        tag = tag << 8 | key[i];
-    return tag;
+    memcpy(&tag, key, sizeof(tag));
+    return be64toh(tag);
 }
 
 uint64_t
