@@ -155,6 +155,36 @@ def test_output_over_the_limit_is_cut_for_repeats_and_says_so(idem):
     assert b"3883 bytes of output were not kept" in again.stderr
 
 
+def test_output_over_the_servers_limit_is_cut_and_the_status_stays():
+    with folder() as where, Server(where, "--max-result", "4k") as s:
+        cli = Cli(where, IDEM_SERVER="unix:" + s.socket)
+        command = "run", "job", "1", "--keep", "10m", "--", "sh", "-c", "seq 1 100000; exit 7"
+        first, again = cli(*command), cli(*command)
+        assert first.returncode == again.returncode == 7, again.stderr
+        assert len(first.stdout) > len(again.stdout) > 3000 and first.stdout.startswith(again.stdout)
+        assert b"bytes of output were not kept" in again.stderr
+
+
+def test_the_command_has_the_files_that_idem_was_given_and_no_others(idem):
+    """An open connection to the server would be as good as the credentials."""
+    for command in ("run", "job", name()), ("lock", name()):
+        r = subprocess.run(["sh", "-c", 'exec 9</dev/null; "$@"', "sh", IDEM, *command, "--",
+                            "sh", "-c", "ls -l /proc/$$/fd"], capture_output=True, env=idem.env, timeout=60)
+        files = dict(re.findall(r" (\d+) -> (\S+)", r.stdout.decode()))
+        assert files.get("9") == "/dev/null", (r.stdout, r.stderr)
+        assert not [name for name in files.values() if name.startswith("socket:") or "records.db" in name], files
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_is_printed_to_a_closed_stream_does_not_go_to_the_server(idem, closed):
+    id, text = name(), "FORGET job x"
+    r = subprocess.run(["sh", "-c", '"$@" ' + closed, "sh", IDEM, "run", "job", id, "--", "sh", "-c",
+                        "echo %s; echo %s >&2" % (text, text)], capture_output=True, env=idem.env, timeout=60)
+    assert r.returncode == 0, r.stderr
+    again = idem("run", "job", id, "--", "sh", "-c", "echo %s; echo %s >&2" % (text, text))
+    assert again.stdout == again.stderr == text.encode() + b"\n"
+
+
 def test_the_lease_is_kept_alive(idem):
     id = name()
     run = idem.start("run", "job", id, "--lease", "3s", "--", "sh", "-c", "sleep 4; echo done")

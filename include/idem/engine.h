@@ -152,16 +152,21 @@ IDEM_API enum idem_status idem_run(struct idem_engine *engine,
                                    void *arg, struct idem_answer *answer,
                                    struct idem_error *err);
 
+#define IDEM_BATCH_SIZES 12
+
 /* What the engine has done and has to do now. */
 struct idem_stats {
     uint64_t verdicts[IDEM_VERDICT_COUNT];
     uint64_t errors[IDEM_STATUS_COUNT];
-    uint64_t batches;      /* commits */
-    uint64_t batched;      /* writes in them; divide for the mean size */
+    uint64_t batches; /* commits */
+    uint64_t batched; /* writes in them; divide for the mean size */
+    /* Those of one write, of 2, of up to 4, 8, ...; the last: of any more. */
+    uint64_t batch_sizes[IDEM_BATCH_SIZES];
     uint64_t store_errors; /* batches that the store did not take */
     uint64_t queued, parked;
-    int64_t now_ms;   /* the store's time */
-    bool clock_alarm; /* the wall clock jumped */
+    size_t max_result; /* bytes of one result that are kept here */
+    int64_t now_ms;    /* the store's time */
+    bool clock_alarm;  /* the wall clock jumped */
 };
 
 IDEM_API void idem_stats(struct idem_engine *engine, struct idem_stats *stats);

@@ -120,6 +120,16 @@ json_t *cli_json_record(const struct idem_record *record, bool with_result);
 enum idem_status cli_read_value(const char *text, struct idem_buf *into,
                                 struct idem_error *err);
 
+/* ---- files.c ----------------------------------------------------------- */
+
+/* Before anything is opened. */
+void cli_files_hold(void);
+/* A command that idem runs has the files that idem was given and none that it
+ * opened, such as its connection to a server: note before opening; leave in
+ * the child, before the command's own are put in place. */
+void cli_files_note(void);
+void cli_files_leave(void);
+
 /* ---- subcommands ------------------------------------------------------ */
 
 int cli_begin(int argc, char **argv);

@@ -291,6 +291,27 @@ scan_records(struct cli_link *link, const struct idem_filter *filter,
     return cli_client_scan(self->client, filter, cursor, count, each, arg, err);
 }
 
+static size_t
+max_result(struct cli_link *link)
+{
+    static const struct cli_command info = {
+        .args = {"INFO"}, .lens = {4}, .count = 1};
+    static const char name[] = "\nmax_result:";
+    struct server_link *self = (struct server_link *)link;
+    size_t max = IDEM_RESULT_DEFAULT_MAX;
+    redisReply *reply = NULL;
+    const char *at;
+    int asked;
+
+    if (cli_client_ask(self->client, &info, 0, &reply, &asked, NULL) != IDEM_OK)
+        return max;
+    at = reply->type == REDIS_REPLY_STRING ? strstr(reply->str, name) : NULL;
+    if (at)
+        max = strtoull(at + sizeof(name) - 1, NULL, 10);
+    freeReplyObject(reply);
+    return max;
+}
+
 static void
 close_link(struct cli_link *link)
 {
@@ -311,6 +332,7 @@ cli_server_link_open(const struct cli_where *where, struct cli_link **link,
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     self->base.run = run_op;
     self->base.scan = scan_records;
+    self->base.max_result = max_result;
     self->base.close = close_link;
     status = cli_where_client(where, &self->client, err);
     if (status == IDEM_OK)

@@ -113,6 +113,16 @@ scan_records(struct cli_link *link, const struct idem_filter *filter,
                      &doubts, err);
 }
 
+static size_t
+max_result(struct cli_link *link)
+{
+    struct engine_link *self = (struct engine_link *)link;
+    struct idem_stats stats;
+
+    idem_stats(self->engine, &stats);
+    return stats.max_result;
+}
+
 static void
 close_link(struct cli_link *link)
 {
@@ -134,6 +144,7 @@ cli_engine_link_open(const char *url, struct cli_link **link,
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     self->base.run = run_op;
     self->base.scan = scan_records;
+    self->base.max_result = max_result;
     self->base.close = close_link;
     status = idem_open(url, &options, &self->engine, err);
     if (status != IDEM_OK) {

@@ -53,6 +53,8 @@ struct cli_link {
                              struct idem_cursor *cursor, size_t count,
                              idem_each_fn *each, void *arg,
                              struct idem_error *err);
+    /* The most bytes of a result that are kept here. */
+    size_t (*max_result)(struct cli_link *link);
     void (*close)(struct cli_link *link);
 };
 

@@ -187,6 +187,7 @@ start(const struct holder *h, char **command)
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != holder)
         _exit(EXIT_LOST);
+    cli_files_leave();
     execvp(command[0], command);
     fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(errno));
     _exit(127);
@@ -314,6 +315,7 @@ cli_lock(int argc, char **argv)
     if (h.lease_ms < 100)
         return cli_usage_error("a lease of at least 100ms is needed to renew "
                                "it in time");
+    cli_files_note();
     err.status = cli_link_open(&h.verb.where, &h.link, &err);
     if (err.status != IDEM_OK)
         return cli_fail(&err);

@@ -160,6 +160,7 @@ main(int argc, char **argv)
 {
     const struct command *command;
 
+    cli_files_hold();
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2) {
         print_help();

@@ -134,30 +134,41 @@ run_until_stored(struct run *run, const struct idem_op *op,
     }
 }
 
-static int
-finish(struct run *run, struct exec_outcome *outcome)
+static enum idem_status
+store_outcome(struct run *run, const struct exec_outcome *outcome,
+              struct idem_answer *answer, struct idem_error *err)
 {
     struct idem_op op = op_on(run, IDEM_FINISH);
     bool good = !outcome->signalled && outcome->code == 0;
-    struct idem_answer answer = {0};
-    struct idem_error err = {0};
+    enum idem_status status;
     struct idem_buf stored;
-    int code = exec_exit_code(outcome);
 
     idem_buf_init(&stored, IDEM_RESULT_MAX);
     op.outcome = good ? IDEM_STATE_SUCCEEDED : IDEM_STATE_FAILED;
     op.kind = IDEM_KIND_EXEC;
-    if (!exec_encode(outcome, &stored))
-        err.status = IDEM_ERR_MEMORY;
-    op.result = (struct idem_bytes){stored.data, stored.len};
-    if (err.status == IDEM_OK)
-        err.status = run_until_stored(run, &op, &answer, &err);
+    if (exec_encode(outcome, &stored)) {
+        op.result = (struct idem_bytes){stored.data, stored.len};
+        status = run_until_stored(run, &op, answer, err);
+    } else {
+        status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    }
     idem_buf_clear(&stored);
+    return status;
+}
+
+static int
+finish(struct run *run, struct exec_outcome *outcome)
+{
+    struct idem_answer answer = {0};
+    struct idem_error err = {0};
+    int code = exec_exit_code(outcome);
+
+    err.status = store_outcome(run, outcome, &answer, &err);
     if (err.status != IDEM_OK) {
         fprintf(stderr,
                 "idem: the command ended with %d, but that could not be "
                 "recorded: %s\nidem: it will be in doubt; settle it\n",
-                code, err.text[0] ? err.text : "out of memory");
+                code, err.text);
         return cli_exit_status(err.status);
     }
     if (answer.verdict != IDEM_V_OK_DONE) {
@@ -182,9 +193,21 @@ release(struct run *run)
         idem_answer_clear(&answer);
 }
 
+/* A result that is larger than the server or the store takes is not kept at
+ * all, and the status would go with it. */
+static size_t
+room_for_output(const struct run *run)
+{
+    size_t room = run->link->max_result(run->link);
+
+    room = room > HEAD_ROOM ? room - HEAD_ROOM : 0;
+    return (size_t)run->keep < room ? (size_t)run->keep : room;
+}
+
 static int
 execute(struct run *run)
 {
+    size_t keep = room_for_output(run);
     char fence[32];
     const struct exec_setting settings[] = {{"IDEM_SCOPE", run->scope},
                                             {"IDEM_ID", run->id},
@@ -201,8 +224,8 @@ execute(struct run *run)
     kept = pthread_create(&keeper, NULL, keep_claim, run) == 0;
     if (!kept)
         fprintf(stderr, "idem: no thread to keep the claim alive\n");
-    if (exec_run(run->command, settings, 3, (size_t)run->keep, &run->before,
-                 &outcome, &err) == IDEM_OK) {
+    if (exec_run(run->command, settings, 3, keep, &run->before, &outcome,
+                 &err) == IDEM_OK) {
         code = finish(run, &outcome);
     } else {
         fprintf(stderr, "idem: %s\n", err.text);
@@ -338,6 +361,7 @@ run_it(struct run *run)
     pthread_cond_init(&run->stir, &attr);
     pthread_condattr_destroy(&attr);
     exec_hold_signals(&run->before);
+    cli_files_note();
     err.status = cli_link_open(&run->verb.where, &run->link, &err);
     if (run->wait > 0)
         exec_let_signals(&run->before); /* who waits may be interrupted */

@@ -38,6 +38,8 @@ become(const struct command_sink *sink, const struct idem_message *m, int input)
     set_number("IDEM_FENCE", m->fence);
     set_number("IDEM_ATTEMPT", m->attempt);
     setpgid(0, 0);
+    /* The connections to the broker and the store are not the command's. */
+    (void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
     dup2(input, STDIN_FILENO);
     signal(SIGPIPE, SIG_DFL); /* idem itself ignores it */
     execvp(sink->argv[0], sink->argv);

@@ -71,6 +71,7 @@ many_keys_share_one_commit(void **state)
     idem_stats(rig.engine, &stats);
     assert_int_equal(stats.batches, 1);
     assert_int_equal(stats.batched, 100);
+    assert_int_equal(stats.batch_sizes[7], 1); /* up to 128 */
     assert_int_equal(stats.verdicts[IDEM_V_STARTED], 100);
     assert_int_equal(stats.queued, 0);
     rig_close(&rig);

@@ -296,6 +296,17 @@ sleep_ms(int ms)
     nanosleep(&time, NULL);
 }
 
+/* Which of the stats' batch_sizes counts a batch of so many writes. */
+static size_t
+size_class(size_t count)
+{
+    size_t class = 0;
+
+    while (class < IDEM_BATCH_SIZES - 1 && (size_t)1 << class < count)
+        class ++;
+    return class;
+}
+
 /* False: nothing is left to swap. */
 static bool
 swap_groups(struct idem_engine *engine)
@@ -310,6 +321,8 @@ swap_groups(struct idem_engine *engine)
         return false;
     status = engine->store->type->swap(engine->store, batch->swaps, count,
                                        &batch->arena, &err);
+    atomic_fetch_add_explicit(&engine->batch_sizes[size_class(count)], 1,
+                              memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->batches, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->batched, count, memory_order_relaxed);
     if (status != IDEM_OK)

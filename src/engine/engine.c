@@ -434,10 +434,14 @@ idem_stats(struct idem_engine *engine, struct idem_stats *stats)
     for (size_t i = 0; i < IDEM_STATUS_COUNT; i++)
         stats->errors[i] =
             atomic_load_explicit(&engine->errors[i], memory_order_relaxed);
+    for (size_t i = 0; i < IDEM_BATCH_SIZES; i++)
+        stats->batch_sizes[i] =
+            atomic_load_explicit(&engine->batch_sizes[i], memory_order_relaxed);
     stats->batches = atomic_load(&engine->batches);
     stats->batched = atomic_load(&engine->batched);
     stats->store_errors = atomic_load(&engine->store_errors);
     stats->parked = atomic_load(&engine->parked_now);
+    stats->max_result = idem__max_result(engine);
     stats->now_ms = atomic_load(&engine->stats_now_ms);
     stats->clock_alarm = atomic_load(&engine->time.alarm);
     pthread_mutex_lock(&engine->queue.lock);

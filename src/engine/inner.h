@@ -356,11 +356,15 @@ struct idem_engine {
 
     _Atomic uint64_t verdicts[IDEM_VERDICT_COUNT];
     _Atomic uint64_t errors[IDEM_STATUS_COUNT];
+    _Atomic uint64_t batch_sizes[IDEM_BATCH_SIZES];
     _Atomic uint64_t batches, batched, store_errors, parked_now;
     _Atomic int64_t stats_now_ms;
 };
 
 int64_t idem__boot_us(struct idem_engine *engine);
+
+/* The most bytes of a result that are kept. */
+size_t idem__max_result(const struct idem_engine *engine);
 
 /* Call back with the answer in the job, or with an error. */
 void idem__job_answer(struct idem_engine *engine, struct idem__job *job,

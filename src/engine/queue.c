@@ -31,19 +31,28 @@ refuse(struct idem_engine *engine, enum idem_status status,
     return idem__fail(err, status, "%s", text);
 }
 
+size_t
+idem__max_result(const struct idem_engine *engine)
+{
+    size_t max = engine->options.max_result;
+    size_t rest = idem__encoded_max(0), record = engine->store->max_record;
+    size_t room = record > rest ? record - rest : 0;
+
+    return max < room ? max : room;
+}
+
 /* A result that is too large is not kept: what was done stays done. A note that
  * is too large is a mistake. */
 static enum idem_status
 fit_result(struct idem_engine *engine, struct idem_op *op,
            struct idem_error *err)
 {
-    size_t max = engine->options.max_result;
+    size_t max = idem__max_result(engine);
 
     if (op->verb == IDEM_BEGIN || op->verb == IDEM_GET ||
         op->verb == IDEM_FORGET || op->verb == IDEM_ISSUE)
         op->result = (struct idem_bytes){NULL, 0};
-    if (op->result.len <= max &&
-        idem__encoded_max(op->result.len) <= engine->store->max_record)
+    if (op->result.len <= max)
         return IDEM_OK;
     if (op->verb != IDEM_FINISH && op->verb != IDEM_SETTLE)
         return idem__fail(err, IDEM_ERR_INVALID,

@@ -89,6 +89,8 @@ struct http_doubt {
     struct idem_cursor cursor;
     int64_t wanted_until_ms, next_ms;
     bool looking;
+    uint64_t begun, whole; /* looks: the last begun, the last whole one */
+    uint64_t wanted;       /* by somebody who waits for it; 0: nobody does */
     uint64_t count, last_count;  /* of this look, and of the last whole one */
     int64_t oldest, last_oldest; /* since when, in the store's time */
 };

@@ -6,6 +6,7 @@
 #include "http_inner.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 static bool
@@ -19,8 +20,10 @@ static bool
 single(struct idem_buf *out, const char *name, const char *type,
        const char *help, double value)
 {
-    return head(out, name, type, help) &&
-           idem_buf_printf(out, "%s %.17g\n", name, value);
+    if (!head(out, name, type, help))
+        return false;
+    return isnan(value) ? idem_buf_printf(out, "%s NaN\n", name)
+                        : idem_buf_printf(out, "%s %.17g\n", name, value);
 }
 
 static bool
@@ -80,13 +83,30 @@ add_latency(struct idem_buf *out, const struct server_metrics *metrics)
 }
 
 static bool
+add_batches(struct idem_buf *out, const struct idem_stats *stats)
+{
+    static const char name[] = "idem_batch_writes";
+    uint64_t count = 0;
+    bool ok = head(out, name, "histogram", "Commits to the store, by writes.");
+
+    for (size_t i = 0; i < IDEM_BATCH_SIZES && ok; i++) {
+        count += stats->batch_sizes[i];
+        if (i < IDEM_BATCH_SIZES - 1)
+            ok = idem_buf_printf(out, "%s_bucket{le=\"%d\"} %" PRIu64 "\n",
+                                 name, 1 << i, count);
+    }
+    return ok &&
+           idem_buf_printf(out,
+                           "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n"
+                           "%s_sum %" PRIu64 "\n"
+                           "%s_count %" PRIu64 "\n",
+                           name, count, name, stats->batched, name, count);
+}
+
+static bool
 add_engine(struct idem_buf *out, const struct idem_stats *stats)
 {
-    return single(out, "idem_batches_total", "counter", "Commits to the store.",
-                  (double)stats->batches) &&
-           single(out, "idem_batched_writes_total", "counter",
-                  "Writes in these commits; divide for the mean batch size.",
-                  (double)stats->batched) &&
+    return add_batches(out, stats) &&
            single(out, "idem_store_errors_total", "counter",
                   "Commits that the store did not take.",
                   (double)stats->store_errors) &&

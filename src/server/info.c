@@ -52,6 +52,15 @@ add_clients(struct loop *loop, struct resp_out *out)
         (unsigned long long)metrics_read(&metrics->returned));
 }
 
+/* The most bytes of a result that a client may send and find again. */
+static size_t
+max_result(struct loop *loop, const struct idem_stats *stats)
+{
+    size_t room = (size_t)loop->config->max_command - SERVER_COMMAND_MIN;
+
+    return stats->max_result < room ? stats->max_result : room;
+}
+
 static void
 add_engine(struct loop *loop, struct resp_out *out)
 {
@@ -62,11 +71,11 @@ add_engine(struct loop *loop, struct resp_out *out)
         &out->buf,
         "# Engine\r\nbatches:%llu\r\nbatched:%llu\r\n"
         "store_errors:%llu\r\nqueued:%llu\r\nparked:%llu\r\n"
-        "now_ms:%lld\r\nclock_alarm:%d\r\n",
+        "max_result:%zu\r\nnow_ms:%lld\r\nclock_alarm:%d\r\n",
         (unsigned long long)stats.batches, (unsigned long long)stats.batched,
         (unsigned long long)stats.store_errors,
         (unsigned long long)stats.queued, (unsigned long long)stats.parked,
-        (long long)stats.now_ms, stats.clock_alarm);
+        max_result(loop, &stats), (long long)stats.now_ms, stats.clock_alarm);
     for (size_t i = 0; i < IDEM_VERDICT_COUNT; i++)
         idem_buf_printf(&out->buf, "verdict_%s:%llu\r\n",
                         idem_verdict_name((enum idem_verdict)i),

@@ -32,6 +32,7 @@
 /* ISSUE gives at most this many tokens, ID this many ids, SCAN this many
  * records a call. */
 #define SERVER_COUNT_MAX 1000
+#define SERVER_COMMAND_MIN 2048 /* all of a command but its result fits */
 
 /* Everything that a flag, a variable or a line of the file can set. Texts are
  * owned by the config; NULL means that it is not set. */
