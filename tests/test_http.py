@@ -18,6 +18,21 @@ from lib import ROOT, SANITIZED, Server, folder, wait_until
 PROBLEM = "https://idem.example/problems/"
 
 
+SCHEMAS = {}  # of /openapi.json
+
+
+def assert_described(said, name):
+    """What was answered has what the description promises, and nothing else."""
+    schema = SCHEMAS[name]
+    assert set(schema["required"]) <= said.keys() <= schema["properties"].keys(), (name, said)
+    kinds = {"integer": int, "string": str, "boolean": bool, "array": list}
+    for key, value in said.items():
+        wanted = schema["properties"][key]
+        assert "$ref" in wanted or isinstance(value, kinds[wanted["type"]]) or (value is None and wanted["nullable"]), key
+    for record in [said["record"]] if name == "record" else said.get("records", []):
+        assert_described(record, "Record")
+
+
 class Http:
     """One connection that is used again and again, as a client library would."""
 
@@ -37,7 +52,12 @@ class Http:
         body = json.dumps(fields) if fields else None
         answer, data = self.raw(method, path, body, {"Content-Type": "application/json"} if body else {})
         self.status, self.headers = answer.status, answer.headers
-        return json.loads(data)
+        said = json.loads(data)
+        if "verdict" in said:
+            if not SCHEMAS:
+                SCHEMAS.update(json.loads(self.raw("GET", "/openapi.json")[1])["components"]["schemas"])
+            assert_described(said, said["verdict"])
+        return said
 
     def problem(self, method, path, **fields):
         """The problem's name; asserts that it is one."""
@@ -395,6 +415,9 @@ def test_credentials_and_rights(guarded):
     ops = Http(guarded.http, "Bearer ops:ops-secret-12345678")
     assert ops("GET", "/v1/records?scope=shop")["verdict"] == "records"
     assert ops("DELETE", rec("shop", "1"))["verdict"] == "ok"
+    # a secret tells enough about who asks: any name of this machine will do
+    answer, _ = ops.raw("GET", rec("shop", "1"), headers={"Host": "idem.example"})
+    assert answer.status == 200
     log = guarded.output()
     assert "secret" not in log and "event=operator" in log and "who=ops" in log and "event=auth-failed" in log
     assert not re.search(r"scope=|id=1\b", log)  # digests, not keys
@@ -505,6 +528,18 @@ def test_malformed_http_is_answered_or_closed_and_disturbs_nobody(server, api):
         got = send_raw(server.http, data, 3)
         assert not got or re.match(rb"HTTP/1\.[01] [45]\d\d ", got), (data[:60], got[:200])
         assert api("GET", "/healthz")["status"] == "ok"
+
+
+@pytest.mark.parametrize("header", [
+    b"Transfer-Encoding: chunked\r\nContent-Length: 2", b"Transfer-Encoding: gzip, chunked",
+    b"Transfer-Encoding: identity", b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+    b"Transfer-Encoding : chunked\r\nContent-Length: 2"])
+def test_a_body_whose_end_is_in_dispute_is_refused(server, api, header):
+    got = send_raw(server.http, b"POST /v1/records/disputed/1/begin HTTP/1.1\r\nHost: localhost\r\n"
+                                b"Content-Type: application/json\r\nConnection: close\r\n%s\r\n\r\n"
+                                b"2\r\n{}\r\n0\r\n\r\n" % header, 5)
+    assert got.startswith(b"HTTP/1.1 400 ") and b"problems/invalid" in got, got
+    assert api("GET", rec("disputed", "1")) == {"verdict": "absent"}
 
 
 def test_a_body_over_the_limit_is_refused(server, api):
@@ -626,8 +661,8 @@ def test_the_description_is_valid_openapi(api):
             assert len(named) == len(operation["parameters"])
             assert {n for n, where in named if where == "path"} == set(re.findall(r"\{(\w+)\}", path))
             assert all(p["required"] for p in operation["parameters"] if p["in"] == "path")
-            assert operation["summary"] and {"200", "default"} <= set(operation["responses"])
-            assert all(r["description"] for r in operation["responses"].values())
+            assert operation["summary"] and {"200", "400", "421", "503", "default"} <= set(operation["responses"])
+            assert all("description" in r or r["$ref"] for r in operation["responses"].values())
             assert ("requestBody" in operation) == (method in ("post", "put"))
     assert len(ids) == len(set(ids))
     for path, node in walk(spec):
@@ -657,11 +692,14 @@ def test_figures_for_prometheus(server, api):
     assert grew('idem_operation_seconds_count{verb="begin"}') >= 3
     assert grew('idem_operations_total{surface="http"}') >= 4
     assert after["idem_journal_segments"] >= 1 and any("journal" in n and "bytes" in n for n in after)
-    assert after["idem_batches_total"] > 0 and after["idem_batched_writes_total"] >= after["idem_batches_total"]
+    sizes = [v for n, v in after.items() if n.startswith("idem_batch_writes_bucket")]
+    assert sizes == sorted(sizes) and sizes[0] > 0 and sizes[-1] == after["idem_batch_writes_count"]
+    assert after["idem_batch_writes_sum"] >= sizes[-1]
     assert after["idem_store_errors_total"] == 0
     for verb in ("begin", "finish"):
         buckets = [v for n, v in after.items() if n.startswith('idem_operation_seconds_bucket{verb="%s"' % verb)]
         assert buckets == sorted(buckets) and buckets[-1] == after['idem_operation_seconds_count{verb="%s"}' % verb]
+    wait_until(lambda: begin(api, "figures", "doubt")["verdict"] == "doubt")
     oldest = wait_until(lambda: metric(server, "idem_oldest_doubt_seconds"), 15)
     assert oldest > 0 and metric(server, "idem_doubts") >= 1
     # the format: every sample belongs to a family that was declared before it
@@ -673,9 +711,20 @@ def test_figures_for_prometheus(server, api):
             assert name not in declared and kind in ("counter", "gauge", "histogram")
             declared.add(name)
         elif not line.startswith("#"):
-            match = re.match(r'([a-z_]+?)(_bucket|_sum|_count)?(\{(\w+="[^"]*",?)+\})? [-+.\deinfINF]+$', line)
+            match = re.match(r'([a-z_]+?)(_bucket|_sum|_count)?(\{(\w+="[^"]*",?)+\})? ([-+.\deinfINF]+|NaN)$', line)
             assert match, line
             assert match[1] in declared or match[1] + (match[2] or "") in declared, line
+
+
+def test_the_first_look_at_the_figures_sees_a_doubt():
+    with folder() as where, Server(where, http=True) as s:
+        api = Http(s.http)
+        assert begin(api, "a", "b", lease_ms=50)["verdict"] == "started"
+        assert wait_until(lambda: begin(api, "a", "b")["verdict"] == "doubt")
+        first = metrics(s)
+        if not first["idem_doubts"] > 0:  # on a machine that stalls: not known yet, but never none
+            assert str(first["idem_doubts"]) == "nan" == str(first["idem_oldest_doubt_seconds"])
+            assert wait_until(lambda: metric(s, "idem_doubts") > 0)
 
 
 def test_health_and_readiness(server, api):

@@ -398,6 +398,8 @@ set_other_option(const struct option *option, const struct idem_bytes *values,
                    ? IDEM_OK
                    : wrong(err, "TYPE is request, token, lock or worker");
     case SCOPE:
+        if (values[0].len == 0)
+            return wrong(err, "SCOPE is empty: leave it out to see all");
         command->filter.scope = values[0];
         break;
     case STATE:
@@ -441,14 +443,14 @@ read_option(const struct row *row, const struct idem_bytes *args, size_t count,
                       (const char *)args[0].data);
 }
 
-/* TAG n behind the places; the last two arguments. */
+/* TAG n behind so many places; the last two arguments. */
 static enum idem_status
-read_tag(const struct row *row, const struct idem_bytes *args, size_t *count,
+read_tag(size_t places, const struct idem_bytes *args, size_t *count,
          struct command *command, struct idem_error *err)
 {
     int64_t tag;
 
-    if (*count < row->places + 2 || !idem__bytes_is(args[*count - 2], "TAG"))
+    if (*count < places + 2 || !idem__bytes_is(args[*count - 2], "TAG"))
         return IDEM_OK;
     if (!resp_read_number(args[*count - 1], &tag) || tag < 0 ||
         tag > (int64_t)IDEM_FENCE_MAX)
@@ -486,16 +488,15 @@ place_reason(struct command *command)
     }
 }
 
-enum idem_status
-command_parse(const struct resp_command *in, struct command *command,
-              struct idem_error *err)
+static enum idem_status
+parse(const struct resp_command *in, struct command *command,
+      struct idem_error *err)
 {
     const struct row *row = find_row(in->args[0]);
     const struct idem_bytes *args = in->args + 1;
     size_t count = in->count - 1;
     enum idem_status status;
 
-    command->tagged = false;
     if (!row) {
         return idem__fail(err, IDEM_ERR_INVALID, "unknown command '%.*s'",
                           (int)(in->args[0].len > 64 ? 64 : in->args[0].len),
@@ -510,7 +511,7 @@ command_parse(const struct resp_command *in, struct command *command,
     command->op.verb = row->verb;
     if (row->kind == COMMAND_SCAN)
         memset(&command->filter, 0, sizeof(command->filter));
-    status = read_tag(row, args, &count, command, err);
+    status = read_tag(row->places, args, &count, command, err);
     if (status != IDEM_OK)
         return status;
     if (count < row->places || (row->options == 0 && count > row->places) ||
@@ -529,5 +530,21 @@ command_parse(const struct resp_command *in, struct command *command,
         status = read_options(row, args + row->places, count - row->places,
                               command, err);
     place_reason(command);
+    return status;
+}
+
+/* A command that cannot be read does nothing, so its tag may stand anywhere:
+ * who tells answers by their tags gets one. */
+enum idem_status
+command_parse(const struct resp_command *in, struct command *command,
+              struct idem_error *err)
+{
+    size_t count = in->count - 1;
+    enum idem_status status;
+
+    command->tagged = false;
+    status = parse(in, command, err);
+    if (status != IDEM_OK && !command->tagged)
+        (void)read_tag(0, in->args + 1, &count, command, NULL);
     return status;
 }

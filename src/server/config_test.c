@@ -31,7 +31,7 @@ a_file_sets_every_kind_of_option(void **state)
     assert_int_equal(
         read_config(&config,
                     "# comment\n"
-                    "store = redis://h/0#x  # behind a space\r\n"
+                    "store = journal:/h/0#x  # behind a space\r\n"
                     "MAX_CLIENTS=12\n"
                     "  max-result =  2m\n"
                     "stall-timeout = 5m\n"
@@ -39,7 +39,7 @@ a_file_sets_every_kind_of_option(void **state)
                     "log-keys = on\nlog-format = JSON\nlog-level = error",
                     &err),
         IDEM_OK);
-    assert_string_equal(config.store, "redis://h/0#x");
+    assert_string_equal(config.store, "journal:/h/0#x");
     assert_int_equal(config.max_clients, 12);
     assert_int_equal(config.max_result, 2 * 1024 * 1024);
     assert_int_equal(config.stall_ms, 300000);

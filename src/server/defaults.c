@@ -4,11 +4,13 @@
  */
 #include "server.h"
 
-#include "../record/record.h"
+#include "../store/store.h"
 
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 void
@@ -61,6 +63,22 @@ check_addresses(const struct server_config *config, const char *name,
     return IDEM_OK;
 }
 
+static enum idem_status
+check_socket(const struct server_config *config, struct idem_error *err)
+{
+    size_t max = sizeof((struct sockaddr_un){0}.sun_path) - 1;
+
+    if (config->socket && strlen(config->socket) > max)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the socket's path %s is longer than %zu bytes",
+                          config->socket, max);
+    if (config->socket_group && !getgrnam(config->socket_group))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "socket-group: there is no group \"%s\"",
+                          config->socket_group);
+    return IDEM_OK;
+}
+
 enum idem_status
 server_config_check(struct server_config *config, struct idem_error *err)
 {
@@ -84,11 +102,14 @@ server_config_check(struct server_config *config, struct idem_error *err)
         status = check_addresses(config, "listen", config->listen, err);
     if (status == IDEM_OK)
         status = check_addresses(config, "http", config->http, err);
-    if (status == IDEM_OK && !strchr(config->store, ':'))
+    if (status == IDEM_OK)
+        status = idem__store_known(config->store, err);
+    if (status == IDEM_OK)
+        status = check_socket(config, err);
+    if (status == IDEM_OK && config->max_command < SERVER_COMMAND_MIN)
         status = idem__fail(err, IDEM_ERR_INVALID,
-                            "store is a URL like journal:/var/lib/idem, not "
-                            "\"%.60s\"",
-                            config->store);
+                            "max-command of %lld is out of range: %d or more",
+                            (long long)config->max_command, SERVER_COMMAND_MIN);
     if (status == IDEM_OK && !config->socket && !config->listen &&
         !config->http)
         status = idem__fail(err, IDEM_ERR_INVALID,

@@ -22,22 +22,28 @@ header(const struct http_request *request, const char *name)
                                        name);
 }
 
+#define BAD_NAME (1u << 30)
+#define REPEATED (1u << 31)
+
 /* Headers on which a decision rests stand there once. */
 static enum MHD_Result
 count_header(void *arg, enum MHD_ValueKind kind, const char *name,
              const char *value)
 {
-    static const char *const single[] = {"Host", "Origin", "Authorization",
-                                         "Content-Type", "Content-Length"};
+    static const char *const single[] = {"Host",           "Origin",
+                                         "Authorization",  "Content-Type",
+                                         "Content-Length", "Transfer-Encoding"};
     unsigned *seen = arg;
 
     (void)kind;
     (void)value;
+    if (strpbrk(name, " \t"))
+        *seen |= BAD_NAME;
     for (size_t i = 0; i < sizeof(single) / sizeof(single[0]); i++) {
         if (strcasecmp(name, single[i]) != 0)
             continue;
         if (*seen & 1u << i)
-            *seen |= 1u << 31;
+            *seen |= REPEATED;
         *seen |= 1u << i;
     }
     return MHD_YES;
@@ -65,10 +71,11 @@ static bool
 check_host(struct http_request *request, const char *version)
 {
     const char *host = header(request, "Host");
+    bool open = !credentials_needed(request->http->server->credentials);
 
     if (!host && strcmp(version, "HTTP/1.1") == 0)
         return http_fail(request, HTTP_P_INVALID, "the Host header is missing");
-    if (!host || !request->daemon->loopback || names_loopback(host))
+    if (!host || !open || !request->daemon->loopback || names_loopback(host))
         return true;
     return http_fail(request, HTTP_P_HOST,
                      "this server listens on loopback and answers to "
@@ -96,6 +103,21 @@ check_origin(struct http_request *request, const char *method)
         return http_fail(request, HTTP_P_ORIGIN,
                          "the browser says that another site sent this");
     return true;
+}
+
+/* How long a body is must be beyond dispute: a proxy in front may see it
+ * otherwise, and take what is left for another request. */
+static bool
+check_framing(struct http_request *request)
+{
+    const char *coding = header(request, "Transfer-Encoding");
+
+    if (!coding || (strcasecmp(coding, "chunked") == 0 &&
+                    !header(request, "Content-Length")))
+        return true;
+    request->refuse_at_once = true;
+    return http_fail(request, HTTP_P_INVALID,
+                     "give a Content-Length, or Transfer-Encoding: chunked");
 }
 
 static bool
@@ -212,10 +234,13 @@ http_guard(struct http_request *request, const char *method,
 
     MHD_get_connection_values(request->connection, MHD_HEADER_KIND,
                               count_header, &seen);
-    if (seen & 1u << 31)
+    if (seen & BAD_NAME)
+        return http_fail(request, HTTP_P_INVALID,
+                         "the name of a header has a space");
+    if (seen & REPEATED)
         return http_fail(request, HTTP_P_INVALID,
                          "a header that may stand there once is repeated");
-    return check_host(request, version) && check_origin(request, method) &&
-           check_caller(request) && check_length(request) &&
-           check_media_type(request);
+    return check_framing(request) && check_host(request, version) &&
+           check_origin(request, method) && check_caller(request) &&
+           check_length(request) && check_media_type(request);
 }

@@ -87,27 +87,29 @@ field_schema(struct maker *make, const struct http_field_type *field)
     return set(make, schema, "description", json_string(field->about));
 }
 
-/* The values of each verdict: "name:type", a capital letter for an array. */
+/* The values of each verdict: "name:type", a capital letter for an array, a
+ * question mark where it may be missing. */
+#define OUTCOME_VALUES                                                         \
+    "state:s kind:s expires:i replayable:b result:s? result_base64:s?"
+
 static const struct {
     const char *verdict, *values, *about;
 } verdicts[] = {
     {"started", "fence:i lease_until:i expires:i attempt:i",
      "yours to do: finish it with this fence"},
-    {"replay", "state:s kind:s expires:i replayable:b result:s result_base64:s",
-     "done before: here is the stored result"},
+    {"replay", OUTCOME_VALUES, "done before: here is the stored result"},
     {"busy", "retry_after_ms:i", "another is at work: try again later"},
     {"doubt", "since:i", "the lease is over, the outcome unknown"},
     {"mismatch", "", "this id was used for a different request"},
-    {"ok", "expires:i lease_until:i", "finished, released, renewed, forgotten"},
-    {"finished",
-     "state:s kind:s expires:i replayable:b result:s result_base64:s",
-     "this fence already finished differently"},
+    {"ok", "expires:i? lease_until:i?",
+     "finished, released, renewed, forgotten"},
+    {"finished", OUTCOME_VALUES, "this fence already finished differently"},
     {"stale", "", "this fence does not hold the record"},
     {"settled", "state:s expires:i", "the outcome is fixed now"},
     {"record", "record:r", "here it is"},
     {"absent", "", "there is no such record"},
     {"issued", "token:s tokens:S expires:i", "the tokens exist now"},
-    {"redeemed", "token:s", "the token was yours, once; a fresh one if asked"},
+    {"redeemed", "token:s?", "the token was yours, once; a fresh one if asked"},
     {"duplicate", "", "redeemed before"},
     {"unknown", "", "no such token"},
     {"ids", "ids:S", "new ids"},
@@ -115,10 +117,10 @@ static const struct {
 };
 
 #define RECORD_VALUES                                                          \
-    "type:s scope:s scope_base64:s id:s id_base64:s state:s mode:s fence:i "   \
-    "attempt:i created:i updated:i lease_until:i expires:i settled:b "         \
-    "redeemed:b subject:s subject_base64:s fingerprint:s kind:s "              \
-    "replayable:b result:s result_base64:s"
+    "type:s scope:s? scope_base64:s? id:s? id_base64:s? state:s mode:s "       \
+    "fence:i attempt:i created:i updated:i lease_until:i expires:i settled:b " \
+    "redeemed:b subject:s? subject_base64:s? fingerprint:s? kind:s? "          \
+    "replayable:b? result:s? result_base64:s?"
 
 static json_t *
 ref(struct maker *make, const char *name)
@@ -151,11 +153,13 @@ value_schema(struct maker *make, char type)
     }
 }
 
-/* Only these can be null: a result that was too large to keep. */
+/* An object with these values. Only `result` can be null: it was too large to
+ * keep. */
 static json_t *
-properties(struct maker *make, const char *values)
+object_schema(struct maker *make, const char *values)
 {
-    json_t *object = json_object();
+    json_t *object = json_object(), *required = json_array();
+    json_t *whole = text(make, "type", "object");
 
     while (*values) {
         size_t len = strcspn(values, ":");
@@ -169,23 +173,26 @@ properties(struct maker *make, const char *values)
             set(make, schema, "nullable", json_true());
         set(make, object, name, schema);
         values += len + 2;
+        if (*values == '?')
+            values++;
+        else
+            append(make, required, json_string(name));
         values += *values == ' ';
     }
-    return object;
+    set(make, whole, "properties", object);
+    return set(make, whole, "required", required);
 }
 
 static json_t *
 verdict_schema(struct maker *make, size_t i)
 {
-    json_t *schema = text(make, "type", "object");
-    json_t *values = properties(make, verdicts[i].values);
+    json_t *schema = object_schema(make, verdicts[i].values);
     json_t *verdict = text(make, "type", "string");
 
     set(make, verdict, "enum", words(make, verdicts[i].verdict));
-    set(make, values, "verdict", verdict);
-    set(make, schema, "description", json_string(verdicts[i].about));
-    set(make, schema, "required", words(make, "verdict"));
-    return set(make, schema, "properties", values);
+    set(make, json_object_get(schema, "properties"), "verdict", verdict);
+    append(make, json_object_get(schema, "required"), json_string("verdict"));
+    return set(make, schema, "description", json_string(verdicts[i].about));
 }
 
 static json_t *
@@ -211,10 +218,41 @@ problem_schema(struct maker *make)
 }
 
 static json_t *
+content(struct maker *make, const char *media, json_t *schema)
+{
+    return set(make, json_object(), "content",
+               set(make, json_object(), media,
+                   set(make, json_object(), "schema", schema)));
+}
+
+/* A header that some answers have. */
+static void
+retry_after(struct maker *make, json_t *response)
+{
+    json_t *header =
+        set(make, json_object(), "schema", text(make, "type", "integer"));
+
+    set(make, header, "description",
+        json_string("seconds after which to ask again, where that may help"));
+    set(make, response, "headers",
+        set(make, json_object(), "Retry-After", header));
+}
+
+static json_t *
+problem_response(struct maker *make)
+{
+    json_t *problem =
+        content(make, "application/problem+json", ref(make, "Problem"));
+
+    retry_after(make, problem);
+    return set(make, problem, "description",
+               json_string("see docs/problems.md"));
+}
+
+static json_t *
 components(struct maker *make)
 {
     json_t *schemas = json_object();
-    json_t *record = text(make, "type", "object");
     json_t *object = json_object();
     json_t *security = json_object();
     json_t *basic = text(make, "type", "http");
@@ -222,8 +260,7 @@ components(struct maker *make)
 
     for (size_t i = 0; i < sizeof(verdicts) / sizeof(verdicts[0]); i++)
         set(make, schemas, verdicts[i].verdict, verdict_schema(make, i));
-    set(make, record, "properties", properties(make, RECORD_VALUES));
-    set(make, schemas, "Record", record);
+    set(make, schemas, "Record", object_schema(make, RECORD_VALUES));
     set(make, schemas, "Problem", problem_schema(make));
     set(make, basic, "scheme", json_string("basic"));
     set(make, bearer, "scheme", json_string("bearer"));
@@ -231,18 +268,12 @@ components(struct maker *make)
     set(make, security, "basic", basic);
     set(make, security, "bearer", bearer);
     set(make, object, "schemas", schemas);
+    set(make, object, "responses",
+        set(make, json_object(), "Problem", problem_response(make)));
     return set(make, object, "securitySchemes", security);
 }
 
 /* ---- operations ------------------------------------------------------ */
-
-static json_t *
-content(struct maker *make, const char *media, json_t *schema)
-{
-    return set(make, json_object(), "content",
-               set(make, json_object(), media,
-                   set(make, json_object(), "schema", schema)));
-}
 
 static json_t *
 answer_schema(struct maker *make, const struct http_route *route)
@@ -262,7 +293,42 @@ answer_schema(struct maker *make, const struct http_route *route)
         append(make, any, ref(make, word));
         list += len + (list[len] == ' ');
     }
-    return set(make, json_object(), "oneOf", any);
+    return set(make,
+               set(make, json_object(), "discriminator",
+                   text(make, "propertyName", "verdict")),
+               "oneOf", any);
+}
+
+/* Can a route be answered by this problem? */
+static bool
+may_end_in(const struct http_route *route, enum http_problem problem)
+{
+    bool open = route->action == HTTP_HEALTH || route->action == HTTP_READY ||
+                route->action == HTTP_OPENAPI;
+
+    switch (problem) {
+    case HTTP_P_NOT_FOUND:
+    case HTTP_P_METHOD:
+        return false; /* it is found, and takes this method */
+    case HTTP_P_UNAUTHORIZED:
+    case HTTP_P_FORBIDDEN:
+        return !open;
+    case HTTP_P_INVALID:
+    case HTTP_P_ORIGIN:
+    case HTTP_P_HOST:
+    case HTTP_P_TOO_LARGE:
+    case HTTP_P_MEDIA_TYPE:
+    case HTTP_P_CLOSED:
+        return true;
+    default:
+        return route->action != HTTP_HEALTH && route->action != HTTP_OPENAPI;
+    }
+}
+
+static json_t *
+problem_ref(struct maker *make)
+{
+    return text(make, "$ref", "#/components/responses/Problem");
 }
 
 static json_t *
@@ -272,14 +338,20 @@ responses(struct maker *make, const struct http_route *route)
     json_t *answer =
         plain ? content(make, "text/plain", text(make, "type", "string"))
               : content(make, "application/json", answer_schema(make, route));
-    json_t *problem =
-        content(make, "application/problem+json", ref(make, "Problem"));
     json_t *object = json_object();
 
     set(make, answer, "description", json_string(route->about));
-    set(make, problem, "description", json_string("see docs/problems.md"));
+    if (strstr(route->answers, "busy"))
+        retry_after(make, answer);
     set(make, object, "200", answer);
-    return set(make, object, "default", problem);
+    for (int i = 0; i < HTTP_PROBLEM_COUNT; i++) {
+        char status[8];
+
+        snprintf(status, sizeof(status), "%u", http_problems[i].status);
+        if (may_end_in(route, (enum http_problem)i))
+            set(make, object, status, problem_ref(make));
+    }
+    return set(make, object, "default", problem_ref(make));
 }
 
 static json_t *

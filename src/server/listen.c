@@ -179,12 +179,8 @@ set_access(const char *path, unsigned mode, const char *group)
     struct group *found;
 
     if (group) {
-        found = getgrnam(group);
-        if (!found) {
-            errno = EINVAL;
-            return false;
-        }
-        if (chown(path, (uid_t)-1, found->gr_gid) != 0)
+        found = getgrnam(group); /* server_config_check has seen it */
+        if (!found || chown(path, (uid_t)-1, found->gr_gid) != 0)
             return false;
     }
     return chmod(path, mode) == 0;
@@ -223,9 +219,8 @@ server_listen_unix(const char *path, unsigned mode, const char *group, int *fd,
     umask(mask);
     if (bound && set_access(path, mode, group) && listen(*fd, BACKLOG) == 0)
         return IDEM_OK;
-    idem__fail(err, IDEM_ERR_UNAVAILABLE, "cannot listen on %s: %s", path,
-               bound && group && errno == EINVAL ? "there is no such group"
-                                                 : strerror(errno));
+    idem__fail(err, IDEM_ERR_UNAVAILABLE, "cannot listen on %s: %s",
+               address.sun_path, strerror(errno));
     if (bound)
         unlink(path);
     close(*fd);

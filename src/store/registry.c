@@ -94,6 +94,14 @@ find_type(const char *url, const struct idem_store_type **type,
 }
 
 enum idem_status
+idem__store_known(const char *url, struct idem_error *err)
+{
+    const struct idem_store_type *type;
+
+    return find_type(url, &type, err);
+}
+
+enum idem_status
 idem__store_open(const char *url, const struct idem_store_options *options,
                  struct idem_store **store, struct idem_error *err)
 {

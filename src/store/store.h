@@ -145,6 +145,9 @@ extern const struct idem_store_type idem__mysql_store;
 extern const struct idem_store_type idem__zookeeper_store;
 extern const struct idem_store_type idem__etcd_store;
 
+/* Does the URL name a store that this build has? */
+enum idem_status idem__store_known(const char *url, struct idem_error *err);
+
 /* Open by URL: finds the type by scheme. A store that was left out of the build
  * is told from one that does not exist. */
 enum idem_status idem__store_open(const char *url,
