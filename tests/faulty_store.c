@@ -3,6 +3,7 @@
  */
 #include "faulty_store.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,11 +51,11 @@ next_fault(struct faulty_store *self)
     static const enum fault all[] = {FAULT_LOST_APPLIED, FAULT_LOST_NOT,
                                      FAULT_LOST_PARTLY, FAULT_FULL,
                                      FAULT_LOCKED};
-    uint64_t roll = idem__new_rev();
 
     if (self->chaos > 0)
-        return roll % (unsigned)self->chaos == 0 ? all[(roll >> 32) % 5]
-                                                 : FAULT_NONE;
+        return dice_roll(&self->dice, (uint64_t)self->chaos) == 0
+                   ? all[dice_roll(&self->dice, 5)]
+                   : FAULT_NONE;
     return fails(self) ? atomic_load(&self->fault) : FAULT_NONE;
 }
 
@@ -276,4 +277,13 @@ faulty_plan(struct faulty_store *store, enum fault fault, int skip, int count)
     atomic_store(&store->from, atomic_load(&store->calls) + 1 + skip);
     atomic_store(&store->count, count);
     atomic_store(&store->fault, fault);
+}
+
+void
+faulty_chaos(struct faulty_store *store, int one_in)
+{
+    store->chaos = one_in;
+    store->dice.state =
+        number_from_env("IDEM_TEST_SEED", idem__new_rev() >> 32);
+    printf("IDEM_TEST_SEED=%llu\n", (unsigned long long)store->dice.state);
 }

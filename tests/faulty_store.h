@@ -6,7 +6,7 @@
 #define IDEM_TESTS_FAULTY_STORE_H
 
 #include "../src/store/store.h"
-
+#include "stores.h"
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -53,8 +53,9 @@ struct faulty_store {
     bool faulty_now;
     atomic_int calls, swaps, loads, nows;
 
-    int chaos;    /* one swap in so many fails, in any way but UNAVAILABLE */
-    enum lie lie; /* one call in a hundred */
+    int chaos; /* see faulty_chaos() */
+    struct dice dice;
+    enum lie lie;           /* one call in a hundred */
     const uint8_t *damaged; /* loading this key is IDEM_ERR_CORRUPT */
 
     atomic_llong clock_us;         /* added to the inner store's clock */
@@ -75,5 +76,9 @@ struct faulty_store *faulty_open(enum faulty_kind kind,
 /* The calls from now on: `skip` go well, then `count` fail. */
 void faulty_plan(struct faulty_store *store, enum fault fault, int skip,
                  int count);
+
+/* From now on one swap in so many fails, in any way but UNAVAILABLE; the seed
+ * is printed, or IDEM_TEST_SEED. */
+void faulty_chaos(struct faulty_store *store, int one_in);
 
 #endif

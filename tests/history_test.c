@@ -268,7 +268,7 @@ engine_on(struct idem_store *memory, pthread_mutex_t *lock, int chaos)
     struct idem_options options = {.poll_ms = 2};
     struct idem_engine *engine;
 
-    store->chaos = chaos;
+    faulty_chaos(store, chaos);
     assert_int_equal(idem__engine_open(NULL, &options, &inner, &engine, NULL),
                      IDEM_OK);
     return engine;

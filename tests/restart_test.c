@@ -5,7 +5,8 @@
  * Runs until its standard input ends; whoever started it kills and restarts the
  * store meanwhile (tests/test_services.py), once every lock has a holder, which
  * is said with the line "held"; or nobody does. IDEM_TEST_DOWN=1 says that the
- * store was down for longer than BRIEF_MS.
+ * store was down for longer than BRIEF_MS. IDEM_TEST_SEED repeats how long each
+ * of the crowd stays.
  */
 #include "stores.h"
 
@@ -35,6 +36,7 @@ struct tenure {
 
 static const char *url;
 static char lasting[32], brief[32], crowded[32];
+static uint64_t seed;
 static atomic_bool over;
 static struct tenure tenures[TENURES_MAX];
 static atomic_int tenure_count;
@@ -105,7 +107,8 @@ stay(struct idem_lock *lock, int64_t us)
 static void *
 jostle(void *engine)
 {
-    struct dice dice = {now_us()};
+    static atomic_int number;
+    struct dice dice = {seed + (uint64_t)atomic_fetch_add(&number, 1) * 7919};
     atomic_int lost = 0;
 
     while (!over) {
@@ -246,6 +249,8 @@ run_on(const char *store)
     unsigned long long run = idem__new_rev();
 
     url = store;
+    seed = number_from_env("IDEM_TEST_SEED", run >> 32);
+    print_message("IDEM_TEST_SEED=%llu\n", (unsigned long long)seed);
     snprintf(lasting, sizeof(lasting), "lasting-%llx", run);
     snprintf(brief, sizeof(brief), "brief-%llx", run);
     snprintf(crowded, sizeof(crowded), "crowded-%llx", run);

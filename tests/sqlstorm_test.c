@@ -602,7 +602,7 @@ run_two_steps(struct sqldb *s, const char *id, enum idem_mode mode, int dies_at)
     struct idem_error err;
     enum idem_verdict verdict;
 
-    op.wait_ms = 5000;
+    op.wait_ms = 60000;
     if (idem_sql_run(s->db, &op, two_steps, &victim, &answer, &err) !=
         IDEM_OK) {
         fprintf(stderr, "%s\n", err.text);

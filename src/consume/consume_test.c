@@ -237,7 +237,7 @@ struct watcher {
     uint64_t expected;
 };
 
-/* Stop when everything expected has come, or after half a minute. */
+/* Stop when everything expected has come, or after two minutes. */
 static void *
 stop_when_done(void *arg)
 {
@@ -248,7 +248,7 @@ stop_when_done(void *arg)
     do {
         usleep(20000);
         idem_consume_stats(w->consumer, &stats);
-    } while (stats.handled + stats.duplicates < w->expected && ++ticks < 1500);
+    } while (stats.handled + stats.duplicates < w->expected && ++ticks < 6000);
     idem_consume_stop(w->consumer);
     return NULL;
 }

@@ -317,7 +317,7 @@ a_store_in_chaos_repeats_nothing_and_forgets_nothing(void **state)
 
     (void)state;
     open_broker(&b, 200, 200, 8, 300, IDEM_STRICT);
-    b.store->chaos = 4;
+    faulty_chaos(b.store, 4);
     run(&b);
     for (int i = 0; i < b.count; i++) {
         assert_true(b.handled[i] <= 1);

@@ -44,7 +44,7 @@ open_stage(struct stage *stage, enum faulty_kind kind)
 struct work {
     struct stage *stage;
     int runs;
-    long takes_ms;
+    pthread_t *visitor; /* it takes until this one has its answer */
     enum idem_state outcome;
     const char *result;
     /* What happens to the store while the work is done. */
@@ -61,7 +61,8 @@ do_work(void *arg, uint64_t fence, struct idem_bytes *result)
 
     assert_true(fence > 0);
     work->runs++;
-    sleep_ms(work->takes_ms);
+    if (work->visitor)
+        pthread_join(*work->visitor, NULL);
     if (work->fault != FAULT_NONE)
         faulty_plan(work->stage->store, work->fault, 0, work->fault_count);
     if (work->meddle.scope.len > 0) {
@@ -209,10 +210,9 @@ visit(void *arg)
 static void
 long_work_keeps_its_lease_alive(void **state)
 {
-    struct work work = {
-        .outcome = IDEM_STATE_SUCCEEDED, .result = "done", .takes_ms = 4000};
-    struct visitor busy = {.after_ms = 2500},
-                   patient = {.after_ms = 300, .wait_ms = 20000};
+    struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
+    struct visitor busy = {.after_ms = 6000},
+                   patient = {.after_ms = 300, .wait_ms = 60000};
     pthread_t one, two;
     struct stage stage;
     struct reply reply;
@@ -222,9 +222,9 @@ long_work_keeps_its_lease_alive(void **state)
     busy.engine = patient.engine = stage.engine;
     pthread_create(&one, NULL, visit, &busy);
     pthread_create(&two, NULL, visit, &patient);
-    /* Twice as long as the lease. */
-    run(&stage, &work, IDEM_STRICT, 2000, &reply);
-    pthread_join(one, NULL);
+    work.visitor = &one;
+    /* Longer than the lease, which outlasts a machine that stands still. */
+    run(&stage, &work, IDEM_STRICT, 5000, &reply);
     pthread_join(two, NULL);
     assert_verdict(reply, IDEM_V_STARTED);
     assert_int_equal(busy.status, IDEM_OK);
@@ -385,22 +385,29 @@ note_end(void *arg, enum idem_status status, const struct idem_answer *answer,
     atomic_fetch_add(&ending->calls, 1);
 }
 
-/* Submit the end of a run that has outlived its lease, and wait for the word.
- */
+/* Kept alive beyond its lease, which outlasts a machine that stands still. */
+#define END_LEASE_MS 4000
+
 static struct idem__run *
-begin_and_submit_end(struct stage *stage, enum fault fault,
-                     struct ending *ending)
+begin_run(struct stage *stage)
 {
     struct idem_op op = op_begin("job");
     struct idem_answer answer = {0};
     struct idem__run *run;
 
-    op.lease_ms = 1000;
+    op.lease_ms = END_LEASE_MS;
     assert_int_equal(idem__run_begin(stage->engine, &op, &run, &answer, NULL),
                      IDEM_OK);
     assert_non_null(run);
     idem_answer_clear(&answer);
-    sleep_ms(1300);
+    return run;
+}
+
+/* Submit its end, and wait for the word. */
+static void
+submit_end(struct stage *stage, struct idem__run *run, enum fault fault,
+           struct ending *ending)
+{
     faulty_plan(stage->store, fault, 0, 1000);
     assert_int_equal(idem__run_submit_end(run, IDEM_STATE_SUCCEEDED,
                                           idem_text("done"), note_end, ending,
@@ -409,7 +416,6 @@ begin_and_submit_end(struct stage *stage, enum fault fault,
     while (!atomic_load(&ending->calls))
         sleep_ms(1);
     faulty_plan(stage->store, FAULT_NONE, 0, 0);
-    return run;
 }
 
 static void
@@ -417,12 +423,15 @@ an_end_that_is_not_waited_for_is_told(void **state)
 {
     struct ending ending = {0};
     struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "again"};
+    struct idem__run *begun;
     struct stage stage;
     struct reply reply;
 
     (void)state;
     open_stage(&stage, FAULTY_LOCAL);
-    begin_and_submit_end(&stage, FAULT_NONE, &ending);
+    begun = begin_run(&stage);
+    sleep_ms(END_LEASE_MS + 300);
+    submit_end(&stage, begun, FAULT_NONE, &ending);
     assert_int_equal(ending.status, IDEM_OK);
     assert_int_equal(ending.verdict, IDEM_V_OK_DONE);
     run(&stage, &work, IDEM_STRICT, 0, &reply);
@@ -437,31 +446,39 @@ an_end_that_failed_can_be_told_again(void **state)
 {
     static const enum fault faults[] = {FAULT_UNAVAILABLE, FAULT_LOST_NOT,
                                         FAULT_LOCKED};
+    enum { COUNT = sizeof(faults) / sizeof(faults[0]) };
+    struct stage stages[COUNT];
+    struct idem__run *begun[COUNT];
 
     (void)state;
-    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+    for (size_t i = 0; i < COUNT; i++) {
+        open_stage(&stages[i], FAULTY_LOCAL);
+        begun[i] = begin_run(&stages[i]);
+    }
+    sleep_ms(END_LEASE_MS + 300);
+    for (size_t i = 0; i < COUNT; i++) {
         struct ending ending = {0};
+
+        submit_end(&stages[i], begun[i], faults[i], &ending);
+        assert_true(ending.status != IDEM_OK || ending.verdict == IDEM_V_BUSY);
+    }
+    sleep_ms(END_LEASE_MS + 300); /* their leases are still kept alive */
+    for (size_t i = 0; i < COUNT; i++) {
         struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "no"};
         struct idem_answer answer = {0};
-        struct idem__run *begun;
-        struct stage stage;
         struct reply reply;
 
-        open_stage(&stage, FAULTY_LOCAL);
-        begun = begin_and_submit_end(&stage, faults[i], &ending);
-        assert_true(ending.status != IDEM_OK || ending.verdict == IDEM_V_BUSY);
-        sleep_ms(1300); /* its lease is still kept alive */
-        run(&stage, &work, IDEM_STRICT, 0, &reply);
+        run(&stages[i], &work, IDEM_STRICT, 0, &reply);
         assert_verdict(reply, IDEM_V_BUSY);
-        assert_int_equal(idem__run_end(begun, IDEM_STATE_SUCCEEDED,
+        assert_int_equal(idem__run_end(begun[i], IDEM_STATE_SUCCEEDED,
                                        idem_text("done"), &answer, NULL),
                          IDEM_OK);
         assert_int_equal(answer.verdict, IDEM_V_STARTED);
         idem_answer_clear(&answer);
-        run(&stage, &work, IDEM_STRICT, 0, &reply);
+        run(&stages[i], &work, IDEM_STRICT, 0, &reply);
         assert_verdict(reply, IDEM_V_REPLAY);
         assert_int_equal(work.runs, 0);
-        idem_close(stage.engine);
+        idem_close(stages[i].engine);
     }
 }
 
@@ -537,7 +554,7 @@ a_process_that_dies_leaves_doubt_or_a_second_run(void **state)
         make_folder(folder, sizeof(folder));
         snprintf(url, sizeof(url), "journal:%s/journal", folder);
         op.mode = (enum idem_mode)mode;
-        op.lease_ms = 2000;
+        op.lease_ms = 4000;
         crash_in(url, &op);
         assert_int_equal(idem_open(url, NULL, &engine, NULL), IDEM_OK);
         sleep_ms(100);
@@ -545,7 +562,7 @@ a_process_that_dies_leaves_doubt_or_a_second_run(void **state)
                          IDEM_OK);
         assert_int_equal(answer.verdict, IDEM_V_BUSY);
         idem_answer_clear(&answer);
-        op.wait_ms = 20000; /* until the lease of the dead is over */
+        op.wait_ms = 60000; /* until the lease of the dead is over */
         assert_int_equal(idem_run(engine, &op, count_run, &runs, &answer, NULL),
                          IDEM_OK);
         assert_int_equal(answer.verdict,

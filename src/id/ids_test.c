@@ -168,7 +168,8 @@ a_clock_going_back_neither_repeats_nor_stalls(void **state)
                 assert_true(id > last);
                 last = id;
             }
-            assert_true(idem__system_clocks.boot_us(NULL) - began < 3000000);
+            /* far less than the clock went back */
+            assert_true(idem__system_clocks.boot_us(NULL) - began < 30000000);
         }
     }
     idem_ids_close(ids);
@@ -217,7 +218,7 @@ vanish(struct idem_ids *ids)
 static void
 a_vanished_holders_number_is_recycled_beyond_its_mark(void **state)
 {
-    const struct idem_ids_options quick = {.lease_ms = 1500};
+    const struct idem_ids_options quick = {.lease_ms = 3500};
     struct idem_engine *engine = open_engine();
     struct idem_ids *ids = open_ids(engine, &quick);
     uint64_t last = one(ids, IDEM_ID_SNOWFLAKE), id;
@@ -229,7 +230,7 @@ a_vanished_holders_number_is_recycled_beyond_its_mark(void **state)
     assert_int_equal(worker_of(IDEM_ID_SNOWFLAKE, one(ids, IDEM_ID_SNOWFLAKE)),
                      1); /* still leased */
     idem_ids_close(ids);
-    usleep(1700000);
+    usleep(3700000);
     ids = open_ids(engine, &quick);
     id = one(ids, IDEM_ID_SNOWFLAKE);
     assert_int_equal(worker_of(IDEM_ID_SNOWFLAKE, id), 0);
@@ -262,7 +263,7 @@ drive(void *arg)
 static void
 an_expired_lease_stops_generation(void **state)
 {
-    const struct idem_ids_options quick = {.lease_ms = 600, .wait_ms = 300};
+    const struct idem_ids_options quick = {.lease_ms = 600, .wait_ms = 3000};
     const struct idem__engine_inner inner = {.driven = true};
     struct driver d = {.running = true};
     struct idem_ids *ids;
@@ -392,7 +393,7 @@ uid_bits_are_what_was_configured(void **state)
                      IDEM_OK);
     assert_int_equal(parts.worker, 0);
     assert_in_range(parts.time_ms,
-                    idem__system_clocks.wall_us(NULL) / 1000 - 2000,
+                    idem__system_clocks.wall_us(NULL) / 1000 - 60000,
                     idem__system_clocks.wall_us(NULL) / 1000);
     idem_ids_close(ids);
     idem_close(engine);

@@ -73,10 +73,10 @@ the_watchdog_keeps_it_beyond_its_lease(void **state)
 {
     const struct idem_lock_options b = {.owner = "b"};
     struct idem_engine *engine = open_engine();
-    struct idem_lock *lock = take(engine, "a", 1500), *other = NULL;
+    struct idem_lock *lock = take(engine, "a", 4500), *other = NULL;
 
     (void)state;
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 50; i++) {
         usleep(100000);
         assert_true(idem_lock_held(lock));
         assert_int_equal(idem_lock_take(engine, "job", &b, &other, NULL),
@@ -180,7 +180,7 @@ a_hanging_store_does_not_keep_the_holder_from_being_told(void **state)
 {
     int lost = 0;
     const struct idem_lock_options o = {
-        .lease_ms = 900, .lost = tell, .lost_arg = &lost};
+        .lease_ms = 2500, .lost = tell, .lost_arg = &lost};
     struct idem_lock *lock = NULL;
     struct slow slow;
 
@@ -189,7 +189,7 @@ a_hanging_store_does_not_keep_the_holder_from_being_told(void **state)
     assert_int_equal(idem_lock_take(slow.engine, "job", &o, &lock, NULL),
                      IDEM_OK);
     pthread_mutex_lock(&slow.door);
-    assert_in_range(ms_until(&lost, 20000), 200, 10000);
+    assert_in_range(ms_until(&lost, 30000), 200, 20000);
     assert_false(idem_lock_held(lock));
     pthread_mutex_unlock(&slow.door);
     idem_lock_give(lock, NULL);
@@ -201,7 +201,7 @@ a_row_that_is_locked_for_a_moment_is_not_a_lost_lock(void **state)
 {
     int lost = 0;
     const struct idem_lock_options o = {
-        .lease_ms = 3000, .lost = tell, .lost_arg = &lost};
+        .lease_ms = 5000, .lost = tell, .lost_arg = &lost};
     struct idem_lock *lock = NULL;
     struct idem_error err = {0};
     struct slow slow;
@@ -211,9 +211,9 @@ a_row_that_is_locked_for_a_moment_is_not_a_lost_lock(void **state)
     assert_int_equal(idem_lock_take(slow.engine, "job", &o, &lock, NULL),
                      IDEM_OK);
     faulty_plan(slow.store, FAULT_LOCKED, 0, 1000000);
-    usleep(1500000); /* a renewal falls into it */
+    usleep(2000000); /* a renewal falls into it */
     faulty_plan(slow.store, FAULT_NONE, 0, 0);
-    usleep(2000000);
+    usleep(3500000);
     assert_int_equal(__atomic_load_n(&lost, __ATOMIC_ACQUIRE), 0);
     assert_true(idem_lock_held(lock));
     faulty_plan(slow.store, FAULT_LOCKED, 0, 5);
@@ -224,7 +224,7 @@ a_row_that_is_locked_for_a_moment_is_not_a_lost_lock(void **state)
 static void *
 give_later(void *lock)
 {
-    usleep(3000000);
+    usleep(5000000);
     assert_int_equal(idem_lock_give(lock, NULL), IDEM_OK);
     return NULL;
 }
@@ -233,9 +233,9 @@ static void
 a_wait_longer_than_the_lease_still_ends_in_a_whole_lease(void **state)
 {
     const struct idem_lock_options b = {
-        .owner = "b", .lease_ms = 2500, .wait_ms = 20000};
+        .owner = "b", .lease_ms = 4500, .wait_ms = 60000};
     struct idem_engine *engine = open_engine();
-    struct idem_lock *first = take(engine, "a", 2500), *second = NULL;
+    struct idem_lock *first = take(engine, "a", 4500), *second = NULL;
     pthread_t thread;
 
     (void)state;
@@ -243,7 +243,7 @@ a_wait_longer_than_the_lease_still_ends_in_a_whole_lease(void **state)
     assert_int_equal(idem_lock_take(engine, "job", &b, &second, NULL), IDEM_OK);
     assert_true(idem_lock_held(second));
     pthread_join(thread, NULL);
-    usleep(3000000);
+    usleep(5000000);
     assert_true(idem_lock_held(second));
     assert_int_equal(idem_lock_give(second, NULL), IDEM_OK);
     idem_close(engine);

@@ -41,6 +41,18 @@ test_random(uint64_t *seed)
     return z ^ (z >> 31);
 }
 
+/* A seed that is printed, or the one that was asked for. */
+static UNUSED uint64_t
+test_seed(void)
+{
+    const char *text = getenv("IDEM_TEST_SEED");
+    uint64_t seed = text && *text ? strtoull(text, NULL, 10)
+                                  : (uint64_t)idem__new_rev() >> 32;
+
+    print_message("IDEM_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
 static UNUSED void
 test_folder_empty(const char *dir)
 {
