@@ -18,6 +18,8 @@ import socket
 import threading
 import time
 
+from lib import free_port
+
 
 def resp_end(data, at=0):
     """Where the reply that starts at `at` ends, or -1 if it is not all here."""
@@ -62,7 +64,8 @@ class Chaos:
         self.cuts = self.swallowed = 0
         self.pairs = set()
         self.over = False
-        self.port = 0
+        # Not one that the kernel gives to whoever connects: it is left and taken again.
+        self.port = free_port()
         self.listener = None
         self.listen()
 
@@ -122,7 +125,6 @@ class Chaos:
 
     def listen(self):
         self.listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
-        self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, args=(self.listener,), daemon=True).start()
 
     def hush(self):

@@ -110,7 +110,7 @@ http {
         with open(os.path.join(self.where, "error.log"), errors="replace") as f:
             return f.read()
 
-    def stop(self, number=signal.SIGQUIT, seconds=20):
+    def stop(self, number=signal.SIGQUIT, seconds=60):
         return super().stop(number, seconds)
 
     def __exit__(self, *_):
@@ -157,7 +157,7 @@ class Stack:
         open(os.path.join(self.steps, step), "w").close()
 
     def reached(self, step):
-        return wait_until(lambda: os.path.exists(os.path.join(self.steps, step + ".hit")), 10)
+        return wait_until(lambda: os.path.exists(os.path.join(self.steps, step + ".hit")))
 
     def go_on(self, step):
         for name in (step, step + ".hit"):
@@ -216,7 +216,7 @@ class Answer:
         return "%s %s %r" % (self.status, self.headers, self.body[:300])
 
 
-def ask(port, key=None, method="POST", path="/orders", headers=None, body=b'{"a":1}', timeout=20, **named):
+def ask(port, key=None, method="POST", path="/orders", headers=None, body=b'{"a":1}', timeout=60, **named):
     """One request on a connection of its own; named: x_code=500 becomes X-Code: 500."""
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
@@ -280,7 +280,7 @@ class Later:
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()
 
-    def result(self, seconds=30):
+    def result(self, seconds=60):
         self.thread.join(seconds)
         assert not self.thread.is_alive(), "no answer"
         return self.value if self.error is None else self.error
@@ -297,12 +297,12 @@ class Working(Later):
     def go_on(self):
         open(self.until, "w").close()
 
-    def result(self, seconds=30):
+    def result(self, seconds=60):
         self.go_on()
         return super().result(seconds)
 
 
-def eventually(check, seconds=15):
+def eventually(check, seconds=60):
     """The check's answer once it is true."""
     got = wait_until(check, seconds)
     assert got, "it did not become true in time"

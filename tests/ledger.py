@@ -143,11 +143,13 @@ def answer(c, headers, n):
     return True
 
 
-def events(c):
-    c.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-    for i in range(3):
-        c.sendall(b"data: %d\n\n" % i)
-        time.sleep(0.4)
+def events(c, until):
+    """The others come when the client has the first, or does not get it."""
+    c.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\ndata: 0\n\n")
+    end = time.monotonic() + 6
+    while not os.path.exists(until) and time.monotonic() < end:
+        time.sleep(0.01)
+    c.sendall(b"data: 1\n\ndata: 2\n\n")
 
 
 def upgrade(c, f):
@@ -170,7 +172,7 @@ def serve(c, ledger):
             method, path, headers, raw, body = got
             headers[":method"] = method
             if method == "GET" and path == "/events":
-                events(c)
+                events(c, headers["x-until"])
                 break
             if headers.get("upgrade") == "echo":
                 upgrade(c, f)

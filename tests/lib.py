@@ -55,7 +55,7 @@ def folder():
         shutil.rmtree(path, ignore_errors=True)
 
 
-def connect(where, timeout=10):
+def connect(where, timeout=60):
     """where: a TCP port on loopback, or the path of a unix socket."""
     if isinstance(where, int):
         return socket.create_connection(("127.0.0.1", where), timeout)
@@ -65,7 +65,7 @@ def connect(where, timeout=10):
     return s
 
 
-def wait_until(what, seconds=15, step=0.02):
+def wait_until(what, seconds=60, step=0.02):
     """Ask until it says yes; the answer, or None when time is up."""
     end = time.monotonic() + seconds
     while True:
@@ -77,10 +77,36 @@ def wait_until(what, seconds=15, step=0.02):
 
 def listens(where):
     try:
-        connect(where, 1).close()
+        connect(where, 5).close()
         return True
     except OSError:
         return False
+
+
+def dice():
+    """Random numbers that can be had again: the seed is printed, which pytest shows of a test that failed."""
+    seed = os.environ.get("IDEM_TEST_SEED") or str(random.getrandbits(32))
+    print("IDEM_TEST_SEED=" + seed)
+    return random.Random(seed)
+
+
+def runs(pid):
+    """Is it there, and no zombie that nobody has waited for? Not everywhere is there an init that does."""
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def open_files(pid):
+    """What a process has open; it may open and close while we look."""
+    names = []
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.listdir("/proc/%d/fd" % pid):
+            with contextlib.suppress(FileNotFoundError):
+                names.append(os.readlink("/proc/%d/fd/%s" % (pid, entry)))
+    return names
 
 
 class Error(Exception):
@@ -103,7 +129,7 @@ class Resp:
     """A RESP client that hides nothing: c("PING"), or c.send(...) and c.read() apart. Bulk strings come as
     str where they are UTF-8, errors are returned as Error, not raised."""
 
-    def __init__(self, where, timeout=10):
+    def __init__(self, where, timeout=60):
         self.socket = connect(where, timeout)
         self.file = self.socket.makefile("rb")
 
@@ -159,7 +185,7 @@ class Resp:
 class Process:
     """A child process in a session of its own, its output in a file; stopped by its pid."""
 
-    def __init__(self, argv, ready=None, seconds=20, env=None, cwd=None):
+    def __init__(self, argv, ready=None, seconds=60, env=None, cwd=None):
         self.argv = argv
         self.log = tempfile.NamedTemporaryFile(prefix="idem-log-")
         self.process = subprocess.Popen(argv, stdout=self.log, stderr=subprocess.STDOUT, cwd=cwd or ROOT,
@@ -180,18 +206,19 @@ class Process:
     def send(self, number):
         os.kill(self.pid, number)
 
-    def wait(self, seconds=20):
+    def wait(self, seconds=60):
         return self.process.wait(seconds)
 
     def kill(self):
         """As a crash would."""
         self.stop(signal.SIGKILL)
 
-    def stop(self, number=signal.SIGTERM, seconds=20):
+    def stop(self, number=signal.SIGTERM, seconds=60):
         """The exit status."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
+                os.killpg(self.pid, signal.SIGCONT)  # a test may have left it stopped
             try:
                 self.process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -228,7 +255,7 @@ class Server(Process):
         for port in filter(None, (self.port, self.http)):
             assert wait_until(lambda: listens(port)), self.output()[-2000:]
 
-    def client(self, timeout=10, tcp=False):
+    def client(self, timeout=60, tcp=False):
         return Resp(self.port if tcp else self.socket, timeout)
 
 
@@ -244,7 +271,7 @@ def build_go(source):
 
 
 def patient(url):
-    """A remote store may answer late: its disk may stand still for seconds."""
+    """A remote store may answer late: its disk may stand still for seconds. For tests where that is no fault to see."""
     if url.split(":")[0] not in ("redis", "redis+cluster", "postgres", "mysql", "zookeeper", "etcd"):
         return url
     return url + ("&" if "?" in url else "?") + "timeout_ms=20000"

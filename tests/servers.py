@@ -49,8 +49,8 @@ class Server:
                                             **self.run_as())
 
     def wait_until(self, ready, seconds=60):
-        end = time.time() + seconds
-        while time.time() < end:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             if self.process.poll() is not None:
                 break
             if ready():
@@ -76,7 +76,7 @@ class Server:
             self.send(signal.SIGCONT)
             self.send(self.stop_signal)
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -112,8 +112,8 @@ class Postgres(Server):
         """The children die too: they notice that the postmaster is gone."""
         super().kill()
         pid_file = os.path.join(self.data, "postmaster.pid")
-        end = time.time() + 20
-        while time.time() < end:  # until no backend holds the shared memory
+        end = time.monotonic() + 60
+        while time.monotonic() < end:  # until no backend holds the shared memory
             left = subprocess.run(["/usr/bin/pgrep", "-f", "^postgres: .*"],
                                   stdout=subprocess.PIPE, text=True).stdout.split()
             if not any(self.is_mine(pid) for pid in left):
@@ -236,7 +236,7 @@ class Redis(Server):
 
     def ask(self, *words, check=True):
         done = subprocess.run(["redis-cli", "-p", str(self.port), *words], text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
         assert not check or done.returncode == 0, done.stdout
         return done.stdout.strip()
 
@@ -255,10 +255,11 @@ class Redis(Server):
 
 
 class RedisCluster:
-    """Three primaries that share the slots; replicas=1 gives each a replica."""
+    """Three primaries that share the slots; replicas=1 gives each a replica. A node counts as dead when it was silent
+    for `node_timeout` ms, so that a machine that stands still has no failover unless a test wants one."""
 
-    def __init__(self, replicas=0, **settings):
-        self.nodes = [Redis(cluster_enabled="yes", cluster_node_timeout="1000", **settings)
+    def __init__(self, replicas=0, node_timeout=15000, **settings):
+        self.nodes = [Redis(cluster_enabled="yes", cluster_node_timeout=str(node_timeout), **settings)
                       for _ in range(3 * (1 + replicas))]
         self.url = "redis+cluster://" + ",".join(
             "127.0.0.1:%d" % n.port for n in self.nodes)
@@ -390,7 +391,7 @@ class Etcd(Server):
     def post(self, path, body):
         request = urllib.request.Request("http://127.0.0.1:%d%s" % (self.port, path),
                                          json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=5) as reply:
+        with urllib.request.urlopen(request, timeout=20) as reply:
             return json.load(reply)
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lib import IDEM, ROOT, folder, wait_until
+from lib import IDEM, ROOT, folder, open_files, wait_until
 
 
 class Cli:
@@ -306,13 +306,8 @@ def test_a_journal_has_one_user_at_a_time(bare):
     holder.wait()
     waiter = subprocess.Popen([IDEM, "begin", "s", "waits", "--store", bare.url, "--wait", "20s"],
                               stdout=subprocess.PIPE)
-    def has_it_open():
-        fds = "/proc/%d/fd" % waiter.pid
-        return any(bare.where in os.readlink(os.path.join(fds, f)) and f for f in os.listdir(fds)
-                   if os.path.islink(os.path.join(fds, f)))
-
     try:
-        assert wait_until(has_it_open)
+        assert wait_until(lambda: any(bare.where in name for name in open_files(waiter.pid)))
         time.sleep(0.3)
         code, _ = bare("get", "s", "i")
         assert code not in (0, 16) and str(waiter.pid) in bare.said

@@ -92,7 +92,7 @@ def shop():
 
 
 def orders(port):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     c.request("GET", "/orders")
     return json.loads(c.getresponse().read())["orders"]
 
@@ -140,7 +140,7 @@ def test_the_examples_act_by_class(programs):
     """In progress: it waits. Unknown: it says so. Refused: that is final. Not executed: it tries again."""
     names = sorted(CODE)
     argv = {name: programs(name) for name in names}
-    with folder() as f, Ledger(f) as ledger, Gateway(f, ledger.port, "--lease", "3s") as g:
+    with folder() as f, Ledger(f) as ledger, Gateway(f, ledger.port, "--lease", "5s") as g:
         def all_run(key):
             url = "http://127.0.0.1:%d/x" % g.port
             return dict(zip(names, storm(len(names), lambda i: run(argv[names[i]], url, key + names[i]))))

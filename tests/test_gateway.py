@@ -14,8 +14,9 @@ from lib import IDEM, folder, wait_until
 
 @pytest.fixture(scope="module")
 def stack():
-    with folder() as where, Stack(where, location="idem_lease 3s; idem_unbuffer_events on;", more="""
-        location /loose { idem on; idem_mode loose; idem_lease 3s; proxy_pass http://service; }
+    with folder() as where, Stack(where, location="idem_unbuffer_events on;", more="""
+        location /loose { idem on; idem_mode loose; idem_lease 5s; proxy_pass http://service; }
+        location /leased { idem on; idem_lease 5s; proxy_pass http://service; }
         location /wait { idem on; idem_wait 10s; proxy_pass http://service; }
         location /required { idem on; idem_required on; proxy_pass http://service; }
         location /quoted { idem on; idem_key_quoted on; idem_required on; proxy_pass http://service; }
@@ -461,8 +462,10 @@ def test_an_unknown_outcome_comes_to_doubt_and_can_be_settled(stack, key):
 
 
 def test_a_service_that_is_silent_too_long_is_unknown(stack, key):
-    got = ask(stack.port, key, path="/slow", x_sleep=3)
+    slow = Working(stack.port, stack.ledger, key, path="/slow")
+    got = Later.result(slow)  # which does not tell it to go on
     assert got.status == 504 and got.problem == "outcome-unknown" and stack.ledger.executions(key) == 1
+    slow.go_on()
 
 
 def test_loose_may_run_again_when_the_lease_is_over(stack, key):
@@ -473,10 +476,10 @@ def test_loose_may_run_again_when_the_lease_is_over(stack, key):
 
 
 def test_a_lease_is_renewed_while_the_service_works(stack, key):
-    slow = Working(stack.port, stack.ledger, key)
-    time.sleep(3.4)  # the lease is 3 s
-    assert ask(stack.port, key).problem == "in-progress"
-    assert slow.result().status == 201 and ask(stack.port, key).replayed
+    slow = Working(stack.port, stack.ledger, key, path="/leased")
+    time.sleep(5.4)  # the lease is 5 s
+    assert ask(stack.port, key, path="/leased").problem == "in-progress"
+    assert slow.result().status == 201 and ask(stack.port, key, path="/leased").replayed
 
 
 def test_a_service_that_finishes_the_record_itself(stack, key):
@@ -668,13 +671,17 @@ def test_internal_redirects_of_the_service(stack, key):
 
 def test_events_and_upgrades_stream_where_nothing_is_gated(stack, key):
     import socket
-    s = socket.create_connection(("127.0.0.1", stack.port), 10)
-    s.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
-    data, start = b"", time.time()
+    until = os.path.join(stack.where, key + "-until")
+    s = socket.create_connection(("127.0.0.1", stack.port), 30)
+    s.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\nX-Until: %s\r\n\r\n" % until.encode())
+    data = b""
     while b"data: 0" not in data:
         data += s.recv(1000)
-    s.close()
     assert b"data: 2" not in data
+    open(until, "w").close()
+    while b"data: 2" not in data:
+        data += s.recv(1000)
+    s.close()
 
 
 def test_the_verdict_is_in_the_access_log(stack, key):

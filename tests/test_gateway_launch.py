@@ -11,7 +11,7 @@ import time
 import pytest
 
 from gateway import *
-from lib import IDEM, ROOT, Process, folder
+from lib import IDEM, ROOT, Process, folder, runs
 
 
 def children(pid):
@@ -36,13 +36,6 @@ def user(pid):
     with open("/proc/%d/status" % pid) as f:
         return next(int(line.split()[1]) for line in f if line.startswith("Uid:"))
 
-
-def alive(pid):
-    try:
-        with open("/proc/%d/stat" % pid) as f:
-            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def private_folder(gateway):
@@ -69,7 +62,7 @@ def test_one_command_and_a_clean_end():
             assert ask(int(port), method="GET", path="/healthz", body=None).status == 200
             pids, private = [g.pid, *parts(g)], private_folder(g)
             assert g.stop(signal.SIGTERM) == 0
-        assert not any(alive(p) for p in pids) and not os.path.exists(private)
+        assert not any(runs(p) for p in pids) and not os.path.exists(private)
         with Gateway(where, ledger.port) as g:
             assert ask(g.port, "k").replayed, "what was recorded is still there"
         assert ledger.executions("k") == 1
@@ -138,7 +131,7 @@ def test_a_part_that_dies_is_told_and_ends_the_rest(which):
         one.go_on()
         assert g.wait() == 1
         assert ("the engine was killed" if which == "engine" else "nginx was killed") in g.output()
-        assert workers and not any(alive(p) for p in [engine, nginx, *workers])
+        assert workers and not any(runs(p) for p in [engine, nginx, *workers])
         assert one.result().status == (504 if which == "engine" else 201)  # unknown; finished
     assert not os.path.exists(private)
 
@@ -147,7 +140,7 @@ def test_a_launcher_that_is_killed_leaves_nothing_running():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         pids, private = parts(g), private_folder(g)
         os.kill(g.pid, signal.SIGKILL)
-        eventually(lambda: not any(alive(p) for p in pids))
+        eventually(lambda: not any(runs(p) for p in pids))
         shutil.rmtree(private)
 
 
@@ -337,7 +330,7 @@ def test_tls_and_http2():
             assert many.count(":status: 201") == 20 and many.count("idempotent-replayed: true") == 19
             assert ledger.executions("h2") + ledger.executions("many") == 2
             context = ssl._create_unverified_context()
-            with context.wrap_socket(socket.create_connection(("127.0.0.1", g.port), 10)) as s:
+            with context.wrap_socket(socket.create_connection(("127.0.0.1", g.port), 30)) as s:
                 s.sendall(b"POST /orders HTTP/1.1\r\nHost: x\r\nIdempotency-Key: h1\r\nContent-Length: 0\r\n"
                           b"Connection: close\r\n\r\n")
                 data = b""
@@ -384,17 +377,18 @@ def test_started_by_root_the_workers_are_somebody_else():
 
 def test_websockets_and_events_pass():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
-        s = socket.create_connection(("127.0.0.1", g.port), 10)
+        s = socket.create_connection(("127.0.0.1", g.port), 30)
         s.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
         assert s.recv(1000).startswith(b"HTTP/1.1 101")
         for word in (b"hello", b"again"):
             s.sendall(word)
             assert s.recv(1000) == word.upper()
         s.close()
-        s = socket.create_connection(("127.0.0.1", g.port), 10)
-        s.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        s = socket.create_connection(("127.0.0.1", g.port), 30)
+        s.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\nX-Until: %s/until\r\n\r\n" % where.encode())
         data = b""
         while b"data: 0" not in data:
             data += s.recv(1000)
         assert b"data: 2" not in data, "an event is sent when it happens"
+        open(where + "/until", "w").close()
         s.close()

@@ -36,7 +36,7 @@ def assert_described(said, name):
 class Http:
     """One connection that is used again and again, as a client library would."""
 
-    def __init__(self, port, auth=None, timeout=20):
+    def __init__(self, port, auth=None, timeout=60):
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         self.auth = auth
 
@@ -294,7 +294,7 @@ def wait_in_threads(server, count, scope, id, **fields):
     for t in threads:
         t.start()
     parked = lambda: metric(server, "idem_parked") >= count
-    assert wait_until(parked, 20), "not all of them wait"
+    assert wait_until(parked), "not all of them wait"
     return answers, threads
 
 
@@ -322,7 +322,7 @@ def test_a_thousand_waiting_duplicates_get_the_first_result(server, api):
     waiters = [socket.create_connection(("127.0.0.1", server.http), timeout=30) for _ in range(count)]
     for s in waiters:
         s.sendall(ask)
-    assert wait_until(lambda: metric(server, "idem_parked") >= count, 20), "not all of them wait"
+    assert wait_until(lambda: metric(server, "idem_parked") >= count), "not all of them wait"
     assert api("GET", rec("wait", "other")) == {"verdict": "absent"}  # nobody is held up
     api("POST", rec("wait", "one", "finish"), fence=fence, outcome="succeeded", result="once")
     start = time.monotonic()
@@ -347,7 +347,7 @@ def test_waiting_ends_in_doubt_with_the_lease(server, api):
     begin(api, "wait", "doubt", lease_ms=4000)
     answers, threads = wait_in_threads(server, 5, "wait", "doubt")
     for t in threads:
-        t.join(20)
+        t.join(60)
     assert [a["verdict"] for a in answers] == ["doubt"] * 5
 
 
@@ -499,15 +499,15 @@ def test_bad_paths_and_queries(api):
 
 def send_raw(port, data, seconds=5):
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as s:
-        s.sendall(data)
         got = b""
         try:
+            s.sendall(data)
             while True:
                 part = s.recv(65536)
                 if not part:
                     break
                 got += part
-        except (TimeoutError, ConnectionResetError):
+        except (TimeoutError, ConnectionResetError, BrokenPipeError):
             pass
         return got
 
@@ -589,8 +589,8 @@ def test_dawdlers_are_cut_off():
 def test_a_server_that_stood_still_reads_before_it_judges():
     body = b'{"subject": "me"}'
     head = b"POST /v1/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    with folder() as where, Server(where, "--stall-timeout", "700ms", http=True) as s:
-        for _ in range(5):
+    with folder() as where, Server(where, "--stall-timeout", "2s", http=True) as s:
+        for _ in range(3):
             slow = [socket.create_connection(("127.0.0.1", s.http), timeout=10) for _ in range(20)]
             for one in slow:
                 one.sendall(head % len(body))
@@ -598,7 +598,7 @@ def test_a_server_that_stood_still_reads_before_it_judges():
             s.send(signal.SIGSTOP)
             for one in slow:
                 one.sendall(body)
-            time.sleep(1)
+            time.sleep(2.5)
             s.send(signal.SIGCONT)
             for one in slow:
                 assert one.recv(100).startswith(b"HTTP/1.1 200 ")
@@ -762,14 +762,14 @@ def test_stopping_answers_who_waits():
         assert s.stop() == 0
         assert time.monotonic() - start < 15
         for t in threads:
-            t.join(10)
+            t.join(60)
         assert answers == ["closed"] * 5
 
 
 def test_a_store_that_hangs_holds_up_nobody_else():
     store = servers.Redis()
     try:
-        with folder() as where, Server(where, http=True, store=store.url) as s:
+        with folder() as where, Server(where, http=True, store=store.url + "?timeout_ms=6000") as s:
             api = Http(s.http)
             assert api("GET", "/readyz") == {"status": "ready"}
             fence = begin(api, "hang", "1", lease_ms=600000)["fence"]

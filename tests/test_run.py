@@ -187,7 +187,7 @@ def test_what_is_printed_to_a_closed_stream_does_not_go_to_the_server(idem, clos
 
 def test_the_lease_is_kept_alive(idem):
     id = name()
-    run = idem.start("run", "job", id, "--lease", "3s", "--", "sh", "-c", "sleep 4; echo done")
+    run = idem.start("run", "job", id, "--lease", "5s", "--", "sh", "-c", "sleep 6; echo done")
     assert wait_until(lambda: idem.json("get", "job", id).get("state") == "executing", 20)
     seen = set()
     while run.poll() is None:
@@ -385,7 +385,7 @@ def test_tokens_over_a_server_and_on_a_store(idem):
 def test_a_lock_over_a_server_is_kept_and_given_back(cli):
     lock = name()
     held = os.path.join(cli.where, lock)
-    first = cli.start("lock", lock, "--lease", "3s", "--", "sh", "-c", ": > %s; sleep 4; echo held" % held)
+    first = cli.start("lock", lock, "--lease", "5s", "--", "sh", "-c", ": > %s; sleep 6; echo held" % held)
     assert wait_until(lambda: os.path.exists(held), 20)
     second = cli("lock", lock, "--wait", "40s", "--", "echo", "mine", timeout=80)
     assert second.stdout == b"mine\n" and second.returncode == 0

@@ -10,7 +10,7 @@ import time
 import pytest
 import redis
 
-from lib import IDEM, SANITIZED, Process, Resp, Server, encode, folder, free_port, wait_until
+from lib import IDEM, SANITIZED, Process, Resp, Server, encode, folder, free_port, patient, wait_until
 
 NONCE = "0102030405060708"
 
@@ -109,7 +109,7 @@ def test_settle_plants_a_tombstone_and_decides_a_doubt(c, key):
     assert settled[:2] == ["settled", "failed"] and settled[2] > time.time() * 1000
     assert c("BEGIN", *key)[:3] == ["replay", "failed", "raw"] and c("BEGIN", *key)[4] == "gone"
     other = (key[0], "doubtful")
-    fence = begin(c, other, "LEASE", 2500)
+    fence = begin(c, other, "LEASE", 4000)
     assert c("SETTLE", *other, "AS", "SUCCEEDED", "it was")[0] == "busy"
     settled = wait_until(lambda: (lambda a: a[0] != "busy" and a)(
         c("SETTLE", *other, "AS", "SUCCEEDED", "it was", "REASON", "looked")))
@@ -422,7 +422,7 @@ def select_ready(client):
 def test_when_the_holder_dies_a_strict_crowd_is_in_doubt(server, c, key):
     clients = [server.client(timeout=60) for _ in range(CROWD // 2)]
     with server.client() as holder:
-        begin(holder, key, "LEASE", 4000)
+        begin(holder, key, "LEASE", 6000)
         send_all(clients, "BEGIN", *key, "WAIT", 60000)
         assert parked(c, CROWD // 2)
     try:
@@ -435,7 +435,7 @@ def test_when_the_holder_dies_a_strict_crowd_is_in_doubt(server, c, key):
 def test_when_the_holder_dies_one_of_a_loose_crowd_starts(server, c, key):
     clients = [server.client(timeout=60) for _ in range(CROWD // 2)]
     with server.client() as holder:
-        begin(holder, key, "LEASE", 4000, "LOOSE")
+        begin(holder, key, "LEASE", 6000, "LOOSE")
         send_all(clients, "BEGIN", *key, "LOOSE", "WAIT", 60000)
         assert parked(c, CROWD // 2)
     try:
@@ -455,13 +455,13 @@ def test_when_the_holder_dies_one_of_a_loose_crowd_starts(server, c, key):
 
 def test_redis_cli_works(server):
     def cli(*args):
-        return subprocess.run(["redis-cli", "-s", server.socket, *args], capture_output=True, text=True, timeout=20)
+        return subprocess.run(["redis-cli", "-s", server.socket, *args], capture_output=True, text=True, timeout=60)
 
     assert cli("PING").stdout == "PONG\n"
     assert cli("BEGIN", "cli", "1").stdout.startswith("started\n")
     assert cli("-p", str(server.port), "GET", "cli", "1").stdout.startswith("record\ntype\nrequest\n")
     out = subprocess.run(["redis-cli", "-s", server.socket], input="BEGIN cli 2\nINFO\nhello 3\n", text=True,
-                         capture_output=True, timeout=20).stdout
+                         capture_output=True, timeout=60).stdout
     assert "started" in out and "idem_version" in out and "NOPROTO" in out
     assert "unknown command" in cli("FLUSHALL").stdout
 
@@ -559,10 +559,10 @@ def test_sigterm_answers_what_is_in_flight_and_leaves():
 def test_a_second_server_does_not_take_the_socket_or_the_data():
     with folder() as where, Server(where) as s:
         run = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", s.socket], capture_output=True,
-                             text=True, timeout=20)
+                             text=True, timeout=60)
         assert run.returncode == 1 and "another server listens" in run.stderr
         run = subprocess.run([IDEM, "serve", "--store", "journal:" + where + "/journal", "--socket", where + "/t"],
-                             capture_output=True, text=True, timeout=20)
+                             capture_output=True, text=True, timeout=60)
         assert run.returncode == 1 and "cannot-start" in run.stderr
         with s.client() as c:
             assert c("PING") == "PONG"
@@ -614,14 +614,14 @@ def test_check_says_what_is_wrong(text, told):
         file = os.path.join(where, "idem.conf")
         with open(file, "w") as f:
             f.write(text + "\n")
-        run = subprocess.run([IDEM, "serve", "--config", file, "--check"], capture_output=True, text=True, timeout=20)
+        run = subprocess.run([IDEM, "serve", "--config", file, "--check"], capture_output=True, text=True, timeout=60)
         assert run.returncode != 0 and told in run.stderr, run.stderr
 
 
 def test_check_accepts_what_is_right():
     with folder() as where:
         run = subprocess.run([IDEM, "serve", "--store", "journal:" + where, "--check"], capture_output=True,
-                             text=True, timeout=20)
+                             text=True, timeout=60)
         assert run.returncode == 0 and "fine" in run.stdout, run.stderr
         assert os.listdir(where) == []
 
@@ -646,7 +646,7 @@ def test_a_remote_store_is_served_by_the_engines_own_thread():
     port = free_port()
     with folder() as where, Process(["redis-server", "--port", str(port), "--dir", where, "--appendonly", "yes",
                                      "--appendfsync", "always", "--save", ""], ready=port):
-        with Server(where, store="redis://127.0.0.1:%d" % port) as s, s.client() as c:
+        with Server(where, store=patient("redis://127.0.0.1:%d" % port)) as s, s.client() as c:
             clients = [s.client(timeout=60) for _ in range(8)]
             out = b"".join(encode("BEGIN", "r", "%d-{}" % i) + encode("PING", i) for i in range(300))
             for n, client in enumerate(clients):
@@ -692,8 +692,10 @@ def test_a_client_that_hangs_up_with_a_full_pipeline_costs_nothing():
             holder("BEGIN", "s", "held", "LEASE", 60000)
             gone = server.client()
             gone.raw(encode("BEGIN", "s", "held", "WAIT", 30000) * 1500)
+            assert wait_until(lambda: "parked:1" in holder("INFO"))
             time.sleep(0.3)
             gone.close()
+            assert wait_until(lambda: "parked:0" in holder("INFO"))
             time.sleep(0.3)
             before = cpu_seconds(server.pid)
             time.sleep(1.5)

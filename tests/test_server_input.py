@@ -23,7 +23,7 @@ def server():
 @pytest.fixture
 def hasty():
     """Soon tired of clients that are slow."""
-    with folder() as where, Server(where, "--stall-timeout", "700ms", listen=True) as s:
+    with folder() as where, Server(where, "--stall-timeout", "2s", listen=True) as s:
         yield s
 
 
@@ -191,18 +191,18 @@ def test_a_half_sent_command_is_closed_in_time(hasty):
 
 def test_an_idle_client_is_left_alone_or_closed_as_configured(hasty):
     with hasty.client() as c:
-        time.sleep(1.2)  # longer than the stall-timeout of this server
+        time.sleep(2.5)  # longer than the stall-timeout of this server
         assert c("PING") == "PONG"
-    with folder() as where, Server(where, "--idle-timeout", "2s", store="memory:") as s, s.client() as idle:
+    with folder() as where, Server(where, "--idle-timeout", "4s", store="memory:") as s, s.client() as idle:
         assert idle("PING") == "PONG"
         assert idle.ended()
 
 
 def test_a_client_that_waited_for_its_answer_was_not_idle():
-    with folder() as where, Server(where, "--idle-timeout", "2s", store="memory:") as s, s.client() as waiter:
+    with folder() as where, Server(where, "--idle-timeout", "4s", store="memory:") as s, s.client() as waiter:
         with s.client() as holder:
             assert holder("BEGIN", "idle", "1", "LEASE", "60000")[0] == "started"
-            assert waiter("BEGIN", "idle", "1", "WAIT", "3000")[0] == "busy"
+            assert waiter("BEGIN", "idle", "1", "WAIT", "5000")[0] == "busy"
         time.sleep(0.5)
         assert waiter("PING") == "PONG"
         assert waiter.ended()
@@ -212,11 +212,11 @@ def test_clients_that_rested_are_all_answered(hasty):
     """One after another they wake the server, so that each of its rounds that looks for stalled clients has a
     reply to send to one that wrote nothing for longer than the stall-timeout."""
     clients = [hasty.client() for _ in range(300)]
-    time.sleep(1.2)
-    end = time.time() + 1
+    time.sleep(2.5)
+    end = time.monotonic() + 1
     for i, client in enumerate(clients):
         assert client("PING", str(i)) == str(i)
-        time.sleep(max(0, end - time.time()) / (len(clients) - i))
+        time.sleep(max(0, end - time.monotonic()) / (len(clients) - i))
     for client in clients:
         client.close()
 
@@ -229,7 +229,7 @@ def test_a_reader_that_does_not_read_is_closed_and_harms_nobody(hasty):
     with hasty.client() as c, hasty.client() as slow:
         keep_a_long_result(c, "slow", "reader")
         slow.raw(encode("GET", "slow", "reader") * 10)
-        answered, end = 0, time.monotonic() + 20
+        answered, end = 0, time.monotonic() + 60
         while "not read" not in hasty.output() and time.monotonic() < end:
             assert c("PING") == "PONG"
             answered += 1
@@ -265,7 +265,7 @@ def test_a_server_that_was_away_does_not_blame_its_clients(hasty):
         assert wait_until(lambda: has_more(late))
         hasty.send(signal.SIGSTOP)
         try:
-            time.sleep(1)
+            time.sleep(2.5)
             got = 0
             while has_more(late):
                 got += len(late.socket.recv(1 << 20))
@@ -300,12 +300,12 @@ def test_a_slow_commit_is_not_held_against_who_waits_for_it():
         subprocess.run(["cc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", library, "-x", "c", "-"], input=SLOW_DISK,
                        text=True, check=True)
         asan = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
-        with Server(where, "--stall-timeout", "1s", env={"LD_PRELOAD": library, "SLOW_DISK": slow,
+        with Server(where, "--stall-timeout", "2s", env={"LD_PRELOAD": library, "SLOW_DISK": slow,
                                                          "ASAN_OPTIONS": asan}) as s, s.client() as c:
             keep_a_long_result(c, "s", "1")
             open(slow, "w").close()
             c.raw(encode("BEGIN", "s", "2") + encode("GET", "s", "1") * 10)
-            time.sleep(1.5)
+            time.sleep(2.5)
             os.unlink(slow)
             time.sleep(0.3)  # it may take a breath, too
             assert c.read()[0] == "started"
@@ -573,14 +573,14 @@ def test_a_wrong_credentials_file_is_refused(lines, mode, told):
     with folder() as where:
         path = write_credentials(where, *lines, mode=mode)
         run = subprocess.run([IDEM, "serve", "--credentials", path, "--store", "memory:", "--check"],
-                             capture_output=True, text=True, timeout=20)
+                             capture_output=True, text=True, timeout=60)
         assert run.returncode == 1 and told in run.stderr and "secret" not in run.stderr.replace("name secret", "")
 
 
 def test_listening_wider_needs_credentials():
     with folder() as where:
         argv = [IDEM, "serve", "--store", "memory:", "--socket", where + "/s", "--listen"]
-        run = subprocess.run([*argv, "0.0.0.0:%d" % free_port()], capture_output=True, text=True, timeout=20)
+        run = subprocess.run([*argv, "0.0.0.0:%d" % free_port()], capture_output=True, text=True, timeout=60)
         assert run.returncode == 2 and "--credentials FILE" in run.stderr and "chmod 600" in run.stderr
         path = write_credentials(where, "a secret-a use")
         port = free_port()

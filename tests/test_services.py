@@ -2,7 +2,6 @@
 that was paused."""
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,9 +12,7 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import servers
-from lib import IDEM, ROOT, SOAK, Process, Resp, Server, folder, run_c_test, wait_until
-
-
+from lib import IDEM, ROOT, SOAK, Error, Process, Server, dice, folder, patient, run_c_test, runs, wait_until
 
 def clock(offset):
     """A wall clock that is wrong by so much; the clocks that nobody sets stay as they are."""
@@ -36,7 +33,7 @@ def shared(request):
 
 
 def test_a_crowd_on_two_engines_of_one_store(shared):
-    run_c_test("services_test", shared.url, 3600 if SOAK else 120, **({} if SOAK else {"IDEM_TEST_ROUNDS": 4}))
+    run_c_test("services_test", shared.url, 3600 if SOAK else 300, **({} if SOAK else {"IDEM_TEST_ROUNDS": 4}))
 
 
 def test_a_store_is_killed_while_locks_are_held(shared):
@@ -84,7 +81,8 @@ def test_token_words_over_resp_and_a_fresh_one_in_the_answer():
 def test_a_subject_that_asks_for_tokens_too_fast_is_told_when_to_come_back():
     with folder() as f, Server(f, "--token-rate", "1") as server, server.client() as c:
         assert len(c("ISSUE", "ann", "COUNT", 10)) == 11
-        refused = c("ISSUE", "ann")
+        # One more a second: whoever asks at once is refused, however slowly it came this far.
+        refused = wait_until(lambda: [a for a in [c("ISSUE", "ann")] if isinstance(a, Error)], step=0)[0]
         assert refused.word == "OVERLOADED" and "try again in" in str(refused)
         assert c("ISSUE", "bob")[0] == "issued"
 
@@ -112,7 +110,7 @@ def test_ids_survive_kill_9_and_clocks_that_go_back(kind):
 @contextlib.contextmanager
 def clocks_that_are_stepped(where, count):
     """The environments of so many processes whose wall clocks leap, each by itself, every half second."""
-    files, over = ["%s/clock-%d" % (where, i) for i in range(count)], threading.Event()
+    files, over, random = ["%s/clock-%d" % (where, i) for i in range(count)], threading.Event(), dice()
 
     def step():
         for name in files:
@@ -139,7 +137,7 @@ def clocks_that_are_stepped(where, count):
 @pytest.mark.parametrize("kind", ["snowflake", "uid", "segment:orders", "uuid7"])
 def test_processes_on_one_store_never_make_the_same_id(kind):
     """Eight at a time, half of them killed in the middle, on clocks that go back and forth."""
-    count = 5000000 if SOAK else 100000
+    count, random = 5000000 if SOAK else 100000, dice()
     subprocess.run(["make", "-s", "build/tests/tools/ids_check"], cwd=ROOT, check=True)
     store = servers.Redis()
     try:
@@ -150,8 +148,8 @@ def test_processes_on_one_store_never_make_the_same_id(kind):
                 for i, env in enumerate(clocks):
                     files.append("%s/%d-%d" % (f, round, i))
                     with open(files[-1], "wb") as out:
-                        running.append(subprocess.Popen([IDEM, "id", kind, "-n", str(count), "--store", store.url],
-                                                        stdout=out, stderr=subprocess.DEVNULL, env=env))
+                        running.append(subprocess.Popen([IDEM, "id", kind, "-n", str(count), "--store",
+                                                         patient(store.url)], stdout=out, env=env))
                 time.sleep(random.uniform(0.2, 8 if SOAK else 0.4))
                 [p.kill() for p in running[::2]]
                 assert all(p.wait(600) == 0 for p in running[1::2])
@@ -167,7 +165,8 @@ def test_processes_on_one_store_never_make_the_same_id(kind):
 def test_two_servers_on_one_store_never_hold_the_same_worker_number():
     store = servers.Redis()
     try:
-        with folder() as a, folder() as b, Server(a, store=store.url) as one, Server(b, store=store.url) as two:
+        url = patient(store.url)
+        with folder() as a, folder() as b, Server(a, store=url) as one, Server(b, store=url) as two:
             with one.client() as c, two.client() as d:
                 first, second = (int(x("ID", "snowflake")[1]) for x in (c, d))
         assert first >> 12 & 1023 != second >> 12 & 1023
@@ -210,7 +209,7 @@ def test_a_paused_holder_is_refused_by_the_resource_and_learns_that_it_lost():
         assert wait_until(lambda: len(log()) == 3)
         assert log() == ["a accepted", "b accepted", "a refused"]
         os.kill(holder.pid, signal.SIGCONT)
-        assert holder.wait(20) == 76 and "was lost" in holder.output()
+        assert holder.wait() == 76 and "was lost" in holder.output()
 
 
 def test_a_lock_outlives_a_restart_of_the_server_and_its_fence_grows():
@@ -243,11 +242,11 @@ def test_a_command_ends_with_the_idem_that_held_its_lock():
     with folder() as f, Server(f) as server:
         holder = Process(lock_command(server, "--", "sh", "-c", "echo $$ > %s/pid; exec sleep 60" % f))
         assert wait_until(lambda: os.path.exists(f + "/pid") and open(f + "/pid").read().strip())
-        command = "/proc/" + open(f + "/pid").read().strip()
-        assert os.path.exists(command)
+        command = int(open(f + "/pid").read())
+        assert runs(command)
         holder.send(signal.SIGKILL)
         holder.wait()
-        assert wait_until(lambda: not os.path.exists(command))
+        assert wait_until(lambda: not runs(command))
 
 
 def test_the_guarded_example_shows_the_fence_at_work():

@@ -10,7 +10,7 @@ import pytest
 from chaos import Chaos, resp_replies
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
                    check_waiting_is_woken, engines)
-from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
+from lib import IDEM, SOAK, Error, Server, folder, patient, run_c_test, wait_until
 from servers import Redis, RedisCluster
 
 OPS = 50000 if SOAK else 1500
@@ -34,7 +34,7 @@ def cluster():
 def open_error(url):
     """What `idem get` says when the store refuses to be opened."""
     done = subprocess.run([IDEM, "get", "a", "b", "--store", url], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
     return done.stdout if done.returncode not in (0, 1) or "redis" in done.stdout else ""
 
 
@@ -58,7 +58,7 @@ def test_contract_with_a_replica_that_must_have_every_write():
     primary, replica = Redis(), Redis()
     try:
         replica.follow(primary)
-        run_c_test("contract_test", primary.url + "?replicas=1&wait_ms=2000")
+        run_c_test("contract_test", primary.url + "?replicas=1&wait_ms=10000")
     finally:
         primary.stop()
         replica.stop()
@@ -110,7 +110,7 @@ def test_refuses_settings_that_lose_records(settings, options, words):
 def test_everysec_is_accepted_by_name_and_says_what_it_gives_up():
     server = Redis(appendfsync="everysec")
     try:
-        with folder() as where, Server(where, store=server.url + "?unsafe=everysec") as idem:
+        with folder() as where, Server(where, store=patient(server.url + "?unsafe=everysec")) as idem:
             assert idem.client()("BEGIN", "a", "b")[0] == "started"
             assert "power cut" in idem.output()
     finally:
@@ -123,7 +123,7 @@ def test_a_config_that_cannot_be_read_is_refused_unless_vouched_for():
         server.ask("acl", "setuser", "idem", "on", ">hunter2", "~*", "+@all", "-config")
         url = "redis://idem:hunter2@127.0.0.1:%d" % server.port
         assert "unsafe=unseen" in open_error(url)
-        with folder() as where, Server(where, store=url + "?unsafe=unseen") as idem:
+        with folder() as where, Server(where, store=patient(url + "?unsafe=unseen")) as idem:
             assert idem.client()("BEGIN", "a", "b")[0] == "started"
             assert "not checked" in idem.output()
             assert "hunter2" not in idem.output() + idem.client()("INFO")
@@ -143,7 +143,7 @@ def test_passwords_are_never_shown(redis):
 def test_settings_that_change_later_are_noticed():
     server = Redis()
     try:
-        with folder() as where, Server(where, store=server.url) as idem:
+        with folder() as where, Server(where, store=patient(server.url)) as idem:
             client = idem.client()
             assert client("BEGIN", "a", "1")[0] == "started"
             server.set("maxmemory-policy", "allkeys-lru")
@@ -151,10 +151,10 @@ def test_settings_that_change_later_are_noticed():
                 server.ask("client", "kill", "type", "normal")
             answer = wait_until(lambda: [a for a in [client("BEGIN", "a", os.urandom(8).hex())]
                                          if isinstance(a, Error) and a.word == "UNAVAILABLE"],
-                                20, 0.2)
+                                60, 0.2)
             assert answer and "allkeys-lru" in str(answer[0])
             server.set("maxmemory-policy", "noeviction")
-            assert wait_until(lambda: started(client, "a", os.urandom(8).hex()), 20, 0.2)
+            assert wait_until(lambda: started(client, "a", os.urandom(8).hex()), 60, 0.2)
     finally:
         server.stop()
 
@@ -162,7 +162,7 @@ def test_settings_that_change_later_are_noticed():
 # ---- one record in Redis ---------------------------------------------------
 
 def test_redis_drops_records_by_itself_and_never_one_that_is_executing(redis):
-    with folder() as where, Server(where, store=redis.url + "?prefix=ttl:") as idem:
+    with folder() as where, Server(where, store=patient(redis.url + "?prefix=ttl:")) as idem:
         client = idem.client()
         fence = client("BEGIN", "ttl", "a", "TTL", 120000)[1]
         names = redis.ask("keys", "ttl:*").split()
@@ -177,7 +177,7 @@ def test_redis_drops_records_by_itself_and_never_one_that_is_executing(redis):
 
 
 def test_a_foreign_value_under_our_name_is_damage_not_an_answer(redis):
-    with folder() as where, Server(where, store=redis.url + "?prefix=odd:") as idem:
+    with folder() as where, Server(where, store=patient(redis.url + "?prefix=odd:")) as idem:
         client = idem.client()
         client("BEGIN", "odd", "a")
         client("BEGIN", "odd", "b")
@@ -196,7 +196,7 @@ def test_a_foreign_value_under_our_name_is_damage_not_an_answer(redis):
 def test_a_full_redis_says_so_and_keeps_what_it_has():
     server = Redis()
     try:
-        with folder() as where, Server(where, store=server.url) as idem:
+        with folder() as where, Server(where, store=patient(server.url)) as idem:
             client = idem.client()
             fence = client("BEGIN", "a", "b")[1]
             client("FINISH", "a", "b", fence, "SUCCEEDED", "kept")
@@ -223,18 +223,18 @@ def test_two_engines_on_a_cluster_behave_as_one(cluster):
 
 
 def test_a_duplicate_that_waits_at_another_engine_is_woken(redis):
-    with engines(redis.url) as servers:
+    with engines(patient(redis.url)) as servers:
         check_waiting_is_woken(*servers)
 
 
 @pytest.mark.parametrize("kind", ["redis", "cluster"])
 def test_locks_and_scan_work_across_engines(kind, request):
-    with engines(request.getfixturevalue(kind).url) as servers:
+    with engines(patient(request.getfixturevalue(kind).url)) as servers:
         check_locks_and_scan(*servers)
 
 
 def test_leases_and_expiry_are_the_same_for_every_engine(redis):
-    with engines(redis.url) as servers:
+    with engines(patient(redis.url)) as servers:
         check_lease_ends(*servers)
         check_expiry_race(*servers)
 
@@ -273,7 +273,7 @@ def test_stopped_and_continued_under_load():
         with engines(server.url) as servers:
             crowd = Crowd(servers).run(OPS, meanwhile=stop)
             crowd.check()
-            assert 2 < crowd.longest_pause() < 15
+            assert 2 < crowd.longest_pause() < 30
     finally:
         server.stop()
 
@@ -283,16 +283,16 @@ def test_a_redis_that_is_away_is_said_to_be_at_once_and_comes_back():
     try:
         with folder() as where, Server(where, store=server.url) as idem:
             client = idem.client()
-            assert client("BEGIN", "a", "1")[0] == "started"
+            assert client("BEGIN", "a", "1", "LEASE", 600000)[0] == "started"
             server.kill()
-            wait_until(lambda: getattr(client("BEGIN", "a", "2"), "word", "") == "UNAVAILABLE", 10)
+            wait_until(lambda: getattr(client("BEGIN", "a", "2"), "word", "") == "UNAVAILABLE")
             start = time.monotonic()
             for i in range(200):
                 answer = client("BEGIN", "away", str(i))
                 assert isinstance(answer, Error) and answer.word == "UNAVAILABLE"
             assert time.monotonic() - start < 20
             server.start()
-            assert wait_until(lambda: not isinstance(client("BEGIN", "a", "3"), Error), 10)
+            assert wait_until(lambda: not isinstance(client("BEGIN", "a", "3"), Error))
             assert client("BEGIN", "a", "1")[0] == "busy"
     finally:
         server.stop()
@@ -313,7 +313,7 @@ def test_a_start_that_nobody_heard_of_is_given_back_when_redis_is_there_again():
             server.kill()
             time.sleep(2)
             server.start()
-            assert wait_until(lambda: started(c, "s", "key"), 20)
+            assert wait_until(lambda: started(c, "s", "key"))
             assert "returned_starts:1" in c("INFO")
     finally:
         server.stop()
@@ -322,7 +322,7 @@ def test_a_start_that_nobody_heard_of_is_given_back_when_redis_is_there_again():
 def test_cut_at_the_nth_reply_whatever_n_is(redis):
     chaos = Chaos(redis.port, resp_replies)
     try:
-        url = "redis://127.0.0.1:%d?prefix=cut:" % chaos.port
+        url = patient("redis://127.0.0.1:%d?prefix=cut:" % chaos.port)
         with folder() as where, Server(where, store=url) as idem:
             client = idem.client()
             for n in range(1, 13):
@@ -357,7 +357,9 @@ def test_replies_lost_after_they_took_effect(redis):
     def lose():
         for _ in range(2):
             time.sleep(0.5)
+            before = chaos.swallowed
             chaos.swallow()
+            wait_until(lambda: chaos.swallowed > before, 10)  # it may be between two attempts to connect
             time.sleep(1)
             chaos.heal()
 
@@ -409,7 +411,8 @@ def test_a_claim_that_no_replica_has_is_lost_not_started():
 
 def promote_under_load(options, behind):
     """Kill the primary while clients run, promote its replica, give that a new one.
-    `behind`: for so long before, nothing reaches the replica. What the checker finds."""
+    `behind`: for so long before, nothing reaches the replica; and, if nobody waits for it, until results were
+    acknowledged that it lacks. What the checker finds."""
     primary, replica, spare = Redis(), Redis(), Redis()
     between = Chaos(primary.port)
     try:
@@ -420,13 +423,17 @@ def promote_under_load(options, behind):
             time.sleep(0.6)
             if behind:
                 between.swallow()
+                before = crowd.counts()["ok"]
                 time.sleep(behind)
+            if behind and "replicas=0" in options:
+                wait_until(lambda: crowd.counts()["ok"] > before + 20)
             primary.kill()
             replica.promote()
             spare.follow(replica)
 
         with engines("redis://%s%s" % (hosts, options)) as servers:
-            crowd = Crowd(servers, patience=60).run(OPS, meanwhile=fail_over)
+            crowd = Crowd(servers, patience=60)
+            crowd.run(OPS, meanwhile=fail_over)
             return crowd, crowd.flaws()
     finally:
         between.stop()
@@ -481,8 +488,8 @@ def test_contract_on_a_cluster_under_an_acl(cluster):
 def test_a_shard_that_is_away_does_not_take_the_others_along():
     cluster = RedisCluster(cluster_require_full_coverage="no")
     try:
-        with folder() as where, Server(where, store=cluster.url) as idem:
-            client = idem.client(30)
+        with folder() as where, Server(where, store=patient(cluster.url)) as idem:
+            client = idem.client()
             dead = cluster.owner(16000)  # not the one whose clock it is
             dead.kill()
             client("BEGIN", "shard", "first")  # the one that finds out
@@ -492,19 +499,19 @@ def test_a_shard_that_is_away_does_not_take_the_others_along():
             assert words.count("started") > 50 and words.count("LOST") <= 2, words
             dead.start()
             assert wait_until(lambda: all(started(client, "shard", "again-%d-%s" % (i, os.urandom(4).hex()))
-                                          for i in range(20)), 20, 0.5)
+                                          for i in range(20)), 60, 0.5)
     finally:
         cluster.stop()
 
 
 def test_a_replica_of_the_cluster_takes_over_under_load():
-    cluster = RedisCluster(replicas=1)
+    cluster = RedisCluster(replicas=1, node_timeout=2000)
     victim = cluster.owner(0)
 
     def fail_over():
         time.sleep(0.8)
         victim.kill()
-        wait_until(lambda: cluster.owner_or_none(0) not in (None, victim), 30, 0.2)
+        wait_until(lambda: cluster.owner_or_none(0) not in (None, victim), 60, 0.2)
         victim.start()
 
     cluster.owner_or_none = lambda slot: next(
@@ -514,6 +521,6 @@ def test_a_replica_of_the_cluster_takes_over_under_load():
         with engines(cluster.url + "?wait_ms=300") as servers:
             crowd = Crowd(servers, patience=60).run(OPS, meanwhile=fail_over)
             crowd.check()
-            assert crowd.longest_pause() < 30
+            assert crowd.longest_pause() < 50
     finally:
         cluster.stop()

@@ -1,6 +1,5 @@
 """The SQL stores on real servers: the contract, the model, two servers on one store, and what breaks."""
 import os
-import random
 import re
 import shutil
 import signal
@@ -14,7 +13,7 @@ import pytest
 import servers
 from chaos import Chaos
 from crowd import Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_waiting_is_woken, engines
-from lib import IDEM, ROOT, SOAK, Server, folder, wait_until
+from lib import IDEM, ROOT, SOAK, Server, dice, folder, patient, wait_until
 
 OPS = 50000 if SOAK else 2500
 SECONDS = 3600 if SOAK else 90
@@ -73,11 +72,11 @@ def program(name, **env):
 
 
 def test_the_contract_holds(url):
-    program("contract_test", IDEM_TEST_STORE=url)
+    program("contract_test", IDEM_TEST_STORE=patient(url))
 
 
 def test_twenty_thousand_operations_agree_with_the_model(url):
-    program("differential_test", IDEM_TEST_STORE=url, IDEM_TEST_OPS="200000" if SOAK else "20000")
+    program("differential_test", IDEM_TEST_STORE=patient(url), IDEM_TEST_OPS="200000" if SOAK else "20000")
 
 
 def test_two_servers_on_one_store_are_one(url):
@@ -92,17 +91,17 @@ def test_two_servers_on_one_store_are_one(url):
 
 
 def test_a_duplicate_that_waits_at_another_engine_is_woken(url):
-    with engines(url) as servers:
+    with engines(patient(url)) as servers:
         check_waiting_is_woken(*servers)
 
 
 def test_locks_and_scan_work_across_engines(url):
-    with engines(url) as servers:
+    with engines(patient(url)) as servers:
         check_locks_and_scan(*servers)
 
 
 def test_leases_and_expiry_are_the_same_for_every_engine(url):
-    with engines(url) as servers:
+    with engines(patient(url)) as servers:
         check_lease_ends(*servers)
         check_expiry_race(*servers)
 
@@ -116,33 +115,33 @@ def cut(database):
 
 
 def figure(server, name):
-    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % server.http, timeout=10) as reply:
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % server.http, timeout=60) as reply:
         return float(re.search(r"^idem_%s (\S+)" % name, reply.read().decode(), re.M).group(1))
 
 
 def test_the_contract_holds_for_batches_in_shares(database):
-    program("contract_test", IDEM_TEST_STORE=cut(database))
+    program("contract_test", IDEM_TEST_STORE=patient(cut(database)))
 
 
 def test_batches_in_shares_agree_with_the_model(database):
-    program("differential_test", IDEM_TEST_STORE=cut(database), IDEM_TEST_OPS="200000" if SOAK else "20000")
+    program("differential_test", IDEM_TEST_STORE=patient(cut(database)), IDEM_TEST_OPS="200000" if SOAK else "20000")
 
 
 def test_connections_that_are_cut_under_load_lose_and_repeat_nothing(database):
-    strikes, dice = 0, random.Random(os.environ.get("IDEM_TEST_SEED"))
+    strikes, random = 0, dice()
 
     def strike():
         nonlocal strikes
         for _ in range(20):
-            time.sleep(dice.uniform(0.02, 0.2))
+            time.sleep(random.uniform(0.02, 0.2))
             if isinstance(database, servers.Postgres):
                 strikes += database.sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = "
                                         "'client backend' and pid <> pg_backend_pid() order by random() limit 1") == "t"
             else:
                 strikes += database.sql("delimiter //\nbegin not atomic declare continue handler for 1094 begin end; "
-                                        "set @kill = concat('kill ', (select id from information_schema.processlist where "
-                                        "user = 'idem' order by rand() limit 1)); execute immediate @kill; select 't'; "
-                                        "end//") == "t"
+                                        "set @kill = concat('kill ', ifnull((select id from information_schema.processlist "
+                                        "where user = 'idem' order by rand() limit 1), 0)); execute immediate @kill; "
+                                        "select 't'; end//") == "t"
 
     url = cut(database)
     with folder() as a, folder() as b, Server(a, store=url, http=True) as one, Server(b, store=url, http=True) as two:
@@ -163,7 +162,7 @@ def test_a_server_that_has_one_connection_left_is_used_with_one(database):
         database.sql("create user few@'127.0.0.1' identified by 'secret'; grant all on shop.* to few@'127.0.0.1' "
                      "with max_user_connections 1")
     scope = "few-%d" % time.time_ns()
-    with folder() as a, Server(a, store=few, http=True) as server, server.client() as c:
+    with folder() as a, Server(a, store=patient(few), http=True) as server, server.client() as c:
         for i in range(300):
             c.send("BEGIN", scope, "id-%d" % i)
         assert all(c.read()[0] == "started" for _ in range(300))
@@ -225,11 +224,13 @@ def test_replies_that_are_lost_are_found_again(database):
     try:
         def lose():
             # The n-th reply, for many n: within a batch, between two, in a commit.
-            for n in range(1, 41):
+            n = 0
+            while n < 40 or (chaos.cuts < 5 and n < 1000):
+                n += 1
                 chaos.cut_at(n % 14 + 1)
                 time.sleep(0.04)
             chaos.swallow()
-            wait_until(lambda: chaos.swallowed > 0, 5)  # it may be between two attempts to connect
+            wait_until(lambda: chaos.swallowed > 0, 20)  # it may be between two attempts to connect
             time.sleep(0.3)
             chaos.heal()
 
@@ -240,7 +241,7 @@ def test_replies_that_are_lost_are_found_again(database):
 
 
 def test_a_database_that_is_away_is_told_quickly_and_found_again(database):
-    with folder() as a, Server(a, store=database.url) as server, server.client(20) as c:
+    with folder() as a, Server(a, store=database.url) as server, server.client() as c:
         scope = "away-%d" % time.time_ns()
         assert c("BEGIN", scope, "1")[0] == "started"
         database.kill()
@@ -249,7 +250,7 @@ def test_a_database_that_is_away_is_told_quickly_and_found_again(database):
             start = time.monotonic()
             for i in range(20):
                 words.append(getattr(c("BEGIN", scope, "away-%d" % i), "word", "?"))
-            assert time.monotonic() - start < 15, words
+            assert time.monotonic() - start < 20, words
             assert set(words) <= {"UNAVAILABLE", "LOST"} and "UNAVAILABLE" in words, words
         finally:
             database.start()
@@ -258,7 +259,7 @@ def test_a_database_that_is_away_is_told_quickly_and_found_again(database):
             answer = c("BEGIN", scope, "back-%d" % time.time_ns())
             return isinstance(answer, list) and answer[0] == "started"
 
-        assert wait_until(is_back, 20)
+        assert wait_until(is_back)
 
 
 # ---- somebody's open transaction ----------------------------------------------
@@ -292,7 +293,7 @@ class Session:
 
     def __exit__(self, *_):
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 def claim(database, scope, key):
@@ -306,7 +307,7 @@ def claim(database, scope, key):
 def test_a_key_in_somebodys_transaction_is_busy_at_once_and_stalls_nobody(database, how):
     table = "idem.idem_record" if isinstance(database, servers.Postgres) else "idem_record"
     scope = "locked-%d" % time.time_ns()
-    with folder() as a, Server(a, store=database.url) as server, server.client() as c, Session(database) as session:
+    with folder() as a, Server(a, store=patient(database.url)) as server, server.client() as c, Session(database) as session:
         if how == "claimed":  # through idem's own SQL
             assert session(claim(database, scope, "x")).endswith("started")
         else:
@@ -341,7 +342,7 @@ def test_a_key_in_somebodys_transaction_is_busy_at_once_and_stalls_nobody(databa
 def test_a_write_to_a_row_that_somebody_holds_is_busy_at_once_and_stalls_nobody(database):
     table = "idem.idem_record" if isinstance(database, servers.Postgres) else "idem_record"
     scope = "held-%d" % time.time_ns()
-    with folder() as a, Server(a, store=database.url) as server, server.client() as c, Session(database) as session:
+    with folder() as a, Server(a, store=patient(database.url)) as server, server.client() as c, Session(database) as session:
         fences = {i: c("BEGIN", scope, "x%d" % i)[1] for i in range(6)}
         session("start transaction")
         session("select 1 from %s where key_hash = %s for update" % (table, key_of(database, scope, "x0")))
@@ -363,7 +364,7 @@ def test_mariadb_is_written_by_one_statement_and_no_transaction_stays_open(maria
     def count(name):
         return int(mariadb.sql("show global status like 'Com_%s'" % name).split()[1])
 
-    def nobody_uses_the_table(tries=2):  # a sweep may, for a moment
+    def nobody_uses_the_table(tries=4):  # a sweep may, for a moment
         try:
             mariadb.sql("set lock_wait_timeout = 0; alter table idem_record comment = '%d'" % time.time_ns())
         except AssertionError:
@@ -373,7 +374,7 @@ def test_mariadb_is_written_by_one_statement_and_no_transaction_stays_open(maria
 
     idem("store", "init", mariadb.url)
     scope = "open-%d" % time.time_ns()
-    with folder() as a, Server(a, store=mariadb.url) as server, server.client() as c:
+    with folder() as a, Server(a, store=patient(mariadb.url)) as server, server.client() as c:
         before = count("insert"), count("stmt_execute")
         fence = c("BEGIN", scope, "x")[1]
         assert c("FINISH", scope, "x", fence, "SUCCEEDED", "a")[0] == "ok"
@@ -421,7 +422,7 @@ def test_a_standby_of_postgres_is_refused(postgres):
                       "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=" + standby.folder, "-c",
                       "max_connections=120")
         url = postgres.url.replace(str(postgres.port), str(standby.port))
-        assert wait_until(lambda: "standby" in idem("store", "check", url, code=None), 30), idem(
+        assert wait_until(lambda: "standby" in idem("store", "check", url, code=None)), idem(
             "store", "check", url, code=None)
     finally:
         standby.stop_signal = signal.SIGINT
@@ -475,13 +476,13 @@ def test_a_column_of_somebodys_own_is_refused_by_postgres(postgres):
     for change, good in (("add shop text", False), ("drop shop", True)):
         subprocess.run([postgres.bin + "psql", "-q", url, "-c", "alter table idem.idem_record " + change], check=True)
         assert ("can be used" in idem("store", "check", url, code=None)) == good
-    with folder() as home, Server(home, store=url) as server, server.client() as c:
+    with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
         assert c("BEGIN", "wide", "x")[0] == "started"  # a dropped column leaves a hole in the row
         # A table that is made anew under a server is found without a restart.
         subprocess.run([postgres.bin + "psql", "-q", url, "-c", "drop table idem.idem_record cascade"], check=True,
                        stderr=subprocess.DEVNULL)
         idem("store", "init", url)
-        assert wait_until(lambda: getattr(c("BEGIN", "wide", "y%d" % time.time_ns()), "word", "ok") == "ok", 10)
+        assert wait_until(lambda: getattr(c("BEGIN", "wide", "y%d" % time.time_ns()), "word", "ok") == "ok")
 
 
 def test_a_sweep_of_postgres_reads_only_what_has_expired(postgres):
@@ -493,7 +494,7 @@ def test_a_sweep_of_postgres_reads_only_what_has_expired(postgres):
         return subprocess.run([postgres.bin + "psql", "-qAt", url, "-c", text], check=True, stdout=subprocess.PIPE,
                               text=True).stdout.strip()
 
-    with folder() as home, Server(home, store=url) as server, server.client() as c:
+    with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
         for i in range(300):
             c.send("SETTLE", "live", i)
         for i in range(300):
@@ -502,7 +503,7 @@ def test_a_sweep_of_postgres_reads_only_what_has_expired(postgres):
         sql("select idem.sweep()")
     # What ended has reported; nothing has expired, so the index was asked and had nothing to give.
     counts = "select idx_scan > 0, idx_tup_read from pg_stat_user_indexes where indexrelname = 'idem_record_sweep'"
-    assert wait_until(lambda: sql(counts).startswith("t"), 10)
+    assert wait_until(lambda: sql(counts).startswith("t"))
     time.sleep(1)
     assert sql(counts) == "t|0"
 
@@ -519,7 +520,7 @@ def test_a_table_in_partitions_holds_the_contract(postgres):
     subprocess.run([postgres.bin + "psql", "-q", "-v", "ON_ERROR_STOP=1", url, "-c", "create schema idem;" + table + parts],
                    check=True)
     idem("store", "init", url)
-    program("contract_test", IDEM_TEST_STORE=url)
+    program("contract_test", IDEM_TEST_STORE=patient(url))
 
 
 def authority(where, name):
@@ -562,7 +563,7 @@ def test_over_tls_only_the_right_authority_is_trusted():
                    maria.url + "?ca=" + other, maria.url, maria.url + "?ca=/no/such/file"]
             for url in good:
                 idem("store", "init", url)
-                with folder() as home, Server(home, store=url) as server, server.client() as c:
+                with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
                     assert c("BEGIN", "tls", url)[0] == "started"
             for url in bad:
                 text = idem("store", "check", url, code=None)
@@ -585,14 +586,14 @@ def test_no_password_is_ever_shown(database):
 
 @pytest.mark.parametrize("mode", ["", "?mode=wal"])
 def test_sqlite_survives_a_server_that_is_killed_at_any_moment(mode):
-    dice = random.Random(os.environ.get("IDEM_TEST_SEED"))
+    random = dice()
     with tempfile.TemporaryDirectory() as where, folder() as home:
         url = "sqlite:" + os.path.join(where, "db") + mode
         server = [Server(home, store=url)]
 
         def strike():
             for _ in range(200 if SOAK else 10):
-                time.sleep(dice.uniform(0.02, 0.2))
+                time.sleep(random.uniform(0.02, 0.2))
                 server[0].kill()
                 server[0] = Server(home, store=url)
 
@@ -617,7 +618,7 @@ def test_sqlite_held_by_another_process_is_busy_and_replays_go_on():
                 start = time.monotonic()
                 assert c("BEGIN", "s", "new")[0] == "busy"
                 assert c("BEGIN", "s", "done")[4] == "r"
-                assert time.monotonic() - start < 3
+                assert time.monotonic() - start < 10
             finally:
                 holder.communicate("\n")
             assert c("BEGIN", "s", "new")[0] == "started"

@@ -10,7 +10,7 @@ import pytest
 from chaos import Chaos, chunk_replies, frame_replies
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
                    check_waiting_is_woken, engines)
-from lib import IDEM, SOAK, Error, Server, folder, run_c_test, wait_until
+from lib import IDEM, SOAK, Error, Server, folder, patient, run_c_test, wait_until
 from servers import Etcd, Etcds, ZooKeeper, ZooKeepers
 
 OPS = 50000 if SOAK else 1000
@@ -60,24 +60,24 @@ def test_two_engines_behave_as_one(store):
 
 
 def test_a_duplicate_that_waits_at_another_engine_is_woken(store):
-    with engines(store.url) as servers:
+    with engines(patient(store.url)) as servers:
         check_waiting_is_woken(*servers)
 
 
 def test_locks_and_scan_work_across_engines(store):
-    with engines(store.url) as servers:
+    with engines(patient(store.url)) as servers:
         check_locks_and_scan(*servers)
 
 
 def test_leases_and_expiry_are_the_same_for_every_engine(store):
-    with engines(store.url) as servers:
+    with engines(patient(store.url)) as servers:
         check_lease_ends(*servers)
         if store.kind != "etcd":  # there everything expires a minute late
             check_expiry_race(*servers)
 
 
 def test_a_result_that_is_too_large_is_done_but_not_replayable(store):
-    with folder() as where, Server(where, "--max-result", str(2 << 20), store=store.url) as idem:
+    with folder() as where, Server(where, "--max-result", str(2 << 20), store=patient(store.url)) as idem:
         client = idem.client()
         name = os.urandom(4).hex()
         fence = client("BEGIN", "large", name)[1]
@@ -137,19 +137,19 @@ def test_away_is_said_at_once_and_it_comes_back(store):
     chaos = Chaos(store.port, REPLIES[store.kind])
     try:
         with folder() as where, Server(where, store=through(store, chaos)) as idem:
-            client = idem.client(30)
+            client = idem.client()
             name = os.urandom(4).hex()
-            assert client("BEGIN", name, "1")[0] == "started"
+            assert client("BEGIN", name, "1", "LEASE", 600000)[0] == "started"
             chaos.refuse()
             chaos.close_pairs()
             assert wait_until(lambda: getattr(client("BEGIN", name, "2"), "word", "")
-                              == "UNAVAILABLE", 20)
+                              == "UNAVAILABLE")
             start = time.monotonic()
             answers = [client("BEGIN", name, "away-%d" % i) for i in range(100)]
             assert {getattr(a, "word", "an answer") for a in answers} == {"UNAVAILABLE"}
             assert time.monotonic() - start < 20
             chaos.heal()
-            assert wait_until(lambda: not isinstance(client("BEGIN", name, "3"), Error), 20)
+            assert wait_until(lambda: not isinstance(client("BEGIN", name, "3"), Error))
             assert client("BEGIN", name, "1")[0] == "busy"
     finally:
         chaos.stop()
@@ -160,13 +160,13 @@ def test_cut_at_the_nth_reply_whatever_n_is(store):
 
     def sure(client, *words):
         """As a client does: again, while it is an error."""
-        found = wait_until(lambda: [a for a in [client(*words)] if not isinstance(a, Error)], 20)
+        found = wait_until(lambda: [a for a in [client(*words)] if not isinstance(a, Error)])
         assert found, words
         return found[0]
 
     try:
         with folder() as where, Server(where, store=through(store, chaos)) as idem:
-            client = idem.client(30)
+            client = idem.client()
             scope = os.urandom(4).hex()
             for n in range(1, 11):
                 chaos.cut_at(n)
@@ -198,7 +198,9 @@ def test_replies_lost_after_they_took_effect(store):
     def lose():
         for _ in range(2):
             time.sleep(0.5)
+            before = chaos.swallowed
             chaos.swallow()
+            wait_until(lambda: chaos.swallowed > before, 10)  # it may be between two attempts to connect
             time.sleep(0.8)
             chaos.heal()
 
@@ -216,7 +218,7 @@ def test_zookeeper_nodes_belong_to_who_made_them():
     server = ZooKeeper()
     try:
         mine = "zookeeper://ann:s3cret@127.0.0.1:%d/mine" % server.port
-        with folder() as where, Server(where, store=mine) as idem:
+        with folder() as where, Server(where, store=patient(mine)) as idem:
             assert idem.client()("BEGIN", "a", "b")[0] == "started"
         other = subprocess.run([IDEM, "begin", "a", "b", "--store",
                                 "zookeeper://bob:hunter2@127.0.0.1:%d/mine" % server.port],
@@ -234,7 +236,7 @@ def test_etcd_with_users_and_passwords(etcd):
         server.post("/v3/auth/user/grant", {"user": "root", "role": "root"})
         server.post("/v3/auth/enable", {})
         with folder() as where, Server(
-                where, store="etcd://root:r00t@127.0.0.1:%d" % server.port) as idem:
+                where, store=patient("etcd://root:r00t@127.0.0.1:%d" % server.port)) as idem:
             client = idem.client()
             fence = client("BEGIN", "a", "b")[1]
             assert client("FINISH", "a", "b", fence, "SUCCEEDED", "x")[0] == "ok"
@@ -256,7 +258,7 @@ def test_etcd_over_tls_trusts_only_its_authority():
         server = Etcd("--cert-file", ca, "--key-file", key, scheme="https")
         try:
             url = "etcd://127.0.0.1:%d" % server.port
-            with folder() as home, Server(home, store=url + "?ca=" + ca) as idem:
+            with folder() as home, Server(home, store=patient(url + "?ca=" + ca)) as idem:
                 assert idem.client()("BEGIN", "a", "b")[0] == "started"
             for options in ("", "?tls=1"):
                 refused = subprocess.run([IDEM, "get", "a", "b", "--store", url + options],
@@ -271,7 +273,7 @@ def test_etcd_over_tls_trusts_only_its_authority():
 
 def test_etcd_keeps_what_executes_and_leases_the_rest(etcd):
     import base64
-    with folder() as where, Server(where, store=etcd.url + "/leased") as idem:
+    with folder() as where, Server(where, store=patient(etcd.url + "/leased")) as idem:
         client = idem.client()
         fence = client("BEGIN", "a", "b", "TTL", 120000)[1]
         whole = {"key": base64.b64encode(b"leased/").decode(),
