@@ -15,7 +15,11 @@
 -- bits kept as a signed number. Everything here runs in the caller's own
 -- transaction; a call outside of one is refused. The procedures answer through
 -- their last parameters: call idem_begin('shop', '7', null, 'strict', 30000,
--- 86400000, @verdict, @fence, @kind, @result).
+-- 86400000, @verdict, @fence, @kind, @result). Here and below null means the
+-- default.
+--
+-- With a binary log MariaDB lets only an account with SUPER make functions, unless
+-- log_bin_trust_function_creators is 1 while they are made.
 
 create table if not exists idem_record (
     key_hash    binary(32)     not null primary key,
@@ -142,7 +146,7 @@ end//
 
 -- Claim a request in this transaction. verdict: started (go on, then finish with
 -- this fence), replay (kind and result are there; a null result was too large to
--- keep), busy, doubt, mismatch. Null for mode, lease and TTL means the default.
+-- keep), busy, doubt, mismatch.
 create or replace procedure idem_begin(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_fingerprint varbinary(100), in p_mode varchar(20), in p_lease_ms bigint,
     in p_ttl_ms bigint, out o_verdict varchar(10), out o_fence bigint,
@@ -329,18 +333,30 @@ idem: begin
     set o_verdict = 'ok';
 end//
 
--- Record the outcome in this transaction. What is not this fence's any more
--- raises (1644), so that the transaction is not committed: roll it back.
+-- Refuse to go on with what is not this fence's any more: the transaction is
+-- rolled back, so that nothing of it can be committed, and 1644 is raised.
+create or replace procedure idem_need_ok(in p_verdict varchar(10))
+modifies sql data sql security invoker
+begin
+    if p_verdict = 'stale' then
+        rollback;
+        signal sqlstate '45001' set message_text =
+            'idem: finish is stale: this fence does not hold the record; rolled back';
+    elseif p_verdict <> 'ok' then
+        rollback;
+        signal sqlstate '45002' set message_text =
+            'idem: finish is finished: this fence ended it otherwise before; rolled back';
+    end if;
+end//
+
+-- Record the outcome in this transaction; or roll back and raise.
 create or replace procedure idem_finish(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_fence bigint, in p_state varchar(20), in p_result longblob, in p_ttl_ms bigint)
 modifies sql data sql security invoker
 begin
     declare v_verdict varchar(10);
     call idem_try_finish(p_scope, p_id, p_fence, p_state, p_result, p_ttl_ms, 'raw', v_verdict);
-    if v_verdict <> 'ok' then
-        signal sqlstate '45001' set message_text =
-            'idem: finish is stale: this fence does not hold the record, so roll back';
-    end if;
+    call idem_need_ok(v_verdict);
 end//
 
 -- Finish with an HTTP answer that the gateway replays (docs/results.md). Below
@@ -361,10 +377,7 @@ begin
         concat(cast(p_status as char), x'0a',
             coalesce(concat('Content-Type: ', p_content_type, x'0a'), ''), x'0a',
             coalesce(p_body, '')), p_ttl_ms, 'http', v_verdict);
-    if v_verdict <> 'ok' then
-        signal sqlstate '45001' set message_text =
-            'idem: finish is stale: this fence does not hold the record, so roll back';
-    end if;
+    call idem_need_ok(v_verdict);
 end//
 
 -- Give a claim back: ok or stale.
@@ -389,10 +402,11 @@ create or replace procedure idem_renew(in p_scope varbinary(1000), in p_id varbi
 modifies sql data sql security invoker
 begin
     declare v_ms bigint default idem_now_us() div 1000;
+    declare v_lease bigint default coalesce(p_lease_ms, 30000);
     declare v_key binary(32);
-    call idem_check(p_scope, p_id, p_lease_ms, 1);
+    call idem_check(p_scope, p_id, v_lease, 1);
     set v_key = idem_find_key(p_scope, p_id);
-    update idem_record set lease_until = greatest(lease_until, v_ms + p_lease_ms),
+    update idem_record set lease_until = greatest(lease_until, v_ms + v_lease),
         updated = v_ms, rev = idem_random_rev()
         where key_hash = v_key and state = 2 and fence = p_fence;
     set o_verdict = if(row_count() = 1, 'ok', 'stale');
@@ -490,8 +504,9 @@ end//
 create or replace procedure idem_sweep(in p_most int, out o_gone bigint)
 modifies sql data sql security invoker
 begin
+    declare v_most bigint default coalesce(p_most, 1000);
     delete from idem_record where state in (1, 3, 4, 5)
-        and expires between 1 and idem_now_us() div 1000 - 1 limit p_most;
+        and expires between 1 and idem_now_us() div 1000 - 1 limit v_most;
     set o_gone = row_count();
 end//
 
@@ -506,16 +521,21 @@ end//
 
 -- Move a row of the caller's own table from one state to the next: first (moved,
 -- now), duplicate (it is there already), refused (no such move, another state, or
--- no such row). Names are quoted.
-create or replace procedure idem_transition(in p_machine varbinary(100), in p_table varchar(64),
-    in p_key_column varchar(64), in p_key varchar(255), in p_state_column varchar(64),
-    in p_from varchar(100), in p_to varchar(100), out o_verdict varchar(10))
+-- no such row). Names are quoted; a dot parts database and table.
+create or replace procedure idem_transition(in p_machine varchar(100) charset utf8mb4,
+    in p_table varchar(129) charset utf8mb4, in p_key_column varchar(64) charset utf8mb4,
+    in p_key varchar(255) charset utf8mb4, in p_state_column varchar(64) charset utf8mb4,
+    in p_from varchar(100) charset utf8mb4, in p_to varchar(100) charset utf8mb4,
+    out o_verdict varchar(10))
 modifies sql data sql security invoker
 idem: begin
     declare v_moved bigint;
-    declare v_table varchar(200) default concat('`', replace(p_table, '`', '``'), '`');
-    declare v_key varchar(200) default concat('`', replace(p_key_column, '`', '``'), '`');
-    declare v_state varchar(200) default concat('`', replace(p_state_column, '`', '``'), '`');
+    declare v_table varchar(300) charset utf8mb4
+        default concat('`', replace(replace(p_table, '`', '``'), '.', '`.`'), '`');
+    declare v_key varchar(200) charset utf8mb4
+        default concat('`', replace(p_key_column, '`', '``'), '`');
+    declare v_state varchar(200) charset utf8mb4
+        default concat('`', replace(p_state_column, '`', '``'), '`');
 
     call idem_check('-', '-', 1, 1);
     if not exists (select 1 from idem_machine where machine = p_machine
@@ -523,7 +543,7 @@ idem: begin
         set o_verdict = 'refused';
         leave idem;
     end if;
-    set @idem_to = p_to, @idem_key = p_key, @idem_from = p_from, @idem_now = null;
+    set @idem_to = p_to, @idem_key = p_key, @idem_from = p_from;
     execute immediate concat('update ', v_table, ' set ', v_state, ' = ? where ', v_key,
         ' = ? and ', v_state, ' = ?') using @idem_to, @idem_key, @idem_from;
     set v_moved = row_count();
@@ -534,9 +554,9 @@ idem: begin
         set o_verdict = 'first';
         leave idem;
     end if;
-    execute immediate concat('select max(', v_state, ') into @idem_now from ', v_table,
-        ' where ', v_key, ' = ?') using @idem_key;
-    set o_verdict = if(@idem_now <=> p_to, 'duplicate', 'refused');
+    execute immediate concat('select count(*) into @idem_there from ', v_table, ' where ', v_key,
+        ' = ? and ', v_state, ' = ?') using @idem_key, @idem_to;
+    set o_verdict = if(@idem_there > 0, 'duplicate', 'refused');
 end//
 
 delimiter ;

@@ -169,12 +169,12 @@ $$;
 create or replace function idem.parse_kind(kind text)
 returns int language plpgsql immutable as $$
 begin
-    case lower(kind)
+    case lower(coalesce(kind, 'raw'))
         when 'raw' then return 0;
         when 'http' then return 1;
         when 'exec' then return 2;
-        else raise exception 'idem: a kind is raw, http or exec, not %',
-            coalesce(kind, 'null') using errcode = 'invalid_parameter_value';
+        else raise exception 'idem: a kind is raw, http or exec, not %', kind
+            using errcode = 'invalid_parameter_value';
     end case;
 end
 $$;
@@ -182,9 +182,9 @@ $$;
 create or replace function idem.check_ms(what text, ms bigint, most bigint)
 returns void language plpgsql immutable as $$
 begin
-    if ms is null or ms < 1 or ms > most then
+    if ms < 1 or ms > most then
         raise exception 'idem: a % of % ms is out of range: give 1 to % ms',
-            what, coalesce(ms::text, 'null'), most
+            what, ms, most
             using errcode = 'invalid_parameter_value';
     end if;
 end
@@ -299,7 +299,7 @@ $$;
 -- Claim a request in this transaction. verdict: started (go on, then finish with
 -- this fence), replay (kind, result and state are there; a null result was too
 -- large to keep), busy, doubt, mismatch. A claim that another transaction has not
--- committed yet is waited for, up to wait_ms.
+-- committed yet is waited for, up to wait_ms. Here and below null means the default.
 create or replace function idem.begin(scope text, id text,
     fingerprint bytea default null, mode text default 'strict',
     lease_ms bigint default 30000, ttl_ms bigint default 86400000,
@@ -310,14 +310,17 @@ language plpgsql volatile as $$
 declare
     s bytea := convert_to($1, 'UTF8');
     i bytea := convert_to($2, 'UTF8');
-    until_us bigint := idem.now_us() + coalesce(wait_ms, 0) * 1000;
+    how text := coalesce(lower(mode), 'strict');
+    lease bigint := coalesce(lease_ms, 30000);
+    ttl bigint := coalesce(ttl_ms, 86400000);
+    until_us bigint := idem.now_us() + least(coalesce(wait_ms, 0), 604800000) * 1000;
     tries int := 0;
 begin
     perform idem.check_names($1, $2);
-    perform idem.check_ms('lease', lease_ms, 604800000);
-    perform idem.check_ms('TTL', ttl_ms, 316224000000);
-    if lower(mode) is distinct from 'strict' and lower(mode) is distinct from 'loose' then
-        raise exception 'idem: a mode is strict or loose, not %', coalesce(mode, 'null')
+    perform idem.check_ms('lease', lease, 604800000);
+    perform idem.check_ms('TTL', ttl, 316224000000);
+    if how not in ('strict', 'loose') then
+        raise exception 'idem: a mode is strict or loose, not %', mode
             using errcode = 'invalid_parameter_value';
     end if;
     if octet_length(fingerprint) <> 32 then
@@ -328,7 +331,7 @@ begin
         select b.verdict, b.fence, b.kind, b.result, b.state
             into verdict, fence, kind, result, state
             from idem.begin_once(idem.key(1, s, i), s, i, fingerprint,
-                case lower(mode) when 'loose' then 1 else 0 end, lease_ms, ttl_ms) b;
+                case how when 'loose' then 1 else 0 end, lease, ttl) b;
         tries := tries + 1;
         exit when verdict is not null and verdict <> 'busy';
         if idem.now_us() >= until_us and (verdict is not null or tries > 3) then
@@ -388,9 +391,7 @@ declare
     k bytea;
 begin
     perform idem.check_names($1, $2);
-    if $6 is not null then
-        perform idem.check_ms('TTL', $6, 316224000000);
-    end if;
+    perform idem.check_ms('TTL', $6, 316224000000);
     k := idem.find_key($1, $2);
     select * into r from idem.idem_record i where i.key_hash = k for update;
     if not found or r.fence is distinct from $3
@@ -486,12 +487,13 @@ create or replace function idem.renew(scope text, id text, fence bigint, lease_m
 returns text language plpgsql volatile as $$
 declare
     ms bigint := idem.now_us() / 1000;
+    lease bigint := coalesce($4, 30000);
     k bytea;
 begin
     perform idem.check_names($1, $2);
-    perform idem.check_ms('lease', $4, 604800000);
+    perform idem.check_ms('lease', lease, 604800000);
     k := idem.find_key($1, $2);
-    update idem.idem_record r set lease_until = greatest(r.lease_until, ms + $4),
+    update idem.idem_record r set lease_until = greatest(r.lease_until, ms + lease),
         updated = ms, rev = idem.random_rev()
         where r.key_hash = k and r.state = 2 and r.fence = $3;
     return case when found then 'ok' else 'stale' end;
@@ -514,6 +516,7 @@ declare
     becomes int := case when $5 is null then 4 else idem.parse_outcome($5) end;
     how int := idem.parse_kind($8);
     value bytea := coalesce($6, '');
+    ttl bigint := coalesce($7, 86400000);
     us bigint := idem.now_us();
     ms bigint := us / 1000;
     r idem.idem_record;
@@ -521,12 +524,13 @@ declare
     k bytea;
 begin
     perform idem.check_names($1, $2);
-    perform idem.check_ms('TTL', $7, 316224000000);
+    perform idem.check_ms('TTL', ttl, 316224000000);
+    kind := idem.kind_name(how);
     k := idem.find_key($1, $2);
     for tries in 1 .. 5 loop
         if pg_try_advisory_xact_lock(idem.lock_number(k)) then
             insert into idem.idem_record values (k, 1, becomes, 0, how, 8, 0, us,
-                idem.random_rev(), ms, ms, 0, ms + $7, idem.random_bytes(), null,
+                idem.random_rev(), ms, ms, 0, ms + ttl, idem.random_bytes(), null,
                 s, i, '', value) on conflict (key_hash) do nothing;
             if found then
                 verdict := 'settled';
@@ -570,7 +574,7 @@ begin
         update idem.idem_record x set state = becomes, kind = how, result = value,
             flags = r.flags | 8, mode = r.mode, attempt = r.attempt,
             fence = greatest(r.fence + 1, us), rev = idem.random_rev(),
-            created = r.created, updated = ms, lease_until = 0, expires = ms + $7,
+            created = r.created, updated = ms, lease_until = 0, expires = ms + ttl,
             fingerprint = r.fingerprint, subject = r.subject, nonce = r.nonce
             where x.key_hash = k;
         verdict := 'settled';
@@ -609,7 +613,7 @@ begin
         select d.key_hash from idem.idem_record d
         where d.state <> 2 and d.expires > 0 -- asked once, so that the index is used:
         and d.expires < (select idem.now_us() / 1000)
-        order by d.expires limit $1 for update skip locked);
+        order by d.expires limit coalesce($1, 1000) for update skip locked);
     get diagnostics gone = row_count;
     return gone;
 end

@@ -121,6 +121,47 @@ def test_a_stale_finish_cannot_be_committed(database):
         assert database.sql("select count(*) from stale_effect") == "0"
 
 
+def test_a_client_that_goes_on_after_a_stale_finish_commits_nothing(mariadb):
+    idem("store", "init", mariadb.url)
+    scope = "on-%d" % time.time_ns()
+    mariadb.sql("create table if not exists stale_effect (n int) engine = InnoDB; delete from stale_effect")
+    call = "start transaction; insert into stale_effect values (1); call idem_%s; commit;"
+    told = subprocess.run(
+        ["mariadb", "--no-defaults", "--force", "-uroot", "-S", mariadb.socket, "shop"], text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, input="start transaction; call idem_begin('{0}', 'x', null, null, null, null, @v, @f, @k, @r);"
+        "call idem_finish('{0}', 'x', @f, 'succeeded', 'one', null); commit;".format(scope)
+        + call % ("finish('%s', 'x', 5, 'succeeded', 'one', null)" % scope)
+        + call % ("finish_http('%s', 'x', 5, 200, 'text/plain', 'one', null)" % scope)
+        + call % ("finish('%s', 'x', @f, 'succeeded', 'two', null)" % scope)).stdout
+    assert told.count("1644 (45001)") == 2 and told.count("1644 (45002)") == 1 and told.count("ERROR") == 3, told
+    assert mariadb.sql("select count(*) from stale_effect") == "0"
+
+
+def test_null_means_the_default(database):
+    scope = "null-%d" % time.time_ns()
+    if is_postgres(database):
+        database.sql("""begin; do $$ declare b record; begin
+            select * into b from idem.begin('{0}', 'x', null, null, null, null, null);
+            perform idem.renew('{0}', 'x', b.fence, null);
+            perform idem.finish('{0}', 'x', b.fence, 'succeeded', null, null, null);
+            perform idem.settle('{0}', 'y', null, null, null, null);
+            perform idem.sweep(null);
+            end $$; commit""".format(scope))
+        there = "select id, state, mode, kind, expires - updated from idem.idem_record where scope = '%s' order by id"
+        settled = database.sql("select kind from idem.settle('%s', 'z', null, null, null, null)" % scope)
+        assert settled == "raw"
+    else:
+        database.sql("""start transaction;
+            call idem_begin('{0}', 'x', null, null, null, null, @v, @f, @k, @r);
+            call idem_renew('{0}', 'x', @f, null, @v);
+            call idem_finish('{0}', 'x', @f, 'succeeded', null, null);
+            call idem_settle('{0}', 'y', null, null, null, @v, @s, @k, @r);
+            call idem_sweep(null, @n); commit""".format(scope))
+        there = "select id, state, mode, kind, expires - updated from idem_record where scope = '%s' order by id"
+    rows = [line.replace("\t", "|").split("|") for line in database.sql(there % scope).splitlines()][:2]
+    assert [(r[1:]) for r in rows] == [["3", "0", "0", "86400000"], ["4", "0", "0", "86400000"]]
+
+
 def test_bad_input_is_a_clear_error(database):
     if is_postgres(database):
         cases = {"select idem.begin('', 'x')": "scope", "select idem.begin('s', '')": "id",
@@ -169,6 +210,26 @@ def test_a_state_machine_in_sql(database):
     said = [database.sql(move % m).split()[-1] for m in (
         ("paid", "done"), ("new", "paid"), ("new", "paid"), ("paid", "new"), ("paid", "done"), ("new", "paid"))]
     assert said == ["refused", "first", "duplicate", "refused", "first", "refused"]
+
+
+@pytest.mark.parametrize("collation", ["utf8mb4_unicode_ci", "utf8mb4_bin", "latin1_swedish_ci"])
+def test_a_state_machine_whatever_the_collation_and_the_database(mariadb, collation):
+    idem("store", "init", mariadb.url)
+    word = "paid" if collation.startswith("latin1") else "已付"
+    name = "machine_%d" % time.time_ns()
+    mariadb.sql("create database %s character set latin1; create table %s.`the order` (id varchar(20), state varchar(20), "
+                "primary key (id)) engine = InnoDB collate %s; insert into %s.`the order` values ('a', 'new')"
+                % (name, name, collation, name))
+    for where, table in (("shop", name + ".the order"), (name, "the order")):
+        if where == name:  # the procedures of a database that knows no Chinese
+            with open(os.path.join(ROOT, "sql/mysql.sql")) as f:
+                mariadb.sql(f.read(), database=name)
+        said = mariadb.sql("set names utf8mb4; update %s.`the order` set state = 'new'; call idem_declare_move('%s', 'new', '%s');"
+                           % (name, name, word) + "start transaction;"
+                           + ("call idem_transition('%s', '%s', 'id', 'a', 'state', 'new', '%s', @v); select @v;"
+                              % (name, table, word)) * 2 + "commit", database=where)
+        assert said.split() == ["first", "duplicate"]
+    mariadb.sql("drop database " + name)
 
 
 def test_what_a_service_finishes_the_server_sees(database):
