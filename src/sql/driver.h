@@ -54,6 +54,7 @@ struct sql_driver {
                                         unless it changes one row */
     const char *need_lock; /* in run_many: fails unless it takes the key's
                               lock; with try_lock */
+    const char *same;      /* an operator: equal, or both null */
     char quote;
     bool keeps_lock; /* a refused insert leaves a lock on the row that is there
                         until the transaction ends: do not wait then */

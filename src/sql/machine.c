@@ -4,7 +4,6 @@
  */
 #include "driver.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define BARRIER_TTL_MS (INT64_C(30) * 24 * 3600 * 1000)
@@ -31,25 +30,39 @@ is_declared(const struct idem_sql_machine *machine, struct idem_sql_value from,
     return false;
 }
 
+/* The database compares: it knows what is padded, and what is a number. */
 static enum idem_status
 look_at_state(struct idem_sql *db, const struct idem_sql_machine *machine,
               struct idem_sql_value key, struct idem_sql_value to,
               bool declared, enum idem_sql_verdict *verdict,
               struct idem_sql_row *row, struct idem_error *err)
 {
+    struct idem_sql_value values[2] = {key, to};
+
+    *verdict = IDEM_SQL_IS_REFUSED;
+    if (declared) {
+        if (!idem__sql_run(
+                db,
+                idem__sql_text(db, "select 1 from %i where %i = ? and %i = ?",
+                               machine->table, machine->key_column,
+                               machine->state_column),
+                values, 2))
+            return idem__sql_fail(db, err);
+        if (db->rows.rows > 0)
+            *verdict = IDEM_SQL_IS_DUPLICATE;
+    }
     if (!idem__sql_run(db,
                        idem__sql_text(db, "select * from %i where %i = ?",
                                       machine->table, machine->key_column),
                        &key, 1))
         return idem__sql_fail(db, err);
-    *verdict = IDEM_SQL_IS_REFUSED;
-    if (db->rows.rows == 0)
+    if (db->rows.rows == 0) {
+        *verdict = IDEM_SQL_IS_REFUSED;
         return IDEM_OK;
+    }
     row->count = db->rows.columns;
     row->columns = db->rows.names;
     row->values = db->rows.values;
-    if (declared && same_state(idem_sql_column(row, machine->state_column), to))
-        *verdict = IDEM_SQL_IS_DUPLICATE;
     return IDEM_OK;
 }
 
@@ -103,27 +116,37 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
  * out.
  */
 static enum idem_status
+name_record(struct idem_bytes branch, const char *what, char id[IDEM_ID_MAX],
+            struct idem_bytes *name, struct idem_error *err)
+{
+    size_t what_len = strlen(what);
+
+    if (branch.len == 0 || branch.len > IDEM_ID_MAX - 10)
+        return idem__fail(err, IDEM_ERR_INVALID, "a branch has 1 to %d bytes",
+                          IDEM_ID_MAX - 10);
+    memcpy(id, branch.data, branch.len);
+    memcpy(id + branch.len, what, what_len);
+    *name = (struct idem_bytes){id, branch.len + what_len};
+    return IDEM_OK;
+}
+
+static enum idem_status
 write_once(struct idem_sql *db, struct idem_bytes transaction,
            struct idem_bytes branch, const char *what, const char *word,
            bool *first, bool *same, struct idem_error *err)
 {
-    char id[IDEM_ID_MAX + 1];
+    char id[IDEM_ID_MAX];
     struct idem_op op = {.verb = IDEM_SETTLE,
                          .scope = transaction,
                          .outcome = IDEM_STATE_SUCCEEDED,
                          .result = idem_text(word),
                          .ttl_ms = BARRIER_TTL_MS};
     struct idem_answer answer;
-    enum idem_status status;
-    int len = snprintf(id, sizeof(id), "%.*s#%s", (int)branch.len,
-                       (const char *)branch.data, what);
+    enum idem_status status = name_record(branch, what, id, &op.id, err);
 
-    if (branch.len == 0 || len >= (int)sizeof(id))
-        return idem__fail(err, IDEM_ERR_INVALID, "a branch has 1 to %d bytes",
-                          IDEM_ID_MAX - 10);
-    op.id = (struct idem_bytes){id, (size_t)len};
     op.wait_ms = 1000;
-    status = idem_sql_do(db, &op, &answer, err);
+    if (status == IDEM_OK)
+        status = idem_sql_do(db, &op, &answer, err);
     if (status != IDEM_OK)
         return status;
     *first = answer.verdict == IDEM_V_SETTLED;
@@ -140,17 +163,13 @@ static enum idem_status
 was_tried(struct idem_sql *db, struct idem_bytes transaction,
           struct idem_bytes branch, bool *tried, struct idem_error *err)
 {
-    char id[IDEM_ID_MAX + 1];
+    char id[IDEM_ID_MAX];
+    struct idem_bytes name;
     struct idem_answer answer;
-    enum idem_status status;
-    int len = snprintf(id, sizeof(id), "%.*s#try", (int)branch.len,
-                       (const char *)branch.data);
+    enum idem_status status = name_record(branch, "#try", id, &name, err);
 
-    if (branch.len == 0 || len >= (int)sizeof(id))
-        return idem__fail(err, IDEM_ERR_INVALID, "a branch has 1 to %d bytes",
-                          IDEM_ID_MAX - 10);
-    status = idem_sql_get(db, transaction, (struct idem_bytes){id, (size_t)len},
-                          &answer, err);
+    if (status == IDEM_OK)
+        status = idem_sql_get(db, transaction, name, &answer, err);
     if (status != IDEM_OK)
         return status;
     *tried = answer.verdict == IDEM_V_RECORD &&
@@ -173,8 +192,8 @@ idem_sql_barrier(struct idem_sql *db, struct idem_bytes transaction,
     if (status == IDEM_OK && phase == IDEM_SQL_CONFIRM)
         status = was_tried(db, transaction, branch, &tried, err);
     else if (status == IDEM_OK)
-        status = write_once(db, transaction, branch, "try", word, &first, &same,
-                            err);
+        status = write_once(db, transaction, branch, "#try", word, &first,
+                            &same, err);
     if (status != IDEM_OK)
         return status;
     *verdict = first  ? IDEM_SQL_IS_FIRST
@@ -189,7 +208,7 @@ idem_sql_barrier(struct idem_sql *db, struct idem_bytes transaction,
     *verdict = IDEM_SQL_IS_EMPTY; /* this cancel, or one before, came first */
     if (phase == IDEM_SQL_CANCEL && same)
         return IDEM_OK;
-    status = write_once(db, transaction, branch, "decision", word, &first,
+    status = write_once(db, transaction, branch, "#decision", word, &first,
                         &same, err);
     *verdict = first  ? IDEM_SQL_IS_FIRST
                : same ? IDEM_SQL_IS_DUPLICATE

@@ -48,6 +48,14 @@ fault_of(struct idem_sql *db, MYSQL_STMT *s)
 
 /* ---- statements -------------------------------------------------------- */
 
+/* All columns of a table of the caller's: a statement that was prepared before
+ * cannot be read, nor the connection used, once the table has another one. */
+static bool
+is_kept(const char *sql)
+{
+    return strncmp(sql, "select *", 8) != 0;
+}
+
 static MYSQL_STMT *
 prepare(struct idem_sql *db, const char *sql)
 {
@@ -68,7 +76,7 @@ prepare(struct idem_sql *db, const char *sql)
         mysql_stmt_close(s);
         return NULL;
     }
-    if (!idem__sql_remember(db, sql, s)) {
+    if (is_kept(sql) && !idem__sql_remember(db, sql, s)) {
         mysql_stmt_close(s);
         idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
         return NULL;
@@ -244,16 +252,13 @@ read_rows(struct idem_sql *db, MYSQL_STMT *s)
 }
 
 static bool
-run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
-    size_t count)
+execute(struct idem_sql *db, MYSQL_STMT *s, const struct idem_sql_value *values,
+        size_t count)
 {
     MYSQL_BIND binds[SQL_VALUES_MAX];
     unsigned long lengths[SQL_VALUES_MAX];
-    MYSQL_STMT *s = prepare(db, sql);
     bool good;
 
-    if (!s)
-        return false;
     if (!bind_values(s, binds, lengths, values, count) ||
         mysql_stmt_execute(s) != 0)
         return fault_of(db, s);
@@ -266,6 +271,18 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
             return fault_of(db, s);
         mysql_stmt_free_result(s);
     }
+    return good;
+}
+
+static bool
+run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
+    size_t count)
+{
+    MYSQL_STMT *s = prepare(db, sql);
+    bool good = s && execute(db, s, values, count);
+
+    if (s && !is_kept(sql))
+        mysql_stmt_close(s);
     return good;
 }
 
@@ -390,6 +407,7 @@ const struct sql_driver idem__sql_mysql = {
     .one_head = "",
     .one_tail = "; if row_count() <> 1 then signal sqlstate '45002' "
                 "set message_text = '" SQL_NOT_ONE "'; end if",
+    .same = "<=>",
     .quote = '`',
     .keeps_lock = true,
     .latest = " lock in share mode",

@@ -15,6 +15,8 @@
 
 #include <libpq-fe.h>
 
+#define STATEMENT_MAX 16384
+#define TOO_LONG "the statement is too long"
 #define BYTEA 17
 #define INT2 21
 #define INT4 23
@@ -56,16 +58,21 @@ fault(struct idem_sql *db, const PGresult *result)
 
 /* ---- statements -------------------------------------------------------- */
 
-/* ? becomes $1, $2 ...; there are no question marks elsewhere in ours. */
+/* ? becomes $1, $2 ...; between quotes it stands for itself. */
 static bool
 number_values(const char *sql, char *out, size_t len)
 {
     size_t n = 0, at = 0;
+    char quote = 0;
 
     for (; *sql; sql++) {
         int used;
 
-        if (*sql == '?')
+        if (*sql == quote)
+            quote = 0;
+        else if (!quote && (*sql == '"' || *sql == '\''))
+            quote = *sql;
+        if (*sql == '?' && !quote)
             used = snprintf(out + at, len - at, "$%zu", ++n);
         else
             used = snprintf(out + at, len - at, "%c", *sql);
@@ -81,7 +88,7 @@ static const char *
 prepare(struct idem_sql *db, const char *sql)
 {
     struct sql_prepared *prepared = idem__sql_prepared(db, sql);
-    char text[16384], *name;
+    char text[STATEMENT_MAX], *name;
     PGresult *result;
     bool good;
 
@@ -90,7 +97,7 @@ prepare(struct idem_sql *db, const char *sql)
     name = malloc(40);
     if (!name || !number_values(sql, text, sizeof(text))) {
         free(name);
-        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "the statement is too long");
+        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", TOO_LONG);
         return NULL;
     }
     snprintf(name, 40, "idem_%016llx_%zu", (unsigned long long)db->prefix++,
@@ -229,18 +236,34 @@ take_result(struct idem_sql *db, PGresult *result)
     return good;
 }
 
+/* All columns of a table of the caller's: a prepared statement would fail for
+ * ever once the table has another column. */
+static bool
+run_once(struct idem_sql *db, const char *sql, const struct bound *b, int count)
+{
+    char text[STATEMENT_MAX];
+
+    if (!number_values(sql, text, sizeof(text)))
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", TOO_LONG);
+    return take_result(db, PQexecParams(db->conn, text, count, NULL, b->values,
+                                        b->lengths, b->formats, 0));
+}
+
 static bool
 run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
     size_t count)
 {
+    bool once = strncmp(sql, "select *", 8) == 0;
+    const char *name = once ? NULL : prepare(db, sql);
     struct bound b;
-    const char *name = prepare(db, sql);
 
-    if (!name)
+    if (!once && !name)
         return false;
     bind_values(&b, values, count);
     if (!copy_texts(db, &b, values, count))
         return false;
+    if (once)
+        return run_once(db, sql, &b, (int)count);
     return take_result(db, PQexecPrepared(db->conn, name, (int)count, b.values,
                                           b.lengths, b.formats, 0));
 }
@@ -370,6 +393,7 @@ const struct sql_driver idem__sql_postgres = {
     .one_head = "with work as (",
     .one_tail = "returning 1) select (case when count(*) = 1 then '1' "
                 "else '" SQL_NOT_ONE "' end)::int from work",
+    .same = "is not distinct from",
     .quote = '"',
     .run = run,
     .run_many = run_many,

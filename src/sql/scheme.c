@@ -259,6 +259,39 @@ has_values(const struct idem_sql_row *row, const struct idem_sql_pair *pairs,
     return true;
 }
 
+/*
+ * The same question to the database, which knows that 10.50 is 10.5 and that
+ * a char(8) is padded. A type that it cannot compare (json in PostgreSQL) fails
+ * the statement, which must not fail the caller's transaction.
+ */
+static bool
+has_values_there(struct idem_sql *db, const struct idem_sql_place *place,
+                 const char *version_column, int64_t version,
+                 const struct idem_sql_pair *pairs, size_t count)
+{
+    struct idem_sql_value bound[SQL_VALUES_MAX];
+    size_t n = put_keys(bound, place);
+    bool same = false;
+
+    bound[n++] = idem_sql_int(version);
+    n += put_pairs(bound + n, pairs, count);
+    if (!idem__sql_run(db, "savepoint idem_same", NULL, 0))
+        return false;
+    if (begin_text(db, "select 1 from", place->table) && add_where(db, place) &&
+        idem__sql_add(db, " and %i = ?", version_column)) {
+        bool good = true;
+
+        for (size_t i = 0; i < count && good; i++)
+            good = idem__sql_add(db, " and %i %s ?", pairs[i].column,
+                                 db->driver->same);
+        same = good && idem__sql_run(db, idem__sql_whole(db), bound, n) &&
+               db->rows.rows > 0;
+    }
+    idem__sql_run(db, "rollback to savepoint idem_same", NULL, 0);
+    idem__sql_run(db, "release savepoint idem_same", NULL, 0);
+    return same;
+}
+
 enum idem_status
 idem_sql_update_versioned(struct idem_sql *db,
                           const struct idem_sql_place *place,
@@ -269,7 +302,7 @@ idem_sql_update_versioned(struct idem_sql *db,
 {
     struct idem_sql_value bound[SQL_VALUES_MAX];
     enum idem_status status = start(db, place, count, row, err);
-    bool next;
+    bool same;
     size_t n;
 
     if (status != IDEM_OK)
@@ -289,10 +322,14 @@ idem_sql_update_versioned(struct idem_sql *db,
         return IDEM_OK;
     if (!read_row(db, place, "", row))
         return idem__sql_fail(db, err);
-    next = idem_sql_column(row, version_column).number == version + 1;
-    *verdict = row->count == 0                          ? IDEM_SQL_IS_REFUSED
-               : next && has_values(row, values, count) ? IDEM_SQL_IS_DUPLICATE
-                                                        : IDEM_SQL_IS_CONFLICT;
+    *verdict = IDEM_SQL_IS_REFUSED;
+    if (row->count == 0)
+        return IDEM_OK;
+    same =
+        (idem_sql_column(row, version_column).number == version + 1 &&
+         has_values(row, values, count)) ||
+        has_values_there(db, place, version_column, version + 1, values, count);
+    *verdict = same ? IDEM_SQL_IS_DUPLICATE : IDEM_SQL_IS_CONFLICT;
     return IDEM_OK;
 }
 

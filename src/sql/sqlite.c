@@ -105,8 +105,8 @@ read_value(struct idem_sql *db, sqlite3_stmt *s, int column,
 static bool
 read_rows(struct idem_sql *db, sqlite3_stmt *s)
 {
+    int rc = sqlite3_step(s); /* which prepares it anew after a change */
     int columns = sqlite3_column_count(s);
-    int rc;
 
     if (!idem__sql_room(db, ROWS_MAX, (size_t)columns))
         return false;
@@ -116,7 +116,7 @@ read_rows(struct idem_sql *db, sqlite3_stmt *s)
         db->rows.names[i] = idem__sql_copy(db, name, strlen(name));
     }
     db->rows.rows = 0;
-    while ((rc = sqlite3_step(s)) == SQLITE_ROW && db->rows.rows < ROWS_MAX) {
+    for (; rc == SQLITE_ROW && db->rows.rows < ROWS_MAX; rc = sqlite3_step(s)) {
         size_t first = db->rows.rows++ * (size_t)columns;
 
         for (int i = 0; i < columns; i++) {
@@ -172,13 +172,20 @@ has_key(const struct idem_sql_place *place, struct idem_sql_value column)
 static bool
 is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 {
-    struct idem_sql_value table = idem_sql_text(place->table);
+    const char *dot = strchr(place->table, '.');
+    struct idem_sql_value names[2] = {
+        idem_sql_text(dot ? dot + 1 : place->table), {.type = IDEM_SQL_NULL}};
     struct idem_sql_value last = {0};
     bool whole = false, primary = true, any = false;
 
     *unique = false;
-    if (!idem__sql_run(db, "select name from pragma_table_info(?) where pk > 0",
-                       &table, 1))
+    if (dot)
+        names[1] = (struct idem_sql_value){
+            .type = IDEM_SQL_TEXT,
+            .bytes = {place->table, (size_t)(dot - place->table)}};
+    if (!idem__sql_run(db,
+                       "select name from pragma_table_info(?, ?) where pk > 0",
+                       names, 2))
         return false;
     for (size_t i = 0; i < db->rows.rows; i++) {
         any = true;
@@ -187,10 +194,10 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
     *unique = any && primary;
     if (!idem__sql_run(
             db,
-            "select l.name, i.name from pragma_index_list(?) l "
-            "join pragma_index_info(l.name) i "
+            "select l.name, i.name from pragma_index_list(?, ?2) l "
+            "join pragma_index_info(l.name, ?2) i "
             "where l.\"unique\" = 1 and l.partial = 0 order by l.name",
-            &table, 1))
+            names, 2))
         return false;
     for (size_t i = 0; i < db->rows.rows; i++) {
         const struct idem_sql_value *v = &db->rows.values[i * 2];
@@ -214,6 +221,7 @@ const struct sql_driver idem__sql_sqlite = {
     .skip_locked = "",
     .insert = "insert into",
     .insert_once = " on conflict do nothing",
+    .same = "is",
     .quote = '`', /* "x" may be taken for a text here */
     .run = run,
     .inside = inside,
