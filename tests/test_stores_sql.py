@@ -1,4 +1,5 @@
 """The SQL stores on real servers: the contract, the model, two servers on one store, and what breaks."""
+import itertools
 import os
 import re
 import shutil
@@ -175,6 +176,37 @@ def test_parameters_of_several_connections_are_checked(database):
         text = idem("store", "check", database.url + "?" + bad, code=None)
         assert "is a number from 1 to" in text and "secret" not in text, text
     assert "can be used" in idem("store", "check", database.url + "?connections=8&share=1")
+    for bad in ("timeout_ms=2000x", "timeout_ms=", "timeout_ms=9", "timeout_ms=600001", "timeout_ms=-1"):
+        text = idem("store", "check", database.url + "?" + bad, code=2)
+        assert "timeout_ms is a number from 10 to 600000" in text and "secret" not in text, text
+    assert "can be used" in idem("store", "check", database.url + "?timeout_ms=3000")
+
+
+def test_the_url_of_mariadb_is_read_to_its_end(mariadb):
+    idem("store", "init", mariadb.url)
+    host = "127.0.0.1:%d" % mariadb.port
+    for bad in (host + "x", host + ":1", "127.0.0.1:", "127.0.0.1:99999", "[" + host, "[127.0.0.1]%d" % mariadb.port):
+        assert "is not understood" in idem("store", "check", mariadb.url.replace(host, bad), code=2)
+    assert "can be used" in idem("store", "check", mariadb.url.replace("127.0.0.1", "[127.0.0.1]"))
+
+
+def test_one_of_several_connections_sweeps(mariadb):
+    def deletes():
+        return int(mariadb.sql("show global status like 'Com_delete'").split()[1])
+
+    idem("store", "init", mariadb.url)
+    scope = "swept-%d" % time.time_ns()
+    with folder() as a, Server(a, store=mariadb.url + "?connections=8&share=1", http=True) as server, server.client() as c:
+        for n in itertools.count():
+            for i in range(300):
+                c.send("BEGIN", scope, "id-%d-%d" % (n, i))
+            assert all(c.read()[0] == "started" for _ in range(300))
+            if figure(server, "store_connections") == 8:
+                break
+        since, before = time.monotonic(), deletes()
+        while deletes() < before + 4:
+            time.sleep(0.1)
+        assert deletes() - before <= (time.monotonic() - since) / 0.5 + 2
 
 
 # ---- what breaks ------------------------------------------------------------
@@ -448,6 +480,20 @@ def test_unsafe_settings_of_mariadb_are_refused_by_name(mariadb):
     finally:
         mariadb.sql("drop table idem_record; rename table kept to idem_record")
     assert "can be used" in idem("store", "check", mariadb.url)
+
+
+def test_a_binary_log_that_writes_statements_is_refused():
+    server = servers.MariaDB("log-bin=b", "sync-binlog=1", "log-bin-trust-function-creators=1")
+    try:
+        idem("store", "init", server.url)
+        assert "started" in idem("begin", "binlog", "x", "--store", server.url)
+        server.sql("set global binlog_format = STATEMENT")
+        assert "binlog_format is STATEMENT" in idem("store", "check", server.url, code=None)
+        server.sql("set global binlog_format = ROW, global sync_binlog = 0")
+        assert "sync_binlog is not 1" in idem("store", "check", server.url, code=None)
+        assert "can be used" in idem("store", "check", server.url + "?unsafe=binlog")
+    finally:
+        server.stop()
 
 
 def test_a_missing_table_says_how_to_make_it_and_making_it_twice_is_fine(postgres, mariadb):

@@ -3,8 +3,10 @@
  */
 #include "columns.h"
 
+#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *const idem__column_names[IDEM_COLUMN_COUNT] = {
@@ -255,6 +257,20 @@ idem__url_take(char *url, const char *name, char *value, size_t value_len)
         return true;
     }
     return false;
+}
+
+bool
+idem__url_take_number(char *url, const char *name, int64_t min, int64_t max,
+                      int64_t *number)
+{
+    char text[24], *end;
+
+    if (!idem__url_take(url, name, text, sizeof(text)))
+        return true;
+    errno = 0;
+    *number = strtoll(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0 &&
+           *number >= min && *number <= max;
 }
 
 bool

@@ -106,6 +106,11 @@ size_t idem__scan_rows(size_t count);
  */
 bool idem__url_take(char *url, const char *name, char *value, size_t value_len);
 
+/* The same for a number, which stays as it was if none is there. False: what is
+ * there is no number from min to max. */
+bool idem__url_take_number(char *url, const char *name, int64_t min,
+                           int64_t max, int64_t *number);
+
 /* Is `word` one of the words in a list that commas separate? */
 bool idem__word_in(const char *list, const char *word);
 

@@ -64,37 +64,25 @@ struct split_store {
     uint64_t cuts;
 };
 
-static bool
-number_from_url(char *url, const char *name, size_t max, size_t otherwise,
-                size_t *number)
-{
-    char text[24], *end;
-
-    *number = otherwise;
-    if (!idem__url_take(url, name, text, sizeof(text)))
-        return true;
-    *number = strtoul(text, &end, 10);
-    return text[0] >= '0' && text[0] <= '9' && *end == 0 && *number >= 1 &&
-           *number <= max;
-}
-
 /* A copy of the URL without our parameters, and what they say. */
 static enum idem_status
 take_parameters(const char *url, struct split_store *self,
                 struct idem_error *err)
 {
+    int64_t connections = CONNECTIONS, share = (int64_t)self->type->share;
     const char *flaw = NULL;
     char shown[160];
 
     self->url = strdup(url);
     if (!self->url)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    if (!number_from_url(self->url, "connections", CONNECTIONS_MAX, CONNECTIONS,
-                         &self->connections))
+    if (!idem__url_take_number(self->url, "connections", 1, CONNECTIONS_MAX,
+                               &connections))
         flaw = "connections is a number from 1 to 8";
-    else if (!number_from_url(self->url, "share", SHARE_MAX, self->type->share,
-                              &self->share))
+    else if (!idem__url_take_number(self->url, "share", 1, SHARE_MAX, &share))
         flaw = "share is a number from 1 to 1000000";
+    self->connections = (size_t)connections;
+    self->share = (size_t)share;
     if (!flaw)
         return IDEM_OK;
     idem__url_redact(url, shown, sizeof(shown));
@@ -334,7 +322,8 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     return self->type->now(self->first, now_us, err);
 }
 
-/* Every connection looks for itself whether its server is still good. */
+/* Every connection looks for itself whether its server is still good; the first
+ * one also sweeps. */
 static void
 tend(struct idem_store *store)
 {
@@ -418,6 +407,7 @@ idem__split_open(const struct idem_store_type *type, const char *url,
     self->type = type;
     self->log = self->options = *options;
     self->options.log = say_nothing;
+    self->options.helps = true;
     self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
     for (size_t i = 0; i < CONNECTIONS_MAX - 1; i++) {
         self->helpers[i].owner = self;

@@ -61,6 +61,7 @@ struct idem_store_options {
     size_t max_result;                /* 0: IDEM_RESULT_DEFAULT_MAX */
     idem_log_fn *log;                 /* NULL: standard error */
     void *log_arg;
+    bool helps; /* one of several connections: another one sweeps */
 };
 
 /* Open what the URL names. The URL's scheme is this store's. An error never

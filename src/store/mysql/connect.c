@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DEFAULT_PORT 3306
+#define TIMEOUT_MS 2000
 #define CONNECT_S 2
 #define BACKOFF_FIRST_US 50000
 #define BACKOFF_MAX_US 1000000
@@ -70,15 +72,18 @@ take_text(char *rest, const char *name, char **text)
 }
 
 static bool
-parse_options(struct mysql_store *self, char *rest)
+parse_options(struct mysql_store *self, char *rest, const char **flaw)
 {
+    int64_t timeout_ms = TIMEOUT_MS;
     char value[256];
     bool good;
 
-    self->timeout_s = 2;
     idem__url_take(rest, "unsafe", self->unsafe, sizeof(self->unsafe));
-    if (idem__url_take(rest, "timeout_ms", value, sizeof(value)))
-        self->timeout_s = (unsigned)((strtoul(value, NULL, 10) + 999) / 1000);
+    if (!idem__url_take_number(rest, "timeout_ms", 10, 600000, &timeout_ms)) {
+        *flaw = "timeout_ms is a number from 10 to 600000";
+        return false;
+    }
+    self->timeout_s = (unsigned)((timeout_ms + 999) / 1000);
     if (idem__url_take(rest, "tls", value, sizeof(value)))
         self->tls = strcmp(value, "0") != 0;
     good = take_text(rest, "socket", &self->socket) &&
@@ -87,8 +92,31 @@ parse_options(struct mysql_store *self, char *rest)
            take_text(rest, "key", &self->key);
     if (self->ca || self->cert || self->key)
         self->tls = true;
-    return good && self->timeout_s >= 1 && self->timeout_s <= 600 &&
-           (!strchr(rest, '?') || strchr(rest, '?')[1] == 0);
+    return good && (!strchr(rest, '?') || strchr(rest, '?')[1] == 0);
+}
+
+/* host, host:port, or an IPv6 address in brackets; ends at `slash`. */
+static bool
+parse_host(struct mysql_store *self, const char *host, const char *slash)
+{
+    const char *name = host + (host[0] == '[');
+    const char *end =
+        memchr(host, name > host ? ']' : ':', (size_t)(slash - host));
+    const char *port = name > host && end ? end + 1 : end ? end : slash;
+    char *stop = NULL;
+
+    self->port = DEFAULT_PORT;
+    if (name > host && !end)
+        return false;
+    if (port < slash) {
+        if (port[0] != ':' || port[1] < '0' || port[1] > '9')
+            return false;
+        self->port = (unsigned)strtoul(port + 1, &stop, 10);
+        if (stop != slash)
+            return false;
+    }
+    self->host = decode(name, (size_t)((end ? end : slash) - name));
+    return self->host && self->port > 0 && self->port < 65536;
 }
 
 /* user:password@host:port/database */
@@ -99,7 +127,6 @@ parse_parts(struct mysql_store *self, char *rest)
     char *host = at ? at + 1 : rest;
     char *slash = strchr(host, '/');
     char *colon = at ? memchr(rest, ':', (size_t)(at - rest)) : NULL;
-    char *port;
 
     if (!slash)
         return false;
@@ -112,12 +139,8 @@ parse_parts(struct mysql_store *self, char *rest)
         if (!self->user || (colon && !self->password))
             return false;
     }
-    port = memchr(host, ':', (size_t)(slash - host));
-    self->port = port ? (unsigned)strtoul(port + 1, NULL, 10) : 3306;
-    self->host = decode(host, (size_t)((port ? port : slash) - host));
     self->database = decode(slash + 1, strcspn(slash + 1, "?"));
-    return self->host && self->database && self->database[0] &&
-           self->port > 0 && self->port < 65536;
+    return parse_host(self, host, slash) && self->database && self->database[0];
 }
 
 enum idem_status
@@ -126,13 +149,17 @@ idem__mysql_parse(struct mysql_store *self, const char *url,
 {
     const char *rest = strstr(url, "://");
     char *copy = rest ? strdup(rest + 3) : NULL;
+    const char *flaw = NULL;
     char shown[200];
-    bool good = copy && parse_options(self, copy) && parse_parts(self, copy);
+    bool good =
+        copy && parse_options(self, copy, &flaw) && parse_parts(self, copy);
 
     free(copy);
     if (good)
         return IDEM_OK;
     idem__url_redact(url, shown, sizeof(shown));
+    if (flaw)
+        return idem__fail(err, IDEM_ERR_INVALID, "\"%s\": %s", shown, flaw);
     return idem__fail(err, IDEM_ERR_INVALID,
                       "\"%s\" is not understood: write "
                       "mysql://user:password@host:3306/database",
@@ -181,7 +208,7 @@ idem__mysql_disconnect(struct mysql_store *self)
 
 struct settings {
     char flush[16], binlog[16], sync_binlog[16], galera[16], read_only[16];
-    char doublewrite[16], packet[24], version[64];
+    char doublewrite[16], packet[24], format[16];
 };
 
 static void
@@ -199,7 +226,7 @@ keep(struct settings *s, const char *name, const char *value)
         {"read_only", s->read_only, sizeof(s->read_only)},
         {"innodb_doublewrite", s->doublewrite, sizeof(s->doublewrite)},
         {"max_allowed_packet", s->packet, sizeof(s->packet)},
-        {"version", s->version, sizeof(s->version)},
+        {"binlog_format", s->format, sizeof(s->format)},
     };
 
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
@@ -240,6 +267,11 @@ judge(struct mysql_store *self, const struct settings *s,
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "mysql: this server is read-only (a replica?): name "
                           "the primary");
+    if (is_on(s->binlog) && strcmp(s->format, "STATEMENT") == 0)
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "mysql: the binary log is on and binlog_format is "
+                          "STATEMENT, which writes nothing under READ "
+                          "COMMITTED: use MIXED or ROW");
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
         if (rules[i].bad && !idem__word_in(self->unsafe, rules[i].word))
             return idem__fail(err, IDEM_ERR_UNSUPPORTED,
@@ -257,7 +289,7 @@ idem__mysql_check(struct mysql_store *self, struct idem_error *err)
         "show global variables where variable_name in "
         "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', "
         "'wsrep_on', 'read_only', 'innodb_doublewrite', 'max_allowed_packet', "
-        "'version')";
+        "'binlog_format')";
     struct settings settings = {0};
     MYSQL_RES *rows;
     MYSQL_ROW row;

@@ -195,7 +195,7 @@ sweep(struct mysql_store *self, int64_t now_us)
 {
     char query[200];
 
-    if (now_us - self->swept_at_us < SWEEP_EVERY_US)
+    if (self->options.helps || now_us - self->swept_at_us < SWEEP_EVERY_US)
         return;
     self->swept_at_us = now_us;
     snprintf(query, sizeof(query),

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define TIMEOUT_MS 2000
+#define TIMEOUT_MAX_MS 600000
 #define SWEEP_ROWS 500
 #define SWEEP_EVERY_US 500000
 #define CHECK_EVERY_US 10000000
@@ -208,7 +209,7 @@ sweep(struct postgres_store *self, int64_t now_us)
     int lengths[1] = {8};
     PGresult *rows;
 
-    if (now_us - self->swept_at_us < SWEEP_EVERY_US)
+    if (self->options.helps || now_us - self->swept_at_us < SWEEP_EVERY_US)
         return;
     self->swept_at_us = now_us;
     put_count(limit, SWEEP_ROWS);
@@ -278,29 +279,32 @@ close_store(struct idem_store *store)
 static enum idem_status
 parse(struct postgres_store *self, const char *url, struct idem_error *err)
 {
-    char timeout[24] = "", shown[200];
+    int64_t timeout_ms = TIMEOUT_MS;
     PQconninfoOption *parsed;
-    char *why = NULL;
+    char shown[200], *why = NULL;
+    bool timed;
 
-    self->timeout_us = INT64_C(1000) * TIMEOUT_MS;
     self->url = strdup(url);
     if (!self->url)
         return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
     idem__url_take(self->url, "unsafe", self->unsafe, sizeof(self->unsafe));
-    if (idem__url_take(self->url, "timeout_ms", timeout, sizeof(timeout)))
-        self->timeout_us = strtoll(timeout, NULL, 10) * 1000;
+    timed = idem__url_take_number(self->url, "timeout_ms", 10, TIMEOUT_MAX_MS,
+                                  &timeout_ms);
+    self->timeout_us = timeout_ms * 1000;
     parsed = PQconninfoParse(self->url, &why);
     /* libpq's own words may quote the password. */
     PQfreemem(why);
-    if (!parsed || self->timeout_us < 10000 || self->timeout_us > 600000000) {
-        PQconninfoFree(parsed);
-        idem__url_redact(url, shown, sizeof(shown));
+    PQconninfoFree(parsed);
+    idem__url_redact(url, shown, sizeof(shown));
+    if (!timed)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%s\": timeout_ms is a number from 10 to %d", shown,
+                          TIMEOUT_MAX_MS);
+    if (!parsed)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\" is not a URL that PostgreSQL takes: write "
                           "postgres://user:password@host:5432/database",
                           shown);
-    }
-    PQconninfoFree(parsed);
     return IDEM_OK;
 }
 
