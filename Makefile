@@ -32,7 +32,7 @@ B ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
 
 defines :=
 store_dirs := src/store/journal
-packages := libsodium nettle libxxhash jansson libmicrohttpd hiredis libcurl
+packages := libsodium nettle libxxhash jansson libmicrohttpd
 define with # switch, store folder, packages
 ifeq ($$(WITH_$(1)),1)
 defines += -DIDEM_WITH_$(1)
@@ -41,7 +41,7 @@ packages += $(3)
 endif
 endef
 $(eval $(call with,SQLITE,src/store/sqlite,sqlite3))
-$(eval $(call with,REDIS,src/store/redis,))
+$(eval $(call with,REDIS,src/store/redis,openssl))
 $(eval $(call with,POSTGRES,src/store/postgres,libpq))
 $(eval $(call with,MYSQL,src/store/mysql,libmariadb))
 $(eval $(call with,ZOOKEEPER,src/store/zookeeper,))
@@ -113,9 +113,6 @@ $(B)/obj/%.o: %.c $(B)/flags
 # A store that comes or goes changes the registry.
 $(shell mkdir -p $(B) && echo '$(defines)' | cmp -s - $(B)/defines || echo '$(defines)' > $(B)/defines)
 $(B)/obj/src/store/registry.o: $(B)/defines
-
-# The definitions in sql/ are part of the library as they are.
-$(B)/obj/src/store/columns.o build/fuzz/obj/src/store/columns.o: $(wildcard sql/*.sql)
 
 # The SQL is part of the library (columns.c), which the compiler does not tell.
 $(B)/obj/src/store/columns.o build/fuzz/obj/src/store/columns.o: $(wildcard sql/*.sql)

@@ -84,6 +84,20 @@ class Server:
     stop_signal = signal.SIGTERM
 
 
+def authority(where, name):
+    """A certificate authority, and a certificate that it signed for 127.0.0.1: the files."""
+    at = lambda end: os.path.join(where, name + end)  # noqa: E731
+    openssl = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)  # noqa: E731
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=idem " + name,
+            "-keyout", at("-ca.key"), "-out", at("-ca.pem"))
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", at(".key"), "-out", at(".csr"))
+    with open(at(".ext"), "w") as f:
+        f.write("subjectAltName=IP:127.0.0.1")
+    openssl("x509", "-req", "-in", at(".csr"), "-CA", at("-ca.pem"), "-CAkey", at("-ca.key"), "-CAcreateserial",
+            "-days", "2", "-extfile", at(".ext"), "-out", at(".pem"))
+    return at("-ca.pem"), at(".pem"), at(".key")
+
+
 class Postgres(Server):
     stop_signal = signal.SIGINT  # fast shutdown
 
@@ -220,9 +234,15 @@ class Redis(Server):
             "maxmemory-policy": "noeviction", "repl-diskless-sync-delay": "0",
             "repl-timeout": "5"}
 
-    def __init__(self, **settings):
+    def __init__(self, tls=None, **settings):
+        """tls: an authority, a certificate and its key; .tls_url then speaks it."""
         super().__init__("redis")
         self.settings = {**self.safe, **{k.replace("_", "-"): v for k, v in settings.items()}}
+        if tls:
+            self.tls_port = free_port(also=[10000])
+            self.tls_url = "rediss://127.0.0.1:%d" % self.tls_port
+            self.settings = {"tls-port": str(self.tls_port), "tls-ca-cert-file": tls[0], "tls-cert-file": tls[1],
+                             "tls-key-file": tls[2], "tls-auth-clients": "no", **self.settings}
         if "cluster-enabled" in self.settings:
             self.port = free_port(also=[10000])  # the cluster's bus
         self.url = "redis://127.0.0.1:%d" % self.port

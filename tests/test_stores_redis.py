@@ -11,7 +11,7 @@ from chaos import Chaos, resp_replies
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
                    check_waiting_is_woken, engines)
 from lib import IDEM, SOAK, Error, Server, folder, patient, run_c_test, wait_until
-from servers import Redis, RedisCluster
+from servers import Redis, RedisCluster, authority
 
 OPS = 50000 if SOAK else 1500
 DIFFERENTIAL_OPS = 200000 if SOAK else 20000
@@ -134,10 +134,10 @@ def test_a_config_that_cannot_be_read_is_refused_unless_vouched_for():
 def test_passwords_are_never_shown(redis):
     for url in ("redis://joe:hunter2@127.0.0.1:%d" % redis.port,
                 "redis://joe:hunter2@127.0.0.1:%d?nonsense=1" % redis.port,
-                "redis://joe:hunter2@127.0.0.1:1", "redis://joe:hunter2@127.0.0.1:0"):
+                "redis://joe:hunter2@127.0.0.1:1", "redis://joe:hunter2@127.0.0.1:0",
+                "rediss://joe:hunter2@127.0.0.1:%d" % redis.port, "rediss://joe:hunter2@127.0.0.1?ca=/nowhere"):
         text = open_error(url)
         assert text and "hunter2" not in text
-    assert "TLS" in open_error("rediss://127.0.0.1")
 
 
 def test_settings_that_change_later_are_noticed():
@@ -296,6 +296,20 @@ def test_a_redis_that_is_away_is_said_to_be_at_once_and_comes_back():
             assert client("BEGIN", "a", "1")[0] == "busy"
     finally:
         server.stop()
+
+
+def test_a_redis_that_is_silent_for_a_moment_is_waited_for_at_the_start():
+    redis = Redis()
+    try:
+        redis.send(signal.SIGSTOP)
+        with subprocess.Popen([IDEM, "store", "check", redis.url + "?timeout_ms=30000"], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as check:
+            time.sleep(2)  # longer than a connection may take
+            redis.send(signal.SIGCONT)
+            assert "can be used" in check.communicate(timeout=60)[0]
+    finally:
+        redis.send(signal.SIGCONT)
+        redis.stop()
 
 
 def test_a_start_that_nobody_heard_of_is_given_back_when_redis_is_there_again():
@@ -524,3 +538,91 @@ def test_a_replica_of_the_cluster_takes_over_under_load():
             assert crowd.longest_pause() < 50
     finally:
         cluster.stop()
+
+
+# ---- TLS ---------------------------------------------------------------------
+
+def test_contract_over_tls_large_results_and_the_model():
+    with folder() as where:
+        ca, cert, key = authority(where, "ours")
+        redis = Redis(tls=(ca, cert, key))
+        try:
+            run_c_test("contract_test", redis.tls_url + "?ca=" + ca)
+            run_c_test("differential_test", redis.tls_url + "?ca=" + ca, IDEM_TEST_OPS=str(DIFFERENTIAL_OPS))
+            # Many records of many TLS records each, in one batch.
+            with Server(where, "--max-result", "1000000", store=redis.tls_url + "?timeout_ms=20000&ca=" + ca) as server, \
+                    server.client() as c:
+                fences = [c("BEGIN", "large", str(i))[1] for i in range(30)]
+                for i, fence in enumerate(fences):
+                    c.send("FINISH", "large", str(i), fence, "SUCCEEDED", chr(65 + i) * 900000)
+                assert all(c.read()[0] == "ok" for _ in fences)
+                assert all(c("BEGIN", "large", str(i))[4] == chr(65 + i) * 900000 for i in range(30))
+        finally:
+            redis.stop()
+
+
+def test_over_tls_only_the_right_authority_and_host_are_trusted():
+    with folder() as where:
+        ours, others = authority(where, "ours"), authority(where, "others")
+        redis = Redis(tls=ours)
+        closed = Redis(tls=ours, tls_auth_clients="yes")
+        try:
+            url = redis.tls_url
+            check = lambda url: subprocess.run(  # noqa: E731
+                [IDEM, "store", "check", url], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30).stdout
+            assert "can be used" in check(patient(url + "?ca=" + ours[0]))
+            assert "certificate" in check(patient(url + "?ca=" + others[0]))
+            assert "certificate" in check(patient(url)), "this machine's authorities did not sign it"
+            assert "mismatch" in check(patient(url.replace("127.0.0.1", "localhost") + "?ca=" + ours[0]))
+            assert "ca=/nowhere: No such file" in check(url + "?ca=/nowhere") and "cert" in check(url + "?key=" + ours[2])
+            assert "key" in check(url + "?ca=%s&cert=%s&key=%s" % (ours[0], ours[1], others[2]))
+            # Who we are, where the server wants to know.
+            assert "can be used" not in check(closed.tls_url + "?ca=" + ours[0])
+            assert "can be used" in check(patient(closed.tls_url + "?ca=%s&cert=%s&key=%s" % ours))
+            # One that speaks the other language, and one that says nothing.
+            assert "can be used" not in check(url.replace("rediss", "redis"))
+            assert "TLS" in check(redis.url.replace("redis", "rediss") + "?ca=" + ours[0])
+            redis.send(signal.SIGSTOP)
+            assert "TLS: no answer in time" in check(url + "?ca=" + ours[0])
+            redis.send(signal.SIGCONT)
+            assert "rediss://" in check(redis.url + "?ca=" + ours[0])
+        finally:
+            redis.send(signal.SIGCONT)
+            redis.stop()
+            closed.stop()
+
+
+def test_killed_and_stopped_under_load_over_tls():
+    with folder() as where:
+        ca, cert, key = authority(where, "ours")
+        redis = Redis(tls=(ca, cert, key))
+
+        def strike():
+            for _ in range(2):
+                time.sleep(1)
+                redis.kill()
+                redis.start()
+                time.sleep(1)
+                redis.send(signal.SIGSTOP)
+                time.sleep(3)
+                redis.send(signal.SIGCONT)
+        try:
+            with engines(redis.tls_url + "?ca=" + ca) as both:
+                Crowd(both).run(OPS, 60, meanwhile=strike).check()
+        finally:
+            redis.stop()
+
+
+def test_contract_on_a_cluster_over_tls():
+    with folder() as where:
+        tls = authority(where, "ours")
+        nodes = [Redis(tls=tls, cluster_enabled="yes", tls_cluster="yes") for _ in range(3)]
+        try:
+            ports = ["127.0.0.1:%d" % n.tls_port for n in nodes]
+            nodes[0].tool("redis-cli", "--tls", "--cacert", tls[0], "--cluster", "create", *ports, "--cluster-yes")
+            for node in nodes:
+                node.wait_until(lambda: "cluster_state:ok" in node.ask("cluster", "info"))
+            run_c_test("contract_test", "rediss+cluster://%s?ca=%s" % (",".join(ports), tls[0]))
+        finally:
+            for node in nodes:
+                node.stop()

@@ -569,23 +569,9 @@ def test_a_table_in_partitions_holds_the_contract(postgres):
     program("contract_test", IDEM_TEST_STORE=patient(url))
 
 
-def authority(where, name):
-    """A certificate authority, and a certificate that it signed for 127.0.0.1: the files."""
-    at = lambda end: os.path.join(where, name + end)  # noqa: E731
-    openssl = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)  # noqa: E731
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=idem " + name,
-            "-keyout", at("-ca.key"), "-out", at("-ca.pem"))
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", at(".key"), "-out", at(".csr"))
-    with open(at(".ext"), "w") as f:
-        f.write("subjectAltName=IP:127.0.0.1")
-    openssl("x509", "-req", "-in", at(".csr"), "-CA", at("-ca.pem"), "-CAkey", at("-ca.key"), "-CAcreateserial",
-            "-days", "2", "-extfile", at(".ext"), "-out", at(".pem"))
-    return at("-ca.pem"), at(".pem"), at(".key")
-
-
 def test_over_tls_only_the_right_authority_is_trusted():
     with folder() as where:
-        (ca, cert, key), (other, _, _) = authority(where, "ours"), authority(where, "theirs")
+        (ca, cert, key), (other, _, _) = servers.authority(where, "ours"), servers.authority(where, "theirs")
         os.chmod(where, 0o755)
         os.chmod(key, 0o644)  # MariaDB runs as another user; PostgreSQL wants a file of its own, below
         maria = servers.MariaDB("ssl-cert=" + cert, "ssl-key=" + key, "require-secure-transport=on")

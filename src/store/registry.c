@@ -24,10 +24,13 @@ static const struct entry entries[] = {
 #ifdef IDEM_WITH_REDIS
     {"redis", &idem__redis_store, NULL},
     {"redis+cluster", &idem__redis_cluster_store, NULL},
-    {"rediss", &idem__redis_store, NULL}, /* says that it cannot */
+    {"rediss", &idem__redis_store, NULL},
+    {"rediss+cluster", &idem__redis_cluster_store, NULL},
 #else
     {"redis", NULL, "WITH_REDIS"},
     {"redis+cluster", NULL, "WITH_REDIS"},
+    {"rediss", NULL, "WITH_REDIS"},
+    {"rediss+cluster", NULL, "WITH_REDIS"},
 #endif
 #ifdef IDEM_WITH_POSTGRES
     {"postgres", &idem__postgres_store, NULL},

@@ -60,8 +60,7 @@ redis_link_delete(struct redis_link *link)
 {
     if (!link)
         return;
-    if (link->context)
-        redisFree(link->context);
+    redis_link_drop(link, NULL);
     idem_buf_clear(&link->out);
     free(link->calls);
     free(link);
@@ -83,6 +82,7 @@ pause_link(struct redis_link *link)
 void
 redis_link_drop(struct redis_link *link, const char *why)
 {
+    redis_tls_drop(link);
     if (link->context)
         redisFree(link->context);
     link->context = NULL;
@@ -150,8 +150,10 @@ redis_link_add_text(struct redis_link *link, uint32_t tag, const char *words)
 static bool
 send_some(struct redis_link *link)
 {
-    ssize_t n = send(link->context->fd, link->out.data + link->written,
-                     link->out.len - link->written, MSG_NOSIGNAL);
+    const uint8_t *data = link->out.data + link->written;
+    size_t len = link->out.len - link->written;
+    ssize_t n = link->ssl ? redis_tls_send(link, data, len)
+                          : send(link->context->fd, data, len, MSG_NOSIGNAL);
 
     if (n > 0)
         link->written += (size_t)n;
@@ -162,7 +164,8 @@ static bool
 read_some(struct redis_link *link)
 {
     static _Thread_local char room[READ_LEN];
-    ssize_t n = recv(link->context->fd, room, sizeof(room), 0);
+    ssize_t n = link->ssl ? redis_tls_recv(link, room, sizeof(room))
+                          : recv(link->context->fd, room, sizeof(room), 0);
 
     if (n > 0)
         return redisReaderFeed(link->context->reader, room, (size_t)n) ==
@@ -396,6 +399,7 @@ connect_link(struct redis_link *link, int64_t deadline_us)
     int64_t limit_us = link->settings->connect_ms * 1000;
     struct timeval tv;
     redisContext *context;
+    char why[160];
 
     if (left_us < limit_us)
         limit_us = left_us > 1000 ? left_us : 1000;
@@ -411,8 +415,16 @@ connect_link(struct redis_link *link, int64_t deadline_us)
     (void)redisEnableKeepAlive(context);
     (void)fcntl(context->fd, F_SETFL, fcntl(context->fd, F_GETFL) | O_NONBLOCK);
     link->context = context;
+    /* The first time nobody else waits for it. */
     limit_us = redis_now_us() + link->settings->connect_ms * 1000;
-    return greet(link, true, limit_us < deadline_us ? limit_us : deadline_us);
+    if (deadline_us < limit_us || link->checked_us == 0)
+        limit_us = deadline_us;
+    if (link->settings->tls &&
+        !redis_tls_connect(link, limit_us, why, sizeof(why))) {
+        redis_link_drop(link, why);
+        return false;
+    }
+    return greet(link, true, limit_us);
 }
 
 bool

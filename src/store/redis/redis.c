@@ -3,6 +3,7 @@
  *
  *   redis://[user[:password]@]host[:port][,host[:port]...][/db][?options]
  *   redis+cluster://[user[:password]@]host[:port][,...][?options]
+ *   rediss://, rediss+cluster://: the same, encrypted (tls.c)
  *
  *   replicas=N      that must have a write before it counts; if it is not
  *                   given: 1 if there is a replica at start, else 0
@@ -132,6 +133,7 @@ close_store(struct idem_store *store)
         return;
     for (size_t i = 0; i < self->link_count; i++)
         redis_link_delete(self->links[i]);
+    redis_tls_close(&self->settings);
     idem__url_clear(&self->settings.url);
     free(self->slots);
     free(self);
@@ -188,9 +190,10 @@ static enum idem_status
 read_settings(const char *url, struct redis_settings *settings,
               struct idem_error *err)
 {
-    static const char *const known[] = {"replicas",   "wait_ms",    "prefix",
-                                        "connect_ms", "timeout_ms", "unsafe",
-                                        NULL};
+    static const char *const known[] = {
+        "replicas", "wait_ms", "prefix", "connect_ms", "timeout_ms",
+        "unsafe",   "ca",      "cert",   "key",        NULL};
+    bool tls = strncmp(url, "rediss", 6) == 0;
     int64_t replicas = -1;
     enum idem_status status;
 
@@ -210,7 +213,17 @@ read_settings(const char *url, struct redis_settings *settings,
     settings->replicas = (int)replicas;
     if (status == IDEM_OK)
         status = read_names(settings, err);
-    return status == IDEM_OK ? read_unsafe(settings, err) : status;
+    if (status == IDEM_OK)
+        status = read_unsafe(settings, err);
+    if (status == IDEM_OK && tls)
+        status = redis_tls_open(settings, err);
+    else if (status == IDEM_OK && (idem__url_option(&settings->url, "ca") ||
+                                   idem__url_option(&settings->url, "cert") ||
+                                   idem__url_option(&settings->url, "key")))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "redis: ca, cert and key are for rediss:// and "
+                            "rediss+cluster://");
+    return status;
 }
 
 /* Every server that will hold records is looked at before the first one is
@@ -273,11 +286,6 @@ open_any(const char *url, const struct idem_store_options *options,
     struct redis_store *self;
     enum idem_status status;
 
-    if (strncmp(url, "rediss", 6) == 0)
-        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                          "rediss: TLS is not in the hiredis that idem is "
-                          "built with (0.14): use redis:// through a TLS "
-                          "tunnel, such as stunnel, on this machine");
     self = calloc(1, sizeof(*self));
     if (self && cluster)
         self->slots = malloc(REDIS_SLOTS * sizeof(*self->slots));

@@ -6,6 +6,7 @@
  *   scan.c    listing
  *   route.c   which server holds a key: the primary, or the slots' owners
  *   link.c    a connection: pipelines with a deadline, many links at once
+ *   tls.c     its bytes, encrypted
  *   check.c   what a server says of itself, and whether that will do
  */
 #ifndef IDEM__REDIS_H
@@ -33,8 +34,9 @@ struct redis_settings {
     char prefix[65];
     int replicas; /* that must have a write; -1: 1 if there are any */
     int64_t wait_ms, connect_ms, timeout_ms;
-    bool accept_everysec; /* ?unsafe=everysec */
-    bool accept_unseen;   /* ?unsafe=unseen */
+    bool accept_everysec;  /* ?unsafe=everysec */
+    bool accept_unseen;    /* ?unsafe=unseen */
+    struct redis_tls *tls; /* NULL: not encrypted */
 };
 
 /* What a server says of itself. */
@@ -66,6 +68,7 @@ struct redis_link {
     char host[256];
     int port;
     redisContext *context; /* NULL: not connected */
+    struct ssl_st *ssl;    /* NULL: not encrypted */
     struct redis_facts facts;
     int64_t checked_us, try_after_us;
     unsigned failures;     /* in a row */
@@ -111,6 +114,22 @@ void redis_links_run(struct redis_link **links, size_t count,
                      int64_t deadline_us, redis_answer_fn *answer, void *arg);
 
 int64_t redis_now_us(void); /* CLOCK_MONOTONIC */
+
+/* ---- TLS (tls.c) ------------------------------------------------------- */
+
+/* Whom to trust and who we are, by the URL's options; close it in any case. */
+enum idem_status redis_tls_open(struct redis_settings *settings,
+                                struct idem_error *err);
+void redis_tls_close(struct redis_settings *settings);
+
+/* Encrypt a link that has just been connected. False: drop it. */
+bool redis_tls_connect(struct redis_link *link, int64_t deadline_us, char *why,
+                       size_t why_len);
+void redis_tls_drop(struct redis_link *link);
+
+/* As send and recv. */
+ssize_t redis_tls_send(struct redis_link *link, const void *data, size_t len);
+ssize_t redis_tls_recv(struct redis_link *link, void *room, size_t len);
 
 /* ---- the store ------------------------------------------------------- */
 
