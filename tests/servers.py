@@ -31,9 +31,11 @@ class Server:
             os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
 
     def run_as(self):
+        """Temporary files in its own folder: a MariaDB that starts deletes those of another in the same place."""
+        env = {"env": {**os.environ, "TMPDIR": self.folder}}
         if not self.user:
-            return {}
-        return {"user": self.user.pw_uid, "group": self.user.pw_gid,
+            return env
+        return {**env, "user": self.user.pw_uid, "group": self.user.pw_gid,
                 "extra_groups": []}
 
     def tool(self, *command):
