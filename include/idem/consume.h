@@ -39,7 +39,8 @@ struct idem_message {
     const struct idem_header *headers;
     size_t header_count;
     uint64_t fence;   /* hand it to what the message changes; 0: own_record */
-    uint32_t attempt; /* 1 for the first */
+    uint32_t attempt; /* 1 for the first; those that ended in a crash count
+                         too, unless own_record: it does not see them */
 };
 
 /* How it went. The text in err becomes the reason in the dead letter. */
@@ -50,13 +51,15 @@ enum idem_handled {
     IDEM_POISON,      /* it can never work: to the dead letter */
     IDEM_UNCLEAR,     /* nobody knows (cut off, timed out): strict is in doubt,
                          loose tries again */
+    IDEM_AWAY,        /* nothing happened, for nobody is there to do it: tried
+                         until somebody is, in both modes */
 };
 
 typedef enum idem_handled idem_handle_fn(void *arg,
                                          const struct idem_message *message,
                                          struct idem_error *err);
 
-/* All but source, handle (and engine) may be zero. */
+/* All but source and handle may be zero. */
 struct idem_consume_options {
     /*
      * amqp://user:password@host:port/vhost?queue=orders
@@ -73,13 +76,14 @@ struct idem_consume_options {
     int64_t lease_ms, ttl_ms;
     int concurrency;         /* 0: 4 */
     int prefetch;            /* 0: 16 for each handler */
-    int max_attempts;        /* 0: 5 */
+    int max_attempts;        /* for one delivery; 0: 5 */
     int64_t backoff_ms;      /* before the second try, doubled; 0: 200 */
     const char *dead_letter; /* a queue, stream or topic; NULL: SOURCE.dead */
     const char *doubt;       /* likewise; NULL: SOURCE.doubt */
     bool own_record; /* the handler claims and finishes in its own transaction
                         (idem/sql.h): it returns HANDLED for a duplicate too */
-    int64_t stop_when_idle_ms; /* return when nothing came for so long; 0: no */
+    int64_t stop_when_idle_ms; /* return when nothing came for so long, with
+                                  an error if nobody answered; 0: no */
     idem_handle_fn *handle;
     void *arg;
     idem_log_fn *log;
@@ -98,6 +102,7 @@ struct idem_consume_stats {
     uint64_t in_flight;
 };
 
+/* The engine may be NULL if the handler keeps the record itself. */
 IDEM_API enum idem_status
 idem_consume_open(struct idem_engine *engine,
                   const struct idem_consume_options *options,
@@ -108,7 +113,8 @@ idem_consume_open(struct idem_engine *engine,
 IDEM_API enum idem_status idem_consume_run(struct idem_consumer *consumer,
                                            struct idem_error *err);
 
-/* Finish what is being handled, put back the rest, and let run return. */
+/* Finish what is being handled, put back the rest, and let run return. A
+ * consumer that was stopped is not run again: open another. */
 IDEM_API void idem_consume_stop(struct idem_consumer *consumer);
 
 IDEM_API void idem_consume_stats(struct idem_consumer *consumer,

@@ -5,6 +5,8 @@
 
 #include "../consume/consume.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,7 +57,7 @@ stats_json(const struct idem_consume_stats *s)
 
 /* Prometheus text, replaced in one piece, for a node exporter's text folder or
  * anybody who reads files. */
-static void
+static bool
 write_metrics(const char *path, const struct idem_consume_stats *s)
 {
     char temporary[4096];
@@ -63,10 +65,10 @@ write_metrics(const char *path, const struct idem_consume_stats *s)
 
     if (snprintf(temporary, sizeof(temporary), "%s.tmp", path) >=
         (int)sizeof(temporary))
-        return;
+        return false;
     out = fopen(temporary, "we");
     if (!out)
-        return;
+        return false;
     fprintf(out,
             "# TYPE idem_consume_messages_total counter\n"
             "idem_consume_messages_total{what=\"received\"} %llu\n"
@@ -85,8 +87,7 @@ write_metrics(const char *path, const struct idem_consume_stats *s)
             (unsigned long long)s->dead_letters, (unsigned long long)s->doubts,
             (unsigned long long)s->put_back, (unsigned long long)s->reconnects,
             (unsigned long long)s->in_flight);
-    if (fclose(out) == 0)
-        rename(temporary, path);
+    return fclose(out) == 0 && rename(temporary, path) == 0;
 }
 
 /* What it is doing, once a second, until told to end. */
@@ -168,15 +169,21 @@ log_line(void *arg, enum idem_log_level level, const char *text)
             names[level], text);
 }
 
+static int
+to_int(int64_t number)
+{
+    return number < INT_MAX ? (int)number : INT_MAX;
+}
+
 static void
 fill(struct consume *c)
 {
     c->options.mode = c->loose ? IDEM_LOOSE : IDEM_STRICT;
     c->options.lease_ms = c->lease_ms;
     c->options.ttl_ms = c->ttl_ms;
-    c->options.concurrency = (int)c->concurrency;
-    c->options.prefetch = (int)c->prefetch;
-    c->options.max_attempts = (int)c->attempts;
+    c->options.concurrency = to_int(c->concurrency);
+    c->options.prefetch = to_int(c->prefetch);
+    c->options.max_attempts = to_int(c->attempts);
     c->options.backoff_ms = c->backoff_ms;
     c->options.stop_when_idle_ms = c->until_idle_ms;
     c->options.log = log_line;
@@ -196,6 +203,10 @@ run(struct consume *c, char **command)
     if (!store)
         return cli_usage_error("consume: where are records kept? give --store "
                                "URL or set IDEM_STORE");
+    if (c->metrics &&
+        !write_metrics(c->metrics, &(struct idem_consume_stats){0}))
+        return cli_usage_error("consume: cannot write --metrics %s: %s",
+                               c->metrics, strerror(errno));
     fill(c);
     c->options.handle = command_sink_handle;
     c->options.arg = &sink;
@@ -219,11 +230,14 @@ run(struct consume *c, char **command)
 int
 cli_consume(int argc, char **argv)
 {
-    struct consume c = {.timeout_ms = 60000};
+    struct consume c = {.concurrency = 4,
+                        .attempts = 5,
+                        .backoff_ms = 200,
+                        .timeout_ms = 60000};
     const struct cli_option options[] = {
         {"store", 's', CLI_TEXT, &c.where.store, "URL",
-         "where records are kept: redis://HOST, journal:DIR for\n"
-         "one consumer, ...; else the variable IDEM_STORE"},
+         "where records are kept: redis://HOST, journal:DIR\n"
+         "for one consumer, ...; else the variable IDEM_STORE"},
         {"to", 't', CLI_TEXT, &c.to, "URL",
          "POST each message to this URL instead of running a\n"
          "command"},
@@ -260,7 +274,8 @@ cli_consume(int argc, char **argv)
          "likewise for what may have been handled\n"
          "(SOURCE.doubt)"},
         {"until-idle", 0, CLI_MS, &c.until_idle_ms, "TIME",
-         "end when nothing came for so long (run for ever)"},
+         "end when nothing came for so long (run for ever); an\n"
+         "error if the broker did not answer for so long"},
         {"metrics", 0, CLI_TEXT, &c.metrics, "FILE",
          "keep Prometheus metrics in this file"},
         {"quiet", 'q', CLI_FLAG, &c.quiet, NULL, "no progress, no counts"},
@@ -282,7 +297,9 @@ cli_consume(int argc, char **argv)
             "handled; 75: nothing\nhappened, try again; 65: it can never work; "
             "else: failed.\n"
             "A URL gets it as the body of a POST with Idempotency-Key and "
-            "Idem-Fence.\n\n"
+            "Idem-Fence.\n2xx: handled; 425, 429, 503, 409 with Retry-After: "
+            "nothing happened, try\nagain; other 4xx: it can never work; else: "
+            "failed. Nobody there: waited for.\n\n"
             "  idem consume 'amqp://localhost?queue=orders' -s "
             "journal:/var/lib/orders \\\n"
             "      --to http://localhost:8080/orders\n"
@@ -302,6 +319,9 @@ cli_consume(int argc, char **argv)
         return code;
     c.options.source = args[0];
     args[count] = NULL;
+    if (!c.concurrency || !c.attempts || !c.backoff_ms || !c.timeout_ms)
+        return cli_usage_error("consume: --concurrency, --attempts, --backoff "
+                               "and --timeout start at 1");
     if (c.to && count > 1)
         return cli_usage_error("consume: give --to URL or a command, not both");
     if (!c.to && count < 2)

@@ -28,8 +28,6 @@ enum fate {
     FATE_DOUBT,
 };
 
-#define HEADERS_MAX 64
-
 struct handler;
 
 /* One delivery: the message's bytes live in `memory`. */
@@ -39,11 +37,14 @@ struct delivery {
     uint64_t tag;        /* the source's own name for it */
     char place[64];      /* stream position or partition:offset */
     struct idem_bytes body, message_id;
-    struct idem_header headers[HEADERS_MAX];
-    size_t header_count;
+    struct idem_header *headers;
+    size_t header_count, header_room;
     struct idem_arena memory;
-    struct handler *handler; /* whose queue it went through */
-    struct idem__run *run;   /* handled, but its FINISH is still to be stored */
+    const char *unfit; /* why nobody can be handed it; NULL: it is fine */
+    void *original;    /* the source's, for its letter; may be NULL ... */
+    void (*drop_original)(void *original); /* ... and how to be rid of it */
+    struct handler *handler;               /* whose queue it went through */
+    struct idem__run *run; /* handled, but its FINISH is still to be stored */
     enum fate fate;
     char reason[256]; /* of a letter; while it is recorded: its result */
 };
@@ -89,21 +90,29 @@ struct source_type {
     enum idem_status (*conclude)(struct source *source,
                                  struct delivery *deliveries,
                                  struct idem_error *err);
+    /* No more is wanted, ever: put back what was read ahead, and have nothing
+     * more sent here. What is being handled is still concluded. NULL: there is
+     * nothing to do. */
+    enum idem_status (*stop)(struct source *source, struct idem_error *err);
     void (*close)(struct source *source); /* NULL is fine */
 };
 
+#define LETTER_PLACE_MAX 220
+
 struct source {
     const struct source_type *type;
-    uint64_t connection;               /* counted by the consumer */
-    bool joining;                      /* nothing can come yet: not idle */
-    char name[200];                    /* the queue, stream or topic */
-    char default_consumer[200];        /* the group's name; "": none */
-    char dead_letter[220], doubt[220]; /* where letters go */
+    uint64_t connection;                /* counted by the consumer */
+    bool joining;                       /* nothing can come yet: not idle */
+    char name[200];                     /* the queue, stream or topic */
+    char default_consumer[200];         /* the group's name; "": none */
+    char dead_letter[LETTER_PLACE_MAX]; /* where letters go */
+    char doubt[LETTER_PLACE_MAX];
 };
 
 /* Name the places for letters, after the source unless the settings do. */
-void source_name_letters(struct source *source,
-                         const struct source_settings *settings);
+enum idem_status source_name_letters(struct source *source,
+                                     const struct source_settings *settings,
+                                     struct idem_error *err);
 
 extern const struct source_type idem__rabbitmq_source;
 extern const struct source_type idem__redis_stream_source;
@@ -122,6 +131,14 @@ enum idem_status broker_url_parse(const char *url, struct broker_url *out,
 /* The decoded value of a query parameter; false: it is not there. */
 bool broker_url_param(const struct broker_url *url, const char *name,
                       char *value, size_t value_len);
+/* A parameter that is a whole number, 1 to max; *value stays as it is if it is
+ * not there. */
+enum idem_status broker_url_number(const struct broker_url *url,
+                                   const char *name, int64_t max,
+                                   int64_t *value, struct idem_error *err);
+/* Are all parameters among these names, with spaces between them? */
+enum idem_status broker_url_check(const struct broker_url *url,
+                                  const char *names, struct idem_error *err);
 
 /* ---- identity.c -------------------------------------------------------- */
 
@@ -140,9 +157,10 @@ bool identity_of(const struct identity *identity, const struct delivery *d,
 
 /* ---- sinks: handlers for the command line ------------------------------ */
 
-/* POST each message to a URL. Success is 2xx; refused connections, 425, 429,
- * 503 and a 409 with Retry-After mean "not handled"; other 4xx are poison;
- * a time-out or a cut answer leaves it unclear; the rest failed. */
+/* POST each message to a URL. Success is 2xx; 425, 429, 503 and a 409 with
+ * Retry-After mean "not handled"; other 4xx are poison; if nothing could be
+ * sent, nobody is there; a time-out or a cut answer leaves it unclear; the rest
+ * failed. */
 struct http_sink;
 enum idem_status http_sink_open(const char *url, int64_t timeout_ms,
                                 struct http_sink **sink,
@@ -152,7 +170,7 @@ void http_sink_close(struct http_sink *sink);
 
 /* Run a command with the message on its standard input. Exit 0 is success, 75
  * "not handled", 65 poison; ended by a signal or by the time-out it is unclear;
- * the rest failed. */
+ * if it cannot be run, nobody is there; the rest failed. */
 struct command_sink {
     char *const *argv;
     int64_t timeout_ms;
@@ -197,6 +215,8 @@ struct idem_consumer {
 
 /* handle.c: a handler's thread. */
 void *consumer_handle(void *handler);
+/* Nobody has begun these: they are done with. */
+void consumer_put_back_waiting(struct idem_consumer *consumer);
 bool consumer_stopping(const struct idem_consumer *consumer);
 
 /* Count one up in the stats. */

@@ -129,8 +129,10 @@ static void
 a_scope_is_the_whole_of_both_names(void **state)
 {
     char url[256], scopes[2][IDEM_SCOPE_MAX + 1];
-    struct idem_consume_options options = {
-        .source = url, .consumer = "mail", .handle = handle_nothing};
+    struct idem_consume_options options = {.source = url,
+                                           .consumer = "mail",
+                                           .handle = handle_nothing,
+                                           .own_record = true};
     struct idem_consumer *c;
     struct idem_error err;
 
@@ -147,6 +149,23 @@ a_scope_is_the_whole_of_both_names(void **state)
     assert_int_equal(idem_consume_open(NULL, &options, &c, &err),
                      IDEM_ERR_INVALID);
     assert_non_null(strstr(err.text, "more than 199 bytes"));
+}
+
+static void
+only_a_handler_with_its_own_record_does_without_an_engine(void **state)
+{
+    struct idem_consume_options options = {
+        .source = "redis-stream://h?stream=s&group=g",
+        .handle = handle_nothing};
+    struct idem_consumer *c;
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(idem_consume_open(NULL, &options, &c, &err),
+                     IDEM_ERR_INVALID);
+    options.own_record = true;
+    assert_int_equal(idem_consume_open(NULL, &options, &c, &err), IDEM_OK);
+    idem_consume_close(c);
 }
 
 /* ---- Kafka ------------------------------------------------------------- */
@@ -343,6 +362,8 @@ main(void)
         cmocka_unit_test(an_identity_comes_from_where_it_was_asked_for),
         cmocka_unit_test(an_unknown_identity_is_refused),
         cmocka_unit_test(a_scope_is_the_whole_of_both_names),
+        cmocka_unit_test(
+            only_a_handler_with_its_own_record_does_without_an_engine),
         cmocka_unit_test(kafka_messages_are_handled_once_and_committed),
     };
 

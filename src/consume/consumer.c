@@ -44,16 +44,36 @@ find_type(const char *url)
     return NULL;
 }
 
-void
-source_name_letters(struct source *source,
-                    const struct source_settings *settings)
+static enum idem_status
+name_place(const struct source *source, const char *name, const char *ending,
+           char place[LETTER_PLACE_MAX], struct idem_error *err)
 {
-    snprintf(source->dead_letter, sizeof(source->dead_letter), "%s%s",
-             settings->dead_letter ? settings->dead_letter : source->name,
-             settings->dead_letter ? "" : ".dead");
-    snprintf(source->doubt, sizeof(source->doubt), "%s%s",
-             settings->doubt ? settings->doubt : source->name,
-             settings->doubt ? "" : ".doubt");
+    int len = snprintf(place, LETTER_PLACE_MAX, "%s%s",
+                       name ? name : source->name, name ? "" : ending);
+
+    if (len < 1 || len >= LETTER_PLACE_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a place for letters has a name of 1 to %d bytes",
+                          LETTER_PLACE_MAX - 1);
+    if (strcmp(place, source->name) == 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "letters cannot go to \"%s\": that is where the "
+                          "messages come from",
+                          place);
+    return IDEM_OK;
+}
+
+enum idem_status
+source_name_letters(struct source *source,
+                    const struct source_settings *settings,
+                    struct idem_error *err)
+{
+    enum idem_status status = name_place(source, settings->dead_letter, ".dead",
+                                         source->dead_letter, err);
+
+    return status == IDEM_OK ? name_place(source, settings->doubt, ".doubt",
+                                          source->doubt, err)
+                             : status;
 }
 
 static enum idem_status
@@ -82,6 +102,11 @@ set_options(struct idem_consumer *c, const struct idem_consume_options *options,
     if (!o->source || !o->handle)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a consumer needs a source and a handler");
+    if (!c->engine && !o->own_record)
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            "a consumer needs an engine, unless its handler keeps "
+            "the record itself");
     c->prefetch = o->prefetch ? o->prefetch : 16 * o->concurrency;
     c->worth_concluding = 1;
     if (c->prefetch > o->concurrency)
@@ -358,24 +383,38 @@ conclude(struct idem_consumer *c, struct delivery *done, bool connected,
     return status;
 }
 
+/* Has nothing come for as long as it was said to wait? */
 static bool
-connect_source(struct idem_consumer *c)
+idle_enough(const struct idem_consumer *c, int64_t idle_since_us)
 {
+    return c->options.stop_when_idle_ms &&
+           idem__system_clocks.boot_us(NULL) - idle_since_us >=
+               c->options.stop_when_idle_ms * 1000;
+}
+
+/* False: stopped, or, with an error, nobody answered for as long as it was said
+ * to wait for messages. */
+static bool
+connect_source(struct idem_consumer *c, struct idem_error *err)
+{
+    int64_t since_us = idem__system_clocks.boot_us(NULL);
     int64_t pause_ms = RECONNECT_FIRST_MS;
-    struct idem_error err;
 
     while (!consumer_stopping(c)) {
         c->source->connection++;
-        if (c->source->type->connect(c->source, &err) == IDEM_OK)
+        if (c->source->type->connect(c->source, err) == IDEM_OK)
             return true;
+        if (idle_enough(c, since_us))
+            return false;
         idem__log(&c->log, IDEM_LOG_WARNING, "%s; trying again in %lld ms",
-                  err.text, (long long)pause_ms);
+                  err->text, (long long)pause_ms);
         for (int64_t slept = 0; slept < pause_ms && !consumer_stopping(c);
              slept += 50)
             usleep(50000);
         pause_ms =
             pause_ms * 2 < RECONNECT_MAX_MS ? pause_ms * 2 : RECONNECT_MAX_MS;
     }
+    err->status = IDEM_OK;
     return false;
 }
 
@@ -407,45 +446,89 @@ turn(struct idem_consumer *c, bool *idle, struct idem_error *err)
     return status;
 }
 
-static void
-consume(struct idem_consumer *c)
+/* Put back what comes although no more is wanted. */
+static enum idem_status
+refuse_more(struct idem_consumer *c, struct idem_error *err)
 {
-    bool connected = connect_source(c);
-    int64_t idle_since_us = idem__system_clocks.boot_us(NULL);
+    struct delivery *d = NULL;
+    enum idem_status status =
+        c->source->type->take(c->source, 0, false, &d, err);
+
+    if (status != IDEM_OK || !d)
+        return status;
+    CONSUMER_COUNT(c, received);
+    CONSUMER_COUNT(c, put_back);
+    d->connection = c->source->connection;
+    d->fate = FATE_PUT_BACK;
+    d->next = NULL;
+    return conclude(c, d, true, err);
+}
+
+/* Put back at once what waits. What is being handled is waited for, while the
+ * connection is kept alive. */
+static void
+wind_up(struct idem_consumer *c, bool connected)
+{
+    const struct source_type *type = c->source->type;
+    enum idem_status status = IDEM_OK;
     struct idem_error err;
+
+    if (connected && type->stop)
+        status = type->stop(c->source, &err);
+    consumer_put_back_waiting(c);
+    while (c->in_flight > 0) {
+        wait_for_done(c, TAKE_MS);
+        if (connected && status == IDEM_OK)
+            status = refuse_more(c, &err);
+        if (status == IDEM_OK)
+            status = conclude(c, take_done(c), connected, &err);
+        if (status != IDEM_OK && connected) {
+            idem__log(&c->log, IDEM_LOG_WARNING,
+                      "%s; what was handled is acknowledged when it comes "
+                      "again",
+                      err.text);
+            connected = false;
+            status = IDEM_OK;
+        }
+    }
+    end_handlers(c);
+}
+
+static enum idem_status
+consume(struct idem_consumer *c, struct idem_error *err)
+{
+    bool connected = connect_source(c, err);
+    int64_t idle_since_us = idem__system_clocks.boot_us(NULL);
 
     while (connected && !consumer_stopping(c)) {
         bool idle;
-        int64_t now_us;
 
-        if (turn(c, &idle, &err) != IDEM_OK) {
-            idem__log(&c->log, IDEM_LOG_WARNING, "%s", err.text);
+        if (turn(c, &idle, err) != IDEM_OK) {
+            idem__log(&c->log, IDEM_LOG_WARNING, "%s", err->text);
             CONSUMER_COUNT(c, reconnects);
-            connected = connect_source(c);
+            connected = connect_source(c, err);
         }
-        now_us = idem__system_clocks.boot_us(NULL);
         if (!idle)
-            idle_since_us = now_us;
-        if (c->options.stop_when_idle_ms &&
-            now_us - idle_since_us >= c->options.stop_when_idle_ms * 1000)
+            idle_since_us = idem__system_clocks.boot_us(NULL);
+        if (idle_enough(c, idle_since_us))
             idem_consume_stop(c);
     }
-    end_handlers(c);
-    if (conclude(c, take_done(c), connected, &err) != IDEM_OK)
-        idem__log(&c->log, IDEM_LOG_WARNING,
-                  "%s; what was handled is acknowledged when it comes again",
-                  err.text);
+    idem_consume_stop(c);
+    wind_up(c, connected);
+    return connected ? IDEM_OK : err->status;
 }
 
 enum idem_status
 idem_consume_run(struct idem_consumer *c, struct idem_error *err)
 {
-    enum idem_status status = start_handlers(c, err);
+    struct idem_error own;
+    enum idem_status status;
 
+    err = err ? err : &own;
+    status = start_handlers(c, err);
     if (status == IDEM_OK)
-        consume(c);
-    else
-        end_handlers(c);
+        return consume(c, err);
+    end_handlers(c);
     return status;
 }
 

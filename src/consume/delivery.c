@@ -17,7 +17,10 @@ delivery_drop(struct delivery *delivery)
 {
     if (!delivery)
         return;
+    if (delivery->original)
+        delivery->drop_original(delivery->original);
     idem_arena_clear(&delivery->memory);
+    free(delivery->headers);
     free(delivery);
 }
 
@@ -42,8 +45,15 @@ delivery_header(struct delivery *delivery, struct idem_bytes name,
 {
     struct idem_header *header;
 
-    if (delivery->header_count == HEADERS_MAX)
-        return true; /* more than that is left out */
+    if (delivery->header_count == delivery->header_room) {
+        size_t room = delivery->header_room ? delivery->header_room * 2 : 8;
+
+        header = realloc(delivery->headers, room * sizeof(*header));
+        if (!header)
+            return false;
+        delivery->headers = header;
+        delivery->header_room = room;
+    }
     header = &delivery->headers[delivery->header_count++];
     return delivery_copy(delivery, name.data, name.len, &header->name) &&
            delivery_copy(delivery, value.data, value.len, &header->value);

@@ -10,6 +10,7 @@
  *   ran here, handled         acknowledge
  *   ran here, failed          strict, poison or too often: dead letter;
  *                             else try again after a pause
+ *   nobody there to do it     try again after a pause
  *   replay                    acknowledge (a recorded failure: dead letter)
  *   doubt, outcome unclear    to the doubt place, never handled again
  *   mismatch                  dead letter: one id, two contents
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 #define BACKOFF_MAX_MS 30000
+#define AWAY_MAX_MS 5000
 #define STORE_TRIES 4
 #define BUSY_WAIT_MS 1000
 #define COMPLAIN_EVERY_US 5000000
@@ -46,14 +48,15 @@ pause_ms(struct idem_consumer *consumer, int64_t ms)
     return !consumer_stopping(consumer);
 }
 
+/* How long to pause after so many tries. */
 static int64_t
-backoff_ms(const struct idem_consumer *consumer, int attempt)
+backoff_ms(const struct idem_consumer *consumer, int tries, int64_t max_ms)
 {
     int64_t ms = consumer->options.backoff_ms;
 
-    while (--attempt > 0 && ms < BACKOFF_MAX_MS)
+    while (--tries > 0 && ms < max_ms)
         ms *= 2;
-    return ms < BACKOFF_MAX_MS ? ms : BACKOFF_MAX_MS;
+    return ms < max_ms ? ms : max_ms;
 }
 
 static enum fate
@@ -64,9 +67,9 @@ decide(struct delivery *d, enum fate fate, const char *reason)
     return fate;
 }
 
-/* The store is in trouble: say so, but not for every message. */
+/* Somebody is in trouble: say so, but not for every message. */
 static void
-complain(struct idem_consumer *consumer, const char *text)
+complain_of(struct idem_consumer *consumer, const char *what, const char *text)
 {
     int64_t now_us = idem__system_clocks.boot_us(NULL);
     int64_t last_us =
@@ -76,8 +79,14 @@ complain(struct idem_consumer *consumer, const char *text)
         !__atomic_compare_exchange_n(&consumer->complained_us, &last_us, now_us,
                                      false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
-    idem__log(&consumer->log, IDEM_LOG_WARNING,
-              "messages are put back, the store is in trouble: %s", text);
+    idem__log(&consumer->log, IDEM_LOG_WARNING, "%s: %s", what, text);
+}
+
+static void
+complain(struct idem_consumer *consumer, const char *text)
+{
+    complain_of(consumer, "messages are put back, the store is in trouble",
+                text);
 }
 
 /* One message on its way through a handler. */
@@ -85,23 +94,31 @@ struct work {
     struct idem_consumer *consumer;
     struct idem_message message;
     enum idem_handled handled;
+    int tries,
+        away; /* how often somebody, and nobody, was there to handle it */
     bool ran;
     struct idem_error why;
 };
 
 static enum idem_state
-do_work(struct work *work, uint64_t fence)
+do_work(struct work *work, uint64_t fence, uint32_t attempt)
 {
     const struct idem_consume_options *o = &work->consumer->options;
 
     work->ran = true;
     work->message.fence = fence;
+    work->message.attempt = attempt;
     work->why.text[0] = 0;
     work->handled = o->handle(o->arg, &work->message, &work->why);
+    if (work->handled == IDEM_AWAY)
+        work->away++;
+    else
+        work->tries++;
     switch (work->handled) {
     case IDEM_HANDLED:
         return IDEM_STATE_SUCCEEDED;
     case IDEM_NOT_HANDLED:
+    case IDEM_AWAY:
         return IDEM_STATE_FREE;
     case IDEM_UNCLEAR:
         return work->consumer->options.mode == IDEM_STRICT
@@ -120,10 +137,12 @@ is_final(const struct idem_consumer *consumer, const struct work *work)
 {
     if (work->handled == IDEM_POISON)
         return true;
+    if (work->handled == IDEM_AWAY)
+        return false;
     if (work->handled == IDEM_FAILED_ONCE &&
         consumer->options.mode == IDEM_STRICT && !consumer->options.own_record)
         return true;
-    return work->message.attempt >= (uint32_t)consumer->options.max_attempts;
+    return work->tries >= consumer->options.max_attempts;
 }
 
 /* This delivery's fate is known: the source's thread sees to it. The mutex is
@@ -273,8 +292,9 @@ run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
     }
     switch (answer.verdict) {
     case IDEM_V_STARTED:
-        fate = end_run(consumer, d, work, run,
-                       do_work(work, answer.record.fence), again);
+        fate = end_run(
+            consumer, d, work, run,
+            do_work(work, answer.record.fence, answer.record.attempt), again);
         break;
     case IDEM_V_REPLAY:
         if (answer.record.state == IDEM_STATE_FAILED) {
@@ -312,13 +332,25 @@ static enum fate
 call_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
           bool *again)
 {
-    do_work(work, 0);
+    do_work(work, 0, (uint32_t)(work->tries + work->away) + 1);
     *again = work->handled != IDEM_HANDLED && !is_final(consumer, work);
     if (work->handled == IDEM_HANDLED) {
         CONSUMER_COUNT(consumer, handled);
         return decide(d, FATE_ACKNOWLEDGE, "");
     }
     return decide(d, *again ? FATE_PUT_BACK : FATE_DEAD_LETTER, work->why.text);
+}
+
+/* Before the next try. False: the consumer is stopping. */
+static bool
+wait_to_try(struct idem_consumer *consumer, const struct work *work)
+{
+    if (work->handled != IDEM_AWAY)
+        return pause_ms(consumer,
+                        backoff_ms(consumer, work->tries, BACKOFF_MAX_MS));
+    complain_of(consumer, "messages wait, nobody is there to handle them",
+                work->why.text);
+    return pause_ms(consumer, backoff_ms(consumer, work->away, AWAY_MAX_MS));
 }
 
 static enum fate
@@ -338,6 +370,8 @@ process(struct idem_consumer *consumer, struct delivery *d)
     enum fate fate = FATE_PUT_BACK;
     int store_tries = 0;
 
+    if (d->unfit)
+        return decide(d, FATE_DEAD_LETTER, d->unfit);
     if (!identity_of(&consumer->identity, d, id, &op.id.len, &err))
         return decide(d, FATE_DEAD_LETTER, err.text);
     crypto_generichash(fingerprint, sizeof(fingerprint), d->body.data,
@@ -348,8 +382,7 @@ process(struct idem_consumer *consumer, struct delivery *d)
                                          .id = op.id,
                                          .body = d->body,
                                          .headers = d->headers,
-                                         .header_count = d->header_count,
-                                         .attempt = 1};
+                                         .header_count = d->header_count};
     for (;;) {
         fate = consumer->options.own_record
                    ? call_once(consumer, d, &work, &again)
@@ -357,13 +390,12 @@ process(struct idem_consumer *consumer, struct delivery *d)
         if (!again)
             return fate;
         if (work.ran) {
-            if (!pause_ms(consumer,
-                          backoff_ms(consumer, (int)work.message.attempt)))
+            if (!wait_to_try(consumer, &work))
                 return decide(d, FATE_PUT_BACK, "stopping");
-            work.message.attempt++;
             CONSUMER_COUNT(consumer, retries);
         } else if (++store_tries >= STORE_TRIES ||
-                   !pause_ms(consumer, backoff_ms(consumer, store_tries))) {
+                   !pause_ms(consumer, backoff_ms(consumer, store_tries,
+                                                  BACKOFF_MAX_MS))) {
             return fate;
         }
     }
@@ -412,4 +444,29 @@ consumer_handle(void *arg)
     }
     pthread_mutex_unlock(&consumer->mutex);
     return NULL;
+}
+
+void
+consumer_put_back_waiting(struct idem_consumer *consumer)
+{
+    pthread_mutex_lock(&consumer->mutex);
+    for (int i = 0; i < consumer->handler_count; i++) {
+        struct handler *handler = &consumer->handlers[i];
+        struct delivery **at = &handler->first;
+
+        while (*at) {
+            struct delivery *d = *at;
+
+            if (d->run) { /* handled, and still to be recorded */
+                at = &d->next;
+                continue;
+            }
+            *at = d->next;
+            handler->taken++;
+            decide(d, FATE_PUT_BACK, "stopping");
+            hand_back(handler, d);
+        }
+        handler->last = at;
+    }
+    pthread_mutex_unlock(&consumer->mutex);
 }

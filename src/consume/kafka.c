@@ -20,6 +20,8 @@
 #define SEND_MS 10000
 #define REWIND_MS 2000
 #define PAUSE_AFTER_US 1000000
+#define SESSION_MAX_MS 3600000 /* so says librdkafka */
+#define TELL_EVERY_US 5000000
 
 struct handed_out {
     int64_t offset;
@@ -43,6 +45,8 @@ struct kafka_source {
     bool paused;
     int64_t pause_at_us; /* if no more is wanted until then; 0: more is */
     rd_kafka_resp_err_t letter; /* what became of the last one */
+    const struct idem_store_options *log;
+    int64_t told_us; /* when trouble was last told of */
 };
 
 static enum idem_status
@@ -296,6 +300,25 @@ may_poll(struct kafka_source *self, bool more)
     return true;
 }
 
+/* librdkafka reconnects by itself and goes on; only what it calls fatal is not
+ * left to it. */
+static enum idem_status
+see_trouble(struct kafka_source *self, const rd_kafka_message_t *message,
+            struct idem_error *err)
+{
+    int64_t now_us = idem__system_clocks.boot_us(NULL);
+
+    if (rd_kafka_fatal_error(self->consumer, NULL, 0))
+        return fail(self, err, "lost", rd_kafka_message_errstr(message));
+    if (message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF ||
+        (self->told_us && now_us - self->told_us < TELL_EVERY_US))
+        return IDEM_OK;
+    self->told_us = now_us;
+    idem__log(self->log, IDEM_LOG_WARNING, "kafka %s: %s", self->servers,
+              rd_kafka_message_errstr(message));
+    return IDEM_OK;
+}
+
 static enum idem_status
 take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
      struct idem_error *err)
@@ -314,10 +337,7 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
     if (!message->err || message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF)
         self->base.joining = false;
     if (message->err) {
-        /* librdkafka reconnects by itself; only what it calls fatal is not
-         * left to it. */
-        if (rd_kafka_fatal_error(self->consumer, NULL, 0))
-            status = fail(self, err, "lost", rd_kafka_message_errstr(message));
+        status = see_trouble(self, message, err);
     } else {
         *delivery = to_delivery(message);
         if (!*delivery || !hand_out(self, message->partition, message->offset))
@@ -372,6 +392,16 @@ write_letter(struct kafka_source *self, const struct delivery *d,
                 : IDEM_OK;
 }
 
+/* The group is on its way to sharing the partitions anew: what is not committed
+ * goes to its new owner, and its record answers there. */
+static bool
+is_regrouping(rd_kafka_resp_err_t code)
+{
+    return code == RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS ||
+           code == RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION ||
+           code == RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID;
+}
+
 static enum idem_status
 commit(struct kafka_source *self, const struct partition *p, int64_t offset,
        struct idem_error *err)
@@ -384,8 +414,9 @@ commit(struct kafka_source *self, const struct partition *p, int64_t offset,
         ->offset = offset;
     code = rd_kafka_commit(self->consumer, list, 0);
     rd_kafka_topic_partition_list_destroy(list);
-    return code ? fail(self, err, "cannot commit", rd_kafka_err2str(code))
-                : IDEM_OK;
+    return code && !is_regrouping(code)
+               ? fail(self, err, "cannot commit", rd_kafka_err2str(code))
+               : IDEM_OK;
 }
 
 /* Commit up to the first offset that is still under way. */
@@ -478,6 +509,39 @@ close_source(struct source *source)
     free(self);
 }
 
+/* Everything that may be left out, or must be. */
+static enum idem_status
+set_rest(struct kafka_source *self, const struct source_settings *settings,
+         struct idem_error *err)
+{
+    bool six = strchr(self->url.host, ':');
+    int64_t session_ms = 0;
+    enum idem_status status =
+        broker_url_check(&self->url, "topic group session_ms", err);
+
+    if (status == IDEM_OK)
+        status = broker_url_number(&self->url, "session_ms", SESSION_MAX_MS,
+                                   &session_ms, err);
+    if (status == IDEM_OK && (self->url.user[0] || self->url.path[0]))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "kafka: there is no logging in and no path: "
+                            "kafka://host:9092?topic=orders&group=mail");
+    if (session_ms) {
+        snprintf(self->session_ms, sizeof(self->session_ms), "%lld",
+                 (long long)session_ms);
+        snprintf(self->heartbeat_ms, sizeof(self->heartbeat_ms), "%lld",
+                 (long long)(session_ms + 2) / 3);
+    }
+    snprintf(self->servers, sizeof(self->servers), "%s%s%s:%d", six ? "[" : "",
+             self->url.host, six ? "]" : "",
+             self->url.port ? self->url.port : 9092);
+    snprintf(self->base.default_consumer, sizeof(self->base.default_consumer),
+             "%s", self->group);
+    self->log = settings->log;
+    return status == IDEM_OK ? source_name_letters(&self->base, settings, err)
+                             : status;
+}
+
 static enum idem_status
 open_source(const struct source_settings *settings, struct source **source,
             struct idem_error *err)
@@ -497,19 +561,12 @@ open_source(const struct source_settings *settings, struct source **source,
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "kafka: name the topic and the group: "
                             "kafka://host:9092?topic=orders&group=mail");
+    if (status == IDEM_OK)
+        status = set_rest(self, settings, err);
     if (status != IDEM_OK) {
         free(self);
         return status;
     }
-    if (broker_url_param(&self->url, "session_ms", self->session_ms,
-                         sizeof(self->session_ms)))
-        snprintf(self->heartbeat_ms, sizeof(self->heartbeat_ms), "%ld",
-                 strtol(self->session_ms, NULL, 10) / 3);
-    snprintf(self->servers, sizeof(self->servers), "%s:%d", self->url.host,
-             self->url.port ? self->url.port : 9092);
-    snprintf(self->base.default_consumer, sizeof(self->base.default_consumer),
-             "%s", self->group);
-    source_name_letters(&self->base, settings);
     *source = &self->base;
     return IDEM_OK;
 }

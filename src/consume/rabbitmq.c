@@ -5,7 +5,8 @@
  * second one, opened when the first letter is written, publishes dead letters
  * and doubts with publisher confirms: only a confirmed letter lets its delivery
  * be acknowledged, so a crash in between may repeat a letter but never loses
- * one.
+ * one. Nobody looks after that connection between two letters, so it has no
+ * heartbeat.
  */
 #ifdef IDEM_WITH_RABBITMQ
 
@@ -19,7 +20,9 @@
 #include <string.h>
 
 #define CHANNEL 1
+#define CONSUMER "idem"
 #define HEARTBEAT_DEFAULT_S 10
+#define HEARTBEAT_MAX_S 3600
 #define FRAME_MAX 131072
 #define CONNECT_S 5
 
@@ -69,9 +72,41 @@ disconnect(amqp_connection_state_t *connection)
     *connection = NULL;
 }
 
+/* A broker tells that a queue was deleted, or is served elsewhere now, only to
+ * who says that it listens. */
+static amqp_rpc_reply_t
+log_in(struct rabbitmq_source *self, amqp_connection_state_t connection,
+       int heartbeat_s)
+{
+    amqp_table_entry_t hears = {
+        .key = amqp_cstring_bytes("consumer_cancel_notify"),
+        .value = {.kind = AMQP_FIELD_KIND_BOOLEAN, .value.boolean = 1}};
+    amqp_table_entry_t can = {
+        .key = amqp_cstring_bytes("capabilities"),
+        .value = {.kind = AMQP_FIELD_KIND_TABLE, .value.table = {1, &hears}}};
+    const amqp_table_t properties = {1, &can};
+
+    return amqp_login_with_properties(
+        connection, self->url.path[0] ? self->url.path : "/", 0, FRAME_MAX,
+        heartbeat_s, &properties, AMQP_SASL_METHOD_PLAIN, self->url.user,
+        self->url.password);
+}
+
+static enum idem_status
+open_channel(struct rabbitmq_source *self, amqp_connection_state_t connection,
+             struct idem_error *err)
+{
+    amqp_rpc_reply_t reply;
+
+    amqp_channel_open(connection, CHANNEL);
+    reply = amqp_get_rpc_reply(connection);
+    return went_well(reply) ? IDEM_OK
+                            : fail(self, err, "cannot open a channel", reply);
+}
+
 static enum idem_status
 dial(struct rabbitmq_source *self, amqp_connection_state_t *connection,
-     struct idem_error *err)
+     int heartbeat_s, struct idem_error *err)
 {
     struct timeval patience = {CONNECT_S, 0};
     amqp_socket_t *socket;
@@ -91,15 +126,9 @@ dial(struct rabbitmq_source *self, amqp_connection_state_t *connection,
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "rabbitmq %s:%d: cannot connect: %s", self->url.host,
                           self->url.port, amqp_error_string2(rc));
-    reply = amqp_login(*connection, self->url.path[0] ? self->url.path : "/", 0,
-                       FRAME_MAX, self->heartbeat_s, AMQP_SASL_METHOD_PLAIN,
-                       self->url.user, self->url.password);
-    if (!went_well(reply))
-        return fail(self, err, "cannot log in", reply);
-    amqp_channel_open(*connection, CHANNEL);
-    reply = amqp_get_rpc_reply(*connection);
-    return went_well(reply) ? IDEM_OK
-                            : fail(self, err, "cannot open a channel", reply);
+    reply = log_in(self, *connection, heartbeat_s);
+    return went_well(reply) ? open_channel(self, *connection, err)
+                            : fail(self, err, "cannot log in", reply);
 }
 
 static enum idem_status
@@ -119,20 +148,39 @@ declare(struct rabbitmq_source *self, const char *queue, bool passive,
                       reply);
 }
 
+/* A queue for letters is made only if it is missing: one that somebody made is
+ * taken as it is. The broker closes the channel of who asks for a queue that is
+ * not there. */
+static enum idem_status
+make_queue(struct rabbitmq_source *self, const char *queue,
+           struct idem_error *err)
+{
+    amqp_channel_close_ok_t ok = {0};
+    enum idem_status status = declare(self, queue, true, err);
+
+    if (status == IDEM_OK)
+        return IDEM_OK;
+    amqp_send_method(self->consuming, CHANNEL, AMQP_CHANNEL_CLOSE_OK_METHOD,
+                     &ok);
+    status = open_channel(self, self->consuming, err);
+    return status == IDEM_OK ? declare(self, queue, false, err) : status;
+}
+
 static enum idem_status
 connect_source(struct source *source, struct idem_error *err)
 {
     struct rabbitmq_source *self = (struct rabbitmq_source *)source;
-    enum idem_status status = dial(self, &self->consuming, err);
+    enum idem_status status =
+        dial(self, &self->consuming, self->heartbeat_s, err);
     amqp_rpc_reply_t reply;
 
     disconnect(&self->publishing);
     if (status == IDEM_OK)
         status = declare(self, self->base.name, true, err);
     if (status == IDEM_OK)
-        status = declare(self, self->base.dead_letter, false, err);
+        status = make_queue(self, self->base.dead_letter, err);
     if (status == IDEM_OK)
-        status = declare(self, self->base.doubt, false, err);
+        status = make_queue(self, self->base.doubt, err);
     if (status != IDEM_OK)
         return status;
     amqp_basic_qos(self->consuming, CHANNEL, 0, (uint16_t)self->prefetch, 0);
@@ -140,11 +188,48 @@ connect_source(struct source *source, struct idem_error *err)
     if (!went_well(reply))
         return fail(self, err, "cannot set the prefetch", reply);
     amqp_basic_consume(self->consuming, CHANNEL,
-                       amqp_cstring_bytes(self->base.name), amqp_empty_bytes, 0,
-                       0, 0, amqp_empty_table);
+                       amqp_cstring_bytes(self->base.name),
+                       amqp_cstring_bytes(CONSUMER), 0, 0, 0, amqp_empty_table);
     reply = amqp_get_rpc_reply(self->consuming);
     return went_well(reply) ? IDEM_OK
                             : fail(self, err, "cannot consume", reply);
+}
+
+/* Producers write a whole number in as few bytes as it needs. */
+static bool
+whole_number(const amqp_field_value_t *field, char *text, size_t text_len)
+{
+    int64_t number;
+
+    switch (field->kind) {
+    case AMQP_FIELD_KIND_I8:
+        number = field->value.i8;
+        break;
+    case AMQP_FIELD_KIND_U8:
+        number = field->value.u8;
+        break;
+    case AMQP_FIELD_KIND_I16:
+        number = field->value.i16;
+        break;
+    case AMQP_FIELD_KIND_U16:
+        number = field->value.u16;
+        break;
+    case AMQP_FIELD_KIND_I32:
+        number = field->value.i32;
+        break;
+    case AMQP_FIELD_KIND_U32:
+        number = field->value.u32;
+        break;
+    case AMQP_FIELD_KIND_I64:
+    case AMQP_FIELD_KIND_U64: /* signed, says RabbitMQ */
+    case AMQP_FIELD_KIND_TIMESTAMP:
+        number = field->value.i64;
+        break;
+    default:
+        return false;
+    }
+    snprintf(text, text_len, "%lld", (long long)number);
+    return true;
 }
 
 static bool
@@ -152,46 +237,49 @@ copy_headers(struct delivery *d, const amqp_table_t *table)
 {
     for (int i = 0; i < table->num_entries; i++) {
         const amqp_table_entry_t *entry = &table->entries[i];
+        const amqp_field_value_t *field = &entry->value;
         struct idem_bytes name = {entry->key.bytes, entry->key.len}, value;
         char number[32];
 
-        switch (entry->value.kind) {
-        case AMQP_FIELD_KIND_UTF8:
-        case AMQP_FIELD_KIND_BYTES:
-            value = (struct idem_bytes){entry->value.value.bytes.bytes,
-                                        entry->value.value.bytes.len};
-            break;
-        case AMQP_FIELD_KIND_I32:
-            snprintf(number, sizeof(number), "%d", entry->value.value.i32);
+        if (field->kind == AMQP_FIELD_KIND_UTF8 ||
+            field->kind == AMQP_FIELD_KIND_BYTES)
+            value = (struct idem_bytes){field->value.bytes.bytes,
+                                        field->value.bytes.len};
+        else if (whole_number(field, number, sizeof(number)))
             value = idem_text(number);
-            break;
-        case AMQP_FIELD_KIND_I64:
-            snprintf(number, sizeof(number), "%lld",
-                     (long long)entry->value.value.i64);
-            value = idem_text(number);
-            break;
-        default:
-            continue; /* tables and lists are nobody's identity */
-        }
+        else
+            continue; /* tables, lists and the like are nobody's identity */
         if (!delivery_header(d, name, value))
             return false;
     }
     return true;
 }
 
-static struct delivery *
-to_delivery(const amqp_envelope_t *envelope)
+static void
+drop_message(void *message)
 {
-    const amqp_message_t *message = &envelope->message;
-    const amqp_basic_properties_t *properties = &message->properties;
+    amqp_destroy_message(message);
+    free(message);
+}
+
+/* The message moves from the envelope into the delivery; its body is copied. */
+static struct delivery *
+to_delivery(amqp_envelope_t *envelope)
+{
+    amqp_message_t *message = malloc(sizeof(*message));
+    const amqp_basic_properties_t *properties = &envelope->message.properties;
     struct delivery *d = delivery_make();
     bool copied;
 
-    if (!d)
+    if (!d || !message) {
+        delivery_drop(d);
+        free(message);
         return NULL;
+    }
     d->tag = envelope->delivery_tag;
     snprintf(d->place, sizeof(d->place), "%llu", (unsigned long long)d->tag);
-    copied = delivery_copy(d, message->body.bytes, message->body.len, &d->body);
+    copied = delivery_copy(d, envelope->message.body.bytes,
+                           envelope->message.body.len, &d->body);
     if (copied && properties->_flags & AMQP_BASIC_MESSAGE_ID_FLAG)
         copied = delivery_copy(d, properties->message_id.bytes,
                                properties->message_id.len, &d->message_id);
@@ -202,10 +290,18 @@ to_delivery(const amqp_envelope_t *envelope)
                                                 properties->content_type.len});
     if (copied && properties->_flags & AMQP_BASIC_HEADERS_FLAG)
         copied = copy_headers(d, &properties->headers);
-    if (copied)
-        return d;
-    delivery_drop(d);
-    return NULL;
+    if (!copied) {
+        delivery_drop(d);
+        free(message);
+        return NULL;
+    }
+    amqp_bytes_free(envelope->message.body);
+    envelope->message.body = amqp_empty_bytes;
+    *message = envelope->message;
+    memset(&envelope->message, 0, sizeof(envelope->message));
+    d->original = message;
+    d->drop_original = drop_message;
+    return d;
 }
 
 static enum idem_status
@@ -224,6 +320,12 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
     if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION &&
         reply.library_error == AMQP_STATUS_TIMEOUT)
         return IDEM_OK;
+    if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION &&
+        reply.library_error == AMQP_STATUS_UNEXPECTED_STATE)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "rabbitmq %s:%d: the broker delivers no more: the "
+                          "queue was deleted, or its channel closed",
+                          self->url.host, self->url.port);
     if (!went_well(reply))
         return fail(self, err, "lost the connection", reply);
     *delivery = to_delivery(&envelope);
@@ -258,7 +360,7 @@ await_confirm(struct rabbitmq_source *self, struct idem_error *err)
 static enum idem_status
 open_publishing(struct rabbitmq_source *self, struct idem_error *err)
 {
-    enum idem_status status = dial(self, &self->publishing, err);
+    enum idem_status status = dial(self, &self->publishing, 0, err);
     amqp_rpc_reply_t reply;
 
     if (status != IDEM_OK)
@@ -275,50 +377,55 @@ amqp_bytes_of(struct idem_bytes bytes)
     return (amqp_bytes_t){bytes.len, (void *)bytes.data};
 }
 
-static amqp_table_entry_t
-text_entry(amqp_bytes_t name, amqp_bytes_t value)
+/* Goes into a letter as it came? Not what an earlier letter said, nor what
+ * would have the broker deliver the letter to other queues too. */
+static bool
+goes_into_letter(const amqp_table_entry_t *entry)
 {
-    return (amqp_table_entry_t){
-        .key = name,
-        .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = value}};
+    struct idem_bytes name = {entry->key.bytes, entry->key.len};
+
+    return !idem__bytes_is(name, "x-idem-reason") &&
+           !idem__bytes_is(name, "CC") && !idem__bytes_is(name, "BCC");
 }
 
-/* The message as it came (its headers as text), and the reason. */
-static void
-describe_letter(const struct delivery *d, amqp_table_entry_t *entries,
-                amqp_basic_properties_t *properties)
+/* The message as it came, and the reason. It no longer expires, and it is not
+ * its writer who sends it now. */
+static bool
+describe_letter(const struct delivery *d, amqp_basic_properties_t *properties)
 {
-    int count = 1;
+    const amqp_basic_properties_t *from =
+        &((const amqp_message_t *)d->original)->properties;
+    bool headed = from->_flags & AMQP_BASIC_HEADERS_FLAG;
+    int from_count = headed ? from->headers.num_entries : 0, count = 1;
+    amqp_table_entry_t *entries =
+        calloc((size_t)from_count + 1, sizeof(*entries));
 
-    entries[0] = text_entry(amqp_cstring_bytes("x-idem-reason"),
-                            amqp_cstring_bytes(d->reason));
-    properties->_flags =
+    if (!entries)
+        return false;
+    entries[0] = (amqp_table_entry_t){
+        .key = amqp_cstring_bytes("x-idem-reason"),
+        .value = {.kind = AMQP_FIELD_KIND_UTF8,
+                  .value.bytes = amqp_cstring_bytes(d->reason)}};
+    for (int i = 0; i < from_count; i++) {
+        if (goes_into_letter(&from->headers.entries[i]))
+            entries[count++] = from->headers.entries[i];
+    }
+    *properties = *from;
+    properties->_flags &=
+        ~(amqp_flags_t)(AMQP_BASIC_EXPIRATION_FLAG | AMQP_BASIC_USER_ID_FLAG |
+                        AMQP_BASIC_CLUSTER_ID_FLAG);
+    properties->_flags |=
         AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_HEADERS_FLAG;
     properties->delivery_mode = 2;
-    for (size_t i = 0; i < d->header_count; i++) {
-        const struct idem_header *header = &d->headers[i];
-
-        if (idem__bytes_is(header->name, "content-type")) {
-            properties->_flags |= AMQP_BASIC_CONTENT_TYPE_FLAG;
-            properties->content_type = amqp_bytes_of(header->value);
-        } else if (delivery_header_is_own(header)) {
-            entries[count++] = text_entry(amqp_bytes_of(header->name),
-                                          amqp_bytes_of(header->value));
-        }
-    }
     properties->headers = (amqp_table_t){count, entries};
-    if (d->message_id.len > 0) {
-        properties->_flags |= AMQP_BASIC_MESSAGE_ID_FLAG;
-        properties->message_id = amqp_bytes_of(d->message_id);
-    }
+    return true;
 }
 
 static enum idem_status
 write_letter(struct rabbitmq_source *self, const struct delivery *d,
              const char *queue, struct idem_error *err)
 {
-    amqp_table_entry_t entries[HEADERS_MAX + 1];
-    amqp_basic_properties_t properties = {0};
+    amqp_basic_properties_t properties;
     enum idem_status status;
     int rc;
 
@@ -327,12 +434,14 @@ write_letter(struct rabbitmq_source *self, const struct delivery *d,
         if (status != IDEM_OK)
             return status;
     }
-    describe_letter(d, entries, &properties);
+    if (!describe_letter(d, &properties))
+        return idem__fail(err, IDEM_ERR_MEMORY, "rabbitmq: out of memory");
     /* Mandatory: a letter for a queue that somebody deleted comes back instead
      * of being confirmed and dropped. */
     rc = amqp_basic_publish(self->publishing, CHANNEL, amqp_empty_bytes,
                             amqp_cstring_bytes(queue), 1, 0, &properties,
                             amqp_bytes_of(d->body));
+    free(properties.headers.entries);
     if (rc != AMQP_STATUS_OK)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "rabbitmq: cannot write a letter: %s",
@@ -375,6 +484,17 @@ conclude(struct source *source, struct delivery *deliveries,
     return status;
 }
 
+static enum idem_status
+stop(struct source *source, struct idem_error *err)
+{
+    struct rabbitmq_source *self = (struct rabbitmq_source *)source;
+    amqp_rpc_reply_t reply;
+
+    amqp_basic_cancel(self->consuming, CHANNEL, amqp_cstring_bytes(CONSUMER));
+    reply = amqp_get_rpc_reply(self->consuming);
+    return went_well(reply) ? IDEM_OK : fail(self, err, "cannot stop", reply);
+}
+
 static void
 close_source(struct source *source)
 {
@@ -382,6 +502,9 @@ close_source(struct source *source)
 
     if (!self)
         return;
+    /* Politely: what was acknowledged last must not be lost on the way. */
+    if (self->consuming)
+        amqp_connection_close(self->consuming, AMQP_REPLY_SUCCESS);
     disconnect(&self->consuming);
     disconnect(&self->publishing);
     free(self);
@@ -392,8 +515,8 @@ open_source(const struct source_settings *settings, struct source **source,
             struct idem_error *err)
 {
     struct rabbitmq_source *self = calloc(1, sizeof(*self));
+    int64_t heartbeat_s = HEARTBEAT_DEFAULT_S;
     enum idem_status status;
-    char heartbeat[8];
 
     if (!self)
         return idem__fail(err, IDEM_ERR_MEMORY, "rabbitmq: out of memory");
@@ -406,22 +529,24 @@ open_source(const struct source_settings *settings, struct source **source,
                           sizeof(self->base.name)))
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "amqp: name the queue: amqp://host?queue=orders");
+    if (status == IDEM_OK)
+        status = broker_url_check(&self->url, "queue heartbeat", err);
+    if (status == IDEM_OK)
+        status = broker_url_number(&self->url, "heartbeat", HEARTBEAT_MAX_S,
+                                   &heartbeat_s, err);
+    if (status == IDEM_OK)
+        status = source_name_letters(&self->base, settings, err);
     if (status != IDEM_OK) {
         free(self);
         return status;
     }
-    self->heartbeat_s = HEARTBEAT_DEFAULT_S;
-    if (broker_url_param(&self->url, "heartbeat", heartbeat,
-                         sizeof(heartbeat)) &&
-        strtol(heartbeat, NULL, 10) > 0)
-        self->heartbeat_s = (int)strtol(heartbeat, NULL, 10);
+    self->heartbeat_s = (int)heartbeat_s;
     if (!self->url.port)
         self->url.port = 5672;
     if (!self->url.user[0]) {
         snprintf(self->url.user, sizeof(self->url.user), "guest");
         snprintf(self->url.password, sizeof(self->url.password), "guest");
     }
-    source_name_letters(&self->base, settings);
     *source = &self->base;
     return IDEM_OK;
 }
@@ -432,6 +557,7 @@ const struct source_type idem__rabbitmq_source = {
     .connect = connect_source,
     .take = take,
     .conclude = conclude,
+    .stop = stop,
     .close = close_source,
 };
 

@@ -4,9 +4,9 @@
  * What was taken and not acknowledged stays in the group's list of pending
  * entries. Every so often the entries that nobody acknowledged for a while are
  * claimed, whoever had them: a consumer that died, or a delivery that was put
- * back. If its handler is in fact still working, the record says so. What this
- * very process still has in hand is left alone; that it is claimed anew keeps
- * it from the others for a while.
+ * back, which counts as left alone for long enough. If its handler is in fact
+ * still working, the record says so. What this very process still has in hand
+ * is left alone; that it is claimed anew keeps it from the others for a while.
  *
  * All consumers of a group go by one name there unless they are given others:
  * nothing depends on it, and a name for each process would stay in the group
@@ -29,6 +29,7 @@
 
 #define PATIENCE_S 5
 #define CLAIM_DEFAULT_MS 10000
+#define CLAIM_MAX_MS 86400000
 #define READ_COUNT 64
 
 struct redis_source {
@@ -157,7 +158,8 @@ connect_source(struct source *source, struct idem_error *err)
     return status == IDEM_OK ? make_group(self, err) : status;
 }
 
-/* All fields of an entry as one JSON object. */
+/* All fields of an entry as one JSON object. None is left out: an entry that
+ * JSON has no words for is nobody's to handle. */
 static bool
 body_from_fields(struct delivery *d)
 {
@@ -165,10 +167,16 @@ body_from_fields(struct delivery *d)
     char *text;
     bool copied;
 
-    for (size_t i = 0; i < d->header_count; i++)
-        json_object_set_new(
-            object, d->headers[i].name.data,
-            json_stringn(d->headers[i].value.data, d->headers[i].value.len));
+    for (size_t i = 0; i < d->header_count; i++) {
+        const struct idem_header *field = &d->headers[i];
+
+        if (json_object_setn_new(
+                object, field->name.data, field->name.len,
+                json_stringn(field->value.data, field->value.len)) != 0)
+            d->unfit = "an entry without a body is handed over as JSON, and a "
+                       "field of this one is not UTF-8: name the field that "
+                       "is the body";
+    }
     text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     copied = text && delivery_copy(d, text, strlen(text), &d->body);
@@ -312,63 +320,90 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
     return IDEM_OK;
 }
 
-/* The letter is written and the entry acknowledged in one transaction. */
-static int
-append_letter(struct redis_source *self, const struct delivery *d,
-              const char *stream)
-{
-    const char *argv[8 + 2 * HEADERS_MAX] = {
-        "XADD",    stream,          "*",     "idem-reason",
-        d->reason, "idem-position", d->place};
-    size_t lens[8 + 2 * HEADERS_MAX];
-    int argc = 7;
+/* The words of a command. */
+struct words {
+    const char **text;
+    size_t *lens;
+    int count;
+};
 
-    for (int i = 0; i < argc; i++)
-        lens[i] = strlen(argv[i]);
-    for (size_t i = 0; i < d->header_count; i++) {
-        if (!delivery_header_is_own(&d->headers[i]))
-            continue;
-        argv[argc] = d->headers[i].name.data;
-        lens[argc++] = d->headers[i].name.len;
-        argv[argc] = d->headers[i].value.data;
-        lens[argc++] = d->headers[i].value.len;
-    }
-    if (argc + 2 <= (int)(sizeof(argv) / sizeof(argv[0]))) {
-        argv[argc] = self->body_field;
-        lens[argc++] = strlen(self->body_field);
-        argv[argc] = d->body.data;
-        lens[argc++] = d->body.len;
-    }
-    redisAppendCommand(self->context, "MULTI");
-    redisAppendCommandArgv(self->context, argc, argv, lens);
-    redisAppendCommand(self->context, "XACK %s %s %s", self->base.name,
-                       self->group, d->place);
-    redisAppendCommand(self->context, "EXEC");
-    return 4;
+static void
+add_word(struct words *words, struct idem_bytes word)
+{
+    words->text[words->count] = word.data;
+    words->lens[words->count++] = word.len;
 }
 
-static enum idem_status
-conclude(struct source *source, struct delivery *deliveries,
-         struct idem_error *err)
+static void
+name_letter(struct redis_source *self, const struct delivery *d,
+            const char *stream, struct words *words)
 {
-    struct redis_source *self = (struct redis_source *)source;
-    enum idem_status status = IDEM_OK;
-    int replies = 0;
+    const char *const first[] = {"XADD",        stream,    "*",
+                                 "idem-reason", d->reason, "idem-position",
+                                 d->place};
 
-    for (struct delivery *d = deliveries; d; d = d->next) {
-        tdelete(d, &self->in_hand, by_place);
-        if (d->fate == FATE_DEAD_LETTER || d->fate == FATE_DOUBT) {
-            replies +=
-                append_letter(self, d,
-                              d->fate == FATE_DOUBT ? self->base.doubt
-                                                    : self->base.dead_letter);
-        } else if (d->fate == FATE_ACKNOWLEDGE) {
-            redisAppendCommand(self->context, "XACK %s %s %s", self->base.name,
-                               self->group, d->place);
-            replies++;
-        } /* put back: it stays pending and is claimed again later */
+    for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++)
+        add_word(words, idem_text(first[i]));
+    for (size_t i = 0; i < d->header_count; i++) {
+        if (delivery_header_is_own(&d->headers[i])) {
+            add_word(words, d->headers[i].name);
+            add_word(words, d->headers[i].value);
+        }
     }
-    while (replies-- > 0) {
+    if (!d->unfit) {
+        add_word(words, idem_text(self->body_field));
+        add_word(words, d->body);
+    }
+}
+
+static bool
+is_letter(const struct delivery *d)
+{
+    return d->fate == FATE_DEAD_LETTER || d->fate == FATE_DOUBT;
+}
+
+/* False: out of memory. */
+static bool
+append_letter(struct redis_source *self, const struct delivery *d)
+{
+    size_t room = 9 + 2 * d->header_count;
+    struct words words = {.text = calloc(room, sizeof(*words.text)),
+                          .lens = calloc(room, sizeof(*words.lens))};
+    bool fits = words.text && words.lens;
+
+    if (fits) {
+        name_letter(self, d,
+                    d->fate == FATE_DOUBT ? self->base.doubt
+                                          : self->base.dead_letter,
+                    &words);
+        redisAppendCommandArgv(self->context, words.count, words.text,
+                               words.lens);
+    }
+    free(words.text);
+    free(words.lens);
+    return fits;
+}
+
+static void
+append_fate(struct redis_source *self, const struct delivery *d)
+{
+    if (d->fate == FATE_PUT_BACK) /* whoever looks next may claim it */
+        redisAppendCommand(self->context,
+                           "XCLAIM %s %s %s 0 %s IDLE %lld JUSTID",
+                           self->base.name, self->group, self->member, d->place,
+                           (long long)self->claim_ms);
+    else
+        redisAppendCommand(self->context, "XACK %s %s %s", self->base.name,
+                           self->group, d->place);
+}
+
+/* So many replies, none of which may be an error. */
+static enum idem_status
+read_replies(struct redis_source *self, int count, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+
+    while (count-- > 0) {
         redisReply *reply = NULL;
 
         if (redisGetReply(self->context, (void **)&reply) != REDIS_OK || !reply)
@@ -377,6 +412,44 @@ conclude(struct source *source, struct delivery *deliveries,
             status = fail(self, err, reply);
         freeReplyObject(reply);
     }
+    return status;
+}
+
+/* Letters first. A transaction would not help: its other commands are run
+ * although one fails. */
+static enum idem_status
+conclude(struct source *source, struct delivery *deliveries,
+         struct idem_error *err)
+{
+    struct redis_source *self = (struct redis_source *)source;
+    enum idem_status status;
+    int letters = 0, all = 0;
+
+    for (struct delivery *d = deliveries; d; d = d->next) {
+        tdelete(d, &self->in_hand, by_place);
+        all++;
+        if (is_letter(d) && !append_letter(self, d))
+            return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
+        letters += is_letter(d);
+    }
+    status = read_replies(self, letters, err);
+    if (status != IDEM_OK)
+        return status;
+    for (struct delivery *d = deliveries; d; d = d->next)
+        append_fate(self, d);
+    return read_replies(self, all, err);
+}
+
+static enum idem_status
+stop(struct source *source, struct idem_error *err)
+{
+    struct redis_source *self = (struct redis_source *)source;
+    enum idem_status status;
+
+    for (struct delivery *d = self->ready; d; d = d->next)
+        d->fate = FATE_PUT_BACK;
+    status = conclude(source, self->ready, err);
+    drop_ready(self);
     return status;
 }
 
@@ -393,11 +466,25 @@ close_source(struct source *source)
     free(self);
 }
 
-static void
-set_names(struct redis_source *self, const struct source_settings *settings)
+/* Everything that may be left out. */
+static enum idem_status
+set_rest(struct redis_source *self, const struct source_settings *settings,
+         struct idem_error *err)
 {
-    char claim[32];
+    enum idem_status status =
+        broker_url_check(&self->url, "stream group body member claim_ms", err);
 
+    self->claim_ms = CLAIM_DEFAULT_MS;
+    if (status == IDEM_OK)
+        status = broker_url_number(&self->url, "claim_ms", CLAIM_MAX_MS,
+                                   &self->claim_ms, err);
+    if (status == IDEM_OK &&
+        self->url.path[strspn(self->url.path, "0123456789")])
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "redis-stream: a database is a number, as in "
+                            "redis-stream://host:6379/0");
+    if (!self->url.port)
+        self->url.port = 6379;
     if (!broker_url_param(&self->url, "member", self->member,
                           sizeof(self->member)) ||
         !self->member[0])
@@ -405,11 +492,10 @@ set_names(struct redis_source *self, const struct source_settings *settings)
     if (!broker_url_param(&self->url, "body", self->body_field,
                           sizeof(self->body_field)))
         snprintf(self->body_field, sizeof(self->body_field), "body");
-    self->claim_ms = CLAIM_DEFAULT_MS;
-    if (broker_url_param(&self->url, "claim_ms", claim, sizeof(claim)) &&
-        strtoll(claim, NULL, 10) > 0)
-        self->claim_ms = strtoll(claim, NULL, 10);
-    source_name_letters(&self->base, settings);
+    snprintf(self->base.default_consumer, sizeof(self->base.default_consumer),
+             "%s", self->group);
+    return status == IDEM_OK ? source_name_letters(&self->base, settings, err)
+                             : status;
 }
 
 static enum idem_status
@@ -433,15 +519,12 @@ open_source(const struct source_settings *settings, struct source **source,
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "redis-stream: name the stream and the group: "
                             "redis-stream://host?stream=orders&group=mail");
+    if (status == IDEM_OK)
+        status = set_rest(self, settings, err);
     if (status != IDEM_OK) {
         free(self);
         return status;
     }
-    if (!self->url.port)
-        self->url.port = 6379;
-    snprintf(self->base.default_consumer, sizeof(self->base.default_consumer),
-             "%s", self->group);
-    set_names(self, settings);
     *source = &self->base;
     return IDEM_OK;
 }
@@ -452,6 +535,7 @@ const struct source_type idem__redis_stream_source = {
     .connect = connect_source,
     .take = take,
     .conclude = conclude,
+    .stop = stop,
     .close = close_source,
 };
 

@@ -25,11 +25,14 @@ set_number(const char *name, unsigned long long value)
     setenv(name, text, 1);
 }
 
-/* In the child, which has one thread: the environment is its own. */
+/* In the child, which has one thread: the environment is its own. What comes
+ * out of `trouble` tells the parent that the command did not begin. */
 static void
-become(const struct command_sink *sink, const struct idem_message *m, int input)
+become(const struct command_sink *sink, const struct idem_message *m, int input,
+       int trouble)
 {
     char id[IDEM_ID_MAX + 1] = "", scope[IDEM_SCOPE_MAX + 1] = "";
+    int why;
 
     memcpy(id, m->id.data, m->id.len);
     memcpy(scope, m->scope.data, m->scope.len);
@@ -43,9 +46,8 @@ become(const struct command_sink *sink, const struct idem_message *m, int input)
     dup2(input, STDIN_FILENO);
     signal(SIGPIPE, SIG_DFL); /* idem itself ignores it */
     execvp(sink->argv[0], sink->argv);
-    fprintf(stderr, "idem: cannot run %s: %s\n", sink->argv[0],
-            strerror(errno));
-    _exit(EXIT_NOT_HANDLED);
+    why = errno;
+    _exit(write(trouble, &why, sizeof(why)) == sizeof(why) ? 127 : 126);
 }
 
 /* Write the message and wait for the end; past the deadline, kill it. Returns
@@ -110,29 +112,55 @@ by_exit(int status, bool in_time, struct idem_error *err)
                                                    : IDEM_FAILED_ONCE;
 }
 
+static enum idem_handled
+not_begun(const char *what, int why, struct idem_error *err)
+{
+    idem__fail(err, IDEM_ERR_UNAVAILABLE, "cannot run %s: %s", what,
+               strerror(why));
+    return IDEM_AWAY;
+}
+
+static void
+close_pipe(const int ends[2])
+{
+    close(ends[0]);
+    close(ends[1]);
+}
+
 enum idem_handled
 command_sink_handle(void *arg, const struct idem_message *m,
                     struct idem_error *err)
 {
     const struct command_sink *sink = arg;
-    int ends[2], status = 0;
+    int input[2], trouble[2], status = 0, why = 0;
     bool in_time;
+    ssize_t told;
     pid_t child;
 
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        idem__fail(err, IDEM_ERR_UNAVAILABLE, "pipe: %s", strerror(errno));
-        return IDEM_NOT_HANDLED;
+    if (pipe2(input, O_CLOEXEC) != 0)
+        return not_begun(sink->argv[0], errno, err);
+    if (pipe2(trouble, O_CLOEXEC) != 0) {
+        why = errno;
+        close_pipe(input);
+        return not_begun(sink->argv[0], why, err);
     }
     child = fork();
     if (child == 0)
-        become(sink, m, ends[0]);
-    close(ends[0]);
+        become(sink, m, input[0], trouble[1]);
     if (child < 0) {
-        close(ends[1]);
-        idem__fail(err, IDEM_ERR_UNAVAILABLE, "fork: %s", strerror(errno));
-        return IDEM_NOT_HANDLED;
+        why = errno;
+        close_pipe(input);
+        close_pipe(trouble);
+        return not_begun(sink->argv[0], why, err);
     }
-    fcntl(ends[1], F_SETFL, O_NONBLOCK);
-    in_time = feed_and_wait(sink, m, child, ends[1], &status);
-    return by_exit(status, in_time, err);
+    close(input[0]);
+    close(trouble[1]);
+    do
+        told = read(trouble[0], &why, sizeof(why));
+    while (told < 0 && errno == EINTR);
+    close(trouble[0]);
+    fcntl(input[1], F_SETFL, O_NONBLOCK);
+    in_time = feed_and_wait(sink, m, child, input[1], &status);
+    return told == sizeof(why) ? not_begun(sink->argv[0], why, err)
+                               : by_exit(status, in_time, err);
 }

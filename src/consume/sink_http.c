@@ -26,13 +26,24 @@ struct http_sink {
     int idle_count;
 };
 
+static bool
+is_url(const char *text)
+{
+    CURLU *url = curl_url();
+    bool fine = url && curl_url_set(url, CURLUPART_URL, text, 0) == CURLUE_OK;
+
+    curl_url_cleanup(url);
+    return fine;
+}
+
 enum idem_status
 http_sink_open(const char *url, int64_t timeout_ms, struct http_sink **out,
                struct idem_error *err)
 {
     struct http_sink *sink;
 
-    if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0)
+    if ((strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0) ||
+        !is_url(url))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\" is no place to deliver to: give an http:// "
                           "or https:// URL",
@@ -203,7 +214,7 @@ by_trouble(CURLcode code, bool sent, struct idem_error *err)
                     : "the endpoint could not be asked: %s",
                code == CURLE_ABORTED_BY_CALLBACK ? "the connection was closed"
                                                  : curl_easy_strerror(code));
-    return sent ? IDEM_UNCLEAR : IDEM_NOT_HANDLED;
+    return sent ? IDEM_UNCLEAR : IDEM_AWAY;
 }
 
 enum idem_handled

@@ -114,6 +114,51 @@ broker_url_parse(const char *url, struct broker_url *out,
     return IDEM_OK;
 }
 
+enum idem_status
+broker_url_check(const struct broker_url *url, const char *names,
+                 struct idem_error *err)
+{
+    const char *at = url->query;
+
+    while (*at) {
+        size_t len = strcspn(at, "=&");
+        const char *name = names;
+
+        while (*name &&
+               (strcspn(name, " ") != len || strncmp(name, at, len) != 0)) {
+            name += strcspn(name, " ");
+            name += *name == ' ';
+        }
+        if (!*name)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the source's URL has no parameter \"%.*s\": "
+                              "there are %s",
+                              len < 100 ? (int)len : 100, at, names);
+        at += strcspn(at, "&");
+        at += *at == '&';
+    }
+    return IDEM_OK;
+}
+
+enum idem_status
+broker_url_number(const struct broker_url *url, const char *name, int64_t max,
+                  int64_t *value, struct idem_error *err)
+{
+    char text[64], *rest;
+    int64_t number;
+
+    if (!broker_url_param(url, name, text, sizeof(text)))
+        return IDEM_OK;
+    number = strtoll(text, &rest, 10);
+    if (*rest || !isdigit((unsigned char)text[0]) || number < 1 || number > max)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s=%s in the source's URL: give a number from 1 to "
+                          "%lld",
+                          name, text, (long long)max);
+    *value = number;
+    return IDEM_OK;
+}
+
 bool
 broker_url_param(const struct broker_url *url, const char *name, char *value,
                  size_t value_len)
