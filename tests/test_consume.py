@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 
 import pika
+import psycopg
 import pytest
 import redis
 
@@ -777,3 +779,37 @@ def test_the_outbox_example_is_sql_that_runs_twice():
         assert server.sql("select count(*), count(sent) from outbox") == "1|1"
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_what_commits_with_its_message_in_the_outbox_is_consumed_once(broker):
+    """The example's own statements. The relay dies twice after it has sent and before it has marked."""
+    with open(os.path.join(ROOT, "examples/outbox.sql")) as f:
+        text = f.read()
+    select = re.search(r"^select id, .*?;$", text, re.M | re.S).group(0)
+    mark = re.search(r"^update outbox .*?;$", text, re.M | re.S).group(0).replace(
+        "array['0190c6a0-0000-7000-8000-000000000001']::uuid[]", "%s")
+    server, ledger = servers.Postgres(), Ledger()
+    made = [subprocess.run([IDEM, "id", "uuid7"], text=True, stdout=subprocess.PIPE, check=True).stdout.strip() for _ in range(10)]
+    try:
+        with psycopg.connect(server.url, autocommit=True) as db:
+            db.execute(text[:text.index("-- The service")])
+            for i in made:
+                order = text[text.index("begin;"):text.index("-- The relay")].replace("0190c6a0-0000-7000-8000-000000000001", i)
+                db.execute(order.replace('{"order": ', '{"id": "%s", "order": ' % i))
+        for dies in (True, True, False):
+            with psycopg.connect(server.url) as db:
+                unsent = db.execute(select).fetchall()
+                broker.publish([{**body, "id": str(i)} for i, _, body in unsent])
+                assert sorted(str(i) for i, _, _ in unsent) == sorted(made)
+                if dies:
+                    db.rollback()
+                else:
+                    db.execute(mark, [[i for i, _, _ in unsent]])
+        assert server.sql("select count(*) from outbox where sent is null") == "0"
+        with folder() as f:
+            stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="2500ms")
+    finally:
+        server.stop()
+    assert ledger.effects == collections.Counter(made) and stats["duplicates"] == 20
+    ledger.close()

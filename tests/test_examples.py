@@ -83,9 +83,9 @@ def test_a_failure_gives_the_claim_back(pay, place):
     assert pay(order, "1", ledger).stdout == "paid 1 for %s\n" % order
 
 
-def test_every_page_is_listed():
+def test_every_page_and_program_is_listed():
     with open(os.path.join(EXAMPLES, "README.md")) as f:
         text = f.read()
-    for name in os.listdir(EXAMPLES):
-        if os.path.isdir(os.path.join(EXAMPLES, name)) and os.path.exists(os.path.join(EXAMPLES, name, "README.md")):
-            assert "%s/README.md" % name in text, name
+    for name in set(os.listdir(EXAMPLES)) - {"README.md"}:
+        page = os.path.exists(os.path.join(EXAMPLES, name, "README.md"))
+        assert "](%s%s" % (name, "/README.md)" if page else "") in text, name

@@ -34,6 +34,7 @@ def test_everything_is_where_people_look_for_it(installed):
                  "lib/libidem.a", "lib/libidem.so", "lib/pkgconfig/idem.pc", "share/man/man1/idem.1",
                  "share/bash-completion/completions/idem", "share/idem/idem.js", "share/idem/sql/postgres.sql"):
         assert os.path.exists(os.path.join(installed, "opt/idem", path)), path
+    assert glob.glob(installed + "/opt/idem/lib/idem/ngx_http_idem_module.so")
     assert os.readlink(installed + "/opt/idem/lib/libidem.so") == "libidem.so.0"
     assert os.path.exists(installed + "/opt/idem/lib/libidem.so.0")
     assert run(installed + "/opt/idem/bin/idem", "--version").startswith("idem ")
