@@ -614,6 +614,14 @@ def test_no_password_is_ever_shown(database):
         for url in (wrong, wrong.replace(":%d" % database.port, ":1"), wrong + "?odd=%zz"):
             text = idem("store", command, url, code=None)
             assert "hunter2" not in text and text, text
+    options = "?user=idem&password=secret" if isinstance(database, servers.Postgres) else ""
+    url = database.url.replace("idem:secret@", "") + options if options else database.url
+    with folder() as where, Server(where, store=url) as server, server.client() as c:
+        assert c("BEGIN", "shown-%d" % time.time_ns(), "x")[0] == "started"
+        with open("/proc/%d/cmdline" % server.pid) as f:  # which every user may read
+            line = f.read()
+        assert "--store" in line and "secret" not in line, line
+        assert "secret" not in server.output()
 
 
 @pytest.mark.parametrize("mode", ["", "?mode=wal"])

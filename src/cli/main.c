@@ -3,9 +3,12 @@
  */
 #include "cli.h"
 
+#include "../store/store.h"
+
 #include <idem/idem.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct command {
@@ -155,13 +158,40 @@ flushed(int code)
     return code;
 }
 
-int
-main(int argc, char **argv)
+/* Every user of the machine can read a command line. We work on a copy of it,
+ * pointers and texts in one block, and what everybody sees has no passwords. */
+static char **
+hide_passwords(int argc, char **argv)
+{
+    size_t heads = ((size_t)argc + 1) * sizeof(char *), len = heads;
+    char **own, *at;
+
+    for (int i = 0; i < argc; i++)
+        len += strlen(argv[i]) + 1;
+    own = calloc(1, len);
+    at = own ? (char *)own + heads : NULL;
+    for (int i = 0; own && i < argc; i++) {
+        struct idem_bytes secret = {at, 0};
+
+        own[i] = memcpy(at, argv[i], strlen(argv[i]) + 1);
+        at += strlen(at) + 1;
+        for (;;) {
+            secret = idem__url_secret(own[i],
+                                      (const char *)secret.data + secret.len);
+            if (!secret.data)
+                break;
+            memset(argv[i] + ((const char *)secret.data - own[i]), 'x',
+                   secret.len);
+        }
+    }
+    return own;
+}
+
+static int
+run(int argc, char **argv)
 {
     const struct command *command;
 
-    cli_files_hold();
-    signal(SIGPIPE, SIG_IGN);
     if (argc < 2) {
         print_help();
         return CLI_USAGE;
@@ -176,4 +206,21 @@ main(int argc, char **argv)
     if (!command)
         return unknown_command(argv[1]);
     return flushed(command->run(argc - 1, argv + 1));
+}
+
+int
+main(int argc, char **argv)
+{
+    char **own = hide_passwords(argc, argv);
+    int code;
+
+    cli_files_hold();
+    signal(SIGPIPE, SIG_IGN);
+    if (!own) {
+        fprintf(stderr, "idem: out of memory\n");
+        return CLI_FAILED;
+    }
+    code = run(argc, own);
+    free(own);
+    return code;
 }

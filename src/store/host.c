@@ -3,6 +3,7 @@
  */
 #include "store.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <sodium.h>
 #include <stdarg.h>
@@ -53,18 +54,44 @@ idem__log(const struct idem_store_options *options, enum idem_log_level level,
         fprintf(stderr, "idem: %s: %s\n", names[level], text);
 }
 
+struct idem_bytes
+idem__url_secret(const char *url, const char *from)
+{
+    static const char name[] = "password="; /* sslpassword too */
+    const char *host = strstr(url, "://");
+    const char *option = host ? strstr(from, name) : NULL;
+    const char *at = host ? memrchr(host, '@', strcspn(host, "?")) : NULL;
+    const char *colon;
+
+    if (host && !at && !option) /* a password with a raw question mark */
+        at = strrchr(host, '@');
+    colon = at ? memchr(host + 3, ':', (size_t)(at - host - 3)) : NULL;
+    if (colon && colon + 1 >= from && at > colon + 1)
+        return (struct idem_bytes){colon + 1, (size_t)(at - colon - 1)};
+    if (!option)
+        return (struct idem_bytes){NULL, 0};
+    option += sizeof(name) - 1;
+    return (struct idem_bytes){option, strcspn(option, "&")};
+}
+
 void
 idem__url_redact(const char *url, char *out, size_t out_len)
 {
-    const char *host = strstr(url, "://");
-    const char *at = host ? strrchr(host, '@') : NULL;
-    const char *colon =
-        at ? memchr(host + 3, ':', (size_t)(at - host - 3)) : NULL;
+    const char *from = url;
+    size_t n = 0;
 
-    if (colon)
-        snprintf(out, out_len, "%.*s***%s", (int)(colon + 1 - url), url, at);
-    else
-        snprintf(out, out_len, "%s", url);
+    for (;;) {
+        struct idem_bytes secret = idem__url_secret(url, from);
+        const char *end = secret.data;
+        int used =
+            snprintf(out + n, out_len - n, "%.*s%s",
+                     end ? (int)(end - from) : INT_MAX, from, end ? "***" : "");
+
+        n += (size_t)used;
+        if (!end || n >= out_len)
+            return;
+        from = end + secret.len;
+    }
 }
 
 /* Random words are drawn by the poolful, one pool a thread. A child process

@@ -175,6 +175,10 @@ void idem__log(const struct idem_store_options *options,
                enum idem_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The next secret in a URL from `from` on: its password, or an option of that
+ * name; data is NULL: there is none. */
+struct idem_bytes idem__url_secret(const char *url, const char *from);
+
 /* A URL with its password replaced by "***", for messages and logs. */
 void idem__url_redact(const char *url, char *out, size_t out_len);
 
