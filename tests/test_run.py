@@ -360,6 +360,24 @@ def test_every_verb_over_a_server(cli, server):
     assert waiter.communicate(timeout=60)[0] == b"worth it"
 
 
+def test_an_answer_tells_what_is_known_and_nothing_else(idem):
+    """A server's answer has less than a record: what it does not say is not made up."""
+    id = name()
+    begun = idem.json("begin", "shop", id, "--loose", "--lease", "50s")
+    assert begun["verdict"] == "started" and begun["lease_until"] < begun["expires"] and "settled" not in begun
+    renewed = idem.json("renew", "shop", id, begun["fence"], "90s")
+    assert renewed["verdict"] == "ok" and renewed["lease_until"] > begun["lease_until"]
+    assert b"lease until: 20" in idem("renew", "shop", id, begun["fence"], "90s").stdout
+    done = idem.json("finish", "shop", id, begun["fence"], "succeeded", "yes")
+    assert done["verdict"] == "ok" and done["expires"] > 0
+    replay = idem.json("begin", "shop", id)
+    assert (replay["state"], replay["kind"], replay["result"]) == ("succeeded", "raw", "yes") and "mode" not in replay
+    assert idem.json("get", "shop", id)["mode"] == "loose"
+    other = name()
+    assert idem.json("settle", "shop", other)["state"] == "failed"
+    assert idem.json("get", "shop", other)["settled"] is True and idem.json("get", "shop", id)["settled"] is False
+
+
 def test_scan_over_a_server_sees_everything(cli, server):
     with server.client() as c:
         for i in range(250):

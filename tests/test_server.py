@@ -125,11 +125,18 @@ def test_get_shows_every_field(c, key):
     assert answer[0] == "record"
     fields = dict(zip(answer[1::2], answer[2::2]))
     assert list(fields) == ("type scope id state mode kind fence attempt created updated lease_until expires "
-                            "subject fingerprint replayable result").split()
+                            "subject fingerprint replayable settled redeemed result").split()
     assert (fields["type"], fields["scope"], fields["id"]) == ("request", *key)
     assert (fields["state"], fields["mode"], fields["kind"]) == ("executing", "loose", "raw")
     assert (fields["fence"], fields["attempt"], fields["subject"]) == (fence, 1, "me")
     assert (fields["fingerprint"], fields["replayable"], fields["result"]) == ("ab" * 32, 1, "")
+    c("SETTLE", key[0], "settled")
+    token = c("ISSUE", key[0])[1]
+    c("REDEEM", token, key[0])
+    for id_, name in ("settled", "settled"), (token, "redeemed"):
+        fields = c("GET", key[0], id_)
+        fields = dict(zip(fields[1::2], fields[2::2]))
+        assert {n: fields[n] for n in ("settled", "redeemed")} == {"settled": 0, "redeemed": 0, name: 1}
 
 
 def test_a_result_too_large_to_keep_is_null(c, key):

@@ -112,8 +112,9 @@ const char *cli_time(int64_t ms, char *out);
 void cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes);
 /* Print and give back the object; one line. */
 void cli_json_print(json_t *object);
-/* A record with all its fields. */
-json_t *cli_json_record(const struct idem_record *record, bool with_result);
+/* A record; `whole`: all of it is known, not only what an answer tells. */
+json_t *cli_json_record(const struct idem_record *record, bool whole,
+                        bool with_result);
 
 /* A result from the command line: itself, @FILE, or - for standard input, of at
  * most IDEM_RESULT_MAX bytes. */

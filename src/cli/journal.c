@@ -123,7 +123,8 @@ print_sight(void *arg, const struct journal_sight *sight)
     if (!all && !(sight->live && record))
         return true;
     if (cli_json) {
-        object = record ? cli_json_record(record, results) : json_object();
+        object =
+            record ? cli_json_record(record, true, results) : json_object();
         json_object_set_new(object, "segment",
                             json_integer((json_int_t)sight->segment));
         json_object_set_new(object, "offset",

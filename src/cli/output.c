@@ -141,8 +141,9 @@ cli_json_print(json_t *object)
 }
 
 json_t *
-cli_json_record(const struct idem_record *r, bool with_result)
+cli_json_record(const struct idem_record *r, bool whole, bool with_result)
 {
+    bool kept = !(r->flags & IDEM_FLAG_NOT_REPLAYABLE);
     json_t *object = json_object();
     char hex[2 * IDEM_FINGERPRINT_LEN + 1];
     const struct {
@@ -150,23 +151,25 @@ cli_json_record(const struct idem_record *r, bool with_result)
         json_t *value;
     } fields[] = {
         {"type", json_string(idem_type_name(r->type))},
-        {"state", json_string(idem_state_name(r->state))},
-        {"mode", json_string(idem_mode_name(r->mode))},
-        {"kind", json_string(idem_kind_name(r->kind))},
+        {"state", r->state ? json_string(idem_state_name(r->state)) : NULL},
+        {"mode", whole ? json_string(idem_mode_name(r->mode)) : NULL},
+        {"kind", r->state ? json_string(idem_kind_name(r->kind)) : NULL},
         {"fence", json_integer((json_int_t)r->fence)},
         {"attempt", json_integer(r->attempt)},
         {"created", json_integer(r->created)},
         {"updated", json_integer(r->updated)},
         {"lease_until", json_integer(r->lease_until)},
         {"expires", json_integer(r->expires)},
-        {"replayable", json_boolean(!(r->flags & IDEM_FLAG_NOT_REPLAYABLE))},
-        {"settled", json_boolean(r->flags & IDEM_FLAG_SETTLED)},
+        {"replayable", r->state ? json_boolean(kept) : NULL},
+        {"settled", whole ? json_boolean(r->flags & IDEM_FLAG_SETTLED) : NULL},
     };
 
     cli_json_bytes(object, "scope", r->scope);
     cli_json_bytes(object, "id", r->id);
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
         /* What a server's answer does not tell is left out. */
+        if (!fields[i].value)
+            continue;
         if (json_is_integer(fields[i].value) &&
             json_integer_value(fields[i].value) == 0)
             json_decref(fields[i].value);

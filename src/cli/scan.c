@@ -28,7 +28,7 @@ print_one(void *arg, const struct idem_record *r)
         return false;
     s->printed++;
     if (cli_json) {
-        cli_json_print(cli_json_record(r, false));
+        cli_json_print(cli_json_record(r, true, false));
         return true;
     }
     printf("%-7s %-9s %s %" PRIu64 " ", idem_type_name(r->type),

@@ -87,8 +87,9 @@ static json_t *
 answer_json(const struct idem_answer *answer)
 {
     const struct idem_record *r = &answer->record;
-    json_t *object = shows_record(answer->verdict) && r->state
-                         ? cli_json_record(r, shows_result(answer))
+    json_t *object = shows_record(answer->verdict)
+                         ? cli_json_record(r, answer->verdict == IDEM_V_RECORD,
+                                           shows_result(answer))
                          : json_object();
 
     json_object_set_new(object, "verdict",
@@ -153,13 +154,13 @@ print_readable(const struct idem_answer *answer)
         printf("retry after: %" PRId64 " ms\n", answer->retry_after_ms);
     if (answer->verdict == IDEM_V_DOUBT)
         printf("since: %s\n", cli_time(r->lease_until, time));
-    if (!shows_record(answer->verdict) || !r->state)
+    if (!shows_record(answer->verdict))
         return;
     if (answer->verdict == IDEM_V_RECORD)
         print_record(r);
     if (r->fence)
         printf("fence: %" PRIu64 "\n", r->fence);
-    if (answer->verdict != IDEM_V_STARTED)
+    if (answer->verdict != IDEM_V_STARTED && r->state)
         printf("state: %s\n", idem_state_name(r->state));
     if (r->lease_until)
         printf("lease until: %s\n", cli_time(r->lease_until, time));

@@ -110,7 +110,7 @@ add_hex(struct resp_out *out, const uint8_t *bytes, size_t len)
 size_t
 answer_field_count(bool with_result)
 {
-    return with_result ? 32 : 30;
+    return with_result ? 36 : 34;
 }
 
 static void
@@ -150,6 +150,8 @@ answer_add_fields(struct resp_out *out, const struct idem_record *record,
     add_hex(out, record->fingerprint, marked ? IDEM_FINGERPRINT_LEN : 0);
     add_number_field(out, "replayable",
                      !(record->flags & IDEM_FLAG_NOT_REPLAYABLE));
+    add_number_field(out, "settled", !!(record->flags & IDEM_FLAG_SETTLED));
+    add_number_field(out, "redeemed", !!(record->flags & IDEM_FLAG_REDEEMED));
     if (with_result) {
         resp_add_text(out, "result");
         add_result(out, record);
