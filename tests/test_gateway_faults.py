@@ -409,6 +409,8 @@ def test_an_upgrade_of_the_binary_loses_nothing(way):
         old, new = d.upgrade()
         retired = d.workers(old)
         os.kill(old, signal.SIGWINCH)
+        # nginx looks at HUP before WINCH: were both there at once, the workers of the first would go by the second.
+        eventually(lambda: all("%d#%d: gracefully shutting down" % (p, p) in s.nginx.errors() for p in retired))
         waiting = [Later(ask, s.port, "r%d" % i, x_sleep=2) for i in range(20)]  # by the new ones, for the old ones' answers
         stays, goes = (new, old) if way == "forth" else (old, new)
         if way == "back":
