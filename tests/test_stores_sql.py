@@ -239,6 +239,21 @@ def family(pid):
     return [pid] + [int(c) for c in children]
 
 
+def test_a_database_that_is_slow_to_take_a_connection_is_waited_for(database):
+    """For as long as a batch would be."""
+    stopped = family(database.pid)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        asked = subprocess.Popen([IDEM, "store", "check", patient(database.url)], stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True)
+        time.sleep(4)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert "can be used" in asked.communicate(timeout=60)[0]
+
+
 def test_a_database_that_is_killed_and_started_loses_and_repeats_nothing(database):
     def kill_and_start():
         time.sleep(0.3)

@@ -119,9 +119,9 @@ def test_the_leader_of_three_is_killed_under_load(kind):
 
     def fail_over():
         time.sleep(0.7)
-        leader = cluster.leader()
+        leader = wait_until(cluster.leader, 60, 0.1)  # they may be choosing one
         leader.kill()
-        assert wait_until(cluster.leader, 30, 0.1)
+        assert wait_until(cluster.leader, 60, 0.1)
         time.sleep(0.5)
 
     try:

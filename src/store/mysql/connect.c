@@ -357,7 +357,9 @@ check_version(struct mysql_store *self, struct idem_error *err)
 enum idem_status
 idem__mysql_connect_bare(struct mysql_store *self, struct idem_error *err)
 {
-    unsigned connect_s = CONNECT_S;
+    /* Who waits longer for a batch waits as long for a connection. */
+    unsigned connect_s =
+        self->timeout_s > CONNECT_S ? self->timeout_s : CONNECT_S;
     my_bool tls = self->tls, verify = self->ca != NULL;
     enum idem_status status;
 

@@ -40,6 +40,13 @@ idem__postgres_deadline(const struct postgres_store *self)
     return clock_us(self) + self->timeout_us;
 }
 
+/* Who waits longer for a batch waits as long for a connection. */
+static int64_t
+connect_us(const struct postgres_store *self)
+{
+    return self->timeout_us > CONNECT_US ? self->timeout_us : CONNECT_US;
+}
+
 static void
 no_notice(void *arg, const PGresult *result)
 {
@@ -144,7 +151,7 @@ idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
     const char *keys[] = {"dbname", "fallback_application_name",
                           "tcp_user_timeout", NULL};
     const char *values[] = {self->url, "idem", "10000", NULL};
-    int64_t deadline = clock_us(self) + CONNECT_US;
+    int64_t deadline = clock_us(self) + connect_us(self);
     PostgresPollingStatusType state = PGRES_POLLING_WRITING;
     enum idem_status status;
 
@@ -165,8 +172,8 @@ idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
         return IDEM_OK;
     if (PQstatus(self->conn) != CONNECTION_BAD && state != PGRES_POLLING_FAILED)
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                            "postgres: no connection within %d ms",
-                            CONNECT_US / 1000);
+                            "postgres: no connection within %lld ms",
+                            (long long)connect_us(self) / 1000);
     else
         status =
             fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
@@ -179,7 +186,7 @@ static enum idem_status
 read_all(struct postgres_store *self, PGresult **rows, size_t most,
          struct idem_error *err)
 {
-    int64_t deadline = clock_us(self) + CONNECT_US;
+    int64_t deadline = clock_us(self) + connect_us(self);
     enum idem_status status = IDEM_OK;
     bool lost = false;
 
@@ -281,7 +288,7 @@ prepare(struct postgres_store *self, struct idem_error *err)
                                 NULL, NULL, i == POSTGRES_TABLE);
     }
     PQpipelineSync(self->conn);
-    if (!idem__postgres_flush(self, clock_us(self) + CONNECT_US))
+    if (!idem__postgres_flush(self, clock_us(self) + connect_us(self)))
         return fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
     status = read_all(self, rows, 2, err);
     /* What the server is matters more than what it lacks. */
