@@ -159,8 +159,9 @@ idem: begin
     declare v_lease bigint default coalesce(p_lease_ms, 30000);
     declare v_ttl bigint default coalesce(p_ttl_ms, 86400000);
     declare v_blob longblob;
-    declare v_refused, v_none, v_counts, v_over, v_again bool default false;
-    declare continue handler for 1062, 1205 set v_refused = true;
+    declare v_refused, v_there, v_none, v_counts, v_over, v_again bool default false;
+    declare continue handler for 1062 set v_refused = true, v_there = true;
+    declare continue handler for 1205 set v_refused = true;
     declare continue handler for not found set v_none = true;
 
     set o_verdict = null, o_fence = null, o_kind = null, o_result = null;
@@ -184,12 +185,22 @@ idem: begin
         leave idem;
     end if;
 
+    -- A row that stood in the way is locked by the insert, and read as it is now,
+    -- not as this transaction's snapshot has it.
     set v_none = false;
-    select state, mode, kind, flags, attempt, fence, rev, created, lease_until, expires,
-            fingerprint, result
-        into v_state, v_old_mode, v_old_kind, v_flags, v_attempt, v_last_fence, v_rev,
-            v_created, v_until, v_expires, v_print, v_blob
-        from idem_record where key_hash = v_key;
+    if v_there then
+        select state, mode, kind, flags, attempt, fence, rev, created, lease_until, expires,
+                fingerprint, result
+            into v_state, v_old_mode, v_old_kind, v_flags, v_attempt, v_last_fence, v_rev,
+                v_created, v_until, v_expires, v_print, v_blob
+            from idem_record where key_hash = v_key lock in share mode;
+    else
+        select state, mode, kind, flags, attempt, fence, rev, created, lease_until, expires,
+                fingerprint, result
+            into v_state, v_old_mode, v_old_kind, v_flags, v_attempt, v_last_fence, v_rev,
+                v_created, v_until, v_expires, v_print, v_blob
+            from idem_record where key_hash = v_key;
+    end if;
     if v_none then
         set o_verdict = 'busy'; -- claimed by a transaction that has not committed
         leave idem;
@@ -426,8 +437,9 @@ idem: begin
     declare v_key binary(32);
     declare v_blob longblob;
     declare v_ttl bigint default coalesce(p_ttl_ms, 86400000);
-    declare v_refused, v_none, v_counts, v_over bool default false;
-    declare continue handler for 1062, 1205 set v_refused = true;
+    declare v_refused, v_there, v_none, v_counts, v_over bool default false;
+    declare continue handler for 1062 set v_refused = true, v_there = true;
+    declare continue handler for 1205 set v_refused = true;
     declare continue handler for not found set v_none = true;
 
     set o_verdict = null, o_state = null, o_kind = null, o_result = null;
@@ -448,9 +460,15 @@ idem: begin
         leave idem;
     end if;
     set v_none = false;
-    select state, kind, flags, rev, lease_until, expires, result
-        into v_state, v_old_kind, v_flags, v_rev, v_until, v_expires, v_blob
-        from idem_record where key_hash = v_key;
+    if v_there then
+        select state, kind, flags, rev, lease_until, expires, result
+            into v_state, v_old_kind, v_flags, v_rev, v_until, v_expires, v_blob
+            from idem_record where key_hash = v_key lock in share mode;
+    else
+        select state, kind, flags, rev, lease_until, expires, result
+            into v_state, v_old_kind, v_flags, v_rev, v_until, v_expires, v_blob
+            from idem_record where key_hash = v_key;
+    end if;
     if v_none then
         set o_verdict = 'busy';
         leave idem;

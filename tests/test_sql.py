@@ -12,7 +12,7 @@ import pytest
 
 import servers
 from lib import IDEM, ROOT, SOAK, Process, Server, dice, folder, free_port, patient, wait_until
-from test_stores_sql import database, idem, mariadb, postgres, program, url  # noqa: F401 (fixtures)
+from test_stores_sql import Session, database, idem, mariadb, postgres, program, url  # noqa: F401 (fixtures)
 
 
 def is_postgres(database):
@@ -135,6 +135,22 @@ def test_a_client_that_goes_on_after_a_stale_finish_commits_nothing(mariadb):
         + call % ("finish('%s', 'x', @f, 'succeeded', 'two', null)" % scope)).stdout
     assert told.count("1644 (45001)") == 2 and told.count("1644 (45002)") == 1 and told.count("ERROR") == 3, told
     assert mariadb.sql("select count(*) from stale_effect") == "0"
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+def test_a_snapshot_that_is_older_than_the_result_does_not_hide_it(mariadb, level):
+    idem("store", "init", mariadb.url)
+    scope = "snapshot-%d" % time.time_ns()
+    begin = "call idem_begin('%s', '%%s', null, null, null, null, @v, @f, @k, @r); select @v, coalesce(@r, '')" % scope
+    with Session(mariadb) as one, Session(mariadb) as two:
+        for session in (one, two):
+            session("set session transaction isolation level %s; start transaction; select count(*) from idem_record" % level)
+        assert one(begin % "x").split()[0] == "started" and two(begin % "x").split() == ["busy"]
+        one("call idem_finish('%s', 'x', @f, 'succeeded', 'done', null); "
+            "call idem_settle('%s', 'y', null, null, null, @v, @s, @k, @r); commit" % (scope, scope))
+        assert two(begin % "x").split() == ["replay", "done"]
+        assert two("call idem_settle('%s', 'y', null, null, null, @v, @s, @k, @r); select @v, @s" % scope).split() == [
+            "replay", "failed"]
 
 
 def test_null_means_the_default(database):
