@@ -285,6 +285,17 @@ def test_the_grants_that_are_shown_are_enough_and_no_more(database):
         assert "denied" in run("call idem_sweep(1, @n)")
 
 
+def test_a_server_needs_the_rights_that_are_shown(database):
+    who = "srv%d" % time.time_ns()
+    if is_postgres(database):
+        database.sql("create role {0} login; grant usage on schema idem to {0}; grant select, insert, update, delete on "
+                     "idem.idem_record to {0}; grant select on idem.idem_version to {0}".format(who))
+    else:
+        database.sql("create user {0}@'127.0.0.1' identified by 'secret'; grant select, insert, update, delete on "
+                     "shop.idem_record to {0}@'127.0.0.1'".format(who))
+    program("contract_test", IDEM_TEST_STORE=database.url.replace("idem:", who + ":"))
+
+
 def test_the_page_shows_every_argument(database):
     psql = is_postgres(database)
     idem("store", "init", database.url)
