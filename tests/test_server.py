@@ -622,7 +622,7 @@ def test_check_says_what_is_wrong(text, told):
         with open(file, "w") as f:
             f.write(text + "\n")
         run = subprocess.run([IDEM, "serve", "--config", file, "--check"], capture_output=True, text=True, timeout=60)
-        assert run.returncode != 0 and told in run.stderr, run.stderr
+        assert run.returncode == 2 and run.stderr.startswith("idem: ") and told in run.stderr, run.stderr
 
 
 def test_check_accepts_what_is_right():

@@ -574,7 +574,7 @@ def test_a_wrong_credentials_file_is_refused(lines, mode, told):
         path = write_credentials(where, *lines, mode=mode)
         run = subprocess.run([IDEM, "serve", "--credentials", path, "--store", "memory:", "--check"],
                              capture_output=True, text=True, timeout=60)
-        assert run.returncode == 1 and told in run.stderr and "secret" not in run.stderr.replace("name secret", "")
+        assert run.returncode == 2 and told in run.stderr and "secret" not in run.stderr.replace("name secret", "")
 
 
 def test_listening_wider_needs_credentials():

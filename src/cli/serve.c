@@ -70,8 +70,21 @@ read_flags(struct flags *flags, struct server_config *config,
     }
     if (status == IDEM_OK)
         status = server_config_check(config, err);
-    config->check = flags->check;
     return status;
+}
+
+/* All that can be told without opening the store or a port. */
+static int
+check(const struct server_config *config)
+{
+    struct credentials *credentials = NULL;
+    struct idem_error err = {0};
+
+    if (credentials_open(config->credentials, &credentials, &err) != IDEM_OK)
+        return cli_usage_error("%s", err.text);
+    credentials_close(credentials);
+    printf("the configuration is fine\n");
+    return CLI_OK;
 }
 
 int
@@ -101,9 +114,7 @@ cli_serve(int argc, char **argv)
     if (read_flags(&flags, &config, &err) != IDEM_OK)
         code = cli_usage_error("%s", err.text);
     else
-        code = server_run(&config);
-    if (code == 0 && config.check)
-        printf("the configuration is fine\n");
+        code = flags.check ? check(&config) : server_run(&config);
     server_config_clear(&config);
     return code;
 }

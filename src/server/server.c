@@ -210,7 +210,7 @@ server_run(const struct server_config *given)
 
     server_returns_open(&server.returns);
     status = credentials_open(config.credentials, &server.credentials, &err);
-    if (status == IDEM_OK && !config.check) {
+    if (status == IDEM_OK) {
         raise_file_limit(&config, &log);
         make_default_folders(&config);
         status = loop_open(&loop, &server, &err);
@@ -232,7 +232,7 @@ server_run(const struct server_config *given)
     credentials_close(server.credentials);
     if (status != IDEM_OK)
         server_log(&log, LOG_ERROR, "cannot-start", LOG_TEXT("text", err.text));
-    else if (!config.check)
+    else
         server_log(&log, LOG_INFO, "stopped", LOG_NUMBER("pid", getpid()));
     return status == IDEM_OK ? 0 : 1;
 }

@@ -58,7 +58,6 @@ struct server_config {
     enum log_format log_format;
     enum log_level log_level;
     bool log_keys; /* keys in the log as they are, not as digests */
-    bool check;    /* validate and exit */
 };
 
 struct returned;
