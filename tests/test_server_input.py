@@ -1,4 +1,5 @@
 """idem serve and bad input: malformed RESP, limits, slow and silent clients, credentials and rights."""
+import contextlib
 import hashlib
 import os
 import select
@@ -55,6 +56,8 @@ def c(server):
     (b'PING "unbalanced\r\n', "unbalanced quotes"),
     (b'PING "a"b\r\n', "unbalanced quotes"),
     (b"PING" + b" x" * 70 + b"\r\n", "more than 64 arguments"),
+    (b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n", "this is HTTP"),
+    (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\nBEGIN web page\r\n", "this is HTTP"),
 ])
 def test_a_protocol_error_is_told_and_closes(c, bytes_, told):
     c.raw(encode("PING", "before") + bytes_)
@@ -62,6 +65,15 @@ def test_a_protocol_error_is_told_and_closes(c, bytes_, told):
     error = c.read()
     assert error.word == "ERR" and told in str(error) and "Protocol error" in str(error)
     assert c.ended()
+
+
+def test_a_web_page_cannot_send_commands(server, c):
+    """A browser lets any page send a POST to any port, and its body could be lines of commands."""
+    with server.client() as page, contextlib.suppress(ConnectionResetError):
+        page.raw(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\r\nBEGIN web page\r\n")
+        page.file.read()
+    assert c("GET", "web", "page") == ["absent"]
+    assert c("BEGIN", "web", "HTTP/1.1")[0] == "started"  # in an array, any word is a word
 
 
 @pytest.mark.parametrize("command, told", [

@@ -169,7 +169,8 @@ do_hello(struct client *client, const struct command *command)
 
     if (command->word_count > 0 && !idem__bytes_is(words[0], "2")) {
         reply_error(client, command, "NOPROTO",
-                    "unsupported protocol version: 2 is spoken here");
+                    "unsupported protocol version: idem speaks RESP2; tell the "
+                    "client (RESP: 2, protocol=2)");
         return;
     }
     for (size_t i = 1; i < command->word_count; i++) {

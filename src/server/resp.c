@@ -164,6 +164,19 @@ split_words(const char *at, const char *end, struct resp_command *command)
     }
 }
 
+/* A web page can make its reader's browser send HTTP to any port of this
+ * machine. The lines of such a request are no commands, above all not those of
+ * its body: its first line ends the conversation. */
+static bool
+is_http(const struct resp_command *command)
+{
+    struct idem_bytes last = {NULL, 0};
+
+    if (command->count > 2)
+        last = command->args[command->count - 1];
+    return last.len > 5 && memcmp(last.data, "HTTP/", 5) == 0;
+}
+
 static enum resp_result
 parse_inline(struct idem_bytes in, size_t max, struct resp_command *command,
              size_t *used, const char **error)
@@ -177,6 +190,8 @@ parse_inline(struct idem_bytes in, size_t max, struct resp_command *command,
         return in.len < most ? RESP_MORE : RESP_WRONG;
     }
     *error = split_words(start, newline, command);
+    if (!*error && is_http(command))
+        *error = "Protocol error: this is HTTP, which idem serve --http takes";
     *used = (size_t)(newline + 1 - start);
     return *error ? RESP_WRONG : RESP_COMMAND;
 }
