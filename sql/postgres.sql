@@ -17,7 +17,14 @@
 -- a signed number. Everything here runs in the caller's own transaction, which
 -- has to be READ COMMITTED (the default).
 
-create schema if not exists idem;
+-- (Who was given the schema need not be allowed to make one.)
+do $$
+begin
+    if to_regnamespace('idem') is null then
+        create schema idem;
+    end if;
+end
+$$;
 
 create table if not exists idem.idem_record (
     key_hash    bytea    not null primary key,

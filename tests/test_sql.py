@@ -285,6 +285,18 @@ def test_the_grants_that_are_shown_are_enough_and_no_more(database):
         assert "denied" in run("call idem_sweep(1, @n)")
 
 
+def test_who_was_given_the_schema_can_install(postgres):
+    name = "given_%d" % time.time_ns()
+    postgres.sql("create role %s login" % name)
+    postgres.sql("create database %s" % name)
+    url = postgres.url.replace("/postgres", "/" + name)
+    subprocess.run([postgres.bin + "psql", "-q", url, "-c", "create schema idem authorization " + name], check=True)
+    url = url.replace("idem:secret@", name + "@")
+    for _ in range(2):
+        assert "is ready" in idem("store", "init", url)
+    assert "started" in idem("begin", "s", "x", "--store", url)
+
+
 def test_a_server_needs_the_rights_that_are_shown(database):
     who = "srv%d" % time.time_ns()
     if is_postgres(database):

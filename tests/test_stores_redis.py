@@ -1,6 +1,7 @@
 """redis:// and redis+cluster:// against real servers: the contract, two engines
 on one store, faults, a replica that is promoted under load, slots that move."""
 import os
+import re
 import signal
 import subprocess
 import time
@@ -174,6 +175,28 @@ def test_redis_drops_records_by_itself_and_never_one_that_is_executing(redis):
         assert 3600000 < int(redis.ask("pttl", names[0])) <= 3665000
         assert client("BEGIN", "ttl", "a", "TTL", 120000)[1] > fence
         assert redis.ask("pttl", names[0]) == "-1"
+
+
+def test_a_record_takes_as_much_memory_as_the_docs_say():
+    with folder() as where:
+        redis = Redis()
+        try:
+            used = lambda: int(re.search(r"used_memory:(\d+)", redis.ask("info", "memory")).group(1))  # noqa: E731
+            with Server(where, store=patient(redis.url)) as server, server.client() as c:
+                c("BEGIN", "size", "first")
+                before = used()
+                for first in range(0, 20000, 1000):
+                    for i in range(first, first + 1000):
+                        c.send("BEGIN", "size", "order-%06d" % i)
+                    fences = [c.read()[1] for _ in range(1000)]
+                    for i, fence in enumerate(fences):
+                        c.send("FINISH", "size", "order-%06d" % (first + i), fence, "SUCCEEDED", "")
+                    assert all(c.read()[0] == "ok" for _ in fences)
+                took = (used() - before) / 20000
+            print("a record without its result takes %d bytes of Redis" % took)
+            assert 200 < took < 340
+        finally:
+            redis.stop()
 
 
 def test_a_foreign_value_under_our_name_is_damage_not_an_answer(redis):
