@@ -367,12 +367,12 @@ def test_letters_far_apart_cost_no_connection(broker):
     """Nobody looks after the letters' own connection in between, for longer than a heartbeat may be late."""
     with folder() as f:
         argv = consume(broker, "journal:" + f, "--json", "--", "sh", "-c", "exit 65")
-        argv[2] += "&heartbeat=1"
+        argv[2] += "&heartbeat=2"
         with Process(argv) as consumer:
             for name in ("far-1", "far-2"):
                 broker.publish([{"id": name}])
                 assert wait_until(lambda: name in dict(broker.letters("orders.dead")))
-                time.sleep(5)
+                time.sleep(8)
             assert consumer.stop() == 0
             assert json.loads(consumer.output().splitlines()[-1])["reconnects"] == 0, consumer.output()
 
@@ -479,6 +479,20 @@ def test_a_letter_that_cannot_be_written_is_not_lost(broker):
             broker.client.delete("taken")
             assert wait_until(lambda: "taken-1" in dict(broker.letters("taken")))
             assert consumer.stop() == 0
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_every_consumer_handles_a_message_once_although_they_share_a_store(broker):
+    broker.client.xadd("shared", {"id": "m", "body": "x"})
+    broker.client.xadd("shared", {"id": "m", "body": "x"})
+    with folder() as f:
+        for flags, scope in (("g1", "shared/g1"), ("g2", "shared/g2"), ("g3 --consumer audit", "shared/audit"),
+                             ("g4 --consumer audit", None)):
+            group, *flags = flags.split()
+            argv = consume(broker, "journal:" + f, "--until-idle", "500ms", *flags, "--", "sh", "-c", 'echo "$IDEM_SCOPE"')
+            argv[2] = argv[2].replace("stream=orders&group=g", "stream=shared&group=" + group)
+            done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE)
+            assert done.returncode == 0 and done.stdout.split() == ([scope] if scope else [])
 
 
 def test_an_endpoint_that_is_away_is_waited_for(broker):
@@ -688,7 +702,7 @@ def test_a_stop_puts_back_at_once_what_nobody_has_begun(broker):
     with folder() as f:
         script = 'echo $IDEM_ID >> %s/log; test $IDEM_ID != stop-0 || until test -e %s/gate; do sleep 0.1; done' % (f, f)
         argv = consume(broker, store.url, "--json", "--", "sh", "-c", script)
-        argv[2] += "&heartbeat=1" if isinstance(broker, Rabbit) else ""
+        argv[2] += "&heartbeat=2" if isinstance(broker, Rabbit) else ""
         argv[argv.index("--concurrency") + 1] = "1"
         done = lambda: open(f + "/log").read().split() if os.path.exists(f + "/log") else []
         broker.publish([{"id": i} for i in ids])
@@ -698,7 +712,7 @@ def test_a_stop_puts_back_at_once_what_nobody_has_begun(broker):
                 first.process.terminate()
                 with Process(argv) as second:
                     assert wait_until(lambda: set(ids) == set(done()), 30), done()
-                    time.sleep(4)
+                    time.sleep(8)
                     assert first.process.poll() is None
                     open(f + "/gate", "w").close()
                     assert first.process.wait(20) == 0
