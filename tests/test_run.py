@@ -316,6 +316,7 @@ def test_a_store_that_is_not_there_runs_nothing():
     ("run",), ("run", "a"), ("run", "a", "b"), ("run", "a", "b", "--lease", "0", "--", "true"),
     ("run", "a", "b", "--lease", "50ms", "--", "true"), ("run", "a", "b", "--nonsense", "--", "true"),
     ("run", "a", "b", "--keep", "1g", "--", "true"), ("run", "a", "b", "--server", "nowhere", "--", "true"),
+    ("run", "a", "b", "--server", "http://127.0.0.1:7399", "--", "true"),
     ("run", "a", "b", "--server", "x:1", "--store", "memory:", "--", "true"),
     ("run", "x" * 201, "b", "--", "true"), ("run", "", "b", "--", "true"),
     ("issue",), ("issue", "me", "--count", "0"), ("issue", "me", "--ttl", "0"), ("redeem", "t"),

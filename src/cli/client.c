@@ -47,7 +47,8 @@ dial(const char *address, struct idem_error *err)
         return redisConnectUnixWithTimeout(address, limit);
     port = colon ? strtol(colon + 1, &end, 10) : 0;
     len = colon ? (size_t)(colon - address) : 0;
-    if (!colon || *end || port < 1 || port > 65535 || len >= sizeof(host)) {
+    if (!colon || *end || port < 1 || port > 65535 || len >= sizeof(host) ||
+        strstr(address, "://")) {
         idem__fail(err, IDEM_ERR_INVALID,
                    "\"%s\" is no address: give unix:PATH or HOST:PORT",
                    address);
