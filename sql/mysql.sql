@@ -142,6 +142,14 @@ begin
     end if;
 end//
 
+create or replace procedure idem_check_result(in p_len bigint)
+no sql sql security invoker
+begin
+    if p_len > 67108864 then
+        signal sqlstate '22023' set message_text = 'idem: a result has at most 64 MiB';
+    end if;
+end//
+
 -- ---- the procedures for services ------------------------------------------
 
 -- Claim a request in this transaction. verdict: started (go on, then finish with
@@ -302,6 +310,7 @@ idem: begin
 
     set o_verdict = null;
     call idem_check(p_scope, p_id, 1, coalesce(p_ttl_ms, 1));
+    call idem_check_result(length(p_result));
     set v_outcome = case lower(p_state) when 'succeeded' then 3 when 'failed' then 4 end;
     set v_kind = case lower(coalesce(p_kind, 'raw')) when 'raw' then 0 when 'http' then 1
         when 'exec' then 2 end;
@@ -444,6 +453,7 @@ idem: begin
 
     set o_verdict = null, o_state = null, o_kind = null, o_result = null;
     call idem_check(p_scope, p_id, 1, v_ttl);
+    call idem_check_result(length(p_result));
     set v_outcome = case lower(coalesce(p_outcome, 'failed')) when 'succeeded' then 3
         when 'failed' then 4 end;
     if v_outcome is null then

@@ -197,6 +197,16 @@ begin
 end
 $$;
 
+create or replace function idem.check_result(result bytea)
+returns void language plpgsql immutable as $$
+begin
+    if octet_length($1) > 67108864 then
+        raise exception 'idem: a result of % bytes is too long: at most 64 MiB',
+            octet_length($1) using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+
 -- A request of this name, or else a token of this name (as FINISH finds it).
 create or replace function idem.find_key(scope text, id text)
 returns bytea language plpgsql volatile as $$
@@ -399,6 +409,7 @@ declare
 begin
     perform idem.check_names($1, $2);
     perform idem.check_ms('TTL', $6, 316224000000);
+    perform idem.check_result(value);
     k := idem.find_key($1, $2);
     select * into r from idem.idem_record i where i.key_hash = k for update;
     if not found or r.fence is distinct from $3
@@ -532,6 +543,7 @@ declare
 begin
     perform idem.check_names($1, $2);
     perform idem.check_ms('TTL', ttl, 316224000000);
+    perform idem.check_result(value);
     kind := idem.kind_name(how);
     k := idem.find_key($1, $2);
     for tries in 1 .. 5 loop

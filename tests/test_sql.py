@@ -186,6 +186,8 @@ def test_bad_input_is_a_clear_error(database):
                  "select idem.begin('s', 'x', fingerprint => 'short')": "32 bytes",
                  "select idem.finish('s', 'x', 1, 'maybe')": "succeeded or failed",
                  "select idem.finish_http('s', 'x', 1, 99, 'text/plain', '')": "200 to 599",
+                 "begin; select idem.finish('s', 'x', 1, 'failed', convert_to(repeat('x', 67108865), 'UTF8'))": "64 MiB",
+                 "select idem.settle('s', 'x', null, convert_to(repeat('x', 67108865), 'UTF8'))": "64 MiB",
                  "select idem.transition('m', 'idem.idem_record', 'nix', '1', 'state', 'a', 'b')": "no column",
                  "begin isolation level serializable; select idem.begin('s', 'x')": "read committed"}
     else:
@@ -194,7 +196,12 @@ def test_bad_input_is_a_clear_error(database):
                  "start transaction; call idem_begin('s', 'x', null, 'odd', null, null, @a, @b, @c, @d)": "strict",
                  "start transaction; call idem_begin('s', 'x', 'short', null, null, null, @a, @b, @c, @d)": "32 bytes",
                  "start transaction; call idem_try_finish('s', 'x', 1, 'maybe', '', null, null, @a)": "succeeded",
+                 "start transaction; call idem_finish('s', 'x', 1, 'failed', concat(%s), null)"
+                 % ", ".join(["repeat('x', 13421773)"] * 5): "64 MiB",
+                 "start transaction; call idem_settle('s', 'x', null, concat(%s), null, @a, @b, @c, @d)"
+                 % ", ".join(["repeat('x', 13421773)"] * 5): "64 MiB",
                  "start transaction; call idem_finish_http('s', 'x', 1, 99, 'a', '', null)": "200 to 599"}
+        database.sql("set global max_allowed_packet = 268435456")  # concat() makes nothing longer
         dirty = "set session transaction isolation level read uncommitted; start transaction; call "
         for call in ("idem_begin('s', 'x', null, null, null, null, @a, @b, @c, @d)", "idem_join('s', 'x', 1, @a, @b, @c)",
                      "idem_finish('s', 'x', 1, 'failed', '', null)", "idem_release('s', 'x', 1, @a)",
@@ -205,6 +212,8 @@ def test_bad_input_is_a_clear_error(database):
         with pytest.raises(AssertionError) as error:
             database.sql(sql)
         assert told in str(error.value) and "idem:" in str(error.value), (sql, error.value)
+    if not is_postgres(database):
+        database.sql("set global max_allowed_packet = default")
     assert int(database.sql("select count(*) from %s where scope = 's' and id = 'x'"
                             % ("idem.idem_record" if is_postgres(database) else "idem_record"))) == 0
 
