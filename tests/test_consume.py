@@ -213,7 +213,7 @@ def consume(broker, store, *flags, lease="5s"):
     return [IDEM, "consume", broker.source, "--store", store, "--lease", lease, "--concurrency", "8", *flags]
 
 
-def run_until_idle(broker, store, *flags, idle="4s", **named):
+def run_until_idle(broker, store, *flags, idle="5s", **named):
     done = subprocess.run(consume(broker, store, "--until-idle", idle, "--json", *flags, **named), cwd=ROOT, timeout=300,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -234,7 +234,7 @@ def test_every_message_is_handled_once_although_published_twice(broker):
     ledger = Ledger()
     broker.publish(messages)
     with folder() as f:
-        stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="2500ms")
+        stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="4s")
     assert ledger.effects == collections.Counter(ids)
     assert stats["handled"] == len(ids) and stats["duplicates"] >= len(messages) - len(ids)
     ledger.close()
@@ -250,7 +250,7 @@ case $IDEM_ID in *fine) exit 0;; *poison) exit 65;; *) exit 1;; esac
         log = f + "/log"
         open(f + "/handle.sh", "w").write(script)
         os.environ["LOG"] = log
-        done = subprocess.run(consume(broker, "journal:" + f + "/j", "--until-idle", "2500ms", "--", "sh", f + "/handle.sh"),
+        done = subprocess.run(consume(broker, "journal:" + f + "/j", "--until-idle", "4s", "--", "sh", f + "/handle.sh"),
                               cwd=ROOT, timeout=60, stderr=subprocess.PIPE, text=True)
         assert done.returncode == 0, done.stderr
         ran = sorted(open(log).read().split("\n"))
@@ -267,7 +267,7 @@ def test_loose_tries_again_and_gives_up_at_the_limit(broker):
     broker.publish([{"id": i} for i in ("l-later", "l-never", "l-bad")])
     with folder() as f:
         stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, "--loose", "--backoff", "20ms",
-                               "--attempts", "4", idle="2500ms")
+                               "--attempts", "4", idle="4s")
     assert ledger.effects == {"l-later": 1}
     assert stats["retries"] == 2 + 3
     assert sorted(i for i, _ in broker.letters("orders.dead") if i.startswith("l-")) == ["l-bad", "l-never"]
@@ -278,9 +278,9 @@ def test_one_identity_with_two_contents_goes_to_the_dead_letters(broker):
     ledger = Ledger()
     broker.publish([{"id": "m", "amount": 1}])
     with folder() as f:
-        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="2500ms")
+        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="4s")
         broker.publish([{"id": "m", "amount": 2}])
-        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="2500ms")
+        run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="4s")
     assert ledger.effects == {"m": 1}
     assert "different" in dict(broker.letters("orders.dead"))["m"]
     ledger.close()
@@ -316,7 +316,7 @@ def test_a_command_that_does_not_read_its_message_leaves_nothing_behind(broker):
 def test_a_letter_keeps_what_the_message_came_with(broker):
     broker.publish([{"id": "kept"}], colour="blue")
     with folder() as f:
-        argv = consume(broker, "journal:" + f, "--identity", "header:colour", "--until-idle", "2500ms", "--", "sh", "-c",
+        argv = consume(broker, "journal:" + f, "--identity", "header:colour", "--until-idle", "4s", "--", "sh", "-c",
                        "exit 65")
         assert subprocess.run(argv, cwd=ROOT, timeout=60, stderr=subprocess.DEVNULL).returncode == 0
     assert "kept" in dict(broker.letters("orders.dead"))
@@ -328,7 +328,7 @@ def test_a_message_without_an_identity_is_a_dead_letter_and_told(broker):
     reason = "the message has no identity (header nothing): give messages an id, or choose another identity"
     broker.publish([{"id": "nobody-%d" % i} for i in range(3)])
     with folder() as f:
-        argv = consume(broker, "journal:" + f, "--identity", "header:nothing", "--until-idle", "2500ms", "--", "false")
+        argv = consume(broker, "journal:" + f, "--identity", "header:nothing", "--until-idle", "4s", "--", "false")
         done = subprocess.run(argv, cwd=ROOT, timeout=60, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0
     letters = dict(broker.letters("orders.dead"))
@@ -354,7 +354,7 @@ def test_a_slow_handler_does_not_cost_the_connection(broker):
     """It has all that it may have, and takes several times as long as a heartbeat may be late."""
     broker.publish([{"id": "slow-1"}, {"id": "slow-2"}])
     with folder() as f:
-        argv = consume(broker, "journal:" + f, "--concurrency", "1", "--prefetch", "1", "--until-idle", "2500ms", "--json",
+        argv = consume(broker, "journal:" + f, "--concurrency", "1", "--prefetch", "1", "--until-idle", "4s", "--json",
                        "--", "sleep", "7")
         argv[2] += "&heartbeat=2"
         done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -425,7 +425,7 @@ def test_a_letter_has_every_property_that_the_message_had(broker, small_numbers)
     channel.basic_publish("", "whole", b"\0body", pika.BasicProperties(
         user_id="guest", expiration="600000", headers={**headers, "CC": ["whole.copies"], "x-idem-reason": "old"}, **kept))
     with folder() as f:
-        argv = consume(broker, "journal:" + f, "--identity", "header:small", "--until-idle", "2500ms", "--", "sh", "-c",
+        argv = consume(broker, "journal:" + f, "--identity", "header:small", "--until-idle", "4s", "--", "sh", "-c",
                        'echo "id $IDEM_ID"; exit 65')
         argv[2] = argv[2].replace("queue=orders", "queue=whole")
         done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -440,7 +440,7 @@ def test_a_letter_has_every_property_that_the_message_had(broker, small_numbers)
 def redis_letters(broker, stream, *flags):
     """Have the entries of a stream handled by a command that prints them; the letters, and what was printed."""
     with folder() as f:
-        argv = consume(broker, "journal:" + f, "--until-idle", "2500ms", *flags)
+        argv = consume(broker, "journal:" + f, "--until-idle", "4s", *flags)
         argv[2] = argv[2].replace("stream=orders", "stream=" + stream)
         done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr
@@ -489,7 +489,7 @@ def test_every_consumer_handles_a_message_once_although_they_share_a_store(broke
         for flags, scope in (("g1", "shared/g1"), ("g2", "shared/g2"), ("g3 --consumer audit", "shared/audit"),
                              ("g4 --consumer audit", None)):
             group, *flags = flags.split()
-            argv = consume(broker, "journal:" + f, "--until-idle", "500ms", *flags, "--", "sh", "-c", 'echo "$IDEM_SCOPE"')
+            argv = consume(broker, "journal:" + f, "--until-idle", "3s", *flags, "--", "sh", "-c", 'echo "$IDEM_SCOPE"')
             argv[2] = argv[2].replace("stream=orders&group=g", "stream=shared&group=" + group)
             done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE)
             assert done.returncode == 0 and done.stdout.split() == ([scope] if scope else [])
@@ -532,7 +532,7 @@ def test_a_try_after_a_crash_is_told_that_it_is_the_second(broker):
     with folder() as f:
         open(f + "/hold", "w").close()
         script = 'echo "try $IDEM_ATTEMPT"; test $IDEM_ATTEMPT = 2 || while test -e %s/hold; do sleep 0.2; done' % f
-        argv = consume(broker, "journal:" + f + "/j", "--loose", "--", "sh", "-c", script, lease="1s")
+        argv = consume(broker, "journal:" + f + "/j", "--loose", "--", "sh", "-c", script, lease="4s")
         with Process(argv) as consumer:
             assert wait_until(lambda: "try 1" in consumer.output(), 30)
             consumer.kill()
@@ -546,7 +546,7 @@ def test_an_entry_in_hand_is_not_delivered_again_however_long_it_takes(broker):
     """Each takes longer than an entry may stay unacknowledged before it is claimed; the last ones wait for it too."""
     broker.publish([{"id": "long-%d" % i} for i in range(2)])
     with folder() as f:
-        argv = consume(broker, "journal:" + f, "--concurrency", "1", "--until-idle", "2500ms", "--json", "--", "sleep", "6")
+        argv = consume(broker, "journal:" + f, "--concurrency", "1", "--until-idle", "4s", "--json", "--", "sleep", "6")
         argv[2] = argv[2].replace("claim_ms=1500", "claim_ms=4000")
         done = subprocess.run(argv, cwd=ROOT, timeout=60, text=True, stdout=subprocess.PIPE)
     stats = json.loads(done.stdout.splitlines()[-1])
@@ -822,7 +822,7 @@ def test_what_commits_with_its_message_in_the_outbox_is_consumed_once(broker):
                     db.execute(mark, [[i for i, _, _ in unsent]])
         assert server.sql("select count(*) from outbox where sent is null") == "0"
         with folder() as f:
-            stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="2500ms")
+            stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, idle="4s")
     finally:
         server.stop()
     assert ledger.effects == collections.Counter(made) and stats["duplicates"] == 20
