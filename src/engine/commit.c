@@ -50,6 +50,7 @@ break_circuit(struct idem_engine *engine, const struct idem_error *err)
         idem__boot_us(engine) + wait_us / 2 +
         (int64_t)(idem__new_rev() % (uint64_t)(wait_us / 2 + 1));
     engine->breaker_error = *err;
+    engine->breaker_error.status = IDEM_ERR_UNAVAILABLE;
 }
 
 static bool
@@ -235,7 +236,7 @@ lost(struct idem_engine *engine, struct idem__group *group,
     idem__fail(&lost_err, IDEM_ERR_LOST,
                "cannot tell whether it was stored: %s",
                err->text[0] ? err->text : "the store did not say");
-    break_circuit(engine, &lost_err);
+    break_circuit(engine, err); /* later ones are not sent: not lost */
     idem__group_failed(engine, group, IDEM_ERR_LOST, &lost_err);
     return false;
 }

@@ -608,6 +608,25 @@ a_store_that_is_away_is_not_asked_for_every_op(void **state)
     rig_close(&rig);
 }
 
+static void
+what_was_not_sent_after_a_loss_is_not_said_to_be_lost(void **state)
+{
+    struct idem_op lost = op_begin("lost"), later = op_begin("later");
+    struct reply reply;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    faulty_plan(rig.store, FAULT_LOST_NOT, 0, 1000000);
+    reply = ask(rig.engine, &lost);
+    assert_status(reply, IDEM_ERR_LOST);
+    assert_non_null(strstr(reply.text, "cannot tell"));
+    reply = ask(rig.engine, &later);
+    assert_status(reply, IDEM_ERR_UNAVAILABLE);
+    assert_null(strstr(reply.text, "cannot tell"));
+    rig_close(&rig);
+}
+
 int
 main(void)
 {
@@ -629,6 +648,7 @@ main(void)
         cmocka_unit_test(a_damaged_record_takes_no_other_along),
         cmocka_unit_test(a_record_that_others_always_write_is_given_up),
         cmocka_unit_test(a_store_that_is_away_is_not_asked_for_every_op),
+        cmocka_unit_test(what_was_not_sent_after_a_loss_is_not_said_to_be_lost),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
