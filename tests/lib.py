@@ -270,11 +270,11 @@ def build_go(source):
     return out
 
 
-def patient(url):
+def patient(url, ms=20000):
     """A remote store may answer late: its disk may stand still for seconds. For tests where that is no fault to see."""
     if url.split(":")[0] not in ("redis", "redis+cluster", "rediss", "rediss+cluster", "postgres", "mysql", "zookeeper", "etcd"):
         return url
-    return url + ("&" if "?" in url else "?") + "timeout_ms=20000"
+    return url + ("&" if "?" in url else "?") + "timeout_ms=%d" % ms
 
 
 def run_c_test(program, store, seconds=300, **env):

@@ -182,7 +182,7 @@ wait_for_end(void *arg)
         continue;
     /* Until the store is there again for both engines. */
     enough = tenure_count + CROWD;
-    for (int i = 0; i < 2000 && tenure_count < enough; i++)
+    for (int i = 0; i < 6000 && tenure_count < enough; i++)
         usleep(10000);
     over = true;
     return NULL;

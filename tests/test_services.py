@@ -42,7 +42,7 @@ def test_a_store_is_killed_while_locks_are_held(shared):
     subprocess.run(["make", "-s", "-j2", "build/tests/restart_test"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     program = subprocess.Popen([ROOT + "/build/tests/restart_test"], text=True, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               env={**os.environ, "IDEM_TEST_STORE": shared.url, "IDEM_TEST_DOWN": "1"})
+                               env={**os.environ, "IDEM_TEST_STORE": patient(shared.url, 6000), "IDEM_TEST_DOWN": "1"})
     try:
         assert "held\n" in iter(program.stdout.readline, "")
         for _ in range(10 if SOAK else 1):
@@ -51,7 +51,7 @@ def test_a_store_is_killed_while_locks_are_held(shared):
             time.sleep(1.2)
             shared.start()
         time.sleep(1)
-        said, _ = program.communicate(timeout=90)
+        said, _ = program.communicate(timeout=180)
     finally:
         program.kill()
         program.wait()
