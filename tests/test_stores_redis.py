@@ -335,6 +335,21 @@ def test_a_redis_that_is_silent_for_a_moment_is_waited_for_at_the_start():
         redis.stop()
 
 
+@pytest.mark.parametrize("kind", ["redis", "redis+cluster"])
+def test_a_host_that_is_silent_at_the_start_leaves_time_for_the_next(kind):
+    silent, there = Redis(), Redis() if kind == "redis" else RedisCluster()
+    try:
+        silent.send(signal.SIGSTOP)
+        url = there.url.replace("://", "://127.0.0.1:%d," % silent.port)
+        done = subprocess.run([IDEM, "store", "check", url], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=60)
+        assert "can be used" in done.stdout
+    finally:
+        silent.send(signal.SIGCONT)
+        silent.stop()
+        there.stop()
+
+
 def test_a_start_that_nobody_heard_of_is_given_back_when_redis_is_there_again():
     server = Redis()
     try:

@@ -415,9 +415,8 @@ connect_link(struct redis_link *link, int64_t deadline_us)
     (void)redisEnableKeepAlive(context);
     (void)fcntl(context->fd, F_SETFL, fcntl(context->fd, F_GETFL) | O_NONBLOCK);
     link->context = context;
-    /* The first time nobody else waits for it. */
     limit_us = redis_now_us() + link->settings->connect_ms * 1000;
-    if (deadline_us < limit_us || link->checked_us == 0)
+    if (deadline_us < limit_us || link->settings->opening)
         limit_us = deadline_us;
     if (link->settings->tls &&
         !redis_tls_connect(link, limit_us, why, sizeof(why))) {

@@ -298,6 +298,7 @@ open_any(const char *url, const struct idem_store_options *options,
     self->options = *options;
     self->settings.options = &self->options;
     self->settings.cluster = cluster;
+    self->settings.opening = true;
     for (size_t i = 0; cluster && i < REDIS_SLOTS; i++)
         self->slots[i] = REDIS_NO_NODE;
     status = read_settings(url, &self->settings, err);
@@ -313,6 +314,7 @@ open_any(const char *url, const struct idem_store_options *options,
         close_store(&self->base);
         return status;
     }
+    self->settings.opening = false;
     say_what_is_given_up(self);
     *store = &self->base;
     return IDEM_OK;

@@ -37,6 +37,7 @@ struct redis_settings {
     bool accept_everysec;  /* ?unsafe=everysec */
     bool accept_unseen;    /* ?unsafe=unseen */
     struct redis_tls *tls; /* NULL: not encrypted */
+    bool opening;          /* nobody else waits for a server that is silent */
 };
 
 /* What a server says of itself. */

@@ -85,6 +85,14 @@ ready(struct redis_store *self, struct redis_link *link, int64_t deadline_us)
     return ok;
 }
 
+/* While the store is opened each server has all the time, so that one that is
+ * silent leaves some for the next. */
+static int64_t
+time_for_one(const struct redis_store *self, int64_t deadline_us)
+{
+    return self->settings.opening ? redis_deadline(self) : deadline_us;
+}
+
 /* ---- one primary ----------------------------------------------------- */
 
 static struct redis_link *
@@ -96,7 +104,7 @@ find_primary(struct redis_store *self, int64_t deadline_us,
     for (size_t i = 0; i < self->link_count; i++) {
         size_t at = (self->primary + i) % self->link_count;
 
-        if (ready(self, self->links[at], deadline_us)) {
+        if (ready(self, self->links[at], time_for_one(self, deadline_us))) {
             self->primary = at;
             return self->links[at];
         }
@@ -169,12 +177,13 @@ redis_route_refresh(struct redis_store *self, int64_t deadline_us,
     self->map_us = redis_now_us();
     for (size_t i = 0; i < count && !reading.ok; i++) {
         struct redis_link *link = self->links[i];
+        int64_t until_us = time_for_one(self, deadline_us);
 
         /* A replica is not fit to hold records, but it knows the map. */
-        (void)ready(self, link, deadline_us);
+        (void)ready(self, link, until_us);
         if (!link->context || !redis_link_add_text(link, 0, "CLUSTER SLOTS"))
             continue;
-        redis_links_run(&link, 1, deadline_us, on_slots, &reading);
+        redis_links_run(&link, 1, until_us, on_slots, &reading);
     }
     self->map_stale = !reading.ok;
     if (reading.ok)
