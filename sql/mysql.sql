@@ -353,19 +353,26 @@ idem: begin
     set o_verdict = 'ok';
 end//
 
+create or replace procedure idem_undo()
+modifies sql data sql security invoker
+rollback//
+
 -- Refuse to go on with what is not this fence's any more: the transaction is
--- rolled back, so that nothing of it can be committed, and 1644 is raised.
+-- rolled back, so that nothing of it can be committed, and 1644 is raised. XA, a
+-- trigger and a function allow no rollback here: there it is raised alone.
 create or replace procedure idem_need_ok(in p_verdict varchar(10))
 modifies sql data sql security invoker
 begin
+    declare continue handler for 1399, 1422 begin end;
+    if p_verdict <> 'ok' then
+        call idem_undo();
+    end if;
     if p_verdict = 'stale' then
-        rollback;
         signal sqlstate '45001' set message_text =
-            'idem: finish is stale: this fence does not hold the record; rolled back';
+            'idem: finish is stale: this fence does not hold the record: roll back';
     elseif p_verdict <> 'ok' then
-        rollback;
         signal sqlstate '45002' set message_text =
-            'idem: finish is finished: this fence ended it otherwise before; rolled back';
+            'idem: finish is finished: this fence ended it otherwise before: roll back';
     end if;
 end//
 

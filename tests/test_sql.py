@@ -137,6 +137,29 @@ def test_a_client_that_goes_on_after_a_stale_finish_commits_nothing(mariadb):
     assert mariadb.sql("select count(*) from stale_effect") == "0"
 
 
+def test_a_trigger_and_xa_can_finish_and_are_told_what_is_stale(mariadb):
+    """They allow no rollback by the procedure."""
+    idem("store", "init", mariadb.url)
+    scope = "inside-%d" % time.time_ns()
+    mariadb.sql("create or replace table finishing (id varchar(9), fence bigint) engine = InnoDB; "
+                "create trigger finishing after insert on finishing for each row "
+                "call idem_finish('%s', new.id, new.fence, 'succeeded', 'done', null)" % scope)
+    begin = "call idem_begin('%s', '%%s', null, null, null, null, @v, @f, @k, @r)" % scope
+    try:
+        with Session(mariadb) as one:
+            one("start transaction; %s; insert into finishing values ('a', @f); commit" % (begin % "a"))
+            one("xa start 'b'; %s; call idem_finish('%s', 'b', @f, 'succeeded', 'done', null); xa end 'b'; "
+                "xa commit 'b' one phase" % (begin % "b", scope))
+        assert mariadb.sql("select group_concat(id order by id) from idem_record where scope = '%s' and state = 3" % scope) == "a,b"
+        told = subprocess.run(
+            ["mariadb", "--no-defaults", "--force", "-uroot", "-S", mariadb.socket, "shop"], text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, input="start transaction; insert into finishing values ('a', 5); rollback; "
+            "xa start 'c'; call idem_finish('%s', 'b', 5, 'succeeded', '', null); xa end 'c'; xa rollback 'c';" % scope).stdout
+        assert told.count("1644 (45001)") == 2 and told.count("ERROR") == 2, told
+    finally:
+        mariadb.sql("drop table finishing")
+
+
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
 def test_a_snapshot_that_is_older_than_the_result_does_not_hide_it(mariadb, level):
     idem("store", "init", mariadb.url)
