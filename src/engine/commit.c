@@ -226,17 +226,18 @@ static bool
 lost(struct idem_engine *engine, struct idem__group *group,
      const struct idem_error *err)
 {
-    struct idem_error lost_err;
+    struct idem_error why = *err, lost_err;
 
     if (group->losses < MAX_LOSSES) {
         group->losses++;
         return true;
     }
     idem__group_lost(group);
+    if (!why.text[0])
+        idem__fail(&why, IDEM_ERR_UNAVAILABLE, "the store did not say");
     idem__fail(&lost_err, IDEM_ERR_LOST,
-               "cannot tell whether it was stored: %s",
-               err->text[0] ? err->text : "the store did not say");
-    break_circuit(engine, err); /* later ones are not sent: not lost */
+               "cannot tell whether it was stored: %s", why.text);
+    break_circuit(engine, &why); /* later ones are not sent: not lost */
     idem__group_failed(engine, group, IDEM_ERR_LOST, &lost_err);
     return false;
 }
@@ -301,11 +302,11 @@ sleep_ms(int ms)
 static size_t
 size_class(size_t count)
 {
-    size_t class = 0;
+    size_t i = 0;
 
-    while (class < IDEM_BATCH_SIZES - 1 && (size_t)1 << class < count)
-        class ++;
-    return class;
+    while (i < IDEM_BATCH_SIZES - 1 && (size_t)1 << i < count)
+        i++;
+    return i;
 }
 
 /* False: nothing is left to swap. */

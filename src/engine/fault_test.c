@@ -627,6 +627,24 @@ what_was_not_sent_after_a_loss_is_not_said_to_be_lost(void **state)
     rig_close(&rig);
 }
 
+static void
+a_store_that_gives_no_reason_is_said_to_give_none(void **state)
+{
+    struct idem_op lost = op_begin("lost"), later = op_begin("later");
+    struct reply reply;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    reply = lose_to(&rig, &lost, FAULT_LOST_NOT, NULL, FAULT_LOCKED);
+    assert_status(reply, IDEM_ERR_LOST);
+    assert_non_null(strstr(reply.text, "did not say"));
+    reply = ask(rig.engine, &later);
+    assert_status(reply, IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(reply.text, "did not say"));
+    rig_close(&rig);
+}
+
 int
 main(void)
 {
@@ -649,6 +667,7 @@ main(void)
         cmocka_unit_test(a_record_that_others_always_write_is_given_up),
         cmocka_unit_test(a_store_that_is_away_is_not_asked_for_every_op),
         cmocka_unit_test(what_was_not_sent_after_a_loss_is_not_said_to_be_lost),
+        cmocka_unit_test(a_store_that_gives_no_reason_is_said_to_give_none),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
