@@ -282,7 +282,7 @@ parse(struct postgres_store *self, const char *url, struct idem_error *err)
     int64_t timeout_ms = TIMEOUT_MS;
     PQconninfoOption *parsed;
     char shown[200], *why = NULL;
-    bool timed;
+    bool timed, taken;
 
     self->url = strdup(url);
     if (!self->url)
@@ -292,6 +292,7 @@ parse(struct postgres_store *self, const char *url, struct idem_error *err)
                                   &timeout_ms);
     self->timeout_us = timeout_ms * 1000;
     parsed = PQconninfoParse(self->url, &why);
+    taken = parsed != NULL;
     /* libpq's own words may quote the password. */
     PQfreemem(why);
     PQconninfoFree(parsed);
@@ -300,7 +301,7 @@ parse(struct postgres_store *self, const char *url, struct idem_error *err)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\": timeout_ms is a number from 10 to %d", shown,
                           TIMEOUT_MAX_MS);
-    if (!parsed)
+    if (!taken)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\" is not a URL that PostgreSQL takes: write "
                           "postgres://user:password@host:5432/database",
