@@ -213,7 +213,8 @@ run_one(struct redis_link *link, short ready, redis_answer_fn *answer,
     if (ok && (ready & (POLLIN | POLLHUP | POLLERR)))
         ok = read_some(link) && hand_out(link, answer, arg);
     if (!ok)
-        redis_link_drop(link, "the connection broke");
+        redis_link_drop(link,
+                        link->ssl ? redis_tls_flaw() : "the connection broke");
     if (!link->context)
         give_up(link, answer, arg);
 }
@@ -288,7 +289,8 @@ redis_links_run(struct redis_link **links, size_t count, int64_t deadline_us,
 
 struct greeting {
     struct redis_link *link;
-    char error[160]; /* the first thing that went wrong */
+    char error[160]; /* the first thing that it refused */
+    bool broken;     /* and dropped: it says why */
 };
 
 static void
@@ -320,9 +322,7 @@ on_greeting(void *arg, struct redis_link *link, uint32_t tag,
 
     (void)sent;
     if (!reply) {
-        if (!greeting->error[0])
-            snprintf(greeting->error, sizeof(greeting->error),
-                     "no answer to the first commands");
+        greeting->broken = true;
         return;
     }
     if (reply->type == REDIS_REPLY_ERROR && tag != ASK_FSYNC &&
@@ -378,6 +378,8 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
         redis_link_drop(link, greeting.error);
         return false;
     }
+    if (greeting.broken)
+        return false;
     link->checked_us = redis_now_us();
     if (redis_facts_judge(link->settings, &link->facts, &link->why) !=
         IDEM_OK) {

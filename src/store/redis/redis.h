@@ -128,7 +128,8 @@ bool redis_tls_connect(struct redis_link *link, int64_t deadline_us, char *why,
                        size_t why_len);
 void redis_tls_drop(struct redis_link *link);
 
-/* As send and recv. */
+/* As send and recv; after one that failed, why. */
+const char *redis_tls_flaw(void);
 ssize_t redis_tls_send(struct redis_link *link, const void *data, size_t len);
 ssize_t redis_tls_recv(struct redis_link *link, void *room, size_t len);
 

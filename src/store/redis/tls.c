@@ -221,6 +221,12 @@ redis_tls_drop(struct redis_link *link)
     link->ssl = NULL;
 }
 
+const char *
+redis_tls_flaw(void)
+{
+    return reason("the connection broke");
+}
+
 /* As send and recv answer. */
 static ssize_t
 moved(struct redis_link *link, int n)
