@@ -63,8 +63,9 @@ idem__url_secret(const char *url, const char *from)
     const char *at = host ? memrchr(host, '@', strcspn(host, "?")) : NULL;
     const char *colon;
 
-    if (host && !at && !option) /* a password with a raw question mark */
-        at = strrchr(host, '@');
+    if (host && !at) /* a password with a raw question mark */
+        at = memrchr(host, '@',
+                     option > host ? (size_t)(option - host) : strlen(host));
     colon = at ? memchr(host + 3, ':', (size_t)(at - host - 3)) : NULL;
     if (colon && colon + 1 >= from && at > colon + 1)
         return (struct idem_bytes){colon + 1, (size_t)(at - colon - 1)};

@@ -67,6 +67,8 @@ redacting_hides_the_password_and_nothing_else(void **state)
         {"mysql://u:p/with?marks@h/d?x=y", "mysql://u:***@h/d?x=y"},
         {"postgres://h:5432/db?user=u&password=s@cret&sslpassword=p",
          "postgres://h:5432/db?user=u&password=***&sslpassword=***"},
+        {"postgres://u:p?mark@h/db?sslpassword=s",
+         "postgres://u:***@h/db?sslpassword=***"},
         {"postgres://u:p@h/db?password=s",
          "postgres://u:***@h/db?password=***"},
         {"journal:/var/lib/a@b:c", "journal:/var/lib/a@b:c"},
