@@ -55,6 +55,7 @@ struct sql_driver {
     const char *need_lock; /* in run_many: fails unless it takes the key's
                               lock; with try_lock */
     const char *same;      /* an operator: equal, or both null */
+    const char *exactly;   /* a text to compare, whatever the collation is */
     char quote;
     bool keeps_lock; /* a refused insert leaves a lock on the row that is there
                         until the transaction ends: do not wait then */

@@ -408,6 +408,7 @@ const struct sql_driver idem__sql_mysql = {
     .one_tail = "; if row_count() <> 1 then signal sqlstate '45002' "
                 "set message_text = '" SQL_NOT_ONE "'; end if",
     .same = "<=>",
+    .exactly = "convert(? using utf8mb4) collate utf8mb4_bin",
     .quote = '`',
     .keeps_lock = true,
     .latest = " lock in share mode",

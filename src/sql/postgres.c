@@ -394,6 +394,7 @@ const struct sql_driver idem__sql_postgres = {
     .one_tail = "returning 1) select (case when count(*) = 1 then '1' "
                 "else '" SQL_NOT_ONE "' end)::int from work",
     .same = "is not distinct from",
+    .exactly = "?",
     .quote = '"',
     .run = run,
     .run_many = run_many,

@@ -261,8 +261,9 @@ has_values(const struct idem_sql_row *row, const struct idem_sql_pair *pairs,
 
 /*
  * The same question to the database, which knows that 10.50 is 10.5 and that
- * a char(8) is padded. A type that it cannot compare (json in PostgreSQL) fails
- * the statement, which must not fail the caller's transaction.
+ * a char(8) is padded (but "A" is not "a"). A type that it cannot compare (json
+ * in PostgreSQL) fails the statement, which must not fail the caller's
+ * transaction.
  */
 static bool
 has_values_there(struct idem_sql *db, const struct idem_sql_place *place,
@@ -282,8 +283,10 @@ has_values_there(struct idem_sql *db, const struct idem_sql_place *place,
         bool good = true;
 
         for (size_t i = 0; i < count && good; i++)
-            good = idem__sql_add(db, " and %i %s ?", pairs[i].column,
-                                 db->driver->same);
+            good = idem__sql_add(
+                db, " and %i %s %s", pairs[i].column, db->driver->same,
+                pairs[i].value.type == IDEM_SQL_TEXT ? db->driver->exactly
+                                                     : "?");
         same = good && idem__sql_run(db, idem__sql_whole(db), bound, n) &&
                db->rows.rows > 0;
     }

@@ -222,6 +222,7 @@ const struct sql_driver idem__sql_sqlite = {
     .insert = "insert into",
     .insert_once = " on conflict do nothing",
     .same = "is",
+    .exactly = "? collate binary",
     .quote = '`', /* "x" may be taken for a text here */
     .run = run,
     .inside = inside,
