@@ -450,7 +450,7 @@ class LossyProxy:
     """Hands commands on to a server, but swallows the reply to the first command that has this word, and hangs up."""
 
     def __init__(self, port, word):
-        self.target, self.word, self.lost = port, word, 0
+        self.target, self.word, self.lost, self.asked = port, word, 0, []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -469,9 +469,10 @@ class LossyProxy:
                 data = client.recv(65536)
                 if not data:
                     return
+                self.asked.append(data.split(b"\r\n")[2].lower())
                 server.sendall(data)
                 reply = server.recv(65536)
-                if self.word in data and not self.lost:
+                if self.word and self.word in data and not self.lost:
                     self.lost += 1
                     return
                 client.sendall(reply)
@@ -499,3 +500,14 @@ def test_a_lost_reply_runs_nothing_twice(server, word):
     finally:
         proxy.close()
     assert proxy.lost == 1
+
+
+def test_nothing_is_asked_between_a_claim_and_its_command(server):
+    """Nobody keeps the claim alive yet: an answer that takes its time would cost it."""
+    proxy = LossyProxy(server.port, None)
+    cli = Cli(server.where, IDEM_SERVER="127.0.0.1:%d" % proxy.port)
+    try:
+        assert cli("run", "asked", name(), "--", "true").returncode == 0
+    finally:
+        proxy.close()
+    assert proxy.asked[-2:] == [b"begin", b"finish"], proxy.asked

@@ -193,21 +193,9 @@ release(struct run *run)
         idem_answer_clear(&answer);
 }
 
-/* A result that is larger than the server or the store takes is not kept at
- * all, and the status would go with it. */
-static size_t
-room_for_output(const struct run *run)
-{
-    size_t room = run->link->max_result(run->link);
-
-    room = room > HEAD_ROOM ? room - HEAD_ROOM : 0;
-    return (size_t)run->keep < room ? (size_t)run->keep : room;
-}
-
 static int
 execute(struct run *run)
 {
-    size_t keep = room_for_output(run);
     char fence[32];
     const struct exec_setting settings[] = {{"IDEM_SCOPE", run->scope},
                                             {"IDEM_ID", run->id},
@@ -224,8 +212,8 @@ execute(struct run *run)
     kept = pthread_create(&keeper, NULL, keep_claim, run) == 0;
     if (!kept)
         fprintf(stderr, "idem: no thread to keep the claim alive\n");
-    if (exec_run(run->command, settings, 3, keep, &run->before, &outcome,
-                 &err) == IDEM_OK) {
+    if (exec_run(run->command, settings, 3, (size_t)run->keep, &run->before,
+                 &outcome, &err) == IDEM_OK) {
         code = finish(run, &outcome);
     } else {
         fprintf(stderr, "idem: %s\n", err.text);
@@ -301,6 +289,19 @@ make_fingerprint(struct run *run)
     crypto_generichash_final(&state, run->fingerprint, IDEM_FINGERPRINT_LEN);
 }
 
+/* A result that is larger than the server or the store takes is not kept at
+ * all, and the status would go with it. To be asked before there is a claim,
+ * for nothing keeps that alive until its command runs. */
+static void
+limit_output(struct run *run)
+{
+    size_t room = run->link->max_result(run->link);
+
+    room = room > HEAD_ROOM ? room - HEAD_ROOM : 0;
+    if ((size_t)run->keep > room)
+        run->keep = (int64_t)room;
+}
+
 static int
 begin(struct run *run)
 {
@@ -316,6 +317,7 @@ begin(struct run *run)
     op.ttl_ms = cli_ms_or_default(run->ttl);
     op.wait_ms = run->wait;
     op.subject = idem_text(run->subject);
+    limit_output(run);
     err.status = run_until_stored(run, &op, &answer, &err);
     if (err.status != IDEM_OK)
         return cli_fail(&err);
