@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 import servers
-from lib import ROOT, SANITIZED, Server, folder, wait_until
+from lib import ROOT, SANITIZED, Server, encode, folder, wait_until
 
 PROBLEM = "https://idem.example/problems/"
 
@@ -745,6 +745,27 @@ def test_ids(api):
 
 
 # ---- stopping ----------------------------------------------------------------------
+
+def test_ids_do_not_wait_for_a_look_through_a_large_store():
+    with folder() as where, Server(where, http=True) as s:
+        with s.client() as c:
+            for first in range(0, 100000 if SANITIZED else 400000, 2000):
+                c.raw(b"".join(encode("BEGIN", "large", i) for i in range(first, first + 2000)))
+                assert [c.read()[0] for _ in range(2000)] == ["started"] * 2000
+        api, waited = Http(s.http), []
+        start = time.monotonic()
+        metrics(s)
+        look = time.monotonic() - start
+        for _ in range(10):  # the best of them, for a machine may stall
+            reader = threading.Thread(target=metrics, args=(s,))
+            reader.start()
+            time.sleep(look / 10)
+            start = time.monotonic()
+            api("GET", "/v1/ids/uuid7")
+            waited.append(time.monotonic() - start)
+            reader.join()
+        assert min(waited) < look / 4, (look, waited)
+
 
 def test_stopping_answers_who_waits():
     with folder() as where, Server(where, http=True) as s:

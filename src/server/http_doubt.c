@@ -84,7 +84,8 @@ http_doubt_tick(struct http *http, int64_t now)
 }
 
 /* Under the lock. In a small store a look is done at once, and its reader sees
- * what is in doubt now; nobody waits long for a look through a large one. */
+ * what is in doubt now. Nobody waits long for a look through a large one, nor
+ * while others wait for this thread. */
 static void
 await_look(struct http *http)
 {
@@ -96,7 +97,7 @@ await_look(struct http *http)
     doubt->next_ms = 0;
     pthread_cond_signal(&http->stir);
     while (doubt->whole < doubt->wanted && http_now_ms() < until &&
-           !http->draining) {
+           !http->aside && !http->draining) {
         pthread_mutex_unlock(&http->lock);
         nanosleep(&nap, NULL);
         pthread_mutex_lock(&http->lock);
