@@ -11,6 +11,7 @@
  */
 #include <idem/consume.h>
 #include <idem/sql.h>
+#include <pthread.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,18 +23,33 @@ struct connection {
     struct idem_sql *sql;
 };
 
-/* Each handler's thread has a connection of its own. */
+/* Each handler's thread has a connection of its own, until it ends. */
+static pthread_key_t mine;
+
+static void
+close_connection(void *arg)
+{
+    struct connection *old = arg;
+
+    idem_sql_close(old->sql);
+    sqlite3_close(old->sqlite);
+    free(old);
+}
+
 static struct connection *
 connection(void)
 {
-    static _Thread_local struct connection mine;
-    struct idem_error err;
+    struct connection *now = pthread_getspecific(mine);
 
-    if (!mine.sql && (sqlite3_open(database, &mine.sqlite) != SQLITE_OK ||
-                      sqlite3_busy_timeout(mine.sqlite, 10000) != SQLITE_OK ||
-                      idem_sql_sqlite(mine.sqlite, &mine.sql, &err) != IDEM_OK))
+    if (now)
+        return now;
+    now = calloc(1, sizeof(*now));
+    if (!now || sqlite3_open(database, &now->sqlite) != SQLITE_OK ||
+        sqlite3_busy_timeout(now->sqlite, 10000) != SQLITE_OK ||
+        idem_sql_sqlite(now->sqlite, &now->sql, NULL) != IDEM_OK ||
+        pthread_setspecific(mine, now) != 0)
         abort();
-    return &mine;
+    return now;
 }
 
 /* The business part: one row, with no unique key to help it. */
@@ -88,7 +104,7 @@ main(int argc, char **argv)
                                            .max_attempts = 100,
                                            .backoff_ms = 20,
                                            .stop_when_idle_ms = 3000};
-    struct idem_consumer *consumer;
+    struct idem_consumer *consumer = NULL;
     struct idem_consume_stats stats;
     struct idem_error err = {0};
 
@@ -98,9 +114,11 @@ main(int argc, char **argv)
     }
     options.source = argv[1];
     database = argv[2];
-    if (idem_consume_open(NULL, &options, &consumer, &err) != IDEM_OK ||
+    if (pthread_key_create(&mine, close_connection) != 0 ||
+        idem_consume_open(NULL, &options, &consumer, &err) != IDEM_OK ||
         idem_consume_run(consumer, &err) != IDEM_OK) {
         fprintf(stderr, "%s\n", err.text);
+        idem_consume_close(consumer);
         return 1;
     }
     idem_consume_stats(consumer, &stats);
