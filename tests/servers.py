@@ -224,6 +224,12 @@ class RabbitMQ(Server):
     def send(self, number):
         os.killpg(self.process.pid, number)
 
+    def messages(self, queue):
+        """In a queue, delivered to somebody or not."""
+        said = subprocess.run(["/usr/lib/rabbitmq/bin/rabbitmqctl", "-q", "list_queues", "--no-table-headers", "name", "messages"],
+                              env=self.env, text=True, stdout=subprocess.PIPE, check=True, timeout=120)
+        return int(dict(line.split("\t") for line in said.stdout.splitlines())[queue])
+
     def stop(self):
         super().stop()
         self.epmd.terminate()

@@ -113,6 +113,19 @@ class Rabbit:
             self.letter_headers = {**properties.headers, "content-type": properties.content_type}
             found.append((json.loads(body)["id"], properties.headers["x-idem-reason"]))
 
+    def make_full(self, queue):
+        channel = self.channel()
+        channel.queue_declare(queue, durable=True, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
+        for _ in range(4):
+            channel.basic_publish("", queue, b"{}")
+
+    def make_room(self, queue):
+        self.channel().queue_purge(queue)
+
+    def left(self):
+        """How many messages are not acknowledged, whether delivered or not."""
+        return self.server.messages("orders")
+
     def restart(self):
         self.server.send(15)
         self.server.process.wait(120)
@@ -150,6 +163,16 @@ class Stream:
         found = [{k.decode(): v.decode() for k, v in fields.items()} for _, fields in self.client.xrange(name)]
         self.letter_headers = found[-1] if found else None
         return [(f["id"], f["idem-reason"]) for f in found]
+
+    def make_full(self, stream):
+        self.client.set(stream, "no stream, so nothing can be added")
+
+    def make_room(self, stream):
+        self.client.delete(stream)
+
+    def left(self):
+        groups = self.client.xinfo_groups("orders")
+        return groups[0]["pending"] + groups[0]["lag"] if groups else None
 
     def restart(self):
         self.process.stop()
@@ -481,6 +504,22 @@ def test_a_letter_that_cannot_be_written_is_not_lost(broker):
             assert consumer.stop() == 0
 
 
+def test_a_letter_that_nobody_takes_holds_up_no_other_message(broker):
+    broker.make_full("full")
+    broker.publish([{"id": "stuck-%d" % i} for i in range(3)] + [{"id": "fine-%d" % i} for i in range(100)])
+    with folder() as f:
+        with Process(consume(broker, "journal:" + f, "--dead-letter", "full", "--", "sh", "-c",
+                             'case "$IDEM_ID" in stuck-*) exit 65;; esac')) as consumer:
+            assert wait_until(lambda: broker.left() == 3, 120), consumer.output()[-2000:]
+            told = consumer.output().count("\n")
+            time.sleep(3)
+            assert consumer.output().count("\n") - told < 40, consumer.output()[-2000:]
+            broker.make_room("full")
+            assert wait_until(lambda: broker.left() == 0, 120), consumer.output()[-2000:]
+            assert consumer.stop() == 0
+    assert {"stuck-0", "stuck-1", "stuck-2"} <= dict(broker.letters("full")).keys()
+
+
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 def test_every_consumer_handles_a_message_once_although_they_share_a_store(broker):
     broker.client.xadd("shared", {"id": "m", "body": "x"})
@@ -763,7 +802,11 @@ def test_a_broker_that_never_answers_is_an_error_when_time_is_up():
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--lease", "30d"], "lease"),
     (["amqp://127.0.0.1?queue=q&colour=blue", "--to", "http://x/"], 'no parameter "colour": there are queue heartbeat'),
     (["amqp://127.0.0.1?queue=q&heartbeat=soon", "--to", "http://x/"], "heartbeat=soon"),
+    (["amqp://127.0.0.1?queue=q&heartbeat=", "--to", "http://x/"], "heartbeat= in the source's URL: give 1 to 199 bytes"),
+    (["amqp://127.0.0.1?queue=q&heartbeat", "--to", "http://x/"], "heartbeat= in the source's URL: give 1 to 199 bytes"),
     (["redis-stream://127.0.0.1?stream=s&group=g&claim_ms=0", "--to", "http://x/"], "claim_ms=0"),
+    (["redis-stream://127.0.0.1?stream=s&group=g&member=%zz", "--to", "http://x/"], "member= in the source's URL"),
+    (["redis-stream://127.0.0.1?stream=s&group=g&body=" + "b" * 200, "--to", "http://x/"], "body= in the source's URL"),
     (["redis-stream://127.0.0.1/shop?stream=s&group=g", "--to", "http://x/"], "a database is a number"),
     (["kafka://127.0.0.1?topic=t&group=g&session_ms=-1", "--to", "http://x/"], "session_ms=-1"),
     (["kafka://me:secret@127.0.0.1?topic=t&group=g", "--to", "http://x/"], "no logging in"),

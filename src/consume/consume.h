@@ -59,6 +59,8 @@ bool delivery_header(struct delivery *delivery, struct idem_bytes name,
 /* Goes into a letter as it came? Not what an earlier letter said, nor what the
  * source itself made a header. */
 bool delivery_header_is_own(const struct idem_header *header);
+/* Goes to the dead letters or the doubts? */
+bool delivery_is_letter(const struct delivery *delivery);
 
 /* ---- sources ---------------------------------------------------------- */
 
@@ -86,7 +88,8 @@ struct source_type {
                              struct delivery **delivery,
                              struct idem_error *err);
     /* Do what the fates say; called with deliveries of this connection only. A
-     * letter must be safe in its place before the delivery is acknowledged. */
+     * letter must be safe in its place before the delivery is acknowledged.
+     * Letters stand last: one that cannot be written holds up nothing else. */
     enum idem_status (*conclude)(struct source *source,
                                  struct delivery *deliveries,
                                  struct idem_error *err);
@@ -120,6 +123,8 @@ extern const struct source_type idem__kafka_source;
 
 /* ---- url.c: brokers' URLs ---------------------------------------------- */
 
+#define BROKER_URL_VALUE_MAX 199
+
 struct broker_url {
     char user[128], password[256], host[256], path[256];
     int port; /* 0: not given */
@@ -136,7 +141,8 @@ bool broker_url_param(const struct broker_url *url, const char *name,
 enum idem_status broker_url_number(const struct broker_url *url,
                                    const char *name, int64_t max,
                                    int64_t *value, struct idem_error *err);
-/* Are all parameters among these names, with spaces between them? */
+/* Are all parameters among these names, with spaces between them, and has each
+ * a value of at most BROKER_URL_VALUE_MAX bytes? */
 enum idem_status broker_url_check(const struct broker_url *url,
                                   const char *names, struct idem_error *err);
 
@@ -199,6 +205,7 @@ struct idem_consumer {
     struct handler *handlers;
     int handler_count; /* started ones */
     bool stop;         /* atomic */
+    int64_t pause_ms;  /* of the source's thread: before it connects again */
     int64_t told_us; /* of the source's thread: when it told of a letter ... */
     uint64_t untold; /* ... and how many it did not tell of since */
     int64_t

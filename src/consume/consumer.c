@@ -356,22 +356,27 @@ static enum idem_status
 conclude(struct idem_consumer *c, struct delivery *done, bool connected,
          struct idem_error *err)
 {
-    struct delivery *now = NULL;
+    struct delivery *now = NULL, *letters = NULL, **end = &now;
     enum idem_status status = IDEM_OK;
 
     while (done) {
         struct delivery *d = done;
 
         done = d->next;
-        if (connected && d->connection == c->source->connection) {
-            if (d->fate == FATE_DEAD_LETTER || d->fate == FATE_DOUBT)
-                tell_letter(c, d);
+        if (!connected || d->connection != c->source->connection) {
+            delivery_drop(d);
+        } else if (delivery_is_letter(d)) {
+            tell_letter(c, d);
+            d->next = letters;
+            letters = d;
+        } else {
             d->next = now;
             now = d;
-        } else {
-            delivery_drop(d);
         }
     }
+    while (*end)
+        end = &(*end)->next;
+    *end = letters;
     if (now)
         status = c->source->type->conclude(c->source, now, err);
     while (now) {
@@ -392,27 +397,35 @@ idle_enough(const struct idem_consumer *c, int64_t idle_since_us)
                c->options.stop_when_idle_ms * 1000;
 }
 
+/* The first time at once, then ever longer, until a connection was of use.
+ * False: stopped. */
+static bool
+pause_before_connecting(struct idem_consumer *c)
+{
+    int64_t next_ms = c->pause_ms ? c->pause_ms * 2 : RECONNECT_FIRST_MS;
+
+    for (int64_t slept = 0; slept < c->pause_ms && !consumer_stopping(c);
+         slept += 50)
+        usleep(50000);
+    c->pause_ms = next_ms < RECONNECT_MAX_MS ? next_ms : RECONNECT_MAX_MS;
+    return !consumer_stopping(c);
+}
+
 /* False: stopped, or, with an error, nobody answered for as long as it was said
  * to wait for messages. */
 static bool
 connect_source(struct idem_consumer *c, struct idem_error *err)
 {
     int64_t since_us = idem__system_clocks.boot_us(NULL);
-    int64_t pause_ms = RECONNECT_FIRST_MS;
 
-    while (!consumer_stopping(c)) {
+    while (pause_before_connecting(c)) {
         c->source->connection++;
         if (c->source->type->connect(c->source, err) == IDEM_OK)
             return true;
         if (idle_enough(c, since_us))
             return false;
         idem__log(&c->log, IDEM_LOG_WARNING, "%s; trying again in %lld ms",
-                  err->text, (long long)pause_ms);
-        for (int64_t slept = 0; slept < pause_ms && !consumer_stopping(c);
-             slept += 50)
-            usleep(50000);
-        pause_ms =
-            pause_ms * 2 < RECONNECT_MAX_MS ? pause_ms * 2 : RECONNECT_MAX_MS;
+                  err->text, (long long)c->pause_ms);
     }
     err->status = IDEM_OK;
     return false;
@@ -432,17 +445,20 @@ turn(struct idem_consumer *c, bool *idle, struct idem_error *err)
                                      : TAKE_MS;
     enum idem_status status = IDEM_OK;
     struct delivery *d = NULL;
+    bool conclude_now;
 
-    *idle = false;
     if (c->in_flight < (uint64_t)c->prefetch * HELD_MAX)
         status = type->take(c->source, wait_ms, !full, &d, err);
     if (status == IDEM_OK && d) {
         d->connection = c->source->connection;
         dispatch(c, d);
     }
-    if (status == IDEM_OK && done > 0 && (!d || done >= CONCLUDE_AT_ONCE))
+    conclude_now = done > 0 && (!d || done >= CONCLUDE_AT_ONCE);
+    if (status == IDEM_OK && conclude_now)
         status = conclude(c, take_done(c), true, err);
     *idle = !d && c->in_flight == 0 && !c->source->joining;
+    if (status == IDEM_OK && (conclude_now || *idle))
+        c->pause_ms = 0;
     return status;
 }
 

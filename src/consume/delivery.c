@@ -60,6 +60,12 @@ delivery_header(struct delivery *delivery, struct idem_bytes name,
 }
 
 bool
+delivery_is_letter(const struct delivery *delivery)
+{
+    return delivery->fate == FATE_DEAD_LETTER || delivery->fate == FATE_DOUBT;
+}
+
+bool
 delivery_header_is_own(const struct idem_header *header)
 {
     static const char *const not_own[] = {"idem-reason", "x-idem-reason",

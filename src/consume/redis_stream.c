@@ -36,7 +36,8 @@ struct redis_source {
     struct source base;
     struct broker_url url;
     int prefetch;
-    char group[200], member[128], body_field[128];
+    char group[BROKER_URL_VALUE_MAX + 1], member[BROKER_URL_VALUE_MAX + 1],
+        body_field[BROKER_URL_VALUE_MAX + 1];
     int64_t claim_ms, claim_at_us;
     char claim_from[64];
     redisContext *context;
@@ -356,12 +357,6 @@ name_letter(struct redis_source *self, const struct delivery *d,
     }
 }
 
-static bool
-is_letter(const struct delivery *d)
-{
-    return d->fate == FATE_DEAD_LETTER || d->fate == FATE_DOUBT;
-}
-
 /* False: out of memory. */
 static bool
 append_letter(struct redis_source *self, const struct delivery *d)
@@ -415,8 +410,8 @@ read_replies(struct redis_source *self, int count, struct idem_error *err)
     return status;
 }
 
-/* Letters first. A transaction would not help: its other commands are run
- * although one fails. */
+/* A letter is acknowledged when it is there. A transaction would not help: its
+ * other commands are run although one fails. */
 static enum idem_status
 conclude(struct source *source, struct delivery *deliveries,
          struct idem_error *err)
@@ -428,16 +423,19 @@ conclude(struct source *source, struct delivery *deliveries,
     for (struct delivery *d = deliveries; d; d = d->next) {
         tdelete(d, &self->in_hand, by_place);
         all++;
-        if (is_letter(d) && !append_letter(self, d))
+        if (!delivery_is_letter(d))
+            append_fate(self, d);
+        else if (!append_letter(self, d))
             return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
-        letters += is_letter(d);
+        letters += delivery_is_letter(d);
     }
-    status = read_replies(self, letters, err);
+    status = read_replies(self, all, err);
     if (status != IDEM_OK)
         return status;
     for (struct delivery *d = deliveries; d; d = d->next)
-        append_fate(self, d);
-    return read_replies(self, all, err);
+        if (delivery_is_letter(d))
+            append_fate(self, d);
+    return read_replies(self, letters, err);
 }
 
 static enum idem_status

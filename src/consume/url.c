@@ -118,11 +118,12 @@ enum idem_status
 broker_url_check(const struct broker_url *url, const char *names,
                  struct idem_error *err)
 {
+    char value[BROKER_URL_VALUE_MAX + 1];
     const char *at = url->query;
 
     while (*at) {
         size_t len = strcspn(at, "=&");
-        const char *name = names;
+        const char *name = names, *end;
 
         while (*name &&
                (strcspn(name, " ") != len || strncmp(name, at, len) != 0)) {
@@ -134,7 +135,13 @@ broker_url_check(const struct broker_url *url, const char *names,
                               "the source's URL has no parameter \"%.*s\": "
                               "there are %s",
                               len < 100 ? (int)len : 100, at, names);
-        at += strcspn(at, "&");
+        end = at + strcspn(at, "&");
+        if (at + len == end || at + len + 1 == end ||
+            !decode(at + len + 1, end, value, sizeof(value)))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%.*s= in the source's URL: give 1 to %d bytes",
+                              (int)len, at, BROKER_URL_VALUE_MAX);
+        at = end;
         at += *at == '&';
     }
     return IDEM_OK;
