@@ -316,7 +316,7 @@ def test_a_store_that_is_not_there_runs_nothing():
     ("run",), ("run", "a"), ("run", "a", "b"), ("run", "a", "b", "--lease", "0", "--", "true"),
     ("run", "a", "b", "--lease", "50ms", "--", "true"), ("run", "a", "b", "--nonsense", "--", "true"),
     ("run", "a", "b", "--keep", "1g", "--", "true"), ("run", "a", "b", "--server", "nowhere", "--", "true"),
-    ("run", "a", "b", "--server", "http://127.0.0.1:7399", "--", "true"),
+    ("run", "a", "b", "--server", "http://me:hidden-word@127.0.0.1:7399", "--", "true"),
     ("run", "a", "b", "--server", "x:1", "--store", "memory:", "--", "true"),
     ("run", "x" * 201, "b", "--", "true"), ("run", "", "b", "--", "true"),
     ("issue",), ("issue", "me", "--count", "0"), ("issue", "me", "--ttl", "0"), ("redeem", "t"),
@@ -324,6 +324,7 @@ def test_a_store_that_is_not_there_runs_nothing():
 def test_a_wrong_command_line_does_nothing(cli, args):
     r = cli(*args)
     assert r.returncode == 2 and r.stderr.startswith(b"idem: ") and r.stdout == b""
+    assert b"hidden-word" not in r.stderr
 
 
 # ---- the other commands against a server ------------------------------------------

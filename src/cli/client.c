@@ -4,6 +4,7 @@
 #include "client.h"
 
 #include "../server/server.h"
+#include "../store/store.h"
 
 #include <errno.h>
 #include <hiredis/hiredis.h>
@@ -37,7 +38,7 @@ dial(const char *address, struct idem_error *err)
 {
     struct timeval limit = from_ms(CONNECT_MS);
     const char *colon = strrchr(address, ':');
-    char host[256], *end = NULL;
+    char host[256], shown[256], *end = NULL;
     size_t len;
     long port;
 
@@ -49,9 +50,9 @@ dial(const char *address, struct idem_error *err)
     len = colon ? (size_t)(colon - address) : 0;
     if (!colon || *end || port < 1 || port > 65535 || len >= sizeof(host) ||
         strstr(address, "://")) {
+        idem__url_redact(address, shown, sizeof(shown));
         idem__fail(err, IDEM_ERR_INVALID,
-                   "\"%s\" is no address: give unix:PATH or HOST:PORT",
-                   address);
+                   "\"%s\" is no address: give unix:PATH or HOST:PORT", shown);
         return NULL;
     }
     if (address[0] == '[' && address[len - 1] == ']') {
