@@ -1,5 +1,5 @@
 """Messages consumed once: real brokers, consumers killed at random, brokers restarted. What counts is the
-ledger that the handlers wrote, which nothing but idem keeps free of repeats."""
+ledger that the handlers wrote, which nothing but idem keeps free of repeats. Waits more than it works."""
 import collections
 import contextlib
 import http.server

@@ -1,5 +1,5 @@
 """Kafka, on librdkafka's mock cluster in a process of its own: what test_consume.py asks of every broker, with consumers
-killed and the broker away for a while."""
+killed and the broker away for a while. Waits more than it works."""
 import os
 import sys
 
