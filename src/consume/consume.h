@@ -225,6 +225,8 @@ void *consumer_handle(void *handler);
 /* Nobody has begun these: they are done with. */
 void consumer_put_back_waiting(struct idem_consumer *consumer);
 bool consumer_stopping(const struct idem_consumer *consumer);
+/* For so long, or until the consumer is stopping: false. */
+bool consumer_pause(const struct idem_consumer *consumer, int64_t ms);
 
 /* Count one up in the stats. */
 #define CONSUMER_COUNT(consumer, field)                                        \

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #define TAKE_MS 100
@@ -403,12 +402,10 @@ static bool
 pause_before_connecting(struct idem_consumer *c)
 {
     int64_t next_ms = c->pause_ms ? c->pause_ms * 2 : RECONNECT_FIRST_MS;
+    bool goes_on = consumer_pause(c, c->pause_ms);
 
-    for (int64_t slept = 0; slept < c->pause_ms && !consumer_stopping(c);
-         slept += 50)
-        usleep(50000);
     c->pause_ms = next_ms < RECONNECT_MAX_MS ? next_ms : RECONNECT_MAX_MS;
-    return !consumer_stopping(c);
+    return goes_on;
 }
 
 /* False: stopped, or, with an error, nobody answered for as long as it was said

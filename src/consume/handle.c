@@ -35,9 +35,8 @@ consumer_stopping(const struct idem_consumer *consumer)
     return __atomic_load_n(&consumer->stop, __ATOMIC_ACQUIRE);
 }
 
-/* False: the consumer is stopping. */
-static bool
-pause_ms(struct idem_consumer *consumer, int64_t ms)
+bool
+consumer_pause(const struct idem_consumer *consumer, int64_t ms)
 {
     while (ms > 0 && !consumer_stopping(consumer)) {
         int64_t nap = ms < 50 ? ms : 50;
@@ -94,8 +93,8 @@ struct work {
     struct idem_consumer *consumer;
     struct idem_message message;
     enum idem_handled handled;
-    int tries,
-        away; /* how often somebody, and nobody, was there to handle it */
+    int tries; /* how often somebody was there to handle it */
+    int away;  /* and how often nobody was */
     bool ran;
     struct idem_error why;
 };
@@ -346,11 +345,12 @@ static bool
 wait_to_try(struct idem_consumer *consumer, const struct work *work)
 {
     if (work->handled != IDEM_AWAY)
-        return pause_ms(consumer,
-                        backoff_ms(consumer, work->tries, BACKOFF_MAX_MS));
+        return consumer_pause(
+            consumer, backoff_ms(consumer, work->tries, BACKOFF_MAX_MS));
     complain_of(consumer, "messages wait, nobody is there to handle them",
                 work->why.text);
-    return pause_ms(consumer, backoff_ms(consumer, work->away, AWAY_MAX_MS));
+    return consumer_pause(consumer,
+                          backoff_ms(consumer, work->away, AWAY_MAX_MS));
 }
 
 static enum fate
@@ -394,8 +394,8 @@ process(struct idem_consumer *consumer, struct delivery *d)
                 return decide(d, FATE_PUT_BACK, "stopping");
             CONSUMER_COUNT(consumer, retries);
         } else if (++store_tries >= STORE_TRIES ||
-                   !pause_ms(consumer, backoff_ms(consumer, store_tries,
-                                                  BACKOFF_MAX_MS))) {
+                   !consumer_pause(consumer, backoff_ms(consumer, store_tries,
+                                                        BACKOFF_MAX_MS))) {
             return fate;
         }
     }

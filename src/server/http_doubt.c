@@ -17,9 +17,8 @@
 #define LOOK_COUNT 2000
 #define WANTED_MS 120000 /* a reader comes about every 15 s to 60 s */
 #define PAUSE_MS 1000    /* between two looks */
-#define PATIENCE_MS                                                            \
-    300 /* of a reader, for a look that began after it came                    \
-         */
+/* Of a reader, for a look that began after it came. */
+#define PATIENCE_MS 300
 #define NAP_NS (5 * 1000000L)
 
 static void

@@ -147,11 +147,9 @@ seal_heads(struct journal *self, const struct segment *segment)
 static struct slot *
 find(struct journal *self, uint64_t tag, uint64_t rev)
 {
-    struct slot *slot = rev ? idem__index_first(&self->index, tag) : NULL;
+    struct slot *first = rev ? idem__index_first(&self->index, tag) : NULL;
 
-    while (slot && slot->rev != rev)
-        slot = idem__index_next(&self->index, slot);
-    return slot;
+    return idem__index_rev(&self->index, first, rev);
 }
 
 static void

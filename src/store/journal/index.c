@@ -101,6 +101,15 @@ idem__index_next(const struct journal_index *index, const struct slot *slot)
     return probe(shard, at < shard->room ? at : 0, slot->tag);
 }
 
+struct slot *
+idem__index_rev(const struct journal_index *index, struct slot *slot,
+                uint64_t rev)
+{
+    while (slot && slot->rev != rev)
+        slot = idem__index_next(index, slot);
+    return slot;
+}
+
 static void
 put(const struct journal_index *index, struct shard *shard,
     const struct slot *slot)

@@ -79,6 +79,10 @@ void idem__index_prefetch(const struct journal_index *index, uint64_t tag);
 struct slot *idem__index_first(const struct journal_index *index, uint64_t tag);
 struct slot *idem__index_next(const struct journal_index *index,
                               const struct slot *slot);
+/* From this slot on, the one with this rev: 64 random bits, so its key is the
+ * key that had that rev. */
+struct slot *idem__index_rev(const struct journal_index *index,
+                             struct slot *slot, uint64_t rev);
 
 /* About so many records are to come: have room for most of them at once, which
  * saves moving them. Nothing is lost if there is no memory for it. */

@@ -104,16 +104,6 @@ look_up(struct journal *self, const struct slot *slot, const uint8_t *key,
     return IDEM_OK;
 }
 
-/* From this slot on, the one with this rev: 64 random bits, so it is this
- * key's. */
-static const struct slot *
-slot_of_rev(struct journal *self, const struct slot *slot, uint64_t rev)
-{
-    while (slot && slot->rev != rev)
-        slot = idem__index_next(&self->index, slot);
-    return slot;
-}
-
 /* Does it make a record where none was executing? A full disk refuses these. */
 static bool
 is_claim(const struct idem_swap *swap, const struct slot *slot)
@@ -172,20 +162,21 @@ swap_one(struct journal *self, struct idem_swap *swap, struct idem_arena *arena,
          struct idem_error *err)
 {
     uint64_t tag = idem__index_tag(&self->index, swap->key);
-    const struct slot *first = idem__index_first(&self->index, tag);
-    const struct slot *slot = NULL;
+    struct slot *first = idem__index_first(&self->index, tag);
+    struct slot *slot = NULL;
     enum idem_status status;
 
     swap->outcome = IDEM_SWAP_NOT_STORED;
     if (self->poisoned) /* by an earlier part of this batch */
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "journal: %.120s: a write failed", self->dir);
-    if (swap->record && slot_of_rev(self, first, swap->record->rev)) {
+    if (swap->record &&
+        idem__index_rev(&self->index, first, swap->record->rev)) {
         swap->outcome = IDEM_SWAP_STORED;
         return IDEM_OK;
     }
     if (swap->expected != 0)
-        slot = slot_of_rev(self, first, swap->expected);
+        slot = idem__index_rev(&self->index, first, swap->expected);
     if (slot)
         return add_entry(self, swap, tag, slot, err);
     status = look_up(self, first, swap->key, arena, &swap->found, err);
