@@ -54,15 +54,18 @@ extra_libs += -lzookeeper_mt
 extra_cflags += -DTHREADED
 endif
 
-lib_dirs := src/record src/store $(store_dirs) src/engine src/sql src/token \
+lib_dirs := src/base src/record src/store $(store_dirs) src/engine src/sql src/token \
             src/id src/lock src/consume
-bin_dirs := src/server src/gateway src/cli
-not_code := %_test.c %_fuzz.c %_module.c
+bin_dirs := src/serve/core src/serve/resp src/serve/http \
+            src/gateway/launch src/gateway/module src/cli
+not_code := %_test.c %_fuzz.c
+# Compiled by nginx's own makefile.
+nginx_code := src/gateway/module/ngx_%
 lib_src := $(filter-out $(not_code),$(foreach d,$(lib_dirs),$(wildcard $(d)/*.c)))
-bin_src := $(filter-out $(not_code),$(foreach d,$(bin_dirs),$(wildcard $(d)/*.c)))
-test_src := $(sort $(foreach d,$(lib_dirs) $(bin_dirs) tests,$(wildcard $(d)/*_test.c)))
+bin_src := $(filter-out $(not_code) $(nginx_code),$(foreach d,$(bin_dirs),$(wildcard $(d)/*.c)))
+test_src := $(sort $(foreach d,$(lib_dirs) $(bin_dirs) tests/c,$(wildcard $(d)/*_test.c)))
 fuzz_src := $(sort $(foreach d,$(lib_dirs) $(bin_dirs),$(wildcard $(d)/*_fuzz.c)))
-test_support_src := $(filter-out %_test.c,$(wildcard tests/*.c))
+test_support_src := $(wildcard tests/support/*.c)
 bench_src := $(wildcard bench/*.c)
 example_src := $(wildcard examples/*.c)
 
@@ -78,7 +81,7 @@ $(if $(missing),$(warning idem: these libraries are missing: $(missing); run scr
 endif
 sanitize := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 compile = $(CC) -std=gnu11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(sanitize) -fPIC \
-    -fvisibility=hidden -pthread -Iinclude -include src/record/poison.h $(defines) $(extra_cflags) $(pkg_cflags) -MMD -MP
+    -fvisibility=hidden -pthread -Iinclude -include src/base/poison.h $(defines) $(extra_cflags) $(pkg_cflags) -MMD -MP
 libs = $(pkg_libs) $(extra_libs) -lm -pthread
 link = $(CC) $(CFLAGS) $(sanitize) -pthread
 
@@ -151,12 +154,12 @@ $(tests): $(B)/%: $(B)/obj/%.o $(test_support_obj) $(B)/libidem-inner.a
 	$(link) -o $@ $(filter %.o,$^) $(B)/libidem-inner.a -lcmocka $(test_ldflags) $(libs)
 
 # Tests in which the n-th allocation fails.
-%/alloc_test: test_ldflags = -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+%_alloc_test: test_ldflags = -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 
 test-programs: $(tests)
 
 # Programs that tests of the running system start.
-$(B)/tests/tools/%: tests/tools/%.c $(B)/flags
+$(B)/tests/tools/%: tests/support/tools/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(filter-out -MMD -MP,$(compile)) -o $@ $< $(libs)
 
@@ -220,7 +223,7 @@ bench:
 # ---- the nginx module ------------------------------------------------------
 
 ifeq ($(WITH_NGINX),1)
--include src/gateway/module.mk
+-include src/gateway/module/module.mk
 endif
 module:
 
@@ -237,7 +240,7 @@ install: all
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' \
 	    -e 's|@PACKAGES@|$(packages)|' -e 's|@LIBS@|$(extra_libs)|' scripts/idem.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc
 	if [ -d sql ]; then install -d $(DESTDIR)$(PREFIX)/share/idem/sql && install -m 644 sql/*.sql $(DESTDIR)$(PREFIX)/share/idem/sql; fi
-	install -m 644 console/idem.js $(DESTDIR)$(PREFIX)/share/idem
+	install -m 644 clients/js/idem.js $(DESTDIR)$(PREFIX)/share/idem
 	if [ -d docs/man ]; then install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1; fi
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 644 scripts/completion/idem.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem
@@ -252,6 +255,6 @@ clean:
 	rm -rf build
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h' ':!src/gateway/nginx')
+	clang-format -i $$(git ls-files '*.c' '*.h' ':!src/gateway/module/ngx_*')
 
 -include $(shell find $(B)/obj build/fuzz/obj -name '*.d' 2>/dev/null)

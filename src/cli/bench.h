@@ -5,7 +5,7 @@
 #ifndef IDEM__CLI_BENCH_H
 #define IDEM__CLI_BENCH_H
 
-#include "../record/buf.h"
+#include "../base/buf.h"
 
 #define BENCH_CLIENTS_MAX 4096
 #define BENCH_PIPELINE_MAX 256

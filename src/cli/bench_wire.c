@@ -6,7 +6,7 @@
  */
 #include "bench.h"
 
-#include "../server/resp.h"
+#include "../serve/resp/resp.h"
 
 #include <errno.h>
 #include <netdb.h>

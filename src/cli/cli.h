@@ -9,7 +9,7 @@
 #ifndef IDEM__CLI_H
 #define IDEM__CLI_H
 
-#include "../record/buf.h"
+#include "../base/buf.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  */
 #include "client.h"
 
-#include "../server/server.h"
+#include "../serve/core/server.h"
 #include "../store/store.h"
 
 #include <errno.h>

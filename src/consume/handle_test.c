@@ -3,7 +3,7 @@
  * and a store that fails when told to. The next message is not waited for, the
  * record is.
  */
-#include "../../tests/faulty_store.h"
+#include "../../tests/support/faulty_store.h"
 #include "consume.h"
 
 #include <setjmp.h>

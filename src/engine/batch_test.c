@@ -1,7 +1,7 @@
 /*
  * batch_test.c - batches: grouped by key, one commit for all, few round trips.
  */
-#include "../../tests/rig.h"
+#include "../../tests/support/rig.h"
 #include "inner.h"
 
 #include <setjmp.h>

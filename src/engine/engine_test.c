@@ -1,7 +1,7 @@
 /*
  * engine_test.c - limits, cancelling, closing, threads, drivers, scans.
  */
-#include "../../tests/rig.h"
+#include "../../tests/support/rig.h"
 #include "inner.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /*
  * park_test.c - who waits for a busy record, and what ends the wait.
  */
-#include "../../tests/rig.h"
+#include "../../tests/support/rig.h"
 #include "inner.h"
 
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /*
  * run_test.c - idem_run: work that happens once, whatever fails around it.
  */
-#include "../../tests/rig.h"
-#include "../../tests/stores.h"
+#include "../../tests/support/rig.h"
+#include "../../tests/support/stores.h"
 #include "inner.h"
 
 #include <setjmp.h>

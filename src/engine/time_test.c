@@ -2,7 +2,7 @@
  * time_test.c - leases and expiry while clocks jump, engines restart, and
  * stores have another clock or none.
  */
-#include "../../tests/rig.h"
+#include "../../tests/support/rig.h"
 #include "inner.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /*
  * lock_test.c - one holder at a time, and who lost it is told.
  */
-#include "../../tests/faulty_store.h"
+#include "../../tests/support/faulty_store.h"
 #include "../engine/engine.h"
 
 #include <idem/lock.h>

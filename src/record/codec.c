@@ -18,7 +18,7 @@
  */
 #include "record.h"
 
-#include "le.h"
+#include "../base/le.h"
 
 #include <assert.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  */
 #include "record.h"
 
-#include "le.h"
+#include "../base/le.h"
 
 #include <stdlib.h>
 #include <string.h>

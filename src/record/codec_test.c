@@ -2,8 +2,8 @@
  * codec_test.c - records as bytes: what goes in comes out, and nothing that was
  * damaged, cut or made up is taken for a record.
  */
-#include "buf.h"
-#include "le.h"
+#include "../base/buf.h"
+#include "../base/le.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

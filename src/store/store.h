@@ -12,7 +12,7 @@
 #ifndef IDEM__STORE_H
 #define IDEM__STORE_H
 
-#include "../record/buf.h"
+#include "../base/buf.h"
 #include "../record/record.h"
 
 #include <time.h>

@@ -8,7 +8,7 @@
 #ifndef IDEM__ETCD_H
 #define IDEM__ETCD_H
 
-#include "../url.h"
+#include "../../base/url.h"
 #include "../value.h"
 
 #include <curl/curl.h>

@@ -3,7 +3,7 @@
  */
 #include "format.h"
 
-#include "../../record/le.h"
+#include "../../base/le.h"
 
 #include <string.h>
 #include <xxhash.h>

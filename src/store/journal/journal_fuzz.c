@@ -7,7 +7,7 @@
  */
 #include "journal.h"
 
-#include "../../record/le.h"
+#include "../../base/le.h"
 
 #include <stdlib.h>
 #include <string.h>

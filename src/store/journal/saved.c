@@ -10,7 +10,7 @@
  */
 #include "journal.h"
 
-#include "../../record/le.h"
+#include "../../base/le.h"
 
 #include <errno.h>
 #include <fcntl.h>

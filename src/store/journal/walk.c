@@ -3,7 +3,7 @@
  */
 #include "walk.h"
 
-#include "../../record/le.h"
+#include "../../base/le.h"
 
 #include <errno.h>
 #include <stdlib.h>

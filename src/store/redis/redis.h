@@ -12,7 +12,7 @@
 #ifndef IDEM__REDIS_H
 #define IDEM__REDIS_H
 
-#include "../url.h"
+#include "../../base/url.h"
 #include "../value.h"
 
 #include <hiredis/hiredis.h>

@@ -12,7 +12,7 @@
 #ifndef IDEM__ZOOKEEPER_H
 #define IDEM__ZOOKEEPER_H
 
-#include "../url.h"
+#include "../../base/url.h"
 #include "../value.h"
 
 #include <pthread.h>

@@ -1,0 +1,125 @@
+/*
+ * cmd_begin.c - idem begin: claim a request.
+ */
+#include "verb.h"
+
+#include <sodium.h>
+#include <string.h>
+
+struct begin {
+    struct cli_verb verb;
+    int64_t lease, ttl, wait;
+    bool loose, strict, token;
+    const char *fingerprint, *payload, *nonce, *subject;
+    uint8_t fingerprint_bytes[IDEM_FINGERPRINT_LEN];
+    uint8_t nonce_bytes[IDEM_NONCE_LEN];
+};
+
+/* The fingerprint over what is asked: given as it is, or made from bytes. */
+static int
+read_fingerprint(struct begin *b, struct idem_op *op)
+{
+    struct idem_buf payload;
+    struct idem_error err = {0};
+
+    if (b->fingerprint && b->payload)
+        return cli_usage_error("give --fingerprint or --payload, not both");
+    if (b->fingerprint && !cli_hex_parse(b->fingerprint, b->fingerprint_bytes,
+                                         IDEM_FINGERPRINT_LEN))
+        return cli_usage_error("a fingerprint is %d hex digits",
+                               2 * IDEM_FINGERPRINT_LEN);
+    if (b->payload) {
+        if (cli_read_value(b->payload, &payload, &err) != IDEM_OK) {
+            idem_buf_clear(&payload);
+            return cli_fail(&err);
+        }
+        crypto_generichash(b->fingerprint_bytes, IDEM_FINGERPRINT_LEN,
+                           payload.data, payload.len, NULL, 0);
+        idem_buf_clear(&payload);
+    }
+    if (b->fingerprint || b->payload)
+        op->fingerprint = b->fingerprint_bytes;
+    return -1;
+}
+
+static int
+fill(struct begin *b, struct idem_op *op)
+{
+    int code;
+
+    if (b->loose && b->strict)
+        return cli_usage_error("give --strict or --loose, not both");
+    if ((code = cli_check_time("--lease", &b->lease)) >= 0 ||
+        (code = cli_check_time("--ttl", &b->ttl)) >= 0 ||
+        (code = read_fingerprint(b, op)) >= 0)
+        return code;
+    if (b->nonce) {
+        if (!cli_hex_parse(b->nonce, b->nonce_bytes, IDEM_NONCE_LEN))
+            return cli_usage_error("a nonce is %d hex digits",
+                                   2 * IDEM_NONCE_LEN);
+        op->nonce = b->nonce_bytes;
+    }
+    op->type = b->token ? IDEM_TYPE_TOKEN : IDEM_TYPE_REQUEST;
+    op->mode = b->loose ? IDEM_LOOSE : IDEM_STRICT;
+    op->lease_ms = cli_ms_or_default(b->lease);
+    op->ttl_ms = cli_ms_or_default(b->ttl);
+    op->wait_ms = b->wait;
+    op->subject = idem_text(b->subject);
+    return -1;
+}
+
+int
+cli_begin(int argc, char **argv)
+{
+    struct begin b = {.lease = CLI_UNSET_MS, .ttl = CLI_UNSET_MS};
+    const struct cli_option options[] = {
+        CLI_VERB_OPTIONS(&b.verb),
+        {"lease", 'l', CLI_MS, &b.lease, "TIME",
+         "how long the work may take before it is in doubt\n"
+         "(strict) or may be taken over (loose); default 30s"},
+        {"ttl", 0, CLI_MS, &b.ttl, "TIME",
+         "how long the outcome is kept; default 24h"},
+        {"wait", 'w', CLI_MS, &b.wait, "TIME",
+         "while another is at work, wait this long for its\n"
+         "result; default: answer busy at once"},
+        {"strict", 0, CLI_FLAG, &b.strict, NULL,
+         "at most one execution, a failure is an answer too;\n"
+         "the default"},
+        {"loose", 0, CLI_FLAG, &b.loose, NULL,
+         "only success counts, a failure may be tried again"},
+        {"token", 0, CLI_FLAG, &b.token, NULL,
+         "ID is a token that was issued to SCOPE"},
+        {"fingerprint", 'f', CLI_TEXT, &b.fingerprint, "HEX",
+         "64 hex digits over what is asked; the same id with\n"
+         "another fingerprint is a mismatch"},
+        {"payload", 0, CLI_TEXT, &b.payload, "VALUE",
+         "make the fingerprint from these bytes; @FILE and -\n"
+         "for standard input work"},
+        {"nonce", 'n', CLI_TEXT, &b.nonce, "HEX",
+         "16 random hex digits: a begin that is sent again\n"
+         "with the same nonce finds itself"},
+        {"subject", 0, CLI_TEXT, &b.subject, "TEXT", "a label for people"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "begin SCOPE ID [options]",
+        .about =
+            "Claim a request. \"started\" (exit code 0) means that it is yours "
+            "to do:\nfinish it with the fence that is printed. \"replay\" (10) "
+            "means that it was\ndone before and brings the stored result.",
+        .options = options,
+        .min_args = 2,
+        .max_args = 2,
+    };
+    struct idem_op op = {.verb = IDEM_BEGIN};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code >= 0)
+        return code;
+    op.scope = idem_text(args[0]);
+    op.id = idem_text(args[1]);
+    code = fill(&b, &op);
+    return code >= 0 ? code : cli_run_verb(&b.verb, &op);
+}

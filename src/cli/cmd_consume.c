@@ -1,0 +1,331 @@
+/*
+ * cmd_consume.c - idem consume: messages of a broker, each handled once.
+ */
+#include "link.h"
+
+#include "../consume/consume.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct consume {
+    struct cli_where where;
+    struct idem_consume_options options;
+    const char *to, *metrics;
+    bool loose, quiet;
+    int64_t lease_ms, ttl_ms, concurrency, prefetch, attempts, backoff_ms;
+    int64_t timeout_ms, until_idle_ms;
+};
+
+static struct idem_consumer *running;
+
+static void
+on_signal(int number)
+{
+    (void)number;
+    idem_consume_stop(running);
+}
+
+static void
+print_stats(FILE *out, const struct idem_consume_stats *s)
+{
+    fprintf(out,
+            "received %llu, handled %llu, duplicates %llu, retries %llu, dead "
+            "letters %llu, doubts %llu, put back %llu, reconnects %llu",
+            (unsigned long long)s->received, (unsigned long long)s->handled,
+            (unsigned long long)s->duplicates, (unsigned long long)s->retries,
+            (unsigned long long)s->dead_letters, (unsigned long long)s->doubts,
+            (unsigned long long)s->put_back, (unsigned long long)s->reconnects);
+}
+
+static json_t *
+stats_json(const struct idem_consume_stats *s)
+{
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "received",
+                     (json_int_t)s->received, "handled", (json_int_t)s->handled,
+                     "duplicates", (json_int_t)s->duplicates, "retries",
+                     (json_int_t)s->retries, "dead_letters",
+                     (json_int_t)s->dead_letters, "doubts",
+                     (json_int_t)s->doubts, "put_back", (json_int_t)s->put_back,
+                     "reconnects", (json_int_t)s->reconnects, "in_flight",
+                     (json_int_t)s->in_flight);
+}
+
+/* Prometheus text, replaced in one piece, for a node exporter's text folder or
+ * anybody who reads files. */
+static bool
+write_metrics(const char *path, const struct idem_consume_stats *s)
+{
+    char temporary[4096];
+    FILE *out;
+
+    if (snprintf(temporary, sizeof(temporary), "%s.tmp", path) >=
+        (int)sizeof(temporary))
+        return false;
+    out = fopen(temporary, "we");
+    if (!out)
+        return false;
+    fprintf(out,
+            "# TYPE idem_consume_messages_total counter\n"
+            "idem_consume_messages_total{what=\"received\"} %llu\n"
+            "idem_consume_messages_total{what=\"handled\"} %llu\n"
+            "idem_consume_messages_total{what=\"duplicate\"} %llu\n"
+            "idem_consume_messages_total{what=\"retry\"} %llu\n"
+            "idem_consume_messages_total{what=\"dead_letter\"} %llu\n"
+            "idem_consume_messages_total{what=\"doubt\"} %llu\n"
+            "idem_consume_messages_total{what=\"put_back\"} %llu\n"
+            "# TYPE idem_consume_reconnects_total counter\n"
+            "idem_consume_reconnects_total %llu\n"
+            "# TYPE idem_consume_in_flight gauge\n"
+            "idem_consume_in_flight %llu\n",
+            (unsigned long long)s->received, (unsigned long long)s->handled,
+            (unsigned long long)s->duplicates, (unsigned long long)s->retries,
+            (unsigned long long)s->dead_letters, (unsigned long long)s->doubts,
+            (unsigned long long)s->put_back, (unsigned long long)s->reconnects,
+            (unsigned long long)s->in_flight);
+    return fclose(out) == 0 && rename(temporary, path) == 0;
+}
+
+/* What it is doing, once a second, until told to end. */
+struct progress {
+    const struct consume *consume;
+    struct idem_consumer *consumer;
+    bool over; /* atomic */
+};
+
+static void *
+show_progress(void *arg)
+{
+    struct progress *p = arg;
+    bool terminal = isatty(STDERR_FILENO) && !p->consume->quiet && !cli_json;
+    int ticks = 0;
+
+    while (!__atomic_load_n(&p->over, __ATOMIC_ACQUIRE)) {
+        struct idem_consume_stats stats;
+
+        usleep(100000);
+        if (++ticks % 10)
+            continue;
+        idem_consume_stats(p->consumer, &stats);
+        if (terminal) {
+            fprintf(stderr, "\r\033[K");
+            print_stats(stderr, &stats);
+        }
+        if (p->consume->metrics)
+            write_metrics(p->consume->metrics, &stats);
+    }
+    if (terminal)
+        fprintf(stderr, "\r\033[K");
+    return NULL;
+}
+
+static void
+report(const struct consume *c, const struct idem_consume_stats *stats)
+{
+    if (c->metrics)
+        write_metrics(c->metrics, stats);
+    if (cli_json) {
+        cli_json_print(stats_json(stats));
+    } else if (!c->quiet) {
+        print_stats(stderr, stats);
+        fputc('\n', stderr);
+    }
+}
+
+static int
+consume_until_stopped(const struct consume *c, struct idem_consumer *consumer)
+{
+    struct sigaction stop = {.sa_handler = on_signal};
+    struct progress progress = {.consume = c, .consumer = consumer};
+    struct idem_consume_stats stats;
+    struct idem_error err = {0};
+    bool shown;
+    pthread_t thread;
+
+    running = consumer;
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    shown = pthread_create(&thread, NULL, show_progress, &progress) == 0;
+    err.status = idem_consume_run(consumer, &err);
+    __atomic_store_n(&progress.over, true, __ATOMIC_RELEASE);
+    if (shown)
+        pthread_join(thread, NULL);
+    idem_consume_stats(consumer, &stats);
+    report(c, &stats);
+    return err.status == IDEM_OK ? CLI_OK : cli_fail(&err);
+}
+
+static void
+log_line(void *arg, enum idem_log_level level, const char *text)
+{
+    static const char *const names[] = {"info", "warning", "alarm"};
+
+    (void)arg;
+    fprintf(stderr, "%sidem: %s: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "",
+            names[level], text);
+}
+
+static int
+to_int(int64_t number)
+{
+    return number < INT_MAX ? (int)number : INT_MAX;
+}
+
+static void
+fill(struct consume *c)
+{
+    c->options.mode = c->loose ? IDEM_LOOSE : IDEM_STRICT;
+    c->options.lease_ms = c->lease_ms;
+    c->options.ttl_ms = c->ttl_ms;
+    c->options.concurrency = to_int(c->concurrency);
+    c->options.prefetch = to_int(c->prefetch);
+    c->options.max_attempts = to_int(c->attempts);
+    c->options.backoff_ms = c->backoff_ms;
+    c->options.stop_when_idle_ms = c->until_idle_ms;
+    c->options.log = log_line;
+}
+
+static int
+run(struct consume *c, char **command)
+{
+    struct command_sink sink = {command, c->timeout_ms};
+    struct http_sink *http = NULL;
+    struct idem_engine *engine = NULL;
+    struct idem_consumer *consumer = NULL;
+    struct idem_error err = {0};
+    const char *store = cli_store_url(&c->where);
+    int code;
+
+    if (!store)
+        return cli_usage_error("consume: where are records kept? give --store "
+                               "URL or set IDEM_STORE");
+    if (c->metrics &&
+        !write_metrics(c->metrics, &(struct idem_consume_stats){0}))
+        return cli_usage_error("consume: cannot write --metrics %s: %s",
+                               c->metrics, strerror(errno));
+    fill(c);
+    c->options.handle = command_sink_handle;
+    c->options.arg = &sink;
+    if (c->to) {
+        err.status = http_sink_open(c->to, c->timeout_ms, &http, &err);
+        c->options.handle = http_sink_handle;
+        c->options.arg = http;
+    }
+    if (err.status == IDEM_OK)
+        err.status = idem_open(store, NULL, &engine, &err);
+    if (err.status == IDEM_OK)
+        err.status = idem_consume_open(engine, &c->options, &consumer, &err);
+    code = err.status == IDEM_OK ? consume_until_stopped(c, consumer)
+                                 : cli_fail(&err);
+    idem_consume_close(consumer);
+    idem_close(engine);
+    http_sink_close(http);
+    return code;
+}
+
+int
+cli_consume(int argc, char **argv)
+{
+    struct consume c = {.concurrency = 4,
+                        .attempts = 5,
+                        .backoff_ms = 200,
+                        .timeout_ms = 60000};
+    const struct cli_option options[] = {
+        {"store", 's', CLI_TEXT, &c.where.store, "URL",
+         "where records are kept: redis://HOST, journal:DIR\n"
+         "for one consumer, ...; else the variable IDEM_STORE"},
+        {"to", 't', CLI_TEXT, &c.to, "URL",
+         "POST each message to this URL instead of running a\n"
+         "command"},
+        {"consumer", 'c', CLI_TEXT, &c.options.consumer, "NAME",
+         "several consumers handle a message once each (the\n"
+         "group's name, or \"default\")"},
+        {"identity", 'i', CLI_TEXT, &c.options.identity, "WHAT",
+         "what makes two messages the same: id (the message\n"
+         "id; default), header:NAME, json:FIELD, position"},
+        {"order-by", 0, CLI_TEXT, &c.options.order_by, "WHAT",
+         "messages equal in this are handled in order (the\n"
+         "identity)"},
+        {"loose", 0, CLI_FLAG, &c.loose, NULL,
+         "try again after failures and crashes (strict: a\n"
+         "failure is final, a crash is a doubt)"},
+        {"lease", 'l', CLI_MS, &c.lease_ms, "TIME",
+         "how long a claim outlives its consumer (30s)"},
+        {"ttl", 0, CLI_MS, &c.ttl_ms, "TIME",
+         "how long a handled message is remembered (24h)"},
+        {"concurrency", 'n', CLI_NUMBER, &c.concurrency, "N",
+         "handlers at once (4)"},
+        {"prefetch", 0, CLI_NUMBER, &c.prefetch, "N",
+         "messages taken ahead (16 for each handler)"},
+        {"attempts", 0, CLI_NUMBER, &c.attempts, "N",
+         "tries before the dead letter (5)"},
+        {"backoff", 0, CLI_MS, &c.backoff_ms, "TIME",
+         "before the second try; doubled each time (200ms)"},
+        {"timeout", 0, CLI_MS, &c.timeout_ms, "TIME",
+         "for one command or request (60s)"},
+        {"dead-letter", 0, CLI_TEXT, &c.options.dead_letter, "NAME",
+         "queue, stream or topic for what cannot be handled\n"
+         "(SOURCE.dead)"},
+        {"doubt", 0, CLI_TEXT, &c.options.doubt, "NAME",
+         "likewise for what may have been handled\n"
+         "(SOURCE.doubt)"},
+        {"until-idle", 0, CLI_MS, &c.until_idle_ms, "TIME",
+         "end when nothing came for so long (run for ever); an\n"
+         "error if the broker did not answer for so long"},
+        {"metrics", 0, CLI_TEXT, &c.metrics, "FILE",
+         "keep Prometheus metrics in this file"},
+        {"quiet", 'q', CLI_FLAG, &c.quiet, NULL, "no progress, no counts"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage =
+            "consume SOURCE [options] --to URL\n"
+            "       idem consume SOURCE [options] -- COMMAND [ARGUMENT...]",
+        .about =
+            "Take messages from a broker and have each handled once, whatever "
+            "is\nredelivered: claim, handle, record, acknowledge.\n\n"
+            "SOURCE is one of\n"
+            "  'amqp://user:password@host/vhost?queue=orders'\n"
+            "  'redis-stream://host:6379?stream=orders&group=mail'\n"
+            "  'kafka://host:9092?topic=orders&group=mail'  (experimental)\n\n"
+            "A command gets the message on standard input and IDEM_ID, "
+            "IDEM_SCOPE,\nIDEM_FENCE, IDEM_ATTEMPT in its environment. Exit 0: "
+            "handled; 75: nothing\nhappened, try again; 65: it can never work; "
+            "else: failed.\n"
+            "A URL gets it as the body of a POST with Idempotency-Key and "
+            "Idem-Fence.\n2xx: handled; 425, 429, 503, 409 with Retry-After: "
+            "nothing happened, try\nagain; other 4xx: it can never work; else: "
+            "failed. Nobody there: waited for.\n\n"
+            "  idem consume 'amqp://localhost?queue=orders' -s "
+            "journal:/var/lib/orders \\\n"
+            "      --to http://localhost:8080/orders\n"
+            "  idem consume "
+            "'redis-stream://localhost?stream=mail&group=sender' \\\n"
+            "      -s redis://localhost --loose -- ./send-mail.sh\n\n"
+            "docs/messages.md says what happens when something dies.",
+        .options = options,
+        .min_args = 1,
+        .max_args = (size_t)-1,
+    };
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code >= 0)
+        return code;
+    c.options.source = args[0];
+    args[count] = NULL;
+    if (!c.concurrency || !c.attempts || !c.backoff_ms || !c.timeout_ms)
+        return cli_usage_error("consume: --concurrency, --attempts, --backoff "
+                               "and --timeout start at 1");
+    if (c.to && count > 1)
+        return cli_usage_error("consume: give --to URL or a command, not both");
+    if (!c.to && count < 2)
+        return cli_usage_error("consume: what shall handle the messages? give "
+                               "--to URL, or -- and a command");
+    return run(&c, args + 1);
+}

@@ -1,0 +1,180 @@
+/*
+ * cmd_gateway.c - idem gateway: an idempotent front for any HTTP service.
+ */
+#include "cli.h"
+
+#include "../gateway/launch/gateway.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GLOBALS 15
+
+static const struct cli_option global_options[GLOBALS] = {
+    {"upstream", 'u', CLI_TEXT, NULL, "URL",
+     "the service: http://host:port, https://..., http://unix:/path"},
+    {"listen", 'l', CLI_TEXT, NULL, "ADDRESS",
+     "HOST:PORT, several with commas (default 127.0.0.1:8080)"},
+    {"store", 0, CLI_TEXT, NULL, "URL",
+     "where records are kept (default: a journal in the state folder of this "
+     "user)"},
+    {"token-path", 0, CLI_TEXT, NULL, "PATH",
+     "issue one-time tokens here, and take them in a token header"},
+    {"token-rate", 0, CLI_TEXT, NULL, "RATE",
+     "tokens for one address (default 50r/s)"},
+    {"policy-path", 0, CLI_TEXT, NULL, "PATH",
+     "tell clients here, as JSON, what holds on which route"},
+    {"tls-cert", 0, CLI_TEXT, NULL, "FILE",
+     "a certificate; HTTP/2 comes along"},
+    {"tls-key", 0, CLI_TEXT, NULL, "FILE", "its key"},
+    {"workers", 'w', CLI_TEXT, NULL, "N",
+     "nginx worker processes (default: half of the cores)"},
+    {"http", 0, CLI_TEXT, NULL, "ADDRESS",
+     "the engine's HTTP API and metrics (default: a free port of loopback); "
+     "off for none"},
+    {"credentials", 0, CLI_TEXT, NULL, "FILE",
+     "who may use that; see idem serve"},
+    {"access-log", 0, CLI_TEXT, NULL, "FILE",
+     "a line a request, with idem's verdict (default: none)"},
+    {"forwarded", 0, CLI_TEXT, NULL, "on|off",
+     "tell the service who asked, in X-Forwarded-For and X-Forwarded-Proto "
+     "(default off)"},
+    {"drain-timeout", 0, CLI_TEXT, NULL, "TIME",
+     "to finish what runs after SIGTERM (default 10s)"},
+    {"folder", 0, CLI_TEXT, NULL, "PATH",
+     "for the socket and temporary files (default: one that is removed "
+     "again)"},
+};
+
+struct flags {
+    const char *texts[GLOBALS + GATEWAY_OPTIONS];
+    bool set[GLOBALS + GATEWAY_OPTIONS];
+    const char *config, *nginx, *module;
+    bool print;
+    struct cli_option options[GLOBALS + GATEWAY_OPTIONS + 5];
+};
+
+static void
+make_options(struct flags *flags)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < GLOBALS; i++, n++) {
+        flags->options[n] = global_options[i];
+        flags->options[n].into = &flags->texts[n];
+    }
+    for (size_t i = 0; i < GATEWAY_OPTIONS; i++, n++) {
+        const struct gateway_option *option = &gateway_options[i];
+        bool plain = option->kind == GATEWAY_SWITCH &&
+                     strcmp(option->name, "anonymous") != 0 &&
+                     strcmp(option->name, "gated") != 0;
+
+        flags->options[n] = (struct cli_option){
+            .name = option->name,
+            .kind = plain ? CLI_FLAG : CLI_TEXT,
+            .into = plain ? (void *)&flags->set[n] : (void *)&flags->texts[n],
+            .value = plain           ? NULL
+                     : option->value ? option->value
+                                     : "on|off",
+            .help = option->help,
+        };
+    }
+    flags->options[n++] =
+        (struct cli_option){"config",
+                            'c',
+                            CLI_TEXT,
+                            &flags->config,
+                            "FILE",
+                            "`name = value` lines with "
+                            "these names, and [route PATH] sections"};
+    flags->options[n++] = (struct cli_option){"print-config",
+                                              0,
+                                              CLI_FLAG,
+                                              &flags->print,
+                                              NULL,
+                                              "print the nginx "
+                                              "configuration and exit"};
+    flags->options[n++] = (struct cli_option){
+        "nginx", 0, CLI_TEXT, &flags->nginx, "PATH", "the nginx to start"};
+    flags->options[n++] = (struct cli_option){
+        "module", 0, CLI_TEXT, &flags->module, "FILE", "our module for it"};
+}
+
+/* Flags outrank the file; read again on SIGHUP. */
+static enum idem_status
+load(void *arg, struct gateway_config *config, struct idem_error *err)
+{
+    struct flags *flags = arg;
+    enum idem_status status = IDEM_OK;
+    const char *store = getenv("IDEM_STORE");
+
+    if (flags->config)
+        status = gateway_config_file(config, flags->config, err);
+    for (size_t i = 0; status == IDEM_OK && i < GLOBALS + GATEWAY_OPTIONS;
+         i++) {
+        const char *value = flags->set[i] ? "on" : flags->texts[i];
+
+        if (value)
+            status = gateway_config_set(config, NULL, flags->options[i].name,
+                                        value, err);
+    }
+    if (status == IDEM_OK && flags->nginx)
+        status = gateway_config_set(config, NULL, "nginx", flags->nginx, err);
+    if (status == IDEM_OK && flags->module)
+        status = gateway_config_set(config, NULL, "module", flags->module, err);
+    if (status == IDEM_OK && !config->store && store)
+        status = gateway_config_set(config, NULL, "store", store, err);
+    return status == IDEM_OK ? gateway_config_check(config, err) : status;
+}
+
+/* For people with an nginx of their own: what they would put into it. */
+static int
+print_config(const struct gateway_config *config)
+{
+    struct gateway_place place = {.folder = "/var/lib/nginx",
+                                  .socket = "/run/idem/engine.sock",
+                                  .module = "modules/ngx_http_idem_module.so"};
+    char module[4096];
+    struct idem_error err = {0};
+    struct idem_buf text;
+    enum idem_status status;
+
+    if (gateway_find_module(config, module, sizeof(module), NULL) == IDEM_OK)
+        place.module = module;
+    idem_buf_init(&text, 16 * 1024 * 1024);
+    status = gateway_nginx_conf(config, &place, &text, &err);
+    if (status == IDEM_OK)
+        fwrite(text.data, 1, text.len, stdout);
+    idem_buf_clear(&text);
+    return status == IDEM_OK ? CLI_OK : cli_fail(&err);
+}
+
+int
+cli_gateway(int argc, char **argv)
+{
+    static struct flags flags;
+    static struct gateway_config config;
+    struct cli_syntax syntax = {
+        .usage = "gateway --upstream URL [options]",
+        .about = "Put any HTTP service behind idem: a request with an "
+                 "Idempotency-Key runs once,\nand everyone who repeats it gets "
+                 "the same answer. Starts an engine and nginx\nwith our "
+                 "module, and stops both when it is stopped.",
+        .options = flags.options,
+    };
+    struct idem_error err = {0};
+    char **args;
+    size_t count;
+    int code;
+
+    make_options(&flags);
+    code = cli_parse(&syntax, argc, argv, &args, &count);
+    if (code >= 0)
+        return code;
+    gateway_config_init(&config);
+    if (load(&flags, &config, &err) != IDEM_OK)
+        return cli_usage_error("%s", err.text);
+    code = flags.print ? print_config(&config) : -1;
+    gateway_config_clear(&config);
+    return code >= 0 ? code : gateway_run(load, &flags);
+}

@@ -1,0 +1,240 @@
+/*
+ * cmd_id.c - idem id: ids from a server, from a store, or from nothing (UUIDs).
+ */
+#include "client.h"
+
+#include "../serve/core/server.h"
+
+#include <errno.h>
+#include <idem/id.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define A_CALL SERVER_COUNT_MAX
+
+struct printer {
+    json_t *list; /* NULL: print lines */
+};
+
+static void
+print_id(void *arg, struct idem_bytes id)
+{
+    struct printer *printer = arg;
+
+    if (printer->list)
+        json_array_append_new(printer->list, json_stringn(id.data, id.len));
+    else
+        printf("%.*s\n", (int)id.len, (const char *)id.data);
+}
+
+/* What a server does, done here. */
+static enum idem_status
+make_ids(struct server *local, const char *kind, size_t count,
+         struct printer *printer, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+
+    while (status == IDEM_OK && count > 0) {
+        size_t now = count < A_CALL ? count : A_CALL;
+
+        status = server_ids(local, idem_text(kind), now, true, print_id,
+                            printer, err);
+        count -= now;
+    }
+    return status;
+}
+
+static enum idem_status
+from_store(const char *url, const char *kind, size_t count,
+           struct printer *printer, struct idem_error *err)
+{
+    struct server local = {0};
+    enum idem_status status = idem_open(url, NULL, &local.engine, err);
+
+    if (status == IDEM_OK)
+        status = idem_ids_open(local.engine, NULL, &local.ids, err);
+    if (status == IDEM_OK)
+        status = make_ids(&local, kind, count, printer, err);
+    idem_ids_close(local.ids);
+    idem_close(local.engine);
+    return status;
+}
+
+static enum idem_status
+ask_once(struct cli_client *client, const char *kind, size_t count,
+         struct printer *printer, struct idem_error *err)
+{
+    char number[24];
+    struct cli_command command = {.args = {"ID", kind, number}, .count = 3};
+    redisReply *reply = NULL;
+    enum idem_status status;
+    int asked;
+
+    snprintf(number, sizeof(number), "%zu", count);
+    for (int i = 0; i < command.count; i++)
+        command.lens[i] = strlen(command.args[i]);
+    status = cli_client_ask(client, &command, 0, &reply, &asked, err);
+    if (status != IDEM_OK)
+        return status;
+    for (size_t i = 1; reply->type == REDIS_REPLY_ARRAY && i < reply->elements;
+         i++)
+        print_id(printer, (struct idem_bytes){reply->element[i]->str,
+                                              reply->element[i]->len});
+    freeReplyObject(reply);
+    return IDEM_OK;
+}
+
+static enum idem_status
+from_server(const struct cli_where *where, const char *kind, size_t count,
+            struct printer *printer, struct idem_error *err)
+{
+    struct cli_client *client = NULL;
+    enum idem_status status = cli_where_client(where, &client, err);
+
+    while (status == IDEM_OK && count > 0) {
+        size_t now = count < A_CALL ? count : A_CALL;
+
+        status = ask_once(client, kind, now, printer, err);
+        count -= now;
+    }
+    cli_client_close(client);
+    return status;
+}
+
+static int
+give_ids(const struct cli_where *where, const char *kind, size_t count)
+{
+    struct printer printer = {.list = cli_json ? json_array() : NULL};
+    struct idem_error err = {0};
+    const char *url = cli_store_url(where);
+
+    if (strncasecmp(kind, "uuid", 4) == 0)
+        err.status = make_ids(&(struct server){0}, kind, count, &printer, &err);
+    else if (url)
+        err.status = from_store(url, kind, count, &printer, &err);
+    else
+        err.status = from_server(where, kind, count, &printer, &err);
+    if (err.status != IDEM_OK) {
+        json_decref(printer.list);
+        return cli_fail(&err);
+    }
+    if (printer.list)
+        cli_json_print(
+            json_pack("{s:s,s:o}", "kind", kind, "ids", printer.list));
+    return CLI_OK;
+}
+
+static void
+tell_parts(const char *kind, const struct idem_id_parts *parts)
+{
+    char time[CLI_TIME_LEN], ends[CLI_TIME_LEN];
+
+    cli_time(parts->time_ms, time);
+    cli_time(parts->ends_ms, ends);
+    if (cli_json) {
+        cli_json_print(json_pack(
+            "{s:s,s:s,s:I,s:I,s:I,s:s}", "kind", kind, "time", time, "time_ms",
+            (json_int_t)parts->time_ms, "worker", (json_int_t)parts->worker,
+            "sequence", (json_int_t)parts->sequence, "epoch_ends", ends));
+        return;
+    }
+    cli_line("kind", "%s", kind);
+    cli_line("time", "%s", time);
+    cli_line("worker", "%" PRIu64, parts->worker);
+    cli_line("sequence", "%" PRIu64, parts->sequence);
+    cli_line("epoch ends", "%s", ends);
+}
+
+static int
+explain_uuid(const char *text)
+{
+    struct idem_error err = {0};
+    char time[CLI_TIME_LEN];
+    int64_t time_ms;
+    int version;
+
+    err.status = idem_uuid_explain(text, &version, &time_ms, &err);
+    if (err.status != IDEM_OK)
+        return cli_fail(&err);
+    if (cli_json) {
+        cli_json_print(json_pack("{s:s,s:i,s:I}", "kind", "uuid", "version",
+                                 version, "time_ms", (json_int_t)time_ms));
+        return CLI_OK;
+    }
+    cli_line("kind", "uuid, version %d", version);
+    if (time_ms >= 0)
+        cli_line("time", "%s", cli_time(time_ms, time));
+    return CLI_OK;
+}
+
+static int
+explain(const char *text, const char *kind_name)
+{
+    struct idem_id_parts parts;
+    struct idem_error err = {0};
+    enum idem_id_kind kind;
+    char *end;
+    uint64_t id;
+
+    if (strchr(text, '-'))
+        return explain_uuid(text);
+    if (strcmp(kind_name, "snowflake") == 0)
+        kind = IDEM_ID_SNOWFLAKE;
+    else if (strcmp(kind_name, "uid") == 0)
+        kind = IDEM_ID_UID;
+    else
+        return cli_usage_error("only a snowflake, a uid or a UUID can be "
+                               "explained, not a %s",
+                               kind_name);
+    errno = 0;
+    id = strtoull(text, &end, 10);
+    if (errno || *end || end == text)
+        return cli_usage_error("\"%s\" is neither a number nor a UUID", text);
+    err.status = idem_id_explain(kind, id, NULL, &parts, &err);
+    if (err.status != IDEM_OK)
+        return cli_fail(&err);
+    tell_parts(kind_name, &parts);
+    return CLI_OK;
+}
+
+int
+cli_id(int argc, char **argv)
+{
+    struct cli_where where = {0};
+    const char *kind = "snowflake";
+    int64_t count = 1;
+    const struct cli_option options[] = {
+        CLI_WHERE_OPTIONS(&where),
+        {"count", 'n', CLI_NUMBER, &count, "N", "how many (1)"},
+        {"kind", 'k', CLI_TEXT, &kind, "KIND",
+         "explain: what the number is (snowflake)"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "id KIND [options]\n       idem id explain ID [--kind KIND]",
+        .about =
+            "Ids that nobody else has, one a line. KIND is snowflake, uid, "
+            "segment:NAME,\nuuid4 or uuid7; UUIDs need neither server nor "
+            "store. explain takes an id apart.\ndocs/ids.md says what each "
+            "kind promises.",
+        .options = options,
+        .min_args = 1,
+        .max_args = 2,
+    };
+    char **args;
+    size_t arg_count;
+    int code = cli_parse(&syntax, argc, argv, &args, &arg_count);
+
+    if (code >= 0)
+        return code;
+    if (strcmp(args[0], "explain") == 0)
+        return arg_count == 2 ? explain(args[1], kind)
+                              : cli_usage_error("explain which id?");
+    if (arg_count > 1)
+        return cli_usage_error("one kind at a time; how many: --count N");
+    if (count < 1 || count > 100000000)
+        return cli_usage_error("--count is 1 to 100000000");
+    return give_ids(&where, args[0], (size_t)count);
+}

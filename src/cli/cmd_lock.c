@@ -1,0 +1,325 @@
+/*
+ * cmd_lock.c - idem lock NAME -- command: run a command while holding a lock, and
+ * stop the command when the lock is lost; without a command, only take it.
+ *
+ * A thread renews; the main thread watches the command and the clock. The lease
+ * counts from before a renewal was asked for, so the command is stopped before
+ * anybody else can hold the lock, if it stops when told to.
+ */
+#include "verb.h"
+
+#include "../store/store.h"
+
+#include <errno.h>
+#include <idem/lock.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define EXIT_LOST 76
+#define TICK_US 20000
+#define RETRY_US 100000
+
+struct holder {
+    struct cli_verb verb;
+    struct cli_link *link;
+    const char *name, *owner_option;
+    char owner[33];
+    int64_t lease_ms, wait_ms, grace_ms;
+    uint64_t fence;
+    int64_t deadline_us; /* atomic */
+    bool lost, over;     /* atomics */
+};
+
+static volatile sig_atomic_t forwarded;
+
+static void
+on_signal(int number)
+{
+    forwarded = number;
+}
+
+static int64_t
+boot_us(void)
+{
+    return idem__system_clocks.boot_us(NULL);
+}
+
+static struct idem_op
+op_on(const struct holder *h, enum idem_verb verb)
+{
+    return (struct idem_op){.verb = verb,
+                            .type = IDEM_TYPE_LOCK,
+                            .scope = idem_text(IDEM_LOCK_SCOPE),
+                            .id = idem_text(h->name),
+                            .fence = h->fence,
+                            .lease_ms = h->lease_ms};
+}
+
+static void
+extend(struct holder *h, int64_t asked_at_us)
+{
+    __atomic_store_n(&h->deadline_us, asked_at_us + h->lease_ms * 1000,
+                     __ATOMIC_RELEASE);
+}
+
+static enum idem_status
+renew(struct holder *h, struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_op op = op_on(h, IDEM_RENEW);
+    int64_t asked_at_us = boot_us();
+    enum idem_status status = h->link->run(h->link, &op, answer, err);
+
+    if (status == IDEM_OK && answer->verdict == IDEM_V_OK_DONE)
+        extend(h, asked_at_us);
+    else if (status == IDEM_OK && answer->verdict == IDEM_V_STALE)
+        __atomic_store_n(&h->lost, true, __ATOMIC_RELEASE);
+    return status;
+}
+
+static void *
+keep(void *arg)
+{
+    struct holder *h = arg;
+    int64_t third_us = h->lease_ms * 1000 / 3;
+    int64_t next_us = boot_us() + third_us;
+
+    while (!__atomic_load_n(&h->over, __ATOMIC_ACQUIRE) &&
+           !__atomic_load_n(&h->lost, __ATOMIC_ACQUIRE)) {
+        struct idem_answer answer = {0};
+
+        usleep(TICK_US);
+        if (boot_us() < next_us)
+            continue;
+        next_us = boot_us() + third_us;
+        if (renew(h, &answer, NULL) == IDEM_OK)
+            idem_answer_clear(&answer);
+        else
+            next_us = boot_us() + RETRY_US;
+    }
+    return NULL;
+}
+
+static bool
+is_lost(struct holder *h)
+{
+    return __atomic_load_n(&h->lost, __ATOMIC_ACQUIRE) ||
+           boot_us() >= __atomic_load_n(&h->deadline_us, __ATOMIC_ACQUIRE);
+}
+
+/* While waiting, only the store knew when the lease began: after a long wait it
+ * is renewed before anything runs. -1: held; else the exit code. */
+static int
+check_lease(struct holder *h, int64_t asked_at_us)
+{
+    struct idem_answer answer = {0};
+    struct idem_error err = {0};
+
+    extend(h, asked_at_us);
+    if (boot_us() - asked_at_us >= h->lease_ms * 1000 / 3) {
+        err.status = renew(h, &answer, &err);
+        if (err.status != IDEM_OK)
+            return cli_fail(&err);
+        idem_answer_clear(&answer);
+    }
+    if (!is_lost(h))
+        return -1;
+    fprintf(stderr, "idem: lock \"%s\" was taken and lost again at once\n",
+            h->name);
+    return EXIT_LOST;
+}
+
+static int
+take(struct holder *h)
+{
+    struct idem_op op = op_on(h, IDEM_LOCK);
+    struct idem_answer answer = {0};
+    struct idem_error err = {0};
+    int64_t asked_at_us = boot_us();
+    enum idem_verdict verdict;
+
+    op.subject = idem_text(h->owner_option ? h->owner_option : h->owner);
+    op.wait_ms = h->wait_ms;
+    err.status = h->link->run(h->link, &op, &answer, &err);
+    if (err.status != IDEM_OK)
+        return cli_fail(&err);
+    verdict = answer.verdict;
+    h->fence = answer.record.fence;
+    idem_answer_clear(&answer);
+    if (verdict == IDEM_V_STARTED)
+        return check_lease(h, asked_at_us);
+    fprintf(stderr,
+            "idem: lock \"%s\" is held by another; give --wait TIME "
+            "to wait for it\n",
+            h->name);
+    return cli_exit_verdict(verdict);
+}
+
+static void
+give_back(struct holder *h)
+{
+    struct idem_op op = op_on(h, IDEM_UNLOCK);
+    struct idem_answer answer = {0};
+
+    if (h->link->run(h->link, &op, &answer, NULL) == IDEM_OK)
+        idem_answer_clear(&answer);
+}
+
+static pid_t
+start(const struct holder *h, char **command)
+{
+    char fence[32];
+    pid_t holder = getpid(), child = fork();
+
+    if (child != 0)
+        return child;
+    snprintf(fence, sizeof(fence), "%llu", (unsigned long long)h->fence);
+    setenv("IDEM_FENCE", fence, 1);
+    setenv("IDEM_LOCK", h->name, 1);
+    setpgid(0, 0);
+    signal(SIGPIPE, SIG_DFL); /* idem itself ignores it */
+    /* Without idem nobody renews the lock, or would stop the command. */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != holder)
+        _exit(EXIT_LOST);
+    cli_files_leave();
+    execvp(command[0], command);
+    fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(errno));
+    _exit(127);
+}
+
+/* Wait for the command; signals go on to it; a lost lock ends it. */
+static int
+watch(struct holder *h, pid_t child)
+{
+    int64_t kill_at_us = 0;
+    int status;
+
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        if (forwarded) {
+            kill(-child, forwarded);
+            forwarded = 0;
+        }
+        if (!kill_at_us && is_lost(h)) {
+            fprintf(stderr,
+                    "idem: lock \"%s\" was lost: stopping the command\n",
+                    h->name);
+            kill(-child, SIGTERM);
+            kill_at_us = boot_us() + h->grace_ms * 1000;
+        } else if (kill_at_us && boot_us() >= kill_at_us) {
+            kill(-child, SIGKILL);
+        }
+        usleep(TICK_US / 4);
+    }
+    if (kill_at_us || is_lost(h))
+        return EXIT_LOST;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int
+run(struct holder *h, char **command)
+{
+    struct sigaction forward = {.sa_handler = on_signal};
+    pthread_t keeper;
+    pid_t child;
+    int code = take(h);
+
+    if (code >= 0)
+        return code;
+    sigaction(SIGINT, &forward, NULL);
+    sigaction(SIGTERM, &forward, NULL);
+    sigaction(SIGHUP, &forward, NULL);
+    child = start(h, command);
+    if (child < 0 || pthread_create(&keeper, NULL, keep, h) != 0) {
+        if (child > 0)
+            kill(-child, SIGKILL);
+        give_back(h);
+        return cli_error(IDEM_ERR_MEMORY, "cannot start: %s", strerror(errno));
+    }
+    code = watch(h, child);
+    __atomic_store_n(&h->over, true, __ATOMIC_RELEASE);
+    pthread_join(keeper, NULL);
+    give_back(h);
+    return code;
+}
+
+/* Without a command: take it, tell the fence, and leave it held. */
+static int
+take_only(const struct holder *h)
+{
+    struct idem_op op = op_on(h, IDEM_LOCK);
+
+    op.subject = idem_text(h->owner_option ? h->owner_option : h->owner);
+    op.wait_ms = h->wait_ms;
+    return cli_run_verb(&h->verb, &op);
+}
+
+int
+cli_lock(int argc, char **argv)
+{
+    struct holder h = {.lease_ms = IDEM_LEASE_DEFAULT_MS, .grace_ms = 5000};
+    const struct cli_option options[] = {
+        CLI_VERB_OPTIONS(&h.verb),
+        {"lease", 'l', CLI_MS, &h.lease_ms, "TIME",
+         "how long it stays held after this process is gone\n"
+         "(30s); renewed every third of it"},
+        {"wait", 'w', CLI_MS, &h.wait_ms, "TIME",
+         "wait so long for another holder (do not wait)"},
+        {"owner", 'o', CLI_TEXT, &h.owner_option, "TEXT",
+         "who holds it (a random text); the same owner may\n"
+         "take it again"},
+        {"grace", 0, CLI_MS, &h.grace_ms, "TIME",
+         "between SIGTERM and SIGKILL when the lock is lost (5s)"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "lock NAME [options] -- COMMAND [ARGUMENT...]\n"
+                 "lock NAME [options]",
+        .about =
+            "Run a command while holding a lock, and stop it when the lock is "
+            "lost. The\ncommand finds the fence in IDEM_FENCE: hand it to what "
+            "the lock protects\n(docs/locks.md). Exits with the command's own "
+            "status; 76 when the lock was lost.\nWithout a "
+            "command: take it, or extend it as the same --owner, and print "
+            "its\nfence; idem unlock gives it back.",
+        .options = options,
+        .min_args = 1,
+        .max_args = (size_t)-1,
+        .stop_at = 2,
+    };
+    uint8_t random[16];
+    struct idem_error err = {0};
+    char **args;
+    size_t count;
+    bool wants_command = false;
+    int code;
+
+    for (int i = 1; i < argc; i++)
+        wants_command = wants_command || strcmp(argv[i], "--") == 0;
+    code = cli_parse(&syntax, argc, argv, &args, &count);
+    if (code >= 0)
+        return code;
+    h.name = args[0];
+    args[count] = NULL;
+    randombytes_buf(random, sizeof(random));
+    sodium_bin2hex(h.owner, sizeof(h.owner), random, sizeof(random));
+    if (count == 1 && wants_command)
+        return cli_usage_error("lock: which command? nothing stands behind --");
+    if (count == 1)
+        return take_only(&h);
+    if (h.lease_ms < 100)
+        return cli_usage_error("a lease of at least 100ms is needed to renew "
+                               "it in time");
+    cli_files_note();
+    err.status = cli_link_open(&h.verb.where, &h.link, &err);
+    if (err.status != IDEM_OK)
+        return cli_fail(&err);
+    code = run(&h, args + 1);
+    cli_link_close(h.link);
+    return code;
+}

@@ -1,0 +1,35 @@
+/*
+ * cmd_renew.c - idem renew: more time for what was begun.
+ */
+#include "verb.h"
+
+int
+cli_renew(int argc, char **argv)
+{
+    struct cli_verb verb = {0};
+    const struct cli_option options[] = {
+        CLI_VERB_OPTIONS(&verb), CLI_TYPE_OPTION(&verb), {0}};
+    const struct cli_syntax syntax = {
+        .usage = "renew SCOPE ID FENCE LEASE [options]",
+        .about = "Extend the lease of what begin started, counted from now; "
+                 "LEASE is a time\nlike 30s. A lease never becomes shorter.",
+        .options = options,
+        .min_args = 4,
+        .max_args = 4,
+    };
+    struct idem_op op = {.verb = IDEM_RENEW};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code < 0)
+        code = cli_read_fence(args[2], &op.fence);
+    if (code < 0 && (!cli_ms_parse(args[3], &op.lease_ms) || op.lease_ms == 0))
+        code = cli_usage_error("\"%s\" is not a lease: give 1500ms, 30s, 5m",
+                               args[3]);
+    if (code >= 0)
+        return code;
+    op.scope = idem_text(args[0]);
+    op.id = idem_text(args[1]);
+    return cli_run_verb(&verb, &op);
+}

@@ -1,0 +1,124 @@
+/*
+ * cmd_scan.c - idem scan: list records.
+ */
+#include "link.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define A_CALL 500
+
+struct scan {
+    struct cli_where where;
+    const char *type, *state, *scope;
+    int64_t older, limit;
+    bool doubt;
+    int64_t printed;
+};
+
+static bool
+print_one(void *arg, const struct idem_record *r)
+{
+    struct scan *s = arg;
+    char time[CLI_TIME_LEN];
+
+    if (s->limit > 0 && s->printed >= s->limit)
+        return false;
+    s->printed++;
+    if (cli_json) {
+        cli_json_print(cli_json_record(r, true, false));
+        return true;
+    }
+    printf("%-7s %-9s %s %" PRIu64 " ", idem_type_name(r->type),
+           idem_state_name(r->state), cli_time(r->updated, time), r->fence);
+    cli_print_safe(stdout, r->scope);
+    putchar(' ');
+    cli_print_safe(stdout, r->id);
+    putchar('\n');
+    return true;
+}
+
+static int
+read_filter(struct scan *s, struct idem_filter *filter)
+{
+    struct timespec now;
+
+    if (s->type && !idem__type_parse(idem_text(s->type), &filter->type))
+        return cli_usage_error("\"%s\" is not a type: request, token, lock or "
+                               "worker",
+                               s->type);
+    if (s->state && !idem__state_parse(idem_text(s->state), &filter->state))
+        return cli_usage_error("\"%s\" is not a state: issued, executing, "
+                               "succeeded, failed or free",
+                               s->state);
+    filter->scope = idem_text(s->scope);
+    filter->doubt = s->doubt;
+    if (s->older > 0) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        filter->updated_before =
+            (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - s->older;
+    }
+    return -1;
+}
+
+static int
+run(struct scan *s, const struct idem_filter *filter)
+{
+    struct idem_cursor cursor = {"0"};
+    struct idem_error err = {0};
+    struct cli_link *link = NULL;
+    enum idem_status status = cli_link_open(&s->where, &link, &err);
+    int code = CLI_OK;
+
+    do {
+        if (status == IDEM_OK)
+            status =
+                link->scan(link, filter, &cursor, A_CALL, print_one, s, &err);
+    } while (status == IDEM_OK && strcmp(cursor.text, "0") != 0 &&
+             (s->limit == 0 || s->printed < s->limit) && !ferror(stdout));
+    if (status != IDEM_OK) {
+        err.status = status;
+        code = cli_fail(&err);
+    }
+    cli_link_close(link);
+    return code;
+}
+
+int
+cli_scan(int argc, char **argv)
+{
+    struct scan s = {0};
+    const struct cli_option options[] = {
+        CLI_WHERE_OPTIONS(&s.where),
+        {"type", 't', CLI_TEXT, &s.type, "TYPE",
+         "only request, token, lock or worker"},
+        {"state", 0, CLI_TEXT, &s.state, "STATE",
+         "only issued, executing, succeeded, failed or free"},
+        {"scope", 0, CLI_TEXT, &s.scope, "SCOPE", "only this scope"},
+        {"doubt", 'd', CLI_FLAG, &s.doubt, NULL,
+         "only what is in doubt: its lease is over"},
+        {"older", 0, CLI_MS, &s.older, "TIME",
+         "only what nobody has touched for this long: 1h"},
+        {"limit", 'n', CLI_NUMBER, &s.limit, "N", "stop after N records"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "scan [options]",
+        .about = "List records, one a line: type, state, last change, fence, "
+                 "scope, id.\nWhile others write, a record may be listed "
+                 "twice.",
+        .options = options,
+        .min_args = 0,
+        .max_args = 0,
+    };
+    struct idem_filter filter = {0};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code < 0)
+        code = read_filter(&s, &filter);
+    return code >= 0 ? code : run(&s, &filter);
+}

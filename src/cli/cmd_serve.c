@@ -1,0 +1,120 @@
+/*
+ * cmd_serve.c - idem serve: flags over environment over file over defaults, then
+ * the server.
+ */
+#include "cli.h"
+
+#include "../serve/core/server.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OPTIONS_MAX 48
+
+/* Every option of the server as a flag; values are read by the server's own
+ * table, so that a file and a flag mean the same. */
+struct flags {
+    const char *values[OPTIONS_MAX];
+    bool set[OPTIONS_MAX];
+    const char *config;
+    bool check;
+    struct cli_option options[OPTIONS_MAX + 3];
+};
+
+static void
+make_options(struct flags *flags)
+{
+    const struct server_option *option;
+    size_t count = 0;
+
+    flags->options[count++] = (struct cli_option){"config",
+                                                  'c',
+                                                  CLI_TEXT,
+                                                  &flags->config,
+                                                  "FILE",
+                                                  "`name = value` lines with "
+                                                  "these names"};
+    flags->options[count++] =
+        (struct cli_option){"check",       0,    CLI_FLAG,
+                            &flags->check, NULL, "validate all this and exit"};
+    for (size_t i = 0; (option = server_config_option(i)); i++) {
+        flags->options[count++] = (struct cli_option){
+            .name = option->name,
+            .kind = option->value ? CLI_TEXT : CLI_FLAG,
+            .into = option->value ? (void *)&flags->values[i]
+                                  : (void *)&flags->set[i],
+            .value = option->value,
+            .help = option->help,
+        };
+    }
+}
+
+static enum idem_status
+read_flags(struct flags *flags, struct server_config *config,
+           struct idem_error *err)
+{
+    const struct server_option *option;
+    const char *file = flags->config ? flags->config : getenv("IDEM_CONFIG");
+    enum idem_status status = IDEM_OK;
+
+    if (file)
+        status = server_config_file(config, file, err);
+    if (status == IDEM_OK)
+        status = server_config_environment(config, err);
+    for (size_t i = 0; status == IDEM_OK && (option = server_config_option(i));
+         i++) {
+        if (flags->values[i] || flags->set[i])
+            status = server_config_set(config, option->name,
+                                       option->value ? flags->values[i] : "yes",
+                                       err);
+    }
+    if (status == IDEM_OK)
+        status = server_config_check(config, err);
+    return status;
+}
+
+/* All that can be told without opening the store or a port. */
+static int
+check(const struct server_config *config)
+{
+    struct credentials *credentials = NULL;
+    struct idem_error err = {0};
+
+    if (credentials_open(config->credentials, &credentials, &err) != IDEM_OK)
+        return cli_usage_error("%s", err.text);
+    credentials_close(credentials);
+    printf("the configuration is fine\n");
+    return CLI_OK;
+}
+
+int
+cli_serve(int argc, char **argv)
+{
+    static struct flags flags;
+    const struct cli_syntax syntax = {
+        .usage = "serve [options]",
+        .about = "Serve records over RESP (the Redis protocol) and HTTP until "
+                 "SIGTERM.\nEvery option may also stand in a file (--config, "
+                 "IDEM_CONFIG) as a line\n`name = value`, or in a variable: "
+                 "IDEM_MAX_CLIENTS=100. Flags outrank\nvariables, variables "
+                 "outrank the file. SIGHUP rereads the credentials.",
+        .options = flags.options,
+    };
+    struct server_config config;
+    struct idem_error err = {0};
+    char **args;
+    size_t count;
+    int code;
+
+    make_options(&flags);
+    code = cli_parse(&syntax, argc, argv, &args, &count);
+    if (code >= 0)
+        return code;
+    server_config_init(&config);
+    if (read_flags(&flags, &config, &err) != IDEM_OK)
+        code = cli_usage_error("%s", err.text);
+    else
+        code = flags.check ? check(&config) : server_run(&config);
+    server_config_clear(&config);
+    return code;
+}

@@ -1,0 +1,110 @@
+/*
+ * cmd_store.c - idem store: set a store up, look whether it can be used, print the
+ * SQL that sets it up by hand.
+ */
+#include "cli.h"
+
+#include "../store/columns.h"
+
+#include <string.h>
+
+static const struct cli_syntax syntax = {
+    .usage = "store init URL\n"
+             "store check URL\n"
+             "store sql postgres|mysql|sqlite",
+    .about =
+        "init makes the table, its indexes and the SQL functions, or brings "
+        "them up to date, and opens the store once; doing it twice does no "
+        "harm. check opens the store "
+        "as a server would, which refuses unsafe settings, and tells the "
+        "store's time. sql prints what init runs.",
+    .min_args = 2,
+    .max_args = 2,
+};
+
+/* What was set up, or needs no setting up, is opened once: who says "ready" has
+ * seen it. */
+static int
+init(const char *url)
+{
+    struct idem_error err = {0};
+    struct idem_store *store = NULL;
+    char shown[256];
+
+    if (idem__store_init(url, &err) != IDEM_OK ||
+        idem__store_open(url, NULL, &store, &err) != IDEM_OK)
+        return cli_fail(&err);
+    idem__store_close(store);
+    idem__url_redact(url, shown, sizeof(shown));
+    if (cli_json)
+        cli_json_print(json_pack("{s:s, s:b}", "store", shown, "ready", 1));
+    else
+        printf("%s is ready\n", shown);
+    return CLI_OK;
+}
+
+static int
+check(const char *url)
+{
+    struct idem_error err = {0};
+    struct idem_store *store;
+    char shown[256], time[CLI_TIME_LEN];
+    enum idem_status status = idem__store_open(url, NULL, &store, &err);
+    int64_t now_us = 0;
+
+    if (status != IDEM_OK)
+        return cli_fail(&err);
+    if (store->type->now)
+        status = store->type->now(store, &now_us, &err);
+    idem__url_redact(url, shown, sizeof(shown));
+    if (status == IDEM_OK && cli_json)
+        cli_json_print(json_pack("{s:s, s:b, s:I, s:I}", "store", shown,
+                                 "ready", 1, "now", (json_int_t)now_us / 1000,
+                                 "max_record", (json_int_t)store->max_record));
+    else if (status == IDEM_OK)
+        printf("%s can be used, its time is %s\n", shown,
+               cli_time(now_us / 1000, time));
+    idem__store_close(store);
+    return status == IDEM_OK ? CLI_OK : cli_fail(&err);
+}
+
+static int
+print_sql(const char *which)
+{
+    const struct {
+        const char *name, *script;
+    } scripts[] = {
+        {"postgres", idem__postgres_script},
+        {"mysql", idem__mysql_script},
+        {"sqlite", idem__sqlite_script},
+    };
+
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+        if (strcmp(scripts[i].name, which) == 0) {
+            fputs(scripts[i].script, stdout);
+            return CLI_OK;
+        }
+    }
+    return cli_usage_error("store sql: \"%s\" is none of postgres, mysql, "
+                           "sqlite",
+                           which);
+}
+
+int
+cli_store(int argc, char **argv)
+{
+    char **args;
+    size_t count;
+    int done = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (done >= 0)
+        return done;
+    if (strcmp(args[0], "init") == 0)
+        return init(args[1]);
+    if (strcmp(args[0], "check") == 0)
+        return check(args[1]);
+    if (strcmp(args[0], "sql") == 0)
+        return print_sql(args[1]);
+    return cli_usage_error("store: \"%s\" is none of init, check, sql",
+                           args[0]);
+}

@@ -1,0 +1,199 @@
+/*
+ * cmd_token.c - idem issue and idem redeem: one-time tokens by hand.
+ */
+#include "verb.h"
+
+#include <idem/token.h>
+#include <string.h>
+
+#define COUNT_MAX 1000
+
+/* ---- issue --------------------------------------------------------------- */
+
+struct issue {
+    struct cli_where where;
+    int64_t ttl, count;
+};
+
+static enum idem_status
+issue_one(struct cli_link *link, const char *subject, int64_t ttl_ms,
+          struct idem_answer *answer, struct idem_error *err)
+{
+    char token[IDEM_TOKEN_LEN + 1];
+    struct idem_op op = {
+        .verb = IDEM_ISSUE, .scope = idem_text(subject), .ttl_ms = ttl_ms};
+
+    idem_token_make(token); /* a server makes its own */
+    op.id = idem_text(token);
+    return link->run(link, &op, answer, err);
+}
+
+static int
+issue_all(const struct issue *issue, struct cli_link *link, const char *subject)
+{
+    json_t *tokens = json_array();
+    int code = CLI_OK;
+
+    for (int64_t i = 0; i < issue->count && code == CLI_OK; i++) {
+        struct idem_answer answer = {0};
+        struct idem_error err = {0};
+
+        err.status = issue_one(link, subject, cli_ms_or_default(issue->ttl),
+                               &answer, &err);
+        if (err.status != IDEM_OK) {
+            code = cli_fail(&err);
+        } else if (cli_json) {
+            json_array_append_new(tokens, json_stringn(answer.record.id.data,
+                                                       answer.record.id.len));
+        } else {
+            cli_print_safe(stdout, answer.record.id);
+            putchar('\n');
+        }
+        idem_answer_clear(&answer);
+    }
+    if (cli_json && code == CLI_OK)
+        cli_json_print(
+            json_pack("{s:s, s:O}", "verdict", "issued", "tokens", tokens));
+    json_decref(tokens);
+    return code;
+}
+
+int
+cli_issue(int argc, char **argv)
+{
+    struct issue issue = {.ttl = CLI_UNSET_MS, .count = 1};
+    const struct cli_option options[] = {
+        CLI_WHERE_OPTIONS(&issue.where),
+        {"ttl", 0, CLI_MS, &issue.ttl, "TIME",
+         "how long it may be used; default 5m"},
+        {"count", 'n', CLI_NUMBER, &issue.count, "N",
+         "how many; each on a line of its own"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "issue SUBJECT [options]",
+        .about = "Issue tokens to a subject: a user, a session, a form. Each "
+                 "can be used once,\nby redeem or by begin --token, and by "
+                 "this subject only.",
+        .options = options,
+        .min_args = 1,
+        .max_args = 1,
+    };
+    struct cli_link *link = NULL;
+    struct idem_error err = {0};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code >= 0 || (code = cli_check_time("--ttl", &issue.ttl)) >= 0)
+        return code;
+    if (issue.count < 1 || issue.count > COUNT_MAX)
+        return cli_usage_error("--count is 1 to %d", COUNT_MAX);
+    err.status = cli_link_open(&issue.where, &link, &err);
+    if (err.status != IDEM_OK)
+        return cli_fail(&err);
+    code = issue_all(&issue, link, args[0]);
+    cli_link_close(link);
+    return code;
+}
+
+/* ---- redeem -------------------------------------------------------------- */
+
+static void
+print_next(const struct cli_verb *verb, struct idem_bytes token)
+{
+    if (verb->print && strcmp(verb->print, "token") == 0)
+        printf("%.*s\n", (int)token.len, (const char *)token.data);
+    else if (verb->print && strcmp(verb->print, "verdict") == 0)
+        printf("redeemed\n");
+    else if (cli_json)
+        cli_json_print(json_pack("{s:s, s:o}", "verdict", "redeemed", "token",
+                                 json_stringn(token.data, token.len)));
+    else
+        printf("redeemed\ntoken: %.*s\n", (int)token.len,
+               (const char *)token.data);
+}
+
+/* Redeem, then issue a fresh one that lives as long as the first did. */
+static int
+redeem_next(const struct cli_verb *verb, const struct idem_op *op,
+            const char *subject)
+{
+    struct cli_link *link = NULL;
+    struct idem_answer answer = {0}, fresh = {0};
+    struct idem_error err = {0};
+    int code;
+
+    err.status = cli_link_open(&verb->where, &link, &err);
+    if (err.status == IDEM_OK)
+        err.status = link->run(link, op, &answer, &err);
+    if (err.status == IDEM_OK && answer.verdict == IDEM_V_REDEEMED) {
+        const struct idem_record *r = &answer.record;
+
+        err.status =
+            issue_one(link, subject,
+                      r->expires > r->updated ? r->expires - r->updated : 0,
+                      &fresh, &err);
+        if (err.status != IDEM_OK)
+            fprintf(stderr, "idem: the token is redeemed, but there is no "
+                            "fresh one\n");
+    }
+    if (err.status != IDEM_OK) {
+        code = cli_fail(&err);
+    } else {
+        code = cli_exit_verdict(answer.verdict);
+        if (answer.verdict == IDEM_V_REDEEMED)
+            print_next(verb, fresh.record.id);
+        else
+            cli_print_answer(&answer, verb->print);
+    }
+    idem_answer_clear(&fresh);
+    idem_answer_clear(&answer);
+    cli_link_close(link);
+    return code;
+}
+
+int
+cli_redeem(int argc, char **argv)
+{
+    struct cli_verb verb = {0};
+    const char *nonce = NULL;
+    bool next = false;
+    uint8_t nonce_bytes[IDEM_NONCE_LEN];
+    const struct cli_option options[] = {
+        CLI_VERB_OPTIONS(&verb),
+        {"nonce", 'n', CLI_TEXT, &nonce, "HEX",
+         "16 random hex digits: a redeem that is sent again\n"
+         "with the same nonce is redeemed again"},
+        {"next", 0, CLI_FLAG, &next, NULL,
+         "bring a fresh token of this subject; --print token\n"
+         "prints only that"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "redeem TOKEN SUBJECT [options]",
+        .about = "Use a token up. \"redeemed\" (exit code 0): it was valid, "
+                 "and is used now;\n\"duplicate\" (17): it was used before; "
+                 "\"unknown\" (18): there is no such token\nof this subject, "
+                 "or it has expired.",
+        .options = options,
+        .min_args = 2,
+        .max_args = 2,
+    };
+    struct idem_op op = {.verb = IDEM_REDEEM, .type = IDEM_TYPE_TOKEN};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code >= 0)
+        return code;
+    if (nonce) {
+        if (!cli_hex_parse(nonce, nonce_bytes, IDEM_NONCE_LEN))
+            return cli_usage_error("a nonce is %d hex digits",
+                                   2 * IDEM_NONCE_LEN);
+        op.nonce = nonce_bytes;
+    }
+    op.id = idem_text(args[0]);
+    op.scope = idem_text(args[1]);
+    return next ? redeem_next(&verb, &op, args[1]) : cli_run_verb(&verb, &op);
+}

@@ -1,0 +1,306 @@
+/*
+ * cmd_top.c - idem top: what a server is doing, once a second, from INFO.
+ *
+ * Rates are differences between two looks; everything else is as of the last.
+ */
+#include "client.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct look {
+    char *text; /* of INFO */
+    struct timespec at;
+};
+
+struct top {
+    struct cli_where where;
+    int64_t every_ms, count;
+    bool once;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void
+on_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+static enum idem_status
+take_look(struct cli_client *client, struct look *look, struct idem_error *err)
+{
+    static const struct cli_command info = {
+        .args = {"INFO"}, .lens = {4}, .count = 1};
+    redisReply *reply = NULL;
+    enum idem_status status;
+    int asked;
+
+    status = cli_client_ask(client, &info, 0, &reply, &asked, err);
+    if (status != IDEM_OK)
+        return status;
+    clock_gettime(CLOCK_MONOTONIC, &look->at);
+    look->text = reply->type == REDIS_REPLY_STRING ? strdup(reply->str) : NULL;
+    freeReplyObject(reply);
+    if (!look->text || !strstr(look->text, "idem_version:"))
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "the server does not answer as idem does: is it "
+                          "another one?");
+    return IDEM_OK;
+}
+
+/* The value behind "name:"; NULL if there is none. */
+static const char *
+find(const struct look *look, const char *name)
+{
+    size_t len = strlen(name);
+    const char *at = look->text;
+
+    while ((at = strstr(at, name))) {
+        if ((at == look->text || at[-1] == '\n') && at[len] == ':')
+            return at + len + 1;
+        at += len;
+    }
+    return NULL;
+}
+
+static double
+number(const struct look *look, const char *name)
+{
+    const char *value = find(look, name);
+
+    return value ? strtod(value, NULL) : 0;
+}
+
+static double
+rate(const struct look *then, const struct look *now, const char *name)
+{
+    double seconds = (double)(now->at.tv_sec - then->at.tv_sec) +
+                     (double)(now->at.tv_nsec - then->at.tv_nsec) / 1e9;
+
+    return seconds > 0 ? (number(now, name) - number(then, name)) / seconds : 0;
+}
+
+/* Buckets are of 16, 32, 64 ... microseconds; see the server's metrics. */
+#define BUCKETS 20
+
+static void
+buckets(const struct look *look, const char *name, double *into)
+{
+    const char *at = find(look, name);
+
+    for (int i = 0; i < BUCKETS; i++) {
+        char *end = NULL;
+
+        into[i] = at ? strtod(at, &end) : 0;
+        at = end && *end == ',' ? end + 1 : NULL;
+    }
+}
+
+/* The latency that a part of the answers stayed below; 0: no answers. */
+static double
+percentile_us(const struct look *then, const struct look *now,
+              enum idem_verb verb, double part)
+{
+    double before[BUCKETS], after[BUCKETS], all = 0, sum = 0;
+    char name[32];
+
+    snprintf(name, sizeof(name), "latency_%s", idem_verb_name(verb));
+    buckets(then, name, before);
+    buckets(now, name, after);
+    for (int i = 0; i < BUCKETS; i++)
+        all += after[i] - before[i];
+    for (int i = 0; i < BUCKETS && all > 0; i++) {
+        sum += after[i] - before[i];
+        if (sum >= all * part)
+            return (double)(UINT64_C(16) << i);
+    }
+    return 0;
+}
+
+static int
+word_len(const char *value)
+{
+    return value ? (int)strcspn(value, "\r\n") : 0;
+}
+
+/* ---- showing ------------------------------------------------------------- */
+
+static const char *const gauges[] = {"connected_clients", "parked", "queued",
+                                     "buffered_bytes", "uptime_in_seconds"};
+static const char *const rates[] = {"total_commands_processed", "batches",
+                                    "batched", "store_errors"};
+
+static void
+show_json(const struct look *then, const struct look *now)
+{
+    json_t *object = json_object(), *verdicts = json_object();
+    json_t *latency = json_object();
+    char name[64];
+
+    for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
+        json_object_set_new(object, gauges[i],
+                            json_real(number(now, gauges[i])));
+    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+        snprintf(name, sizeof(name), "%s_per_second", rates[i]);
+        json_object_set_new(object, name, json_real(rate(then, now, rates[i])));
+    }
+    for (int i = 0; i < IDEM_VERDICT_COUNT; i++) {
+        const char *word = idem_verdict_name((enum idem_verdict)i);
+
+        snprintf(name, sizeof(name), "verdict_%s", word);
+        json_object_set_new(verdicts, word, json_real(rate(then, now, name)));
+    }
+    json_object_set_new(object, "verdicts_per_second", verdicts);
+    for (int i = 0; i < IDEM_VERB_COUNT; i++) {
+        const char *word = idem_verb_name((enum idem_verb)i);
+        double p50 = percentile_us(then, now, (enum idem_verb)i, 0.5);
+
+        if (p50 > 0)
+            json_object_set_new(
+                latency, word,
+                json_pack("{s:f, s:f}", "p50_us", p50, "p99_us",
+                          percentile_us(then, now, (enum idem_verb)i, 0.99)));
+    }
+    json_object_set_new(object, "latency", latency);
+    cli_json_print(object);
+}
+
+static void
+show_text(const struct look *then, const struct look *now)
+{
+    const char *store = find(now, "store");
+    double batches = rate(then, now, "batches");
+    char name[64];
+
+    printf("idem %.*s  store %.*s  up %.0f s\n\n",
+           word_len(find(now, "idem_version")), find(now, "idem_version"),
+           word_len(store), store ? store : "",
+           number(now, "uptime_in_seconds"));
+    printf("%-12s %10.0f    %-12s %10.0f\n", "clients",
+           number(now, "connected_clients"), "commands/s",
+           rate(then, now, "total_commands_processed"));
+    printf("%-12s %10.0f    %-12s %10.0f\n", "parked", number(now, "parked"),
+           "commits/s", batches);
+    printf("%-12s %10.0f    %-12s %10.1f\n", "queued", number(now, "queued"),
+           "batch size",
+           batches > 0 ? rate(then, now, "batched") / batches : 0);
+    printf("%-12s %10.0f    %-12s %10.0f\n\n", "buffered",
+           number(now, "buffered_bytes"), "store errors",
+           number(now, "store_errors"));
+    printf("%-12s %10s    %s\n", "verdict", "per second", "in all");
+    for (int i = 0; i < IDEM_VERDICT_COUNT; i++) {
+        const char *word = idem_verdict_name((enum idem_verdict)i);
+
+        snprintf(name, sizeof(name), "verdict_%s", word);
+        if (number(now, name) > 0)
+            printf("%-12s %10.0f    %.0f\n", word, rate(then, now, name),
+                   number(now, name));
+    }
+    printf("\n%-12s %10s    %s\n", "verb", "p50 below", "p99 below");
+    for (int i = 0; i < IDEM_VERB_COUNT; i++) {
+        double p50 = percentile_us(then, now, (enum idem_verb)i, 0.5);
+
+        if (p50 > 0)
+            printf("%-12s %7.2f ms    %.2f ms\n",
+                   idem_verb_name((enum idem_verb)i), p50 / 1000,
+                   percentile_us(then, now, (enum idem_verb)i, 0.99) / 1000);
+    }
+}
+
+static void
+show(const struct look *then, const struct look *now, bool clear)
+{
+    if (clear)
+        printf("\033[H\033[2J");
+    if (cli_json)
+        show_json(then, now);
+    else
+        show_text(then, now);
+    fflush(stdout);
+}
+
+/* ---- looking ------------------------------------------------------------- */
+
+static void
+pause_ms(int64_t ms)
+{
+    struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+
+    nanosleep(&left, NULL); /* an interruption ends it */
+}
+
+static enum idem_status
+watch(const struct top *top, struct cli_client *client, struct idem_error *err)
+{
+    bool clear = !cli_json && !top->once && isatty(STDOUT_FILENO);
+    struct look then = {0}, now = {0};
+    enum idem_status status = take_look(client, &then, err);
+
+    for (int64_t i = 0; status == IDEM_OK && !interrupted; i++) {
+        pause_ms(top->every_ms);
+        if (interrupted)
+            break;
+        status = take_look(client, &now, err);
+        if (status != IDEM_OK)
+            break;
+        show(&then, &now, clear);
+        free(then.text);
+        then = now;
+        now = (struct look){0};
+        if (top->once || (top->count > 0 && i + 1 >= top->count))
+            break;
+    }
+    free(then.text);
+    free(now.text);
+    return status;
+}
+
+int
+cli_top(int argc, char **argv)
+{
+    struct top top = {.every_ms = 1000};
+    const struct cli_option options[] = {
+        {"server", 'S', CLI_TEXT, &top.where.server, "ADDRESS",
+         "the server: unix:PATH or HOST:PORT; else\n"
+         "the variable IDEM_SERVER, else this user's socket"},
+        {"credentials", 0, CLI_TEXT, &top.where.credentials, "FILE",
+         "a line \"name secret\" for the server; else the\n"
+         "variable IDEM_AUTH, name:secret"},
+        {"every", 'e', CLI_MS, &top.every_ms, "TIME",
+         "how often to look; default 1s"},
+        {"count", 'n', CLI_NUMBER, &top.count, "N",
+         "look so often, then end; default: until interrupted"},
+        {"once", 0, CLI_FLAG, &top.once, NULL, "look once, then end"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "top [options]",
+        .about = "Show what a server is doing: clients, waiting duplicates, "
+                 "commits, verdicts a\nsecond, latency by verb since the last "
+                 "look. With --json, one object a look.",
+        .options = options,
+    };
+    struct sigaction stop = {.sa_handler = on_interrupt};
+    struct cli_client *client = NULL;
+    struct idem_error err = {0};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code >= 0)
+        return code;
+    if (top.every_ms < 10)
+        return cli_usage_error("--every is at least 10ms");
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    err.status = cli_where_client(&top.where, &client, &err);
+    if (err.status == IDEM_OK)
+        err.status = watch(&top, client, &err);
+    cli_client_close(client);
+    return err.status == IDEM_OK ? CLI_OK : cli_fail(&err);
+}

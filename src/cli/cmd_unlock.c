@@ -1,0 +1,35 @@
+/*
+ * cmd_unlock.c - idem unlock: give back a lock by hand.
+ */
+#include "verb.h"
+
+#include <idem/lock.h>
+
+int
+cli_unlock(int argc, char **argv)
+{
+    struct cli_verb verb = {0};
+    const struct cli_option options[] = {CLI_VERB_OPTIONS(&verb), {0}};
+    const struct cli_syntax syntax = {
+        .usage = "unlock NAME FENCE [options]",
+        .about = "Give back a lock, for instance one whose holder is gone; "
+                 "\"stale\" (15): this\nfence does not hold it. idem scan "
+                 "--type lock shows who holds what.",
+        .options = options,
+        .min_args = 2,
+        .max_args = 2,
+    };
+    struct idem_op op = {.verb = IDEM_UNLOCK,
+                         .type = IDEM_TYPE_LOCK,
+                         .scope = idem_text(IDEM_LOCK_SCOPE)};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code < 0)
+        code = cli_read_fence(args[1], &op.fence);
+    if (code >= 0)
+        return code;
+    op.id = idem_text(args[0]);
+    return cli_run_verb(&verb, &op);
+}

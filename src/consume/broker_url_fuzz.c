@@ -1,0 +1,38 @@
+/*
+ * broker_url_fuzz.c - a source's URL and identity may be anything.
+ */
+#include "consume.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char *text = malloc(size + 1);
+    char value[64], id[IDEM_ID_MAX + 1];
+    struct delivery *d = delivery_make();
+    struct identity identity;
+    struct broker_url url;
+    size_t len;
+
+    if (!text || !d)
+        abort();
+    memcpy(text, data, size);
+    text[size] = 0;
+    if (broker_url_parse(text, &url, NULL) == IDEM_OK)
+        broker_url_param(&url, "queue", value, sizeof(value));
+    if (identity_parse(text, &identity, NULL) == IDEM_OK) {
+        delivery_copy(d, data, size, &d->body);
+        identity_of(&identity, d, id, &len, NULL);
+    }
+    identity_parse("json:a.b", &identity, NULL);
+    delivery_copy(d, data, size, &d->body);
+    if (identity_of(&identity, d, id, &len, NULL) && len > IDEM_ID_MAX)
+        abort();
+    delivery_drop(d);
+    free(text);
+    return 0;
+}

@@ -1,0 +1,538 @@
+/*
+ * gateway_options.c - what a gateway and its routes can be told: by flags, by a file.
+ */
+#include "gateway.h"
+
+#include "../../cli/cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FILE_MAX (1024 * 1024)
+
+const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
+    {"mode", "idem_mode", GATEWAY_WORD, "strict|loose",
+     "strict: at most one execution; loose: a failure may be retried"},
+    {"wait", "idem_wait", GATEWAY_TIME, "TIME",
+     "how long a duplicate waits for the first one's answer (default 0)"},
+    {"lease", "idem_lease", GATEWAY_TIME, "TIME",
+     "how long a claim holds without being renewed (default 30s)"},
+    {"ttl", "idem_ttl", GATEWAY_TIME, "TIME",
+     "how long an answer is kept (default 24h)"},
+    {"key", "idem_key", GATEWAY_WORDS, "SOURCES",
+     "where the key stands: $http_idempotency_key (default), any nginx "
+     "variable, json:PATH, form:NAME, xml:ELEMENT; the first one found"},
+    {"scope", "idem_scope", GATEWAY_WORD, "VALUE",
+     "who asks: an nginx variable, for instance $remote_user (default: a "
+     "digest of the credential)"},
+    {"credential", "idem_credential", GATEWAY_WORDS, "HEADERS",
+     "the headers that the digest is made of, the first one present "
+     "(default: authorization x-api-key cookie)"},
+    {"required", "idem_required", GATEWAY_SWITCH, NULL,
+     "refuse requests without a key"},
+    {"anonymous", "idem_anonymous", GATEWAY_SWITCH, NULL,
+     "let callers without a credential share a scope (default on)"},
+    {"key-quoted", "idem_key_quoted", GATEWAY_SWITCH, NULL,
+     "only take the key as the draft writes it, in double quotes"},
+    {"methods", "idem_methods", GATEWAY_WORDS, "METHODS",
+     "what is gated (default: POST PATCH)"},
+    {"token", "idem_token", GATEWAY_WORDS, "SOURCES",
+     "where a one-time token stands (with a token path: $http_token "
+     "$http_idempotency_token $cookie_idempotency_token)"},
+    {"token-ttl", "idem_token_ttl", GATEWAY_TIME, "TIME",
+     "how long a token may be used (default 5m)"},
+    {"max-body", "idem_max_body", GATEWAY_SIZE, "SIZE",
+     "larger gated requests are refused (default 1m)"},
+    {"max-answer", "idem_max_answer", GATEWAY_SIZE, "SIZE",
+     "larger answers are not kept for replay (default 1m)"},
+    {"release", "idem_release", GATEWAY_WORDS, "STATUSES",
+     "answers that do not count as done: 425 429 500-599; off for none"},
+    {"keep-header", "idem_keep_header", GATEWAY_WORDS, "HEADERS",
+     "replay these although they are left out otherwise: set-cookie"},
+    {"drop-header", "idem_drop_header", GATEWAY_WORDS, "HEADERS",
+     "do not replay these"},
+    {"fail-open", "idem_fail_open", GATEWAY_SWITCH, NULL,
+     "let requests pass while the engine is away (loose only)"},
+    {"duplicate", "idem_duplicate", GATEWAY_WORDS, "WHAT",
+     "what a repeat gets: replay (default), refuse, answer STATUS \"TEXT\""},
+    {"fingerprint", "idem_fingerprint", GATEWAY_WORDS, "WHAT",
+     "what makes two requests the same: body (default), json, json PATH..., "
+     "off"},
+    {"docs", "idem_docs", GATEWAY_WORD, "URL",
+     "your own page about all this, for problems to link to"},
+    {"gated", "idem", GATEWAY_SWITCH, NULL, "gate this route (default on)"},
+    {"timeout", "proxy_read_timeout", GATEWAY_TIME, "TIME",
+     "how long the service may be silent (default 60s)"},
+    {"connect-timeout", "proxy_connect_timeout", GATEWAY_TIME, "TIME",
+     "how long connecting to the service may take (default 5s)"},
+    {"verify", "proxy_ssl_verify", GATEWAY_SWITCH, NULL,
+     "check the certificate of an https:// service; needs --ca"},
+    {"ca", "proxy_ssl_trusted_certificate", GATEWAY_WORD, "FILE",
+     "who may have signed it, an absolute path"},
+    {0},
+};
+
+struct setting {
+    const char *name;
+    size_t offset;
+    enum gateway_kind kind;
+};
+
+#define TEXT(name, field)                                                      \
+    {                                                                          \
+        name, offsetof(struct gateway_config, field), GATEWAY_WORD             \
+    }
+
+static const struct setting settings[] = {
+    TEXT("listen", listen),
+    TEXT("store", store),
+    TEXT("http", http),
+    TEXT("credentials", credentials),
+    TEXT("tls-cert", tls_cert),
+    TEXT("tls-key", tls_key),
+    TEXT("token-path", token_path),
+    TEXT("token-rate", token_rate),
+    TEXT("policy-path", policy_path),
+    TEXT("access-log", access_log),
+    TEXT("nginx", nginx),
+    TEXT("module", module),
+    TEXT("folder", folder),
+    {"forwarded", offsetof(struct gateway_config, forwarded), GATEWAY_SWITCH},
+    {"workers", offsetof(struct gateway_config, workers), GATEWAY_SIZE},
+    {"drain-timeout", offsetof(struct gateway_config, drain_ms), GATEWAY_TIME},
+};
+
+void
+gateway_config_init(struct gateway_config *config)
+{
+    memset(config, 0, sizeof(*config));
+    config->drain_ms = 10000;
+}
+
+static void
+clear_route(struct gateway_route *route)
+{
+    free(route->path);
+    free(route->host);
+    free(route->upstream);
+    for (size_t i = 0; i < GATEWAY_OPTIONS; i++)
+        free(route->values[i]);
+    memset(route, 0, sizeof(*route));
+}
+
+void
+gateway_config_clear(struct gateway_config *config)
+{
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        if (settings[i].kind == GATEWAY_WORD)
+            free(*(char **)((char *)config + settings[i].offset));
+    }
+    clear_route(&config->base);
+    for (size_t i = 0; i < config->route_count; i++)
+        clear_route(&config->routes[i]);
+    memset(config, 0, sizeof(*config));
+}
+
+static enum idem_status
+set_text(char **into, const char *value, struct idem_error *err)
+{
+    char *copy = strdup(value);
+
+    if (!copy)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    free(*into);
+    *into = copy;
+    return IDEM_OK;
+}
+
+/* What ends a line or hides in it has no place in a configuration. */
+static bool
+has_control(const char *value)
+{
+    for (; *value; value++) {
+        if ((unsigned char)*value < 0x20 || *value == 0x7f)
+            return true;
+    }
+    return false;
+}
+
+static bool
+switch_parse(const char *value, const char **word)
+{
+    static const char *const yes[] = {"on", "yes", "true", "1"};
+    static const char *const no[] = {"off", "no", "false", "0"};
+
+    for (size_t i = 0; i < 4; i++) {
+        if (strcmp(value, yes[i]) == 0 || strcmp(value, no[i]) == 0) {
+            *word = strcmp(value, yes[i]) == 0 ? "on" : "off";
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "strict|loose" names all that an option can be. */
+static bool
+is_one_of(const char *words, const char *value)
+{
+    size_t len = strlen(value);
+
+    while (words) {
+        if (strncmp(words, value, len) == 0 &&
+            (words[len] == '|' || words[len] == '\0'))
+            return true;
+        words = strchr(words, '|');
+        words = words ? words + 1 : NULL;
+    }
+    return false;
+}
+
+static enum idem_status
+set_option(struct gateway_route *route, size_t i, const char *value,
+           struct idem_error *err)
+{
+    const struct gateway_option *option = &gateway_options[i];
+    char text[32];
+    int64_t number;
+
+    switch (option->kind) {
+    case GATEWAY_TIME:
+        if (!cli_ms_parse(value, &number))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s: \"%s\" is not a time such as 1500ms or 30s",
+                              option->name, value);
+        snprintf(text, sizeof(text), "%lldms", (long long)number);
+        value = text;
+        break;
+    case GATEWAY_SIZE:
+        if (!cli_size_parse(value, &number))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s: \"%s\" is not a size such as 64k or 1m",
+                              option->name, value);
+        snprintf(text, sizeof(text), "%lld", (long long)number);
+        value = text;
+        break;
+    case GATEWAY_SWITCH:
+        if (!switch_parse(value, &value))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s: on or off, not "
+                              "\"%s\"",
+                              option->name, value);
+        break;
+    case GATEWAY_WORD:
+        if (strchr(option->value, '|') && !is_one_of(option->value, value))
+            return idem__fail(err, IDEM_ERR_INVALID, "%s: %s, not \"%s\"",
+                              option->name, option->value, value);
+        break;
+    case GATEWAY_WORDS:
+        break;
+    }
+    if (value[strspn(value, " ")] == '\0')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: nothing is given; for a shell, put nginx's "
+                          "$variables into single quotes",
+                          option->name);
+    return set_text(&route->values[i], value, err);
+}
+
+static enum idem_status
+set_global(struct gateway_config *config, const struct setting *setting,
+           const char *value, struct idem_error *err)
+{
+    void *into = (char *)config + setting->offset;
+    const char *word;
+    bool good = true;
+
+    if (setting->kind == GATEWAY_WORD)
+        return set_text(into, value, err);
+    if (setting->kind == GATEWAY_SWITCH) {
+        if (!switch_parse(value, &word))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s: on or off, not \"%s\"", setting->name,
+                              value);
+        *(bool *)into = strcmp(word, "on") == 0;
+        return IDEM_OK;
+    }
+    if (setting->kind == GATEWAY_TIME)
+        good = cli_ms_parse(value, into);
+    else
+        good = cli_size_parse(value, into);
+    return good ? IDEM_OK
+                : idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" is no number",
+                             setting->name, value);
+}
+
+enum idem_status
+gateway_config_set(struct gateway_config *config, struct gateway_route *route,
+                   const char *name, const char *value, struct idem_error *err)
+{
+    struct gateway_route *into = route ? route : &config->base;
+
+    if (has_control(value))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: a control character is in its value", name);
+    if (strcmp(name, "upstream") == 0)
+        return set_text(&into->upstream, value, err);
+    if (strcmp(name, "host") == 0)
+        return set_text(&into->host, value, err);
+    for (size_t i = 0; i < GATEWAY_OPTIONS; i++) {
+        if (strcmp(name, gateway_options[i].name) == 0)
+            return set_option(into, i, value, err);
+    }
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        if (strcmp(name, settings[i].name) == 0)
+            return route ? idem__fail(err, IDEM_ERR_INVALID,
+                                      "%s belongs before the first route", name)
+                         : set_global(config, &settings[i], value, err);
+    }
+    return idem__fail(err, IDEM_ERR_INVALID, "there is no setting \"%s\"",
+                      name);
+}
+
+/* ---- the file ---------------------------------------------------------- */
+
+static char *
+strip(char *text)
+{
+    char *end = text + strlen(text);
+
+    while (end > text && (end[-1] == ' ' || end[-1] == '\t' || end[-1] == '\r'))
+        *--end = '\0';
+    while (*text == ' ' || *text == '\t')
+        text++;
+    return text;
+}
+
+static enum idem_status
+open_route(struct gateway_config *config, char *line,
+           struct gateway_route **route, struct idem_error *err)
+{
+    size_t len = strlen(line);
+    char *path;
+
+    if (strncmp(line, "[route ", 7) != 0 || line[len - 1] != ']')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "only [route PATH] opens a section");
+    line[len - 1] = '\0';
+    path = strip(line + 7);
+    if (config->route_count == GATEWAY_ROUTES_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID, "more than %d routes",
+                          GATEWAY_ROUTES_MAX);
+    *route = &config->routes[config->route_count++];
+    return set_text(&(*route)->path, path, err);
+}
+
+static enum idem_status
+read_line(struct gateway_config *config, char *line,
+          struct gateway_route **route, struct idem_error *err)
+{
+    char *equals;
+
+    line = strip(line);
+    if (*line == '\0' || *line == '#')
+        return IDEM_OK;
+    if (*line == '[')
+        return open_route(config, line, route, err);
+    equals = strchr(line, '=');
+    if (!equals)
+        return idem__fail(err, IDEM_ERR_INVALID, "a line is `name = value`");
+    *equals = '\0';
+    return gateway_config_set(config, *route, strip(line), strip(equals + 1),
+                              err);
+}
+
+enum idem_status
+gateway_config_text(struct gateway_config *config, const char *file,
+                    struct idem_bytes text, struct idem_error *err)
+{
+    struct gateway_route *route = NULL;
+    enum idem_status status = IDEM_OK;
+    struct idem_error inner = {0};
+    char *copy = strndup(text.len ? text.data : "", text.len);
+    char *rest = copy;
+    char *line;
+
+    if (!copy)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    for (size_t number = 1; status == IDEM_OK && (line = strsep(&rest, "\n"));
+         number++) {
+        status = read_line(config, line, &route, &inner);
+        if (status != IDEM_OK)
+            (void)idem__fail(err, status, "%s:%zu: %s", file, number,
+                             inner.text);
+    }
+    free(copy);
+    return status;
+}
+
+enum idem_status
+gateway_config_file(struct gateway_config *config, const char *file,
+                    struct idem_error *err)
+{
+    struct idem_buf text;
+    enum idem_status status = IDEM_OK;
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    uint8_t *room;
+    ssize_t n = 0;
+
+    if (fd < 0)
+        return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", file,
+                          strerror(errno));
+    idem_buf_init(&text, FILE_MAX);
+    while ((room = idem_buf_room(&text, 4096)) &&
+           (n = read(fd, room, 4096)) > 0)
+        text.len += (size_t)n;
+    if (n != 0 || !room)
+        status = idem__fail(err, IDEM_ERR_INVALID, "%s: %s", file,
+                            room ? strerror(errno) : "longer than 1 MiB");
+    close(fd);
+    if (status == IDEM_OK)
+        status = gateway_config_text(
+            config, file, (struct idem_bytes){text.data, text.len}, err);
+    idem_buf_clear(&text);
+    return status;
+}
+
+/* ---- the whole --------------------------------------------------------- */
+
+/* HOST:PORT, PORT or unix:PATH. */
+static bool
+is_address(const char *text, size_t len)
+{
+    const char *port = memrchr(text, ':', len);
+    char digits[8];
+    long number;
+
+    if (len > 5 && strncmp(text, "unix:", 5) == 0)
+        return true;
+    port = port ? port + 1 : text;
+    len -= (size_t)(port - text);
+    if (len == 0 || len > 5 || strspn(port, "0123456789") < len)
+        return false;
+    memcpy(digits, port, len);
+    digits[len] = '\0';
+    number = strtol(digits, NULL, 10);
+    return number > 0 && number < 65536;
+}
+
+static enum idem_status
+check_listen(const char *listen, struct idem_error *err)
+{
+    for (;;) {
+        size_t len = strcspn(listen, ",");
+
+        if (!is_address(listen, len))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "listen: \"%.*s\" is not an address: give "
+                              "HOST:PORT, for instance 127.0.0.1:8080",
+                              (int)len, listen);
+        if (listen[len] == '\0')
+            return IDEM_OK;
+        listen += len + 1;
+    }
+}
+
+static enum idem_status
+check_routes(struct gateway_config *config, struct idem_error *err)
+{
+    for (size_t i = 0; i < config->route_count; i++) {
+        struct gateway_route *route = &config->routes[i];
+        const char *path = route->path;
+        enum idem_status status;
+
+        if (strncmp(path, "= ", 2) == 0)
+            path += 2;
+        if (path[0] != '/')
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the route \"%s\" does not begin with a /", path);
+        if (!route->upstream && !config->base.upstream)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the route %s has no upstream", route->path);
+        status = gateway_upstream_check(
+            route->upstream ? route->upstream : config->base.upstream, err);
+        if (status != IDEM_OK)
+            return status;
+        for (size_t j = 0; j < i; j++) {
+            const char *host = config->routes[j].host;
+
+            if (strcmp(config->routes[j].path, route->path) == 0 &&
+                strcmp(host ? host : "", route->host ? route->host : "") == 0)
+                return idem__fail(err, IDEM_ERR_INVALID,
+                                  "the route %s stands there twice",
+                                  route->path);
+        }
+    }
+    return IDEM_OK;
+}
+
+/* nginx would look for a relative path in its own folder, not in ours. */
+static enum idem_status
+make_absolute(char **path, struct idem_error *err)
+{
+    char folder[PATH_MAX];
+    char *whole;
+
+    if (!*path || (*path)[0] == '/')
+        return IDEM_OK;
+    if (!getcwd(folder, sizeof(folder)) ||
+        asprintf(&whole, "%s/%s", folder, *path) < 0)
+        return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", *path,
+                          strerror(errno));
+    free(*path);
+    *path = whole;
+    return IDEM_OK;
+}
+
+static enum idem_status
+make_paths_absolute(struct gateway_config *config, struct idem_error *err)
+{
+    char **paths[] = {&config->tls_cert, &config->tls_key, &config->access_log,
+                      &config->module, &config->nginx};
+    enum idem_status status = IDEM_OK;
+
+    for (size_t i = 0;
+         status == IDEM_OK && i < sizeof(paths) / sizeof(paths[0]); i++)
+        status = make_absolute(paths[i], err);
+    return status;
+}
+
+enum idem_status
+gateway_config_check(struct gateway_config *config, struct idem_error *err)
+{
+    enum idem_status status;
+
+    if (config->route_count == 0) {
+        if (!config->base.upstream)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "which service? give --upstream URL");
+        config->route_count = 1;
+        status = set_text(&config->routes[0].path, "/", err);
+        if (status != IDEM_OK)
+            return status;
+    }
+    if (!config->tls_cert != !config->tls_key)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "TLS needs both a certificate and its key");
+    if (config->token_path && config->token_path[0] != '/')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the token path does not begin with a /");
+    if (config->policy_path && config->policy_path[0] != '/')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the policy path does not begin with a /");
+    if (config->workers > 1024)
+        return idem__fail(err, IDEM_ERR_INVALID, "that many workers?");
+    if (!config->listen) {
+        status = set_text(&config->listen, "127.0.0.1:8080", err);
+        if (status != IDEM_OK)
+            return status;
+    }
+    status = check_listen(config->listen, err);
+    if (status == IDEM_OK)
+        status = make_paths_absolute(config, err);
+    return status == IDEM_OK ? check_routes(config, err) : status;
+}

@@ -1,0 +1,93 @@
+/*
+ * key_header.c - the structured-field string, and its bare twin.
+ */
+#include "key_header.h"
+
+#include <string.h>
+
+static bool
+is_space(uint8_t c)
+{
+    return c == ' ' || c == '\t';
+}
+
+static struct idem_bytes
+trim(struct idem_bytes in)
+{
+    const uint8_t *at = in.data;
+
+    while (in.len > 0 && is_space(at[0])) {
+        at++;
+        in.len--;
+    }
+    while (in.len > 0 && is_space(at[in.len - 1]))
+        in.len--;
+    in.data = at;
+    return in;
+}
+
+static const char *
+check(const uint8_t *key, size_t len)
+{
+    if (len == 0)
+        return "The key is empty.";
+    if (key[0] == ' ' || key[len - 1] == ' ')
+        return "The key begins or ends with a space.";
+    return NULL;
+}
+
+/* "..." with \" and \\; nothing may follow the closing quote. */
+static const char *
+parse_quoted(const uint8_t *at, size_t len, uint8_t *out, size_t *out_len)
+{
+    size_t n = 0;
+    size_t i;
+
+    for (i = 1; i < len && at[i] != '"'; i++) {
+        if (at[i] < 0x20 || at[i] > 0x7e)
+            return "The key holds a byte that a quoted string must not.";
+        if (at[i] == '\\') {
+            if (++i == len || (at[i] != '"' && at[i] != '\\'))
+                return "The key holds an escape that is neither \\\" nor "
+                       "\\\\.";
+        }
+        if (n == IDEM_ID_MAX)
+            return "The key is longer than 255 bytes.";
+        out[n++] = at[i];
+    }
+    if (i >= len)
+        return "The key's closing quote is missing.";
+    if (i + 1 != len)
+        return "Something follows the key's closing quote.";
+    *out_len = n;
+    return check(out, n);
+}
+
+const char *
+gateway_key_parse(struct idem_bytes in, bool quoted_only, bool loose_bytes,
+                  uint8_t *out, size_t *out_len)
+{
+    const uint8_t *at;
+
+    in = trim(in);
+    at = in.data;
+    if (in.len == 0)
+        return "The key is empty.";
+    if (at[0] == '"')
+        return parse_quoted(at, in.len, out, out_len);
+    if (quoted_only)
+        return "The key is not a structured-field string: put it in double "
+               "quotes.";
+    if (in.len > IDEM_ID_MAX)
+        return "The key is longer than 255 bytes.";
+    for (size_t i = 0; i < in.len; i++) {
+        if (at[i] < 0x20 || at[i] == 0x7f)
+            return "The key holds a control character.";
+        if (!loose_bytes && (at[i] == ' ' || at[i] > 0x7e || at[i] == '"'))
+            return "The key holds a byte that a bare key must not: put it in "
+                   "double quotes.";
+    }
+    memcpy(out, at, in.len);
+    *out_len = in.len;
+    return check(out, in.len);
+}

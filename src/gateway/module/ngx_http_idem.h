@@ -1,0 +1,461 @@
+
+/*
+ * ngx_http_idem.h - what the files of the module share.
+ *
+ *   request --> gate: key, scope, fingerprint --> engine: BEGIN
+ *                                                   |
+ *       problem, replay <---------------------------+--> proxy_pass
+ *                                                             |
+ *   client <-- answer: held until <-- engine: FINISH <--------+
+ *
+ *   ngx_http_idem_module.c   directives, variables, start and stop
+ *   ngx_http_idem_conf.c     what the directives mean, and what they refuse
+ *   ngx_http_idem_gate.c     the PRECONTENT handler: may it run?
+ *   ngx_http_idem_name.c     the record's name: key and scope
+ *   ngx_http_idem_body.c     the request's body: size, fields, fingerprint
+ *   ngx_http_idem_engine.c   one pipelined connection a worker
+ *   ngx_http_idem_op.c       the commands on it
+ *   ngx_http_idem_resp.h     how they are written
+ *   ngx_http_idem_digest.c   the key of the credential digests
+ *   ngx_http_idem_claim.c    BEGIN, RENEW, FINISH, RELEASE of one record
+ *   ngx_http_idem_hold.c     the filters that hold an answer until it is kept
+ *   ngx_http_idem_answer.c   problems and replays
+ *   ngx_http_idem_token.c    the location that issues tokens
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_H_INCLUDED_
+#define _NGX_HTTP_IDEM_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "key_header.h"
+#include "reply.h"
+#include "result.h"
+#include "ngx_http_idem_resp.h"
+
+
+/* r->buffered has four bits; image_filter, which has no place in front of a
+ * service that changes things, uses this one too */
+#define NGX_HTTP_IDEM_BUFFERED     0x08
+
+#define NGX_HTTP_IDEM_DIGEST_LEN   32
+
+#define NGX_HTTP_IDEM_SWEEP        5000
+
+
+typedef struct ngx_http_idem_op_s      ngx_http_idem_op_t;
+typedef struct ngx_http_idem_claim_s   ngx_http_idem_claim_t;
+typedef struct ngx_http_idem_ctx_s     ngx_http_idem_ctx_t;
+
+/* reply is NULL if the operation was given up */
+typedef void (*ngx_http_idem_reply_pt)(ngx_http_idem_op_t *op,
+    struct gateway_reply *reply);
+
+
+/* one command; it lives until it is answered, whatever becomes of who asked */
+
+struct ngx_http_idem_op_s {
+    ngx_queue_t                  queue;
+    uint64_t                     tag;
+    ngx_http_idem_reply_pt       handler;
+    void                        *data;
+    ngx_msec_t                   until;      /* given up after this */
+    ngx_event_t                  again;      /* the engine could not yet */
+    ngx_uint_t                   tries;
+    size_t                       len;
+    size_t                       size;       /* of all this */
+    unsigned                     sent:1;     /* on some connection, once */
+    unsigned                     resend:1;   /* may be sent once more */
+    unsigned                     queued:1;
+    unsigned                     unsure:1;   /* an answer to it was lost */
+    unsigned                     hurry:1;    /* waits for no other command */
+    u_char                       cmd[1];
+};
+
+
+/* the worker's connection to the engine */
+
+typedef struct {
+    ngx_addr_t                   addr;
+    ngx_str_t                    name;
+    ngx_str_t                    password;
+    ngx_msec_t                   timeout;
+    size_t                       max_buffered;
+
+    ngx_log_t                   *log;
+    ngx_peer_connection_t        peer;
+    ngx_connection_t            *connection;
+    unsigned                     up:1;
+    unsigned                     started:1;
+    unsigned                     hurry:1;
+
+    ngx_queue_t                  pending;    /* to be sent */
+    ngx_queue_t                  inflight;   /* sent on this connection */
+    ngx_uint_t                   ops;
+    size_t                       bytes;
+    ngx_uint_t                   gathered;   /* since the last send() */
+    ngx_uint_t                   gathered_before;  /* ... a turn ago */
+
+    ngx_http_idem_op_t         **slots;
+    ngx_uint_t                   nslots;
+    ngx_uint_t                   free_slot;
+    uint64_t                     generation;
+
+    void                        *spare;      /* memory for the next one */
+    ngx_uint_t                   spares;
+
+    u_char                      *out;
+    size_t                       out_pos, out_len, out_size;
+    u_char                      *in;
+    size_t                       in_pos, in_len, in_size;
+
+    ngx_event_t                  flush;
+    ngx_event_t                  reconnect;
+    ngx_event_t                  sweep;
+    ngx_event_t                  tick;
+    ngx_queue_t                  timed;      /* contexts with a deadline */
+    ngx_queue_t                  claims;     /* to be renewed */
+    ngx_msec_t                   backoff;
+    ngx_msec_t                   down_since;
+    uint64_t                     nonce;
+
+    u_char                       digest_key[NGX_HTTP_IDEM_DIGEST_LEN];
+    u_char                       digest_offer[NGX_HTTP_IDEM_DIGEST_LEN];
+    unsigned                     digest_known:1;
+    unsigned                     digest_asked:1;
+    uint64_t                     digest_fence;
+    ngx_event_t                  digest_again;
+    ngx_queue_t                  waiting;    /* contexts without a digest key */
+} ngx_http_idem_engine_t;
+
+
+typedef enum {
+    NGX_HTTP_IDEM_BEGINNING = 0,
+    NGX_HTTP_IDEM_EXECUTING,
+    NGX_HTTP_IDEM_ENDING,                    /* FINISH or RELEASE is out */
+    NGX_HTTP_IDEM_ENDED
+} ngx_http_idem_claim_e;
+
+
+/* a record that this worker began; outlives its request */
+
+struct ngx_http_idem_claim_s {
+    ngx_http_idem_claim_e        state;
+    ngx_uint_t                   refs;
+    ngx_http_idem_ctx_t         *ctx;        /* NULL: nobody waits for it */
+    ngx_http_idem_op_t          *begin;
+    ngx_queue_t                  queue;      /* of those to be renewed */
+    ngx_msec_t                   renew_at;
+    ngx_http_idem_op_t          *renewal;
+    ngx_msec_t                   lease;
+    uint64_t                     fence;
+    ngx_str_t                    scope;
+    ngx_str_t                    id;
+    unsigned                     renewing:1;
+};
+
+
+typedef enum {
+    NGX_HTTP_IDEM_FROM_VARIABLE = 0,
+    NGX_HTTP_IDEM_FROM_HEADER,
+    NGX_HTTP_IDEM_FROM_JSON,
+    NGX_HTTP_IDEM_FROM_FORM,
+    NGX_HTTP_IDEM_FROM_XML
+} ngx_http_idem_from_e;
+
+
+typedef struct {
+    ngx_http_idem_from_e         from;
+    ngx_str_t                    name;       /* in lower case for a header */
+    ngx_http_complex_value_t     value;
+} ngx_http_idem_source_t;
+
+
+typedef struct {
+    ngx_uint_t                   first;
+    ngx_uint_t                   last;
+} ngx_http_idem_range_t;
+
+
+#define NGX_HTTP_IDEM_STRICT       0
+#define NGX_HTTP_IDEM_LOOSE        1
+
+#define NGX_HTTP_IDEM_REPLAY       0
+#define NGX_HTTP_IDEM_REFUSE       1
+#define NGX_HTTP_IDEM_FIXED        2
+
+#define NGX_HTTP_IDEM_FP_BODY      0
+#define NGX_HTTP_IDEM_FP_JSON      1
+#define NGX_HTTP_IDEM_FP_OFF       2
+
+
+typedef struct {
+    ngx_flag_t                   enable;
+    ngx_array_t                 *keys;       /* ngx_http_idem_source_t */
+    ngx_array_t                 *tokens;     /* ngx_http_idem_source_t */
+    ngx_http_complex_value_t    *scope;
+    ngx_array_t                 *credentials;  /* ngx_str_t, lower case */
+    ngx_flag_t                   anonymous;
+    ngx_flag_t                   key_quoted;
+    ngx_uint_t                   methods;
+    ngx_flag_t                   required;
+    ngx_uint_t                   mode;
+    ngx_msec_t                   wait;
+    ngx_msec_t                   lease;
+    ngx_msec_t                   ttl;
+    size_t                       max_body;
+    size_t                       max_answer;
+    ngx_array_t                 *release;    /* ngx_http_idem_range_t */
+    ngx_array_t                 *keep;       /* ngx_str_t: stored although */
+    ngx_array_t                 *drop;       /* ngx_str_t: not stored */
+    ngx_flag_t                   fail_open;
+    ngx_uint_t                   duplicate;
+    ngx_uint_t                   duplicate_status;
+    ngx_str_t                    duplicate_text;
+    ngx_uint_t                   fingerprint;
+    ngx_array_t                 *fields;     /* ngx_str_t: paths in the body */
+    ngx_str_t                    docs;
+    ngx_flag_t                   unbuffer_events;
+    ngx_msec_t                   token_ttl;
+    ngx_str_t                    begin_head; /* of BEGIN: see claim.c */
+    ngx_str_t                    begin_token_head;
+    ngx_str_t                    begin;
+    unsigned                     issues:1;
+    unsigned                     needs_body:1;
+} ngx_http_idem_loc_conf_t;
+
+
+typedef struct {
+    ngx_http_idem_engine_t      *engine;
+    ngx_str_t                    problem_base;
+    unsigned                     warned:1;
+} ngx_http_idem_main_conf_t;
+
+
+typedef enum {
+    NGX_HTTP_IDEM_READING = 0,   /* the request's body */
+    NGX_HTTP_IDEM_ASKING,        /* BEGIN or ISSUE is out */
+    NGX_HTTP_IDEM_RUNNING,       /* the service has it */
+    NGX_HTTP_IDEM_HOLDING,       /* its answer is being gathered */
+    NGX_HTTP_IDEM_KEEPING,       /* FINISH or RELEASE is out */
+    NGX_HTTP_IDEM_STREAMING,     /* FINISH is out, the answer goes on */
+    NGX_HTTP_IDEM_PASSING,       /* the filters stand aside */
+    NGX_HTTP_IDEM_DROPPING       /* an answer of ours took its place */
+} ngx_http_idem_state_e;
+
+
+typedef struct ngx_http_idem_problem_s  ngx_http_idem_problem_t;
+
+
+/* a gated request */
+
+struct ngx_http_idem_ctx_s {
+    ngx_http_request_t          *request;
+    ngx_http_idem_loc_conf_t    *conf;       /* of where it was gated */
+    ngx_http_idem_claim_t       *claim;
+    ngx_http_idem_state_e        state;
+    ngx_str_t                    verdict;
+    ngx_str_t                    scope;
+    ngx_str_t                    id;
+    u_char                       fingerprint[IDEM_FINGERPRINT_LEN];
+    ngx_queue_t                  queue;      /* of those with a deadline */
+    ngx_msec_t                   deadline;
+    ngx_event_t                  hold;
+    ngx_queue_t                  waiting;
+    ngx_uint_t                   method;     /* as it came */
+    ngx_uint_t                   http_version;
+
+    const ngx_http_idem_problem_t  *problem; /* instead of the held answer */
+    ngx_uint_t                   problem_status;
+    ngx_chain_t                 *held;
+    ngx_chain_t                **held_last;
+    ngx_chain_t                 *held_tail;
+    size_t                       held_size;
+    off_t                        received;   /* of the request's body */
+    int64_t                      expires;
+    void                       (*finalize)(ngx_http_request_t *r,
+                                     ngx_int_t rc);
+
+    unsigned                     token:1;
+    unsigned                     in_waiting:1;
+    unsigned                     timed:1;
+    unsigned                     complete:1; /* the last buffer was seen */
+    unsigned                     ended:1;    /* its claim needs no more */
+    unsigned                     streamed:1; /* too large to be held */
+    unsigned                     service_done:1;
+    unsigned                     no_page:1;  /* nor an operator's error page */
+};
+
+
+/* ngx_http_idem_engine.c */
+
+ngx_int_t ngx_http_idem_engine_start(ngx_http_idem_engine_t *e,
+    ngx_cycle_t *cycle);
+void ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e);
+void ngx_http_idem_tick_start(ngx_http_idem_engine_t *e);
+ngx_int_t ngx_http_idem_engine_away(ngx_http_idem_engine_t *e);
+
+
+/* ngx_http_idem_op.c */
+
+void *ngx_http_idem_alloc(ngx_http_idem_engine_t *e, size_t size);
+void ngx_http_idem_free(ngx_http_idem_engine_t *e, void *p, size_t size);
+uint64_t ngx_http_idem_nonce(ngx_http_idem_engine_t *e);
+ngx_http_idem_op_t *ngx_http_idem_op_create(ngx_http_idem_engine_t *e,
+    size_t len, ngx_http_idem_reply_pt handler, void *data);
+void ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
+    u_char *end);
+void ngx_http_idem_op_again(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op);
+void ngx_http_idem_op_cancel(ngx_http_idem_engine_t *e,
+    ngx_http_idem_op_t *op);
+ngx_http_idem_op_t *ngx_http_idem_op_find(ngx_http_idem_engine_t *e,
+    uint64_t tag);
+
+
+/* ngx_http_idem_digest.c */
+
+void ngx_http_idem_digest_init(ngx_http_idem_engine_t *e);
+void ngx_http_idem_digest_ask(ngx_http_idem_engine_t *e);
+
+
+/* ngx_http_idem_claim.c */
+
+ngx_http_idem_claim_t *ngx_http_idem_claim_create(ngx_str_t *scope,
+    ngx_str_t *id, ngx_msec_t lease);
+ngx_int_t ngx_http_idem_claim_prepare(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+void ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t failed, ngx_uint_t replayable);
+ngx_int_t ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim);
+void ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim);
+void ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim);
+void ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim);
+void ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim);
+
+
+/* ngx_http_idem_gate.c */
+
+ngx_int_t ngx_http_idem_strip_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_handler(ngx_http_request_t *r);
+ngx_http_idem_ctx_t *ngx_http_idem_get_ctx(ngx_http_request_t *r);
+ngx_http_idem_ctx_t *ngx_http_idem_create_ctx(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
+void ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx,
+    struct gateway_reply *reply);
+void ngx_http_idem_go_on(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_set_deadline(ngx_http_idem_ctx_t *ctx, ngx_msec_t time);
+void ngx_http_idem_clear_deadline(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_deadline(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx);
+ngx_uint_t ngx_http_idem_location_is_safe(ngx_http_request_t *r,
+    ngx_uint_t method);
+void ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
+    ngx_uint_t *answered);
+
+
+/* ngx_http_idem_name.c */
+
+/* the next header of this name; part is the list's first one, i 0 at first */
+ngx_table_elt_t *ngx_http_idem_next_header(ngx_list_part_t **part,
+    ngx_uint_t *i, ngx_str_t *name);
+ngx_int_t ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
+    const char **flaw);
+ngx_int_t ngx_http_idem_scope(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope);
+
+
+/* ngx_http_idem_body.c */
+
+void ngx_http_idem_body_init(void);
+off_t ngx_http_idem_body_size(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_body_text(ngx_http_request_t *r, ngx_str_t *body);
+ngx_int_t ngx_http_idem_body_field(ngx_http_request_t *r,
+    ngx_http_idem_source_t *source, ngx_str_t *body, ngx_str_t *value,
+    const char **flaw);
+ngx_int_t ngx_http_idem_body_fingerprint(ngx_http_idem_ctx_t *ctx,
+    const u_char *key);
+
+
+/* ngx_http_idem_hold.c */
+
+ngx_int_t ngx_http_idem_hold_init(ngx_conf_t *cf);
+void ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply);
+
+
+/* ngx_http_idem_answer.c */
+
+extern const ngx_http_idem_problem_t  ngx_http_idem_key_missing;
+extern const ngx_http_idem_problem_t  ngx_http_idem_key_malformed;
+extern const ngx_http_idem_problem_t  ngx_http_idem_in_progress;
+extern const ngx_http_idem_problem_t  ngx_http_idem_mismatch;
+extern const ngx_http_idem_problem_t  ngx_http_idem_doubt;
+extern const ngx_http_idem_problem_t  ngx_http_idem_unknown;
+extern const ngx_http_idem_problem_t  ngx_http_idem_duplicate;
+extern const ngx_http_idem_problem_t  ngx_http_idem_token_unknown;
+extern const ngx_http_idem_problem_t  ngx_http_idem_not_replayable;
+extern const ngx_http_idem_problem_t  ngx_http_idem_not_executed;
+extern const ngx_http_idem_problem_t  ngx_http_idem_body_too_large;
+extern const ngx_http_idem_problem_t  ngx_http_idem_unreachable;
+extern const ngx_http_idem_problem_t  ngx_http_idem_anonymous;
+extern const ngx_http_idem_problem_t  ngx_http_idem_scope_refused;
+
+/* set headers_out; the body is what is to be sent after the header */
+ngx_chain_t *ngx_http_idem_problem_answer(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
+    ngx_uint_t status, const char *detail, ngx_uint_t retry_after);
+/* send it as the answer; the result is for ngx_http_finalize_request() */
+ngx_int_t ngx_http_idem_send_problem(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
+    const char *detail, ngx_uint_t retry_after);
+ngx_int_t ngx_http_idem_send_replay(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *stored, int64_t expires,
+    ngx_uint_t replayed);
+ngx_int_t ngx_http_idem_send_raw(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *stored, int64_t expires,
+    ngx_uint_t failed);
+ngx_int_t ngx_http_idem_send_fixed(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
+ngx_int_t ngx_http_idem_send_text(ngx_http_request_t *r, ngx_uint_t status,
+    ngx_str_t *type, ngx_str_t *body);
+ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value);
+ngx_int_t ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires);
+
+
+/* ngx_http_idem_token.c */
+
+ngx_int_t ngx_http_idem_token_handler(ngx_http_request_t *r);
+
+
+/* ngx_http_idem_conf.c */
+
+extern ngx_command_t  ngx_http_idem_commands[];
+
+void *ngx_http_idem_create_main_conf(ngx_conf_t *cf);
+char *ngx_http_idem_init_main_conf(ngx_conf_t *cf, void *conf);
+void *ngx_http_idem_create_loc_conf(ngx_conf_t *cf);
+char *ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
+
+
+/* ngx_http_idem_module.c */
+
+extern ngx_module_t  ngx_http_idem_module;
+
+ngx_http_idem_engine_t *ngx_http_idem_engine(void);
+
+
+/* steps that a test stops at, in a module built for that */
+
+#if (IDEM_FAILPOINTS)
+void ngx_http_idem_step(const char *name);
+#else
+#define ngx_http_idem_step(name)
+#endif
+
+
+#endif /* _NGX_HTTP_IDEM_H_INCLUDED_ */

@@ -1,0 +1,589 @@
+/*
+ * parse_test.c - what the gateway reads: keys, answers of the engine, stored
+ * answers, fields of bodies, canonical JSON.
+ */
+#include "fields.h"
+#include "../launch/gateway.h"
+#include "json.h"
+#include "key_header.h"
+#include "reply.h"
+#include "result.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct idem_bytes
+text(const char *s)
+{
+    return (struct idem_bytes){s, strlen(s)};
+}
+
+/* ---- keys -------------------------------------------------------------- */
+
+static const char *
+key(const char *in, bool quoted_only, bool loose)
+{
+    static char out[IDEM_ID_MAX + 1];
+    size_t len;
+
+    if (gateway_key_parse(text(in), quoted_only, loose, (uint8_t *)out, &len))
+        return NULL;
+    assert_true(len > 0 && len <= IDEM_ID_MAX);
+    out[len] = '\0';
+    return out;
+}
+
+static void
+quoted_and_bare_keys_are_one(void **state)
+{
+    (void)state;
+    assert_string_equal(key("abc", false, false), "abc");
+    assert_string_equal(key("\"abc\"", false, false), "abc");
+    assert_string_equal(key("  \"a b\"\t", false, false), "a b");
+    assert_string_equal(key("\"a\\\"b\\\\\"", true, false), "a\"b\\");
+    assert_string_equal(key("8e03978e-40d5", false, false), "8e03978e-40d5");
+    assert_string_equal(key("a b\xc3\xa9", false, true), "a b\xc3\xa9");
+}
+
+static void
+what_is_no_key_is_refused(void **state)
+{
+    static const char *const bad[] = {
+        "",         " ",       "\"",          "\"\"",   "\"a",    "\"a\"b",
+        "\"\\a\"",  "\"a\\",   "a b",         "a\"b",   "\x7f",   "\xff",
+        "\"\xff\"", "\"a\";q", "\"a\",\"b\"", "\" a\"", "\"a \"", "a\nb"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_null(key(bad[i], false, false));
+    assert_null(key("abc", true, false));
+    assert_null(key("a\x01", false, true));
+}
+
+static void
+a_key_has_at_most_255_bytes(void **state)
+{
+    char in[300];
+
+    (void)state;
+    memset(in, 'x', sizeof(in));
+    in[255] = '\0';
+    assert_non_null(key(in, false, false));
+    in[255] = 'x';
+    in[256] = '\0';
+    assert_null(key(in, false, false));
+    in[0] = '"';
+    in[256] = '"';
+    in[257] = '\0';
+    assert_non_null(key(in, false, false));
+    in[256] = 'x';
+    in[257] = '"';
+    in[258] = '\0';
+    assert_null(key(in, false, false));
+}
+
+/* ---- the engine's answers ---------------------------------------------- */
+
+static enum gateway_read
+reply(const char *in, struct gateway_reply *out, size_t *used)
+{
+    return gateway_reply_read(text(in), 1000, out, used);
+}
+
+static void
+answers_are_read_with_their_tags(void **state)
+{
+    struct gateway_reply r;
+    size_t used;
+    const char *in =
+        "*5\r\n$3\r\ntag\r\n:77\r\n$7\r\nstarted\r\n:12\r\n$-1\r\n";
+
+    (void)state;
+    assert_int_equal(reply(in, &r, &used), GATEWAY_READ_DONE);
+    assert_int_equal(used, strlen(in));
+    assert_true(r.tagged && r.tag == 77 && r.count == 3);
+    assert_true(gateway_reply_is(&r, 0, "started"));
+    assert_false(gateway_reply_is(&r, 1, "12"));
+    assert_int_equal(r.values[1].number, 12);
+    assert_null(r.values[2].bytes.data);
+    assert_false(gateway_reply_is(&r, 9, "x"));
+
+    assert_int_equal(reply("-NOAUTH say who\r\n", &r, &used),
+                     GATEWAY_READ_DONE);
+    assert_true(gateway_reply_is(&r, 0, "error"));
+    assert_true(gateway_reply_is(&r, 1, "NOAUTH"));
+    assert_true(gateway_reply_is(&r, 2, "say who"));
+    assert_int_equal(reply("+OK\r\n", &r, &used), GATEWAY_READ_DONE);
+    assert_true(gateway_reply_is(&r, 0, "OK") && !r.tagged);
+}
+
+static void
+an_answer_cut_anywhere_wants_more(void **state)
+{
+    const char *in = "*4\r\n$3\r\ntag\r\n:5\r\n$4\r\nbusy\r\n:-7\r\n";
+    struct gateway_reply r;
+    size_t used;
+
+    (void)state;
+    for (size_t i = 0; i < strlen(in); i++)
+        assert_int_equal(
+            gateway_reply_read((struct idem_bytes){in, i}, 1000, &r, &used),
+            GATEWAY_READ_MORE);
+    assert_int_equal(reply(in, &r, &used), GATEWAY_READ_DONE);
+    assert_int_equal(r.values[1].number, -7);
+}
+
+static void
+what_is_no_answer_is_refused(void **state)
+{
+    static const char *const bad[] = {
+        "x\r\n",
+        "*0\r\n",
+        "*99\r\n",
+        "*-1\r\n",
+        "*1\r\n*1\r\n",
+        "$1001\r\n",
+        "$-2\r\n",
+        "$1\r\nabc\r\n",
+        ":x\r\n",
+        ":\r\n",
+        "*1\r\n\r\n",
+        "\r\n",
+        "a\n",
+        ":9999999999999999999\r\n",
+        "*3\r\n$3\r\ntag\r\n$1\r\n1\r\n$1\r\nx\r\n"};
+    struct gateway_reply r;
+    size_t used;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(reply(bad[i], &r, &used), GATEWAY_READ_BAD);
+}
+
+/* ---- stored answers ---------------------------------------------------- */
+
+static void
+a_stored_answer_comes_back_as_it_was(void **state)
+{
+    struct gateway_result in = {.status = 201, .header_count = 2}, out;
+    uint8_t bytes[200];
+    size_t len;
+
+    (void)state;
+    in.headers[0] = (struct gateway_header){text("Location"), text("/o/7")};
+    in.headers[1] = (struct gateway_header){text("X-Empty"), text("")};
+    len = gateway_result_head_len(&in);
+    assert_int_equal(len, strlen("201\nLocation: /o/7\nX-Empty: \n\n"));
+    gateway_result_head(&in, bytes);
+    memcpy(bytes + len, "body", 4);
+    assert_null(gateway_result_read((struct idem_bytes){bytes, len + 4}, &out));
+    assert_int_equal(out.status, 201);
+    assert_int_equal(out.header_count, 2);
+    assert_true(idem__bytes_equal(out.headers[0].value, text("/o/7")));
+    assert_int_equal(out.headers[1].value.len, 0);
+    assert_true(idem__bytes_equal(out.body, text("body")));
+}
+
+static void
+nothing_is_injected_through_a_stored_answer(void **state)
+{
+    static const char *const bad[] = {"",
+                                      "201",
+                                      "20\n\n",
+                                      "199\n\n",
+                                      "600\n\n",
+                                      "2x1\n\n",
+                                      "200\nA: b\n",
+                                      "200\nA b\n\n",
+                                      "200\nA:b\n\n",
+                                      "200\n: b\n\n",
+                                      "200\nA b: c\n\n",
+                                      "200\nA: b\r\nC: d\n\n",
+                                      "200\r\n\r\n"};
+    struct gateway_result out;
+    struct gateway_result in = {.status = 200, .header_count = 1};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_non_null(gateway_result_read(text(bad[i]), &out));
+    assert_non_null(
+        gateway_result_read((struct idem_bytes){"200\nA: b\0c\n\n", 12}, &out));
+
+    in.headers[0] =
+        (struct gateway_header){text("A"), text("b\nSet-Cookie: x")};
+    assert_int_equal(gateway_result_head_len(&in), 0);
+    in.headers[0] = (struct gateway_header){text("A: b\nX"), text("c")};
+    assert_int_equal(gateway_result_head_len(&in), 0);
+    in.status = 101;
+    assert_int_equal(gateway_result_head_len(&in), 0);
+}
+
+static void
+hop_by_hop_headers_do_not_come_back(void **state)
+{
+    struct gateway_result out;
+
+    (void)state;
+    assert_null(gateway_result_read(
+        text("200\nConnection: close\nTRANSFER-ENCODING: chunked\n"
+             "Content-Length: 5\nX-A: 1\n\nhello"),
+        &out));
+    assert_int_equal(out.header_count, 1);
+    assert_true(idem__bytes_equal(out.headers[0].name, text("X-A")));
+}
+
+static void
+header_names_are_tokens_and_nothing_else(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 256; c++) {
+        char byte = (char)c;
+        bool token = c > 0x20 && c < 0x7f && !strchr("()<>@,;:\\\"/[]?={}", c);
+
+        assert_int_equal(gateway_header_name_ok((struct idem_bytes){&byte, 1}),
+                         token);
+    }
+    assert_false(gateway_header_name_ok(text("")));
+    assert_true(gateway_header_is_hop(text("Keep-Alive")));
+    assert_true(gateway_header_is_hop(text("TE")));
+    assert_true(gateway_header_is_hop(text("Proxy-Authenticate")));
+    assert_false(gateway_header_is_hop(text("Content-Type")));
+    assert_false(gateway_header_is_hop(text("X-Trail")));
+}
+
+static void
+headers_have_a_limit(void **state)
+{
+    struct gateway_result out;
+    char in[2048] = "200\n";
+    char *at = in + 4;
+
+    (void)state;
+    for (int i = 0; i < 101; i++) {
+        memcpy(at, "A: b\n", 5);
+        at += 5;
+    }
+    memcpy(at, "\n", 2);
+    assert_non_null(gateway_result_read(text(in), &out));
+    memcpy(at - 5, "\n", 2);
+    assert_null(gateway_result_read(text(in), &out));
+}
+
+/* ---- fields ------------------------------------------------------------ */
+
+typedef enum gateway_field field_fn(struct idem_bytes, struct idem_bytes,
+                                    uint8_t *, size_t *);
+
+/* The value, "-" for none, "!" for bad. */
+static const char *
+field(field_fn *fn, const char *in, const char *name)
+{
+    static char out[GATEWAY_FIELD_MAX + 1];
+    size_t len = 0;
+
+    switch (fn(text(in), text(name), (uint8_t *)out, &len)) {
+    case GATEWAY_FIELD_NONE:
+        return "-";
+    case GATEWAY_FIELD_BAD:
+        return "!";
+    case GATEWAY_FIELD_FOUND:
+        break;
+    }
+    out[len] = '\0';
+    return out;
+}
+
+static void
+a_form_field(void **state)
+{
+    (void)state;
+    assert_string_equal(field(gateway_form_field, "a=1&b=2", "b"), "2");
+    assert_string_equal(field(gateway_form_field, "a=1&b=x%20y+z%2", "b"),
+                        "x y z%2");
+    assert_string_equal(field(gateway_form_field, "%61=1", "a"), "1");
+    assert_string_equal(field(gateway_form_field, "a=1&a=2", "a"), "!");
+    assert_string_equal(field(gateway_form_field, "a=&b", "a"), "-");
+    assert_string_equal(field(gateway_form_field, "", "a"), "-");
+    assert_string_equal(field(gateway_form_field, "ab=1", "a"), "-");
+}
+
+#define PART "--b\r\nContent-Disposition: form-data; "
+
+static void
+a_field_of_a_form_with_files(void **state)
+{
+    field_fn *form = gateway_form_field;
+
+    (void)state;
+    assert_string_equal(field(form,
+                              PART "name=\"x\"; filename=\"id\"\r\n"
+                                   "Content-Type: text/plain\r\n\r\n"
+                                   "name=\"id\"\r\n" PART
+                                   "name=\"id\"\r\n\r\n7\r\n8\r\n--b--\r\n",
+                              "id"),
+                        "7\r\n8");
+    assert_string_equal(field(form, PART "name=id\r\n\r\n7\r\n--b--", "id"),
+                        "7");
+    assert_string_equal(
+        field(form,
+              "--b\r\nX: y\r\ncontent-disposition:form-data;NAME=\"id\"\r\n"
+              "\r\n7\r\n--b--",
+              "id"),
+        "7");
+    assert_string_equal(
+        field(form, PART "name=\"id\"\r\n\r\n\r\n--b--\r\n", "id"), "-");
+    assert_string_equal(
+        field(form, PART "name=\"ids\"\r\n\r\n7\r\n--b--\r\n", "id"), "-");
+    assert_string_equal(
+        field(form, PART "x=\"; name=id\"\r\n\r\n7\r\n--b--\r\n", "id"), "-");
+    assert_string_equal(field(form, "--b\r\n\r\n7\r\n--b--\r\n", "id"), "-");
+    assert_string_equal(field(form,
+                              PART "name=\"id\"\r\n\r\n7\r\n" PART
+                                   "name=\"id\"\r\n\r\n7\r\n--b--\r\n",
+                              "id"),
+                        "!");
+    assert_string_equal(field(form,
+                              PART "name=\"id\"; filename=\"f\"\r\n\r\n7"
+                                   "\r\n--b--\r\n",
+                              "id"),
+                        "!");
+    assert_string_equal(field(form, PART "name=\"id\"\r\n\r\n7\r\n", "id"),
+                        "!");
+    assert_string_equal(field(form, PART "name=\"id\"\r\n", "id"), "!");
+    assert_string_equal(field(form, "--b", "id"), "!");
+}
+
+static void
+an_xml_element(void **state)
+{
+    field_fn *xml = gateway_xml_field;
+
+    (void)state;
+    assert_string_equal(field(xml, "<a><id>7</id></a>", "id"), "7");
+    assert_string_equal(field(xml,
+                              "<?xml v='1'?><!-- <id>1</id> --><s:e>"
+                              "<w:id x='>'> urn:7 </w:id></s:e>",
+                              "id"),
+                        "urn:7");
+    assert_string_equal(
+        field(xml, "<id>a&amp;b&#65;&#x42;<![CDATA[<c>]]></id>", "id"),
+        "a&bAB<c>");
+    assert_string_equal(field(xml, "<id><b>7</b></id>", "id"), "!");
+    assert_string_equal(field(xml, "<id>7", "id"), "!");
+    assert_string_equal(field(xml, "<id>&evil;</id>", "id"), "!");
+    assert_string_equal(field(xml, "<id/>", "id"), "-");
+    assert_string_equal(field(xml, "<ids>7</ids>", "id"), "-");
+    assert_string_equal(field(xml, "<!DOCTYPE x><id>7</id>", "id"), "!");
+    assert_string_equal(field(xml, "<![CDATA[<id>7</id>]]>", "id"), "-");
+    assert_string_equal(field(xml, "not xml", "id"), "-");
+    assert_string_equal(field(xml, "", "id"), "-");
+    assert_string_equal(field(xml, "{\"a\":\"<!x><id>7</id>\"}", "id"), "-");
+    assert_string_equal(field(xml, "\xef\xbb\xbf\n<id>7</id>", "id"), "7");
+}
+
+static void
+a_json_member(void **state)
+{
+    field_fn *json = gateway_json_field;
+
+    (void)state;
+    assert_string_equal(field(json, "{\"a\":{\"b\":\"x\"}}", "a.b"), "x");
+    assert_string_equal(field(json, "{\"a\":[1,{\"b\":2}]}", "a.1.b"), "2");
+    assert_string_equal(field(json, "{\"a\":-1.5e+3}", "a"), "-1.5e+3");
+    assert_string_equal(field(json, "{\"a\":true}", "a"), "true");
+    assert_string_equal(field(json, "{\"a\":null}", "a"), "-");
+    assert_string_equal(field(json, "{\"a\":\"\"}", "a"), "-");
+    assert_string_equal(field(json, "{\"a\":{}}", "a"), "!");
+    assert_string_equal(field(json, "{\"a\":\"x\\ny\"}", "a"), "!");
+    assert_string_equal(field(json, "{\"a\":1,\"a\":2}", "a"), "!");
+    assert_string_equal(field(json, "{\"a\":1,\"b\":2,\"b\":2}", "a"), "!");
+    assert_string_equal(field(json, " {\"a\":1", "a"), "!");
+    assert_string_equal(field(json, "{\"a\":1} x", "a"), "!");
+    assert_string_equal(field(json, "\xef\xbb\xbf{\"a\":1}", "a"), "1");
+    assert_string_equal(field(json, "\xef\xbb\xbf{\"a\":1", "a"), "!");
+    assert_string_equal(field(json, "a=1&b=2", "a"), "-");
+    assert_string_equal(field(json, "", "a"), "-");
+    assert_string_equal(field(json, "{\"b\":1}", "a"), "-");
+    assert_string_equal(field(json, "[5]", "0"), "5");
+    assert_string_equal(field(json, "[5]", "1"), "-");
+    assert_string_equal(field(json, "[5]", "x"), "-");
+}
+
+/* ---- canonical JSON ---------------------------------------------------- */
+
+static const char *
+canonical(const char *in)
+{
+    static char out[4096];
+    size_t len;
+
+    assert_true(gateway_json_canonical_max(strlen(in)) < sizeof(out));
+    if (!gateway_json_canonical(text(in), text(""), (uint8_t *)out, &len))
+        return NULL;
+    out[len] = '\0';
+    return out;
+}
+
+static void
+canonical_json_sorts_and_shrinks(void **state)
+{
+    (void)state;
+    assert_string_equal(canonical(" { \"b\" : 1 , \"a\" : [ 1 , 2 ] } "),
+                        "{\"a\":[1,2],\"b\":1}");
+    assert_string_equal(canonical("{\"b\":{\"d\":1,\"c\":2},\"a\":{}}"),
+                        "{\"a\":{},\"b\":{\"c\":2,\"d\":1}}");
+    assert_string_equal(canonical("\"\\u0041\\/\\n\\u00e9\\ud83d\\ude00\""),
+                        "\"A/\\u000a\xc3\xa9\xf0\x9f\x98\x80\"");
+    assert_string_equal(canonical("[]"), "[]");
+    assert_string_equal(canonical("1E5"), "1e5");
+    assert_string_equal(canonical("{\"ab\":1,\"a\":2}"), "{\"a\":2,\"ab\":1}");
+}
+
+static void
+what_is_no_json_has_no_canonical_form(void **state)
+{
+    static const char *const bad[] = {
+        "",      "{",     "{\"a\"}", "{\"a\":}",    "{a:1}",
+        "[1,]",  "[1 2]", "01",      "1.",          ".5",
+        "+1",    "\"a",   "\"\\x\"", "\"\\ud800\"", "\"\\udc00x\"",
+        "tru",   "nullx", "1 2",     "{\"a\":1,}",  "{\"a\":1,\"a\":1}",
+        "\"\t\""};
+    char deep[400];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_null(canonical(bad[i]));
+    memset(deep, '[', 100);
+    memset(deep + 100, ']', 100);
+    deep[200] = '\0';
+    assert_null(canonical(deep));
+    assert_non_null(canonical("[[[[[[[[[[]]]]]]]]]]"));
+}
+
+/* ---- the configuration -------------------------------------------------- */
+
+static char *
+conf(const char *file)
+{
+    static struct gateway_config config;
+    struct gateway_place place = {"/f", "/f/s", "/m.so", NULL};
+    struct idem_error err;
+    struct idem_buf out;
+    char *copy = NULL;
+
+    gateway_config_init(&config);
+    idem_buf_init(&out, 1 << 20);
+    if (gateway_config_text(&config, "f", text(file), &err) == IDEM_OK &&
+        gateway_config_check(&config, &err) == IDEM_OK &&
+        gateway_nginx_conf(&config, &place, &out, &err) == IDEM_OK)
+        copy = strndup((char *)out.data, out.len);
+    idem_buf_clear(&out);
+    gateway_config_clear(&config);
+    return copy;
+}
+
+static void
+a_file_becomes_routes(void **state)
+{
+    char *got = conf("upstream = http://a:1\nmode = loose\n"
+                     "# nothing\n[route /x]\nwait = 5s\n"
+                     "[route = /y]\nhost = b.example\nupstream = https://b\n"
+                     "key = \"$http_a $http_b\" json:id\n");
+
+    (void)state;
+    assert_non_null(got);
+    assert_non_null(strstr(got, "idem_wait \"5000ms\";"));
+    assert_non_null(strstr(got, "location = \"/y\""));
+    assert_non_null(strstr(got, "server_name \"b.example\";"));
+    assert_non_null(strstr(got, "server \"b:443\""));
+    assert_non_null(strstr(got, "idem_key \"$http_a $http_b\" \"json:id\";"));
+    free(got);
+}
+
+static void
+a_services_path_stands_before_the_requests(void **state)
+{
+    char *got = conf("upstream = http://a/base/\n[route /x]\nwait = 5s\n"
+                     "[route = /y]\n[route /z/]\nupstream = http://b/\n"
+                     "[route /]\n");
+
+    (void)state;
+    assert_non_null(got);
+    assert_non_null(strstr(got, "proxy_pass http://idem_0/base/x;"));
+    assert_non_null(strstr(got, "proxy_pass http://idem_1/base/y;"));
+    assert_non_null(strstr(got, "proxy_pass http://idem_2;"));
+    assert_non_null(strstr(got, "proxy_pass http://idem_3/base/;"));
+    free(got);
+    assert_null(conf("upstream = http://a/base\n[route /x$y]\n"));
+}
+
+static void
+a_value_never_becomes_a_directive(void **state)
+{
+    char *got = conf("upstream = http://a\nscope = x\"; evil on; #\n");
+
+    (void)state;
+    assert_non_null(got);
+    assert_non_null(strstr(got, "idem_scope \"x\\\"; evil on; #\";"));
+    free(got);
+    assert_null(conf("upstream = http://a;evil\n"));
+    assert_null(conf("upstream = ftp://a\n"));
+    assert_null(conf("upstream = http://\n"));
+    assert_null(conf("upstream = http://a/x;y\n"));
+}
+
+static void
+a_wrong_file_is_refused(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "nonsense\n",
+        "upstream = http://a\nnosuch = 1\n",
+        "upstream = http://a\nwait = soon\n",
+        "upstream = http://a\nrequired = maybe\n",
+        "upstream = http://a\n[routes /x]\n",
+        "upstream = http://a\n[route x]\n",
+        "upstream = http://a\n[route /x]\n[route /x]\n",
+        "[route /x]\n",
+        "upstream = http://a\n[route /x]\nstore = memory:\n",
+        "upstream = http://a\ntls-cert = x\n",
+        "upstream = http://a\ntoken-path = x\n"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_null(conf(bad[i]));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quoted_and_bare_keys_are_one),
+        cmocka_unit_test(what_is_no_key_is_refused),
+        cmocka_unit_test(a_key_has_at_most_255_bytes),
+        cmocka_unit_test(answers_are_read_with_their_tags),
+        cmocka_unit_test(an_answer_cut_anywhere_wants_more),
+        cmocka_unit_test(what_is_no_answer_is_refused),
+        cmocka_unit_test(a_stored_answer_comes_back_as_it_was),
+        cmocka_unit_test(nothing_is_injected_through_a_stored_answer),
+        cmocka_unit_test(hop_by_hop_headers_do_not_come_back),
+        cmocka_unit_test(header_names_are_tokens_and_nothing_else),
+        cmocka_unit_test(headers_have_a_limit),
+        cmocka_unit_test(a_form_field),
+        cmocka_unit_test(a_field_of_a_form_with_files),
+        cmocka_unit_test(an_xml_element),
+        cmocka_unit_test(a_json_member),
+        cmocka_unit_test(canonical_json_sorts_and_shrinks),
+        cmocka_unit_test(what_is_no_json_has_no_canonical_form),
+        cmocka_unit_test(a_file_becomes_routes),
+        cmocka_unit_test(a_services_path_stands_before_the_requests),
+        cmocka_unit_test(a_value_never_becomes_a_directive),
+        cmocka_unit_test(a_wrong_file_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

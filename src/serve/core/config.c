@@ -1,0 +1,533 @@
+/*
+ * config.c - the options of `idem serve`: one table says for each its name, its
+ * kind, its bounds, its default and its help, and the flags, the environment
+ * (IDEM_MAX_CLIENTS) and the lines of a file (max-clients = 100) all use it.
+ */
+#include "server.h"
+
+#include "../../record/record.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define FILE_MAX (1024 * 1024)
+#define NAME_MAX_LEN 32
+
+enum kind { TEXT, NUMBER, SIZE, TIME, MODE, YES_NO, FORMAT, LEVEL };
+
+struct option {
+    struct server_option shown;
+    enum kind kind;
+    size_t offset;
+    int64_t otherwise, min, max; /* for numbers of every kind */
+};
+
+#define AT(field) offsetof(struct server_config, field)
+#define MIB INT64_C(1048576)
+#define HOUR INT64_C(3600000)
+
+static const struct option options[] = {
+    {{"store", "URL",
+      "where records are kept (default: a journal in the "
+      "state folder of this user)"},
+     TEXT,
+     AT(store),
+     0,
+     0,
+     0},
+    {{"socket", "PATH",
+      "RESP on a unix socket; none for no socket (default: "
+      "in the runtime folder of this user)"},
+     TEXT,
+     AT(socket),
+     0,
+     0,
+     0},
+    {{"socket-mode", "MODE", "its permissions, octal (default 0600)"},
+     MODE,
+     AT(socket_mode),
+     0600,
+     0,
+     0777},
+    {{"socket-group", "GROUP", "its group, for instance www-data"},
+     TEXT,
+     AT(socket_group),
+     0,
+     0,
+     0},
+    {{"listen", "ADDRESS", "RESP on TCP: HOST:PORT, several with commas"},
+     TEXT,
+     AT(listen),
+     0,
+     0,
+     0},
+    {{"http", "ADDRESS", "HTTP/JSON and metrics: HOST:PORT"},
+     TEXT,
+     AT(http),
+     0,
+     0,
+     0},
+    {{"credentials", "FILE",
+      "who may do what; needed to listen beyond this "
+      "machine"},
+     TEXT,
+     AT(credentials),
+     0,
+     0,
+     0},
+    {{"trust-socket", NULL, "who can open the unix socket need not AUTH"},
+     YES_NO,
+     AT(trust_socket),
+     0,
+     0,
+     0},
+    {{"max-clients", "N", "RESP connections (default 10000)"},
+     NUMBER,
+     AT(max_clients),
+     10000,
+     1,
+     1000000},
+    {{"max-result", "SIZE", "one stored result (default 1m)"},
+     SIZE,
+     AT(max_result),
+     IDEM_RESULT_DEFAULT_MAX,
+     1,
+     IDEM_RESULT_MAX},
+    {{"max-command", "SIZE", "one command (default: max-result and 64k)"},
+     SIZE,
+     AT(max_command),
+     0,
+     0,
+     IDEM_RESULT_MAX + MIB},
+    {{"max-output", "SIZE",
+      "replies that one client has not read (default "
+      "32m)"},
+     SIZE,
+     AT(max_output),
+     32 * MIB,
+     65536,
+     1024 * MIB},
+    {{"max-buffered", "SIZE",
+      "what waits for all clients, both ways (default "
+      "512m)"},
+     SIZE,
+     AT(max_buffered),
+     512 * MIB,
+     MIB,
+     1024 * 1024 * MIB},
+    {{"max-queue", "N", "operations waiting for the engine (default 65536)"},
+     NUMBER,
+     AT(max_queue),
+     0,
+     0,
+     10000000},
+    {{"max-batch", "N", "operations in one commit (default 1024)"},
+     NUMBER,
+     AT(max_batch),
+     0,
+     0,
+     100000},
+    {{"max-parked", "N", "duplicates that wait (default 65536)"},
+     NUMBER,
+     AT(max_parked),
+     0,
+     0,
+     10000000},
+    {{"token-rate", "N",
+      "tokens a second that one subject may ask for; 0: no "
+      "limit (default 10000)"},
+     NUMBER,
+     AT(token_rate),
+     10000,
+     0,
+     1000000000},
+    {{"idle-timeout", "TIME",
+      "close a client that says nothing; 0: never "
+      "(default)"},
+     TIME,
+     AT(idle_ms),
+     0,
+     0,
+     24 * HOUR},
+    {{"stall-timeout", "TIME",
+      "close a client that leaves a command half "
+      "sent or replies unread (default 30s)"},
+     TIME,
+     AT(stall_ms),
+     30000,
+     100,
+     24 * HOUR},
+    {{"drain-timeout", "TIME",
+      "to answer what is in flight after SIGTERM "
+      "(default 5s)"},
+     TIME,
+     AT(drain_ms),
+     5000,
+     0,
+     HOUR},
+    {{"log-format", "FORMAT", "logfmt (default) or json"},
+     FORMAT,
+     AT(log_format),
+     LOG_FORMAT_LOGFMT,
+     0,
+     0},
+    {{"log-level", "LEVEL", "debug, info (default), warning or error"},
+     LEVEL,
+     AT(log_level),
+     LOG_INFO,
+     0,
+     0},
+    {{"log-keys", NULL, "log keys as they are, not their digests"},
+     YES_NO,
+     AT(log_keys),
+     0,
+     0,
+     0},
+};
+
+#define OPTIONS (sizeof(options) / sizeof(options[0]))
+
+const struct server_option *
+server_config_option(size_t i)
+{
+    return i < OPTIONS ? &options[i].shown : NULL;
+}
+
+static void *
+field(struct server_config *config, const struct option *option)
+{
+    return (char *)config + option->offset;
+}
+
+static bool
+is_number(enum kind kind)
+{
+    return kind == NUMBER || kind == SIZE || kind == TIME || kind == MODE;
+}
+
+void
+server_config_init(struct server_config *config)
+{
+    memset(config, 0, sizeof(*config));
+    for (size_t i = 0; i < OPTIONS; i++) {
+        if (is_number(options[i].kind))
+            *(int64_t *)field(config, &options[i]) = options[i].otherwise;
+    }
+    config->log_level = LOG_INFO;
+}
+
+void
+server_config_clear(struct server_config *config)
+{
+    for (size_t i = 0; i < OPTIONS; i++) {
+        if (options[i].kind == TEXT)
+            free(*(char **)field(config, &options[i]));
+    }
+    memset(config, 0, sizeof(*config));
+}
+
+/* ---- values ---------------------------------------------------------- */
+
+struct unit {
+    const char *name;
+    int64_t times;
+};
+
+static const struct unit time_units[] = {
+    {"", 1},     {"ms", 1},        {"s", 1000}, {"m", 60000},
+    {"h", HOUR}, {"d", 24 * HOUR}, {NULL, 0}};
+static const struct unit size_units[] = {
+    {"", 1},       {"k", 1024},  {"m", MIB},          {"g", 1024 * MIB},
+    {"kib", 1024}, {"mib", MIB}, {"gib", 1024 * MIB}, {NULL, 0}};
+static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
+
+static bool
+read_number(enum kind kind, const char *text, int64_t *number)
+{
+    const struct unit *unit = kind == TIME   ? time_units
+                              : kind == SIZE ? size_units
+                                             : no_units;
+    char *end;
+    long long value;
+
+    if (!isdigit((unsigned char)text[0]))
+        return false;
+    errno = 0;
+    value = strtoll(text, &end, kind == MODE ? 8 : 10);
+    while (unit->name && strcasecmp(end, unit->name) != 0)
+        unit++;
+    if (errno != 0 || !unit->name || value > INT64_MAX / unit->times)
+        return false;
+    *number = value * unit->times;
+    return true;
+}
+
+static enum idem_status
+set_number(const struct option *option, void *at, const char *value,
+           struct idem_error *err)
+{
+    static const char *const shapes[] = {
+        [NUMBER] = "a number",
+        [SIZE] = "a size like 65536, 64k or 1m",
+        [TIME] = "a time like 1500ms, 30s or 5m",
+        [MODE] = "an octal mode like 0660",
+    };
+    int64_t number;
+
+    if (!read_number(option->kind, value, &number))
+        return idem__fail(err, IDEM_ERR_INVALID, "%s is %s, not \"%.60s\"",
+                          option->shown.name, shapes[option->kind], value);
+    if (number < option->min || number > option->max)
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            option->kind == MODE ? "%s of %.60s is out of range: %lo to %lo"
+                                 : "%s of %.60s is out of range: %ld to %ld",
+            option->shown.name, value, (long)option->min, (long)option->max);
+    *(int64_t *)at = number;
+    return IDEM_OK;
+}
+
+static enum idem_status
+set_word(const struct option *option, const char *const *words, size_t count,
+         const char *value, size_t *index, struct idem_error *err)
+{
+    char list[80] = "";
+    size_t len = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (strcasecmp(value, words[i]) == 0) {
+            *index = i;
+            return IDEM_OK;
+        }
+        snprintf(list + len, sizeof(list) - len, "%s%s", i ? " or " : "",
+                 words[i]);
+        len = strlen(list);
+    }
+    return idem__fail(err, IDEM_ERR_INVALID, "%s is %s, not \"%.60s\"",
+                      option->shown.name, list, value);
+}
+
+static enum idem_status
+set_text(char **at, const char *value, struct idem_error *err)
+{
+    char *copy = strdup(value);
+
+    if (!copy)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    free(*at);
+    *at = copy;
+    return IDEM_OK;
+}
+
+static enum idem_status
+set_option(struct server_config *config, const struct option *option,
+           const char *value, struct idem_error *err)
+{
+    static const char *const answers[] = {"no", "yes", "off",   "on",
+                                          "0",  "1",   "false", "true"};
+    static const char *const formats[] = {"logfmt", "json"};
+    static const char *const levels[] = {"debug", "info", "warning", "error"};
+    void *at = field(config, option);
+    enum idem_status status;
+    size_t index = 0;
+
+    switch (option->kind) {
+    case TEXT:
+        if (value[0] == '\0')
+            return idem__fail(err, IDEM_ERR_INVALID, "%s has no value",
+                              option->shown.name);
+        return set_text(at, value, err);
+    case YES_NO:
+        status = set_word(option, answers, 8, value, &index, err);
+        if (status == IDEM_OK)
+            *(bool *)at = index % 2 == 1;
+        return status;
+    case FORMAT:
+        status = set_word(option, formats, 2, value, &index, err);
+        if (status == IDEM_OK)
+            config->log_format = (enum log_format)index;
+        return status;
+    case LEVEL:
+        status = set_word(option, levels, 4, value, &index, err);
+        if (status == IDEM_OK)
+            config->log_level = (enum log_level)index;
+        return status;
+    case NUMBER:
+    case SIZE:
+    case TIME:
+    case MODE:
+        break;
+    }
+    return set_number(option, at, value, err);
+}
+
+/* Names may be written with _ for -. */
+static const struct option *
+find_option(const char *name)
+{
+    char wanted[NAME_MAX_LEN];
+    size_t len = strlen(name);
+
+    if (len >= sizeof(wanted))
+        return NULL;
+    for (size_t i = 0; i <= len; i++)
+        wanted[i] = name[i] == '_' ? '-' : name[i];
+    for (size_t i = 0; i < OPTIONS; i++) {
+        if (strcasecmp(options[i].shown.name, wanted) == 0)
+            return &options[i];
+    }
+    return NULL;
+}
+
+enum idem_status
+server_config_set(struct server_config *config, const char *name,
+                  const char *value, struct idem_error *err)
+{
+    const struct option *option = find_option(name);
+
+    if (!option)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "there is no option \"%.60s\": idem serve --help "
+                          "lists them",
+                          name);
+    return set_option(config, option, value, err);
+}
+
+/* ---- where values come from ------------------------------------------ */
+
+/* Split a line into name and value, in place. False: an empty line. */
+static bool
+split_line(char *line, char **name, char **value)
+{
+    char *equals, *end;
+
+    line += strspn(line, " \t");
+    if (*line == '\0' || *line == '#')
+        return false;
+    equals = strchr(line, '=');
+    *name = line;
+    *value = NULL;
+    end = equals ? equals : line + strlen(line);
+    while (end > line && (end[-1] == ' ' || end[-1] == '\t'))
+        end--;
+    if (equals) {
+        *value = equals + 1 + strspn(equals + 1, " \t");
+        /* A comment behind a value begins with a space, for URLs have #. */
+        for (char *c = *value; *c; c++) {
+            if (*c == '#' && (c == *value || c[-1] == ' ' || c[-1] == '\t')) {
+                *c = '\0';
+                break;
+            }
+        }
+        for (char *c = *value + strlen(*value);
+             c > *value && (c[-1] == ' ' || c[-1] == '\t'); c--)
+            c[-1] = '\0';
+    }
+    *end = '\0';
+    return true;
+}
+
+static enum idem_status
+set_line(struct server_config *config, char *line, size_t number,
+         size_t *set_on, struct idem_error *err)
+{
+    const struct option *option;
+    char *name, *value;
+
+    if (!split_line(line, &name, &value))
+        return IDEM_OK;
+    if (!value)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%.60s\" is not: name = value", name);
+    option = find_option(name);
+    if (option && set_on[option - options])
+        return idem__fail(err, IDEM_ERR_INVALID, "%s stands on line %zu too",
+                          option->shown.name, set_on[option - options]);
+    if (option)
+        set_on[option - options] = number;
+    return server_config_set(config, name, value, err);
+}
+
+enum idem_status
+server_config_text(struct server_config *config, const char *file,
+                   struct idem_bytes text, struct idem_error *err)
+{
+    const char *at = text.data, *all_end = at + text.len;
+    enum idem_status status = IDEM_OK;
+    size_t set_on[OPTIONS] = {0};
+    struct idem_error why = {0};
+    size_t number = 0;
+
+    while (at < all_end && status == IDEM_OK) {
+        const char *end = memchr(at, '\n', (size_t)(all_end - at));
+        size_t len = (size_t)((end ? end : all_end) - at);
+        char line[4096];
+
+        number++;
+        if (len > 0 && at[len - 1] == '\r')
+            len--;
+        if (len >= sizeof(line) || memchr(at, '\0', len)) {
+            status = idem__fail(&why, IDEM_ERR_INVALID,
+                                "the line is too long or holds a NUL");
+        } else {
+            memcpy(line, at, len);
+            line[len] = '\0';
+            status = set_line(config, line, number, set_on, &why);
+        }
+        at = end ? end + 1 : all_end;
+    }
+    if (status == IDEM_OK)
+        return IDEM_OK;
+    return idem__fail(err, status, "%s: line %zu: %s", file, number, why.text);
+}
+
+enum idem_status
+server_config_file(struct server_config *config, const char *file,
+                   struct idem_error *err)
+{
+    FILE *in = fopen(file, "re");
+    enum idem_status status;
+    char *text;
+    size_t len;
+
+    if (!in)
+        return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", file,
+                          strerror(errno));
+    text = malloc(FILE_MAX + 1);
+    len = text ? fread(text, 1, FILE_MAX + 1, in) : 0;
+    if (!text)
+        status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    else if (ferror(in) || len > FILE_MAX)
+        status = idem__fail(err, IDEM_ERR_INVALID, "%s: %s", file,
+                            len > FILE_MAX ? "over 1 MiB" : strerror(errno));
+    else
+        status = server_config_text(config, file,
+                                    (struct idem_bytes){text, len}, err);
+    free(text);
+    fclose(in);
+    return status;
+}
+
+enum idem_status
+server_config_environment(struct server_config *config, struct idem_error *err)
+{
+    for (size_t i = 0; i < OPTIONS; i++) {
+        char name[NAME_MAX_LEN + 8] = "IDEM_";
+        struct idem_error why;
+        const char *value;
+        size_t len = 5;
+
+        for (const char *c = options[i].shown.name; *c; c++)
+            name[len++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+        name[len] = '\0';
+        value = getenv(name);
+        if (value && set_option(config, &options[i], value, &why) != IDEM_OK)
+            return idem__fail(err, why.status, "variable %s: %s", name,
+                              why.text);
+    }
+    return IDEM_OK;
+}

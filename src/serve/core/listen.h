@@ -1,0 +1,23 @@
+/*
+ * listen.h - sockets that listen.
+ */
+#ifndef SERVER_LISTEN_H
+#define SERVER_LISTEN_H
+
+#include "server.h"
+
+#include "../../record/record.h"
+
+#define SERVER_LISTEN_MAX 16
+
+/* All addresses that the host name stands for; adds to fds and *count. */
+enum idem_status server_listen_tcp(const struct server_address *address,
+                                   int *fds, size_t *count,
+                                   struct idem_error *err);
+
+/* Takes the place of a socket file that nobody answers on. */
+enum idem_status server_listen_unix(const char *path, unsigned mode,
+                                    const char *group, int *fd,
+                                    struct idem_error *err);
+
+#endif

@@ -1,0 +1,106 @@
+/*
+ * serve_ids.c - tokens and ids for both surfaces.
+ */
+#include "../../record/record.h"
+#include "server.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define SEGMENT "segment:"
+
+void
+server_new_token(char token[SERVER_TOKEN_LEN + 1])
+{
+    idem_token_make(token);
+}
+
+enum idem_status
+server_token_allowed(struct server *server, struct idem_bytes subject,
+                     size_t count, struct idem_error *err)
+{
+    int64_t retry_after_ms;
+
+    if (idem_token_allowed(server->token_limit, subject, count,
+                           &retry_after_ms))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_OVERLOADED,
+                      "this subject asks for tokens too fast: try again in "
+                      "%lld ms",
+                      (long long)retry_after_ms);
+}
+
+static bool
+parse_kind(struct idem_bytes text, enum idem_id_kind *kind,
+           struct idem_bytes *name)
+{
+    size_t prefix = strlen(SEGMENT);
+
+    if (text.len > prefix && strncasecmp(text.data, SEGMENT, prefix) == 0) {
+        *kind = IDEM_ID_SEGMENT;
+        *name = (struct idem_bytes){(const char *)text.data + prefix,
+                                    text.len - prefix};
+        return true;
+    }
+    if (idem__bytes_is(text, "uuidv4") || idem__bytes_is(text, "uuidv7")) {
+        *kind =
+            ((const char *)text.data)[5] == '4' ? IDEM_ID_UUID4 : IDEM_ID_UUID7;
+        return true;
+    }
+    for (int i = 0; i < IDEM_ID_KIND_COUNT; i++) {
+        *kind = (enum idem_id_kind)i;
+        if (*kind != IDEM_ID_SEGMENT &&
+            idem__bytes_is(text, idem_id_kind_name(*kind)))
+            return true;
+    }
+    return false;
+}
+
+static void
+make_uuids(enum idem_id_kind kind, size_t count,
+           void (*each)(void *arg, struct idem_bytes id), void *arg)
+{
+    char text[IDEM_UUID_LEN + 1];
+
+    for (size_t i = 0; i < count; i++) {
+        if (kind == IDEM_ID_UUID4)
+            idem_uuid4(text);
+        else
+            idem_uuid7(text);
+        each(arg, idem_text(text));
+    }
+}
+
+enum idem_status
+server_ids(struct server *server, struct idem_bytes text, size_t count,
+           bool may_wait, void (*each)(void *arg, struct idem_bytes id),
+           void *arg, struct idem_error *err)
+{
+    uint64_t ids[SERVER_COUNT_MAX];
+    enum idem_id_kind kind;
+    struct idem_bytes name = {NULL, 0};
+    enum idem_status status;
+
+    if (!parse_kind(text, &kind, &name))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "there are no ids of the kind \"%.*s\": use "
+                          "snowflake, uid, segment:NAME, uuid4 or uuid7",
+                          (int)(text.len > 40 ? 40 : text.len),
+                          (const char *)text.data);
+    if (kind == IDEM_ID_UUID4 || kind == IDEM_ID_UUID7) {
+        make_uuids(kind, count, each, arg);
+        return IDEM_OK;
+    }
+    status = may_wait ? idem_ids_next(server->ids, kind, name, ids, count, err)
+                      : idem_ids_try(server->ids, kind, name, ids, count, err);
+    for (size_t i = 0; status == IDEM_OK && i < count; i++) {
+        char number[24];
+
+        snprintf(number, sizeof(number), "%" PRIu64, ids[i]);
+        each(arg, idem_text(number));
+    }
+    return status;
+}

@@ -1,0 +1,238 @@
+/*
+ * server.c - `idem serve` from the first check to the last answer.
+ */
+#include "../resp/loop.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define OTHER_FILES 256 /* descriptors for all but RESP clients */
+
+/* Tell systemd, if it asked to be told. */
+static void
+notify(const char *state)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd;
+
+    if (!path || strlen(path) >= sizeof(address.sun_path))
+        return;
+    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    if (address.sun_path[0] == '@')
+        address.sun_path[0] = '\0';
+    (void)!sendto(
+        fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
+        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
+    close(fd);
+}
+
+/* Make the folders above a path; an error shows when the path is used. */
+static void
+make_folders(const char *path)
+{
+    char copy[4096];
+
+    if (strlen(path) >= sizeof(copy))
+        return;
+    memcpy(copy, path, strlen(path) + 1);
+    for (char *at = strchr(copy + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        mkdir(copy, 0700);
+        *at = '/';
+    }
+}
+
+/* The folders of the defaults are ours to make; others are the operator's. */
+static void
+make_default_folders(const struct server_config *config)
+{
+    char path[4096];
+
+    server_default_socket(path, sizeof(path));
+    if (config->socket && strcmp(config->socket, path) == 0) {
+        make_folders(path);
+        if (getuid() == 0)
+            chmod("/run/idem", 0755); /* the socket has a mode of its own */
+    }
+    if (strncmp(config->store, "journal:", 8) == 0)
+        make_folders(config->store + 8);
+}
+
+/* A folder in /tmp could be somebody else's trap. */
+static enum idem_status
+check_socket_folder(const struct server_config *config, struct idem_error *err)
+{
+    char path[4096], *slash;
+    struct stat stat;
+
+    server_default_socket(path, sizeof(path));
+    if (!config->socket || strcmp(config->socket, path) != 0 || getuid() == 0)
+        return IDEM_OK;
+    slash = strrchr(path, '/');
+    *slash = '\0';
+    if (lstat(path, &stat) != 0 || !S_ISDIR(stat.st_mode) ||
+        stat.st_uid != getuid() || (stat.st_mode & 022))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s is not a folder of this user alone; give "
+                          "--socket PATH",
+                          path);
+    return IDEM_OK;
+}
+
+/* Allow for as many clients as configured, or say that it cannot be. */
+static void
+raise_file_limit(struct server_config *config, struct server_log *log)
+{
+    rlim_t wanted = (rlim_t)config->max_clients + OTHER_FILES;
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if (limit.rlim_max < wanted && geteuid() == 0)
+        limit.rlim_cur = limit.rlim_max = wanted;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur >= wanted)
+        return;
+    config->max_clients = limit.rlim_cur > 2 * OTHER_FILES
+                              ? (int64_t)limit.rlim_cur - OTHER_FILES
+                              : (int64_t)limit.rlim_cur / 2;
+    server_log(log, LOG_WARNING, "few-files",
+               LOG_TEXT("why", "the limit of open files is low"),
+               LOG_NUMBER("max-clients", config->max_clients));
+}
+
+static enum idem_status
+open_services(struct loop *loop, struct idem_error *err)
+{
+    struct server *server = loop->server;
+    const struct idem_ids_options options = {.grew = loop_wake,
+                                             .grew_arg = loop,
+                                             .log = server_log_engine,
+                                             .log_arg = loop->log};
+    double rate = (double)loop->config->token_rate;
+
+    if (rate > 0)
+        server->token_limit = idem_token_limit_open(rate, 2 * rate);
+    if (rate > 0 && !server->token_limit)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    return idem_ids_open(server->engine, &options, &server->ids, err);
+}
+
+static enum idem_status
+open_engine(struct loop *loop, struct idem_error *err)
+{
+    const struct server_config *config = loop->config;
+    struct idem_options options = {
+        .max_queue = (size_t)config->max_queue,
+        .max_batch = (size_t)config->max_batch,
+        .max_parked = (size_t)config->max_parked,
+        .max_result = (size_t)config->max_result,
+        .log = server_log_engine,
+        .log_arg = loop->log,
+    };
+    struct idem_store_options store_options = {
+        .max_result = options.max_result,
+        .log = server_log_engine,
+        .log_arg = loop->log,
+    };
+    struct idem__engine_inner inner = {.wake = loop_wake, .wake_arg = loop};
+    enum idem_status status;
+
+    status = idem__store_open(config->store, &store_options, &inner.store, err);
+    if (status != IDEM_OK)
+        return status;
+    inner.driven = inner.store->type->local;
+    status = idem__engine_open(NULL, &options, &inner, &loop->engine, err);
+    loop->driven = inner.driven;
+    loop->server->engine = loop->engine;
+    if (status == IDEM_OK)
+        status = open_services(loop, err);
+    return status;
+}
+
+static void
+log_ready(struct loop *loop)
+{
+    const struct server_config *config = loop->config;
+    char store[512];
+
+    idem__url_redact(config->store, store, sizeof(store));
+    server_log(loop->log, LOG_INFO, "ready", LOG_TEXT("version", IDEM_VERSION),
+               LOG_TEXT("store", store),
+               LOG_TEXT("socket", config->socket ? config->socket : "none"),
+               LOG_TEXT("listen", config->listen ? config->listen : "none"),
+               LOG_TEXT("http", config->http ? config->http : "none"),
+               LOG_TEXT("credentials",
+                        config->credentials ? config->credentials : "none"),
+               LOG_NUMBER("pid", getpid()));
+    notify("READY=1");
+}
+
+static enum idem_status
+start(struct loop *loop, struct idem_error *err)
+{
+    enum idem_status status = check_socket_folder(loop->config, err);
+
+    if (status == IDEM_OK)
+        status = open_engine(loop, err);
+    if (status == IDEM_OK)
+        status = loop_listen(loop, err);
+    if (status == IDEM_OK && loop->config->http)
+        status = http_start(loop->server, &loop->http, err);
+    return status;
+}
+
+int
+server_run(const struct server_config *given)
+{
+    struct server_config config = *given;
+    struct server_metrics metrics = {.start_us = metrics_now_us()};
+    struct server_log log = {config.log_format, config.log_level,
+                             config.log_keys, STDERR_FILENO};
+    struct server server = {
+        .config = &config, .log = &log, .metrics = &metrics};
+    struct loop loop = {.epoll = -1};
+    struct idem_error err = {0};
+    enum idem_status status;
+
+    server_returns_open(&server.returns);
+    status = credentials_open(config.credentials, &server.credentials, &err);
+    if (status == IDEM_OK) {
+        raise_file_limit(&config, &log);
+        make_default_folders(&config);
+        status = loop_open(&loop, &server, &err);
+        if (status == IDEM_OK)
+            status = start(&loop, &err);
+        if (status == IDEM_OK) {
+            log_ready(&loop);
+            loop_run(&loop);
+            notify("STOPPING=1");
+        } else {
+            http_stop(loop.http, 0);
+        }
+        idem_ids_close(server.ids);
+        idem_close(loop.engine);
+        loop_close(&loop);
+        idem_token_limit_close(server.token_limit);
+    }
+    server_returns_close(&server.returns);
+    credentials_close(server.credentials);
+    if (status != IDEM_OK)
+        server_log(&log, LOG_ERROR, "cannot-start", LOG_TEXT("text", err.text));
+    else
+        server_log(&log, LOG_INFO, "stopped", LOG_NUMBER("pid", getpid()));
+    return status == IDEM_OK ? 0 : 1;
+}

@@ -1,0 +1,258 @@
+/*
+ * http.h - the inside of the server's HTTP half.
+ *
+ *   bytes ─▶ http.c (libmicrohttpd) ─▶ http_route.c: which resource
+ *                                      http_guard.c: who, from where
+ *                                      http_call.c:  path, query, body ─▶ op
+ *            engine ─▶ http_answer.c: verdict ─▶ JSON
+ *                      http_problem.c: error ─▶ problem+json
+ *
+ * One table of routes and one of fields (http_route.c) drive the routing, the
+ * reading of bodies and /openapi.json, so that they cannot drift apart.
+ */
+#ifndef IDEM__HTTP_H
+#define IDEM__HTTP_H
+
+#include "../../base/buf.h"
+#include "../../record/record.h"
+
+#include <jansson.h>
+
+/* ---- fields: what a body or a query may hold ------------------------- */
+
+enum http_form {
+    HTTP_TEXT,    /* a string of min to max bytes */
+    HTTP_BASE64,  /* a string, base64 of min to max bytes */
+    HTTP_INTEGER, /* a whole number from min to max */
+    HTTP_HEX,     /* a string, exactly max bytes in hex */
+    HTTP_FLAG,    /* true or false */
+    HTTP_WORD,    /* one of `words` */
+};
+
+/* clang-format off */
+#define HTTP_FIELD_MAP(X)                                                      \
+    X(FENCE, "fence", HTTP_INTEGER, 1, (int64_t)IDEM_FENCE_MAX, NULL,          \
+      "the fence that `started` gave")                                         \
+    X(OUTCOME, "outcome", HTTP_WORD, 0, 0, "succeeded failed",                 \
+      "how the work went")                                                     \
+    X(RESULT, "result", HTTP_TEXT, 0, IDEM_RESULT_MAX, NULL,                   \
+      "the result as text; use this or result_base64")                         \
+    X(RESULT_BASE64, "result_base64", HTTP_BASE64, 0, IDEM_RESULT_MAX, NULL,   \
+      "the result as base64; any bytes")                                       \
+    X(KIND, "kind", HTTP_WORD, 0, 0, "raw http exec",                          \
+      "how to read the result")                                                \
+    X(REPLAYABLE, "replayable", HTTP_FLAG, 0, 0, NULL,                         \
+      "false: done, but its result is not kept (default true)")                \
+    X(LEASE, "lease_ms", HTTP_INTEGER, 1, IDEM_LEASE_MAX_MS, NULL,             \
+      "how long the claim holds without a renew (default 30000)")              \
+    X(TTL, "ttl_ms", HTTP_INTEGER, 1, IDEM_TTL_MAX_MS, NULL,                   \
+      "how long it is remembered")                                             \
+    X(WAIT, "wait_ms", HTTP_INTEGER, 0, IDEM_WAIT_MAX_MS, NULL,                \
+      "wait this long while another is at work (default 0)")                   \
+    X(MODE, "mode", HTTP_WORD, 0, 0, "strict loose",                           \
+      "strict: at most one execution; loose: a failure may be tried again")    \
+    X(TOKEN, "token", HTTP_FLAG, 0, 0, NULL,                                   \
+      "the id is a token that was issued to the scope")                        \
+    X(NONCE, "nonce", HTTP_HEX, 0, IDEM_NONCE_LEN, NULL,                       \
+      "chosen by the caller, the same when the same request is sent again")    \
+    X(FINGERPRINT, "fingerprint", HTTP_HEX, 0, IDEM_FINGERPRINT_LEN, NULL,     \
+      "a digest of what is asked; another one is a mismatch")                  \
+    X(LABEL, "subject", HTTP_TEXT, 1, IDEM_SUBJECT_MAX, NULL,                  \
+      "a label of the caller")                                                 \
+    X(SUBJECT, "subject", HTTP_TEXT, 1, IDEM_SCOPE_MAX, NULL,                  \
+      "to whom the token belongs")                                             \
+    X(REASON, "reason", HTTP_TEXT, 1, IDEM_SUBJECT_MAX, NULL,                  \
+      "why it is settled: the tombstone's result or, with an "                 \
+      "outcome, the record's subject")                       \
+    X(OWNER, "owner", HTTP_TEXT, 1, IDEM_SUBJECT_MAX, NULL,                    \
+      "who holds the lock")                                                    \
+    X(NEXT, "next", HTTP_FLAG, 0, 0, NULL,                                     \
+      "answer with a fresh token")                                             \
+    X(TOKENS, "count", HTTP_INTEGER, 1, 1000, NULL, "how many tokens")         \
+    X(IDS, "count", HTTP_INTEGER, 1, 1000, NULL, "how many ids")               \
+    X(COUNT, "count", HTTP_INTEGER, 1, 1000, NULL,                             \
+      "about how many records (default 100)")                                  \
+    X(CURSOR, "cursor", HTTP_TEXT, 1, 120, NULL,                               \
+      "where to go on: 0, or what the last answer gave")                       \
+    X(IN_SCOPE, "scope", HTTP_TEXT, 1, IDEM_SCOPE_MAX, NULL,                   \
+      "only this scope")                                                       \
+    X(IN_STATE, "state", HTTP_WORD, 0, 0,                                      \
+      "issued executing succeeded failed free", "only this state")             \
+    X(OF_TYPE, "type", HTTP_WORD, 0, 0, "request token lock worker",           \
+      "only this type")                                                        \
+    X(DOUBT, "doubt", HTTP_FLAG, 0, 0, NULL,                                   \
+      "only what is in doubt")                                                 \
+    X(BEFORE, "updated_before", HTTP_INTEGER, 1, INT64_MAX, NULL,              \
+      "only what did not change since, in ms since 1970")
+/* clang-format on */
+
+enum http_field {
+#define X(name, word, form, min, max, words, about) HTTP_##name##_FIELD,
+    HTTP_FIELD_MAP(X)
+#undef X
+        HTTP_FIELD_COUNT
+};
+
+#define HTTP_HAS(name) (UINT64_C(1) << HTTP_##name##_FIELD)
+
+struct http_field_type {
+    const char *name;
+    enum http_form form;
+    int64_t min, max;
+    const char *words;
+    const char *about;
+};
+
+extern const struct http_field_type http_fields[HTTP_FIELD_COUNT];
+
+/* ---- routes ---------------------------------------------------------- */
+
+enum http_action {
+    HTTP_OP,    /* one op of the engine, route->verb */
+    HTTP_ISSUE, /* as many tokens as asked for */
+    HTTP_SCAN,
+    HTTP_ID,
+    HTTP_METRICS,
+    HTTP_HEALTH,
+    HTTP_READY,
+    HTTP_OPENAPI,
+};
+
+struct http_route {
+    const char *method;
+    const char *path; /* a segment in braces is a parameter */
+    const char *name; /* operationId */
+    enum http_action action;
+    enum idem_verb verb;
+    enum idem_type type;   /* 0: what the verb implies */
+    uint64_t takes, needs; /* fields, in the body or in the query */
+    bool body;             /* fields come in a JSON body, else the query */
+    const char *answers;   /* verdicts, or a media type */
+    const char *about;
+};
+
+extern const struct http_route http_routes[];
+extern const size_t http_route_count;
+
+#define HTTP_PARTS_MAX 8
+
+/* A path, taken apart and percent-decoded. Views into `memory`. */
+struct http_path {
+    struct idem_bytes parts[HTTP_PARTS_MAX];
+    size_t count;
+};
+
+/*
+ * Take a raw path apart. Every byte but NUL may come percent-encoded; a coded
+ * slash does not end a part. IDEM_ERR_INVALID: a bad escape, a NUL, an empty
+ * part or too many of them.
+ */
+enum idem_status http_path_read(struct idem_bytes raw,
+                                struct idem_arena *memory,
+                                struct http_path *path, struct idem_error *err);
+
+/* Percent-decode (and, in a query, read + as a space). False: bad escape. */
+bool http_decode(struct idem_bytes raw, bool plus, struct idem_arena *memory,
+                 struct idem_bytes *out);
+
+/* The route of a method and path; NULL if there is none: then `allow` has the
+ * methods of that path, or is empty if there is no such path. */
+const struct http_route *http_route_find(const char *method,
+                                         const struct http_path *path,
+                                         char *allow, size_t allow_len);
+
+/* ---- a call: a request that was understood --------------------------- */
+
+struct http_call {
+    const struct http_route *route;
+    struct idem_op op;
+    bool any_type; /* a request, or else a token of this scope and id */
+    bool next;     /* REDEEM: a fresh token afterwards */
+    size_t count;
+    struct idem_filter filter;
+    struct idem_cursor cursor;
+    struct idem_bytes id_kind;
+    uint8_t nonce[IDEM_NONCE_LEN];
+    uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
+    uint64_t given; /* fields that were there */
+    struct idem_arena memory;
+    json_t *body;
+};
+
+/*
+ * Make a call of a request: path parameters, query (behind the ?, raw) and
+ * body. Strict: an unknown field, a wrong type or a number out of range is
+ * IDEM_ERR_INVALID, and err names the field. Clear the call in any case.
+ */
+enum idem_status http_call_read(struct http_call *call,
+                                const struct http_route *route,
+                                const struct http_path *path,
+                                struct idem_bytes query, struct idem_bytes body,
+                                struct idem_error *err);
+void http_call_clear(struct http_call *call);
+
+/* ---- answers --------------------------------------------------------- */
+
+/* A new reference each; NULL: out of memory. */
+json_t *http_answer(const struct idem_answer *answer, enum idem_verb verb);
+json_t *http_record(const struct idem_record *record);
+json_t *http_text(struct idem_bytes text); /* what is not UTF-8 becomes ? */
+
+/* "result" and "result_base64", and the like: base64 always, text if it is. */
+bool http_put_bytes(json_t *object, const char *name, struct idem_bytes bytes,
+                    bool always_base64);
+
+/* ---- problems -------------------------------------------------------- */
+
+#define HTTP_PROBLEM_MAP(X)                                                    \
+    X(INVALID, "invalid", 400, false, "The request is wrong")                  \
+    X(UNAUTHORIZED, "unauthorized", 401, false, "Credentials are needed")      \
+    X(FORBIDDEN, "forbidden", 403, false, "These credentials may not do this") \
+    X(ORIGIN, "foreign-origin", 403, false,                                    \
+      "A page of another site sent this")                                      \
+    X(HOST, "wrong-host", 421, false, "The Host header names another server")  \
+    X(NOT_FOUND, "not-found", 404, false, "There is no such resource")         \
+    X(METHOD, "method-not-allowed", 405, false,                                \
+      "The resource does not take this method")                                \
+    X(TOO_LARGE, "too-large", 413, false, "The body is over the limit")        \
+    X(MEDIA_TYPE, "unsupported-media-type", 415, false,                        \
+      "A body must be application/json")                                       \
+    X(UNAVAILABLE, "unavailable", 503, true, "The store does not answer")      \
+    X(LOST, "lost", 504, false, "The store's answer was lost")                 \
+    X(OVERLOADED, "overloaded", 503, true, "A limit of the server is reached") \
+    X(FULL, "full", 507, false, "The store is full")                           \
+    X(CLOSED, "closed", 503, true, "The server is shutting down")              \
+    X(CORRUPT, "corrupt", 500, false, "Stored data is damaged")                \
+    X(UNSUPPORTED, "unsupported", 501, false, "Not supported here")            \
+    X(MEMORY, "memory", 503, true, "Out of memory")                            \
+    X(TIMEOUT, "timeout", 504, true, "It took too long")                       \
+    X(INTERNAL, "internal", 500, false, "A defect in idem")
+
+enum http_problem {
+#define X(name, word, status, retryable, title) HTTP_P_##name,
+    HTTP_PROBLEM_MAP(X)
+#undef X
+        HTTP_PROBLEM_COUNT
+};
+
+struct http_problem_type {
+    const char *name;
+    unsigned status;
+    bool retryable;
+    const char *title;
+};
+
+#define HTTP_PROBLEM_BASE "https://idem.example/problems/"
+
+extern const struct http_problem_type http_problems[HTTP_PROBLEM_COUNT];
+
+enum http_problem http_problem_of(enum idem_status status);
+
+/* The body of a problem; NULL: out of memory. */
+json_t *http_problem(enum http_problem problem, const char *detail,
+                     bool retryable);
+
+/* The description of all routes; NULL: out of memory. */
+json_t *http_openapi(void);
+
+#endif

@@ -1,0 +1,476 @@
+/*
+ * http_call.c - a request's path, query and body become an op.
+ *
+ * Strict on purpose: a field with a typing error would otherwise silently fall
+ * back to its default, and a default lease or mode is exactly what the caller
+ * did not want.
+ */
+#include "http.h"
+#include "../core/server.h"
+
+#include <errno.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCAN_COUNT 100
+
+static enum idem_status
+wrong(struct idem_error *err, const char *name, const char *what)
+{
+    return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", name, what);
+}
+
+/* ---- one value ------------------------------------------------------- */
+
+/* What a field holds once it has been read. */
+struct value {
+    int64_t number;
+    struct idem_bytes bytes;
+    bool flag;
+};
+
+static enum idem_status
+read_base64(struct http_call *call, const char *name, struct value *value,
+            struct idem_error *err)
+{
+    size_t room = value->bytes.len / 4 * 3 + 3, len;
+    uint8_t *out = idem_arena_take(&call->memory, room);
+    const char *end;
+
+    if (!out)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    if (sodium_base642bin(out, room, value->bytes.data, value->bytes.len, NULL,
+                          &len, &end, sodium_base64_VARIANT_ORIGINAL) != 0 ||
+        end != (const char *)value->bytes.data + value->bytes.len)
+        return wrong(err, name,
+                     "not base64 (the ordinary alphabet, with padding)");
+    value->bytes = (struct idem_bytes){out, len};
+    return IDEM_OK;
+}
+
+static enum idem_status
+read_hex(struct http_call *call, const struct http_field_type *type,
+         struct value *value, struct idem_error *err)
+{
+    size_t want = (size_t)type->max, len = 0;
+    uint8_t *out = idem_arena_take(&call->memory, want);
+
+    if (!out)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    if (value->bytes.len != 2 * want ||
+        sodium_hex2bin(out, want, value->bytes.data, value->bytes.len, NULL,
+                       &len, NULL) != 0 ||
+        len != want)
+        return idem__fail(err, IDEM_ERR_INVALID, "%s: give %zu hex digits",
+                          type->name, 2 * want);
+    value->bytes = (struct idem_bytes){out, want};
+    return IDEM_OK;
+}
+
+static enum idem_status
+read_word(const struct http_field_type *type, struct value *value,
+          struct idem_error *err)
+{
+    const char *word = type->words;
+
+    while (*word) {
+        size_t len = strcspn(word, " ");
+
+        if (idem__bytes_equal(value->bytes, (struct idem_bytes){word, len}))
+            return IDEM_OK;
+        word += len + (word[len] == ' ');
+    }
+    return idem__fail(err, IDEM_ERR_INVALID, "%s: give one of: %s", type->name,
+                      type->words);
+}
+
+static enum idem_status
+check_value(struct http_call *call, const struct http_field_type *type,
+            struct value *value, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+
+    switch (type->form) {
+    case HTTP_INTEGER:
+        if (value->number < type->min || value->number > type->max)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s: give a whole number from %lld to %lld",
+                              type->name, (long long)type->min,
+                              (long long)type->max);
+        return IDEM_OK;
+    case HTTP_FLAG:
+        return IDEM_OK;
+    case HTTP_HEX:
+        return read_hex(call, type, value, err);
+    case HTTP_WORD:
+        return read_word(type, value, err);
+    case HTTP_BASE64:
+        status = read_base64(call, type->name, value, err);
+        break;
+    case HTTP_TEXT:
+        break;
+    }
+    if (status == IDEM_OK && (value->bytes.len < (size_t)type->min ||
+                              value->bytes.len > (size_t)type->max))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: has %zu bytes, give %lld to %lld", type->name,
+                          value->bytes.len, (long long)type->min,
+                          (long long)type->max);
+    return status;
+}
+
+static enum idem_status
+set_field(struct http_call *call, enum http_field field,
+          const struct value *value, struct idem_error *err)
+{
+    struct idem_op *op = &call->op;
+
+    switch (field) {
+    case HTTP_FENCE_FIELD:
+        op->fence = (uint64_t)value->number;
+        break;
+    case HTTP_OUTCOME_FIELD:
+        idem__state_parse(value->bytes, &op->outcome);
+        break;
+    case HTTP_RESULT_FIELD:
+    case HTTP_RESULT_BASE64_FIELD:
+        if (call->given & (HTTP_HAS(RESULT) | HTTP_HAS(RESULT_BASE64)))
+            return wrong(err, "result_base64", "give this or result, not both");
+        op->result = value->bytes;
+        break;
+    case HTTP_KIND_FIELD:
+        idem__kind_parse(value->bytes, &op->kind);
+        break;
+    case HTTP_REPLAYABLE_FIELD:
+        op->not_replayable = !value->flag;
+        break;
+    case HTTP_LEASE_FIELD:
+        op->lease_ms = value->number;
+        break;
+    case HTTP_TTL_FIELD:
+        op->ttl_ms = value->number;
+        break;
+    case HTTP_WAIT_FIELD:
+        op->wait_ms = value->number;
+        break;
+    case HTTP_MODE_FIELD:
+        idem__mode_parse(value->bytes, &op->mode);
+        break;
+    case HTTP_TOKEN_FIELD:
+        op->type = value->flag ? IDEM_TYPE_TOKEN : op->type;
+        break;
+    case HTTP_NONCE_FIELD:
+        memcpy(call->nonce, value->bytes.data, IDEM_NONCE_LEN);
+        op->nonce = call->nonce;
+        break;
+    case HTTP_FINGERPRINT_FIELD:
+        memcpy(call->fingerprint, value->bytes.data, IDEM_FINGERPRINT_LEN);
+        op->fingerprint = call->fingerprint;
+        break;
+    case HTTP_LABEL_FIELD:
+    case HTTP_REASON_FIELD:
+    case HTTP_OWNER_FIELD:
+        op->subject = value->bytes;
+        break;
+    case HTTP_SUBJECT_FIELD:
+        op->scope = value->bytes;
+        break;
+    case HTTP_NEXT_FIELD:
+        call->next = value->flag;
+        break;
+    case HTTP_TOKENS_FIELD:
+    case HTTP_IDS_FIELD:
+    case HTTP_COUNT_FIELD:
+        call->count = (size_t)value->number;
+        break;
+    case HTTP_CURSOR_FIELD:
+        memcpy(call->cursor.text, value->bytes.data, value->bytes.len);
+        call->cursor.text[value->bytes.len] = 0;
+        break;
+    case HTTP_IN_SCOPE_FIELD:
+        call->filter.scope = value->bytes;
+        break;
+    case HTTP_IN_STATE_FIELD:
+        idem__state_parse(value->bytes, &call->filter.state);
+        break;
+    case HTTP_OF_TYPE_FIELD:
+        idem__type_parse(value->bytes, &call->filter.type);
+        break;
+    case HTTP_DOUBT_FIELD:
+        call->filter.doubt = value->flag;
+        break;
+    case HTTP_BEFORE_FIELD:
+        call->filter.updated_before = value->number;
+        break;
+    case HTTP_FIELD_COUNT:
+        break;
+    }
+    return IDEM_OK;
+}
+
+static enum idem_status
+take_field(struct http_call *call, enum http_field field, struct value *value,
+           struct idem_error *err)
+{
+    enum idem_status status =
+        check_value(call, &http_fields[field], value, err);
+
+    if (status == IDEM_OK)
+        status = set_field(call, field, value, err);
+    call->given |= UINT64_C(1) << field;
+    return status;
+}
+
+/* ---- fields of a route ----------------------------------------------- */
+
+static enum http_field
+find_field(const struct http_route *route, struct idem_bytes name)
+{
+    for (int i = 0; i < HTTP_FIELD_COUNT; i++) {
+        if ((route->takes >> i & 1) &&
+            idem__bytes_equal(name, idem_text(http_fields[i].name)))
+            return (enum http_field)i;
+    }
+    return HTTP_FIELD_COUNT;
+}
+
+static enum idem_status
+unknown_field(const struct http_route *route, const char *where,
+              struct idem_bytes name, struct idem_error *err)
+{
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "%.*s: %s has no such %s field; /openapi.json has a "
+                      "list",
+                      (int)(name.len > 60 ? 60 : name.len),
+                      (const char *)name.data, route->name, where);
+}
+
+static enum idem_status
+json_value(const struct http_field_type *type, const json_t *json,
+           struct value *value, struct idem_error *err)
+{
+    *value = (struct value){0};
+    if (type->form == HTTP_INTEGER) {
+        if (!json_is_integer(json))
+            return wrong(err, type->name, "not a whole number");
+        value->number = json_integer_value(json);
+    } else if (type->form == HTTP_FLAG) {
+        if (!json_is_boolean(json))
+            return wrong(err, type->name, "give true or false");
+        value->flag = json_is_true(json);
+    } else {
+        if (!json_is_string(json))
+            return wrong(err, type->name, "not a string");
+        value->bytes = (struct idem_bytes){json_string_value(json),
+                                           json_string_length(json)};
+    }
+    return IDEM_OK;
+}
+
+static enum idem_status
+read_body(struct http_call *call, struct idem_bytes body,
+          struct idem_error *err)
+{
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    enum idem_status status = IDEM_OK;
+    json_error_t what;
+    const char *name;
+    json_t *json;
+
+    if (body.len == 0)
+        return IDEM_OK;
+    call->body = json_loadb(body.data, body.len, flags, &what);
+    if (!call->body)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the body is not JSON: line %d, column %d: %s",
+                          what.line, what.column, what.text);
+    if (!json_is_object(call->body))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the body is not a JSON object: {...}");
+    json_object_foreach(call->body, name, json)
+    {
+        enum http_field field = find_field(call->route, idem_text(name));
+        struct value value;
+
+        if (field == HTTP_FIELD_COUNT)
+            return unknown_field(call->route, "body", idem_text(name), err);
+        status = json_value(&http_fields[field], json, &value, err);
+        if (status == IDEM_OK)
+            status = take_field(call, field, &value, err);
+        if (status != IDEM_OK)
+            break;
+    }
+    return status;
+}
+
+/* A query's value is text. */
+static enum idem_status
+query_value(const struct http_field_type *type, struct idem_bytes text,
+            struct value *value, struct idem_error *err)
+{
+    *value = (struct value){.bytes = text};
+    if (type->form == HTTP_FLAG) {
+        value->flag = idem__bytes_is(text, "true");
+        if (!value->flag && !idem__bytes_is(text, "false"))
+            return wrong(err, type->name, "give true or false");
+    } else if (type->form == HTTP_INTEGER) {
+        const char *digits = text.data;
+        char *end;
+
+        errno = 0;
+        value->number = strtoll(digits, &end, 10);
+        if (errno || end != digits + text.len || *digits < '0' || *digits > '9')
+            return wrong(err, type->name, "not a whole number");
+    }
+    return IDEM_OK;
+}
+
+static enum idem_status
+read_pair(struct http_call *call, struct idem_bytes pair,
+          struct idem_error *err)
+{
+    const char *equals = memchr(pair.data, '=', pair.len);
+    struct idem_bytes name = pair, text = {"", 0};
+    enum http_field field = HTTP_FIELD_COUNT;
+    enum idem_status status;
+    struct value value;
+
+    if (equals) {
+        name.len = (size_t)(equals - (const char *)pair.data);
+        text = (struct idem_bytes){equals + 1, pair.len - name.len - 1};
+    }
+    if (!http_decode(name, true, &call->memory, &name) ||
+        !http_decode(text, true, &call->memory, &text))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the query has a %% that two hex digits do not "
+                          "follow");
+    if (!call->route->body)
+        field = find_field(call->route, name);
+    if (field == HTTP_FIELD_COUNT)
+        return unknown_field(call->route, "query", name, err);
+    if (call->given >> field & 1)
+        return wrong(err, http_fields[field].name, "given twice");
+    status = query_value(&http_fields[field], text, &value, err);
+    return status == IDEM_OK ? take_field(call, field, &value, err) : status;
+}
+
+static enum idem_status
+read_query(struct http_call *call, struct idem_bytes query,
+           struct idem_error *err)
+{
+    const char *at = query.data, *end = at + query.len;
+
+    while (query.len > 0 && at < end) {
+        const char *next = memchr(at, '&', (size_t)(end - at));
+        struct idem_bytes pair = {at, (size_t)((next ? next : end) - at)};
+        enum idem_status status =
+            pair.len > 0 ? read_pair(call, pair, err) : IDEM_OK;
+
+        if (status != IDEM_OK)
+            return status;
+        at = next ? next + 1 : end;
+    }
+    return IDEM_OK;
+}
+
+/* {scope} and the like take their part of the path. */
+static void
+read_parameters(struct http_call *call, const struct http_path *path)
+{
+    const char *pattern = call->route->path;
+
+    for (size_t i = 0; i < path->count; i++) {
+        size_t len = strcspn(++pattern, "/");
+        struct idem_bytes name = {pattern, len};
+
+        if (idem__bytes_is(name, "{scope}"))
+            call->op.scope = path->parts[i];
+        else if (idem__bytes_is(name, "{kind}"))
+            call->id_kind = path->parts[i];
+        else if (*pattern == '{')
+            call->op.id = path->parts[i];
+        pattern += len;
+    }
+}
+
+static enum idem_status
+check_needs(const struct http_call *call, struct idem_error *err)
+{
+    uint64_t missing = call->route->needs & ~call->given;
+
+    for (int i = 0; i < HTTP_FIELD_COUNT; i++)
+        if (missing >> i & 1)
+            return idem__fail(err, IDEM_ERR_INVALID, "%s: is missing: %s",
+                              http_fields[i].name, http_fields[i].about);
+    if (call->op.not_replayable && call->op.result.len > 0)
+        return wrong(err, "replayable",
+                     "false, but a result was given: leave one out");
+    return IDEM_OK;
+}
+
+/* A tombstone says why it is there; an outcome has a result of its own. */
+static enum idem_status
+place_reason(struct http_call *call, struct idem_error *err)
+{
+    struct idem_op *op = &call->op;
+
+    if (op->verb != IDEM_SETTLE || op->outcome)
+        return IDEM_OK;
+    if (call->given & (HTTP_HAS(RESULT) | HTTP_HAS(RESULT_BASE64)))
+        return wrong(err, "result", "needs an outcome beside it");
+    op->result = op->subject;
+    op->subject = (struct idem_bytes){NULL, 0};
+    return IDEM_OK;
+}
+
+/* These find a request or, where there is none, a token. */
+static bool
+looks_twice(enum idem_verb verb)
+{
+    return verb == IDEM_FINISH || verb == IDEM_RELEASE || verb == IDEM_RENEW ||
+           verb == IDEM_SETTLE || verb == IDEM_GET || verb == IDEM_FORGET;
+}
+
+enum idem_status
+http_call_read(struct http_call *call, const struct http_route *route,
+               const struct http_path *path, struct idem_bytes query,
+               struct idem_bytes body, struct idem_error *err)
+{
+    enum idem_status status;
+    struct idem_op checked;
+
+    *call = (struct http_call){.route = route, .cursor = {"0"}};
+    call->op.verb = route->verb;
+    call->op.type = route->type;
+    call->count = route->action == HTTP_SCAN ? SCAN_COUNT : 1;
+    read_parameters(call, path);
+    if (route->verb == IDEM_LOCK || route->verb == IDEM_UNLOCK ||
+        route->type == IDEM_TYPE_LOCK)
+        call->op.scope = idem_text(SERVER_LOCK_SCOPE);
+    call->any_type = route->action == HTTP_OP && looks_twice(route->verb) &&
+                     route->type == 0;
+
+    if (!route->body && body.len > 0)
+        return idem__fail(err, IDEM_ERR_INVALID, "%s takes no body",
+                          route->name);
+    status = read_query(call, query, err);
+    if (status == IDEM_OK)
+        status = read_body(call, body, err);
+    if (status == IDEM_OK)
+        status = check_needs(call, err);
+    if (status == IDEM_OK)
+        status = place_reason(call, err);
+    if (status != IDEM_OK || route->action != HTTP_OP)
+        return status;
+    checked = call->op;
+    return idem__op_check(&checked, err);
+}
+
+void
+http_call_clear(struct http_call *call)
+{
+    idem_arena_clear(&call->memory);
+    json_decref(call->body);
+    call->body = NULL;
+}

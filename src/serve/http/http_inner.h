@@ -1,0 +1,173 @@
+/*
+ * http_inner.h - connections and requests, seen by http*.c only.
+ *
+ *   libmicrohttpd's thread: reads a request, submits its op, suspends the
+ *       connection; renders and sends the answer once it is resumed
+ *   the engine's thread:    copies the answer into the request, resumes
+ *   a thread aside:         figures and ids, which may wait for the store
+ *   the watcher's thread:   five times a second, looks for clients that left,
+ *       requests that take too long, and connections that dawdle
+ *
+ * A request that was submitted is held twice: by its connection and by the
+ * engine, who calls back exactly once. `lock` guards the lists and what a
+ * request says under it.
+ */
+#ifndef IDEM__HTTP_INNER_H
+#define IDEM__HTTP_INNER_H
+
+#include "http.h"
+#include "../core/server.h"
+
+#include <microhttpd.h>
+#include <pthread.h>
+
+#define HTTP_DAEMONS_MAX 16
+#define HTTP_IDLE_S 60         /* a connection between two requests */
+#define HTTP_STORE_MS 30000    /* the store has this long to answer */
+#define HTTP_AUTH_DELAY_MS 400 /* a wrong secret, at least */
+#define HTTP_TICK_MS 200
+#define HTTP_READY_MS 5000
+#define HTTP_ASIDE_MS 10000
+#define HTTP_METRICS_MAX (4 * 1024 * 1024)
+
+struct http_daemon {
+    struct http *http;
+    struct MHD_Daemon *mhd;
+    bool loopback;
+};
+
+/* One connection. */
+struct http_client {
+    struct http_client *next, **link;
+    int fd;
+    int64_t since_ms; /* when it was accepted, or last became idle or busy */
+    enum { CLIENT_IDLE, CLIENT_SENDING, CLIENT_SERVED } stage;
+};
+
+struct http_request {
+    struct http *http;
+    const struct http_daemon *daemon;
+    struct MHD_Connection *connection;
+    struct http_client *client;
+    struct principal *principal;
+    char *target; /* raw: path and query */
+    bool seen, refuse_at_once;
+    struct idem_buf body;
+    size_t discarded;
+    struct http_path path;
+    struct idem_arena path_memory;
+    const struct http_route *route;
+    struct http_call call;
+    int64_t started_us;
+    atomic_int refs;
+
+    /* What it comes to: a problem, or an answer. */
+    bool failed;
+    enum http_problem problem;
+    struct idem_error error;
+    char allow[128];
+    struct idem_answer answer; /* bytes in `memory` */
+    struct idem_arena memory;
+    struct idem_record *records; /* SCAN, ISSUE */
+    size_t record_count;
+    char next_token[SERVER_TOKEN_LEN + 1];
+    char (*tokens)[SERVER_TOKEN_LEN + 1];
+    json_t *ids;
+    struct idem_buf text; /* figures */
+
+    /* Under the lock. */
+    struct http_request *next, **link; /* in http->pending while suspended */
+    int64_t due_ms;                    /* answered by then at the latest */
+    uint64_t ticket;
+    size_t outstanding; /* callbacks to come */
+    bool suspended, waits, gone, abandoned;
+    struct http_request *aside_next;
+};
+
+/* A look through the store for what is in doubt, a little at a time. */
+struct http_doubt {
+    struct idem_cursor cursor;
+    int64_t wanted_until_ms, next_ms;
+    bool looking;
+    uint64_t begun, whole; /* looks: the last begun, the last whole one */
+    uint64_t wanted;       /* by somebody who waits for it; 0: nobody does */
+    uint64_t count, last_count;  /* of this look, and of the last whole one */
+    int64_t oldest, last_oldest; /* since when, in the store's time */
+};
+
+struct http {
+    struct server *server;
+    struct http_daemon daemons[HTTP_DAEMONS_MAX];
+    size_t daemon_count;
+    size_t max_body;
+    char *openapi;
+    pthread_mutex_t lock;
+    pthread_cond_t stir; /* the watcher waits here */
+    pthread_t watcher;
+    pthread_t aside_thread;
+    pthread_cond_t aside_wanted;
+    struct http_request *aside; /* first come, first served */
+    bool aside_started, aside_over;
+    bool watching;
+    atomic_bool draining; /* no new calls */
+    bool stopping;        /* who still waits is answered now */
+    struct http_client *clients;
+    struct http_request *pending;
+    size_t in_flight; /* callbacks that the engine owes us */
+    atomic_size_t client_count, buffered; /* bytes of bodies */
+    struct http_doubt doubt;
+};
+
+int64_t http_now_ms(void);
+
+/* http_guard.c: is this request from somewhere we take requests from, and by
+ * whom? False: request->problem says what is wrong. */
+bool http_guard(struct http_request *request, const char *method,
+                const char *version);
+
+/* http_serve.c */
+enum MHD_Result http_handle(void *arg, struct MHD_Connection *connection,
+                            const char *url, const char *method,
+                            const char *version, const char *upload,
+                            size_t *upload_len, void **context);
+void *http_request_new(void *arg, const char *uri,
+                       struct MHD_Connection *connection);
+void http_request_done(void *arg, struct MHD_Connection *connection,
+                       void **context, enum MHD_RequestTerminationCode code);
+bool http_fail(struct http_request *request, enum http_problem problem,
+               const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* http_run.c: run a call. True: the answer or problem is there already. */
+bool http_run(struct http_request *request);
+/* Under the lock; the first problem stays. */
+void http_fail_with(struct http_request *request, enum idem_status status,
+                    const struct idem_error *err);
+void http_release_undelivered(struct http_request *request);
+void http_request_put(struct http_request *request);
+
+/* http_respond.c: send what the request came to. */
+enum MHD_Result http_respond(struct http_request *request);
+
+/* Suspend until http_resume; after `limit_ms` the watcher resumes it. */
+void http_suspend(struct http_request *request, int64_t limit_ms);
+
+/* Under the lock: take it off the list and resume its connection. */
+void http_resume(struct http_request *request);
+
+/* http_watch.c */
+bool http_watch_start(struct http *http);
+void http_watch_stop(struct http *http);
+
+/* http_aside.c: do it on a thread of its own; always false. */
+bool http_aside(struct http_request *request);
+bool http_aside_start(struct http *http);
+void http_aside_stop(struct http *http);
+
+/* http_metrics.c: Prometheus text. False: out of memory. */
+bool http_metrics(struct http *http, struct idem_buf *out);
+
+/* http_doubt.c: how many doubts there are, and how old the oldest is. */
+void http_doubts(struct http *http, double *count, double *oldest_s);
+void http_doubt_tick(struct http *http, int64_t now); /* under the lock */
+
+#endif

@@ -1,0 +1,436 @@
+/*
+ * http_run.c - a call goes to the engine, and what comes back is kept until
+ * libmicrohttpd's thread fetches it.
+ *
+ * Some calls are several ops: a record is looked for among requests and then
+ * among tokens, a redeemed token may be followed by a fresh one. The callback
+ * of one submits the next.
+ */
+#include "../../engine/engine.h"
+#include "http_inner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define READY_SCOPE "idem"
+#define READY_ID "readyz"
+
+void
+http_request_put(struct http_request *request)
+{
+    if (atomic_fetch_sub(&request->refs, 1) > 1)
+        return;
+    idem_buf_clear(&request->body);
+    idem_buf_clear(&request->text);
+    idem_arena_clear(&request->path_memory);
+    idem_arena_clear(&request->memory);
+    http_call_clear(&request->call);
+    principal_put(request->principal);
+    json_decref(request->ids);
+    free(request->tokens);
+    free(request->records);
+    free(request->target);
+    free(request);
+}
+
+void
+http_suspend(struct http_request *request, int64_t limit_ms)
+{
+    struct http *http = request->http;
+
+    MHD_suspend_connection(request->connection);
+    pthread_mutex_lock(&http->lock);
+    request->due_ms = http_now_ms() + limit_ms;
+    request->suspended = true;
+    request->next = http->pending;
+    request->link = &http->pending;
+    if (request->next)
+        request->next->link = &request->next;
+    http->pending = request;
+    pthread_mutex_unlock(&http->lock);
+}
+
+void
+http_resume(struct http_request *request)
+{
+    if (!request->suspended)
+        return;
+    request->suspended = false;
+    request->waits = false;
+    *request->link = request->next;
+    if (request->next)
+        request->next->link = request->link;
+    MHD_resume_connection(request->connection);
+}
+
+/* ---- a start that nobody will hear of -------------------------------- */
+
+static void
+release(struct http *http, const struct idem_record *record)
+{
+    const struct idem_op start = {
+        .type = record->type, .scope = record->scope, .id = record->id};
+
+    (void)server_give_back(http->server, &start, record->fence);
+}
+
+/* A BEGIN with a nonce may be sent again and then finds itself: it may hold the
+ * claim by now, on another connection. Without one nobody else can know it. A
+ * lock is known to its owner in the same way, and its lease ends anyway. */
+static bool
+nobody_else_knows(const struct http_request *request,
+                  const struct idem_answer *answer)
+{
+    return request->route->verb == IDEM_BEGIN && !request->call.op.nonce &&
+           answer->verdict == IDEM_V_STARTED;
+}
+
+void
+http_release_undelivered(struct http_request *request)
+{
+    if (!request->failed && request->route &&
+        request->route->action == HTTP_OP &&
+        nobody_else_knows(request, &request->answer))
+        release(request->http, &request->answer.record);
+}
+
+/* ---- the engine's answers -------------------------------------------- */
+
+void
+http_fail_with(struct http_request *request, enum idem_status status,
+               const struct idem_error *err)
+{
+    if (request->failed)
+        return;
+    request->failed = true;
+    request->problem = http_problem_of(status);
+    idem__fail(&request->error, status, "%s",
+               err && err->text[0] ? err->text : idem_status_text(status));
+}
+
+static void
+keep(struct http_request *request, const struct idem_answer *answer)
+{
+    request->answer = *answer;
+    request->answer.memory = NULL;
+    if (!idem_arena_record(&request->memory, &answer->record,
+                           &request->answer.record))
+        http_fail_with(request, IDEM_ERR_MEMORY, NULL);
+}
+
+static void done(void *arg, enum idem_status status,
+                 const struct idem_answer *answer,
+                 const struct idem_error *err);
+
+/* Under the lock. The engine holds the request until it has called back. */
+static void
+owe(struct http_request *request, size_t count)
+{
+    request->outstanding += count;
+    request->http->in_flight += count;
+    atomic_fetch_add(&request->refs, (int)count);
+}
+
+/* Under the lock; the caller keeps the request alive. */
+static void
+settle_debt(struct http_request *request)
+{
+    request->outstanding--;
+    request->http->in_flight--;
+    atomic_fetch_sub(&request->refs, 1);
+}
+
+/* Under the lock: the next op of the same call. */
+static void
+go_on(struct http_request *request, const struct idem_op *op)
+{
+    struct idem_error err = {0};
+    enum idem_status status;
+
+    owe(request, 1);
+    status = idem_submit(request->http->server->engine, op, done, request,
+                         &request->ticket, &err);
+    if (status == IDEM_OK)
+        return;
+    settle_debt(request);
+    http_fail_with(request, status, &err);
+}
+
+/* There is no such request: is there such a token? */
+static bool
+looks_among_tokens(struct http_request *request,
+                   const struct idem_answer *answer)
+{
+    bool none = answer->verdict == IDEM_V_ABSENT_NOW ||
+                (answer->verdict == IDEM_V_STALE &&
+                 answer->record.state == IDEM_STATE_ABSENT);
+
+    return request->call.any_type && none &&
+           request->call.op.type != IDEM_TYPE_TOKEN;
+}
+
+/* SETTLE writes where nothing is, so it looks first, at requests and then at
+ * tokens, and settles what it found. */
+static bool
+settles_after_a_look(struct http_request *request,
+                     const struct idem_answer *answer)
+{
+    struct idem_op *op = &request->call.op;
+
+    if (request->route->verb != IDEM_SETTLE || op->verb != IDEM_GET)
+        return false;
+    if (answer->verdict == IDEM_V_ABSENT_NOW)
+        op->type = IDEM_TYPE_REQUEST;
+    op->verb = IDEM_SETTLE;
+    request->call.any_type = false;
+    go_on(request, op);
+    return true;
+}
+
+static bool
+issues_a_fresh_token(struct http_request *request,
+                     const struct idem_answer *answer)
+{
+    const struct idem_record *old = &answer->record;
+    struct idem_op op = {.verb = IDEM_ISSUE};
+
+    if (answer->verdict != IDEM_V_REDEEMED || !request->call.next ||
+        request->next_token[0])
+        return false;
+    keep(request, answer);
+    server_new_token(request->next_token);
+    op.scope = request->call.op.scope;
+    op.id = idem_text(request->next_token);
+    op.ttl_ms = old->expires > old->updated ? old->expires - old->updated : 0;
+    go_on(request, &op);
+    return true;
+}
+
+/* Under the lock. */
+static void
+take_answer(struct http_request *request, const struct idem_answer *answer)
+{
+    struct http_call *call = &request->call;
+
+    if (request->route->action != HTTP_OP) {
+        keep(request, answer);
+        return;
+    }
+    if (request->next_token[0]) { /* the fresh token is there, or is not */
+        if (answer->verdict != IDEM_V_ISSUED_NOW)
+            request->next_token[0] = 0;
+        return;
+    }
+    if (looks_among_tokens(request, answer)) {
+        call->op.type = IDEM_TYPE_TOKEN;
+        go_on(request, &call->op);
+        return;
+    }
+    if (settles_after_a_look(request, answer) ||
+        issues_a_fresh_token(request, answer))
+        return;
+    keep(request, answer);
+}
+
+static void
+call_back(struct http_request *request)
+{
+    int64_t took_us = metrics_now_us() - request->started_us;
+
+    if (request->outstanding > 0 || request->abandoned)
+        return;
+    if (request->route->action == HTTP_OP ||
+        request->route->action == HTTP_ISSUE)
+        metrics_observe(request->http->server->metrics, request->route->verb,
+                        took_us);
+    http_resume(request);
+}
+
+/* On the engine's thread. */
+static void
+done(void *arg, enum idem_status status, const struct idem_answer *answer,
+     const struct idem_error *err)
+{
+    struct http_request *request = arg;
+    struct http *http = request->http;
+
+    pthread_mutex_lock(&http->lock);
+    request->outstanding--;
+    http->in_flight--;
+    if (request->abandoned) {
+        if (status == IDEM_OK && nobody_else_knows(request, answer))
+            release(http, &answer->record);
+    } else if (status != IDEM_OK && !request->next_token[0]) {
+        http_fail_with(request, status, err);
+    } else if (status != IDEM_OK) {
+        request->next_token[0] = 0; /* redeemed, but without a fresh one */
+    } else {
+        take_answer(request, answer);
+    }
+    call_back(request);
+    pthread_mutex_unlock(&http->lock);
+    http_request_put(request);
+}
+
+static void
+scanned(void *arg, enum idem_status status, const struct idem_record *records,
+        size_t count, const struct idem_cursor *next,
+        const struct idem_error *err)
+{
+    struct http_request *request = arg;
+    struct http *http = request->http;
+
+    pthread_mutex_lock(&http->lock);
+    request->outstanding--;
+    http->in_flight--;
+    if (status != IDEM_OK) {
+        http_fail_with(request, status, err);
+    } else if (!request->abandoned) {
+        request->call.cursor = *next;
+        request->records = calloc(count + 1, sizeof(*records));
+        for (size_t i = 0; request->records && i < count; i++)
+            if (idem_arena_record(&request->memory, &records[i],
+                                  &request->records[request->record_count]))
+                request->record_count++;
+        if (request->record_count < count)
+            http_fail_with(request, IDEM_ERR_MEMORY, NULL);
+    }
+    call_back(request);
+    pthread_mutex_unlock(&http->lock);
+    http_request_put(request);
+}
+
+/* ---- starting -------------------------------------------------------- */
+
+/* `status` is what became of the submission of the last of them. */
+static void
+submitted(struct http_request *request, enum idem_status status, size_t missing,
+          const struct idem_error *err)
+{
+    pthread_mutex_lock(&request->http->lock);
+    for (size_t i = 0; i < missing; i++)
+        settle_debt(request);
+    if (status != IDEM_OK)
+        http_fail_with(request, status, err);
+    if (request->outstanding == 0)
+        http_resume(request); /* it was not resumed by a callback */
+    else
+        request->waits = request->suspended && request->call.op.wait_ms > 0;
+    pthread_mutex_unlock(&request->http->lock);
+}
+
+static void
+prepare(struct http_request *request, size_t count, int64_t limit_ms)
+{
+    metrics_add(&request->http->server->metrics->operations[METRICS_HTTP],
+                count);
+    http_suspend(request, limit_ms);
+    pthread_mutex_lock(&request->http->lock);
+    owe(request, count);
+    pthread_mutex_unlock(&request->http->lock);
+}
+
+static bool
+run_op(struct http_request *request, const struct idem_op *op, int64_t limit_ms)
+{
+    struct idem_error err = {0};
+    enum idem_status status;
+
+    prepare(request, 1, op->wait_ms + limit_ms);
+    status = idem_submit(request->http->server->engine, op, done, request,
+                         &request->ticket, &err);
+    submitted(request, status, status == IDEM_OK ? 0 : 1, &err);
+    return false;
+}
+
+static bool
+run_call(struct http_request *request)
+{
+    struct idem_op *op = &request->call.op;
+
+    if (request->call.any_type)
+        op->type = IDEM_TYPE_REQUEST;
+    if (request->route->verb == IDEM_SETTLE)
+        op->verb = IDEM_GET;
+    return run_op(request, op, HTTP_STORE_MS);
+}
+
+static bool
+run_issue(struct http_request *request)
+{
+    struct http_call *call = &request->call;
+    enum idem_status status = IDEM_OK;
+    struct idem_error err = {0};
+    size_t i;
+
+    status = server_token_allowed(request->http->server, call->op.scope,
+                                  call->count, &err);
+    if (status != IDEM_OK) {
+        http_fail_with(request, status, &err);
+        return true;
+    }
+    request->tokens = calloc(call->count, sizeof(*request->tokens));
+    if (!request->tokens)
+        return !http_fail(request, HTTP_P_MEMORY, "out of memory");
+    prepare(request, call->count, HTTP_STORE_MS);
+    for (i = 0; i < call->count && status == IDEM_OK; i++) {
+        struct idem_op op = call->op;
+
+        server_new_token(request->tokens[i]);
+        op.id = idem_text(request->tokens[i]);
+        status = idem_submit(request->http->server->engine, &op, done, request,
+                             NULL, &err);
+    }
+    submitted(request, status, call->count - i + (status == IDEM_OK ? 0 : 1),
+              &err);
+    return false;
+}
+
+static bool
+run_scan(struct http_request *request)
+{
+    struct http_call *call = &request->call;
+    struct idem_error err = {0};
+    enum idem_status status;
+
+    prepare(request, 1, HTTP_STORE_MS);
+    status =
+        idem__scan_submit(request->http->server->engine, &call->filter,
+                          &call->cursor, call->count, scanned, request, &err);
+    submitted(request, status, status == IDEM_OK ? 0 : 1, &err);
+    return false;
+}
+
+static bool
+run_ready(struct http_request *request)
+{
+    const struct idem_op op = {
+        .verb = IDEM_GET,
+        .scope = idem_text(READY_SCOPE),
+        .id = idem_text(READY_ID),
+    };
+
+    return run_op(request, &op, HTTP_READY_MS);
+}
+
+bool
+http_run(struct http_request *request)
+{
+    switch (request->route->action) {
+    case HTTP_OP:
+        return run_call(request);
+    case HTTP_ISSUE:
+        return run_issue(request);
+    case HTTP_SCAN:
+        return run_scan(request);
+    case HTTP_ID:
+    case HTTP_METRICS:
+        return http_aside(request);
+    case HTTP_READY:
+        return run_ready(request);
+    case HTTP_HEALTH:
+    case HTTP_OPENAPI:
+        break;
+    }
+    return true;
+}

@@ -1,0 +1,566 @@
+/*
+ * connection.c - one connection: read, parse, send, close.
+ *
+ * Bytes are read into the loop's scratch buffer and parsed there; only what is
+ * not a whole command yet, or may not be run yet, is copied into the client's
+ * own buffer. An idle client therefore costs its struct and nothing else.
+ *
+ * A client is not read from while it has too much unanswered or unread. Memory
+ * is bounded for one client (max-command, max-output) and for all
+ * (max-buffered).
+ */
+#include "loop.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define UNKNOWN_CLIENT_MAX 16384 /* a command of a client before AUTH */
+#define LINGER_MS 2000
+#define LINGER_DRAIN_MS 200
+#define OWN_SHARE (64 * 1024) /* below this nobody is closed for all */
+#define PROGRESS (64 * 1024)  /* resets the clock of a long command */
+#define KEPT_ROOM 4096        /* an idle client keeps buffers up to this */
+#define READS_MAX 16          /* of one client in a round: a megabyte */
+#define LONG_OUT (128 * 1024) /* so much leaves before its round's end */
+
+/* ---- memory ---------------------------------------------------------- */
+
+static void
+account(struct client *client)
+{
+    struct loop *loop = client->loop;
+    size_t now = client->in.room + client->out.buf.room;
+
+    if (now == client->accounted)
+        return;
+    loop->buffered += now - client->accounted;
+    client->accounted = now;
+    atomic_store_explicit(&loop->server->metrics->buffered,
+                          (int64_t)loop->buffered, memory_order_relaxed);
+}
+
+static bool
+over_all_limits(const struct client *client)
+{
+    return client->loop->buffered >
+               (size_t)client->loop->config->max_buffered &&
+           client->accounted > OWN_SHARE;
+}
+
+static void
+trim(struct client *client)
+{
+    if (client->in.len == 0 && client->in.room > KEPT_ROOM)
+        idem_buf_clear(&client->in);
+    if (client->out.buf.len == 0 && client->out.buf.room > KEPT_ROOM)
+        idem_buf_clear(&client->out.buf);
+    account(client);
+}
+
+/* ---- events ---------------------------------------------------------- */
+
+static size_t
+unsent(const struct client *client)
+{
+    return client->out.buf.len - client->sent;
+}
+
+static bool
+is_full(const struct client *client)
+{
+    return client->call_count >= CLIENT_CALLS_MAX ||
+           unsent(client) >= CLIENT_UNSENT_PAUSE;
+}
+
+/* The last flush left replies over, which the client has yet to read. */
+static bool
+waits_to_write(const struct client *client)
+{
+    return client->events & EPOLLOUT;
+}
+
+/* Watch for what is wanted now. */
+static void
+watch(struct client *client)
+{
+    struct epoll_event event = {.data.ptr = &client->source};
+    bool reads = client->ended
+                     ? true
+                     : !client->held && !client->closing && !is_full(client) &&
+                           !client->loop->draining;
+
+    event.events = reads ? EPOLLIN : 0; /* errors are always told */
+    if (unsent(client) > 0)
+        event.events |= EPOLLOUT;
+    if (event.events == client->events)
+        return;
+    client->events = event.events;
+    epoll_ctl(client->loop->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
+}
+
+void
+client_touch(struct client *client)
+{
+    if (client->dirty || client->dead)
+        return;
+    client->dirty = true;
+    client->next_dirty = client->loop->dirty;
+    client->loop->dirty = client;
+}
+
+/* ---- open and close -------------------------------------------------- */
+
+static void
+set_options(int fd, bool local)
+{
+    int one = 1, idle = 60, interval = 20;
+
+    if (local)
+        return;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+}
+
+static void
+start_client(struct client *client, struct loop *loop, int fd, bool local)
+{
+    struct server *server = loop->server;
+
+    client->source.what = SOURCE_CLIENT;
+    client->source.fd = fd;
+    client->loop = loop;
+    client->local = local;
+    client->id = ++loop->next_id;
+    client->since_ms = client->read_ms = loop->now_ms;
+    client->in_since_ms = client->write_ms = loop->now_ms;
+    client->events = EPOLLIN;
+    idem_buf_init(&client->in,
+                  (size_t)loop->config->max_command + 2 * READ_LEN);
+    idem_buf_init(&client->out.buf, (size_t)loop->config->max_output);
+    if (!credentials_needed(server->credentials) ||
+        (local && loop->config->trust_socket))
+        client->principal = credentials_anyone(server->credentials);
+    client->next = loop->clients;
+    if (client->next)
+        client->next->prev = client;
+    loop->clients = client;
+    loop->client_count++;
+    atomic_store_explicit(&server->metrics->clients,
+                          (int64_t)loop->client_count, memory_order_relaxed);
+}
+
+static void
+turn_away(struct loop *loop, int fd)
+{
+    static const char text[] = "-ERR max number of clients reached\r\n";
+
+    metrics_add(&loop->server->metrics->refused, 1);
+    (void)!send(fd, text, sizeof(text) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    close(fd);
+}
+
+void
+client_accept(struct loop *loop, int fd, bool local)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    struct client *client;
+
+    if (loop->client_count >= (size_t)loop->config->max_clients) {
+        turn_away(loop, fd);
+        return;
+    }
+    client = calloc(1, sizeof(*client));
+    event.data.ptr = client ? &client->source : NULL;
+    if (!client || epoll_ctl(loop->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+        free(client);
+        turn_away(loop, fd);
+        return;
+    }
+    metrics_add(&loop->server->metrics->accepted, 1);
+    set_options(fd, local);
+    start_client(client, loop, fd, local);
+}
+
+void
+client_close(struct client *client, const char *why)
+{
+    struct loop *loop = client->loop;
+
+    if (client->dead)
+        return;
+    client->dead = true;
+    if (why) {
+        metrics_add(&loop->server->metrics->closed_by_limit, 1);
+        server_log(loop->log, LOG_WARNING, "client-closed",
+                   LOG_NUMBER("client", client->id), LOG_TEXT("why", why));
+    }
+    calls_leave(client);
+    close(client->source.fd);
+    if (client->prev)
+        client->prev->next = client->next;
+    else
+        loop->clients = client->next;
+    if (client->next)
+        client->next->prev = client->prev;
+    loop->client_count--;
+    atomic_store_explicit(&loop->server->metrics->clients,
+                          (int64_t)loop->client_count, memory_order_relaxed);
+    idem_buf_clear(&client->in);
+    idem_buf_clear(&client->out.buf);
+    client->sent = 0;
+    account(client);
+    principal_put(client->principal);
+    client->principal = NULL;
+    /* Events and lists may still name it: it goes at the end of the round. */
+    client->next = loop->dead;
+    loop->dead = client;
+}
+
+/* All is said. What the client still sends is read and dropped for a while,
+ * for closing over unread bytes could destroy our last words on their way. */
+static void
+end_client(struct client *client)
+{
+    if (client->ended)
+        return;
+    client->ended = true;
+    client->linger_until_ms =
+        client->loop->now_ms +
+        (client->loop->draining ? LINGER_DRAIN_MS : LINGER_MS);
+    idem_buf_clear(&client->in);
+    shutdown(client->source.fd, SHUT_WR);
+}
+
+/* ---- out ------------------------------------------------------------- */
+
+static bool
+send_some(struct client *client)
+{
+    while (unsent(client) > 0) {
+        ssize_t n = send(client->source.fd, client->out.buf.data + client->sent,
+                         unsent(client), MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno == EAGAIN || errno == EWOULDBLOCK;
+        client->sent += (size_t)n;
+        client->write_ms = client->loop->now_ms;
+    }
+    return true;
+}
+
+static void
+out_sent(struct client *client)
+{
+    client->out_before += client->out.buf.len;
+    client->sent = 0;
+    idem_buf_reset(&client->out.buf);
+}
+
+/* The client reads one long answer while the next is made, and the output does
+ * not grow to all of them. client_flush() meets a send that failed again. */
+void
+client_send_long(struct client *client)
+{
+    if (client->dead || unsent(client) < LONG_OUT)
+        return;
+    (void)send_some(client);
+    if (unsent(client) == 0)
+        out_sent(client);
+}
+
+void
+client_flush(struct client *client)
+{
+    bool was_full;
+
+    if (client->dead)
+        return;
+    was_full = is_full(client) || client->in.len > 0;
+    account(client);
+    if (client->out.failed) {
+        client_close(client, "more replies than max-output, or no memory");
+        return;
+    }
+    if (!waits_to_write(client))
+        client->write_ms = client->loop->now_ms;
+    if (!send_some(client)) {
+        client_close(client, NULL);
+        return;
+    }
+    calls_sent(client);
+    if (client->round == client->loop->round && client->call_count == 0)
+        client->loop->answered++;
+    if (unsent(client) == 0) {
+        out_sent(client);
+        trim(client);
+        if (client->closing && !client->first &&
+            (!client->loop->draining || client->call_count == 0))
+            end_client(client);
+    } else if (over_all_limits(client)) {
+        client_close(client, "max-buffered is reached");
+        return;
+    }
+    if (was_full && !client->closing)
+        client_go_on(client);
+    if (!client->dead)
+        watch(client);
+}
+
+/* ---- in -------------------------------------------------------------- */
+
+static bool
+may_parse(const struct client *client)
+{
+    return !client->held && !client->closing && !client->dead &&
+           !client->out.failed && !is_full(client) && !client->loop->draining;
+}
+
+static size_t
+command_limit(const struct client *client)
+{
+    return client->principal ? (size_t)client->loop->config->max_command
+                             : UNKNOWN_CLIENT_MAX;
+}
+
+static void
+protocol_error(struct client *client, const char *text)
+{
+    struct loop *loop = client->loop;
+
+    metrics_add(&loop->server->metrics->protocol_errors, 1);
+    server_log(loop->log, LOG_INFO, "protocol-error",
+               LOG_NUMBER("client", client->id), LOG_TEXT("text", text));
+    client_error(client, (struct answer_tag){false, 0}, "ERR", text, true);
+}
+
+/* Run the whole commands in `bytes`; returns how many bytes are done with. */
+static size_t
+feed(struct client *client, const uint8_t *bytes, size_t len)
+{
+    struct resp_command command;
+    size_t at = 0;
+
+    client->needed = 0;
+    while (at < len && may_parse(client)) {
+        struct idem_bytes rest = {bytes + at, len - at};
+        const char *error = NULL;
+        size_t used;
+
+        switch (
+            resp_parse(rest, command_limit(client), &command, &used, &error)) {
+        case RESP_COMMAND:
+            at += used;
+            if (command.count > 0)
+                client_command(client, &command);
+            break;
+        case RESP_MORE:
+            client->needed = used;
+            return at;
+        case RESP_WRONG:
+            protocol_error(client, error);
+            return len;
+        }
+    }
+    return client->closing || client->dead ? len : at;
+}
+
+static void
+keep_rest(struct client *client, const uint8_t *rest, size_t len)
+{
+    if (len > 0 && !idem_buf_add(&client->in, rest, len)) {
+        client_close(client, "out of memory");
+        return;
+    }
+    client->in_since_ms = client->loop->now_ms;
+    client->in_mark = client->in.len;
+    account(client);
+    if (over_all_limits(client))
+        client_close(client, "max-buffered is reached");
+}
+
+void
+client_go_on(struct client *client)
+{
+    size_t used;
+
+    if (client->in.len == 0 || !may_parse(client) ||
+        client->in.len < client->needed)
+        return;
+    used = feed(client, client->in.data, client->in.len);
+    if (client->dead || used == 0)
+        return;
+    idem_buf_shift(&client->in, used);
+    client->in_since_ms = client->loop->now_ms;
+    client->in_mark = client->in.len;
+    trim(client);
+}
+
+static ssize_t
+receive(struct client *client, void *into, size_t len)
+{
+    ssize_t n;
+
+    do {
+        n = recv(client->source.fd, into, len, MSG_DONTWAIT);
+    } while (n < 0 && errno == EINTR);
+    return n;
+}
+
+/* Read more of a command of which a part is here. */
+static ssize_t
+read_on(struct client *client)
+{
+    size_t want = client->needed > client->in.len + READ_LEN
+                      ? client->needed - client->in.len
+                      : READ_LEN;
+    size_t free_room;
+    uint8_t *at;
+    ssize_t n;
+
+    /* Room for the whole command at once, but memory follows what came. */
+    if (want > client->in.len + READ_LEN)
+        want = client->in.len + READ_LEN;
+    free_room = client->in.cap - client->in.len;
+    want = want < free_room ? want : free_room;
+    at = idem_buf_room(&client->in, want);
+    if (!at) {
+        client_close(client, "out of memory");
+        return -2;
+    }
+    n = receive(client, at, want);
+    if (n > 0) {
+        client->in.len += (size_t)n;
+        if (client->in.len - client->in_mark >= PROGRESS) {
+            client->in_mark = client->in.len;
+            client->in_since_ms = client->loop->now_ms;
+        }
+        account(client);
+        if (over_all_limits(client)) {
+            client_close(client, "max-buffered is reached");
+            return -2;
+        }
+        client_go_on(client);
+    }
+    return n;
+}
+
+static ssize_t
+read_fresh(struct client *client)
+{
+    uint8_t *scratch = (uint8_t *)client->loop->scratch;
+    ssize_t n = receive(client, scratch, READ_LEN);
+    size_t used;
+
+    if (n > 0) {
+        used = feed(client, scratch, (size_t)n);
+        if (used < (size_t)n && !client->dead)
+            keep_rest(client, scratch + used, (size_t)n - used);
+    }
+    return n;
+}
+
+static void
+read_and_drop(struct client *client)
+{
+    ssize_t n = receive(client, client->loop->scratch, READ_LEN);
+
+    if (n == 0 || (n < 0 && errno != EAGAIN))
+        client_close(client, NULL);
+}
+
+static bool
+may_read(const struct client *client)
+{
+    return !client->dead && !client->held && !client->closing &&
+           !is_full(client);
+}
+
+/* What one client has sent by now goes into one commit, also if it is long. */
+static void
+read_some(struct client *client)
+{
+    ssize_t n = READ_LEN;
+
+    client->read_ms = client->loop->now_ms;
+    for (int i = 0; i < READS_MAX && n >= READ_LEN && may_read(client); i++) {
+        n = client->in.len > 0 ? read_on(client) : read_fresh(client);
+        if (n == 0 || (n == -1 && errno != EAGAIN))
+            client_close(client, NULL);
+    }
+}
+
+void
+client_event(struct client *client, uint32_t events)
+{
+    bool reads = (events & EPOLLIN) && may_read(client);
+
+    if (client->dead)
+        return;
+    if (client->ended) {
+        read_and_drop(client);
+        return;
+    }
+    /* Hung up: epoll says so again and again, whatever is asked of it. */
+    if ((events & EPOLLERR) || ((events & EPOLLHUP) && !reads)) {
+        client_close(client, NULL);
+        return;
+    }
+    if (reads)
+        read_some(client);
+    if (!client->dead &&
+        ((events & EPOLLOUT) || client->held || is_full(client)))
+        client_touch(client);
+}
+
+/* ---- time ------------------------------------------------------------ */
+
+void
+client_check_limits(struct client *client)
+{
+    const struct server_config *config = client->loop->config;
+    int64_t now = client->loop->seen_ms;
+    int64_t heard = client->read_ms, said = client->write_ms;
+    bool waits = client->call_count > 0 || client->held;
+
+    if (client->ended) {
+        if (now >= client->linger_until_ms)
+            client_close(client, NULL);
+    } else if (waits_to_write(client) &&
+               now - client->write_ms > config->stall_ms) {
+        client_close(client, "its replies were not read");
+    } else if (client->in.len > 0 && !waits && !is_full(client) &&
+               now - client->in_since_ms > config->stall_ms) {
+        protocol_error(client, "the rest of the command did not come");
+    } else if (!client->principal && !waits &&
+               now - client->since_ms > config->stall_ms) {
+        client_close(client, "it did not authenticate");
+    } else if (config->idle_ms > 0 && !waits &&
+               now - (heard > said ? heard : said) > config->idle_ms) {
+        client_close(client, NULL);
+    }
+}
+
+/* No more commands; what is in flight is answered. */
+void
+client_drain(struct client *client)
+{
+    for (struct call *call = client->calls, *next; call; call = next) {
+        next = call->next;
+        if (call->waits && call->ticket && !call->done)
+            idem_cancel(client->loop->engine, call->ticket);
+    }
+    if (client->call_count == 0 && unsent(client) == 0)
+        client_close(client, NULL);
+    else
+        client->closing = true;
+}

@@ -1,0 +1,203 @@
+/*
+ * loop.h - the RESP side at work: clients, their calls, and the loop.
+ *
+ *   epoll_wait --> read, parse, idem_submit  (client.c, dispatch.c)
+ *        ^              |
+ *        |         idem__engine_turn: one commit for all that was read
+ *        |              |
+ *        '-- one send <-' answers, in order  (call.c)
+ *            a client
+ *
+ * A call is one command that waits for the engine. Calls without a tag are
+ * answered in the order of the commands; a call with a tag as soon as it can.
+ *
+ * Everything here belongs to the loop's thread, but for `finished`: an engine
+ * with a thread of its own leaves answered calls there and wakes the loop.
+ */
+#ifndef SERVER_LOOP_H
+#define SERVER_LOOP_H
+
+#include "answer.h"
+#include "command.h"
+#include "../core/listen.h"
+#include "../core/server.h"
+
+#include "../../engine/engine.h"
+
+#include <pthread.h>
+
+/* A client that has so much unanswered, or unread, is not read from. */
+#define CLIENT_CALLS_MAX 1024
+#define CLIENT_UNSENT_PAUSE (256 * 1024)
+#define READ_LEN (64 * 1024)
+
+struct loop;
+struct call;
+
+/* What an epoll event points to. */
+struct source {
+    enum { SOURCE_LISTENER, SOURCE_CLIENT, SOURCE_WAKE, SOURCE_SIGNAL } what;
+    int fd;
+};
+
+struct client {
+    struct source source;
+    struct loop *loop;
+    struct client *prev, *next; /* all clients; dead ones: next only */
+    struct client *next_dirty;
+    struct principal *principal; /* NULL before AUTH */
+    uint64_t id;
+    struct idem_buf in; /* a command that is not whole yet, or waits its turn */
+    size_t needed; /* bytes that `in` must have before a look is worth it */
+    struct resp_out out;
+    size_t sent;         /* of out */
+    uint64_t out_before; /* bytes of out that earlier sends took */
+    struct call *calls;  /* all in flight */
+    size_t call_count;
+    struct call *first, *last;             /* untagged, in order */
+    struct call *first_start, *last_start; /* started, not yet sent */
+    size_t accounted;                      /* in loop->buffered */
+    uint32_t events;                       /* that epoll watches */
+    int64_t since_ms, read_ms, in_since_ms, write_ms; /* for time-outs */
+    int64_t linger_until_ms; /* closing: read and drop */
+    size_t in_mark;          /* progress of a long command */
+    unsigned auth_failures;
+    uint64_t round; /* of the loop, in which it last asked the engine */
+    bool local, dirty, dead, closing, ended;
+    bool held; /* not parsed further: an answer comes first */
+};
+
+/* What to do with a call when its operation was answered. */
+enum call_step {
+    CALL_LAST,        /* tell the client */
+    CALL_TRY_TOKEN,   /* no such request: look among tokens */
+    CALL_FIND_TOKEN,  /* SETTLE: no such request, is there a token? */
+    CALL_SETTLE,      /* SETTLE: now do it */
+    CALL_ISSUE_FRESH, /* REDEEM NEXT: redeemed, now the fresh token */
+};
+
+struct call {
+    struct client *client; /* NULL: gone, or none */
+    struct loop *loop;
+    struct call *prev, *next; /* all of a client in flight */
+    struct call *next_in_order;
+    struct call *link; /* in the pool, `finished`, `again`, starts, delayed */
+    enum command_kind kind;
+    enum call_step step;
+    struct answer_tag tag;
+    struct idem_op op; /* its bytes are in `names` and `kept` */
+    uint64_t ticket, fence, ends_at;
+    int64_t since_us, due_ms;
+    size_t left;  /* ISSUE: tokens not answered yet; under the loop's mutex */
+    size_t count; /* ISSUE: tokens */
+    char *tokens; /* ISSUE, REDEEM NEXT: count * (SERVER_TOKEN_LEN + 1) */
+    void *kept;   /* the result, for a second look */
+    enum idem_status failed;
+    bool done, waits, started, ordered;
+    bool whole; /* its reply is; `done` only on the loop's own thread */
+    bool close_after;
+    struct resp_out reply;
+    uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
+    uint8_t nonce[IDEM_NONCE_LEN];
+    uint8_t names[IDEM_SCOPE_MAX + IDEM_ID_MAX + IDEM_SUBJECT_MAX];
+};
+
+struct loop {
+    struct server *server;
+    const struct server_config *config;
+    struct idem_engine *engine;
+    struct server_log *log;
+    bool driven, draining, submitted;
+    int epoll, spare_fd;
+    struct source wake, signals;
+    struct source listeners[SERVER_LISTEN_MAX + 1];
+    size_t listener_count;
+    struct client *clients, *dirty, *dead;
+    size_t client_count;
+    uint64_t next_id;
+    size_t buffered;
+    int64_t now_us, answered_us, now_ms, tick_ms, accept_again_ms, drain_until;
+    int64_t seen_ms;   /* when the events of this round were read */
+    int64_t limits_ms; /* when clients are looked at again */
+    uint64_t round;
+    size_t missing;    /* clients of the last round that may ask again soon */
+    size_t answered;   /* clients of this round that got all their answers */
+    int64_t commit_us; /* what a turn takes, smoothed */
+    unsigned no_gather, gather_pause; /* rounds in which it is not worth it */
+    struct call *pool, *again, *delayed, *id_waits;
+    size_t pool_count, calls; /* calls: in flight, also of clients gone */
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    struct call *finished; /* under the mutex, newest first */
+    _Atomic bool woken;
+    pthread_t stopper; /* ends what has threads of its own: http, ids */
+    bool stopping;
+    _Atomic bool stopped;
+    struct http *http;
+    char *scratch; /* READ_LEN bytes */
+};
+
+/* ---- call.c ---------------------------------------------------------- */
+
+/* NULL: out of memory. `ordered`: it takes its place among the untagged. */
+struct call *call_new(struct client *client, const struct command *command);
+/* Hand the operation to the engine; a refusal is answered at once. */
+void call_submit(struct call *call);
+/* The reply is in call->reply, or in the client's output already. */
+void call_done(struct call *call);
+/* Give back a call that nobody knows any more. */
+void call_put(struct call *call);
+/* Go on with calls that need a second operation; true if there were any. */
+bool calls_go_on(struct loop *loop);
+/* Calls that an engine's own thread answered. */
+void calls_collect(struct loop *loop);
+/* A client is gone: give up its waits, give back its starts. */
+void calls_leave(struct client *client);
+/* What the client has been sent needs no giving back. */
+void calls_sent(struct client *client);
+void calls_clear_pool(struct loop *loop);
+
+/* ---- dispatch.c ------------------------------------------------------ */
+
+void client_command(struct client *client, const struct resp_command *in);
+/* An error in the order of answers; `close`: and the end of it. */
+void client_error(struct client *client, struct answer_tag tag,
+                  const char *word, const char *text, bool close);
+/* Where to put an answer that is ready: the client's output, or a call's place
+ * in the order (then *call is set and call_done ends it). NULL: no memory. */
+struct resp_out *client_reply(struct client *client, struct answer_tag tag,
+                              struct call **call);
+
+/* ---- admin.c: commands that need no engine --------------------------- */
+
+void admin_command(struct client *client, const struct command *command);
+void admin_delayed(struct loop *loop); /* answers that AUTH held back */
+void admin_ids(struct loop *loop);     /* ID commands that wait for their ids */
+
+/* ---- client.c -------------------------------------------------------- */
+
+void client_accept(struct loop *loop, int fd, bool local);
+void client_event(struct client *client, uint32_t events);
+/* Parse what waits, as far as limits allow. */
+void client_go_on(struct client *client);
+void client_touch(struct client *client);     /* there is output */
+void client_send_long(struct client *client); /* there is much of it */
+void client_flush(struct client *client);
+void client_close(struct client *client, const char *why); /* at once */
+void client_check_limits(struct client *client);
+void client_drain(struct client *client);
+
+/* ---- info.c ---------------------------------------------------------- */
+
+void info_add(struct loop *loop, struct resp_out *out);
+
+/* ---- loop.c ---------------------------------------------------------- */
+
+enum idem_status loop_open(struct loop *loop, struct server *server,
+                           struct idem_error *err);
+enum idem_status loop_listen(struct loop *loop, struct idem_error *err);
+void loop_run(struct loop *loop);
+void loop_close(struct loop *loop);
+void loop_wake(void *arg); /* from any thread */
+
+#endif

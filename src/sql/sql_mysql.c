@@ -1,0 +1,451 @@
+/*
+ * sql_mysql.c - the caller's MYSQL, of MariaDB Connector/C.
+ *
+ * A claim is a plain INSERT that does not wait (MariaDB; MySQL waits for a
+ * second): 1062 says that the key is there, 1205 that somebody has inserted it
+ * and not committed. After 1062 InnoDB keeps a shared lock on the row that is
+ * there until the transaction ends; the row is then read with that lock, since
+ * the transaction's snapshot may be older.
+ */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef IDEM_WITH_MYSQL
+
+#include <errmsg.h>
+#include <mysql.h>
+#include <mysqld_error.h>
+
+#define BINARY_CHARSET 63
+
+static bool
+fault(struct idem_sql *db, unsigned code, const char *state, const char *text)
+{
+    enum idem_sql_cause cause = IDEM_SQL_OTHER;
+
+    if (code == ER_DUP_ENTRY)
+        cause = IDEM_SQL_DUPLICATE_KEY;
+    else if (code == ER_LOCK_WAIT_TIMEOUT)
+        cause = IDEM_SQL_LOCK_TIMEOUT;
+    else if (code == ER_LOCK_DEADLOCK)
+        cause = IDEM_SQL_DEADLOCK;
+    else if (code == ER_NO_SUCH_TABLE)
+        cause = IDEM_SQL_MISSING_TABLE;
+    else if ((code >= CR_MIN_ERROR && code <= CR_MAX_ERROR) ||
+             code == ER_SERVER_SHUTDOWN || code == ER_CONNECTION_KILLED)
+        cause = IDEM_SQL_CONNECTION_LOST;
+    return idem__sql_fault(db, cause, (int)code, state, text);
+}
+
+static bool
+fault_of(struct idem_sql *db, MYSQL_STMT *s)
+{
+    return fault(db, mysql_stmt_errno(s), mysql_stmt_sqlstate(s),
+                 mysql_stmt_error(s));
+}
+
+/* ---- statements -------------------------------------------------------- */
+
+/* All columns of a table of the caller's: a statement that was prepared before
+ * cannot be read, nor the connection used, once the table has another one. */
+static bool
+is_kept(const char *sql)
+{
+    return strncmp(sql, "select *", 8) != 0;
+}
+
+static MYSQL_STMT *
+prepare(struct idem_sql *db, const char *sql)
+{
+    struct sql_prepared *prepared = idem__sql_prepared(db, sql);
+    my_bool yes = 1;
+    MYSQL_STMT *s;
+
+    if (prepared)
+        return prepared->handle;
+    s = mysql_stmt_init(db->conn);
+    if (!s) {
+        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+        return NULL;
+    }
+    mysql_stmt_attr_set(s, STMT_ATTR_UPDATE_MAX_LENGTH, &yes);
+    if (mysql_stmt_prepare(s, sql, strlen(sql)) != 0) {
+        fault_of(db, s);
+        mysql_stmt_close(s);
+        return NULL;
+    }
+    if (is_kept(sql) && !idem__sql_remember(db, sql, s)) {
+        mysql_stmt_close(s);
+        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+        return NULL;
+    }
+    return s;
+}
+
+static void
+forget(struct idem_sql *db, void *handle)
+{
+    (void)db;
+    mysql_stmt_close(handle);
+}
+
+static bool
+bind_values(MYSQL_STMT *s, MYSQL_BIND *binds, unsigned long *lengths,
+            const struct idem_sql_value *values, size_t count)
+{
+    memset(binds, 0, sizeof(*binds) * count);
+    for (size_t i = 0; i < count; i++) {
+        const struct idem_sql_value *v = &values[i];
+
+        lengths[i] = v->bytes.len;
+        binds[i].length = &lengths[i];
+        binds[i].buffer = (void *)(v->bytes.data ? v->bytes.data : "");
+        binds[i].buffer_length = v->bytes.len;
+        switch (v->type) {
+        case IDEM_SQL_INT:
+            binds[i].buffer_type = MYSQL_TYPE_LONGLONG;
+            binds[i].buffer = (void *)&v->number;
+            break;
+        case IDEM_SQL_TEXT:
+            binds[i].buffer_type = MYSQL_TYPE_STRING;
+            break;
+        case IDEM_SQL_BLOB:
+            binds[i].buffer_type = MYSQL_TYPE_BLOB;
+            break;
+        default:
+            binds[i].buffer_type = MYSQL_TYPE_NULL;
+        }
+    }
+    return count == 0 || mysql_stmt_bind_param(s, binds) == 0;
+}
+
+static bool
+is_integer(const MYSQL_FIELD *field)
+{
+    switch (field->type) {
+    case MYSQL_TYPE_TINY:
+    case MYSQL_TYPE_SHORT:
+    case MYSQL_TYPE_INT24:
+    case MYSQL_TYPE_LONG:
+    case MYSQL_TYPE_LONGLONG:
+    case MYSQL_TYPE_YEAR:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool
+is_text(const MYSQL_FIELD *field)
+{
+    bool string =
+        field->type == MYSQL_TYPE_STRING ||
+        field->type == MYSQL_TYPE_VAR_STRING ||
+        (field->type >= MYSQL_TYPE_TINY_BLOB && field->type <= MYSQL_TYPE_BLOB);
+
+    return !string || field->charsetnr != BINARY_CHARSET;
+}
+
+struct column {
+    MYSQL_BIND bind;
+    unsigned long length;
+    my_bool null;
+    long long number;
+};
+
+/* Every column is fetched straight into the arena. */
+static bool
+bind_columns(struct idem_sql *db, MYSQL_STMT *s, MYSQL_FIELD *fields,
+             struct column *columns, size_t count)
+{
+    MYSQL_BIND *binds = idem_arena_take(&db->arena, count * sizeof(*binds));
+
+    if (!binds)
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+    for (size_t i = 0; i < count; i++) {
+        struct column *c = &columns[i];
+
+        memset(&c->bind, 0, sizeof(c->bind));
+        c->bind.length = &c->length;
+        c->bind.is_null = &c->null;
+        if (is_integer(&fields[i])) {
+            c->bind.buffer_type = MYSQL_TYPE_LONGLONG;
+            c->bind.buffer = &c->number;
+        } else {
+            c->bind.buffer_type = MYSQL_TYPE_STRING;
+            c->bind.buffer_length = fields[i].max_length + 1;
+            c->bind.buffer =
+                idem_arena_take(&db->arena, fields[i].max_length + 1);
+            if (!c->bind.buffer)
+                return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "",
+                                       "out of memory");
+        }
+        binds[i] = c->bind;
+    }
+    return mysql_stmt_bind_result(s, binds) == 0 || fault_of(db, s);
+}
+
+static bool
+read_row(struct idem_sql *db, MYSQL_FIELD *fields, struct column *columns,
+         size_t count, struct idem_sql_value *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct column *c = &columns[i];
+
+        if (c->null) {
+            out[i].type = IDEM_SQL_NULL;
+        } else if (is_integer(&fields[i])) {
+            out[i] = idem_sql_int(c->number);
+        } else {
+            out[i].type = is_text(&fields[i]) ? IDEM_SQL_TEXT : IDEM_SQL_BLOB;
+            out[i].bytes.len = c->length;
+            out[i].bytes.data = idem__sql_copy(db, c->bind.buffer, c->length);
+            if (!out[i].bytes.data)
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool
+read_rows(struct idem_sql *db, MYSQL_STMT *s)
+{
+    MYSQL_RES *meta = mysql_stmt_result_metadata(s);
+    size_t count = meta ? mysql_num_fields(meta) : 0;
+    struct column columns[SQL_VALUES_MAX];
+    MYSQL_FIELD *fields;
+    bool good;
+    int rc = 0;
+
+    if (!meta)
+        return true;
+    if (count > SQL_VALUES_MAX) {
+        mysql_free_result(meta);
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "",
+                               "the table has more than 64 columns");
+    }
+    if (mysql_stmt_store_result(s) != 0) {
+        mysql_free_result(meta);
+        return fault_of(db, s);
+    }
+    mysql_free_result(meta);
+    meta = mysql_stmt_result_metadata(s); /* now with the longest lengths */
+    fields = mysql_fetch_fields(meta);
+    good = idem__sql_room(db, mysql_stmt_num_rows(s), count) &&
+           bind_columns(db, s, fields, columns, count);
+    for (size_t i = 0; i < count && good; i++) {
+        db->rows.names[i] =
+            idem__sql_copy(db, fields[i].name, strlen(fields[i].name));
+        good = db->rows.names[i] != NULL;
+    }
+    for (size_t row = 0; good && row < db->rows.rows; row++) {
+        rc = mysql_stmt_fetch(s);
+        if (rc != 0)
+            break;
+        good =
+            read_row(db, fields, columns, count, &db->rows.values[row * count]);
+    }
+    mysql_free_result(meta);
+    return good && (rc == 0 || fault_of(db, s));
+}
+
+static bool
+execute(struct idem_sql *db, MYSQL_STMT *s, const struct idem_sql_value *values,
+        size_t count)
+{
+    MYSQL_BIND binds[SQL_VALUES_MAX];
+    unsigned long lengths[SQL_VALUES_MAX];
+    bool good;
+
+    if (!bind_values(s, binds, lengths, values, count) ||
+        mysql_stmt_execute(s) != 0)
+        return fault_of(db, s);
+    good = read_rows(db, s);
+    db->rows.affected = (int64_t)mysql_stmt_affected_rows(s);
+    mysql_stmt_free_result(s);
+    /* A compound statement may bring several results; they are in the way. */
+    while (mysql_stmt_more_results(s)) {
+        if (mysql_stmt_next_result(s) > 0)
+            return fault_of(db, s);
+        mysql_stmt_free_result(s);
+    }
+    return good;
+}
+
+static bool
+run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
+    size_t count)
+{
+    MYSQL_STMT *s = prepare(db, sql);
+    bool good = s && execute(db, s, values, count);
+
+    if (s && !is_kept(sql))
+        mysql_stmt_close(s);
+    return good;
+}
+
+/* ---- several statements in one go -------------------------------------- */
+
+/* MariaDB's compound statement: it stops where a statement fails. It is
+ * prepared as a whole, since parsing it takes longer than running it. */
+static bool
+run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
+{
+    struct idem_sql_value values[SQL_VALUES_MAX];
+    size_t n = 0;
+    bool good;
+
+    idem_buf_reset(&db->text);
+    good = idem__sql_add(db, "begin not atomic");
+    for (size_t i = 0; i < count && good; i++) {
+        good = n + calls[i].count <= SQL_VALUES_MAX &&
+               idem__sql_add(db, " %s\n;", calls[i].sql);
+        for (size_t v = 0; v < calls[i].count && good; v++)
+            values[n++] = calls[i].values[v];
+    }
+    good = good && idem__sql_add(db, " end");
+    if (!good)
+        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "a statement is too long");
+    good = good && run(db, idem__sql_whole(db), values, n);
+    if (!good && db->fault.code == ER_UNSUPPORTED_PS)
+        db->in_one_go = false; /* MariaDB before 10.6 */
+    db->rows.affected = good;
+    return good;
+}
+
+static enum sql_inside
+inside(struct idem_sql *db)
+{
+    unsigned status = ((MYSQL *)db->conn)->server_status;
+
+    return status & SERVER_STATUS_IN_TRANS ||
+                   !(status & SERVER_STATUS_AUTOCOMMIT)
+               ? SQL_INSIDE
+               : SQL_OUTSIDE;
+}
+
+/* ---- is it unique? ----------------------------------------------------- */
+
+static bool
+has_key(const struct idem_sql_place *place, struct idem_sql_value column)
+{
+    for (size_t i = 0; i < place->key_count; i++) {
+        if (strcasecmp(place->keys[i].column, column.bytes.data) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool
+is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
+{
+    const char *dot = strchr(place->table, '.');
+    struct idem_sql_value names[2] = {
+        {.type = IDEM_SQL_NULL}, idem_sql_text(dot ? dot + 1 : place->table)};
+    struct idem_sql_value last = {0};
+    bool whole = false;
+
+    if (dot)
+        names[0] = (struct idem_sql_value){
+            .type = IDEM_SQL_TEXT,
+            .bytes = {place->table, (size_t)(dot - place->table)}};
+    if (!idem__sql_run(db,
+                       "select index_name, column_name "
+                       "from information_schema.statistics "
+                       "where table_schema = coalesce(?, database()) "
+                       "and table_name = ? and non_unique = 0 "
+                       "order by index_name",
+                       names, 2))
+        return false;
+    *unique = false;
+    for (size_t i = 0; i < db->rows.rows; i++) {
+        const struct idem_sql_value *v = &db->rows.values[i * 2];
+
+        if (i == 0 || !idem__bytes_equal(v[0].bytes, last.bytes)) {
+            *unique |= whole;
+            whole = true;
+            last = v[0];
+        }
+        whole = whole && has_key(place, v[1]);
+    }
+    *unique |= whole;
+    return true;
+}
+
+static bool
+engine_of(struct idem_sql *db, const char *table)
+{
+    const char *dot = strchr(table, '.');
+    struct idem_sql_value names[2] = {{.type = IDEM_SQL_NULL},
+                                      idem_sql_text(dot ? dot + 1 : table)};
+
+    if (dot)
+        names[0] = (struct idem_sql_value){
+            .type = IDEM_SQL_TEXT, .bytes = {table, (size_t)(dot - table)}};
+    return idem__sql_run(db,
+                         "select engine from information_schema.tables "
+                         "where table_schema = coalesce(?, database()) "
+                         "and table_name = ?",
+                         names, 2);
+}
+
+const struct sql_driver idem__sql_mysql = {
+    .name = "mysql",
+    .begin = "start transaction",
+    .begin_as_usual = "start transaction",
+    .table = "idem_record",
+    .skip_locked = " for update skip locked",
+    .now_us = "cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) "
+              "as signed)",
+    .insert = "insert into",
+    .insert_once = "",
+    .isolation = "show session variables where variable_name in "
+                 "('tx_isolation', 'transaction_isolation')",
+    .only_one = "if row_count() <> 1 then signal sqlstate '45001'; end if",
+    .one_head = "",
+    .one_tail = "; if row_count() <> 1 then signal sqlstate '45002' "
+                "set message_text = '" SQL_NOT_ONE "'; end if",
+    .same = "<=>",
+    .exactly = "convert(? using utf8mb4) collate utf8mb4_bin",
+    .quote = '`',
+    .keeps_lock = true,
+    .latest = " lock in share mode",
+    .run = run,
+    .run_many = run_many,
+    .inside = inside,
+    .is_unique = is_unique,
+    .forget = forget,
+    .engine_of = engine_of,
+};
+
+enum idem_status
+idem_sql_mysql(struct st_mysql *conn, struct idem_sql **db,
+               struct idem_error *err)
+{
+    if (!conn || !mysql_get_server_info(conn))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "mysql: the connection is not open");
+    *db = idem__sql_make(&idem__sql_mysql, conn);
+    if (!*db)
+        return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
+    (*db)->mariadb = strstr(mysql_get_server_info(conn), "MariaDB") != NULL;
+    (*db)->in_one_go = (*db)->mariadb;
+    return IDEM_OK;
+}
+
+#else
+
+enum idem_status
+idem_sql_mysql(struct st_mysql *conn, struct idem_sql **db,
+               struct idem_error *err)
+{
+    (void)conn;
+    (void)db;
+    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                      "mysql: was left out of this build: build idem with "
+                      "WITH_MYSQL=1");
+}
+
+#endif

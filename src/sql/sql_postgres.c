@@ -1,0 +1,433 @@
+/*
+ * sql_postgres.c - the caller's PGconn.
+ *
+ * A claim is inserted under an advisory lock on its key, which postgres://
+ * stores and idem.begin() respect: nobody waits blindly for a row that they
+ * cannot see.
+ */
+#include "driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef IDEM_WITH_POSTGRES
+
+#include <libpq-fe.h>
+
+#define STATEMENT_MAX 16384
+#define TOO_LONG "the statement is too long"
+#define BYTEA 17
+#define INT2 21
+#define INT4 23
+#define INT8 20
+
+static enum idem_sql_cause
+cause_of(const char *state)
+{
+    static const struct {
+        const char *state;
+        enum idem_sql_cause cause;
+    } causes[] = {
+        {"23505", IDEM_SQL_DUPLICATE_KEY}, {"55P03", IDEM_SQL_LOCK_TIMEOUT},
+        {"40P01", IDEM_SQL_DEADLOCK},      {"40001", IDEM_SQL_SERIALIZATION},
+        {"42P01", IDEM_SQL_MISSING_TABLE}, {"3F000", IDEM_SQL_MISSING_TABLE},
+    };
+
+    for (size_t i = 0; i < sizeof(causes) / sizeof(causes[0]); i++) {
+        if (strcmp(causes[i].state, state) == 0)
+            return causes[i].cause;
+    }
+    if (strncmp(state, "08", 2) == 0 || strncmp(state, "57P", 3) == 0)
+        return IDEM_SQL_CONNECTION_LOST;
+    return IDEM_SQL_OTHER;
+}
+
+static bool
+fault(struct idem_sql *db, const PGresult *result)
+{
+    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    const char *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+
+    if (PQstatus(db->conn) != CONNECTION_OK || !state)
+        return idem__sql_fault(db, IDEM_SQL_CONNECTION_LOST, 0,
+                               state ? state : "",
+                               text ? text : PQerrorMessage(db->conn));
+    return idem__sql_fault(db, cause_of(state), 0, state, text ? text : "");
+}
+
+/* ---- statements -------------------------------------------------------- */
+
+/* ? becomes $1, $2 ...; between quotes it stands for itself. */
+static bool
+number_values(const char *sql, char *out, size_t len)
+{
+    size_t n = 0, at = 0;
+    char quote = 0;
+
+    for (; *sql; sql++) {
+        int used;
+
+        if (*sql == quote)
+            quote = 0;
+        else if (!quote && (*sql == '"' || *sql == '\''))
+            quote = *sql;
+        if (*sql == '?' && !quote)
+            used = snprintf(out + at, len - at, "$%zu", ++n);
+        else
+            used = snprintf(out + at, len - at, "%c", *sql);
+        at += (size_t)used;
+        if (at + 1 >= len)
+            return false;
+    }
+    out[at] = 0;
+    return true;
+}
+
+static const char *
+prepare(struct idem_sql *db, const char *sql)
+{
+    struct sql_prepared *prepared = idem__sql_prepared(db, sql);
+    char text[STATEMENT_MAX], *name;
+    PGresult *result;
+    bool good;
+
+    if (prepared)
+        return prepared->handle;
+    name = malloc(40);
+    if (!name || !number_values(sql, text, sizeof(text))) {
+        free(name);
+        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", TOO_LONG);
+        return NULL;
+    }
+    snprintf(name, 40, "idem_%016llx_%zu", (unsigned long long)db->prefix++,
+             db->prepared_count);
+    result = PQprepare(db->conn, name, text, 0, NULL);
+    good = PQresultStatus(result) == PGRES_COMMAND_OK;
+    if (!good)
+        fault(db, result);
+    PQclear(result);
+    if (!good || !idem__sql_remember(db, sql, name)) {
+        free(name);
+        return NULL;
+    }
+    return name;
+}
+
+static void
+forget(struct idem_sql *db, void *handle)
+{
+    char text[64];
+
+    if (PQstatus(db->conn) == CONNECTION_OK &&
+        PQtransactionStatus(db->conn) != PQTRANS_INERROR) {
+        snprintf(text, sizeof(text), "deallocate %s", (char *)handle);
+        PQclear(PQexec(db->conn, text));
+    }
+    free(handle);
+}
+
+struct bound {
+    const char *values[SQL_VALUES_MAX];
+    int lengths[SQL_VALUES_MAX], formats[SQL_VALUES_MAX];
+    char numbers[SQL_VALUES_MAX][24];
+};
+
+/* Numbers go as text, so that any numeric column takes them. */
+static void
+bind_values(struct bound *b, const struct idem_sql_value *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct idem_sql_value *v = &values[i];
+
+        b->formats[i] = v->type == IDEM_SQL_BLOB;
+        b->lengths[i] = (int)v->bytes.len;
+        b->values[i] = v->bytes.data;
+        if (v->type == IDEM_SQL_INT) {
+            snprintf(b->numbers[i], sizeof(b->numbers[i]), "%lld",
+                     (long long)v->number);
+            b->values[i] = b->numbers[i];
+        } else if (v->type == IDEM_SQL_NULL) {
+            b->values[i] = NULL;
+        } else if (v->bytes.len == 0) {
+            b->values[i] = "";
+        }
+    }
+}
+
+/* Text in text format must end in a NUL; views need not. */
+static bool
+copy_texts(struct idem_sql *db, struct bound *b,
+           const struct idem_sql_value *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (values[i].type != IDEM_SQL_TEXT)
+            continue;
+        b->values[i] =
+            idem__sql_copy(db, values[i].bytes.data, values[i].bytes.len);
+        if (!b->values[i])
+            return false;
+    }
+    return true;
+}
+
+static bool
+read_value(struct idem_sql *db, const PGresult *result, int row, int column,
+           struct idem_sql_value *out)
+{
+    const char *text = PQgetvalue(result, row, column);
+    Oid type = PQftype(result, column);
+    unsigned char *raw;
+    size_t len;
+
+    if (PQgetisnull(result, row, column)) {
+        out->type = IDEM_SQL_NULL;
+        return true;
+    }
+    if (type == INT2 || type == INT4 || type == INT8) {
+        *out = idem_sql_int(strtoll(text, NULL, 10));
+        return true;
+    }
+    if (type != BYTEA) {
+        len = (size_t)PQgetlength(result, row, column);
+        out->type = IDEM_SQL_TEXT;
+        out->bytes = (struct idem_bytes){idem__sql_copy(db, text, len), len};
+        return out->bytes.data != NULL;
+    }
+    raw = PQunescapeBytea((const unsigned char *)text, &len);
+    out->type = IDEM_SQL_BLOB;
+    out->bytes =
+        (struct idem_bytes){raw ? idem__sql_copy(db, raw, len) : NULL, len};
+    PQfreemem(raw);
+    return out->bytes.data != NULL;
+}
+
+static bool
+read_rows(struct idem_sql *db, const PGresult *result)
+{
+    int rows = PQntuples(result), columns = PQnfields(result);
+
+    if (!idem__sql_room(db, (size_t)rows, (size_t)columns))
+        return false;
+    for (int i = 0; i < columns; i++) {
+        const char *name = PQfname(result, i);
+
+        db->rows.names[i] = idem__sql_copy(db, name, strlen(name));
+    }
+    for (int row = 0; row < rows; row++) {
+        for (int i = 0; i < columns; i++) {
+            if (!read_value(db, result, row, i,
+                            &db->rows.values[row * columns + i]))
+                return false;
+        }
+    }
+    db->rows.affected = strtoll(PQcmdTuples((PGresult *)result), NULL, 10);
+    return true;
+}
+
+static bool
+take_result(struct idem_sql *db, PGresult *result)
+{
+    ExecStatusType is = PQresultStatus(result);
+    bool good = is == PGRES_COMMAND_OK || is == PGRES_TUPLES_OK;
+
+    good = good ? read_rows(db, result) : fault(db, result);
+    PQclear(result);
+    return good;
+}
+
+/* All columns of a table of the caller's: a prepared statement would fail for
+ * ever once the table has another column. */
+static bool
+run_once(struct idem_sql *db, const char *sql, const struct bound *b, int count)
+{
+    char text[STATEMENT_MAX];
+
+    if (!number_values(sql, text, sizeof(text)))
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", TOO_LONG);
+    return take_result(db, PQexecParams(db->conn, text, count, NULL, b->values,
+                                        b->lengths, b->formats, 0));
+}
+
+static bool
+run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
+    size_t count)
+{
+    bool once = strncmp(sql, "select *", 8) == 0;
+    const char *name = once ? NULL : prepare(db, sql);
+    struct bound b;
+
+    if (!once && !name)
+        return false;
+    bind_values(&b, values, count);
+    if (!copy_texts(db, &b, values, count))
+        return false;
+    if (once)
+        return run_once(db, sql, &b, (int)count);
+    return take_result(db, PQexecPrepared(db->conn, name, (int)count, b.values,
+                                          b.lengths, b.formats, 0));
+}
+
+/* A pipeline: the statements after a failed one are not run. */
+static bool
+run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
+{
+    const char *names[SQL_CALLS_MAX];
+    bool good = true, synced = false;
+    int64_t affected = 0;
+    struct bound b;
+
+    for (size_t i = 0; i < count; i++) {
+        names[i] = prepare(db, calls[i].sql);
+        if (!names[i])
+            return false;
+    }
+    if (!PQenterPipelineMode(db->conn))
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "",
+                               "the connection is busy with another query");
+    for (size_t i = 0; i < count && good; i++) {
+        bind_values(&b, calls[i].values, calls[i].count);
+        good = copy_texts(db, &b, calls[i].values, calls[i].count) &&
+               PQsendQueryPrepared(db->conn, names[i], (int)calls[i].count,
+                                   b.values, b.lengths, b.formats, 0) == 1;
+    }
+    good = PQpipelineSync(db->conn) == 1 && good;
+    if (!good)
+        idem__sql_fault(db, IDEM_SQL_CONNECTION_LOST, 0, "",
+                        PQerrorMessage(db->conn));
+    while (!synced && PQstatus(db->conn) == CONNECTION_OK) {
+        PGresult *result = PQgetResult(db->conn);
+        ExecStatusType is = PQresultStatus(result);
+
+        synced = result && is == PGRES_PIPELINE_SYNC;
+        if (!result || synced || is == PGRES_PIPELINE_ABORTED)
+            PQclear(result);
+        else if (!take_result(db, result))
+            good = false;
+        else
+            affected += db->rows.affected;
+    }
+    if (!synced)
+        return idem__sql_fault(db, IDEM_SQL_CONNECTION_LOST, 0, "",
+                               PQerrorMessage(db->conn));
+    /* The caller's connection is given back as it was, whatever happened. */
+    for (int i = 0; i < 8 && !PQexitPipelineMode(db->conn); i++)
+        PQclear(PQgetResult(db->conn));
+    db->rows.affected = affected;
+    return good;
+}
+
+static enum sql_inside
+inside(struct idem_sql *db)
+{
+    PGTransactionStatusType status = PQtransactionStatus(db->conn);
+
+    return status == PQTRANS_INTRANS   ? SQL_INSIDE
+           : status == PQTRANS_INERROR ? SQL_ABORTED
+                                       : SQL_OUTSIDE;
+}
+
+/* ---- is it unique? ----------------------------------------------------- */
+
+static bool
+has_key(const struct idem_sql_place *place, struct idem_sql_value column)
+{
+    for (size_t i = 0; i < place->key_count; i++) {
+        if (strcmp(place->keys[i].column, column.bytes.data) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Each row: an index and one of its columns. */
+static bool
+is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
+{
+    struct idem_sql_value table;
+    int64_t index = -1;
+    bool whole = false;
+    const char *name = idem__sql_text(db, "%i", place->table);
+
+    if (!name)
+        return false;
+    table = idem_sql_text(idem__sql_copy(db, name, strlen(name)));
+    if (!idem__sql_run(
+            db,
+            "select i.indexrelid::int8, a.attname::text from pg_index i "
+            "join pg_attribute a on a.attrelid = i.indrelid "
+            "and a.attnum = any(i.indkey::int2[]) "
+            "where i.indrelid = to_regclass(?) and i.indisunique "
+            "and i.indpred is null and i.indexprs is null order by 1",
+            &table, 1))
+        return false;
+    *unique = false;
+    for (size_t row = 0; row < db->rows.rows; row++) {
+        const struct idem_sql_value *v = &db->rows.values[row * 2];
+
+        if (v[0].number != index) {
+            *unique |= whole;
+            index = v[0].number;
+            whole = true;
+        }
+        whole = whole && has_key(place, v[1]);
+    }
+    *unique |= whole;
+    return true;
+}
+
+const struct sql_driver idem__sql_postgres = {
+    .name = "postgres",
+    .begin = "begin isolation level read committed",
+    .begin_as_usual = "begin",
+    .table = "idem.idem_record",
+    .skip_locked = " for update skip locked",
+    .now_us = "(extract(epoch from clock_timestamp()) * 1000000)::int8",
+    .insert = "insert into",
+    .insert_once = " on conflict do nothing",
+    .try_lock = "pg_try_advisory_xact_lock(?)",
+    .isolated = "current_setting('transaction_isolation') = 'read committed'",
+    .isolation = "select 'isolation', current_setting('transaction_isolation')",
+    .need_lock = "select 1 / (pg_try_advisory_xact_lock(?) and "
+                 "current_setting('transaction_isolation') = "
+                 "'read committed')::int",
+    .one_head = "with work as (",
+    .one_tail = "returning 1) select (case when count(*) = 1 then '1' "
+                "else '" SQL_NOT_ONE "' end)::int from work",
+    .same = "is not distinct from",
+    .exactly = "?",
+    .quote = '"',
+    .run = run,
+    .run_many = run_many,
+    .inside = inside,
+    .is_unique = is_unique,
+    .forget = forget,
+};
+
+enum idem_status
+idem_sql_postgres(struct pg_conn *conn, struct idem_sql **db,
+                  struct idem_error *err)
+{
+    if (!conn || PQstatus(conn) != CONNECTION_OK)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "postgres: the connection is not open");
+    *db = idem__sql_make(&idem__sql_postgres, conn);
+    if (!*db)
+        return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
+    (*db)->in_one_go = true;
+    return IDEM_OK;
+}
+
+#else
+
+enum idem_status
+idem_sql_postgres(struct pg_conn *conn, struct idem_sql **db,
+                  struct idem_error *err)
+{
+    (void)conn;
+    (void)db;
+    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                      "postgres: was left out of this build: build idem with "
+                      "WITH_POSTGRES=1");
+}
+
+#endif

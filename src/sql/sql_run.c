@@ -1,0 +1,490 @@
+/*
+ * sql_run.c - idem_sql_run: claim, business, finish, all in one transaction.
+ *
+ *   begin; claim; savepoint        one round trip where the database can
+ *     fn
+ *       succeeded -> finish; commit
+ *       failed    -> strict: back to the savepoint, finish as failed, commit
+ *                    loose:  roll back everything
+ *
+ * PostgreSQL: the claim is the key's lock, and the record is written once, at
+ * the end. MariaDB: the claim is an INSERT, whose row lock others meet, and the
+ * finish changes the few columns that differ.
+ *
+ * idem_sql_run_statements needs no savepoint and no second write: begin, the
+ * record as it will be, the statements, commit, all in one round trip.
+ */
+#include "driver.h"
+
+#include <sodium.h>
+#include <string.h>
+#include <strings.h>
+
+#define SAVEPOINT "savepoint idem_run"
+#define BACK "rollback to savepoint idem_run"
+#define SAVEPOINT_IS_MISSING 1305 /* MariaDB's number */
+
+struct run {
+    struct idem_op op;
+    uint8_t nonce[IDEM_NONCE_LEN];
+    uint8_t key[IDEM_KEY_LEN];
+    struct idem_now now;
+    struct idem_record claim;
+    bool claimed;
+};
+
+static void
+roll_back(struct idem_sql *db)
+{
+    struct idem_sql_fault kept = db->fault;
+
+    db->held = false;
+    if (db->driver->inside(db) != SQL_OUTSIDE)
+        idem__sql_run(db, "rollback", NULL, 0);
+    db->fault = kept; /* the first error is told */
+}
+
+/*
+ * begin, claim, savepoint in one go, guessing that nothing is there. A lock is
+ * taken before the look, in a statement of its own: who held it until a moment
+ * ago has committed by then, and the look sees what they left.
+ */
+static bool
+start_quickly(struct idem_sql *db, struct run *run)
+{
+    struct idem_sql_value values[SQL_RECORD_VALUES], key[1];
+    struct sql_call calls[4] = {
+        {db->says_level ? db->driver->begin : db->driver->begin_as_usual, NULL,
+         0}};
+    int64_t rows = 1; /* that the claim gives */
+    size_t n = 1;
+    bool good = true;
+
+    if (db->driver->try_lock) {
+        calls[n++] = idem__sql_lock(db, run->key, false, values);
+        calls[n++] = idem__sql_absent(db, run->key, key);
+        rows = 2;
+    } else {
+        calls[n++] = idem__sql_insert(db, run->key, &run->claim, values);
+    }
+    calls[n++] = (struct sql_call){SAVEPOINT, NULL, 0};
+    for (size_t i = 0; i < n; i++)
+        good = good && calls[i].sql;
+    if (!good || !db->driver->run_many(db, calls, n))
+        return false;
+    run->claimed = db->rows.affected == rows;
+    return true;
+}
+
+static enum idem_status
+claim_slowly(struct idem_sql *db, struct run *run, bool guess,
+             struct idem_answer *answer, struct idem_error *err)
+{
+    enum idem_status status = idem__sql_claim(db, &run->op, guess, answer, err);
+
+    if (status != IDEM_OK || answer->verdict != IDEM_V_STARTED)
+        return status;
+    run->claimed = true;
+    if (!idem__sql_run(db, SAVEPOINT, NULL, 0))
+        return idem__sql_fail(db, err);
+    return IDEM_OK;
+}
+
+static enum idem_status
+prepare(struct idem_sql *db, const struct idem_op *op, struct run *run,
+        struct idem_error *err)
+{
+    enum idem_status status;
+
+    memset(run, 0, sizeof(*run));
+    run->op = *op;
+    run->op.verb = IDEM_BEGIN;
+    status = idem__op_check(&run->op, err);
+    if (status != IDEM_OK)
+        return status;
+    if (!run->op.nonce) {
+        randombytes_buf(run->nonce, sizeof(run->nonce));
+        run->nonce[0] |= 1;
+        run->op.nonce = run->nonce;
+    }
+    if (db->driver->inside(db) != SQL_OUTSIDE)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: a transaction is open already: idem_sql_run "
+                          "begins its own; inside yours use idem_sql_claim and "
+                          "idem_sql_finish",
+                          db->driver->name);
+    idem__key(run->op.type, run->op.scope, run->op.id, run->key);
+    status = idem__sql_need_engine(db, 0, db->driver->table, err);
+    return status == IDEM_OK ? idem__sql_now(db, &run->now, err) : status;
+}
+
+static enum idem_status
+start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
+      struct idem_error *err)
+{
+    bool begun = false, guessed = false;
+    enum idem_status status;
+
+    if (db->in_one_go && run->op.type != IDEM_TYPE_TOKEN) {
+        idem__step(NULL, &run->op, &run->now, &run->claim);
+        run->claim.rev = idem__new_rev();
+        begun = start_quickly(db, run);
+        guessed = true;
+        if (run->claimed)
+            return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim,
+                                    &run->now, err);
+        if (!begun && db->in_one_go &&
+            db->fault.cause != IDEM_SQL_DUPLICATE_KEY &&
+            db->fault.cause != IDEM_SQL_LOCK_TIMEOUT)
+            return idem__sql_fail(db, err);
+        /* MariaDB does not say whether it is in a transaction when it fails. */
+        if (!begun && !idem__sql_run(db, "rollback", NULL, 0))
+            return idem__sql_fail(db, err);
+    }
+    run->claim = (struct idem_record){0}; /* the guess was wrong */
+    if (!begun && !idem__sql_run(db, db->driver->begin, NULL, 0)) {
+        if (db->fault.cause == IDEM_SQL_LOCK_TIMEOUT)
+            return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &run->now, err);
+        return idem__sql_fail(db, err);
+    }
+    status = claim_slowly(db, run, !guessed, answer, err);
+    if (status == IDEM_ERR_INVALID && begun && !db->says_level) {
+        db->says_level = true;
+        roll_back(db);
+        return start(db, run, answer, err);
+    }
+    return status;
+}
+
+/* ---- the end ---------------------------------------------------------- */
+
+static enum idem_status
+commit_failed(struct idem_sql *db, struct idem_error *err)
+{
+    bool lost = db->fault.cause == IDEM_SQL_CONNECTION_LOST;
+    enum idem_status status = idem__sql_fail(db, err);
+
+    db->held = false;
+    if (!lost)
+        roll_back(db);
+    if (lost)
+        return idem__fail(err, IDEM_ERR_LOST,
+                          "%s: the connection was lost during the commit: ask "
+                          "for the record on a new connection",
+                          db->driver->name);
+    return status == IDEM_ERR_INVALID ? IDEM_ERR_UNAVAILABLE : status;
+}
+
+static enum idem_status
+undone(struct idem_sql *db, struct idem_error *err)
+{
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                      "%s: the transaction was undone by the database, or "
+                      "ended by the work itself; nothing was recorded",
+                      db->driver->name);
+}
+
+/* The record and the commit in one go; the commit is not reached unless the
+ * row is as this transaction left it: an update found it, or, where the claim
+ * was only a lock, the insert found nothing. */
+static enum idem_status
+end_quickly(struct idem_sql *db, struct run *run, const struct idem_op *op,
+            struct idem_answer *answer, struct idem_error *err)
+{
+    struct idem_sql_value values[SQL_RECORD_VALUES];
+    /* Our savepoint is gone if the work has ended the transaction. */
+    struct sql_call calls[4] = {{"release savepoint idem_run", NULL, 0}};
+    struct idem_op checked = *op;
+    struct idem_record next;
+    enum idem_status status = idem__op_check(&checked, err);
+    size_t n = 1;
+
+    if (status != IDEM_OK) {
+        roll_back(db);
+        return status;
+    }
+    idem__step(&run->claim, &checked, &run->now, &next);
+    next.rev = run->claim.rev; /* nobody has seen the claim */
+    if (db->driver->try_lock) {
+        calls[n++] = idem__sql_insert(db, run->key, &next, values);
+    } else {
+        calls[n++] = idem__sql_update(db, run->key, &run->claim, &next, values);
+        calls[n++].sql = db->driver->only_one;
+    }
+    calls[n++].sql = "commit";
+    if (!calls[1].sql || !db->driver->run_many(db, calls, n)) {
+        bool stale = db->fault.cause == IDEM_SQL_DUPLICATE_KEY ||
+                     strcmp(db->fault.state, "45001") == 0 ||
+                     strcmp(db->fault.state, "3B001") == 0 ||
+                     strcmp(db->fault.state, "25P01") == 0 ||
+                     db->fault.code == SAVEPOINT_IS_MISSING;
+
+        if (!stale)
+            return commit_failed(db, err);
+        idem__sql_run(db, "rollback", NULL, 0);
+        return undone(db, err);
+    }
+    idem_answer_clear(answer);
+    return idem__sql_answer(answer, IDEM_V_STARTED, &next, &run->now, err);
+}
+
+static struct idem_op
+finish_op(const struct run *run, uint64_t fence, enum idem_state outcome,
+          struct idem_bytes result)
+{
+    return (struct idem_op){.verb = IDEM_FINISH,
+                            .type = run->op.type,
+                            .scope = run->op.scope,
+                            .id = run->op.id,
+                            .fence = fence,
+                            .outcome = outcome,
+                            .kind = run->op.kind,
+                            .result = result,
+                            .ttl_ms = run->op.ttl_ms};
+}
+
+/* Finish what this transaction claimed: its row is held, so the rev is right
+ * unless the database has undone the transaction meanwhile. */
+static enum idem_status
+finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
+                  struct idem_bytes result, struct idem_answer *answer,
+                  struct idem_error *err)
+{
+    struct idem_op op = finish_op(run, answer->record.fence, outcome, result);
+    struct idem_answer done;
+    enum idem_status status;
+
+    if (db->in_one_go && run->claim.fence == op.fence)
+        return end_quickly(db, run, &op, answer, err);
+    status = idem_sql_do(db, &op, &done, err);
+    if (status != IDEM_OK) {
+        roll_back(db);
+        return status;
+    }
+    if (done.verdict != IDEM_V_OK_DONE) {
+        idem_answer_clear(&done);
+        return undone(db, err);
+    }
+    if (!idem__sql_run(db, "commit", NULL, 0)) {
+        idem_answer_clear(&done);
+        return commit_failed(db, err);
+    }
+    idem_answer_clear(answer);
+    *answer = done;
+    answer->verdict = IDEM_V_STARTED;
+    return IDEM_OK;
+}
+
+/* Loose: as if it had never been asked for. */
+static enum idem_status
+give_up(struct idem_sql *db, struct idem_bytes result,
+        struct idem_answer *answer, const struct run *run,
+        struct idem_error *err)
+{
+    struct idem_record failed = answer->record;
+    struct idem_answer told;
+    enum idem_status status;
+
+    roll_back(db);
+    failed.state = IDEM_STATE_FAILED;
+    failed.result = result;
+    failed.kind = (uint8_t)run->op.kind;
+    status = idem__sql_answer(&told, IDEM_V_STARTED, &failed, &run->now, err);
+    if (status != IDEM_OK)
+        return status;
+    idem_answer_clear(answer);
+    *answer = told;
+    return IDEM_OK;
+}
+
+static enum idem_status
+end(struct idem_sql *db, struct run *run, enum idem_state outcome,
+    struct idem_bytes result, struct idem_answer *answer,
+    struct idem_error *err)
+{
+    if (outcome == IDEM_STATE_SUCCEEDED)
+        return finish_and_commit(db, run, outcome, result, answer, err);
+    if (outcome == IDEM_STATE_FAILED && run->op.mode == IDEM_LOOSE)
+        return give_up(db, result, answer, run, err);
+    if (outcome == IDEM_STATE_FAILED) {
+        if (idem__sql_run(db, BACK, NULL, 0))
+            return finish_and_commit(db, run, outcome, result, answer, err);
+        /* The savepoint is gone: so is the whole transaction. */
+        idem__sql_fail(db, err);
+        roll_back(db);
+        return IDEM_ERR_UNAVAILABLE;
+    }
+    roll_back(db);
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                      "%s: the work could not be tried; nothing was recorded",
+                      db->driver->name);
+}
+
+enum idem_status
+idem_sql_run(struct idem_sql *db, const struct idem_op *op,
+             idem_sql_work_fn *fn, void *arg, struct idem_answer *answer,
+             struct idem_error *err)
+{
+    struct idem_bytes result = {NULL, 0};
+    enum idem_state outcome;
+    enum idem_status status;
+    struct run run;
+
+    idem__sql_start(db);
+    status = prepare(db, op, &run, err);
+    if (status != IDEM_OK)
+        return status;
+    memset(answer, 0, sizeof(*answer));
+    status = start(db, &run, answer, err);
+    if (status != IDEM_OK || !run.claimed) {
+        roll_back(db);
+        if (status != IDEM_OK)
+            idem_answer_clear(answer);
+        return status;
+    }
+    outcome = fn(arg, db, answer->record.fence, &result);
+    status = end(db, &run, outcome, result, answer, err);
+    if (status != IDEM_OK)
+        idem_answer_clear(answer);
+    return status;
+}
+
+/* ---- statements that are known beforehand ------------------------------ */
+
+struct statements {
+    const struct idem_sql_statement *list;
+    size_t count;
+    struct idem_bytes result;
+    bool failed; /* db->fault says how */
+};
+
+/* Anything else might end the transaction. */
+static bool
+changes_rows(const char *sql)
+{
+    static const char *const words[] = {"insert", "update", "delete"};
+
+    sql += strspn(sql, " \t\r\n");
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strncasecmp(sql, words[i], 6) == 0)
+            return true;
+    }
+    return false;
+}
+
+static enum idem_status
+check_statements(const struct idem_sql *db, const struct statements *work,
+                 struct idem_error *err)
+{
+    size_t values = 0;
+    bool good = work->count > 0 && work->count <= IDEM_SQL_STATEMENTS_MAX;
+
+    for (size_t i = 0; i < work->count && good; i++) {
+        good = changes_rows(work->list[i].sql);
+        values += work->list[i].count;
+    }
+    if (good && values <= IDEM_SQL_STATEMENT_VALUES)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "%s: give 1 to %d statements, each an insert, update or "
+                      "delete, with %d values in all",
+                      db->driver->name, IDEM_SQL_STATEMENTS_MAX,
+                      IDEM_SQL_STATEMENT_VALUES);
+}
+
+/* One at a time, as the work of idem_sql_run. */
+static enum idem_state
+do_statements(void *arg, struct idem_sql *db, uint64_t fence,
+              struct idem_bytes *result)
+{
+    struct statements *work = arg;
+
+    (void)fence;
+    for (size_t i = 0; i < work->count && !work->failed; i++) {
+        const struct idem_sql_statement *s = &work->list[i];
+
+        work->failed =
+            !idem__sql_run(db, s->sql, s->values, s->count) ||
+            (db->rows.affected != 1 &&
+             !idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", SQL_NOT_ONE));
+    }
+    *result = work->result;
+    return work->failed ? IDEM_STATE_ABSENT : IDEM_STATE_SUCCEEDED;
+}
+
+/* begin; the record as it will be; the statements; commit. The record goes
+ * first, so that who is late does nothing. False: nothing was done. */
+static bool
+do_all_at_once(struct idem_sql *db, struct run *run,
+               const struct statements *work, const struct idem_record *record)
+{
+    struct idem_sql_value values[SQL_RECORD_VALUES], lock[1];
+    struct sql_call calls[SQL_CALLS_MAX] = {
+        {db->says_level ? db->driver->begin : db->driver->begin_as_usual, NULL,
+         0}};
+    bool good = true;
+    size_t n = 1;
+
+    if (db->driver->try_lock)
+        calls[n++] = idem__sql_lock(db, run->key, true, lock);
+    calls[n++] = idem__sql_insert(db, run->key, record, values);
+    for (size_t i = 0; i < work->count; i++) {
+        const struct idem_sql_statement *s = &work->list[i];
+        const char *text = idem__sql_text(db, "%s%s\n%s", db->driver->one_head,
+                                          s->sql, db->driver->one_tail);
+
+        calls[n++] = (struct sql_call){
+            text ? idem__sql_copy(db, text, strlen(text)) : NULL, s->values,
+            s->count};
+    }
+    calls[n++].sql = "commit";
+    for (size_t i = 0; i < n; i++)
+        good = good && calls[i].sql;
+    return good && db->driver->run_many(db, calls, n);
+}
+
+enum idem_status
+idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
+                        const struct idem_sql_statement *statements,
+                        size_t count, struct idem_bytes result,
+                        struct idem_answer *answer, struct idem_error *err)
+{
+    struct statements work = {statements, count, result, false};
+    enum idem_status status;
+    struct run run;
+
+    idem__sql_start(db);
+    status = check_statements(db, &work, err);
+    if (status == IDEM_OK)
+        status = prepare(db, op, &run, err);
+    if (status != IDEM_OK)
+        return status;
+    memset(answer, 0, sizeof(*answer));
+    if (db->in_one_go && run.op.type != IDEM_TYPE_TOKEN) {
+        struct idem_record record;
+        struct idem_op finish;
+
+        idem__step(NULL, &run.op, &run.now, &run.claim);
+        finish = finish_op(&run, run.claim.fence, IDEM_STATE_SUCCEEDED, result);
+        status = idem__op_check(&finish, err);
+        if (status != IDEM_OK)
+            return status;
+        idem__step(&run.claim, &finish, &run.now, &record);
+        record.rev = idem__new_rev();
+        if (do_all_at_once(db, &run, &work, &record))
+            return idem__sql_answer(answer, IDEM_V_STARTED, &record, &run.now,
+                                    err);
+        if (db->fault.cause == IDEM_SQL_CONNECTION_LOST)
+            return commit_failed(db, err);
+        if ((db->mariadb || db->driver->inside(db) != SQL_OUTSIDE) &&
+            !idem__sql_run(db, "rollback", NULL, 0))
+            return idem__sql_fail(db, err);
+    }
+    /* Why not, is found out in steps. */
+    status = idem_sql_run(db, op, do_statements, &work, answer, err);
+    if (work.failed) {
+        idem__sql_fail(db, err);
+        return IDEM_ERR_UNAVAILABLE;
+    }
+    return status;
+}

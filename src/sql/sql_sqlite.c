@@ -1,0 +1,258 @@
+/*
+ * sql_sqlite.c - the caller's sqlite3.
+ *
+ * SQLite locks whole files: a claim is alone with the file as soon as it has
+ * written, and "somebody else holds it" comes as SQLITE_BUSY.
+ */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef IDEM_WITH_SQLITE
+
+#include <sqlite3.h>
+
+static bool
+fault(struct idem_sql *db, int rc)
+{
+    const char *text = sqlite3_errmsg(db->conn);
+    enum idem_sql_cause cause = IDEM_SQL_OTHER;
+
+    if ((rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED)
+        cause = IDEM_SQL_LOCK_TIMEOUT;
+    else if (rc == SQLITE_CONSTRAINT_UNIQUE ||
+             rc == SQLITE_CONSTRAINT_PRIMARYKEY)
+        cause = IDEM_SQL_DUPLICATE_KEY;
+    else if (strncmp(text, "no such table", 13) == 0)
+        cause = IDEM_SQL_MISSING_TABLE;
+    return idem__sql_fault(db, cause, rc, "", text);
+}
+
+static sqlite3_stmt *
+prepare(struct idem_sql *db, const char *sql)
+{
+    struct sql_prepared *prepared = idem__sql_prepared(db, sql);
+    sqlite3_stmt *s = NULL;
+    int rc;
+
+    if (prepared)
+        return prepared->handle;
+    rc = sqlite3_prepare_v2(db->conn, sql, -1, &s, NULL);
+    if (rc != SQLITE_OK) {
+        fault(db, sqlite3_extended_errcode(db->conn));
+        return NULL;
+    }
+    if (!idem__sql_remember(db, sql, s)) {
+        sqlite3_finalize(s);
+        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+        return NULL;
+    }
+    return s;
+}
+
+static void
+forget(struct idem_sql *db, void *handle)
+{
+    (void)db;
+    sqlite3_finalize(handle);
+}
+
+static int
+bind_value(sqlite3_stmt *s, int at, const struct idem_sql_value *v)
+{
+    switch (v->type) {
+    case IDEM_SQL_INT:
+        return sqlite3_bind_int64(s, at, v->number);
+    case IDEM_SQL_TEXT:
+        return sqlite3_bind_text64(s, at, v->bytes.data ? v->bytes.data : "",
+                                   v->bytes.len, SQLITE_STATIC, SQLITE_UTF8);
+    case IDEM_SQL_BLOB:
+        return sqlite3_bind_blob64(s, at, v->bytes.data ? v->bytes.data : "",
+                                   v->bytes.len, SQLITE_STATIC);
+    default:
+        return sqlite3_bind_null(s, at);
+    }
+}
+
+static bool
+read_value(struct idem_sql *db, sqlite3_stmt *s, int column,
+           struct idem_sql_value *out)
+{
+    int type = sqlite3_column_type(s, column);
+    size_t len;
+
+    if (type == SQLITE_NULL) {
+        out->type = IDEM_SQL_NULL;
+        return true;
+    }
+    if (type == SQLITE_INTEGER) {
+        *out = idem_sql_int(sqlite3_column_int64(s, column));
+        return true;
+    }
+    out->type = type == SQLITE_BLOB ? IDEM_SQL_BLOB : IDEM_SQL_TEXT;
+    if (type != SQLITE_BLOB)
+        sqlite3_column_text(s, column);
+    len = (size_t)sqlite3_column_bytes(s, column);
+    out->bytes.data = idem__sql_copy(db, sqlite3_column_blob(s, column), len);
+    out->bytes.len = len;
+    return out->bytes.data != NULL;
+}
+
+#define ROWS_MAX 64
+
+/* A few rows are all that any scheme asks for. */
+static bool
+read_rows(struct idem_sql *db, sqlite3_stmt *s)
+{
+    int rc = sqlite3_step(s); /* which prepares it anew after a change */
+    int columns = sqlite3_column_count(s);
+
+    if (!idem__sql_room(db, ROWS_MAX, (size_t)columns))
+        return false;
+    for (int i = 0; i < columns; i++) {
+        const char *name = sqlite3_column_name(s, i);
+
+        db->rows.names[i] = idem__sql_copy(db, name, strlen(name));
+    }
+    db->rows.rows = 0;
+    for (; rc == SQLITE_ROW && db->rows.rows < ROWS_MAX; rc = sqlite3_step(s)) {
+        size_t first = db->rows.rows++ * (size_t)columns;
+
+        for (int i = 0; i < columns; i++) {
+            if (!read_value(db, s, i, &db->rows.values[first + (size_t)i]))
+                return false;
+        }
+    }
+    if (rc != SQLITE_DONE && rc != SQLITE_ROW)
+        return fault(db, sqlite3_extended_errcode(db->conn));
+    return true;
+}
+
+static bool
+run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
+    size_t count)
+{
+    int64_t before = sqlite3_total_changes64(db->conn);
+    sqlite3_stmt *s = prepare(db, sql);
+    int rc = SQLITE_OK;
+    bool good;
+
+    if (!s)
+        return false;
+    for (size_t i = 0; i < count && rc == SQLITE_OK; i++)
+        rc = bind_value(s, (int)i + 1, &values[i]);
+    good = rc == SQLITE_OK ? read_rows(db, s) : fault(db, rc);
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    /* What triggers changed is not counted. */
+    db->rows.affected = sqlite3_total_changes64(db->conn) == before
+                            ? 0
+                            : sqlite3_changes64(db->conn);
+    return good;
+}
+
+static enum sql_inside
+inside(struct idem_sql *db)
+{
+    return sqlite3_get_autocommit(db->conn) ? SQL_OUTSIDE : SQL_INSIDE;
+}
+
+static bool
+has_key(const struct idem_sql_place *place, struct idem_sql_value column)
+{
+    for (size_t i = 0; column.type == IDEM_SQL_TEXT && i < place->key_count;
+         i++) {
+        if (strcasecmp(place->keys[i].column, column.bytes.data) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool
+is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
+{
+    const char *dot = strchr(place->table, '.');
+    struct idem_sql_value names[2] = {
+        idem_sql_text(dot ? dot + 1 : place->table), {.type = IDEM_SQL_NULL}};
+    struct idem_sql_value last = {0};
+    bool whole = false, primary = true, any = false;
+
+    *unique = false;
+    if (dot)
+        names[1] = (struct idem_sql_value){
+            .type = IDEM_SQL_TEXT,
+            .bytes = {place->table, (size_t)(dot - place->table)}};
+    if (!idem__sql_run(db,
+                       "select name from pragma_table_info(?, ?) where pk > 0",
+                       names, 2))
+        return false;
+    for (size_t i = 0; i < db->rows.rows; i++) {
+        any = true;
+        primary = primary && has_key(place, db->rows.values[i]);
+    }
+    *unique = any && primary;
+    if (!idem__sql_run(
+            db,
+            "select l.name, i.name from pragma_index_list(?, ?2) l "
+            "join pragma_index_info(l.name, ?2) i "
+            "where l.\"unique\" = 1 and l.partial = 0 order by l.name",
+            names, 2))
+        return false;
+    for (size_t i = 0; i < db->rows.rows; i++) {
+        const struct idem_sql_value *v = &db->rows.values[i * 2];
+
+        if (i == 0 || !idem__bytes_equal(v[0].bytes, last.bytes)) {
+            *unique |= whole;
+            whole = true;
+            last = v[0];
+        }
+        whole = whole && has_key(place, v[1]);
+    }
+    *unique |= whole;
+    return true;
+}
+
+const struct sql_driver idem__sql_sqlite = {
+    .name = "sqlite",
+    /* A transaction that starts by reading could never write. */
+    .begin = "begin immediate",
+    .table = "idem_record",
+    .skip_locked = "",
+    .insert = "insert into",
+    .insert_once = " on conflict do nothing",
+    .same = "is",
+    .exactly = "? collate binary",
+    .quote = '`', /* "x" may be taken for a text here */
+    .run = run,
+    .inside = inside,
+    .is_unique = is_unique,
+    .forget = forget,
+};
+
+enum idem_status
+idem_sql_sqlite(struct sqlite3 *conn, struct idem_sql **db,
+                struct idem_error *err)
+{
+    if (!conn)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "sqlite: the connection is not open");
+    *db = idem__sql_make(&idem__sql_sqlite, conn);
+    return *db ? IDEM_OK
+               : idem__fail(err, IDEM_ERR_MEMORY, "sqlite: out of memory");
+}
+
+#else
+
+enum idem_status
+idem_sql_sqlite(struct sqlite3 *conn, struct idem_sql **db,
+                struct idem_error *err)
+{
+    (void)conn;
+    (void)db;
+    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                      "sqlite: was left out of this build: build idem with "
+                      "WITH_SQLITE=1");
+}
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * journal_alloc_test.c - every allocation of the journal fails, in turn.
+ *
+ * The linker sends malloc, calloc and realloc through here. In run n the n-th
+ * allocation fails, once or from there on, until a run makes fewer than that.
+ */
+#include "model.h"
+
+static size_t allocations, fail_at;
+static bool for_good, watching;
+
+void *__real_malloc(size_t len);
+void *__real_calloc(size_t count, size_t len);
+void *__real_realloc(void *old, size_t len);
+void *__wrap_malloc(size_t len);
+void *__wrap_calloc(size_t count, size_t len);
+void *__wrap_realloc(void *old, size_t len);
+
+static bool
+fails(void)
+{
+    if (!watching)
+        return false;
+    allocations++;
+    return allocations == fail_at || (for_good && allocations > fail_at);
+}
+
+void *
+__wrap_malloc(size_t len)
+{
+    return fails() ? NULL : __real_malloc(len);
+}
+
+void *
+__wrap_calloc(size_t count, size_t len)
+{
+    return fails() ? NULL : __real_calloc(count, len);
+}
+
+void *
+__wrap_realloc(void *old, size_t len)
+{
+    return fails() ? NULL : __real_realloc(old, len);
+}
+
+static int
+no_sync(void *arg, int fd)
+{
+    (void)arg;
+    (void)fd;
+    return 0;
+}
+
+static bool
+count_records(void *arg, const struct idem_record *record)
+{
+    (void)record;
+    ++*(size_t *)arg;
+    return true;
+}
+
+#define ROUNDS 25
+
+static void
+work(struct model *model, struct idem_store *store)
+{
+    struct idem_arena arena = {NULL, 0};
+    struct idem_now now = {model->now_ms, model->now_ms, 0, 0};
+    struct idem_cursor cursor = {"0"};
+    struct idem_filter filter = {0};
+    struct model_swaps s;
+    size_t seen = 0;
+
+    model_batch(model, &s);
+    watching = true;
+    (void)store->type->swap(store, s.swaps, s.count, &arena, NULL);
+    store->type->tend(store);
+    (void)store->type->scan(store, &filter, &now, &cursor, 5, count_records,
+                            &seen, NULL);
+    watching = false;
+    model_learn(model, &s);
+    assert_int_equal(model->lost, 0);
+    model->now_ms += 700;
+    idem_arena_clear(&arena);
+}
+
+/* False: there were fewer allocations. */
+static bool
+run(const char *dir, size_t n, bool good)
+{
+    struct idem_io io = idem__system_io;
+    struct journal_tuning tuning = {
+        .io = &io,
+        .segment_len = 8192,
+        .tag_mask = UINT64_MAX >> 8, /* few shards, so fewer allocations */
+        .no_thread = true};
+    struct idem_store *store = NULL;
+    struct idem_error err;
+    struct model model;
+    struct idem_clocks clocks;
+    const char *flaw;
+    bool hit;
+
+    io.fsync = io.fdatasync = no_sync;
+    model_init(&model, 11);
+    clocks = model_clocks(&model);
+    test_folder_empty(dir);
+    allocations = 0;
+    fail_at = n;
+    for_good = good;
+    for (int i = 0; i < ROUNDS; i++) {
+        if (!store) {
+            watching = true;
+            if (test_try_open(dir, &tuning, &clocks, NULL, &store, &err) !=
+                IDEM_OK) {
+                watching = false;
+                assert_int_equal(err.status, IDEM_ERR_MEMORY);
+                continue;
+            }
+            watching = false;
+        }
+        work(&model, store);
+        if (i % 10 == 9) {
+            watching = true;
+            test_close(store);
+            watching = false;
+            store = NULL;
+        }
+    }
+    hit = allocations >= n;
+    if (store)
+        test_close(store);
+    if (test_try_open(dir, &tuning, &clocks, NULL, &store, &err) != IDEM_OK)
+        fail_msg("allocation %zu: %s", n, err.text);
+    flaw = model_flaw(&model, store);
+    if (flaw)
+        fail_msg("allocation %zu: %s", n, flaw);
+    test_close(store);
+    return hit;
+}
+
+static void
+each_in_turn(bool good)
+{
+    char *dir = test_fast_folder();
+    size_t n = 1, step = test_size(3, 1, 1);
+
+    while (run(dir, n, good))
+        n += step;
+    print_message("%zu allocations failed in turn\n", n / step);
+    assert_true(n > 100);
+    test_folder_drop(dir);
+}
+
+static void
+an_allocation_that_fails_loses_nothing(void **state)
+{
+    (void)state;
+    each_in_turn(false);
+}
+
+static void
+no_memory_at_all_loses_nothing(void **state)
+{
+    (void)state;
+    each_in_turn(true);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_allocation_that_fails_loses_nothing),
+        cmocka_unit_test(no_memory_at_all_loses_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,379 @@
+/*
+ * journal_check.c - read every byte of a journal and tell what is there.
+ *
+ * Two passes: the first reads every entry and builds an index, which says what
+ * lives; the second shows the entries, if somebody wants to see them.
+ */
+#include "check.h"
+
+#include "journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOOKS 3 /* at a place where a running journal may be writing */
+
+struct checker {
+    struct journal journal; /* only its segments and its index are used */
+    journal_sight_fn *sight;
+    journal_damage_fn *damage;
+    void *arg;
+    struct journal_report *report;
+    struct idem_error *err;
+    bool stop;
+};
+
+static enum idem_status
+read_error(struct checker *self, int error)
+{
+    return idem__fail(self->err, idem__journal_status(error),
+                      "journal: %.150s: %s", self->journal.dir,
+                      strerror(error));
+}
+
+static void
+damaged(struct checker *self, uint64_t segment, uint64_t at, const char *what)
+{
+    self->report->damaged++;
+    if (self->damage)
+        self->damage(self->arg, segment, at, what);
+}
+
+/* Is the file behind the descriptor still the segment of that number? */
+static bool
+still_there(struct checker *self, const struct segment *segment)
+{
+    struct segment now;
+
+    if (idem__segment_open(self->journal.io, self->journal.dir,
+                           segment->head.id, O_RDONLY, &now, NULL) != IDEM_OK)
+        return false;
+    idem__io_close(self->journal.io, now.fd);
+    return now.head.salt == segment->head.salt;
+}
+
+/* Say what is wrong with an entry whose checksum holds; NULL: nothing. */
+static const char *
+entry_flaw(const struct entry_head *head, const uint8_t *bytes,
+           struct idem_record *record)
+{
+    uint8_t key[IDEM_KEY_LEN];
+
+    if (head->kind != ENTRY_RECORD)
+        return NULL;
+    if (idem__decode(
+            (struct idem_bytes){bytes + ENTRY_HEAD_LEN, head->body_len}, record,
+            NULL) != IDEM_OK)
+        return "the record cannot be read";
+    idem__key(record->type, record->scope, record->id, key);
+    if (memcmp(key, head->key, sizeof(key)) != 0)
+        return "the record is not of its key";
+    if (record->rev != head->rev ||
+        idem__record_drop_at(record) != head->drop_at ||
+        (record->state == IDEM_STATE_EXECUTING) !=
+            ((head->flags & ENTRY_EXECUTING) != 0))
+        return "the record and its entry disagree";
+    return NULL;
+}
+
+static int
+count_entry(struct checker *self, struct segment *segment,
+            const struct entry_head *head, const uint8_t *bytes, uint64_t at)
+{
+    struct idem_record record;
+    const char *flaw = entry_flaw(head, bytes, &record);
+    struct replay entry = {
+        .kind = head->kind, .prev = head->prev, .key = head->key};
+
+    self->report->entries++;
+    self->report->records += head->kind == ENTRY_RECORD;
+    self->report->deletes += head->kind == ENTRY_DELETE;
+    self->report->marks += head->kind == ENTRY_MARK;
+    if (flaw)
+        damaged(self, segment->head.id, at, flaw);
+    if (head->kind == ENTRY_MARK)
+        return 0;
+    entry.slot = (struct slot){
+        .tag = idem__index_full_tag(head->key),
+        .rev = head->rev,
+        .seg = (uint32_t)segment->head.id,
+        .place = (uint32_t)(at / ENTRY_ALIGN),
+        .size = (uint32_t)(entry_len(head->body_len) / 8) |
+                (head->flags & ENTRY_EXECUTING ? SLOT_EXECUTING : 0),
+    };
+    return idem__journal_replay(&self->journal, segment, &entry);
+}
+
+/* The walk stopped before the limit. A running journal may just be writing
+ * here, so look several times before calling it damage. */
+static enum idem_status
+judge_stop(struct checker *self, const struct segment *segment,
+           struct segment_walk *walk, bool newest, bool *go_on)
+{
+    uint64_t at = walk->at, batch = walk->batch;
+    struct entry_head head;
+    const uint8_t *bytes;
+    int error;
+
+    *go_on = false;
+    if (walk->at >= walk->limit)
+        return IDEM_OK;
+    for (int look = 0; look < LOOKS; look++) {
+        error = idem__walk_find(walk, newest ? batch + 1 : 0, go_on);
+        if (error)
+            return read_error(self, error);
+        if (newest && !*go_on) {
+            error = idem__walk_find(walk, batch, &self->report->torn);
+            return error ? read_error(self, error) : IDEM_OK;
+        }
+        walk->at = at;
+        walk->batch = batch;
+        walk->filled = 0; /* ask the file again */
+        if (idem__walk_next(walk, &head, &bytes) == WALK_ENTRY) {
+            walk->at = at;
+            walk->batch = batch;
+            *go_on = true;
+            return IDEM_OK;
+        }
+    }
+    if (!still_there(self, segment)) {
+        *go_on = false;
+        return IDEM_OK;
+    }
+    damaged(self, segment->head.id, at, "no valid entry starts here");
+    error = idem__walk_find(walk, newest ? batch + 1 : 0, go_on);
+    return error ? read_error(self, error) : IDEM_OK;
+}
+
+static enum idem_status
+read_segment(struct checker *self, struct segment *segment, uint64_t end)
+{
+    bool newest = end == 0, go_on = true;
+    enum idem_status status = IDEM_OK;
+    struct segment_walk walk;
+
+    idem__walk_init(&walk, self->journal.io, segment->fd, &segment->head,
+                    newest ? segment->file_len : end);
+    while (go_on && status == IDEM_OK) {
+        struct entry_head head;
+        const uint8_t *bytes;
+        uint64_t at = walk.at;
+        int error = 0;
+
+        switch (idem__walk_next(&walk, &head, &bytes)) {
+        case WALK_ENTRY:
+            error = count_entry(self, segment, &head, bytes, at);
+            segment->end = walk.at;
+            break;
+        case WALK_ERROR:
+            error = errno;
+            break;
+        case WALK_STOP:
+            status = judge_stop(self, segment, &walk, newest, &go_on);
+            break;
+        }
+        if (error)
+            status = read_error(self, error);
+    }
+    if (walk.time_us > self->report->time_us)
+        self->report->time_us = walk.time_us;
+    idem__walk_clear(&walk);
+    return status;
+}
+
+static bool
+gone(const char *dir, uint64_t id)
+{
+    struct journal_path path = idem__segment_path(dir, id, "seg");
+
+    return access(path.text, F_OK) != 0 && errno == ENOENT;
+}
+
+/* Segments that can be opened; the first ones may be gone meanwhile. */
+static enum idem_status
+open_segments(struct checker *self)
+{
+    struct journal *journal = &self->journal;
+    uint64_t *ids = NULL;
+    size_t count = 0;
+    enum idem_status status =
+        idem__folder_list(journal->dir, &ids, &count, self->err);
+
+    if (status == IDEM_OK && count == 0)
+        status =
+            idem__fail(self->err, IDEM_ERR_INVALID,
+                       "journal: there is no journal in %.150s", journal->dir);
+    for (size_t i = 0; status == IDEM_OK && i < count; i++) {
+        struct segment segment;
+
+        status = idem__segment_open(journal->io, journal->dir, ids[i], O_RDONLY,
+                                    &segment, self->err);
+        if (status == IDEM_ERR_CORRUPT) {
+            damaged(self, ids[i], 0, self->err->text);
+            status = IDEM_OK;
+            continue;
+        }
+        if (status == IDEM_ERR_UNAVAILABLE && journal->segment_count == 0 &&
+            gone(journal->dir, ids[i])) {
+            status = IDEM_OK; /* the cleaner took it away */
+            continue;
+        }
+        if (status == IDEM_OK && !idem__segment_push(journal, &segment)) {
+            idem__io_close(journal->io, segment.fd);
+            status = read_error(self, ENOMEM);
+        }
+    }
+    free(ids);
+    return status;
+}
+
+/* A saved index that is not of its segment, or not whole, is never used; that
+ * there is one is still worth a word. */
+static void
+check_saved(struct checker *self, const struct segment *segment)
+{
+    struct journal_path path =
+        idem__segment_path(self->journal.dir, segment->head.id, "idx");
+    const struct idem_io *io = self->journal.io;
+    struct saved_head head;
+    struct stat info;
+    uint8_t *bytes = NULL;
+    size_t len = 0;
+    int fd = -1;
+
+    if (idem__io_open(io, path.text, O_RDONLY, &fd))
+        return;
+    if (fstat(fd, &info) == 0 && info.st_size > 0 &&
+        (uint64_t)info.st_size < SEGMENT_MAX_LEN)
+        bytes = malloc((size_t)info.st_size);
+    if (bytes && !idem__io_read(io, fd, bytes, (size_t)info.st_size, 0, &len) &&
+        idem__saved_check(bytes, len, segment, &head))
+        self->report->saved++;
+    else
+        self->report->saved_wrong++;
+    free(bytes);
+    idem__io_close(io, fd);
+}
+
+static bool
+lives(struct checker *self, const struct segment *segment,
+      const struct entry_head *head, uint64_t at)
+{
+    struct slot *slot = idem__index_first(&self->journal.index,
+                                          idem__index_full_tag(head->key));
+
+    if (head->kind != ENTRY_RECORD)
+        return false;
+    while (slot &&
+           (slot->seg != (uint32_t)segment->head.id || slot_at(slot) != at))
+        slot = idem__index_next(&self->journal.index, slot);
+    return slot != NULL;
+}
+
+/* The second pass: places that were damaged in the first are stepped over. */
+static void
+show_segment(struct checker *self, const struct segment *segment)
+{
+    struct segment_walk walk;
+    bool found = true;
+
+    idem__walk_init(&walk, self->journal.io, segment->fd, &segment->head,
+                    segment->end);
+    while (found && !self->stop) {
+        struct entry_head head;
+        struct idem_record record;
+        const uint8_t *bytes;
+        uint64_t at = walk.at;
+        struct journal_sight sight = {
+            .segment = segment->head.id, .at = at, .head = &head};
+        enum walk_step step = idem__walk_next(&walk, &head, &bytes);
+
+        if (step == WALK_ERROR)
+            break;
+        if (step == WALK_STOP) {
+            found = at < walk.limit && idem__walk_find(&walk, 0, &found) == 0 &&
+                    found;
+            continue;
+        }
+        if (head.kind == ENTRY_RECORD &&
+            idem__decode(
+                (struct idem_bytes){bytes + ENTRY_HEAD_LEN, head.body_len},
+                &record, NULL) == IDEM_OK)
+            sight.record = &record;
+        sight.live = lives(self, segment, &head, at);
+        self->stop = !self->sight(self->arg, &sight);
+    }
+    idem__walk_clear(&walk);
+}
+
+static enum idem_status
+check_all(struct checker *self)
+{
+    struct journal *journal = &self->journal;
+    struct journal_report *report = self->report;
+    enum idem_status status = open_segments(self);
+
+    for (size_t i = 0; status == IDEM_OK && i < journal->segment_count; i++) {
+        struct segment *segment = &journal->segments[i];
+        bool newest = i + 1 == journal->segment_count;
+        uint64_t end = newest ? 0 : segment[1].head.prev_end;
+
+        if (!newest && segment[1].head.id != segment->head.id + 1) {
+            damaged(self, segment->head.id + 1, 0, "the segment is missing");
+            end = segment->file_len;
+        }
+        status = read_segment(self, segment, end);
+        check_saved(self, segment);
+        report->used_bytes += segment->end;
+    }
+    if (status != IDEM_OK)
+        return status;
+    for (size_t i = 0; i < journal->segment_count; i++) {
+        report->live_bytes += journal->segments[i].live;
+        if (self->sight && !self->stop)
+            show_segment(self, &journal->segments[i]);
+    }
+    report->segments = journal->segment_count;
+    if (journal->segment_count > 0) {
+        report->first_segment = journal->segments[0].head.id;
+        report->last_segment =
+            journal->segments[journal->segment_count - 1].head.id;
+    }
+    report->live = journal->index.count;
+    report->executing = journal->index.executing;
+    return IDEM_OK;
+}
+
+enum idem_status
+idem__journal_check(const char *dir, const struct idem_io *io,
+                    journal_sight_fn *sight, journal_damage_fn *damage,
+                    void *arg, struct journal_report *report,
+                    struct idem_error *err)
+{
+    struct checker *self = calloc(1, sizeof(*self));
+    struct idem_error ignored;
+    enum idem_status status;
+
+    if (!self)
+        return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+    memset(report, 0, sizeof(*report));
+    self->sight = sight;
+    self->damage = damage;
+    self->arg = arg;
+    self->report = report;
+    self->err = err ? err : &ignored;
+    self->journal.io = io ? io : &idem__system_io;
+    self->journal.dir = (char *)dir;
+    idem__index_init(&self->journal.index, 0, UINT64_MAX);
+    status = check_all(self);
+    for (size_t i = 0; i < self->journal.segment_count; i++)
+        idem__io_close(self->journal.io, self->journal.segments[i].fd);
+    idem__index_clear(&self->journal.index);
+    free(self->journal.segments);
+    free(self);
+    return status;
+}

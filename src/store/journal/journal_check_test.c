@@ -1,0 +1,227 @@
+/*
+ * journal_check_test.c - idem journal check and dump: on a running journal, on a
+ * damaged one, and never changing anything.
+ */
+#include "model.h"
+
+#include "check.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <xxhash.h>
+
+static int
+setup(void **state)
+{
+    *state = test_folder();
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    test_folder_drop(*state);
+    return 0;
+}
+
+static void
+put(struct idem_store *store, uint64_t id, uint64_t rev, uint64_t expected,
+    enum idem_state to)
+{
+    struct test_record t;
+
+    test_make(&t, id, to, rev, 100);
+    t.record.expires = INT64_C(4000000000000);
+    assert_int_equal(test_swap(store, &t, expected, false), IDEM_SWAP_STORED);
+}
+
+/* Names, lengths and bytes of everything in a folder. */
+static uint64_t
+fingerprint(const char *dir)
+{
+    DIR *folder = opendir(dir);
+    struct dirent *file;
+    uint64_t sum = 0;
+    static uint8_t bytes[1 << 20];
+
+    while ((file = readdir(folder))) {
+        struct journal_path path = idem__folder_path(dir, file->d_name);
+        int fd = open(path.text, O_RDONLY);
+        ssize_t n, total = 0;
+        uint64_t one = XXH3_64bits(file->d_name, strlen(file->d_name));
+
+        while (file->d_name[0] != '.' &&
+               (n = read(fd, bytes, sizeof(bytes))) > 0) {
+            one = XXH3_64bits_withSeed(bytes, (size_t)n, one);
+            total += n;
+        }
+        sum += one * 31 + (uint64_t)total;
+        close(fd);
+    }
+    closedir(folder);
+    return sum;
+}
+
+struct seen {
+    size_t live, all, damaged;
+    uint64_t segment, at;
+};
+
+static bool
+see(void *arg, const struct journal_sight *sight)
+{
+    struct seen *seen = arg;
+
+    seen->all++;
+    seen->live += sight->live;
+    return true;
+}
+
+static void
+see_damage(void *arg, uint64_t segment, uint64_t at, const char *what)
+{
+    struct seen *seen = arg;
+
+    (void)what;
+    seen->damaged++;
+    seen->segment = segment;
+    seen->at = at;
+}
+
+static void
+it_counts_what_is_there_and_changes_nothing(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL);
+    struct journal_report report;
+    struct seen seen = {0};
+    uint64_t before;
+
+    for (uint64_t id = 0; id < 50; id++)
+        put(store, id, id + 1, 0, IDEM_STATE_EXECUTING);
+    for (uint64_t id = 0; id < 30; id++)
+        put(store, id, id + 101, id + 1, IDEM_STATE_SUCCEEDED);
+    before = fingerprint(*state); /* while it is open */
+    assert_int_equal(idem__journal_check(*state, NULL, see, see_damage, &seen,
+                                         &report, NULL),
+                     IDEM_OK);
+    assert_true(before == fingerprint(*state));
+    assert_int_equal(report.damaged, 0);
+    assert_int_equal(report.live, 50);
+    assert_int_equal(report.executing, 20);
+    assert_int_equal(report.records, 80);
+    assert_int_equal(seen.live, 50);
+    assert_int_equal(seen.all, 80);
+    test_close(store);
+    before = fingerprint(*state); /* and after */
+    assert_int_equal(
+        idem__journal_check(*state, NULL, NULL, NULL, NULL, &report, NULL),
+        IDEM_OK);
+    assert_int_equal(report.live, 50);
+    assert_true(before == fingerprint(*state));
+}
+
+static void
+it_finds_each_damaged_place(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL);
+    struct journal_path path = idem__segment_path(*state, 1, "seg");
+    struct journal_report report;
+    struct idem_error err;
+    uint64_t end;
+    int fd;
+
+    for (uint64_t id = 0; id < 20; id++)
+        put(store, id, id + 1, 0, IDEM_STATE_SUCCEEDED);
+    end = ((struct journal *)store)->segments[0].end;
+    test_close(store);
+    fd = open(path.text, O_RDWR);
+    for (uint64_t at = SEGMENT_HEAD_LEN; at < end; at += 61) {
+        struct seen seen = {0};
+        uint8_t byte, bad;
+
+        assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+        bad = byte ^ 0x80;
+        assert_int_equal(pwrite(fd, &bad, 1, (off_t)at), 1);
+        assert_int_equal(idem__journal_check(*state, NULL, see, see_damage,
+                                             &seen, &report, &err),
+                         IDEM_OK);
+        assert_int_equal(report.damaged, 1);
+        assert_int_equal(seen.segment, 1);
+        assert_true(seen.at <= at && at - seen.at < 400);
+        assert_int_equal(seen.live, 19);
+        assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+    }
+    close(fd);
+    assert_int_equal(
+        idem__journal_check("/", NULL, NULL, NULL, NULL, &report, &err),
+        IDEM_ERR_INVALID);
+}
+
+/* A child writes, cleans and changes segments as fast as it can; whoever looks
+ * meanwhile must never see damage. */
+static void
+a_running_journal_never_looks_damaged(void **state)
+{
+    struct journal_tuning tuning = {.segment_len = 32768};
+    size_t looks = test_size(40, 150, 2000);
+    struct model model;
+    pid_t pid;
+    int ends[2];
+    char byte;
+
+    model_init(&model, 3);
+    model.now_ms = (int64_t)time(NULL) * 1000;
+    assert_int_equal(pipe(ends), 0);
+    fflush(stdout);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct idem_store *store = test_open(*state, &tuning);
+        struct idem_arena arena = {NULL, 0};
+        struct model_swaps s;
+
+        for (size_t i = 0;; i++) {
+            model_batch(&model, &s);
+            (void)store->type->swap(store, s.swaps, s.count, &arena, NULL);
+            model_learn(&model, &s);
+            store->type->tend(store);
+            if (i == 20 && write(ends[1], "x", 1) != 1)
+                _exit(1);
+        }
+    }
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    for (size_t i = 0; i < looks; i++) {
+        struct journal_report report;
+        struct idem_error err = {0};
+        struct seen seen = {0};
+        enum idem_status status = idem__journal_check(
+            *state, NULL, see, see_damage, &seen, &report, &err);
+
+        if (status != IDEM_OK || report.damaged > 0) {
+            kill(pid, SIGKILL);
+            fail_msg("look %zu: %s, %zu damaged, segment %llu at %llu", i,
+                     err.text, (size_t)report.damaged,
+                     (unsigned long long)seen.segment,
+                     (unsigned long long)seen.at);
+        }
+    }
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(it_counts_what_is_there_and_changes_nothing),
+        T(it_finds_each_damaged_place),
+        T(a_running_journal_never_looks_damaged),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

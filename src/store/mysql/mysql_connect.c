@@ -1,0 +1,469 @@
+/*
+ * mysql_connect.c - one connection to MariaDB (or MySQL): its URL, its settings, and
+ * whether the server is one that keeps what it commits.
+ *
+ *   mysql://user:password@host:3306/database
+ *     ?socket=/run/mysqld/mysqld.sock  ?timeout_ms=2000
+ *     ?tls=1: encrypted; ?ca=FILE: and by a server whose certificate that
+ *     authority signed for this host; ?cert=FILE  ?key=FILE: who we are
+ *     ?unsafe=flush,binlog,doublewrite,galera    gives that up, see judge()
+ */
+#include "mysql.h"
+
+#include <errmsg.h>
+#include <mysqld_error.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_PORT 3306
+#define TIMEOUT_MS 2000
+#define CONNECT_S 2
+#define BACKOFF_FIRST_US 50000
+#define BACKOFF_MAX_US 1000000
+
+/* ---- the URL --------------------------------------------------------- */
+
+static int
+hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* A copy of a part of the URL with %XX resolved; NULL: bad, or no memory. */
+static char *
+decode(const char *from, size_t len)
+{
+    char *out = malloc(len + 1);
+    size_t n = 0;
+
+    for (size_t i = 0; out && i < len; i++) {
+        if (from[i] != '%') {
+            out[n++] = from[i];
+            continue;
+        }
+        if (len - i < 3 || hex_digit(from[i + 1]) < 0 ||
+            hex_digit(from[i + 2]) < 0) {
+            free(out);
+            return NULL;
+        }
+        out[n++] = (char)(hex_digit(from[i + 1]) * 16 + hex_digit(from[i + 2]));
+        i += 2;
+    }
+    if (out)
+        out[n] = 0;
+    return out;
+}
+
+/* The value of an option, for the store to keep; false: it is not one. */
+static bool
+take_text(char *rest, const char *name, char **text)
+{
+    char value[1024];
+
+    if (!idem__url_take(rest, name, value, sizeof(value)))
+        return true;
+    *text = decode(value, strlen(value));
+    return *text && (*text)[0];
+}
+
+static bool
+parse_options(struct mysql_store *self, char *rest, const char **flaw)
+{
+    int64_t timeout_ms = TIMEOUT_MS;
+    char value[256];
+    bool good;
+
+    idem__url_take(rest, "unsafe", self->unsafe, sizeof(self->unsafe));
+    if (!idem__url_take_number(rest, "timeout_ms", 10, 600000, &timeout_ms)) {
+        *flaw = "timeout_ms is a number from 10 to 600000";
+        return false;
+    }
+    self->timeout_s = (unsigned)((timeout_ms + 999) / 1000);
+    if (idem__url_take(rest, "tls", value, sizeof(value)))
+        self->tls = strcmp(value, "0") != 0;
+    good = take_text(rest, "socket", &self->socket) &&
+           take_text(rest, "ca", &self->ca) &&
+           take_text(rest, "cert", &self->cert) &&
+           take_text(rest, "key", &self->key);
+    if (self->ca || self->cert || self->key)
+        self->tls = true;
+    return good && (!strchr(rest, '?') || strchr(rest, '?')[1] == 0);
+}
+
+/* host, host:port, or an IPv6 address in brackets; ends at `slash`. */
+static bool
+parse_host(struct mysql_store *self, const char *host, const char *slash)
+{
+    const char *name = host + (host[0] == '[');
+    const char *end =
+        memchr(host, name > host ? ']' : ':', (size_t)(slash - host));
+    const char *port = name > host && end ? end + 1 : end ? end : slash;
+    char *stop = NULL;
+
+    self->port = DEFAULT_PORT;
+    if (name > host && !end)
+        return false;
+    if (port < slash) {
+        if (port[0] != ':' || port[1] < '0' || port[1] > '9')
+            return false;
+        self->port = (unsigned)strtoul(port + 1, &stop, 10);
+        if (stop != slash)
+            return false;
+    }
+    self->host = decode(name, (size_t)((end ? end : slash) - name));
+    return self->host && self->port > 0 && self->port < 65536;
+}
+
+/* user:password@host:port/database */
+static bool
+parse_parts(struct mysql_store *self, char *rest)
+{
+    char *at = strrchr(rest, '@');
+    char *host = at ? at + 1 : rest;
+    char *slash = strchr(host, '/');
+    char *colon = at ? memchr(rest, ':', (size_t)(at - rest)) : NULL;
+
+    if (!slash)
+        return false;
+    if (at) {
+        char *end = colon ? colon : at;
+
+        self->user = decode(rest, (size_t)(end - rest));
+        if (colon)
+            self->password = decode(colon + 1, (size_t)(at - colon - 1));
+        if (!self->user || (colon && !self->password))
+            return false;
+    }
+    self->database = decode(slash + 1, strcspn(slash + 1, "?"));
+    return parse_host(self, host, slash) && self->database && self->database[0];
+}
+
+enum idem_status
+idem__mysql_parse(struct mysql_store *self, const char *url,
+                  struct idem_error *err)
+{
+    const char *rest = strstr(url, "://");
+    char *copy = rest ? strdup(rest + 3) : NULL;
+    const char *flaw = NULL;
+    char shown[200];
+    bool good =
+        copy && parse_options(self, copy, &flaw) && parse_parts(self, copy);
+
+    free(copy);
+    if (good)
+        return IDEM_OK;
+    idem__url_redact(url, shown, sizeof(shown));
+    if (flaw)
+        return idem__fail(err, IDEM_ERR_INVALID, "\"%s\": %s", shown, flaw);
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "\"%s\" is not understood: write "
+                      "mysql://user:password@host:3306/database",
+                      shown);
+}
+
+/* ---- errors ---------------------------------------------------------- */
+
+bool
+idem__mysql_is_gone(const struct mysql_store *self)
+{
+    unsigned code = mysql_errno(self->conn);
+
+    return code == ER_SERVER_SHUTDOWN || code == ER_CONNECTION_KILLED ||
+           (code >= CR_MIN_ERROR && code <= CR_MAX_ERROR) || code >= 5000;
+}
+
+enum idem_status
+idem__mysql_fail(struct mysql_store *self, struct idem_error *err)
+{
+    unsigned code = mysql_errno(self->conn);
+    enum idem_status status = IDEM_ERR_UNAVAILABLE;
+
+    if (code == ER_NO_SUCH_TABLE)
+        return idem__fail(err, status,
+                          "mysql: table idem_record is missing: run idem store "
+                          "init URL, or sql/mysql.sql by hand");
+    if (code == ER_DISK_FULL || code == ER_RECORD_FILE_FULL)
+        status = IDEM_ERR_FULL;
+    return idem__fail(err, status, "mysql: %s (%u)", mysql_error(self->conn),
+                      code);
+}
+
+void
+idem__mysql_disconnect(struct mysql_store *self)
+{
+    if (self->conn)
+        mysql_close(self->conn);
+    self->conn = NULL;
+    /* After its connection, so that the server is told nothing of it. */
+    idem__mysql_bulk_close(self->bulk);
+    self->bulk = NULL;
+}
+
+/* ---- what the server is ---------------------------------------------- */
+
+struct settings {
+    char flush[16], binlog[16], sync_binlog[16], galera[16], read_only[16];
+    char doublewrite[16], packet[24], format[16];
+};
+
+static void
+keep(struct settings *s, const char *name, const char *value)
+{
+    const struct {
+        const char *name;
+        char *into;
+        size_t len;
+    } wanted[] = {
+        {"innodb_flush_log_at_trx_commit", s->flush, sizeof(s->flush)},
+        {"log_bin", s->binlog, sizeof(s->binlog)},
+        {"sync_binlog", s->sync_binlog, sizeof(s->sync_binlog)},
+        {"wsrep_on", s->galera, sizeof(s->galera)},
+        {"read_only", s->read_only, sizeof(s->read_only)},
+        {"innodb_doublewrite", s->doublewrite, sizeof(s->doublewrite)},
+        {"max_allowed_packet", s->packet, sizeof(s->packet)},
+        {"binlog_format", s->format, sizeof(s->format)},
+    };
+
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        if (strcmp(wanted[i].name, name) == 0)
+            snprintf(wanted[i].into, wanted[i].len, "%s", value);
+    }
+}
+
+static bool
+is_on(const char *value)
+{
+    return strcmp(value, "ON") == 0 || strcmp(value, "1") == 0;
+}
+
+/* Refuse by name what may forget a commit. */
+static enum idem_status
+judge(struct mysql_store *self, const struct settings *s,
+      struct idem_error *err)
+{
+    const struct {
+        bool bad;
+        const char *word, *text;
+    } rules[] = {
+        {strcmp(s->flush, "1") != 0, "flush",
+         "innodb_flush_log_at_trx_commit is not 1, so a power cut loses "
+         "commits"},
+        {is_on(s->binlog) && strcmp(s->sync_binlog, "1") != 0, "binlog",
+         "the binary log is on and sync_binlog is not 1, so a power cut makes "
+         "replicas differ"},
+        {strcmp(s->doublewrite, "OFF") == 0 || strcmp(s->doublewrite, "0") == 0,
+         "doublewrite",
+         "innodb_doublewrite is off, so a power cut may damage pages"},
+        {is_on(s->galera), "galera",
+         "this is a Galera cluster, which can lose commits and updates"},
+    };
+
+    if (is_on(s->read_only))
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "mysql: this server is read-only (a replica?): name "
+                          "the primary");
+    if (is_on(s->binlog) && strcmp(s->format, "STATEMENT") == 0)
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "mysql: the binary log is on and binlog_format is "
+                          "STATEMENT, which writes nothing under READ "
+                          "COMMITTED: use MIXED or ROW");
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        if (rules[i].bad && !idem__word_in(self->unsafe, rules[i].word))
+            return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                              "mysql: %s: change it, or give that up with "
+                              "unsafe=%s in the URL",
+                              rules[i].text, rules[i].word);
+    }
+    return IDEM_OK;
+}
+
+enum idem_status
+idem__mysql_check(struct mysql_store *self, struct idem_error *err)
+{
+    static const char query[] =
+        "show global variables where variable_name in "
+        "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', "
+        "'wsrep_on', 'read_only', 'innodb_doublewrite', 'max_allowed_packet', "
+        "'binlog_format')";
+    struct settings settings = {0};
+    MYSQL_RES *rows;
+    MYSQL_ROW row;
+
+    if (mysql_query(self->conn, query) != 0 ||
+        !(rows = mysql_store_result(self->conn)))
+        return idem__mysql_fail(self, err);
+    while ((row = mysql_fetch_row(rows)))
+        keep(&settings, row[0], row[1] ? row[1] : "");
+    mysql_free_result(rows);
+    self->packet_max = strtoull(settings.packet, NULL, 10);
+    return judge(self, &settings, err);
+}
+
+static enum idem_status
+check_table(struct mysql_store *self, struct idem_error *err)
+{
+    static const char query[] =
+        "select engine from information_schema.tables "
+        "where table_schema = database() and table_name = 'idem_record'";
+    enum idem_status status = IDEM_OK;
+    MYSQL_RES *rows;
+    MYSQL_ROW row;
+
+    if (mysql_query(self->conn, query) != 0 ||
+        !(rows = mysql_store_result(self->conn)))
+        return idem__mysql_fail(self, err);
+    row = mysql_fetch_row(rows);
+    if (!row)
+        status = idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                            "mysql: table idem_record is missing: run idem "
+                            "store init URL, or sql/mysql.sql by hand");
+    else if (!row[0] || strcmp(row[0], "InnoDB") != 0)
+        status = idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                            "mysql: table idem_record uses the engine %s, "
+                            "which has no transactions: use InnoDB",
+                            row[0] ? row[0] : "(none)");
+    mysql_free_result(rows);
+    return status;
+}
+
+/* Whoever may not read the version may work without it. */
+static enum idem_status
+check_version(struct mysql_store *self, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+    MYSQL_RES *rows;
+    MYSQL_ROW row;
+
+    if (mysql_query(self->conn, "select max(version) from idem_version") != 0 ||
+        !(rows = mysql_store_result(self->conn)))
+        return mysql_errno(self->conn) == ER_TABLEACCESS_DENIED_ERROR ||
+                       mysql_errno(self->conn) == ER_NO_SUCH_TABLE
+                   ? IDEM_OK
+                   : idem__mysql_fail(self, err);
+    row = mysql_fetch_row(rows);
+    if (row && row[0])
+        status = idem__schema_judge("mysql", strtoll(row[0], NULL, 10), err);
+    mysql_free_result(rows);
+    return status;
+}
+
+/* ---- opening --------------------------------------------------------- */
+
+enum idem_status
+idem__mysql_connect_bare(struct mysql_store *self, struct idem_error *err)
+{
+    /* Who waits longer for a batch waits as long for a connection. */
+    unsigned connect_s =
+        self->timeout_s > CONNECT_S ? self->timeout_s : CONNECT_S;
+    my_bool tls = self->tls, verify = self->ca != NULL;
+    enum idem_status status;
+
+    self->connects++;
+    self->conn = mysql_init(NULL);
+    if (!self->conn)
+        return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
+    mysql_options(self->conn, MYSQL_OPT_CONNECT_TIMEOUT, &connect_s);
+    mysql_options(self->conn, MYSQL_OPT_READ_TIMEOUT, &self->timeout_s);
+    mysql_options(self->conn, MYSQL_OPT_WRITE_TIMEOUT, &self->timeout_s);
+    mysql_options(self->conn, MYSQL_SET_CHARSET_NAME, "utf8mb4");
+    if (tls) {
+        mysql_ssl_set(self->conn, self->key, self->cert, self->ca, NULL, NULL);
+        mysql_options(self->conn, MYSQL_OPT_SSL_ENFORCE, &tls);
+        mysql_options(self->conn, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
+    }
+    if (mysql_real_connect(self->conn, self->host, self->user, self->password,
+                           self->database, self->port, self->socket,
+                           CLIENT_MULTI_STATEMENTS))
+        return IDEM_OK;
+    status = idem__mysql_fail(self, err);
+    idem__mysql_disconnect(self);
+    return status;
+}
+
+static enum idem_status
+set_session(struct mysql_store *self, struct idem_error *err)
+{
+    bool mariadb = strstr(mysql_get_server_info(self->conn), "MariaDB") != NULL;
+    char query[300];
+
+    /* MariaDB: 0 is "do not wait"; MySQL cannot go below a second. */
+    snprintf(query, sizeof(query),
+             "set session sql_mode = 'STRICT_ALL_TABLES', "
+             "session %s = 'READ-COMMITTED', "
+             "session innodb_lock_wait_timeout = %d, "
+             "session time_zone = '+00:00', session autocommit = 1",
+             mariadb ? "tx_isolation" : "transaction_isolation", !mariadb);
+    if (mysql_query(self->conn, query) != 0)
+        return idem__mysql_fail(self, err);
+    return IDEM_OK;
+}
+
+static enum idem_status
+connect_fresh(struct mysql_store *self, struct idem_error *err)
+{
+    enum idem_status status = idem__mysql_connect_bare(self, err);
+
+    if (status != IDEM_OK)
+        return status;
+    status = set_session(self, err);
+    if (status == IDEM_OK)
+        status = idem__mysql_check(self, err);
+    if (status == IDEM_OK)
+        status = check_table(self, err);
+    if (status == IDEM_OK)
+        status = check_version(self, err);
+    if (status == IDEM_OK && mysql_autocommit(self->conn, 0))
+        status = idem__mysql_fail(self, err);
+    if (status == IDEM_OK)
+        self->bulk = idem__mysql_bulk_open(self->conn);
+    else
+        idem__mysql_disconnect(self);
+    return status;
+}
+
+/* A connection that died while nobody looked is found before it is used: a
+ * server seldom says anything unasked. */
+static bool
+still_there(struct mysql_store *self)
+{
+    struct pollfd fd;
+
+    if (!self->conn)
+        return false;
+    fd = (struct pollfd){(int)mysql_get_socket(self->conn), POLLIN, 0};
+    return poll(&fd, 1, 0) == 0 || mysql_ping(self->conn) == 0;
+}
+
+enum idem_status
+idem__mysql_connect(struct mysql_store *self, struct idem_error *err)
+{
+    enum idem_status status;
+
+    if (still_there(self))
+        return IDEM_OK;
+    idem__mysql_disconnect(self);
+    if (self->clocks->boot_us(self->clocks->arg) < self->retry_at_us) {
+        if (err)
+            *err = self->last;
+        return self->last.status;
+    }
+    status = connect_fresh(self, &self->last);
+    if (status == IDEM_OK) {
+        self->backoff_us = 0;
+        return IDEM_OK;
+    }
+    self->backoff_us =
+        self->backoff_us ? self->backoff_us * 2 : BACKOFF_FIRST_US;
+    if (self->backoff_us > BACKOFF_MAX_US)
+        self->backoff_us = BACKOFF_MAX_US;
+    self->retry_at_us =
+        self->clocks->boot_us(self->clocks->arg) + self->backoff_us;
+    if (err)
+        *err = self->last;
+    return status;
+}

@@ -1,0 +1,367 @@
+/*
+ * postgres_connect.c - one connection to PostgreSQL: opened with a time limit, checked,
+ * prepared, and read without ever waiting for longer than the limit.
+ *
+ * The session is set up so that plans do not depend on how large the table was
+ * when they were made (every access goes through an index), and so that waiting
+ * for a lock ends quickly.
+ */
+#include "postgres.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONNECT_US 2000000
+#define BACKOFF_FIRST_US 50000
+#define BACKOFF_MAX_US 1000000
+
+static const char session[] =
+    "set lock_timeout = '2ms';"
+    "set default_transaction_isolation = 'read committed';"
+    "set default_transaction_read_only = off;"
+    "set enable_seqscan = off; set enable_hashjoin = off;"
+    "set enable_mergejoin = off; set enable_material = off;"
+    "set jit = off;"
+    "set plan_cache_mode = force_generic_plan;"
+    "set search_path = pg_catalog;"
+    "set client_encoding = 'UTF8'";
+
+static int64_t
+clock_us(const struct postgres_store *self)
+{
+    return self->clocks->boot_us(self->clocks->arg);
+}
+
+int64_t
+idem__postgres_deadline(const struct postgres_store *self)
+{
+    return clock_us(self) + self->timeout_us;
+}
+
+/* Who waits longer for a batch waits as long for a connection. */
+static int64_t
+connect_us(const struct postgres_store *self)
+{
+    return self->timeout_us > CONNECT_US ? self->timeout_us : CONNECT_US;
+}
+
+static void
+no_notice(void *arg, const PGresult *result)
+{
+    (void)arg;
+    (void)result;
+}
+
+/* One line, without the newline that libpq ends its messages with. */
+static enum idem_status
+fail_text(enum idem_status status, const char *text, struct idem_error *err)
+{
+    int len = (int)strcspn(text, "\n");
+
+    return idem__fail(err, status, "postgres: %.*s", len,
+                      len > 0 ? text : "the connection is lost");
+}
+
+enum idem_status
+idem__postgres_fail(struct postgres_store *self, const PGresult *result,
+                    struct idem_error *err)
+{
+    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    const char *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+
+    if (!text)
+        text = PQerrorMessage(self->conn);
+    if (!state)
+        return fail_text(IDEM_ERR_UNAVAILABLE, text, err);
+    if (strcmp(state, "42P01") == 0 || strcmp(state, "3F000") == 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "postgres: table idem.idem_record is missing: run "
+                          "idem store init URL, or sql/postgres.sql by hand");
+    if (strcmp(state, "53100") == 0)
+        return fail_text(IDEM_ERR_FULL, text, err);
+    return fail_text(IDEM_ERR_UNAVAILABLE, text, err);
+}
+
+void
+idem__postgres_disconnect(struct postgres_store *self)
+{
+    PQfinish(self->conn);
+    self->conn = NULL;
+}
+
+/* ---- waiting --------------------------------------------------------- */
+
+/* False: the deadline has passed, or poll failed. */
+static bool
+wait_for(struct postgres_store *self, short events, int64_t deadline_us)
+{
+    struct pollfd fd = {PQsocket(self->conn), events, 0};
+
+    for (;;) {
+        int64_t left_ms = (deadline_us - clock_us(self) + 999) / 1000;
+        int n;
+
+        if (left_ms <= 0)
+            return false;
+        n = poll(&fd, 1, (int)left_ms);
+        if (n > 0)
+            return true;
+        if (n < 0 && errno != EINTR)
+            return false;
+    }
+}
+
+bool
+idem__postgres_flush(struct postgres_store *self, int64_t deadline_us)
+{
+    int left;
+
+    while ((left = PQflush(self->conn)) == 1) {
+        /* The server may want to be read before it reads on. */
+        if (!wait_for(self, POLLIN | POLLOUT, deadline_us) ||
+            !PQconsumeInput(self->conn))
+            return false;
+    }
+    return left == 0;
+}
+
+PGresult *
+idem__postgres_result(struct postgres_store *self, int64_t deadline_us,
+                      bool *lost)
+{
+    while (PQisBusy(self->conn)) {
+        if (!wait_for(self, POLLIN, deadline_us) ||
+            !PQconsumeInput(self->conn)) {
+            *lost = true;
+            return NULL;
+        }
+    }
+    if (PQstatus(self->conn) != CONNECTION_OK)
+        *lost = true;
+    return PQgetResult(self->conn);
+}
+
+/* ---- opening --------------------------------------------------------- */
+
+enum idem_status
+idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
+{
+    const char *keys[] = {"dbname", "fallback_application_name",
+                          "tcp_user_timeout", NULL};
+    const char *values[] = {self->url, "idem", "10000", NULL};
+    int64_t deadline = clock_us(self) + connect_us(self);
+    PostgresPollingStatusType state = PGRES_POLLING_WRITING;
+    enum idem_status status;
+
+    self->connects++;
+    self->conn = PQconnectStartParams(keys, values, 1);
+    if (!self->conn)
+        return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
+    PQsetNoticeReceiver(self->conn, no_notice, NULL);
+    while (PQstatus(self->conn) != CONNECTION_BAD &&
+           state != PGRES_POLLING_OK && state != PGRES_POLLING_FAILED) {
+        short events = state == PGRES_POLLING_READING ? POLLIN : POLLOUT;
+
+        if (!wait_for(self, events, deadline))
+            break;
+        state = PQconnectPoll(self->conn);
+    }
+    if (state == PGRES_POLLING_OK)
+        return IDEM_OK;
+    if (PQstatus(self->conn) != CONNECTION_BAD && state != PGRES_POLLING_FAILED)
+        status = idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                            "postgres: no connection within %lld ms",
+                            (long long)connect_us(self) / 1000);
+    else
+        status =
+            fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
+    idem__postgres_disconnect(self);
+    return status;
+}
+
+/* Read all results of what was sent; so many row sets are kept. */
+static enum idem_status
+read_all(struct postgres_store *self, PGresult **rows, size_t most,
+         struct idem_error *err)
+{
+    int64_t deadline = clock_us(self) + connect_us(self);
+    enum idem_status status = IDEM_OK;
+    bool lost = false;
+
+    for (;;) {
+        PGresult *result = idem__postgres_result(self, deadline, &lost);
+        ExecStatusType is = PQresultStatus(result);
+
+        if (lost) {
+            PQclear(result);
+            return fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn),
+                             err);
+        }
+        if (!result) {
+            if (PQpipelineStatus(self->conn) == PQ_PIPELINE_OFF)
+                return status;
+            continue; /* between two statements */
+        }
+        if (is == PGRES_FATAL_ERROR && status == IDEM_OK)
+            status = idem__postgres_fail(self, result, err);
+        if (is == PGRES_TUPLES_OK && most > 0) {
+            *rows++ = result;
+            most--;
+            continue;
+        }
+        PQclear(result);
+        if (is == PGRES_PIPELINE_SYNC)
+            return status;
+    }
+}
+
+static bool
+given_up(const struct postgres_store *self, const char *setting)
+{
+    return idem__word_in(self->unsafe, setting);
+}
+
+/* A server that may forget what it committed is refused by name. */
+enum idem_status
+idem__postgres_judge(struct postgres_store *self, const PGresult *row,
+                     struct idem_error *err)
+{
+    static const char *const settings[] = {"fsync", "full_page_writes",
+                                           "synchronous_commit"};
+
+    if (PQntuples(row) != 1)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "postgres: the server did not answer the check");
+    if (strcmp(PQgetvalue(row, 0, 0), "standby") == 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "postgres: this server is a standby: name the "
+                          "primary, or add target_session_attrs=read-write");
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(PQgetvalue(row, 0, i + 1), "off") == 0 &&
+            !given_up(self, settings[i]))
+            return idem__fail(
+                err, IDEM_ERR_UNSUPPORTED,
+                "postgres: %s is off, so a power cut loses or "
+                "damages what was committed: turn it on, or give that up with "
+                "unsafe=%s in the URL",
+                settings[i], settings[i]);
+    }
+    return IDEM_OK;
+}
+
+/* Rows are sent as rows of this very table. */
+static enum idem_status
+judge_table(struct postgres_store *self, const PGresult *row,
+            struct idem_error *err)
+{
+    int64_t columns = idem__postgres_number(row, 0, 1);
+
+    self->row_type = (uint32_t)idem__postgres_number(row, 0, 0);
+    if (columns != IDEM_COLUMN_COUNT)
+        return idem__fail(
+            err, IDEM_ERR_UNSUPPORTED,
+            "postgres: table idem.idem_record has %d columns, "
+            "where this idem knows %d: columns of your own belong "
+            "in a table of your own",
+            (int)columns, IDEM_COLUMN_COUNT);
+    return idem__schema_judge("postgres", idem__postgres_number(row, 0, 2),
+                              err);
+}
+
+static enum idem_status
+prepare(struct postgres_store *self, struct idem_error *err)
+{
+    PGresult *rows[2] = {NULL, NULL};
+    enum idem_status status;
+
+    if (!PQenterPipelineMode(self->conn) || PQsetnonblocking(self->conn, 1))
+        return fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
+    for (int i = 0; i < POSTGRES_STATEMENTS; i++) {
+        if (!PQsendPrepare(self->conn, idem__postgres_names[i],
+                           idem__postgres_texts[i], 0, NULL))
+            return fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn),
+                             err);
+        if (i == POSTGRES_CHECK || i == POSTGRES_TABLE)
+            PQsendQueryPrepared(self->conn, idem__postgres_names[i], 0, NULL,
+                                NULL, NULL, i == POSTGRES_TABLE);
+    }
+    PQpipelineSync(self->conn);
+    if (!idem__postgres_flush(self, clock_us(self) + connect_us(self)))
+        return fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
+    status = read_all(self, rows, 2, err);
+    /* What the server is matters more than what it lacks. */
+    if (rows[0]) {
+        enum idem_status judged = idem__postgres_judge(self, rows[0], err);
+
+        if (judged == IDEM_OK && rows[1])
+            judged = judge_table(self, rows[1], err);
+        if (judged != IDEM_OK)
+            status = judged;
+    }
+    PQclear(rows[0]);
+    PQclear(rows[1]);
+    return status;
+}
+
+static enum idem_status
+connect_fresh(struct postgres_store *self, struct idem_error *err)
+{
+    enum idem_status status = idem__postgres_connect_bare(self, err);
+
+    if (status != IDEM_OK)
+        return status;
+    status =
+        PQsendQuery(self->conn, session)
+            ? read_all(self, NULL, 0, err)
+            : fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
+    if (status == IDEM_OK)
+        status = prepare(self, err);
+    if (status != IDEM_OK)
+        idem__postgres_disconnect(self);
+    return status;
+}
+
+/* A connection that died while nobody looked is found before it is used. */
+static bool
+still_there(struct postgres_store *self)
+{
+    struct pollfd fd;
+
+    if (!self->conn || PQstatus(self->conn) != CONNECTION_OK)
+        return false;
+    fd = (struct pollfd){PQsocket(self->conn), POLLIN, 0};
+    if (poll(&fd, 1, 0) <= 0)
+        return true;
+    return PQconsumeInput(self->conn) && PQstatus(self->conn) == CONNECTION_OK;
+}
+
+enum idem_status
+idem__postgres_connect(struct postgres_store *self, struct idem_error *err)
+{
+    enum idem_status status;
+    int64_t now = clock_us(self);
+
+    if (still_there(self))
+        return IDEM_OK;
+    idem__postgres_disconnect(self);
+    if (now < self->retry_at_us) {
+        if (err)
+            *err = self->last;
+        return self->last.status;
+    }
+    status = connect_fresh(self, &self->last);
+    if (status == IDEM_OK) {
+        self->backoff_us = 0;
+        return IDEM_OK;
+    }
+    self->backoff_us =
+        self->backoff_us ? self->backoff_us * 2 : BACKOFF_FIRST_US;
+    if (self->backoff_us > BACKOFF_MAX_US)
+        self->backoff_us = BACKOFF_MAX_US;
+    self->retry_at_us = clock_us(self) + self->backoff_us;
+    if (err)
+        *err = self->last;
+    return status;
+}

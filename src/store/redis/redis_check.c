@@ -1,0 +1,141 @@
+/*
+ * redis_check.c - what a Redis server says of itself, and whether that will do.
+ *
+ * A record that a server may drop, forget at a power cut or take as a replica
+ * is not a claim. What is wrong is refused by the name of its setting.
+ */
+#include "redis.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OLDEST 60200 /* SET ... PXAT came with 6.2 */
+
+/* The value of "name:value\r\n" in INFO's text. */
+static struct idem_bytes
+field(const char *info, size_t len, const char *name)
+{
+    size_t name_len = strlen(name);
+    const char *end = info + len;
+
+    while (info < end) {
+        const char *line_end = memchr(info, '\n', (size_t)(end - info));
+        size_t line_len = (size_t)((line_end ? line_end : end) - info);
+
+        if (line_len > name_len && info[name_len] == ':' &&
+            memcmp(info, name, name_len) == 0) {
+            const char *value = info + name_len + 1;
+            size_t value_len = line_len - name_len - 1;
+
+            if (value_len > 0 && value[value_len - 1] == '\r')
+                value_len--;
+            return (struct idem_bytes){value, value_len};
+        }
+        info += line_len + 1;
+    }
+    return (struct idem_bytes){"", 0};
+}
+
+static void
+copy(struct idem_bytes value, char *out, size_t room)
+{
+    size_t len = value.len < room - 1 ? value.len : room - 1;
+
+    memcpy(out, value.data, len);
+    out[len] = 0;
+}
+
+static int
+number(struct idem_bytes value)
+{
+    char text[16];
+
+    copy(value, text, sizeof(text));
+    return (int)strtol(text, NULL, 10);
+}
+
+void
+redis_facts_read(const char *info, size_t len, struct redis_facts *facts)
+{
+    char version[16];
+    int major = 0, minor = 0, patch = 0;
+
+    copy(field(info, len, "redis_version"), version, sizeof(version));
+    if (sscanf(version, "%d.%d.%d", &major, &minor, &patch) >= 2)
+        facts->version = major * 10000 + minor * 100 + patch;
+    copy(field(info, len, "run_id"), facts->run_id, sizeof(facts->run_id));
+    copy(field(info, len, "maxmemory_policy"), facts->policy,
+         sizeof(facts->policy));
+    facts->master = idem__bytes_is(field(info, len, "role"), "master");
+    facts->cluster = number(field(info, len, "cluster_enabled")) == 1;
+    facts->loading = number(field(info, len, "loading")) == 1;
+    facts->aof = number(field(info, len, "aof_enabled")) == 1;
+    facts->replicas = number(field(info, len, "connected_slaves"));
+    facts->known = version[0] != 0;
+}
+
+static enum idem_status
+judge_fsync(const struct redis_settings *settings,
+            const struct redis_facts *facts, struct idem_error *err)
+{
+    if (!facts->aof)
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "redis: appendonly is no: a restart would forget "
+                          "records; set appendonly yes, appendfsync always");
+    if (!facts->fsync_seen && !settings->accept_unseen)
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "redis: CONFIG GET appendfsync is not allowed here; "
+                          "allow it, or vouch for \"always\" with "
+                          "?unsafe=unseen");
+    if (!facts->fsync_seen || strcmp(facts->fsync, "always") == 0)
+        return IDEM_OK;
+    if (strcmp(facts->fsync, "everysec") == 0 && settings->accept_everysec)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                      "redis: appendfsync is %s: a power cut forgets what was "
+                      "answered; set always%s",
+                      facts->fsync,
+                      strcmp(facts->fsync, "everysec") == 0
+                          ? ", or accept to lose up to 2 s with "
+                            "?unsafe=everysec"
+                          : "");
+}
+
+enum idem_status
+redis_facts_judge(const struct redis_settings *settings,
+                  const struct redis_facts *facts, struct idem_error *err)
+{
+    if (!facts->known)
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "redis: INFO says nothing: is this Redis, and may "
+                          "this user call INFO?");
+    if (facts->version < OLDEST)
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "redis: version %d.%d is too old: 6.2 or newer",
+                          facts->version / 10000, facts->version / 100 % 100);
+    if (facts->cluster != settings->cluster)
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          facts->cluster
+                              ? "redis: this is a node of a cluster: use "
+                                "redis+cluster://"
+                              : "redis: cluster-enabled is no: use redis://");
+    if (strcmp(facts->policy, "noeviction") != 0)
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "redis: maxmemory-policy is %s: records would be "
+                          "evicted and requests run twice; set noeviction",
+                          facts->policy);
+    if (facts->loading)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "redis: still loading its data");
+    if (!facts->master)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "redis: a replica answers, not the primary");
+    if (judge_fsync(settings, facts, err) != IDEM_OK)
+        return IDEM_ERR_UNSUPPORTED;
+    if (facts->replicas < settings->replicas)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "redis: %d replica(s) connected, %d must have every "
+                          "write",
+                          facts->replicas, settings->replicas);
+    return IDEM_OK;
+}

@@ -1,0 +1,109 @@
+/*
+ * redis_check_test.c - which Redis will do, judged by what it says of itself.
+ */
+#include "redis.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char info[] = "# Server\r\nredis_version:7.0.15\r\n"
+                           "run_id:0123456789abcdef\r\n"
+                           "maxmemory_policy:noeviction\r\n"
+                           "loading:0\r\naof_enabled:1\r\nrole:master\r\n"
+                           "connected_slaves:1\r\ncluster_enabled:0\r\n";
+
+static struct redis_facts
+good(void)
+{
+    struct redis_facts facts;
+
+    memset(&facts, 0, sizeof(facts));
+    redis_facts_read(info, sizeof(info) - 1, &facts);
+    facts.fsync_seen = true;
+    snprintf(facts.fsync, sizeof(facts.fsync), "always");
+    return facts;
+}
+
+static enum idem_status
+judge(const struct redis_facts *facts, const char *expected)
+{
+    static const struct redis_settings settings = {.replicas = 1};
+    struct idem_error err = {IDEM_OK, ""};
+    enum idem_status status = redis_facts_judge(&settings, facts, &err);
+
+    if (expected && !strstr(err.text, expected))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, expected);
+    return status;
+}
+
+static void
+info_is_read(void **state)
+{
+    struct redis_facts facts = good();
+
+    (void)state;
+    assert_true(facts.known && facts.master && facts.aof);
+    assert_false(facts.cluster || facts.loading);
+    assert_int_equal(facts.version, 70015);
+    assert_int_equal(facts.replicas, 1);
+    assert_string_equal(facts.policy, "noeviction");
+    assert_string_equal(facts.run_id, "01234567");
+    assert_int_equal(judge(&facts, NULL), IDEM_OK);
+}
+
+static void
+cut_info_is_no_reason_to_crash(void **state)
+{
+    (void)state;
+    for (size_t len = 0; len < sizeof(info) - 1; len++) {
+        struct redis_facts facts;
+
+        memset(&facts, 0, sizeof(facts));
+        redis_facts_read(info, len, &facts);
+        assert_int_not_equal(judge(&facts, NULL), IDEM_OK);
+    }
+}
+
+static void
+each_flaw_is_named(void **state)
+{
+    struct redis_facts facts;
+
+    (void)state;
+    facts = good(), facts.known = false;
+    assert_int_equal(judge(&facts, "INFO"), IDEM_ERR_UNSUPPORTED);
+    facts = good(), facts.version = 60009;
+    assert_int_equal(judge(&facts, "6.0 is too old"), IDEM_ERR_UNSUPPORTED);
+    facts = good(), facts.cluster = true;
+    assert_int_equal(judge(&facts, "redis+cluster"), IDEM_ERR_UNSUPPORTED);
+    facts = good(), snprintf(facts.policy, sizeof(facts.policy), "allkeys-lru");
+    assert_int_equal(judge(&facts, "maxmemory-policy"), IDEM_ERR_UNSUPPORTED);
+    facts = good(), facts.aof = false;
+    assert_int_equal(judge(&facts, "appendonly"), IDEM_ERR_UNSUPPORTED);
+    facts = good(), snprintf(facts.fsync, sizeof(facts.fsync), "everysec");
+    assert_int_equal(judge(&facts, "appendfsync"), IDEM_ERR_UNSUPPORTED);
+    facts = good(), facts.fsync_seen = false;
+    assert_int_equal(judge(&facts, "unsafe=unseen"), IDEM_ERR_UNSUPPORTED);
+    facts = good(), facts.loading = true;
+    assert_int_equal(judge(&facts, "loading"), IDEM_ERR_UNAVAILABLE);
+    facts = good(), facts.master = false;
+    assert_int_equal(judge(&facts, "replica"), IDEM_ERR_UNAVAILABLE);
+    facts = good(), facts.replicas = 0;
+    assert_int_equal(judge(&facts, "0 replica(s)"), IDEM_ERR_UNAVAILABLE);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(info_is_read),
+        cmocka_unit_test(cut_info_is_no_reason_to_crash),
+        cmocka_unit_test(each_flaw_is_named),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

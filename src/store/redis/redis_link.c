@@ -1,0 +1,449 @@
+/*
+ * redis_link.c - a connection to one Redis server: pipelines with a deadline.
+ *
+ * hiredis connects and reads replies; the bytes are moved here, without
+ * blocking, so that several servers work at the same time, everything has a
+ * deadline, and it is known of each command whether it can have been sent.
+ */
+#include "redis.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK_US (10 * 1000000)
+#define PAUSE_FIRST_US 10000
+#define PAUSE_MAX_US 1000000
+#define OUT_MAX ((size_t)1 << 30)
+#define READ_LEN (64 * 1024)
+
+enum handshake {
+    ASK_AUTH,
+    ASK_SELECT,
+    ASK_INFO,
+    ASK_FSYNC,
+    ASK_SCRIPT,
+    ASK_TIME
+};
+
+int64_t
+redis_now_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+struct redis_link *
+redis_link_new(const struct redis_settings *settings, const char *host,
+               int port)
+{
+    struct redis_link *link = calloc(1, sizeof(*link));
+
+    if (!link)
+        return NULL;
+    link->settings = settings;
+    snprintf(link->host, sizeof(link->host), "%s", host);
+    link->port = port;
+    idem_buf_init(&link->out, OUT_MAX);
+    return link;
+}
+
+void
+redis_link_delete(struct redis_link *link)
+{
+    if (!link)
+        return;
+    redis_link_drop(link, NULL);
+    idem_buf_clear(&link->out);
+    free(link->calls);
+    free(link);
+}
+
+/* Not usable for a while, longer each time. One that worked until now gets a
+ * second chance at once: an idle connection may just have been closed. */
+static void
+pause_link(struct redis_link *link)
+{
+    int64_t pause_us = link->failures ? PAUSE_FIRST_US << link->failures : 0;
+
+    link->failures = link->failures < 7 ? link->failures + 1 : 8;
+    link->judged = false;
+    link->try_after_us =
+        redis_now_us() + (pause_us < PAUSE_MAX_US ? pause_us : PAUSE_MAX_US);
+}
+
+void
+redis_link_drop(struct redis_link *link, const char *why)
+{
+    redis_tls_drop(link);
+    if (link->context)
+        redisFree(link->context);
+    link->context = NULL;
+    link->judged = false;
+    if (!why)
+        return;
+    pause_link(link);
+    idem__fail(&link->why, IDEM_ERR_UNAVAILABLE, "redis %s:%d: %s", link->host,
+               link->port, why);
+}
+
+/* ---- commands -------------------------------------------------------- */
+
+static bool
+note_call(struct redis_link *link, uint32_t tag)
+{
+    if (link->call_count == link->call_room) {
+        size_t room = link->call_room ? link->call_room * 2 : 64;
+        struct redis_call *calls = realloc(link->calls, room * sizeof(*calls));
+
+        if (!calls)
+            return false;
+        link->calls = calls;
+        link->call_room = room;
+    }
+    link->calls[link->call_count++] =
+        (struct redis_call){.end = link->out.len, .tag = tag};
+    return true;
+}
+
+bool
+redis_link_add(struct redis_link *link, uint32_t tag, int argc,
+               const struct idem_bytes *argv)
+{
+    size_t start = link->out.len;
+    bool ok = idem_buf_printf(&link->out, "*%d\r\n", argc);
+
+    for (int i = 0; i < argc && ok; i++)
+        ok = idem_buf_printf(&link->out, "$%zu\r\n", argv[i].len) &&
+             idem_buf_add(&link->out, argv[i].data, argv[i].len) &&
+             idem_buf_add(&link->out, "\r\n", 2);
+    if (ok && note_call(link, tag))
+        return true;
+    link->out.len = start;
+    return false;
+}
+
+bool
+redis_link_add_text(struct redis_link *link, uint32_t tag, const char *words)
+{
+    struct idem_bytes argv[8];
+    int argc = 0;
+
+    while (*words && argc < 8) {
+        size_t len = strcspn(words, " ");
+
+        argv[argc++] = (struct idem_bytes){words, len};
+        words += len + (words[len] == ' ');
+    }
+    return redis_link_add(link, tag, argc, argv);
+}
+
+/* ---- moving bytes ---------------------------------------------------- */
+
+static bool
+send_some(struct redis_link *link)
+{
+    const uint8_t *data = link->out.data + link->written;
+    size_t len = link->out.len - link->written;
+    ssize_t n = link->ssl ? redis_tls_send(link, data, len)
+                          : send(link->context->fd, data, len, MSG_NOSIGNAL);
+
+    if (n > 0)
+        link->written += (size_t)n;
+    return n >= 0 || errno == EAGAIN || errno == EINTR;
+}
+
+static bool
+read_some(struct redis_link *link)
+{
+    static _Thread_local char room[READ_LEN];
+    ssize_t n = link->ssl ? redis_tls_recv(link, room, sizeof(room))
+                          : recv(link->context->fd, room, sizeof(room), 0);
+
+    if (n > 0)
+        return redisReaderFeed(link->context->reader, room, (size_t)n) ==
+               REDIS_OK;
+    return n < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
+static bool
+hand_out(struct redis_link *link, redis_answer_fn *answer, void *arg)
+{
+    while (link->answered < link->call_count) {
+        void *reply = NULL;
+
+        if (redisReaderGetReply(link->context->reader, &reply) != REDIS_OK)
+            return false;
+        if (!reply)
+            return true;
+        answer(arg, link, link->calls[link->answered++].tag, reply, true);
+        freeReplyObject(reply);
+        if (!link->context)
+            return false; /* the answer made somebody hang up */
+    }
+    return true;
+}
+
+/* Whoever has no answer yet learns that none will come. */
+static void
+give_up(struct redis_link *link, redis_answer_fn *answer, void *arg)
+{
+    while (link->answered < link->call_count) {
+        struct redis_call *call = &link->calls[link->answered++];
+
+        answer(arg, link, call->tag, NULL, call->end <= link->written);
+    }
+}
+
+static void
+run_one(struct redis_link *link, short ready, redis_answer_fn *answer,
+        void *arg)
+{
+    bool ok = true;
+
+    if (ready & POLLOUT)
+        ok = send_some(link);
+    if (ok && (ready & (POLLIN | POLLHUP | POLLERR)))
+        ok = read_some(link) && hand_out(link, answer, arg);
+    if (!ok)
+        redis_link_drop(link,
+                        link->ssl ? redis_tls_flaw() : "the connection broke");
+    if (!link->context)
+        give_up(link, answer, arg);
+}
+
+static bool
+is_open(const struct redis_link *link)
+{
+    return link->answered < link->call_count;
+}
+
+static void
+reset(struct redis_link *link)
+{
+    idem_buf_reset(&link->out);
+    if (link->out.room > (size_t)16 << 20)
+        idem_buf_clear(&link->out);
+    link->written = link->call_count = link->answered = 0;
+}
+
+static void
+poll_links(struct redis_link **links, size_t count, struct pollfd *polls,
+           int64_t deadline_us)
+{
+    int64_t left_us = deadline_us - redis_now_us();
+
+    for (size_t i = 0; i < count; i++) {
+        bool unsent = links[i]->written < links[i]->out.len;
+
+        polls[i].revents = 0;
+        polls[i].fd = is_open(links[i]) ? links[i]->context->fd : -1;
+        polls[i].events = (short)(POLLIN | (unsent ? POLLOUT : 0));
+    }
+    if (left_us > 0)
+        (void)poll(polls, count, (int)(left_us / 1000) + 1);
+}
+
+void
+redis_links_run(struct redis_link **links, size_t count, int64_t deadline_us,
+                redis_answer_fn *answer, void *arg)
+{
+    struct pollfd polls[REDIS_NODES_MAX];
+    bool open = false;
+
+    for (size_t i = 0; i < count; i++) {
+        if (!links[i]->context)
+            give_up(links[i], answer, arg);
+        open |= is_open(links[i]);
+    }
+    while (open) {
+        bool late = redis_now_us() >= deadline_us;
+
+        open = false;
+        poll_links(links, count, polls, deadline_us);
+        for (size_t i = 0; i < count; i++) {
+            if (!is_open(links[i]))
+                continue;
+            if (polls[i].revents != 0) {
+                run_one(links[i], polls[i].revents, answer, arg);
+            } else if (late) {
+                links[i]->failures += 5; /* it hangs: no hurry to try again */
+                redis_link_drop(links[i], "no answer in time");
+                give_up(links[i], answer, arg);
+            }
+            open |= is_open(links[i]);
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        reset(links[i]);
+}
+
+/* ---- the handshake --------------------------------------------------- */
+
+struct greeting {
+    struct redis_link *link;
+    char error[160]; /* the first thing that it refused */
+    bool broken;     /* and dropped: it says why */
+};
+
+static void
+note_time(struct redis_facts *facts, const redisReply *reply)
+{
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+        reply->element[0]->str && reply->element[1]->str)
+        facts->ahead_us = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
+                          strtoll(reply->element[1]->str, NULL, 10) -
+                          redis_now_us();
+}
+
+static void
+note_fsync(struct redis_facts *facts, const redisReply *reply)
+{
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+        reply->element[1]->str) {
+        snprintf(facts->fsync, sizeof(facts->fsync), "%s",
+                 reply->element[1]->str);
+        facts->fsync_seen = true;
+    }
+}
+
+static void
+on_greeting(void *arg, struct redis_link *link, uint32_t tag,
+            const redisReply *reply, bool sent)
+{
+    struct greeting *greeting = arg;
+
+    (void)sent;
+    if (!reply) {
+        greeting->broken = true;
+        return;
+    }
+    if (reply->type == REDIS_REPLY_ERROR && tag != ASK_FSYNC &&
+        !greeting->error[0])
+        snprintf(greeting->error, sizeof(greeting->error), "%s", reply->str);
+    if (tag == ASK_INFO && reply->type == REDIS_REPLY_STRING)
+        redis_facts_read(reply->str, reply->len, &link->facts);
+    else if (tag == ASK_FSYNC)
+        note_fsync(&link->facts, reply);
+    else if (tag == ASK_TIME)
+        note_time(&link->facts, reply);
+}
+
+static bool
+add_handshake(struct redis_link *link)
+{
+    const struct redis_settings *settings = link->settings;
+    struct idem_bytes auth[3] = {{"AUTH", 4}};
+    struct idem_bytes load[3] = {
+        {"SCRIPT", 6}, {"LOAD", 4}, idem_text(redis_script)};
+    int argc = 1;
+    char select[32];
+
+    if (settings->url.user)
+        auth[argc++] = idem_text(settings->url.user);
+    if (settings->url.password)
+        auth[argc++] = idem_text(settings->url.password);
+    if (argc > 1 && !redis_link_add(link, ASK_AUTH, argc, auth))
+        return false;
+    snprintf(select, sizeof(select), "SELECT %d", settings->db);
+    if (settings->db != 0 && !redis_link_add_text(link, ASK_SELECT, select))
+        return false;
+    return redis_link_add(link, ASK_SCRIPT, 3, load);
+}
+
+/* Ask the server about itself; at first also say who we are. */
+static bool
+greet(struct redis_link *link, bool first, int64_t deadline_us)
+{
+    struct greeting greeting = {.link = link};
+
+    memset(&link->facts, 0, sizeof(link->facts));
+    link->judged = false;
+    if ((first && !add_handshake(link)) ||
+        !redis_link_add_text(link, ASK_INFO, "INFO") ||
+        !redis_link_add_text(link, ASK_FSYNC, "CONFIG GET appendfsync") ||
+        !redis_link_add_text(link, ASK_TIME, "TIME")) {
+        redis_link_drop(link, "out of memory");
+        return false;
+    }
+    redis_links_run(&link, 1, deadline_us, on_greeting, &greeting);
+    if (greeting.error[0]) {
+        redis_link_drop(link, greeting.error);
+        return false;
+    }
+    if (greeting.broken)
+        return false;
+    link->checked_us = redis_now_us();
+    if (redis_facts_judge(link->settings, &link->facts, &link->why) !=
+        IDEM_OK) {
+        /* A cluster's replica stays connected: it knows the slot map. */
+        if (!link->settings->cluster || link->facts.master)
+            redis_link_drop(link, NULL);
+        pause_link(link);
+        return false;
+    }
+    link->judged = true;
+    link->failures = 0;
+    return true;
+}
+
+static bool
+connect_link(struct redis_link *link, int64_t deadline_us)
+{
+    int64_t left_us = deadline_us - redis_now_us();
+    int64_t limit_us = link->settings->connect_ms * 1000;
+    struct timeval tv;
+    redisContext *context;
+    char why[160];
+
+    if (left_us < limit_us)
+        limit_us = left_us > 1000 ? left_us : 1000;
+    tv.tv_sec = limit_us / 1000000;
+    tv.tv_usec = limit_us % 1000000;
+    context = redisConnectWithTimeout(link->host, link->port, tv);
+    if (!context || context->err) {
+        redis_link_drop(link, context ? context->errstr : "out of memory");
+        if (context)
+            redisFree(context);
+        return false;
+    }
+    (void)redisEnableKeepAlive(context);
+    (void)fcntl(context->fd, F_SETFL, fcntl(context->fd, F_GETFL) | O_NONBLOCK);
+    link->context = context;
+    limit_us = redis_now_us() + link->settings->connect_ms * 1000;
+    if (deadline_us < limit_us || link->settings->opening)
+        limit_us = deadline_us;
+    if (link->settings->tls &&
+        !redis_tls_connect(link, limit_us, why, sizeof(why))) {
+        redis_link_drop(link, why);
+        return false;
+    }
+    return greet(link, true, limit_us);
+}
+
+bool
+redis_link_ready(struct redis_link *link, int64_t deadline_us)
+{
+    int64_t now_us = redis_now_us(), took_us;
+    bool ok;
+
+    if (link->context && link->judged && now_us - link->checked_us < CHECK_US)
+        return true;
+    if (!link->judged && now_us < link->try_after_us)
+        return false;
+    ok = link->context ? greet(link, false, deadline_us)
+                       : connect_link(link, deadline_us);
+    /* One that hangs must not hold up those that work: at most a third of the
+     * time is spent on it. */
+    took_us = redis_now_us() - now_us;
+    if (!ok && link->try_after_us < now_us + 3 * took_us)
+        link->try_after_us = now_us + 3 * took_us;
+    return ok;
+}

@@ -1,0 +1,221 @@
+/*
+ * redis_scan.c - listing the records of one Redis, or of all nodes of a cluster.
+ *
+ * A server is asked for some names and then for the records under them. Servers
+ * are taken in the order of their first slots.
+ */
+#include "redis.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AT_A_TIME 16
+
+/* The cursor is "slot.server.place": the first slot of the server that is being
+ * read, the start of its run id, and Redis's own cursor, which means nothing to
+ * another server: if that took over, its part starts anew. */
+struct place {
+    unsigned slot;
+    char run_id[9];
+    char redis[24];
+};
+
+struct scan {
+    struct redis_store *self;
+    struct place *place;
+    const redisReply *names;
+    const struct idem_filter *filter;
+    const struct idem_now *now;
+    idem_each_fn *each;
+    void *each_arg;
+    bool ok, stopped;
+    enum idem_status status;
+    struct idem_error *err;
+    uint8_t (*keys)[IDEM_KEY_LEN];
+    size_t count;
+};
+
+static bool
+parse_place(const char *text, struct place *place)
+{
+    int used = 0;
+
+    if (strcmp(text, "0") == 0) {
+        *place = (struct place){.redis = "0"};
+        return true;
+    }
+    return sscanf(text, "%u.%8[0-9a-f].%20[0-9]%n", &place->slot, place->run_id,
+                  place->redis, &used) == 3 &&
+           text[used] == 0 && place->slot < REDIS_SLOTS;
+}
+
+static void
+note_names(struct scan *scan, const redisReply *names)
+{
+    size_t skip = strlen(scan->self->settings.prefix);
+
+    scan->keys = calloc(names->elements + 1, sizeof(*scan->keys));
+    for (size_t i = 0; i < names->elements && scan->keys; i++) {
+        const redisReply *name = names->element[i];
+
+        if (name->type == REDIS_REPLY_STRING && name->len > skip &&
+            idem__key_from_hex(name->str + skip, name->len - skip,
+                               scan->keys[scan->count]))
+            scan->count++;
+    }
+}
+
+static void
+on_names(void *arg, struct redis_link *link, uint32_t tag,
+         const redisReply *reply, bool sent)
+{
+    struct scan *scan = arg;
+
+    (void)link;
+    (void)tag;
+    (void)sent;
+    if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+        reply->element[0]->type != REDIS_REPLY_STRING ||
+        reply->element[1]->type != REDIS_REPLY_ARRAY)
+        return;
+    snprintf(scan->place->redis, sizeof(scan->place->redis), "%s",
+             reply->element[0]->str);
+    note_names(scan, reply->element[1]);
+    scan->ok = scan->keys != NULL;
+}
+
+static void
+on_record(void *arg, struct redis_link *link, uint32_t tag,
+          const redisReply *reply, bool sent)
+{
+    struct scan *scan = arg;
+    struct idem_record record;
+    enum idem_status status;
+
+    (void)link;
+    (void)sent;
+    if (!reply) {
+        scan->ok = false;
+        return;
+    }
+    /* Gone or moved since its name was read: whoever has it now shows it. */
+    if (reply->type != REDIS_REPLY_STRING || scan->stopped)
+        return;
+    status = idem__value_read(scan->keys[tag],
+                              (struct idem_bytes){reply->str, reply->len}, NULL,
+                              &record, scan->err);
+    if (status != IDEM_OK) {
+        scan->status = status;
+        return;
+    }
+    record.result = (struct idem_bytes){NULL, 0};
+    if (idem__filter_match(scan->filter, &record, scan->now))
+        scan->stopped = !scan->each(scan->each_arg, &record);
+}
+
+static bool
+ask_names(struct scan *scan, struct redis_link *link, size_t count)
+{
+    char match[80], number[24];
+
+    snprintf(match, sizeof(match), "%s*", scan->self->settings.prefix);
+    snprintf(number, sizeof(number), "%zu", count ? count : 10);
+    return redis_link_add(link, 0, 6,
+                          (struct idem_bytes[]){{"SCAN", 4},
+                                                idem_text(scan->place->redis),
+                                                {"MATCH", 5},
+                                                idem_text(match),
+                                                {"COUNT", 5},
+                                                idem_text(number)});
+}
+
+static bool
+ask_record(struct scan *scan, struct redis_link *link, size_t i)
+{
+    char name[sizeof(scan->self->settings.prefix) + IDEM__HEX_LEN];
+    size_t skip = strlen(scan->self->settings.prefix);
+
+    memcpy(name, scan->self->settings.prefix, skip);
+    idem__key_hex(scan->keys[i], name + skip);
+    return redis_link_add(
+        link, (uint32_t)i, 2,
+        (struct idem_bytes[]){{"GET", 3}, {name, skip + IDEM__HEX_LEN}});
+}
+
+/* A few at a time: results may be large, and come along. */
+static void
+read_records(struct scan *scan, struct redis_link *link)
+{
+    for (size_t i = 0; i < scan->count && scan->ok && !scan->stopped;) {
+        for (size_t end = i + AT_A_TIME; i < end && i < scan->count; i++)
+            scan->ok = scan->ok && ask_record(scan, link, i);
+        redis_links_run(&link, 1, redis_deadline(scan->self), on_record, scan);
+    }
+}
+
+static enum idem_status
+scan_server(struct scan *scan, struct redis_link *link, size_t count)
+{
+    int64_t until_us = redis_deadline(scan->self);
+
+    if (!redis_link_ready(link, until_us)) {
+        if (scan->err)
+            *scan->err = link->why;
+        return IDEM_ERR_UNAVAILABLE;
+    }
+    if (strcmp(scan->place->run_id, link->facts.run_id) != 0)
+        snprintf(scan->place->redis, sizeof(scan->place->redis), "0");
+    if (ask_names(scan, link, count))
+        redis_links_run(&link, 1, until_us, on_names, scan);
+    if (scan->ok)
+        read_records(scan, link);
+    if (!scan->ok)
+        return idem__fail(scan->err, IDEM_ERR_UNAVAILABLE,
+                          "redis %s:%d: SCAN was not answered", link->host,
+                          link->port);
+    return scan->status;
+}
+
+enum idem_status
+redis_scan(struct idem_store *store, const struct idem_filter *filter,
+           const struct idem_now *now, struct idem_cursor *cursor, size_t count,
+           idem_each_fn *each, void *arg, struct idem_error *err)
+{
+    struct redis_store *self = (struct redis_store *)store;
+    struct place place;
+    struct scan scan = {.self = self,
+                        .place = &place,
+                        .filter = filter,
+                        .now = now,
+                        .each = each,
+                        .each_arg = arg,
+                        .err = err};
+    struct redis_link *link;
+    enum idem_status status;
+    unsigned next;
+
+    if (!parse_place(cursor->text, &place))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%s\" is not a cursor: start with 0", cursor->text);
+    link = self->slots ? redis_route_slot(self, place.slot, &next)
+                       : redis_route_clock(self, redis_deadline(self), err);
+    if (!link)
+        return self->slots
+                   ? idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                                "redis: no node owns slot %u", place.slot)
+                   : IDEM_ERR_UNAVAILABLE;
+    if (!self->slots)
+        next = REDIS_SLOTS;
+    status = scan_server(&scan, link, count);
+    free(scan.keys);
+    if (status != IDEM_OK || scan.stopped)
+        return status;
+    if (strcmp(place.redis, "0") != 0)
+        snprintf(cursor->text, sizeof(cursor->text), "%u.%s.%s", place.slot,
+                 link->facts.run_id, place.redis);
+    else if (next < REDIS_SLOTS)
+        snprintf(cursor->text, sizeof(cursor->text), "%u.00000000.0", next);
+    else
+        snprintf(cursor->text, sizeof(cursor->text), "0");
+    return IDEM_OK;
+}

@@ -1,0 +1,142 @@
+"""The documents name things that exist: files, commands, make targets."""
+import os
+import re
+import subprocess
+import textwrap
+
+import pytest
+
+from gateway import MODULE, nginx_test
+from lib import IDEM, ROOT, Process, folder, free_port
+
+
+def text(path):
+    with open(os.path.join(ROOT, path)) as f:
+        return f.read()
+
+
+def documents():
+    files = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, text=True, stdout=subprocess.PIPE).stdout.split()
+    return files or [f for f in os.listdir(ROOT) if f.endswith(".md")]
+
+
+def test_every_link_leads_somewhere():
+    broken = []
+    for document in documents():
+        for target in re.findall(r"\]\(([^)#\s]+)", text(document)):
+            if not re.match(r"[a-z]+:", target):
+                path = os.path.join(ROOT, os.path.dirname(document), target)
+                if not os.path.exists(path):
+                    broken.append("%s: %s" % (document, target))
+    assert broken == []
+
+
+def test_both_readmes_lead_to_the_same_places():
+    links = lambda path: [link.replace(".zh-CN", "") for link in re.findall(r"\]\((?!README)([^)]+)\)", text(path))]
+    assert links("README.md") == links("README.zh-CN.md")
+
+
+def test_the_map_names_folders_and_files_that_exist():
+    map_ = text("ARCHITECTURE.md")
+    for folder in re.findall(r"`((?:src|include|sql|clients|examples|docs|bench|tests)/[\w/]*)`", map_):
+        if folder.endswith("/") and not folder.startswith("sql/"):
+            assert os.path.isdir(os.path.join(ROOT, folder)), folder
+    tracked = {os.path.basename(f) for _, _, files in os.walk(os.path.join(ROOT, "src")) for f in files}
+    tracked |= {f for _, _, files in os.walk(os.path.join(ROOT, "tests")) for f in files}
+    tracked |= set(os.listdir(os.path.join(ROOT, "include/idem")))
+    for name in re.findall(r"`(\w+\.[ch])`", map_):
+        assert name in tracked, name
+
+
+def test_every_invariant_is_cited_where_it_is_kept():
+    numbers = re.findall(r"^- \*\*(I\d+)\*\*", text("ARCHITECTURE.md"), re.M)
+    assert numbers == ["I%d" % i for i in range(1, len(numbers) + 1)] and len(numbers) >= 10
+
+
+README = pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+
+
+def steps(readme, pattern, change):
+    """The lines of a README that match, run one after the other with the fence that was told last; what they said."""
+    said, fence = [], "0"
+    for line in re.findall(r"^    (%s .*?)(?:\s+#.*)?$" % pattern, text(readme), re.M):
+        command = change(line).replace("FENCE", fence)
+        said.append(subprocess.run(command, shell=True, cwd=ROOT, text=True, stdout=subprocess.PIPE).stdout)
+        told = re.search(r"\bfence: (\d+)|^started\n(\d+)", said[-1])
+        fence = (told.group(1) or told.group(2)) if told else fence
+    return said
+
+
+@README
+def test_the_first_steps_of_the_readme_work(tmp_path, readme):
+    here = lambda line: "IDEM_STORE=journal:%s %s" % (tmp_path, line.replace("build/idem", IDEM))  # noqa: E731
+    said = steps(readme, r"build/idem (?:begin|finish)", here)
+    assert [out.split()[0] for out in said] == ["started", "busy", "ok", "replay"]
+    first, again = steps(readme, "build/idem run", here), steps(readme, "build/idem run", here)
+    assert len(first) == 1 and first[0] and first == again
+
+
+@README
+def test_the_readmes_server_answers_redis_cli(tmp_path, readme):
+    line = re.search(r"^    build/idem (serve .*) &$", text(readme), re.M).group(1)
+    port = free_port()
+    argv = line.replace("6390", str(port)).replace("/tmp/shop-server", str(tmp_path / "j")).split()
+    with Process([IDEM, *argv, "--socket", str(tmp_path / "s")], ready=port):
+        said = steps(readme, "redis-cli", lambda line: line.replace("6390", str(port)))
+        assert [out.split()[0] for out in said] == ["started", "ok", "replay"] and '{"order":8}' in said[2]
+
+
+def test_every_option_that_is_shown_exists():
+    help_of = {}
+    seen = 0
+    for document in documents():
+        for command, rest in re.findall(r"\bidem ([a-z]+)\b([^`\n]*)", text(document)):
+            options = re.findall(r"(?<![\w-])--[a-z][a-z-]+", rest.split(" -- ")[0].split(" #")[0].split("；")[0])
+            if not options:
+                continue
+            if command not in help_of:
+                help_of[command] = subprocess.run([IDEM, command, "--help"], text=True, stdout=subprocess.PIPE).stdout
+            for option in options:
+                assert re.search(r"%s\b(?!-)" % option, help_of[command]), (document, command, option)
+                seen += 1
+    assert seen > 30
+
+
+@pytest.mark.parametrize("command", ["serve", "gateway"])
+def test_every_option_of_the_servers_is_explained(command):
+    help = subprocess.run([IDEM, command, "--help"], text=True, stdout=subprocess.PIPE).stdout
+    options = set(re.findall(r"^ +(?:-\w, )?--([a-z-]+)", help, re.M)) - {"json", "help"}
+    page = text("docs/server.md" if command == "serve" else "docs/gateway.md")
+    missing = [o for o in options if not re.search(r"--%s\b|`%s`|idem_%s\b" % (o, o, o.replace("-", "_")), page)]
+    assert len(options) > 15 and not missing, missing
+
+
+def test_every_directive_of_the_module_is_in_the_guide():
+    code = text("src/gateway/module/ngx_http_idem_conf.c")
+    directives = set(re.findall(r'^    (?:\{ ngx_string|ngx_http_idem_loc)\("(idem\w*)"', code, re.M))
+    variables = set(re.findall(r'^    \{ ngx_string\("(idem_\w+)"\)', text("src/gateway/module/ngx_http_idem_module.c"), re.M))
+    guide = text("docs/gateway.md")
+    named = set(re.findall(r"(?<![\w$])(idem_\w+|idem(?= on))", " ".join(re.findall(r"`[^`]+`", guide))))
+    assert len(directives) > 20 and len(variables) == 4
+    assert named - {"idem_module"} == directives
+    assert variables == set(re.findall(r"\$(idem_\w+)", guide))
+
+
+@pytest.mark.parametrize("page", ["docs/gateway.md", "docs/gateway.zh-CN.md"])
+def test_the_configuration_for_ones_own_nginx_is_one(page):
+    block = textwrap.dedent(re.search(r"^    load_module .*?^    }\n", text(page), re.M | re.S).group(0))
+    with folder() as where:
+        temp = "".join("%s_temp_path %s/%s; " % (n, where, n) for n in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        block = block.replace("modules/ngx_http_idem_module.so", MODULE).replace(
+            "http {", "events {} pid %s/p; error_log stderr; http { access_log off; %s upstream orders { server "
+            "127.0.0.1:9; }" % (where, temp), 1).replace("server {\n", "server { listen 127.0.0.1:%d;\n" % free_port(), 1)
+        with open(os.path.join(where, "n.conf"), "w") as f:
+            f.write(block)
+        told = nginx_test(where, os.path.join(where, "n.conf"))
+        assert told.returncode == 0, told.stderr + block
+
+
+def test_contributing_names_make_targets_that_exist():
+    makefile = text("Makefile")
+    for target in re.findall(r"^    make ([a-z]+)\b", text("CONTRIBUTING.md"), re.M):
+        assert re.search(r"^%s:" % target, makefile, re.M), target

@@ -1,0 +1,689 @@
+"""The SQL stores on real servers: the contract, the model, two servers on one store, and what breaks."""
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+import pytest
+
+import servers
+from chaos import Chaos
+from crowd import Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_waiting_is_woken, engines
+from lib import IDEM, ROOT, SOAK, Server, dice, folder, patient, wait_until
+
+OPS = 50000 if SOAK else 2500
+SECONDS = 3600 if SOAK else 90
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    server = servers.Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def mariadb():
+    server = servers.MariaDB()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["postgres", "mysql", "sqlite"])
+def url(request):
+    """The URL of a store that has been set up."""
+    # SQLite in memory: what is tested here is not the disk.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as where:
+        if request.param == "sqlite":
+            name = "sqlite:" + os.path.join(where, "db")
+        else:
+            name = request.getfixturevalue({"mysql": "mariadb"}.get(request.param, request.param)).url
+        idem("store", "init", name)
+        yield name
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def database(request):
+    """A server that can be stopped, killed and started again."""
+    server = request.getfixturevalue({"mysql": "mariadb"}.get(request.param, request.param))
+    idem("store", "init", server.url)
+    return server
+
+
+def idem(*args, code=0):
+    done = subprocess.run([IDEM, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    assert code is None or done.returncode == code, (args, done.returncode, done.stdout)
+    return done.stdout
+
+
+def program(name, **env):
+    done = subprocess.run(["make", "-s", "-j2", "build/tests/c/" + name], cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    done = subprocess.run([os.path.join(ROOT, "build/tests/c", name)], cwd=ROOT, env={**os.environ, **env},
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3600 if SOAK else 300)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "[  PASSED  ]" in done.stdout and "[  FAILED  ]" not in done.stdout, done.stdout[-4000:]
+    return done.stdout
+
+
+def test_the_contract_holds(url):
+    program("contract_test", IDEM_TEST_STORE=patient(url))
+
+
+def test_twenty_thousand_operations_agree_with_the_model(url):
+    program("differential_test", IDEM_TEST_STORE=patient(url), IDEM_TEST_OPS="200000" if SOAK else "20000")
+
+
+def test_two_servers_on_one_store_are_one(url):
+    with engines(url) as (one, two):
+        crowd = Crowd([one, two])
+        crowd.run(OPS, SECONDS).check()
+        # Each sees what the other did.
+        for server in (one, two):
+            with server.client() as c:
+                assert c("GET", crowd.scope, "id-1")[0] == "record"
+                assert len(c("SCAN", 0, "SCOPE", crowd.scope, "COUNT", 10)) > 2
+
+
+def test_a_duplicate_that_waits_at_another_engine_is_woken(url):
+    with engines(patient(url)) as servers:
+        check_waiting_is_woken(*servers)
+
+
+def test_locks_and_scan_work_across_engines(url):
+    with engines(patient(url)) as servers:
+        check_locks_and_scan(*servers)
+
+
+def test_leases_and_expiry_are_the_same_for_every_engine(url):
+    with engines(patient(url)) as servers:
+        check_lease_ends(*servers)
+        check_expiry_race(*servers)
+
+
+# ---- batches on several connections --------------------------------------------
+
+
+def cut(database):
+    """The store of a database, every batch cut into shares as small as can be."""
+    return database.url + "?connections=3&share=1"
+
+
+def figure(server, name):
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % server.http, timeout=60) as reply:
+        return float(re.search(r"^idem_%s (\S+)" % name, reply.read().decode(), re.M).group(1))
+
+
+def test_the_contract_holds_for_batches_in_shares(database):
+    program("contract_test", IDEM_TEST_STORE=patient(cut(database)))
+
+
+def test_batches_in_shares_agree_with_the_model(database):
+    program("differential_test", IDEM_TEST_STORE=patient(cut(database)), IDEM_TEST_OPS="200000" if SOAK else "20000")
+
+
+def test_connections_that_are_cut_under_load_lose_and_repeat_nothing(database):
+    strikes, random = 0, dice()
+
+    def strike():
+        nonlocal strikes
+        for _ in range(20):
+            time.sleep(random.uniform(0.02, 0.2))
+            if isinstance(database, servers.Postgres):
+                strikes += database.sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = "
+                                        "'client backend' and pid <> pg_backend_pid() order by random() limit 1") == "t"
+            else:
+                strikes += database.sql("delimiter //\nbegin not atomic declare continue handler for 1094 begin end; "
+                                        "set @kill = concat('kill ', ifnull((select id from information_schema.processlist "
+                                        "where user = 'idem' order by rand() limit 1), 0)); execute immediate @kill; "
+                                        "select 't'; end//") == "t"
+
+    url = cut(database)
+    with folder() as a, folder() as b, Server(a, store=url, http=True) as one, Server(b, store=url, http=True) as two:
+        crowd = Crowd([one, two]).run(OPS, SECONDS, meanwhile=strike)
+        crowd.check()
+        assert strikes > 10
+        for server in (one, two):
+            assert server.process.poll() is None and "secret" not in server.output()
+            assert figure(server, "store_batches_cut") > 0 and figure(server, "store_connections") > 1
+
+
+def test_a_server_that_has_one_connection_left_is_used_with_one(database):
+    few = cut(database).replace("idem:secret@", "few:secret@")
+    if isinstance(database, servers.Postgres):
+        database.sql("create role few login connection limit 1; grant all on schema idem to few; "
+                     "grant all on all tables in schema idem to few")
+    else:
+        database.sql("create user few@'127.0.0.1' identified by 'secret'; grant all on shop.* to few@'127.0.0.1' "
+                     "with max_user_connections 1")
+    scope = "few-%d" % time.time_ns()
+    with folder() as a, Server(a, store=patient(few), http=True) as server, server.client() as c:
+        for i in range(300):
+            c.send("BEGIN", scope, "id-%d" % i)
+        assert all(c.read()[0] == "started" for _ in range(300))
+        assert figure(server, "store_batches_cut") > 0 and figure(server, "store_connections") == 1
+        assert server.output().count("one of several connections failed") == 1
+
+
+def test_parameters_of_several_connections_are_checked(database):
+    for bad in ("connections=0", "connections=9", "connections=x", "share=0"):
+        text = idem("store", "check", database.url + "?" + bad, code=None)
+        assert "is a number from 1 to" in text and "secret" not in text, text
+    assert "can be used" in idem("store", "check", database.url + "?connections=8&share=1")
+    for bad in ("timeout_ms=2000x", "timeout_ms=", "timeout_ms=9", "timeout_ms=600001", "timeout_ms=-1"):
+        text = idem("store", "check", database.url + "?" + bad, code=2)
+        assert "timeout_ms is a number from 10 to 600000" in text and "secret" not in text, text
+    assert "can be used" in idem("store", "check", database.url + "?timeout_ms=3000")
+
+
+def test_the_url_of_mariadb_is_read_to_its_end(mariadb):
+    idem("store", "init", mariadb.url)
+    host = "127.0.0.1:%d" % mariadb.port
+    for bad in (host + "x", host + ":1", "127.0.0.1:", "127.0.0.1:99999", "[" + host, "[127.0.0.1]%d" % mariadb.port):
+        assert "is not understood" in idem("store", "check", mariadb.url.replace(host, bad), code=2)
+    assert "can be used" in idem("store", "check", mariadb.url.replace("127.0.0.1", "[127.0.0.1]"))
+
+
+def test_one_of_several_connections_sweeps(mariadb):
+    def deletes():
+        return int(mariadb.sql("show global status like 'Com_delete'").split()[1])
+
+    idem("store", "init", mariadb.url)
+    scope = "swept-%d" % time.time_ns()
+    with folder() as a, Server(a, store=mariadb.url + "?connections=8&share=1", http=True) as server, server.client() as c:
+        for n in itertools.count():
+            for i in range(300):
+                c.send("BEGIN", scope, "id-%d-%d" % (n, i))
+            assert all(c.read()[0] == "started" for _ in range(300))
+            if figure(server, "store_connections") == 8:
+                break
+        since, before = time.monotonic(), deletes()
+        while deletes() < before + 4:
+            time.sleep(0.1)
+        assert deletes() - before <= (time.monotonic() - since) / 0.5 + 2
+
+
+# ---- what breaks ------------------------------------------------------------
+
+
+def under_load(url, meanwhile):
+    """Two servers on one store, clients at work, and something happens to the database."""
+    with engines(url) as both:
+        crowd = Crowd(both).run(OPS, SECONDS, meanwhile=meanwhile)
+        crowd.check()
+        for server in both:
+            assert server.process.poll() is None and "secret" not in server.output()
+        return crowd
+
+
+def test_a_database_that_stands_still_loses_and_repeats_nothing(database):
+    def stand_still():
+        time.sleep(0.3)
+        for pid in family(database.pid):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(3)
+        for pid in family(database.pid):
+            os.kill(pid, signal.SIGCONT)
+
+    assert under_load(database.url, stand_still).longest_pause() > 2
+
+
+def family(pid):
+    children = subprocess.run(["/usr/bin/pgrep", "-P", str(pid)], stdout=subprocess.PIPE, text=True).stdout.split()
+    return [pid] + [int(c) for c in children]
+
+
+def test_a_database_that_is_slow_to_take_a_connection_is_waited_for(database):
+    """For as long as a batch would be."""
+    stopped = family(database.pid)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        asked = subprocess.Popen([IDEM, "store", "check", patient(database.url)], stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True)
+        time.sleep(4)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert "can be used" in asked.communicate(timeout=60)[0]
+
+
+def test_a_database_that_is_killed_and_started_loses_and_repeats_nothing(database):
+    def kill_and_start():
+        time.sleep(0.3)
+        database.kill()
+        time.sleep(0.5)
+        database.start()
+
+    # it was really away: somebody waited, or was told so
+    crowd = under_load(database.url, kill_and_start)
+    assert crowd.longest_pause() > 0.4 or crowd.counts()["UNAVAILABLE"] + crowd.counts()["LOST"] > 0, crowd.counts()
+
+
+def test_replies_that_are_lost_are_found_again(database):
+    chaos = Chaos(database.port)
+    try:
+        def lose():
+            # The n-th reply, for many n: within a batch, between two, in a commit.
+            n = 0
+            while n < 40 or (chaos.cuts < 5 and n < 1000):
+                n += 1
+                chaos.cut_at(n % 14 + 1)
+                time.sleep(0.04)
+            chaos.swallow()
+            wait_until(lambda: chaos.swallowed > 0, 20)  # it may be between two attempts to connect
+            time.sleep(0.3)
+            chaos.heal()
+
+        under_load(database.url.replace(":%d/" % database.port, ":%d/" % chaos.port), lose)
+        assert chaos.cuts >= 5 and chaos.swallowed > 0
+    finally:
+        chaos.stop()
+
+
+def test_a_database_that_is_away_is_told_quickly_and_found_again(database):
+    with folder() as a, Server(a, store=database.url) as server, server.client() as c:
+        scope = "away-%d" % time.time_ns()
+        assert c("BEGIN", scope, "1")[0] == "started"
+        database.kill()
+        try:
+            words = []
+            start = time.monotonic()
+            for i in range(20):
+                words.append(getattr(c("BEGIN", scope, "away-%d" % i), "word", "?"))
+            assert time.monotonic() - start < 20, words
+            assert set(words) <= {"UNAVAILABLE", "LOST"} and "UNAVAILABLE" in words, words
+        finally:
+            database.start()
+
+        def is_back():
+            answer = c("BEGIN", scope, "back-%d" % time.time_ns())
+            return isinstance(answer, list) and answer[0] == "started"
+
+        assert wait_until(is_back)
+
+
+# ---- somebody's open transaction ----------------------------------------------
+
+
+class Session:
+    """A client of the database with a transaction open."""
+
+    def __init__(self, database):
+        if isinstance(database, servers.Postgres):
+            argv = [database.bin + "psql", "-qAt", database.url]
+        else:
+            argv = ["mariadb", "--no-defaults", "-uroot", "-S", database.socket, "-N", "-B", "-n", "shop"]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True, bufsize=1)
+
+    def __call__(self, sql):
+        """Run it and read up to the marker that follows it."""
+        self.process.stdin.write(sql + "; select 'marker';\n")
+        self.process.stdin.flush()
+        lines = []
+        while True:
+            line = self.process.stdout.readline()
+            assert line, lines
+            if line.strip() == "marker":
+                return "\n".join(lines)
+            lines.append(line.strip())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+def claim(database, scope, key):
+    if isinstance(database, servers.Postgres):
+        return "begin; select verdict from idem.begin('%s', '%s')" % (scope, key)
+    return ("start transaction; call idem_begin('%s', '%s', null, null, null, null, @v, @f, @k, @r); select @v"
+            % (scope, key))
+
+
+@pytest.mark.parametrize("how", ["claimed", "inserted", "held"])
+def test_a_key_in_somebodys_transaction_is_busy_at_once_and_stalls_nobody(database, how):
+    table = "idem.idem_record" if isinstance(database, servers.Postgres) else "idem_record"
+    scope = "locked-%d" % time.time_ns()
+    with folder() as a, Server(a, store=patient(database.url)) as server, server.client() as c, Session(database) as session:
+        if how == "claimed":  # through idem's own SQL
+            assert session(claim(database, scope, "x")).endswith("started")
+        else:
+            session(claim(database, scope, "x"))
+            session("commit")
+            session("start transaction")
+            if how == "held":  # a service that joined
+                session("select 1 from %s where key_hash = %s for update" % (table, key_of(database, scope, "x")))
+            else:  # a row of somebody who knows nothing of idem's locks
+                session("delete from %s where scope = '%s'" % (table, scope))
+                session("commit")
+                session("set session transaction isolation level read committed" if table == "idem_record" else
+                        "select 1")  # INSERT … SELECT would lock every gap that it reads
+                session("start transaction")
+                session("insert into %s select %s, type, 2, mode, kind, 0, attempt, fence, rev, created, updated, "
+                        "lease_until + 60000, expires, nonce, null, '%s', id, subject, result from %s limit 1"
+                        % (table, key_of(database, scope, "x"), scope, table))
+        times = []
+        for i in range(5):
+            start = time.monotonic()
+            c.send("BEGIN", scope, "x")
+            c.send("BEGIN", scope, "free-%d" % i)
+            answers = c.read(), c.read()
+            times.append(time.monotonic() - start)
+            assert answers[0][0] == "busy" and answers[1][0] == "started", answers
+        assert sorted(times)[2] < 1.0, times
+        session("rollback")
+        if how == "inserted":
+            assert c("BEGIN", scope, "x")[0] == "started"
+
+
+def test_a_write_to_a_row_that_somebody_holds_is_busy_at_once_and_stalls_nobody(database):
+    table = "idem.idem_record" if isinstance(database, servers.Postgres) else "idem_record"
+    scope = "held-%d" % time.time_ns()
+    with folder() as a, Server(a, store=patient(database.url)) as server, server.client() as c, Session(database) as session:
+        fences = {i: c("BEGIN", scope, "x%d" % i)[1] for i in range(6)}
+        session("start transaction")
+        session("select 1 from %s where key_hash = %s for update" % (table, key_of(database, scope, "x0")))
+        times = []
+        for i in range(1, 6):
+            start = time.monotonic()
+            c.send("FINISH", scope, "x0", fences[0], "SUCCEEDED", "a")
+            c.send("FINISH", scope, "x%d" % i, fences[i], "SUCCEEDED", "b")
+            c.send("BEGIN", scope, "new-%d" % i)
+            answers = [c.read()[0] for _ in range(3)]
+            times.append(time.monotonic() - start)
+            assert answers == ["busy", "ok", "started"], answers
+        assert sorted(times)[2] < 1.0, times
+        session("rollback")
+        assert c("FINISH", scope, "x0", fences[0], "SUCCEEDED", "a")[0] == "ok"
+
+
+def test_mariadb_is_written_by_one_statement_and_no_transaction_stays_open(mariadb):
+    def count(name):
+        return int(mariadb.sql("show global status like 'Com_%s'" % name).split()[1])
+
+    def nobody_uses_the_table(tries=4):  # a sweep may, for a moment
+        try:
+            mariadb.sql("set lock_wait_timeout = 0; alter table idem_record comment = '%d'" % time.time_ns())
+        except AssertionError:
+            if tries == 1:
+                raise
+            nobody_uses_the_table(tries - 1)
+
+    idem("store", "init", mariadb.url)
+    scope = "open-%d" % time.time_ns()
+    with folder() as a, Server(a, store=patient(mariadb.url)) as server, server.client() as c:
+        before = count("insert"), count("stmt_execute")
+        fence = c("BEGIN", scope, "x")[1]
+        assert c("FINISH", scope, "x", fence, "SUCCEEDED", "a")[0] == "ok"
+        assert (count("insert"), count("stmt_execute")) == (before[0] + 2, before[1] + 2)
+        for command in (("BEGIN", scope, "y"), ("GET", scope, "x"), ("SCAN", "0", "SCOPE", scope)):
+            c(*command)
+            nobody_uses_the_table()
+        time.sleep(1.2)  # two sweeps
+        nobody_uses_the_table()
+
+
+def key_of(database, scope, key):
+    if isinstance(database, servers.Postgres):
+        return "idem.key(1, '%s', '%s')" % (scope, key)
+    return "idem_key(1, '%s', '%s')" % (scope, key)
+
+
+# ---- settings and set-up ------------------------------------------------------
+
+
+def test_unsafe_settings_of_postgres_are_refused_by_name(postgres):
+    idem("store", "init", postgres.url)
+    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+        postgres.sql("alter system set %s = off" % setting)
+        postgres.sql("select pg_reload_conf()")
+        try:
+            assert wait_until(lambda: postgres.sql("show " + setting) == "off")
+            text = idem("store", "check", postgres.url, code=None)
+            assert setting in text and "unsafe=" + setting in text, text
+            assert "can be used" in idem("store", "check", postgres.url + "?unsafe=" + setting)
+        finally:
+            postgres.sql("alter system reset " + setting)
+            postgres.sql("select pg_reload_conf()")
+            assert wait_until(lambda: postgres.sql("show " + setting) == "on")
+    assert "can be used" in idem("store", "check", postgres.url)
+
+
+def test_a_standby_of_postgres_is_refused(postgres):
+    idem("store", "init", postgres.url)
+    standby = servers.Server("standby", "postgres")
+    try:
+        standby.tool(postgres.bin + "pg_basebackup", "-h", "127.0.0.1", "-p", str(postgres.port), "-U", "idem", "-D",
+                     standby.folder + "/data", "-R", "-c", "fast", "-X", "stream")
+        standby.spawn(postgres.bin + "postgres", "-D", standby.folder + "/data", "-c", "port=%d" % standby.port, "-c",
+                      "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=" + standby.folder, "-c",
+                      "max_connections=120")
+        url = postgres.url.replace(str(postgres.port), str(standby.port))
+        assert wait_until(lambda: "standby" in idem("store", "check", url, code=None)), idem(
+            "store", "check", url, code=None)
+    finally:
+        standby.stop_signal = signal.SIGINT
+        standby.stop()
+
+
+def test_unsafe_settings_of_mariadb_are_refused_by_name(mariadb):
+    idem("store", "init", mariadb.url)
+    for setting, bad, good, word in (("innodb_flush_log_at_trx_commit", "2", "1", "flush"),
+                                     ("read_only", "1", "0", None)):
+        mariadb.sql("set global %s = %s" % (setting, bad))
+        try:
+            text = idem("store", "check", mariadb.url, code=None)
+            assert setting in text or "read-only" in text, text
+            if word:
+                assert "can be used" in idem("store", "check", mariadb.url + "?unsafe=" + word)
+        finally:
+            mariadb.sql("set global %s = %s" % (setting, good))
+    mariadb.sql("create table aside like idem_record; rename table idem_record to kept, aside to idem_record; "
+                "alter table idem_record engine = MyISAM")
+    try:
+        assert "MyISAM" in idem("store", "check", mariadb.url, code=None)
+    finally:
+        mariadb.sql("drop table idem_record; rename table kept to idem_record")
+    assert "can be used" in idem("store", "check", mariadb.url)
+
+
+def test_a_binary_log_that_writes_statements_is_refused():
+    server = servers.MariaDB("log-bin=b", "sync-binlog=1", "log-bin-trust-function-creators=1")
+    try:
+        idem("store", "init", server.url)
+        assert "started" in idem("begin", "binlog", "x", "--store", server.url)
+        server.sql("set global binlog_format = STATEMENT")
+        assert "binlog_format is STATEMENT" in idem("store", "check", server.url, code=None)
+        server.sql("set global binlog_format = ROW, global sync_binlog = 0")
+        assert "sync_binlog is not 1" in idem("store", "check", server.url, code=None)
+        assert "can be used" in idem("store", "check", server.url + "?unsafe=binlog")
+    finally:
+        server.stop()
+
+
+def test_a_missing_table_says_how_to_make_it_and_making_it_twice_is_fine(postgres, mariadb):
+    postgres.sql("create database fresh")
+    mariadb.sql("create database fresh; grant all on fresh.* to idem@'127.0.0.1'")
+    for url in (postgres.url.replace("/postgres", "/fresh").replace("postgres:", "postgres:", 1),
+                mariadb.url.replace("/shop", "/fresh")):
+        assert "idem store init" in idem("store", "check", url, code=None)
+        for _ in range(2):
+            assert "is ready" in idem("store", "init", url)
+        assert "can be used" in idem("store", "check", url)
+
+
+def test_a_sqlite_file_of_a_newer_version_is_refused():
+    with tempfile.TemporaryDirectory() as where:
+        file = os.path.join(where, "db")
+        assert "can be used" in idem("store", "check", "sqlite:" + file)
+        subprocess.run(["sqlite3", file, "update idem_version set version = 2"], check=True)
+        assert "newer" in idem("store", "check", "sqlite:" + file, code=None)
+
+
+def test_a_column_of_somebodys_own_is_refused_by_postgres(postgres):
+    postgres.sql("create database wide")
+    url = postgres.url.replace("/postgres", "/wide")
+    idem("store", "init", url)
+    for change, good in (("add shop text", False), ("drop shop", True)):
+        subprocess.run([postgres.bin + "psql", "-q", url, "-c", "alter table idem.idem_record " + change], check=True)
+        assert ("can be used" in idem("store", "check", url, code=None)) == good
+    with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
+        assert c("BEGIN", "wide", "x")[0] == "started"  # a dropped column leaves a hole in the row
+        # A table that is made anew under a server is found without a restart.
+        subprocess.run([postgres.bin + "psql", "-q", url, "-c", "drop table idem.idem_record cascade"], check=True,
+                       stderr=subprocess.DEVNULL)
+        idem("store", "init", url)
+        assert wait_until(lambda: getattr(c("BEGIN", "wide", "y%d" % time.time_ns()), "word", "ok") == "ok")
+
+
+def test_a_sweep_of_postgres_reads_only_what_has_expired(postgres):
+    postgres.sql("create database swept")
+    url = postgres.url.replace("/postgres", "/swept")
+    idem("store", "init", url)
+
+    def sql(text):
+        return subprocess.run([postgres.bin + "psql", "-qAt", url, "-c", text], check=True, stdout=subprocess.PIPE,
+                              text=True).stdout.strip()
+
+    with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
+        for i in range(300):
+            c.send("SETTLE", "live", i)
+        for i in range(300):
+            assert c.read()[0] == "settled"
+        time.sleep(1.5)  # some sweeps
+        sql("select idem.sweep()")
+    # What ended has reported; nothing has expired, so the index was asked and had nothing to give.
+    counts = "select idx_scan > 0, idx_tup_read from pg_stat_user_indexes where indexrelname = 'idem_record_sweep'"
+    assert wait_until(lambda: sql(counts).startswith("t"))
+    time.sleep(1)
+    assert sql(counts) == "t|0"
+
+
+def test_a_table_in_partitions_holds_the_contract(postgres):
+    with open(os.path.join(ROOT, "sql/postgres.sql")) as f:
+        script = f.read()
+    start = script.index("create table if not exists idem.idem_record (")
+    table = script[start:script.index(");", start)] + ") partition by hash (key_hash);"
+    postgres.sql("create database parts")
+    url = postgres.url.replace("/postgres", "/parts")
+    parts = "".join("create table idem.idem_record_%d partition of idem.idem_record for values with (modulus 4, "
+                    "remainder %d);" % (i, i) for i in range(4))
+    subprocess.run([postgres.bin + "psql", "-q", "-v", "ON_ERROR_STOP=1", url, "-c", "create schema idem;" + table + parts],
+                   check=True)
+    idem("store", "init", url)
+    program("contract_test", IDEM_TEST_STORE=patient(url))
+
+
+def test_over_tls_only_the_right_authority_is_trusted():
+    with folder() as where:
+        (ca, cert, key), (other, _, _) = servers.authority(where, "ours"), servers.authority(where, "theirs")
+        os.chmod(where, 0o755)
+        os.chmod(key, 0o644)  # MariaDB runs as another user; PostgreSQL wants a file of its own, below
+        maria = servers.MariaDB("ssl-cert=" + cert, "ssl-key=" + key, "require-secure-transport=on")
+        post = servers.Postgres()
+        try:
+            post.process.terminate()
+            post.process.wait()
+            for name, file in (("server.crt", cert), ("server.key", key)):
+                shutil.copy(file, os.path.join(post.data, name))
+                os.chmod(os.path.join(post.data, name), 0o600)
+                shutil.chown(os.path.join(post.data, name), os.stat(post.data).st_uid)
+            with open(os.path.join(post.data, "pg_hba.conf"), "w") as f:
+                f.write("hostssl all all 127.0.0.1/32 trust\n")
+            post.settings = ("ssl=on",)
+            post.start()
+            name = post.url.replace("127.0.0.1", "localhost")
+            good = [post.url + "?sslmode=verify-full&sslrootcert=" + ca, post.url + "?sslmode=require",
+                    maria.url + "?ca=" + ca, maria.url + "?tls=1"]
+            bad = [post.url + "?sslmode=verify-full&sslrootcert=" + other, post.url + "?sslmode=disable",
+                   name + "?sslmode=verify-full&sslrootcert=" + ca,  # the certificate is for the address
+                   maria.url + "?ca=" + other, maria.url, maria.url + "?ca=/no/such/file"]
+            for url in good:
+                idem("store", "init", url)
+                with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
+                    assert c("BEGIN", "tls", url)[0] == "started"
+            for url in bad:
+                text = idem("store", "check", url, code=None)
+                assert "can be used" not in text and "secret" not in text, (url, text)
+                assert re.search("certificate|SSL|TLS|encryption|Access denied", text), (url, text)
+        finally:
+            maria.stop()
+            post.stop()
+
+
+def test_no_password_is_ever_shown(database):
+    wrong = database.url.replace("idem:secret@", "nobody:hunter2@")
+    if isinstance(database, servers.Postgres):
+        wrong = wrong.replace("/postgres", "/no-such-database")
+    for command in ("check", "init"):
+        for url in (wrong, wrong.replace(":%d" % database.port, ":1"), wrong + "?odd=%zz"):
+            text = idem("store", command, url, code=None)
+            assert "hunter2" not in text and text, text
+    options = "?user=idem&password=secret" if isinstance(database, servers.Postgres) else ""
+    url = database.url.replace("idem:secret@", "") + options if options else database.url
+    with folder() as where, Server(where, store=url) as server, server.client() as c:
+        assert c("BEGIN", "shown-%d" % time.time_ns(), "x")[0] == "started"
+        with open("/proc/%d/cmdline" % server.pid) as f:  # which every user may read
+            line = f.read()
+        assert "--store" in line and "secret" not in line, line
+        assert "secret" not in server.output()
+
+
+@pytest.mark.parametrize("mode", ["", "?mode=wal"])
+def test_sqlite_survives_a_server_that_is_killed_at_any_moment(mode):
+    random = dice()
+    with tempfile.TemporaryDirectory() as where, folder() as home:
+        url = "sqlite:" + os.path.join(where, "db") + mode
+        server = [Server(home, store=url)]
+
+        def strike():
+            for _ in range(200 if SOAK else 10):
+                time.sleep(random.uniform(0.02, 0.2))
+                server[0].kill()
+                server[0] = Server(home, store=url)
+
+        try:
+            crowd = Crowd(server).run(OPS, SECONDS, meanwhile=strike)
+            crowd.check()
+            assert crowd.counts()["LOST"] > 0, crowd.counts()  # some were really asking
+        finally:
+            server[0].stop()
+
+
+def test_sqlite_held_by_another_process_is_busy_and_replays_go_on():
+    with folder() as where:
+        url = "sqlite:" + os.path.join(where, "db")
+        with Server(where, store=url) as server, server.client() as c:
+            fence = c("BEGIN", "s", "done")[1]
+            assert c("FINISH", "s", "done", fence, "SUCCEEDED", "r")[0] == "ok"
+            holder = subprocess.Popen(["/usr/bin/python3", "-c", HOLD_SQLITE, os.path.join(where, "db")],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            try:
+                assert holder.stdout.readline().strip() == "held"
+                start = time.monotonic()
+                assert c("BEGIN", "s", "new")[0] == "busy"
+                assert c("BEGIN", "s", "done")[4] == "r"
+                assert time.monotonic() - start < 10
+            finally:
+                holder.communicate("\n")
+            assert c("BEGIN", "s", "new")[0] == "started"
+
+
+HOLD_SQLITE = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("begin immediate")
+print("held", flush=True)
+sys.stdin.readline()
+db.execute("rollback")
+"""
