@@ -15,14 +15,6 @@ LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^\#define IDEM_VERSION "\(.*\)"/\1/p' include/idem/idem.h)
 SOVERSION := 0
 
-WITH_SQLITE ?= $(if $(wildcard src/store/sqlite/*.c),1,0)
-WITH_REDIS ?= $(if $(wildcard src/store/redis/*.c),1,0)
-WITH_POSTGRES ?= $(if $(wildcard src/store/postgres/*.c),1,0)
-WITH_MYSQL ?= $(if $(wildcard src/store/mysql/*.c),1,0)
-WITH_ZOOKEEPER ?= $(if $(wildcard src/store/zookeeper/*.c),1,0)
-WITH_ETCD ?= $(if $(wildcard src/store/etcd/*.c),1,0)
-WITH_RABBITMQ ?= 1
-WITH_KAFKA ?= 1
 WITH_NGINX ?= 1
 
 comma := ,
@@ -30,64 +22,77 @@ B ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
 
 # ---- what is in ------------------------------------------------------------
 
+# A module is a store or a broker with a library of its own: libidem.so and
+# idem load it when a URL names it, libidem.a has it inside. Leave one out
+# with WITH_NAME=0.
+modules :=
 defines :=
-store_dirs := src/store/journal
-packages := libsodium nettle libxxhash jansson libmicrohttpd
-define with # switch, store folder, packages
+packages := libsodium nettle libxxhash jansson
+bin_packages := libmicrohttpd libcurl hiredis
+define module # switch, name, sources, packages, other libraries
+WITH_$(1) ?= 1
+$(2)_src := $$(filter-out $$(not_code),$$(wildcard $(3)))
+$(2)_libs = $$(if $(4),$$(shell pkg-config --libs $(4))) $(5)
+in_modules += $$($(2)_src)
 ifeq ($$(WITH_$(1)),1)
+modules += $(2)
 defines += -DIDEM_WITH_$(1)
-store_dirs += $(2)
-packages += $(3)
+module_packages += $(4)
+module_libs += $(5)
 endif
 endef
-$(eval $(call with,SQLITE,src/store/sqlite,sqlite3))
-$(eval $(call with,REDIS,src/store/redis,openssl))
-$(eval $(call with,POSTGRES,src/store/postgres,libpq))
-$(eval $(call with,MYSQL,src/store/mysql,libmariadb))
-$(eval $(call with,ZOOKEEPER,src/store/zookeeper,))
-$(eval $(call with,ETCD,src/store/etcd,))
-$(eval $(call with,RABBITMQ,,librabbitmq))
-$(eval $(call with,KAFKA,,rdkafka))
-packages += libcurl hiredis # deliveries; the command line and Redis streams
-ifeq ($(WITH_ZOOKEEPER),1)
-extra_libs += -lzookeeper_mt
-extra_cflags += -DTHREADED
-endif
-
-lib_dirs := src/base src/record src/store $(store_dirs) src/engine src/sql src/token \
-            src/id src/lock src/consume
-bin_dirs := src/serve/core src/serve/resp src/serve/http \
-            src/gateway/launch src/gateway/module src/cli
 not_code := %_test.c %_fuzz.c
 # Compiled by nginx's own makefile.
 nginx_code := src/gateway/module/ngx_%
-lib_src := $(filter-out $(not_code),$(foreach d,$(lib_dirs),$(wildcard $(d)/*.c)))
+$(eval $(call module,SQLITE,sqlite,src/store/sqlite/*.c src/sql/sql_sqlite.c,sqlite3))
+$(eval $(call module,REDIS,redis,src/store/redis/*.c src/consume/redis_stream.c,hiredis openssl))
+$(eval $(call module,POSTGRES,postgres,src/store/postgres/*.c src/sql/sql_postgres.c,libpq))
+$(eval $(call module,MYSQL,mysql,src/store/mysql/*.c src/sql/sql_mysql.c,libmariadb))
+$(eval $(call module,ZOOKEEPER,zookeeper,src/store/zookeeper/*.c,,-lzookeeper_mt))
+$(eval $(call module,ETCD,etcd,src/store/etcd/*.c,libcurl))
+$(eval $(call module,RABBITMQ,rabbitmq,src/consume/rabbitmq.c,librabbitmq))
+$(eval $(call module,KAFKA,kafka,src/consume/kafka.c,rdkafka))
+extra_cflags := -DTHREADED # the form of ZooKeeper's client that we use
+
+lib_dirs := src/base src/record src/store src/store/journal src/engine src/sql \
+            src/token src/id src/lock src/consume
+bin_dirs := src/serve/core src/serve/resp src/serve/http \
+            src/gateway/launch src/gateway/module src/cli
+lib_src := $(filter-out $(not_code) $(in_modules),$(foreach d,$(lib_dirs),$(wildcard $(d)/*.c)))
+module_src := $(foreach m,$(modules),$($(m)_src))
+code_dirs := $(sort $(lib_dirs) $(patsubst %/,%,$(dir $(module_src)))) $(bin_dirs)
 bin_src := $(filter-out $(not_code) $(nginx_code),$(foreach d,$(bin_dirs),$(wildcard $(d)/*.c)))
-test_src := $(sort $(foreach d,$(lib_dirs) $(bin_dirs) tests/c,$(wildcard $(d)/*_test.c)))
-fuzz_src := $(sort $(foreach d,$(lib_dirs) $(bin_dirs),$(wildcard $(d)/*_fuzz.c)))
+test_src := $(sort $(foreach d,$(code_dirs) tests/c,$(wildcard $(d)/*_test.c)))
+fuzz_src := $(sort $(foreach d,$(code_dirs),$(wildcard $(d)/*_fuzz.c)))
 test_support_src := $(wildcard tests/support/*.c)
 bench_src := $(wildcard bench/*.c)
-example_src := $(wildcard examples/*.c)
+example_src := $(filter-out $(if $(filter 1,$(WITH_SQLITE)),,examples/consume_sql.c),$(wildcard examples/*.c))
 
 # ---- how it is built -------------------------------------------------------
 
 WARN := -Wall -Wextra -Wmissing-prototypes -Wshadow -Wvla -Wformat=2 -Werror
 CFLAGS ?= -O2 -g
-pkg_cflags := $(shell pkg-config --cflags $(packages) 2>/dev/null)
-pkg_libs := $(shell pkg-config --libs $(packages) 2>/dev/null)
+all_packages := $(sort $(packages) $(bin_packages) $(module_packages))
+pkg_cflags := $(shell pkg-config --cflags $(all_packages) 2>/dev/null)
+lib_libs := $(shell pkg-config --libs $(packages) 2>/dev/null) -ldl -lm -pthread
+bin_libs := $(shell pkg-config --libs $(bin_packages) 2>/dev/null) $(lib_libs)
+libs := $(shell pkg-config --libs $(all_packages) 2>/dev/null) $(module_libs) $(lib_libs)
 ifneq ($(filter-out check check-% demo bench soak fuzz clean format uninstall,$(or $(MAKECMDGOALS),all)),)
-missing := $(shell for p in $(packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
+missing := $(shell for p in $(all_packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
 $(if $(missing),$(warning idem: these libraries are missing: $(missing); run scripts/deps build, or leave a store out: make WITH_REDIS=0))
 endif
 sanitize := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 compile = $(CC) -std=gnu11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(sanitize) -fPIC \
     -fvisibility=hidden -pthread -Iinclude -include src/base/poison.h $(defines) $(extra_cflags) $(pkg_cflags) -MMD -MP
-libs = $(pkg_libs) $(extra_libs) -lm -pthread
 link = $(CC) $(CFLAGS) $(sanitize) -pthread
 
-lib_obj := $(lib_src:%.c=$(B)/obj/%.o)
+lib_obj := $(lib_src:%.c=$(B)/obj/%.o) # what libidem.so has
+# libidem.a has the modules inside.
+whole_src := $(filter-out src/base/module.c,$(lib_src)) src/builtin/builtin.c $(module_src)
+whole_obj := $(whole_src:%.c=$(B)/obj/%.o)
 bin_obj := $(bin_src:%.c=$(B)/obj/%.o)
-inner_obj := $(lib_obj) $(filter-out %/cli/main.o,$(bin_obj))
+inner_obj := $(whole_obj) $(filter-out %/cli/main.o,$(bin_obj))
+module_files := $(modules:%=$(B)/modules/%.so)
 test_support_obj := $(test_support_src:%.c=$(B)/obj/%.o)
 tests := $(test_src:%.c=$(B)/%)
 fuzzers := $(fuzz_src:%.c=build/fuzz/%)
@@ -98,10 +103,10 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: all lib module test-programs syntax check check-c demo bench soak fuzz \
+.PHONY: all lib modules module test-programs syntax check check-c demo bench soak fuzz \
     install uninstall clean format deps-% compdb
 
-all: lib $(B)/idem $(examples) $(if $(SANITIZE),,module)
+all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
 lib: $(B)/libidem.a $(B)/libidem.so
 
 # Objects depend on how they are compiled: a store that comes in or goes out, or
@@ -113,19 +118,20 @@ $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(compile) -c $< -o $@
 
-# A store that comes or goes changes the registry.
-$(shell mkdir -p $(B) && echo '$(defines)' | cmp -s - $(B)/defines || echo '$(defines)' > $(B)/defines)
-$(B)/obj/src/store/registry.o: $(B)/defines
+# Where module.c looks for modules in the end.
+$(shell mkdir -p $(B) && echo '$(LIBDIR)' | cmp -s - $(B)/libdir || echo '$(LIBDIR)' > $(B)/libdir)
+$(B)/obj/src/base/module.o: $(B)/libdir
+$(B)/obj/src/base/module.o: compile += -DIDEM_MODULE_DIR='"$(LIBDIR)/idem"'
 
 # The SQL is part of the library (columns.c), which the compiler does not tell.
 $(B)/obj/src/store/columns.o build/fuzz/obj/src/store/columns.o: $(wildcard sql/*.sql)
 
-$(B)/libidem.a: $(lib_obj)
+$(B)/libidem.a: $(whole_obj)
 	@rm -f $@
 	ar rcs $@ $^
 
 $(B)/libidem.so.$(VERSION): $(lib_obj)
-	$(link) -shared -Wl,-soname,libidem.so.$(SOVERSION) -Wl,-z,defs -o $@ $^ $(libs)
+	$(link) -shared -Wl,-soname,libidem.so.$(SOVERSION) -Wl,-z,defs -o $@ $^ $(lib_libs)
 
 $(B)/libidem.so: $(B)/libidem.so.$(VERSION)
 	ln -sf $(<F) $(B)/libidem.so.$(SOVERSION)
@@ -136,8 +142,20 @@ $(B)/libidem-inner.a: $(inner_obj)
 	@rm -f $@
 	ar rcs $@ $^
 
-$(B)/idem: $(bin_obj) $(B)/libidem.a
-	$(link) -o $@ $(bin_obj) $(B)/libidem.a $(libs)
+# What a module takes from the library is copied into it, and not exported.
+$(B)/libidem-core.a: $(lib_obj)
+	@rm -f $@
+	ar rcs $@ $^
+define module_rule
+$(B)/modules/$(1).so: $($(1)_src:%.c=$(B)/obj/%.o) $(B)/obj/src/builtin/version.o $(B)/libidem-core.a
+	@mkdir -p $$(@D)
+	$$(link) -shared $$(if $$(SANITIZE),,-Wl$$(comma)-z$$(comma)defs) -Wl,--exclude-libs,ALL -o $$@ $$^ $$($(1)_libs) $$(lib_libs)
+endef
+$(foreach m,$(modules),$(eval $(call module_rule,$(m))))
+modules: $(module_files)
+
+$(B)/idem: $(bin_obj) $(B)/libidem-core.a | modules
+	$(link) -o $@ $(bin_obj) $(B)/libidem-core.a $(bin_libs)
 
 $(B)/examples/bank: $(wildcard examples/bank/*.c examples/bank/*.h) $(B)/libidem.a
 	@mkdir -p $(@D)
@@ -165,7 +183,7 @@ $(B)/tests/tools/%: tests/support/tools/%.c $(B)/flags
 
 # What another compiler says about all of it: make syntax CC=clang
 # (but for benchmarks of libraries that only `make bench` installs)
-syntax_src := $(lib_src) $(bin_src) $(test_src) $(fuzz_src) $(test_support_src) $(example_src) \
+syntax_src := $(lib_src) $(module_src) $(wildcard src/builtin/*.c) $(bin_src) $(test_src) $(fuzz_src) $(test_support_src) $(example_src) \
     $(if $(bench_src),$(shell grep -LE '<(lmdb|rocksdb)' $(bench_src)))
 syntax: $(syntax_src:%=syntax-%)
 $(syntax_src:%=syntax-%): syntax-%:
@@ -238,13 +256,14 @@ install: all
 	ln -sf libidem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libidem.so.$(SOVERSION)
 	ln -sf libidem.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libidem.so
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' \
-	    -e 's|@PACKAGES@|$(packages)|' -e 's|@LIBS@|$(extra_libs)|' scripts/idem.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc
+	    -e 's|@PACKAGES@|$(sort $(packages) $(module_packages))|' -e 's|@LIBS@|$(module_libs) -ldl|' scripts/idem.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc
 	if [ -d sql ]; then install -d $(DESTDIR)$(PREFIX)/share/idem/sql && install -m 644 sql/*.sql $(DESTDIR)$(PREFIX)/share/idem/sql; fi
 	install -m 644 clients/js/idem.js $(DESTDIR)$(PREFIX)/share/idem
 	if [ -d docs/man ]; then install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1; fi
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 644 scripts/completion/idem.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem
-	if [ -f $(B)/ngx_http_idem_module.so ]; then install -d $(DESTDIR)$(LIBDIR)/idem && install -m 644 $(B)/ngx_http_idem_module.so $(DESTDIR)$(LIBDIR)/idem; fi
+	install -d $(DESTDIR)$(LIBDIR)/idem && install -m 644 $(module_files) $(DESTDIR)$(LIBDIR)/idem
+	if [ -f $(B)/ngx_http_idem_module.so ]; then install -m 644 $(B)/ngx_http_idem_module.so $(DESTDIR)$(LIBDIR)/idem; fi
 
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/idem $(DESTDIR)$(PREFIX)/include/idem $(DESTDIR)$(LIBDIR)/libidem.* \

@@ -1,7 +1,7 @@
 /*
  * error.c - errors told in the caller's own struct.
  */
-#include "../record/record.h"
+#include "error.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -3,10 +3,11 @@
  */
 #include "link.h"
 
-#include "../consume/consume.h"
+#include "sink.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -117,9 +117,9 @@ enum idem_status source_name_letters(struct source *source,
                                      const struct source_settings *settings,
                                      struct idem_error *err);
 
-extern const struct source_type idem__rabbitmq_source;
-extern const struct source_type idem__redis_stream_source;
-extern const struct source_type idem__kafka_source;
+extern IDEM__MODULE const struct source_type idem__rabbitmq_source;
+extern IDEM__MODULE const struct source_type idem__redis_stream_source;
+extern IDEM__MODULE const struct source_type idem__kafka_source;
 
 /* ---- url.c: brokers' URLs ---------------------------------------------- */
 
@@ -160,28 +160,6 @@ enum idem_status identity_parse(const char *text, struct identity *identity,
  * digest). False, with a reason in err: it has none. */
 bool identity_of(const struct identity *identity, const struct delivery *d,
                  char id[IDEM_ID_MAX + 1], size_t *len, struct idem_error *err);
-
-/* ---- sinks: handlers for the command line ------------------------------ */
-
-/* POST each message to a URL. Success is 2xx; 425, 429, 503 and a 409 with
- * Retry-After mean "not handled"; other 4xx are poison; if nothing could be
- * sent, nobody is there; a time-out or a cut answer leaves it unclear; the rest
- * failed. */
-struct http_sink;
-enum idem_status http_sink_open(const char *url, int64_t timeout_ms,
-                                struct http_sink **sink,
-                                struct idem_error *err);
-idem_handle_fn http_sink_handle;
-void http_sink_close(struct http_sink *sink);
-
-/* Run a command with the message on its standard input. Exit 0 is success, 75
- * "not handled", 65 poison; ended by a signal or by the time-out it is unclear;
- * if it cannot be run, nobody is there; the rest failed. */
-struct command_sink {
-    char *const *argv;
-    int64_t timeout_ms;
-};
-idem_handle_fn command_sink_handle;
 
 /* ---- the consumer ------------------------------------------------------ */
 

@@ -17,30 +17,29 @@
 #define RECONNECT_FIRST_MS 100
 #define RECONNECT_MAX_MS 5000
 
-static const struct source_type *const source_types[] = {
-#ifdef IDEM_WITH_RABBITMQ
-    &idem__rabbitmq_source,
-#endif
-#ifdef IDEM_WITH_REDIS
-    &idem__redis_stream_source,
-#endif
-#ifdef IDEM_WITH_KAFKA
-    &idem__kafka_source,
-#endif
-    NULL,
+static const struct {
+    const char *scheme, *module, *symbol;
+} brokers[] = {
+    {"amqp", "rabbitmq", "idem__rabbitmq_source"},
+    {"redis-stream", "redis", "idem__redis_stream_source"},
+    {"kafka", "kafka", "idem__kafka_source"},
 };
 
-static const struct source_type *
-find_type(const char *url)
+static enum idem_status
+find_type(const char *url, const struct source_type **type,
+          struct idem_error *err)
 {
-    for (size_t i = 0; source_types[i]; i++) {
-        size_t len = strlen(source_types[i]->scheme);
+    for (size_t i = 0; i < sizeof(brokers) / sizeof(brokers[0]); i++) {
+        size_t len = strlen(brokers[i].scheme);
 
-        if (strncmp(url, source_types[i]->scheme, len) == 0 &&
+        if (strncmp(url, brokers[i].scheme, len) == 0 &&
             strncmp(url + len, "://", 3) == 0)
-            return source_types[i];
+            return idem__module_symbol(brokers[i].module, brokers[i].symbol,
+                                       (const void **)type, err);
     }
-    return NULL;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "the source names no broker: use amqp://, "
+                      "redis-stream:// or kafka://");
 }
 
 static enum idem_status
@@ -123,7 +122,7 @@ set_options(struct idem_consumer *c, const struct idem_consume_options *options,
 static enum idem_status
 open_source(struct idem_consumer *c, struct idem_error *err)
 {
-    const struct source_type *type = find_type(c->options.source);
+    const struct source_type *type;
     const struct source_settings settings = {.url = c->options.source,
                                              .prefetch = c->prefetch,
                                              .dead_letter =
@@ -133,11 +132,9 @@ open_source(struct idem_consumer *c, struct idem_error *err)
     const char *consumer;
     enum idem_status status;
 
-    if (!type)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the source names no broker of this build: use "
-                          "amqp://, redis-stream:// or kafka://");
-    status = type->open(&settings, &c->source, err);
+    status = find_type(c->options.source, &type, err);
+    if (status == IDEM_OK)
+        status = type->open(&settings, &c->source, err);
     if (status != IDEM_OK)
         return status;
     consumer = c->options.consumer              ? c->options.consumer

@@ -8,8 +8,6 @@
  * that is put back rewinds the partition to it: what comes again behind it is
  * recognised by its record.
  */
-#ifdef IDEM_WITH_KAFKA
-
 #include "consume.h"
 
 #include <librdkafka/rdkafka.h>
@@ -579,5 +577,3 @@ const struct source_type idem__kafka_source = {
     .conclude = conclude,
     .close = close_source,
 };
-
-#endif

@@ -8,8 +8,6 @@
  * one. Nobody looks after that connection between two letters, so it has no
  * heartbeat.
  */
-#ifdef IDEM_WITH_RABBITMQ
-
 #include "consume.h"
 
 #include <amqp.h>
@@ -560,5 +558,3 @@ const struct source_type idem__rabbitmq_source = {
     .stop = stop,
     .close = close_source,
 };
-
-#endif

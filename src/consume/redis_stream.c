@@ -16,8 +16,6 @@
  * ?body=NAME) is its body, and an entry without it is handed over as a JSON
  * object of all its fields.
  */
-#ifdef IDEM_WITH_REDIS
-
 #include "consume.h"
 
 #include <hiredis/hiredis.h>
@@ -536,5 +534,3 @@ const struct source_type idem__redis_stream_source = {
     .stop = stop,
     .close = close_source,
 };
-
-#endif

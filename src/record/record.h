@@ -7,14 +7,7 @@
 #ifndef IDEM__RECORD_H
 #define IDEM__RECORD_H
 
-#include <idem/engine.h>
-
-/* ---- errors ---------------------------------------------------------- */
-
-/* Record the error and return its status, in one line. */
-enum idem_status idem__fail(struct idem_error *err, enum idem_status status,
-                            const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+#include "../base/error.h"
 
 /* ---- keys ------------------------------------------------------------ */
 

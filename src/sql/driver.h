@@ -62,6 +62,8 @@ struct sql_driver {
     const char *latest; /* after a select of that row: as it is now, not as the
                            transaction's snapshot has it */
 
+    /* Learn what there is to know of db->conn; false: it is not open. */
+    bool (*attach)(struct idem_sql *db);
     /* Rows go into db->rows and db->arena. On failure db->fault is set. */
     bool (*run)(struct idem_sql *db, const char *sql,
                 const struct idem_sql_value *values, size_t count);
@@ -111,9 +113,9 @@ struct idem_sql {
     struct idem_arena held_arena;
 };
 
-extern const struct sql_driver idem__sql_postgres;
-extern const struct sql_driver idem__sql_mysql;
-extern const struct sql_driver idem__sql_sqlite;
+extern IDEM__MODULE const struct sql_driver idem__sql_postgres;
+extern IDEM__MODULE const struct sql_driver idem__sql_mysql;
+extern IDEM__MODULE const struct sql_driver idem__sql_sqlite;
 
 /* ---- helpers (sql.c) -------------------------------------------------- */
 

@@ -29,6 +29,49 @@ idem__sql_make(const struct sql_driver *driver, void *conn)
     return db;
 }
 
+static enum idem_status
+attach(const char *module, const char *symbol, void *conn, struct idem_sql **db,
+       struct idem_error *err)
+{
+    const struct sql_driver *driver;
+    enum idem_status status =
+        idem__module_symbol(module, symbol, (const void **)&driver, err);
+
+    if (status != IDEM_OK)
+        return status;
+    *db = conn ? idem__sql_make(driver, conn) : NULL;
+    if (conn && !*db)
+        return idem__fail(err, IDEM_ERR_MEMORY, "%s: out of memory", module);
+    if (!conn || !driver->attach(*db)) {
+        idem_sql_close(*db);
+        *db = NULL;
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s: the connection is not open", module);
+    }
+    return IDEM_OK;
+}
+
+enum idem_status
+idem_sql_postgres(struct pg_conn *conn, struct idem_sql **db,
+                  struct idem_error *err)
+{
+    return attach("postgres", "idem__sql_postgres", conn, db, err);
+}
+
+enum idem_status
+idem_sql_mysql(struct st_mysql *conn, struct idem_sql **db,
+               struct idem_error *err)
+{
+    return attach("mysql", "idem__sql_mysql", conn, db, err);
+}
+
+enum idem_status
+idem_sql_sqlite(struct sqlite3 *conn, struct idem_sql **db,
+                struct idem_error *err)
+{
+    return attach("sqlite", "idem__sql_sqlite", conn, db, err);
+}
+
 void
 idem_sql_close(struct idem_sql *db)
 {

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef IDEM_WITH_MYSQL
-
 #include <errmsg.h>
 #include <mysql.h>
 #include <mysqld_error.h>
@@ -391,6 +389,16 @@ engine_of(struct idem_sql *db, const char *table)
                          names, 2);
 }
 
+static bool
+attach(struct idem_sql *db)
+{
+    const char *server = mysql_get_server_info(db->conn);
+
+    db->mariadb = server && strstr(server, "MariaDB");
+    db->in_one_go = db->mariadb;
+    return server != NULL;
+}
+
 const struct sql_driver idem__sql_mysql = {
     .name = "mysql",
     .begin = "start transaction",
@@ -417,35 +425,6 @@ const struct sql_driver idem__sql_mysql = {
     .inside = inside,
     .is_unique = is_unique,
     .forget = forget,
+    .attach = attach,
     .engine_of = engine_of,
 };
-
-enum idem_status
-idem_sql_mysql(struct st_mysql *conn, struct idem_sql **db,
-               struct idem_error *err)
-{
-    if (!conn || !mysql_get_server_info(conn))
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "mysql: the connection is not open");
-    *db = idem__sql_make(&idem__sql_mysql, conn);
-    if (!*db)
-        return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
-    (*db)->mariadb = strstr(mysql_get_server_info(conn), "MariaDB") != NULL;
-    (*db)->in_one_go = (*db)->mariadb;
-    return IDEM_OK;
-}
-
-#else
-
-enum idem_status
-idem_sql_mysql(struct st_mysql *conn, struct idem_sql **db,
-               struct idem_error *err)
-{
-    (void)conn;
-    (void)db;
-    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                      "mysql: was left out of this build: build idem with "
-                      "WITH_MYSQL=1");
-}
-
-#endif

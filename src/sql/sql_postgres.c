@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef IDEM_WITH_POSTGRES
-
 #include <libpq-fe.h>
 
 #define STATEMENT_MAX 16384
@@ -375,6 +373,13 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
     return true;
 }
 
+static bool
+attach(struct idem_sql *db)
+{
+    db->in_one_go = true;
+    return PQstatus(db->conn) == CONNECTION_OK;
+}
+
 const struct sql_driver idem__sql_postgres = {
     .name = "postgres",
     .begin = "begin isolation level read committed",
@@ -401,33 +406,5 @@ const struct sql_driver idem__sql_postgres = {
     .inside = inside,
     .is_unique = is_unique,
     .forget = forget,
+    .attach = attach,
 };
-
-enum idem_status
-idem_sql_postgres(struct pg_conn *conn, struct idem_sql **db,
-                  struct idem_error *err)
-{
-    if (!conn || PQstatus(conn) != CONNECTION_OK)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "postgres: the connection is not open");
-    *db = idem__sql_make(&idem__sql_postgres, conn);
-    if (!*db)
-        return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
-    (*db)->in_one_go = true;
-    return IDEM_OK;
-}
-
-#else
-
-enum idem_status
-idem_sql_postgres(struct pg_conn *conn, struct idem_sql **db,
-                  struct idem_error *err)
-{
-    (void)conn;
-    (void)db;
-    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                      "postgres: was left out of this build: build idem with "
-                      "WITH_POSTGRES=1");
-}
-
-#endif

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef IDEM_WITH_SQLITE
-
 #include <sqlite3.h>
 
 static bool
@@ -213,6 +211,13 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
     return true;
 }
 
+static bool
+attach(struct idem_sql *db)
+{
+    (void)db;
+    return true;
+}
+
 const struct sql_driver idem__sql_sqlite = {
     .name = "sqlite",
     /* A transaction that starts by reading could never write. */
@@ -228,31 +233,5 @@ const struct sql_driver idem__sql_sqlite = {
     .inside = inside,
     .is_unique = is_unique,
     .forget = forget,
+    .attach = attach,
 };
-
-enum idem_status
-idem_sql_sqlite(struct sqlite3 *conn, struct idem_sql **db,
-                struct idem_error *err)
-{
-    if (!conn)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "sqlite: the connection is not open");
-    *db = idem__sql_make(&idem__sql_sqlite, conn);
-    return *db ? IDEM_OK
-               : idem__fail(err, IDEM_ERR_MEMORY, "sqlite: out of memory");
-}
-
-#else
-
-enum idem_status
-idem_sql_sqlite(struct sqlite3 *conn, struct idem_sql **db,
-                struct idem_error *err)
-{
-    (void)conn;
-    (void)db;
-    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                      "sqlite: was left out of this build: build idem with "
-                      "WITH_SQLITE=1");
-}
-
-#endif

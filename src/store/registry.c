@@ -1,61 +1,35 @@
 /*
- * registry.c - which stores this build has, and how a URL finds one.
+ * registry.c - how a URL finds its store.
  *
- * To add a store: write its constant, declare it in store.h, add a row.
+ * To add a store: write its constant, declare it in store.h, add a row here
+ * and, if it needs a library, one in builtin/builtin.c and in the Makefile.
  */
 #include "store.h"
+
+#include "../base/module.h"
 
 #include <string.h>
 
 struct entry {
     const char *scheme;
-    const struct idem_store_type *type; /* NULL: left out of this build */
-    const char *build_switch;
+    const struct idem_store_type *type; /* NULL: in a module ... */
+    const char *module, *symbol;        /* ... of this name, as this constant */
 };
 
 static const struct entry entries[] = {
-    {"memory", &idem__memory_store, NULL},
-    {"journal", &idem__journal_store, NULL},
-#ifdef IDEM_WITH_SQLITE
-    {"sqlite", &idem__sqlite_store, NULL},
-#else
-    {"sqlite", NULL, "WITH_SQLITE"},
-#endif
-#ifdef IDEM_WITH_REDIS
-    {"redis", &idem__redis_store, NULL},
-    {"redis+cluster", &idem__redis_cluster_store, NULL},
-    {"rediss", &idem__redis_store, NULL},
-    {"rediss+cluster", &idem__redis_cluster_store, NULL},
-#else
-    {"redis", NULL, "WITH_REDIS"},
-    {"redis+cluster", NULL, "WITH_REDIS"},
-    {"rediss", NULL, "WITH_REDIS"},
-    {"rediss+cluster", NULL, "WITH_REDIS"},
-#endif
-#ifdef IDEM_WITH_POSTGRES
-    {"postgres", &idem__postgres_store, NULL},
-    {"postgresql", &idem__postgres_store, NULL},
-#else
-    {"postgres", NULL, "WITH_POSTGRES"},
-    {"postgresql", NULL, "WITH_POSTGRES"},
-#endif
-#ifdef IDEM_WITH_MYSQL
-    {"mysql", &idem__mysql_store, NULL},
-    {"mariadb", &idem__mysql_store, NULL},
-#else
-    {"mysql", NULL, "WITH_MYSQL"},
-    {"mariadb", NULL, "WITH_MYSQL"},
-#endif
-#ifdef IDEM_WITH_ZOOKEEPER
-    {"zookeeper", &idem__zookeeper_store, NULL},
-#else
-    {"zookeeper", NULL, "WITH_ZOOKEEPER"},
-#endif
-#ifdef IDEM_WITH_ETCD
-    {"etcd", &idem__etcd_store, NULL},
-#else
-    {"etcd", NULL, "WITH_ETCD"},
-#endif
+    {"memory", &idem__memory_store, NULL, NULL},
+    {"journal", &idem__journal_store, NULL, NULL},
+    {"sqlite", NULL, "sqlite", "idem__sqlite_store"},
+    {"redis", NULL, "redis", "idem__redis_store"},
+    {"redis+cluster", NULL, "redis", "idem__redis_cluster_store"},
+    {"rediss", NULL, "redis", "idem__redis_store"},
+    {"rediss+cluster", NULL, "redis", "idem__redis_cluster_store"},
+    {"postgres", NULL, "postgres", "idem__postgres_store"},
+    {"postgresql", NULL, "postgres", "idem__postgres_store"},
+    {"mysql", NULL, "mysql", "idem__mysql_store"},
+    {"mariadb", NULL, "mysql", "idem__mysql_store"},
+    {"zookeeper", NULL, "zookeeper", "idem__zookeeper_store"},
+    {"etcd", NULL, "etcd", "idem__etcd_store"},
 };
 
 static const struct entry *
@@ -87,13 +61,10 @@ find_type(const char *url, const struct idem_store_type **type,
                           "zookeeper:// or etcd://",
                           shown);
     }
-    if (!entry->type)
-        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                          "%s: was left out of this build: build idem with "
-                          "%s=1",
-                          entry->scheme, entry->build_switch);
     *type = entry->type;
-    return IDEM_OK;
+    return *type ? IDEM_OK
+                 : idem__module_symbol(entry->module, entry->symbol,
+                                       (const void **)type, err);
 }
 
 enum idem_status

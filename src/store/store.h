@@ -13,6 +13,7 @@
 #define IDEM__STORE_H
 
 #include "../base/buf.h"
+#include "../base/module.h"
 #include "../record/record.h"
 
 #include <time.h>
@@ -135,16 +136,16 @@ struct idem_store_type {
     idem_init_fn *init;       /* NULL: nothing to make beforehand */
 };
 
-/* Every store; registry.c says which of them this build has. */
+/* Every store; all but the first two are in modules. */
 extern const struct idem_store_type idem__memory_store;
 extern const struct idem_store_type idem__journal_store;
-extern const struct idem_store_type idem__sqlite_store;
-extern const struct idem_store_type idem__redis_store;
-extern const struct idem_store_type idem__redis_cluster_store;
-extern const struct idem_store_type idem__postgres_store;
-extern const struct idem_store_type idem__mysql_store;
-extern const struct idem_store_type idem__zookeeper_store;
-extern const struct idem_store_type idem__etcd_store;
+extern IDEM__MODULE const struct idem_store_type idem__sqlite_store;
+extern IDEM__MODULE const struct idem_store_type idem__redis_store;
+extern IDEM__MODULE const struct idem_store_type idem__redis_cluster_store;
+extern IDEM__MODULE const struct idem_store_type idem__postgres_store;
+extern IDEM__MODULE const struct idem_store_type idem__mysql_store;
+extern IDEM__MODULE const struct idem_store_type idem__zookeeper_store;
+extern IDEM__MODULE const struct idem_store_type idem__etcd_store;
 
 /* Does the URL name a store that this build has? */
 enum idem_status idem__store_known(const char *url, struct idem_error *err);

@@ -195,10 +195,52 @@ def test_every_store_and_broker_can_be_left_out():
         linked = run("ldd", where + "/idem")
         for library in ("sqlite", "libpq", "mariadb", "zookeeper", "rabbitmq", "rdkafka"):
             assert library not in linked
-        for url, switch in (("redis://h", "WITH_REDIS"), ("postgres://h", "WITH_POSTGRES"), ("mysql://h", "WITH_MYSQL"),
-                            ("sqlite:f", "WITH_SQLITE"), ("zookeeper://h", "WITH_ZOOKEEPER"), ("etcd://h", "WITH_ETCD")):
-            assert switch + "=1" in run(where + "/idem", "get", "s", "i", "--store", url, code=26)
+        for url in ("redis://h", "postgres://h", "mysql://h", "sqlite:f", "zookeeper://h", "etcd://h"):
+            said = run(where + "/idem", "get", "s", "i", "--store", url, code=26)
+            assert re.split("[:+]", url)[0] + ": this part of idem is not installed" in said
         assert "absent" in run(where + "/idem", "get", "s", "i", "--store", "journal:" + where + "/j", code=16)
+
+
+def libraries(file):
+    return set(re.findall(r"^\s*(\S+) =>", run("ldd", file), re.M))
+
+
+def test_a_journal_loads_no_database_library():
+    """What a store or a broker needs is loaded by its module, not by the library or by idem."""
+    foreign = ("libpq", "libmariadb", "libsqlite3", "libzookeeper", "librdkafka", "librabbitmq", "libhiredis", "libcurl")
+    for name in libraries(os.path.join(ROOT, "build/libidem.so")):
+        assert not name.startswith(foreign), name
+    for name in libraries(os.path.join(ROOT, "build/idem")):
+        assert not name.startswith(foreign[:6]), name
+
+
+def test_modules_are_installed_and_found(installed):
+    program = installed + "/opt/idem/bin/idem"
+    modules = {os.path.basename(f) for f in glob.glob(installed + "/opt/idem/lib/idem/*.so")}
+    assert modules == {name + ".so" for name in ("sqlite", "redis", "postgres", "mysql", "zookeeper", "etcd", "rabbitmq",
+                                                 "kafka", "ngx_http_idem_module")}
+    with folder() as where:
+        assert "absent" in run(program, "get", "s", "i", "--store", "sqlite:" + where + "/db", code=16)
+        assert "not installed" in run(program, "get", "s", "i", "--store", "sqlite:" + where + "/db", code=26,
+                                      env={"IDEM_MODULES": where})
+
+
+def test_a_module_exports_its_constants_only():
+    for module in glob.glob(os.path.join(ROOT, "build/modules/*.so")):
+        names = re.findall(r" [A-Z] (\S+)$", run("nm", "-D", "--defined-only", module), re.M)
+        assert "idem__module_version" in names
+        assert [n for n in names if not re.match(r"idem__\w+_(store|source|version)$|idem__sql_\w+$", n)] == [], module
+
+
+def test_a_module_of_another_version_is_refused():
+    with folder() as where:
+        source = os.path.join(where, "old.c")
+        with open(source, "w") as f:
+            f.write('const char *const idem__module_version = "0.0.7";\nint idem__sqlite_store;\n')
+        run("gcc", "-shared", "-fPIC", source, "-o", where + "/sqlite.so")
+        said = run(os.path.join(ROOT, "build/idem"), "get", "s", "i", "--store", "sqlite:x", code=26,
+                   env={"IDEM_MODULES": where})
+        assert "is of idem 0.0.7" in said and "same version" in said
 
 
 FAKES = {"dpkg-query": "exit 1", "id": "echo 1000", "sleep": 'echo "sleep $1" >> "$LOG"',

@@ -11,7 +11,7 @@
 NGINX_SRC ?= /usr/share/nginx/src
 NGINX_FLAGS ?=
 
-module_src := $(filter-out $(not_code),$(wildcard src/gateway/module/*.[ch]))
+nginx_src := $(filter-out $(not_code),$(wildcard src/gateway/module/*.[ch]))
 
 ifneq ($(wildcard $(NGINX_SRC)/configure),)
 
@@ -22,14 +22,14 @@ module-asan: build/address-undefined/ngx_http_idem_module.so
 build/nginx/objs/Makefile: src/gateway/module/config src/gateway/module/configure-module
 	@src/gateway/module/configure-module $(NGINX_SRC) build/nginx "$(NGINX_FLAGS)"
 
-build/ngx_http_idem_module.so: build/nginx/objs/Makefile $(module_src)
+build/ngx_http_idem_module.so: build/nginx/objs/Makefile $(nginx_src)
 	@$(MAKE) -s -C build/nginx -f objs/Makefile modules >build/nginx/make.log 2>&1 || { cat build/nginx/make.log; exit 1; }
 	@install build/nginx/objs/ngx_http_idem_module.so $@ # a new file: a running nginx has the old one mapped
 
 steps_flags = $(shell sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile) -O1 -fPIC -shared -DIDEM_FAILPOINTS=1
 steps_incs = -Isrc/gateway/module -Iinclude -Ibuild/nginx/objs \
     $(addprefix -Ibuild/nginx/,src/core src/event src/event/modules src/os/unix src/http src/http/modules src/http/v2)
-steps_link = @mkdir -p $(@D) && $(CC) $(steps_flags) $(1) $(steps_incs) -o $@ $(filter %.c,$(module_src)) \
+steps_link = @mkdir -p $(@D) && $(CC) $(steps_flags) $(1) $(steps_incs) -o $@ $(filter %.c,$(nginx_src)) \
 	    build/nginx/objs/ngx_http_idem_module_modules.c -lsodium
 build/steps/ngx_http_idem_module.so: build/ngx_http_idem_module.so
 	$(call steps_link)

@@ -1,7 +1,9 @@
 /*
  * sink_command.c - hands a message to a command, on its standard input.
  */
-#include "consume.h"
+#include "sink.h"
+
+#include "../engine/engine.h"
 
 #include <errno.h>
 #include <fcntl.h>

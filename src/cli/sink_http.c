@@ -8,9 +8,12 @@
  * would then send the request again by itself, on a new one, although the
  * endpoint may have done what it asks: that is forbidden here.
  */
-#include "consume.h"
+#include "sink.h"
+
+#include "../engine/engine.h"
 
 #include <curl/curl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,16 @@
+/*
+ * error.h - record an error and return its status, in one line:
+ *
+ *   return idem__fail(err, IDEM_ERR_FULL, "%s: the disk is full", path);
+ */
+#ifndef IDEM__ERROR_H
+#define IDEM__ERROR_H
+
+#include <idem/engine.h>
+
+/* `err` may be NULL. */
+enum idem_status idem__fail(struct idem_error *err, enum idem_status status,
+                            const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif
