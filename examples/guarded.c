@@ -1,7 +1,7 @@
 /*
  * guarded.c - a resource that checks the fence, and a holder that was paused.
  *
- *   $ build/examples/guarded journal:/tmp/guarded
+ *   $ build/examples/guarded journal:guarded-journal
  *
  * Ann takes the lock and is "paused" past her lease; Bob takes it and writes;
  * Ann wakes up and writes too. The resource refuses her.

@@ -1,7 +1,7 @@
 /*
  * once.c - a piece of work that runs once, however often this is called:
- *   $ ./once /tmp/shop order-7      ran: 1 sandwich for order-7
- *   $ ./once /tmp/shop order-7      replayed: 1 sandwich for order-7
+ *   $ ./once ~/shop order-7      ran: 1 sandwich for order-7
+ *   $ ./once ~/shop order-7      replayed: 1 sandwich for order-7
  */
 #include <idem/idem.h>
 #include <stdio.h>

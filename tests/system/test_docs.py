@@ -80,7 +80,7 @@ def test_the_first_steps_of_the_readme_work(tmp_path, readme):
 def test_the_readmes_server_answers_redis_cli(tmp_path, readme):
     line = re.search(r"^    build/idem (serve .*) &$", text(readme), re.M).group(1)
     port = free_port()
-    argv = line.replace("6390", str(port)).replace("/tmp/shop-server", str(tmp_path / "j")).split()
+    argv = line.replace("6390", str(port)).replace("$HOME/shop-server", str(tmp_path / "j")).split()
     with Process([IDEM, *argv, "--socket", str(tmp_path / "s")], ready=port):
         said = steps(readme, "redis-cli", lambda line: line.replace("6390", str(port)))
         assert [out.split()[0] for out in said] == ["started", "ok", "replay"] and '{"order":8}' in said[2]

@@ -1,4 +1,5 @@
 """idem journal: the files of a journal, running, dead and damaged; and docs/journal-format.md, followed to the byte."""
+import contextlib
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ from lib import IDEM, Server, folder
 
 
 def idem(*args):
-    done = subprocess.run([IDEM, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run([IDEM, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -85,6 +86,119 @@ def test_a_second_process_is_told_who_has_the_folder(served):
     server, where = served
     code, _, err = idem("get", "shop", "order-1", "--store", "journal:" + where)
     assert code != 0 and "in use by process %d" % server.pid in err
+
+
+def test_a_removed_lock_file_lets_nobody_in(served):
+    server, where = served
+    os.remove(os.path.join(where, "lock"))
+    code, out, err = idem("begin", "shop", "order-9", "--store", "journal:" + where)
+    assert code != 0 and out == "" and "is in use by" in err
+    server.stop()
+    code, out, _ = idem("get", "shop", "order-1", "--store", "journal:" + where)
+    assert code == 0 and "succeeded" in out
+
+
+def test_a_folder_moved_while_in_use_and_the_new_one_in_its_place_stay_apart():
+    """Each server keeps to the folder that it opened: names of files are looked up there, not by the path."""
+    def fill(client, name):
+        for i in range(12):  # 12 MiB: the journal goes on to a second segment
+            fence = client("BEGIN", "shop", "%s-%d" % (name, i))[1]
+            assert client("FINISH", "shop", "%s-%d" % (name, i), fence, "SUCCEEDED", "x" * 1000000)[0] == "ok"
+
+    with folder() as f, folder() as other, Server(f) as first:
+        where, moved = os.path.join(f, "journal"), os.path.join(f, "moved")
+        with first.client() as c:
+            c("BEGIN", "shop", "before")
+            os.rename(where, moved)
+            with Server(other, store="journal:" + where) as second, second.client() as d:
+                fill(c, "first")
+                fill(d, "second")
+        first.stop()
+        for path, name, count in ((moved, "first", 13), (where, "second", 12)):
+            code, out, _ = idem("journal", "check", path, "--json")
+            report = json.loads(out)
+            assert code == 0 and report["records"] == count and report["segments"] > 1, (path, report)
+            code, out, _ = idem("get", "shop", name + "-11", "--store", "journal:" + path, "--json")
+            assert code == 0 and json.loads(out)["state"] == "succeeded"
+
+
+@contextlib.contextmanager
+def somebody_elses():
+    """A folder that belongs to another user than the one who runs the test."""
+    with folder() as f:
+        if os.geteuid() == 0:
+            os.chown(f, 65534, 65534)
+            yield f
+        else:
+            yield "/usr/share"
+
+
+def test_a_folder_of_another_user_is_refused():
+    with somebody_elses() as f:
+        before = os.listdir(f)
+        code, _, err = idem("begin", "shop", "order-1", "--store", "journal:" + f)
+        assert code != 0 and "belongs to user" in err and "name another folder" in err
+        assert os.listdir(f) == before
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_folder_that_others_can_write_is_refused(mode):
+    with folder() as f:
+        os.chmod(f, mode)
+        code, _, err = idem("begin", "shop", "order-1", "--store", "journal:" + f)
+        assert code != 0 and "other users can write" in err and "chmod go-w" in err
+        assert os.listdir(f) == []
+        os.chmod(f, mode & ~0o022)
+        assert idem("begin", "shop", "order-1", "--store", "journal:" + f)[0] == 0
+
+
+def test_a_link_made_by_another_user_is_refused_and_ones_own_is_followed():
+    with folder() as f:
+        os.mkdir(f + "/j", 0o700)
+        os.symlink(f + "/j", f + "/link")
+        assert idem("begin", "shop", "order-1", "--store", "journal:" + f + "/link")[0] == 0
+        if os.geteuid() == 0:
+            os.lchown(f + "/link", 65534, 65534)
+            code, _, err = idem("get", "shop", "order-1", "--store", "journal:" + f + "/link")
+            assert code != 0 and "symbolic link" in err
+
+
+@pytest.mark.parametrize("name", ["lock", "spare", "reserve", "0000000000000001.seg", "0000000000000001.idx"])
+@pytest.mark.parametrize("what", ["link", "fifo"])
+def test_what_is_no_regular_file_is_never_followed(name, what):
+    with folder() as f:
+        where, victim = f + "/j", f + "/victim"
+        assert idem("begin", "shop", "order-1", "--store", "journal:" + where)[0] == 0
+        with open(victim, "w") as v:
+            v.write("precious")
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(where, name))
+        if what == "link":
+            os.symlink(victim, os.path.join(where, name))
+        else:
+            os.mkfifo(os.path.join(where, name))
+        idem("begin", "shop", "order-2", "--store", "journal:" + where)
+        idem("journal", "check", where)
+        with Server(f, store="journal:" + where) if name in ("spare", "reserve") else contextlib.nullcontext():
+            pass  # its helper makes both
+        with open(victim) as v:
+            assert v.read() == "precious"
+        if name in ("lock", "0000000000000001.seg"):
+            code, _, err = idem("begin", "shop", "order-3", "--store", "journal:" + where)
+            assert code != 0 and ("symbolic link" if what == "link" else "not a regular file") in err, err
+
+
+def test_root_may_look_at_a_journal_of_a_service_and_not_open_it(served):
+    """Opened by root, it would get files that the service cannot read."""
+    server, where = served
+    server.stop()
+    if os.geteuid() != 0:
+        return  # only root can make this folder; test_a_folder_of_another_user_is_refused says the rest
+    for name in [where, *(os.path.join(where, n) for n in os.listdir(where))]:
+        os.chown(name, 65534, 65534)
+    assert idem("journal", "check", where)[0] == 0
+    code, _, err = idem("get", "shop", "order-1", "--store", "journal:" + where)
+    assert code != 0 and "belongs to user" in err
 
 
 def test_the_format_is_as_documented(served):

@@ -141,7 +141,9 @@ set_len(struct node *node, size_t len)
 static const char *
 base_name(const char *path)
 {
-    return strrchr(path, '/') + 1;
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
 }
 
 static bool
@@ -152,7 +154,7 @@ is_dead(const struct disk *disk)
 }
 
 static int
-disk_open(void *arg, const char *path, int flags, mode_t mode)
+disk_open(void *arg, int at, const char *path, int flags, mode_t mode)
 {
     struct disk *disk = arg;
     struct name *name;
@@ -161,7 +163,7 @@ disk_open(void *arg, const char *path, int flags, mode_t mode)
     if (is_dead(disk))
         return -1;
     disk->at_call(disk);
-    fd = open(path, flags, mode);
+    fd = openat(at, path, flags, mode);
     if (fd < 0)
         return fd;
     assert_true(fd < FDS);
@@ -266,7 +268,7 @@ disk_truncate(void *arg, int fd, off_t len)
 }
 
 static int
-disk_rename(void *arg, const char *from, const char *to)
+disk_rename(void *arg, int at, const char *from, const char *to)
 {
     struct disk *disk = arg;
 
@@ -275,11 +277,11 @@ disk_rename(void *arg, const char *from, const char *to)
     disk->at_call(disk);
     if (find_name(&disk->now, base_name(from)))
         add_change(disk, base_name(from), base_name(to), NULL);
-    return rename(from, to);
+    return renameat(at, from, at, to);
 }
 
 static int
-disk_unlink(void *arg, const char *path)
+disk_unlink(void *arg, int at, const char *path)
 {
     struct disk *disk = arg;
 
@@ -288,7 +290,7 @@ disk_unlink(void *arg, const char *path)
     disk->at_call(disk);
     if (find_name(&disk->now, base_name(path)))
         add_change(disk, base_name(path), NULL, NULL);
-    return unlink(path);
+    return unlinkat(at, path, 0);
 }
 
 static void
@@ -316,7 +318,7 @@ static void
 write_image_file(struct disk *disk, const char *dir, const struct name *name,
                  enum tear tear)
 {
-    struct journal_path path = idem__folder_path(dir, name->text);
+    struct test_path path = test_path(dir, name->text);
     struct node *node = name->node;
     size_t len = lucky(disk, tear) ? node->now_len : node->durable_len;
     uint8_t *bytes = calloc(1, len + SECTOR);

@@ -14,23 +14,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct journal_path
-idem__folder_path(const char *dir, const char *name)
+struct journal_name
+idem__segment_name(uint64_t id, const char *ending)
 {
-    struct journal_path path;
+    struct journal_name name;
 
-    snprintf(path.text, sizeof(path.text), "%s/%s", dir, name);
-    return path;
+    snprintf(name.text, sizeof(name.text), "%016" PRIx64 ".%s", id, ending);
+    return name;
 }
 
-struct journal_path
-idem__segment_path(const char *dir, uint64_t id, const char *ending)
+uint64_t
+idem__folder_file_len(const struct journal *self, const char *name)
 {
-    struct journal_path path;
+    struct stat info;
 
-    snprintf(path.text, sizeof(path.text), "%s/%016" PRIx64 ".%s", dir, id,
-             ending);
-    return path;
+    return fstatat(self->dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+                   S_ISREG(info.st_mode)
+               ? (uint64_t)info.st_size
+               : 0;
 }
 
 enum idem_status
@@ -69,29 +70,56 @@ folder_error(const char *dir, int error, struct idem_error *err)
 }
 
 static enum idem_status
-lock(struct journal *self, struct idem_error *err)
+in_use(struct journal *self, struct idem_error *err)
 {
-    struct journal_path path = idem__folder_path(self->dir, "lock");
     char pid[32] = "";
     size_t got = 0;
-    int error =
-        idem__io_open(self->io, path.text, O_RDWR | O_CREAT, &self->lock_fd);
+    int fd = -1;
 
+    if (!idem__io_open(self->io, self->dir_fd, "lock", O_RDONLY, &fd))
+        (void)idem__io_read(self->io, fd, pid, sizeof(pid) - 1, 0, &got);
+    idem__io_close(self->io, fd);
+    pid[strspn(pid, "0123456789")] = 0;
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                      "journal: %.120s is in use by process %s: stop it, or "
+                      "name another folder",
+                      self->dir, pid[0] ? pid : "unknown");
+}
+
+static enum idem_status
+lock_fd(struct journal *self, int fd, struct idem_error *err)
+{
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EWOULDBLOCK)
+            return in_use(self, err);
+        if (errno != EINTR)
+            return folder_error(self->dir, errno, err);
+    }
+    return IDEM_OK;
+}
+
+/* The lock is on the folder, which cannot be removed while files are in it.
+ * The file `lock` says which process has it, and is locked too: idem 0.1 looks
+ * only there. */
+static enum idem_status
+lock(struct journal *self, struct idem_error *err)
+{
+    enum idem_status status = lock_fd(self, self->dir_fd, err);
+    char pid[32];
+    int error;
+
+    if (status != IDEM_OK)
+        return status;
+    error = idem__io_open(self->io, self->dir_fd, "lock", O_RDWR | O_CREAT,
+                          &self->lock_fd);
+    if (error == ELOOP || error == ENXIO || error == EPERM)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "journal: %.120s/lock: %s",
+                          self->dir, idem__io_text(error));
     if (error)
         return folder_error(self->dir, error, err);
-    while (flock(self->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EINTR)
-            continue;
-        if (errno != EWOULDBLOCK)
-            return folder_error(self->dir, errno, err);
-        (void)idem__io_read(self->io, self->lock_fd, pid, sizeof(pid) - 1, 0,
-                            &got);
-        pid[strspn(pid, "0123456789")] = 0;
-        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "journal: %.120s is in use by process %s: stop it, "
-                          "or name another folder",
-                          self->dir, pid[0] ? pid : "unknown");
-    }
+    status = lock_fd(self, self->lock_fd, err);
+    if (status != IDEM_OK)
+        return status;
     snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
     error = idem__io_truncate(self->io, self->lock_fd, 0);
     if (!error)
@@ -118,8 +146,8 @@ make(struct journal *self)
     slash = strrchr(above, '/');
     if (slash)
         slash[slash == above] = 0;
-    error = idem__io_open(self->io, slash ? above : ".", O_RDONLY | O_DIRECTORY,
-                          &fd);
+    error = idem__io_open(self->io, AT_FDCWD, slash ? above : ".",
+                          O_RDONLY | O_DIRECTORY, &fd);
     free(above);
     if (!error)
         error = idem__io_sync(self->io, fd);
@@ -127,24 +155,63 @@ make(struct journal *self)
     return error;
 }
 
+/* Is the folder ours alone? Who else can write there can put files in the
+ * place of ours, and who made the link to it can choose another folder. */
+static enum idem_status
+check_owner(struct journal *self, struct idem_error *err)
+{
+    uid_t self_id = geteuid();
+    struct stat info;
+
+    if (lstat(self->dir, &info) == 0 && S_ISLNK(info.st_mode) &&
+        info.st_uid != self_id && info.st_uid != 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "journal: %.120s is a symbolic link that belongs to "
+                          "user %u, not to you (user %u): name the folder "
+                          "itself, or another folder",
+                          self->dir, (unsigned)info.st_uid, (unsigned)self_id);
+    if (fstat(self->dir_fd, &info) != 0)
+        return folder_error(self->dir, errno, err);
+    if (info.st_uid != self_id)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "journal: %.120s belongs to user %u, not to you "
+                          "(user %u): run idem as that user, chown the folder "
+                          "and its files, or name another folder",
+                          self->dir, (unsigned)info.st_uid, (unsigned)self_id);
+    if (info.st_mode & (S_IWGRP | S_IWOTH))
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "journal: other users can write in %.120s (mode "
+                          "%04o): run chmod go-w on it, or name another folder",
+                          self->dir, (unsigned)info.st_mode & 07777);
+    return IDEM_OK;
+}
+
+enum idem_status
+idem__folder_look(struct journal *self, struct idem_error *err)
+{
+    int error = idem__io_open(self->io, AT_FDCWD, self->dir,
+                              O_RDONLY | O_DIRECTORY, &self->dir_fd);
+
+    return error ? folder_error(self->dir, error, err) : IDEM_OK;
+}
+
 enum idem_status
 idem__folder_open(struct journal *self, struct idem_error *err)
 {
     int error = make(self);
+    enum idem_status status = error ? folder_error(self->dir, error, err)
+                                    : idem__folder_look(self, err);
 
-    if (!error)
-        error = idem__io_open(self->io, self->dir, O_RDONLY | O_DIRECTORY,
-                              &self->dir_fd);
-    if (error)
-        return folder_error(self->dir, error, err);
-    return lock(self, err);
+    if (status == IDEM_OK)
+        status = check_owner(self, err);
+    return status == IDEM_OK ? lock(self, err) : status;
 }
 
 void
 idem__folder_close(struct journal *self)
 {
-    idem__io_close(self->io, self->dir_fd);
-    idem__io_close(self->io, self->lock_fd); /* which unlocks it */
+    idem__io_close(self->io, self->lock_fd);
+    idem__io_close(self->io, self->dir_fd); /* which unlocks it */
 }
 
 static bool
@@ -167,17 +234,28 @@ ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static DIR *
+list_open(const struct journal *self)
+{
+    int fd = openat(self->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+
+    if (!folder && fd >= 0)
+        close(fd);
+    return folder;
+}
+
 enum idem_status
-idem__folder_list(const char *dir, uint64_t **ids, size_t *count,
+idem__folder_list(const struct journal *self, uint64_t **ids, size_t *count,
                   struct idem_error *err)
 {
-    DIR *folder = opendir(dir);
+    DIR *folder = list_open(self);
     struct dirent *file;
     uint64_t *found = NULL;
     size_t n = 0, room = 0;
 
     if (!folder)
-        return folder_error(dir, errno, err);
+        return folder_error(self->dir, errno, err);
     while ((file = readdir(folder))) {
         uint64_t id;
 
@@ -209,16 +287,14 @@ idem__folder_list(const char *dir, uint64_t **ids, size_t *count,
 void
 idem__folder_tidy(struct journal *self, uint64_t first, uint64_t last)
 {
-    DIR *folder = opendir(self->dir);
+    DIR *folder = list_open(self);
     struct dirent *file;
     uint64_t id;
 
     while (folder && (file = readdir(folder))) {
-        struct journal_path path = idem__folder_path(self->dir, file->d_name);
-
         if (segment_name(file->d_name, ".idx", &id) &&
             (id < first || id > last))
-            (void)idem__io_unlink(self->io, path.text);
+            (void)idem__io_unlink(self->io, self->dir_fd, file->d_name);
     }
     if (folder)
         closedir(folder);

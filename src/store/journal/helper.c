@@ -39,7 +39,7 @@ struct helper {
     struct save *saves;
     size_t save_count;
     const struct idem_io *io;
-    const char *dir;
+    int dir_fd;
 };
 
 static bool
@@ -78,14 +78,14 @@ fill_with_zeros(struct helper *helper, int fd, uint64_t from, uint64_t len)
 static int
 make_spare(struct helper *helper, struct fresh *fresh)
 {
-    struct journal_path path = idem__folder_path(helper->dir, "spare");
     struct stat info = {0};
     uint64_t have;
     int error;
 
     fresh->name = "spare";
     fresh->fd = -1;
-    error = idem__io_open(helper->io, path.text, O_RDWR | O_CREAT, &fresh->fd);
+    error = idem__io_open(helper->io, helper->dir_fd, fresh->name,
+                          O_RDWR | O_CREAT, &fresh->fd);
     if (!error && fstat(fresh->fd, &info) != 0)
         error = errno;
     have = (uint64_t)info.st_size;
@@ -102,7 +102,7 @@ make_spare(struct helper *helper, struct fresh *fresh)
     if (error) {
         idem__io_close(helper->io, fresh->fd);
         fresh->fd = -1;
-        (void)idem__io_unlink(helper->io, path.text);
+        (void)idem__io_unlink(helper->io, helper->dir_fd, fresh->name);
     }
     return error;
 }
@@ -130,7 +130,7 @@ save_first(struct helper *helper)
     struct save *save = helper->saves;
 
     pthread_mutex_unlock(&helper->mutex);
-    idem__saved_write(helper->io, helper->dir, &save->head, &save->log);
+    idem__saved_write(helper->io, helper->dir_fd, &save->head, &save->log);
     idem__rows_clear(&save->log);
     pthread_mutex_lock(&helper->mutex);
     helper->saves = save->next;
@@ -167,7 +167,7 @@ idem__helper_start(struct journal *self)
     if (!helper)
         return false;
     helper->io = self->io;
-    helper->dir = self->dir;
+    helper->dir_fd = self->dir_fd;
     helper->fresh.fd = -1;
     pthread_mutex_init(&helper->mutex, NULL);
     pthread_cond_init(&helper->wake, NULL);
@@ -183,7 +183,6 @@ void
 idem__helper_stop(struct journal *self)
 {
     struct helper *helper = self->helper;
-    struct journal_path spare = idem__folder_path(self->dir, "spare");
 
     if (!helper)
         return;
@@ -194,7 +193,8 @@ idem__helper_stop(struct journal *self)
     if (helper->threaded)
         pthread_join(helper->thread, NULL);
     idem__io_close(self->io, helper->fresh.fd);
-    (void)idem__io_unlink(self->io, spare.text); /* often there is none */
+    /* Often there is none. */
+    (void)idem__io_unlink(self->io, self->dir_fd, "spare");
     pthread_cond_destroy(&helper->done);
     pthread_cond_destroy(&helper->wake);
     pthread_mutex_destroy(&helper->mutex);
@@ -298,7 +298,7 @@ idem__helper_save(struct journal *self, struct segment *segment,
         (self->row_log.count - self->row_log.replaced_count) * SAVED_ROW_LEN;
     save = helper->threaded ? malloc(sizeof(*save)) : NULL;
     if (!save) {
-        idem__saved_write(self->io, self->dir, &head, &self->row_log);
+        idem__saved_write(self->io, self->dir_fd, &head, &self->row_log);
         idem__rows_reset(&self->row_log);
         self->row_log.id = 0;
         return;

@@ -5,14 +5,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int
-sys_open(void *arg, const char *path, int flags, mode_t mode)
+sys_open(void *arg, int at, const char *name, int flags, mode_t mode)
 {
     (void)arg;
-    return open(path, flags, mode);
+    return openat(at, name, flags, mode);
 }
 
 static int
@@ -65,17 +68,17 @@ sys_ftruncate(void *arg, int fd, off_t len)
 }
 
 static int
-sys_rename(void *arg, const char *from, const char *to)
+sys_rename(void *arg, int at, const char *from, const char *to)
 {
     (void)arg;
-    return rename(from, to);
+    return renameat(at, from, at, to);
 }
 
 static int
-sys_unlink(void *arg, const char *path)
+sys_unlink(void *arg, int at, const char *name)
 {
     (void)arg;
-    return unlink(path);
+    return unlinkat(at, name, 0);
 }
 
 const struct idem_io idem__system_io = {
@@ -100,18 +103,62 @@ const struct idem_io idem__system_io = {
             return errno ? errno : EIO;                                        \
     }
 
-int
-idem__io_open(const struct idem_io *io, const char *path, int flags, int *fd)
+/* 0, or why a file that was just opened must not be used. */
+static int
+check_file(int fd, int flags)
 {
-    for (;;) {
-        int got = io->open(io->arg, path, flags | O_CLOEXEC, 0600);
+    bool reads_only = (flags & O_ACCMODE) == O_RDONLY;
+    uid_t self = geteuid();
+    struct stat info;
 
-        if (got >= 0) {
-            *fd = got;
-            return 0;
-        }
-        if (errno != EINTR)
-            return errno;
+    if (fstat(fd, &info) != 0)
+        return errno;
+    if (!S_ISREG(info.st_mode))
+        return ENXIO;
+    return info.st_uid == self || (self == 0 && reads_only) ? 0 : EPERM;
+}
+
+/* O_NONBLOCK: a pipe that somebody put there must not stop us. A regular file
+ * does not care. */
+int
+idem__io_open(const struct idem_io *io, int at, const char *name, int flags,
+              int *fd)
+{
+    bool folder = flags & O_DIRECTORY;
+    int with = (flags & ~O_TRUNC) | O_CLOEXEC, got, error;
+
+    if (!folder)
+        with |= O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+    do
+        got = io->open(io->arg, at, name, with, 0600);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return errno;
+    error = folder ? 0 : check_file(got, flags);
+    if (!error && (flags & O_TRUNC))
+        error = idem__io_truncate(io, got, 0);
+    if (error) {
+        idem__io_close(io, got);
+        return error;
+    }
+    *fd = got;
+    return 0;
+}
+
+const char *
+idem__io_text(int error)
+{
+    switch (error) {
+    case ELOOP:
+        return "it is a symbolic link, which a journal never follows; "
+               "remove it";
+    case ENXIO:
+        return "it is not a regular file; remove it";
+    case EPERM:
+        return "it belongs to another user; run idem as that user, or chown "
+               "the file";
+    default:
+        return strerror(error);
     }
 }
 
@@ -190,13 +237,14 @@ idem__io_truncate(const struct idem_io *io, int fd, uint64_t len)
 }
 
 int
-idem__io_rename(const struct idem_io *io, const char *from, const char *to)
+idem__io_rename(const struct idem_io *io, int at, const char *from,
+                const char *to)
 {
-    AGAIN(io->rename(io->arg, from, to));
+    AGAIN(io->rename(io->arg, at, from, to));
 }
 
 int
-idem__io_unlink(const struct idem_io *io, const char *path)
+idem__io_unlink(const struct idem_io *io, int at, const char *name)
 {
-    AGAIN(io->unlink(io->arg, path));
+    AGAIN(io->unlink(io->arg, at, name));
 }

@@ -160,22 +160,29 @@ int64_t idem__journal_now_us(const struct journal *self);
 
 /* ---- folder.c ---- */
 
-#define JOURNAL_NAME_LEN 24
-
+/*
+ * Open the folder and lock it; it is made if only its last part is missing. It
+ * must belong to this user, and nobody else may write in it: files could be
+ * put there, or taken away.
+ */
 enum idem_status idem__folder_open(struct journal *self,
                                    struct idem_error *err);
+/* Open it to read, without a lock, whoever may write there. */
+enum idem_status idem__folder_look(struct journal *self,
+                                   struct idem_error *err);
 void idem__folder_close(struct journal *self);
-/* Path of a file in the folder; cut short rather than overrun. */
-struct journal_path {
-    char text[4096];
-};
-struct journal_path idem__folder_path(const char *dir, const char *name);
-struct journal_path idem__segment_path(const char *dir, uint64_t id,
-                                       const char *ending);
 
-/* Ids of the segments in a folder, ascending; owned by the caller. */
-enum idem_status idem__folder_list(const char *dir, uint64_t **ids,
+/* The name of a segment ("seg") or its saved index ("idx") in the folder. */
+struct journal_name {
+    char text[24];
+};
+struct journal_name idem__segment_name(uint64_t id, const char *ending);
+
+/* Ids of the segments in the folder, ascending; owned by the caller. */
+enum idem_status idem__folder_list(const struct journal *self, uint64_t **ids,
                                    size_t *count, struct idem_error *err);
+/* The length of a regular file in the folder; 0 if there is none. */
+uint64_t idem__folder_file_len(const struct journal *self, const char *name);
 
 /* Unlink saved indexes that have no segment. */
 void idem__folder_tidy(struct journal *self, uint64_t first, uint64_t last);
@@ -187,9 +194,8 @@ void idem__folder_tidy(struct journal *self, uint64_t first, uint64_t last);
 enum idem_status idem__segment_add(struct journal *self, uint64_t min_len,
                                    bool use_reserve, struct idem_error *err);
 /* Open a segment that is there and read its head. */
-enum idem_status idem__segment_open(const struct idem_io *io, const char *dir,
-                                    uint64_t id, int flags,
-                                    struct segment *segment,
+enum idem_status idem__segment_open(const struct journal *self, uint64_t id,
+                                    int flags, struct segment *segment,
                                     struct idem_error *err);
 bool idem__segment_push(struct journal *self, const struct segment *segment);
 void idem__segment_close(struct journal *self, struct segment *segment);
@@ -237,7 +243,7 @@ struct saved_head {
 };
 
 /* Write a saved index; whatever fails, there is then none. */
-void idem__saved_write(const struct idem_io *io, const char *dir,
+void idem__saved_write(const struct idem_io *io, int dir_fd,
                        const struct saved_head *head,
                        const struct row_log *log);
 /* Read bytes that claim to be one. False: they are not, or not of this segment.

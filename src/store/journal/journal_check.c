@@ -49,8 +49,8 @@ still_there(struct checker *self, const struct segment *segment)
 {
     struct segment now;
 
-    if (idem__segment_open(self->journal.io, self->journal.dir,
-                           segment->head.id, O_RDONLY, &now, NULL) != IDEM_OK)
+    if (idem__segment_open(&self->journal, segment->head.id, O_RDONLY, &now,
+                           NULL) != IDEM_OK)
         return false;
     idem__io_close(self->journal.io, now.fd);
     return now.head.salt == segment->head.salt;
@@ -186,11 +186,12 @@ read_segment(struct checker *self, struct segment *segment, uint64_t end)
 }
 
 static bool
-gone(const char *dir, uint64_t id)
+gone(const struct journal *journal, uint64_t id)
 {
-    struct journal_path path = idem__segment_path(dir, id, "seg");
+    struct journal_name name = idem__segment_name(id, "seg");
 
-    return access(path.text, F_OK) != 0 && errno == ENOENT;
+    return faccessat(journal->dir_fd, name.text, F_OK, 0) != 0 &&
+           errno == ENOENT;
 }
 
 /* Segments that can be opened; the first ones may be gone meanwhile. */
@@ -201,7 +202,7 @@ open_segments(struct checker *self)
     uint64_t *ids = NULL;
     size_t count = 0;
     enum idem_status status =
-        idem__folder_list(journal->dir, &ids, &count, self->err);
+        idem__folder_list(journal, &ids, &count, self->err);
 
     if (status == IDEM_OK && count == 0)
         status =
@@ -210,15 +211,15 @@ open_segments(struct checker *self)
     for (size_t i = 0; status == IDEM_OK && i < count; i++) {
         struct segment segment;
 
-        status = idem__segment_open(journal->io, journal->dir, ids[i], O_RDONLY,
-                                    &segment, self->err);
+        status =
+            idem__segment_open(journal, ids[i], O_RDONLY, &segment, self->err);
         if (status == IDEM_ERR_CORRUPT) {
             damaged(self, ids[i], 0, self->err->text);
             status = IDEM_OK;
             continue;
         }
         if (status == IDEM_ERR_UNAVAILABLE && journal->segment_count == 0 &&
-            gone(journal->dir, ids[i])) {
+            gone(journal, ids[i])) {
             status = IDEM_OK; /* the cleaner took it away */
             continue;
         }
@@ -236,8 +237,7 @@ open_segments(struct checker *self)
 static void
 check_saved(struct checker *self, const struct segment *segment)
 {
-    struct journal_path path =
-        idem__segment_path(self->journal.dir, segment->head.id, "idx");
+    struct journal_name name = idem__segment_name(segment->head.id, "idx");
     const struct idem_io *io = self->journal.io;
     struct saved_head head;
     struct stat info;
@@ -245,7 +245,7 @@ check_saved(struct checker *self, const struct segment *segment)
     size_t len = 0;
     int fd = -1;
 
-    if (idem__io_open(io, path.text, O_RDONLY, &fd))
+    if (idem__io_open(io, self->journal.dir_fd, name.text, O_RDONLY, &fd))
         return;
     if (fstat(fd, &info) == 0 && info.st_size > 0 &&
         (uint64_t)info.st_size < SEGMENT_MAX_LEN)
@@ -368,10 +368,14 @@ idem__journal_check(const char *dir, const struct idem_io *io,
     self->err = err ? err : &ignored;
     self->journal.io = io ? io : &idem__system_io;
     self->journal.dir = (char *)dir;
+    self->journal.dir_fd = self->journal.lock_fd = -1;
     idem__index_init(&self->journal.index, 0, UINT64_MAX);
-    status = check_all(self);
+    status = idem__folder_look(&self->journal, self->err);
+    if (status == IDEM_OK)
+        status = check_all(self);
     for (size_t i = 0; i < self->journal.segment_count; i++)
         idem__io_close(self->journal.io, self->journal.segments[i].fd);
+    idem__folder_close(&self->journal);
     idem__index_clear(&self->journal.index);
     free(self->journal.segments);
     free(self);

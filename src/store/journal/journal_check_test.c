@@ -1,6 +1,6 @@
 /*
- * journal_check_test.c - idem journal check and dump: on a running journal, on a
- * damaged one, and never changing anything.
+ * journal_check_test.c - idem journal check and dump: on a running journal, on
+ * a damaged one, and never changing anything.
  */
 #include "model.h"
 
@@ -47,7 +47,7 @@ fingerprint(const char *dir)
     static uint8_t bytes[1 << 20];
 
     while ((file = readdir(folder))) {
-        struct journal_path path = idem__folder_path(dir, file->d_name);
+        struct test_path path = test_path(dir, file->d_name);
         int fd = open(path.text, O_RDONLY);
         ssize_t n, total = 0;
         uint64_t one = XXH3_64bits(file->d_name, strlen(file->d_name));
@@ -126,7 +126,7 @@ static void
 it_finds_each_damaged_place(void **state)
 {
     struct idem_store *store = test_open(*state, NULL);
-    struct journal_path path = idem__segment_path(*state, 1, "seg");
+    struct test_path path = test_segment_path(*state, 1, "seg");
     struct journal_report report;
     struct idem_error err;
     uint64_t end;

@@ -40,9 +40,9 @@ fails(struct faulty *faulty, const char *what)
 }
 
 static int
-f_open(void *arg, const char *path, int flags, mode_t mode)
+f_open(void *arg, int at, const char *name, int flags, mode_t mode)
 {
-    return fails(arg, "open") ? -1 : open(path, flags, mode);
+    return fails(arg, "open") ? -1 : openat(at, name, flags, mode);
 }
 
 static int
@@ -104,24 +104,25 @@ f_ftruncate(void *arg, int fd, off_t len)
 
 /* A rename or unlink that fails may have happened. */
 static int
-f_rename(void *arg, const char *from, const char *to)
+f_rename(void *arg, int at, const char *from, const char *to)
 {
     struct faulty *faulty = arg;
     int error;
 
     if (!fails(arg, "rename"))
-        return rename(from, to);
+        return renameat(at, from, at, to);
     error = errno;
-    if (error != EINTR && faulty->fail_at % 2 && rename(from, to) != 0)
+    if (error != EINTR && faulty->fail_at % 2 &&
+        renameat(at, from, at, to) != 0)
         return -1;
     errno = error;
     return -1;
 }
 
 static int
-f_unlink(void *arg, const char *path)
+f_unlink(void *arg, int at, const char *name)
 {
-    return fails(arg, "unlink") ? -1 : unlink(path);
+    return fails(arg, "unlink") ? -1 : unlinkat(at, name, 0);
 }
 
 static struct idem_io

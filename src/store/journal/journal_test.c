@@ -137,8 +137,8 @@ a_second_process_is_told_who_holds_the_folder(void **state)
 static void
 a_folder_that_cannot_be_one_is_refused(void **state)
 {
-    struct journal_path file = idem__folder_path(*state, "file");
-    struct journal_path deep = idem__folder_path(*state, "a/b/c");
+    struct test_path file = test_path(*state, "file");
+    struct test_path deep = test_path(*state, "a/b/c");
     struct idem_store *store;
     struct idem_error err;
 
@@ -194,10 +194,13 @@ a_folder_that_is_not_writable_is_refused(void **state)
     uid_t me = geteuid();
 
     assert_int_equal(chmod(*state, 0555), 0);
-    if (me == 0) /* root may write anywhere: be nobody meanwhile */
+    if (me == 0) { /* root may write anywhere: be nobody meanwhile */
+        assert_int_equal(chown(*state, 65534, 65534), 0);
         assert_int_equal(seteuid(65534), 0);
+    }
     status = test_try_open(*state, NULL, NULL, NULL, &store, &err);
     assert_int_equal(seteuid(me), 0);
+    assert_int_equal(chown(*state, me, (gid_t)-1), 0);
     assert_int_equal(chmod(*state, 0700), 0);
     assert_int_equal(status, IDEM_ERR_UNAVAILABLE);
     assert_non_null(strstr(err.text, "must be able to write"));

@@ -55,10 +55,10 @@ w_fallocate(void *arg, int fd, off_t len)
 
 /* A rename that happens and is reported as failed. */
 static int
-w_rename(void *arg, const char *from, const char *to)
+w_rename(void *arg, int at, const char *from, const char *to)
 {
     struct world *world = arg;
-    int done = rename(from, to);
+    int done = renameat(at, from, at, to);
 
     if (world->fail_renames == 0)
         return done;
@@ -140,7 +140,7 @@ folder_bytes(const char *dir)
     uint64_t sum = 0;
 
     while ((file = readdir(folder))) {
-        struct journal_path path = idem__folder_path(dir, file->d_name);
+        struct test_path path = test_path(dir, file->d_name);
         struct stat info;
 
         if (file->d_name[0] != '.' && stat(path.text, &info) == 0)
@@ -157,7 +157,7 @@ remove_files(const char *dir, const char *ending)
     struct dirent *file;
 
     while ((file = readdir(folder))) {
-        struct journal_path path = idem__folder_path(dir, file->d_name);
+        struct test_path path = test_path(dir, file->d_name);
 
         if (strstr(file->d_name, ending))
             unlink(path.text);
@@ -320,7 +320,7 @@ a_damaged_saved_index_is_not_used(void **state)
 {
     struct world *world = *state;
     struct idem_store *store = open_world(world);
-    struct journal_path path = idem__segment_path(world->dir, 1, "idx");
+    struct test_path path = test_segment_path(world->dir, 1, "idx");
     struct stat info;
 
     for (uint64_t i = 1; i < 40; i++)
@@ -348,7 +348,7 @@ static void
 damage_in_the_middle_is_reported_with_its_place(void **state)
 {
     struct world *world = *state;
-    struct journal_path path = idem__segment_path(world->dir, 1, "seg");
+    struct test_path path = test_segment_path(world->dir, 1, "seg");
     struct idem_store *store = open_world(world);
     struct test_record t;
     struct idem_error err;
@@ -384,7 +384,7 @@ static void
 the_last_batch_is_torn_or_damaged_by_what_follows_it(void **state)
 {
     struct world *world = *state;
-    struct journal_path path = idem__segment_path(world->dir, 1, "seg");
+    struct test_path path = test_segment_path(world->dir, 1, "seg");
     struct idem_store *store = open_world(world);
     struct idem_error err;
     uint64_t end;
@@ -409,8 +409,8 @@ static void
 a_missing_segment_and_a_newer_version_are_refused(void **state)
 {
     struct world *world = *state;
-    struct journal_path second = idem__segment_path(world->dir, 2, "seg");
-    struct journal_path first = idem__segment_path(world->dir, 1, "seg");
+    struct test_path second = test_segment_path(world->dir, 2, "seg");
+    struct test_path first = test_segment_path(world->dir, 1, "seg");
     struct idem_store *store = open_world(world);
     struct idem_error err;
     int fd;

@@ -299,7 +299,7 @@ open_all(struct journal *self, struct idem_error *err)
     uint64_t *ids = NULL;
     size_t count = 0;
 
-    status = idem__folder_list(self->dir, &ids, &count, err);
+    status = idem__folder_list(self, &ids, &count, err);
     for (size_t i = 0; status == IDEM_OK && i < count; i++) {
         struct segment segment;
 
@@ -310,8 +310,7 @@ open_all(struct journal *self, struct idem_error *err)
                                 "with ?damage=accept to go on without it",
                                 self->dir, ids[i - 1] + 1);
         if (status == IDEM_OK)
-            status = idem__segment_open(self->io, self->dir, ids[i], O_RDWR,
-                                        &segment, err);
+            status = idem__segment_open(self, ids[i], O_RDWR, &segment, err);
         if (status == IDEM_OK && !idem__segment_push(self, &segment)) {
             idem__segment_close(self, &segment);
             status = out_of_memory(err);

@@ -154,10 +154,10 @@ write_all(const struct idem_io *io, int fd, const struct saved_head *head,
 }
 
 void
-idem__saved_write(const struct idem_io *io, const char *dir,
+idem__saved_write(const struct idem_io *io, int dir_fd,
                   const struct saved_head *given, const struct row_log *log)
 {
-    struct journal_path path = idem__segment_path(dir, given->id, "idx");
+    struct journal_name name = idem__segment_name(given->id, "idx");
     struct saved_head head = *given;
     uint8_t *part = malloc(PART_ROWS * SAVED_ROW_LEN);
     XXH3_state_t *sum = XXH3_createState();
@@ -167,12 +167,13 @@ idem__saved_write(const struct idem_io *io, const char *dir,
     for (size_t i = 0; i < log->count; i++)
         head.rows += !was_replaced(log, log->rows[i].place);
     if (part && sum && !log->broken)
-        error = idem__io_open(io, path.text, O_RDWR | O_CREAT | O_TRUNC, &fd);
+        error = idem__io_open(io, dir_fd, name.text, O_RDWR | O_CREAT | O_TRUNC,
+                              &fd);
     if (!error)
         error = write_all(io, fd, &head, log, part, sum);
     idem__io_close(io, fd);
     if (error && fd >= 0)
-        (void)idem__io_unlink(io, path.text);
+        (void)idem__io_unlink(io, dir_fd, name.text);
     XXH3_freeState(sum);
     free(part);
 }
@@ -227,12 +228,12 @@ idem__saved_row(const uint8_t *in, const struct saved_head *head,
 static uint8_t *
 read_file(struct journal *self, uint64_t id, size_t *len)
 {
-    struct journal_path path = idem__segment_path(self->dir, id, "idx");
+    struct journal_name name = idem__segment_name(id, "idx");
     uint8_t *bytes = NULL;
     struct stat info;
     int fd = -1;
 
-    if (idem__io_open(self->io, path.text, O_RDONLY, &fd))
+    if (idem__io_open(self->io, self->dir_fd, name.text, O_RDONLY, &fd))
         return NULL;
     if (fstat(fd, &info) == 0 && info.st_size > 0 &&
         (uint64_t)info.st_size < SEGMENT_MAX_LEN)
@@ -250,12 +251,10 @@ read_file(struct journal *self, uint64_t id, size_t *len)
 uint64_t
 idem__saved_claim(struct journal *self, uint64_t id)
 {
-    struct journal_path path = idem__segment_path(self->dir, id, "idx");
-    struct stat info;
+    struct journal_name name = idem__segment_name(id, "idx");
+    uint64_t len = idem__folder_file_len(self, name.text);
 
-    return stat(path.text, &info) == 0 && info.st_size > SAVED_HEAD_LEN
-               ? (uint64_t)info.st_size / SAVED_ROW_LEN
-               : 0;
+    return len > SAVED_HEAD_LEN ? len / SAVED_ROW_LEN : 0;
 }
 
 #define AHEAD 16

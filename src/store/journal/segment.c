@@ -51,10 +51,11 @@ idem__segment_close(struct journal *self, struct segment *segment)
 }
 
 enum idem_status
-idem__segment_open(const struct idem_io *io, const char *dir, uint64_t id,
-                   int flags, struct segment *segment, struct idem_error *err)
+idem__segment_open(const struct journal *self, uint64_t id, int flags,
+                   struct segment *segment, struct idem_error *err)
 {
-    struct journal_path path = idem__segment_path(dir, id, "seg");
+    struct journal_name name = idem__segment_name(id, "seg");
+    const struct idem_io *io = self->io;
     uint8_t bytes[SEGMENT_HEAD_LEN];
     struct idem_error why;
     struct stat info;
@@ -64,7 +65,7 @@ idem__segment_open(const struct idem_io *io, const char *dir, uint64_t id,
 
     memset(segment, 0, sizeof(*segment));
     segment->fd = -1;
-    error = idem__io_open(io, path.text, flags, &segment->fd);
+    error = idem__io_open(io, self->dir_fd, name.text, flags, &segment->fd);
     if (!error)
         error = idem__io_read(io, segment->fd, bytes, sizeof(bytes), 0, &got);
     if (!error && fstat(segment->fd, &info) != 0)
@@ -72,7 +73,8 @@ idem__segment_open(const struct idem_io *io, const char *dir, uint64_t id,
     if (error) {
         idem__io_close(io, segment->fd);
         return idem__fail(err, idem__journal_status(error),
-                          "journal: %.150s: %s", path.text, strerror(error));
+                          "journal: %.120s/%s: %s", self->dir, name.text,
+                          idem__io_text(error));
     }
     status = got < sizeof(bytes)
                  ? idem__fail(&why, IDEM_ERR_CORRUPT, "it has no head")
@@ -83,8 +85,8 @@ idem__segment_open(const struct idem_io *io, const char *dir, uint64_t id,
                             segment->head.id);
     if (status != IDEM_OK) {
         idem__io_close(io, segment->fd);
-        return idem__fail(err, status, "journal: %.100s: %.140s", path.text,
-                          why.text);
+        return idem__fail(err, status, "journal: %.80s/%s: %.120s", self->dir,
+                          name.text, why.text);
     }
     segment->file_len = (uint64_t)info.st_size;
     segment->end = SEGMENT_HEAD_LEN;
@@ -128,7 +130,6 @@ next_len(const struct journal *self)
 static int
 make_now(struct journal *self, uint64_t min_len, struct fresh *fresh)
 {
-    struct journal_path path = idem__folder_path(self->dir, "spare");
     uint64_t least = self->tuning.segment_len ? 0 : SEGMENT_LEAST_LEN;
     int error;
 
@@ -140,8 +141,8 @@ make_now(struct journal *self, uint64_t min_len, struct fresh *fresh)
     if (fresh->len < least)
         fresh->len = least;
     fresh->len = (fresh->len + 4095) & ~UINT64_C(4095);
-    error = idem__io_open(self->io, path.text, O_RDWR | O_CREAT | O_TRUNC,
-                          &fresh->fd);
+    error = idem__io_open(self->io, self->dir_fd, fresh->name,
+                          O_RDWR | O_CREAT | O_TRUNC, &fresh->fd);
     if (error)
         return error;
     for (;;) {
@@ -156,7 +157,7 @@ make_now(struct journal *self, uint64_t min_len, struct fresh *fresh)
         error = 0;
     if (error) {
         idem__io_close(self->io, fresh->fd);
-        (void)idem__io_unlink(self->io, path.text);
+        (void)idem__io_unlink(self->io, self->dir_fd, fresh->name);
     }
     return error;
 }
@@ -164,7 +165,6 @@ make_now(struct journal *self, uint64_t min_len, struct fresh *fresh)
 static int
 take_reserve(struct journal *self, uint64_t min_len, struct fresh *fresh)
 {
-    struct journal_path path = idem__folder_path(self->dir, "reserve");
     int error;
 
     if (self->reserve_len < min_len)
@@ -172,7 +172,8 @@ take_reserve(struct journal *self, uint64_t min_len, struct fresh *fresh)
     fresh->fd = -1;
     fresh->name = "reserve";
     fresh->len = self->reserve_len;
-    error = idem__io_open(self->io, path.text, O_RDWR, &fresh->fd);
+    error =
+        idem__io_open(self->io, self->dir_fd, fresh->name, O_RDWR, &fresh->fd);
     if (!error)
         self->reserve_len = 0;
     return error;
@@ -203,8 +204,7 @@ static int
 name_fresh(struct journal *self, const struct fresh *fresh,
            const struct segment_head *head)
 {
-    struct journal_path from = idem__folder_path(self->dir, fresh->name);
-    struct journal_path to = idem__segment_path(self->dir, head->id, "seg");
+    struct journal_name to = idem__segment_name(head->id, "seg");
     uint8_t bytes[SEGMENT_HEAD_LEN];
     int error;
 
@@ -214,7 +214,7 @@ name_fresh(struct journal *self, const struct fresh *fresh,
         error = idem__io_sync(self->io, fresh->fd);
     if (error)
         return error;
-    error = idem__io_rename(self->io, from.text, to.text);
+    error = idem__io_rename(self->io, self->dir_fd, fresh->name, to.text);
     if (!error)
         error = idem__io_sync(self->io, self->dir_fd);
     if (error)
@@ -287,24 +287,23 @@ idem__segment_drop_oldest(struct journal *self)
 {
     struct segment *oldest = &self->segments[0];
     uint64_t id = oldest->head.id;
-    struct journal_path path = idem__segment_path(self->dir, id, "seg");
-    struct journal_path index = idem__segment_path(self->dir, id, "idx");
-    struct journal_path spare = idem__folder_path(self->dir, "spare");
+    struct journal_name name = idem__segment_name(id, "seg");
+    struct journal_name index = idem__segment_name(id, "idx");
     int error;
 
     if (idem__helper_has(self) || self->full)
-        error = idem__io_unlink(self->io, path.text);
+        error = idem__io_unlink(self->io, self->dir_fd, name.text);
     else
-        error = idem__io_rename(self->io, path.text, spare.text);
+        error = idem__io_rename(self->io, self->dir_fd, name.text, "spare");
     if (!error || error == ENOENT)
         error = idem__io_sync(self->io, self->dir_fd);
     if (error) {
         idem__log(&self->options, IDEM_LOG_WARNING,
-                  "journal: %s: cannot be taken away: %s", path.text,
-                  strerror(error));
+                  "journal: %s/%s: cannot be taken away: %s", self->dir,
+                  name.text, strerror(error));
         return false;
     }
-    (void)idem__io_unlink(self->io, index.text);
+    (void)idem__io_unlink(self->io, self->dir_fd, index.text);
     idem__segment_close(self, oldest);
     self->segment_count--;
     memmove(self->segments, self->segments + 1,
@@ -316,14 +315,14 @@ idem__segment_drop_oldest(struct journal *self)
 static int
 keep_reserve(struct journal *self, uint64_t len)
 {
-    struct journal_path path = idem__folder_path(self->dir, "reserve");
     struct stat info = {0};
     int fd = -1, error;
 
     len = (len + 4095) & ~UINT64_C(4095);
     if (self->reserve_len >= len)
         return 0;
-    error = idem__io_open(self->io, path.text, O_RDWR | O_CREAT, &fd);
+    error =
+        idem__io_open(self->io, self->dir_fd, "reserve", O_RDWR | O_CREAT, &fd);
     if (!error && fstat(fd, &info) != 0)
         error = errno;
     if (!error && (uint64_t)info.st_size < len)
@@ -335,18 +334,15 @@ keep_reserve(struct journal *self, uint64_t len)
     if (error == EOPNOTSUPP)
         return 0; /* this file system cannot keep room */
     if (error && self->reserve_len == 0)
-        (void)idem__io_unlink(self->io, path.text);
+        (void)idem__io_unlink(self->io, self->dir_fd, "reserve");
     return error;
 }
 
 void
 idem__segment_reserve(struct journal *self)
 {
-    struct journal_path path = idem__folder_path(self->dir, "reserve");
-    struct stat info;
-
-    if (self->reserve_len == 0 && stat(path.text, &info) == 0)
-        self->reserve_len = (uint64_t)info.st_size;
+    if (self->reserve_len == 0)
+        self->reserve_len = idem__folder_file_len(self, "reserve");
 }
 
 void

@@ -53,6 +53,26 @@ test_seed(void)
     return seed;
 }
 
+/* Path of a file in a folder; cut short rather than overrun. */
+struct test_path {
+    char text[4096];
+};
+
+static UNUSED struct test_path
+test_path(const char *dir, const char *name)
+{
+    struct test_path path;
+
+    snprintf(path.text, sizeof(path.text), "%s/%s", dir, name);
+    return path;
+}
+
+static UNUSED struct test_path
+test_segment_path(const char *dir, uint64_t id, const char *ending)
+{
+    return test_path(dir, idem__segment_name(id, ending).text);
+}
+
 static UNUSED void
 test_folder_empty(const char *dir)
 {
@@ -60,7 +80,7 @@ test_folder_empty(const char *dir)
     struct dirent *file;
 
     while (folder && (file = readdir(folder))) {
-        struct journal_path path = idem__folder_path(dir, file->d_name);
+        struct test_path path = test_path(dir, file->d_name);
 
         if (file->d_name[0] != '.')
             unlink(path.text);
