@@ -3,21 +3,15 @@
  */
 #include "url.h"
 
+#include "hex.h"
+
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int
-hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
+#define SAID_LEN 120
 
 /* Decode in place; false for a broken escape or a NUL. */
 static bool
@@ -26,16 +20,14 @@ decode(char *text)
     char *to = text;
 
     for (; *text; text++) {
-        if (*text != '%') {
-            *to++ = *text;
-            continue;
+        int byte = *text == '%' ? idem__hex_byte(text + 1) : *text;
+
+        if (*text == '%') {
+            if (byte <= 0)
+                return false;
+            text += 2;
         }
-        if (hex_digit(text[1]) < 0 || hex_digit(text[2]) < 0)
-            return false;
-        *to = (char)(hex_digit(text[1]) * 16 + hex_digit(text[2]));
-        if (*to++ == 0)
-            return false;
-        text += 2;
+        *to++ = (char)byte;
     }
     *to = 0;
     return true;
@@ -115,16 +107,31 @@ is_known(const char *const *known, const char *name)
 }
 
 static const char *
-parse_options(char *text, const char *const *known, struct idem__url *url)
+tell_known(const char *name, const char *const *known, char said[SAID_LEN])
+{
+    int n =
+        snprintf(said, SAID_LEN, "there is no option \"%.40s\", only", name);
+
+    for (; *known && n < SAID_LEN; known++)
+        n += snprintf(said + n, (size_t)(SAID_LEN - n), " %s%s", *known,
+                      known[1] ? "," : "");
+    return said;
+}
+
+static const char *
+parse_options(char *text, const char *const *known, struct idem__url *url,
+              char said[SAID_LEN])
 {
     while (text && *text) {
         char *next = cut(text, '&');
         char *value = cut(text, '=');
 
-        if (!value || !decode(value))
-            return "an option is name=value";
+        if (!value || !*value || !decode(value)) {
+            snprintf(said, SAID_LEN, "option \"%.40s\" needs a value", text);
+            return said;
+        }
         if (!is_known(known, text))
-            return "this store has no such option";
+            return tell_known(text, known, said);
         if (url->option_count == IDEM__URL_OPTIONS_MAX)
             return "too many options";
         url->options[url->option_count].name = text;
@@ -136,7 +143,7 @@ parse_options(char *text, const char *const *known, struct idem__url *url)
 
 static const char *
 parse(char *text, int default_port, const char *const *known,
-      struct idem__url *url)
+      struct idem__url *url, char said[SAID_LEN])
 {
     char *options = cut(text, '?');
     char *hosts = strstr(text, "://");
@@ -163,7 +170,7 @@ parse(char *text, int default_port, const char *const *known,
         url->path = path;
     }
     flaw = parse_hosts(hosts, default_port, url);
-    return flaw ? flaw : parse_options(options, known, url);
+    return flaw ? flaw : parse_options(options, known, url, said);
 }
 
 enum idem_status
@@ -171,13 +178,13 @@ idem__url_parse(const char *text, int default_port, const char *const *known,
                 struct idem__url *url, struct idem_error *err)
 {
     const char *flaw;
-    char shown[160];
+    char shown[160], said[SAID_LEN];
 
     memset(url, 0, sizeof(*url));
     url->memory = strdup(text);
     if (!url->memory)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    flaw = parse(url->memory, default_port, known, url);
+    flaw = parse(url->memory, default_port, known, url, said);
     if (!flaw)
         return IDEM_OK;
     idem__url_clear(url);
@@ -219,8 +226,49 @@ idem__url_number(const struct idem__url *url, const char *name, int64_t min,
     value = strtoll(text, &end, 10);
     if (errno != 0 || end == text || *end != 0 || value < min || value > max)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "option %s is a number from %lld to %lld", name,
-                          (long long)min, (long long)max);
+                          "option %s=%.40s: give a number from %lld to %lld",
+                          name, text, (long long)min, (long long)max);
     *out = value;
     return IDEM_OK;
+}
+
+struct idem_bytes
+idem__url_secret(const char *url, const char *from)
+{
+    static const char name[] = "password="; /* sslpassword too */
+    const char *host = strstr(url, "://");
+    const char *option = host ? strstr(from, name) : NULL;
+    const char *at = host ? memrchr(host, '@', strcspn(host, "?")) : NULL;
+    const char *colon;
+
+    if (host && !at) /* a password with a raw question mark */
+        at = memrchr(host, '@',
+                     option > host ? (size_t)(option - host) : strlen(host));
+    colon = at ? memchr(host + 3, ':', (size_t)(at - host - 3)) : NULL;
+    if (colon && colon + 1 >= from && at > colon + 1)
+        return (struct idem_bytes){colon + 1, (size_t)(at - colon - 1)};
+    if (!option)
+        return (struct idem_bytes){NULL, 0};
+    option += sizeof(name) - 1;
+    return (struct idem_bytes){option, strcspn(option, "&")};
+}
+
+void
+idem__url_redact(const char *url, char *out, size_t out_len)
+{
+    const char *from = url;
+    size_t n = 0;
+
+    for (;;) {
+        struct idem_bytes secret = idem__url_secret(url, from);
+        const char *end = secret.data;
+        int used =
+            snprintf(out + n, out_len - n, "%.*s%s",
+                     end ? (int)(end - from) : INT_MAX, from, end ? "***" : "");
+
+        n += (size_t)used;
+        if (!end || n >= out_len)
+            return;
+        from = end + secret.len;
+    }
 }

@@ -1,5 +1,5 @@
 /*
- * url.h - the URL of a store on the network, taken apart.
+ * url.h - the URL of a store or a broker on the network, taken apart.
  *
  *   scheme://[user[:password]@]host[:port][,host[:port]...][/path][?name=value]
  *
@@ -9,7 +9,7 @@
 #ifndef IDEM__URL_H
 #define IDEM__URL_H
 
-#include "../store/store.h"
+#include "error.h"
 
 #define IDEM__URL_HOSTS_MAX 32
 #define IDEM__URL_OPTIONS_MAX 16
@@ -30,8 +30,9 @@ struct idem__url {
     size_t option_count;
 };
 
-/* `known` names the options that this store has, ended by NULL; any other one
- * is an error, so that a misspelt safety switch cannot go unnoticed. */
+/* `known` names the options there are, ended by NULL; any other one is an
+ * error, so that a misspelt safety switch cannot go unnoticed. Options without
+ * a value are an error too. */
 enum idem_status idem__url_parse(const char *text, int default_port,
                                  const char *const *known,
                                  struct idem__url *url, struct idem_error *err);
@@ -44,5 +45,12 @@ const char *idem__url_option(const struct idem__url *url, const char *name);
 enum idem_status idem__url_number(const struct idem__url *url, const char *name,
                                   int64_t min, int64_t max, int64_t otherwise,
                                   int64_t *out, struct idem_error *err);
+
+/* The next secret in a URL from `from` on: its password, or an option of that
+ * name; data is NULL: there is none. */
+struct idem_bytes idem__url_secret(const char *url, const char *from);
+
+/* A URL with its password replaced by "***", for messages and logs. */
+void idem__url_redact(const char *url, char *out, size_t out_len);
 
 #endif

@@ -3,6 +3,9 @@
  */
 #include "cli.h"
 
+#include "../base/hex.h"
+#include "../base/units.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,80 +31,27 @@ cli_usage_error(const char *format, ...)
 
 /* ---- values ----------------------------------------------------------- */
 
-struct unit {
-    const char *name;
-    int64_t factor;
-};
-
-static const struct unit times[] = {
-    {"", 1},        {"ms", 1},       {"s", 1000}, {"m", 60000},
-    {"h", 3600000}, {"d", 86400000}, {NULL, 0},
-};
-
-static const struct unit sizes[] = {
-    {"", 1}, {"k", 1024}, {"m", 1024 * 1024}, {"g", 1073741824}, {NULL, 0},
-};
-
-static bool
-parse_number(const char *text, const struct unit *units, int64_t *value)
-{
-    long long number;
-    char *end;
-
-    if (text[0] < '0' || text[0] > '9')
-        return false;
-    errno = 0;
-    number = strtoll(text, &end, 10);
-    if (errno != 0)
-        return false;
-    for (; units->name; units++) {
-        if (strcasecmp(end, units->name) == 0)
-            return !__builtin_mul_overflow(number, units->factor, value);
-    }
-    return false;
-}
-
 bool
 cli_ms_parse(const char *text, int64_t *ms)
 {
-    return parse_number(text, times, ms);
+    return idem__units_parse(IDEM__UNIT_TIME, text, ms);
 }
 
 bool
 cli_size_parse(const char *text, int64_t *bytes)
 {
-    return parse_number(text, sizes, bytes);
-}
-
-static int
-hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return idem__units_parse(IDEM__UNIT_SIZE, text, bytes);
 }
 
 bool
 cli_hex_parse(const char *text, uint8_t *out, size_t len)
 {
-    if (strlen(text) != 2 * len)
-        return false;
-    for (size_t i = 0; i < len; i++) {
-        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return false;
-        out[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
+    return idem__hex_read(text, strlen(text), out, len);
 }
 
 static int
 set(const struct cli_option *option, const char *value)
 {
-    static const struct unit plain[] = {{"", 1}, {NULL, 0}};
     struct cli_list *list = option->into;
     bool ok = true;
 
@@ -113,7 +63,7 @@ set(const struct cli_option *option, const char *value)
         *(const char **)option->into = value;
         break;
     case CLI_NUMBER:
-        ok = parse_number(value, plain, option->into);
+        ok = idem__units_parse(IDEM__UNIT_NONE, value, option->into);
         break;
     case CLI_MS:
         ok = cli_ms_parse(value, option->into);

@@ -14,6 +14,7 @@
 #ifndef IDEM__CONSUME_H
 #define IDEM__CONSUME_H
 
+#include "../base/url.h"
 #include "../engine/engine.h"
 
 #include <idem/consume.h>
@@ -100,15 +101,16 @@ struct source_type {
     void (*close)(struct source *source); /* NULL is fine */
 };
 
+#define SOURCE_NAME_MAX 199
 #define LETTER_PLACE_MAX 220
 
 struct source {
     const struct source_type *type;
-    uint64_t connection;                /* counted by the consumer */
-    bool joining;                       /* nothing can come yet: not idle */
-    char name[200];                     /* the queue, stream or topic */
-    char default_consumer[200];         /* the group's name; "": none */
-    char dead_letter[LETTER_PLACE_MAX]; /* where letters go */
+    uint64_t connection;            /* counted by the consumer */
+    bool joining;                   /* nothing can come yet: not idle */
+    char name[SOURCE_NAME_MAX + 1]; /* the queue, stream or topic */
+    char default_consumer[SOURCE_NAME_MAX + 1]; /* the group's; "": none */
+    char dead_letter[LETTER_PLACE_MAX];         /* where letters go */
     char doubt[LETTER_PLACE_MAX];
 };
 
@@ -121,30 +123,14 @@ extern IDEM__MODULE const struct source_type idem__rabbitmq_source;
 extern IDEM__MODULE const struct source_type idem__redis_stream_source;
 extern IDEM__MODULE const struct source_type idem__kafka_source;
 
-/* ---- url.c: brokers' URLs ---------------------------------------------- */
+/* ---- what a source's URL says ------------------------------------------ */
 
-#define BROKER_URL_VALUE_MAX 199
-
-struct broker_url {
-    char user[128], password[256], host[256], path[256];
-    int port; /* 0: not given */
-    char query[512];
-};
-
-enum idem_status broker_url_parse(const char *url, struct broker_url *out,
-                                  struct idem_error *err);
-/* The decoded value of a query parameter; false: it is not there. */
-bool broker_url_param(const struct broker_url *url, const char *name,
-                      char *value, size_t value_len);
-/* A parameter that is a whole number, 1 to max; *value stays as it is if it is
- * not there. */
-enum idem_status broker_url_number(const struct broker_url *url,
-                                   const char *name, int64_t max,
-                                   int64_t *value, struct idem_error *err);
-/* Are all parameters among these names, with spaces between them, and has each
- * a value of at most BROKER_URL_VALUE_MAX bytes? */
-enum idem_status broker_url_check(const struct broker_url *url,
-                                  const char *names, struct idem_error *err);
+/* An option that names something, into `name`. IDEM_ERR_INVALID: it is missing
+ * or has more than SOURCE_NAME_MAX bytes; `example` shows what to write. */
+enum idem_status source_option(const struct idem__url *url, const char *option,
+                               const char *otherwise, const char *example,
+                               char name[SOURCE_NAME_MAX + 1],
+                               struct idem_error *err);
 
 /* ---- identity.c -------------------------------------------------------- */
 

@@ -14,48 +14,7 @@
 
 #include <cmocka.h>
 
-/* ---- URLs and identities ---------------------------------------------- */
-
-static void
-a_url_is_taken_apart(void **state)
-{
-    struct broker_url url;
-    char value[64];
-
-    (void)state;
-    assert_int_equal(
-        broker_url_parse("amqp://me:p%40ss@host:5673/shop?queue=a%20b&x=1",
-                         &url, NULL),
-        IDEM_OK);
-    assert_string_equal(url.user, "me");
-    assert_string_equal(url.password, "p@ss");
-    assert_string_equal(url.host, "host");
-    assert_int_equal(url.port, 5673);
-    assert_string_equal(url.path, "shop");
-    assert_true(broker_url_param(&url, "queue", value, sizeof(value)));
-    assert_string_equal(value, "a b");
-    assert_false(broker_url_param(&url, "que", value, sizeof(value)));
-    assert_int_equal(broker_url_parse("amqp://[::1]:7?queue=q", &url, NULL),
-                     IDEM_OK);
-    assert_string_equal(url.host, "::1");
-}
-
-static void
-a_malformed_url_is_refused(void **state)
-{
-    static const char *const bad[] = {
-        "amqp:host",       "amqp://",        "amqp://h:0?queue=q",
-        "amqp://h:99999",  "amqp://h:x",     "amqp://u%4@h",
-        "amqp://h/%00",    "amqp://[::1:5",  "amqp://[::1]x",
-        "amqp://u%zz:p@h", "redis-stream://"};
-    struct broker_url url;
-    struct idem_error err;
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_int_equal(broker_url_parse(bad[i], &url, &err),
-                         IDEM_ERR_INVALID);
-}
+/* ---- identities ---------------------------------------------- */
 
 static const char *
 identity(const char *by, const struct delivery *d, char id[IDEM_ID_MAX + 1])
@@ -357,8 +316,6 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_url_is_taken_apart),
-        cmocka_unit_test(a_malformed_url_is_refused),
         cmocka_unit_test(an_identity_comes_from_where_it_was_asked_for),
         cmocka_unit_test(an_unknown_identity_is_refused),
         cmocka_unit_test(a_scope_is_the_whole_of_both_names),

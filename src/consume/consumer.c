@@ -42,6 +42,27 @@ find_type(const char *url, const struct source_type **type,
                       "redis-stream:// or kafka://");
 }
 
+enum idem_status
+source_option(const struct idem__url *url, const char *option,
+              const char *otherwise, const char *example,
+              char name[SOURCE_NAME_MAX + 1], struct idem_error *err)
+{
+    const char *value = idem__url_option(url, option);
+
+    if (!value)
+        value = otherwise;
+    if (!value)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the source's URL does not name its %s: write %s",
+                          option, example);
+    if (strlen(value) > SOURCE_NAME_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s= in the source's URL has more than %d bytes",
+                          option, SOURCE_NAME_MAX);
+    memcpy(name, value, strlen(value) + 1);
+    return IDEM_OK;
+}
+
 static enum idem_status
 name_place(const struct source *source, const char *name, const char *ending,
            char place[LETTER_PLACE_MAX], struct idem_error *err)

@@ -35,7 +35,6 @@ struct partition {
 
 struct kafka_source {
     struct source base;
-    struct broker_url url;
     char servers[512], group[200];
     char session_ms[16], heartbeat_ms[24]; /* "": librdkafka's own */
     rd_kafka_t *consumer, *producer;
@@ -507,37 +506,47 @@ close_source(struct source *source)
     free(self);
 }
 
-/* Everything that may be left out, or must be. */
-static enum idem_status
-set_rest(struct kafka_source *self, const struct source_settings *settings,
-         struct idem_error *err)
-{
-    bool six = strchr(self->url.host, ':');
-    int64_t session_ms = 0;
-    enum idem_status status =
-        broker_url_check(&self->url, "topic group session_ms", err);
+static const char *const known[] = {"topic", "group", "session_ms", NULL};
+#define EXAMPLE "kafka://host:9092?topic=orders&group=mail"
 
-    if (status == IDEM_OK)
-        status = broker_url_number(&self->url, "session_ms", SESSION_MAX_MS,
-                                   &session_ms, err);
-    if (status == IDEM_OK && (self->url.user[0] || self->url.path[0]))
-        status = idem__fail(err, IDEM_ERR_INVALID,
-                            "kafka: there is no logging in and no path: "
-                            "kafka://host:9092?topic=orders&group=mail");
+static void
+keep_numbers(struct kafka_source *self, const struct idem__url *url,
+             int64_t session_ms)
+{
+    const struct idem__host *host = &url->hosts[0];
+    bool six = strchr(host->name, ':');
+
     if (session_ms) {
         snprintf(self->session_ms, sizeof(self->session_ms), "%lld",
                  (long long)session_ms);
         snprintf(self->heartbeat_ms, sizeof(self->heartbeat_ms), "%lld",
                  (long long)(session_ms + 2) / 3);
     }
-    snprintf(self->servers, sizeof(self->servers), "%s%s%s:%d", six ? "[" : "",
-             self->url.host, six ? "]" : "",
-             self->url.port ? self->url.port : 9092);
-    snprintf(self->base.default_consumer, sizeof(self->base.default_consumer),
-             "%s", self->group);
-    self->log = settings->log;
-    return status == IDEM_OK ? source_name_letters(&self->base, settings, err)
-                             : status;
+    snprintf(self->servers, sizeof(self->servers), "%s%.200s%s:%d",
+             six ? "[" : "", host->name, six ? "]" : "", host->port);
+}
+
+static enum idem_status
+read_url(struct kafka_source *self, const struct idem__url *url,
+         struct idem_error *err)
+{
+    int64_t session_ms;
+    enum idem_status status =
+        source_option(url, "topic", NULL, EXAMPLE, self->base.name, err);
+
+    if (status == IDEM_OK)
+        status = source_option(url, "group", NULL, EXAMPLE, self->group, err);
+    if (status == IDEM_OK)
+        status = idem__url_number(url, "session_ms", 1, SESSION_MAX_MS, 0,
+                                  &session_ms, err);
+    if (status == IDEM_OK && (url->user || url->password || url->path))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "kafka: there is no logging in and no path: "
+                            "write " EXAMPLE);
+    if (status == IDEM_OK)
+        keep_numbers(self, url, session_ms);
+    memcpy(self->base.default_consumer, self->group, sizeof(self->group));
+    return status;
 }
 
 static enum idem_status
@@ -545,22 +554,20 @@ open_source(const struct source_settings *settings, struct source **source,
             struct idem_error *err)
 {
     struct kafka_source *self = calloc(1, sizeof(*self));
+    struct idem__url url;
     enum idem_status status;
 
     if (!self)
         return idem__fail(err, IDEM_ERR_MEMORY, "kafka: out of memory");
     self->base.type = &idem__kafka_source;
-    status = broker_url_parse(settings->url, &self->url, err);
-    if (status == IDEM_OK &&
-        (!broker_url_param(&self->url, "topic", self->base.name,
-                           sizeof(self->base.name)) ||
-         !broker_url_param(&self->url, "group", self->group,
-                           sizeof(self->group))))
-        status = idem__fail(err, IDEM_ERR_INVALID,
-                            "kafka: name the topic and the group: "
-                            "kafka://host:9092?topic=orders&group=mail");
+    self->log = settings->log;
+    status = idem__url_parse(settings->url, 9092, known, &url, err);
+    if (status == IDEM_OK) {
+        status = read_url(self, &url, err);
+        idem__url_clear(&url);
+    }
     if (status == IDEM_OK)
-        status = set_rest(self, settings, err);
+        status = source_name_letters(&self->base, settings, err);
     if (status != IDEM_OK) {
         free(self);
         return status;

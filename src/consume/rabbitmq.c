@@ -26,7 +26,7 @@
 
 struct rabbitmq_source {
     struct source base;
-    struct broker_url url;
+    struct idem__url url;
     const struct idem_store_options *log;
     int prefetch, heartbeat_s;
     amqp_connection_state_t consuming, publishing;
@@ -49,11 +49,12 @@ fail(struct rabbitmq_source *self, struct idem_error *err, const char *what,
         told = ((amqp_connection_close_t *)reply.reply.decoded)->reply_text;
     if (told.len > 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE, "rabbitmq %s:%d: %s: %.*s",
-                          self->url.host, self->url.port, what,
-                          told.len < 150 ? (int)told.len : 150,
+                          self->url.hosts[0].name, self->url.hosts[0].port,
+                          what, told.len < 150 ? (int)told.len : 150,
                           (const char *)told.bytes);
     return idem__fail(err, IDEM_ERR_UNAVAILABLE, "rabbitmq %s:%d: %s: %s",
-                      self->url.host, self->url.port, what, text);
+                      self->url.hosts[0].name, self->url.hosts[0].port, what,
+                      text);
 }
 
 static bool
@@ -85,9 +86,12 @@ log_in(struct rabbitmq_source *self, amqp_connection_state_t connection,
     const amqp_table_t properties = {1, &can};
 
     return amqp_login_with_properties(
-        connection, self->url.path[0] ? self->url.path : "/", 0, FRAME_MAX,
-        heartbeat_s, &properties, AMQP_SASL_METHOD_PLAIN, self->url.user,
-        self->url.password);
+        connection, self->url.path ? self->url.path : "/", 0, FRAME_MAX,
+        heartbeat_s, &properties, AMQP_SASL_METHOD_PLAIN,
+        self->url.user ? self->url.user : "guest",
+        self->url.user && self->url.password ? self->url.password
+        : self->url.user                     ? ""
+                                             : "guest");
 }
 
 static enum idem_status
@@ -118,12 +122,13 @@ dial(struct rabbitmq_source *self, amqp_connection_state_t *connection,
         return idem__fail(err, IDEM_ERR_MEMORY, "rabbitmq: out of memory");
     amqp_set_handshake_timeout(*connection, &patience);
     amqp_set_rpc_timeout(*connection, &patience);
-    rc = amqp_socket_open_noblock(socket, self->url.host, self->url.port,
-                                  &patience);
+    rc = amqp_socket_open_noblock(socket, self->url.hosts[0].name,
+                                  self->url.hosts[0].port, &patience);
     if (rc != AMQP_STATUS_OK)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "rabbitmq %s:%d: cannot connect: %s", self->url.host,
-                          self->url.port, amqp_error_string2(rc));
+                          "rabbitmq %s:%d: cannot connect: %s",
+                          self->url.hosts[0].name, self->url.hosts[0].port,
+                          amqp_error_string2(rc));
     reply = log_in(self, *connection, heartbeat_s);
     return went_well(reply) ? open_channel(self, *connection, err)
                             : fail(self, err, "cannot log in", reply);
@@ -323,7 +328,7 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "rabbitmq %s:%d: the broker delivers no more: the "
                           "queue was deleted, or its channel closed",
-                          self->url.host, self->url.port);
+                          self->url.hosts[0].name, self->url.hosts[0].port);
     if (!went_well(reply))
         return fail(self, err, "lost the connection", reply);
     *delivery = to_delivery(&envelope);
@@ -505,6 +510,7 @@ close_source(struct source *source)
         amqp_connection_close(self->consuming, AMQP_REPLY_SUCCESS);
     disconnect(&self->consuming);
     disconnect(&self->publishing);
+    idem__url_clear(&self->url);
     free(self);
 }
 
@@ -513,7 +519,8 @@ open_source(const struct source_settings *settings, struct source **source,
             struct idem_error *err)
 {
     struct rabbitmq_source *self = calloc(1, sizeof(*self));
-    int64_t heartbeat_s = HEARTBEAT_DEFAULT_S;
+    static const char *const known[] = {"queue", "heartbeat", NULL};
+    int64_t heartbeat_s;
     enum idem_status status;
 
     if (!self)
@@ -521,30 +528,21 @@ open_source(const struct source_settings *settings, struct source **source,
     self->base.type = &idem__rabbitmq_source;
     self->log = settings->log;
     self->prefetch = settings->prefetch;
-    status = broker_url_parse(settings->url, &self->url, err);
-    if (status == IDEM_OK &&
-        !broker_url_param(&self->url, "queue", self->base.name,
-                          sizeof(self->base.name)))
-        status = idem__fail(err, IDEM_ERR_INVALID,
-                            "amqp: name the queue: amqp://host?queue=orders");
+    status = idem__url_parse(settings->url, 5672, known, &self->url, err);
     if (status == IDEM_OK)
-        status = broker_url_check(&self->url, "queue heartbeat", err);
+        status =
+            source_option(&self->url, "queue", NULL, "amqp://host?queue=orders",
+                          self->base.name, err);
     if (status == IDEM_OK)
-        status = broker_url_number(&self->url, "heartbeat", HEARTBEAT_MAX_S,
-                                   &heartbeat_s, err);
+        status = idem__url_number(&self->url, "heartbeat", 1, HEARTBEAT_MAX_S,
+                                  HEARTBEAT_DEFAULT_S, &heartbeat_s, err);
     if (status == IDEM_OK)
         status = source_name_letters(&self->base, settings, err);
     if (status != IDEM_OK) {
-        free(self);
+        close_source(&self->base);
         return status;
     }
     self->heartbeat_s = (int)heartbeat_s;
-    if (!self->url.port)
-        self->url.port = 5672;
-    if (!self->url.user[0]) {
-        snprintf(self->url.user, sizeof(self->url.user), "guest");
-        snprintf(self->url.password, sizeof(self->url.password), "guest");
-    }
     *source = &self->base;
     return IDEM_OK;
 }

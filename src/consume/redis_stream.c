@@ -32,10 +32,10 @@
 
 struct redis_source {
     struct source base;
-    struct broker_url url;
+    struct idem__url url;
     int prefetch;
-    char group[BROKER_URL_VALUE_MAX + 1], member[BROKER_URL_VALUE_MAX + 1],
-        body_field[BROKER_URL_VALUE_MAX + 1];
+    char group[SOURCE_NAME_MAX + 1], member[SOURCE_NAME_MAX + 1],
+        body_field[SOURCE_NAME_MAX + 1];
     int64_t claim_ms, claim_at_us;
     char claim_from[64];
     redisContext *context;
@@ -65,7 +65,7 @@ fail(struct redis_source *self, struct idem_error *err, const redisReply *reply)
                            : "unexpected reply";
 
     return idem__fail(err, IDEM_ERR_UNAVAILABLE, "redis %s:%d: %.180s",
-                      self->url.host, self->url.port, text);
+                      self->url.hosts[0].name, self->url.hosts[0].port, text);
 }
 
 /* Run a command whose reply must not be an error; NULL after telling why. */
@@ -89,8 +89,8 @@ log_in(struct redis_source *self, struct idem_error *err)
     const char *select[] = {"SELECT", self->url.path};
     redisReply *reply;
 
-    if (self->url.password[0]) {
-        bool user = self->url.user[0] != 0;
+    if (self->url.password) {
+        bool user = self->url.user != NULL;
         const char *plain[] = {"AUTH", self->url.password};
 
         reply = run(self, err, user ? 3 : 2, user ? with_user : plain, NULL);
@@ -98,7 +98,7 @@ log_in(struct redis_source *self, struct idem_error *err)
             return IDEM_ERR_UNAVAILABLE;
         freeReplyObject(reply);
     }
-    if (self->url.path[0]) {
+    if (self->url.path) {
         reply = run(self, err, 2, select, NULL);
         if (!reply)
             return IDEM_ERR_UNAVAILABLE;
@@ -146,8 +146,8 @@ connect_source(struct source *source, struct idem_error *err)
 
     drop_ready(self);
     redisFree(self->context);
-    self->context =
-        redisConnectWithTimeout(self->url.host, self->url.port, patience);
+    self->context = redisConnectWithTimeout(self->url.hosts[0].name,
+                                            self->url.hosts[0].port, patience);
     if (!self->context || self->context->err)
         return fail(self, err, NULL);
     redisSetTimeout(self->context, patience);
@@ -459,39 +459,42 @@ close_source(struct source *source)
     drop_ready(self);
     if (self->context)
         redisFree(self->context);
+    idem__url_clear(&self->url);
     free(self);
 }
 
-/* Everything that may be left out. */
-static enum idem_status
-set_rest(struct redis_source *self, const struct source_settings *settings,
-         struct idem_error *err)
-{
-    enum idem_status status =
-        broker_url_check(&self->url, "stream group body member claim_ms", err);
+static const char *const known[] = {"stream", "group",    "body",
+                                    "member", "claim_ms", NULL};
+#define EXAMPLE "redis-stream://host?stream=orders&group=mail"
 
-    self->claim_ms = CLAIM_DEFAULT_MS;
+static enum idem_status
+read_url(struct redis_source *self, const char *text, struct idem_error *err)
+{
+    const struct idem__url *url = &self->url;
+    enum idem_status status =
+        idem__url_parse(text, 6379, known, &self->url, err);
+
     if (status == IDEM_OK)
-        status = broker_url_number(&self->url, "claim_ms", CLAIM_MAX_MS,
-                                   &self->claim_ms, err);
-    if (status == IDEM_OK &&
-        self->url.path[strspn(self->url.path, "0123456789")])
+        status =
+            source_option(url, "stream", NULL, EXAMPLE, self->base.name, err);
+    if (status == IDEM_OK)
+        status = source_option(url, "group", NULL, EXAMPLE, self->group, err);
+    if (status == IDEM_OK)
+        status =
+            source_option(url, "member", "idem", EXAMPLE, self->member, err);
+    if (status == IDEM_OK)
+        status =
+            source_option(url, "body", "body", EXAMPLE, self->body_field, err);
+    if (status == IDEM_OK)
+        status = idem__url_number(url, "claim_ms", 1, CLAIM_MAX_MS,
+                                  CLAIM_DEFAULT_MS, &self->claim_ms, err);
+    if (status == IDEM_OK && url->path &&
+        url->path[strspn(url->path, "0123456789")])
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "redis-stream: a database is a number, as in "
                             "redis-stream://host:6379/0");
-    if (!self->url.port)
-        self->url.port = 6379;
-    if (!broker_url_param(&self->url, "member", self->member,
-                          sizeof(self->member)) ||
-        !self->member[0])
-        snprintf(self->member, sizeof(self->member), "idem");
-    if (!broker_url_param(&self->url, "body", self->body_field,
-                          sizeof(self->body_field)))
-        snprintf(self->body_field, sizeof(self->body_field), "body");
-    snprintf(self->base.default_consumer, sizeof(self->base.default_consumer),
-             "%s", self->group);
-    return status == IDEM_OK ? source_name_letters(&self->base, settings, err)
-                             : status;
+    memcpy(self->base.default_consumer, self->group, sizeof(self->group));
+    return status;
 }
 
 static enum idem_status
@@ -506,19 +509,11 @@ open_source(const struct source_settings *settings, struct source **source,
     self->base.type = &idem__redis_stream_source;
     self->prefetch = settings->prefetch;
     self->ready_last = &self->ready;
-    status = broker_url_parse(settings->url, &self->url, err);
-    if (status == IDEM_OK &&
-        (!broker_url_param(&self->url, "stream", self->base.name,
-                           sizeof(self->base.name)) ||
-         !broker_url_param(&self->url, "group", self->group,
-                           sizeof(self->group))))
-        status = idem__fail(err, IDEM_ERR_INVALID,
-                            "redis-stream: name the stream and the group: "
-                            "redis-stream://host?stream=orders&group=mail");
+    status = read_url(self, settings->url, err);
     if (status == IDEM_OK)
-        status = set_rest(self, settings, err);
+        status = source_name_letters(&self->base, settings, err);
     if (status != IDEM_OK) {
-        free(self);
+        close_source(&self->base);
         return status;
     }
     *source = &self->base;

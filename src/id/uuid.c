@@ -8,6 +8,8 @@
  */
 #include "id.h"
 
+#include "../base/hex.h"
+
 #include <ctype.h>
 #include <pthread.h>
 #include <sodium.h>
@@ -79,15 +81,6 @@ idem_uuid7(char out[IDEM_UUID_LEN + 1])
     write_text(b, out);
 }
 
-static int
-hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)tolower((unsigned char)c);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool
 read_text(const char *text, uint8_t b[16])
 {
@@ -95,7 +88,7 @@ read_text(const char *text, uint8_t b[16])
 
     for (int i = 0; i < IDEM_UUID_LEN; i++) {
         bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-        int value = hex_value(text[i]);
+        int value = idem__hex_digit(text[i]);
 
         if (text[i] == 0 || (dash && text[i] != '-') || (!dash && value < 0))
             return false;

@@ -3,13 +3,11 @@
  */
 #include "store.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <sodium.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 static int64_t
@@ -52,47 +50,6 @@ idem__log(const struct idem_store_options *options, enum idem_log_level level,
         options->log(options->log_arg, level, text);
     else if (level != IDEM_LOG_INFO)
         fprintf(stderr, "idem: %s: %s\n", names[level], text);
-}
-
-struct idem_bytes
-idem__url_secret(const char *url, const char *from)
-{
-    static const char name[] = "password="; /* sslpassword too */
-    const char *host = strstr(url, "://");
-    const char *option = host ? strstr(from, name) : NULL;
-    const char *at = host ? memrchr(host, '@', strcspn(host, "?")) : NULL;
-    const char *colon;
-
-    if (host && !at) /* a password with a raw question mark */
-        at = memrchr(host, '@',
-                     option > host ? (size_t)(option - host) : strlen(host));
-    colon = at ? memchr(host + 3, ':', (size_t)(at - host - 3)) : NULL;
-    if (colon && colon + 1 >= from && at > colon + 1)
-        return (struct idem_bytes){colon + 1, (size_t)(at - colon - 1)};
-    if (!option)
-        return (struct idem_bytes){NULL, 0};
-    option += sizeof(name) - 1;
-    return (struct idem_bytes){option, strcspn(option, "&")};
-}
-
-void
-idem__url_redact(const char *url, char *out, size_t out_len)
-{
-    const char *from = url;
-    size_t n = 0;
-
-    for (;;) {
-        struct idem_bytes secret = idem__url_secret(url, from);
-        const char *end = secret.data;
-        int used =
-            snprintf(out + n, out_len - n, "%.*s%s",
-                     end ? (int)(end - from) : INT_MAX, from, end ? "***" : "");
-
-        n += (size_t)used;
-        if (!end || n >= out_len)
-            return;
-        from = end + secret.len;
-    }
 }
 
 /* Random words are drawn by the poolful, one pool a thread. A child process

@@ -14,6 +14,7 @@
 
 #include "../base/buf.h"
 #include "../base/module.h"
+#include "../base/url.h"
 #include "../record/record.h"
 
 #include <time.h>
@@ -175,13 +176,6 @@ enum idem_status idem__store_init(const char *url, struct idem_error *err);
 void idem__log(const struct idem_store_options *options,
                enum idem_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-/* The next secret in a URL from `from` on: its password, or an option of that
- * name; data is NULL: there is none. */
-struct idem_bytes idem__url_secret(const char *url, const char *from);
-
-/* A URL with its password replaced by "***", for messages and logs. */
-void idem__url_redact(const char *url, char *out, size_t out_len);
 
 /* A fresh rev: 64 random bits, never 0. */
 uint64_t idem__new_rev(void);

@@ -3,40 +3,20 @@
  */
 #include "value.h"
 
+#include "../base/hex.h"
+
 #include <string.h>
 
 void
 idem__key_hex(const uint8_t key[IDEM_KEY_LEN], char hex[IDEM__HEX_LEN])
 {
-    static const char digits[] = "0123456789abcdef";
-
-    for (size_t i = 0; i < IDEM_KEY_LEN; i++) {
-        hex[2 * i] = digits[key[i] >> 4];
-        hex[2 * i + 1] = digits[key[i] & 15];
-    }
-}
-
-static int
-digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    idem__hex_write(key, IDEM_KEY_LEN, hex);
 }
 
 bool
 idem__key_from_hex(const char *hex, size_t len, uint8_t key[IDEM_KEY_LEN])
 {
-    if (len != IDEM__HEX_LEN)
-        return false;
-    for (size_t i = 0; i < IDEM_KEY_LEN; i++) {
-        int high = digit(hex[2 * i]), low = digit(hex[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return false;
-        key[i] = (uint8_t)(high * 16 + low);
-    }
-    return true;
+    return idem__hex_read(hex, len, key, IDEM_KEY_LEN);
 }
 
 enum idem_status

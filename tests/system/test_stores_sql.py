@@ -178,7 +178,7 @@ def test_parameters_of_several_connections_are_checked(database):
     assert "can be used" in idem("store", "check", database.url + "?connections=8&share=1")
     for bad in ("timeout_ms=2000x", "timeout_ms=", "timeout_ms=9", "timeout_ms=600001", "timeout_ms=-1"):
         text = idem("store", "check", database.url + "?" + bad, code=2)
-        assert "timeout_ms is a number from 10 to 600000" in text and "secret" not in text, text
+        assert re.search('timeout_ms.*(number from 10 to 600000|needs a value)', text) and "secret" not in text, text
     assert "can be used" in idem("store", "check", database.url + "?timeout_ms=3000")
 
 
@@ -186,7 +186,8 @@ def test_the_url_of_mariadb_is_read_to_its_end(mariadb):
     idem("store", "init", mariadb.url)
     host = "127.0.0.1:%d" % mariadb.port
     for bad in (host + "x", host + ":1", "127.0.0.1:", "127.0.0.1:99999", "[" + host, "[127.0.0.1]%d" % mariadb.port):
-        assert "is not understood" in idem("store", "check", mariadb.url.replace(host, bad), code=2)
+        text = idem("store", "check", mariadb.url.replace(host, bad), code=2)
+        assert "a port is a number from 1 to 65535" in text or "an IPv6 address ends with" in text, text
     assert "can be used" in idem("store", "check", mariadb.url.replace("127.0.0.1", "[127.0.0.1]"))
 
 

@@ -3,6 +3,8 @@
  */
 #include "fields.h"
 
+#include "../../base/hex.h"
+
 #include <string.h>
 
 struct out {
@@ -31,27 +33,14 @@ gateway_body_start(struct idem_bytes in)
     return at;
 }
 
-static int
-hex_digit(uint8_t c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
 static void
 form_decode(const uint8_t *at, const uint8_t *end, struct out *out)
 {
     out->len = 0;
     out->full = false;
     while (at < end) {
-        if (*at == '%' && end - at > 2 && hex_digit(at[1]) >= 0 &&
-            hex_digit(at[2]) >= 0) {
-            out_add(out, (uint8_t)(hex_digit(at[1]) * 16 + hex_digit(at[2])));
+        if (*at == '%' && end - at > 2 && idem__hex_byte(at + 1) >= 0) {
+            out_add(out, (uint8_t)idem__hex_byte(at + 1));
             at += 3;
         } else {
             out_add(out, *at == '+' ? ' ' : *at);
@@ -164,7 +153,7 @@ entity(const uint8_t *at, const uint8_t *end, struct out *out)
     hex = at < end && *at == 'x';
     at += hex;
     for (; at < end && *at != ';'; at++) {
-        int digit = hex_digit(*at);
+        int digit = idem__hex_digit(*at);
 
         if (digit < 0 || (!hex && digit > 9))
             return NULL;

@@ -5,6 +5,8 @@
  */
 #include "server.h"
 
+#include "../../base/units.h"
+
 #include "../../record/record.h"
 
 #include <ctype.h>
@@ -232,38 +234,17 @@ server_config_clear(struct server_config *config)
 
 /* ---- values ---------------------------------------------------------- */
 
-struct unit {
-    const char *name;
-    int64_t times;
-};
-
-static const struct unit time_units[] = {
-    {"", 1},     {"ms", 1},        {"s", 1000}, {"m", 60000},
-    {"h", HOUR}, {"d", 24 * HOUR}, {NULL, 0}};
-static const struct unit size_units[] = {
-    {"", 1},       {"k", 1024},  {"m", MIB},          {"g", 1024 * MIB},
-    {"kib", 1024}, {"mib", MIB}, {"gib", 1024 * MIB}, {NULL, 0}};
-static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
-
 static bool
 read_number(enum kind kind, const char *text, int64_t *number)
 {
-    const struct unit *unit = kind == TIME   ? time_units
-                              : kind == SIZE ? size_units
-                                             : no_units;
+    static const enum idem__unit units[] = {
+        [TIME] = IDEM__UNIT_TIME, [SIZE] = IDEM__UNIT_SIZE};
     char *end;
-    long long value;
 
-    if (!isdigit((unsigned char)text[0]))
-        return false;
-    errno = 0;
-    value = strtoll(text, &end, kind == MODE ? 8 : 10);
-    while (unit->name && strcasecmp(end, unit->name) != 0)
-        unit++;
-    if (errno != 0 || !unit->name || value > INT64_MAX / unit->times)
-        return false;
-    *number = value * unit->times;
-    return true;
+    if (kind != MODE)
+        return idem__units_parse(units[kind], text, number);
+    *number = strtoll(text, &end, 8);
+    return isdigit((unsigned char)text[0]) && *end == 0;
 }
 
 static enum idem_status

@@ -3,6 +3,8 @@
  */
 #include "http.h"
 
+#include "../../base/hex.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -84,15 +86,6 @@ const struct http_route http_routes[] = {
 
 const size_t http_route_count = sizeof(http_routes) / sizeof(http_routes[0]);
 
-static int
-hex_digit(uint8_t c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 bool
 http_decode(struct idem_bytes raw, bool plus, struct idem_arena *memory,
             struct idem_bytes *out)
@@ -107,12 +100,11 @@ http_decode(struct idem_bytes raw, bool plus, struct idem_arena *memory,
         uint8_t c = in[i];
 
         if (c == '%') {
-            int high = i + 2 < raw.len ? hex_digit(in[i + 1]) : -1;
-            int low = high >= 0 ? hex_digit(in[i + 2]) : -1;
+            int byte = i + 2 < raw.len ? idem__hex_byte(in + i + 1) : -1;
 
-            if (low < 0)
+            if (byte < 0)
                 return false;
-            c = (uint8_t)(high << 4 | low);
+            c = (uint8_t)byte;
             i += 2;
         } else if (c == '+' && plus) {
             c = ' ';

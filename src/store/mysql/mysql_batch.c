@@ -1,6 +1,6 @@
 /*
- * mysql_batch.c - swap: a batch is one transaction, and two round trips however many
- * swaps it has. It is guessed that everything is as expected, and most is:
+ * mysql_batch.c - swap: a batch is one transaction, and two round trips however
+ * many swaps it has. It is guessed that everything is as expected, and most is:
  *
  *   guess   one statement that fails, or counts wrong, otherwise (bulk.c)
  *   commit

@@ -1,6 +1,6 @@
 /*
- * mysql_connect.c - one connection to MariaDB (or MySQL): its URL, its settings, and
- * whether the server is one that keeps what it commits.
+ * mysql_connect.c - one connection to MariaDB (or MySQL): its URL, its
+ * settings, and whether the server is one that keeps what it commits.
  *
  *   mysql://user:password@host:3306/database
  *     ?socket=/run/mysqld/mysqld.sock  ?timeout_ms=2000
@@ -25,145 +25,62 @@
 
 /* ---- the URL --------------------------------------------------------- */
 
-static int
-hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
+static const char *const known[] = {"unsafe", "timeout_ms", "tls", "socket",
+                                    "ca",     "cert",       "key", NULL};
 
-/* A copy of a part of the URL with %XX resolved; NULL: bad, or no memory. */
-static char *
-decode(const char *from, size_t len)
-{
-    char *out = malloc(len + 1);
-    size_t n = 0;
-
-    for (size_t i = 0; out && i < len; i++) {
-        if (from[i] != '%') {
-            out[n++] = from[i];
-            continue;
-        }
-        if (len - i < 3 || hex_digit(from[i + 1]) < 0 ||
-            hex_digit(from[i + 2]) < 0) {
-            free(out);
-            return NULL;
-        }
-        out[n++] = (char)(hex_digit(from[i + 1]) * 16 + hex_digit(from[i + 2]));
-        i += 2;
-    }
-    if (out)
-        out[n] = 0;
-    return out;
-}
-
-/* The value of an option, for the store to keep; false: it is not one. */
+/* A copy of something that may be missing; false: no memory. */
 static bool
-take_text(char *rest, const char *name, char **text)
+copy(const char *from, char **to)
 {
-    char value[1024];
-
-    if (!idem__url_take(rest, name, value, sizeof(value)))
-        return true;
-    *text = decode(value, strlen(value));
-    return *text && (*text)[0];
+    *to = from ? strdup(from) : NULL;
+    return *to || !from;
 }
 
 static bool
-parse_options(struct mysql_store *self, char *rest, const char **flaw)
+keep_parts(struct mysql_store *self, const struct idem__url *url)
 {
-    int64_t timeout_ms = TIMEOUT_MS;
-    char value[256];
-    bool good;
+    const char *unsafe = idem__url_option(url, "unsafe");
+    const char *tls = idem__url_option(url, "tls");
 
-    idem__url_take(rest, "unsafe", self->unsafe, sizeof(self->unsafe));
-    if (!idem__url_take_number(rest, "timeout_ms", 10, 600000, &timeout_ms)) {
-        *flaw = "timeout_ms is a number from 10 to 600000";
+    snprintf(self->unsafe, sizeof(self->unsafe), "%s", unsafe ? unsafe : "");
+    self->port = (unsigned)url->hosts[0].port;
+    self->tls = tls && strcmp(tls, "0") != 0;
+    if (!copy(url->hosts[0].name, &self->host) ||
+        !copy(url->user, &self->user) ||
+        !copy(url->password, &self->password) ||
+        !copy(url->path, &self->database) ||
+        !copy(idem__url_option(url, "socket"), &self->socket) ||
+        !copy(idem__url_option(url, "ca"), &self->ca) ||
+        !copy(idem__url_option(url, "cert"), &self->cert) ||
+        !copy(idem__url_option(url, "key"), &self->key))
         return false;
-    }
-    self->timeout_s = (unsigned)((timeout_ms + 999) / 1000);
-    if (idem__url_take(rest, "tls", value, sizeof(value)))
-        self->tls = strcmp(value, "0") != 0;
-    good = take_text(rest, "socket", &self->socket) &&
-           take_text(rest, "ca", &self->ca) &&
-           take_text(rest, "cert", &self->cert) &&
-           take_text(rest, "key", &self->key);
     if (self->ca || self->cert || self->key)
         self->tls = true;
-    return good && (!strchr(rest, '?') || strchr(rest, '?')[1] == 0);
-}
-
-/* host, host:port, or an IPv6 address in brackets; ends at `slash`. */
-static bool
-parse_host(struct mysql_store *self, const char *host, const char *slash)
-{
-    const char *name = host + (host[0] == '[');
-    const char *end =
-        memchr(host, name > host ? ']' : ':', (size_t)(slash - host));
-    const char *port = name > host && end ? end + 1 : end ? end : slash;
-    char *stop = NULL;
-
-    self->port = DEFAULT_PORT;
-    if (name > host && !end)
-        return false;
-    if (port < slash) {
-        if (port[0] != ':' || port[1] < '0' || port[1] > '9')
-            return false;
-        self->port = (unsigned)strtoul(port + 1, &stop, 10);
-        if (stop != slash)
-            return false;
-    }
-    self->host = decode(name, (size_t)((end ? end : slash) - name));
-    return self->host && self->port > 0 && self->port < 65536;
-}
-
-/* user:password@host:port/database */
-static bool
-parse_parts(struct mysql_store *self, char *rest)
-{
-    char *at = strrchr(rest, '@');
-    char *host = at ? at + 1 : rest;
-    char *slash = strchr(host, '/');
-    char *colon = at ? memchr(rest, ':', (size_t)(at - rest)) : NULL;
-
-    if (!slash)
-        return false;
-    if (at) {
-        char *end = colon ? colon : at;
-
-        self->user = decode(rest, (size_t)(end - rest));
-        if (colon)
-            self->password = decode(colon + 1, (size_t)(at - colon - 1));
-        if (!self->user || (colon && !self->password))
-            return false;
-    }
-    self->database = decode(slash + 1, strcspn(slash + 1, "?"));
-    return parse_host(self, host, slash) && self->database && self->database[0];
+    return true;
 }
 
 enum idem_status
-idem__mysql_parse(struct mysql_store *self, const char *url,
+idem__mysql_parse(struct mysql_store *self, const char *text,
                   struct idem_error *err)
 {
-    const char *rest = strstr(url, "://");
-    char *copy = rest ? strdup(rest + 3) : NULL;
-    const char *flaw = NULL;
-    char shown[200];
-    bool good =
-        copy && parse_options(self, copy, &flaw) && parse_parts(self, copy);
+    struct idem__url url;
+    int64_t timeout_ms;
+    enum idem_status status =
+        idem__url_parse(text, DEFAULT_PORT, known, &url, err);
 
-    free(copy);
-    if (good)
-        return IDEM_OK;
-    idem__url_redact(url, shown, sizeof(shown));
-    if (flaw)
-        return idem__fail(err, IDEM_ERR_INVALID, "\"%s\": %s", shown, flaw);
-    return idem__fail(err, IDEM_ERR_INVALID,
-                      "\"%s\" is not understood: write "
-                      "mysql://user:password@host:3306/database",
-                      shown);
+    if (status != IDEM_OK)
+        return status;
+    status = idem__url_number(&url, "timeout_ms", 10, 600000, TIMEOUT_MS,
+                              &timeout_ms, err);
+    if (status == IDEM_OK && (!url.path || url.host_count != 1))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "mysql: name one host and a database: "
+                            "mysql://user:password@host:3306/database");
+    else if (status == IDEM_OK && !keep_parts(self, &url))
+        status = idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
+    self->timeout_s = (unsigned)((timeout_ms + 999) / 1000);
+    idem__url_clear(&url);
+    return status;
 }
 
 /* ---- errors ---------------------------------------------------------- */

@@ -4,14 +4,14 @@
  */
 #include "mysql.h"
 
+#include "../../base/hex.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 void
 idem__mysql_add_hex(struct idem_buf *query, const void *data, size_t len)
 {
-    static const char digits[] = "0123456789abcdef";
-    const uint8_t *in = data;
     uint8_t *out = idem_buf_room(query, 2 * len + 3);
 
     if (!out) {
@@ -20,11 +20,8 @@ idem__mysql_add_hex(struct idem_buf *query, const void *data, size_t len)
     }
     *out++ = 'x';
     *out++ = '\'';
-    for (size_t i = 0; i < len; i++) {
-        *out++ = (uint8_t)digits[in[i] >> 4];
-        *out++ = (uint8_t)digits[in[i] & 15];
-    }
-    *out = '\'';
+    idem__hex_write(data, len, out);
+    out[2 * len] = '\'';
     query->len += 2 * len + 3;
 }
 

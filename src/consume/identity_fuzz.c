@@ -1,5 +1,5 @@
 /*
- * broker_url_fuzz.c - a source's URL and identity may be anything.
+ * identity_fuzz.c - a message and the name of its identity may be anything.
  */
 #include "consume.h"
 
@@ -12,18 +12,15 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text = malloc(size + 1);
-    char value[64], id[IDEM_ID_MAX + 1];
+    char id[IDEM_ID_MAX + 1];
     struct delivery *d = delivery_make();
     struct identity identity;
-    struct broker_url url;
     size_t len;
 
     if (!text || !d)
         abort();
     memcpy(text, data, size);
     text[size] = 0;
-    if (broker_url_parse(text, &url, NULL) == IDEM_OK)
-        broker_url_param(&url, "queue", value, sizeof(value));
     if (identity_parse(text, &identity, NULL) == IDEM_OK) {
         delivery_copy(d, data, size, &d->body);
         identity_of(&identity, d, id, &len, NULL);

@@ -1,0 +1,62 @@
+/*
+ * hex.h - bytes as hex digits. Inline, so that the nginx module has it too.
+ */
+#ifndef IDEM__HEX_H
+#define IDEM__HEX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The value of a digit, -1 if it is none. */
+static inline int
+idem__hex_digit(int c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The byte that two digits stand for, -1 if one of them is none. */
+static inline int
+idem__hex_byte(const void *digits)
+{
+    const uint8_t *in = digits;
+    int high = idem__hex_digit(in[0]);
+    int low = high < 0 ? -1 : idem__hex_digit(in[1]);
+
+    return low < 0 ? -1 : high << 4 | low;
+}
+
+/* Read exactly `len` bytes from 2 * len digits. False: it is something else. */
+static inline bool
+idem__hex_read(const void *text, size_t text_len, uint8_t *out, size_t len)
+{
+    if (text_len != 2 * len)
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        int byte = idem__hex_byte((const uint8_t *)text + 2 * i);
+
+        if (byte < 0)
+            return false;
+        out[i] = (uint8_t)byte;
+    }
+    return true;
+}
+
+/* Write 2 * len digits, and no NUL. */
+static inline void
+idem__hex_write(const void *data, size_t len, void *out)
+{
+    static const char digits[] = "0123456789abcdef";
+    const uint8_t *in = data;
+    char *to = out;
+
+    for (size_t i = 0; i < len; i++) {
+        *to++ = digits[in[i] >> 4];
+        *to++ = digits[in[i] & 15];
+    }
+}
+
+#endif

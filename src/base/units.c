@@ -1,0 +1,51 @@
+/*
+ * units.c - numbers as people write them.
+ */
+#include "units.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#define MIB (INT64_C(1024) * 1024)
+#define HOUR_MS INT64_C(3600000)
+
+static const struct {
+    enum idem__unit unit;
+    const char *name;
+    int64_t factor;
+} names[] = {
+    {IDEM__UNIT_NONE, "", 1},
+    {IDEM__UNIT_TIME, "", 1},
+    {IDEM__UNIT_TIME, "ms", 1},
+    {IDEM__UNIT_TIME, "s", 1000},
+    {IDEM__UNIT_TIME, "m", 60000},
+    {IDEM__UNIT_TIME, "h", HOUR_MS},
+    {IDEM__UNIT_TIME, "d", 24 * HOUR_MS},
+    {IDEM__UNIT_SIZE, "", 1},
+    {IDEM__UNIT_SIZE, "k", 1024},
+    {IDEM__UNIT_SIZE, "m", MIB},
+    {IDEM__UNIT_SIZE, "g", 1024 * MIB},
+    {IDEM__UNIT_SIZE, "kib", 1024},
+    {IDEM__UNIT_SIZE, "mib", MIB},
+    {IDEM__UNIT_SIZE, "gib", 1024 * MIB},
+};
+
+bool
+idem__units_parse(enum idem__unit unit, const char *text, int64_t *value)
+{
+    long long number;
+    int64_t factor = 0;
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    number = strtoll(text, &end, 10);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (names[i].unit == unit && strcasecmp(end, names[i].name) == 0)
+            factor = names[i].factor;
+    }
+    return errno == 0 && factor > 0 &&
+           !__builtin_mul_overflow(number, factor, value);
+}
