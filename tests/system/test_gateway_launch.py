@@ -152,7 +152,7 @@ def test_flags_say_what_a_route_does():
         first = ask(g.port, x_key="a", x_user="u", x_code=500)
         assert first.status == 500 and ask(g.port, x_key="a", x_user="u").status == 201
         assert ask(g.port, x_key="a", x_user="u").replayed and not ask(g.port, x_key="a", x_user="v").replayed
-        assert ask(g.port, x_key="b", body=b"x" * 2049).problem == "body-too-large"
+        assert ask(g.port, x_key="b", x_user="u", body=b"x" * 2049).problem == "body-too-large"
         token = ask(g.port, path="/token", x_user="u").json()["token"]
         assert ask(g.port, token=token, x_user="u").status == 201 and ask(g.port, token=token, x_user="u").replayed
         assert ask(g.port, token=token, x_user="v").problem == "token-unknown"
@@ -171,7 +171,7 @@ def test_a_key_of_several_parts_needs_all_of_them():
         for half in ({}, {"x_source": "s"}, {"x_seq": "1"}, {"x_source": "", "x_seq": "1"}):
             assert ask(g.port, x_user="u", **half).problem == "key-missing", half
         assert ask(g.port, x_seq="1", x_id="other", x_user="u").status == 201, "the next source is asked"
-        assert ask(g.port, x_source="s", x_seq="2").problem == "caller-unknown"
+        assert ask(g.port, x_source="s", x_seq="2").problem == "scope-missing"
         assert len(ledger.entries()) == 2
 
 
@@ -279,8 +279,8 @@ def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
     (2, ["--upstream", "http://x", "--key", ""], "single quotes"), (2, ["--upstream", "http://x", "--scope", ""], "scope"),
     (1, ["--upstream", "http://x", "--module", "/x"], "no module"), (1, ["--upstream", "http://x", "--nginx", "/nowhere"], "nginx"),
     (1, ["--upstream", "http://127.0.0.1:9", "--store", "nosuch:x"], "nosuch"),
-    (1, ["--upstream", "http://127.0.0.1:9", "--key", "http_x_seq"], "no $variable"),
-    (1, ["--upstream", "http://127.0.0.1:9", "--token", "json:t token"], "no $variable"),
+    (2, ["--upstream", "http://127.0.0.1:9", "--key", "http_x_seq"], "no $variable"),
+    (2, ["--upstream", "http://127.0.0.1:9", "--token", "json:t token"], "no $variable"),
     (1, ["--upstream", "http://127.0.0.1:9", "--fail-open"], "idem_fail_open")])
 def test_what_cannot_be_is_refused(status, flags, word):
     with folder() as where:

@@ -89,6 +89,12 @@ struct gateway_place {
     const char *user; /* of the workers; NULL: whoever starts nginx */
 };
 
+#define GATEWAY_WORD_MAX 1024
+
+/* The next of words with spaces between them; "..." is one word. False at the
+ * end. What is longer than the room is cut. */
+bool gateway_word_next(const char **text, char word[GATEWAY_WORD_MAX]);
+
 /* Is this a URL of a service? */
 enum idem_status gateway_upstream_check(const char *text,
                                         struct idem_error *err);

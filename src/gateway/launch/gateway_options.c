@@ -1,9 +1,11 @@
 /*
- * gateway_options.c - what a gateway and its routes can be told: by flags, by a file.
+ * gateway_options.c - what a gateway and its routes can be told: by flags, by a
+ * file.
  */
 #include "gateway.h"
 
 #include "../../cli/cli.h"
+#include "../module/source.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,16 +29,19 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
     {"key", "idem_key", GATEWAY_WORDS, "SOURCES",
      "where the key stands: $http_idempotency_key (default), any nginx "
      "variable, json:PATH, form:NAME, xml:ELEMENT; the first one found"},
-    {"scope", "idem_scope", GATEWAY_WORD, "VALUE",
-     "who asks: an nginx variable, for instance $remote_user (default: a "
-     "digest of the credential)"},
+    {"scope", "idem_scope", GATEWAY_WORD, "SOURCE",
+     "who asks: an nginx variable, for instance $remote_user, json:PATH, "
+     "form:NAME, xml:ELEMENT; const:NAME for one scope (default: a digest of "
+     "the credential)"},
     {"credential", "idem_credential", GATEWAY_WORDS, "HEADERS",
      "the headers that the digest is made of, the first one present "
      "(default: authorization x-api-key cookie)"},
     {"required", "idem_required", GATEWAY_SWITCH, NULL,
-     "refuse requests without a key"},
+     "refuse requests without a key, or without the scope that --scope "
+     "names"},
     {"anonymous", "idem_anonymous", GATEWAY_SWITCH, NULL,
-     "let callers without a credential share a scope (default on)"},
+     "let callers without a credential share a scope (default on; with "
+     "--scope: off)"},
     {"key-quoted", "idem_key_quoted", GATEWAY_SWITCH, NULL,
      "only take the key as the draft writes it, in double quotes"},
     {"methods", "idem_methods", GATEWAY_WORDS, "METHODS",
@@ -192,11 +197,57 @@ is_one_of(const char *words, const char *value)
     return false;
 }
 
+bool
+gateway_word_next(const char **text, char word[GATEWAY_WORD_MAX])
+{
+    const char *at = *text + strspn(*text, " ");
+    bool quoted = false;
+    size_t len = 0;
+
+    *text = at;
+    for (; *at && (quoted || *at != ' '); at++) {
+        if (*at == '"')
+            quoted = !quoted;
+        else if (len + 1 < GATEWAY_WORD_MAX)
+            word[len++] = *at;
+    }
+    word[len] = '\0';
+    if (at == *text)
+        return false;
+    *text = at;
+    return true;
+}
+
+/* nginx would refuse it too, but it does not know what the option is called. */
+static enum idem_status
+check_sources(const struct gateway_option *option, const char *value,
+              struct idem_error *err)
+{
+    bool scope = strcmp(option->name, "scope") == 0;
+    char flaw[GATEWAY_SOURCE_FLAW_MAX], word[GATEWAY_WORD_MAX];
+    const char *rest = value;
+
+    bool good = true;
+
+    if (scope)
+        good = gateway_source_check(idem_text(value), true, flaw);
+    else if (strcmp(option->name, "key") != 0 &&
+             strcmp(option->name, "token") != 0)
+        return IDEM_OK;
+    else if (strcmp(value, "off") != 0)
+        while (good && gateway_word_next(&rest, word))
+            good = gateway_source_check(idem_text(word), false, flaw);
+    return good ? IDEM_OK
+                : idem__fail(err, IDEM_ERR_INVALID, "%s: %s", option->name,
+                             flaw);
+}
+
 static enum idem_status
 set_option(struct gateway_route *route, size_t i, const char *value,
            struct idem_error *err)
 {
     const struct gateway_option *option = &gateway_options[i];
+    enum idem_status status;
     char text[32];
     int64_t number;
 
@@ -237,7 +288,8 @@ set_option(struct gateway_route *route, size_t i, const char *value,
                           "%s: nothing is given; for a shell, put nginx's "
                           "$variables into single quotes",
                           option->name);
-    return set_text(&route->values[i], value, err);
+    status = check_sources(option, value, err);
+    return status == IDEM_OK ? set_text(&route->values[i], value, err) : status;
 }
 
 static enum idem_status

@@ -35,30 +35,14 @@ add_quoted(struct idem_buf *out, const char *value)
     return good && idem_buf_add(out, "\"", 1);
 }
 
-/* Words with spaces between them, each quoted; "..." is one word. */
 static bool
 add_words(struct idem_buf *out, const char *text)
 {
+    char word[GATEWAY_WORD_MAX];
     bool good = true;
 
-    while (good && *text) {
-        char word[1024];
-        size_t len = 0;
-        bool quoted = false;
-
-        while (*text == ' ')
-            text++;
-        if (*text == '\0')
-            break;
-        for (; *text && (quoted || *text != ' '); text++) {
-            if (*text == '"')
-                quoted = !quoted;
-            else if (len + 1 < sizeof(word))
-                word[len++] = *text;
-        }
-        word[len] = '\0';
+    while (good && gateway_word_next(&text, word))
         good = idem_buf_add(out, " ", 1) && add_quoted(out, word);
-    }
     return good;
 }
 

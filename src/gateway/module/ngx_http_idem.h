@@ -164,7 +164,8 @@ typedef enum {
     NGX_HTTP_IDEM_FROM_HEADER,
     NGX_HTTP_IDEM_FROM_JSON,
     NGX_HTTP_IDEM_FROM_FORM,
-    NGX_HTTP_IDEM_FROM_XML
+    NGX_HTTP_IDEM_FROM_XML,
+    NGX_HTTP_IDEM_FROM_CONST                 /* scopes only */
 } ngx_http_idem_from_e;
 
 
@@ -197,9 +198,9 @@ typedef struct {
     ngx_flag_t                   enable;
     ngx_array_t                 *keys;       /* ngx_http_idem_source_t */
     ngx_array_t                 *tokens;     /* ngx_http_idem_source_t */
-    ngx_http_complex_value_t    *scope;
+    ngx_http_idem_source_t      *scope;      /* NULL: a digest */
     ngx_array_t                 *credentials;  /* ngx_str_t, lower case */
-    ngx_flag_t                   anonymous;
+    ngx_flag_t                   anonymous;  /* may be unset: see name.c */
     ngx_flag_t                   key_quoted;
     ngx_uint_t                   methods;
     ngx_flag_t                   required;
@@ -226,13 +227,15 @@ typedef struct {
     ngx_str_t                    begin;
     unsigned                     issues:1;
     unsigned                     needs_body:1;
+    unsigned                     scope_needs_body:1;
 } ngx_http_idem_loc_conf_t;
 
 
 typedef struct {
     ngx_http_idem_engine_t      *engine;
     ngx_str_t                    problem_base;
-    unsigned                     warned:1;
+    unsigned                     warned_anonymous:1;
+    unsigned                     warned_scope:1;
 } ngx_http_idem_main_conf_t;
 
 
@@ -365,8 +368,9 @@ ngx_table_elt_t *ngx_http_idem_next_header(ngx_list_part_t **part,
     ngx_uint_t *i, ngx_str_t *name);
 ngx_int_t ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
     const char **flaw);
+/* body is NULL as long as it was not read */
 ngx_int_t ngx_http_idem_scope(ngx_http_request_t *r,
-    ngx_http_idem_loc_conf_t *conf, ngx_str_t *scope);
+    ngx_http_idem_loc_conf_t *conf, ngx_str_t *body, ngx_str_t *scope);
 
 
 /* ngx_http_idem_body.c */
@@ -403,6 +407,7 @@ extern const ngx_http_idem_problem_t  ngx_http_idem_body_too_large;
 extern const ngx_http_idem_problem_t  ngx_http_idem_unreachable;
 extern const ngx_http_idem_problem_t  ngx_http_idem_anonymous;
 extern const ngx_http_idem_problem_t  ngx_http_idem_scope_refused;
+extern const ngx_http_idem_problem_t  ngx_http_idem_scope_missing;
 
 /* set headers_out; the body is what is to be sent after the header */
 ngx_chain_t *ngx_http_idem_problem_answer(ngx_http_request_t *r,

@@ -125,8 +125,16 @@ const ngx_http_idem_problem_t  ngx_http_idem_anonymous = {
 const ngx_http_idem_problem_t  ngx_http_idem_scope_refused = {
     403, "scope-refused", "not executed", "false",
     "The caller's name cannot be used",
-    "The value that names the caller is too long or holds bytes that it must "
-    "not."
+    "The value that names the caller is too long, was sent twice, or holds "
+    "bytes that it must not."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_scope_missing = {
+    400, "scope-missing", "not executed", "false",
+    "The request does not say who sends it",
+    "A key belongs to the caller who uses it. The header, parameter or field "
+    "that names the caller here is missing or empty."
 };
 
 

@@ -10,10 +10,14 @@
 
 #include "ngx_http_idem.h"
 
+#include "source.h"
+
 
 static char *ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_idem_sources(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_idem_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_idem_names(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
@@ -87,7 +91,7 @@ ngx_command_t  ngx_http_idem_commands[] = {
     ngx_http_idem_loc("idem_token", NGX_CONF_1MORE, ngx_http_idem_sources,
                       tokens, NULL),
     ngx_http_idem_loc("idem_scope", NGX_CONF_TAKE1,
-                      ngx_http_set_complex_value_slot, scope, NULL),
+                      ngx_http_idem_scope_directive, scope, NULL),
     ngx_http_idem_loc("idem_credential", NGX_CONF_1MORE, ngx_http_idem_names,
                       credentials, NULL),
     ngx_http_idem_loc("idem_anonymous", NGX_CONF_FLAG, ngx_conf_set_flag_slot,
@@ -216,32 +220,41 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* $variable, "text $a-$b", json:path, form:name, xml:element */
+/* see source.h */
 
 static char *
 ngx_http_idem_source(ngx_conf_t *cf, ngx_str_t *text,
-    ngx_http_idem_source_t *source)
+    ngx_http_idem_source_t *source, ngx_uint_t scope)
 {
-    u_char                            *p;
-    ngx_uint_t                         i;
-    ngx_http_compile_complex_value_t   ccv;
+    char                              flaw[GATEWAY_SOURCE_FLAW_MAX];
+    u_char                           *p;
+    ngx_uint_t                        i;
+    struct idem_bytes                 all, rest;
+    ngx_http_compile_complex_value_t  ccv;
+
+    static const ngx_http_idem_from_e  from[] = {
+        [GATEWAY_SOURCE_VARIABLE] = NGX_HTTP_IDEM_FROM_VARIABLE,
+        [GATEWAY_SOURCE_JSON] = NGX_HTTP_IDEM_FROM_JSON,
+        [GATEWAY_SOURCE_FORM] = NGX_HTTP_IDEM_FROM_FORM,
+        [GATEWAY_SOURCE_XML] = NGX_HTTP_IDEM_FROM_XML,
+        [GATEWAY_SOURCE_CONST] = NGX_HTTP_IDEM_FROM_CONST
+    };
 
     ngx_memzero(source, sizeof(ngx_http_idem_source_t));
 
-    if (text->len > 5 && ngx_strncmp(text->data, "json:", 5) == 0) {
-        source->from = NGX_HTTP_IDEM_FROM_JSON;
+    all.data = text->data;
+    all.len = text->len;
 
-    } else if (text->len > 5 && ngx_strncmp(text->data, "form:", 5) == 0) {
-        source->from = NGX_HTTP_IDEM_FROM_FORM;
-
-    } else if (text->len > 4 && ngx_strncmp(text->data, "xml:", 4) == 0) {
-        source->from = NGX_HTTP_IDEM_FROM_XML;
+    if (!gateway_source_check(all, scope, flaw)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%s", flaw);
+        return NGX_CONF_ERROR;
     }
 
+    source->from = from[gateway_source_kind(all, &rest)];
+
     if (source->from != NGX_HTTP_IDEM_FROM_VARIABLE) {
-        p = ngx_strlchr(text->data, text->data + text->len, ':') + 1;
-        source->name.data = p;
-        source->name.len = text->data + text->len - p;
+        source->name.data = (u_char *) rest.data;
+        source->name.len = rest.len;
         return NGX_CONF_OK;
     }
 
@@ -287,15 +300,6 @@ ngx_http_idem_source(ngx_conf_t *cf, ngx_str_t *text,
         return NGX_CONF_ERROR;
     }
 
-    /* what is the same for every request would make all of them one */
-
-    if (source->value.lengths == NULL) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"%V\" has no $variable in it, and is neither "
-                           "json:PATH, form:NAME nor xml:ELEMENT", text);
-        return NGX_CONF_ERROR;
-    }
-
     return NGX_CONF_OK;
 }
 
@@ -316,7 +320,8 @@ ngx_http_idem_source_list(ngx_conf_t *cf, ngx_str_t *texts, ngx_uint_t n)
         source = ngx_array_push(list);
 
         if (source == NULL
-            || ngx_http_idem_source(cf, &texts[i], source) != NGX_CONF_OK)
+            || ngx_http_idem_source(cf, &texts[i], source, 0)
+               != NGX_CONF_OK)
         {
             return NULL;
         }
@@ -348,6 +353,28 @@ ngx_http_idem_sources(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     *list = ngx_http_idem_source_list(cf, &value[1], cf->args->nelts - 1);
 
     return *list ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_idem_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t  *value;
+
+    if (ilcf->scope) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    ilcf->scope = ngx_palloc(cf->pool, sizeof(ngx_http_idem_source_t));
+    if (ilcf->scope == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_idem_source(cf, &value[1], ilcf->scope, 1);
 }
 
 
@@ -615,18 +642,11 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
 
 
 static ngx_uint_t
-ngx_http_idem_reads_body(ngx_array_t *sources)
+ngx_http_idem_reads_body(ngx_http_idem_source_t *source, ngx_uint_t n)
 {
-    ngx_uint_t               i;
-    ngx_http_idem_source_t  *source;
+    ngx_uint_t  i;
 
-    if (sources == NULL) {
-        return 0;
-    }
-
-    source = sources->elts;
-
-    for (i = 0; i < sources->nelts; i++) {
+    for (i = 0; i < n; i++) {
         if (source[i].from == NGX_HTTP_IDEM_FROM_JSON
             || source[i].from == NGX_HTTP_IDEM_FROM_FORM
             || source[i].from == NGX_HTTP_IDEM_FROM_XML)
@@ -636,6 +656,54 @@ ngx_http_idem_reads_body(ngx_array_t *sources)
     }
 
     return 0;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_list_reads_body(ngx_array_t *list)
+{
+    return list ? ngx_http_idem_reads_body(list->elts, list->nelts) : 0;
+}
+
+
+/* who has no scope of its own: told once, at start */
+
+static void
+ngx_http_idem_warn(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_main_conf_t *mcf)
+{
+    if (conf->scope && conf->scope->from == NGX_HTTP_IDEM_FROM_CONST) {
+        return;
+    }
+
+    if (conf->anonymous == 1
+        || (conf->anonymous == NGX_CONF_UNSET && conf->scope == NULL))
+    {
+        if (!mcf->warned_anonymous) {
+            mcf->warned_anonymous = 1;
+
+            ngx_conf_log_error(NGX_LOG_NOTICE, cf, 0,
+                               "callers without a %s share the scope "
+                               "\"anonymous\": they can get each other's "
+                               "answers by using each other's keys; "
+                               "\"idem_anonymous off\" refuses them",
+                               conf->scope ? "scope" : "credential");
+        }
+
+        return;
+    }
+
+    if (conf->scope && conf->anonymous != 0 && !conf->required
+        && !mcf->warned_scope)
+    {
+        mcf->warned_scope = 1;
+
+        ngx_conf_log_error(NGX_LOG_NOTICE, cf, 0,
+                           "requests without a scope (an empty "
+                           "\"idem_scope\") pass as if they had no key: a "
+                           "repeat runs again; \"idem_required on\" refuses "
+                           "them");
+    }
 }
 
 
@@ -815,7 +883,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->release, prev->release, NULL);
     ngx_conf_merge_ptr_value(conf->keep, prev->keep, NULL);
     ngx_conf_merge_ptr_value(conf->drop, prev->drop, NULL);
-    ngx_conf_merge_value(conf->anonymous, prev->anonymous, 1);
+    ngx_conf_merge_value(conf->anonymous, prev->anonymous, NGX_CONF_UNSET);
     ngx_conf_merge_value(conf->key_quoted, prev->key_quoted, 0);
     ngx_conf_merge_bitmask_value(conf->methods, prev->methods,
                                  (NGX_CONF_BITMASK_SET|NGX_HTTP_POST
@@ -872,8 +940,11 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                      ? prev->keys : ngx_http_idem_source_list(cf, &key, 1);
     }
 
-    conf->needs_body = ngx_http_idem_reads_body(conf->keys)
-                       || ngx_http_idem_reads_body(conf->tokens);
+    conf->scope_needs_body = conf->scope
+                             && ngx_http_idem_reads_body(conf->scope, 1);
+    conf->needs_body = conf->scope_needs_body
+                       || ngx_http_idem_list_reads_body(conf->keys)
+                       || ngx_http_idem_list_reads_body(conf->tokens);
 
     if (!conf->enable && !conf->issues) {
         return NGX_CONF_OK;
@@ -908,17 +979,11 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_ERROR;
     }
 
-    if (conf->enable && conf->scope == NULL && conf->anonymous
-        && !mcf->warned)
-    {
-        mcf->warned = 1;
-
-        ngx_conf_log_error(NGX_LOG_NOTICE, cf, 0,
-                           "callers without a credential share the scope "
-                           "\"anonymous\": they can get each other's answers "
-                           "by using each other's keys; \"idem_anonymous off\" "
-                           "refuses them");
+    if (!conf->enable) {
+        return NGX_CONF_OK;
     }
 
-    return conf->enable ? ngx_http_idem_check(cf, conf) : NGX_CONF_OK;
+    ngx_http_idem_warn(cf, conf, mcf);
+
+    return ngx_http_idem_check(cf, conf);
 }

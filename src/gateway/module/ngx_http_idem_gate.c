@@ -229,13 +229,68 @@ ngx_http_idem_cleanup(void *data)
 }
 
 
+/*
+ * The key and the scope, as far as they are not digests.  NGX_DECLINED: the
+ * problem says which of them is missing; NGX_ABORT: which of them is wrong.
+ */
+
+static ngx_int_t
+ngx_http_idem_name(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
+    const ngx_http_idem_problem_t **problem, const char **flaw)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_idem_key(ctx, body, flaw);
+
+    if (rc != NGX_OK) {
+        *problem = rc == NGX_ABORT ? &ngx_http_idem_key_malformed
+                                   : &ngx_http_idem_key_missing;
+        return rc;
+    }
+
+    if (ctx->conf->scope == NULL) {
+        return NGX_OK;
+    }
+
+    rc = ngx_http_idem_scope(ctx->request, ctx->conf, body, &ctx->scope);
+
+    *problem = rc == NGX_ABORT ? &ngx_http_idem_scope_refused
+                               : &ngx_http_idem_scope_missing;
+    return rc;
+}
+
+
+/* a key without a scope is nobody's, and as good as none; NGX_ABORT: a request
+ * without them is refused here, NGX_OK: it passes unrecorded */
+
+static ngx_int_t
+ngx_http_idem_unnamed(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem)
+{
+    if (ctx->conf->required
+        || (problem == &ngx_http_idem_scope_missing
+            && ctx->conf->anonymous == 0))
+    {
+        return NGX_ABORT;
+    }
+
+    if (problem == &ngx_http_idem_scope_missing) {
+        ngx_str_set(&ctx->verdict, "no-scope");
+    }
+
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+    return NGX_OK;
+}
+
+
 ngx_int_t
 ngx_http_idem_handler(ngx_http_request_t *r)
 {
-    ngx_int_t                  rc;
-    const char                *flaw;
-    ngx_http_idem_ctx_t       *ctx;
-    ngx_http_idem_loc_conf_t  *conf;
+    ngx_int_t                       rc;
+    const char                     *flaw;
+    ngx_http_idem_ctx_t            *ctx;
+    ngx_http_idem_loc_conf_t       *conf;
+    const ngx_http_idem_problem_t  *problem;
 
     if (r != r->main) {
         return NGX_DECLINED;
@@ -259,24 +314,23 @@ ngx_http_idem_handler(ngx_http_request_t *r)
     }
 
     flaw = NULL;
-    rc = ngx_http_idem_key(ctx, NULL, &flaw);
+    rc = ngx_http_idem_name(ctx, NULL, &problem, &flaw);
 
     if (rc == NGX_ERROR) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     if (rc == NGX_ABORT) {
-        ngx_http_idem_refuse(ctx, &ngx_http_idem_key_malformed, flaw, 0);
+        ngx_http_idem_refuse(ctx, problem, flaw, 0);
         return NGX_DONE;
     }
 
     if (rc == NGX_DECLINED && !conf->needs_body) {
-        if (conf->required) {
-            ngx_http_idem_refuse(ctx, &ngx_http_idem_key_missing, NULL, 0);
+        if (ngx_http_idem_unnamed(ctx, problem) == NGX_ABORT) {
+            ngx_http_idem_refuse(ctx, problem, NULL, 0);
             return NGX_DONE;
         }
 
-        ctx->state = NGX_HTTP_IDEM_PASSING;
         return NGX_DECLINED;
     }
 
@@ -391,10 +445,11 @@ ngx_http_idem_resume(ngx_http_idem_ctx_t *ctx)
 static void
 ngx_http_idem_body_handler(ngx_http_request_t *r)
 {
-    ngx_int_t             rc;
-    ngx_str_t             body;
-    const char           *flaw;
-    ngx_http_idem_ctx_t  *ctx;
+    ngx_int_t                       rc;
+    ngx_str_t                       body;
+    const char                     *flaw;
+    ngx_http_idem_ctx_t            *ctx;
+    const ngx_http_idem_problem_t  *problem;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
 
@@ -407,12 +462,13 @@ ngx_http_idem_body_handler(ngx_http_request_t *r)
         return;
     }
 
-    if (ctx->id.len == 0) {
+    if (ctx->id.len == 0 || (ctx->conf->scope && ctx->scope.len == 0)) {
         flaw = NULL;
+        problem = NULL;
         rc = ngx_http_idem_body_text(r, &body);
 
         if (rc == NGX_OK) {
-            rc = ngx_http_idem_key(ctx, &body, &flaw);
+            rc = ngx_http_idem_name(ctx, &body, &problem, &flaw);
         }
 
         if (rc == NGX_ERROR) {
@@ -421,17 +477,16 @@ ngx_http_idem_body_handler(ngx_http_request_t *r)
         }
 
         if (rc == NGX_ABORT) {
-            ngx_http_idem_refuse(ctx, &ngx_http_idem_key_malformed, flaw, 0);
+            ngx_http_idem_refuse(ctx, problem, flaw, 0);
             return;
         }
 
         if (rc == NGX_DECLINED) {
-            if (ctx->conf->required) {
-                ngx_http_idem_refuse(ctx, &ngx_http_idem_key_missing, NULL, 0);
+            if (ngx_http_idem_unnamed(ctx, problem) == NGX_ABORT) {
+                ngx_http_idem_refuse(ctx, problem, NULL, 0);
                 return;
             }
 
-            ctx->state = NGX_HTTP_IDEM_PASSING;
             ngx_http_idem_resume(ctx);
             return;
         }
@@ -550,21 +605,18 @@ ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    rc = ngx_http_idem_scope(r, ctx->conf, &ctx->scope);
+    if (ctx->conf->scope == NULL) {
+        rc = ngx_http_idem_scope(r, ctx->conf, NULL, &ctx->scope);
 
-    if (rc == NGX_DECLINED) {
-        ngx_http_idem_refuse(ctx, &ngx_http_idem_anonymous, NULL, 0);
-        return;
-    }
+        if (rc == NGX_DECLINED) {
+            ngx_http_idem_refuse(ctx, &ngx_http_idem_anonymous, NULL, 0);
+            return;
+        }
 
-    if (rc == NGX_ABORT) {
-        ngx_http_idem_refuse(ctx, &ngx_http_idem_scope_refused, NULL, 0);
-        return;
-    }
-
-    if (rc != NGX_OK) {
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
-        return;
+        if (rc != NGX_OK) {
+            ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+            return;
+        }
     }
 
     if (ctx->conf->fingerprint != NGX_HTTP_IDEM_FP_OFF) {

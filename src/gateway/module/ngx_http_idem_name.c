@@ -118,6 +118,10 @@ ngx_http_idem_read_source(ngx_http_request_t *r, ngx_http_idem_source_t *source,
 
         return value->len ? NGX_OK : NGX_DECLINED;
 
+    case NGX_HTTP_IDEM_FROM_CONST:
+        *value = source->name;
+        return NGX_OK;
+
     default:
         if (body == NULL) {
             return NGX_DECLINED;
@@ -311,49 +315,115 @@ ngx_http_idem_digest_scope(ngx_http_request_t *r,
 }
 
 
-/* NGX_DECLINED: callers without a credential are not let in here;
- * NGX_ABORT: the configured value cannot be a scope */
+/* bytes that cannot be a scope, or the name of somebody else's */
 
-ngx_int_t
-ngx_http_idem_scope(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf,
-    ngx_str_t *scope)
+static ngx_uint_t
+ngx_http_idem_bad_scope(ngx_str_t *value)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < value->len; i++) {
+        if (value->data[i] < 0x20 || value->data[i] == 0x7f) {
+            return 1;
+        }
+    }
+
+    if (value->data[0] == ' ' || value->data[value->len - 1] == ' ') {
+        return 1;
+    }
+
+    return (value->len >= 5 && ngx_strncmp(value->data, "idem.", 5) == 0)
+           || (value->len >= 47 && ngx_strncmp(value->data, "caller-", 7) == 0);
+}
+
+
+/*
+ * NAME, or NAME@SITE on a site with a name. A NAME with an "@" in it gets one
+ * more at its end on a site without: otherwise it could be that of another site.
+ */
+
+static ngx_int_t
+ngx_http_idem_named_scope(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, ngx_str_t *body, ngx_str_t *scope)
 {
     u_char      *p;
     ngx_int_t    rc;
-    ngx_str_t    site;
-    ngx_uint_t   i;
+    ngx_str_t    value, site;
+    const char  *flaw;
+
+    rc = ngx_http_idem_read_source(r, conf->scope, body, &value, &flaw);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (value.len == 0) {
+        return NGX_DECLINED;
+    }
+
+    if (ngx_http_idem_bad_scope(&value)) {
+        return NGX_ABORT;
+    }
+
+    site = ngx_http_idem_site(r);
+
+    if (site.len == 0
+        && ngx_strlchr(value.data, value.data + value.len, '@') == NULL)
+    {
+        *scope = value;
+        return value.len > IDEM_SCOPE_MAX ? NGX_ABORT : NGX_OK;
+    }
+
+    if (value.len + 1 + site.len > IDEM_SCOPE_MAX) {
+        return NGX_ABORT;
+    }
+
+    scope->data = ngx_pnalloc(r->pool, value.len + 1 + site.len);
+    if (scope->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(scope->data, value.data, value.len);
+    *p++ = '@';
+    p = ngx_cpymem(p, site.data, site.len);
+    scope->len = p - scope->data;
+
+    return NGX_OK;
+}
+
+
+/*
+ * NGX_DECLINED: nobody knows who asks; NGX_ABORT: what names the caller cannot
+ * be a scope.
+ *
+ * Callers without a credential share a scope unless "idem_anonymous off" is
+ * set.  Where "idem_scope" names callers they share one only if
+ * "idem_anonymous on" is set: nobody gets into it by leaving a header out.
+ */
+
+ngx_int_t
+ngx_http_idem_scope(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf,
+    ngx_str_t *body, ngx_str_t *scope)
+{
+    u_char     *p;
+    ngx_int_t   rc;
+    ngx_str_t   site;
 
     if (conf->scope) {
-        if (ngx_http_idem_whole_value(r, conf->scope, scope) != NGX_OK) {
-            return NGX_ERROR;
-        }
+        rc = ngx_http_idem_named_scope(r, conf, body, scope);
 
-        for (i = 0; i < scope->len; i++) {
-            if (scope->data[i] < 0x20 || scope->data[i] == 0x7f) {
-                return NGX_ABORT;
-            }
-        }
-
-        if (scope->len > IDEM_SCOPE_MAX
-            || (scope->len >= 5 && ngx_strncmp(scope->data, "idem.", 5) == 0))
+        if (rc != NGX_DECLINED || conf->anonymous != 1
+            || (conf->scope_needs_body && body == NULL))
         {
-            return NGX_ABORT;
-        }
-
-        if (scope->len) {
-            return NGX_OK;
+            return rc;
         }
 
     } else {
         rc = ngx_http_idem_digest_scope(r, conf, scope);
 
-        if (rc != NGX_DECLINED) {
+        if (rc != NGX_DECLINED || conf->anonymous == 0) {
             return rc;
         }
-    }
-
-    if (!conf->anonymous) {
-        return NGX_DECLINED;
     }
 
     site = ngx_http_idem_site(r);

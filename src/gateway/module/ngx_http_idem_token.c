@@ -11,74 +11,141 @@
 static void ngx_http_idem_issued(ngx_http_idem_op_t *op,
     struct gateway_reply *reply);
 static ngx_int_t ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_token_body(ngx_http_request_t *r);
+static void ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 
+
+static void
+ngx_http_idem_token_refuse(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem, ngx_uint_t retry_after)
+{
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    ngx_http_finalize_request(ctx->request,
+                              ngx_http_idem_send_problem(ctx->request,
+                                                         ctx->conf, problem,
+                                                         NULL, retry_after));
+}
+
+
+/* also called again when the digest key has come */
 
 ngx_int_t
 ngx_http_idem_token_handler(ngx_http_request_t *r)
 {
     ngx_int_t                  rc;
     ngx_http_idem_ctx_t       *ctx;
-    ngx_http_idem_engine_t    *e = ngx_http_idem_engine();
     ngx_http_idem_loc_conf_t  *conf;
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idem_module);
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
 
-    if (ctx == NULL) {
-        if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_POST))) {
-            return NGX_HTTP_NOT_ALLOWED;
-        }
+    if (ctx) {
+        ngx_http_idem_token_ask(ctx, NULL);
+        return NGX_DONE;
+    }
 
+    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_POST))) {
+        return NGX_HTTP_NOT_ALLOWED;
+    }
+
+    if (!conf->scope_needs_body) {
         rc = ngx_http_discard_request_body(r);
         if (rc != NGX_OK) {
             return rc;
         }
-
-        ctx = ngx_http_idem_create_ctx(r, conf);
-        if (ctx == NULL) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
-
-        ctx->state = NGX_HTTP_IDEM_ASKING;
-
-        r->main->count++;
     }
 
-    if (ngx_http_idem_engine_away(e)) {
-        ctx->state = NGX_HTTP_IDEM_PASSING;
-        ngx_http_finalize_request(r, ngx_http_idem_send_problem(r, conf,
-                                         &ngx_http_idem_not_executed, NULL,
-                                         1));
+    ctx = ngx_http_idem_create_ctx(r, conf);
+    if (ctx == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (!conf->scope_needs_body) {
+        r->main->count++;
+        ngx_http_idem_token_ask(ctx, NULL);
         return NGX_DONE;
+    }
+
+    if (r->headers_in.content_length_n > (off_t) conf->max_body) {
+        r->main->count++;
+        ngx_http_idem_token_refuse(ctx, &ngx_http_idem_body_too_large, 0);
+        return NGX_DONE;
+    }
+
+    rc = ngx_http_read_client_request_body(r, ngx_http_idem_token_body);
+
+    return rc >= NGX_HTTP_SPECIAL_RESPONSE ? rc : NGX_DONE;
+}
+
+
+static void
+ngx_http_idem_token_body(ngx_http_request_t *r)
+{
+    ngx_str_t             body;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
+
+    if (ngx_http_idem_body_size(r) > (off_t) ctx->conf->max_body) {
+        ngx_http_idem_token_refuse(ctx, &ngx_http_idem_body_too_large, 0);
+        return;
+    }
+
+    if (ngx_http_idem_body_text(r, &body) != NGX_OK) {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    ngx_http_idem_token_ask(ctx, &body);
+}
+
+
+static void
+ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
+{
+    ngx_int_t                rc;
+    ngx_http_request_t      *r = ctx->request;
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+
+    ctx->state = NGX_HTTP_IDEM_ASKING;
+
+    if (ngx_http_idem_engine_away(e)) {
+        ngx_http_idem_token_refuse(ctx, &ngx_http_idem_not_executed, 1);
+        return;
+    }
+
+    rc = NGX_OK;
+
+    if (ctx->scope.len == 0 && (ctx->conf->scope || e->digest_known)) {
+        rc = ngx_http_idem_scope(r, ctx->conf, body, &ctx->scope);
+    }
+
+    if (rc == NGX_DECLINED) {
+        ngx_http_idem_token_refuse(ctx, ctx->conf->scope
+                                        ? &ngx_http_idem_scope_missing
+                                        : &ngx_http_idem_anonymous, 0);
+        return;
+    }
+
+    if (rc == NGX_ABORT) {
+        ngx_http_idem_token_refuse(ctx, &ngx_http_idem_scope_refused, 0);
+        return;
     }
 
     ngx_http_idem_set_deadline(ctx, e->timeout);
 
-    if (!e->digest_known) {
+    if (rc == NGX_OK && ctx->scope.len == 0) {
         ngx_queue_insert_tail(&e->waiting, &ctx->waiting);
         ctx->in_waiting = 1;
-        return NGX_DONE;
-    }
-
-    rc = ngx_http_idem_scope(r, conf, &ctx->scope);
-
-    if (rc == NGX_DECLINED || rc == NGX_ABORT) {
-        ctx->state = NGX_HTTP_IDEM_PASSING;
-        ngx_http_finalize_request(r, ngx_http_idem_send_problem(r, conf,
-                                         rc == NGX_DECLINED
-                                         ? &ngx_http_idem_anonymous
-                                         : &ngx_http_idem_scope_refused,
-                                         NULL, 0));
-        return NGX_DONE;
+        return;
     }
 
     if (rc != NGX_OK || ngx_http_idem_issue(ctx) != NGX_OK) {
         ctx->state = NGX_HTTP_IDEM_PASSING;
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
     }
-
-    return NGX_DONE;
 }
 
 

@@ -2,12 +2,13 @@
  * parse_test.c - what the gateway reads: keys, answers of the engine, stored
  * answers, fields of bodies, canonical JSON.
  */
-#include "fields.h"
 #include "../launch/gateway.h"
+#include "fields.h"
 #include "json.h"
 #include "key_header.h"
 #include "reply.h"
 #include "result.h"
+#include "source.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +21,51 @@ static struct idem_bytes
 text(const char *s)
 {
     return (struct idem_bytes){s, strlen(s)};
+}
+
+/* ---- sources ------------------------------------------------------------ */
+
+static const char *
+flaw_of(const char *word, bool scope)
+{
+    static char flaw[GATEWAY_SOURCE_FLAW_MAX];
+
+    return gateway_source_check(text(word), scope, flaw) ? NULL : flaw;
+}
+
+static void
+a_source_varies_from_request_to_request(void **state)
+{
+    static const char *const good[] = {"$http_x_seq", "${arg_a}-$arg_b",
+                                       "json:a.b",    "form:seq",
+                                       "xml:Id",      "$1"};
+    static const char *const bad[] = {
+        "",      "word", "json:", "form:",  "xml:",    "JSON:seq",
+        "X-Seq", "a b",  "const", "const:", "$1:$a_b", "$a$2"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_null(flaw_of(good[i], false));
+        assert_null(flaw_of(good[i], true));
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_non_null(flaw_of(bad[i], false));
+        assert_non_null(flaw_of(bad[i], true));
+    }
+    assert_null(flaw_of("const:shop", true));
+    assert_non_null(flaw_of("const:shop", false));
+    assert_non_null(flaw_of("const:$http_x", true));
+}
+
+static void
+a_plain_word_is_answered_with_what_was_meant(void **state)
+{
+    (void)state;
+    assert_non_null(
+        strstr(flaw_of("X-Request-Id", false), "$http_x_request_id"));
+    assert_non_null(strstr(flaw_of("http_x_a", true), "\"$http_x_a\""));
+    assert_non_null(strstr(flaw_of("source", true), "json:source"));
+    assert_null(strstr(flaw_of("source", false), "const:"));
 }
 
 /* ---- keys -------------------------------------------------------------- */
@@ -524,11 +570,11 @@ a_services_path_stands_before_the_requests(void **state)
 static void
 a_value_never_becomes_a_directive(void **state)
 {
-    char *got = conf("upstream = http://a\nscope = x\"; evil on; #\n");
+    char *got = conf("upstream = http://a\nscope = $x\"; evil on; #\n");
 
     (void)state;
     assert_non_null(got);
-    assert_non_null(strstr(got, "idem_scope \"x\\\"; evil on; #\";"));
+    assert_non_null(strstr(got, "idem_scope \"$x\\\"; evil on; #\";"));
     free(got);
     assert_null(conf("upstream = http://a;evil\n"));
     assert_null(conf("upstream = ftp://a\n"));
@@ -562,6 +608,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_source_varies_from_request_to_request),
+        cmocka_unit_test(a_plain_word_is_answered_with_what_was_meant),
         cmocka_unit_test(quoted_and_bare_keys_are_one),
         cmocka_unit_test(what_is_no_key_is_refused),
         cmocka_unit_test(a_key_has_at_most_255_bytes),

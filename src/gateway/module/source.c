@@ -1,0 +1,136 @@
+/*
+ * source.c - what a source of keys and scopes is; see source.h.
+ */
+#include "source.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SHOWN_MAX 32 /* with all else it fits into struct idem_error */
+
+enum gateway_source
+gateway_source_kind(struct idem_bytes text, struct idem_bytes *rest)
+{
+    static const char *const prefixes[] = {"",
+                                           "json:", "form:", "xml:", "const:"};
+
+    for (int i = GATEWAY_SOURCE_JSON; i <= GATEWAY_SOURCE_CONST; i++) {
+        size_t len = strlen(prefixes[i]);
+
+        if (text.len > len && memcmp(text.data, prefixes[i], len) == 0) {
+            rest->data = (const char *)text.data + len;
+            rest->len = text.len - len;
+            return (enum gateway_source)i;
+        }
+    }
+    *rest = text;
+    return GATEWAY_SOURCE_VARIABLE;
+}
+
+static bool
+begins(const char *text, size_t len, const char *prefix)
+{
+    size_t n = strlen(prefix);
+
+    return len >= n && memcmp(text, prefix, n) == 0;
+}
+
+/* Is it one of nginx's variables without its dollar sign? */
+static bool
+is_variable_name(const char *text, size_t len)
+{
+    static const char *const prefixes[] = {
+        "http_",   "arg_",       "cookie_",    "remote_",
+        "ssl_",    "jwt_",       "request_id", "proxy_protocol_",
+        "server_", "binary_rem", "uri",        "host"};
+
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        if (begins(text, len, prefixes[i]))
+            return true;
+    }
+    return false;
+}
+
+/* What may have been meant by a plain word; empty if nobody can say. */
+static void
+guess(const char *text, size_t len, char *out, size_t room)
+{
+    char header[SHOWN_MAX + 1];
+    bool dash = false;
+
+    out[0] = '\0';
+    if (len == 0 || len > SHOWN_MAX)
+        return;
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+
+        if (!isalnum(c) && c != '_' && c != '-')
+            return;
+        dash = dash || c == '-';
+        header[i] = (char)(c == '-' ? '_' : tolower(c));
+    }
+    header[len] = '\0';
+    if (!dash && is_variable_name(header, len))
+        snprintf(out, room, "; did you mean \"$%s\"?", header);
+    else if (dash)
+        snprintf(out, room, "; did you mean \"$http_%s\"?", header);
+    else
+        snprintf(out, room, "; did you mean \"$http_%s\" or \"json:%.*s\"?",
+                 header, (int)len, text);
+}
+
+/* A part like $1 can be empty without our seeing it. */
+static bool
+has_unnamed_part(const char *text, size_t len)
+{
+    for (size_t i = 0; i + 1 < len; i++) {
+        if (text[i] == '$' && isdigit((unsigned char)text[i + 1]))
+            return len > 2;
+    }
+    return false;
+}
+
+bool
+gateway_source_check(struct idem_bytes text, bool scope,
+                     char flaw[GATEWAY_SOURCE_FLAW_MAX])
+{
+    const char *word = text.data;
+    int shown = (int)(text.len > SHOWN_MAX ? SHOWN_MAX : text.len);
+    struct idem_bytes rest;
+    enum gateway_source kind = gateway_source_kind(text, &rest);
+    char meant[128];
+
+    if (kind == GATEWAY_SOURCE_CONST && !scope) {
+        snprintf(flaw, GATEWAY_SOURCE_FLAW_MAX,
+                 "\"%.*s\": const: is for scopes only, every request would "
+                 "have the same key",
+                 shown, word);
+        return false;
+    }
+    if (kind == GATEWAY_SOURCE_CONST && memchr(rest.data, '$', rest.len)) {
+        snprintf(flaw, GATEWAY_SOURCE_FLAW_MAX,
+                 "\"%.*s\": what follows const: is taken as it is; leave "
+                 "const: out to use a $variable",
+                 shown, word);
+        return false;
+    }
+    if (kind != GATEWAY_SOURCE_VARIABLE)
+        return true;
+    if (has_unnamed_part(word, text.len)) {
+        snprintf(flaw, GATEWAY_SOURCE_FLAW_MAX,
+                 "\"%.*s\": use a named capture, (?<name>...) and $name, "
+                 "beside other parts: an empty $1 would not be noticed",
+                 shown, word);
+        return false;
+    }
+    if (memchr(word, '$', text.len))
+        return true;
+    guess(word, text.len, meant, sizeof(meant));
+    snprintf(flaw, GATEWAY_SOURCE_FLAW_MAX,
+             "\"%.*s\" has no $variable in it and is not json:PATH, "
+             "form:NAME or xml:ELEMENT%s%s",
+             shown, word, meant,
+             scope ? " (const:NAME is one scope for all callers)" : "");
+    return false;
+}
