@@ -10,6 +10,7 @@
  *
  *   ngx_http_idem_module.c   directives, variables, start and stop
  *   ngx_http_idem_conf.c     what the directives mean, and what they refuse
+ *   ngx_http_idem_content.c  what may stand behind the gate
  *   ngx_http_idem_gate.c     the PRECONTENT handler: may it run?
  *   ngx_http_idem_name.c     the record's name: key and scope
  *   ngx_http_idem_body.c     the request's body: size, fields, fingerprint
@@ -231,9 +232,22 @@ typedef struct {
 } ngx_http_idem_loc_conf_t;
 
 
+#define NGX_HTTP_IDEM_CONTENTS     4
+
+
+/* a module that sends requests to a service; handler NULL: it is not there */
+
+typedef struct {
+    ngx_uint_t                   ctx_index;
+    ngx_http_handler_pt          handler;
+} ngx_http_idem_content_t;
+
+
 typedef struct {
     ngx_http_idem_engine_t      *engine;
     ngx_str_t                    problem_base;
+    ngx_http_idem_content_t      contents[NGX_HTTP_IDEM_CONTENTS];
+    unsigned                     learned:1;
     unsigned                     warned_anonymous:1;
     unsigned                     warned_scope:1;
 } ngx_http_idem_main_conf_t;
@@ -291,6 +305,7 @@ struct ngx_http_idem_ctx_s {
     unsigned                     streamed:1; /* too large to be held */
     unsigned                     service_done:1;
     unsigned                     no_page:1;  /* nor an operator's error page */
+    unsigned                     local:1;    /* nginx itself is the service */
 };
 
 
@@ -341,10 +356,19 @@ void ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim);
 
 
+/* ngx_http_idem_content.c */
+
+char *ngx_http_idem_check_content(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+ngx_uint_t ngx_http_idem_location_is_safe(ngx_http_request_t *r,
+    ngx_uint_t method);
+
+
 /* ngx_http_idem_gate.c */
 
 ngx_int_t ngx_http_idem_strip_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_local_handler(ngx_http_request_t *r);
 ngx_http_idem_ctx_t *ngx_http_idem_get_ctx(ngx_http_request_t *r);
 ngx_http_idem_ctx_t *ngx_http_idem_create_ctx(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
@@ -355,8 +379,6 @@ void ngx_http_idem_set_deadline(ngx_http_idem_ctx_t *ctx, ngx_msec_t time);
 void ngx_http_idem_clear_deadline(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_deadline(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx);
-ngx_uint_t ngx_http_idem_location_is_safe(ngx_http_request_t *r,
-    ngx_uint_t method);
 void ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
     ngx_uint_t *answered);
 

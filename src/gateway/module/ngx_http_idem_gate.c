@@ -188,6 +188,23 @@ ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
 }
 
 
+/* no service has this location: what nginx does with it, it does itself */
+
+ngx_int_t
+ngx_http_idem_local_handler(ngx_http_request_t *r)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
+
+    if (ctx && r == r->main) {
+        ctx->local = 1;
+    }
+
+    return NGX_DECLINED;
+}
+
+
 static void
 ngx_http_idem_cleanup(void *data)
 {
@@ -217,7 +234,7 @@ ngx_http_idem_cleanup(void *data)
 
         ngx_http_idem_attempts(ctx->request, &sent, &answered);
 
-        if (!sent && ctx->state <= NGX_HTTP_IDEM_RUNNING) {
+        if (!sent && !ctx->local && ctx->state <= NGX_HTTP_IDEM_RUNNING) {
             (void) ngx_http_idem_claim_release(claim);
 
         } else {
@@ -377,6 +394,8 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_DECLINED;
     }
 
+    ctx->local = 0;
+
     if (r->content_handler == NULL) {
         return NGX_DECLINED;
     }
@@ -394,11 +413,6 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         if (ngx_http_idem_location_is_safe(r, ctx->method)) {
             return NGX_DECLINED;
         }
-
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idem: this location could send a request twice or stop "
-                      "it half-way: it needs \"proxy_next_upstream off\" and "
-                      "\"proxy_ignore_client_abort on\"");
 
         ctx->no_page = 1;
 

@@ -249,7 +249,7 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_step("answered");
 
-    if (!sent && status >= 500) {
+    if (!sent && !ctx->local && status >= 500) {
 
         /* nothing reached a service: the next one may try */
 

@@ -134,6 +134,13 @@ ngx_http_idem_init(ngx_conf_t *cf)
 
     *h = ngx_http_idem_handler;
 
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_CONTENT_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idem_local_handler;
+
     ngx_http_idem_body_init();
 
     return ngx_http_idem_hold_init(cf);

@@ -1,0 +1,88 @@
+"""What may stand behind the gate: one service only, whose answer has an end that everybody can see."""
+import os
+
+import pytest
+
+from cgi_service import CgiService
+from gateway import *
+from lib import folder
+
+SAFE = "%s_next_upstream off; %s_ignore_client_abort on;"
+
+
+def refusal(location, http="", gate="idem on;"):
+    """What nginx says of a configuration in which only proxy's settings are safe; "" if it takes it."""
+    with folder() as where:
+        conf = os.path.join(where, "n.conf")
+        with open(conf, "w") as f:
+            f.write("""load_module %s; pid %s/p; error_log stderr; events {}
+                http { idem_engine unix:%s/s; proxy_next_upstream off; proxy_ignore_client_abort on; %s
+                       server { listen 127.0.0.1:1;
+                                location /orders { %s %s } } }""" % (MODULE, where, where, http, gate, location))
+        got = nginx_test(where, conf)
+        return got.stderr if got.returncode else ""
+
+
+@pytest.mark.parametrize("protocol", ["fastcgi", "uwsgi", "scgi"])
+@pytest.mark.parametrize("address", ["$backend", "127.0.0.1:1"])
+def test_every_way_to_a_service_is_checked_by_its_own_settings(protocol, address):
+    way = 'set $backend "127.0.0.1:1"; %s_pass %s; ' % (protocol, address)
+    assert '"%s_ignore_client_abort on"' % protocol in refusal(way)
+    assert '"%s_next_upstream off"' % protocol in \
+        refusal(way + "%s_ignore_client_abort on; %s_next_upstream error non_idempotent;" % (protocol, protocol))
+    told = refusal(way + "%s_ignore_client_abort on; idem_methods PUT;" % protocol)  # "error timeout" by default
+    assert '"%s_next_upstream off"' % protocol in told and '"/orders"' in told
+    assert refusal(way + SAFE % (protocol, protocol)) == ""
+
+
+@pytest.mark.parametrize("protocol", ["fastcgi", "uwsgi", "scgi", "http"])
+def test_a_request_is_sent_to_one_of_two_services(protocol):
+    """The first one executes it and dies; nginx would ask the second."""
+    directive, scheme = ("proxy", "http://") if protocol == "http" else (protocol, "")
+    way = 'set $backend pool; %s_pass %s$backend; ' % (directive, scheme)
+    pool = "upstream pool { server 127.0.0.1:1 max_fails=0; server 127.0.0.1:2 max_fails=0; }"
+    assert directive + "_next_upstream" in refusal(
+        way + "%s_next_upstream error non_idempotent; %s_ignore_client_abort on;" % (directive, directive), pool)
+    if protocol == "http":
+        return
+    with folder() as where, CgiService(protocol, "one") as one, CgiService(protocol, "two") as two:
+        pool = "upstream pool { server 127.0.0.1:%d max_fails=0; server 127.0.0.1:%d max_fails=0; }" % (one.port, two.port)
+        with Stack(where, location=SAFE % (directive, directive), http=pool, proxy=way + params(protocol)) as stack:
+            got = ask(stack.port, "twice", x_way="nothing")
+            assert got.status == 504 and got.problem == "outcome-unknown"
+            assert one.executions("twice") + two.executions("twice") == 1
+            assert stack.record("twice")["state"] == "executing"
+            first, again = ask(stack.port, "once"), ask(stack.port, "once")
+            assert first.status == again.status == 201 and first.body == again.body and again.replayed
+            assert one.executions("once") + two.executions("once") == 1
+
+
+def params(protocol):
+    return "".join("%s_param %s $%s; " % (protocol, n, n.lower()) for n in
+                   ("REQUEST_METHOD", "REQUEST_URI", "CONTENT_TYPE", "CONTENT_LENGTH", "QUERY_STRING"))
+
+
+@pytest.mark.parametrize("location", ["grpc_pass grpc://127.0.0.1:1;", "stub_status;", "empty_gif;",
+                                      "set $memcached_key a; memcached_pass 127.0.0.1:1;",
+                                      "proxy_pass http://127.0.0.1:1; empty_gif;"])
+def test_what_cannot_be_proven_to_run_once_is_refused(location):
+    told = refusal(location)
+    assert '"/orders"' in told and "proxy_pass" in told and "idem off" in told, told
+    assert refusal(location, gate="idem off;") == ""
+
+
+def test_a_location_without_a_service_may_be_gated():
+    assert refusal("try_files /nowhere @app; } location @app { proxy_pass http://127.0.0.1:1;") == ""
+    assert refusal("} location = /token { idem on; idem_issue_token;") == ""
+
+
+def test_what_nginx_does_itself_is_not_given_back_as_if_it_had_not_run():
+    """Here nginx is the service; it fails, and nobody but it knows how far it had come."""
+    with folder() as where, Stack(where, more="""
+            location /dav { idem on; idem_methods PUT DELETE; dav_methods PUT DELETE; root %s; }
+            location /gif { idem on; try_files /nowhere @gif; } location @gif { empty_gif; }""" % where) as stack:
+        first, again = (ask(stack.port, "put", method="PUT", path="/dav/file") for _ in range(2))
+        assert first.status == again.status == 500 and again.replayed
+        got = ask(stack.port, "gif", path="/gif")
+        assert got.status == 502 and got.problem == "service-unreachable" and stack.record("gif")["state"] == "free"
+        assert "does not use" in stack.nginx.errors()
