@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 
-from lib import free_port
+from lib import ROOT, free_port
 
 
 class Server:
@@ -236,15 +236,32 @@ class RabbitMQ(Server):
         self.epmd.wait()
 
 
+def root(suite, *packages):
+    """The folder with packages of another Debian suite; see scripts/root."""
+    return subprocess.run([os.path.join(ROOT, "scripts/root"), suite, *packages], check=True, text=True,
+                          stdout=subprocess.PIPE).stdout.strip()
+
+
+# This machine's Redis (7.0 on Debian 12), and newer ones, which differ in what WAIT means.
+REDIS_VERSIONS = ["installed", "redis-8", "valkey-8"]
+
+
+def redis_program(version):
+    if version == "installed":
+        return "redis-server"
+    return root("trixie", "redis-server", "valkey-server") + "/usr/bin/%s-server" % version.partition("-")[0]
+
+
 class Redis(Server):
-    """A Redis that keeps what it is told, unless `settings` say otherwise."""
+    """A Redis that keeps what it is told, unless `settings` say otherwise. version: one of REDIS_VERSIONS."""
     safe = {"appendonly": "yes", "appendfsync": "always", "save": "",
             "maxmemory-policy": "noeviction", "repl-diskless-sync-delay": "0",
             "repl-timeout": "5"}
 
-    def __init__(self, tls=None, **settings):
+    def __init__(self, tls=None, version="installed", **settings):
         """tls: an authority, a certificate and its key; .tls_url then speaks it."""
         super().__init__("redis")
+        self.program = redis_program(version)
         self.settings = {**self.safe, **{k.replace("_", "-"): v for k, v in settings.items()}}
         if tls:
             self.tls_port = free_port(also=[10000])
@@ -257,7 +274,7 @@ class Redis(Server):
         self.start()
 
     def start(self):
-        self.spawn("redis-server", "--port", str(self.port), "--bind", "127.0.0.1",
+        self.spawn(self.program, "--port", str(self.port), "--bind", "127.0.0.1",
                    "--dir", self.folder, "--daemonize", "no",
                    *[part for k, v in self.settings.items() for part in ("--" + k, v)])
         return self.wait_until(lambda: self.ask("ping", check=False) == "PONG")
