@@ -12,7 +12,7 @@ from chaos import Chaos, resp_replies
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
                    check_waiting_is_woken, engines)
 from lib import IDEM, SOAK, Error, Server, folder, patient, run_c_test, wait_until
-from servers import Redis, RedisCluster, authority
+from servers import REDIS_VERSIONS, Redis, RedisCluster, authority
 
 OPS = 50000 if SOAK else 1500
 DIFFERENTIAL_OPS = 200000 if SOAK else 20000
@@ -45,6 +45,8 @@ def started(client, *names):
     return not isinstance(answer, Error) and answer[0] == "started"
 
 
+every_version = pytest.mark.parametrize("version", REDIS_VERSIONS)
+
 # ---- the contract ----------------------------------------------------------
 
 def test_contract_on_one_server(redis):
@@ -55,8 +57,9 @@ def test_contract_on_a_cluster(cluster):
     run_c_test("contract_test", cluster.url)
 
 
-def test_contract_with_a_replica_that_must_have_every_write():
-    primary, replica = Redis(), Redis()
+@every_version
+def test_contract_with_a_replica_that_must_have_every_write(version):
+    primary, replica = Redis(version=version), Redis(version=version)
     try:
         replica.follow(primary)
         run_c_test("contract_test", primary.url + "?replicas=1&wait_ms=10000")
@@ -66,14 +69,24 @@ def test_contract_with_a_replica_that_must_have_every_write():
 
 
 def test_contract_under_an_acl_that_allows_what_the_docs_say():
-    server = Redis()
+    primary, replica = Redis(), Redis()
     try:
-        server.ask("acl", "setuser", "idem", "on", ">s3cret", "~idem:*", "+evalsha", "+eval",
-                   "+script|load", "+get", "+getrange", "+set", "+del", "+scan", "+time", "+wait",
-                   "+info", "+config|get", "+select")
-        run_c_test("contract_test", "redis://idem:s3cret@127.0.0.1:%d/0" % server.port)
+        replica.follow(primary)
+        primary.ask("acl", "setuser", "idem", "on", ">s3cret", "~idem:*", "+evalsha", "+eval",
+                    "+script|load", "+get", "+getrange", "+set", "+append", "+del", "+scan", "+time", "+wait",
+                    "+info", "+config|get", "+select")
+        run_c_test("contract_test", "redis://idem:s3cret@127.0.0.1:%d/0?replicas=1&wait_ms=10000" % primary.port)
     finally:
-        server.stop()
+        primary.stop()
+        replica.stop()
+
+
+def test_the_script_is_called_by_its_name(redis):
+    with folder() as where, Server(where, store=patient(redis.url)) as idem:
+        redis.ask("config", "resetstat")
+        assert idem.client()("BEGIN", "sha", "a")[0] == "started"
+        stats = redis.ask("info", "commandstats")
+        assert "cmdstat_evalsha:" in stats and "cmdstat_eval:" not in stats
 
 
 def test_differential_on_one_server(redis):
@@ -436,8 +449,9 @@ def test_scripts_flushed_under_load(redis):
 
 # ---- replicas --------------------------------------------------------------
 
-def test_a_claim_that_no_replica_has_is_lost_not_started():
-    primary, replica = Redis(), Redis()
+@every_version
+def test_a_claim_that_no_replica_has_is_lost_not_started(version):
+    primary, replica = Redis(version=version), Redis(version=version)
     try:
         replica.follow(primary)
         with engines(primary.url + "?wait_ms=100") as (one, two):
@@ -461,11 +475,78 @@ def test_a_claim_that_no_replica_has_is_lost_not_started():
         replica.stop()
 
 
-def promote_under_load(options, behind):
+def never_told(client, primaries, *words, seconds=1):
+    """For so long there is no answer but an error, whatever connection the store is asked on; and the store was asked."""
+    asked, end = False, time.monotonic() + seconds
+    while time.monotonic() < end or not asked:
+        for primary in primaries:
+            primary.ask("client", "kill", "type", "normal")
+        answer = client(*words)
+        assert isinstance(answer, Error) and answer.word in ("LOST", "UNAVAILABLE"), answer
+        asked = asked or "replica(s) confirmed" in str(answer)
+        assert time.monotonic() < end + 60, answer
+
+
+def check_nothing_unreplicated_is_told(url, primaries, replicas):
+    """The replicas stand still and stay connected: a claim, a result and a read that only the primary has."""
+    with engines(url + "?replicas=1&wait_ms=100") as (one, two):
+        a, b = one.client(), two.client()
+        assert wait_until(lambda: started(a, "w", "half", "NONCE", "01" * 8) and started(b, "w", "b"))
+        fence = a("BEGIN", "w", "half", "NONCE", "01" * 8)[1]
+        for replica in replicas:
+            replica.send(signal.SIGSTOP)
+        # The connection breaks while the claim waits for a replica; the identical swap goes out on the next one.
+        size = lambda: sum(int(p.ask("dbsize")) for p in primaries)  # noqa: E731
+        before = size()
+        a.send("BEGIN", "w", "claim", "NONCE", "02" * 8)
+        assert wait_until(lambda: size() > before)
+        for primary in primaries:
+            primary.ask("client", "kill", "type", "normal")
+        answer = a.read()
+        assert isinstance(answer, Error) and answer.word == "LOST", answer
+        never_told(a, primaries, "BEGIN", "w", "claim", "NONCE", "02" * 8)  # the client's own retry
+        never_told(b, primaries, "BEGIN", "w", "claim", "NONCE", "03" * 8)  # somebody else: not even busy
+        # A result that no replica has is not replayed, and not shown.
+        never_told(a, primaries, "FINISH", "w", "half", fence, "SUCCEEDED", "unreplicated")
+        never_told(b, primaries, "BEGIN", "w", "half")
+        never_told(b, primaries, "GET", "w", "half")
+        for replica in replicas:
+            replica.send(signal.SIGCONT)
+        first = lambda client, *words: wait_until(lambda: [x for x in [client(*words)]  # noqa: E731
+                                                           if not isinstance(x, Error)])[0]
+        assert first(a, "BEGIN", "w", "claim", "NONCE", "02" * 8)[0] == "started"
+        assert first(b, "BEGIN", "w", "claim", "NONCE", "03" * 8)[0] == "busy"
+        assert first(b, "BEGIN", "w", "half")[0] == "replay"
+
+
+@every_version
+def test_what_no_replica_has_is_never_told(version):
+    primary, replica = [Redis(version=version, repl_timeout="600") for _ in range(2)]
+    try:
+        replica.follow(primary)
+        check_nothing_unreplicated_is_told(primary.url, [primary], [replica])
+    finally:
+        primary.stop()
+        replica.stop()
+
+
+def test_what_no_replica_of_a_cluster_has_is_never_told():
+    cluster = RedisCluster(replicas=1, node_timeout=600000, version="redis-8", repl_timeout="600")
+    try:
+        masters = [n for n in cluster.nodes if "role:master" in n.ask("info", "replication")]
+        replicas = [n for n in cluster.nodes if n not in masters]
+        for replica in replicas:
+            replica.wait_until(lambda: "master_link_status:up" in replica.ask("info", "replication"))
+        check_nothing_unreplicated_is_told(cluster.url, masters, replicas)
+    finally:
+        cluster.stop()
+
+
+def promote_under_load(options, behind, version):
     """Kill the primary while clients run, promote its replica, give that a new one.
     `behind`: for so long before, nothing reaches the replica; and, if nobody waits for it, until results were
     acknowledged that it lacks. What the checker finds."""
-    primary, replica, spare = Redis(), Redis(), Redis()
+    primary, replica, spare = [Redis(version=version) for _ in range(3)]
     between = Chaos(primary.port)
     try:
         replica.follow(between)
@@ -493,9 +574,10 @@ def promote_under_load(options, behind):
             server.stop()
 
 
+@every_version
 @pytest.mark.parametrize("behind", [0, 0.5])
-def test_promotion_under_load_with_wait_loses_nothing(behind):
-    crowd, flaws = promote_under_load("?replicas=1&wait_ms=200", behind)
+def test_promotion_under_load_with_wait_loses_nothing(behind, version):
+    crowd, flaws = promote_under_load("?replicas=1&wait_ms=200", behind, version)
     assert not flaws, "seed %s: %s" % (crowd.seed, flaws[:10])
     counts = crowd.counts()
     assert counts["started"] > 100 and counts["ok"] > 100, counts
@@ -503,7 +585,7 @@ def test_promotion_under_load_with_wait_loses_nothing(behind):
 
 def test_promotion_without_wait_loses_what_is_counted_here(capsys):
     """Not a promise, but what docs/stores.md warns of: the checker must see it."""
-    crowd, flaws = promote_under_load("?replicas=0", 0.5)
+    crowd, flaws = promote_under_load("?replicas=0", 0.5, "installed")
     lost = {f.split(":")[0] for f in flaws if "R4" in f}
     twice = {f.split(":")[0] for f in flaws if "R1" in f}
     with capsys.disabled():
@@ -532,7 +614,7 @@ def test_slots_that_move_under_load(cluster):
 def test_contract_on_a_cluster_under_an_acl(cluster):
     for node in cluster.nodes:
         node.ask("acl", "setuser", "idem", "on", ">s3cret", "~idem:*", "+evalsha", "+eval",
-                 "+script|load", "+get", "+getrange", "+set", "+del", "+scan", "+time", "+wait",
+                 "+script|load", "+get", "+getrange", "+set", "+append", "+del", "+scan", "+time", "+wait",
                  "+info", "+config|get", "+select", "+cluster|slots", "+asking")
     run_c_test("contract_test", cluster.url.replace("//", "//idem:s3cret@"))
 

@@ -3,9 +3,17 @@
  *
  * A swap is one call of a script, and scripts run alone: nothing comes between
  * its compare and its set. All swaps for one server go out in one pipeline and,
- * where replicas must have them, one WAIT behind them says how many do. WAIT
- * speaks of everything this connection has seen, reads too: a record found may
- * be somebody's write that no replica has yet.
+ * where replicas must have them, one WAIT behind them says how many do.
+ *
+ * WAIT speaks of what this connection itself has sent to the replicas. (Before
+ * Redis 7.2 it spoke of everything up to the last command.) A record that was
+ * found may be somebody's write that no replica has yet, or our own that went
+ * out on a connection that broke. So where replicas are asked for, the script
+ * sends them a command that changes nothing for every record that it finds:
+ * the replica that confirms it has confirmed everything before it, the record
+ * too. A record that is absent needs none: what a failover can bring back then
+ * is older, and forbids more. Only replicas get that command; the append-only
+ * file does not.
  *
  *   round: route -> add commands -> send, read -> answers
  *                       ^                            |
@@ -24,17 +32,24 @@
 #define TRYAGAIN_US 10000
 
 /*
- * KEYS[1] the name; ARGV: the rev expected or "", the new rev or "", the new
- * value, when to drop it in ms or "". The answer: 1 if it is stored, else the
- * value that is there, or nil. A rev stands at bytes 32 to 39 of a value.
+ * KEYS[1] the name; ARGV: "r" if replicas must have what is found; for a swap
+ * also the rev expected or "", the new rev or "", the new value, when to drop
+ * it in ms or "". The answer: 1 if it is stored, else the value that is there,
+ * or nil. A rev stands at bytes 32 to 39 of a value.
  */
 const char *const redis_script =
     "local rev = redis.call('GETRANGE', KEYS[1], 32, 39)\n"
-    "if rev ~= '' and rev == ARGV[2] then return 1 end\n"
-    "if rev ~= ARGV[1] then return redis.call('GET', KEYS[1]) end\n"
-    "if ARGV[2] == '' then redis.call('DEL', KEYS[1])\n"
-    "elseif ARGV[4] == '' then redis.call('SET', KEYS[1], ARGV[3])\n"
-    "else redis.call('SET', KEYS[1], ARGV[3], 'PXAT', ARGV[4]) end\n"
+    "local own = rev ~= '' and rev == ARGV[3]\n"
+    "if own or rev ~= ARGV[2] then\n"
+    "    if rev ~= '' and ARGV[1] == 'r' then\n"
+    "        redis.set_repl(redis.REPL_REPLICA)\n"
+    "        redis.call('APPEND', KEYS[1], '')\n"
+    "    end\n"
+    "    return own and 1 or redis.call('GET', KEYS[1])\n"
+    "end\n"
+    "if ARGV[3] == '' then redis.call('DEL', KEYS[1])\n"
+    "elseif ARGV[5] == '' then redis.call('SET', KEYS[1], ARGV[4])\n"
+    "else redis.call('SET', KEYS[1], ARGV[4], 'PXAT', ARGV[5]) end\n"
     "return 1\n";
 
 /* What became of one element in this round. */
@@ -101,17 +116,36 @@ name_of(const struct redis_store *self, const uint8_t *key, char *name)
     return len + IDEM__HEX_LEN;
 }
 
+/* Call the script, by its name where the server knows it. argc, argv: what
+ * stands in ARGV behind the first. */
+static bool
+add_call(struct batch *batch, size_t i, struct redis_link *link,
+         const uint8_t *key, int argc, const struct idem_bytes *argv)
+{
+    char name[sizeof(batch->self->settings.prefix) + IDEM__HEX_LEN];
+    size_t name_len = name_of(batch->self, key, name);
+    bool eval = batch->elements[i].eval;
+    struct idem_bytes words[9] = {
+        idem_text(eval ? "EVAL" : "EVALSHA"),
+        idem_text(eval ? redis_script : redis_script_sha),
+        {"1", 1},
+        {name, name_len},
+        idem_text(redis_replicas(batch->self) > 0 ? "r" : "")};
+
+    for (int k = 0; k < argc; k++)
+        words[5 + k] = argv[k];
+    return redis_link_add(link, (uint32_t)i, 5 + argc, words);
+}
+
 static bool
 add_swap(struct batch *batch, size_t i, struct redis_link *link)
 {
     const struct idem_swap *swap = &batch->swaps[i];
     const struct idem_record *record = swap->record;
-    char name[sizeof(batch->self->settings.prefix) + IDEM__HEX_LEN];
     char drop_at[24] = "";
     uint8_t expected[8], rev[8], *value = NULL;
-    size_t name_len = name_of(batch->self, swap->key, name), len = 0;
+    size_t len = 0;
     int64_t drop_ms = record ? idem__record_drop_at(record) : 0;
-    bool eval = batch->elements[i].eval;
 
     if (drop_ms != 0)
         snprintf(drop_at, sizeof(drop_at), "%lld",
@@ -125,24 +159,22 @@ add_swap(struct batch *batch, size_t i, struct redis_link *link)
         idem__put64(rev, record->rev);
     }
     idem__put64(expected, swap->expected);
-    return redis_link_add(
-        link, (uint32_t)i, 8,
-        (struct idem_bytes[]){idem_text(eval ? "EVAL" : "EVALSHA"),
-                              idem_text(eval ? redis_script : redis_script_sha),
-                              {"1", 1},
-                              {name, name_len},
-                              {expected, swap->expected ? 8 : 0},
-                              {rev, record ? 8 : 0},
-                              {value, len},
-                              idem_text(drop_at)});
+    return add_call(batch, i, link, swap->key, 4,
+                    (struct idem_bytes[]){{expected, swap->expected ? 8 : 0},
+                                          {rev, record ? 8 : 0},
+                                          {value, len},
+                                          idem_text(drop_at)});
 }
 
 static bool
 add_load(struct batch *batch, size_t i, struct redis_link *link)
 {
     char name[sizeof(batch->self->settings.prefix) + IDEM__HEX_LEN];
-    size_t len = name_of(batch->self, batch->loads[i].key, name);
+    size_t len;
 
+    if (redis_replicas(batch->self) > 0)
+        return add_call(batch, i, link, batch->loads[i].key, 0, NULL);
+    len = name_of(batch->self, batch->loads[i].key, name);
     return redis_link_add(link, (uint32_t)i, 2,
                           (struct idem_bytes[]){{"GET", 3}, {name, len}});
 }

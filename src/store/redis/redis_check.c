@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OLDEST 60200 /* SET ... PXAT came with 6.2 */
+#define OLDEST 70000 /* redis.set_repl without ado, flags of scripts */
 
 /* The value of "name:value\r\n" in INFO's text. */
 static struct idem_bytes
@@ -111,7 +111,7 @@ redis_facts_judge(const struct redis_settings *settings,
                           "this user call INFO?");
     if (facts->version < OLDEST)
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                          "redis: version %d.%d is too old: 6.2 or newer",
+                          "redis: version %d.%d is too old: 7.0 or newer",
                           facts->version / 10000, facts->version / 100 % 100);
     if (facts->cluster != settings->cluster)
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,
