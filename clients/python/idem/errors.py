@@ -1,0 +1,71 @@
+"""The errors of the client. Four base classes tell a caller what to do next."""
+
+
+class Error(Exception):
+    """Every error of this package."""
+
+
+class Done(Error):
+    """The request was executed before. Do not send it again."""
+
+
+class NotExecuted(Error):
+    """The request was not executed. Correct it, or try again.
+
+    Raise it in your work to say: this has certainly not happened.
+    """
+
+
+class InProgress(Error):
+    """Another caller is executing the request. Ask again after `retry_after` seconds."""
+
+    def __init__(self, message, retry_after=0.0):
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class OutcomeUnknown(Error):
+    """The request may have been executed. Do not retry blindly: look it up, or settle it.
+
+    Raise it in your work to say: I do not know whether this has happened.
+    """
+
+
+class Failed(Done):
+    """The first execution failed, and strict mode keeps that as the answer."""
+
+    def __init__(self, type_, message):
+        super().__init__("%s: %s" % (type_, message) if type_ else message)
+        self.type, self.message = type_, message
+
+
+class ResultNotKept(Done):
+    """The first execution succeeded; its result was too large to keep."""
+
+
+class TokenUsed(Done):
+    """The one-time token was used before."""
+
+
+class Mismatch(NotExecuted):
+    """The key was used before with other arguments."""
+
+
+class TokenUnknown(NotExecuted):
+    """There is no such token for this subject."""
+
+
+class Unavailable(NotExecuted):
+    """The server could not be reached in time, and nothing was executed."""
+
+
+class Refused(NotExecuted):
+    """The server refused the command: a wrong argument, or missing rights."""
+
+    def __init__(self, word, text):
+        super().__init__("%s %s" % (word, text))
+        self.word = word
+
+
+class LeaseLost(OutcomeUnknown):
+    """The work was done, but its claim had ended before the result was recorded."""

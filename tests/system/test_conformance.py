@@ -1,0 +1,245 @@
+"""Every client behaves as clients/README.md says, and they understand each other.
+
+Waits more than it works.
+"""
+import itertools
+import json
+import os
+import subprocess
+import threading
+
+import pytest
+
+from chaos import Chaos, resp_replies
+from lib import ROOT, Process, Server, folder, wait_until
+
+CLIENTS = os.path.join(ROOT, "clients")
+DRIVERS = {"python": ["/usr/bin/python3", os.path.join(CLIENTS, "python/tests/driver.py")]}
+BUILDS = {}
+LANGUAGES = sorted(DRIVERS)
+with open(os.path.join(CLIENTS, "conformance/scenarios.json"), encoding="utf-8") as f:
+    SCENARIOS = json.load(f)
+names = itertools.count()
+
+
+class Driver:
+    """A driver of one language: call() answers, start() and finish() apart."""
+
+    def __init__(self, language, url):
+        if language in BUILDS:
+            BUILDS.pop(language)()
+        self.process = subprocess.Popen([*DRIVERS[language], url], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        cwd=CLIENTS, text=True, encoding="utf-8")
+        self.lock = threading.Condition()
+        self.answers, self.ended, self.ids = {}, False, itertools.count(1)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            answer = json.loads(line)
+            with self.lock:
+                self.answers[answer["id"]] = answer
+                self.lock.notify_all()
+        with self.lock:
+            self.ended = True
+            self.lock.notify_all()
+
+    def start(self, command):
+        n = next(self.ids)
+        self.process.stdin.write(json.dumps({"id": n, **command}) + "\n")
+        self.process.stdin.flush()
+        return n
+
+    def finish(self, n, seconds=120):
+        with self.lock:
+            assert self.lock.wait_for(lambda: n in self.answers or self.ended, seconds), "no answer in time"
+            assert n in self.answers, "the driver ended"
+            return self.answers.pop(n)
+
+    def call(self, command):
+        return self.finish(self.start(command))
+
+    def close(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+
+
+class World:
+    """A server behind a network that can be cut, and what the work of a scenario has done."""
+
+    def __init__(self, where):
+        self.where = where
+        self.server = Server(where, listen=True)
+        self.chaos = Chaos(self.server.port, resp_replies)
+        self.url = "idem://127.0.0.1:%d" % self.chaos.port
+
+    def restart(self):
+        """A crash, and the same server again."""
+        old, self.server = self.server, Server.__new__(Server)
+        old.kill()
+        self.server.socket, self.server.port, self.server.http = old.socket, old.port, None
+        Process.__init__(self.server, old.argv, ready=old.port)
+
+    def close(self):
+        self.chaos.stop()
+        self.server.stop()
+
+
+class Play:
+    """One scenario: its own scope and effects."""
+
+    def __init__(self, world, drivers):
+        self.world, self.drivers = world, itertools.cycle(drivers)
+        self.scope = "scenario-%d-%d" % (os.getpid(), next(names))
+        self.file = os.path.join(world.where, self.scope)
+        self.started, self.tokens = {}, {}
+
+    def effects(self):
+        if not os.path.exists(self.file):
+            return []
+        with open(self.file) as f:
+            return f.read().split()
+
+    def command(self, step):
+        once = dict(step["once"])
+        work = [{**w, "append": self.file} if "append" in w else w for w in once.pop("work", [])]
+        work = [{**w, "file": self.file} if "await_loss_ms" in w else w for w in work]
+        key = self.tokens[once["key"][1:]] if once["key"].startswith("$") else once["key"]
+        scope = self.scope + ("/" + once.pop("scope") if "scope" in once else "")
+        return {"op": "once", **once, "scope": scope, "key": key, "work": work}
+
+    def check(self, answer, expect):
+        got = {k: answer.get(k) for k in expect}
+        assert got == expect, answer
+
+    def step(self, step):
+        driver = next(self.drivers)
+        control = self.world.server.client
+        if "parallel" in step:
+            started = [(d, d.start(self.command(step))) for d in itertools.islice(self.drivers, step["parallel"])]
+            answers = [d.finish(n) for d, n in started]
+            for answer in answers:
+                self.check(answer, step["expect"])
+            assert sum(a["ran"] for a in answers) == step["ran"]
+        elif "each_of" in step:
+            commands = [self.command(step) for _ in range(step["each_of"])]
+            started = [(d, d.start({**c, "key": "%s-%d" % (c["key"], i)}))
+                       for i, (d, c) in enumerate(zip(self.drivers, commands))]
+            for d, n in started:
+                self.check(d.finish(n), step["expect"])
+        elif "start" in step:
+            self.started[step["start"]] = driver, driver.start(self.command(step))
+        elif "finish" in step:
+            d, n = self.started.pop(step["finish"])
+            self.check(d.finish(n), step["expect"])
+        elif "once" in step:
+            self.check(driver.call(self.command(step)), step["expect"])
+        elif "until_effects" in step:
+            assert wait_until(lambda: len(self.effects()) >= step["until_effects"])
+        elif "last_effect" in step:
+            assert wait_until(lambda: self.effects()[-1] == step["last_effect"]), self.effects()
+        elif "until_doubt" in step:
+            with control() as c:
+                assert wait_until(lambda: c("BEGIN", self.scope, step["until_doubt"])[0] == "doubt")
+        elif "settle" in step:
+            key, *rest = step["settle"]
+            with control() as c:
+                assert c("SETTLE", self.scope, key, *(["AS", *rest] if rest else ["REASON", "cancelled"]))[0] == "settled"
+        elif "issue" in step:
+            self.tokens[step["issue"]] = driver.call({"op": "issue", "subject": self.scope})["value"]
+        elif "redeem" in step:
+            self.check(driver.call({"op": "redeem", "token": self.tokens[step["redeem"]],
+                                    "subject": step.get("subject", self.scope)}), step["expect"])
+        elif "cut_reply" in step:
+            self.world.chaos.cut_at(step["cut_reply"])
+        elif "cut_every" in step:
+            self.cutting = threading.Event()
+            self.cutter = threading.Thread(target=self.cut_every, args=(step["cut_every"],), daemon=True)
+            self.cutter.start()
+        elif "network" in step:
+            if hasattr(self, "cutting"):
+                self.cutting.set()
+                self.cutter.join()
+            getattr(self.world.chaos, step["network"])()
+        elif "sleep_ms" in step:
+            threading.Event().wait(step["sleep_ms"] / 1000)
+        elif "driver" in step:
+            d, n = self.started.popitem()[1]
+            with d.lock:
+                assert d.lock.wait_for(lambda: d.ended or n in d.answers, 60)
+            assert n not in d.answers
+        elif "server" in step:
+            self.world.restart()
+        else:
+            raise AssertionError("no such step: %r" % step)
+
+    def cut_every(self, replies):
+        while not self.cutting.is_set():
+            self.world.chaos.cut_at(replies)
+            self.cutting.wait(0.05)
+
+
+def play(world, languages, scenario):
+    drivers = [Driver(language, world.url) for language in languages]
+    try:
+        run = Play(world, drivers)
+        for step in scenario["steps"]:
+            run.step(step)
+            if step.get("driver") == "died":
+                run.drivers = itertools.cycle([d if not d.ended else fresh(drivers, i, languages[i], world)
+                                               for i, d in enumerate(drivers)])
+        if scenario["effects"] is not None:
+            assert len(run.effects()) == scenario["effects"], run.effects()
+    finally:
+        world.chaos.heal()
+        for d in drivers:
+            d.close()
+
+
+def fresh(drivers, i, language, world):
+    drivers[i].close()
+    drivers[i] = Driver(language, world.url)
+    return drivers[i]
+
+
+@pytest.fixture(scope="module")
+def world():
+    with folder() as where:
+        world = World(where)
+        yield world
+        world.close()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s["name"].replace(" ", "-"))
+def test_a_client_follows_the_contract(world, language, scenario):
+    play(world, [language], scenario)
+
+
+MIXED = [s for s in SCENARIOS if not any(word in json.dumps(s) for word in ("cut_", "network", "die", "restart"))]
+
+
+@pytest.mark.parametrize("scenario", MIXED, ids=lambda s: s["name"].replace(" ", "-"))
+def test_what_one_language_began_another_understands(world, scenario):
+    play(world, LANGUAGES, scenario)
+
+
+ARGUMENTS = [{"amount": 5, "to": "bob"}, [1, 2, [3, None, True]], {"b": {"y": "é", "x": "中"}, "a": "\u0001\"\\\n/\u007f"},
+             "text", {"\ud83d\ude00": 1, "\uffee": 2}, 9007199254740991, -3, {}, []]
+
+
+def test_all_languages_make_the_same_fingerprint(world):
+    found = {}
+    for language in LANGUAGES:
+        driver = Driver(language, world.url)
+        found[language] = [driver.call({"op": "fingerprint", "arguments": a})["value"] for a in ARGUMENTS]
+        driver.close()
+    for language in LANGUAGES:
+        assert found[language] == found["python"], language
+    assert len(set(found["python"])) == len(ARGUMENTS)
