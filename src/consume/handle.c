@@ -328,8 +328,8 @@ run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
 
 /* One try where the handler keeps the record itself. */
 static enum fate
-call_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
-          bool *again)
+call_handler(struct idem_consumer *consumer, struct delivery *d,
+             struct work *work, bool *again)
 {
     do_work(work, 0, (uint32_t)(work->tries + work->away) + 1);
     *again = work->handled != IDEM_HANDLED && !is_final(consumer, work);
@@ -385,7 +385,7 @@ process(struct idem_consumer *consumer, struct delivery *d)
                                          .header_count = d->header_count};
     for (;;) {
         fate = consumer->options.own_record
-                   ? call_once(consumer, d, &work, &again)
+                   ? call_handler(consumer, d, &work, &again)
                    : run_once(consumer, d, &work, &op, &again);
         if (!again)
             return fate;

@@ -10,9 +10,15 @@
  */
 #include "consume.h"
 
+#if __has_include(<rabbitmq-c/amqp.h>) /* from version 0.12 on */
+#include <rabbitmq-c/amqp.h>
+#include <rabbitmq-c/framing.h>
+#include <rabbitmq-c/tcp_socket.h>
+#else
 #include <amqp.h>
 #include <amqp_framing.h>
 #include <amqp_tcp_socket.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

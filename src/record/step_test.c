@@ -356,6 +356,14 @@ same_bytes(struct idem_bytes a, struct idem_bytes b)
     return idem__bytes_equal(a, b);
 }
 
+/* Not `(counts ? r->attempt : 0) + 1`: gcc 14.2 reads r->attempt before it looks
+ * at the condition, and r may be NULL. */
+static uint32_t
+attempts_of(const struct idem_record *r)
+{
+    return r ? r->attempt : 0;
+}
+
 static const char *
 check_start(const struct idem_record *r, bool counts, const struct idem_op *op,
             const struct idem_record *next, bool same_life)
@@ -367,7 +375,7 @@ check_start(const struct idem_record *r, bool counts, const struct idem_op *op,
     MUST(next->state == IDEM_STATE_EXECUTING);
     MUST(!r || next->fence > r->fence);
     MUST(next->fence >= LATE_US);
-    MUST(next->attempt == (counts ? r->attempt : 0) + 1);
+    MUST(next->attempt == attempts_of(counts ? r : NULL) + 1);
     MUST(next->created == (same_life ? r->created : LATE_MS));
     MUST(next->expires == next->created + op->ttl_ms);
     MUST(next->lease_until == LATE_MS + op->lease_ms);
