@@ -152,6 +152,55 @@ class Postgres(Server):
         return done.stdout.strip()
 
 
+class PostgresStandby(Postgres):
+    """A standby of a Postgres; from now on the primary waits for it at every commit."""
+    settings = ("wal_retrieve_retry_interval=100ms",)
+
+    def __init__(self, primary):
+        Server.__init__(self, "standby", "postgres")
+        self.bin = primary.bin
+        self.data = os.path.join(self.folder, "data")
+        self.url = primary.url.replace(str(primary.port), str(self.port))
+        self.tool(self.bin + "pg_basebackup", "-h", "127.0.0.1", "-p", str(primary.port), "-U", "idem", "-D", self.data,
+                  "-R", "-c", "fast", "-X", "stream")
+        self.start()
+        self.primary = primary
+        primary.sql("alter system set synchronous_standby_names = '*'")
+        primary.sql("select pg_reload_conf()")
+        self.wait_until(lambda: primary.sql("select sync_state from pg_stat_replication") == "sync")
+
+    def receiver(self):
+        """The process that receives what the primary writes, or None."""
+        found = subprocess.run(["/usr/bin/pgrep", "-P", str(self.pid), "-f", "walreceiver"], stdout=subprocess.PIPE,
+                               text=True).stdout.split()
+        return int(found[0]) if found else None
+
+    def stall(self):
+        """Receive nothing any more. The connection to the primary stays."""
+        self.wait_until(self.receiver)
+        os.kill(self.receiver(), signal.SIGSTOP)
+
+    def resume(self):
+        os.kill(self.receiver(), signal.SIGCONT)
+
+    def stop(self):
+        if self.process.poll() is None and self.receiver():
+            self.resume()
+        super().stop()
+
+    def take_over(self):
+        """The primary is lost, and with it what this standby has not received: what lies in the sockets too."""
+        self.primary.kill()
+        receiver = self.receiver()
+        self.send(signal.SIGKILL)
+        if receiver:
+            os.kill(receiver, signal.SIGKILL)
+        self.kill()
+        self.start()
+        self.sql("select pg_promote()")
+        self.wait_until(lambda: self.sql("select pg_is_in_recovery()") == "f")
+
+
 class MariaDB(Server):
     def __init__(self, *settings):
         super().__init__("mariadb", "mysql")

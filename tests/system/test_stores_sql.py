@@ -445,7 +445,7 @@ def key_of(database, scope, key):
 
 def test_unsafe_settings_of_postgres_are_refused_by_name(postgres):
     idem("store", "init", postgres.url)
-    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+    for setting in ("fsync", "full_page_writes"):
         postgres.sql("alter system set %s = off" % setting)
         postgres.sql("select pg_reload_conf()")
         try:
@@ -458,6 +458,22 @@ def test_unsafe_settings_of_postgres_are_refused_by_name(postgres):
             postgres.sql("select pg_reload_conf()")
             assert wait_until(lambda: postgres.sql("show " + setting) == "on")
     assert "can be used" in idem("store", "check", postgres.url)
+
+
+@pytest.mark.parametrize("level", ["off", "local", "remote_write"])
+def test_a_weak_synchronous_commit_is_made_on_in_our_session(postgres, level):
+    """tests/system/test_stores_standby.py shows that it works."""
+    idem("store", "init", postgres.url)
+    postgres.sql("alter system set synchronous_commit = " + level)
+    postgres.sql("select pg_reload_conf()")
+    try:
+        assert wait_until(lambda: postgres.sql("show synchronous_commit") == level)
+        assert "can be used" in idem("store", "check", postgres.url)
+        assert "can be used" in idem("store", "check", postgres.url + "?unsafe=synchronous_commit")
+    finally:
+        postgres.sql("alter system reset synchronous_commit")
+        postgres.sql("select pg_reload_conf()")
+        assert wait_until(lambda: postgres.sql("show synchronous_commit") == "on")
 
 
 def test_a_standby_of_postgres_is_refused(postgres):

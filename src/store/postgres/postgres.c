@@ -18,6 +18,14 @@
 
 /* ---- one statement --------------------------------------------------- */
 
+bool
+idem__postgres_send_confirm(struct postgres_store *self)
+{
+    return PQsendQueryPrepared(self->conn,
+                               idem__postgres_names[POSTGRES_CONFIRM], 0, NULL,
+                               NULL, NULL, 1) == 1;
+}
+
 enum idem_status
 idem__postgres_one(struct postgres_store *self, bool sent, PGresult **rows,
                    struct idem_error *err)
@@ -27,6 +35,7 @@ idem__postgres_one(struct postgres_store *self, bool sent, PGresult **rows,
     bool lost = false;
 
     *rows = NULL;
+    self->warned = false;
     if (!sent || !PQpipelineSync(self->conn) ||
         !idem__postgres_flush(self, deadline))
         lost = true;
@@ -40,22 +49,25 @@ idem__postgres_one(struct postgres_store *self, bool sent, PGresult **rows,
         }
         if (is == PGRES_FATAL_ERROR && status == IDEM_OK)
             status = idem__postgres_fail(self, result, err);
-        if (is == PGRES_TUPLES_OK)
+        if (is == PGRES_TUPLES_OK && !*rows)
             *rows = result;
         else
             PQclear(result);
         if (is == PGRES_PIPELINE_SYNC)
             break;
     }
-    if (lost) {
-        PQclear(*rows);
-        *rows = NULL;
-        idem__postgres_disconnect(self);
+    if (!lost && !(status == IDEM_OK && self->warned))
+        return status;
+    PQclear(*rows);
+    *rows = NULL;
+    if (!lost)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "postgres: the connection was lost, or the server "
-                          "gave no answer in time");
-    }
-    return status;
+                          "postgres: the server no longer waits for its "
+                          "synchronous standby: the wait was cancelled");
+    idem__postgres_abandon(self);
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                      "postgres: the connection was lost, or the server "
+                      "gave no answer in time");
 }
 
 static bool
@@ -65,8 +77,7 @@ send_plain(struct postgres_store *self, enum postgres_statement statement,
     static const int binary[2] = {1, 1};
 
     return PQsendQueryPrepared(self->conn, idem__postgres_names[statement],
-                               count, values, lengths, binary,
-                               statement != POSTGRES_CHECK) == 1;
+                               count, values, lengths, binary, 1) == 1;
 }
 
 static void
@@ -97,8 +108,11 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
                                   loads[i].with_result);
         params.rows++;
     }
-    status = idem__postgres_one(
-        self, idem__postgres_send(self, POSTGRES_LOAD, &params), &rows, err);
+    status =
+        idem__postgres_one(self,
+                           idem__postgres_send(self, POSTGRES_LOAD, &params) &&
+                               idem__postgres_send_confirm(self),
+                           &rows, err);
     idem__postgres_params_clear(&params);
     if (status == IDEM_OK) {
         for (size_t i = 0; i < count; i++)
@@ -173,7 +187,8 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
         lengths[0] = 0;
     put_count(limit_bytes, limit);
     sent = send_plain(self, executing ? POSTGRES_SCAN_EXECUTING : POSTGRES_SCAN,
-                      2, values, lengths);
+                      2, values, lengths) &&
+           idem__postgres_send_confirm(self);
     status = idem__postgres_one(self, sent, &rows, err);
     if (status == IDEM_OK)
         status =
@@ -229,9 +244,8 @@ check(struct postgres_store *self, int64_t now_us)
     if (now_us - self->checked_at_us < CHECK_EVERY_US)
         return;
     self->checked_at_us = now_us;
-    if (idem__postgres_one(self,
-                           send_plain(self, POSTGRES_CHECK, 0, NULL, NULL),
-                           &rows, NULL) == IDEM_OK &&
+    if (idem__postgres_one(self, idem__postgres_send_check(self), &rows,
+                           NULL) == IDEM_OK &&
         idem__postgres_judge(self, rows, &err) != IDEM_OK) {
         idem__log(&self->options, IDEM_LOG_ALARM, "%s", err.text);
         idem__postgres_disconnect(self);

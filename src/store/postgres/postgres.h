@@ -24,6 +24,7 @@ enum postgres_statement {
     POSTGRES_SCAN_EXECUTING,
     POSTGRES_SWEEP,
     POSTGRES_CLOCK,
+    POSTGRES_CONFIRM, /* what was read is on the standby once this commits */
     POSTGRES_STATEMENTS
 };
 
@@ -40,6 +41,8 @@ struct postgres_store {
     uint32_t row_type;      /* of idem.idem_record */
     int wary;               /* see columns.h */
     int careful;            /* see batch.c */
+    bool warned;            /* the server has sent a WARNING since reset */
+    int stuck; /* the last backend that gave no answer in time; 0: none */
     int64_t swept_at_us, checked_at_us;
     uint64_t connects, splits;
 };
@@ -52,12 +55,16 @@ extern const char *const idem__postgres_texts[POSTGRES_STATEMENTS];
 enum idem_status idem__postgres_connect(struct postgres_store *self,
                                         struct idem_error *err);
 void idem__postgres_disconnect(struct postgres_store *self);
+/* The same, where the server has not answered in time. */
+void idem__postgres_abandon(struct postgres_store *self);
 
 /* Connect for setting up: no checks, no statements. */
 enum idem_status idem__postgres_connect_bare(struct postgres_store *self,
                                              struct idem_error *err);
 
-/* Is what the check statement answered good enough? */
+/* Queue the check statement. */
+bool idem__postgres_send_check(struct postgres_store *self);
+/* Is what it answered good enough? */
 enum idem_status idem__postgres_judge(struct postgres_store *self,
                                       const PGresult *row,
                                       struct idem_error *err);
@@ -71,7 +78,11 @@ PGresult *idem__postgres_result(struct postgres_store *self,
 /* Push out what was queued. */
 bool idem__postgres_flush(struct postgres_store *self, int64_t deadline_us);
 
-/* Wait for the one result of a statement that was queued, or was not. */
+/* Queue the statement that makes a commit wait for the standby, behind those
+ * that read. */
+bool idem__postgres_send_confirm(struct postgres_store *self);
+
+/* Wait for the end of what was queued, or was not. The first rows are kept. */
 enum idem_status idem__postgres_one(struct postgres_store *self, bool sent,
                                     PGresult **rows, struct idem_error *err);
 

@@ -1,10 +1,12 @@
 /*
- * postgres_batch.c - swap: a batch is one pipeline, one round trip, one transaction.
+ * postgres_batch.c - swap: a batch is one pipeline, one round trip, one
+ * transaction.
  *
  *   insert  what should be absent   on conflict do nothing
  *   update  what has the rev expected
  *   delete  likewise, of rows that nobody holds (skip locked)
  *   truth   only if a guess was wrong not long ago
+ *   confirm with the truth: what it has read is on the standby
  *   sync    commits
  *
  * Each of the first three returns the keys that it wrote: those are stored. The
@@ -21,6 +23,13 @@
  * lock on the key meanwhile, and that is tested instead. Other people's inserts
  * run into lock_timeout (20 ms when careful, so that another engine's commit is
  * waited for): then the batch is halved until the culprit stands alone.
+ *
+ * Where there is a synchronous standby, a commit waits for it, but what others
+ * have committed can be seen without it: the server was restarted, or their
+ * wait was cancelled. So a transaction that reads the truth also writes a
+ * little (confirm), and nothing is told before its commit was waited for. A
+ * wait that was cancelled shows as a warning; then confirm is tried once more,
+ * alone, and if that is not waited for either, the batch is lost.
  *
  * READ COMMITTED is all this needs, and all it is ever run under.
  */
@@ -105,7 +114,8 @@ send_batch(struct postgres_store *self, struct batch *batch)
            (!batch->drop.rows ||
             idem__postgres_send(self, POSTGRES_DELETE, &batch->drop)) &&
            (!batch->truth.rows ||
-            idem__postgres_send(self, POSTGRES_TRUTH, &batch->truth)) &&
+            (idem__postgres_send(self, POSTGRES_TRUTH, &batch->truth) &&
+             idem__postgres_send_confirm(self))) &&
            PQpipelineSync(self->conn);
 }
 
@@ -199,7 +209,10 @@ settle(struct postgres_store *self, struct batch *batch, PGresult *rows,
             return IDEM_OK;
         self->wary = IDEM_WARY_BATCHES;
         status = idem__postgres_one(
-            self, idem__postgres_send(self, POSTGRES_TRUTH, truth), &rows, err);
+            self,
+            idem__postgres_send(self, POSTGRES_TRUTH, truth) &&
+                idem__postgres_send_confirm(self),
+            &rows, err);
     }
     if (status == IDEM_OK)
         status = settle_rest(rows, batch->rest, truth->rows, arena, err);
@@ -224,11 +237,23 @@ static enum idem_status
 lose(struct postgres_store *self, struct idem_swap *swaps, size_t count,
      struct idem_error *err)
 {
-    idem__postgres_disconnect(self);
+    idem__postgres_abandon(self);
     idem__swaps_set(swaps, count, IDEM_SWAP_LOST);
     return idem__fail(err, IDEM_ERR_LOST,
                       "postgres: the connection was lost, or the server gave "
                       "no answer in time, during a commit");
+}
+
+/* Has the standby what was committed? The wait for it was cancelled. */
+static bool
+confirmed(struct postgres_store *self, struct idem_error *err)
+{
+    PGresult *rows;
+    enum idem_status status =
+        idem__postgres_one(self, idem__postgres_send_confirm(self), &rows, err);
+
+    PQclear(rows);
+    return status == IDEM_OK;
 }
 
 /* Read the answers of one batch. Until the sync, nothing is committed. */
@@ -271,6 +296,10 @@ read_batch(struct postgres_store *self, struct batch *batch,
         if (is == PGRES_PIPELINE_SYNC)
             break;
     }
+    if (!failed && self->warned && !confirmed(self, err)) {
+        PQclear(truth);
+        return lose(self, swaps, count, err);
+    }
     if (!failed)
         return settle(self, batch, truth, swaps, count, arena, err);
     PQclear(truth);
@@ -296,6 +325,7 @@ swap_range(struct postgres_store *self, struct batch *batch,
     if (self->wary > 0)
         gather_truth(batch, swaps, count);
     batch->split = false;
+    self->warned = false;
     if (!send_batch(self, batch)) {
         /* Without the sync nothing can have been committed. */
         idem__postgres_disconnect(self);

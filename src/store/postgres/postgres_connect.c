@@ -1,15 +1,21 @@
 /*
- * postgres_connect.c - one connection to PostgreSQL: opened with a time limit, checked,
- * prepared, and read without ever waiting for longer than the limit.
+ * postgres_connect.c - one connection to PostgreSQL: opened with a time limit,
+ * checked, prepared, and read without ever waiting for longer than the limit.
  *
  * The session is set up so that plans do not depend on how large the table was
- * when they were made (every access goes through an index), and so that waiting
- * for a lock ends quickly.
+ * when they were made (every access goes through an index), so that waiting
+ * for a lock ends quickly, and so that a commit waits for the disk and for the
+ * synchronous standby, whatever the server or the role has as a default.
+ *
+ * A backend that waits for a standby does not notice that its client is gone.
+ * While one of ours does, no new connection is used: else every attempt would
+ * leave another one behind, until the server has none left for anybody.
  */
 #include "postgres.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +32,13 @@ static const char session[] =
     "set jit = off;"
     "set plan_cache_mode = force_generic_plan;"
     "set search_path = pg_catalog;"
+    "set client_min_messages = warning;"
     "set client_encoding = 'UTF8'";
+
+/* remote_apply is stronger than on; everything else is weaker. */
+static const char commits[] =
+    "select set_config('synchronous_commit', 'on', false) where "
+    "current_setting('synchronous_commit') not in ('on', 'remote_apply')";
 
 static int64_t
 clock_us(const struct postgres_store *self)
@@ -47,11 +59,17 @@ connect_us(const struct postgres_store *self)
     return self->timeout_us > CONNECT_US ? self->timeout_us : CONNECT_US;
 }
 
+/* Nothing is printed, but a warning is remembered: a commit whose wait for the
+ * standby was cancelled succeeds with one. */
 static void
-no_notice(void *arg, const PGresult *result)
+take_notice(void *arg, const PGresult *result)
 {
-    (void)arg;
-    (void)result;
+    struct postgres_store *self = arg;
+    const char *severity =
+        PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+
+    if (severity && strcmp(severity, "WARNING") == 0)
+        self->warned = true;
 }
 
 /* One line, without the newline that libpq ends its messages with. */
@@ -89,6 +107,14 @@ idem__postgres_disconnect(struct postgres_store *self)
 {
     PQfinish(self->conn);
     self->conn = NULL;
+}
+
+void
+idem__postgres_abandon(struct postgres_store *self)
+{
+    if (self->conn && PQstatus(self->conn) == CONNECTION_OK)
+        self->stuck = PQbackendPID(self->conn);
+    idem__postgres_disconnect(self);
 }
 
 /* ---- waiting --------------------------------------------------------- */
@@ -159,7 +185,7 @@ idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
     self->conn = PQconnectStartParams(keys, values, 1);
     if (!self->conn)
         return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
-    PQsetNoticeReceiver(self->conn, no_notice, NULL);
+    PQsetNoticeReceiver(self->conn, take_notice, self);
     while (PQstatus(self->conn) != CONNECTION_BAD &&
            state != PGRES_POLLING_OK && state != PGRES_POLLING_FAILED) {
         short events = state == PGRES_POLLING_READING ? POLLIN : POLLOUT;
@@ -223,6 +249,17 @@ given_up(const struct postgres_store *self, const char *setting)
     return idem__word_in(self->unsafe, setting);
 }
 
+bool
+idem__postgres_send_check(struct postgres_store *self)
+{
+    char pid[16];
+    const char *values[1] = {pid};
+
+    snprintf(pid, sizeof(pid), "%d", self->stuck);
+    return PQsendQueryPrepared(self->conn, idem__postgres_names[POSTGRES_CHECK],
+                               1, values, NULL, NULL, 0) == 1;
+}
+
 /* A server that may forget what it committed is refused by name. */
 enum idem_status
 idem__postgres_judge(struct postgres_store *self, const PGresult *row,
@@ -230,6 +267,7 @@ idem__postgres_judge(struct postgres_store *self, const PGresult *row,
 {
     static const char *const settings[] = {"fsync", "full_page_writes",
                                            "synchronous_commit"};
+    static const char *const enough[] = {"on", "remote_apply"};
 
     if (PQntuples(row) != 1)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
@@ -239,15 +277,22 @@ idem__postgres_judge(struct postgres_store *self, const PGresult *row,
                           "postgres: this server is a standby: name the "
                           "primary, or add target_session_attrs=read-write");
     for (int i = 0; i < 3; i++) {
-        if (strcmp(PQgetvalue(row, 0, i + 1), "off") == 0 &&
+        const char *value = PQgetvalue(row, 0, i + 1);
+
+        if (strcmp(value, enough[0]) != 0 && strcmp(value, enough[1]) != 0 &&
             !given_up(self, settings[i]))
             return idem__fail(
                 err, IDEM_ERR_UNSUPPORTED,
-                "postgres: %s is off, so a power cut loses or "
+                "postgres: %s is %s, so a power cut or a failover loses or "
                 "damages what was committed: turn it on, or give that up with "
                 "unsafe=%s in the URL",
-                settings[i], settings[i]);
+                settings[i], value, settings[i]);
     }
+    if (strcmp(PQgetvalue(row, 0, 4), "t") == 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "postgres: a commit still waits for the synchronous "
+                          "standby: see pg_stat_replication");
+    self->stuck = 0;
     return IDEM_OK;
 }
 
@@ -283,9 +328,11 @@ prepare(struct postgres_store *self, struct idem_error *err)
                            idem__postgres_texts[i], 0, NULL))
             return fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn),
                              err);
-        if (i == POSTGRES_CHECK || i == POSTGRES_TABLE)
+        if (i == POSTGRES_CHECK)
+            idem__postgres_send_check(self);
+        if (i == POSTGRES_TABLE)
             PQsendQueryPrepared(self->conn, idem__postgres_names[i], 0, NULL,
-                                NULL, NULL, i == POSTGRES_TABLE);
+                                NULL, NULL, 1);
     }
     PQpipelineSync(self->conn);
     if (!idem__postgres_flush(self, clock_us(self) + connect_us(self)))
@@ -306,16 +353,24 @@ prepare(struct postgres_store *self, struct idem_error *err)
 }
 
 static enum idem_status
+set_up(struct postgres_store *self, const char *sql, struct idem_error *err)
+{
+    return PQsendQuery(self->conn, sql)
+               ? read_all(self, NULL, 0, err)
+               : fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn),
+                           err);
+}
+
+static enum idem_status
 connect_fresh(struct postgres_store *self, struct idem_error *err)
 {
     enum idem_status status = idem__postgres_connect_bare(self, err);
 
     if (status != IDEM_OK)
         return status;
-    status =
-        PQsendQuery(self->conn, session)
-            ? read_all(self, NULL, 0, err)
-            : fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
+    status = set_up(self, session, err);
+    if (status == IDEM_OK && !given_up(self, "synchronous_commit"))
+        status = set_up(self, commits, err);
     if (status == IDEM_OK)
         status = prepare(self, err);
     if (status != IDEM_OK)

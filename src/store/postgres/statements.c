@@ -23,19 +23,25 @@
     "lease_until = n.lease_until, expires = n.expires, nonce = n.nonce, "      \
     "fingerprint = n.fingerprint, subject = n.subject, result = n.result "
 #define TABLE "idem.idem_record"
+/* A transaction that has written something waits for the standby, and so for
+ * everything that was committed before it. */
+#define WRITE_IF_STANDBY                                                       \
+    "case when current_setting('synchronous_standby_names') <> '' "            \
+    "then pg_logical_emit_message(true, 'idem', '')::text end"
 
 const char *const idem__postgres_names[POSTGRES_STATEMENTS] = {
     "idem_check",    "idem_table",       "idem_insert",         "idem_update",
     "idem_patience", "idem_update_free", "idem_delete",         "idem_truth",
     "idem_load",     "idem_scan",        "idem_scan_executing", "idem_sweep",
-    "idem_clock",
+    "idem_clock",    "idem_confirm",
 };
 
 const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
     [POSTGRES_CHECK] =
         "select case when pg_is_in_recovery() then 'standby' else '' end, "
         "current_setting('fsync'), current_setting('full_page_writes'), "
-        "current_setting('synchronous_commit')",
+        "current_setting('synchronous_commit'), exists (select from "
+        "pg_stat_activity where pid = $1::int4 and wait_event = 'SyncRep')",
     [POSTGRES_TABLE] =
         "select c.reltype::int8, (select count(*) from pg_attribute a "
         "where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped), "
@@ -94,4 +100,5 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "delete from " TABLE " r using dead where r.key_hash = dead.key_hash",
     [POSTGRES_CLOCK] =
         "select (extract(epoch from clock_timestamp()) * 1000000)::int8",
+    [POSTGRES_CONFIRM] = "select " WRITE_IF_STANDBY ", null",
 };

@@ -1,0 +1,192 @@
+"""PostgreSQL with a synchronous standby: an answer is given only for what the standby has.
+
+The standby stalls, a commit waits for it, and the wait ends early: the primary is killed and started, or somebody
+terminates or cancels the backend that waits. The commit is then visible on the primary and not on the standby.
+"""
+import contextlib
+import subprocess
+import threading
+import time
+
+import pytest
+
+import servers
+from lib import IDEM, Error, Server, folder, wait_until
+
+NONCE = "00112233445566%02d"
+
+
+@contextlib.contextmanager
+def primary_and_standby():
+    primary = servers.Postgres()
+    standby = None
+    try:
+        subprocess.run([IDEM, "store", "init", primary.url], check=True, stdout=subprocess.DEVNULL)
+        primary.sql("create role shop login; grant usage on schema idem to shop; "
+                    "grant select, insert, update, delete on idem.idem_record to shop; "
+                    "grant select on idem.idem_machine, idem.idem_version to shop")
+        standby = servers.PostgresStandby(primary)
+        yield primary, standby
+    finally:
+        if standby:
+            standby.stop()
+        primary.stop()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with primary_and_standby() as both:
+        yield both
+
+
+def store_of(server, timeout_ms):
+    """As a role that may do no more than the documentation asks for."""
+    return server.url.replace("idem:secret@", "shop@") + "?timeout_ms=%d" % timeout_ms
+
+
+def verdict(answer):
+    """The word of a verdict, or None where no verdict was given."""
+    return None if isinstance(answer, Error) else answer[0]
+
+
+def waiting(primary):
+    return [int(pid) for pid in primary.sql("select pid from pg_stat_activity where wait_event = 'SyncRep'").split()]
+
+
+def restart(primary):
+    primary.kill()
+    primary.start()
+
+
+def terminate(primary):
+    for pid in waiting(primary):
+        primary.sql("select pg_terminate_backend(%d)" % pid)
+
+
+def cancel(primary):
+    for pid in waiting(primary):
+        primary.sql("select pg_cancel_backend(%d)" % pid)
+
+
+def in_the_meantime(what, *args):
+    """Run something beside the test; join() it."""
+    thread = threading.Thread(target=what, args=args)
+    thread.start()
+    return thread
+
+
+def ask_while_it_waits(client, primary, ended, *command):
+    """One command, whose commit waits for the standby until `ended` ends that. Asked until it has got that far."""
+    answers = []
+
+    def ask():
+        while not answers or (getattr(answers[-1], "word", "") == "UNAVAILABLE" and len(answers) < 1000):
+            answers.append(client(*command))
+            time.sleep(0.02)
+
+    asked = in_the_meantime(ask)
+    assert wait_until(lambda: waiting(primary)), answers
+    ended(primary)
+    while asked.is_alive():  # the engine sends a lost swap again
+        if ended is not restart:
+            ended(primary)
+        asked.join(0.05)
+    return answers[-1]
+
+
+@pytest.mark.parametrize("ended", [restart, terminate, cancel])
+def test_what_the_standby_has_not_got_is_not_told(pair, ended):
+    primary, standby = pair
+    scope = "%s-%d" % (ended.__name__, time.time_ns())
+    with folder() as where, Server(where, store=store_of(primary, 1500)) as server, server.client() as c:
+        fence = c("BEGIN", scope, "finished")[1]
+        standby.stall()
+        try:
+            # FINISH goes first: its engine still knows the record, and need not read what it may not tell.
+            assert verdict(ask_while_it_waits(c, primary, ended, "FINISH", scope, "finished", fence, "SUCCEEDED",
+                                              "paid")) is None
+            assert verdict(ask_while_it_waits(c, primary, ended, "BEGIN", scope, "begun", "NONCE", NONCE % 1)) is None
+            def both_are_there():
+                ended(primary)
+                return primary.sql("select count(*) from idem.idem_record where scope = '%s' and (state, id) in "
+                                   "((2, 'begun'), (3, 'finished'))" % scope) == "2"
+
+            assert wait_until(both_are_there)
+            told = []
+            for _ in range(6):
+                told += [verdict(c("BEGIN", scope, "begun", "NONCE", NONCE % 1)), verdict(c("BEGIN", scope, "finished")),
+                         verdict(c("GET", scope, "finished")), verdict(c("SCAN", "0", "SCOPE", scope))]
+                time.sleep(0.2)
+            assert set(told) == {None}, told
+            # Who asks again and again does not use up the server's connections.
+            assert len(waiting(primary)) <= 4, waiting(primary)
+        finally:
+            standby.resume()
+        assert wait_until(lambda: verdict(c("BEGIN", scope, "begun", "NONCE", NONCE % 1)) == "started")
+        assert verdict(c("BEGIN", scope, "begun", "NONCE", NONCE % 2)) == "busy"
+        assert wait_until(lambda: verdict(c("BEGIN", scope, "finished")) == "replay")
+        assert c("GET", scope, "finished")[-1] is not None
+
+
+def test_a_wait_that_was_cancelled_is_not_taken_for_stored(pair):
+    """PostgreSQL answers such a commit with success, and a warning."""
+    primary, standby = pair
+    scope = "cancelled-%d" % time.time_ns()
+    with folder() as where, Server(where, store=store_of(primary, 20000)) as server, server.client() as c:
+        assert verdict(c("BEGIN", scope, "before")) == "started"
+        standby.stall()
+        try:
+            answers = []
+            asked = in_the_meantime(lambda: answers.append(c("BEGIN", scope, "x")))
+            assert wait_until(lambda: waiting(primary))
+            cancel(primary)
+            asked.join(1)
+            assert answers == [] or verdict(answers[0]) is None
+        finally:
+            standby.resume()
+        asked.join()
+        # The engine has asked again, and waited for the standby.
+        assert verdict(answers[0]) in ("started", None)
+
+
+@pytest.mark.parametrize("level", ["off", "local", "remote_write"])
+def test_a_commit_waits_for_the_standby_whatever_the_server_has_as_a_default(pair, level):
+    primary, standby = pair
+    scope = "%s-%d" % (level, time.time_ns())
+    primary.sql("alter role shop set synchronous_commit = %s" % level)
+    try:
+        with folder() as where, Server(where, store=store_of(primary, 1000)) as server, server.client() as c:
+            assert verdict(c("BEGIN", scope, "x")) == "started"
+            standby.stall()
+            try:
+                assert verdict(c("BEGIN", scope, "y")) is None
+            finally:
+                standby.resume()
+    finally:
+        primary.sql("alter role shop reset synchronous_commit")
+
+
+def test_nothing_that_was_told_is_lost_when_the_standby_takes_over():
+    with primary_and_standby() as (primary, standby):
+        scope = "takeover-%d" % time.time_ns()
+        with folder() as where, Server(where, store=store_of(primary, 1000)) as server, server.client() as c:
+            fences = {key: c("BEGIN", scope, key)[1] for key in ("early", "late")}
+            assert verdict(c("FINISH", scope, "early", fences["early"], "SUCCEEDED", "paid")) == "ok"
+            standby.stall()
+            for command in (("FINISH", scope, "late", fences["late"], "SUCCEEDED", "paid"),
+                            ("BEGIN", scope, "new", "NONCE", NONCE % 1)):
+                answers = []
+                assert wait_until(lambda: answers.append(c(*command)) or answers[-1].word == "LOST"), answers
+                restart(primary)
+            told = {}
+            for _ in range(10):
+                for key in ("early", "late", "new"):
+                    word = verdict(c("BEGIN", scope, key, "NONCE", NONCE % 1))
+                    told[key] = word or told.get(key)
+                time.sleep(0.2)
+            standby.take_over()
+        with folder() as where, Server(where, store=store_of(standby, 20000)) as server, server.client() as c:
+            assert verdict(c("BEGIN", scope, "early")) == "replay"
+            assert told["late"] != "replay" or verdict(c("BEGIN", scope, "late")) == "replay"
+            assert told["new"] != "started" or verdict(c("BEGIN", scope, "new")) == "busy"
+            assert told["new"] is None and told["late"] is None, told
