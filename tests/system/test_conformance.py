@@ -14,7 +14,8 @@ from chaos import Chaos, resp_replies
 from lib import ROOT, Process, Server, folder, wait_until
 
 CLIENTS = os.path.join(ROOT, "clients")
-DRIVERS = {"python": ["/usr/bin/python3", os.path.join(CLIENTS, "python/tests/driver.py")]}
+DRIVERS = {"python": ["/usr/bin/python3", os.path.join(CLIENTS, "python/tests/driver.py")],
+           "node": ["node", os.path.join(CLIENTS, "node/tests/driver.js")]}
 BUILDS = {}
 LANGUAGES = sorted(DRIVERS)
 with open(os.path.join(CLIENTS, "conformance/scenarios.json"), encoding="utf-8") as f:
