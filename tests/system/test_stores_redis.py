@@ -229,21 +229,48 @@ def test_a_foreign_value_under_our_name_is_damage_not_an_answer(redis):
         assert words == ["CORRUPT", "busy"]
 
 
-def test_a_full_redis_says_so_and_keeps_what_it_has():
-    server = Redis()
+def fill(redis, percent):
+    """Put large values into it until so much of maxmemory is used, as Redis counts it, or it takes no more."""
+    while True:
+        info = redis.ask("info", "memory")
+        number = lambda name: int(re.search(r"^%s:(\d+)" % name, info, re.M).group(1))  # noqa: E731
+        if number("used_memory") - number("mem_not_counted_for_evict") >= number("maxmemory") * percent // 100:
+            return
+        if "OOM" in redis.ask("setrange", "filler:" + os.urandom(8).hex(), "900000", "x", check=False):
+            return
+
+
+@every_version
+def test_a_full_redis_takes_no_new_claims_and_finishes_what_it_has(version):
+    """At 90 % of maxmemory, and beyond 100 %, with and without a replica that must have what is answered."""
+    primary, replica = Redis(version=version, maxmemory="64mb"), Redis(version=version)
+    word = lambda answer: answer.word if isinstance(answer, Error) else answer[0]  # noqa: E731
     try:
-        with folder() as where, Server(where, store=patient(server.url)) as idem:
-            client = idem.client()
-            fence = client("BEGIN", "a", "b")[1]
-            client("FINISH", "a", "b", fence, "SUCCEEDED", "kept")
-            server.set("maxmemory", "1mb")
-            answer = client("BEGIN", "a", "c")
-            assert isinstance(answer, Error) and answer.word == "FULL"
-            assert client("BEGIN", "a", "b")[4] == "kept"
-            server.set("maxmemory", "0")
-            assert client("BEGIN", "a", "c")[0] == "started"
+        replica.follow(primary)
+        for options in ("?replicas=0", "?replicas=1&wait_ms=10000"):
+            with engines(patient(primary.url + options), 1) as (idem,):
+                c = idem.client()
+                name = lambda i: options + str(i)  # noqa: E731
+                fences = [c("BEGIN", "a", name(i))[1] for i in range(90)]
+                c("FINISH", "a", name(80), fences[80], "SUCCEEDED", "kept")
+                for level, first in ((93, 0), (101, 40)):
+                    fill(primary, level)
+                    assert ("OOM" in primary.ask("set", "more", "x", check=False)) == (level > 100)
+                    assert wait_until(lambda: word(c("BEGIN", "new", os.urandom(8).hex())) == "FULL")
+                    assert {word(c("BEGIN", "new", "%d-%d" % (level, i))) for i in range(100)} == {"FULL"}
+                    assert c("BEGIN", "a", name(80))[4] == "kept" and c("GET", "a", name(80))[0] == "record"
+                    assert word(c("BEGIN", "a", name(89))) == "busy"
+                    for i in range(first, first + 13):
+                        assert word(c("RENEW", "a", name(i), fences[i], 60000)) == "ok"
+                        assert word(c("FINISH", "a", name(i), fences[i], "SUCCEEDED", "x" * 10000)) == "ok"
+                        assert word(c("RELEASE", "a", name(i + 20), fences[i + 20])) == "ok"
+                        assert word(c("BEGIN", "a", name(i + 20))) == "started"  # again: its record is there
+                assert "can still finish" in idem.output()
+                primary.ask("del", *primary.ask("keys", "filler:*").split())
+                assert wait_until(lambda: word(c("BEGIN", "new", os.urandom(8).hex())) == "started")
     finally:
-        server.stop()
+        primary.stop()
+        replica.stop()
 
 
 # ---- several engines on one store ------------------------------------------

@@ -26,7 +26,7 @@
 #define DEFAULT_PORT 6379
 
 /* SHA-1 of redis_script; a test checks that servers know it. */
-const char *const redis_script_sha = "213f2ebbaaada930c86040fda7b446b341eb1897";
+const char *const redis_script_sha = "732ca60a5ad125cc403ff2424d15e70734de6730";
 
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
@@ -88,6 +88,21 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 /* ---- now and then ---------------------------------------------------- */
 
 static void
+say_if_full(struct redis_store *self, struct redis_link *link)
+{
+    bool full = redis_facts_full(&link->facts);
+
+    if (full && !link->said_full)
+        idem__log(&self->options, IDEM_LOG_WARNING,
+                  "redis %s:%d: %lld of maxmemory's %lld bytes are used; new "
+                  "requests are refused (FULL) until there is room, requests "
+                  "that are executing can still finish",
+                  link->host, link->port, (long long)link->facts.used_memory,
+                  (long long)link->facts.max_memory);
+    link->said_full = full;
+}
+
+static void
 tend(struct idem_store *store)
 {
     struct redis_store *self = (struct redis_store *)store;
@@ -101,6 +116,8 @@ tend(struct idem_store *store)
 
         if (link->context && link->judged && !redis_link_ready(link, until_us))
             idem__log(&self->options, IDEM_LOG_ALARM, "%s", link->why.text);
+        if (link->judged)
+            say_if_full(self, link);
     }
 }
 
@@ -108,11 +125,14 @@ static void
 figures(struct idem_store *store, idem_figure_fn *each, void *arg)
 {
     struct redis_store *self = (struct redis_store *)store;
-    double open = 0;
+    double open = 0, full = 0;
 
-    for (size_t i = 0; i < self->link_count; i++)
+    for (size_t i = 0; i < self->link_count; i++) {
         open += self->links[i]->context != NULL;
+        full += redis_facts_full(&self->links[i]->facts);
+    }
     each(arg, "redis_connections", open);
+    each(arg, "redis_full", full);
     each(arg, "redis_connects_total", (double)self->connects);
     each(arg, "redis_swaps_total", (double)self->swaps);
     each(arg, "redis_refused_total", (double)self->refused);

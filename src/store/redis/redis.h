@@ -24,6 +24,7 @@
 /* Tags of commands that are not about one element of a batch. */
 #define REDIS_TAG_NONE UINT32_MAX
 #define REDIS_TAG_WAIT (UINT32_MAX - 1)
+#define REDIS_TAG_MEMORY (UINT32_MAX - 2)
 
 /* What the URL asked for. */
 struct redis_settings {
@@ -46,10 +47,17 @@ struct redis_facts {
     int replicas, version; /* 70015: 7.0.15 */
     char policy[24], fsync[12], run_id[9];
     int64_t ahead_us; /* its clock, less this machine's monotonic one */
+    int64_t used_memory, max_memory; /* bytes; max 0: no limit */
 };
 
-/* Read the text of INFO. */
+/* Read the text of INFO, or of its section "memory" alone. */
 void redis_facts_read(const char *info, size_t len, struct redis_facts *facts);
+void redis_facts_read_memory(const char *info, size_t len,
+                             struct redis_facts *facts);
+
+/* Is so much memory used that new records are refused? What is left of
+ * maxmemory then is for the results of what is executing. */
+bool redis_facts_full(const struct redis_facts *facts);
 
 /* Is this server fit to keep records? IDEM_ERR_UNSUPPORTED if a setting is
  * wrong, IDEM_ERR_UNAVAILABLE if it may become so by itself. */
@@ -74,6 +82,7 @@ struct redis_link {
     int64_t checked_us, try_after_us;
     unsigned failures;     /* in a row */
     bool judged;           /* facts were good when last looked at */
+    bool said_full;        /* the log says that it is full */
     struct idem_error why; /* it is not usable */
 
     struct idem_buf out;

@@ -34,10 +34,15 @@
 /*
  * KEYS[1] the name; ARGV: "r" if replicas must have what is found; for a swap
  * also the rev expected or "", the new rev or "", the new value, when to drop
- * it in ms or "". The answer: 1 if it is stored, else the value that is there,
+ * it in ms or "", and "f" if the server is too full for a new record. The
+ * answer: 1 if it is stored, 0 if it is too full, else the value that is there,
  * or nil. A rev stands at bytes 32 to 39 of a value.
+ *
+ * With the flag allow-oom the script writes although maxmemory is reached: what
+ * was begun must be finished. New records are refused before that, by "f".
  */
 const char *const redis_script =
+    "#!lua flags=allow-oom\n"
     "local rev = redis.call('GETRANGE', KEYS[1], 32, 39)\n"
     "local own = rev ~= '' and rev == ARGV[3]\n"
     "if own or rev ~= ARGV[2] then\n"
@@ -47,6 +52,7 @@ const char *const redis_script =
     "    end\n"
     "    return own and 1 or redis.call('GET', KEYS[1])\n"
     "end\n"
+    "if rev == '' and ARGV[6] == 'f' then return 0 end\n"
     "if ARGV[3] == '' then redis.call('DEL', KEYS[1])\n"
     "elseif ARGV[5] == '' then redis.call('SET', KEYS[1], ARGV[4])\n"
     "else redis.call('SET', KEYS[1], ARGV[4], 'PXAT', ARGV[5]) end\n"
@@ -125,7 +131,7 @@ add_call(struct batch *batch, size_t i, struct redis_link *link,
     char name[sizeof(batch->self->settings.prefix) + IDEM__HEX_LEN];
     size_t name_len = name_of(batch->self, key, name);
     bool eval = batch->elements[i].eval;
-    struct idem_bytes words[9] = {
+    struct idem_bytes words[10] = {
         idem_text(eval ? "EVAL" : "EVALSHA"),
         idem_text(eval ? redis_script : redis_script_sha),
         {"1", 1},
@@ -159,11 +165,13 @@ add_swap(struct batch *batch, size_t i, struct redis_link *link)
         idem__put64(rev, record->rev);
     }
     idem__put64(expected, swap->expected);
-    return add_call(batch, i, link, swap->key, 4,
-                    (struct idem_bytes[]){{expected, swap->expected ? 8 : 0},
-                                          {rev, record ? 8 : 0},
-                                          {value, len},
-                                          idem_text(drop_at)});
+    return add_call(batch, i, link, swap->key, 5,
+                    (struct idem_bytes[]){
+                        {expected, swap->expected ? 8 : 0},
+                        {rev, record ? 8 : 0},
+                        {value, len},
+                        idem_text(drop_at),
+                        idem_text(redis_facts_full(&link->facts) ? "f" : "")});
 }
 
 static bool
@@ -330,6 +338,24 @@ on_value(struct batch *batch, size_t i, const redisReply *reply)
 }
 
 static void
+on_swapped(struct batch *batch, size_t i, bool stored)
+{
+    struct redis_link *via = batch->elements[i].via;
+
+    if (stored) {
+        end(batch, i, IDEM_SWAP_STORED);
+        batch->elements[i].progress = CONFIRMED;
+        return;
+    }
+    blame(batch, IDEM_ERR_FULL,
+          "redis %s:%d: %lld of maxmemory's %lld bytes are used, so it takes "
+          "no new records; raise maxmemory or delete what is not needed",
+          via->host, via->port, (long long)via->facts.used_memory,
+          (long long)via->facts.max_memory);
+    end(batch, i, IDEM_SWAP_NOT_STORED);
+}
+
+static void
 on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
 {
     struct element *element = &batch->elements[i];
@@ -345,8 +371,7 @@ on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
     } else if (reply->type == REDIS_REPLY_ERROR) {
         on_error(batch, i, reply->str);
     } else if (reply->type == REDIS_REPLY_INTEGER && batch->swaps) {
-        end(batch, i, IDEM_SWAP_STORED);
-        batch->elements[i].progress = CONFIRMED;
+        on_swapped(batch, i, reply->integer == 1);
     } else if (reply->type == REDIS_REPLY_STRING ||
                reply->type == REDIS_REPLY_NIL) {
         on_value(batch, i, reply);
@@ -391,11 +416,26 @@ on_answer(void *arg, struct redis_link *link, uint32_t tag,
 
     if (tag == REDIS_TAG_WAIT)
         on_wait(batch, link, reply);
-    else if (tag != REDIS_TAG_NONE && batch->elements[tag].progress == SENT)
+    else if (tag == REDIS_TAG_MEMORY && reply &&
+             reply->type == REDIS_REPLY_STRING)
+        redis_facts_read_memory(reply->str, reply->len, &link->facts);
+    else if (tag < REDIS_TAG_MEMORY && batch->elements[tag].progress == SENT)
         on_element(batch, tag, reply, sent);
 }
 
 /* ---- rounds ---------------------------------------------------------- */
+
+/* Where memory has a limit, each batch learns how full it is for the next. */
+static void
+add_memory_looks(struct batch *batch)
+{
+    for (size_t i = 0; i < batch->used_count && batch->swaps; i++) {
+        struct redis_link *link = batch->used[i];
+
+        if (link->facts.max_memory > 0)
+            (void)redis_link_add_text(link, REDIS_TAG_MEMORY, "INFO memory");
+    }
+}
 
 static void
 add_waits(struct batch *batch)
@@ -424,6 +464,7 @@ run_round(struct batch *batch)
         if (batch->elements[i].progress == AGAIN)
             send_element(batch, i);
     }
+    add_memory_looks(batch);
     add_waits(batch);
     redis_links_run(batch->used, batch->used_count, batch->deadline_us,
                     on_answer, batch);

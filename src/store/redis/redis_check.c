@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OLDEST 70000 /* redis.set_repl without ado, flags of scripts */
+#define OLDEST 70000 /* flags of scripts came with 7.0 */
+#define FULL_PERCENT 90
 
 /* The value of "name:value\r\n" in INFO's text. */
 static struct idem_bytes
@@ -45,13 +46,30 @@ copy(struct idem_bytes value, char *out, size_t room)
     out[len] = 0;
 }
 
-static int
+static int64_t
 number(struct idem_bytes value)
 {
-    char text[16];
+    char text[24];
 
     copy(value, text, sizeof(text));
-    return (int)strtol(text, NULL, 10);
+    return strtoll(text, NULL, 10);
+}
+
+/* As Redis counts it when it compares it with maxmemory: buffers for replicas
+ * and for the append-only file are left out. */
+void
+redis_facts_read_memory(const char *info, size_t len, struct redis_facts *facts)
+{
+    facts->used_memory = number(field(info, len, "used_memory")) -
+                         number(field(info, len, "mem_not_counted_for_evict"));
+    facts->max_memory = number(field(info, len, "maxmemory"));
+}
+
+bool
+redis_facts_full(const struct redis_facts *facts)
+{
+    return facts->max_memory > 0 &&
+           facts->used_memory >= facts->max_memory / 100 * FULL_PERCENT;
 }
 
 void
@@ -70,7 +88,8 @@ redis_facts_read(const char *info, size_t len, struct redis_facts *facts)
     facts->cluster = number(field(info, len, "cluster_enabled")) == 1;
     facts->loading = number(field(info, len, "loading")) == 1;
     facts->aof = number(field(info, len, "aof_enabled")) == 1;
-    facts->replicas = number(field(info, len, "connected_slaves"));
+    facts->replicas = (int)number(field(info, len, "connected_slaves"));
+    redis_facts_read_memory(info, len, facts);
     facts->known = version[0] != 0;
 }
 

@@ -14,7 +14,10 @@ static const char info[] = "# Server\r\nredis_version:7.0.15\r\n"
                            "run_id:0123456789abcdef\r\n"
                            "maxmemory_policy:noeviction\r\n"
                            "loading:0\r\naof_enabled:1\r\nrole:master\r\n"
-                           "connected_slaves:1\r\ncluster_enabled:0\r\n";
+                           "connected_slaves:1\r\ncluster_enabled:0\r\n"
+                           "used_memory:9000000100\r\n"
+                           "maxmemory:10000000000\r\n"
+                           "mem_not_counted_for_evict:200\r\n";
 
 static struct redis_facts
 good(void)
@@ -56,6 +59,19 @@ info_is_read(void **state)
 }
 
 static void
+full_is_nine_tenths_of_maxmemory(void **state)
+{
+    struct redis_facts facts = good();
+
+    (void)state;
+    assert_false(redis_facts_full(&facts));
+    facts.used_memory += 100;
+    assert_true(redis_facts_full(&facts));
+    facts.max_memory = 0; /* no limit */
+    assert_false(redis_facts_full(&facts));
+}
+
+static void
 cut_info_is_no_reason_to_crash(void **state)
 {
     (void)state;
@@ -76,8 +92,8 @@ each_flaw_is_named(void **state)
     (void)state;
     facts = good(), facts.known = false;
     assert_int_equal(judge(&facts, "INFO"), IDEM_ERR_UNSUPPORTED);
-    facts = good(), facts.version = 60009;
-    assert_int_equal(judge(&facts, "6.0 is too old"), IDEM_ERR_UNSUPPORTED);
+    facts = good(), facts.version = 60200;
+    assert_int_equal(judge(&facts, "6.2 is too old"), IDEM_ERR_UNSUPPORTED);
     facts = good(), facts.cluster = true;
     assert_int_equal(judge(&facts, "redis+cluster"), IDEM_ERR_UNSUPPORTED);
     facts = good(), snprintf(facts.policy, sizeof(facts.policy), "allkeys-lru");
@@ -101,6 +117,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(info_is_read),
+        cmocka_unit_test(full_is_nine_tenths_of_maxmemory),
         cmocka_unit_test(cut_info_is_no_reason_to_crash),
         cmocka_unit_test(each_flaw_is_named),
     };
