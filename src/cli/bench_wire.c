@@ -7,6 +7,7 @@
 #include "bench.h"
 
 #include "../serve/resp/resp.h"
+#include "client.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -457,6 +458,9 @@ open_all(struct state *state, struct idem_error *err)
             return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                               "no server at %s: %s (idem serve starts one)",
                               bench->address, strerror(errno));
+        if (bench->secret &&
+            cli_check_peer(c->fd, bench->address, err) != IDEM_OK)
+            return err->status;
         if (!log_in(state, c))
             return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                               "the server does not accept the credentials");

@@ -21,7 +21,7 @@
 #define SNOWFLAKE_SEQUENCE_BITS 12
 #define SNOWFLAKE_TIME_BITS 41
 #define UID_EPOCH_S INT64_C(1767225600)
-#define SEGMENTS_MAX 1024 /* names that one generator serves */
+#define SEGMENTS_MAX 1024 /* names that one generator has in memory */
 
 /* Where the bits of a kind are; time is in `tick_ms` since `epoch_ms`. */
 struct layout {
@@ -65,6 +65,8 @@ struct source {
     /* segment */
     uint64_t step;
     int64_t fetched_at_us;
+    uint64_t last_use; /* by ids->uses */
+    unsigned pins;     /* somebody works with it without the mutex */
 };
 
 struct idem_ids {
@@ -79,6 +81,7 @@ struct idem_ids {
     bool closing;
     struct source *sources;
     size_t segment_count;
+    uint64_t uses; /* asks for segments so far */
 };
 
 /* As idem_ids_open, with other clocks. */

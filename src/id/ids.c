@@ -110,6 +110,27 @@ same_source(const struct source *s, enum idem_id_kind kind,
                                 memcmp(s->name, name.data, name.len) == 0));
 }
 
+/* Forget the segment that was not asked for the longest. What is left of its
+ * range is never given out: the next range of that name begins above it. */
+static bool
+forget_oldest(struct idem_ids *ids)
+{
+    struct source **oldest = NULL, *s;
+
+    for (struct source **at = &ids->sources; *at; at = &(*at)->next_source) {
+        if ((*at)->kind == IDEM_ID_SEGMENT && (*at)->pins == 0 &&
+            (!oldest || (*at)->last_use < (*oldest)->last_use))
+            oldest = at;
+    }
+    if (!oldest)
+        return false;
+    s = *oldest;
+    *oldest = s->next_source;
+    free(s);
+    ids->segment_count--;
+    return true;
+}
+
 static struct source *
 find_source(struct idem_ids *ids, enum idem_id_kind kind,
             struct idem_bytes name, struct idem_error *err)
@@ -120,9 +141,10 @@ find_source(struct idem_ids *ids, enum idem_id_kind kind,
         s = s->next_source;
     if (s)
         return s;
-    if (kind == IDEM_ID_SEGMENT && ids->segment_count >= SEGMENTS_MAX) {
-        idem__fail(err, IDEM_ERR_INVALID,
-                   "ids of %d segments have been asked for here: no more names",
+    if (kind == IDEM_ID_SEGMENT && ids->segment_count >= SEGMENTS_MAX &&
+        !forget_oldest(ids)) {
+        idem__fail(err, IDEM_ERR_OVERLOADED,
+                   "ids of %d segments are being fetched: try again soon",
                    SEGMENTS_MAX);
         return NULL;
     }
@@ -210,10 +232,14 @@ ask(struct idem_ids *ids, enum idem_id_kind kind, struct idem_bytes name,
     deadline = idem__deadline(ids->options.wait_ms * 1000);
     pthread_mutex_lock(&ids->mutex);
     s = find_source(ids, kind, name, &trouble);
-    if (s)
+    if (s) {
+        s->last_use = ++ids->uses;
+        s->pins++;
         status = next_ids(ids, s, out, count, may_wait ? &deadline : NULL, err);
-    else
+        s->pins--;
+    } else {
         status = idem__fail(err, trouble.status, "%s", trouble.text);
+    }
     pthread_mutex_unlock(&ids->mutex);
     return status;
 }

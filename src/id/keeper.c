@@ -374,9 +374,12 @@ due_us(const struct source *s)
 static void
 serve(struct idem_ids *ids, struct source *s)
 {
-    bool served = s->kind == IDEM_ID_SEGMENT ? serve_segment(ids, s)
-                                             : serve_worker(ids, s);
+    bool served;
 
+    s->pins++;
+    served = s->kind == IDEM_ID_SEGMENT ? serve_segment(ids, s)
+                                        : serve_worker(ids, s);
+    s->pins--;
     if (served)
         s->wanted = false;
     s->not_before_us = served ? 0 : idem__ids_boot_us(ids) + RETRY_US;

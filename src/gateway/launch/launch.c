@@ -434,6 +434,7 @@ start_engine(struct launch *self, struct idem_error *err)
     if (self->http[0]) {
         argv[n++] = (char *)"--http";
         argv[n++] = self->http;
+        argv[n++] = (char *)"--http-metrics-only";
     }
     if (self->config->credentials) {
         argv[n++] = (char *)"--credentials";
@@ -534,6 +535,15 @@ stop_workers(struct launch *self)
     (void)kill(-self->nginx_group, SIGKILL);
 }
 
+/* The engine reads the variable itself. */
+static bool
+has_credentials(const struct gateway_config *config)
+{
+    const char *file = getenv("IDEM_CREDENTIALS");
+
+    return config->credentials || (file && *file);
+}
+
 static void
 announce(const struct launch *self)
 {
@@ -551,8 +561,8 @@ announce(const struct launch *self)
     if (config->token_path)
         printf("idem gateway: tokens at %s\n", config->token_path);
     if (self->http[0])
-        printf("idem gateway: HTTP API and metrics at http://%s/\n",
-               self->http);
+        printf("idem gateway: %s and metrics at http://%s/\n",
+               has_credentials(config) ? "HTTP API" : "health", self->http);
     fflush(stdout);
 }
 

@@ -38,7 +38,7 @@ struct credentials {
     char *file;
     pthread_mutex_t mutex;
     struct principal *list; /* under the mutex */
-    struct principal *anyone;
+    struct principal *anyone, *owner;
     _Atomic int64_t paid_ms; /* when wrong secrets are no longer held up */
 };
 
@@ -359,13 +359,16 @@ credentials_open(const char *file, struct credentials **credentials,
     enum idem_status status;
 
     if (sodium_init() < 0 || !self || !(self->anyone = new_principal()) ||
+        !(self->owner = new_principal()) ||
         (file && !(self->file = strdup(file)))) {
         credentials_close(self);
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     }
     pthread_mutex_init(&self->mutex, NULL);
-    self->anyone->right = SERVER_OPERATE;
+    self->anyone->right = SERVER_USE;
     snprintf(self->anyone->name, sizeof(self->anyone->name), "anyone");
+    self->owner->right = SERVER_OPERATE;
+    snprintf(self->owner->name, sizeof(self->owner->name), "owner");
     status = credentials_reread(self, err);
     if (status != IDEM_OK) {
         credentials_close(self);
@@ -382,6 +385,7 @@ credentials_close(struct credentials *credentials)
         return;
     drop_list(credentials->list);
     principal_put(credentials->anyone);
+    principal_put(credentials->owner);
     pthread_mutex_destroy(&credentials->mutex);
     free(credentials->file);
     free(credentials);
@@ -394,9 +398,10 @@ credentials_needed(const struct credentials *credentials)
 }
 
 struct principal *
-credentials_anyone(struct credentials *credentials)
+credentials_anyone(struct credentials *credentials, enum server_right right)
 {
-    return principal_ref(credentials->anyone);
+    return principal_ref(right == SERVER_OPERATE ? credentials->owner
+                                                 : credentials->anyone);
 }
 
 struct principal *

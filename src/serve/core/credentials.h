@@ -12,8 +12,10 @@
  * hashes are kept in memory; secrets are compared in constant time and never
  * logged. The file must not be readable by everybody.
  *
- * Without a file everybody is `anyone`, who may do everything; the config
- * allows that on a unix socket and on loopback only.
+ * Without a file everybody is `anyone`, who may use every scope and operate
+ * none; the config allows that on a unix socket and on loopback only. Who
+ * connects by the unix socket as the server's own user or as root is its
+ * `owner`, and may operate.
  *
  * Threads: any. A principal is immutable but for being revoked, which a reread
  * does to each whose line changed or went away.
@@ -53,9 +55,10 @@ struct principal *credentials_login(struct credentials *credentials,
 int64_t credentials_late_ms(struct credentials *credentials, int64_t now_ms,
                             int64_t least_ms);
 
-/* Everybody's rights where no credentials are needed, or where the socket is
- * trusted. */
-struct principal *credentials_anyone(struct credentials *credentials);
+/* `anyone` (SERVER_USE) or the `owner` (SERVER_OPERATE), where no credentials
+ * are needed or where the socket is trusted. */
+struct principal *credentials_anyone(struct credentials *credentials,
+                                     enum server_right right);
 
 struct principal *principal_ref(struct principal *principal);
 void principal_put(struct principal *principal); /* NULL is fine */

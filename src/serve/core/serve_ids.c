@@ -59,6 +59,15 @@ parse_kind(struct idem_bytes text, enum idem_id_kind *kind,
     return false;
 }
 
+struct idem_bytes
+server_ids_scope(struct idem_bytes text)
+{
+    struct idem_bytes name = {NULL, 0};
+    enum idem_id_kind kind;
+
+    return parse_kind(text, &kind, &name) ? name : (struct idem_bytes){NULL, 0};
+}
+
 static void
 make_uuids(enum idem_id_kind kind, size_t count,
            void (*each)(void *arg, struct idem_bytes id), void *arg)

@@ -32,6 +32,13 @@
 /* ISSUE gives at most this many tokens, ID this many ids, SCAN this many
  * records a call. */
 #define SERVER_COUNT_MAX 1000
+
+/* Where no credentials are set, a port of loopback gives no right to operate.
+ */
+#define SERVER_HOW_TO_OPERATE                                                  \
+    "connect by the unix socket as the server's user, or start the server "    \
+    "with --credentials FILE"
+
 #define SERVER_COMMAND_MIN 2048 /* all of a command but its result fits */
 
 /* Everything that a flag, a variable or a line of the file can set. Texts are
@@ -41,15 +48,16 @@ struct server_config {
     char *socket;       /* the unix socket's path; NULL: none */
     char *socket_group; /* who else may open it; NULL: nobody */
     int64_t socket_mode;
-    char *listen;         /* RESP on TCP, "host:port[,host:port]"; NULL: none */
-    char *http;           /* HTTP/JSON, "host:port[,host:port]"; NULL: none */
-    char *credentials;    /* a file; NULL: everybody may do everything */
-    bool trust_socket;    /* who can open the unix socket need not AUTH */
-    int64_t max_clients;  /* RESP connections */
-    int64_t max_result;   /* bytes of one result */
-    int64_t max_command;  /* bytes of one command; 0: max_result + 64 KiB */
-    int64_t max_output;   /* bytes of replies waiting for one client */
-    int64_t max_buffered; /* bytes waiting for all clients, both ways */
+    char *listen;      /* RESP on TCP, "host:port[,host:port]"; NULL: none */
+    char *http;        /* HTTP/JSON, "host:port[,host:port]"; NULL: none */
+    char *credentials; /* a file; NULL: see credentials.h */
+    bool trust_socket; /* who can open the unix socket need not AUTH */
+    bool http_metrics_only; /* HTTP without credentials: health, metrics */
+    int64_t max_clients;    /* RESP connections */
+    int64_t max_result;     /* bytes of one result */
+    int64_t max_command;    /* bytes of one command; 0: max_result + 64 KiB */
+    int64_t max_output;     /* bytes of replies waiting for one client */
+    int64_t max_buffered;   /* bytes waiting for all clients, both ways */
     int64_t max_queue, max_batch, max_parked; /* the engine's; 0: its own */
     int64_t token_rate; /* tokens a second for one subject; 0: no limit */
     int64_t idle_ms;    /* a client that says nothing is closed; 0: never */
@@ -137,6 +145,9 @@ void server_new_token(char token[SERVER_TOKEN_LEN + 1]);
 enum idem_status server_token_allowed(struct server *server,
                                       struct idem_bytes subject, size_t count,
                                       struct idem_error *err);
+
+/* The scope that ids of this kind belong to: a segment's name; else empty. */
+struct idem_bytes server_ids_scope(struct idem_bytes kind);
 
 /* Ids of a kind ("snowflake", "segment:orders", "uuid7" ...), one call of
  * `each` an id. Without may_wait: IDEM_ERR_OVERLOADED if none is at hand yet.

@@ -209,13 +209,27 @@ is_open(const struct http_route *route)
 }
 
 static bool
+is_metrics(const struct http_route *route)
+{
+    return route && route->action == HTTP_METRICS;
+}
+
+static bool
 check_caller(struct http_request *request)
 {
     struct credentials *all = request->http->server->credentials;
     const char *value = header(request, "Authorization");
 
+    bool only = request->http->server->config->http_metrics_only;
+
     if (!credentials_needed(all)) {
-        request->principal = credentials_anyone(all);
+        if (only && !is_open(request->route) && !is_metrics(request->route))
+            return http_fail(request, HTTP_P_UNAUTHORIZED,
+                             "no credentials are set, so this port tells "
+                             "health and metrics only: write a file with lines "
+                             "`name secret use|operate [scope ...]`, chmod 600 "
+                             "it, and start with --credentials FILE");
+        request->principal = credentials_anyone(all, SERVER_USE);
         return true;
     }
     if (is_open(request->route))

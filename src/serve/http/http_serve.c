@@ -175,6 +175,11 @@ check_right(struct http_request *request)
         if (verb == IDEM_FORGET || (verb == IDEM_SETTLE && call->op.outcome))
             right = SERVER_OPERATE;
         break;
+    case HTTP_ID:
+        scope = server_ids_scope(call->id_kind);
+        if (scope.len == 0)
+            return true;
+        break;
     default:
         return true; /* who got this far may */
     }
@@ -183,10 +188,12 @@ check_right(struct http_request *request)
             log_operator(request);
         return true;
     }
-    return http_fail(request, HTTP_P_FORBIDDEN,
-                     right == SERVER_OPERATE
-                         ? "this takes the right to operate, in this scope"
-                         : "these credentials may not touch this scope");
+    return http_fail(
+        request, HTTP_P_FORBIDDEN,
+        right != SERVER_OPERATE ? "these credentials may not touch this scope"
+        : credentials_needed(request->http->server->credentials)
+            ? "this takes the right to operate, in this scope"
+            : "this takes the right to operate: " SERVER_HOW_TO_OPERATE);
 }
 
 static bool

@@ -4,6 +4,8 @@
  */
 #include "loop.h"
 
+#include "../../base/peer.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -54,6 +56,20 @@ reply_error(struct client *client, const struct command *command,
 }
 
 /* ---- AUTH ------------------------------------------------------------ */
+
+void
+admin_greet(struct client *client)
+{
+    struct server *server = client->loop->server;
+    bool ours = client->local && idem__peer_is_ours(client->source.fd);
+
+    principal_put(client->principal);
+    client->principal = NULL;
+    if (!credentials_needed(server->credentials) ||
+        (client->local && server->config->trust_socket))
+        client->principal = credentials_anyone(
+            server->credentials, ours ? SERVER_OPERATE : SERVER_USE);
+}
 
 /* A wrong secret is answered late, and the client waits for that answer; the
  * fifth wrong one closes. */
@@ -429,13 +445,7 @@ do_id(struct client *client, const struct command *command)
 static void
 do_reset(struct client *client, const struct command *command)
 {
-    struct server *server = client->loop->server;
-
-    principal_put(client->principal);
-    client->principal = NULL;
-    if (!credentials_needed(server->credentials) ||
-        (client->local && server->config->trust_socket))
-        client->principal = credentials_anyone(server->credentials);
+    admin_greet(client);
     reply_simple(client, command, "RESET");
 }
 

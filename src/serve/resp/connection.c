@@ -145,9 +145,7 @@ start_client(struct client *client, struct loop *loop, int fd, bool local)
     idem_buf_init(&client->in,
                   (size_t)loop->config->max_command + 2 * READ_LEN);
     idem_buf_init(&client->out.buf, (size_t)loop->config->max_output);
-    if (!credentials_needed(server->credentials) ||
-        (local && loop->config->trust_socket))
-        client->principal = credentials_anyone(server->credentials);
+    admin_greet(client);
     client->next = loop->clients;
     if (client->next)
         client->next->prev = client;

@@ -126,14 +126,21 @@ refused(struct client *client, const struct command *command)
                      false);
         return true;
     }
-    if (!is_engine_command(command->kind) ||
+    if (command->kind == COMMAND_ID)
+        scope = server_ids_scope(command->words[0]);
+    else if (!is_engine_command(command->kind))
+        return false;
+    if ((command->kind == COMMAND_ID && scope.len == 0) ||
         principal_may(client->principal, command->right, scope))
         return false;
-    client_error(client, tag, "NOPERM",
-                 principal_may(client->principal, SERVER_USE, scope)
-                     ? "this takes the right to operate"
-                     : "this credential may not touch that scope",
-                 false);
+    client_error(
+        client, tag, "NOPERM",
+        !principal_may(client->principal, SERVER_USE, scope)
+            ? "this credential may not touch that scope"
+        : credentials_needed(client->loop->server->credentials)
+            ? "this takes the right to operate"
+            : "this takes the right to operate: " SERVER_HOW_TO_OPERATE,
+        false);
     return true;
 }
 

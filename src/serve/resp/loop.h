@@ -17,10 +17,10 @@
 #ifndef SERVER_LOOP_H
 #define SERVER_LOOP_H
 
-#include "answer.h"
-#include "command.h"
 #include "../core/listen.h"
 #include "../core/server.h"
+#include "answer.h"
+#include "command.h"
 
 #include "../../engine/engine.h"
 
@@ -171,8 +171,9 @@ struct resp_out *client_reply(struct client *client, struct answer_tag tag,
 /* ---- admin.c: commands that need no engine --------------------------- */
 
 void admin_command(struct client *client, const struct command *command);
-void admin_delayed(struct loop *loop); /* answers that AUTH held back */
-void admin_ids(struct loop *loop);     /* ID commands that wait for their ids */
+void admin_greet(struct client *client); /* who it is before any AUTH */
+void admin_delayed(struct loop *loop);   /* answers that AUTH held back */
+void admin_ids(struct loop *loop); /* ID commands that wait for their ids */
 
 /* ---- client.c -------------------------------------------------------- */
 

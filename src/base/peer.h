@@ -1,0 +1,16 @@
+/*
+ * peer.h - which user is at the other end of a unix socket.
+ */
+#ifndef IDEM__PEER_H
+#define IDEM__PEER_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/* The user who connected, or who listens; false if this is no unix socket. */
+bool idem__peer_user(int fd, uid_t *user);
+
+/* Is it this process's own user, or root, who may do everything anyway? */
+bool idem__peer_is_ours(int fd);
+
+#endif
