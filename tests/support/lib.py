@@ -260,10 +260,9 @@ class Server(Process):
 
 
 def build_go(source):
-    """A program beside its source, by gccgo: half as large to install as golang-go, and it knows Go 1.18, which is all
-    that the examples need. Packages are Debian's."""
+    """A program beside its source. Packages are Debian's."""
     out = source[:-len(".go")]
-    done = subprocess.run(["go-12", "build", "-o", out, source], text=True, stdout=subprocess.PIPE, timeout=300,
+    done = subprocess.run(["go", "build", "-o", out, source], text=True, stdout=subprocess.PIPE, timeout=300,
                           stderr=subprocess.STDOUT, env={**os.environ, "GO111MODULE": "off", "GOPATH": "/usr/share/gocode",
                                                          "GOCACHE": os.path.join(ROOT, "build/gocache")})
     assert done.returncode == 0, done.stdout

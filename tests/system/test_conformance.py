@@ -14,9 +14,18 @@ from chaos import Chaos, resp_replies
 from lib import ROOT, Process, Server, folder, wait_until
 
 CLIENTS = os.path.join(ROOT, "clients")
+BUILD = os.path.join(ROOT, "build/clients")
 DRIVERS = {"python": ["/usr/bin/python3", os.path.join(CLIENTS, "python/tests/driver.py")],
-           "node": ["node", os.path.join(CLIENTS, "node/tests/driver.js")]}
-BUILDS = {}
+           "node": ["node", os.path.join(CLIENTS, "node/tests/driver.js")],
+           "go": [os.path.join(BUILD, "go-driver")]}
+
+
+def build_go():
+    subprocess.run(["go", "build", "-o", DRIVERS["go"][0], "./driver"], cwd=os.path.join(CLIENTS, "go"), check=True,
+                   env={**os.environ, "GOCACHE": os.path.join(BUILD, "go-cache"), "GOFLAGS": "-mod=mod", "GOPROXY": "off"})
+
+
+BUILDS = {"go": build_go}  # what has to be done once before a driver runs
 LANGUAGES = sorted(DRIVERS)
 with open(os.path.join(CLIENTS, "conformance/scenarios.json"), encoding="utf-8") as f:
     SCENARIOS = json.load(f)

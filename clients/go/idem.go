@@ -1,0 +1,421 @@
+// Package idem runs a piece of work once and gives every caller the same result: a client of `idem serve`.
+//
+//	client, err := idem.Open("idem://127.0.0.1:6390")
+//	order, err := idem.Do(ctx, client, "order-7", func(ctx context.Context) (Order, error) {
+//		return placeOrder(ctx, cart)
+//	}, idem.Scope("shop"), idem.Arguments(cart))
+//
+// The contract is in clients/README.md.
+package idem
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	mathrand "math/rand"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// Client talks to a server. Share one: goroutines may use it at once.
+type Client struct {
+	pool    *pool
+	options options
+}
+
+type options struct {
+	scope                      string
+	loose, token, failOpen     bool
+	ttl, lease, wait, deadline time.Duration
+	arguments                  any
+	hasArguments               bool
+}
+
+// Option changes how a call is made.
+type Option func(*options)
+
+// Scope says who asks: a tenant, a source, a queue. The same key in two scopes is two requests.
+func Scope(scope string) Option { return func(o *options) { o.scope = scope } }
+
+// Loose lets a failed execution be tried again; without it a failure is an answer too.
+func Loose() Option { return func(o *options) { o.loose = true } }
+
+// TTL says how long the result is kept; 24 hours without it.
+func TTL(d time.Duration) Option { return func(o *options) { o.ttl = d } }
+
+// Lease says how long a claim lives without a renewal; 30 seconds without it.
+func Lease(d time.Duration) Option { return func(o *options) { o.lease = d } }
+
+// Wait lets a duplicate wait for the first one's result.
+func Wait(d time.Duration) Option { return func(o *options) { o.wait = d } }
+
+// Deadline says how long a command is sent again while no answer comes; 30 seconds without it.
+func Deadline(d time.Duration) Option { return func(o *options) { o.deadline = d } }
+
+// Token says that the key is a one-time token that was issued to the scope.
+func Token() Option { return func(o *options) { o.token = true } }
+
+// FailOpen runs the work without protection if the server cannot be reached; for loose calls only.
+func FailOpen() Option { return func(o *options) { o.failOpen = true } }
+
+// Arguments are what the fingerprint is made of: the same key with other arguments is ErrMismatch.
+func Arguments(v any) Option { return func(o *options) { o.arguments, o.hasArguments = v, true } }
+
+// Open makes a client; "" takes the address of IDEM_SERVER. It connects when it is first used.
+func Open(url string, defaults ...Option) (*Client, error) {
+	a, err := parseAddress(url)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{pool: &pool{address: a}, options: options{scope: "default", ttl: 24 * time.Hour, lease: 30 * time.Second,
+		deadline: 30 * time.Second}}
+	for _, set := range defaults {
+		set(&c.options)
+	}
+	return c, nil
+}
+
+// Close closes the connections that are kept.
+func (c *Client) Close() { c.pool.close() }
+
+// Claim is work that is yours to do.
+type Claim struct {
+	Scope, Key string
+	// Fence grows with every execution of a key: hand it to what the work changes.
+	Fence   int64
+	client  *Client
+	options options
+	ends    time.Time
+}
+
+type claimKey struct{}
+
+// Current is the claim of the work that runs with this context, or nil.
+func Current(ctx context.Context) *Claim {
+	claim, _ := ctx.Value(claimKey{}).(*Claim)
+	return claim
+}
+
+var transient = map[string]bool{"UNAVAILABLE": true, "LOST": true, "OVERLOADED": true, "CLOSED": true, "MEMORY": true, "TIMEOUT": true}
+
+// ask sends until there is an answer. The same command again is safe: it carries a nonce or a fence.
+func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Duration) ([]any, error) {
+	end := time.Now().Add(deadline + wait)
+	sent := false
+	for pause := 20 * time.Millisecond; ; {
+		answer, err := c.pool.call(args, wait)
+		var b *broken
+		var refused *Refused
+		switch {
+		case err == nil:
+			return answer, nil
+		case errors.As(err, &b):
+			sent = sent || b.sent
+		case errors.As(err, &refused) && transient[refused.Word]:
+			sent = sent || refused.Word == "LOST"
+		default:
+			return nil, err
+		}
+		delay := time.Duration(float64(pause) * (0.5 + mathrand.Float64()))
+		if time.Now().Add(delay).Before(end) && ctx.Err() == nil {
+			select {
+			case <-time.After(delay):
+			case <-ctx.Done():
+			}
+		} else if sent {
+			return nil, because(ErrOutcomeUnknown, "no answer in time, and it may have been stored: %v", err)
+		} else {
+			return nil, because(ErrUnavailable, "%v", err)
+		}
+		if pause *= 2; pause > time.Second {
+			pause = time.Second
+		}
+	}
+}
+
+func milliseconds(d time.Duration) int64 {
+	if ms := d.Milliseconds(); ms > 0 {
+		return ms
+	}
+	return 1
+}
+
+func nonce() string {
+	var bytes [8]byte
+	if _, err := rand.Read(bytes[:]); err != nil {
+		panic(err)
+	}
+	return hex.EncodeToString(bytes[:])
+}
+
+// begin gives a claim, or the stored result.
+func (c *Client) begin(ctx context.Context, key string, o options) (*Claim, []byte, error) {
+	mode := "STRICT"
+	if o.loose {
+		mode = "LOOSE"
+	}
+	args := []any{"BEGIN", o.scope, key, mode, "LEASE", milliseconds(o.lease), "TTL", milliseconds(o.ttl), "NONCE", nonce()}
+	if o.hasArguments {
+		print, err := Fingerprint(o.arguments)
+		if err != nil {
+			return nil, nil, err
+		}
+		args = append(args, "FP", print)
+	}
+	if o.wait > 0 {
+		args = append(args, "WAIT", milliseconds(o.wait))
+	}
+	if o.token {
+		args = append(args, "TOKEN")
+	}
+	started := time.Now()
+	answer, err := c.ask(ctx, args, o.deadline, o.wait)
+	if err != nil {
+		return nil, nil, err
+	}
+	where := o.scope + "/" + key
+	switch verdict := word(answer, 0); verdict {
+	case "started":
+		return &Claim{o.scope, key, number(answer, 1), c, o, started.Add(o.lease)}, nil, nil
+	case "replay":
+		result, _ := at(answer, 4).([]byte)
+		if word(answer, 1) == "failed" {
+			return nil, nil, failure(result)
+		}
+		if result == nil {
+			return nil, nil, because(ErrResultNotKept, "%s", where)
+		}
+		return nil, result, nil
+	case "busy":
+		return nil, nil, &InProgress{time.Duration(number(answer, 1)) * time.Millisecond}
+	case "doubt":
+		return nil, nil, because(ErrOutcomeUnknown, "nobody knows whether %s was executed: settle it", where)
+	case "mismatch":
+		return nil, nil, because(ErrMismatch, "%s", where)
+	case "duplicate":
+		return nil, nil, ErrTokenUsed
+	case "unknown":
+		return nil, nil, ErrTokenUnknown
+	default:
+		return nil, nil, because(ErrOutcomeUnknown, "unexpected verdict %s for %s", verdict, where)
+	}
+}
+
+func at(answer []any, i int) any {
+	if i < len(answer) {
+		return answer[i]
+	}
+	return nil
+}
+
+func word(answer []any, i int) string {
+	bytes, _ := at(answer, i).([]byte)
+	return string(bytes)
+}
+
+func number(answer []any, i int) int64 {
+	n, _ := at(answer, i).(int64)
+	return n
+}
+
+func failure(result []byte) error {
+	var told struct{ Error, Message string }
+	if json.Unmarshal(result, &told) == nil && told.Error != "" {
+		return &Failed{told.Error, told.Message}
+	}
+	return &Failed{"", string(result)}
+}
+
+// keep renews every third of the lease until ctx is over; if the lease is lost it calls lost.
+func (claim *Claim) keep(ctx context.Context, lost func()) {
+	for {
+		select {
+		case <-time.After(claim.options.lease / 3):
+		case <-ctx.Done():
+			return
+		}
+		asked := time.Now()
+		answer, err := claim.client.ask(ctx, []any{"RENEW", claim.Scope, claim.Key, claim.Fence, milliseconds(claim.options.lease)},
+			time.Until(claim.ends), 0)
+		if err != nil || word(answer, 0) != "ok" {
+			lost()
+			return
+		}
+		claim.ends = asked.Add(claim.options.lease)
+	}
+}
+
+// finish records the outcome; "" releases the claim. A nil result is recorded as too large to keep.
+func (claim *Claim) finish(outcome string, result []byte) error {
+	args := []any{"RELEASE", claim.Scope, claim.Key, claim.Fence}
+	if outcome != "" {
+		args = append([]any{"FINISH"}, append(args[1:], outcome)...)
+		if result == nil {
+			args = append(args, "", "NOREPLAY")
+		} else {
+			args = append(args, result)
+		}
+	}
+	// The caller's context may be over; the outcome is recorded all the same.
+	answer, err := claim.client.ask(context.Background(), args, claim.options.deadline, 0)
+	var refused *Refused
+	if errors.Is(err, ErrUnavailable) {
+		return because(ErrOutcomeUnknown, "the work was done, and its result could not be recorded: %v", err)
+	}
+	if errors.As(err, &refused) && outcome != "" && result != nil {
+		return claim.finish(outcome, nil)
+	}
+	if err != nil {
+		return err
+	}
+	if outcome != "" && word(answer, 0) != "ok" {
+		return because(ErrLeaseLost, "somebody else decided about %s/%s meanwhile (%s)", claim.Scope, claim.Key, word(answer, 0))
+	}
+	return nil
+}
+
+// typeName is how a failure's type is stored: of an error that was wrapped, the innermost.
+func typeName(err error) string {
+	if named, is := err.(interface{ TypeName() string }); is {
+		return named.TypeName()
+	}
+	return strings.TrimPrefix(reflect.TypeOf(err).String(), "*")
+}
+
+func (claim *Claim) conclude(result []byte, failed error) error {
+	switch {
+	case failed == nil:
+		return claim.finish("SUCCEEDED", result)
+	case errors.Is(failed, ErrOutcomeUnknown):
+		return failed
+	case claim.options.loose, errors.Is(failed, ErrNotExecuted):
+		claim.tell(claim.finish("", nil))
+	default:
+		told, _ := json.Marshal(map[string]string{"error": typeName(failed), "message": failed.Error()})
+		claim.tell(claim.finish("FAILED", told))
+	}
+	return failed
+}
+
+func (claim *Claim) tell(err error) {
+	if err != nil {
+		log.Printf("idem: the outcome of %s/%s could not be recorded: %v", claim.Scope, claim.Key, err)
+	}
+}
+
+// Do runs work at most once for the key; every caller gets its result, which is stored as JSON. The context that the work
+// gets is cancelled when the lease is lost. An error is recorded in strict mode and releases the claim in loose mode.
+//
+// If work panics, the claim stays: nobody knows how far it got.
+func Do[T any](ctx context.Context, c *Client, key string, work func(context.Context) (T, error), opts ...Option) (T, error) {
+	var value T
+	o := c.options
+	for _, set := range opts {
+		set(&o)
+	}
+	if o.failOpen && !o.loose {
+		return value, errors.New("idem: FailOpen needs Loose: strict work never runs without its record")
+	}
+	claim, stored, err := c.begin(ctx, key, o)
+	if errors.Is(err, ErrUnavailable) && o.failOpen {
+		log.Printf("idem: running without protection (FailOpen): %v", err)
+		return work(ctx)
+	}
+	if err != nil {
+		return value, err
+	}
+	if claim == nil {
+		return value, json.Unmarshal(stored, &value)
+	}
+	working, lost := context.WithCancel(context.WithValue(ctx, claimKey{}, claim))
+	keeping, stop := context.WithCancel(context.Background())
+	go claim.keep(keeping, lost)
+	defer lost()
+	defer stop()
+	value, failed := work(working)
+	stop()
+	result, err := json.Marshal(value)
+	if err != nil && failed == nil { // the result cannot be written: the work is done all the same
+		if finished := claim.finish("SUCCEEDED", nil); finished != nil {
+			return value, finished
+		}
+		return value, err
+	}
+	return value, claim.conclude(result, failed)
+}
+
+// Issue gives a one-time token for the subject.
+func (c *Client) Issue(ctx context.Context, subject string, ttl time.Duration) (string, error) {
+	answer, err := c.ask(ctx, []any{"ISSUE", subject, "TTL", milliseconds(ttl)}, c.options.deadline, 0)
+	return word(answer, 1), err
+}
+
+// Redeem uses a token up: nil, ErrTokenUsed or ErrTokenUnknown.
+func (c *Client) Redeem(ctx context.Context, token, subject string) error {
+	answer, err := c.ask(ctx, []any{"REDEEM", token, subject, "NONCE", nonce()}, c.options.deadline, 0)
+	switch {
+	case err != nil:
+		return err
+	case word(answer, 0) == "redeemed":
+		return nil
+	case word(answer, 0) == "duplicate":
+		return ErrTokenUsed
+	}
+	return ErrTokenUnknown
+}
+
+// Fingerprint is 64 hex digits over what was asked.
+func Fingerprint(arguments any) (string, error) {
+	var out strings.Builder
+	data, err := json.Marshal(arguments)
+	if err != nil {
+		return "", err
+	}
+	decoder := json.NewDecoder(strings.NewReader(string(data)))
+	decoder.UseNumber()
+	var plain any
+	if err := decoder.Decode(&plain); err != nil {
+		return "", err
+	}
+	canonical(&out, plain)
+	sum := sha256.Sum256([]byte(out.String()))
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// canonical writes JSON that two languages write alike: see clients/README.md.
+func canonical(out *strings.Builder, value any) {
+	switch v := value.(type) {
+	case map[string]any:
+		out.WriteByte('{')
+		for i, name := range sorted(v) {
+			if i > 0 {
+				out.WriteByte(',')
+			}
+			quote(out, name)
+			out.WriteByte(':')
+			canonical(out, v[name])
+		}
+		out.WriteByte('}')
+	case []any:
+		out.WriteByte('[')
+		for i, item := range v {
+			if i > 0 {
+				out.WriteByte(',')
+			}
+			canonical(out, item)
+		}
+		out.WriteByte(']')
+	case string:
+		quote(out, v)
+	case nil:
+		out.WriteString("null")
+	default:
+		fmt.Fprint(out, v)
+	}
+}
