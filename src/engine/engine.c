@@ -130,7 +130,7 @@ tend(struct idem_engine *engine)
     if (!engine->store->type->tend ||
         engine->boot_now_us - engine->tended_us < TEND_EVERY_US)
         return;
-    engine->store->type->tend(engine->store);
+    engine->store->type->tend(engine->store, idem__time_drop_ms(engine));
     engine->tended_us = idem__boot_us(engine);
 }
 
@@ -418,7 +418,7 @@ idem_close(struct idem_engine *engine)
     idem__park_close(engine);
     idem__watch_drop_all(engine);
     if (engine->store->type->tend)
-        engine->store->type->tend(engine->store);
+        engine->store->type->tend(engine->store, idem__time_drop_ms(engine));
     drop_engine(engine);
 }
 

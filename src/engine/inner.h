@@ -236,7 +236,8 @@ struct idem__time {
     int64_t asked_us, told_us; /* ... between these, on the boot clock */
     int64_t tried_us;          /* the last attempt to sample */
     int64_t judged_us;         /* lower bound in use ... */
-    int64_t judged_at_us;      /* ... at this boot time */
+    int64_t judged_at_us;      /* ... at this boot time; 0: not yet */
+    bool doubted;              /* the store was far ahead at the start */
     uint64_t fence_floor_us;
     int64_t wall_offset_us; /* wall clock minus boot clock, at open */
     int64_t wall_checked_us;
@@ -254,6 +255,8 @@ struct idem_now idem__time_for(struct idem_engine *engine,
 /* This record is stored now, by us. */
 void idem__time_wrote(struct idem_engine *engine,
                       const struct idem_record *record);
+/* What may be dropped before this time may leave the store now; 0: nothing. */
+int64_t idem__time_drop_ms(struct idem_engine *engine);
 /* Boot time at which the lease of this executing record is over, as far as can
  * be told now. */
 int64_t idem__time_lease_end_us(struct idem_engine *engine,

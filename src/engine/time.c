@@ -11,7 +11,12 @@
  * The judged time follows the lower bound at once when it goes back, but gains
  * on this machine's boot clock by no more than one part in a thousand, which is
  * twice what honest clocks differ. So a clock that somebody sets forward, here
- * or at the store, ends nothing early: it raises an alarm.
+ * or at the store, ends nothing early: it raises an alarm, under which nothing
+ * is swept out of the store.
+ *
+ * An engine that has just started remembers nothing. It has a second opinion,
+ * this machine's wall clock: a store that is more than an hour ahead of it is
+ * not believed, and judged by the wall clock instead until they agree.
  *
  * A store without a clock is written with this machine's wall clock. There a
  * lease is over when this engine has seen the same rev for as long as the
@@ -26,6 +31,7 @@
 #define SAMPLE_EVERY_US 1000000
 #define ALARM_US 5000000
 #define ALARM_OVER_US 1000000
+#define AHEAD_US INT64_C(3600000000)
 #define SKEW_US 60000000 /* between engines, on a store without a clock */
 /* The year 2200: fences, which follow the clock, fit until 2255. */
 #define CLOCK_MOST_US INT64_C(7258118400000000)
@@ -127,14 +133,40 @@ sample(struct idem_engine *engine, int64_t boot_us, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* True: the store's time is not believed, for it was too far ahead of ours when
+ * this engine started and still is. */
+static bool
+doubt(struct idem_engine *engine, int64_t early_us)
+{
+    struct idem__time *time = &engine->time;
+    int64_t ahead_us = early_us - wall_us(engine);
+
+    if (!time->doubted && time->judged_at_us == 0 && ahead_us > AHEAD_US) {
+        time->doubted = true;
+        atomic_store(&time->alarm, true);
+        idem__log(&engine->store_options, IDEM_LOG_ALARM,
+                  "the store's clock is %.1f hours ahead of this machine's: "
+                  "nothing expires until they agree; set right the one that "
+                  "is wrong",
+                  (double)ahead_us / 3.6e9);
+    } else if (time->doubted && ahead_us <= AHEAD_US) {
+        time->doubted = false;
+        time->judged_at_us = 0;
+    }
+    return time->doubted;
+}
+
 static void
 judge(struct idem_engine *engine, int64_t boot_us, int64_t early_us)
 {
     struct idem__time *time = &engine->time;
+    bool doubted = !engine->store->type->local && doubt(engine, early_us);
     int64_t passed = boot_us - time->judged_at_us;
     int64_t most = time->judged_us + passed + passed / 1000;
 
-    if (time->judged_at_us != 0 && early_us > most) {
+    if (doubted && time->judged_at_us == 0)
+        early_us = wall_us(engine);
+    else if (time->judged_at_us != 0 && early_us > most) {
         if (!engine->store->type->local)
             set_alarm(engine, early_us - most);
         early_us = most;
@@ -250,6 +282,23 @@ idem__time_for(struct idem_engine *engine, const struct idem_record *record)
         now.early_ms -= SKEW_US / 1000;
     }
     return now;
+}
+
+/* Between batches nobody asks the store, so the last judgement is counted on. A
+ * local store's time is counted by the boot clock and needs no alarm. */
+int64_t
+idem__time_drop_ms(struct idem_engine *engine)
+{
+    struct idem__time *time = &engine->time;
+    const struct idem_store_type *type = engine->store->type;
+    int64_t passed_us = idem__boot_us(engine) - time->judged_at_us;
+    int64_t early_us = time->judged_us + passed_us - passed_us / 1000;
+
+    if (time->judged_at_us == 0 || (!type->local && atomic_load(&time->alarm)))
+        return 0;
+    if (!type->now)
+        early_us -= SKEW_US;
+    return early_us / 1000 - IDEM__DROP_MARGIN_MS;
 }
 
 int64_t

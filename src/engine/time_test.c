@@ -330,6 +330,36 @@ a_jump_forward_expires_no_record(void **state)
 }
 
 static void
+a_store_that_is_ahead_at_the_start_is_not_believed(void **state)
+{
+    struct idem_op op = op_begin("a");
+    struct idem_engine *young;
+    struct reply start;
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_REMOTE);
+    start = ask(rig.engine, &op);
+    op = op_finish("a", start.fence, "R");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    /* The store counts by the boot clock here: it is 25 hours ahead now. */
+    atomic_fetch_add(&rig.clocks.boot_us, 25 * HOUR * 1000);
+    young = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
+    assert_int_equal(rig.logged, 1);
+    op = op_begin("a");
+    for (int i = 0; i < 10; i++) {
+        assert_verdict(ask(young, &op), IDEM_V_REPLAY);
+        test_clocks_pass(&rig.clocks, 1000);
+    }
+    /* It was this machine's clock that was wrong, and is set right. */
+    atomic_fetch_add(&rig.clocks.wall_us, 25 * HOUR * 1000);
+    test_clocks_pass(&rig.clocks, 1000);
+    assert_verdict(ask(young, &op), IDEM_V_STARTED);
+    idem_close(young);
+    rig_close(&rig);
+}
+
+static void
 a_remote_clock_is_read_once_a_second(void **state)
 {
     struct idem_op op = op_get("x");
@@ -492,6 +522,7 @@ main(void)
         cmocka_unit_test(no_lease_ends_sooner_than_one_lease_after_a_restart),
         cmocka_unit_test(a_record_expires_after_its_ttl),
         cmocka_unit_test(a_jump_forward_expires_no_record),
+        cmocka_unit_test(a_store_that_is_ahead_at_the_start_is_not_believed),
         cmocka_unit_test(a_remote_clock_is_read_once_a_second),
         cmocka_unit_test(a_slow_reading_of_the_clock_widens_the_bounds),
         cmocka_unit_test(an_honest_difference_of_clocks_is_made_up_for),

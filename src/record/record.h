@@ -58,7 +58,8 @@ bool idem__record_expired(const struct idem_record *record,
 bool idem__lease_over(const struct idem_record *record,
                       const struct idem_now *now);
 
-/* When the store may drop it: 0 for never (also while executing). */
+/* When the store may drop it: after it expired, and not before the store's time
+ * has passed its fence. 0 for never (also while executing). */
 int64_t idem__record_drop_at(const struct idem_record *record);
 
 /* Does a record pass a scan's filter? */

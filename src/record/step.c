@@ -25,6 +25,12 @@
 #define FREE_MS (INT64_C(3600) * 1000)
 #define FREE_LOCK_MS (INT64_C(30) * 24 * 3600 * 1000)
 
+static int64_t
+later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 bool
 idem__record_expired(const struct idem_record *record,
                      const struct idem_now *now)
@@ -41,10 +47,16 @@ idem__lease_over(const struct idem_record *record, const struct idem_now *now)
            record->lease_until - record->updated <= now->up_ms;
 }
 
+/* A fence from a clock that was ahead outlives what has expired: the next one
+ * must be larger, and without the record it comes from the clock alone. */
 int64_t
 idem__record_drop_at(const struct idem_record *record)
 {
-    return record->state == IDEM_STATE_EXECUTING ? 0 : record->expires;
+    int64_t fence_ms = (int64_t)(record->fence / 1000) + 1;
+
+    if (record->state == IDEM_STATE_EXECUTING || record->expires == 0)
+        return 0;
+    return later(record->expires, fence_ms);
 }
 
 bool
@@ -64,12 +76,6 @@ idem__filter_match(const struct idem_filter *filter,
         record->updated >= filter->updated_before)
         return false;
     return !filter->doubt || idem__lease_over(record, now);
-}
-
-static int64_t
-later(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 static bool

@@ -104,6 +104,7 @@ struct idem_sql {
 
     bool clock_known; /* the database's clock, by ours */
     int64_t clock_offset_us, clock_read_us;
+    int64_t early_offset_us; /* the same for what is judged; see sql.c */
 
     /* What this adapter wrote last: a guess that saves a read. Its rev tells
      * whether it is still true. */

@@ -410,6 +410,22 @@ boot_us(void)
     return idem__system_clocks.boot_us(NULL);
 }
 
+/* A clock that is set forward while we look ends nothing early: what is judged
+ * gains on our boot clock by one part in a thousand at most (as time.c does),
+ * and follows at once when it goes back. */
+static void
+note_clock(struct idem_sql *db, int64_t offset_us, int64_t read_us)
+{
+    int64_t most =
+        db->early_offset_us + (read_us - db->clock_read_us) / 1000;
+
+    db->early_offset_us =
+        db->clock_known && offset_us > most ? most : offset_us;
+    db->clock_offset_us = offset_us;
+    db->clock_read_us = read_us;
+    db->clock_known = true;
+}
+
 /* Read now and then; in between our own clock counts on. */
 static bool
 read_clock(struct idem_sql *db)
@@ -417,8 +433,7 @@ read_clock(struct idem_sql *db)
     int64_t before = boot_us(), after;
 
     if (!db->driver->now_us) {
-        db->clock_offset_us = idem__system_clocks.wall_us(NULL) - before;
-        db->clock_read_us = before;
+        note_clock(db, idem__system_clocks.wall_us(NULL) - before, before);
         return true;
     }
     if (!idem__sql_run(db, idem__sql_text(db, "select %s", db->driver->now_us),
@@ -426,8 +441,7 @@ read_clock(struct idem_sql *db)
         db->rows.rows != 1)
         return false;
     after = boot_us();
-    db->clock_offset_us = db->rows.values[0].number - (before + after) / 2;
-    db->clock_read_us = after;
+    note_clock(db, db->rows.values[0].number - (before + after) / 2, after);
     return true;
 }
 
@@ -440,10 +454,9 @@ idem__sql_now(struct idem_sql *db, struct idem_now *now, struct idem_error *err)
         boot_us() - db->clock_read_us > CLOCK_KEEP_US) {
         if (!read_clock(db))
             return idem__sql_fail(db, err);
-        db->clock_known = true;
     }
     us = boot_us() + db->clock_offset_us;
-    now->early_ms = us / 1000;
+    now->early_ms = (us - db->clock_offset_us + db->early_offset_us) / 1000;
     now->late_ms = us / 1000;
     now->late_us = (uint64_t)us;
     now->up_ms = INT64_MAX; /* the database has watched for us */

@@ -242,12 +242,10 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 }
 
 static void
-tend(struct idem_store *store)
+tend(struct idem_store *store, int64_t drop_ms)
 {
     struct memory_store *self = (struct memory_store *)store;
-    int64_t now_us;
 
-    read_clock(store, &now_us, NULL);
     for (size_t i = 0; i < SWEEP_CHAINS && i < self->chain_count; i++) {
         struct node **at =
             &self->chains[self->sweep_at++ & (self->chain_count - 1)];
@@ -255,7 +253,7 @@ tend(struct idem_store *store)
         while (*at) {
             int64_t drop_at = idem__record_drop_at(&(*at)->record);
 
-            if (drop_at != 0 && drop_at < now_us / 1000)
+            if (drop_at != 0 && drop_at < drop_ms)
                 replace(self, at, NULL);
             else
                 at = &(*at)->next;

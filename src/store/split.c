@@ -325,14 +325,14 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 /* Every connection looks for itself whether its server is still good; the first
  * one also sweeps. */
 static void
-tend(struct idem_store *store)
+tend(struct idem_store *store, int64_t drop_ms)
 {
     struct split_store *self = (struct split_store *)store;
 
-    self->type->tend(self->first);
+    self->type->tend(self->first, drop_ms);
     for (size_t i = 0; i < self->connections - 1; i++) {
         if (self->helpers[i].store)
-            self->type->tend(self->helpers[i].store);
+            self->type->tend(self->helpers[i].store, drop_ms);
     }
 }
 

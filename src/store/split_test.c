@@ -111,9 +111,10 @@ within_now(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 }
 
 static void
-within_tend(struct idem_store *store)
+within_tend(struct idem_store *store, int64_t drop_ms)
 {
     (void)store;
+    assert_int_equal(drop_ms, 42);
     atomic_fetch_add(&tended, 1);
 }
 
@@ -285,7 +286,7 @@ a_large_batch_is_cut_into_a_share_for_each_connection(void **state)
                      152);
     store->type->figures(store, note_figure, NULL);
     assert_true(connections_figure == 3 && cuts_figure == 51);
-    store->type->tend(store);
+    store->type->tend(store, 42);
     assert_int_equal(atomic_load(&tended), 3);
     close_split(store);
 }

@@ -104,9 +104,15 @@ typedef enum idem_status idem_scan_fn(struct idem_store *store,
 typedef enum idem_status idem_now_fn(struct idem_store *store, int64_t *now_us,
                                      struct idem_error *err);
 
+/* A record leaves a store this long after it may: engines whose clocks disagree
+ * by less see the same. */
+#define IDEM__DROP_MARGIN_MS INT64_C(60000)
+
 /* Background work, called by the engine between batches when it is idle and
- * about every 100 ms otherwise: bounded, a few milliseconds. */
-typedef void idem_tend_fn(struct idem_store *store);
+ * about every 100 ms otherwise: bounded, a few milliseconds. Records may be
+ * taken away whose idem__record_drop_at() is before `drop_ms`, which the engine
+ * judged: no store asks a clock for that. 0: none may. */
+typedef void idem_tend_fn(struct idem_store *store, int64_t drop_ms);
 
 typedef void idem_figures_fn(struct idem_store *store, idem_figure_fn *each,
                              void *arg);

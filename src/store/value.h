@@ -12,10 +12,6 @@
 /* Where the codec puts the rev, so that a server can compare it in place. */
 #define IDEM__VALUE_REV_AT 32
 
-/* A store that drops records by itself does so this long after they expired:
- * clocks that disagree by less can never drop one early. */
-#define IDEM__DROP_MARGIN_MS INT64_C(60000)
-
 /* Lower case, no NUL at the end. */
 void idem__key_hex(const uint8_t key[IDEM_KEY_LEN], char hex[IDEM__HEX_LEN]);
 bool idem__key_from_hex(const char *hex, size_t len, uint8_t key[IDEM_KEY_LEN]);

@@ -108,7 +108,7 @@ window_now(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 }
 
 static void
-window_tend(struct idem_store *store)
+window_tend(struct idem_store *store, int64_t drop_ms)
 {
     struct window *window = (struct window *)store;
     struct idem_store *in = window->within;
@@ -116,7 +116,7 @@ window_tend(struct idem_store *store)
     /* A shared store that has dropped an expired record saves its engine a
      * round, and each round has its own time: there, both keep everything. */
     if ((*window->timekeeper)->type->local && in->type->tend)
-        in->type->tend(in);
+        in->type->tend(in, drop_ms);
 }
 
 static void

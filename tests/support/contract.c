@@ -567,7 +567,7 @@ static void
 tend_some(struct clause *c)
 {
     for (int i = 0; i < 50 && c->store->type->tend; i++)
-        c->store->type->tend(c->store);
+        c->store->type->tend(c->store, c->now_ms);
 }
 
 /* I3: whatever its TTL says. */

@@ -80,15 +80,15 @@ drop_slot(struct journal *self, struct slot *slot)
 }
 
 static bool
-expired(const struct slot *slot, int64_t now_s)
+expired(const struct journal *self, const struct slot *slot)
 {
-    return slot->drop_s != 0 && slot->drop_s < now_s;
+    return slot->drop_s != 0 && slot->drop_s < self->drop_s;
 }
 
 /* One entry of the oldest segment. False: no memory, look at it again. */
 static bool
 move_entry(struct journal *self, const struct entry_head *head,
-           const uint8_t *bytes, uint64_t at, int64_t now_s)
+           const uint8_t *bytes, uint64_t at)
 {
     struct slot *slot =
         head->kind == ENTRY_RECORD ? slot_at_place(self, head, at) : NULL;
@@ -96,7 +96,7 @@ move_entry(struct journal *self, const struct entry_head *head,
 
     if (!slot)
         return true;
-    if (expired(slot, now_s)) {
+    if (expired(self, slot)) {
         drop_slot(self, slot);
         return true;
     }
@@ -111,7 +111,6 @@ idem__clean_into_batch(struct journal *self, uint64_t budget)
 {
     struct segment *oldest = &self->segments[0];
     uint64_t until = self->batch.len + budget, start;
-    int64_t now_s = idem__journal_now_us(self) / 1000000;
 
     if (!idem__clean_due(self) || self->full)
         return;
@@ -132,7 +131,7 @@ idem__clean_into_batch(struct journal *self, uint64_t budget)
 
         switch (idem__walk_next(&self->cleaner, &head, &bytes)) {
         case WALK_ENTRY:
-            if (!move_entry(self, &head, bytes, at, now_s)) {
+            if (!move_entry(self, &head, bytes, at)) {
                 idem__clean_restart(self);
                 return;
             }
@@ -167,7 +166,6 @@ idem__clean_after_commit(struct journal *self)
 void
 idem__clean_sweep(struct journal *self)
 {
-    int64_t now_s = idem__journal_now_us(self) / 1000000;
     uint32_t looked = 0;
 
     for (uint32_t n = 0; n < INDEX_SHARDS && looked < SWEEP_SLOTS; n++) {
@@ -176,7 +174,7 @@ idem__clean_sweep(struct journal *self)
 
         /* A removal moves a later slot here: look again. */
         for (uint32_t i = 0; i < shard->room;) {
-            if (shard->slots[i].rev != 0 && expired(&shard->slots[i], now_s))
+            if (shard->slots[i].rev != 0 && expired(self, &shard->slots[i]))
                 drop_slot(self, &shard->slots[i]);
             else
                 i++;

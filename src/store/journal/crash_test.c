@@ -412,7 +412,7 @@ check_image(struct run *run, uint64_t dice)
             store->type->swap(store, s.swaps, s.count, &(struct idem_arena){0},
                               NULL);
             model_learn(&model, &s);
-            store->type->tend(store);
+            test_tend(store);
         }
         test_close(store);
         store = NULL;
@@ -504,7 +504,7 @@ work(struct run *run, struct disk *disk, const char *dir)
             run->deaths++;
         }
         if (test_random(&disk->seed) % 3 == 0)
-            store->type->tend(store);
+            test_tend(store);
         if (test_random(&disk->seed) % 100 == 0) {
             leave(run, store);
             store = NULL;

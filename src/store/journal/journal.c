@@ -276,10 +276,11 @@ mark(struct journal *self)
 }
 
 static void
-tend(struct idem_store *store)
+tend(struct idem_store *store, int64_t drop_ms)
 {
     struct journal *self = (struct journal *)store;
 
+    self->drop_s = drop_ms / 1000;
     if (idem__journal_heal(self, NULL) != IDEM_OK)
         return;
     idem__clean_sweep(self);

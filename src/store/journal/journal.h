@@ -102,6 +102,7 @@ struct journal {
 
     int64_t start_us, boot_at_start_us; /* the journal's time */
     int64_t persisted_us;               /* the latest time in the log */
+    int64_t drop_s; /* what may be dropped before it may go; see store.h */
 
     struct helper *helper;
     struct row_log row_log;      /* of the last segment */

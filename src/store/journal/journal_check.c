@@ -62,6 +62,7 @@ entry_flaw(const struct entry_head *head, const uint8_t *bytes,
            struct idem_record *record)
 {
     uint8_t key[IDEM_KEY_LEN];
+    int64_t drop_at;
 
     if (head->kind != ENTRY_RECORD)
         return NULL;
@@ -72,8 +73,11 @@ entry_flaw(const struct entry_head *head, const uint8_t *bytes,
     idem__key(record->type, record->scope, record->id, key);
     if (memcmp(key, head->key, sizeof(key)) != 0)
         return "the record is not of its key";
+    drop_at = idem__record_drop_at(record);
     if (record->rev != head->rev ||
-        idem__record_drop_at(record) != head->drop_at ||
+        /* Before 0.9 the fence did not count. */
+        (head->drop_at != drop_at &&
+         (drop_at == 0 || head->drop_at != record->expires)) ||
         (record->state == IDEM_STATE_EXECUTING) !=
             ((head->flags & ENTRY_EXECUTING) != 0))
         return "the record and its entry disagree";

@@ -198,7 +198,7 @@ run(const char *dir, enum fault fault, size_t fail_at, bool for_good)
     for (int i = 0; store && i < ROUNDS; i++) {
         swap_and_learn(&model, store);
         model.now_ms += 700;
-        store->type->tend(store);
+        test_tend(store);
         if (i == ROUNDS / 2) {
             test_close(store);
             store = NULL;
@@ -218,7 +218,7 @@ run(const char *dir, enum fault fault, size_t fail_at, bool for_good)
             fail_msg("call %zu (%s): %s", fail_at, faulty.what, flaw);
         model_resolve(&model, store);
         for (int i = 0; i < 3; i++) {
-            store->type->tend(store);
+            test_tend(store);
             swap_and_learn(&model, store);
         }
         assert_true(model.stored > 0);

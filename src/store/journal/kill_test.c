@@ -52,7 +52,7 @@ child(const char *dir, struct model *model, int fd)
         model_learn(model, &s);
         tell(fd, model); /* after: these are there */
         if (test_random(&model->seed) % 8 == 0)
-            store->type->tend(store);
+            test_tend(store);
         if (test_random(&model->seed) % 64 == 0) {
             store->type->close(store);
             if (idem__journal_open(url, &options, &tuning, &store, NULL))

@@ -189,7 +189,7 @@ under_steady_load_the_folder_stays_within_twice_the_live_data(void **state)
             IDEM_SWAP_STORED);
         world->clock.now_ms += 30;
         if (i % 5 == 0)
-            store->type->tend(store);
+            test_tend(store);
         if (i % 500 != 0)
             continue;
         idem__segment_totals(journal, &used, &live);
@@ -224,7 +224,7 @@ expired_records_go_and_executing_ones_stay(void **state)
     assert_true(journal->segment_count > 5);
     world->clock.now_ms += 3 * DAY_MS;
     for (int i = 0; i < 100; i++)
-        store->type->tend(store);
+        test_tend(store);
     assert_int_equal(journal->index.count, 1);
     assert_true(journal->segment_count <= 2);
     assert_int_equal(test_rev(store, 0), 1000);
@@ -253,7 +253,7 @@ an_older_life_never_comes_back(void **state)
         put(world, store, id, 500 + id, 10 + id, IDEM_STATE_SUCCEEDED, 1000);
     world->clock.now_ms += DAY_MS;
     for (int round = 0; round < 60; round++) {
-        store->type->tend(store);
+        test_tend(store);
         put(world, store, 1000, 10000 + (uint64_t)round,
             round ? 9999 + (uint64_t)round : 0, IDEM_STATE_SUCCEEDED, DAY_MS);
         test_close(store);
@@ -296,7 +296,7 @@ with_and_without_saved_indexes_the_state_is_the_same(void **state)
         assert_int_equal(test_swap(store, &t, rev, rev && i % 13 == 0),
                          IDEM_SWAP_STORED);
         if (i % 100 == 0)
-            store->type->tend(store);
+            test_tend(store);
     }
     test_close(store);
     store = open_world(world);
@@ -482,7 +482,7 @@ time_goes_on_whatever_the_wall_clock_does(void **state)
     assert_non_null(strstr(world->log.last, "clock=trust"));
     assert_int_equal(now_ms(store), then + 3 * DAY_MS);
     for (int i = 0; i < 20; i++)
-        store->type->tend(store);
+        test_tend(store);
     test_close(store);
 
     assert_int_equal(try_open(world, "?clock=trust", &store, &err), IDEM_OK);
@@ -505,7 +505,7 @@ a_full_disk_refuses_claims_and_lets_them_finish(void **state)
     store = open_world(world);
     journal = (struct journal *)store;
     for (; id < 10000; id++) {
-        store->type->tend(store);
+        test_tend(store);
         if (put(world, store, id, 2 * id + 2, 0, IDEM_STATE_EXECUTING,
                 DAY_MS) != IDEM_SWAP_STORED)
             break;
@@ -527,7 +527,7 @@ a_full_disk_refuses_claims_and_lets_them_finish(void **state)
     /* Room comes back: no restart. */
     world->room = 100 * 16384;
     for (int i = 0; i < 3; i++)
-        store->type->tend(store);
+        test_tend(store);
     assert_false(journal->full);
     assert_int_equal(
         put(world, store, 99999, 77, 0, IDEM_STATE_EXECUTING, DAY_MS),
@@ -612,7 +612,7 @@ claims_never_use_the_reserve(void **state)
     struct journal *journal = (struct journal *)store;
     uint64_t id = 0;
 
-    store->type->tend(store); /* makes the reserve and the next segment */
+    test_tend(store); /* makes the reserve and the next segment */
     world->small = true;
     while (put(world, store, id, 2 * id + 2, 0, IDEM_STATE_EXECUTING, DAY_MS) ==
            IDEM_SWAP_STORED)
@@ -639,7 +639,7 @@ many_restarts_leave_few_files(void **state)
         assert_int_equal(
             put(world, store, i, i, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
             IDEM_SWAP_STORED);
-        store->type->tend(store);
+        test_tend(store);
         test_close(store);
     }
     store = open_world(world);

@@ -191,17 +191,18 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 /* ---- tend ------------------------------------------------------------ */
 
 static void
-sweep(struct mysql_store *self, int64_t now_us)
+sweep(struct mysql_store *self, int64_t now_us, int64_t drop_ms)
 {
     char query[200];
 
-    if (self->options.helps || now_us - self->swept_at_us < SWEEP_EVERY_US)
+    if (self->options.helps || drop_ms <= 0 ||
+        now_us - self->swept_at_us < SWEEP_EVERY_US)
         return;
     self->swept_at_us = now_us;
     snprintf(query, sizeof(query),
              "delete from idem_record where state in (1, 3, 4, 5) and expires "
-             "between 1 and floor(unix_timestamp(now(6)) * 1000) - 1 limit %d; "
-             "commit",
+             "between 1 and %lld and fence < %lld limit %d; commit",
+             (long long)drop_ms - 1, ((long long)drop_ms - 1) * 1000,
              SWEEP_ROWS);
     if (mysql_query(self->conn, query) == 0 && idem__mysql_skip_results(self))
         return;
@@ -227,13 +228,13 @@ check(struct mysql_store *self, int64_t now_us)
 }
 
 static void
-tend(struct idem_store *store)
+tend(struct idem_store *store, int64_t drop_ms)
 {
     struct mysql_store *self = (struct mysql_store *)store;
     int64_t now_us = self->clocks->boot_us(self->clocks->arg);
 
     if (self->conn)
-        sweep(self, now_us);
+        sweep(self, now_us, drop_ms);
     if (self->conn)
         check(self, now_us);
 }

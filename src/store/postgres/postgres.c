@@ -217,19 +217,21 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 /* ---- tend ------------------------------------------------------------ */
 
 static void
-sweep(struct postgres_store *self, int64_t now_us)
+sweep(struct postgres_store *self, int64_t now_us, int64_t drop_ms)
 {
-    uint8_t limit[8];
-    const char *values[1] = {(const char *)limit};
-    int lengths[1] = {8};
+    uint8_t limit[8], before[8];
+    const char *values[2] = {(const char *)limit, (const char *)before};
+    int lengths[2] = {8, 8};
     PGresult *rows;
 
-    if (self->options.helps || now_us - self->swept_at_us < SWEEP_EVERY_US)
+    if (self->options.helps || drop_ms <= 0 ||
+        now_us - self->swept_at_us < SWEEP_EVERY_US)
         return;
     self->swept_at_us = now_us;
     put_count(limit, SWEEP_ROWS);
+    put_count(before, (uint64_t)drop_ms);
     idem__postgres_one(self,
-                       send_plain(self, POSTGRES_SWEEP, 1, values, lengths),
+                       send_plain(self, POSTGRES_SWEEP, 2, values, lengths),
                        &rows, NULL);
     PQclear(rows);
 }
@@ -254,14 +256,14 @@ check(struct postgres_store *self, int64_t now_us)
 }
 
 static void
-tend(struct idem_store *store)
+tend(struct idem_store *store, int64_t drop_ms)
 {
     struct postgres_store *self = (struct postgres_store *)store;
     int64_t now_us = self->clocks->boot_us(self->clocks->arg);
 
     if (!self->conn)
         return;
-    sweep(self, now_us);
+    sweep(self, now_us, drop_ms);
     if (self->conn)
         check(self, now_us);
 }

@@ -90,12 +90,10 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         " where state = 2) select " R_COLUMNS " from (select key_hash from e "
         "where key_hash > $1::bytea order by key_hash limit $2::int8) k "
         "join " TABLE " r on r.key_hash = k.key_hash order by k.key_hash",
-    /* The time is asked once, by a select of its own: else every row would be
-     * compared with its own moment, and the index could not help. */
     [POSTGRES_SWEEP] =
         "with dead as (select key_hash from " TABLE " where state <> 2 "
-        "and expires > 0 and expires < "
-        "(select (extract(epoch from clock_timestamp()) * 1000)::int8) "
+        "and expires > 0 and expires < $2::int8 "
+        "and fence < ($2::int8 - 1) * 1000 "
         "order by expires limit $1::int8 for update skip locked) "
         "delete from " TABLE " r using dead where r.key_hash = dead.key_hash",
     [POSTGRES_CLOCK] =

@@ -103,12 +103,13 @@ say_if_full(struct redis_store *self, struct redis_link *link)
 }
 
 static void
-tend(struct idem_store *store)
+tend(struct idem_store *store, int64_t drop_ms)
 {
     struct redis_store *self = (struct redis_store *)store;
     int64_t until_us = redis_deadline(self);
     struct idem_error err;
 
+    (void)drop_ms;
     if (self->map_stale && redis_now_us() - self->map_us > 1000000)
         (void)redis_route_refresh(self, until_us, &err);
     for (size_t i = 0; i < self->link_count; i++) {

@@ -17,10 +17,13 @@
 #include "../columns.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* A write of another process is over in a moment: a reader waits for it, a
  * writer says "locked" and lets the engine look again. */
@@ -55,7 +58,8 @@ static const char *const texts[STATEMENTS] = {
                        "order by key_hash limit ?2",
     [SWEEP] = "delete from idem_record where key_hash in "
               "(select key_hash from idem_record where state <> 2 "
-              "and expires > 0 and expires < ?1 order by expires limit ?2)",
+              "and expires > 0 and expires < ?1 and fence < (?1 - 1) * 1000 "
+              "order by expires limit ?2)",
 };
 
 /* ---- errors ---------------------------------------------------------- */
@@ -158,6 +162,24 @@ check_version(struct sqlite_store *self, struct idem_error *err)
     return status;
 }
 
+/* A new file is this user's alone, and SQLite gives -journal, -wal and -shm the
+ * rights of the file. One that was there keeps its own. */
+static void
+guard_file(struct sqlite_store *self)
+{
+    int fd = open(self->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    struct stat info;
+
+    if (fd >= 0)
+        close(fd);
+    else if (stat(self->path, &info) == 0 && S_ISREG(info.st_mode) &&
+             (info.st_mode & S_IRWXO) != 0)
+        idem__log(&self->options, IDEM_LOG_WARNING,
+                  "sqlite: \"%s\" and the answers in it are open to every user "
+                  "of this machine: chmod o= it",
+                  self->path);
+}
+
 static enum idem_status
 connect_store(struct sqlite_store *self, struct idem_error *err)
 {
@@ -169,6 +191,7 @@ connect_store(struct sqlite_store *self, struct idem_error *err)
 
     if (self->db)
         return IDEM_OK;
+    guard_file(self);
     rc = sqlite3_open_v2(
         self->path, &self->db,
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
@@ -458,17 +481,17 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 }
 
 static void
-tend(struct idem_store *store)
+tend(struct idem_store *store, int64_t drop_ms)
 {
     struct sqlite_store *self = (struct sqlite_store *)store;
-    int64_t now_us = self->clocks->wall_us(self->clocks->arg);
+    int64_t now_us = self->clocks->boot_us(self->clocks->arg);
     sqlite3_stmt *s = self->statements[SWEEP];
 
-    if (!self->db || (now_us >= self->swept_at_us &&
-                      now_us - self->swept_at_us < SWEEP_EVERY_US))
+    if (!self->db || drop_ms <= 0 ||
+        now_us - self->swept_at_us < SWEEP_EVERY_US)
         return;
     self->swept_at_us = now_us;
-    sqlite3_bind_int64(s, 1, now_us / 1000);
+    sqlite3_bind_int64(s, 1, drop_ms);
     sqlite3_bind_int64(s, 2, SWEEP_ROWS);
     sqlite3_step(s); /* busy: another time */
     sqlite3_reset(s);

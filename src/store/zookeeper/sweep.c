@@ -15,7 +15,6 @@
 #define SWEEP_SHARDS 8 /* looked at in one step, if nothing is in them */
 #define SWEEP_STEP_US 100000
 #define SWEEP_PASS_US 30000000
-#define CLOCK_AGE_US 10000000
 
 /* Names of one shard that come after `after`, in order. */
 struct page {
@@ -210,25 +209,25 @@ zk_scan(struct idem_store *store, const struct idem_filter *filter,
 /* ---- sweep ----------------------------------------------------------- */
 
 static bool
-is_swept(const struct zk_call *call, const uint8_t *key, int64_t now_ms)
+is_swept(const struct zk_call *call, const uint8_t *key, int64_t drop_ms)
 {
     struct idem_record record;
-    int64_t drop_ms;
+    int64_t drop_at;
 
     if (call->rc != ZOK ||
         idem__value_read(
             key, (struct idem_bytes){call->data, (size_t)call->data_len}, NULL,
             &record, NULL) != IDEM_OK)
         return false;
-    drop_ms = idem__record_drop_at(&record);
-    return drop_ms != 0 && drop_ms + IDEM__DROP_MARGIN_MS < now_ms;
+    drop_at = idem__record_drop_at(&record);
+    return drop_at != 0 && drop_at < drop_ms;
 }
 
 /* Delete what expired long enough ago. Each delete changes the shard, so the
  * next one expects it changed. */
 static void
 sweep_page(struct zk_store *self, const struct page *page, size_t count,
-           int64_t now_ms)
+           int64_t drop_ms)
 {
     struct zk_round *round = read_page(self, page, count, NULL);
     struct zk_round *deletes = zk_round_new(count);
@@ -241,7 +240,7 @@ sweep_page(struct zk_store *self, const struct page *page, size_t count,
         uint8_t key[IDEM_KEY_LEN];
 
         idem__key_from_hex(page->names[i], IDEM__HEX_LEN, key);
-        if (is_swept(&round->calls[i], key, now_ms))
+        if (is_swept(&round->calls[i], key, drop_ms))
             zk_change(self, &deletes->calls[i], key, version++,
                       round->calls[i].stat.version,
                       (struct idem_bytes){NULL, 0});
@@ -256,7 +255,7 @@ out:
 
 /* Sweep a few records after `sweep_from`; true if there were any. */
 static bool
-sweep_some(struct zk_store *self, int64_t now_ms)
+sweep_some(struct zk_store *self, int64_t drop_ms)
 {
     const char *after;
     unsigned shard;
@@ -269,7 +268,7 @@ sweep_some(struct zk_store *self, int64_t now_ms)
     if (open_page(self, shard, after, &page, NULL) == IDEM_OK) {
         take = page.count < SWEEP_COUNT ? page.count : SWEEP_COUNT;
         if (take > 0)
-            sweep_page(self, &page, take, now_ms);
+            sweep_page(self, &page, take, drop_ms);
         if (take < page.count)
             snprintf(self->sweep_from, sizeof(self->sweep_from), "%s",
                      page.names[take - 1]);
@@ -283,18 +282,16 @@ sweep_some(struct zk_store *self, int64_t now_ms)
 }
 
 void
-zk_sweep(struct zk_store *self)
+zk_sweep(struct zk_store *self, int64_t drop_ms)
 {
     int64_t now_us = zk_now_us();
-    int64_t age_us = now_us - self->clock_at_us;
 
-    if (now_us < self->sweep_after_us || self->clock_us == 0 ||
-        age_us > CLOCK_AGE_US || !self->zh || !self->rooted)
+    if (now_us < self->sweep_after_us || drop_ms <= 0 || !self->zh ||
+        !self->rooted)
         return;
     self->sweep_after_us = now_us + SWEEP_STEP_US;
     for (int i = 0; i < SWEEP_SHARDS; i++) {
-        if (zk_ready(self, NULL) != IDEM_OK ||
-            sweep_some(self, (self->clock_us + age_us) / 1000))
+        if (zk_ready(self, NULL) != IDEM_OK || sweep_some(self, drop_ms))
             return;
         if (!self->sweep_from[0]) { /* that was all */
             self->sweep_after_us = now_us + SWEEP_PASS_US;

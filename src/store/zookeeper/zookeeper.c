@@ -101,8 +101,7 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     zk_set(self, &round->calls[0], path);
     zk_round_wait(self, round);
     if (round->calls[0].rc == ZOK) {
-        *now_us = self->clock_us = round->calls[0].stat.mtime * 1000;
-        self->clock_at_us = zk_now_us();
+        *now_us = round->calls[0].stat.mtime * 1000;
     } else {
         self->rooted = false; /* perhaps somebody removed it */
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "zookeeper: clock: %s",
@@ -113,9 +112,9 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 }
 
 static void
-tend(struct idem_store *store)
+tend(struct idem_store *store, int64_t drop_ms)
 {
-    zk_sweep((struct zk_store *)store);
+    zk_sweep((struct zk_store *)store, drop_ms);
 }
 
 static void

@@ -74,7 +74,6 @@ struct zk_store {
     struct zk_version *versions;   /* by the key's last bytes */
     int shard_versions[ZK_SHARDS]; /* -1: not known */
 
-    int64_t clock_us, clock_at_us; /* the server's time, and when by ours */
 
     char sweep_from[IDEM__HEX_LEN + 1]; /* the name swept last */
     int64_t sweep_after_us;
@@ -124,6 +123,6 @@ enum idem_status zk_read(const struct zk_call *call, const uint8_t *key,
 
 idem_swap_fn zk_swap;
 idem_scan_fn zk_scan;
-void zk_sweep(struct zk_store *self);
+void zk_sweep(struct zk_store *self, int64_t drop_ms);
 
 #endif
