@@ -34,7 +34,8 @@ real_boot(void *arg)
     return idem__system_clocks.boot_us(NULL);
 }
 
-static const struct idem_clocks set_clocks = {set_wall, real_boot, NULL};
+static const struct idem_clocks set_clocks = {.wall_us = set_wall,
+                                              .boot_us = real_boot};
 
 static void
 set_wall_offset(int64_t us)

@@ -141,6 +141,7 @@ static const struct row table[] = {
 #define EARLY_MS INT64_C(1000000)
 #define LATE_MS (EARLY_MS + 7)
 #define LATE_US ((uint64_t)LATE_MS * 1000)
+#define AHEAD_US (UINT64_C(30) * 24 * 3600 * 1000000)
 #define LEASE_MS 500 /* what the record was started with */
 
 enum { LEASE_ALIVE, LEASE_OVER, LEASE_OVER_BUT_ENGINE_YOUNG, LEASES };
@@ -240,7 +241,7 @@ make_record(const struct point *p, struct idem_record *r)
     r->type = (uint8_t)(p->type + 1);
     r->mode = (uint8_t)p->record_mode;
     r->attempt = (uint32_t)p->attempt;
-    r->fence = p->fence_ahead ? LATE_US + 77 : LATE_US - 77;
+    r->fence = p->fence_ahead ? LATE_US + AHEAD_US : LATE_US - 77;
     r->rev = 9;
     r->created = EARLY_MS - 5000;
     r->updated = EARLY_MS - LEASE_MS - 10;
@@ -522,6 +523,7 @@ check_invariants(const struct idem_record *r, const struct idem_op *op,
     bool wrote = next->state != IDEM_STATE_ABSENT;
     bool executing = r && r->state == IDEM_STATE_EXECUTING;
     struct idem_record filled = *next;
+    int64_t drop_at;
 
     /* I2: a refusal, and a question, write nothing. */
     MUST(!wrote || verdict == IDEM_V_STARTED || verdict == IDEM_V_OK_DONE ||
@@ -540,6 +542,12 @@ check_invariants(const struct idem_record *r, const struct idem_op *op,
 
     /* I1: the fence of a key only grows, and every start has its own. */
     MUST(!r || next->fence >= r->fence);
+    /* I1, I9: once it is gone, a fence from the clock alone is larger. */
+    drop_at = idem__record_drop_at(next);
+    MUST(drop_at == 0 ? next->state == IDEM_STATE_EXECUTING ||
+                            next->type == IDEM_TYPE_WORKER
+                      : drop_at >= next->expires &&
+                            (uint64_t)drop_at * 1000 > next->fence);
     MUST(next->rev == 0);
     filled.rev = 1;
     MUST(idem__record_flaw(&filled) == NULL);
@@ -733,6 +741,33 @@ a_delayed_begin_cannot_run_after_its_failure_freed_the_record(void **state)
 }
 
 static void
+a_fence_from_a_clock_that_was_ahead_outlives_the_record(void **state)
+{
+    const int64_t right_ms = 1000000, ahead_ms = INT64_C(30) * 24 * 3600000;
+    struct life life = {.now_ms = right_ms + ahead_ms};
+    uint64_t fence;
+
+    (void)state;
+    play(&life, BEGIN_LOOSE(nonce_a));
+    fence = life.record.fence;
+    life.now_ms = right_ms; /* it is set right */
+    assert_int_equal(
+        play(&life, (struct idem_op){.verb = IDEM_RELEASE, .fence = fence}),
+        IDEM_V_OK_DONE);
+    /* Expired, there or not: the next fence is larger. */
+    life.now_ms = life.record.expires;
+    assert_true(idem__record_drop_at(&life.record) > right_ms + ahead_ms);
+    assert_int_equal(play(&life, BEGIN_LOOSE(nonce_b)), IDEM_V_STARTED);
+    assert_int_equal(life.record.fence, fence + 1);
+    assert_int_equal(life.record.attempt, 1);
+    play(&life, (struct idem_op){.verb = IDEM_RELEASE, .fence = fence + 1});
+    life.now_ms = idem__record_drop_at(&life.record);
+    life.record.state = IDEM_STATE_ABSENT;
+    assert_int_equal(play(&life, BEGIN_LOOSE(nonce_a)), IDEM_V_STARTED);
+    assert_true(life.record.fence > fence + 1);
+}
+
+static void
 a_zombie_cannot_finish_after_another_took_over(void **state)
 {
     struct life life = {.now_ms = 1000};
@@ -909,6 +944,8 @@ main(void)
         cmocka_unit_test(step_does_what_the_table_says_in_every_situation),
         cmocka_unit_test(
             a_delayed_begin_cannot_run_after_its_failure_freed_the_record),
+        cmocka_unit_test(
+            a_fence_from_a_clock_that_was_ahead_outlives_the_record),
         cmocka_unit_test(a_zombie_cannot_finish_after_another_took_over),
         cmocka_unit_test(
             a_strict_doubt_outlives_its_ttl_and_takes_its_own_finish),

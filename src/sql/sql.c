@@ -416,8 +416,7 @@ boot_us(void)
 static void
 note_clock(struct idem_sql *db, int64_t offset_us, int64_t read_us)
 {
-    int64_t most =
-        db->early_offset_us + (read_us - db->clock_read_us) / 1000;
+    int64_t most = db->early_offset_us + (read_us - db->clock_read_us) / 1000;
 
     db->early_offset_us =
         db->clock_known && offset_us > most ? most : offset_us;

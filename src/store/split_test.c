@@ -47,7 +47,8 @@ read_boot(void *arg)
     return boot_now_us;
 }
 
-static const struct idem_clocks test_clocks = {read_boot, read_boot, NULL};
+static const struct idem_clocks test_clocks = {.wall_us = read_boot,
+                                               .boot_us = read_boot};
 
 static void
 count_warning(void *arg, enum idem_log_level level, const char *text)

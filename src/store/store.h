@@ -49,11 +49,18 @@ struct idem_load {
     struct idem_record record; /* set by the store; state ABSENT: none */
 };
 
+#define IDEM__BOOT_ID_LEN 96
+
 /* Clocks of this machine, replaceable in tests. Microseconds. */
 struct idem_clocks {
     int64_t (*wall_us)(void *arg); /* CLOCK_REALTIME */
     int64_t (*boot_us)(void *arg); /* CLOCK_BOOTTIME: never set, never stops */
     void *arg;
+    /* Which boot boot_us counts from, as a word; false, or no function: nobody
+     * knows. */
+    bool (*boot_id)(void *arg, char id[IDEM__BOOT_ID_LEN]);
+    /* Does the kernel say that the wall clock is synchronised? NULL: no. */
+    bool (*synced)(void *arg);
 };
 
 extern const struct idem_clocks idem__system_clocks;

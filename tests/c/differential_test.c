@@ -46,7 +46,8 @@ read_boot(void *arg)
     return boot_now_us;
 }
 
-static const struct idem_clocks test_clocks = {read_wall, read_boot, NULL};
+static const struct idem_clocks test_clocks = {.wall_us = read_wall,
+                                               .boot_us = read_boot};
 
 static void
 pass_us(int64_t us)

@@ -22,7 +22,8 @@ boot_us(void *arg)
 void
 test_clocks_init(struct test_clocks *clocks)
 {
-    clocks->clocks = (struct idem_clocks){wall_us, boot_us, clocks};
+    clocks->clocks = (struct idem_clocks){
+        .wall_us = wall_us, .boot_us = boot_us, .arg = clocks};
     atomic_store(&clocks->wall_us, INT64_C(1700000000000000));
     atomic_store(&clocks->boot_us, INT64_C(5000000000));
 }

@@ -116,7 +116,7 @@ add_engine(struct idem_buf *out, const struct idem_stats *stats)
                   "Waiting duplicates and lock seekers.",
                   (double)stats->parked) &&
            single(out, "idem_clock_alarm", "gauge",
-                  "1 after the wall clock jumped: nothing expires.",
+                  "1 after a clock jumped: nothing expires early or is swept.",
                   stats->clock_alarm);
 }
 

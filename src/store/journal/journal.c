@@ -18,7 +18,7 @@
 #define CLEAN_LEAST (UINT64_C(64) << 10) /* moved with a batch, and its own */
 #define CLEAN_STEP (UINT64_C(512) << 10) /* moved in one tend */
 #define MARK_SOON_US INT64_C(1000000)
-#define MARK_IDLE_US INT64_C(3600000000)
+#define MARK_IDLE_US INT64_C(600000000)
 
 struct segment *
 idem__journal_segment(struct journal *self, uint32_t id)

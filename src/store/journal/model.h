@@ -32,10 +32,22 @@ model_us(void *arg)
     return ((struct model *)arg)->now_ms * 1000;
 }
 
+static UNUSED bool
+model_synced(void *arg)
+{
+    (void)arg;
+    return true;
+}
+
 static UNUSED struct idem_clocks
 model_clocks(struct model *model)
 {
-    return (struct idem_clocks){model_us, model_us, model};
+    return (struct idem_clocks){
+        .wall_us = model_us,
+        .boot_us = model_us,
+        .arg = model,
+        .synced = model_synced,
+    };
 }
 
 static UNUSED void

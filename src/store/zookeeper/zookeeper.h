@@ -74,7 +74,6 @@ struct zk_store {
     struct zk_version *versions;   /* by the key's last bytes */
     int shard_versions[ZK_SHARDS]; /* -1: not known */
 
-
     char sweep_from[IDEM__HEX_LEN + 1]; /* the name swept last */
     int64_t sweep_after_us;
 

@@ -1,0 +1,228 @@
+/*
+ * clock_test.c - the journal's time on a machine that is switched off and on,
+ * and whose wall clock says anything.
+ */
+#include "testing.h"
+
+#define HOUR_MS INT64_C(3600000)
+#define DAY_MS (24 * HOUR_MS)
+
+struct world {
+    char *dir;
+    struct idem_clocks clocks;
+    struct test_log log;
+};
+
+static struct {
+    int64_t wall_ms, boot_ms;
+    int boot;
+    bool synced;
+} host;
+
+static int64_t
+host_wall_us(void *arg)
+{
+    (void)arg;
+    return host.wall_ms * 1000;
+}
+
+static int64_t
+host_boot_us(void *arg)
+{
+    (void)arg;
+    return host.boot_ms * 1000;
+}
+
+static bool
+host_boot_id(void *arg, char id[IDEM__BOOT_ID_LEN])
+{
+    (void)arg;
+    snprintf(id, IDEM__BOOT_ID_LEN, "boot-%d", host.boot);
+    return true;
+}
+
+static bool
+host_synced(void *arg)
+{
+    (void)arg;
+    return host.synced;
+}
+
+static void
+host_passes(int64_t ms)
+{
+    host.wall_ms += ms;
+    host.boot_ms += ms;
+}
+
+static void
+host_reboots(int64_t off_ms)
+{
+    host.wall_ms += off_ms;
+    host.boot_ms = 20000;
+    host.boot++;
+    host.synced = false;
+}
+
+/* Open, look at the clock and close; the alarms that were raised. */
+static int
+look(struct world *world, const char *options, int64_t *time_ms)
+{
+    int before = world->log.count[IDEM_LOG_ALARM];
+    struct journal_tuning tuning = {.segment_len = 16384, .no_thread = true};
+    struct idem_store *store;
+    struct idem_error err;
+    char dir[600];
+    int64_t now_us;
+
+    snprintf(dir, sizeof(dir), "%s%s", world->dir, options);
+    assert_int_equal(
+        test_try_open(dir, &tuning, &world->clocks, &world->log, &store, &err),
+        IDEM_OK);
+    assert_int_equal(store->type->now(store, &now_us, NULL), IDEM_OK);
+    *time_ms = now_us / 1000;
+    test_close(store);
+    return world->log.count[IDEM_LOG_ALARM] - before;
+}
+
+#define assert_look(world, options, alarms, wanted_ms)                         \
+    do {                                                                       \
+        int64_t got_ms_;                                                       \
+        assert_int_equal(look(world, options, &got_ms_), alarms);              \
+        assert_int_equal(got_ms_, wanted_ms);                                  \
+    } while (0)
+
+static int
+setup(void **state)
+{
+    struct world *world = calloc(1, sizeof(*world));
+
+    world->dir = test_fast_folder();
+    world->clocks = (struct idem_clocks){.wall_us = host_wall_us,
+                                         .boot_us = host_boot_us,
+                                         .boot_id = host_boot_id,
+                                         .synced = host_synced};
+    host.wall_ms = INT64_C(1700000000000);
+    host.boot_ms = 50000;
+    host.boot = 1;
+    host.synced = false;
+    *state = world;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct world *world = *state;
+
+    test_folder_drop(world->dir);
+    free(world);
+    return 0;
+}
+
+static void
+within_a_boot_the_wall_clock_does_not_matter(void **state)
+{
+    static const int64_t jumps[] = {26 * HOUR_MS, 300 * DAY_MS, -DAY_MS};
+    struct world *world = *state;
+    int64_t then;
+
+    then = host.wall_ms;
+    assert_look(world, "", 0, then);
+    for (int i = 0; i < 3; i++) {
+        host_passes(2 * DAY_MS);
+        then += 2 * DAY_MS;
+        host.wall_ms += jumps[i];
+        assert_look(world, "", 0, then);
+        host.wall_ms -= jumps[i];
+    }
+    assert_int_equal(world->log.count[IDEM_LOG_WARNING], 0);
+    /* Unless somebody insists. */
+    host.wall_ms += DAY_MS;
+    assert_look(world, "?clock=trust", 0, then + DAY_MS);
+    host.wall_ms -= DAY_MS;
+    assert_look(world, "", 0, then + DAY_MS);
+}
+
+static void
+after_a_reboot_the_wall_clock_is_believed_as_far_as_it_deserves(void **state)
+{
+    struct world *world = *state;
+    int64_t then;
+
+    then = host.wall_ms;
+    assert_look(world, "", 0, then);
+    host_reboots(20 * 60000); /* nobody says more than the wall clock */
+    then += 20 * 60000;
+    assert_look(world, "", 0, then);
+
+    host_reboots(26 * HOUR_MS); /* off for so long, or wrong? */
+    assert_look(world, "", 1, then);
+    assert_non_null(strstr(world->log.last, "synchronised"));
+    host_passes(5000); /* time goes on meanwhile */
+    assert_look(world, "", 1, then + 5000);
+    host.synced = true; /* it was off */
+    assert_look(world, "", 0, then + 26 * HOUR_MS + 5000);
+    then = host.wall_ms;
+
+    host_reboots(26 * HOUR_MS);
+    assert_look(world, "", 1, then);
+    host.wall_ms -= 26 * HOUR_MS; /* it was wrong, and is set right */
+    host_passes(5000);
+    assert_look(world, "", 0, then + 5000);
+
+    host_reboots(8 * DAY_MS); /* whoever says so */
+    host.synced = true;
+    assert_look(world, "", 1, then + 5000);
+    assert_look(world, "?clock=trust", 0, then + 5000 + 8 * DAY_MS);
+    then = host.wall_ms;
+    assert_look(world, "", 0, then);
+    host_reboots(-DAY_MS); /* a clock without a battery */
+    assert_look(world, "", 0, then);
+    host.wall_ms += DAY_MS;
+    host_passes(60000);
+    assert_look(world, "", 0, then + 60000);
+}
+
+static void
+a_clock_file_that_is_damaged_or_of_another_boot_is_not_believed(void **state)
+{
+    static const char *const texts[] = {
+        "",
+        "boot-1",
+        "boot-1 ",
+        "boot-1 9999999999999999999999999 settled\n",
+        "boot-1 1800000000000000 settled",
+        "boot-1 1800000000000000\n",
+        "boot-12 1800000000000000 settled\n",
+        "boot-2 1800000000000000 settled\n",
+    };
+    struct world *world = *state;
+
+    assert_look(world, "", 0, host.wall_ms);
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        char path[600];
+        FILE *file;
+
+        snprintf(path, sizeof(path), "%s/clock", world->dir);
+        file = fopen(path, "w");
+        assert_non_null(file);
+        fputs(texts[i], file);
+        fclose(file);
+        assert_look(world, "", 0, host.wall_ms);
+    }
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        T(within_a_boot_the_wall_clock_does_not_matter),
+        T(after_a_reboot_the_wall_clock_is_believed_as_far_as_it_deserves),
+        T(a_clock_file_that_is_damaged_or_of_another_boot_is_not_believed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

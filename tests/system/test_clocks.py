@@ -1,0 +1,134 @@
+"""Clocks that jump, here and at the store: nothing that is finished expires early, and nothing is swept away."""
+import contextlib
+import os
+import stat
+import subprocess
+import time
+
+import pytest
+
+import servers
+from lib import IDEM, Server, folder, wait_until
+
+FAKETIME = {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_FORCE_MONOTONIC_FIX": "0"}
+
+
+class Clock:
+    """A wall clock that the test sets, for whoever is started with `env`; the clocks that nobody sets go on."""
+
+    def __init__(self, where):
+        self.file = os.path.join(where, "clock")
+        self.env = {**FAKETIME, "FAKETIME_TIMESTAMP_FILE": self.file}
+        self.set("+0")
+
+    def set(self, offset):
+        with open(self.file + ".new", "w") as out:
+            out.write(offset + "\n")
+        os.chmod(self.file + ".new", 0o644)
+        os.rename(self.file + ".new", self.file)
+
+
+@contextlib.contextmanager
+def serving(store, **options):
+    with folder() as home, Server(home, store=store, **options) as server, server.client() as client:
+        yield client
+
+
+def alarm(client):
+    return "clock_alarm:1" in str(client("INFO"))
+
+
+def finish(client, scope, key):
+    fence = client("BEGIN", scope, key)[1]
+    client("FINISH", scope, key, fence, "SUCCEEDED", "paid", "TTL", 24 * 3600 * 1000)
+
+
+@pytest.fixture(scope="module", params=["Postgres", "MariaDB", "ZooKeeper"])
+def clocked(request):
+    """A server whose clock the test sets."""
+    with folder() as where:
+        os.chmod(where, 0o755)
+        clock = Clock(where)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in clock.env.items():
+                patch.setenv(name, value)
+            server = getattr(servers, request.param)()
+        try:
+            if request.param != "ZooKeeper":
+                subprocess.run([IDEM, "store", "init", server.url], check=True, stdout=subprocess.DEVNULL)
+            yield server, clock
+        finally:
+            server.stop()
+
+
+def test_a_store_whose_clock_jumps_ahead_loses_nothing_that_is_finished(clocked):
+    server, clock = clocked
+    with serving(server.url) as old:
+        finish(old, "jump", "a")
+        clock.set("+25h")
+        try:
+            assert wait_until(lambda: old("GET", "jump", "x") is not False and alarm(old))
+            with serving(server.url) as young:  # it has never seen the right time
+                assert alarm(young)
+                end = time.monotonic() + 5  # both would have swept by then: a pass takes ZooKeeper 3 s
+                while time.monotonic() < end:
+                    assert young("BEGIN", "jump", "a")[0] == "replay"
+                    assert old("BEGIN", "jump", "a")[0] == "replay"
+                    time.sleep(0.1)
+        finally:
+            clock.set("+0")
+        assert wait_until(lambda: old("GET", "jump", "x") is not False and not alarm(old))
+        assert old("BEGIN", "jump", "a")[0] == "replay"
+
+
+def test_a_sqlite_server_whose_clock_jumps_ahead_loses_nothing_that_is_finished():
+    with folder() as where:
+        clock = Clock(where)
+        with serving("sqlite:" + os.path.join(where, "db"), env=clock.env) as c:
+            finish(c, "jump", "a")
+            clock.set("+25h")
+            end = time.monotonic() + 3  # six sweeps
+            while time.monotonic() < end:
+                assert c("BEGIN", "jump", "a")[0] == "replay"
+                time.sleep(0.1)
+            assert alarm(c)
+
+
+def test_a_journal_that_is_started_again_with_the_clock_ahead_expires_nothing():
+    with folder() as where:
+        clock = Clock(where)
+        store = "journal:" + os.path.join(where, "journal")
+        with serving(store, env=clock.env) as c:
+            finish(c, "jump", "a")
+        for offset in "+26h", "+300d", "+0":
+            clock.set(offset)
+            with serving(store, env=clock.env) as c:
+                assert c("BEGIN", "jump", "a")[0] == "replay"
+
+
+def mode_of(file):
+    return stat.S_IMODE(os.stat(file).st_mode)
+
+
+@pytest.mark.parametrize("mode", ["rollback", "wal"])
+def test_a_new_sqlite_file_belongs_to_its_user_alone(mode):
+    with folder() as where:
+        os.chmod(where, 0o755)
+        file = os.path.join(where, "db")
+        with serving("sqlite:%s?mode=%s" % (file, mode)) as c:
+            finish(c, "mode", "a")
+            assert {name: oct(mode_of(os.path.join(where, name))) for name in os.listdir(where)} == {
+                name: "0o600" for name in (["db", "db-wal"] if mode == "wal" else ["db", "db-journal"])}
+
+
+def test_a_sqlite_file_that_others_can_read_keeps_its_rights_and_is_told():
+    with folder() as where:
+        file = os.path.join(where, "db")
+        subprocess.run([IDEM, "store", "init", "sqlite:" + file], check=True, stdout=subprocess.DEVNULL)
+        for mode, told in (0o644, True), (0o640, False), (0o600, False):
+            os.chmod(file, mode)
+            done = subprocess.run([IDEM, "store", "check", "sqlite:" + file], text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT)
+            assert done.returncode == 0 and ("every user" in done.stdout) == told, done.stdout
+            assert mode_of(file) == mode
