@@ -1,4 +1,5 @@
 """`idem gateway` as people start it: flags, a file with routes, signals, TLS and HTTP/2, and what is said when a part dies."""
+import contextlib
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ import time
 import pytest
 
 from gateway import *
-from lib import IDEM, ROOT, Process, folder, runs
+from lib import IDEM, ROOT, Process, folder, listens, runs
 
 
 def children(pid):
@@ -55,9 +56,9 @@ def test_one_command_and_a_clean_end():
     with folder() as where, Ledger(where) as ledger:
         with Gateway(where, ledger.port) as g:
             assert ask(g.port, "k").status == 201 and ask(g.port, "k").replayed
-            text = eventually(lambda: g.output() if "HTTP API" in g.output() else None)
+            text = eventually(lambda: g.output() if "metrics at" in g.output() else None)
             assert "listening on http://127.0.0.1:%d" % g.port in text and "anonymous" in text
-            where_http = re.search(r"http://(127\.0\.0\.1:\d+)/", text.split("HTTP API", 1)[1]).group(1)
+            where_http = re.search(r"http://(127\.0\.0\.1:\d+)/", text.split("metrics at", 1)[1]).group(1)
             host, port = where_http.split(":")
             assert ask(int(port), method="GET", path="/healthz", body=None).status == 200
             pids, private = [g.pid, *parts(g)], private_folder(g)
@@ -142,6 +143,30 @@ def test_a_launcher_that_is_killed_leaves_nothing_running():
         os.kill(g.pid, signal.SIGKILL)
         eventually(lambda: not any(runs(p) for p in pids))
         shutil.rmtree(private)
+
+
+def test_workers_end_when_gateway_and_master_are_killed_together():
+    """They would go on to hold the port and to answer 503, and nothing could be started in their place."""
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--workers", "2", "--drain-timeout", "3s") as g:
+        engine, nginx = parts(g)
+        workers, private = children(nginx), private_folder(g)
+        assert len(workers) == 2 and ask(g.port, "k").status == 201
+        one = Working(g.port, ledger, "running")
+        try:
+            for pid in (g.pid, nginx):
+                os.kill(pid, signal.SIGSTOP)  # neither can react to the end of the other
+            for pid in (nginx, g.pid):
+                os.kill(pid, signal.SIGKILL)
+            eventually(lambda: not listens(g.port), 20)
+            one.result()
+            eventually(lambda: not any(runs(pid) for pid in (engine, nginx, *workers)))
+        finally:
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            shutil.rmtree(private)
+        with Gateway(where, ledger.port, port=g.port) as g2:
+            assert ask(g2.port, "k").replayed and ledger.executions("k") == 1
 
 
 def test_flags_say_what_a_route_does():

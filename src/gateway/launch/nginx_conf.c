@@ -163,6 +163,7 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
     good = good &&
            idem_buf_printf(out,
                            "\n    idem_engine \"unix:%s\";\n"
+                           "    idem_end_with_master %lldms;\n"
                            "    idem_unbuffer_events on;\n\n"
                            "    server_tokens off;\n"
                            "    keepalive_requests 1000000;\n"
@@ -182,7 +183,9 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                            "        default upgrade;\n"
                            "        '' '';\n"
                            "    }\n",
-                           place->socket);
+                           place->socket,
+                           config->drain_ms > 0 ? (long long)config->drain_ms
+                                                : 1LL);
     if (config->forwarded)
         good = good &&
                idem_buf_add_text(

@@ -46,6 +46,7 @@
 #define NGX_HTTP_IDEM_DIGEST_LEN   32
 
 #define NGX_HTTP_IDEM_SWEEP        5000
+#define NGX_HTTP_IDEM_FOLLOW       1000
 
 
 typedef struct ngx_http_idem_op_s      ngx_http_idem_op_t;
@@ -248,6 +249,7 @@ typedef struct {
     ngx_str_t                    problem_base;
     ngx_http_idem_content_t      contents[NGX_HTTP_IDEM_CONTENTS];
     unsigned                     learned:1;
+    ngx_msec_t                   end_with_master;  /* 0: not at all */
     unsigned                     warned_anonymous:1;
     unsigned                     warned_scope:1;
 } ngx_http_idem_main_conf_t;

@@ -84,6 +84,13 @@ ngx_command_t  ngx_http_idem_commands[] = {
       offsetof(ngx_http_idem_main_conf_t, problem_base),
       NULL },
 
+    { ngx_string("idem_end_with_master"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_msec_slot,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      offsetof(ngx_http_idem_main_conf_t, end_with_master),
+      NULL },
+
     ngx_http_idem_loc("idem", NGX_CONF_FLAG, ngx_conf_set_flag_slot, enable,
                       NULL),
     ngx_http_idem_loc("idem_key", NGX_CONF_1MORE, ngx_http_idem_sources, keys,
@@ -588,7 +595,15 @@ ngx_http_idem_issue_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 void *
 ngx_http_idem_create_main_conf(ngx_conf_t *cf)
 {
-    return ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_main_conf_t));
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_main_conf_t));
+
+    if (mcf) {
+        mcf->end_with_master = NGX_CONF_UNSET_MSEC;
+    }
+
+    return mcf;
 }
 
 
@@ -596,6 +611,8 @@ char *
 ngx_http_idem_init_main_conf(ngx_conf_t *cf, void *conf)
 {
     ngx_http_idem_main_conf_t  *mcf = conf;
+
+    ngx_conf_init_msec_value(mcf->end_with_master, 0);
 
     if (mcf->problem_base.len == 0) {
         ngx_str_set(&mcf->problem_base, "https://idem.example/problems/");

@@ -18,6 +18,7 @@ static ngx_int_t ngx_http_idem_fence_variable(ngx_http_request_t *r,
 
 
 static ngx_http_idem_engine_t  *ngx_http_idem_worker_engine;
+static ngx_uint_t               ngx_http_idem_orphaned;
 
 
 static ngx_http_variable_t  ngx_http_idem_variables[] = {
@@ -76,6 +77,51 @@ ngx_http_idem_engine(void)
 }
 
 
+/*
+ * A worker does not notice that its master was killed: it would listen for
+ * ever, and nothing could be started in its place.  It stops to listen and
+ * finishes what it has, but not for ever: the engine may be gone as well.
+ */
+
+static void
+ngx_http_idem_follow_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_main_conf_t  *mcf = ev->data;
+
+    if (getppid() == ngx_parent) {
+        ngx_add_timer(ev, NGX_HTTP_IDEM_FOLLOW);
+        return;
+    }
+
+    if (ngx_http_idem_orphaned == 0) {
+        ngx_log_error(NGX_LOG_ALERT, ev->log, 0,
+                      "idem: the master process is gone, this worker ends");
+
+        ngx_http_idem_orphaned = 1;
+        ngx_quit = 1;
+        ngx_add_timer(ev, mcf->end_with_master);
+        return;
+    }
+
+    ngx_terminate = 1;
+}
+
+
+static void
+ngx_http_idem_follow_master(ngx_http_idem_main_conf_t *mcf,
+    ngx_cycle_t *cycle)
+{
+    static ngx_event_t  ev;
+
+    ev.handler = ngx_http_idem_follow_handler;
+    ev.data = mcf;
+    ev.log = cycle->log;
+    ev.cancelable = 1;
+
+    ngx_add_timer(&ev, NGX_HTTP_IDEM_FOLLOW);
+}
+
+
 static ngx_int_t
 ngx_http_idem_init_process(ngx_cycle_t *cycle)
 {
@@ -88,6 +134,10 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
             && ngx_process != NGX_PROCESS_SINGLE))
     {
         return NGX_OK;
+    }
+
+    if (mcf->end_with_master && ngx_process == NGX_PROCESS_WORKER) {
+        ngx_http_idem_follow_master(mcf, cycle);
     }
 
     ngx_http_idem_worker_engine = mcf->engine;
