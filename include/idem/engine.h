@@ -167,6 +167,9 @@ struct idem_stats {
     size_t max_result; /* bytes of one result that are kept here */
     int64_t now_ms;    /* the store's time */
     bool clock_alarm;  /* the wall clock jumped */
+    /* Claims that this engine wrote, whose lease is alive, and that a shared
+     * store no longer has: it lost records. */
+    uint64_t vanished;
 };
 
 IDEM_API void idem_stats(struct idem_engine *engine, struct idem_stats *stats);

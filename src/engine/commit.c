@@ -154,6 +154,16 @@ load_groups(struct idem_engine *engine)
 
 /* ---- step -------------------------------------------------------------- */
 
+/* What was decided from `stored` holds, and so that is what the store had. */
+static void
+stored(struct idem_engine *engine, struct idem__group *group)
+{
+    idem__claim_found(engine, group->key, &group->stored);
+    if (group->writes)
+        idem__claim_wrote(engine, group->key, group->record);
+    idem__group_stored(engine, group);
+}
+
 /* True if some group must be read after all. */
 static bool
 step_groups(struct idem_engine *engine)
@@ -173,7 +183,7 @@ step_groups(struct idem_engine *engine)
             group->stage = IDEM__STAGE_LOAD;
             again = true;
         } else {
-            idem__group_stored(engine, group);
+            stored(engine, group);
         }
     }
     return again;
@@ -264,12 +274,12 @@ one_outcome(struct idem_engine *engine, struct idem__group *group,
     switch (swap->outcome) {
     case IDEM_SWAP_STORED:
         engine->breaker_wait_us = 0;
-        idem__group_stored(engine, group);
+        stored(engine, group);
         return false;
     case IDEM_SWAP_REFUSED:
         if (swap->found.state != IDEM_STATE_ABSENT &&
             swap->found.rev == group->rev)
-            idem__group_stored(engine, group);
+            stored(engine, group);
         else
             refused(engine, group, &swap->found);
         return false;

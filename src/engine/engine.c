@@ -323,6 +323,7 @@ drop_engine(struct idem_engine *engine)
     idem__batch_close(engine);
     idem__timers_clear(&engine->timers);
     idem__recents_close(&engine->recents);
+    idem__claims_close(&engine->claims);
     idem__jobs_close(engine);
     idem__map_clear(&engine->parked.crowds);
     idem__map_clear(&engine->parked.tickets);
@@ -441,6 +442,7 @@ idem_stats(struct idem_engine *engine, struct idem_stats *stats)
     stats->batched = atomic_load(&engine->batched);
     stats->store_errors = atomic_load(&engine->store_errors);
     stats->parked = atomic_load(&engine->parked_now);
+    stats->vanished = atomic_load(&engine->vanished);
     stats->max_result = idem__max_result(engine);
     stats->now_ms = atomic_load(&engine->stats_now_ms);
     stats->clock_alarm = atomic_load(&engine->time.alarm);

@@ -221,6 +221,23 @@ void idem__recent_note(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *record);
 void idem__recent_forget(struct idem_engine *engine, const uint8_t *key);
 
+/* ---- what the store must still have ----------------------------------- */
+
+struct idem__claim;
+
+struct idem__claims {
+    struct idem__claim *places; /* NULL: nothing was written yet */
+    int64_t said_us;            /* the last alarm; 0: none */
+};
+
+/* This is stored under the key now, by us; NULL: nothing is. */
+void idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
+                       const struct idem_record *record);
+/* The store has this under the key (state ABSENT: nothing): can that be? */
+void idem__claim_found(struct idem_engine *engine, const uint8_t *key,
+                       const struct idem_record *stored);
+void idem__claims_close(struct idem__claims *claims);
+
 /* ---- time ------------------------------------------------------------ */
 
 struct idem__seen { /* an unchanged rev, on a store without a clock */
@@ -347,6 +364,7 @@ struct idem_engine {
     struct idem__timers timers;
     struct idem__parked parked;
     struct idem__recents recents;
+    struct idem__claims claims;
     struct idem__item *spare_jobs; /* of the turner's alone */
     size_t spare_count;
     struct idem__time time;
@@ -360,7 +378,7 @@ struct idem_engine {
     _Atomic uint64_t verdicts[IDEM_VERDICT_COUNT];
     _Atomic uint64_t errors[IDEM_STATUS_COUNT];
     _Atomic uint64_t batch_sizes[IDEM_BATCH_SIZES];
-    _Atomic uint64_t batches, batched, store_errors, parked_now;
+    _Atomic uint64_t batches, batched, store_errors, parked_now, vanished;
     _Atomic int64_t stats_now_ms;
 };
 

@@ -340,3 +340,28 @@ def check_lost_is_lost(server, chaos, rounds=3):
                                    if not isinstance(x, Error)], 30, 0.05)[0]
         assert mine[0] == "started", (i, answer, mine)
     assert chaos.cuts == rounds
+
+
+def check_lost_records_are_noticed(one, two, lose):
+    """`lose` makes the store forget; the owner of a live claim who comes to finish it finds out, and the log says so."""
+    a, b = one.client(), two.client()
+    vanished = lambda: [l for l in a("INFO").splitlines() if l.startswith("vanished:")][0]  # noqa: E731
+    begin = lambda name: a("BEGIN", "gone", name, "LEASE", LEASE_MS)[1]  # noqa: E731
+    fences = {name: begin(name) for name in ("finished", "released", "forgotten", "taken", "lost", "again")}
+    # What other engines and operators may do is no loss.
+    b("FINISH", "gone", "finished", fences["finished"], "SUCCEEDED", "x")
+    b("RELEASE", "gone", "released", fences["released"])
+    b("FORGET", "gone", "forgotten")
+    b("FORGET", "gone", "taken")
+    assert b("BEGIN", "gone", "taken")[0] == "started"
+    for name in ("finished", "released", "forgotten", "taken"):
+        a("FINISH", "gone", name, fences[name], "SUCCEEDED", "y")
+    assert a("RENEW", "gone", "lost", fences["lost"], LEASE_MS)[0] == "ok"
+    assert vanished() == "vanished:0" and "lost a record" not in one.output()
+    lose()
+    said = wait_until(lambda: [x for x in [a("FINISH", "gone", "lost", fences["lost"], "SUCCEEDED", "x")]
+                               if not isinstance(x, Error)])
+    assert said[0][0] == "stale", said
+    assert vanished() == "vanished:1" and "lost a record" in one.output()
+    # A duplicate that runs again because of it is noticed as well.
+    assert a("BEGIN", "gone", "again")[0] == "started" and vanished() == "vanished:2"

@@ -2,6 +2,7 @@
 on one store, faults, a replica that is promoted under load, slots that move."""
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from chaos import Chaos, resp_replies
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
-                   check_waiting_is_woken, engines)
+                   check_lost_records_are_noticed, check_waiting_is_woken, engines)
 from lib import IDEM, SOAK, Error, Server, folder, patient, run_c_test, wait_until
 from servers import REDIS_VERSIONS, Redis, RedisCluster, authority
 
@@ -407,6 +408,27 @@ def test_a_start_that_nobody_heard_of_is_given_back_when_redis_is_there_again():
             server.start()
             assert wait_until(lambda: started(c, "s", "key"))
             assert "returned_starts:1" in c("INFO")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("how", ["empty", "an old file"])
+def test_a_redis_that_came_back_without_records_raises_an_alarm(how):
+    server = Redis()
+    data, old = os.path.join(server.folder, "appendonlydir"), os.path.join(server.folder, "old")
+
+    def lose():
+        server.kill()
+        shutil.rmtree(data)
+        if how != "empty":
+            shutil.copytree(old, data)
+        server.start()
+
+    try:
+        with engines(patient(server.url)) as servers:
+            assert servers[0].client()("BEGIN", "before", "1")[0] == "started"
+            shutil.copytree(data, old)
+            check_lost_records_are_noticed(*servers, lose)
     finally:
         server.stop()
 

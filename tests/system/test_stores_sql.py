@@ -13,7 +13,8 @@ import pytest
 
 import servers
 from chaos import Chaos
-from crowd import Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_waiting_is_woken, engines
+from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_records_are_noticed,
+                   check_waiting_is_woken, engines)
 from lib import IDEM, ROOT, SOAK, Server, dice, folder, patient, wait_until
 
 OPS = 50000 if SOAK else 2500
@@ -89,6 +90,12 @@ def test_two_servers_on_one_store_are_one(url):
             with server.client() as c:
                 assert c("GET", crowd.scope, "id-1")[0] == "record"
                 assert len(c("SCAN", 0, "SCOPE", crowd.scope, "COUNT", 10)) > 2
+
+
+def test_records_that_somebody_deleted_raise_an_alarm(database):
+    table = "idem.idem_record" if "postgres" in database.url else "idem_record"
+    with engines(patient(database.url)) as servers:
+        check_lost_records_are_noticed(*servers, lambda: database.sql("delete from " + table))
 
 
 def test_a_duplicate_that_waits_at_another_engine_is_woken(url):

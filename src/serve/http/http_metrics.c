@@ -115,6 +115,9 @@ add_engine(struct idem_buf *out, const struct idem_stats *stats)
            single(out, "idem_parked", "gauge",
                   "Waiting duplicates and lock seekers.",
                   (double)stats->parked) &&
+           single(out, "idem_records_vanished_total", "counter",
+                  "Live claims of this engine that the store has lost.",
+                  (double)stats->vanished) &&
            single(out, "idem_clock_alarm", "gauge",
                   "1 after a clock jumped: nothing expires early or is swept.",
                   stats->clock_alarm);

@@ -71,11 +71,13 @@ add_engine(struct loop *loop, struct resp_out *out)
         &out->buf,
         "# Engine\r\nbatches:%llu\r\nbatched:%llu\r\n"
         "store_errors:%llu\r\nqueued:%llu\r\nparked:%llu\r\n"
-        "max_result:%zu\r\nnow_ms:%lld\r\nclock_alarm:%d\r\n",
+        "max_result:%zu\r\nnow_ms:%lld\r\nclock_alarm:%d\r\n"
+        "vanished:%llu\r\n",
         (unsigned long long)stats.batches, (unsigned long long)stats.batched,
         (unsigned long long)stats.store_errors,
         (unsigned long long)stats.queued, (unsigned long long)stats.parked,
-        max_result(loop, &stats), (long long)stats.now_ms, stats.clock_alarm);
+        max_result(loop, &stats), (long long)stats.now_ms, stats.clock_alarm,
+        (unsigned long long)stats.vanished);
     for (size_t i = 0; i < IDEM_VERDICT_COUNT; i++)
         idem_buf_printf(&out->buf, "verdict_%s:%llu\r\n",
                         idem_verdict_name((enum idem_verdict)i),
