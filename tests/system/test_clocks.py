@@ -82,6 +82,37 @@ def test_a_store_whose_clock_jumps_ahead_loses_nothing_that_is_finished(clocked)
         assert old("BEGIN", "jump", "a")[0] == "replay"
 
 
+@pytest.mark.parametrize("clocked", ["Postgres", "MariaDB"], indirect=True)
+@pytest.mark.parametrize("who", ["engine", "sql"])
+def test_a_sweep_leaves_a_fence_that_is_ahead_of_the_clock(clocked, who):
+    """As a clock that was ahead leaves it: claimed then, finished and expired since."""
+    server, _ = clocked
+    postgres = server.name == "postgres"
+    table, scope = "idem.idem_record" if postgres else "idem_record", "fence-" + who
+
+    def left():
+        return server.sql("select count(*) from %s where scope = '%s'" % (table, scope)).split()[-1]
+
+    def expire():
+        server.sql("update %s set expires = 1000, fence = case when id in ('0', '1') then %d else fence - %d end "
+                   "where scope = '%s'" % (table, (time.time() + 30 * 86400) * 1e6, 3600 * 1e6, scope))
+
+    with serving(server.url) as c:
+        for i in range(4):
+            finish(c, scope, str(i))
+        if who == "engine":
+            expire()
+            assert wait_until(lambda: left() == "2")
+            time.sleep(1.2)  # two more sweeps
+    if who == "sql":
+        expire()
+        server.sql("select idem.sweep()" if postgres else "call idem_sweep(1000, @gone)")
+    assert left() == "2"
+    server.sql("update %s set fence = 1 where scope = '%s'" % (table, scope))
+    server.sql("select idem.sweep()" if postgres else "call idem_sweep(1000, @gone)")
+    assert left() == "0"
+
+
 def test_a_sqlite_server_whose_clock_jumps_ahead_loses_nothing_that_is_finished():
     with folder() as where:
         clock = Clock(where)
