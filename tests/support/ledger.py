@@ -153,7 +153,7 @@ def events(c, until):
 
 
 def upgrade(c, f):
-    c.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
+    c.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: any\r\nConnection: Upgrade\r\n\r\n")
     while True:
         data = f.read1(1000)
         if not data:
@@ -174,7 +174,7 @@ def serve(c, ledger):
             if method == "GET" and path == "/events":
                 events(c, headers["x-until"])
                 break
-            if headers.get("upgrade") == "echo":
+            if "upgrade" in headers:
                 upgrade(c, f)
                 break
             n = execute(ledger, {

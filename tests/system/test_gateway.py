@@ -17,6 +17,7 @@ def stack():
     with folder() as where, Stack(where, location="idem_unbuffer_events on;", more="""
         location /loose { idem on; idem_mode loose; idem_lease 5s; proxy_pass http://service; }
         location /leased { idem on; idem_lease 5s; proxy_pass http://service; }
+        location /close { idem on; idem_close_delimited on; proxy_pass http://service; }
         location /wait { idem on; idem_wait 10s; proxy_pass http://service; }
         location /required { idem on; idem_required on; proxy_pass http://service; }
         location /quoted { idem on; idem_key_quoted on; idem_required on; proxy_pass http://service; }
@@ -499,7 +500,7 @@ def test_a_service_that_finishes_the_record_itself(stack, key):
 @pytest.mark.parametrize("way", ["", "chunked", "trailers", "close", "early-close", "odd", "no-content", "redirect"])
 @pytest.mark.parametrize("size", [None, 0, 1, 20000, 900000])
 def test_answers_of_every_shape_are_replayed_as_they_were(stack, key, way, size):
-    named = {"x_way": way, **({"x_size": size} if size is not None else {})}
+    named = {"x_way": way, "path": "/close" if way == "close" else "/orders", **({"x_size": size} if size is not None else {})}
     first, again = first_and_again(stack, key, **named)
     assert again.replayed and first.status == again.status and first.body == again.body
     if size and way not in ("no-content", "redirect"):
@@ -537,7 +538,7 @@ def test_a_1xx_that_nginx_takes_for_an_answer_is_unknown(stack, key):
 
 
 def test_an_answer_over_the_limit_reaches_the_client_and_is_done(stack, key):
-    for way in ("", "chunked", "close"):
+    for way in ("", "chunked"):
         first = ask(stack.port, key + way, path="/small", x_size=300000, x_way=way)
         assert first.status == 201 and len(first.body) == 300000
         again = ask(stack.port, key + way, path="/small", x_size=300000, x_way=way)

@@ -55,6 +55,9 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
      "larger gated requests are refused (default 1m)"},
     {"max-answer", "idem_max_answer", GATEWAY_SIZE, "SIZE",
      "larger answers are not kept for replay (default 1m)"},
+    {"close-delimited", "idem_close_delimited", GATEWAY_SWITCH, NULL,
+     "take the end of the connection for the end of an answer without a "
+     "length (default: such an outcome is unknown)"},
     {"release", "idem_release", GATEWAY_WORDS, "STATUSES",
      "answers that do not count as done: 425 429 500-599; off for none"},
     {"keep-header", "idem_keep_header", GATEWAY_WORDS, "HEADERS",

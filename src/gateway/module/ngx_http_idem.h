@@ -20,6 +20,7 @@
  *   ngx_http_idem_digest.c   the key of the credential digests
  *   ngx_http_idem_claim.c    BEGIN, RENEW, FINISH, RELEASE of one record
  *   ngx_http_idem_hold.c     the filters that hold an answer until it is kept
+ *   ngx_http_idem_stream.c   an answer that is too large to be held
  *   ngx_http_idem_answer.c   problems and replays
  *   ngx_http_idem_token.c    the location that issues tokens
  */
@@ -212,6 +213,7 @@ typedef struct {
     ngx_msec_t                   ttl;
     size_t                       max_body;
     size_t                       max_answer;
+    ngx_flag_t                   close_delimited;
     ngx_array_t                 *release;    /* ngx_http_idem_range_t */
     ngx_array_t                 *keep;       /* ngx_str_t: stored although */
     ngx_array_t                 *drop;       /* ngx_str_t: not stored */
@@ -261,7 +263,7 @@ typedef enum {
     NGX_HTTP_IDEM_RUNNING,       /* the service has it */
     NGX_HTTP_IDEM_HOLDING,       /* its answer is being gathered */
     NGX_HTTP_IDEM_KEEPING,       /* FINISH or RELEASE is out */
-    NGX_HTTP_IDEM_STREAMING,     /* FINISH is out, the answer goes on */
+    NGX_HTTP_IDEM_STREAMING,     /* it is too large, and goes on unheld */
     NGX_HTTP_IDEM_PASSING,       /* the filters stand aside */
     NGX_HTTP_IDEM_DROPPING       /* an answer of ours took its place */
 } ngx_http_idem_state_e;
@@ -294,6 +296,9 @@ struct ngx_http_idem_ctx_s {
     ngx_chain_t                **held_last;
     ngx_chain_t                 *held_tail;
     size_t                       held_size;
+    ngx_chain_t                 *free;       /* bytes of a streamed answer */
+    ngx_chain_t                 *busy;
+    u_char                       tail;       /* its last one */
     off_t                        received;   /* of the request's body */
     int64_t                      expires;
     void                       (*finalize)(ngx_http_request_t *r,
@@ -305,7 +310,10 @@ struct ngx_http_idem_ctx_s {
     unsigned                     complete:1; /* the last buffer was seen */
     unsigned                     ended:1;    /* its claim needs no more */
     unsigned                     streamed:1; /* too large to be held */
-    unsigned                     service_done:1;
+    unsigned                     has_tail:1;
+    unsigned                     cut:1;      /* its client must see that */
+    unsigned                     left:1;     /* its client has gone */
+    unsigned                     elsewhere:1;  /* X-Accel-Redirect */
     unsigned                     no_page:1;  /* nor an operator's error page */
     unsigned                     local:1;    /* nginx itself is the service */
 };
@@ -409,8 +417,18 @@ ngx_int_t ngx_http_idem_body_fingerprint(ngx_http_idem_ctx_t *ctx,
     const u_char *key);
 
 
+/* ngx_http_idem_stream.c */
+
+ngx_int_t ngx_http_idem_stream_take(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in,
+    ngx_chain_t **out);
+void ngx_http_idem_stream_taken(ngx_http_idem_ctx_t *ctx, ngx_chain_t *out);
+void ngx_http_idem_stream_left(ngx_http_idem_ctx_t *ctx);
+ngx_chain_t *ngx_http_idem_stream_end(ngx_http_idem_ctx_t *ctx);
+
+
 /* ngx_http_idem_hold.c */
 
+ngx_int_t ngx_http_idem_conclude(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_hold_init(ngx_conf_t *cf);
 void ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply);
 
@@ -426,6 +444,7 @@ extern const ngx_http_idem_problem_t  ngx_http_idem_unknown;
 extern const ngx_http_idem_problem_t  ngx_http_idem_duplicate;
 extern const ngx_http_idem_problem_t  ngx_http_idem_token_unknown;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_replayable;
+extern const ngx_http_idem_problem_t  ngx_http_idem_not_served;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_executed;
 extern const ngx_http_idem_problem_t  ngx_http_idem_body_too_large;
 extern const ngx_http_idem_problem_t  ngx_http_idem_unreachable;

@@ -93,6 +93,14 @@ const ngx_http_idem_problem_t  ngx_http_idem_not_replayable = {
 };
 
 
+const ngx_http_idem_problem_t  ngx_http_idem_not_served = {
+    410, "not-replayable", "done", "false",
+    "It was done, but its answer was not kept",
+    "The request was done. The service left its answer to the gateway, which "
+    "could not serve it."
+};
+
+
 const ngx_http_idem_problem_t  ngx_http_idem_not_executed = {
     503, "not-executed", "not executed", "true",
     "The request was not executed",
@@ -364,6 +372,7 @@ ngx_http_idem_send(ngx_http_request_t *r, ngx_chain_t *out)
     }
 
     r->disable_not_modified = 1;
+    r->allow_ranges = 0;
 
     rc = ngx_http_send_header(r);
 

@@ -21,10 +21,11 @@ static void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t retry_after);
 
 
-/* Idem-* tells the service what idem decided: nobody else may say it */
+/* leave out the request's headers that match; none of this copies a value */
 
-ngx_int_t
-ngx_http_idem_strip_handler(ngx_http_request_t *r)
+static ngx_int_t
+ngx_http_idem_strip(ngx_http_request_t *r,
+    ngx_uint_t (*matches)(ngx_table_elt_t *h))
 {
     ngx_list_t        kept;
     ngx_uint_t        i, found;
@@ -50,11 +51,7 @@ again:
             i = 0;
         }
 
-        if (h[i].key.len > 4
-            && (h[i].lowcase_key[0] == 'i' && h[i].lowcase_key[1] == 'd'
-                && h[i].lowcase_key[2] == 'e' && h[i].lowcase_key[3] == 'm'
-                && (h[i].lowcase_key[4] == '-' || h[i].lowcase_key[4] == '_')))
-        {
+        if (matches(&h[i])) {
             if (found) {
                 continue;
             }
@@ -64,7 +61,7 @@ again:
             if (ngx_list_init(&kept, r->pool, 20, sizeof(ngx_table_elt_t))
                 != NGX_OK)
             {
-                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+                return NGX_ERROR;
             }
 
             goto again;
@@ -76,7 +73,7 @@ again:
 
         copy = ngx_list_push(&kept);
         if (copy == NULL) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            return NGX_ERROR;
         }
 
         *copy = h[i];
@@ -92,7 +89,89 @@ again:
         }
     }
 
-    return NGX_DECLINED;
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_is_ours(ngx_table_elt_t *h)
+{
+    return h->key.len > 4 && ngx_strncmp(h->lowcase_key, "idem", 4) == 0
+           && (h->lowcase_key[4] == '-' || h->lowcase_key[4] == '_');
+}
+
+
+static ngx_uint_t
+ngx_http_idem_is_upgrade(ngx_table_elt_t *h)
+{
+    return h->key.len == 7 && ngx_strncmp(h->lowcase_key, "upgrade", 7) == 0;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_is_odd_upgrade(ngx_table_elt_t *h)
+{
+    return ngx_http_idem_is_upgrade(h)
+           && (h->value.len != 9
+               || ngx_strncasecmp(h->value.data, (u_char *) "websocket", 9)
+                  != 0);
+}
+
+
+/* Idem-* tells the service what idem decided: nobody else may say it */
+
+ngx_int_t
+ngx_http_idem_strip_handler(ngx_http_request_t *r)
+{
+    return ngx_http_idem_strip(r, ngx_http_idem_is_ours) == NGX_OK
+           ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+
+/*
+ * Another protocol is a tunnel to the service, through which requests would
+ * pass this gate unseen (h2c).  A WebSocket carries no requests.  nginx only
+ * switches protocols if it knows of an Upgrade.
+ */
+
+static ngx_int_t
+ngx_http_idem_strip_upgrade(ngx_http_request_t *r)
+{
+    ngx_str_t         name = ngx_string("upgrade");
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+
+    if (r->headers_in.upgrade == NULL) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_strip(r, ngx_http_idem_is_odd_upgrade) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    i = 0;
+    part = &r->headers_in.headers.part;
+    r->headers_in.upgrade = ngx_http_idem_next_header(&part, &i, &name);
+
+    return NGX_OK;
+}
+
+
+/*
+ * Whoever repeats the request gets the same answer, so it is a whole one: no
+ * range of it, and no "not modified", which only this client understands.  The
+ * service still sees what the client asked for.
+ */
+
+static void
+ngx_http_idem_forget_wishes(ngx_http_request_t *r)
+{
+    r->headers_in.range = NULL;
+    r->headers_in.if_range = NULL;
+    r->headers_in.if_match = NULL;
+    r->headers_in.if_none_match = NULL;
+    r->headers_in.if_modified_since = NULL;
+    r->headers_in.if_unmodified_since = NULL;
 }
 
 
@@ -234,7 +313,12 @@ ngx_http_idem_cleanup(void *data)
 
         ngx_http_idem_attempts(ctx->request, &sent, &answered);
 
-        if (!sent && !ctx->local && ctx->state <= NGX_HTTP_IDEM_RUNNING) {
+        if (ctx->elsewhere) {
+            (void) ngx_http_idem_conclude(ctx);
+
+        } else if (!sent && !ctx->local
+                   && ctx->state <= NGX_HTTP_IDEM_RUNNING)
+        {
             (void) ngx_http_idem_claim_release(claim);
 
         } else {
@@ -321,7 +405,15 @@ ngx_http_idem_handler(ngx_http_request_t *r)
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idem_module);
 
-    if (!conf->enable || !(r->method & conf->methods)) {
+    if (!conf->enable) {
+        return NGX_DECLINED;
+    }
+
+    if (ngx_http_idem_strip_upgrade(r) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (!(r->method & conf->methods)) {
         return NGX_DECLINED;
     }
 
@@ -707,7 +799,11 @@ ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
                     - fence.data;
     }
 
+    r->headers_in.upgrade = NULL;
+    ngx_http_idem_forget_wishes(r);
+
     if (fence.data == NULL
+        || ngx_http_idem_strip(r, ngx_http_idem_is_upgrade) != NGX_OK
         || ngx_http_idem_tell_service(r, "Idem-Scope", "idem-scope",
                                       &ctx->scope) != NGX_OK
         || ngx_http_idem_tell_service(r, "Idem-Id", "idem-id", &ctx->id)

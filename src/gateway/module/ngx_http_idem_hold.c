@@ -6,9 +6,10 @@
  *   RUNNING --header--> HOLDING --last buffer--> KEEPING --acknowledged-->
  *   PASSING, and the answer goes to the client
  *
- * An answer that grows over the limit is recorded as done without it, and from
- * then on streams (STREAMING, PASSING). Where the outcome is unknown, or
- * nothing was sent at all, a problem takes the answer's place (DROPPING).
+ * An answer that grows over the limit goes on unheld (STREAMING) but for its
+ * last byte, which waits until the answer has ended well and is recorded as
+ * done, without what it said (KEEPING, PASSING). Where the outcome is unknown,
+ * or nothing was sent at all, a problem takes the answer's place (DROPPING).
  */
 
 
@@ -19,6 +20,8 @@ static void ngx_http_idem_upstream_finalize(ngx_http_request_t *r,
     ngx_int_t rc);
 static ngx_int_t ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_overflow(ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_stream(ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t *in);
 static ngx_int_t ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_hold_handler(ngx_event_t *ev);
 
@@ -214,6 +217,29 @@ ngx_http_idem_hang_up(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+/*
+ * The service succeeded, and what is about to be sent is not its answer.  If it
+ * named the answer itself (X-Accel-Redirect), or an error page took its place,
+ * it needs to say no more.  Otherwise nginx could not go on with its answer.
+ */
+
+static ngx_uint_t
+ngx_http_idem_replaced(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t status)
+{
+    ngx_http_upstream_t  *u = r->upstream;
+
+    if (u == NULL || u->cleanup || status >= 400) {
+        return 0;
+    }
+
+    ctx->elsewhere = (u->headers_in.x_accel_redirect != NULL
+                      || status >= NGX_HTTP_SPECIAL_RESPONSE);
+
+    return !ctx->elsewhere && r->headers_out.status >= 400;
+}
+
+
 static ngx_int_t
 ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
@@ -239,6 +265,10 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (answered && r->upstream && r->upstream->headers_in.status_n) {
         status = r->upstream->headers_in.status_n;
+    }
+
+    if (answered && ngx_http_idem_replaced(r, ctx, status)) {
+        answered = 0;
     }
 
     if ((sent && !answered) || status < 200 || status > 599) {
@@ -267,9 +297,22 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
     }
 
+    if (ctx->elsewhere && r->headers_out.status >= 400
+        && !ngx_http_idem_releases(ctx->conf, status))
+    {
+        /* the service has done it; what nginx says instead is no outcome */
+
+        if (ngx_http_idem_conclude(ctx) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        ctx->problem = &ngx_http_idem_not_served;
+    }
+
     ctx->state = NGX_HTTP_IDEM_HOLDING;
 
     r->filter_need_in_memory = 1;
+    r->allow_ranges = 0;
 
     /* the first answer and its replays have the same Location: nginx would
      * make a path absolute, but only for the first */
@@ -364,11 +407,38 @@ ngx_http_idem_header_filter(ngx_http_request_t *r)
 }
 
 
+/* does the answer itself say where it ends, and is this the end? */
+
+static ngx_uint_t
+ngx_http_idem_ends_well(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_request_t   *r = ctx->request;
+    ngx_http_upstream_t  *u = r->upstream;
+
+    if (ctx->conf->close_delimited || r->method == NGX_HTTP_HEAD
+        || ngx_http_idem_releases(ctx->conf, u->headers_in.status_n))
+    {
+        return 1;
+    }
+
+#if (NGX_HTTP_CACHE)
+
+    if (r->cached) {
+        return 1;
+    }
+
+#endif
+
+    return u->buffering ? u->pipe->upstream_done : u->length == 0;
+}
+
+
 /* the service's side has ended: an answer that was cut is no answer */
 
 static void
 ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 {
+    ngx_int_t             good;
     ngx_http_idem_ctx_t  *ctx;
 
     ctx = ngx_http_idem_get_ctx(r);
@@ -377,20 +447,51 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
         return;
     }
 
+    good = (rc == NGX_OK && ngx_http_idem_ends_well(ctx));
+
     ctx->finalize(r, rc);
 
-    ctx->service_done = 1;
-
-    if (ctx->state != NGX_HTTP_IDEM_HOLDING || rc == NGX_OK
-        || rc == NGX_DECLINED || ctx->ended)
+    if (rc == NGX_DECLINED || ctx->ended
+        || (ctx->state != NGX_HTTP_IDEM_HOLDING
+            && ctx->state != NGX_HTTP_IDEM_STREAMING))
     {
         return;
     }
 
-    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "idem: the service's answer was cut, rc %i", rc);
+    if (good) {
+
+        /* whatever its client does from now on, it is done */
+
+        if (ctx->state == NGX_HTTP_IDEM_STREAMING
+            && ngx_http_idem_conclude(ctx) != NGX_OK)
+        {
+            ctx->cut = 1;
+        }
+
+        return;
+    }
+
+    if (rc == NGX_OK) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idem: the service's answer has neither Content-Length "
+                      "nor another end than that of the connection, so nobody "
+                      "knows whether it is whole; have the service say it, "
+                      "use \"proxy_http_version 1.1\", or allow it with "
+                      "\"idem_close_delimited on\"");
+
+    } else {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idem: the service's answer was cut, rc %i", rc);
+    }
 
     ctx->held = NULL;
+
+    if (ctx->state == NGX_HTTP_IDEM_STREAMING) {
+        ngx_str_set(&ctx->verdict, "unknown-outcome");
+        ngx_http_idem_claim_leave(ctx->claim);
+        ctx->cut = 1;
+        return;
+    }
 
     if (ngx_http_idem_outcome_unknown(ctx, 0) == NGX_ERROR) {
         r->connection->error = 1;
@@ -462,12 +563,52 @@ ngx_http_idem_hold(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
 
 
 static void
-ngx_http_idem_drop(ngx_chain_t *in)
+ngx_http_idem_drop(ngx_chain_t *in, ngx_http_idem_ctx_t *ctx)
 {
     for ( /* void */ ; in; in = in->next) {
+        if (in->buf->last_buf) {
+            ctx->complete = 1;
+        }
+
         in->buf->pos = in->buf->last;
         in->buf->file_pos = in->buf->file_last;
     }
+}
+
+
+static ngx_int_t
+ngx_http_idem_stream(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+{
+    ngx_int_t            rc;
+    ngx_chain_t         *out;
+    ngx_http_request_t  *r = ctx->request;
+
+    if (ctx->cut) {
+        ngx_http_idem_drop(in, ctx);
+        return NGX_ERROR;
+    }
+
+    rc = NGX_OK;
+
+    if (!ctx->left) {
+        if (ngx_http_idem_stream_take(ctx, in, &out) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        rc = ngx_http_next_body_filter(r, out);
+        ngx_http_idem_stream_taken(ctx, out);
+    }
+
+    if (rc == NGX_ERROR) {
+        ngx_http_idem_stream_left(ctx);
+        rc = NGX_OK;
+    }
+
+    if (ctx->left) {
+        ngx_http_idem_drop(in, ctx);
+    }
+
+    return ctx->complete ? ngx_http_idem_keep(ctx) : rc;
 }
 
 
@@ -491,14 +632,7 @@ ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
     case NGX_HTTP_IDEM_HOLDING:
 
         if (ctx->problem) {
-            for ( /* void */ ; in; in = in->next) {
-                if (in->buf->last_buf) {
-                    ctx->complete = 1;
-                }
-
-                in->buf->pos = in->buf->last;
-                in->buf->file_pos = in->buf->file_last;
-            }
+            ngx_http_idem_drop(in, ctx);
 
         } else if (ngx_http_idem_hold(ctx, in) != NGX_OK) {
             return NGX_ERROR;
@@ -515,33 +649,14 @@ ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return NGX_OK;
 
     case NGX_HTTP_IDEM_KEEPING:
-        ngx_http_idem_drop(in);
+        ngx_http_idem_drop(in, ctx);
         return NGX_AGAIN;
 
     case NGX_HTTP_IDEM_STREAMING:
-
-        for (/* void */ ; in; in = in->next) {
-            ngx_chain_t  *cl;
-
-            if (in->buf->last_buf) {
-                ctx->complete = 1;
-            }
-
-            cl = ngx_alloc_chain_link(r->pool);
-            if (cl == NULL) {
-                return NGX_ERROR;
-            }
-
-            cl->buf = in->buf;
-            cl->next = NULL;
-            *ctx->held_last = cl;
-            ctx->held_last = &cl->next;
-        }
-
-        return NGX_AGAIN;
+        return ngx_http_idem_stream(ctx, in);
 
     case NGX_HTTP_IDEM_DROPPING:
-        ngx_http_idem_drop(in);
+        ngx_http_idem_drop(in, ctx);
         return ngx_http_next_body_filter(r, NULL);
 
     default:
@@ -550,24 +665,13 @@ ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
-/* the answer is complete: what becomes of its record? */
+/* what becomes of the record of a request that the service has answered */
 
-static ngx_int_t
-ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx)
+ngx_int_t
+ngx_http_idem_conclude(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t           status;
     ngx_http_request_t  *r = ctx->request;
-
-    if (ctx->ended) {
-
-        /* RELEASE went out before; it may even be acknowledged */
-
-        if (ctx->claim->state == NGX_HTTP_IDEM_ENDING) {
-            return ngx_http_idem_wait(ctx, NGX_HTTP_IDEM_KEEPING);
-        }
-
-        return ngx_http_idem_pass(ctx);
-    }
 
     status = r->headers_out.status;
 
@@ -584,43 +688,64 @@ ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx)
             return NGX_ERROR;
         }
 
-    } else if (ngx_http_idem_claim_finish(ctx, status >= 400, 1) != NGX_OK) {
+    } else if (ngx_http_idem_claim_finish(ctx, status >= 400,
+                                          ctx->complete && !ctx->streamed)
+               != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
     ctx->ended = 1;
 
-    return ngx_http_idem_wait(ctx, NGX_HTTP_IDEM_KEEPING);
+    return NGX_OK;
 }
 
 
-/* more than is kept: it is done, and that is what is recorded */
+/* the answer is complete */
+
+static ngx_int_t
+ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx)
+{
+    if (!ctx->ended && ngx_http_idem_conclude(ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    /* it may have been told before, and even be acknowledged */
+
+    if (ctx->claim->state == NGX_HTTP_IDEM_ENDING) {
+        return ngx_http_idem_wait(ctx, NGX_HTTP_IDEM_KEEPING);
+    }
+
+    return ngx_http_idem_pass(ctx);
+}
+
+
+/* more than is kept: from now on the client gets it as it comes */
 
 static ngx_int_t
 ngx_http_idem_overflow(ngx_http_idem_ctx_t *ctx)
 {
-    ngx_uint_t           status;
+    ngx_int_t            rc;
+    ngx_chain_t         *held;
     ngx_http_request_t  *r = ctx->request;
 
-    status = r->upstream ? r->upstream->headers_in.status_n
-                         : r->headers_out.status;
-
     ctx->streamed = 1;
+    ctx->state = NGX_HTTP_IDEM_STREAMING;
 
-    if (ngx_http_idem_releases(ctx->conf, status)) {
-        ngx_str_set(&ctx->verdict, "released");
+    rc = ngx_http_next_header_filter(r);
 
-        if (ngx_http_idem_claim_release(ctx->claim) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-    } else if (ngx_http_idem_claim_finish(ctx, status >= 400, 0) != NGX_OK) {
-        return NGX_ERROR;
+    if (rc > NGX_OK || r->header_only) {
+        return rc;
     }
 
-    ctx->ended = 1;
+    if (rc == NGX_ERROR) {
+        ngx_http_idem_stream_left(ctx);
+    }
 
-    return ngx_http_idem_wait(ctx, NGX_HTTP_IDEM_STREAMING);
+    held = ctx->held;
+    ctx->held = NULL;
+
+    return ngx_http_idem_stream(ctx, held);
 }
 
 
@@ -636,7 +761,16 @@ ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
 
     if (ctx->problem) {
         return ngx_http_idem_replace(ctx, ctx->problem, ctx->problem_status,
-                                     1);
+                                     ctx->problem
+                                     == &ngx_http_idem_unreachable);
+    }
+
+    if (ctx->streamed) {
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+
+        out = ctx->cut ? NULL : ngx_http_idem_stream_end(ctx);
+
+        return out ? ngx_http_next_body_filter(r, out) : NGX_ERROR;
     }
 
     if (ngx_http_idem_add_expires(r, ctx->expires) != NGX_OK) {
@@ -653,7 +787,7 @@ ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
 
     out = ctx->held;
 
-    if (ctx->complete && !ctx->streamed) {
+    if (ctx->complete) {
         b = ngx_calloc_buf(r->pool);
         if (b == NULL) {
             return NGX_ERROR;
@@ -705,15 +839,25 @@ void
 ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
 {
     ngx_int_t            rc;
-    ngx_uint_t           streaming, released;
+    ngx_uint_t           released;
     ngx_connection_t    *c;
     ngx_http_request_t  *r = ctx->request;
 
     c = r->connection;
 
-    if (ctx->state != NGX_HTTP_IDEM_KEEPING
-        && ctx->state != NGX_HTTP_IDEM_STREAMING)
+    released = (ctx->verdict.len == 8
+                && ngx_strncmp(ctx->verdict.data, "released", 8) == 0);
+
+    if (ctx->streamed && !released
+        && (reply == NULL || gateway_reply_is(reply, 0, "stale")))
     {
+        /* the header is out: all that is left to say is that it is not whole */
+
+        ngx_str_set(&ctx->verdict, "unknown-outcome");
+        ctx->cut = 1;
+    }
+
+    if (ctx->state != NGX_HTTP_IDEM_KEEPING) {
         return;
     }
 
@@ -723,13 +867,14 @@ ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
         ngx_delete_posted_event(&ctx->hold);
     }
 
-    streaming = (ctx->state == NGX_HTTP_IDEM_STREAMING);
-    released = (ctx->verdict.len == 8
-                && ngx_strncmp(ctx->verdict.data, "released", 8) == 0);
-
     r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
 
-    if (!released && (reply == NULL || gateway_reply_is(reply, 0, "stale"))) {
+    if (ctx->streamed) {
+        rc = ngx_http_idem_pass(ctx);
+
+    } else if (!released
+               && (reply == NULL || gateway_reply_is(reply, 0, "stale")))
+    {
         ngx_str_set(&ctx->verdict, "unknown-outcome");
         rc = ngx_http_idem_replace(ctx, &ngx_http_idem_unknown, 0, 0);
 
@@ -738,7 +883,7 @@ ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
     {
         ctx->expires = reply->values[3].number;
 
-        if (!streaming && gateway_reply_is(reply, 2, "http")
+        if (gateway_reply_is(reply, 2, "http")
             && reply->values[4].bytes.data)
         {
             rc = ngx_http_idem_pass_stored(ctx, reply);
@@ -753,27 +898,6 @@ ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
         }
 
         rc = ngx_http_idem_pass(ctx);
-    }
-
-    if (streaming && !ctx->complete && ctx->service_done) {
-
-        /* it was cut after we had recorded it as done */
-
-        ngx_http_finalize_request(r, NGX_ERROR);
-        ngx_http_run_posted_requests(c);
-        return;
-    }
-
-    if (streaming && !ctx->complete && rc != NGX_ERROR) {
-
-        /* the service is still sending; let it go on */
-
-        if (c->write->ready) {
-            ngx_post_event(c->write, &ngx_posted_events);
-        }
-
-        ngx_http_run_posted_requests(c);
-        return;
     }
 
     ngx_http_finalize_request(r, rc);

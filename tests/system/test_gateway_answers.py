@@ -1,0 +1,306 @@
+"""The service's answer: whole or not, never altered by its client's wishes, and the same for everybody."""
+import contextlib
+import http.client
+import os
+import re
+import socket
+import subprocess
+
+import pytest
+
+from cgi_service import CgiService
+from gateway import *
+from lib import folder
+from test_gateway_upstreams import SAFE, params
+
+FILE = b"0123456789" * 7
+
+
+@pytest.fixture(scope="module")
+def stack():
+    with folder() as where, Stack(where, more="""
+        location /close { idem on; idem_close_delimited on; proxy_pass http://service; }
+        location /unbuffered { idem on; proxy_buffering off; proxy_pass http://service; }
+        location /loose { idem on; idem_mode loose; proxy_pass http://service; }
+        location /small { idem on; idem_max_answer 5000; proxy_pass http://service; }
+        location /small/close { idem on; idem_max_answer 5000; idem_close_delimited on; proxy_pass http://service; }
+        location /small/unbuffered { idem on; idem_max_answer 5000; proxy_buffering off; proxy_pass http://service; }
+        location /small/gzip { idem on; idem_max_answer 5000; gzip on; gzip_types *; proxy_pass http://service; }
+        location /force { idem on; proxy_force_ranges on; proxy_pass http://service; }
+        location /put { idem on; idem_methods POST PUT GET; proxy_force_ranges on; proxy_pass http://service; }
+        location /caught { idem on; proxy_intercept_errors on; error_page 302 = @other; proxy_pass http://service; }
+        location @other { proxy_pass http://service; }
+        location /plain { proxy_pass http://service; }
+        location /inner/ { internal; alias %s/; }
+        location /sub { idem on; sub_filter_types *; sub_filter_once off; sub_filter "order" "longer-order"; proxy_force_ranges on;
+                        proxy_pass http://service; }
+        location /added { idem on; addition_types *; add_before_body /inner/head.txt; add_after_body /plain/after;
+                          proxy_force_ranges on; proxy_pass http://service; }
+        location /ssi { idem on; ssi on; ssi_types *; proxy_force_ranges on; proxy_pass http://service; }
+        location /tunnel { idem on; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;
+                           proxy_pass http://service; }
+        """ % where) as s:
+        for name, data in (("file.txt", FILE), ("head.txt", b"head:")):
+            with open(os.path.join(where, name), "wb") as f:
+                f.write(data)
+        yield s
+
+
+@pytest.fixture
+def key(request):
+    key.n = getattr(key, "n", 0) + 1
+    return "%s-%d" % (re.sub(r"[^a-z0-9]+", "-", request.node.name)[:60], key.n)
+
+
+def twice(stack, key, **named):
+    return ask(stack.port, key, **named), ask(stack.port, key, **named)
+
+
+def unknown(stack, key, **named):
+    got = ask(stack.port, key, **named)
+    assert got.status == 504 and got.problem == "outcome-unknown", got
+    assert stack.record(key)["state"] == "executing" and stack.ledger.executions(key) == 1
+    assert ask(stack.port, key, **named).problem == "in-progress"
+
+
+# ---- is it whole? ------------------------------------------------------------------------------------------------
+
+PAID = b"HTTP/1.%d 200 OK\r\nContent-Type: application/json\r\n%s\r\n"
+
+
+@pytest.mark.parametrize("path", ["/orders", "/unbuffered", "/loose"])
+@pytest.mark.parametrize("data", [PAID % (1, b"") + b'{"paid": tr', PAID % (1, b"Connection: close\r\n") + b'{"paid": true}',
+                                  PAID % (0, b"") + b'{"paid": true}', PAID % (1, b"")],
+                         ids=["cut", "whole", "http-1.0", "empty"])
+def test_an_answer_that_only_the_connection_ends_is_unknown(stack, key, path, data):
+    unknown(stack, key, path=path, x_way="bytes:" + data.hex())
+    assert "neither Content-Length nor" in stack.nginx.errors()
+
+
+def test_a_route_may_take_the_end_of_the_connection_for_the_end_of_the_answer(stack, key):
+    first, again = twice(stack, key, path="/close", x_way="bytes:" + (PAID % (0, b"") + b'{"paid": true}').hex())
+    assert first.body == again.body == b'{"paid": true}' and again.replayed
+    unknown(stack, key + "reset", path="/close", x_way="reset")
+    unknown(stack, key + "half", path="/close", x_way="half-body")
+
+
+def test_an_old_service_that_says_how_long_its_answer_is_needs_no_permission(stack, key):
+    data = PAID % (0, b"Content-Length: 14\r\n") + b'{"paid": true}'
+    first, again = twice(stack, key, x_way="bytes:" + data.hex())
+    assert first.body == again.body == b'{"paid": true}' and again.replayed
+
+
+def test_an_answer_that_is_not_kept_may_end_as_it_likes(stack, key):
+    """429 gives the key back: nobody will be replayed what may be half of an answer."""
+    data = b"HTTP/1.0 429 Slow\r\n\r\nlater"
+    for _ in range(2):
+        got = ask(stack.port, key, x_way="bytes:" + data.hex())
+        assert got.status == 429 and got.body == b"later" and not got.replayed
+    assert stack.ledger.executions(key) == 2
+
+
+@pytest.mark.parametrize("buffering", ["on", "off"])
+@pytest.mark.parametrize("protocol,way,whole", [
+    ("fastcgi", "", True), ("fastcgi", "open", True), ("fastcgi", "cut", False), ("fastcgi", "half", False),
+    ("scgi", "", True), ("scgi", "open", False), ("scgi", "cut", False), ("scgi", "half", False),
+    ("uwsgi", "", True), ("uwsgi", "open", False), ("uwsgi", "cut", False), ("uwsgi", "half", False)])
+def test_only_whole_answers_of_cgi_services_are_kept(cgi, key, protocol, way, whole, buffering):
+    stack, services = cgi
+    named = {"path": "/%s/%s" % (protocol, buffering), "x_way": way}
+    first, again = twice(stack, key, **named)
+    assert services[protocol].executions(key) == 1
+    if whole:
+        assert first.status == 201 and first.body == again.body and again.replayed
+        return
+    assert first.status == 504 and first.problem == "outcome-unknown" and again.problem == "in-progress"
+    if way == "open":
+        first, again = twice(stack, key + "allowed", path="/%s/allowed" % protocol, x_way=way)
+        assert first.status == 201 and first.body == again.body and again.replayed
+
+
+@pytest.fixture(scope="module")
+def cgi():
+    with contextlib.ExitStack() as on:
+        where = on.enter_context(folder())
+        services = {p: on.enter_context(CgiService(p)) for p in ("fastcgi", "scgi", "uwsgi")}
+        more = "".join("location /%s/%s { idem on; %s %s %s_pass 127.0.0.1:%d; %s }\n"
+                       % (p, name, SAFE % (p, p), option % {"p": p}, p, services[p].port, params(p)) for p in services
+                       for name, option in (("on", ""), ("off", "%(p)s_buffering off;"), ("allowed", "idem_close_delimited on;")))
+        yield on.enter_context(Stack(where, more=more)), services
+
+
+# ---- larger than what is kept --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/small", "/small/unbuffered", "/small/gzip"])
+@pytest.mark.parametrize("way", ["half-body", "half-chunk", "close"])
+def test_a_cut_answer_over_the_limit_is_unknown(stack, key, path, way):
+    """Its client has seen its beginning by then, and must not take it for the whole."""
+    got = Later(ask, stack.port, key, path=path, x_way=way, x_size=300000).result()
+    assert isinstance(got, (http.client.IncompleteRead, ConnectionError)), got
+    assert stack.record(key)["state"] == "executing" and stack.ledger.executions(key) == 1
+    assert ask(stack.port, key, path=path, x_way=way, x_size=300000).problem == "in-progress"
+
+
+@pytest.mark.parametrize("path,ways", [("/small", ["", "chunked"]), ("/small/unbuffered", ["", "chunked"]),
+                                       ("/small/gzip", ["", "chunked"]), ("/small/close", ["", "chunked", "close"])])
+@pytest.mark.parametrize("size", [5001, 300000, 3000000])
+def test_a_whole_answer_over_the_limit_is_done(stack, key, path, ways, size):
+    for way in ways:
+        first, again = twice(stack, key + way, path=path, x_size=size, x_way=way)
+        assert first.status == 201 and len(first.body) == size and first.body[-10:] == (first.body[:10] * 2)[size % 10:][:10]
+        assert again.status == 410 and again.problem == "not-replayable" and again.json()["class"] == "done"
+        assert stack.ledger.executions(key + way) == 1
+    assert ask(stack.port, key + "later", path=path, x_size=size, x_code=429).status == 429
+    assert stack.record(key + "later")["state"] == "free"
+
+
+@pytest.mark.parametrize("path", ["/small", "/small/unbuffered"])
+def test_a_client_that_leaves_during_an_answer_over_the_limit_changes_nothing(stack, key, path):
+    s = socket.create_connection(("127.0.0.1", stack.port), 30)
+    s.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nX-Size: 20000000\r\nContent-Length: 0\r\n\r\n"
+              % (path.encode(), key.encode()))
+    assert s.recv(1000).startswith(b"HTTP/1.1 201")
+    s.close()
+    eventually(lambda: stack.record(key)["state"] == "succeeded")
+    assert stack.ledger.executions(key) == 1
+
+
+def test_an_answer_over_the_limit_over_http2():
+    def curl(port, key, *more):
+        got = subprocess.run(["curl", "-s", "--http2-prior-knowledge", "-H", "Idempotency-Key: " + key, "-d", "{}", "-o", "/dev/null",
+                              "-w", "%{http_code} %{size_download}", *more, "http://127.0.0.1:%d/orders" % port],
+                             capture_output=True, text=True, timeout=60)
+        return got.returncode, got.stdout
+    with folder() as where, Stack(where, location="idem_max_answer 5000;", listen=" http2") as s:
+        assert curl(s.port, "whole", "-H", "X-Size: 3000000") == (0, "201 3000000")
+        assert s.record("whole")["state"] == "succeeded"
+        assert curl(s.port, "cut", "-H", "X-Size: 3000000", "-H", "X-Way: half-chunk")[0] != 0
+        assert s.record("cut")["state"] == "executing"
+        code, _ = curl(s.port, "left", "-H", "X-Size: 30000000", "--limit-rate", "100k", "--max-time", "1")
+        assert code == 28
+        eventually(lambda: s.record("left")["state"] == "succeeded")
+
+
+def test_nobody_gets_the_end_of_an_answer_over_the_limit_before_it_is_recorded(key):
+    with folder() as where, Stack(where, location="idem_max_answer 5000;", engine_options="timeout=1s") as s:
+        slow = Working(s.port, s.ledger, key, x_size=300000)
+        s.engine.stop(9)
+        got = slow.result()
+        assert isinstance(got, http.client.IncompleteRead), got
+        s.restart_engine()
+        eventually(lambda: s.record(key)["state"] == "succeeded")
+        assert s.ledger.executions(key) == 1
+
+
+# ---- the service did it, and nginx cannot say what it answered ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["/inner/missing.txt", "/plain/elsewhere", "@other", "/nothing-there"])
+def test_an_answer_that_nginx_cannot_serve_is_done_for_everybody(stack, key, target):
+    if target == "/nothing-there":
+        os.makedirs(os.path.join(stack.where, "dir"), exist_ok=True)
+        target = "/inner/dir/"
+    first, again = twice(stack, key, x_way="accel:" + target)
+    for got in (first, again):
+        assert got.status == 410 and got.problem == "not-replayable" and got.json()["class"] == "done", got
+    assert stack.record(key)["state"] == "succeeded" and stack.ledger.executions(key) == 1
+
+
+def test_an_answer_that_an_error_page_lost_is_done_for_everybody(stack, key):
+    data = b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n"
+    for got in twice(stack, key, path="/caught", x_way="open:" + data.hex()):
+        assert got.status == 410 and got.json()["class"] == "done", got
+    assert stack.record(key)["state"] == "succeeded" and stack.ledger.executions(key) == 1
+
+
+def test_an_answer_that_the_service_wants_tried_again_is_not_done(stack, key):
+    for _ in range(2):
+        assert ask(stack.port, key, x_way="accel:/inner/missing.txt", x_code=429).status == 404
+        assert stack.record(key)["state"] == "free"
+
+
+# ---- nothing that a client asks for alters it --------------------------------------------------------------------------
+
+WISHES = [{"Range": "bytes=0-9"}, {"Range": "bytes=-5"}, {"Range": "bytes=0-1,4-5"}, {"Range": "bytes=900000-"},
+          {"Range": "bytes=0-9", "If-Range": '"e"'}, {"If-None-Match": "*"}, {"If-None-Match": '"e"'}, {"If-Match": '"other"'},
+          {"If-Modified-Since": "Fri, 31 Dec 2100 00:00:00 GMT"}, {"If-Unmodified-Since": "Fri, 31 Dec 1999 00:00:00 GMT"}]
+TAGGED = b'HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 70\r\nETag: "e"\r\n' \
+         b"Accept-Ranges: bytes\r\nLast-Modified: Sat, 01 Jan 2000 00:00:00 GMT\r\n\r\n" + FILE
+
+
+def on_one_connection(port, requests):
+    """Every answer, read by its own length; a byte too many would spoil the next one."""
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        for path, headers in requests:
+            c.request("POST", path, b"{}", headers)
+            r = c.getresponse()
+            yield r.status, r.read(), dict(r.getheaders())
+    finally:
+        c.close()
+
+
+@pytest.mark.parametrize("path", ["/orders", "/force", "/put"])
+@pytest.mark.parametrize("way", ["accel:/inner/file.txt", "open:" + TAGGED.hex()], ids=["file", "service"])
+def test_ranges_and_conditions_do_not_alter_an_answer(stack, key, path, way):
+    asked = [(path, {"Idempotency-Key": "%s-%d" % (key, i), "X-Way": way, "X-Code": "200", **wish})
+             for i, wish in enumerate(WISHES)]
+    for first, again in zip(*(list(on_one_connection(stack.port, asked)) for _ in range(2))):
+        assert (first[0], first[1]) == (200, FILE) and (again[0], again[1]) == (200, FILE), (first, again)
+        assert again[2]["Idempotent-Replayed"] == "true"
+
+
+@pytest.mark.parametrize("path,data,body", [
+    ("/sub", b"order and order", b"longer-order and longer-order"),
+    ("/added", b"middle", None),
+    ("/ssi", b'a<!--# echo var="request_method" -->b<!--# include virtual="/inner/head.txt" -->c', b"aPOSTbhead:c")])
+def test_filters_of_nginx_see_the_whole_answer_every_time(stack, key, path, data, body):
+    way = "open:" + (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n" % len(data) + data).hex()
+    asked = [(path, {"Idempotency-Key": key, "X-Way": way, "Range": "bytes=0-3"}), ("/orders", {"Idempotency-Key": key + "next"})]
+    first, _, = got = list(on_one_connection(stack.port, asked))
+    again, _ = list(on_one_connection(stack.port, asked))
+    assert got[1][0] == 201 and first[0] == again[0] == 200 and "Idempotent-Replayed" in again[2]
+    if body:
+        assert first[1] == again[1] == body
+    else:
+        assert first[1].startswith(b"head:middle") and again[1].startswith(b"head:middle")
+    assert stack.ledger.executions(key) == 1 + (2 if path == "/added" else 0)
+
+
+# ---- no other protocol passes the gate ---------------------------------------------------------------------------------
+
+
+def shake(port, path, upgrade, connection=b"Upgrade"):
+    """GET with an Upgrade; then what looks like a request of its own with forged headers."""
+    s = socket.create_connection(("127.0.0.1", port), 10)
+    with s:
+        s.sendall(b"GET %s HTTP/1.1\r\nHost: x\r\n%sConnection: %s\r\n\r\n"
+                  % (path.encode(), b"".join(b"Upgrade: %s\r\n" % u for u in upgrade), connection))
+        data = s.recv(10000)
+        if not data.startswith(b"HTTP/1.1 101"):
+            return data
+        s.sendall(b"tunnel")
+        while b"TUNNEL" not in data:
+            part = s.recv(1000)
+            if not part:
+                break
+            data += part
+        return data
+
+
+@pytest.mark.parametrize("upgrade", [[b"h2c"], [b"echo"], [b"websocket, h2c"], [b"h2c", b"echo"], [b"HTTP/2.0"]])
+def test_only_websockets_leave_http_behind_on_a_gated_location(stack, upgrade):
+    got = shake(stack.port, "/tunnel", upgrade)
+    assert got.startswith(b"HTTP/1.1 201") and b"TUNNEL" not in got, got
+    assert "upgrade" not in [n.lower() for n in stack.ledger.entries()[-1]["names"]]
+
+
+@pytest.mark.parametrize("upgrade", [[b"websocket"], [b"WebSocket"], [b"h2c", b"websocket"]])
+def test_websockets_pass_a_gated_location(stack, upgrade):
+    assert b"TUNNEL" in shake(stack.port, "/tunnel", upgrade)
+
+
+def test_a_gated_request_changes_no_protocol(stack, key):
+    got = ask(stack.port, key, path="/tunnel", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
+    assert got.status == 201 and stack.ledger.executions(key) == 1
