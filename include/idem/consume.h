@@ -51,8 +51,9 @@ enum idem_handled {
     IDEM_POISON,      /* it can never work: to the dead letter */
     IDEM_UNCLEAR,     /* nobody knows (cut off, timed out): strict is in doubt,
                          loose tries again */
-    IDEM_AWAY,        /* nothing happened, for nobody is there to do it: tried
-                         until somebody is, in both modes */
+    IDEM_AWAY, /* nothing happened now (nobody is there to do it, or it is
+                  still being done): tried until it is answered, in both
+                  modes, however often */
 };
 
 typedef enum idem_handled idem_handle_fn(void *arg,

@@ -6,6 +6,7 @@
 #include "sink.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -63,11 +64,15 @@ write_metrics(const char *path, const struct idem_consume_stats *s)
 {
     char temporary[4096];
     FILE *out;
+    int fd;
 
     if (snprintf(temporary, sizeof(temporary), "%s.tmp", path) >=
         (int)sizeof(temporary))
         return false;
-    out = fopen(temporary, "we");
+    /* Left over, or put there by somebody else: never written through. */
+    (void)unlink(temporary);
+    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    out = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!out)
         return false;
     fprintf(out,

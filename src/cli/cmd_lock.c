@@ -1,6 +1,6 @@
 /*
- * cmd_lock.c - idem lock NAME -- command: run a command while holding a lock, and
- * stop the command when the lock is lost; without a command, only take it.
+ * cmd_lock.c - idem lock NAME -- command: run a command while holding a lock,
+ * and stop the command when the lock is lost; without a command, only take it.
  *
  * A thread renews; the main thread watches the command and the clock. The lease
  * counts from before a renewal was asked for, so the command is stopped before
@@ -8,6 +8,7 @@
  */
 #include "verb.h"
 
+#include "../base/spawn.h"
 #include "../store/store.h"
 
 #include <errno.h>
@@ -17,7 +18,6 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -170,37 +170,36 @@ give_back(struct holder *h)
         idem_answer_clear(&answer);
 }
 
-static pid_t
-start(const struct holder *h, char **command)
+/* 0, or an errno. Without idem nobody renews the lock, or would stop the
+ * command: it ends with idem. */
+static int
+start(const struct holder *h, char **command, struct idem_child *child)
 {
     char fence[32];
-    pid_t holder = getpid(), child = fork();
+    const struct idem_setting settings[] = {{"IDEM_FENCE", fence},
+                                            {"IDEM_LOCK", h->name}};
+    const struct idem_spawn how = {.argv = command,
+                                   .settings = settings,
+                                   .setting_count = 2,
+                                   .in = -1,
+                                   .out = -1,
+                                   .err = -1,
+                                   .own_group = true,
+                                   .files = cli_files_leave};
 
-    if (child != 0)
-        return child;
     snprintf(fence, sizeof(fence), "%llu", (unsigned long long)h->fence);
-    setenv("IDEM_FENCE", fence, 1);
-    setenv("IDEM_LOCK", h->name, 1);
-    setpgid(0, 0);
-    signal(SIGPIPE, SIG_DFL); /* idem itself ignores it */
-    /* Without idem nobody renews the lock, or would stop the command. */
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != holder)
-        _exit(EXIT_LOST);
-    cli_files_leave();
-    execvp(command[0], command);
-    fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(errno));
-    _exit(127);
+    return idem__spawn(&how, child);
 }
 
 /* Wait for the command; signals go on to it; a lost lock ends it. */
 static int
-watch(struct holder *h, pid_t child)
+watch(struct holder *h, struct idem_child *process)
 {
+    pid_t child = process->pid;
     int64_t kill_at_us = 0;
     int status;
 
-    while (waitpid(child, &status, WNOHANG) == 0) {
+    while (!idem__child_wait(process, TICK_US / 1000, &status)) {
         if (forwarded) {
             kill(-child, forwarded);
             forwarded = 0;
@@ -214,7 +213,6 @@ watch(struct holder *h, pid_t child)
         } else if (kill_at_us && boot_us() >= kill_at_us) {
             kill(-child, SIGKILL);
         }
-        usleep(TICK_US / 4);
     }
     if (kill_at_us || is_lost(h))
         return EXIT_LOST;
@@ -226,22 +224,27 @@ run(struct holder *h, char **command)
 {
     struct sigaction forward = {.sa_handler = on_signal};
     pthread_t keeper;
-    pid_t child;
-    int code = take(h);
+    struct idem_child child;
+    int code = take(h), why;
 
     if (code >= 0)
         return code;
     sigaction(SIGINT, &forward, NULL);
     sigaction(SIGTERM, &forward, NULL);
     sigaction(SIGHUP, &forward, NULL);
-    child = start(h, command);
-    if (child < 0 || pthread_create(&keeper, NULL, keep, h) != 0) {
-        if (child > 0)
-            kill(-child, SIGKILL);
+    why = start(h, command, &child);
+    if (why) {
         give_back(h);
-        return cli_error(IDEM_ERR_MEMORY, "cannot start: %s", strerror(errno));
+        fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(why));
+        return why == ENOENT ? 127 : 126;
     }
-    code = watch(h, child);
+    if (pthread_create(&keeper, NULL, keep, h) != 0) {
+        kill(-child.pid, SIGKILL);
+        (void)idem__child_wait(&child, -1, &code);
+        give_back(h);
+        return cli_error(IDEM_ERR_MEMORY, "no thread to renew the lock");
+    }
+    code = watch(h, &child);
     __atomic_store_n(&h->over, true, __ATOMIC_RELEASE);
     pthread_join(keeper, NULL);
     give_back(h);

@@ -197,7 +197,7 @@ static int
 execute(struct run *run)
 {
     char fence[32];
-    const struct exec_setting settings[] = {{"IDEM_SCOPE", run->scope},
+    const struct idem_setting settings[] = {{"IDEM_SCOPE", run->scope},
                                             {"IDEM_ID", run->id},
                                             {"IDEM_FENCE", fence}};
     struct exec_outcome outcome;

@@ -13,7 +13,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -29,9 +28,8 @@ struct stream {
 };
 
 struct child {
-    pid_t pid;
+    struct idem_child process;
     int signals; /* a signalfd */
-    int report;  /* errno, if the command could not be started */
     const sigset_t *before;
     struct stream streams[2];
     size_t limit;
@@ -43,81 +41,36 @@ struct child {
 static const int forwarded[] = {SIGTERM, SIGINT,  SIGHUP,
                                 SIGQUIT, SIGUSR1, SIGUSR2};
 
-/* ---- the child's side -------------------------------------------------- */
-
-static void
-become(const struct child *child, char **command,
-       const struct exec_setting *settings, size_t count, int out, int err,
-       int report, pid_t parent)
-{
-    int code;
-
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent)
-        _exit(0);
-    cli_files_leave();
-    dup2(out, STDOUT_FILENO);
-    dup2(err, STDERR_FILENO);
-    signal(SIGPIPE, SIG_DFL);
-    sigprocmask(SIG_SETMASK, child->before, NULL);
-    for (size_t i = 0; i < count; i++)
-        setenv(settings[i].name, settings[i].value, 1);
-    execvp(command[0], command);
-    code = errno;
-    if (write(report, &code, sizeof(code)) < 0)
-        _exit(126);
-    _exit(127);
-}
-
 /* ---- starting ----------------------------------------------------------- */
 
 static enum idem_status
-start(struct child *child, char **command, const struct exec_setting *settings,
+start(struct child *child, char **command, const struct idem_setting *settings,
       size_t count, struct idem_error *err)
 {
-    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
-    pid_t self = getpid();
+    int pipes[2][2] = {{-1, -1}, {-1, -1}};
+    struct idem_spawn how = {.argv = command,
+                             .settings = settings,
+                             .setting_count = count,
+                             .in = -1,
+                             .mask = child->before,
+                             .files = cli_files_leave};
+    int why = 0;
 
-    for (int i = 0; i < 3; i++) {
-        if (pipe2(pipes[i], O_CLOEXEC) != 0) {
-            for (int j = 0; j < i; j++) {
-                close(pipes[j][0]);
-                close(pipes[j][1]);
-            }
-            return idem__fail(err, IDEM_ERR_MEMORY, "no pipe: %s",
-                              strerror(errno));
-        }
-    }
-    child->pid = fork();
-    if (child->pid == 0)
-        become(child, command, settings, count, pipes[0][1], pipes[1][1],
-               pipes[2][1], self);
-    for (int i = 0; i < 3; i++)
-        close(pipes[i][1]);
+    for (int i = 0; i < 2 && !why; i++)
+        why = pipe2(pipes[i], O_CLOEXEC) == 0 ? 0 : errno;
+    how.out = pipes[0][1];
+    how.err = pipes[1][1];
+    if (!why)
+        why = idem__spawn(&how, &child->process);
+    for (int i = 0; i < 2; i++)
+        if (pipes[i][1] >= 0)
+            close(pipes[i][1]);
     child->streams[0].from = pipes[0][0];
     child->streams[1].from = pipes[1][0];
-    child->report = pipes[2][0];
-    if (child->pid < 0)
-        return idem__fail(err, IDEM_ERR_MEMORY, "cannot fork: %s",
-                          strerror(errno));
-    return IDEM_OK;
-}
-
-/* The report's pipe closes when the command runs, or brings why it does not. */
-static enum idem_status
-check_started(struct child *child, const char *name, struct idem_error *err)
-{
-    int why = 0;
-    ssize_t got;
-
-    do
-        got = read(child->report, &why, sizeof(why));
-    while (got < 0 && errno == EINTR);
-    if (got != (ssize_t)sizeof(why))
+    if (!why)
         return IDEM_OK;
-    waitpid(child->pid, NULL, 0);
     child->outcome->code = why == ENOENT ? 127 : 126;
-    return idem__fail(err, IDEM_ERR_INVALID, "cannot run %s: %s", name,
+    return idem__fail(err, IDEM_ERR_INVALID, "cannot run %s: %s", command[0],
                       strerror(why));
 }
 
@@ -176,12 +129,8 @@ read_signal(struct child *child)
 
     if (read(child->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
         return;
-    if (info.ssi_signo == SIGCHLD) {
-        if (waitpid(child->pid, &child->status, WNOHANG) == child->pid)
-            child->ended = true;
-    } else if (info.ssi_pid != 0 && !child->ended) {
-        kill(child->pid, (int)info.ssi_signo);
-    }
+    if (info.ssi_pid != 0 && !child->ended)
+        kill(child->process.pid, (int)info.ssi_signo);
 }
 
 static int64_t
@@ -199,10 +148,11 @@ follow(struct child *child)
     int64_t until = 0;
 
     for (;;) {
-        struct pollfd fds[3] = {
+        struct pollfd fds[4] = {
             {child->signals, POLLIN, 0},
             {child->streams[0].from, POLLIN, 0},
             {child->streams[1].from, POLLIN, 0},
+            {child->process.fd, POLLIN, 0},
         };
         int64_t left;
 
@@ -213,12 +163,14 @@ follow(struct child *child)
         left = until - now_ms();
         if (child->ended && left <= 0)
             return;
-        poll(fds, 3, child->ended ? (int)left : -1);
+        poll(fds, 4, child->ended ? (int)left : -1);
         for (int i = 0; i < 2; i++)
             if (fds[i + 1].revents)
                 read_stream(child, &child->streams[i]);
         if (fds[0].revents)
             read_signal(child);
+        if (fds[3].revents)
+            child->ended = idem__child_wait(&child->process, 0, &child->status);
     }
 }
 
@@ -226,7 +178,6 @@ static void
 held_signals(sigset_t *set)
 {
     sigemptyset(set);
-    sigaddset(set, SIGCHLD);
     for (size_t i = 0; i < sizeof(forwarded) / sizeof(forwarded[0]); i++)
         sigaddset(set, forwarded[i]);
 }
@@ -236,7 +187,7 @@ exec_hold_signals(sigset_t *before)
 {
     sigset_t set;
 
-    signal(SIGCHLD, SIG_DFL); /* who ignores it never hears of an end */
+    signal(SIGCHLD, SIG_DFL); /* ignored, it would take the exit status away */
     held_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, before);
 }
@@ -253,19 +204,17 @@ close_child(struct child *child)
     for (int i = 0; i < 2; i++)
         if (child->streams[i].from >= 0)
             close(child->streams[i].from);
-    if (child->report >= 0)
-        close(child->report);
     close(child->signals);
 }
 
 enum idem_status
-exec_run(char **command, const struct exec_setting *settings,
+exec_run(char **command, const struct idem_setting *settings,
          size_t setting_count, size_t limit, const sigset_t *before,
          struct exec_outcome *outcome, struct idem_error *err)
 {
     struct child child = {
         .before = before,
-        .report = -1,
+        .process = {.pid = -1, .fd = -1},
         .limit = limit,
         .outcome = outcome,
         .streams = {{-1, STDOUT_FILENO, &outcome->out},
@@ -279,8 +228,6 @@ exec_run(char **command, const struct exec_setting *settings,
     held_signals(&set);
     child.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     status = start(&child, command, settings, setting_count, err);
-    if (status == IDEM_OK)
-        status = check_started(&child, command[0], err);
     if (status == IDEM_OK) {
         follow(&child);
         outcome->signalled = WIFSIGNALED(child.status);

@@ -5,6 +5,7 @@
 #ifndef IDEM__CLI_EXEC_H
 #define IDEM__CLI_EXEC_H
 
+#include "../base/spawn.h"
 #include "cli.h"
 
 #include <signal.h>
@@ -38,10 +39,6 @@ struct exec_stored {
 /* False: these bytes are not an exec result. */
 bool exec_decode(struct idem_bytes stored, struct exec_stored *result);
 
-struct exec_setting {
-    const char *name, *value; /* an environment variable */
-};
-
 /* Threads that are started while signals are held never get them. `before`,
  * which may be NULL, is what the command will have. */
 void exec_hold_signals(sigset_t *before);
@@ -54,7 +51,7 @@ void exec_let_signals(const sigset_t *before);
  * IDEM_ERR_INVALID: it could not be started, nothing ran; err says why and
  *     outcome->code is 126 or 127, as a shell has it.
  */
-enum idem_status exec_run(char **command, const struct exec_setting *settings,
+enum idem_status exec_run(char **command, const struct idem_setting *settings,
                           size_t setting_count, size_t limit,
                           const sigset_t *before, struct exec_outcome *outcome,
                           struct idem_error *err);

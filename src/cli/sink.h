@@ -6,10 +6,13 @@
 
 #include <idem/consume.h>
 
-/* POST each message to a URL. Success is 2xx; 425, 429, 503 and a 409 with
- * Retry-After mean "not handled"; other 4xx are poison; if nothing could be
- * sent, nobody is there; a time-out or a cut answer leaves it unclear; the rest
- * failed. */
+/* POST each message to a URL. Success is 2xx. The class of a problem+json of
+ * idem's gateway decides before its status: outcome unknown is unclear, in
+ * progress and what may be sent again are tried until they are through, done is
+ * success, the rest poison. Else 425, 429, 503 and a 409 with Retry-After mean
+ * "not handled"; a time-out, a cut answer, 408, 502, 504 and 520 to 524 leave
+ * it unclear; other 4xx are poison; if nothing could be sent, nobody is there;
+ * the rest failed. */
 struct http_sink;
 enum idem_status http_sink_open(const char *url, int64_t timeout_ms,
                                 struct http_sink **sink,

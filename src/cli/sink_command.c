@@ -1,8 +1,12 @@
 /*
  * sink_command.c - hands a message to a command, on its standard input.
+ *
+ * The command leads a process group of its own, so that a time-out ends
+ * whatever it started too. It gets SIGTERM when the consumer is killed.
  */
 #include "sink.h"
 
+#include "../base/spawn.h"
 #include "../engine/engine.h"
 
 #include <errno.h>
@@ -17,83 +21,57 @@
 
 #define EXIT_NOT_HANDLED 75
 #define EXIT_POISON 65
+#define WAIT_MAX_MS 60000
 
+/* Write what the command takes; close the pipe at the end, or when it stops
+ * reading: its exit status tells how it went. */
 static void
-set_number(const char *name, unsigned long long value)
+feed(struct idem_bytes *body, int *output)
 {
-    char text[32];
+    ssize_t n = write(*output, body->data, body->len);
 
-    snprintf(text, sizeof(text), "%llu", value);
-    setenv(name, text, 1);
-}
-
-/* In the child, which has one thread: the environment is its own. What comes
- * out of `trouble` tells the parent that the command did not begin. */
-static void
-become(const struct command_sink *sink, const struct idem_message *m, int input,
-       int trouble)
-{
-    char id[IDEM_ID_MAX + 1] = "", scope[IDEM_SCOPE_MAX + 1] = "";
-    int why;
-
-    memcpy(id, m->id.data, m->id.len);
-    memcpy(scope, m->scope.data, m->scope.len);
-    setenv("IDEM_ID", id, 1);
-    setenv("IDEM_SCOPE", scope, 1);
-    set_number("IDEM_FENCE", m->fence);
-    set_number("IDEM_ATTEMPT", m->attempt);
-    setpgid(0, 0);
-    /* The connections to the broker and the store are not the command's. */
-    (void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
-    dup2(input, STDIN_FILENO);
-    signal(SIGPIPE, SIG_DFL); /* idem itself ignores it */
-    execvp(sink->argv[0], sink->argv);
-    why = errno;
-    _exit(write(trouble, &why, sizeof(why)) == sizeof(why) ? 127 : 126);
+    if (n > 0) {
+        body->data = (const char *)body->data + n;
+        body->len -= (size_t)n;
+    }
+    if (body->len == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+        close(*output);
+        *output = -1;
+    }
 }
 
 /* Write the message and wait for the end; past the deadline, kill it. Returns
  * false if it had to be killed. */
 static bool
 feed_and_wait(const struct command_sink *sink, const struct idem_message *m,
-              pid_t child, int output, int *status)
+              struct idem_child *child, int output, int *status)
 {
     int64_t deadline_us =
         idem__system_clocks.boot_us(NULL) + sink->timeout_ms * 1000;
-    const char *at = m->body.data;
-    size_t left = m->body.len;
+    struct idem_bytes body = m->body;
     bool killed = false;
 
+    feed(&body, &output);
     for (;;) {
-        pid_t ended = waitpid(child, status, WNOHANG);
+        int64_t left_ms =
+            (deadline_us - idem__system_clocks.boot_us(NULL) + 999) / 1000;
+        struct pollfd wait[2] = {{.fd = child->fd, .events = POLLIN},
+                                 {.fd = output, .events = POLLOUT}};
 
-        if (ended == child || (ended < 0 && errno != EINTR)) {
+        if (!killed && left_ms <= 0) {
+            kill(-child->pid, SIGKILL);
+            killed = true;
+        }
+        if (killed || left_ms > WAIT_MAX_MS)
+            left_ms = WAIT_MAX_MS;
+        poll(wait, 2, (int)left_ms);
+        if (wait[0].revents && idem__child_wait(child, 0, status)) {
             if (output >= 0)
                 close(output);
             return !killed;
         }
-        if (!killed && idem__system_clocks.boot_us(NULL) >= deadline_us) {
-            kill(-child, SIGKILL);
-            kill(child, SIGKILL);
-            killed = true;
-        }
-        if (output >= 0) {
-            struct pollfd wait = {.fd = output, .events = POLLOUT};
-            ssize_t n = 0;
-
-            if (left > 0 && poll(&wait, 1, 5) > 0)
-                n = write(output, at, left);
-            if (n > 0) {
-                at += n;
-                left -= (size_t)n;
-            }
-            if (left == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-                close(output); /* a command may stop reading: its exit tells */
-                output = -1;
-            }
-        } else {
-            usleep(1000);
-        }
+        if (output >= 0 && wait[1].revents)
+            feed(&body, &output);
     }
 }
 
@@ -122,11 +100,30 @@ not_begun(const char *what, int why, struct idem_error *err)
     return IDEM_AWAY;
 }
 
-static void
-close_pipe(const int ends[2])
+/* Start it with the message's names in its environment. 0, or an errno. */
+static int
+start(const struct command_sink *sink, const struct idem_message *m, int input,
+      struct idem_child *child)
 {
-    close(ends[0]);
-    close(ends[1]);
+    char id[IDEM_ID_MAX + 1] = "", scope[IDEM_SCOPE_MAX + 1] = "";
+    char fence[32], attempt[32];
+    const struct idem_setting settings[] = {{"IDEM_ID", id},
+                                            {"IDEM_SCOPE", scope},
+                                            {"IDEM_FENCE", fence},
+                                            {"IDEM_ATTEMPT", attempt}};
+    const struct idem_spawn how = {.argv = sink->argv,
+                                   .settings = settings,
+                                   .setting_count = 4,
+                                   .in = input,
+                                   .out = -1,
+                                   .err = -1,
+                                   .own_group = true};
+
+    memcpy(id, m->id.data, m->id.len);
+    memcpy(scope, m->scope.data, m->scope.len);
+    snprintf(fence, sizeof(fence), "%llu", (unsigned long long)m->fence);
+    snprintf(attempt, sizeof(attempt), "%u", (unsigned)m->attempt);
+    return idem__spawn(&how, child);
 }
 
 enum idem_handled
@@ -134,35 +131,19 @@ command_sink_handle(void *arg, const struct idem_message *m,
                     struct idem_error *err)
 {
     const struct command_sink *sink = arg;
-    int input[2], trouble[2], status = 0, why = 0;
+    struct idem_child child;
+    int input[2], status = 0, why;
     bool in_time;
-    ssize_t told;
-    pid_t child;
 
     if (pipe2(input, O_CLOEXEC) != 0)
         return not_begun(sink->argv[0], errno, err);
-    if (pipe2(trouble, O_CLOEXEC) != 0) {
-        why = errno;
-        close_pipe(input);
-        return not_begun(sink->argv[0], why, err);
-    }
-    child = fork();
-    if (child == 0)
-        become(sink, m, input[0], trouble[1]);
-    if (child < 0) {
-        why = errno;
-        close_pipe(input);
-        close_pipe(trouble);
-        return not_begun(sink->argv[0], why, err);
-    }
+    why = start(sink, m, input[0], &child);
     close(input[0]);
-    close(trouble[1]);
-    do
-        told = read(trouble[0], &why, sizeof(why));
-    while (told < 0 && errno == EINTR);
-    close(trouble[0]);
+    if (why) {
+        close(input[1]);
+        return not_begun(sink->argv[0], why, err);
+    }
     fcntl(input[1], F_SETFL, O_NONBLOCK);
-    in_time = feed_and_wait(sink, m, child, input[1], &status);
-    return told == sizeof(why) ? not_begun(sink->argv[0], why, err)
-                               : by_exit(status, in_time, err);
+    in_time = feed_and_wait(sink, m, &child, input[1], &status);
+    return by_exit(status, in_time, err);
 }

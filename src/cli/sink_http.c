@@ -13,6 +13,7 @@
 #include "../engine/engine.h"
 
 #include <curl/curl.h>
+#include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@
 #include <strings.h>
 
 #define IDLE_MAX 64
+#define PROBLEM_MAX 65536
 
 struct http_sink {
     char *url;
@@ -158,25 +160,36 @@ make_headers(const struct idem_message *m)
     return curl_slist_append(list, "Expect:");
 }
 
-static size_t
-ignore_body(char *data, size_t size, size_t count, void *arg)
-{
-    (void)data;
-    (void)arg;
-    return size * count;
-}
-
 struct exchange {
-    bool sent, retry_after;
+    bool sent, retry_after, problem;
+    struct idem_buf body; /* of a problem */
 };
+
+static bool
+is_header(const char *line, size_t len, const char *start)
+{
+    return len > strlen(start) && strncasecmp(line, start, strlen(start)) == 0;
+}
 
 static size_t
 see_header(char *data, size_t size, size_t count, void *arg)
 {
     struct exchange *exchange = arg;
 
-    if (size * count > 12 && strncasecmp(data, "retry-after:", 12) == 0)
+    if (is_header(data, size * count, "retry-after:"))
         exchange->retry_after = true;
+    if (is_header(data, size * count, "content-type: application/problem+json"))
+        exchange->problem = true;
+    return size * count;
+}
+
+static size_t
+see_body(char *data, size_t size, size_t count, void *arg)
+{
+    struct exchange *exchange = arg;
+
+    if (exchange->problem && !idem_buf_add(&exchange->body, data, size * count))
+        exchange->problem = false; /* longer than any of ours */
     return size * count;
 }
 
@@ -197,14 +210,56 @@ send_only_once(void *arg, char *their_address, char *our_address,
     return CURL_PREREQFUNC_OK;
 }
 
-static enum idem_handled
-by_status(long status, bool retry_after, struct idem_error *err)
+/* A gateway of idem says in its problems what happened (docs/problems.md). The
+ * same status can mean that nothing was done, or that nobody knows. */
+static bool
+by_problem(const struct exchange *exchange, enum idem_handled *handled)
 {
+    json_t *problem = exchange->problem
+                          ? json_loadb((const char *)exchange->body.data,
+                                       exchange->body.len, 0, NULL)
+                          : NULL;
+    const char *type = json_string_value(json_object_get(problem, "type"));
+    const char *class = json_string_value(json_object_get(problem, "class"));
+    const char *name = type ? strrchr(type, '/') : NULL;
+    bool known = true;
+
+    if (!class)
+        known = false;
+    else if (strcmp(class, "outcome unknown") == 0)
+        *handled = IDEM_UNCLEAR;
+    else if (strcmp(class, "in progress") == 0)
+        *handled = IDEM_AWAY;
+    else if (strcmp(class, "not executed") == 0)
+        *handled = json_is_true(json_object_get(problem, "retryable"))
+                       ? IDEM_AWAY
+                       : IDEM_POISON;
+    else if (strcmp(class, "done") == 0)
+        *handled =
+            name && strcmp(name, "/settled") == 0 ? IDEM_POISON : IDEM_HANDLED;
+    else
+        known = false;
+    json_decref(problem);
+    return known;
+}
+
+/* 408, 502, 504 and 520 to 524 come from a proxy, or from a service that gave
+ * up: the request was sent, and what became of it is not known. */
+static enum idem_handled
+by_status(long status, const struct exchange *exchange, struct idem_error *err)
+{
+    enum idem_handled handled;
+
     if (status >= 200 && status < 300)
         return IDEM_HANDLED;
     idem__fail(err, IDEM_ERR_INVALID, "the endpoint answered %ld", status);
+    if (by_problem(exchange, &handled))
+        return handled;
+    if (status == 408 || status == 502 || status == 504 ||
+        (status >= 520 && status <= 524))
+        return IDEM_UNCLEAR;
     if (status == 425 || status == 429 || status == 503 ||
-        (status == 409 && retry_after))
+        (status == 409 && exchange->retry_after))
         return IDEM_NOT_HANDLED;
     return status >= 400 && status < 500 ? IDEM_POISON : IDEM_FAILED_ONCE;
 }
@@ -227,7 +282,8 @@ http_sink_handle(void *arg, const struct idem_message *m,
     struct http_sink *sink = arg;
     CURL *curl = borrow(sink);
     struct curl_slist *headers = make_headers(m);
-    struct exchange exchange = {false, false};
+    struct exchange exchange = {.sent = false};
+    enum idem_handled handled;
     long status = 0;
     CURLcode code;
 
@@ -246,15 +302,19 @@ http_sink_handle(void *arg, const struct idem_message *m,
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)sink->timeout_ms);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, ignore_body);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, see_body);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &exchange);
     curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, see_header);
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, &exchange);
     curl_easy_setopt(curl, CURLOPT_PREREQFUNCTION, send_only_once);
     curl_easy_setopt(curl, CURLOPT_PREREQDATA, &exchange);
+    idem_buf_init(&exchange.body, PROBLEM_MAX);
     code = curl_easy_perform(curl);
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
     curl_slist_free_all(headers);
     give_back(sink, curl);
-    return code == CURLE_OK ? by_status(status, exchange.retry_after, err)
-                            : by_trouble(code, exchange.sent, err);
+    handled = code == CURLE_OK ? by_status(status, &exchange, err)
+                               : by_trouble(code, exchange.sent, err);
+    idem_buf_clear(&exchange.body);
+    return handled;
 }

@@ -347,7 +347,7 @@ wait_to_try(struct idem_consumer *consumer, const struct work *work)
     if (work->handled != IDEM_AWAY)
         return consumer_pause(
             consumer, backoff_ms(consumer, work->tries, BACKOFF_MAX_MS));
-    complain_of(consumer, "messages wait, nobody is there to handle them",
+    complain_of(consumer, "messages wait, they cannot be handled now",
                 work->why.text);
     return consumer_pause(consumer,
                           backoff_ms(consumer, work->away, AWAY_MAX_MS));

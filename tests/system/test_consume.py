@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +22,8 @@ import redis
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import chaos
 import servers
-from lib import IDEM, ROOT, SOAK, Process, folder, free_port, open_files, patient, wait_until
+from gateway import Gateway
+from lib import IDEM, ROOT, SOAK, Process, folder, free_port, open_files, patient, runs, wait_until
 
 MESSAGES = 20000 if SOAK else 500
 
@@ -34,6 +36,7 @@ class Ledger:
         self.effects = collections.Counter()
         self.lock = threading.Lock()
         self.status = {}
+        self.answers = {}  # headers and body of an answer
         self.hangs_up = set()  # done, but the answer never comes
         ledger = self
 
@@ -55,9 +58,13 @@ class Ledger:
                 if body["id"] in ledger.hangs_up:
                     self.close_connection = True
                     return
+                head, text = ledger.answers.get(body["id"], ({}, b""))
                 self.send_response(status)
-                self.send_header("Content-Length", "0")
+                for name, value in head.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
+                self.wfile.write(text)
 
         class Server(http.server.ThreadingHTTPServer):
             daemon_threads = True
@@ -282,6 +289,69 @@ case $IDEM_ID in *fine) exit 0;; *poison) exit 65;; *) exit 1;; esac
     assert letters["c-fail"] == "the command exited with 1"
     assert letters["c-poison"] == "the command exited with 65"
     assert "c-fine" not in letters
+
+
+def test_a_command_ends_with_a_consumer_that_is_killed(broker):
+    broker.publish([{"id": "orphan"}])
+    with folder() as f:
+        script = 'echo $$ > "$0/pid.new" && mv "$0/pid.new" "$0/pid"; sleep 2; echo "$IDEM_ID" > "$0/done"'
+        with Process(consume(broker, "journal:" + f + "/j", "--", "sh", "-c", script, f)) as consumer:
+            assert wait_until(lambda: os.path.exists(f + "/pid"))
+            command = int(open(f + "/pid").read())
+            os.kill(consumer.pid, signal.SIGKILL)
+            consumer.wait()
+            assert wait_until(lambda: not runs(command), 30)
+        assert not os.path.exists(f + "/done")
+
+
+def test_a_command_past_its_time_ends_with_what_it_started(broker):
+    broker.publish([{"id": "slow"}])
+    with folder() as f:
+        script = 'sleep 100 & echo $! > "$0/pid"; wait'
+        run_until_idle(broker, "journal:" + f + "/j", "--timeout", "500ms", "--", "sh", "-c", script, f, idle="4s")
+        assert wait_until(lambda: not runs(int(open(f + "/pid").read())), 30)
+    assert dict(broker.letters("orders.doubt"))["slow"] == "the command took too long"
+
+
+def problem(kind, retryable=False, **head):
+    return ({"Content-Type": "application/problem+json", **head},
+            json.dumps({"type": "https://shop.example/problems/x", "title": "t", "retryable": retryable,
+                        "class": kind}).encode())
+
+
+def test_an_answer_says_whether_it_was_done_failed_or_unknown(broker):
+    """The class of a problem comes before its status, which says too little: docs/messages.md has the table."""
+    ledger = Ledger()
+    ledger.status = {"h-cut": 504, "h-doubt": 409, "h-waits": [409, 409, 409, 200], "h-later": [503, 502, 504, 200],
+                     "h-mismatch": 422, "h-duplicate": 409, "h-large": 410, "h-settled": 409,
+                     "h-502": 502, "h-504": 504, "h-408": 408, "h-524": 524, "h-500": 500}
+    ledger.answers = {"h-cut": problem("outcome unknown"), "h-doubt": problem("outcome unknown"),
+                      "h-waits": problem("in progress", True, **{"Retry-After": "1"}),
+                      "h-later": problem("not executed", True, **{"Retry-After": "1"}),
+                      "h-mismatch": problem("not executed"), "h-duplicate": problem("done"), "h-large": problem("done"),
+                      "h-settled": ({"Content-Type": "application/problem+json"},
+                                    b'{"type": "https://idem.example/problems/settled", "class": "done"}')}
+    broker.publish([{"id": i} for i in ledger.status])
+    with folder() as f:
+        stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, "--attempts", "2", "--backoff", "10ms", idle="4s")
+    assert {i for i, _ in broker.letters("orders.doubt") if i.startswith("h-")} == {
+        "h-cut", "h-doubt", "h-502", "h-504", "h-408", "h-524"}
+    assert {i for i, _ in broker.letters("orders.dead") if i.startswith("h-")} == {"h-mismatch", "h-settled", "h-500"}
+    assert stats["handled"] == 4 and ledger.effects == {"h-waits": 1, "h-later": 1}
+    ledger.close()
+
+
+def test_what_a_gateway_does_not_know_is_in_doubt_and_not_failed(broker):
+    """The service has done it and is cut off before its answer: handled again from the dead letters, it would be done twice."""
+    ledger = Ledger()
+    ledger.hangs_up = {"g-cut"}
+    broker.publish([{"id": "g-cut"}, {"id": "g-fine"}])
+    with folder() as f, Gateway(f, upstream=ledger.server.server_port) as gateway:
+        run_until_idle(broker, "journal:" + f + "/j", "--to", "http://127.0.0.1:%d/" % gateway.port, idle="4s")
+    assert [i for i, _ in broker.letters("orders.doubt") if i.startswith("g-")] == ["g-cut"]
+    assert [i for i, _ in broker.letters("orders.dead") if i.startswith("g-")] == []
+    assert ledger.effects == {"g-cut": 1, "g-fine": 1}
+    ledger.close()
 
 
 def test_loose_tries_again_and_gives_up_at_the_limit(broker):
@@ -541,7 +611,7 @@ def test_an_endpoint_that_is_away_is_waited_for(broker):
         argv = consume(broker, "journal:" + f, "--to", "http://127.0.0.1:%d/" % port, "--attempts", "1", "--backoff", "1ms",
                        "--json")
         with Process(argv) as consumer:
-            assert wait_until(lambda: "nobody is there to handle them" in consumer.output())
+            assert wait_until(lambda: "messages wait, they cannot be handled now" in consumer.output())
             time.sleep(1)
             ledger = Ledger(port=port)
             assert wait_until(lambda: len(ledger.effects) == 20, 30)

@@ -1,0 +1,187 @@
+/*
+ * spawn.c - vfork, a few system calls, exec.
+ *
+ * The child of a vfork borrows the parent's memory, so starting a command costs
+ * the same however large this process is. It must not change that memory, call
+ * malloc or run a signal handler: signals stay blocked until exec.
+ */
+#include "spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool
+is_set(const struct idem_spawn *how, const char *line)
+{
+    for (size_t i = 0; i < how->setting_count; i++) {
+        size_t len = strlen(how->settings[i].name);
+
+        if (strncmp(line, how->settings[i].name, len) == 0 && line[len] == '=')
+            return true;
+    }
+    return false;
+}
+
+/* Our environment with the settings, in one piece of memory; NULL: none. */
+static char **
+make_environment(const struct idem_spawn *how)
+{
+    size_t count = how->setting_count + 1, len = 0, n = 0;
+    char **env, *text, *end;
+
+    for (char **line = environ; *line; line++)
+        count++;
+    for (size_t i = 0; i < how->setting_count; i++)
+        len +=
+            strlen(how->settings[i].name) + strlen(how->settings[i].value) + 2;
+    env = malloc(count * sizeof(*env) + len);
+    if (!env)
+        return NULL;
+    text = (char *)(env + count);
+    end = text + len;
+    for (char **line = environ; *line; line++)
+        if (!is_set(how, *line))
+            env[n++] = *line;
+    for (size_t i = 0; i < how->setting_count; i++) {
+        env[n++] = text;
+        text += snprintf(text, (size_t)(end - text), "%s=%s",
+                         how->settings[i].name, how->settings[i].value) +
+                1;
+    }
+    env[n] = NULL;
+    return env;
+}
+
+static void
+put_stream(int from, int to)
+{
+    if (from == to)
+        (void)fcntl(to, F_SETFD, 0);
+    else if (from >= 0)
+        (void)dup2(from, to);
+}
+
+/* A handler of ours would run in the memory that the child borrows. */
+static void
+drop_handlers(void)
+{
+    struct sigaction action, usual = {.sa_handler = SIG_DFL};
+
+    for (int number = 1; number < NSIG; number++)
+        if (sigaction(number, NULL, &action) == 0 &&
+            action.sa_handler != SIG_DFL &&
+            (action.sa_handler != SIG_IGN || number == SIGPIPE))
+            (void)sigaction(number, &usual, NULL);
+}
+
+/* In the child: become the command, or tell why not. */
+static void
+become(const struct idem_spawn *how, char **env, pid_t parent, int trouble)
+{
+    sigset_t none;
+    int why;
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(127);
+    if (how->own_group)
+        (void)setpgid(0, 0);
+    if (how->files)
+        how->files();
+    else
+        (void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+    put_stream(how->in, STDIN_FILENO);
+    put_stream(how->out, STDOUT_FILENO);
+    put_stream(how->err, STDERR_FILENO);
+    drop_handlers(); /* and SIGPIPE's: idem itself ignores it */
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, how->mask ? how->mask : &none, NULL);
+    execvpe(how->argv[0], how->argv, env);
+    why = errno;
+    _exit(write(trouble, &why, sizeof(why)) == sizeof(why) ? 127 : 126);
+}
+
+/* Signals are blocked here, so that the child gets none before exec. */
+static pid_t
+split(const struct idem_spawn *how, char **env, int trouble)
+{
+    pid_t parent = getpid(), pid = vfork();
+
+    if (pid == 0)
+        become(how, env, parent, trouble);
+    return pid;
+}
+
+static int
+start(const struct idem_spawn *how, char **env, int trouble[2],
+      struct idem_child *child)
+{
+    sigset_t all, before;
+    ssize_t told;
+    int why = 0;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    child->pid = split(how, env, trouble[1]);
+    if (child->pid < 0)
+        why = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (child->pid < 0)
+        return why;
+    close(trouble[1]);
+    trouble[1] = -1;
+    do
+        told = read(trouble[0], &why, sizeof(why));
+    while (told < 0 && errno == EINTR);
+    if (told == (ssize_t)sizeof(why)) {
+        (void)waitpid(child->pid, NULL, 0);
+        return why;
+    }
+    child->fd = pidfd_open(child->pid, 0);
+    if (child->fd >= 0)
+        return 0;
+    why = errno;
+    (void)kill(child->pid, SIGKILL);
+    (void)waitpid(child->pid, NULL, 0);
+    return why;
+}
+
+int
+idem__spawn(const struct idem_spawn *how, struct idem_child *child)
+{
+    char **env = make_environment(how);
+    int trouble[2], why;
+
+    if (!env)
+        return ENOMEM;
+    why = pipe2(trouble, O_CLOEXEC) == 0 ? 0 : errno;
+    if (!why) {
+        why = start(how, env, trouble, child);
+        close(trouble[0]);
+        if (trouble[1] >= 0)
+            close(trouble[1]);
+    }
+    free(env);
+    return why;
+}
+
+bool
+idem__child_wait(struct idem_child *child, int timeout_ms, int *status)
+{
+    struct pollfd end = {.fd = child->fd, .events = POLLIN};
+
+    if (poll(&end, 1, timeout_ms) <= 0 ||
+        waitpid(child->pid, status, WNOHANG) != child->pid)
+        return false;
+    close(child->fd);
+    *child = (struct idem_child){.pid = -1, .fd = -1};
+    return true;
+}
