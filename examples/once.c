@@ -32,9 +32,16 @@ main(int argc, char **argv)
     if (idem_open(url, NULL, &engine, &err) != IDEM_OK ||
         idem_run(engine, &op, make_sandwich, argv[2], &answer, &err) != IDEM_OK)
         return fprintf(stderr, "once: %s\n", err.text), 1;
-    printf("%s: %.*s\n", answer.verdict == IDEM_V_STARTED ? "ran" : "replayed",
-           (int)answer.record.result.len, (char *)answer.record.result.data);
+    bool ran = answer.verdict == IDEM_V_STARTED;
+    bool done = ran || answer.verdict == IDEM_V_REPLAY;
+    if (done)
+        printf("%s: %.*s\n", ran ? "ran" : "replayed",
+               (int)answer.record.result.len,
+               (char *)answer.record.result.data);
+    else /* busy: come again later; doubt: look, then `idem settle` it */
+        fprintf(stderr, "once: %s: %s\n", argv[2],
+                idem_verdict_name(answer.verdict));
     idem_answer_clear(&answer);
     idem_close(engine);
-    return 0;
+    return done ? 0 : 1;
 }
