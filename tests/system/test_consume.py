@@ -302,6 +302,7 @@ def test_a_command_ends_with_a_consumer_that_is_killed(broker):
             consumer.wait()
             assert wait_until(lambda: not runs(command), 30)
         assert not os.path.exists(f + "/done")
+        assert wait_until(lambda: run_until_idle(broker, "journal:" + f + "/k", "--", "true", idle="4s")["handled"], 60)
 
 
 def test_a_command_past_its_time_ends_with_what_it_started(broker):
@@ -333,11 +334,11 @@ def test_an_answer_says_whether_it_was_done_failed_or_unknown(broker):
                                     b'{"type": "https://idem.example/problems/settled", "class": "done"}')}
     broker.publish([{"id": i} for i in ledger.status])
     with folder() as f:
-        stats = run_until_idle(broker, "journal:" + f, "--to", ledger.url, "--attempts", "2", "--backoff", "10ms", idle="4s")
+        run_until_idle(broker, "journal:" + f, "--to", ledger.url, "--attempts", "2", "--backoff", "10ms", idle="4s")
     assert {i for i, _ in broker.letters("orders.doubt") if i.startswith("h-")} == {
         "h-cut", "h-doubt", "h-502", "h-504", "h-408", "h-524"}
     assert {i for i, _ in broker.letters("orders.dead") if i.startswith("h-")} == {"h-mismatch", "h-settled", "h-500"}
-    assert stats["handled"] == 4 and ledger.effects == {"h-waits": 1, "h-later": 1}
+    assert ledger.effects == {"h-waits": 1, "h-later": 1}
     ledger.close()
 
 
