@@ -32,12 +32,14 @@ typedef void idem_log_fn(void *arg, enum idem_log_level level,
 
 /* All zero is a sane engine. */
 struct idem_options {
-    size_t max_queue;  /* operations waiting; 0: 65536 */
-    size_t max_batch;  /* operations in one commit; 0: 1024 */
-    size_t max_parked; /* waiting duplicates, all keys; 0: 65536 */
-    size_t max_result; /* bytes of one result kept; 0: 1 MiB */
-    int64_t poll_ms;   /* parked ones look again on a shared store; 0: 50 */
-    idem_log_fn *log;  /* NULL: warnings and alarms go to standard error */
+    size_t max_queue;        /* operations waiting; 0: 65536 */
+    size_t max_batch;        /* operations in one commit; 0: 1024 */
+    size_t max_parked;       /* waiting duplicates, all keys; 0: 65536 */
+    size_t max_parked_key;   /* of one key; 0: 1024 */
+    size_t max_parked_scope; /* of one scope; 0: 16384 */
+    size_t max_result;       /* bytes of one result kept; 0: 1 MiB */
+    int64_t poll_ms;  /* parked ones look again on a shared store; 0: 50 */
+    idem_log_fn *log; /* NULL: warnings and alarms go to standard error */
     void *log_arg;
 };
 

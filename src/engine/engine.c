@@ -142,6 +142,7 @@ take_turn(struct idem_engine *engine)
     size_t taken = 0, bytes = 0;
     bool more;
 
+    engine->turns++;
     engine->boot_now_us = idem__boot_us(engine);
     take_queue(queue);
     more = fire_timers(engine);
@@ -179,6 +180,12 @@ idem__engine_turn(struct idem_engine *engine)
     more = take_turn(engine);
     atomic_store_explicit(&engine->in_turn, false, memory_order_relaxed);
     return more;
+}
+
+uint64_t
+idem__engine_turns(const struct idem_engine *engine)
+{
+    return engine->turns;
 }
 
 static int64_t
@@ -281,6 +288,10 @@ take_options(struct idem_options *options, const struct idem_options *given,
         options->max_batch = 1024;
     if (options->max_parked == 0)
         options->max_parked = 65536;
+    if (options->max_parked_key == 0)
+        options->max_parked_key = 1024;
+    if (options->max_parked_scope == 0)
+        options->max_parked_scope = 16384;
     if (options->max_result == 0)
         options->max_result = IDEM_RESULT_DEFAULT_MAX;
     if (options->poll_ms == 0)
@@ -327,6 +338,7 @@ drop_engine(struct idem_engine *engine)
     idem__jobs_close(engine);
     idem__map_clear(&engine->parked.crowds);
     idem__map_clear(&engine->parked.tickets);
+    idem__map_clear(&engine->parked.scopes);
     free(engine->time.seen);
     pthread_cond_destroy(&engine->queue.wake);
     pthread_mutex_destroy(&engine->queue.lock);

@@ -39,6 +39,9 @@ bool idem__engine_is_local(const struct idem_engine *engine);
  * more waits already. */
 bool idem__engine_turn(struct idem_engine *engine);
 
+/* How many turns were taken; asked in callbacks, it names the turn at work. */
+uint64_t idem__engine_turns(const struct idem_engine *engine);
+
 /* Driven engines: milliseconds until the next turn is due although nothing was
  * submitted (a wait ends, a lease ends, the store wants tending); -1: never. */
 int64_t idem__engine_due_ms(struct idem_engine *engine);

@@ -38,6 +38,55 @@ a_full_crowd_answers_busy_at_once(void **state)
     rig_close(&rig);
 }
 
+/* Who waits for one key, or in one scope, does not take the room of others. */
+static void
+a_crowded_key_and_a_crowded_scope_are_busy_at_once(void **state)
+{
+    struct idem_options options = {.max_parked_key = 2, .max_parked_scope = 3};
+    struct reply start[3], replies[3], key, scope, elsewhere, last;
+    struct idem_op op;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, &options);
+    op = op_begin("a");
+    start[0] = ask(rig.engine, &op);
+    op = op_begin("b");
+    start[1] = ask(rig.engine, &op);
+    op.scope = idem_text("another");
+    start[2] = ask(rig.engine, &op);
+    op = op_wait("a", 60000);
+    put(rig.engine, &op, &replies[0]);
+    put(rig.engine, &op, &replies[1]);
+    put(rig.engine, &op, &key);
+    turn(rig.engine);
+    op = op_wait("b", 60000);
+    put(rig.engine, &op, &replies[2]);
+    put(rig.engine, &op, &scope);
+    op.scope = idem_text("another");
+    put(rig.engine, &op, &elsewhere);
+    turn(rig.engine);
+    assert_false(replies[0].done || replies[1].done || replies[2].done);
+    assert_verdict(key, IDEM_V_BUSY);
+    assert_verdict(scope, IDEM_V_BUSY);
+    assert_false(elsewhere.done);
+
+    /* A place that became free is taken by the next. */
+    op = op_finish("a", start[0].fence, "R");
+    ask(rig.engine, &op);
+    assert_verdict(replies[1], IDEM_V_REPLAY);
+    op = op_wait("b", 60000);
+    put(rig.engine, &op, &last);
+    turn(rig.engine);
+    assert_false(last.done);
+    op = op_finish("b", start[1].fence, "R");
+    ask(rig.engine, &op);
+    assert_verdict(last, IDEM_V_REPLAY);
+    assert_false(elsewhere.done);
+    rig_close(&rig);
+    assert_status(elsewhere, IDEM_ERR_CLOSED);
+}
+
 static void
 a_full_queue_refuses_at_the_door(void **state)
 {
@@ -476,6 +525,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_crowd_answers_busy_at_once),
+        cmocka_unit_test(a_crowded_key_and_a_crowded_scope_are_busy_at_once),
         cmocka_unit_test(a_full_queue_refuses_at_the_door),
         cmocka_unit_test(absurd_options_are_refused),
         cmocka_unit_test(a_wrong_op_is_refused_at_the_door),

@@ -92,6 +92,7 @@ struct idem__item {
 };
 
 struct idem__crowd;
+struct idem__parked_scope;
 
 /* One operation, in one allocation: its bytes follow the struct. */
 struct idem__job {
@@ -173,6 +174,7 @@ struct idem__crowd {
     uint8_t key[IDEM_KEY_LEN];
     struct idem__job *first, *last;
     size_t count;
+    struct idem__parked_scope *scope;
     struct idem__timer timer;
     uint64_t rev; /* what all of them have looked at; 0: not known */
     struct idem__group *group; /* in the batch at work, or NULL */
@@ -180,14 +182,22 @@ struct idem__crowd {
     bool locked;               /* the row was: look again very soon */
 };
 
+/* How many wait in all crowds of one scope; found by a digest of its name. */
+struct idem__parked_scope {
+    struct idem__link link;
+    uint8_t key[IDEM_KEY_LEN];
+    size_t count, crowds;
+};
+
 struct idem__parked {
-    struct idem__map crowds, tickets;
+    struct idem__map crowds, tickets, scopes;
     size_t count;
 };
 
 struct idem__crowd *idem__crowd_find(struct idem_engine *engine,
                                      const uint8_t *key);
-/* Put a job at the end of its key's crowd. NULL: a limit is reached. */
+/* Put a job at the end of its key's crowd. NULL: a limit is reached (of all, of
+ * its key or of its scope), or memory. */
 struct idem__crowd *idem__crowd_add(struct idem_engine *engine,
                                     struct idem__job *job);
 /* Make it stay after its batch: timer and ticket. False: out of memory. */
@@ -369,6 +379,7 @@ struct idem_engine {
     size_t spare_count;
     struct idem__time time;
     struct idem_now now;
+    uint64_t turns;
     int64_t boot_now_us; /* read once a turn */
     struct idem__batch batch;
     int64_t tended_us;

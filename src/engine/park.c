@@ -41,35 +41,115 @@ idem__crowd_find(struct idem_engine *engine, const uint8_t *key)
     return link ? crowd_at(link) : NULL;
 }
 
+static struct idem__parked_scope *
+scope_at(struct idem__link *link)
+{
+    return (
+        struct idem__parked_scope *)((char *)link -
+                                     offsetof(struct idem__parked_scope, link));
+}
+
+/* The scope's count, for one crowd more. NULL: out of memory. */
+static struct idem__parked_scope *
+take_scope(struct idem_engine *engine, struct idem_bytes name)
+{
+    struct idem__map *scopes = &engine->parked.scopes;
+    struct idem__parked_scope *scope;
+    struct idem__link *link;
+    uint8_t key[IDEM_KEY_LEN];
+
+    idem__key(0, name, (struct idem_bytes){NULL, 0}, key);
+    link = idem__map_find(scopes, idem__key_hash(key));
+    while (link && memcmp(scope_at(link)->key, key, IDEM_KEY_LEN) != 0)
+        link = idem__map_next(link);
+    if (link) {
+        scope_at(link)->crowds++;
+        return scope_at(link);
+    }
+    scope = calloc(1, sizeof(*scope));
+    if (!scope)
+        return NULL;
+    memcpy(scope->key, key, IDEM_KEY_LEN);
+    scope->crowds = 1;
+    if (!idem__map_add(scopes, &scope->link, idem__key_hash(key))) {
+        free(scope);
+        return NULL;
+    }
+    return scope;
+}
+
+static void
+put_scope(struct idem_engine *engine, struct idem__parked_scope *scope)
+{
+    if (--scope->crowds > 0)
+        return;
+    assert(scope->count == 0);
+    idem__map_remove(&engine->parked.scopes, &scope->link);
+    free(scope);
+}
+
 static struct idem__crowd *
-make_crowd(struct idem_engine *engine, const uint8_t *key)
+make_crowd(struct idem_engine *engine, const struct idem__job *job)
 {
     struct idem__crowd *crowd = calloc(1, sizeof(*crowd));
 
     if (!crowd)
         return NULL;
-    memcpy(crowd->key, key, IDEM_KEY_LEN);
+    memcpy(crowd->key, job->key, IDEM_KEY_LEN);
     crowd->timer.kind = IDEM__TIMER_LOOK;
-    if (!idem__map_add(&engine->parked.crowds, &crowd->link,
-                       idem__key_hash(key))) {
+    crowd->scope = take_scope(engine, job->op.scope);
+    if (!crowd->scope || !idem__map_add(&engine->parked.crowds, &crowd->link,
+                                        idem__key_hash(job->key))) {
+        if (crowd->scope)
+            put_scope(engine, crowd->scope);
         free(crowd);
         return NULL;
     }
     return crowd;
 }
 
+static void
+drop_crowd(struct idem_engine *engine, struct idem__crowd *crowd)
+{
+    idem__timer_stop(&engine->timers, &crowd->timer);
+    idem__map_remove(&engine->parked.crowds, &crowd->link);
+    put_scope(engine, crowd->scope);
+    free(crowd);
+}
+
+/* The limits of one key and one scope are for callers that asked to wait. A
+ * FINISH that meets a locked row is parked for a moment, and is not refused
+ * because of them. */
+static bool
+is_crowded(const struct idem_engine *engine, const struct idem__crowd *crowd,
+           const struct idem__job *job)
+{
+    const struct idem_options *options = &engine->options;
+
+    return job->op.wait_ms > 0 &&
+           (crowd->count >= options->max_parked_key ||
+            crowd->scope->count >= options->max_parked_scope);
+}
+
 struct idem__crowd *
 idem__crowd_add(struct idem_engine *engine, struct idem__job *job)
 {
     struct idem__crowd *crowd;
+    bool is_new;
 
     if (engine->parked.count >= engine->options.max_parked)
         return NULL;
     crowd = idem__crowd_find(engine, job->key);
-    if (!crowd)
-        crowd = make_crowd(engine, job->key);
+    is_new = !crowd;
+    if (is_new)
+        crowd = make_crowd(engine, job);
     if (!crowd)
         return NULL;
+    if (is_crowded(engine, crowd, job)) {
+        if (is_new)
+            drop_crowd(engine, crowd);
+        return NULL;
+    }
     job->crowd = crowd;
     job->next = NULL;
     job->prev = crowd->last;
@@ -79,6 +159,7 @@ idem__crowd_add(struct idem_engine *engine, struct idem__job *job)
         crowd->first = job;
     crowd->last = job;
     crowd->count++;
+    crowd->scope->count++;
     engine->parked.count++;
     return crowd;
 }
@@ -118,15 +199,8 @@ idem__crowd_take(struct idem_engine *engine, struct idem__job *job)
     job->next = job->prev = NULL;
     job->crowd = NULL;
     crowd->count--;
+    crowd->scope->count--;
     engine->parked.count--;
-}
-
-static void
-drop_crowd(struct idem_engine *engine, struct idem__crowd *crowd)
-{
-    idem__timer_stop(&engine->timers, &crowd->timer);
-    idem__map_remove(&engine->parked.crowds, &crowd->link);
-    free(crowd);
 }
 
 void
