@@ -324,14 +324,26 @@ def test_a_slow_commit_is_not_held_against_who_waits_for_it():
             assert [c.read()[0] for _ in range(10)] == ["record"] * 10
 
 
-def test_replies_beyond_max_output_close():
+def test_beyond_max_output_of_unread_replies_a_client_waits_and_loses_nothing():
     with folder() as where, Server(where, "--max-output", "1m", store="memory:") as s, s.client() as c:
         fence = c("BEGIN", "k", "1")[1]
         c("FINISH", "k", "1", fence, "SUCCEEDED", b"x" * 300000)
         with s.client() as slow:
             slow.raw(encode("GET", "k", "1") * 60)
-            assert wait_until(lambda: "max-output" in s.output())
-        assert c("PING") == "PONG"
+            time.sleep(0.5)
+            assert c("PING") == "PONG"
+            assert [len(slow.read()[-1]) for _ in range(60)] == [300000] * 60
+        assert "client-closed" not in s.output()
+
+
+def test_one_reply_longer_than_max_output_closes():
+    with folder() as where, Server(where, "--max-output", "64k", store="memory:") as s, s.client() as c:
+        for i in range(1000):
+            c("BEGIN", "k", "x" * 250 + str(i))
+        with s.client() as eager:
+            eager.send("SCAN", "0", "COUNT", 1000)
+            assert eager.ended()
+        assert "max-output" in s.output() and c("PING") == "PONG"
 
 
 def test_buffers_of_all_clients_together_are_bounded():

@@ -80,6 +80,9 @@ struct ngx_http_idem_op_s {
 };
 
 
+typedef struct ngx_http_idem_stored_s  ngx_http_idem_stored_t;
+
+
 /* the worker's connection to the engine */
 
 typedef struct {
@@ -115,6 +118,8 @@ typedef struct {
     size_t                       out_pos, out_len, out_size;
     u_char                      *in;
     size_t                       in_pos, in_len, in_size;
+    ngx_http_idem_stored_t      *stored;     /* the last large answer, if one
+                                                of its requests still runs */
 
     ngx_event_t                  flush;
     ngx_event_t                  reconnect;
@@ -327,6 +332,11 @@ void ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e);
 void ngx_http_idem_tick_start(ngx_http_idem_engine_t *e);
 ngx_int_t ngx_http_idem_engine_away(ngx_http_idem_engine_t *e);
 
+
+/* ngx_http_idem_stored.c */
+
+ngx_int_t ngx_http_idem_stored(ngx_http_request_t *r,
+    ngx_http_idem_engine_t *e, struct idem_bytes *bytes, ngx_str_t *stored);
 
 /* ngx_http_idem_op.c */
 

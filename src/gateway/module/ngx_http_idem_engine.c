@@ -21,6 +21,7 @@
 #define NGX_HTTP_IDEM_OUT             (256 * 1024)
 #define NGX_HTTP_IDEM_GATHER          64
 #define NGX_HTTP_IDEM_LONG            (16 * 1024)
+#define NGX_HTTP_IDEM_READ            (1024 * 1024)
 #define NGX_HTTP_IDEM_LONGEST         (IDEM_RESULT_MAX + GATEWAY_HEAD_MAX)
 
 
@@ -512,7 +513,7 @@ ngx_http_idem_dispatch(ngx_http_idem_engine_t *e, struct gateway_reply *reply)
 static void
 ngx_http_idem_read_handler(ngx_event_t *rev)
 {
-    size_t                   used;
+    size_t                   used, total;
     ssize_t                  n;
     ngx_connection_t        *c = rev->data;
     enum gateway_read        got;
@@ -524,7 +525,16 @@ ngx_http_idem_read_handler(ngx_event_t *rev)
         return;
     }
 
+    total = 0;
+
     for ( ;; ) {
+
+        /* many large answers: the worker's other connections come between */
+
+        if (total > NGX_HTTP_IDEM_READ) {
+            ngx_post_event(rev, &ngx_posted_next_events);
+            break;
+        }
 
         if (e->in_pos && e->in_pos == e->in_len) {
             e->in_pos = e->in_len = 0;
@@ -558,6 +568,7 @@ ngx_http_idem_read_handler(ngx_event_t *rev)
         }
 
         e->in_len += n;
+        total += n;
 
         while (e->in_pos < e->in_len) {
             bytes.data = e->in + e->in_pos;

@@ -852,14 +852,13 @@ ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
         return;
     }
 
-    stored.len = reply->values[4].bytes.len;
-    stored.data = ngx_pnalloc(r->pool, stored.len ? stored.len : 1);
-    if (stored.data == NULL) {
+    if (ngx_http_idem_stored(r, ngx_http_idem_engine(),
+                             &reply->values[4].bytes, &stored)
+        != NGX_OK)
+    {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
-
-    ngx_memcpy(stored.data, reply->values[4].bytes.data, stored.len);
 
     if (gateway_reply_is(reply, 2, "http")) {
         rc = ngx_http_idem_send_replay(r, ctx, &stored,

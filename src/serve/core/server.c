@@ -139,6 +139,8 @@ open_engine(struct loop *loop, struct idem_error *err)
         .max_queue = (size_t)config->max_queue,
         .max_batch = (size_t)config->max_batch,
         .max_parked = (size_t)config->max_parked,
+        .max_parked_key = (size_t)config->max_parked_key,
+        .max_parked_scope = (size_t)config->max_parked_scope,
         .max_result = (size_t)config->max_result,
         .log = server_log_engine,
         .log_arg = loop->log,
@@ -209,6 +211,7 @@ server_run(const struct server_config *given)
     enum idem_status status;
 
     server_returns_open(&server.returns);
+    results_open(&server.results, (size_t)config.max_buffered);
     status = credentials_open(config.credentials, &server.credentials, &err);
     if (status == IDEM_OK) {
         raise_file_limit(&config, &log);
@@ -228,6 +231,7 @@ server_run(const struct server_config *given)
         loop_close(&loop);
         idem_token_limit_close(server.token_limit);
     }
+    results_close(&server.results);
     server_returns_close(&server.returns);
     credentials_close(server.credentials);
     if (status != IDEM_OK)

@@ -18,6 +18,7 @@
 #include "credentials.h"
 #include "log.h"
 #include "metrics.h"
+#include "results.h"
 
 #include <idem/id.h>
 #include <idem/idem.h>
@@ -58,7 +59,8 @@ struct server_config {
     int64_t max_command;    /* bytes of one command; 0: max_result + 64 KiB */
     int64_t max_output;     /* bytes of replies waiting for one client */
     int64_t max_buffered;   /* bytes waiting for all clients, both ways */
-    int64_t max_queue, max_batch, max_parked; /* the engine's; 0: its own */
+    int64_t max_queue, max_batch; /* the engine's; 0: its own */
+    int64_t max_parked, max_parked_key, max_parked_scope; /* likewise */
     int64_t token_rate; /* tokens a second for one subject; 0: no limit */
     int64_t idle_ms;    /* a client that says nothing is closed; 0: never */
     int64_t stall_ms;   /* half a command, or replies not read: closed */
@@ -84,6 +86,7 @@ struct server {
     struct idem_ids *ids;
     struct idem_token_limit *token_limit; /* NULL: none */
     struct server_returns returns;
+    struct results results; /* long ones that clients have yet to read */
 };
 
 /* ---- config.c: the options ------------------------------------------- */

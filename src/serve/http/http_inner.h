@@ -15,8 +15,8 @@
 #ifndef IDEM__HTTP_INNER_H
 #define IDEM__HTTP_INNER_H
 
-#include "http.h"
 #include "../core/server.h"
+#include "http.h"
 
 #include <microhttpd.h>
 #include <pthread.h>
@@ -66,8 +66,10 @@ struct http_request {
     enum http_problem problem;
     struct idem_error error;
     char allow[128];
-    struct idem_answer answer; /* bytes in `memory` */
+    struct idem_answer answer; /* bytes in `memory`, or a long result's in: */
+    struct result *result;     /* NULL: the result is not long, or was sent */
     struct idem_arena memory;
+    size_t rendered;             /* bytes of a long reply, until it is sent */
     struct idem_record *records; /* SCAN, ISSUE */
     size_t record_count;
     char next_token[SERVER_TOKEN_LEN + 1];
@@ -81,6 +83,7 @@ struct http_request {
     uint64_t ticket;
     size_t outstanding; /* callbacks to come */
     bool suspended, waits, gone, abandoned;
+    bool wants_room; /* to put its long reply together */
     struct http_request *aside_next;
 };
 
@@ -114,7 +117,8 @@ struct http {
     struct http_client *clients;
     struct http_request *pending;
     size_t in_flight; /* callbacks that the engine owes us */
-    atomic_size_t client_count, buffered; /* bytes of bodies */
+    /* Bytes of bodies that came, and of long replies that have yet to go. */
+    atomic_size_t client_count, buffered;
     struct http_doubt doubt;
 };
 
@@ -145,8 +149,11 @@ void http_fail_with(struct http_request *request, enum idem_status status,
 void http_release_undelivered(struct http_request *request);
 void http_request_put(struct http_request *request);
 
-/* http_respond.c: send what the request came to. */
+/* http_respond.c: send what the request came to, a long reply when there is
+ * room for it. */
 enum MHD_Result http_respond(struct http_request *request);
+/* More bytes, or fewer, wait in buffers; fewer let others be answered. */
+void http_count(struct http *http, size_t before, size_t now);
 
 /* Suspend until http_resume; after `limit_ms` the watcher resumes it. */
 void http_suspend(struct http_request *request, int64_t limit_ms);

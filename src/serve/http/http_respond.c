@@ -11,6 +11,9 @@
 #define PROBLEM_TYPE "application/problem+json"
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
+/* A result in JSON: as text and in base64, and what holds it on its way. */
+#define RENDERED_PARTS 3
+
 struct reply {
     unsigned status;
     const char *type;
@@ -179,6 +182,69 @@ log_defect(const struct http_request *request)
         LOG_TEXT("text", request->error.text));
 }
 
+/* ---- room for long replies ------------------------------------------- */
+
+static size_t
+rendered_len(const struct http_request *request)
+{
+    return RENDERED_PARTS * request->result->len;
+}
+
+/* One is rendered however low the limit is. */
+static bool
+fits(struct http *http, size_t len, size_t before)
+{
+    return (before == 0 && atomic_load(&http->buffered) == 0) ||
+           results_room(&http->server->results, before + len);
+}
+
+/* Under the lock: those who fit now. */
+static void
+resume_some(struct http *http)
+{
+    struct http_request *next;
+    size_t before = 0;
+
+    for (struct http_request *r = http->pending; r; r = next) {
+        next = r->next;
+        if (!r->wants_room)
+            continue;
+        if (!fits(http, rendered_len(r), before))
+            return;
+        before += rendered_len(r);
+        r->wants_room = false;
+        http_resume(r);
+    }
+}
+
+void
+http_count(struct http *http, size_t before, size_t now)
+{
+    atomic_fetch_add(&http->buffered, now - before);
+    results_count(&http->server->results, before, now);
+    if (now >= before)
+        return;
+    pthread_mutex_lock(&http->lock);
+    resume_some(http);
+    pthread_mutex_unlock(&http->lock);
+}
+
+static bool
+waits_for_room(struct http_request *request)
+{
+    struct http *http = request->http;
+
+    if (request->failed || !request->result ||
+        fits(http, rendered_len(request), 0))
+        return false;
+    http_suspend(request, HTTP_STORE_MS);
+    pthread_mutex_lock(&http->lock);
+    request->wants_room = true;
+    resume_some(http); /* there may be room since we looked */
+    pthread_mutex_unlock(&http->lock);
+    return true;
+}
+
 enum MHD_Result
 http_respond(struct http_request *request)
 {
@@ -186,6 +252,8 @@ http_respond(struct http_request *request)
     struct MHD_Response *response;
     enum MHD_Result queued;
 
+    if (waits_for_room(request))
+        return MHD_YES;
     if (request->failed) {
         reply.status = problem_type(request)->status;
         reply.type = PROBLEM_TYPE;
@@ -199,6 +267,13 @@ http_respond(struct http_request *request)
     log_request(request, reply.status);
     if (!make_body(request, &reply))
         return MHD_NO; /* no memory to say that there is no memory */
+    if (request->result) {
+        request->rendered = reply.len;
+        http_count(request->http, 0, reply.len);
+        result_put(request->result);
+        request->result = NULL;
+        request->answer.record.result = (struct idem_bytes){NULL, 0};
+    }
     response = MHD_create_response_from_buffer(reply.len, reply.body,
                                                MHD_RESPMEM_MUST_FREE);
     if (!response) {

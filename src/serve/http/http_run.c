@@ -24,6 +24,7 @@ http_request_put(struct http_request *request)
     idem_buf_clear(&request->text);
     idem_arena_clear(&request->path_memory);
     idem_arena_clear(&request->memory);
+    result_put(request->result);
     http_call_clear(&request->call);
     principal_put(request->principal);
     json_decref(request->ids);
@@ -108,14 +109,43 @@ http_fail_with(struct http_request *request, enum idem_status status,
                err && err->text[0] ? err->text : idem_status_text(status));
 }
 
+/* Verdicts that tell a result write nothing: the same may be asked again. */
+static void
+share_result(struct http_request *request, const struct idem_record *record)
+{
+    struct server *server = request->http->server;
+
+    request->result = results_take(&server->results, server->engine, record);
+    if (request->result)
+        request->answer.record.result =
+            (struct idem_bytes){request->result->bytes, request->result->len};
+    else
+        http_fail_with(request, IDEM_ERR_OVERLOADED,
+                       &(struct idem_error){
+                           .text = "too many large replies wait to be read"});
+}
+
+static bool
+tells_result(enum idem_verdict verdict)
+{
+    return verdict == IDEM_V_REPLAY || verdict == IDEM_V_FINISHED ||
+           verdict == IDEM_V_RECORD;
+}
+
 static void
 keep(struct http_request *request, const struct idem_answer *answer)
 {
+    struct idem_record record = answer->record;
+    bool is_long = record.result.len >= RESULT_LONG;
+
     request->answer = *answer;
     request->answer.memory = NULL;
-    if (!idem_arena_record(&request->memory, &answer->record,
-                           &request->answer.record))
+    if (is_long)
+        record.result = (struct idem_bytes){NULL, 0};
+    if (!idem_arena_record(&request->memory, &record, &request->answer.record))
         http_fail_with(request, IDEM_ERR_MEMORY, NULL);
+    else if (is_long && tells_result(answer->verdict))
+        share_result(request, &answer->record);
 }
 
 static void done(void *arg, enum idem_status status,

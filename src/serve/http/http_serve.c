@@ -76,7 +76,7 @@ http_request_done(void *arg, struct MHD_Connection *connection, void **context,
     *context = NULL;
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         http_release_undelivered(request);
-    atomic_fetch_sub(&request->http->buffered, request->body.len);
+    http_count(request->http, request->body.len + request->rendered, 0);
     set_stage(request, CLIENT_IDLE);
     http_request_put(request);
 }
@@ -123,13 +123,12 @@ static void
 take_body(struct http_request *request, const char *data, size_t len)
 {
     struct http *http = request->http;
-    int64_t limit = http->server->config->max_buffered;
 
     if (request->failed) {
         request->discarded += len;
         return;
     }
-    if (limit > 0 && atomic_load(&http->buffered) + len > (size_t)limit) {
+    if (!results_room(&http->server->results, len)) {
         http_fail(request, HTTP_P_OVERLOADED,
                   "too many bytes wait in the server's buffers");
     } else if (request->body.len + len > http->max_body) {
@@ -138,7 +137,7 @@ take_body(struct http_request *request, const char *data, size_t len)
     } else if (!idem_buf_add(&request->body, data, len)) {
         http_fail(request, HTTP_P_MEMORY, "out of memory");
     } else {
-        atomic_fetch_add(&request->http->buffered, len);
+        http_count(request->http, 0, len);
     }
 }
 

@@ -62,7 +62,12 @@ answer_overdue(struct http_request *request)
     bool reads = !request->route || request->route->action != HTTP_OP ||
                  request->route->verb == IDEM_GET;
 
-    if (!request->failed) {
+    if (request->wants_room) {
+        /* Its answer is known, and wrote nothing. */
+        http_fail_with(request, IDEM_ERR_OVERLOADED,
+                       &(struct idem_error){
+                           .text = "too many large replies wait to be read"});
+    } else if (!request->failed) {
         request->failed = true;
         request->problem = reads ? HTTP_P_TIMEOUT : HTTP_P_LOST;
         idem__fail(&request->error, IDEM_ERR_TIMEOUT,

@@ -59,8 +59,22 @@ add_result(struct resp_out *out, const struct idem_record *record)
 {
     if (record->flags & IDEM_FLAG_NOT_REPLAYABLE)
         resp_add_null(out);
-    else
+    else if (record->result.len < RESULT_LONG)
         resp_add_bytes(out, record->result);
+    else
+        resp_add_length(out, record->result.len);
+}
+
+bool
+answer_is_long(const struct idem_answer *answer)
+{
+    const struct idem_record *record = &answer->record;
+
+    return record->result.len >= RESULT_LONG &&
+           !(record->flags & IDEM_FLAG_NOT_REPLAYABLE) &&
+           (answer->verdict == IDEM_V_REPLAY ||
+            answer->verdict == IDEM_V_FINISHED ||
+            answer->verdict == IDEM_V_RECORD);
 }
 
 /* The commonest answer is put together in one piece. */

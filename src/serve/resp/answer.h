@@ -4,6 +4,7 @@
 #ifndef SERVER_ANSWER_H
 #define SERVER_ANSWER_H
 
+#include "../core/results.h"
 #include "resp.h"
 
 /* Under which tag an answer goes out. */
@@ -12,7 +13,11 @@ struct answer_tag {
     int64_t number;
 };
 
-/* The answer of one operation of the engine. */
+/* Is the answer's last value a result of RESULT_LONG bytes or more? */
+bool answer_is_long(const struct idem_answer *answer);
+
+/* The answer of one operation of the engine. Of a long one the result's bytes
+ * and the CRLF behind them are left out: the caller sends them. */
 void answer_add(struct resp_out *out, struct answer_tag tag,
                 enum idem_verb verb, const struct idem_answer *answer);
 

@@ -2,8 +2,15 @@
  * call.c - commands that wait for the engine, and the order of their answers.
  *
  *   call_new --> call_submit --> engine --> answered() --> call_done --> out
- *                     ^                        |
- *                     '---- calls_go_on <------'  a second look is needed
+ *                     ^                        |                |
+ *                     '---- calls_go_on <------'   no room: quick, ready
+ *                           a second look
+ *
+ * A reply that was put together waits in its call until the output has room for
+ * it: a client that does not read gets no more of them, and is not read from
+ * (back-pressure), but is not closed for it. Short tagged replies leave before
+ * long ones, and one long one is sent at a time, so that nobody on a shared
+ * connection waits behind other people's large answers.
  *
  * A BEGIN without a NONCE whose `started` did not reach its client is released
  * again: nobody else can know of it. With a NONCE the client can ask again and
@@ -54,6 +61,7 @@ call_put(struct call *call)
     loop->calls--;
     free(call->kept);
     free(call->tokens);
+    result_put(call->result);
     if (call->reply.buf.room > REPLY_KEPT)
         idem_buf_clear(&call->reply.buf);
     if (loop->pool_count >= POOL_MAX) {
@@ -90,6 +98,7 @@ enlist(struct call *call, struct client *client)
         call->next->prev = call;
     client->calls = call;
     client->call_count++;
+    client->wait_count += call->tag.set && call->waits;
     if (call->tag.set)
         return;
     call->ordered = true;
@@ -112,6 +121,7 @@ delist(struct call *call)
     if (call->next)
         call->next->prev = call->prev;
     client->call_count--;
+    client->wait_count -= call->tag.set && call->waits;
     call->prev = call->next = NULL;
 }
 
@@ -182,18 +192,6 @@ call_new(struct client *client, const struct command *command)
 
 /* ---- answers --------------------------------------------------------- */
 
-static void
-append(struct client *client, struct call *call)
-{
-    if (call->reply.failed)
-        client->out.failed = true;
-    if (call->reply.buf.len > 0)
-        resp_add_raw(&client->out, call->reply.buf.data, call->reply.buf.len);
-    if (call->close_after)
-        client->closing = true;
-    client_send_long(client);
-}
-
 static bool
 may_give_back(const struct call *call)
 {
@@ -218,6 +216,97 @@ settle_down(struct client *client, struct call *call)
     client->last_start = call;
 }
 
+/* The reply goes out, behind what is in the output already. */
+static void
+append(struct client *client, struct call *call)
+{
+    if (call->reply.failed)
+        client->out.failed = true;
+    if (call->reply.buf.len > 0)
+        resp_add_raw(&client->out, call->reply.buf.data, call->reply.buf.len);
+    if (call->close_after)
+        client->closing = true;
+    if (!call->result) {
+        settle_down(client, call);
+        return;
+    }
+    client->long_call = call;
+    client->long_at = client->out.buf.len;
+    client->long_sent = 0;
+    resp_add_raw(&client->out, "\r\n", 2);
+}
+
+void
+calls_long_sent(struct client *client)
+{
+    struct call *call = client->long_call;
+
+    client->long_call = NULL;
+    delist(call);
+    call_put(call);
+}
+
+static size_t
+owed(const struct call *call)
+{
+    return call->result && !call->waits ? call->result->len : 0;
+}
+
+static void
+push(struct client *client, struct call *call)
+{
+    struct call_list *list =
+        call->ordered || call->result ? &client->ready : &client->quick;
+
+    call->link = NULL;
+    if (list->last)
+        list->last->link = call;
+    else
+        list->first = call;
+    list->last = call;
+    client->ordered_ready += call->ordered;
+    client->reply_room += call->reply.buf.room;
+    client->owed += owed(call);
+}
+
+static struct call *
+pop(struct client *client, struct call_list *list)
+{
+    struct call *call = list->first;
+
+    list->first = call->link;
+    if (!list->first)
+        list->last = NULL;
+    client->ordered_ready -= call->ordered;
+    client->reply_room -= call->reply.buf.room;
+    client->owed -= owed(call);
+    return call;
+}
+
+void
+calls_fill(struct client *client)
+{
+    while (client_has_room(client)) {
+        struct call_list *list = &client->quick;
+
+        if (!list->first)
+            list = &client->ready;
+        if (!list->first || (list->first->result && client->long_call))
+            return;
+        append(client, pop(client, list));
+    }
+}
+
+/* Its reply may be in the output already, or has to find room there. */
+static void
+leave(struct client *client, struct call *call)
+{
+    if (call->reply.buf.len == 0 && !call->reply.failed)
+        settle_down(client, call);
+    else
+        push(client, call);
+}
+
 /* Nobody will ever finish this: free it for the next who asks. */
 static void
 give_back(struct call *call)
@@ -239,20 +328,18 @@ call_done(struct call *call)
     }
     call->done = true;
     client_touch(client);
-    if (!call->ordered) {
-        append(client, call);
-        settle_down(client, call);
-        return;
-    }
+    if (!call->ordered)
+        leave(client, call);
     while (client->first && client->first->done) {
         struct call *first = client->first;
 
         client->first = first->next_in_order;
         if (!client->first)
             client->last = NULL;
-        append(client, first);
-        settle_down(client, first);
+        leave(client, first);
     }
+    calls_fill(client);
+    client_account(client);
 }
 
 void
@@ -297,4 +384,7 @@ calls_leave(struct client *client)
             loop->submitted = true; /* the cancel is work for a turn */
     }
     client->first = client->last = NULL;
+    client->quick = client->ready = (struct call_list){NULL, NULL};
+    client->long_call = NULL;
+    client->reply_room = client->owed = client->ordered_ready = 0;
 }

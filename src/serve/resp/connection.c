@@ -5,9 +5,9 @@
  * not a whole command yet, or may not be run yet, is copied into the client's
  * own buffer. An idle client therefore costs its struct and nothing else.
  *
- * A client is not read from while it has too much unanswered or unread. Memory
- * is bounded for one client (max-command, max-output) and for all
- * (max-buffered).
+ * A client is not read from while it has too much unanswered or unread; one
+ * that reads is never closed for it. Memory is bounded for one client
+ * (max-command, max-output) and for all (max-buffered).
  */
 #include "loop.h"
 
@@ -18,27 +18,31 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define UNKNOWN_CLIENT_MAX 16384 /* a command of a client before AUTH */
 #define LINGER_MS 2000
 #define LINGER_DRAIN_MS 200
-#define OWN_SHARE (64 * 1024) /* below this nobody is closed for all */
-#define PROGRESS (64 * 1024)  /* resets the clock of a long command */
-#define KEPT_ROOM 4096        /* an idle client keeps buffers up to this */
-#define READS_MAX 16          /* of one client in a round: a megabyte */
-#define LONG_OUT (128 * 1024) /* so much leaves before its round's end */
+#define OWN_SHARE (64 * 1024)   /* below this nobody is closed for all */
+#define PROGRESS (64 * 1024)    /* resets the clock of a long command */
+#define KEPT_ROOM 4096          /* an idle client keeps buffers up to this */
+#define READS_MAX 16            /* of one client in a round: a megabyte */
+#define FLUSH_MAX (1024 * 1024) /* so much of one client is sent in a round */
+#define SHIFT_MIN (64 * 1024)   /* sent bytes that are worth moving the rest */
+#define PRESSED_MS 1000 /* without room for all, so long without reading */
 
 /* ---- memory ---------------------------------------------------------- */
 
-static void
-account(struct client *client)
+void
+client_account(struct client *client)
 {
     struct loop *loop = client->loop;
-    size_t now = client->in.room + client->out.buf.room;
+    size_t now = client->in.room + client->out.buf.room + client->reply_room;
 
     if (now == client->accounted)
         return;
+    results_count(&loop->server->results, client->accounted, now);
     loop->buffered += now - client->accounted;
     client->accounted = now;
     atomic_store_explicit(&loop->server->metrics->buffered,
@@ -48,9 +52,8 @@ account(struct client *client)
 static bool
 over_all_limits(const struct client *client)
 {
-    return client->loop->buffered >
-               (size_t)client->loop->config->max_buffered &&
-           client->accounted > OWN_SHARE;
+    return client->accounted > OWN_SHARE &&
+           !results_room(&client->loop->server->results, 0);
 }
 
 static void
@@ -60,7 +63,7 @@ trim(struct client *client)
         idem_buf_clear(&client->in);
     if (client->out.buf.len == 0 && client->out.buf.room > KEPT_ROOM)
         idem_buf_clear(&client->out.buf);
-    account(client);
+    client_account(client);
 }
 
 /* ---- events ---------------------------------------------------------- */
@@ -68,14 +71,33 @@ trim(struct client *client)
 static size_t
 unsent(const struct client *client)
 {
-    return client->out.buf.len - client->sent;
+    size_t len = client->out.buf.len - client->sent;
+
+    if (client->long_call)
+        len += client->long_call->result->len - client->long_sent;
+    return len;
+}
+
+/* Nothing is left that is to be sent. */
+static bool
+all_sent(const struct client *client)
+{
+    return unsent(client) == 0 && !client->quick.first && !client->ready.first;
+}
+
+bool
+client_has_room(const struct client *client)
+{
+    return client->out.buf.len - client->sent < CLIENT_UNSENT_PAUSE;
 }
 
 static bool
 is_full(const struct client *client)
 {
-    return client->call_count >= CLIENT_CALLS_MAX ||
-           unsent(client) >= CLIENT_UNSENT_PAUSE;
+    return client->call_count - client->wait_count >= CLIENT_CALLS_MAX ||
+           !client_has_room(client) ||
+           client->reply_room + client->owed >=
+               (size_t)client->loop->config->max_output;
 }
 
 /* The last flush left replies over, which the client has yet to read. */
@@ -96,7 +118,7 @@ watch(struct client *client)
                            !client->loop->draining;
 
     event.events = reads ? EPOLLIN : 0; /* errors are always told */
-    if (unsent(client) > 0)
+    if (!all_sent(client))
         event.events |= EPOLLOUT;
     if (event.events == client->events)
         return;
@@ -144,7 +166,8 @@ start_client(struct client *client, struct loop *loop, int fd, bool local)
     client->events = EPOLLIN;
     idem_buf_init(&client->in,
                   (size_t)loop->config->max_command + 2 * READ_LEN);
-    idem_buf_init(&client->out.buf, (size_t)loop->config->max_output);
+    idem_buf_init(&client->out.buf,
+                  (size_t)loop->config->max_output + CLIENT_UNSENT_PAUSE);
     admin_greet(client);
     client->next = loop->clients;
     if (client->next)
@@ -214,7 +237,7 @@ client_close(struct client *client, const char *why)
     idem_buf_clear(&client->in);
     idem_buf_clear(&client->out.buf);
     client->sent = 0;
-    account(client);
+    client_account(client);
     principal_put(client->principal);
     client->principal = NULL;
     /* Events and lists may still name it: it goes at the end of the round. */
@@ -239,41 +262,111 @@ end_client(struct client *client)
 
 /* ---- out ------------------------------------------------------------- */
 
-static bool
-send_some(struct client *client)
+/* The output, a long result at its place in it, the rest of the output. */
+static ssize_t
+send_parts(struct client *client)
 {
-    while (unsent(client) > 0) {
-        ssize_t n = send(client->source.fd, client->out.buf.data + client->sent,
-                         unsent(client), MSG_NOSIGNAL | MSG_DONTWAIT);
+    struct iovec parts[3];
+    struct msghdr message = {.msg_iov = parts};
+    uint8_t *out = client->out.buf.data;
+    struct result *result = client->long_call->result;
+
+    if (client->sent < client->long_at)
+        parts[message.msg_iovlen++] =
+            (struct iovec){out + client->sent, client->long_at - client->sent};
+    parts[message.msg_iovlen++] = (struct iovec){
+        result->bytes + client->long_sent, result->len - client->long_sent};
+    parts[message.msg_iovlen++] = (struct iovec){
+        out + client->long_at, client->out.buf.len - client->long_at};
+    return sendmsg(client->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static size_t
+least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* So many bytes are on their way. */
+static void
+count_sent(struct client *client, size_t n)
+{
+    if (client->long_call) {
+        size_t len = client->long_call->result->len;
+        size_t before = least(n, client->long_at - client->sent);
+
+        client->sent += before;
+        n -= before;
+        before = least(n, len - client->long_sent);
+        client->long_sent += before;
+        n -= before;
+        if (client->long_sent == len)
+            calls_long_sent(client);
+    }
+    client->sent += n;
+}
+
+static bool
+send_some(struct client *client, size_t *total)
+{
+    while (unsent(client) > 0 && *total < FLUSH_MAX) {
+        ssize_t n =
+            client->long_call
+                ? send_parts(client)
+                : send(client->source.fd, client->out.buf.data + client->sent,
+                       unsent(client), MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return errno == EAGAIN || errno == EWOULDBLOCK;
-        client->sent += (size_t)n;
+        count_sent(client, (size_t)n);
+        *total += (size_t)n;
         client->write_ms = client->loop->now_ms;
     }
     return true;
 }
 
+/* What was sent makes room. */
 static void
-out_sent(struct client *client)
+drop_sent(struct client *client)
 {
-    client->out_before += client->out.buf.len;
+    size_t sent = client->sent;
+
+    if (sent < client->out.buf.len && sent < SHIFT_MIN)
+        return;
+    client->out_before += sent;
     client->sent = 0;
-    idem_buf_reset(&client->out.buf);
+    if (client->long_call)
+        client->long_at -= sent;
+    if (sent == client->out.buf.len)
+        idem_buf_reset(&client->out.buf);
+    else
+        idem_buf_shift(&client->out.buf, sent);
 }
 
-/* The client reads one long answer while the next is made, and the output does
- * not grow to all of them. client_flush() meets a send that failed again. */
-void
-client_send_long(struct client *client)
+/* False: the connection is broken. */
+static bool
+send_all(struct client *client)
 {
-    if (client->dead || unsent(client) < LONG_OUT)
-        return;
-    (void)send_some(client);
-    if (unsent(client) == 0)
-        out_sent(client);
+    size_t total = 0;
+
+    do {
+        calls_fill(client);
+        if (!send_some(client, &total))
+            return false;
+        calls_sent(client);
+        drop_sent(client);
+    } while (unsent(client) == 0 && !all_sent(client) && total < FLUSH_MAX);
+    return true;
+}
+
+/* It has read something lately, and does not hold more than its share. */
+static bool
+was_heard(const struct client *client)
+{
+    return client->loop->now_ms - client->write_ms < PRESSED_MS &&
+           client->accounted <= (size_t)client->loop->config->max_output;
 }
 
 void
@@ -284,29 +377,30 @@ client_flush(struct client *client)
     if (client->dead)
         return;
     was_full = is_full(client) || client->in.len > 0;
-    account(client);
-    if (client->out.failed) {
-        client_close(client, "more replies than max-output, or no memory");
-        return;
-    }
+    client_account(client);
     if (!waits_to_write(client))
         client->write_ms = client->loop->now_ms;
-    if (!send_some(client)) {
+    if (!client->out.failed && !send_all(client)) {
         client_close(client, NULL);
         return;
     }
-    calls_sent(client);
+    if (client->out.failed) {
+        client_close(client, "a reply longer than max-output, or no memory");
+        return;
+    }
     if (client->round == client->loop->round && client->call_count == 0)
         client->loop->answered++;
-    if (unsent(client) == 0) {
-        out_sent(client);
+    if (all_sent(client)) {
         trim(client);
         if (client->closing && !client->first &&
             (!client->loop->draining || client->call_count == 0))
             end_client(client);
-    } else if (over_all_limits(client)) {
-        client_close(client, "max-buffered is reached");
-        return;
+    } else {
+        client_account(client);
+        if (over_all_limits(client) && !was_heard(client)) {
+            client_close(client, "max-buffered is reached");
+            return;
+        }
     }
     if (was_full && !client->closing)
         client_go_on(client);
@@ -381,7 +475,7 @@ keep_rest(struct client *client, const uint8_t *rest, size_t len)
     }
     client->in_since_ms = client->loop->now_ms;
     client->in_mark = client->in.len;
-    account(client);
+    client_account(client);
     if (over_all_limits(client))
         client_close(client, "max-buffered is reached");
 }
@@ -442,7 +536,7 @@ read_on(struct client *client)
             client->in_mark = client->in.len;
             client->in_since_ms = client->loop->now_ms;
         }
-        account(client);
+        client_account(client);
         if (over_all_limits(client)) {
             client_close(client, "max-buffered is reached");
             return -2;
@@ -536,6 +630,10 @@ client_check_limits(struct client *client)
     } else if (waits_to_write(client) &&
                now - client->write_ms > config->stall_ms) {
         client_close(client, "its replies were not read");
+    } else if (client->loop->pressed && waits_to_write(client) &&
+               now - client->write_ms > PRESSED_MS &&
+               (client->long_call || client->accounted > OWN_SHARE)) {
+        client_close(client, "max-buffered is reached");
     } else if (client->in.len > 0 && !waits && !is_full(client) &&
                now - client->in_since_ms > config->stall_ms) {
         protocol_error(client, "the rest of the command did not come");
@@ -557,7 +655,7 @@ client_drain(struct client *client)
         if (call->waits && call->ticket && !call->done)
             idem_cancel(client->loop->engine, call->ticket);
     }
-    if (client->call_count == 0 && unsent(client) == 0)
+    if (client->call_count == 0 && all_sent(client))
         client_close(client, NULL);
     else
         client->closing = true;

@@ -12,7 +12,7 @@ client_reply(struct client *client, struct answer_tag tag, struct call **call)
 {
     *call = NULL;
     client_touch(client);
-    if (tag.set || !client->first)
+    if (tag.set || (!client->first && client->ordered_ready == 0))
         return &client->out;
     *call = call_new(client, NULL);
     if (*call)
@@ -66,7 +66,12 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
 
     if (status == IDEM_OK)
         add_records(call, &call->reply, records, count, next);
-    else
+    if (status == IDEM_OK &&
+        !results_room(&loop->server->results, call->reply.buf.len)) {
+        idem_buf_clear(&call->reply.buf);
+        answer_add_error(&call->reply, call->tag, "OVERLOADED",
+                         "too many replies wait to be read: ask again later");
+    } else if (status != IDEM_OK)
         answer_add_status(&call->reply, call->tag, status, err);
     call->whole = true;
     if (loop->driven) {

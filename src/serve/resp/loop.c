@@ -315,6 +315,7 @@ work(struct loop *loop)
             calls_collect(loop);
         else if (more)
             more = take_turn(loop);
+        results_rest(&loop->server->results);
         calls_go_on(loop);
         flush_dirty(loop);
         if (!loop->submitted && !(loop->driven && more))
@@ -365,9 +366,15 @@ tick(struct loop *loop)
 static void
 check_limits(struct loop *loop)
 {
+    struct results *results = &loop->server->results;
+    uint64_t refused;
+
     if (loop->seen_ms < loop->limits_ms)
         return;
     loop->limits_ms = loop->seen_ms + TICK_MS;
+    refused = results_refused(results);
+    loop->pressed = refused != loop->refused || !results_room(results, 0);
+    loop->refused = refused;
     for (struct client *client = loop->clients, *next; client; client = next) {
         next = client->next;
         client_check_limits(client);

@@ -10,6 +10,9 @@
  *
  * A call is one command that waits for the engine. Calls without a tag are
  * answered in the order of the commands; a call with a tag as soon as it can.
+ * A reply joins the client's output when there is room in it; until then its
+ * call holds it. The bytes of a long result are shared by all calls that tell
+ * it and are never copied into an output.
  *
  * Everything here belongs to the loop's thread, but for `finished`: an engine
  * with a thread of its own leaves answered calls there and wakes the loop.
@@ -26,7 +29,9 @@
 
 #include <pthread.h>
 
-/* A client that has so much unanswered, or unread, is not read from. */
+/* A client that has so much unanswered, or unread, is not read from. Tagged
+ * commands that may wait do not count: the engine bounds those that do wait,
+ * and what the same client sends after them may end their wait. */
 #define CLIENT_CALLS_MAX 1024
 #define CLIENT_UNSENT_PAUSE (256 * 1024)
 #define READ_LEN (64 * 1024)
@@ -38,6 +43,10 @@ struct call;
 struct source {
     enum { SOURCE_LISTENER, SOURCE_CLIENT, SOURCE_WAKE, SOURCE_SIGNAL } what;
     int fd;
+};
+
+struct call_list {
+    struct call *first, *last;
 };
 
 struct client {
@@ -54,7 +63,15 @@ struct client {
     uint64_t out_before; /* bytes of out that earlier sends took */
     struct call *calls;  /* all in flight */
     size_t call_count;
-    struct call *first, *last;             /* untagged, in order */
+    size_t wait_count;         /* tagged ones of them that may wait */
+    struct call *first, *last; /* untagged, in order */
+    struct call_list quick; /* answered: short and tagged, they leave first */
+    struct call_list ready; /* answered: the others, as they were answered */
+    size_t ordered_ready;   /* untagged ones of them */
+    size_t reply_room;      /* bytes of replies in both */
+    size_t owed;            /* and of long results, but for those that waited */
+    struct call *long_call; /* its result is being sent ... */
+    size_t long_at, long_sent; /* ... at this place of out; so much is */
     struct call *first_start, *last_start; /* started, not yet sent */
     size_t accounted;                      /* in loop->buffered */
     uint32_t events;                       /* that epoll watches */
@@ -81,7 +98,8 @@ struct call {
     struct loop *loop;
     struct call *prev, *next; /* all of a client in flight */
     struct call *next_in_order;
-    struct call *link; /* in the pool, `finished`, `again`, starts, delayed */
+    /* In the pool, `finished`, `again`, starts, delayed, quick or ready. */
+    struct call *link;
     enum command_kind kind;
     enum call_step step;
     struct answer_tag tag;
@@ -97,6 +115,7 @@ struct call {
     bool whole; /* its reply is; `done` only on the loop's own thread */
     bool close_after;
     struct resp_out reply;
+    struct result *result; /* a long one, and a CRLF, end the reply */
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t names[IDEM_SCOPE_MAX + IDEM_ID_MAX + IDEM_SUBJECT_MAX];
@@ -116,6 +135,8 @@ struct loop {
     size_t client_count;
     uint64_t next_id;
     size_t buffered;
+    uint64_t refused; /* long results for which there was no room */
+    bool pressed;     /* there was none lately */
     int64_t now_us, answered_us, now_ms, tick_ms, accept_again_ms, drain_until;
     int64_t seen_ms;   /* when the events of this round were read */
     int64_t limits_ms; /* when clients are looked at again */
@@ -155,6 +176,10 @@ void calls_collect(struct loop *loop);
 void calls_leave(struct client *client);
 /* What the client has been sent needs no giving back. */
 void calls_sent(struct client *client);
+/* Move replies to the client's output while there is room. */
+void calls_fill(struct client *client);
+/* All of the client's long_call is sent. */
+void calls_long_sent(struct client *client);
 void calls_clear_pool(struct loop *loop);
 
 /* ---- dispatch.c ------------------------------------------------------ */
@@ -181,8 +206,10 @@ void client_accept(struct loop *loop, int fd, bool local);
 void client_event(struct client *client, uint32_t events);
 /* Parse what waits, as far as limits allow. */
 void client_go_on(struct client *client);
-void client_touch(struct client *client);     /* there is output */
-void client_send_long(struct client *client); /* there is much of it */
+void client_touch(struct client *client); /* there is output */
+/* Is there room in the output, so that a reply may go there? */
+bool client_has_room(const struct client *client);
+void client_account(struct client *client);
 void client_flush(struct client *client);
 void client_close(struct client *client, const char *why); /* at once */
 void client_check_limits(struct client *client);

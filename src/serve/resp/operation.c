@@ -14,16 +14,41 @@
 
 /* ---- answers --------------------------------------------------------- */
 
-/* Where the reply may go at once: nothing untagged stands before it. */
+/* Where the reply goes: at once into the output if there is room, it is short
+ * and nothing untagged stands before it. */
 static struct resp_out *
-out_of(struct call *call)
+out_of(struct call *call, const struct idem_answer *answer)
 {
     struct client *client = call->client;
 
-    if (!call->loop->driven || !client ||
-        (call->ordered && client->first != call))
+    if (!call->loop->driven || !client || !client_has_room(client) ||
+        (call->ordered && (client->first != call || client->ordered_ready)) ||
+        (answer && answer_is_long(answer)))
         return &call->reply;
     return &client->out;
+}
+
+/* The answer of the last operation. A long result that finds no room is not
+ * told; an answer that has one wrote nothing, so it can be asked for again. */
+static void
+add_answer(struct call *call, struct resp_out *out,
+           const struct idem_answer *answer)
+{
+    struct loop *loop = call->loop;
+
+    call->started = answer->verdict == IDEM_V_STARTED;
+    call->fence = answer->record.fence;
+    if (answer_is_long(answer)) {
+        call->result =
+            results_take(&loop->server->results, loop->engine, &answer->record);
+        if (!call->result) {
+            answer_add_error(out, call->tag, "OVERLOADED",
+                             "too many large replies wait to be read: ask "
+                             "again later");
+            return;
+        }
+    }
+    answer_add(out, call->tag, call->op.verb, answer);
 }
 
 static void
@@ -108,9 +133,7 @@ take_answer(struct call *call, struct resp_out *out, enum idem_status status,
             call->step = step;
             return false;
         }
-        call->started = answer->verdict == IDEM_V_STARTED;
-        call->fence = answer->record.fence;
-        answer_add(out, call->tag, call->op.verb, answer);
+        add_answer(call, out, answer);
     }
     return true;
 }
@@ -166,7 +189,7 @@ answered(void *arg, enum idem_status status, const struct idem_answer *answer,
 
     if (call->kind == COMMAND_ISSUE && !last_of_tokens(call, status, answer))
         return;
-    call->whole = take_answer(call, out_of(call), status, answer, err);
+    call->whole = take_answer(call, out_of(call, answer), status, answer, err);
     if (!loop->driven) {
         leave_finished(call);
     } else if (call->whole) {

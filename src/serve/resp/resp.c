@@ -295,9 +295,15 @@ resp_add_number(struct resp_out *out, int64_t number)
 }
 
 void
+resp_add_length(struct resp_out *out, size_t len)
+{
+    add_line(out, '$', (int64_t)len);
+}
+
+void
 resp_add_bytes(struct resp_out *out, struct idem_bytes bytes)
 {
-    add_line(out, '$', (int64_t)bytes.len);
+    resp_add_length(out, bytes.len);
     if (bytes.len > 0)
         resp_add_raw(out, bytes.data, bytes.len);
     resp_add_raw(out, "\r\n", 2);

@@ -48,6 +48,7 @@ void resp_add_raw(struct resp_out *out, const void *bytes, size_t len);
 void resp_add_array(struct resp_out *out, size_t count);
 void resp_add_number(struct resp_out *out, int64_t number);
 void resp_add_bytes(struct resp_out *out, struct idem_bytes bytes);
+void resp_add_length(struct resp_out *out, size_t len);     /* of such bytes */
 void resp_add_text(struct resp_out *out, const char *text); /* as a bulk */
 void resp_add_null(struct resp_out *out);
 void resp_add_simple(struct resp_out *out, const char *text); /* +OK */
