@@ -17,6 +17,7 @@ CLIENTS = os.path.join(ROOT, "clients")
 BUILD = os.path.join(ROOT, "build/clients")
 DRIVERS = {"python": ["/usr/bin/python3", os.path.join(CLIENTS, "python/tests/driver.py")],
            "node": ["node", os.path.join(CLIENTS, "node/tests/driver.js")],
+           "php": ["php", os.path.join(CLIENTS, "php/tests/driver.php")],
            "go": [os.path.join(BUILD, "go-driver")]}
 
 
