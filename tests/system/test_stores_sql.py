@@ -15,7 +15,7 @@ import servers
 from chaos import Chaos
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_records_are_noticed,
                    check_waiting_is_woken, engines)
-from lib import IDEM, ROOT, SOAK, Server, dice, folder, patient, wait_until
+from lib import IDEM, ROOT, SOAK, Process, Resp, Server, dice, folder, patient, wait_until
 
 OPS = 50000 if SOAK else 2500
 SECONDS = 3600 if SOAK else 90
@@ -90,6 +90,30 @@ def test_two_servers_on_one_store_are_one(url):
             with server.client() as c:
                 assert c("GET", crowd.scope, "id-1")[0] == "record"
                 assert len(c("SCAN", 0, "SCOPE", crowd.scope, "COUNT", 10)) > 2
+
+
+@pytest.mark.parametrize("mode", ["", "?mode=wal"])
+def test_a_nearly_full_disk_takes_no_new_claims_and_finishes_what_it_has(mode):
+    """SQLite on a small disk of its own, which only this server sees."""
+    with folder() as where:
+        disk, user = os.path.join(where, "disk"), [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+        os.mkdir(disk)
+        argv = ["unshare", *user, "--mount", "sh", "-c", 'mount -t tmpfs -o size=40m idem "$0" && exec "$@"', disk, IDEM, "serve",
+                "--store", "sqlite:%s/db%s" % (disk, mode), "--socket", os.path.join(where, "s")]
+        with Process(argv, ready=os.path.join(where, "s")) as server, Resp(os.path.join(where, "s")) as c:
+            seen = "/proc/%d/root%s" % (server.pid, disk)
+            fences = [c("BEGIN", "a", str(i))[1] for i in range(60)]
+            c("FINISH", "a", "59", fences[59], "SUCCEEDED", "kept")
+            with open(seen + "/filler", "wb") as f:
+                f.write(b"x" * (os.statvfs(seen).f_bavail * os.statvfs(seen).f_frsize - (8 << 20)))
+            assert {getattr(c("BEGIN", "new", str(i)), "word", "an answer") for i in range(100)} == {"FULL"}
+            assert c("BEGIN", "a", "59")[4] == "kept"
+            for i in range(20):
+                assert c("RENEW", "a", str(i), fences[i], 60000)[0] == "ok"
+                assert c("FINISH", "a", str(i), fences[i], "SUCCEEDED", "x" * 10000)[0] == "ok"
+                assert c("RELEASE", "a", str(i + 20), fences[i + 20])[0] == "ok"
+            os.remove(seen + "/filler")
+            assert c("BEGIN", "new", "1")[0] == "started"
 
 
 def test_records_that_somebody_deleted_raise_an_alarm(database):

@@ -23,7 +23,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
+
+/* With less room than this on the disk no new record is made: what is left is
+ * for the results of what is executing. */
+#define RESERVE_LEN (16 * 1024 * 1024)
 
 /* A write of another process is over in a moment: a reader waits for it, a
  * writer says "locked" and lets the engine look again. */
@@ -365,13 +370,33 @@ commit(struct sqlite_store *self, struct idem_swap *swaps, size_t count,
     return IDEM_ERR_LOST;
 }
 
+static bool
+is_nearly_full(const struct sqlite_store *self)
+{
+    struct statvfs disk;
+
+    return statvfs(self->path, &disk) == 0 &&
+           disk.f_bavail < RESERVE_LEN / disk.f_frsize;
+}
+
+static enum idem_status
+refuse_new(struct sqlite_store *self, struct idem_swap *swap,
+           struct idem_error *err)
+{
+    swap->outcome = IDEM_SWAP_NOT_STORED;
+    return idem__fail(err, IDEM_ERR_FULL,
+                      "sqlite: \"%s\": less than %d MiB are left on the disk, "
+                      "so it takes no new records; make room",
+                      self->path, RESERVE_LEN >> 20);
+}
+
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
 {
     struct sqlite_store *self = (struct sqlite_store *)store;
-    enum idem_status status = connect_store(self, err);
-    bool wrote = false;
+    enum idem_status status = connect_store(self, err), full = IDEM_OK;
+    bool wrote = false, nearly_full;
     int rc;
 
     idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
@@ -381,11 +406,15 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
     if (rc != SQLITE_OK)
         return undo(self, rc, swaps, count, arena, err);
 
+    nearly_full = is_nearly_full(self);
     for (size_t i = 0; i < count; i++) {
         bool write;
 
         status = compare(self, &swaps[i], arena, &write, &rc, err);
-        if (status == IDEM_OK && write) {
+        if (status == IDEM_OK && write && swaps[i].expected == 0 &&
+            nearly_full) {
+            full = refuse_new(self, &swaps[i], err);
+        } else if (status == IDEM_OK && write) {
             rc = write_row(self, &swaps[i]);
             wrote = true;
             if (rc != SQLITE_OK)
@@ -397,10 +426,12 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
             return status;
         }
     }
-    if (wrote)
-        return commit(self, swaps, count, arena, err);
+    if (wrote) {
+        status = commit(self, swaps, count, arena, err);
+        return status == IDEM_OK ? full : status;
+    }
     run(self, "rollback");
-    return IDEM_OK;
+    return full;
 }
 
 /* ---- load, scan, tend ------------------------------------------------ */
