@@ -16,6 +16,11 @@ idem__key_hex(const uint8_t key[IDEM_KEY_LEN], char hex[IDEM__HEX_LEN])
 bool
 idem__key_from_hex(const char *hex, size_t len, uint8_t key[IDEM_KEY_LEN])
 {
+    /* One key has one name: capital letters would be another one. */
+    for (size_t i = 0; i < len; i++) {
+        if (hex[i] >= 'A' && hex[i] <= 'F')
+            return false;
+    }
     return idem__hex_read(hex, len, key, IDEM_KEY_LEN);
 }
 
