@@ -8,11 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GLOBALS 15
+#define GLOBALS 16
 
 static const struct cli_option global_options[GLOBALS] = {
     {"upstream", 'u', CLI_TEXT, NULL, "URL",
      "the service: http://host:port, https://..., http://unix:/path"},
+    {"auth-request", 0, CLI_TEXT, NULL, "URL",
+     "ask here first whether a request may pass, also before a replay: 2xx "
+     "lets it pass, 401 and 403 refuse it"},
     {"listen", 'l', CLI_TEXT, NULL, "ADDRESS",
      "HOST:PORT, several with commas (default 127.0.0.1:8080)"},
     {"store", 0, CLI_TEXT, NULL, "URL",

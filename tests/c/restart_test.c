@@ -3,10 +3,10 @@
  * back.
  *
  * Runs until its standard input ends; whoever started it kills and restarts the
- * store meanwhile (tests/system/test_services.py), once every lock has a holder, which
- * is said with the line "held"; or nobody does. IDEM_TEST_DOWN=1 says that the
- * store was down for longer than BRIEF_MS. IDEM_TEST_SEED repeats how long each
- * of the crowd stays.
+ * store meanwhile (tests/system/test_services.py), once every lock has a
+ * holder, which is said with the line "held"; or nobody does. IDEM_TEST_DOWN=1
+ * says that the store was down for longer than BRIEF_MS. IDEM_TEST_SEED repeats
+ * how long each of the crowd stays.
  */
 #include "../support/stores.h"
 

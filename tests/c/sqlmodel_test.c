@@ -6,7 +6,8 @@
  * Leases and TTLs are either over by the next operation or last for an hour, so
  * that the time it takes does not matter.
  *
- *   IDEM_TEST_SQL=postgres://... IDEM_TEST_OPS=20000 build/tests/c/sqlmodel_test
+ *   IDEM_TEST_SQL=postgres://... IDEM_TEST_OPS=20000
+ * build/tests/c/sqlmodel_test
  */
 #include "../../src/record/record.h"
 #include "../support/sqldb.h"

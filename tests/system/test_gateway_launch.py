@@ -1,5 +1,6 @@
 """`idem gateway` as people start it: flags, a file with routes, signals, TLS and HTTP/2, and what is said when a part dies."""
 import contextlib
+import http.server
 import os
 import re
 import shutil
@@ -299,6 +300,7 @@ def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
     (2, ["--upstream", "http://x", "--config", "/nowhere"], "nowhere"),
     (2, ["--upstream", "http://x", "--tls-cert", "/x"], "both"),
     (2, ["--upstream", "http://x", "--listen", "bogus"], "127.0.0.1:8080"),
+    (2, ["--upstream", "http://x", "--auth-request", "check"], "auth-request"),
     (2, ["--upstream", "http://x", "--listen", "127.0.0.1:1,127.0.0.1:99999"], "127.0.0.1:99999"),
     (2, ["--upstream", "http://x", "--forwarded", "perhaps"], "on or off"),
     (2, ["--upstream", "http://x", "--key", ""], "single quotes"), (2, ["--upstream", "http://x", "--scope", ""], "scope"),
@@ -403,7 +405,7 @@ def test_started_by_root_the_workers_are_somebody_else():
 def test_websockets_and_events_pass():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         s = socket.create_connection(("127.0.0.1", g.port), 30)
-        s.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
+        s.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: WebSocket\r\nConnection: Upgrade\r\n\r\n")
         assert s.recv(1000).startswith(b"HTTP/1.1 101")
         for word in (b"hello", b"again"):
             s.sendall(word)
@@ -417,3 +419,98 @@ def test_websockets_and_events_pass():
         assert b"data: 2" not in data, "an event is sent when it happens"
         open(where + "/until", "w").close()
         s.close()
+
+
+@pytest.mark.parametrize("flags", [[], ["--gated", "off"]])
+@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket, h2c", b"echo"])
+def test_no_other_protocol_passes_as_a_tunnel(flags, upgrade):
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, *flags) as g:
+        got = raw(g.port, b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+                  b"Connection: Upgrade, HTTP2-Settings, close\r\n\r\n" % upgrade, until=b"}")
+        assert got.startswith(b"HTTP/1.1 201"), got
+        assert not {"upgrade", "connection"} & {n.lower() for n in ledger.entries()[0]["names"]}
+
+
+def test_a_body_that_is_not_gated_goes_on_as_it_comes_and_lies_on_no_disk():
+    """It may be endless."""
+    taken = []
+
+    def serve(listener):
+        c, _ = listener.accept()
+        with c:
+            while data := c.recv(1 << 20):
+                taken.append(len(data))
+    with folder() as where, socket.create_server(("127.0.0.1", 0)) as listener:
+        os.mkdir(where + "/gateway")
+        os.chmod(where, 0o755)
+        Later(serve, listener)
+        with Gateway(where, listener.getsockname()[1], "--folder", where + "/gateway") as g, \
+                socket.create_connection(("127.0.0.1", g.port), 60) as s:
+            s.sendall(b"PUT /file HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for _ in range(64):
+                s.sendall(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+            eventually(lambda: sum(taken) > 64 << 20)
+            spooled = [os.path.join(at, n) for at, _, names in os.walk(where + "/gateway/client_body") for n in names]
+            assert not spooled
+            got = raw(g.port, b"POST /file HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nTransfer-Encoding: chunked\r\n\r\n"
+                      + b"200000\r\n" + bytes(2 << 20), until=b"body-too-large")
+            assert got.startswith(b"HTTP/1.1 413"), got
+
+
+class Guard:
+    """A service's own check of credentials."""
+
+    def __init__(self):
+        self.allowed, self.seen, self.stopped = {"Bearer a", "Bearer b"}, [], False
+        guard = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                if guard.stopped:
+                    self.close_connection = True
+                    return
+                guard.seen.append((self.path, self.headers["X-Original-URI"], self.headers["X-Original-Method"],
+                                   self.headers["Content-Length"], self.headers["Transfer-Encoding"]))
+                self.send_response(204 if self.headers["Authorization"] in guard.allowed else 401)
+                self.send_header("WWW-Authenticate", "Bearer")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = "http://127.0.0.1:%d/check" % self.server.server_port
+        Later(self.server.serve_forever, 0.05)
+
+    def stop(self):
+        self.stopped = True
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_a_revoked_credential_gets_no_replay_where_the_service_is_asked_first():
+    guard = Guard()
+    a, b = {"Authorization": "Bearer a"}, {"Authorization": "Bearer b"}
+    with folder() as where, Ledger(where) as ledger:
+        conf = os.path.join(where, "conf")
+        with open(conf, "w") as f:
+            f.write("auth-request = %s\ntoken-path = /token\n[route /]\nwait = 1s\n[route /public]\nauth-request = off\n"
+                    % guard.url)
+        with Gateway(where, ledger.port, "--config", conf) as g:
+            assert ask(g.port, "k", headers=a).status == 201 and ask(g.port, "k", headers=a).replayed
+            assert guard.seen[0] == ("/check", "/orders", "POST", None, None)
+            assert ask(g.port, "k", headers=a, body=iter([b'{"a"', b":1}"])).replayed
+            assert ask(g.port, headers=a, path="/token", method="GET").status == 200
+            guard.allowed.discard("Bearer a")
+            got = ask(g.port, "k", headers=a)
+            assert got.status == 401 and not got.replayed and got.headers["www-authenticate"] == "Bearer"
+            assert ask(g.port, "new", headers=a).status == 401 and ask(g.port, headers=a, path="/token", method="GET").status == 401
+            assert ask(g.port, "p", headers=a, path="/public").status == 201
+            assert ask(g.port, "new", headers=b).status == 201
+            assert ask(g.port, path="/.idem/auth/0", method="GET", headers=b).status == 404
+            guard.stop()
+            assert ask(g.port, "gone", headers=b).status == 500
+            assert ledger.executions("k") == 1 and ledger.executions("gone") == 0 and ledger.executions("new") == 1

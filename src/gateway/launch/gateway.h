@@ -42,6 +42,7 @@ struct gateway_route {
     char *path; /* "/orders" and what is below it; "= /orders": only that */
     char *host; /* NULL: every host */
     char *upstream;
+    char *auth; /* asked first whether a request may pass; "off": nobody */
     char *values[GATEWAY_OPTIONS]; /* NULL: not set */
 };
 

@@ -128,6 +128,7 @@ clear_route(struct gateway_route *route)
     free(route->path);
     free(route->host);
     free(route->upstream);
+    free(route->auth);
     for (size_t i = 0; i < GATEWAY_OPTIONS; i++)
         free(route->values[i]);
     memset(route, 0, sizeof(*route));
@@ -322,6 +323,18 @@ set_global(struct gateway_config *config, const struct setting *setting,
                              setting->name, value);
 }
 
+static enum idem_status
+set_auth(char **into, const char *value, struct idem_error *err)
+{
+    if (strcmp(value, "off") != 0 &&
+        gateway_upstream_check(value, NULL) != IDEM_OK)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "auth-request: \"%s\" is neither a URL such as "
+                          "http://127.0.0.1:9000/check nor \"off\"",
+                          value);
+    return set_text(into, value, err);
+}
+
 enum idem_status
 gateway_config_set(struct gateway_config *config, struct gateway_route *route,
                    const char *name, const char *value, struct idem_error *err)
@@ -333,6 +346,8 @@ gateway_config_set(struct gateway_config *config, struct gateway_route *route,
                           "%s: a control character is in its value", name);
     if (strcmp(name, "upstream") == 0)
         return set_text(&into->upstream, value, err);
+    if (strcmp(name, "auth-request") == 0)
+        return set_auth(&into->auth, value, err);
     if (strcmp(name, "host") == 0)
         return set_text(&into->host, value, err);
     for (size_t i = 0; i < GATEWAY_OPTIONS; i++) {

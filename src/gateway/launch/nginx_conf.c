@@ -169,6 +169,9 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                            "    keepalive_requests 1000000;\n"
                            "    client_max_body_size 0;\n"
                            "    client_body_buffer_size 64k;\n"
+                           "    # What is not gated may be of any size: it "
+                           "lies on no disk.\n"
+                           "    proxy_request_buffering off;\n"
                            "    proxy_buffer_size 16k;\n"
                            "    proxy_buffers 8 16k;\n"
                            "    proxy_http_version 1.1;\n"
@@ -177,11 +180,17 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                            "    proxy_next_upstream off;\n"
                            "    proxy_ignore_client_abort on;\n"
                            "    proxy_set_header Host $http_host;\n"
-                           "    proxy_set_header Upgrade $http_upgrade;\n"
+                           "    # Any other protocol would be a tunnel past "
+                           "the gate.\n"
+                           "    proxy_set_header Upgrade $idem_upgrade;\n"
                            "    proxy_set_header Connection $idem_connection;\n"
-                           "    map $http_upgrade $idem_connection {\n"
-                           "        default upgrade;\n"
-                           "        '' '';\n"
+                           "    map $http_upgrade $idem_upgrade {\n"
+                           "        default '';\n"
+                           "        websocket websocket;\n"
+                           "    }\n"
+                           "    map $idem_upgrade $idem_connection {\n"
+                           "        default '';\n"
+                           "        websocket upgrade;\n"
                            "    }\n",
                            place->socket,
                            config->drain_ms > 0 ? (long long)config->drain_ms
@@ -204,27 +213,53 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
 /* One block of servers a URL; idle connections are given up early, because a
  * service that closes one just when we use it leaves an unknown outcome. */
 static enum idem_status
+add_upstream(const char *text, const char *name, size_t number,
+             struct idem_buf *out, struct idem_error *err)
+{
+    struct url url;
+    enum idem_status status = parse_url(text, &url, err);
+
+    if (status != IDEM_OK)
+        return status;
+    if (!idem_buf_printf(out,
+                         "\n    upstream %s_%zu {\n"
+                         "        server \"%s\" max_fails=0;\n"
+                         "        keepalive 256;\n"
+                         "        keepalive_requests 1000000;\n"
+                         "        keepalive_timeout 2s;\n"
+                         "    }\n",
+                         name, number, url.host))
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    return IDEM_OK;
+}
+
+/* Who says whether a request may pass; NULL: nobody is asked. */
+static const char *
+auth_of(const struct gateway_config *config, const struct gateway_route *route)
+{
+    const char *auth = route->auth ? route->auth : config->base.auth;
+
+    return auth && strcmp(auth, "off") != 0 ? auth : NULL;
+}
+
+static enum idem_status
 add_upstreams(const struct gateway_config *config, struct idem_buf *out,
               struct idem_error *err)
 {
-    for (size_t i = 0; i < config->route_count; i++) {
-        struct url url;
-        enum idem_status status =
-            parse_url(upstream_of(config, &config->routes[i]), &url, err);
+    enum idem_status status = IDEM_OK;
+    const char *auth = auth_of(config, &config->base);
 
-        if (status != IDEM_OK)
-            return status;
-        if (!idem_buf_printf(out,
-                             "\n    upstream idem_%zu {\n"
-                             "        server \"%s\" max_fails=0;\n"
-                             "        keepalive 256;\n"
-                             "        keepalive_requests 1000000;\n"
-                             "        keepalive_timeout 2s;\n"
-                             "    }\n",
-                             i, url.host))
-            return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    for (size_t i = 0; status == IDEM_OK && i < config->route_count; i++) {
+        const struct gateway_route *route = &config->routes[i];
+        const char *own = auth_of(config, route);
+
+        status = add_upstream(upstream_of(config, route), "idem", i, out, err);
+        if (status == IDEM_OK && own)
+            status = add_upstream(own, "idem_auth", i, out, err);
     }
-    return IDEM_OK;
+    if (status == IDEM_OK && auth && config->token_path)
+        status = add_upstream(auth, "idem_auth", config->route_count, out, err);
+    return status;
 }
 
 static bool
@@ -304,6 +339,66 @@ add_base(struct idem_buf *out, const struct url *url, const char *location)
                         idem_buf_add_text(out, location));
 }
 
+static bool
+add_tls_name(struct idem_buf *out, const struct url *url)
+{
+    return !url->tls ||
+           idem_buf_printf(out,
+                           "            proxy_ssl_server_name on;\n"
+                           "            proxy_ssl_name \"%.*s\";\n",
+                           (int)strcspn(url->host, ":"), url->host);
+}
+
+/* nginx asks before it asks us, so that replays are guarded too. The question
+ * has the request's headers and no body. It may be sent again: it changes
+ * nothing. */
+static enum idem_status
+add_auth(const struct gateway_config *config, const struct gateway_route *route,
+         size_t number, struct idem_buf *out, struct idem_error *err)
+{
+    struct url url;
+    enum idem_status status = parse_url(auth_of(config, route), &url, err);
+    bool good;
+
+    if (status != IDEM_OK)
+        return status;
+    good = idem_buf_printf(
+               out,
+               "\n        location = /.idem/auth/%zu {\n"
+               "            internal;\n"
+               "            proxy_next_upstream error;\n"
+               "            proxy_pass_request_body off;\n"
+               "            proxy_set_header Content-Length \"\";\n"
+               "            proxy_set_header Connection \"\";\n"
+               "            proxy_set_header Host $http_host;\n"
+               "            proxy_set_header X-Original-URI $request_uri;\n"
+               "            proxy_set_header X-Original-Method "
+               "$request_method;\n",
+               number) &&
+           add_tls_name(out, &url);
+    for (size_t i = 0; good && i < GATEWAY_OPTIONS; i++) {
+        const char *value =
+            route->values[i] ? route->values[i] : config->base.values[i];
+
+        if (value && strncmp(gateway_options[i].directive, "proxy_", 6) == 0)
+            good = add_option(out, i, value);
+    }
+    good =
+        good && idem_buf_printf(out,
+                                "            proxy_pass %s://idem_auth_%zu%s;\n"
+                                "        }\n",
+                                url.tls ? "https" : "http", number,
+                                url.path[0] ? url.path : "/");
+    return good ? IDEM_OK : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+}
+
+static bool
+add_auth_request(size_t number, struct idem_buf *out)
+{
+    return idem_buf_printf(out, "            auth_request /.idem/auth/%zu;\n",
+                           number);
+}
+
 static enum idem_status
 add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
           struct idem_error *err)
@@ -323,20 +418,20 @@ add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
     good = idem_buf_printf(out, "\n        location %s", exact ? "= " : "") &&
            add_quoted(out, route->path + (exact ? 2 : 0)) &&
            idem_buf_add_text(out, " {\n") && add_options(config, route, out);
+    if (auth_of(config, route))
+        good = good && add_auth_request(i, out);
     if (may_try_next(config, route, &url))
         good = good && idem_buf_add_text(
                            out, "            proxy_next_upstream error;\n");
-    if (url.tls)
-        good = good && idem_buf_printf(out,
-                                       "            proxy_ssl_server_name on;\n"
-                                       "            proxy_ssl_name \"%.*s\";\n",
-                                       (int)strcspn(url.host, ":"), url.host);
-    good = good &&
+    good = good && add_tls_name(out, &url) &&
            idem_buf_printf(out, "            proxy_pass %s://idem_%zu",
                            url.tls ? "https" : "http", i) &&
            add_base(out, &url, route->path + (exact ? 2 : 0)) &&
            idem_buf_add_text(out, ";\n        }\n");
-    return good ? IDEM_OK : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    if (!good)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    return auth_of(config, route) ? add_auth(config, route, i, out, err)
+                                  : IDEM_OK;
 }
 
 static bool
@@ -445,6 +540,8 @@ add_token_path(const struct gateway_config *config, struct idem_buf *out)
                                        "@idem_token_limit;\n"
                                        "            idem_issue_token;\n");
 
+    if (auth_of(config, &config->base))
+        good = good && add_auth_request(config->route_count, out);
     for (size_t i = 0; good && i < sizeof(same) / sizeof(same[0]); i++) {
         const char *value = config->base.values[option_number(same[i])];
 
@@ -524,6 +621,13 @@ add_server(const struct gateway_config *config, const char *host, bool first,
         good = good && add_policy_path(config, out);
     if (!good)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    if (config->token_path && auth_of(config, &config->base)) {
+        enum idem_status status =
+            add_auth(config, &config->base, config->route_count, out, err);
+
+        if (status != IDEM_OK)
+            return status;
+    }
     for (size_t i = 0; i < config->route_count; i++) {
         enum idem_status status;
 
