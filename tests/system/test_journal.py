@@ -165,7 +165,7 @@ def test_a_link_made_by_another_user_is_refused_and_ones_own_is_followed():
             assert code != 0 and "symbolic link" in err
 
 
-@pytest.mark.parametrize("name", ["lock", "spare", "reserve", "0000000000000001.seg", "0000000000000001.idx"])
+@pytest.mark.parametrize("name", ["lock", "clock", "spare", "reserve", "0000000000000001.seg", "0000000000000001.idx"])
 @pytest.mark.parametrize("what", ["link", "fifo"])
 def test_what_is_no_regular_file_is_never_followed(name, what):
     with folder() as f:

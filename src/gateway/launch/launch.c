@@ -222,7 +222,8 @@ write_conf(struct launch *self, struct idem_error *err)
     idem_buf_init(&text, 16 * 1024 * 1024);
     status = gateway_nginx_conf(self->config, &place, &text, err);
     if (status == IDEM_OK) {
-        fd = open(self->conf, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        (void)unlink(self->conf); /* a link there must not be followed */
+        fd = open(self->conf, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         if (fd < 0 || write(fd, text.data, text.len) != (ssize_t)text.len)
             status = idem__fail(err, IDEM_ERR_INVALID, "%s: %s", self->conf,
                                 strerror(errno));

@@ -38,12 +38,12 @@ static const char *const words[] = {"", " held\n", " settled\n"};
 static enum remembers
 read_offset(const struct journal *self, const char *boot_id, int64_t *offset_us)
 {
-    int fd = openat(self->dir_fd, FILE_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     ssize_t got = -1;
+    int fd;
     char text[FILE_LEN], *end;
     size_t id_len = strlen(boot_id);
 
-    if (fd >= 0) {
+    if (!idem__io_open(self->io, self->dir_fd, FILE_NAME, O_RDONLY, &fd)) {
         got = read(fd, text, sizeof(text) - 1);
         close(fd);
     }
@@ -68,10 +68,10 @@ write_offset(const struct journal *self, const char *boot_id,
     char text[FILE_LEN];
     int len = snprintf(text, sizeof(text), "%s %" PRId64 "%s", boot_id,
                        self->start_us - self->boot_at_start_us, words[what]);
-    int fd = openat(self->dir_fd, FILE_NAME,
-                    O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd;
 
-    if (fd < 0)
+    if (idem__io_open(self->io, self->dir_fd, FILE_NAME, O_WRONLY | O_CREAT,
+                      &fd))
         return;
     if (pwrite(fd, text, (size_t)len, 0) != len || ftruncate(fd, len) != 0)
         (void)unlinkat(self->dir_fd, FILE_NAME, 0);
