@@ -223,6 +223,19 @@ begin
 end
 $$;
 
+-- Where there is a synchronous standby, a record can be seen that the standby has
+-- not got (a commit whose wait for it was cut short). A transaction that is told
+-- of one writes a little, so that its own commit waits for the standby. (Whoever
+-- locks a row has written.)
+create or replace function idem.confirm()
+returns void language plpgsql volatile as $$
+begin
+    if current_setting('synchronous_standby_names') <> '' and not pg_is_in_recovery() then
+        perform pg_logical_emit_message(true, 'idem', '');
+    end if;
+end
+$$;
+
 -- Hold a row if it is as it was seen and nobody holds it.
 create or replace function idem.hold(key bytea, expected bigint)
 returns boolean language plpgsql volatile as $$
@@ -357,6 +370,9 @@ begin
         end if;
         perform pg_sleep(0.005);
     end loop;
+    if verdict <> 'started' then
+        perform idem.confirm();
+    end if;
 end
 $$;
 
@@ -565,6 +581,7 @@ begin
         end if;
         over := r.state = 2 and r.lease_until <= ms;
         if r.state in (3, 4) and (r.expires = 0 or r.expires > ms) then
+            perform idem.confirm();
             verdict := 'replay';
             state := idem.state_name(r.state);
             kind := idem.kind_name(r.kind);
@@ -619,6 +636,7 @@ begin
         r.expires, r.flags & 2 = 0
         from idem.idem_record r where r.key_hash = k
         and (r.state = 2 or r.expires = 0 or r.expires > idem.now_us() / 1000);
+    perform idem.confirm();
 end
 $$;
 

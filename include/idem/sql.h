@@ -21,6 +21,10 @@
  * was. IDEM_ERR_LOST: the connection broke during a commit; look the record up
  * with idem_sql_get on a new connection before acting again.
  *
+ * PostgreSQL with a synchronous standby: commit before you answer your client,
+ * also after a REPLAY. The commit then waits for the standby (the session's
+ * synchronous_commit has to be on or remote_apply). idem_sql_run does it.
+ *
  * Names of tables and columns are the program's own; they are quoted, never
  * pasted. Values are always bound.
  *

@@ -54,6 +54,8 @@ struct sql_driver {
                                         unless it changes one row */
     const char *need_lock; /* in run_many: fails unless it takes the key's
                               lock; with try_lock */
+    const char *confirm;   /* read with a record, and nothing that has a value:
+                              makes the commit wait for a standby; or NULL */
     const char *same;      /* an operator: equal, or both null */
     const char *exactly;   /* a text to compare, whatever the collation is */
     char quote;

@@ -178,11 +178,13 @@ look(struct idem_sql *db, const uint8_t *key, const char *suffix,
      struct idem_record *record, bool *there)
 {
     struct idem_sql_value value = idem_sql_blob(key, IDEM_KEY_LEN);
+    const char *confirm = db->driver->confirm;
 
     if (!idem__sql_run(
             db,
-            idem__sql_text(db, "select %s from %s where key_hash = ?%s",
-                           idem__columns_all, db->driver->table, suffix),
+            idem__sql_text(db, "select %s%s%s from %s where key_hash = ?%s",
+                           idem__columns_all, confirm ? ", " : "",
+                           confirm ? confirm : "", db->driver->table, suffix),
             &value, 1))
         return false;
     *there = db->rows.rows > 0;

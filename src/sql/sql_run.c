@@ -320,6 +320,19 @@ end(struct idem_sql *db, struct run *run, enum idem_state outcome,
                       db->driver->name);
 }
 
+/* What was found is told. Where a standby has to have it, the commit waits. */
+static enum idem_status
+end_unclaimed(struct idem_sql *db, struct idem_error *err)
+{
+    if (!db->driver->confirm) {
+        roll_back(db);
+        return IDEM_OK;
+    }
+    db->held = false;
+    return idem__sql_run(db, "commit", NULL, 0) ? IDEM_OK
+                                                : idem__sql_fail(db, err);
+}
+
 enum idem_status
 idem_sql_run(struct idem_sql *db, const struct idem_op *op,
              idem_sql_work_fn *fn, void *arg, struct idem_answer *answer,
@@ -336,12 +349,14 @@ idem_sql_run(struct idem_sql *db, const struct idem_op *op,
         return status;
     memset(answer, 0, sizeof(*answer));
     status = start(db, &run, answer, err);
-    if (status != IDEM_OK || !run.claimed) {
+    if (status == IDEM_OK && !run.claimed)
+        status = end_unclaimed(db, err);
+    else if (status != IDEM_OK)
         roll_back(db);
-        if (status != IDEM_OK)
-            idem_answer_clear(answer);
+    if (status != IDEM_OK)
+        idem_answer_clear(answer);
+    if (status != IDEM_OK || !run.claimed)
         return status;
-    }
     outcome = fn(arg, db, answer->record.fence, &result);
     status = end(db, &run, outcome, result, answer, err);
     if (status != IDEM_OK)

@@ -4,14 +4,17 @@ The standby stalls, a commit waits for it, and the wait ends early: the primary 
 terminates or cancels the backend that waits. The commit is then visible on the primary and not on the standby.
 """
 import contextlib
+import json
+import os
 import subprocess
 import threading
 import time
+import urllib.request
 
 import pytest
 
 import servers
-from lib import IDEM, Error, Server, folder, wait_until
+from lib import IDEM, ROOT, Error, Process, Server, folder, free_port, wait_until
 
 NONCE = "00112233445566%02d"
 
@@ -164,6 +167,68 @@ def test_a_commit_waits_for_the_standby_whatever_the_server_has_as_a_default(pai
                 standby.resume()
     finally:
         primary.sql("alter role shop reset synchronous_commit")
+
+
+# ---- in a service's own transaction ------------------------------------------------
+
+
+def ask_beside(primary, text):
+    """A statement of a service, committed by itself."""
+    return subprocess.Popen(["psql", "-qAt", "-v", "ON_ERROR_STOP=1", store_of(primary, 0).split("?")[0], "-c", text],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_service_commits_what_its_transaction_was_told_only_with_the_standby(pair):
+    primary, standby = pair
+    scope = "service-%d" % time.time_ns()
+    standby.stall()
+    asked = []
+    try:
+        written = ask_beside(primary, "select idem.finish('%s', 'x', fence, 'succeeded', 'paid') from idem.begin('%s', 'x')" %
+                             (scope, scope))
+        assert wait_until(lambda: waiting(primary))
+        cancel(primary)
+        assert "ok" in written.communicate(timeout=60)[0]
+        fence = primary.sql("select fence from idem.idem_record where scope = '%s'" % scope)
+        # (join and try_finish lock the row; only one of them can do so at a time.)
+        for text in ("verdict from idem.begin('%s', 'x')" % scope, "verdict from idem.settle('%s', 'x')" % scope,
+                     "state from idem.get('%s', 'x')" % scope, "verdict from idem.join('%s', 'x', %s)" % (scope, fence)):
+            asked.append(ask_beside(primary, "select " + text))
+        assert wait_until(lambda: len(waiting(primary)) == len(asked)), [p.poll() for p in asked]
+    finally:
+        standby.resume()
+        said = [p.communicate(timeout=60)[0].strip() for p in asked]
+    assert said == ["replay", "replay", "succeeded", "replay"]
+    assert primary.sql("begin read only; select state from idem.get('%s', 'x'); commit" % scope) == "succeeded"
+    assert standby.sql("select state from idem.get('%s', 'x')" % scope) == "succeeded"
+
+
+def test_a_run_in_a_transaction_of_its_own_replays_only_what_the_standby_has(pair):
+    """The bank uses idem_sql_run."""
+    primary, standby = pair
+    order = {"source": "run-%d" % time.time_ns(), "seq": "1", "from": "ann", "to": "bob", "amount": 1}
+    port = free_port()
+    with Process([os.path.join(ROOT, "build/examples/bank"), str(port), primary.url], ready=port):
+        def transfer(answers):
+            request = urllib.request.Request("http://127.0.0.1:%d/transfers" % port, json.dumps(order).encode(),
+                                             {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as response:
+                answers.append(response.read())
+
+        first, second = [], []
+        standby.stall()
+        try:
+            asked = in_the_meantime(transfer, first)
+            assert wait_until(lambda: waiting(primary))
+            cancel(primary)  # committed here, not there
+            asked.join()
+            asked = in_the_meantime(transfer, second)
+            assert wait_until(lambda: waiting(primary) or second)
+            assert not second
+        finally:
+            standby.resume()
+        asked.join()
+        assert first == second
 
 
 def test_nothing_that_was_told_is_lost_when_the_standby_takes_over():
