@@ -38,6 +38,7 @@ extern "C" {
 #define IDEM_FINGERPRINT_LEN 32
 #define IDEM_KEY_LEN 32
 #define IDEM_FENCE_MAX ((UINT64_C(1) << 53) - 1)
+#define IDEM_TIME_MAX_MS ((INT64_C(1) << 53) - 1) /* of a record's times */
 #define IDEM_RESULT_DEFAULT_MAX (1024 * 1024)
 #define IDEM_RESULT_MAX (64 * 1024 * 1024)
 #define IDEM_LEASE_DEFAULT_MS INT64_C(30000)

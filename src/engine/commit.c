@@ -100,6 +100,13 @@ load_failed(struct idem_engine *engine, struct idem__group *group,
     idem__group_failed(engine, group, status, err);
 }
 
+/* A record that cannot be read: damaged, or of a newer version. */
+static bool
+is_damage(enum idem_status status)
+{
+    return status == IDEM_ERR_CORRUPT || status == IDEM_ERR_UNSUPPORTED;
+}
+
 /* One damaged record must not take the others of its batch along. */
 static void
 load_one_by_one(struct idem_engine *engine, size_t count)
@@ -140,7 +147,7 @@ load_groups(struct idem_engine *engine)
         return;
     status = engine->store->type->load(engine->store, batch->loads, count,
                                        &batch->arena, &err);
-    if (status == IDEM_ERR_CORRUPT || status == IDEM_ERR_UNSUPPORTED) {
+    if (is_damage(status)) {
         load_one_by_one(engine, count);
         return;
     }
@@ -319,20 +326,22 @@ size_class(size_t count)
     return i;
 }
 
-/* False: nothing is left to swap. */
-static bool
-swap_groups(struct idem_engine *engine)
+/*
+ * Swap some of the batch; the most losses of a swap that is to be sent again.
+ *
+ * One damaged record must not take the others along: it is found by halves.
+ * What was stored may be sent again, for its rev is there.
+ */
+static uint8_t
+swap_range(struct idem_engine *engine, size_t first, size_t count)
 {
     struct idem__batch *batch = &engine->batch;
-    size_t count = fill_swaps(batch);
     struct idem_error err = {IDEM_OK, ""};
     enum idem_status status;
     uint8_t losses = 0;
 
-    if (count == 0)
-        return false;
-    status = engine->store->type->swap(engine->store, batch->swaps, count,
-                                       &batch->arena, &err);
+    status = engine->store->type->swap(engine->store, batch->swaps + first,
+                                       count, &batch->arena, &err);
     atomic_fetch_add_explicit(&engine->batch_sizes[size_class(count)], 1,
                               memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->batches, 1, memory_order_relaxed);
@@ -340,13 +349,31 @@ swap_groups(struct idem_engine *engine)
     if (status != IDEM_OK)
         atomic_fetch_add_explicit(&engine->store_errors, 1,
                                   memory_order_relaxed);
-    for (size_t i = 0; i < count; i++) {
+    if (is_damage(status) && count > 1) {
+        uint8_t left = swap_range(engine, first, count / 2);
+
+        losses = swap_range(engine, first + count / 2, count - count / 2);
+        return left > losses ? left : losses;
+    }
+    for (size_t i = first; i < first + count; i++) {
         struct idem__group *group = batch->swapping[i];
 
         if (one_outcome(engine, group, &batch->swaps[i], status, &err) &&
             group->losses > losses)
             losses = group->losses;
     }
+    return losses;
+}
+
+/* False: nothing is left to swap. */
+static bool
+swap_groups(struct idem_engine *engine)
+{
+    size_t count = fill_swaps(&engine->batch);
+    uint8_t losses = count > 0 ? swap_range(engine, 0, count) : 0;
+
+    if (count == 0)
+        return false;
     if (losses > 0 && !engine->inner.hasty)
         sleep_ms(lost_wait_ms[losses - 1]);
     return true;

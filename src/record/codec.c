@@ -51,6 +51,13 @@ idem__encoded_max(size_t result_max)
            IDEM_SUBJECT_MAX + result_max + SUM_LEN;
 }
 
+/* Above its bound a number is no time, and JSON could not carry it. */
+static bool
+is_time(int64_t ms)
+{
+    return ms >= 0 && ms <= IDEM_TIME_MAX_MS;
+}
+
 const char *
 idem__record_flaw(const struct idem_record *r)
 {
@@ -68,9 +75,9 @@ idem__record_flaw(const struct idem_record *r)
         return "fence out of range";
     if (r->rev == 0)
         return "no rev";
-    if (r->created < 0 || r->updated < 0 || r->lease_until < 0 ||
-        r->expires < 0)
-        return "negative time";
+    if (!is_time(r->created) || !is_time(r->updated) ||
+        !is_time(r->lease_until) || !is_time(r->expires))
+        return "time out of range";
     if (r->scope.len < 1 || r->scope.len > IDEM_SCOPE_MAX)
         return "scope length out of range";
     if (r->id.len < 1 || r->id.len > IDEM_ID_MAX)

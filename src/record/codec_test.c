@@ -250,6 +250,24 @@ a_record_without_a_rev_or_fence_is_flawed(void **state)
     assert_non_null(idem__record_flaw(&r));
 }
 
+static void
+a_time_out_of_range_is_flawed(void **state)
+{
+    static const int64_t bad[] = {-1, IDEM_TIME_MAX_MS + 1, INT64_MAX};
+    struct idem_record r = sample();
+    int64_t *times[] = {&r.created, &r.updated, &r.lease_until, &r.expires};
+
+    (void)state;
+    for (size_t t = 0; t < 4; t++) {
+        for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+            *times[t] = bad[i];
+            assert_non_null(idem__record_flaw(&r));
+        }
+        *times[t] = IDEM_TIME_MAX_MS;
+        assert_null(idem__record_flaw(&r));
+    }
+}
+
 /* The one thing that everybody else computes too: PostgreSQL's
  * sha256('\x01' || '\x0004' || 'shop' || '\x0007' || 'order-7'). */
 static void
@@ -280,6 +298,7 @@ main(void)
         cmocka_unit_test(a_forged_head_with_a_right_checksum_is_refused),
         cmocka_unit_test(a_newer_version_is_told_from_damage),
         cmocka_unit_test(a_record_without_a_rev_or_fence_is_flawed),
+        cmocka_unit_test(a_time_out_of_range_is_flawed),
         cmocka_unit_test(the_key_is_the_documented_hash),
     };
 

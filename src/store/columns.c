@@ -108,6 +108,19 @@ small_enough(const struct idem_cell *cells)
            cells[IDEM_COLUMN_ATTEMPT].number <= UINT32_MAX;
 }
 
+/* The operator finds the row by its key. */
+static enum idem_status
+damaged(const struct idem_cell *key, const char *flaw, struct idem_error *err)
+{
+    char hex[2 * IDEM_KEY_LEN + 1];
+    size_t len = key->null ? 0 : key->bytes.len;
+
+    sodium_bin2hex(hex, sizeof(hex), key->bytes.data,
+                   len < IDEM_KEY_LEN ? len : IDEM_KEY_LEN);
+    return idem__fail(err, IDEM_ERR_CORRUPT,
+                      "damaged row in idem_record: %s; key_hash %s", flaw, hex);
+}
+
 enum idem_status
 idem__cells_to_record(const struct idem_cell cells[IDEM_COLUMN_COUNT],
                       struct idem_record *record, struct idem_error *err)
@@ -117,9 +130,8 @@ idem__cells_to_record(const struct idem_cell cells[IDEM_COLUMN_COUNT],
     const char *flaw = NULL;
 
     if (!small_enough(cells))
-        return idem__fail(err, IDEM_ERR_CORRUPT,
-                          "damaged row in idem_record: a number is out of "
-                          "range");
+        return damaged(&cells[IDEM_COLUMN_KEY], "a number is out of range",
+                       err);
     r.type = (uint8_t)cells[IDEM_COLUMN_TYPE].number;
     r.state = (uint8_t)cells[IDEM_COLUMN_STATE].number;
     r.mode = (uint8_t)cells[IDEM_COLUMN_MODE].number;
@@ -144,8 +156,7 @@ idem__cells_to_record(const struct idem_cell cells[IDEM_COLUMN_COUNT],
     if (!flaw)
         flaw = idem__record_flaw(&r);
     if (flaw)
-        return idem__fail(err, IDEM_ERR_CORRUPT,
-                          "damaged row in idem_record: %s", flaw);
+        return damaged(&cells[IDEM_COLUMN_KEY], flaw, err);
     *record = r;
     return IDEM_OK;
 }

@@ -1,9 +1,11 @@
 """The SQL stores on real servers: the contract, the model, two servers on one store, and what breaks."""
+import contextlib
 import itertools
 import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -15,7 +17,7 @@ import servers
 from chaos import Chaos
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_records_are_noticed,
                    check_waiting_is_woken, engines)
-from lib import IDEM, ROOT, SOAK, Process, Resp, Server, dice, folder, patient, wait_until
+from lib import IDEM, ROOT, SOAK, Process, Resp, Server, dice, encode, folder, patient, wait_until
 
 OPS = 50000 if SOAK else 2500
 SECONDS = 3600 if SOAK else 90
@@ -469,6 +471,45 @@ def key_of(database, scope, key):
     if isinstance(database, servers.Postgres):
         return "idem.key(1, '%s', '%s')" % (scope, key)
     return "idem_key(1, '%s', '%s')" % (scope, key)
+
+
+def run_sql(url, text):
+    """As a service would, on any of the three."""
+    if url.startswith("sqlite:"):
+        with contextlib.closing(sqlite3.connect(url[len("sqlite:"):], timeout=20)) as db:
+            db.execute(text)
+            db.commit()
+        return
+    tool = ["psql", "-q", "-v", "ON_ERROR_STOP=1", url, "-c", text]
+    if url.startswith("mysql"):
+        user, password, host, port, database = re.fullmatch(r"mysql://(.*):(.*)@(.*):(.*)/(.*)", url).groups()
+        tool = ["mariadb", "--no-defaults", "-u" + user, "-p" + password, "-h" + host, "-P" + port, database, "-e", text]
+    done = subprocess.run(tool, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("column, value", [("expires", 2 ** 53), ("expires", 2 ** 63 - 1), ("updated", 10 ** 18), ("created", -1),
+                                           ("lease_until", 2 ** 63 - 1), ("attempt", 2 ** 32), ("fence", 2 ** 53)])
+def test_a_number_out_of_range_makes_one_record_corrupt_and_no_other(url, column, value):
+    scope = "range-%d" % time.time_ns()
+    with folder() as a, Server(a, store=patient(url)) as server, server.client() as c:
+        for key in ("bad", "good"):
+            fence = c("BEGIN", scope, key)[1]
+            assert c("FINISH", scope, key, fence, "SUCCEEDED", "paid")[0] == "ok"
+        run_sql(url, "update %s set %s = %d where scope = %s and id = %s" % (
+            ("idem.idem_record" if url.startswith("postgres") else "idem_record", column, value) +
+            (("'%s'" % scope, "'bad'") if not url.startswith("sqlite:") else ("x'%s'" % scope.encode().hex(), "x'626164'"))))
+        for turn in range(4):  # in one batch with others, some new, some there
+            keys = ["new-%d-%d" % (turn, i) for i in range(20)] + ["good", "bad"] + ["late-%d-%d" % (turn, i) for i in range(20)]
+            c.raw(b"".join(encode("BEGIN", scope, key) for key in keys))
+            answers = {key: c.read() for key in keys}
+            wrong = {key: answer for key, answer in answers.items() if key != "bad" and (
+                isinstance(answer, Exception) or answer[0] != ("replay" if key == "good" else "started"))}
+            assert not wrong, wrong
+            assert answers["bad"].word == "CORRUPT" and "key_hash" in str(answers["bad"]), answers["bad"]
+        assert c("GET", scope, "bad").word == "CORRUPT"
+        run_sql(url, "update %s set %s = %d where %s = %d" % (
+            "idem.idem_record" if url.startswith("postgres") else "idem_record", column, 1, column, value))
 
 
 # ---- settings and set-up ------------------------------------------------------

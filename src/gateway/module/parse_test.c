@@ -13,6 +13,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -184,6 +185,25 @@ an_answer_cut_anywhere_wants_more(void **state)
 }
 
 static void
+every_64_bit_number_is_read(void **state)
+{
+    static const int64_t numbers[] = {
+        0,         -1,       999999999999999999, INT64_C(1000000000000000000),
+        INT64_MAX, INT64_MIN};
+    struct gateway_reply r;
+    char in[64];
+    size_t used;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        snprintf(in, sizeof(in), "*2\r\n$2\r\nok\r\n:%lld\r\n",
+                 (long long)numbers[i]);
+        assert_int_equal(reply(in, &r, &used), GATEWAY_READ_DONE);
+        assert_true(r.values[1].number == numbers[i]);
+    }
+}
+
+static void
 what_is_no_answer_is_refused(void **state)
 {
     static const char *const bad[] = {
@@ -201,6 +221,9 @@ what_is_no_answer_is_refused(void **state)
         "\r\n",
         "a\n",
         ":9999999999999999999\r\n",
+        ":9223372036854775808\r\n",
+        ":-9223372036854775809\r\n",
+        ":10000000000000000000\r\n",
         "*3\r\n$3\r\ntag\r\n$1\r\n1\r\n$1\r\nx\r\n"};
     struct gateway_reply r;
     size_t used;
@@ -615,6 +638,7 @@ main(void)
         cmocka_unit_test(a_key_has_at_most_255_bytes),
         cmocka_unit_test(answers_are_read_with_their_tags),
         cmocka_unit_test(an_answer_cut_anywhere_wants_more),
+        cmocka_unit_test(every_64_bit_number_is_read),
         cmocka_unit_test(what_is_no_answer_is_refused),
         cmocka_unit_test(a_stored_answer_comes_back_as_it_was),
         cmocka_unit_test(nothing_is_injected_through_a_stored_answer),

@@ -28,13 +28,13 @@ read_line(struct reader *in, struct idem_bytes *line)
     return GATEWAY_READ_DONE;
 }
 
-/* Digits up to CR LF, in one go: an answer is mostly numbers. */
+/* A 64-bit number up to CR LF, in one go: an answer is mostly numbers. */
 static enum gateway_read
 read_number(struct reader *in, struct idem_bytes *digits, int64_t *number)
 {
     bool minus = in->at < in->end && *in->at == '-';
     const uint8_t *at = in->at + minus, *first = at;
-    const uint8_t *last = in->end - at > 18 ? at + 18 : in->end;
+    const uint8_t *last = in->end - at > 19 ? at + 19 : in->end;
     uint64_t sum = 0;
     unsigned digit;
 
@@ -44,14 +44,14 @@ read_number(struct reader *in, struct idem_bytes *digits, int64_t *number)
     }
     if (at == in->end)
         return GATEWAY_READ_MORE;
-    if (at == first || *at != '\r')
+    if (at == first || *at != '\r' || sum > (uint64_t)INT64_MAX + minus)
         return GATEWAY_READ_BAD;
     if (at + 1 == in->end)
         return GATEWAY_READ_MORE;
     if (at[1] != '\n')
         return GATEWAY_READ_BAD;
     *digits = (struct idem_bytes){in->at, (size_t)(at - in->at)};
-    *number = minus ? -(int64_t)sum : (int64_t)sum;
+    *number = (int64_t)(minus ? 0 - sum : sum);
     in->at = at + 2;
     return GATEWAY_READ_DONE;
 }
