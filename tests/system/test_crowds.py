@@ -140,12 +140,13 @@ def test_large_replays_for_many_stay_in_bounded_memory_and_hold_up_nobody(store,
         try:
             clients[0].ask(FEW, "BEGIN", "s", "unrelated")  # nobody has read anything yet
             assert other("BEGIN", "s", "another")[0] == "started"
+            assert wait_until(lambda: figure(other, "verdict_started") == 3)
             if connections == 1:
                 got, began = {}, time.monotonic()
                 while FEW not in got:
                     got.update(clients[0].answers(1))
                 assert got[FEW][0] == "started"
-                assert len(got) < FEW // 2, "it was answered behind %d large ones" % len(got)
+                assert len(got) < 20, "it was answered behind %d large ones" % len(got)
                 got.update(clients[0].answers(FEW + 1 - len(got)))
                 assert time.monotonic() - began < 30
                 del got[FEW]

@@ -65,10 +65,9 @@ copy(struct results *results, struct idem_bytes bytes)
 }
 
 struct result *
-results_take(struct results *results, const struct idem_engine *engine,
+results_take(struct results *results, uint64_t turn,
              const struct idem_record *record)
 {
-    uint64_t turn = idem__engine_turns(engine);
     struct result *result;
 
     pthread_mutex_lock(&results->lock);
@@ -106,8 +105,10 @@ results_rest(struct results *results)
     if (atomic_load(&results->bytes) == 0)
         return;
     pthread_mutex_lock(&results->lock);
-    drop(results->last);
-    results->last = NULL;
+    if (results->last && results->last->refs == 1) {
+        drop(results->last);
+        results->last = NULL;
+    }
     pthread_mutex_unlock(&results->lock);
 }
 

@@ -13,7 +13,7 @@
 #ifndef SERVER_RESULTS_H
 #define SERVER_RESULTS_H
 
-#include "../../engine/engine.h"
+#include <idem/record.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -43,14 +43,15 @@ void results_open(struct results *results, size_t max);
 /* When all results were put back. */
 void results_close(struct results *results);
 
-/* The record's result, to be put back. NULL: the limit is reached, or out of
- * memory. One result is given out however low the limit is. */
-struct result *results_take(struct results *results,
-                            const struct idem_engine *engine,
+/* The record's result, to be put back; the turn is the engine's. NULL: the
+ * limit is reached, or out of memory. One is given out however low the limit
+ * is. */
+struct result *results_take(struct results *results, uint64_t turn,
                             const struct idem_record *record);
 void result_put(struct result *result); /* NULL is fine */
 
-/* The callbacks of this round are over: nobody else wants the last one. */
+/* Let the last one go if nobody else has it. Another thread may be in the
+ * middle of its callbacks: while somebody has it, the next may want it, too. */
 void results_rest(struct results *results);
 
 /* Clients' own buffers have grown or shrunk. */

@@ -115,7 +115,8 @@ share_result(struct http_request *request, const struct idem_record *record)
 {
     struct server *server = request->http->server;
 
-    request->result = results_take(&server->results, server->engine, record);
+    request->result = results_take(&server->results,
+                                   idem__engine_turns(server->engine), record);
     if (request->result)
         request->answer.record.result =
             (struct idem_bytes){request->result->bytes, request->result->len};

@@ -40,7 +40,8 @@ add_answer(struct call *call, struct resp_out *out,
     call->fence = answer->record.fence;
     if (answer_is_long(answer)) {
         call->result =
-            results_take(&loop->server->results, loop->engine, &answer->record);
+            results_take(&loop->server->results,
+                         idem__engine_turns(loop->engine), &answer->record);
         if (!call->result) {
             answer_add_error(out, call->tag, "OVERLOADED",
                              "too many large replies wait to be read: ask "
