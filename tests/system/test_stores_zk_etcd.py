@@ -1,5 +1,6 @@
 """zookeeper:// and etcd:// against real servers: the contract, two engines on one
 store, locks, faults, credentials, and how long records are kept."""
+import base64
 import os
 import signal
 import subprocess
@@ -226,6 +227,37 @@ def test_zookeeper_nodes_belong_to_who_made_them():
         assert "not authenticated" in other.stdout and "hunter2" not in other.stdout
     finally:
         server.stop()
+
+
+def test_an_etcd_without_space_takes_no_new_claims_and_finishes_what_it_has():
+    etcd = Etcd("--quota-backend-bytes=4000000")
+    word = lambda answer: answer.word if isinstance(answer, Error) else answer[0]  # noqa: E731
+    try:
+        with folder() as where, Server(where, store=patient(etcd.url)) as idem:
+            c = idem.client()
+            fences = [c("BEGIN", "a", str(i))[1] for i in range(40)]
+            assert c("FINISH", "a", "39", fences[39], "SUCCEEDED", "kept")[0] == "ok"
+            with pytest.raises(OSError):  # HTTP says that it is refused
+                for i in range(1000):
+                    etcd.post("/v3/kv/put", {"key": base64.b64encode(b"filler%d" % i).decode(),
+                                             "value": base64.b64encode(b"x" * 200000).decode()})
+            assert wait_until(lambda: etcd.post("/v3/maintenance/alarm", {"action": "GET"}).get("alarms"))
+            for i in range(10):
+                assert word(c("RENEW", "a", str(i), fences[i], 60000)) == "ok"
+                assert word(c("FINISH", "a", str(i), fences[i], "SUCCEEDED", "x" * 1000)) == "ok"
+                assert word(c("RELEASE", "a", str(i + 20), fences[i + 20])) == "ok"
+            assert {word(c("BEGIN", "new", str(i))) for i in range(50)} == {"FULL"}
+            assert c("BEGIN", "a", "39")[4] == "kept" and word(c("BEGIN", "a", "38")) == "busy"
+            assert "can still finish" in idem.output()
+            done = etcd.post("/v3/kv/deleterange", {"key": base64.b64encode(b"filler").decode(),
+                                                    "range_end": base64.b64encode(b"filles").decode()})
+            etcd.post("/v3/kv/compaction", {"revision": done["header"]["revision"], "physical": True})
+            etcd.post("/v3/maintenance/defragment", {})
+            for alarm in etcd.post("/v3/maintenance/alarm", {"action": "GET"})["alarms"]:
+                etcd.post("/v3/maintenance/alarm", {"action": "DEACTIVATE", **alarm})
+            assert wait_until(lambda: word(c("BEGIN", "new", os.urandom(8).hex())) == "started")
+    finally:
+        etcd.stop()
 
 
 def test_etcd_with_users_and_passwords(etcd):

@@ -25,6 +25,7 @@
 #define SWAPS_MAX 100           /* of 128 operations that etcd takes */
 #define CHUNK_LEN (1024 * 1024) /* of 1.5 MiB that etcd takes */
 #define REQUEST_MAX ((size_t)8 << 20)
+#define FULL_LOOK_MS 1000
 #define OLDEST 303 /* transactions within transactions came with 3.3 */
 
 struct etcd_store {
@@ -37,6 +38,8 @@ struct etcd_store {
     char prefix[128];
     size_t prefix_len;
     struct idem_buf request;
+    bool full;              /* etcd said so, and has not been asked since ... */
+    int64_t full_looked_ms; /* ... this time */
 };
 
 /* The earlier of two ways to tell the time: a record's lease is never too short
@@ -165,15 +168,51 @@ add_change(struct etcd_store *self, const struct idem_swap *swap, int64_t lease)
            idem_buf_printf(out, "\",\"lease\":\"%lld\"}}", (long long)lease);
 }
 
+/*
+ * At its quota etcd grants no leases, and so no record could be finished; yet
+ * it goes on to take transactions within transactions, and so new claims. We
+ * do it the other way round: a new record is only compared and not written, a
+ * record that is there is written without a lease. That one stays until it is
+ * written again or deleted.
+ */
 static bool
-add_swap(struct etcd_store *self, const struct idem_swap *swap, int64_t lease)
+is_refused(const struct idem_swap *swap, bool full)
+{
+    return full && swap->expected == 0 && swap->record;
+}
+
+static void
+note_full(struct etcd_store *self)
+{
+    if (!self->full)
+        idem__log(&self->options, IDEM_LOG_WARNING,
+                  "etcd: out of space; new requests are refused (FULL), "
+                  "requests that are executing can still finish: compact, "
+                  "defragment and disarm the alarm");
+    self->full = true;
+    self->full_looked_ms = now_ms(self);
+}
+
+static void
+look_if_full(struct etcd_store *self)
+{
+    if (!self->full ||
+        llabs(now_ms(self) - self->full_looked_ms) < FULL_LOOK_MS)
+        return;
+    self->full_looked_ms = now_ms(self);
+    self->full = !etcd_lease_is_granted(&self->client);
+}
+
+static bool
+add_swap(struct etcd_store *self, const struct idem_swap *swap, int64_t lease,
+         bool full)
 {
     struct idem_buf *out = &self->request;
 
     return idem_buf_add_text(out, "{\"requestTxn\":{\"compare\":[") &&
            add_compare(self, swap) &&
            idem_buf_add_text(out, "],\"success\":[") &&
-           add_change(self, swap, lease) &&
+           (is_refused(swap, full) || add_change(self, swap, lease)) &&
            idem_buf_add_text(out, "],\"failure\":[{\"requestRange\":{") &&
            add_key(self, swap->key) && idem_buf_add_text(out, "}}]}}");
 }
@@ -183,17 +222,24 @@ lease_for(struct etcd_store *self, const struct idem_swap *swap, int64_t *lease,
           struct idem_error *err)
 {
     int64_t drop_ms = swap->record ? idem__record_drop_at(swap->record) : 0;
+    enum etcd_result result;
 
     *lease = 0;
     if (drop_ms == 0)
         return ETCD_DONE;
-    return etcd_lease(&self->client, &self->leases,
-                      drop_ms + IDEM__DROP_MARGIN_MS, now_ms(self), lease, err);
+    result =
+        etcd_lease(&self->client, &self->leases, drop_ms + IDEM__DROP_MARGIN_MS,
+                   now_ms(self), lease, err);
+    if (result == ETCD_DONE || err->status != IDEM_ERR_FULL)
+        return result;
+    note_full(self);
+    *lease = 0;
+    return ETCD_DONE;
 }
 
 static enum etcd_result
 build_swaps(struct etcd_store *self, const struct idem_swap *swaps,
-            size_t count, struct idem_error *err)
+            size_t count, bool full, struct idem_error *err)
 {
     bool ok;
 
@@ -206,7 +252,7 @@ build_swaps(struct etcd_store *self, const struct idem_swap *swaps,
         if (result != ETCD_DONE)
             return result;
         ok = (i == 0 || idem_buf_add_text(&self->request, ",")) &&
-             add_swap(self, &swaps[i], lease);
+             add_swap(self, &swaps[i], lease, full);
     }
     if (ok && idem_buf_add_text(&self->request, "]}"))
         return ETCD_DONE;
@@ -254,7 +300,7 @@ read_record(const json_t *range, const uint8_t *key, struct idem_arena *arena,
 }
 
 static enum idem_status
-read_swap(const json_t *answer, struct idem_swap *swap,
+read_swap(const json_t *answer, struct idem_swap *swap, bool full,
           struct idem_arena *arena, struct idem_error *err)
 {
     const json_t *txn = json_object_get(answer, "response_txn");
@@ -266,11 +312,16 @@ read_swap(const json_t *answer, struct idem_swap *swap,
     if (!txn)
         return idem__fail(err, IDEM_ERR_LOST,
                           "etcd: an answer that makes no sense");
-    if (json_is_true(json_object_get(txn, "succeeded"))) {
+    if (json_is_true(json_object_get(txn, "succeeded")) &&
+        !is_refused(swap, full)) {
         swap->outcome = IDEM_SWAP_STORED;
         return IDEM_OK;
     }
     swap->outcome = IDEM_SWAP_NOT_STORED;
+    if (json_is_true(json_object_get(txn, "succeeded")))
+        return idem__fail(err, IDEM_ERR_FULL,
+                          "etcd: out of space, so it takes no new records; "
+                          "compact, defragment and disarm the alarm");
     status = read_record(range, swap->key, arena, &swap->found, err);
     if (status != IDEM_OK)
         return status;
@@ -309,11 +360,12 @@ swap_chunk(struct etcd_store *self, struct idem_swap *swaps, size_t count,
     enum etcd_result result = ETCD_NO_LEASE;
     enum idem_status status = IDEM_OK;
     json_t *reply = NULL, *answers;
+    bool full = self->full;
 
     for (int try = 0; try < 2 && result == ETCD_NO_LEASE; try++) {
         if (try > 0)
             memset(&self->leases, 0, sizeof(self->leases));
-        result = build_swaps(self, swaps, count, &why);
+        result = build_swaps(self, swaps, count, full, &why);
         if (result == ETCD_DONE)
             result = etcd_post(
                 &self->client, "/v3/kv/txn",
@@ -325,6 +377,8 @@ swap_chunk(struct etcd_store *self, struct idem_swap *swaps, size_t count,
     if (result != ETCD_DONE) {
         bool lost = result == ETCD_LOST || result == ETCD_SPLIT;
 
+        if (why.status == IDEM_ERR_FULL)
+            note_full(self);
         for (size_t i = 0; i < count; i++)
             swaps[i].outcome = lost ? IDEM_SWAP_LOST : IDEM_SWAP_NOT_STORED;
         if (err)
@@ -333,8 +387,9 @@ swap_chunk(struct etcd_store *self, struct idem_swap *swaps, size_t count,
     }
     answers = json_object_get(reply, "responses");
     for (size_t i = 0; i < count; i++) {
-        enum idem_status one = read_swap(json_array_get(answers, i), &swaps[i],
-                                         arena, status == IDEM_OK ? err : &why);
+        enum idem_status one =
+            read_swap(json_array_get(answers, i), &swaps[i], full, arena,
+                      status == IDEM_OK ? err : &why);
 
         status = status == IDEM_OK ? one : status;
     }
@@ -351,6 +406,7 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
     struct idem_error other;
     size_t start = 0;
 
+    look_if_full(self);
     while (start < count) {
         size_t end = start, len = 0;
         enum idem_status one;

@@ -70,4 +70,7 @@ enum etcd_result etcd_lease(struct etcd_client *client,
                             int64_t now_ms, int64_t *id,
                             struct idem_error *err);
 
+/* Does etcd grant leases? It does not while it has no space. */
+bool etcd_lease_is_granted(struct etcd_client *client);
+
 #endif

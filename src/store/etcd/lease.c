@@ -80,3 +80,12 @@ etcd_lease(struct etcd_client *client, struct etcd_leases *leases,
     leases->granted++;
     return ETCD_DONE;
 }
+
+bool
+etcd_lease_is_granted(struct etcd_client *client)
+{
+    struct idem_error ignored;
+    int64_t id;
+
+    return grant(client, 1000, &id, &ignored) == ETCD_DONE;
+}
