@@ -749,6 +749,28 @@ def test_sqlite_survives_a_server_that_is_killed_at_any_moment(mode):
             server[0].stop()
 
 
+def test_processes_that_open_a_new_sqlite_file_at_once_all_get_their_tables():
+    for _ in range(8):
+        with folder() as where:
+            url = "sqlite:" + os.path.join(where, "db")
+            crowd = [subprocess.Popen([IDEM, "begin", "s", "x%d" % i, "--wait", "30s", "--store", url], stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True) for i in range(4)]
+            said = [one.communicate(timeout=60)[0] for one in crowd]
+            assert all("started" in text for text in said), said
+
+
+def test_a_sqlite_file_that_was_set_up_by_half_is_completed():
+    with open(os.path.join(ROOT, "sql/sqlite.sql")) as f:
+        first = re.search(r"^create table.*?;", f.read(), re.M | re.S).group(0)
+    for rest in ("", "create table idem_version (version integer not null)"):
+        with folder() as where:
+            file = os.path.join(where, "db")
+            subprocess.run(["sqlite3", file, first + rest], check=True)
+            assert "started" in idem("begin", "s", "x", "--store", "sqlite:" + file)
+            assert subprocess.run(["sqlite3", file, "select version from idem_version"], check=True, text=True,
+                                  stdout=subprocess.PIPE).stdout.strip() == "1"
+
+
 def test_sqlite_held_by_another_process_is_busy_and_replays_go_on():
     with folder() as where:
         url = "sqlite:" + os.path.join(where, "db")

@@ -37,7 +37,16 @@
 #define SWEEP_ROWS 200
 #define SWEEP_EVERY_US 500000
 
-enum statement { FIND, PUT, DROP, SCAN, SCAN_EXECUTING, SWEEP, STATEMENTS };
+enum statement {
+    FIND,
+    PUT,
+    DROP,
+    SCAN,
+    SCAN_EXECUTING,
+    SWEEP,
+    VERSION,
+    STATEMENTS
+};
 
 struct sqlite_store {
     struct idem_store base;
@@ -65,6 +74,7 @@ static const char *const texts[STATEMENTS] = {
               "(select key_hash from idem_record where state <> 2 "
               "and expires > 0 and expires < ?1 and fence < (?1 - 1) * 1000 "
               "order by expires limit ?2)",
+    [VERSION] = "select max(version) from idem_version",
 };
 
 /* ---- errors ---------------------------------------------------------- */
@@ -112,12 +122,18 @@ fail(struct sqlite_store *self, int rc, struct idem_error *err)
 /* ---- the connection -------------------------------------------------- */
 
 static void
-disconnect(struct sqlite_store *self)
+finalize(struct sqlite_store *self)
 {
     for (int i = 0; i < STATEMENTS; i++) {
         sqlite3_finalize(self->statements[i]);
         self->statements[i] = NULL;
     }
+}
+
+static void
+disconnect(struct sqlite_store *self)
+{
+    finalize(self);
     sqlite3_close(self->db);
     self->db = NULL;
 }
@@ -147,24 +163,48 @@ prepare(struct sqlite_store *self)
     return SQLITE_OK;
 }
 
-/* The busy timeout is still that of reading. */
-static enum idem_status
-check_version(struct sqlite_store *self, struct idem_error *err)
+/* The version of the tables; 0: they are not there, or not all of them. The
+ * busy timeout is still that of reading. */
+static int
+read_version(struct sqlite_store *self, int64_t *version)
 {
-    enum idem_status status = IDEM_OK;
-    sqlite3_stmt *s = NULL;
-    int rc;
+    sqlite3_stmt *s;
+    int rc = prepare(self);
 
-    rc = sqlite3_prepare_v2(self->db, "select max(version) from idem_version",
-                            -1, &s, NULL);
-    if (rc == SQLITE_OK)
-        rc = sqlite3_step(s);
+    *version = 0;
+    if (rc != SQLITE_OK)
+        return rc == SQLITE_ERROR ? SQLITE_OK : rc; /* no such table */
+    s = self->statements[VERSION];
+    rc = sqlite3_step(s);
     if (rc == SQLITE_ROW)
-        status = idem__schema_judge("sqlite", sqlite3_column_int64(s, 0), err);
-    else
-        status = fail(self, rc, err);
-    sqlite3_finalize(s);
-    return status;
+        *version = sqlite3_column_int64(s, 0);
+    sqlite3_reset(s);
+    return rc == SQLITE_ROW ? SQLITE_OK : rc;
+}
+
+/*
+ * A file of one host is ours to set up: no init step. Everything is made in one
+ * transaction, so that another process sees all of it or nothing; "immediate"
+ * waits for one that is making it now.
+ */
+static enum idem_status
+set_up(struct sqlite_store *self, struct idem_error *err)
+{
+    int64_t version;
+    int rc = read_version(self, &version);
+
+    if (rc == SQLITE_OK && version == 0) {
+        finalize(self);
+        rc = run(self, "begin immediate");
+        if (rc == SQLITE_OK)
+            rc = run(self, idem__sqlite_script);
+        if (rc == SQLITE_OK)
+            rc = run(self, "commit");
+        if (rc == SQLITE_OK)
+            rc = read_version(self, &version);
+    }
+    return rc == SQLITE_OK ? idem__schema_judge("sqlite", version, err)
+                           : fail(self, rc, err);
 }
 
 /* A new file is this user's alone, and SQLite gives -journal, -wal and -shm the
@@ -206,13 +246,7 @@ connect_store(struct sqlite_store *self, struct idem_error *err)
         rc = run(self, mode);
     if (rc == SQLITE_OK)
         rc = run(self, "pragma synchronous=full; pragma trusted_schema=off");
-    /* A file of one host is ours to set up: no init step. */
-    if (rc == SQLITE_OK && prepare(self) != SQLITE_OK) {
-        rc = run(self, idem__sqlite_script);
-        if (rc == SQLITE_OK)
-            rc = prepare(self);
-    }
-    status = rc == SQLITE_OK ? check_version(self, err) : fail(self, rc, err);
+    status = rc == SQLITE_OK ? set_up(self, err) : fail(self, rc, err);
     if (status == IDEM_OK) {
         sqlite3_busy_timeout(self->db, BUSY_MS);
         return IDEM_OK;
