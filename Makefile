@@ -56,7 +56,7 @@ $(eval $(call module,KAFKA,kafka,src/consume/kafka.c,rdkafka))
 extra_cflags := -DTHREADED # the form of ZooKeeper's client that we use
 
 lib_dirs := src/base src/record src/store src/store/journal src/engine src/sql \
-            src/token src/id src/lock src/consume
+            src/token src/id src/lock src/consume src/wire src/remote
 bin_dirs := src/serve/core src/serve/resp src/serve/http \
             src/gateway/launch src/gateway/module src/cli
 lib_src := $(filter-out $(not_code) $(in_modules),$(foreach d,$(lib_dirs),$(wildcard $(d)/*.c)))

@@ -15,7 +15,7 @@
 static struct answer_tag
 tag_of(const struct command *command)
 {
-    return (struct answer_tag){command->tagged, command->tag};
+    return (struct answer_tag){command->wire.tagged, command->wire.tag};
 }
 
 static void
@@ -468,10 +468,32 @@ do_quit(struct client *client, const struct command *command)
     }
 }
 
+/* The command with this tag is answered now, if it only waits. */
+static void
+do_cancel(struct client *client, const struct command *command)
+{
+    struct loop *loop = client->loop;
+    int64_t tag;
+
+    if (!idem__wire_number(command->words[0], &tag)) {
+        reply_error(client, command, "ERR", "CANCEL needs a tag: a number");
+        return;
+    }
+    for (struct call *call = client->calls; call; call = call->next) {
+        if (call->tag.set && call->tag.number == tag && call->ticket)
+            idem_cancel(loop->engine, call->ticket);
+    }
+    loop->submitted = true;
+    reply_simple(client, command, "OK");
+}
+
 void
 admin_command(struct client *client, const struct command *command)
 {
     switch (command->kind) {
+    case COMMAND_CANCEL:
+        do_cancel(client, command);
+        break;
     case COMMAND_PING:
         if (command->word_count == 0)
             reply_simple(client, command, "PONG");

@@ -3,6 +3,8 @@
  */
 #include "answer.h"
 
+#include "../../wire/wire.h"
+
 #include <ctype.h>
 #include <string.h>
 
@@ -231,10 +233,14 @@ answer_add(struct resp_out *out, struct answer_tag tag, enum idem_verb verb,
         resp_add_text(out, word);
         answer_add_fields(out, record, true);
         break;
+    case IDEM_V_ISSUED_NOW:
+        answer_add_array(out, tag, 2);
+        resp_add_text(out, word);
+        resp_add_bytes(out, record->id);
+        break;
     case IDEM_V_MISMATCH:
     case IDEM_V_STALE:
     case IDEM_V_ABSENT_NOW:
-    case IDEM_V_ISSUED_NOW:
     case IDEM_V_REDEEMED:
     case IDEM_V_DUPLICATE:
     case IDEM_V_UNKNOWN:
@@ -243,4 +249,39 @@ answer_add(struct resp_out *out, struct answer_tag tag, enum idem_verb verb,
         resp_add_text(out, word);
         break;
     }
+}
+
+static char *
+room(struct resp_out *out, size_t len)
+{
+    char *at = out->failed ? NULL : (char *)idem_buf_room(&out->buf, len);
+
+    if (!at)
+        out->failed = true;
+    return at;
+}
+
+void
+answer_add_full(struct resp_out *out, struct answer_tag tag,
+                const struct idem_answer *answer)
+{
+    char *at;
+
+    answer_add_array(out, tag, 4);
+    at = room(out, idem__wire_full_len(answer));
+    if (at)
+        out->buf.len += (size_t)(idem__wire_put_full(answer, at) - at);
+    if (answer->record.result.len < RESULT_LONG || answer_is_long(answer))
+        add_result(out, &answer->record);
+    else
+        resp_add_null(out); /* who wrote it has it */
+}
+
+void
+answer_add_record(struct resp_out *out, const struct idem_record *record)
+{
+    char *at = room(out, idem__wire_record_len(record));
+
+    if (at)
+        out->buf.len += (size_t)(idem__wire_put_record(record, at) - at);
 }

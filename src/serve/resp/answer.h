@@ -21,6 +21,12 @@ bool answer_is_long(const struct idem_answer *answer);
 void answer_add(struct resp_out *out, struct answer_tag tag,
                 enum idem_verb verb, const struct idem_answer *answer);
 
+/* The same with the whole record, as FULL asks for it; a long result is left
+ * out there, too. */
+void answer_add_full(struct resp_out *out, struct answer_tag tag,
+                     const struct idem_answer *answer);
+void answer_add_record(struct resp_out *out, const struct idem_record *record);
+
 /* -WORD text, or ["tag", n, "error", word, text]. */
 void answer_add_error(struct resp_out *out, struct answer_tag tag,
                       const char *word, const char *text);

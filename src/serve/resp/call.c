@@ -139,7 +139,7 @@ keep_name(uint8_t *at, struct idem_bytes *bytes)
 static bool
 keep_op(struct call *call, const struct command *command)
 {
-    const struct idem_op *op = &command->op;
+    const struct idem_op *op = &command->wire.op;
     uint8_t *at = call->names;
 
     call->op = *op;
@@ -178,9 +178,11 @@ call_new(struct client *client, const struct command *command)
     call->since_us = loop->now_us;
     if (command) {
         call->kind = command->kind;
-        call->tag = (struct answer_tag){command->tagged, command->tag};
-        call->count = command->count;
-        call->waits = command->op.wait_ms > 0;
+        call->tag =
+            (struct answer_tag){command->wire.tagged, command->wire.tag};
+        call->count = (size_t)command->wire.count;
+        call->waits = command->wire.op.wait_ms > 0;
+        call->full = command->wire.full;
         if (!keep_op(call, command)) {
             call_put(call);
             return NULL;

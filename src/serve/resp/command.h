@@ -4,8 +4,10 @@
 #ifndef SERVER_COMMAND_H
 #define SERVER_COMMAND_H
 
-#include "resp.h"
 #include "../core/server.h"
+#include "resp.h"
+
+#include "../../wire/wire.h"
 
 /* What becomes of a command. The first group are operations of the engine. */
 enum command_kind {
@@ -15,6 +17,7 @@ enum command_kind {
     COMMAND_ISSUE,
     COMMAND_REDEEM,
     COMMAND_SCAN,
+    COMMAND_CANCEL,
     COMMAND_ID,
     COMMAND_PING,
     COMMAND_ECHO,
@@ -31,24 +34,16 @@ enum command_kind {
 
 struct command {
     enum command_kind kind;
-    enum server_right right; /* what it takes to ask this */
-    bool tagged;
-    int64_t tag;
-    struct idem_op op;          /* bytes are views into the arguments */
-    size_t count;               /* ISSUE, ID, SCAN */
-    bool next;                  /* REDEEM: a fresh token too */
-    struct idem_filter filter;  /* SCAN */
-    struct idem_cursor cursor;  /* SCAN */
-    struct idem_bytes words[6]; /* the others: what stands behind the name */
+    enum server_right right;        /* what it takes to ask this */
+    struct idem__wire_command wire; /* tag; the operation, or the scan */
+    struct idem_bytes words[6];     /* the others: what follows the name */
     size_t word_count;
-    uint8_t nonce[IDEM_NONCE_LEN];
-    uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
 };
 
 /*
  * Read a command of at least one argument. IDEM_ERR_INVALID: err says what is
- * wrong; command->tagged and tag are set whenever the tag could be read.
- * `op` points into `command`: do not copy the struct.
+ * wrong; the tag is set whenever it could be read. The operation points into
+ * `command`: do not copy the struct.
  */
 enum idem_status command_parse(const struct resp_command *in,
                                struct command *command, struct idem_error *err);

@@ -51,6 +51,10 @@ add_records(struct call *call, struct resp_out *out,
     resp_add_text(out, "records");
     resp_add_text(out, next->text);
     for (size_t i = 0; i < count; i++) {
+        if (call->full) {
+            answer_add_record(out, &records[i]);
+            continue;
+        }
         resp_add_array(out, answer_field_count(false));
         answer_add_fields(out, &records[i], false);
     }
@@ -97,8 +101,9 @@ submit_scan(struct client *client, const struct command *command)
         client->out.failed = true;
         return;
     }
-    status = idem__scan_submit(loop->engine, &command->filter, &command->cursor,
-                               command->count, scanned, call, &err);
+    status = idem__scan_submit(
+        loop->engine, &command->wire.filter, &command->wire.cursor,
+        (size_t)command->wire.count, scanned, call, &err);
     loop->submitted = true;
     if (status != IDEM_OK) {
         answer_add_status(&call->reply, call->tag, status, &err);
@@ -118,10 +123,10 @@ is_engine_command(enum command_kind kind)
 static bool
 refused(struct client *client, const struct command *command)
 {
-    struct answer_tag tag = {command->tagged, command->tag};
+    struct answer_tag tag = {command->wire.tagged, command->wire.tag};
     struct idem_bytes scope = command->kind == COMMAND_SCAN
-                                  ? command->filter.scope
-                                  : command->op.scope;
+                                  ? command->wire.filter.scope
+                                  : command->wire.op.scope;
 
     if (command->kind == COMMAND_AUTH || command->kind == COMMAND_HELLO ||
         command->kind == COMMAND_QUIT || command->kind == COMMAND_RESET)
@@ -156,9 +161,9 @@ log_operator(struct client *client, const struct command *command)
     if (command->right != SERVER_OPERATE || command->kind == COMMAND_SCAN)
         return;
     server_log(client->loop->log, LOG_INFO, "operator",
-               LOG_TEXT("verb", idem_verb_name(command->op.verb)),
+               LOG_TEXT("verb", idem_verb_name(command->wire.op.verb)),
                LOG_TEXT("who", principal_name(client->principal)),
-               LOG_KEY(command->op.scope, command->op.id));
+               LOG_KEY(command->wire.op.scope, command->wire.op.id));
 }
 
 /* ---- commands -------------------------------------------------------- */
@@ -173,7 +178,8 @@ client_command(struct client *client, const struct resp_command *in)
 
     metrics_add(&loop->server->metrics->commands, 1);
     if (command_parse(in, &command, &err) != IDEM_OK) {
-        client_error(client, (struct answer_tag){command.tagged, command.tag},
+        client_error(client,
+                     (struct answer_tag){command.wire.tagged, command.wire.tag},
                      "ERR", err.text, false);
         return;
     }
@@ -188,15 +194,16 @@ client_command(struct client *client, const struct resp_command *in)
         submit_scan(client, &command);
         return;
     }
-    if (command.kind == COMMAND_ISSUE &&
-        server_token_allowed(loop->server, command.op.scope, command.count,
-                             &err) != IDEM_OK) {
-        client_error(client, (struct answer_tag){command.tagged, command.tag},
+    if (command.wire.op.verb == IDEM_ISSUE &&
+        server_token_allowed(loop->server, command.wire.op.scope,
+                             (size_t)command.wire.count, &err) != IDEM_OK) {
+        client_error(client,
+                     (struct answer_tag){command.wire.tagged, command.wire.tag},
                      "OVERLOADED", err.text, false);
         return;
     }
     if (command.kind == COMMAND_REDEEM)
-        command.count = command.next ? 1 : 0;
+        command.wire.count = command.wire.next ? 1 : 0;
     call = call_new(client, &command);
     if (call)
         call_submit(call);

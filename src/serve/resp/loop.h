@@ -112,6 +112,7 @@ struct call {
     void *kept;   /* the result, for a second look */
     enum idem_status failed;
     bool done, waits, started, ordered;
+    bool full;  /* its answer brings the whole record */
     bool whole; /* its reply is; `done` only on the loop's own thread */
     bool close_after;
     struct resp_out reply;

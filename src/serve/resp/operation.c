@@ -49,7 +49,10 @@ add_answer(struct call *call, struct resp_out *out,
             return;
         }
     }
-    answer_add(out, call->tag, call->op.verb, answer);
+    if (call->full)
+        answer_add_full(out, call->tag, answer);
+    else
+        answer_add(out, call->tag, call->op.verb, answer);
 }
 
 static void
@@ -131,6 +134,12 @@ take_answer(struct call *call, struct resp_out *out, enum idem_status status,
                                         answer->verdict == IDEM_V_RECORD
                                     ? IDEM_TYPE_TOKEN
                                     : IDEM_TYPE_REQUEST;
+            /* A fresh token lives as long as the first one did. */
+            if (step == CALL_ISSUE_FRESH)
+                call->op.ttl_ms =
+                    answer->record.expires > answer->record.updated
+                        ? answer->record.expires - answer->record.updated
+                        : 0;
             call->step = step;
             return false;
         }
@@ -293,7 +302,8 @@ submit_tokens(struct call *call)
 static void
 submit_fresh(struct call *call)
 {
-    struct idem_op op = {.verb = IDEM_ISSUE, .scope = call->op.scope};
+    struct idem_op op = {
+        .verb = IDEM_ISSUE, .scope = call->op.scope, .ttl_ms = call->op.ttl_ms};
 
     if (!make_tokens(call)) {
         call->failed = IDEM_ERR_MEMORY;

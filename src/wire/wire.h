@@ -1,0 +1,157 @@
+/*
+ * wire.h - operations and answers as they travel (docs/protocol.md).
+ *
+ *   struct idem_op  --write-->  arguments  --put-->  RESP bytes
+ *                  <--parse--   (wire_command.c)
+ *   struct idem_answer  <-->  RESP bytes             (wire_reply.c)
+ *
+ * One table lists the places and options of every command; both directions use
+ * it, so they cannot differ. Nothing here allocates, reads a clock or does I/O.
+ * Ownership: parsed bytes are views into the input, written ones views into the
+ * op, until they are put.
+ */
+#ifndef IDEM__WIRE_H
+#define IDEM__WIRE_H
+
+#include "../record/record.h"
+
+#define IDEM__WIRE_COUNT_MAX 1000 /* tokens of an ISSUE, records of a SCAN */
+#define IDEM__WIRE_ARGS_MAX 40    /* that a written command can have */
+#define IDEM__WIRE_LOCK_SCOPE "locks" /* of LOCK and UNLOCK without SCOPE */
+
+/* ---- commands: wire_command.c ---------------------------------------- */
+
+/* One command of the engine. Do not copy it once it is parsed: op.nonce and
+ * op.fingerprint point into it. */
+struct idem__wire_command {
+    struct idem_op op; /* type 0: the server looks among requests and tokens */
+    bool scan;         /* SCAN: filter and cursor, no op */
+    bool full;         /* the answer brings the whole record */
+    bool next;         /* REDEEM: a fresh token too */
+    bool tagged;
+    int64_t tag;
+    int64_t count; /* ISSUE, SCAN; written unless 0 */
+    struct idem_filter filter;
+    struct idem_cursor cursor;
+    struct idem_bytes reason; /* of a SETTLE, while it is parsed */
+    uint8_t nonce[IDEM_NONCE_LEN];
+    uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
+};
+
+/* Is this word, in any case, the name of such a command? */
+bool idem__wire_knows(struct idem_bytes name);
+
+/*
+ * Read a command from its arguments; args[0] is its name, which is known.
+ * IDEM_ERR_INVALID: err says what is wrong; tagged and tag are set whenever the
+ * tag could be read.
+ */
+enum idem_status idem__wire_parse(const struct idem_bytes *args, size_t count,
+                                  struct idem__wire_command *command,
+                                  struct idem_error *err);
+
+/* TAG n as the last two arguments, behind so many places; *count shrinks. */
+enum idem_status idem__wire_parse_tag(const struct idem_bytes *args,
+                                      size_t *count, size_t places,
+                                      bool *tagged, int64_t *tag,
+                                      struct idem_error *err);
+
+struct idem__wire_args {
+    struct idem_bytes list[IDEM__WIRE_ARGS_MAX];
+    size_t count;
+    size_t used;
+    char scratch[320]; /* digits */
+};
+
+/* The arguments of a command whose op has passed idem__op_check; also that of a
+ * scan. They are views into the command and into `args`. */
+void idem__wire_write(const struct idem__wire_command *command,
+                      struct idem__wire_args *args);
+void idem__wire_add(struct idem__wire_args *args, struct idem_bytes arg);
+void idem__wire_add_number(struct idem__wire_args *args, int64_t number);
+
+/* An array of bulk strings: its length, and the bytes. */
+size_t idem__wire_len(const struct idem__wire_args *args);
+void idem__wire_put(const struct idem__wire_args *args, void *out);
+
+/* A whole decimal number of at most 18 digits, and nothing else. */
+bool idem__wire_number(struct idem_bytes text, int64_t *number);
+
+/* ---- replies: wire_reply.c ------------------------------------------- */
+
+enum idem__wire_got {
+    IDEM__WIRE_DONE,
+    IDEM__WIRE_MORE, /* it does not end yet */
+    IDEM__WIRE_BAD,  /* this is not RESP: close the connection */
+};
+
+enum idem__wire_kind {
+    IDEM__WIRE_NULL,
+    IDEM__WIRE_BYTES,
+    IDEM__WIRE_NUMBER,
+    IDEM__WIRE_LINE,
+    IDEM__WIRE_ERROR,
+    IDEM__WIRE_ARRAY, /* `number` values follow */
+};
+
+struct idem__wire_value {
+    enum idem__wire_kind kind;
+    struct idem_bytes bytes;
+    int64_t number;
+};
+
+struct idem__wire_reader {
+    const uint8_t *at, *end;
+    size_t longest; /* no string may be longer */
+};
+
+enum idem__wire_got idem__wire_read(struct idem__wire_reader *reader,
+                                    struct idem__wire_value *value);
+
+/* One reply. `values` of them wait in `reader`, behind the tag if it had one;
+ * an error has none, but its word and text. */
+struct idem__wire_reply {
+    bool tagged;
+    int64_t tag;
+    bool error;
+    struct idem_bytes word, text;
+    size_t values;
+    struct idem__wire_reader reader;
+};
+
+/* DONE: *used bytes of `in` were one whole reply. MORE: it will have at least
+ * *used bytes. */
+enum idem__wire_got idem__wire_reply(struct idem_bytes in, size_t longest,
+                                     struct idem__wire_reply *reply,
+                                     size_t *used);
+
+/* The error of a reply, as a status; `err` gets its text. */
+enum idem_status idem__wire_error(const struct idem__wire_reply *reply,
+                                  struct idem_error *err);
+
+/* The answer to a command with FULL; its bytes are views into the reply. The
+ * result is NULL if it was left out: only who wrote it gets none.
+ * IDEM_ERR_UNSUPPORTED: this is no such answer. */
+enum idem_status idem__wire_answer(struct idem__wire_reply *reply,
+                                   struct idem_answer *answer,
+                                   struct idem_error *err);
+
+/* The reply to a SCAN with FULL: the next cursor, then record by record. */
+enum idem_status idem__wire_scanned(struct idem__wire_reply *reply,
+                                    struct idem_cursor *next,
+                                    struct idem_error *err);
+enum idem_status idem__wire_record(struct idem__wire_reply *reply,
+                                   struct idem_record *record,
+                                   struct idem_error *err);
+
+/* A FULL answer is four values: verdict, retry_after_ms, the record or null, its
+ * result. This puts the first three, into room for _len bytes, and returns the
+ * end of what was put. */
+size_t idem__wire_full_len(const struct idem_answer *answer);
+char *idem__wire_put_full(const struct idem_answer *answer, char *out);
+
+/* A record as one bulk string: what codec.c writes, without nonce and result. */
+size_t idem__wire_record_len(const struct idem_record *record);
+char *idem__wire_put_record(const struct idem_record *record, char *out);
+
+#endif

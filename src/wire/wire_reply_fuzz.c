@@ -1,0 +1,33 @@
+/*
+ * wire_reply_fuzz.c - any bytes as a reply: cut out, then read as an answer and
+ * as a listing.
+ */
+#include "wire.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
+{
+    struct idem__wire_reply reply, again;
+    struct idem_answer answer;
+    struct idem_record record;
+    struct idem_cursor next;
+    struct idem_error err;
+    size_t used = 0;
+
+    if (idem__wire_reply((struct idem_bytes){data, len}, 65536, &reply,
+                         &used) != IDEM__WIRE_DONE)
+        return 0;
+    if (used == 0 || used > len)
+        abort();
+    again = reply;
+    (void)idem__wire_answer(&reply, &answer, &err);
+    if (idem__wire_scanned(&again, &next, &err) != IDEM_OK)
+        return 0;
+    while (idem__wire_record(&again, &record, &err) == IDEM_OK)
+        ;
+    return 0;
+}

@@ -1,0 +1,455 @@
+/*
+ * wire_test.c - what is written is read back: every op, every answer.
+ */
+#include "wire.h"
+
+#include "../../tests/support/stores.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct dice dice;
+static char bytes[4096]; /* what scopes, ids and results are made of */
+
+static unsigned
+roll(unsigned sides)
+{
+    return (unsigned)dice_roll(&dice, sides);
+}
+
+static struct idem_bytes
+some(size_t min, size_t max)
+{
+    size_t len = min + roll((unsigned)(max - min + 1));
+
+    return (struct idem_bytes){bytes + roll((unsigned)(sizeof(bytes) - len)),
+                               len};
+}
+
+/* Names have no NUL. */
+static struct idem_bytes
+name(size_t max)
+{
+    struct idem_bytes n;
+
+    do
+        n = some(1, max);
+    while (memchr(n.data, 0, n.len));
+    return n;
+}
+
+static int64_t
+some_ms(int64_t max)
+{
+    return roll(3) ? (int64_t)dice_roll(&dice, (uint64_t)max + 1) : 0;
+}
+
+static uint8_t nonce[IDEM_NONCE_LEN], fingerprint[IDEM_FINGERPRINT_LEN];
+
+/* Any op that the engine accepts, with fields that its verb does not use left
+ * out: they do not travel. */
+static struct idem_op
+random_op(void)
+{
+    struct idem_op op = {.verb = (enum idem_verb)roll(IDEM_VERB_COUNT)};
+    enum idem_verb verb = op.verb;
+    bool note, made; /* made: the verb can make a record */
+
+    do
+        op.type = (enum idem_type)(1 + roll(4));
+    while (idem__op_check(&(struct idem_op){.verb = verb,
+                                            .type = op.type,
+                                            .scope = idem_text("s"),
+                                            .id = idem_text("i"),
+                                            .subject = idem_text("o"),
+                                            .outcome = IDEM_STATE_FAILED,
+                                            .fence = 1},
+                          NULL) != IDEM_OK);
+    note = op.type == IDEM_TYPE_LOCK || op.type == IDEM_TYPE_WORKER;
+    made = verb == IDEM_BEGIN || verb == IDEM_SETTLE || verb == IDEM_ISSUE ||
+           verb == IDEM_LOCK;
+    op.scope = roll(4) ? name(IDEM_SCOPE_MAX) : idem_text("locks");
+    op.id = name(IDEM_ID_MAX);
+    if (verb == IDEM_FINISH || verb == IDEM_RELEASE || verb == IDEM_RENEW ||
+        verb == IDEM_UNLOCK)
+        op.fence = 1 + dice_roll(&dice, IDEM_FENCE_MAX);
+    if ((made || verb == IDEM_REDEEM) && roll(2))
+        op.nonce = nonce;
+    if ((verb == IDEM_BEGIN || verb == IDEM_LOCK) && roll(2))
+        op.fingerprint = fingerprint;
+    if (made)
+        op.mode = (enum idem_mode)roll(2);
+    if (verb == IDEM_BEGIN || verb == IDEM_RENEW || verb == IDEM_LOCK)
+        op.lease_ms = some_ms(IDEM_LEASE_MAX_MS);
+    if (made || verb == IDEM_FINISH || verb == IDEM_REDEEM)
+        op.ttl_ms = some_ms(IDEM_TTL_MAX_MS);
+    if (verb == IDEM_BEGIN || verb == IDEM_LOCK)
+        op.wait_ms = some_ms(IDEM_WAIT_MAX_MS);
+    if (verb == IDEM_FINISH || (verb == IDEM_SETTLE && roll(2)))
+        op.outcome = roll(2) ? IDEM_STATE_SUCCEEDED : IDEM_STATE_FAILED;
+    if (verb == IDEM_FINISH || verb == IDEM_SETTLE || verb == IDEM_REDEEM) {
+        op.kind = (enum idem_kind)roll(3);
+        op.not_replayable = roll(2);
+        op.result = some(0, 500);
+    }
+    if (note &&
+        (verb == IDEM_LOCK || verb == IDEM_RENEW || verb == IDEM_UNLOCK ||
+         verb == IDEM_RELEASE) &&
+        roll(2))
+        op.result = some(0, 40);
+    if (verb == IDEM_LOCK || (made && roll(2)))
+        op.subject = name(IDEM_SUBJECT_MAX);
+    return op;
+}
+
+static void
+assert_bytes(struct idem_bytes a, struct idem_bytes b, const char *what)
+{
+    if (!idem__bytes_equal(a, b))
+        fail_msg("%s: %.*s and %.*s", what, (int)a.len, (const char *)a.data,
+                 (int)b.len, (const char *)b.data);
+}
+
+static void
+assert_same_op(const struct idem_op *a, const struct idem_op *b)
+{
+    assert_int_equal(a->verb, b->verb);
+    assert_int_equal(a->type, b->type);
+    assert_bytes(a->scope, b->scope, "scope");
+    assert_bytes(a->id, b->id, "id");
+    assert_bytes(a->subject, b->subject, "subject");
+    assert_bytes(a->result, b->result, "result");
+    assert_true(a->fence == b->fence);
+    assert_int_equal(!a->nonce, !b->nonce);
+    if (a->nonce)
+        assert_memory_equal(a->nonce, b->nonce, IDEM_NONCE_LEN);
+    assert_int_equal(!a->fingerprint, !b->fingerprint);
+    if (a->fingerprint)
+        assert_memory_equal(a->fingerprint, b->fingerprint,
+                            IDEM_FINGERPRINT_LEN);
+    assert_int_equal(a->mode, b->mode);
+    assert_true(a->lease_ms == b->lease_ms);
+    assert_true(a->ttl_ms == b->ttl_ms);
+    assert_true(a->wait_ms == b->wait_ms);
+    assert_int_equal(a->outcome, b->outcome);
+    assert_int_equal(a->kind, b->kind);
+    assert_int_equal(a->not_replayable, b->not_replayable);
+}
+
+/* A note that is empty is not the same as none. */
+static void
+assert_same_note(const struct idem_op *a, const struct idem_op *b)
+{
+    if (a->type == IDEM_TYPE_LOCK || a->type == IDEM_TYPE_WORKER)
+        assert_int_equal(!a->result.data, !b->result.data);
+}
+
+static void
+fill_bytes(void)
+{
+    dice.state = number_from_env("IDEM_TEST_SEED", 1);
+    print_message("seed %llu\n", (unsigned long long)dice.state);
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (char)dice_roll(&dice, 256);
+    memcpy(nonce, bytes, sizeof(nonce));
+    memcpy(fingerprint, bytes + 100, sizeof(fingerprint));
+}
+
+/* RESP bytes back into arguments, as a server would read them. */
+static size_t
+read_args(const char *in, size_t len, struct idem_bytes *args)
+{
+    struct idem__wire_reader reader = {(const uint8_t *)in,
+                                       (const uint8_t *)in + len, SIZE_MAX};
+    struct idem__wire_value value;
+    size_t count;
+
+    assert_int_equal(idem__wire_read(&reader, &value), IDEM__WIRE_DONE);
+    assert_int_equal(value.kind, IDEM__WIRE_ARRAY);
+    count = (size_t)value.number;
+    assert_true(count <= IDEM__WIRE_ARGS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(idem__wire_read(&reader, &value), IDEM__WIRE_DONE);
+        assert_int_equal(value.kind, IDEM__WIRE_BYTES);
+        args[i] = value.bytes;
+    }
+    assert_ptr_equal(reader.at, reader.end);
+    return count;
+}
+
+static void
+every_op_survives_the_way_there(void **state)
+{
+    (void)state;
+    fill_bytes();
+    for (int i = 0; i < 100000; i++) {
+        struct idem__wire_command sent = {.op = random_op(), .full = roll(2)};
+        struct idem__wire_command got;
+        struct idem__wire_args args;
+        struct idem_bytes read[IDEM__WIRE_ARGS_MAX];
+        struct idem_error err = {0};
+        char *wire;
+        size_t len, count;
+
+        sent.tagged = roll(2);
+        sent.tag = (int64_t)dice_roll(&dice, IDEM_FENCE_MAX + 1);
+        idem__wire_write(&sent, &args);
+        assert_true(args.used <= sizeof(args.scratch));
+        len = idem__wire_len(&args);
+        wire = malloc(len);
+        idem__wire_put(&args, wire);
+        count = read_args(wire, len, read);
+        assert_true(idem__wire_knows(read[0]));
+        if (idem__wire_parse(read, count, &got, &err) != IDEM_OK)
+            fail_msg("%s: %s", idem_verb_name(sent.op.verb), err.text);
+        /* What a command implies is not written. */
+        if (got.op.type == 0 && sent.op.type != 0)
+            (void)idem__op_check(&got.op, NULL);
+        if (got.op.ttl_ms != sent.op.ttl_ms && sent.op.ttl_ms == 0)
+            got.op.ttl_ms = 0;
+        if (got.op.lease_ms != sent.op.lease_ms && sent.op.lease_ms == 0)
+            got.op.lease_ms = 0;
+        assert_same_op(&sent.op, &got.op);
+        assert_same_note(&sent.op, &got.op);
+        assert_int_equal(sent.full, got.full);
+        assert_int_equal(sent.tagged, got.tagged);
+        if (sent.tagged)
+            assert_true(sent.tag == got.tag);
+        free(wire);
+    }
+}
+
+static void
+every_filter_survives_the_way_there(void **state)
+{
+    (void)state;
+    fill_bytes();
+    for (int i = 0; i < 10000; i++) {
+        struct idem__wire_command sent = {
+            .scan = true,
+            .full = true,
+            .count = 1 + roll(IDEM__WIRE_COUNT_MAX),
+            .filter = {.type = (enum idem_type)roll(5),
+                       .state = (enum idem_state)roll(6),
+                       .updated_before = some_ms(INT64_C(1) << 50),
+                       .doubt = roll(2)}};
+        struct idem__wire_command got;
+        struct idem__wire_args args;
+        struct idem_error err = {0};
+
+        if (roll(2))
+            sent.filter.scope = name(IDEM_SCOPE_MAX);
+        snprintf(sent.cursor.text, sizeof(sent.cursor.text), "%u", roll(99999));
+        idem__wire_write(&sent, &args);
+        if (idem__wire_parse(args.list, args.count, &got, &err) != IDEM_OK)
+            fail_msg("%s", err.text);
+        assert_true(got.scan && got.full);
+        assert_true(got.count == sent.count);
+        assert_int_equal(got.filter.type, sent.filter.type);
+        assert_int_equal(got.filter.state, sent.filter.state);
+        assert_true(got.filter.updated_before == sent.filter.updated_before);
+        assert_int_equal(got.filter.doubt, sent.filter.doubt);
+        assert_bytes(got.filter.scope, sent.filter.scope, "scope");
+        assert_string_equal(got.cursor.text, sent.cursor.text);
+    }
+}
+
+static struct idem_record
+random_record(void)
+{
+    struct idem_record r = {.type = (uint8_t)(1 + roll(4)),
+                            .state = (uint8_t)(1 + roll(5)),
+                            .mode = (uint8_t)roll(2),
+                            .kind = (uint8_t)roll(3),
+                            .flags = (uint8_t)roll(16),
+                            .attempt = roll(1000),
+                            .fence = 1 + dice_roll(&dice, IDEM_FENCE_MAX),
+                            .rev = dice_roll(&dice, UINT64_MAX) + 1,
+                            .created = (int64_t)dice_roll(&dice, 1 << 30),
+                            .updated = (int64_t)dice_roll(&dice, 1 << 30),
+                            .lease_until = (int64_t)dice_roll(&dice, 1 << 30),
+                            .expires = (int64_t)dice_roll(&dice, 1 << 30),
+                            .scope = name(IDEM_SCOPE_MAX),
+                            .id = name(IDEM_ID_MAX),
+                            .subject = some(0, IDEM_SUBJECT_MAX),
+                            .result = some(0, 2000)};
+
+    if (r.flags & IDEM_FLAG_FINGERPRINT)
+        memcpy(r.fingerprint, fingerprint, sizeof(r.fingerprint));
+    return r;
+}
+
+/* What a server puts behind it. */
+static char *
+put_result(const struct idem_answer *answer, char *at)
+{
+    struct idem_bytes result = answer->record.result;
+
+    at += snprintf(at, 32, "$%zu\r\n", result.len);
+    if (result.len > 0)
+        memcpy(at, result.data, result.len);
+    memcpy(at + result.len, "\r\n", 2);
+    return at + result.len + 2;
+}
+
+static void
+every_answer_survives_the_way_back(void **state)
+{
+    (void)state;
+    fill_bytes();
+    for (int i = 0; i < 20000; i++) {
+        struct idem_answer sent = {
+            .verdict = (enum idem_verdict)roll(IDEM_VERDICT_COUNT),
+            .retry_after_ms = some_ms(100000)};
+        struct idem_answer got;
+        struct idem_error err = {0};
+        struct idem__wire_reply reply;
+        bool tagged = roll(2);
+        char wire[8192], *at = wire;
+        size_t used, len;
+
+        if (roll(4))
+            sent.record = random_record();
+        if (tagged)
+            at += snprintf(at, 64, "*6\r\n$3\r\ntag\r\n:%d\r\n", i);
+        else
+            at += snprintf(at, 64, "*4\r\n");
+        assert_true(idem__wire_full_len(&sent) < sizeof(wire) - 64);
+        at = idem__wire_put_full(&sent, at);
+        at = put_result(&sent, at);
+        len = (size_t)(at - wire);
+
+        /* Halved anywhere, it is not whole, and says so. */
+        for (size_t cut = 0; cut < len; cut += 1 + roll(200)) {
+            assert_int_equal(idem__wire_reply((struct idem_bytes){wire, cut},
+                                              1 << 20, &reply, &used),
+                             IDEM__WIRE_MORE);
+            assert_true(used > cut && used <= len);
+        }
+        assert_int_equal(idem__wire_reply((struct idem_bytes){wire, len},
+                                          1 << 20, &reply, &used),
+                         IDEM__WIRE_DONE);
+        assert_int_equal(used, len);
+        assert_int_equal(reply.tagged, tagged);
+        if (tagged)
+            assert_int_equal(reply.tag, i);
+        if (idem__wire_answer(&reply, &got, &err) != IDEM_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(got.verdict, sent.verdict);
+        assert_true(got.retry_after_ms == sent.retry_after_ms);
+        assert_bytes(got.record.scope, sent.record.scope, "scope");
+        assert_bytes(got.record.id, sent.record.id, "id");
+        assert_bytes(got.record.subject, sent.record.subject, "subject");
+        assert_bytes(got.record.result, sent.record.result, "result");
+        got.record.scope = sent.record.scope;
+        got.record.id = sent.record.id;
+        got.record.subject = sent.record.subject;
+        got.record.result = sent.record.result;
+        assert_memory_equal(&got.record, &sent.record, sizeof(got.record));
+    }
+}
+
+static void
+a_nonce_is_told_to_nobody(void **state)
+{
+    struct idem_answer sent = {.verdict = IDEM_V_BUSY}, got;
+    static const uint8_t zeros[IDEM_NONCE_LEN];
+    struct idem__wire_reply reply;
+    char wire[8192] = "*4\r\n";
+    size_t used;
+    char *end;
+
+    (void)state;
+    fill_bytes();
+    sent.record = random_record();
+    memset(sent.record.nonce, 7, sizeof(sent.record.nonce));
+    end = put_result(&sent, idem__wire_put_full(&sent, wire + 4));
+    assert_int_equal(
+        idem__wire_reply((struct idem_bytes){wire, (size_t)(end - wire)},
+                         1 << 20, &reply, &used),
+        IDEM__WIRE_DONE);
+    assert_int_equal(idem__wire_answer(&reply, &got, NULL), IDEM_OK);
+    assert_memory_equal(got.record.nonce, zeros, sizeof(zeros));
+}
+
+static enum idem_status
+answer_of(const char *text, struct idem_error *err)
+{
+    struct idem__wire_reply reply;
+    struct idem_answer answer;
+    size_t used;
+
+    assert_int_equal(idem__wire_reply(idem_text(text), 1000, &reply, &used),
+                     IDEM__WIRE_DONE);
+    return idem__wire_answer(&reply, &answer, err);
+}
+
+static void
+an_error_is_told_as_a_status(void **state)
+{
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(answer_of("-LOST who knows\r\n", &err), IDEM_ERR_LOST);
+    assert_string_equal(err.text, "who knows");
+    assert_int_equal(answer_of("*6\r\n$3\r\ntag\r\n:1\r\n$5\r\nerror\r\n"
+                               "$4\r\nFULL\r\n$2\r\nno\r\n",
+                               &err),
+                     IDEM_ERR_FULL);
+    assert_int_equal(answer_of("-ERR no such option\r\n", &err),
+                     IDEM_ERR_INVALID);
+    assert_string_equal(err.text, "no such option");
+    assert_int_equal(answer_of("-NOPERM not yours\r\n", &err),
+                     IDEM_ERR_INVALID);
+    assert_string_equal(err.text, "NOPERM not yours");
+    assert_int_equal(answer_of("+OK\r\n", &err), IDEM_ERR_UNSUPPORTED);
+    assert_int_equal(answer_of("*1\r\n$5\r\nstale\r\n", &err),
+                     IDEM_ERR_UNSUPPORTED);
+}
+
+static void
+what_is_not_resp_is_refused(void **state)
+{
+    static const char *const bad[] = {"x\r\n",
+                                      "*-1\r\n",
+                                      "$-2\r\n",
+                                      "$1001\r\n",
+                                      "$1\r\nabc\r\n",
+                                      ":x\r\n",
+                                      ":\r\n",
+                                      "*99999999\r\n",
+                                      "*2\r\n:1\r\nx\r\n",
+                                      "+no cr\n",
+                                      "\r\n",
+                                      ":9999999999999999999\r\n",
+                                      "*3\r\n$3\r\ntag\r\n$1\r\n1\r\n:1\r\n"};
+    struct idem__wire_reply reply;
+    size_t used;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        if (idem__wire_reply(idem_text(bad[i]), 1000, &reply, &used) !=
+            IDEM__WIRE_BAD)
+            fail_msg("taken: %s", bad[i]);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_survives_the_way_there),
+        cmocka_unit_test(every_filter_survives_the_way_there),
+        cmocka_unit_test(every_answer_survives_the_way_back),
+        cmocka_unit_test(a_nonce_is_told_to_nobody),
+        cmocka_unit_test(an_error_is_told_as_a_status),
+        cmocka_unit_test(what_is_not_resp_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
