@@ -44,13 +44,19 @@ struct idem_options {
 };
 
 /*
- * Open a store by its URL and start an engine on it.
+ * Open a store by its URL and start an engine on it, or connect to a server.
  *
  *   memory:           this process only, gone with it
  *   journal:DIR       a folder on this machine (the default choice)
  *   redis:// postgres:// mysql:// sqlite: zookeeper:// etcd://
+ *   idem://[NAME:SECRET@]HOST[:PORT], idem+unix:PATH
+ *                     an `idem serve`: the engine that it has does the work
  *
  * IDEM_ERR_INVALID: the URL names no store, or an option is absurd.
+ * IDEM_ERR_UNAVAILABLE: the store or the server cannot be reached.
+ *
+ * An engine does not survive a fork: in the child, open another one and do not
+ * close the parent's.
  */
 IDEM_API enum idem_status idem_open(const char *url,
                                     const struct idem_options *options,

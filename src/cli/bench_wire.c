@@ -6,6 +6,8 @@
  */
 #include "bench.h"
 
+#include "../base/peer.h"
+
 #include "../serve/resp/resp.h"
 #include "client.h"
 
@@ -459,7 +461,7 @@ open_all(struct state *state, struct idem_error *err)
                               "no server at %s: %s (idem serve starts one)",
                               bench->address, strerror(errno));
         if (bench->secret &&
-            cli_check_peer(c->fd, bench->address, err) != IDEM_OK)
+            idem__peer_trusted(c->fd, bench->address, err) != IDEM_OK)
             return err->status;
         if (!log_in(state, c))
             return idem__fail(err, IDEM_ERR_UNAVAILABLE,

@@ -94,32 +94,6 @@ refused(const redisReply *reply, struct idem_error *err)
     return idem__fail(err, status, "%s", reply->str + (known ? len : 0));
 }
 
-enum idem_status
-cli_check_peer(int fd, const char *address, struct idem_error *err)
-{
-    const char *name = getenv("IDEM_SERVER_USER");
-    const struct passwd *named = name && *name ? getpwnam(name) : NULL;
-    int domain = AF_UNIX;
-    socklen_t len = sizeof(domain);
-    uid_t user;
-
-    (void)getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len);
-    if (domain != AF_UNIX || idem__peer_is_ours(fd))
-        return IDEM_OK;
-    if (!idem__peer_user(fd, &user))
-        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "%s: cannot tell which user listens there, so the "
-                          "secret was not sent",
-                          address);
-    if (named && named->pw_uid == user)
-        return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_INVALID,
-                      "%s: the server there runs as user %u, neither you nor "
-                      "root, so the secret was not sent; if it is the right "
-                      "server, set IDEM_SERVER_USER to that user's name",
-                      address, (unsigned)user);
-}
-
 static enum idem_status
 login(struct cli_client *client, struct idem_error *err)
 {
@@ -173,7 +147,7 @@ connect_now(struct cli_client *client, struct idem_error *err)
         return IDEM_ERR_UNAVAILABLE;
     }
     if (client->auth)
-        status = cli_check_peer(client->redis->fd, client->address, err);
+        status = idem__peer_trusted(client->redis->fd, client->address, err);
     if (client->auth && status == IDEM_OK)
         status = login(client, err);
     if (status != IDEM_OK)

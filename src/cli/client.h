@@ -29,14 +29,6 @@ enum idem_status cli_client_open(const char *address, const char *auth,
 void cli_client_close(struct cli_client *client); /* NULL is fine */
 
 /*
- * May a secret be sent here? A socket in a folder that many can write to may be
- * anybody's: only a server of this user, of root, or of the user that
- * IDEM_SERVER_USER names gets one.
- */
-enum idem_status cli_check_peer(int fd, const char *address,
-                                struct idem_error *err);
-
-/*
  * Send a command and wait for its reply; again, on a new connection, if the
  * reply was lost: *asked says how often. Free the reply with freeReplyObject.
  * An error of the server is this call's error. IDEM_ERR_LOST: no reply came.

@@ -32,9 +32,6 @@ wait_over(struct idem_engine *engine, struct idem__job *job)
     idem__job_drop(engine, job);
 }
 
-#define CONTAINER(pointer, type, member)                                       \
-    ((type *)((char *)(pointer)-offsetof(type, member)))
-
 /* True if half the batch is full of it and more is due. */
 static bool
 fire_timers(struct idem_engine *engine)
@@ -46,13 +43,13 @@ fire_timers(struct idem_engine *engine)
             return false;
         if (timer->kind == IDEM__TIMER_LOOK &&
             !idem__batch_add_crowd(engine,
-                                   CONTAINER(timer, struct idem__crowd, timer)))
+                                   IDEM__OF(timer, struct idem__crowd, timer)))
             return true;
         idem__timer_stop(&engine->timers, timer);
         if (timer->kind == IDEM__TIMER_WAIT)
-            wait_over(engine, CONTAINER(timer, struct idem__job, timer));
+            wait_over(engine, IDEM__OF(timer, struct idem__job, timer));
         else if (timer->kind == IDEM__TIMER_RENEW)
-            idem__watch_due(CONTAINER(timer, struct idem__run, timer));
+            idem__watch_due(IDEM__OF(timer, struct idem__run, timer));
     }
 }
 
@@ -72,30 +69,14 @@ run_item(struct idem_engine *engine, struct idem__item *item)
     case IDEM__ITEM_FIGURES: {
         struct idem__figures *figures = (struct idem__figures *)item;
 
-        engine->store->type->figures(engine->store, figures->each,
-                                     figures->arg);
+        engine->carrier->figures(engine, figures->each, figures->arg);
         idem__word_set(figures->woken);
         break;
     }
     case IDEM__ITEM_UNWATCH:
-        idem__watch_end(CONTAINER(item, struct idem__run, unwatch));
+        idem__watch_end(IDEM__OF(item, struct idem__run, unwatch));
         break;
     }
-}
-
-/* Move what waits to the inbox. */
-static void
-take_queue(struct idem__queue *queue)
-{
-    struct idem__item **end = &queue->inbox;
-
-    if (queue->inbox)
-        return; /* there is a batch's worth already */
-    pthread_mutex_lock(&queue->lock);
-    *end = queue->first;
-    queue->first = NULL;
-    queue->last = &queue->first;
-    pthread_mutex_unlock(&queue->lock);
 }
 
 /* Jobs go into the batch; the rest comes after it, in order. */
@@ -135,16 +116,13 @@ tend(struct idem_engine *engine)
 }
 
 static bool
-take_turn(struct idem_engine *engine)
+turn_store(struct idem_engine *engine)
 {
-    struct idem__queue *queue = &engine->queue;
     struct idem__item *after;
     size_t taken = 0, bytes = 0;
     bool more;
 
-    engine->turns++;
-    engine->boot_now_us = idem__boot_us(engine);
-    take_queue(queue);
+    idem__queue_take(&engine->queue);
     more = fire_timers(engine);
     after = fill_batch(engine, &taken, &bytes);
     idem__batch_run(engine);
@@ -157,13 +135,7 @@ take_turn(struct idem_engine *engine)
     tend(engine);
     atomic_store_explicit(&engine->parked_now, engine->parked.count,
                           memory_order_relaxed);
-
-    pthread_mutex_lock(&queue->lock);
-    queue->count -= taken;
-    queue->bytes -= bytes;
-    more = more || queue->inbox || queue->first;
-    pthread_mutex_unlock(&queue->lock);
-    return more;
+    return idem__queue_done(&engine->queue, taken, bytes) || more;
 }
 
 bool
@@ -177,7 +149,9 @@ idem__engine_turn(struct idem_engine *engine)
         atomic_store_explicit(&engine->has_turner, true, memory_order_release);
     }
     atomic_store_explicit(&engine->in_turn, true, memory_order_relaxed);
-    more = take_turn(engine);
+    engine->turns++;
+    engine->boot_now_us = idem__boot_us(engine);
+    more = engine->carrier->turn(engine);
     atomic_store_explicit(&engine->in_turn, false, memory_order_relaxed);
     return more;
 }
@@ -189,7 +163,7 @@ idem__engine_turns(const struct idem_engine *engine)
 }
 
 static int64_t
-due_us(struct idem_engine *engine)
+store_due_us(struct idem_engine *engine)
 {
     struct idem__timer *timer = idem__timer_first(&engine->timers);
     int64_t due = timer ? timer->due_us : INT64_MAX;
@@ -202,7 +176,7 @@ due_us(struct idem_engine *engine)
 int64_t
 idem__engine_due_ms(struct idem_engine *engine)
 {
-    int64_t due = due_us(engine);
+    int64_t due = engine->carrier->due_us(engine);
     int64_t left_us;
 
     if (due == INT64_MAX)
@@ -214,10 +188,32 @@ idem__engine_due_ms(struct idem_engine *engine)
 bool
 idem__engine_is_local(const struct idem_engine *engine)
 {
-    return engine->store->type->local;
+    return engine->store && engine->store->type->local;
 }
 
 /* ---- the engine's own thread ------------------------------------------ */
+
+static void
+sleep_store(struct idem_engine *engine, int64_t ms)
+{
+    struct idem__queue *queue = &engine->queue;
+    struct timespec until = idem__deadline(ms * 1000);
+
+    pthread_mutex_lock(&queue->lock);
+    queue->asleep = true;
+    while (!queue->first && !queue->closing && ms > 0) {
+        if (pthread_cond_timedwait(&queue->wake, &queue->lock, &until) != 0)
+            break;
+    }
+    queue->asleep = false;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static void
+wake_store(struct idem_engine *engine)
+{
+    pthread_cond_signal(&engine->queue.wake);
+}
 
 /* False: the engine is closing and nothing waits. */
 static bool
@@ -225,21 +221,14 @@ wait_for_work(struct idem_engine *engine)
 {
     struct idem__queue *queue = &engine->queue;
     int64_t due_ms = idem__engine_due_ms(engine);
-    struct timespec until;
     bool go_on;
 
     /* The boot clock may be a test's, and sleeps may stop the monotonic one:
      * look around now and then in any case. */
     if (due_ms < 0 || due_ms > 100)
         due_ms = 100;
-    until = idem__deadline(due_ms * 1000);
+    engine->carrier->sleep(engine, due_ms);
     pthread_mutex_lock(&queue->lock);
-    queue->asleep = true;
-    while (!queue->first && !queue->closing && due_ms > 0) {
-        if (pthread_cond_timedwait(&queue->wake, &queue->lock, &until) != 0)
-            break;
-    }
-    queue->asleep = false;
     go_on = queue->first || !queue->closing;
     pthread_mutex_unlock(&queue->lock);
     return go_on;
@@ -328,18 +317,24 @@ open_queue(struct idem__queue *queue)
 }
 
 static void
-drop_engine(struct idem_engine *engine)
+close_store(struct idem_engine *engine)
 {
     idem__store_close(engine->store);
     idem__batch_close(engine);
-    idem__timers_clear(&engine->timers);
     idem__recents_close(&engine->recents);
     idem__claims_close(&engine->claims);
-    idem__jobs_close(engine);
     idem__map_clear(&engine->parked.crowds);
     idem__map_clear(&engine->parked.tickets);
     idem__map_clear(&engine->parked.scopes);
     free(engine->time.seen);
+}
+
+static void
+drop_engine(struct idem_engine *engine)
+{
+    engine->carrier->close(engine);
+    idem__timers_clear(&engine->timers);
+    idem__jobs_close(engine);
     pthread_cond_destroy(&engine->queue.wake);
     pthread_mutex_destroy(&engine->queue.lock);
     free(engine);
@@ -349,27 +344,63 @@ static enum idem_status
 open_store(struct idem_engine *engine, const char *url, struct idem_error *err)
 {
     struct idem_store_options *options = &engine->store_options;
+    enum idem_status status = IDEM_OK;
 
     options->clocks = engine->time.clocks;
     options->max_result = engine->options.max_result;
-    options->log = engine->options.log;
-    options->log_arg = engine->options.log_arg;
-    if (engine->store)
-        return IDEM_OK;
-    return idem__store_open(url, options, &engine->store, err);
-}
-
-static enum idem_status
-start(struct idem_engine *engine, const char *url, struct idem_error *err)
-{
-    enum idem_status status = open_store(engine, url, err);
-
+    if (!engine->store)
+        status = idem__store_open(url, options, &engine->store, err);
     if (status != IDEM_OK)
         return status;
     if (!idem__time_open(engine) || !idem__batch_open(engine))
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     engine->tended_us = idem__boot_us(engine);
-    status = idem__time_update(engine, err);
+    return idem__time_update(engine, err);
+}
+
+static size_t
+store_max_result(const struct idem_engine *engine)
+{
+    size_t rest = idem__encoded_max(0), record = engine->store->max_record;
+
+    return record > rest ? record - rest : 0;
+}
+
+static void
+store_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
+{
+    if (engine->store->type->figures)
+        engine->store->type->figures(engine->store, each, arg);
+}
+
+static void
+finish_store(struct idem_engine *engine)
+{
+    idem__park_close(engine);
+    if (engine->store->type->tend)
+        engine->store->type->tend(engine->store, idem__time_drop_ms(engine));
+}
+
+static const struct idem__carrier store_carrier = {
+    .open = open_store,
+    .turn = turn_store,
+    .due_us = store_due_us,
+    .sleep = sleep_store,
+    .wake = wake_store,
+    .max_result = store_max_result,
+    .figures = store_figures,
+    .finish = finish_store,
+    .close = close_store,
+};
+
+static enum idem_status
+start(struct idem_engine *engine, const char *url, struct idem_error *err)
+{
+    enum idem_status status;
+
+    engine->store_options.log = engine->options.log;
+    engine->store_options.log_arg = engine->options.log_arg;
+    status = engine->carrier->open(engine, url, err);
     if (status != IDEM_OK)
         return status;
     if (!engine->inner.driven && !start_thread(engine))
@@ -393,6 +424,9 @@ idem__engine_open(const char *url, const struct idem_options *options,
     if (inner)
         engine->inner = *inner;
     engine->store = engine->inner.store;
+    engine->carrier = !engine->store && idem__remote_url(url)
+                          ? &idem__server_carrier
+                          : &store_carrier;
     engine->time.clocks =
         engine->inner.clocks ? engine->inner.clocks : &idem__system_clocks;
     open_queue(&engine->queue);
@@ -421,17 +455,15 @@ idem_close(struct idem_engine *engine)
         return;
     pthread_mutex_lock(&engine->queue.lock);
     engine->queue.closing = true;
-    pthread_cond_signal(&engine->queue.wake);
+    engine->carrier->wake(engine);
     pthread_mutex_unlock(&engine->queue.lock);
     if (!engine->inner.driven)
         pthread_join(engine->thread, NULL);
     /* What was accepted is committed; nobody else takes turns any more. */
     while (idem__engine_turn(engine))
         ;
-    idem__park_close(engine);
+    engine->carrier->finish(engine);
     idem__watch_drop_all(engine);
-    if (engine->store->type->tend)
-        engine->store->type->tend(engine->store, idem__time_drop_ms(engine));
     drop_engine(engine);
 }
 
@@ -472,10 +504,8 @@ idem_store_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
                                  .arg = arg,
                                  .woken = &woken};
 
-    if (!engine->store->type->figures)
-        return;
     if (idem__on_own_thread(engine))
-        engine->store->type->figures(engine->store, each, arg);
+        engine->carrier->figures(engine, each, arg);
     else if (idem__queue_put(engine, &item.item))
         idem__word_wait(&woken);
 }

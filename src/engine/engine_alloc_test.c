@@ -1,6 +1,6 @@
 /*
- * engine_alloc_test.c - every allocation of an engine's life fails once, in turn:
- * nothing leaks, nothing is half done, and the engine goes on.
+ * engine_alloc_test.c - every allocation of an engine's life fails once, in
+ * turn: nothing leaks, nothing is half done, and the engine goes on.
  */
 #include "../../tests/support/rig.h"
 #include "inner.h"

@@ -361,7 +361,38 @@ void idem__batch_run(struct idem_engine *engine);
 
 /* ---- the engine ------------------------------------------------------ */
 
+/*
+ * What carries the operations of an engine out: a store, here, or a server
+ * (../remote). Everything in front of it, from idem_submit to the queue, and
+ * idem_do, idem_run and idem_scan, is the same for both.
+ */
+struct idem__carrier {
+    enum idem_status (*open)(struct idem_engine *engine, const char *url,
+                             struct idem_error *err);
+    /* Take what waits and go as far as possible; true if more waits already. */
+    bool (*turn)(struct idem_engine *engine);
+    /* When the next turn is due, on the boot clock; INT64_MAX: never. */
+    int64_t (*due_us)(struct idem_engine *engine);
+    /* The engine's own thread: sleep, at most so long, until `wake` is called;
+     * `wake` is called with the queue's lock held. */
+    void (*sleep)(struct idem_engine *engine, int64_t ms);
+    void (*wake)(struct idem_engine *engine);
+    size_t (*max_result)(const struct idem_engine *engine);
+    void (*figures)(struct idem_engine *engine, idem_figure_fn *each,
+                    void *arg);
+    /* No more turns: answer everybody who is left. */
+    void (*finish)(struct idem_engine *engine);
+    void (*close)(struct idem_engine *engine); /* also after a failed open */
+};
+
+/* remote.c: does this URL name a server? */
+bool idem__remote_url(const char *url);
+extern const struct idem__carrier idem__server_carrier;
+struct idem__remote;
+
 struct idem_engine {
+    const struct idem__carrier *carrier;
+    struct idem__remote *remote; /* of the server's carrier */
     struct idem_options options;
     struct idem_store_options store_options;
     struct idem_store *store;
@@ -414,6 +445,14 @@ int64_t idem__retry_after_ms(const struct idem_record *record,
 /* Put an item at the end of the queue, whatever the limits; false: closing. */
 bool idem__queue_put(struct idem_engine *engine, struct idem__item *item);
 bool idem__on_own_thread(const struct idem_engine *engine);
+/* Move what waits to the inbox, unless a batch's worth is there already. */
+void idem__queue_take(struct idem__queue *queue);
+/* So many jobs are done with. True if something waits. */
+bool idem__queue_done(struct idem__queue *queue, size_t count, size_t bytes);
+
+/* The container of a member. */
+#define IDEM__OF(pointer, type, member)                                        \
+    ((type *)((char *)(pointer)-offsetof(type, member)))
 
 void idem__scan_run(struct idem_engine *engine, struct idem__scan *scan);
 void idem__watch_add(struct idem__run *run, uint64_t fence);

@@ -35,8 +35,7 @@ size_t
 idem__max_result(const struct idem_engine *engine)
 {
     size_t max = engine->options.max_result;
-    size_t rest = idem__encoded_max(0), record = engine->store->max_record;
-    size_t room = record > rest ? record - rest : 0;
+    size_t room = engine->carrier->max_result(engine);
 
     return max < room ? max : room;
 }
@@ -155,7 +154,8 @@ make_job(struct idem_engine *engine, const struct idem_op *op)
         memcpy(job->nonce, &random, IDEM_NONCE_LEN);
         job->op.nonce = job->nonce;
     }
-    idem__key(op->type, op->scope, op->id, job->key);
+    if (engine->store)
+        idem__key(op->type, op->scope, op->id, job->key);
     return job;
 }
 
@@ -180,7 +180,7 @@ append(struct idem_engine *engine, struct idem__item *item)
     *queue->last = item;
     queue->last = &item->next;
     if (queue->asleep)
-        pthread_cond_signal(&queue->wake);
+        engine->carrier->wake(engine);
     else if (first && engine->inner.driven && engine->inner.wake &&
              !idem__on_own_thread(engine))
         engine->inner.wake(engine->inner.wake_arg);
@@ -197,6 +197,33 @@ idem__queue_put(struct idem_engine *engine, struct idem__item *item)
         append(engine, item);
     pthread_mutex_unlock(&engine->queue.lock);
     return open;
+}
+
+void
+idem__queue_take(struct idem__queue *queue)
+{
+    struct idem__item **end = &queue->inbox;
+
+    if (queue->inbox)
+        return;
+    pthread_mutex_lock(&queue->lock);
+    *end = queue->first;
+    queue->first = NULL;
+    queue->last = &queue->first;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+bool
+idem__queue_done(struct idem__queue *queue, size_t count, size_t bytes)
+{
+    bool more;
+
+    pthread_mutex_lock(&queue->lock);
+    queue->count -= count;
+    queue->bytes -= bytes;
+    more = queue->inbox || queue->first;
+    pthread_mutex_unlock(&queue->lock);
+    return more;
 }
 
 static enum idem_status

@@ -144,13 +144,14 @@ enum idem_status idem__wire_record(struct idem__wire_reply *reply,
                                    struct idem_record *record,
                                    struct idem_error *err);
 
-/* A FULL answer is four values: verdict, retry_after_ms, the record or null, its
- * result. This puts the first three, into room for _len bytes, and returns the
- * end of what was put. */
+/* A FULL answer is four values: verdict, retry_after_ms, the record or null,
+ * its result. This puts the first three, into room for _len bytes, and returns
+ * the end of what was put. */
 size_t idem__wire_full_len(const struct idem_answer *answer);
 char *idem__wire_put_full(const struct idem_answer *answer, char *out);
 
-/* A record as one bulk string: what codec.c writes, without nonce and result. */
+/* A record as one bulk string: what codec.c writes, without nonce and result.
+ */
 size_t idem__wire_record_len(const struct idem_record *record);
 char *idem__wire_put_record(const struct idem_record *record, char *out);
 

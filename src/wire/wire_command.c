@@ -8,6 +8,8 @@
  */
 #include "wire.h"
 
+#include "../base/hex.h"
+
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -209,32 +211,6 @@ idem__wire_number(struct idem_bytes text, int64_t *number)
     return true;
 }
 
-static int
-hex_digit(uint8_t c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static bool
-read_hex(struct idem_bytes text, uint8_t *out, size_t len)
-{
-    const uint8_t *digits = text.data;
-
-    if (text.len != 2 * len)
-        return false;
-    for (size_t i = 0; i < len; i++) {
-        int high = hex_digit(digits[2 * i]), low = hex_digit(digits[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return false;
-        out[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
-}
-
 static enum idem_status
 wrong(struct idem_error *err, const char *what)
 {
@@ -310,12 +286,14 @@ read_field(const struct field *field, const struct idem_bytes *values,
             values[0].len ? values[0].data : "", values[0].len};
         break;
     case UNIT_NONCE:
-        if (!read_hex(values[0], command->nonce, IDEM_NONCE_LEN))
+        if (!idem__hex_read(values[0].data, values[0].len, command->nonce,
+                            IDEM_NONCE_LEN))
             return wrong(err, "NONCE has 16 hex digits");
         command->op.nonce = command->nonce;
         break;
     case UNIT_FINGERPRINT:
-        if (!read_hex(values[0], command->fingerprint, IDEM_FINGERPRINT_LEN))
+        if (!idem__hex_read(values[0].data, values[0].len, command->fingerprint,
+                            IDEM_FINGERPRINT_LEN))
             return wrong(err, "FP has 64 hex digits");
         command->op.fingerprint = command->fingerprint;
         break;
@@ -538,13 +516,9 @@ idem__wire_add_number(struct idem__wire_args *args, int64_t number)
 static void
 add_hex(struct idem__wire_args *args, const uint8_t *bytes, size_t len)
 {
-    static const char hex[] = "0123456789abcdef";
     char *at = scratch(args, 2 * len);
 
-    for (size_t i = 0; i < len; i++) {
-        at[2 * i] = hex[bytes[i] >> 4];
-        at[2 * i + 1] = hex[bytes[i] & 15];
-    }
+    idem__hex_write(bytes, len, at);
     idem__wire_add(args, (struct idem_bytes){at, 2 * len});
 }
 

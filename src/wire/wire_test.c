@@ -397,7 +397,7 @@ an_error_is_told_as_a_status(void **state)
     (void)state;
     assert_int_equal(answer_of("-LOST who knows\r\n", &err), IDEM_ERR_LOST);
     assert_string_equal(err.text, "who knows");
-    assert_int_equal(answer_of("*6\r\n$3\r\ntag\r\n:1\r\n$5\r\nerror\r\n"
+    assert_int_equal(answer_of("*5\r\n$3\r\ntag\r\n:1\r\n$5\r\nerror\r\n"
                                "$4\r\nFULL\r\n$2\r\nno\r\n",
                                &err),
                      IDEM_ERR_FULL);

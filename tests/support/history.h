@@ -19,6 +19,8 @@
 
 #include <idem/engine.h>
 
+#include <stdatomic.h>
+
 enum {
     RULE_ONE_EXECUTION = 1,
     RULE_REPLAY = 2,
@@ -42,5 +44,20 @@ struct event {
  * events are sorted in place. */
 unsigned history_check(struct event *events, size_t count, char *text,
                        size_t len);
+
+/* ---- history_load.c: clients that make a history ----------------------- */
+
+#define HISTORY_THREADS 16
+
+struct history_load {
+    struct idem_engine *engine;
+    struct idem_engine *second; /* for every other client, if there is one */
+    size_t ops;                 /* a thread */
+    struct event *events;       /* set; free it */
+    atomic_uint front; /* keys move on, so that old ones stay as they are */
+};
+
+/* Run it, and check its history. */
+unsigned history_load(struct history_load *load, char *text, size_t len);
 
 #endif

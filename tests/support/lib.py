@@ -271,7 +271,7 @@ def build_go(source):
 
 def patient(url, ms=20000):
     """A remote store may answer late: its disk may stand still for seconds. For tests where that is no fault to see."""
-    if url.split(":")[0] not in ("redis", "redis+cluster", "rediss", "rediss+cluster", "postgres", "mysql", "zookeeper", "etcd"):
+    if url.split(":")[0] not in ("redis", "redis+cluster", "rediss", "rediss+cluster", "postgres", "mysql", "zookeeper", "etcd", "idem"):
         return url
     return url + ("&" if "?" in url else "?") + "timeout_ms=%d" % ms
 

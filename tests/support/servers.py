@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 
-from lib import ROOT, free_port
+from lib import IDEM, ROOT, free_port, listens
 
 
 class Server:
@@ -299,6 +299,20 @@ def redis_program(version):
     if version == "installed":
         return "redis-server"
     return root("trixie", "redis-server", "valkey-server") + "/usr/bin/%s-server" % version.partition("-")[0]
+
+
+class Idem(Server):
+    """`idem serve` on a journal, reached through idem://."""
+
+    def __init__(self):
+        super().__init__("serve")
+        self.url = "idem://127.0.0.1:%d" % self.port
+        self.start()
+
+    def start(self):
+        self.spawn(IDEM, "serve", "--store", "journal:" + self.folder + "/journal", "--socket", "none",
+                   "--listen", "127.0.0.1:%d" % self.port)
+        return self.wait_until(lambda: listens(self.port))
 
 
 class Redis(Server):

@@ -835,9 +835,10 @@ def test_a_stop_puts_back_at_once_what_nobody_has_begun(broker):
     assert [o["reconnects"] for o in outputs] == [0, 0] and outputs[0]["handled"] >= 1, outputs
 
 
-def test_two_consumers_handle_each_message_once_between_them(broker):
-    ids, messages = some_messages(400, "both")
-    ledger, store = Ledger(), servers.Redis()
+@pytest.mark.parametrize("shared", ["Redis", "Idem"])
+def test_two_consumers_handle_each_message_once_between_them(broker, shared):
+    ids, messages = some_messages(400, "both-" + shared)
+    ledger, store = Ledger(), getattr(servers, shared)()
     try:
         with Process(consume(broker, store.url, "--to", ledger.url, "--json")) as first:
             broker.publish(messages[:200])

@@ -82,7 +82,7 @@ def test_a_web_page_cannot_send_commands(server, c):
     ([""], "unknown command ''"),
     (["BEGIN"], "wrong number of arguments for 'BEGIN'"),
     (["BEGIN", "s"], "wrong number of arguments"),
-    (["GET", "s", "i", "more"], "wrong number of arguments"),
+    (["GET", "s", "i", "more"], "no option \"more\""),
     (["BEGIN", "", "i"], "scope"),
     (["BEGIN", "s", ""], "id"),
     (["BEGIN", "s" * 201, "i"], "scope"),

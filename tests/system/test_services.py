@@ -20,7 +20,7 @@ def clock(offset):
             "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_FORCE_MONOTONIC_FIX": "0"}
 
 
-@pytest.fixture(scope="module", params=["Redis", "Postgres", "MariaDB", "ZooKeeper", "Etcd"])
+@pytest.fixture(scope="module", params=["Redis", "Postgres", "MariaDB", "ZooKeeper", "Etcd", "Idem"])
 def shared(request):
     """Each store that several machines may share."""
     server = getattr(servers, request.param)()

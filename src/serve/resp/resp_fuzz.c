@@ -54,7 +54,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_cut(rest.data, used, used - 1);
         check_cut(rest.data, used, used / 2);
         if (in.count > 0 && command_parse(&in, &command, &err) == IDEM_OK)
-            assert(!command.tagged || command.tag >= 0);
+            assert(!command.wire.tagged || command.wire.tag >= 0);
         at += used;
     }
     return 0;

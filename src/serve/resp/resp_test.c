@@ -173,16 +173,16 @@ begin_takes_its_options_in_any_order(void **state)
                              "TTL 9 token LEASE 4 subject me TAG 3",
                              &c, &err),
                      IDEM_OK);
-    assert_int_equal(c.op.verb, IDEM_BEGIN);
-    assert_int_equal(c.op.type, IDEM_TYPE_TOKEN);
-    assert_int_equal(c.op.mode, IDEM_LOOSE);
-    assert_int_equal(c.op.wait_ms, 5);
-    assert_int_equal(c.op.ttl_ms, 9);
-    assert_int_equal(c.op.lease_ms, 4);
-    assert_memory_equal(c.op.nonce, "\1\2\3\4\5\6\7\10", 8);
-    assert_true(idem__bytes_is(c.op.subject, "me"));
-    assert_true(c.tagged);
-    assert_int_equal(c.tag, 3);
+    assert_int_equal(c.wire.op.verb, IDEM_BEGIN);
+    assert_int_equal(c.wire.op.type, IDEM_TYPE_TOKEN);
+    assert_int_equal(c.wire.op.mode, IDEM_LOOSE);
+    assert_int_equal(c.wire.op.wait_ms, 5);
+    assert_int_equal(c.wire.op.ttl_ms, 9);
+    assert_int_equal(c.wire.op.lease_ms, 4);
+    assert_memory_equal(c.wire.op.nonce, "\1\2\3\4\5\6\7\10", 8);
+    assert_true(idem__bytes_is(c.wire.op.subject, "me"));
+    assert_true(c.wire.tagged);
+    assert_int_equal(c.wire.tag, 3);
 }
 
 static void
@@ -193,13 +193,13 @@ a_tag_stands_behind_the_places_only(void **state)
 
     (void)state;
     assert_int_equal(command("GET TAG 5", &c, &err), IDEM_OK);
-    assert_false(c.tagged);
-    assert_true(idem__bytes_is(c.op.scope, "TAG"));
+    assert_false(c.wire.tagged);
+    assert_true(idem__bytes_is(c.wire.op.scope, "TAG"));
     assert_int_equal(command("AUTH TAG 5", &c, &err), IDEM_OK);
-    assert_false(c.tagged);
+    assert_false(c.wire.tagged);
     assert_int_equal(c.word_count, 2);
     assert_int_equal(command("PING TAG 5", &c, &err), IDEM_OK);
-    assert_true(c.tagged && c.tag == 5 && c.word_count == 0);
+    assert_true(c.wire.tagged && c.wire.tag == 5 && c.word_count == 0);
 }
 
 static void
@@ -211,12 +211,12 @@ settle_as_needs_the_right_to_operate(void **state)
     (void)state;
     assert_int_equal(command("SETTLE s i REASON because", &c, &err), IDEM_OK);
     assert_int_equal(c.right, SERVER_USE);
-    assert_true(idem__bytes_is(c.op.result, "because"));
+    assert_true(idem__bytes_is(c.wire.op.result, "because"));
     assert_int_equal(
         command("SETTLE s i REASON because AS FAILED text", &c, &err), IDEM_OK);
     assert_int_equal(c.right, SERVER_OPERATE);
-    assert_true(idem__bytes_is(c.op.result, "text"));
-    assert_true(idem__bytes_is(c.op.subject, "because"));
+    assert_true(idem__bytes_is(c.wire.op.result, "text"));
+    assert_true(idem__bytes_is(c.wire.op.subject, "because"));
     assert_int_equal(command("FORGET s i", &c, &err), IDEM_OK);
     assert_int_equal(c.right, SERVER_OPERATE);
 }
