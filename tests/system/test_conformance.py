@@ -18,7 +18,9 @@ BUILD = os.path.join(ROOT, "build/clients")
 DRIVERS = {"python": ["/usr/bin/python3", os.path.join(CLIENTS, "python/tests/driver.py")],
            "node": ["node", os.path.join(CLIENTS, "node/tests/driver.js")],
            "php": ["php", os.path.join(CLIENTS, "php/tests/driver.php")],
-           "go": [os.path.join(BUILD, "go-driver")]}
+           "go": [os.path.join(BUILD, "go-driver")],
+           "java": ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp",
+                    "%s/java/test:%s/java/idem-client.jar" % (BUILD, BUILD), "idem.Driver"]}
 
 
 def build_go():
@@ -26,7 +28,11 @@ def build_go():
                    env={**os.environ, "GOCACHE": os.path.join(BUILD, "go-cache"), "GOFLAGS": "-mod=mod", "GOPROXY": "off"})
 
 
-BUILDS = {"go": build_go}  # what has to be done once before a driver runs
+def build_java():
+    subprocess.run([os.path.join(CLIENTS, "java/build"), os.path.join(BUILD, "java")], check=True)
+
+
+BUILDS = {"go": build_go, "java": build_java}  # what has to be done once before a driver runs
 LANGUAGES = sorted(DRIVERS)
 with open(os.path.join(CLIENTS, "conformance/scenarios.json"), encoding="utf-8") as f:
     SCENARIOS = json.load(f)

@@ -1,0 +1,228 @@
+package idem;
+
+import java.lang.reflect.Array;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Modifier;
+import java.lang.reflect.ParameterizedType;
+import java.lang.reflect.Type;
+import java.math.BigDecimal;
+import java.math.BigInteger;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+
+/** Objects of Java to and from the tree of {@link Json}: records by their components, other classes by their fields. */
+final class Bind {
+    private static final int DEEPEST = 100;
+
+    private Bind() {
+    }
+
+    static Object tree(Object value) {
+        return tree(value, 0);
+    }
+
+    private static Object tree(Object value, int depth) {
+        if (depth > DEEPEST)
+            throw new IllegalArgumentException("nested deeper than " + DEEPEST + " (a cycle?): give a Codec of your own");
+        if (value instanceof Double || value instanceof Float) {
+            if (!Double.isFinite(((Number) value).doubleValue()))
+                throw new IllegalArgumentException("JSON has no " + value);
+            return new BigDecimal(value.toString());
+        }
+        if (value instanceof Byte || value instanceof Short || value instanceof Integer)
+            return ((Number) value).longValue();
+        if (value == null || value instanceof String || value instanceof Boolean || value instanceof Number)
+            return value;
+        if (value instanceof Map)
+            return members((Map<?, ?>) value, depth);
+        if (value instanceof Iterable || value.getClass().isArray())
+            return items(value, depth);
+        if (value instanceof Optional)
+            return tree(((Optional<?>) value).orElse(null), depth + 1);
+        if (value instanceof Enum)
+            return ((Enum<?>) value).name();
+        if (isText(value.getClass()))
+            return value.toString();
+        var map = new LinkedHashMap<String, Object>();
+        try {
+            for (var field : fields(value.getClass()))
+                map.put(field.getName(), tree(field.get(value), depth + 1));
+        } catch (IllegalAccessException e) {
+            throw new IllegalArgumentException(e);
+        }
+        return map;
+    }
+
+    private static Object members(Map<?, ?> from, int depth) {
+        var map = new LinkedHashMap<String, Object>();
+        from.forEach((name, member) -> map.put(String.valueOf(name), tree(member, depth + 1)));
+        return map;
+    }
+
+    private static Object items(Object from, int depth) {
+        var list = new ArrayList<>();
+        if (from instanceof Iterable)
+            ((Iterable<?>) from).forEach(item -> list.add(tree(item, depth + 1)));
+        else
+            for (int i = 0; i < Array.getLength(from); i++)
+                list.add(tree(Array.get(from, i), depth + 1));
+        return list;
+    }
+
+    /** Classes of the JDK that their text says all about, and that are read back from it. */
+    private static boolean isText(Class<?> type) {
+        return CharSequence.class.isAssignableFrom(type) || type == Character.class || type == java.util.UUID.class
+                || type == java.net.URI.class || type.getName().startsWith("java.time.");
+    }
+
+    private static List<Field> fields(Class<?> type) {
+        if (type.getName().startsWith("java."))
+            throw new IllegalArgumentException("no JSON for " + type.getName() + ": give a Codec of your own");
+        var found = new ArrayList<Field>();
+        if (type.getSuperclass() != Object.class && !isRecord(type))
+            found.addAll(fields(type.getSuperclass()));
+        for (var field : type.getDeclaredFields()) {
+            if ((field.getModifiers() & (Modifier.STATIC | Modifier.TRANSIENT)) != 0 || field.isSynthetic())
+                continue;
+            field.setAccessible(true);
+            found.add(field);
+        }
+        return found;
+    }
+
+    private static boolean isRecord(Class<?> type) {
+        return type.getSuperclass() != null && type.getSuperclass().getName().equals("java.lang.Record");
+    }
+
+    static Object object(Object tree, Type wanted) {
+        var type = wanted instanceof ParameterizedType ? (Class<?>) ((ParameterizedType) wanted).getRawType()
+                : wanted instanceof Class ? (Class<?>) wanted : Object.class;
+        if (tree == null || type == void.class || type == Void.class)
+            return null;
+        if (tree instanceof Map)
+            return type.isAssignableFrom(LinkedHashMap.class) ? map((Map<?, ?>) tree, argument(wanted, 1))
+                    : make((Map<?, ?>) tree, type);
+        if (tree instanceof List)
+            return list((List<?>) tree, type, wanted);
+        if (type.isInstance(tree) && type != Object.class && type != Number.class)
+            return tree;
+        if (tree instanceof Number)
+            return number((Number) tree, type);
+        if (type == Object.class || type == boolean.class && tree instanceof Boolean)
+            return tree;
+        if (tree instanceof String)
+            return text((String) tree, type);
+        throw new IllegalArgumentException(tree.getClass().getSimpleName() + " in JSON is no " + type.getName());
+    }
+
+    private static Type argument(Type type, int i) {
+        if (!(type instanceof ParameterizedType))
+            return Object.class;
+        var arguments = ((ParameterizedType) type).getActualTypeArguments();
+        return i < arguments.length ? arguments[i] : Object.class;
+    }
+
+    private static Object map(Map<?, ?> tree, Type member) {
+        var map = new LinkedHashMap<String, Object>();
+        tree.forEach((name, value) -> map.put((String) name, object(value, member)));
+        return map;
+    }
+
+    private static Object list(List<?> tree, Class<?> type, Type wanted) {
+        if (type.isArray()) {
+            var array = Array.newInstance(type.getComponentType(), tree.size());
+            for (int i = 0; i < tree.size(); i++)
+                Array.set(array, i, object(tree.get(i), type.getComponentType()));
+            return array;
+        }
+        var list = new ArrayList<>();
+        tree.forEach(item -> list.add(object(item, argument(wanted, 0))));
+        if (Set.class.isAssignableFrom(type))
+            return new LinkedHashSet<>(list);
+        if (!type.isAssignableFrom(ArrayList.class))
+            throw new IllegalArgumentException("a list in JSON is no " + type.getName());
+        return list;
+    }
+
+    private static Object number(Number n, Class<?> type) {
+        var exact = new BigDecimal(n.toString());
+        if (type == Object.class || type == Number.class)
+            return n instanceof BigDecimal ? (Object) n.doubleValue() : n;
+        if (type == BigDecimal.class)
+            return exact;
+        if (type == BigInteger.class)
+            return exact.toBigIntegerExact();
+        if (type == double.class || type == Double.class)
+            return exact.doubleValue();
+        if (type == float.class || type == Float.class)
+            return exact.floatValue();
+        if (type == long.class || type == Long.class)
+            return exact.longValueExact();
+        if (type == int.class || type == Integer.class)
+            return exact.intValueExact();
+        if (type == short.class || type == Short.class)
+            return exact.shortValueExact();
+        if (type == byte.class || type == Byte.class)
+            return exact.byteValueExact();
+        throw new IllegalArgumentException("a number in JSON is no " + type.getName());
+    }
+
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static Object text(String text, Class<?> type) {
+        if (type.isEnum())
+            return Enum.valueOf((Class) type, text);
+        if ((type == char.class || type == Character.class) && text.length() == 1)
+            return text.charAt(0);
+        if (type.isAssignableFrom(String.class))
+            return text;
+        if (type == java.util.UUID.class)
+            return java.util.UUID.fromString(text);
+        if (type == java.net.URI.class)
+            return java.net.URI.create(text);
+        try {
+            if (type.getName().startsWith("java.time."))
+                return type.getMethod("parse", CharSequence.class).invoke(null, text);
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalArgumentException("\"" + text + "\" is no " + type.getName(), e);
+        }
+        throw new IllegalArgumentException("text in JSON is no " + type.getName());
+    }
+
+    private static Object make(Map<?, ?> tree, Class<?> type) {
+        var fields = fields(type);
+        try {
+            if (isRecord(type))
+                return construct(tree, type, fields);
+            Constructor<?> empty = type.getDeclaredConstructor();
+            empty.setAccessible(true);
+            var made = empty.newInstance();
+            for (var field : fields)
+                if (tree.get(field.getName()) != null)
+                    field.set(made, object(tree.get(field.getName()), field.getGenericType()));
+            return made;
+        } catch (InvocationTargetException e) {
+            throw new IllegalArgumentException(type.getName() + ": " + e.getCause(), e.getCause());
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalArgumentException(type.getName() + " has no constructor without arguments and is no record: give a Codec", e);
+        }
+    }
+
+    private static Object construct(Map<?, ?> tree, Class<?> type, List<Field> fields) throws ReflectiveOperationException {
+        var constructor = type.getDeclaredConstructor(fields.stream().map(Field::getType).toArray(Class[]::new));
+        constructor.setAccessible(true);
+        var arguments = new Object[fields.size()];
+        for (int i = 0; i < arguments.length; i++) {
+            arguments[i] = object(tree.get(fields.get(i).getName()), fields.get(i).getGenericType());
+            if (arguments[i] == null && fields.get(i).getType().isPrimitive())
+                arguments[i] = Array.get(Array.newInstance(fields.get(i).getType(), 1), 0);
+        }
+        return constructor.newInstance(arguments);
+    }
+}
