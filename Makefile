@@ -2,6 +2,7 @@
 # make check    install what is missing, run every test
 # make demo     install what is missing, show it at work
 # make bench    ratios against named peers; make soak: faults and load, long
+# make dist     a tarball with its checksum; make deb: Debian packages
 # make fuzz     every parser, longer; make install: DESTDIR and PREFIX work
 #
 # Sources are found by folder: a new .c file in a folder below needs no change
@@ -78,14 +79,14 @@ pkg_cflags := $(shell pkg-config --cflags $(all_packages) 2>/dev/null)
 lib_libs := $(shell pkg-config --libs $(packages) 2>/dev/null) -ldl -lm -pthread
 bin_libs := $(shell pkg-config --libs $(bin_packages) 2>/dev/null) $(lib_libs)
 libs := $(shell pkg-config --libs $(all_packages) 2>/dev/null) $(module_libs) $(lib_libs)
-ifneq ($(filter-out check check-% demo bench soak fuzz clean format uninstall,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out check check-% demo bench soak fuzz clean format uninstall dist deb,$(or $(MAKECMDGOALS),all)),)
 missing := $(shell for p in $(all_packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
 $(if $(missing),$(warning idem: these libraries are missing: $(missing); run scripts/deps build, or leave a store out: make WITH_REDIS=0))
 endif
 sanitize := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 compile = $(CC) -std=gnu11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(sanitize) -fPIC \
     -fvisibility=hidden -pthread -Iinclude -include src/base/poison.h $(defines) $(extra_cflags) $(pkg_cflags) -MMD -MP
-link = $(CC) $(CFLAGS) $(sanitize) -pthread
+link = $(CC) $(CFLAGS) $(LDFLAGS) $(sanitize) -pthread
 
 lib_obj := $(lib_src:%.c=$(B)/obj/%.o) # what libidem.so has
 # libidem.a has the modules inside.
@@ -105,7 +106,7 @@ endif
 benches := $(bench_src:%.c=$(B)/%)
 
 .PHONY: all lib modules module test-programs syntax check check-c demo bench soak fuzz \
-    install uninstall clean format deps-% compdb
+    install uninstall clean format dist deb deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
 lib: $(B)/libidem.a $(B)/libidem.so
@@ -273,6 +274,15 @@ uninstall:
 
 clean:
 	rm -rf build
+
+# Both depend on what is committed and on nothing else, so two runs make the
+# same bytes.
+dist:
+	@scripts/dist
+
+deb:
+	@scripts/deps build package
+	@scripts/deb
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' ':!src/gateway/module/ngx_*')

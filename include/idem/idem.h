@@ -15,6 +15,6 @@
 #include <idem/engine.h>
 #include <idem/record.h>
 
-#define IDEM_VERSION "0.1.0"
+#define IDEM_VERSION "0.9.0"
 
 #endif
