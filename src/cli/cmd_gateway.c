@@ -25,6 +25,8 @@ static const struct cli_option global_options[GLOBALS] = {
      "issue one-time tokens here, and take them in a token header"},
     {"token-rate", 0, CLI_TEXT, NULL, "RATE",
      "tokens for one address (default 50r/s)"},
+    {"page-script", 0, CLI_TEXT, NULL, "PATH",
+     "serve idem.js here, which makes a page submit a form once"},
     {"policy-path", 0, CLI_TEXT, NULL, "PATH",
      "tell clients here, as JSON, what holds on which route"},
     {"tls-cert", 0, CLI_TEXT, NULL, "FILE",
@@ -137,13 +139,15 @@ print_config(const struct gateway_config *config)
     struct gateway_place place = {.folder = "/var/lib/nginx",
                                   .socket = "/run/idem/engine.sock",
                                   .module = "modules/ngx_http_idem_module.so"};
-    char module[4096];
+    char module[4096], script[4096];
     struct idem_error err = {0};
     struct idem_buf text;
     enum idem_status status;
 
     if (gateway_find_module(config, module, sizeof(module), NULL) == IDEM_OK)
         place.module = module;
+    if (gateway_find_script(script, sizeof(script), NULL) == IDEM_OK)
+        place.script = script;
     idem_buf_init(&text, 16 * 1024 * 1024);
     status = gateway_nginx_conf(config, &place, &text, &err);
     if (status == IDEM_OK)

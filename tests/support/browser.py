@@ -37,6 +37,15 @@ class Browser(Process):
     def back(self):
         self.ask("POST", "/back", {})
 
+    def reload(self):
+        self.ask("POST", "/refresh", {})
+
+    def new_tab(self):
+        """Another tab takes the place of this one, which is closed."""
+        made = self.ask("POST", "/window/new", {"type": "tab"})
+        self.ask("DELETE", "/window")
+        self.ask("POST", "/window", {"handle": made["handle"]})
+
     def url(self):
         return self.ask("GET", "/url")
 

@@ -215,6 +215,16 @@ def test_token_then_test_as_in_the_seeds():
         assert len(ledger.entries()) == 1
 
 
+def test_the_gateway_serves_the_page_script():
+    with open(os.path.join(ROOT, "clients/js/idem.js"), "rb") as f:
+        script = f.read()
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--token-path", "/token", "--page-script", "/static/idem.js") as g:
+        got = ask(g.port, method="GET", path="/static/idem.js", body=None)
+        assert got.status == 200 and got.body == script and got.headers["content-type"] == "text/javascript; charset=utf-8"
+        assert ask(g.port, method="GET", path="/idem.js", body=None).status == 201, "the service's"
+
+
 def test_a_service_with_a_path_of_its_own():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--upstream",
                                                                   "http://127.0.0.1:%d/shop/v1" % ledger.port) as g:
@@ -284,7 +294,7 @@ mode = loose
 def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
     with folder() as where:
         got = subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:9", "--token-path", "/token",
-                              "--print-config"], capture_output=True, text=True, check=True).stdout
+                              "--page-script", "/idem.js", "--print-config"], capture_output=True, text=True, check=True).stdout
         assert "idem_engine" in got and "proxy_pass http://idem_0" in got
         conf = os.path.join(where, "n.conf")
         with open(conf, "w") as f:

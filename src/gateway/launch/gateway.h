@@ -53,6 +53,7 @@ struct gateway_config {
     char *credentials; /* of the engine's HTTP */
     char *tls_cert, *tls_key;
     char *token_path, *token_rate;
+    char *page_script; /* where pages find idem.js; NULL: nowhere */
     char *policy_path; /* where clients can read what holds; NULL: nowhere */
     char *access_log;  /* NULL: none */
     char *nginx, *module, *folder;
@@ -87,6 +88,7 @@ struct gateway_place {
     const char *folder; /* temporary files, the socket, the configuration */
     const char *socket;
     const char *module;
+    const char *script; /* the file of idem.js; NULL: not served */
     const char *user; /* of the workers; NULL: whoever starts nginx */
 };
 
@@ -106,9 +108,13 @@ enum idem_status gateway_nginx_conf(const struct gateway_config *config,
                                     struct idem_buf *out,
                                     struct idem_error *err);
 
-/* Find the module beside the binary or where `make install` puts it. */
+/* Find the module beside the binary or where `make install` puts it. The same
+ * for the page script. */
 enum idem_status gateway_find_module(const struct gateway_config *config,
                                      char *path, size_t path_len,
+                                     struct idem_error *err);
+
+enum idem_status gateway_find_script(char *path, size_t path_len,
                                      struct idem_error *err);
 
 /* Read the configuration anew, as it was read at the start. */

@@ -105,6 +105,7 @@ static const struct setting settings[] = {
     TEXT("tls-key", tls_key),
     TEXT("token-path", token_path),
     TEXT("token-rate", token_rate),
+    TEXT("page-script", page_script),
     TEXT("policy-path", policy_path),
     TEXT("access-log", access_log),
     TEXT("nginx", nginx),
@@ -591,6 +592,10 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
     if (config->token_path && config->token_path[0] != '/')
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the token path does not begin with a /");
+    if (config->page_script && config->page_script[0] != '/')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the path of the page script does not begin with a "
+                          "/");
     if (config->policy_path && config->policy_path[0] != '/')
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the policy path does not begin with a /");

@@ -45,6 +45,7 @@ struct launch {
     char socket[PATH_MAX];
     char conf[PATH_MAX];
     char module[PATH_MAX];
+    char script[PATH_MAX];
     char self[PATH_MAX];
     char nginx_path[PATH_MAX];
     char http[128];
@@ -82,15 +83,33 @@ now_ms(void)
 
 /* ---- places ------------------------------------------------------------ */
 
+/* The first of these that is there, seen from the folder of this program. */
+static bool
+find_beside(const char *const *places, char *path, size_t path_len)
+{
+    char self[PATH_MAX], candidate[PATH_MAX + 64], found[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    char *slash;
+
+    self[n > 0 ? n : 0] = '\0';
+    slash = strrchr(self, '/');
+    for (; slash && *places; places++) {
+        snprintf(candidate, sizeof(candidate), "%.*s/%s", (int)(slash - self),
+                 self, *places);
+        if (realpath(candidate, found) && strlen(found) < path_len) {
+            snprintf(path, path_len, "%s", found);
+            return true;
+        }
+    }
+    return false;
+}
+
 enum idem_status
 gateway_find_module(const struct gateway_config *config, char *path,
                     size_t path_len, struct idem_error *err)
 {
-    static const char *const beside[] = {"ngx_http_idem_module.so",
-                                         "../lib/idem/ngx_http_idem_module.so"};
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    char *slash;
+    static const char *const places[] = {
+        "ngx_http_idem_module.so", "../lib/idem/ngx_http_idem_module.so", NULL};
 
     if (config->module) {
         snprintf(path, path_len, "%s", config->module);
@@ -98,24 +117,24 @@ gateway_find_module(const struct gateway_config *config, char *path,
             return IDEM_OK;
         return idem__fail(err, IDEM_ERR_INVALID, "no module at %s", path);
     }
-    self[n > 0 ? n : 0] = '\0';
-    slash = strrchr(self, '/');
-    for (size_t i = 0; slash && i < 2; i++) {
-        char candidate[PATH_MAX + 64];
-
-        snprintf(candidate, sizeof(candidate), "%.*s/%s", (int)(slash - self),
-                 self, beside[i]);
-        if (realpath(candidate, self) && strlen(self) < path_len) {
-            snprintf(path, path_len, "%s", self);
-            return IDEM_OK;
-        }
-        n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-        self[n > 0 ? n : 0] = '\0';
-        slash = strrchr(self, '/');
-    }
+    if (find_beside(places, path, path_len))
+        return IDEM_OK;
     return idem__fail(err, IDEM_ERR_INVALID,
-                      "ngx_http_idem_module.so is not beside %s: give --module",
-                      self);
+                      "ngx_http_idem_module.so is not beside this program: "
+                      "give --module");
+}
+
+enum idem_status
+gateway_find_script(char *path, size_t path_len, struct idem_error *err)
+{
+    static const char *const places[] = {"../share/idem/idem.js",
+                                         "../clients/js/idem.js", NULL};
+
+    if (find_beside(places, path, path_len))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "--page-script: idem.js is not in share/idem beside this "
+                      "program; `make install` puts it there");
 }
 
 static enum idem_status
@@ -209,18 +228,53 @@ remove_folder(struct launch *self)
 }
 
 static enum idem_status
+copy_script(struct launch *self, struct idem_error *err)
+{
+    char from[PATH_MAX], block[4096];
+    enum idem_status status = gateway_find_script(from, sizeof(from), err);
+    int in, out;
+    ssize_t n = -1;
+
+    if (status != IDEM_OK)
+        return status;
+    snprintf(self->script, sizeof(self->script), "%s/idem.js", self->folder);
+    in = open(from, O_RDONLY | O_CLOEXEC);
+    out = open(self->script, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (in >= 0 && out >= 0 && fchmod(out, 0644) == 0) {
+        while ((n = read(in, block, sizeof(block))) > 0) {
+            if (write(out, block, (size_t)n) != n) {
+                n = -1;
+                break;
+            }
+        }
+    }
+    if (n != 0)
+        status = idem__fail(err, IDEM_ERR_INVALID, "%s: cannot be copied to %s",
+                            from, self->script);
+    if (in >= 0)
+        close(in);
+    if (out >= 0)
+        close(out);
+    return status;
+}
+
+static enum idem_status
 write_conf(struct launch *self, struct idem_error *err)
 {
     struct gateway_place place = {.folder = self->folder,
                                   .socket = self->socket,
                                   .module = self->module,
+                                  .script = self->script,
                                   .user = self->user[0] ? self->user : NULL};
     struct idem_buf text;
-    enum idem_status status;
+    enum idem_status status = IDEM_OK;
     int fd;
 
+    if (self->config->page_script)
+        status = copy_script(self, err);
     idem_buf_init(&text, 16 * 1024 * 1024);
-    status = gateway_nginx_conf(self->config, &place, &text, err);
+    if (status == IDEM_OK)
+        status = gateway_nginx_conf(self->config, &place, &text, err);
     if (status == IDEM_OK) {
         (void)unlink(self->conf); /* a link there must not be followed */
         fd = open(self->conf, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

@@ -599,6 +599,24 @@ add_policy_path(const struct gateway_config *config, struct idem_buf *out)
     return good && idem_buf_add_text(out, "]}';\n        }\n");
 }
 
+/* The worker's user may not be able to read where idem is installed, so this
+ * is a copy in the gateway's folder. */
+static bool
+add_page_script(const struct gateway_config *config,
+                const struct gateway_place *place, struct idem_buf *out)
+{
+    return idem_buf_add_text(out, "\n        location = ") &&
+           add_quoted(out, config->page_script) &&
+           idem_buf_add_text(out, " {\n            alias ") &&
+           add_quoted(out, place->script ? place->script : "idem.js") &&
+           idem_buf_add_text(out, ";\n"
+                                  "            types { }\n"
+                                  "            default_type text/javascript;\n"
+                                  "            charset utf-8;\n"
+                                  "            charset_types text/javascript;\n"
+                                  "        }\n");
+}
+
 static bool
 same_host(const char *a, const char *b)
 {
@@ -606,7 +624,8 @@ same_host(const char *a, const char *b)
 }
 
 static enum idem_status
-add_server(const struct gateway_config *config, const char *host, bool first,
+add_server(const struct gateway_config *config,
+           const struct gateway_place *place, const char *host, bool first,
            struct idem_buf *out, struct idem_error *err)
 {
     bool good = idem_buf_add_text(out, "\n    server {\n") &&
@@ -617,6 +636,8 @@ add_server(const struct gateway_config *config, const char *host, bool first,
                add_quoted(out, host) && idem_buf_add_text(out, ";\n");
     if (config->token_path)
         good = good && add_token_path(config, out);
+    if (config->page_script)
+        good = good && add_page_script(config, place, out);
     if (config->policy_path)
         good = good && add_policy_path(config, out);
     if (!good)
@@ -657,7 +678,7 @@ gateway_nginx_conf(const struct gateway_config *config,
     for (size_t i = 0; i < config->route_count; i++)
         any = any || !config->routes[i].host;
     if (status == IDEM_OK && any)
-        status = add_server(config, NULL, true, out, err);
+        status = add_server(config, place, NULL, true, out, err);
     for (size_t i = 0; status == IDEM_OK && i < config->route_count; i++) {
         const char *host = config->routes[i].host;
         bool seen = !host;
@@ -665,7 +686,7 @@ gateway_nginx_conf(const struct gateway_config *config,
         for (size_t j = 0; j < i; j++)
             seen = seen || same_host(config->routes[j].host, host);
         if (!seen) {
-            status = add_server(config, host, !any, out, err);
+            status = add_server(config, place, host, !any, out, err);
             any = true;
         }
     }
