@@ -262,7 +262,13 @@ enum idem_sql_verdict {
 
 IDEM_API const char *idem_sql_verdict_name(enum idem_sql_verdict verdict);
 
-/* Where a row is found: a primary key or a unique index. */
+/*
+ * Where a row is found. A primary key or a unique index must lie within these
+ * columns, and none of the values is null: otherwise a repeat could not be
+ * recognised, and several rows could be changed or locked. Every scheme looks
+ * that up once for each table and columns (and adapter), and refuses with
+ * IDEM_ERR_INVALID, naming the table.
+ */
 struct idem_sql_place {
     const char *table;                /* may be "schema.table" */
     const struct idem_sql_pair *keys; /* column = value, all of them */
@@ -323,8 +329,7 @@ IDEM_API enum idem_status idem_sql_deduct(struct idem_sql *db,
 /*
  * Pessimistic lock: hold the row until the transaction ends, waiting for others
  * up to wait_ms. FIRST: held, *row is its newest state. CONFLICT: somebody else
- * still holds it. REFUSED: there is no such row. IDEM_ERR_INVALID: no primary
- * key or unique index serves these keys, so more than the row would be locked.
+ * still holds it. REFUSED: there is no such row.
  */
 IDEM_API enum idem_status
 idem_sql_lock_row(struct idem_sql *db, const struct idem_sql_place *place,

@@ -16,6 +16,7 @@
 #define SQL_VALUES_MAX 64
 #define SQL_PREPARED_MAX 48
 #define SQL_CALLS_MAX 16
+#define SQL_CHECKED_MAX 64 /* tables whose engine, or unique key, is known */
 #define SQL_NOT_ONE "idem: a statement did not change exactly one row"
 
 /* What a statement brought: rows of `columns` values each. */
@@ -93,9 +94,10 @@ struct idem_sql {
     const struct sql_driver *driver;
     void *conn;
     bool mariadb;
-    bool in_one_go;       /* run_many works */
-    bool says_level;      /* the session's own isolation will not do */
-    char checked[2][130]; /* tables that have transactions: idem's, another */
+    bool in_one_go;  /* run_many works */
+    bool says_level; /* the session's own isolation will not do */
+    uint8_t checked[SQL_CHECKED_MAX][16]; /* hashes of what was found good */
+    size_t checked_count;
     struct idem_sql_fault fault;
     struct idem_arena arena; /* of one public call */
     struct sql_rows rows;
@@ -162,8 +164,11 @@ enum idem_status idem__sql_need_transaction(struct idem_sql *db,
                                             struct idem_error *err);
 
 /* Refuse a table that would keep what is rolled back. Asked once a table. */
-enum idem_status idem__sql_need_engine(struct idem_sql *db, int slot,
-                                       const char *table,
+enum idem_status idem__sql_need_engine(struct idem_sql *db, const char *table,
+                                       struct idem_error *err);
+/* Refuse columns that may name several rows. Asked once a table and columns. */
+enum idem_status idem__sql_need_unique(struct idem_sql *db,
+                                       const struct idem_sql_place *place,
                                        struct idem_error *err);
 
 enum idem_status idem__sql_now(struct idem_sql *db, struct idem_now *now,

@@ -73,6 +73,8 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
               struct idem_sql_row *row, struct idem_error *err)
 {
     struct idem_sql_value values[3] = {to, key, from};
+    struct idem_sql_pair pair = {machine->key_column, key};
+    struct idem_sql_place place = {machine->table, &pair, 1};
     bool declared = is_declared(machine, from, to);
     enum idem_status status;
 
@@ -80,7 +82,9 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
     memset(row, 0, sizeof(*row));
     status = idem__sql_need_transaction(db, err);
     if (status == IDEM_OK)
-        status = idem__sql_need_engine(db, 1, machine->table, err);
+        status = idem__sql_need_engine(db, machine->table, err);
+    if (status == IDEM_OK)
+        status = idem__sql_need_unique(db, &place, err);
     if (status != IDEM_OK)
         return status;
     if (declared) {
@@ -93,12 +97,6 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
                                machine->key_column, machine->state_column),
                 values, 3))
             return idem__sql_fail(db, err);
-        if (db->rows.affected > 1)
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "%s: column \"%s\" of table \"%s\" is not "
-                              "unique: roll back",
-                              db->driver->name, machine->key_column,
-                              machine->table);
         *verdict = IDEM_SQL_IS_FIRST;
         if (db->rows.affected == 1)
             return IDEM_OK;

@@ -436,7 +436,7 @@ start_task(struct idem_sql *db, const struct idem_op *op, struct task *task,
     if (status == IDEM_OK && op->verb != IDEM_GET)
         status = idem__sql_need_transaction(db, err);
     if (status == IDEM_OK)
-        status = idem__sql_need_engine(db, 0, db->driver->table, err);
+        status = idem__sql_need_engine(db, db->driver->table, err);
     if (status == IDEM_OK)
         status = idem__sql_now(db, &task->now, err);
     if (status != IDEM_OK)

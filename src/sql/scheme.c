@@ -28,14 +28,21 @@ start(struct idem_sql *db, const struct idem_sql_place *place, size_t values,
                           "%s: no key was given: a row is found by its primary "
                           "key or a unique index",
                           db->driver->name);
+    for (size_t i = 0; i < place->key_count; i++) {
+        if (place->keys[i].value.type == IDEM_SQL_NULL)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s: column \"%s\" of the key is null, and nulls "
+                              "are never the same: give a value",
+                              db->driver->name, place->keys[i].column);
+    }
     if (place->key_count + values + 4 > SQL_VALUES_MAX)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "%s: more than %d columns in one call",
                           db->driver->name, SQL_VALUES_MAX - 4);
     status = idem__sql_need_transaction(db, err);
     if (status == IDEM_OK)
-        status = idem__sql_need_engine(db, 1, place->table, err);
-    return status;
+        status = idem__sql_need_engine(db, place->table, err);
+    return status == IDEM_OK ? idem__sql_need_unique(db, place, err) : status;
 }
 
 /* "a" = ? and "b" = ? */
@@ -414,23 +421,6 @@ try_lock(struct idem_sql *db, const struct idem_sql_place *place,
     return true;
 }
 
-static enum idem_status
-check_unique(struct idem_sql *db, const struct idem_sql_place *place,
-             struct idem_error *err)
-{
-    bool unique;
-
-    if (!db->driver->is_unique(db, place, &unique))
-        return idem__sql_fail(db, err);
-    if (unique)
-        return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_INVALID,
-                      "%s: no primary key or unique index of table \"%s\" "
-                      "lies within the columns given, so more than one row "
-                      "would be locked (or there is no such table)",
-                      db->driver->name, place->table);
-}
-
 enum idem_status
 idem_sql_lock_row(struct idem_sql *db, const struct idem_sql_place *place,
                   int64_t wait_ms, enum idem_sql_verdict *verdict,
@@ -441,8 +431,6 @@ idem_sql_lock_row(struct idem_sql *db, const struct idem_sql_place *place,
     enum idem_status status = start(db, place, 0, row, err);
     bool held;
 
-    if (status == IDEM_OK)
-        status = check_unique(db, place, err);
     if (status != IDEM_OK)
         return status;
     for (;;) {

@@ -374,14 +374,56 @@ idem__sql_need_transaction(struct idem_sql *db, struct idem_error *err)
     }
 }
 
+/* ---- what is asked of a table once -------------------------------------- */
+
+/* place NULL: the table alone. */
+static void
+hash_question(const char *table, const struct idem_sql_place *place,
+              uint8_t hash[16])
+{
+    crypto_generichash_state state;
+
+    crypto_generichash_init(&state, NULL, 0, 16);
+    crypto_generichash_update(&state, (const uint8_t *)table,
+                              strlen(table) + 1);
+    for (size_t i = 0; place && i < place->key_count; i++)
+        crypto_generichash_update(&state,
+                                  (const uint8_t *)place->keys[i].column,
+                                  strlen(place->keys[i].column) + 1);
+    crypto_generichash_final(&state, hash, 16);
+}
+
+static bool
+was_checked(const struct idem_sql *db, const uint8_t hash[16])
+{
+    size_t count = db->checked_count < SQL_CHECKED_MAX ? db->checked_count
+                                                       : SQL_CHECKED_MAX;
+
+    for (size_t i = 0; i < count; i++) {
+        if (memcmp(db->checked[i], hash, 16) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Newer ones take the place of the oldest. */
+static void
+note_checked(struct idem_sql *db, const uint8_t hash[16])
+{
+    memcpy(db->checked[db->checked_count++ % SQL_CHECKED_MAX], hash, 16);
+}
+
 enum idem_status
-idem__sql_need_engine(struct idem_sql *db, int slot, const char *table,
+idem__sql_need_engine(struct idem_sql *db, const char *table,
                       struct idem_error *err)
 {
     struct idem_sql_value engine;
+    uint8_t hash[16];
 
-    if (!db->driver->engine_of || !table ||
-        strcmp(db->checked[slot], table) == 0)
+    if (!db->driver->engine_of || !table)
+        return IDEM_OK;
+    hash_question(table, NULL, hash);
+    if (was_checked(db, hash))
         return IDEM_OK;
     db->rows = (struct sql_rows){0};
     if (!db->driver->engine_of(db, table))
@@ -398,7 +440,49 @@ idem__sql_need_engine(struct idem_sql *db, int slot, const char *table,
                           engine.type == IDEM_SQL_TEXT
                               ? (const char *)engine.bytes.data
                               : "(none)");
-    snprintf(db->checked[slot], sizeof(db->checked[slot]), "%s", table);
+    note_checked(db, hash);
+    return IDEM_OK;
+}
+
+static enum idem_status
+not_unique(struct idem_sql *db, const struct idem_sql_place *place,
+           struct idem_error *err)
+{
+    char columns[160] = "";
+    size_t len = 0;
+
+    /* A table that is not there has no index either: let the database say it.
+     */
+    if (!idem__sql_run(
+            db,
+            idem__sql_text(db, "select 1 from %i where 1 = 0", place->table),
+            NULL, 0))
+        return idem__sql_fail(db, err);
+    for (size_t i = 0; i < place->key_count && len < sizeof(columns); i++)
+        len += (size_t)snprintf(columns + len, sizeof(columns) - len, "%s%s",
+                                i == 0 ? "" : ", ", place->keys[i].column);
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "%s: table \"%s\" has no primary key and no unique index "
+                      "within (%s), so these columns may name several rows: "
+                      "create a unique index on them",
+                      db->driver->name, place->table, columns);
+}
+
+enum idem_status
+idem__sql_need_unique(struct idem_sql *db, const struct idem_sql_place *place,
+                      struct idem_error *err)
+{
+    uint8_t hash[16];
+    bool unique;
+
+    hash_question(place->table, place, hash);
+    if (was_checked(db, hash))
+        return IDEM_OK;
+    if (!db->driver->is_unique(db, place, &unique))
+        return idem__sql_fail(db, err);
+    if (!unique)
+        return not_unique(db, place, err);
+    note_checked(db, hash);
     return IDEM_OK;
 }
 

@@ -329,7 +329,9 @@ inside(struct idem_sql *db)
 static bool
 has_key(const struct idem_sql_place *place, struct idem_sql_value column)
 {
-    for (size_t i = 0; i < place->key_count; i++) {
+    /* An index on an expression has no column. */
+    for (size_t i = 0; column.type == IDEM_SQL_TEXT && i < place->key_count;
+         i++) {
         if (strcasecmp(place->keys[i].column, column.bytes.data) == 0)
             return true;
     }

@@ -337,7 +337,8 @@ has_key(const struct idem_sql_place *place, struct idem_sql_value column)
     return false;
 }
 
-/* Each row: an index and one of its columns. */
+/* Each row: an index and one of its columns. One that is checked at the commit
+ * decides nothing before. */
 static bool
 is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 {
@@ -353,9 +354,10 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
             db,
             "select i.indexrelid::int8, a.attname::text from pg_index i "
             "join pg_attribute a on a.attrelid = i.indrelid "
-            "and a.attnum = any(i.indkey::int2[]) "
+            "and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1]) "
             "where i.indrelid = to_regclass(?) and i.indisunique "
-            "and i.indpred is null and i.indexprs is null order by 1",
+            "and i.indisvalid and i.indimmediate and i.indpred is null and "
+            "i.indexprs is null order by 1",
             &table, 1))
         return false;
     *unique = false;

@@ -114,7 +114,7 @@ prepare(struct idem_sql *db, const struct idem_op *op, struct run *run,
                           "idem_sql_finish",
                           db->driver->name);
     idem__key(run->op.type, run->op.scope, run->op.id, run->key);
-    status = idem__sql_need_engine(db, 0, db->driver->table, err);
+    status = idem__sql_need_engine(db, db->driver->table, err);
     return status == IDEM_OK ? idem__sql_now(db, &run->now, err) : status;
 }
 

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1043,9 +1044,6 @@ a_row_lock_ends_in_time_and_needs_an_index(void **state)
     assert_int_equal(
         idem_sql_lock_row(one.db, &unindexed, 0, &verdict, &row, &err),
         IDEM_ERR_INVALID);
-    assert_int_equal(
-        idem_sql_lock_row(one.db, &nowhere, 0, &verdict, &row, &err),
-        IDEM_ERR_INVALID);
     sqldb_patience(&two, 50);
     sqldb_run(&two, two.sqlite ? "begin" : "start transaction");
     assert_int_equal(
@@ -1054,6 +1052,151 @@ a_row_lock_ends_in_time_and_needs_an_index(void **state)
     assert_int_equal(verdict, IDEM_SQL_IS_CONFLICT);
     sqldb_run(&two, "rollback");
     sqldb_run(&one, "commit");
+    sqldb_begin(&one);
+    assert_int_equal(
+        idem_sql_lock_row(one.db, &nowhere, 0, &verdict, &row, &err),
+        IDEM_ERR_INVALID);
+    assert_int_equal(idem_sql_fault(one.db)->cause, IDEM_SQL_MISSING_TABLE);
+    sqldb_run(&one, "rollback");
+}
+
+static void
+expect_refused(enum idem_status status, const char *table)
+{
+    assert_int_equal(status, IDEM_ERR_INVALID);
+    if (!strstr(err.text, "unique") || !strstr(err.text, table))
+        fail_msg("%s", err.text);
+}
+
+/* Without it the same key would be FIRST twice, or change several rows. */
+static void
+every_scheme_needs_its_unique_key(void **state)
+{
+    struct idem_sql_pair loose[] = {{"a", idem_sql_int(1)},
+                                    {"b", idem_sql_int(1)}};
+    struct idem_sql_place place = {"t_keyless", loose, 2};
+    struct idem_sql_pair value = {"c", idem_sql_int(5)};
+    struct idem_sql_move moves[] = {{idem_sql_int(5), idem_sql_int(6)}};
+    struct idem_sql_machine machine = {"t_keyless", "a", "c", moves, 1};
+    enum idem_sql_verdict verdict;
+    struct idem_sql_row row;
+
+    (void)state;
+    sqldb_try(&one, "drop table if exists t_keyless");
+    sqldb_run(&one, "create table t_keyless (a bigint, b bigint, c bigint, "
+                    "v bigint default 1)");
+    for (int i = 0; i < 2; i++) {
+        sqldb_begin(&one);
+        expect_refused(idem_sql_insert_once(one.db, &place, &value, 1, &verdict,
+                                            &row, &err),
+                       "t_keyless");
+        expect_refused(idem_sql_select_insert(one.db, &place, &value, 1,
+                                              &verdict, &row, &err),
+                       "t_keyless");
+        expect_refused(
+            idem_sql_upsert(one.db, &place, &value, 1, &verdict, &row, &err),
+            "t_keyless");
+        expect_refused(idem_sql_update_versioned(one.db, &place, "v", 1, &value,
+                                                 1, &verdict, &row, &err),
+                       "t_keyless");
+        expect_refused(
+            idem_sql_deduct(one.db, &place, "c", 1, &verdict, &row, &err),
+            "t_keyless");
+        expect_refused(idem_sql_move(one.db, &machine, idem_sql_int(1),
+                                     moves[0].from, moves[0].to, &verdict, &row,
+                                     &err),
+                       "t_keyless");
+        sqldb_run(&one, "commit");
+        /* An index on more than the columns given does not help. */
+        sqldb_run(&one, "create unique index t_keyless_%d on t_keyless (%s)", i,
+                  i == 0 ? "a, b, c" : "a, b");
+    }
+    assert_int_equal(sqldb_number(&two, "select count(*) from t_keyless"), 0);
+    for (int i = 0; i < 2; i++) {
+        sqldb_begin(&one);
+        if (idem_sql_insert_once(one.db, &place, &value, 1, &verdict, &row,
+                                 &err) != IDEM_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(verdict,
+                         i == 0 ? IDEM_SQL_IS_FIRST : IDEM_SQL_IS_DUPLICATE);
+        sqldb_run(&one, "commit");
+    }
+    /* Nulls are never the same in a unique index. */
+    loose[1].value = (struct idem_sql_value){.type = IDEM_SQL_NULL};
+    sqldb_begin(&one);
+    assert_int_equal(
+        idem_sql_insert_once(one.db, &place, &value, 1, &verdict, &row, &err),
+        IDEM_ERR_INVALID);
+    sqldb_run(&one, "rollback");
+    sqldb_run(&one, "drop table t_keyless");
+}
+
+static int
+count_catalog(unsigned event, void *arg, void *statement, void *text)
+{
+    (void)event;
+    (void)statement;
+    *(int *)arg += strstr(text, "pragma_index_list") != NULL;
+    return 0;
+}
+
+/* What is asked of the catalog is the same on every database; SQLite tells. */
+static void
+the_unique_key_is_looked_up_once_a_table(void **state)
+{
+    struct idem_sql_pair other = {"id", idem_sql_int(1)};
+    struct idem_sql_place item = {"t_item", &other, 1};
+    enum idem_sql_verdict verdict;
+    struct idem_sql_row row;
+    int asked = 0;
+
+    (void)state;
+    sqldb_try(&one, "drop table if exists t_item");
+    sqldb_run(&one, "create table t_item (id integer not null primary key, "
+                    "balance bigint)");
+    if (one.sqlite)
+        sqlite3_trace_v2(one.sqlite, SQLITE_TRACE_STMT, count_catalog, &asked);
+    for (int i = 0; i < 10; i++) {
+        sqldb_begin(&one);
+        assert_int_equal(idem_sql_deduct(one.db, &account, "balance", 1,
+                                         &verdict, &row, &err),
+                         IDEM_OK);
+        assert_int_equal(
+            idem_sql_deduct(one.db, &item, "balance", 1, &verdict, &row, &err),
+            IDEM_OK);
+        sqldb_run(&one, "commit");
+    }
+    assert_int_equal(balance(&two), 90);
+    assert_int_equal(asked, one.sqlite ? 2 : 0);
+    if (one.sqlite)
+        sqlite3_trace_v2(one.sqlite, 0, NULL, NULL);
+    sqldb_run(&one, "drop table t_item");
+}
+
+/* Columns that an index only carries, or that it checks later. */
+static void
+what_postgres_adds_to_an_index_is_understood(void **state)
+{
+    struct idem_sql_pair key = {"a", idem_sql_int(1)};
+    struct idem_sql_place place = {"t_item", &key, 1};
+    struct idem_sql_pair value = {"b", idem_sql_int(5)};
+    enum idem_sql_verdict verdict;
+    struct idem_sql_row row;
+
+    (void)state;
+    if (!one.postgres)
+        return;
+    sqldb_run(&one, "drop table if exists t_item; create table t_item (a int "
+                    "unique deferrable, b int)");
+    sqldb_begin(&one);
+    expect_refused(
+        idem_sql_insert_once(one.db, &place, &value, 1, &verdict, &row, &err),
+        "t_item");
+    sqldb_run(&one, "rollback; create unique index on t_item (a) include (b)");
+    sqldb_begin(&one);
+    if (idem_sql_lock_row(one.db, &place, 0, &verdict, &row, &err) != IDEM_OK)
+        fail_msg("%s", err.text);
+    sqldb_run(&one, "rollback; drop table t_item");
 }
 
 static enum idem_sql_verdict
@@ -1348,6 +1491,9 @@ main(void)
         T(a_versioned_update_is_recognised_whatever_its_types),
         T(deduct_never_goes_below_zero),
         T(a_row_lock_ends_in_time_and_needs_an_index),
+        T(every_scheme_needs_its_unique_key),
+        T(the_unique_key_is_looked_up_once_a_table),
+        T(what_postgres_adds_to_an_index_is_understood),
         T(a_state_moves_once_and_never_back),
         T(a_repeated_move_is_a_duplicate_whatever_the_columns_type),
         T(the_barrier_orders_try_confirm_and_cancel),
