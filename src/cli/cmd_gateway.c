@@ -8,9 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GLOBALS 16
-
-static const struct cli_option global_options[GLOBALS] = {
+static const struct cli_option global_options[] = {
     {"upstream", 'u', CLI_TEXT, NULL, "URL",
      "the service: http://host:port, https://..., http://unix:/path"},
     {"auth-request", 0, CLI_TEXT, NULL, "URL",
@@ -50,6 +48,8 @@ static const struct cli_option global_options[GLOBALS] = {
      "for the socket and temporary files (default: one that is removed "
      "again)"},
 };
+
+#define GLOBALS (sizeof(global_options) / sizeof(global_options[0]))
 
 struct flags {
     const char *texts[GLOBALS + GATEWAY_OPTIONS];
