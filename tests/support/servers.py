@@ -460,10 +460,15 @@ class ZooKeepers:
             node.stop()
 
 
+# This machine's etcd (3.4 on Debian 12), and one whose errors look different.
+ETCD_VERSIONS = ["installed", "etcd-3.5"]
+
+
 class Etcd(Server):
-    def __init__(self, *flags, scheme="http", name="default", peer=None, all=None):
-        """Alone, or one of several: its name, its peers' port, and all of them."""
+    def __init__(self, *flags, scheme="http", name="default", peer=None, all=None, version="installed"):
+        """Alone, or one of several: its name, its peers' port, and all of them. version: one of ETCD_VERSIONS."""
         super().__init__("etcd")
+        self.program = "etcd" if version == "installed" else root("trixie", "etcd-server") + "/usr/bin/etcd"
         self.peer = peer or free_port()
         self.flags = flags
         self.scheme, self.member = scheme, name
@@ -474,7 +479,7 @@ class Etcd(Server):
     def start(self, wait=True):
         mine = "%s://127.0.0.1:%d" % (self.scheme, self.port)
         peer = "http://127.0.0.1:%d" % self.peer
-        self.spawn("etcd", "--name", self.member, "--data-dir", os.path.join(self.folder, "data"),
+        self.spawn(self.program, "--name", self.member, "--data-dir", os.path.join(self.folder, "data"),
                    "--listen-client-urls", mine, "--advertise-client-urls", mine,
                    "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                    "--initial-cluster", self.all, "--log-level", "error", *self.flags)

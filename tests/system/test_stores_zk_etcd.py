@@ -12,7 +12,7 @@ from chaos import Chaos, chunk_replies, frame_replies
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
                    check_waiting_is_woken, engines)
 from lib import IDEM, SOAK, Error, Server, folder, patient, run_c_test, wait_until
-from servers import Etcd, Etcds, ZooKeeper, ZooKeepers
+from servers import ETCD_VERSIONS, Etcd, Etcds, ZooKeeper, ZooKeepers
 
 OPS = 50000 if SOAK else 1000
 DIFFERENTIAL_OPS = 100000 if SOAK else 20000
@@ -28,9 +28,9 @@ def store(request):
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def etcd():
-    server = Etcd()
+@pytest.fixture(scope="module", params=ETCD_VERSIONS)
+def etcd(request):
+    server = Etcd(version=request.param)
     yield server
     server.stop()
 
@@ -43,6 +43,15 @@ def through(store, chaos, options=""):
 
 def test_contract(store):
     run_c_test("contract_test", store.url)
+
+
+def test_the_newer_etcd_keeps_the_contract():
+    server = Etcd(version="etcd-3.5")
+    try:
+        run_c_test("contract_test", server.url)
+        run_c_test("differential_test", server.url, IDEM_TEST_OPS=2000)
+    finally:
+        server.stop()
 
 
 def test_differential(store):
@@ -229,8 +238,9 @@ def test_zookeeper_nodes_belong_to_who_made_them():
         server.stop()
 
 
-def test_an_etcd_without_space_takes_no_new_claims_and_finishes_what_it_has():
-    etcd = Etcd("--quota-backend-bytes=4000000")
+@pytest.mark.parametrize("version", ETCD_VERSIONS)
+def test_an_etcd_without_space_takes_no_new_claims_and_finishes_what_it_has(version):
+    etcd = Etcd("--quota-backend-bytes=4000000", version=version)
     word = lambda answer: answer.word if isinstance(answer, Error) else answer[0]  # noqa: E731
     try:
         with folder() as where, Server(where, store=patient(etcd.url)) as idem:
@@ -260,8 +270,9 @@ def test_an_etcd_without_space_takes_no_new_claims_and_finishes_what_it_has():
         etcd.stop()
 
 
-def test_etcd_with_users_and_passwords(etcd):
-    server = Etcd()
+@pytest.mark.parametrize("version", ETCD_VERSIONS)
+def test_etcd_with_users_and_passwords(version):
+    server = Etcd(version=version)
     try:
         server.post("/v3/auth/user/add", {"name": "root", "password": "r00t"})
         server.post("/v3/auth/role/add", {"name": "root"})

@@ -75,12 +75,21 @@ fail(struct etcd_client *client, enum etcd_result result,
     return result;
 }
 
+/* An error's text: "error" up to etcd 3.4, "message" since 3.5. */
+static const char *
+error_text(const json_t *reply)
+{
+    const char *text = json_string_value(json_object_get(reply, "message"));
+
+    return text ? text : json_string_value(json_object_get(reply, "error"));
+}
+
 /* What an error of etcd's own says about the request. */
 static enum etcd_result
 read_error(struct etcd_client *client, const json_t *reply,
            struct idem_error *err)
 {
-    const char *text = json_string_value(json_object_get(reply, "error"));
+    const char *text = error_text(reply);
     long code = (long)json_integer_value(json_object_get(reply, "code"));
 
     if (!text)
