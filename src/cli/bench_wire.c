@@ -9,7 +9,7 @@
 #include "../base/peer.h"
 
 #include "../serve/resp/resp.h"
-#include "client.h"
+#include "where.h"
 
 #include <errno.h>
 #include <netdb.h>

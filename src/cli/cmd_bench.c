@@ -1,9 +1,10 @@
 /*
- * cmd_bench.c - idem bench: how fast a server answers, idem's or Redis, with the
- * same client.
+ * cmd_bench.c - idem bench: how fast a server answers, idem's or Redis, with
+ * the same client.
  */
+#include "../remote/remote.h"
 #include "bench.h"
-#include "client.h"
+#include "where.h"
 
 #include "cli.h"
 
@@ -145,7 +146,7 @@ cli_bench(int argc, char **argv)
     char path[512] = "unix:";
     struct idem_error err;
     const char *address;
-    char *auth = NULL;
+    char *name = NULL, *secret = NULL, auth[1024] = "";
     char **args;
     size_t count;
     int code = cli_parse(&syntax, argc, argv, &args, &count);
@@ -154,10 +155,14 @@ cli_bench(int argc, char **argv)
         return code;
     server_default_socket(path + 5, sizeof(path) - 5);
     address = given.server ? given.server : getenv("IDEM_SERVER");
-    if (credentials && cli_read_auth(credentials, &auth, &err) != IDEM_OK)
+    if (credentials &&
+        idem__remote_auth_file(credentials, &name, &secret, &err) != IDEM_OK)
         return cli_fail(&err);
-    given.secret = auth ? auth : getenv("IDEM_AUTH");
+    if (secret)
+        snprintf(auth, sizeof(auth), "%s:%s", name, secret);
+    given.secret = secret ? auth : getenv("IDEM_AUTH");
     code = run(&given, address ? address : path);
-    free(auth);
+    free(name);
+    free(secret);
     return code;
 }

@@ -1,7 +1,7 @@
 /*
  * cmd_consume.c - idem consume: messages of a broker, each handled once.
  */
-#include "link.h"
+#include "where.h"
 
 #include "sink.h"
 

@@ -1,7 +1,8 @@
 /*
  * cmd_id.c - idem id: ids from a server, from a store, or from nothing (UUIDs).
  */
-#include "client.h"
+#include "../remote/remote.h"
+#include "where.h"
 
 #include "../serve/core/server.h"
 
@@ -63,26 +64,27 @@ from_store(const char *url, const char *kind, size_t count,
 }
 
 static enum idem_status
-ask_once(struct cli_client *client, const char *kind, size_t count,
+ask_once(struct idem__remote_line *line, const char *kind, size_t count,
          struct printer *printer, struct idem_error *err)
 {
-    char number[24];
-    struct cli_command command = {.args = {"ID", kind, number}, .count = 3};
-    redisReply *reply = NULL;
+    struct idem__wire_args args = {.count = 0};
+    struct idem__wire_reply reply;
+    struct idem__wire_value value;
     enum idem_status status;
-    int asked;
 
-    snprintf(number, sizeof(number), "%zu", count);
-    for (int i = 0; i < command.count; i++)
-        command.lens[i] = strlen(command.args[i]);
-    status = cli_client_ask(client, &command, 0, &reply, &asked, err);
+    idem__wire_add(&args, idem_text("ID"));
+    idem__wire_add(&args, idem_text(kind));
+    idem__wire_add_number(&args, (int64_t)count);
+    status = idem__remote_line_ask(line, &args, &reply, err);
     if (status != IDEM_OK)
         return status;
-    for (size_t i = 1; reply->type == REDIS_REPLY_ARRAY && i < reply->elements;
-         i++)
-        print_id(printer, (struct idem_bytes){reply->element[i]->str,
-                                              reply->element[i]->len});
-    freeReplyObject(reply);
+    for (size_t i = 0;
+         i < reply.values &&
+         idem__wire_read(&reply.reader, &value) == IDEM__WIRE_DONE;
+         i++) {
+        if (i > 0) /* the first is the word "ids" */
+            print_id(printer, value.bytes);
+    }
     return IDEM_OK;
 }
 
@@ -90,16 +92,21 @@ static enum idem_status
 from_server(const struct cli_where *where, const char *kind, size_t count,
             struct printer *printer, struct idem_error *err)
 {
-    struct cli_client *client = NULL;
-    enum idem_status status = cli_where_client(where, &client, err);
+    struct idem__remote_line line;
+    char url[CLI_URL_MAX];
+    enum idem_status status = cli_server_url(where, url, sizeof(url), err);
 
+    if (status == IDEM_OK)
+        status = idem__remote_line_open(url, &line, err);
+    if (status != IDEM_OK)
+        return status;
     while (status == IDEM_OK && count > 0) {
         size_t now = count < A_CALL ? count : A_CALL;
 
-        status = ask_once(client, kind, now, printer, err);
+        status = ask_once(&line, kind, now, printer, err);
         count -= now;
     }
-    cli_client_close(client);
+    idem__remote_line_close(&line);
     return status;
 }
 

@@ -2,9 +2,9 @@
  * cmd_lock.c - idem lock NAME -- command: run a command while holding a lock,
  * and stop the command when the lock is lost; without a command, only take it.
  *
- * A thread renews; the main thread watches the command and the clock. The lease
- * counts from before a renewal was asked for, so the command is stopped before
- * anybody else can hold the lock, if it stops when told to.
+ * idem/lock.h keeps the lock; the main thread watches it and the command. The
+ * lease counts from before a renewal was asked for, so the command is stopped
+ * before anybody else can hold the lock, if it stops when told to.
  */
 #include "verb.h"
 
@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <idem/lock.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -23,17 +22,14 @@
 
 #define EXIT_LOST 76
 #define TICK_US 20000
-#define RETRY_US 100000
 
 struct holder {
     struct cli_verb verb;
-    struct cli_link *link;
+    struct idem_engine *engine;
+    struct idem_lock *lock;
     const char *name, *owner_option;
     char owner[33];
     int64_t lease_ms, wait_ms, grace_ms;
-    uint64_t fence;
-    int64_t deadline_us; /* atomic */
-    bool lost, over;     /* atomics */
 };
 
 static volatile sig_atomic_t forwarded;
@@ -50,124 +46,30 @@ boot_us(void)
     return idem__system_clocks.boot_us(NULL);
 }
 
-static struct idem_op
-op_on(const struct holder *h, enum idem_verb verb)
+static const char *
+owner_of(const struct holder *h)
 {
-    return (struct idem_op){.verb = verb,
-                            .type = IDEM_TYPE_LOCK,
-                            .scope = idem_text(IDEM_LOCK_SCOPE),
-                            .id = idem_text(h->name),
-                            .fence = h->fence,
-                            .lease_ms = h->lease_ms};
+    return h->owner_option ? h->owner_option : h->owner;
 }
 
-static void
-extend(struct holder *h, int64_t asked_at_us)
-{
-    __atomic_store_n(&h->deadline_us, asked_at_us + h->lease_ms * 1000,
-                     __ATOMIC_RELEASE);
-}
-
-static enum idem_status
-renew(struct holder *h, struct idem_answer *answer, struct idem_error *err)
-{
-    struct idem_op op = op_on(h, IDEM_RENEW);
-    int64_t asked_at_us = boot_us();
-    enum idem_status status = h->link->run(h->link, &op, answer, err);
-
-    if (status == IDEM_OK && answer->verdict == IDEM_V_OK_DONE)
-        extend(h, asked_at_us);
-    else if (status == IDEM_OK && answer->verdict == IDEM_V_STALE)
-        __atomic_store_n(&h->lost, true, __ATOMIC_RELEASE);
-    return status;
-}
-
-static void *
-keep(void *arg)
-{
-    struct holder *h = arg;
-    int64_t third_us = h->lease_ms * 1000 / 3;
-    int64_t next_us = boot_us() + third_us;
-
-    while (!__atomic_load_n(&h->over, __ATOMIC_ACQUIRE) &&
-           !__atomic_load_n(&h->lost, __ATOMIC_ACQUIRE)) {
-        struct idem_answer answer = {0};
-
-        usleep(TICK_US);
-        if (boot_us() < next_us)
-            continue;
-        next_us = boot_us() + third_us;
-        if (renew(h, &answer, NULL) == IDEM_OK)
-            idem_answer_clear(&answer);
-        else
-            next_us = boot_us() + RETRY_US;
-    }
-    return NULL;
-}
-
-static bool
-is_lost(struct holder *h)
-{
-    return __atomic_load_n(&h->lost, __ATOMIC_ACQUIRE) ||
-           boot_us() >= __atomic_load_n(&h->deadline_us, __ATOMIC_ACQUIRE);
-}
-
-/* While waiting, only the store knew when the lease began: after a long wait it
- * is renewed before anything runs. -1: held; else the exit code. */
-static int
-check_lease(struct holder *h, int64_t asked_at_us)
-{
-    struct idem_answer answer = {0};
-    struct idem_error err = {0};
-
-    extend(h, asked_at_us);
-    if (boot_us() - asked_at_us >= h->lease_ms * 1000 / 3) {
-        err.status = renew(h, &answer, &err);
-        if (err.status != IDEM_OK)
-            return cli_fail(&err);
-        idem_answer_clear(&answer);
-    }
-    if (!is_lost(h))
-        return -1;
-    fprintf(stderr, "idem: lock \"%s\" was taken and lost again at once\n",
-            h->name);
-    return EXIT_LOST;
-}
-
+/* -1: held; else the exit code. */
 static int
 take(struct holder *h)
 {
-    struct idem_op op = op_on(h, IDEM_LOCK);
-    struct idem_answer answer = {0};
+    const struct idem_lock_options options = {
+        .owner = owner_of(h), .lease_ms = h->lease_ms, .wait_ms = h->wait_ms};
     struct idem_error err = {0};
-    int64_t asked_at_us = boot_us();
-    enum idem_verdict verdict;
 
-    op.subject = idem_text(h->owner_option ? h->owner_option : h->owner);
-    op.wait_ms = h->wait_ms;
-    err.status = h->link->run(h->link, &op, &answer, &err);
-    if (err.status != IDEM_OK)
+    err.status = idem_lock_take(h->engine, h->name, &options, &h->lock, &err);
+    if (err.status == IDEM_OK)
+        return -1;
+    if (err.status != IDEM_ERR_TIMEOUT)
         return cli_fail(&err);
-    verdict = answer.verdict;
-    h->fence = answer.record.fence;
-    idem_answer_clear(&answer);
-    if (verdict == IDEM_V_STARTED)
-        return check_lease(h, asked_at_us);
     fprintf(stderr,
             "idem: lock \"%s\" is held by another; give --wait TIME "
             "to wait for it\n",
             h->name);
-    return cli_exit_verdict(verdict);
-}
-
-static void
-give_back(struct holder *h)
-{
-    struct idem_op op = op_on(h, IDEM_UNLOCK);
-    struct idem_answer answer = {0};
-
-    if (h->link->run(h->link, &op, &answer, NULL) == IDEM_OK)
-        idem_answer_clear(&answer);
+    return cli_exit_verdict(IDEM_V_BUSY);
 }
 
 /* 0, or an errno. Without idem nobody renews the lock, or would stop the
@@ -187,7 +89,8 @@ start(const struct holder *h, char **command, struct idem_child *child)
                                    .own_group = true,
                                    .files = cli_files_leave};
 
-    snprintf(fence, sizeof(fence), "%llu", (unsigned long long)h->fence);
+    snprintf(fence, sizeof(fence), "%llu",
+             (unsigned long long)idem_lock_fence(h->lock));
     return idem__spawn(&how, child);
 }
 
@@ -204,7 +107,7 @@ watch(struct holder *h, struct idem_child *process)
             kill(-child, forwarded);
             forwarded = 0;
         }
-        if (!kill_at_us && is_lost(h)) {
+        if (!kill_at_us && !idem_lock_held(h->lock)) {
             fprintf(stderr,
                     "idem: lock \"%s\" was lost: stopping the command\n",
                     h->name);
@@ -214,7 +117,7 @@ watch(struct holder *h, struct idem_child *process)
             kill(-child, SIGKILL);
         }
     }
-    if (kill_at_us || is_lost(h))
+    if (kill_at_us || !idem_lock_held(h->lock))
         return EXIT_LOST;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -223,7 +126,6 @@ static int
 run(struct holder *h, char **command)
 {
     struct sigaction forward = {.sa_handler = on_signal};
-    pthread_t keeper;
     struct idem_child child;
     int code = take(h), why;
 
@@ -234,20 +136,12 @@ run(struct holder *h, char **command)
     sigaction(SIGHUP, &forward, NULL);
     why = start(h, command, &child);
     if (why) {
-        give_back(h);
+        (void)idem_lock_give(h->lock, NULL);
         fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(why));
         return why == ENOENT ? 127 : 126;
     }
-    if (pthread_create(&keeper, NULL, keep, h) != 0) {
-        kill(-child.pid, SIGKILL);
-        (void)idem__child_wait(&child, -1, &code);
-        give_back(h);
-        return cli_error(IDEM_ERR_MEMORY, "no thread to renew the lock");
-    }
     code = watch(h, &child);
-    __atomic_store_n(&h->over, true, __ATOMIC_RELEASE);
-    pthread_join(keeper, NULL);
-    give_back(h);
+    (void)idem_lock_give(h->lock, NULL);
     return code;
 }
 
@@ -255,10 +149,14 @@ run(struct holder *h, char **command)
 static int
 take_only(const struct holder *h)
 {
-    struct idem_op op = op_on(h, IDEM_LOCK);
+    struct idem_op op = {.verb = IDEM_LOCK,
+                         .type = IDEM_TYPE_LOCK,
+                         .scope = idem_text(IDEM_LOCK_SCOPE),
+                         .id = idem_text(h->name),
+                         .subject = idem_text(owner_of(h)),
+                         .lease_ms = h->lease_ms,
+                         .wait_ms = h->wait_ms};
 
-    op.subject = idem_text(h->owner_option ? h->owner_option : h->owner);
-    op.wait_ms = h->wait_ms;
     return cli_run_verb(&h->verb, &op);
 }
 
@@ -319,10 +217,10 @@ cli_lock(int argc, char **argv)
         return cli_usage_error("a lease of at least 100ms is needed to renew "
                                "it in time");
     cli_files_note();
-    err.status = cli_link_open(&h.verb.where, &h.link, &err);
+    err.status = cli_engine_open(&h.verb.where, &h.engine, &err);
     if (err.status != IDEM_OK)
         return cli_fail(&err);
     code = run(&h, args + 1);
-    cli_link_close(h.link);
+    idem_close(h.engine);
     return code;
 }

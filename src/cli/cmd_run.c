@@ -31,7 +31,7 @@ struct run {
     char **command;
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
     uint8_t nonce[IDEM_NONCE_LEN];
-    struct cli_link *link;
+    struct idem_engine *engine;
     uint64_t fence;
     sigset_t before; /* the signal mask that the command gets */
 
@@ -61,7 +61,7 @@ renew(struct run *run, int64_t third_ms, bool *told)
     const struct idem_op op = op_on(run, IDEM_RENEW);
     struct idem_answer answer = {0};
     struct idem_error err = {0};
-    enum idem_status status = run->link->run(run->link, &op, &answer, &err);
+    enum idem_status status = idem_do(run->engine, &op, &answer, &err);
 
     if (status != IDEM_OK) {
         if (!*told)
@@ -120,7 +120,7 @@ run_until_stored(struct run *run, const struct idem_op *op,
         struct timespec pause;
 
         pthread_mutex_lock(&run->lock);
-        status = run->link->run(run->link, op, answer, err);
+        status = idem_do(run->engine, op, answer, err);
         pthread_mutex_unlock(&run->lock);
         if (status == IDEM_OK || status == IDEM_ERR_INVALID ||
             (op->verb == IDEM_BEGIN && status != IDEM_ERR_LOST && !lost) ||
@@ -295,8 +295,11 @@ make_fingerprint(struct run *run)
 static void
 limit_output(struct run *run)
 {
-    size_t room = run->link->max_result(run->link);
+    struct idem_stats stats;
+    size_t room;
 
+    idem_stats(run->engine, &stats);
+    room = stats.max_result;
     room = room > HEAD_ROOM ? room - HEAD_ROOM : 0;
     if ((size_t)run->keep > room)
         run->keep = (int64_t)room;
@@ -364,11 +367,11 @@ run_it(struct run *run)
     pthread_condattr_destroy(&attr);
     exec_hold_signals(&run->before);
     cli_files_note();
-    err.status = cli_link_open(&run->verb.where, &run->link, &err);
+    err.status = cli_engine_open(&run->verb.where, &run->engine, &err);
     if (run->wait > 0)
         exec_let_signals(&run->before); /* who waits may be interrupted */
     code = err.status == IDEM_OK ? begin(run) : cli_fail(&err);
-    cli_link_close(run->link);
+    idem_close(run->engine);
     pthread_cond_destroy(&run->stir);
     pthread_mutex_destroy(&run->lock);
     return code;

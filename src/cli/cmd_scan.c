@@ -1,7 +1,7 @@
 /*
  * cmd_scan.c - idem scan: list records.
  */
-#include "link.h"
+#include "where.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,21 +68,21 @@ run(struct scan *s, const struct idem_filter *filter)
 {
     struct idem_cursor cursor = {"0"};
     struct idem_error err = {0};
-    struct cli_link *link = NULL;
-    enum idem_status status = cli_link_open(&s->where, &link, &err);
+    struct idem_engine *engine = NULL;
+    enum idem_status status = cli_engine_open(&s->where, &engine, &err);
     int code = CLI_OK;
 
     do {
         if (status == IDEM_OK)
             status =
-                link->scan(link, filter, &cursor, A_CALL, print_one, s, &err);
+                cli_list(engine, filter, &cursor, A_CALL, print_one, s, &err);
     } while (status == IDEM_OK && strcmp(cursor.text, "0") != 0 &&
              (s->limit == 0 || s->printed < s->limit) && !ferror(stdout));
     if (status != IDEM_OK) {
         err.status = status;
         code = cli_fail(&err);
     }
-    cli_link_close(link);
+    idem_close(engine);
     return code;
 }
 

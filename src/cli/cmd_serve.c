@@ -1,6 +1,6 @@
 /*
- * cmd_serve.c - idem serve: flags over environment over file over defaults, then
- * the server.
+ * cmd_serve.c - idem serve: flags over environment over file over defaults,
+ * then the server.
  */
 #include "cli.h"
 

@@ -1,6 +1,6 @@
 /*
- * cmd_store.c - idem store: set a store up, look whether it can be used, print the
- * SQL that sets it up by hand.
+ * cmd_store.c - idem store: set a store up, look whether it can be used, print
+ * the SQL that sets it up by hand.
  */
 #include "cli.h"
 

@@ -16,20 +16,21 @@ struct issue {
 };
 
 static enum idem_status
-issue_one(struct cli_link *link, const char *subject, int64_t ttl_ms,
+issue_one(struct idem_engine *engine, const char *subject, int64_t ttl_ms,
           struct idem_answer *answer, struct idem_error *err)
 {
     char token[IDEM_TOKEN_LEN + 1];
     struct idem_op op = {
         .verb = IDEM_ISSUE, .scope = idem_text(subject), .ttl_ms = ttl_ms};
 
-    idem_token_make(token); /* a server makes its own */
+    idem_token_make(token);
     op.id = idem_text(token);
-    return link->run(link, &op, answer, err);
+    return idem_do(engine, &op, answer, err);
 }
 
 static int
-issue_all(const struct issue *issue, struct cli_link *link, const char *subject)
+issue_all(const struct issue *issue, struct idem_engine *engine,
+          const char *subject)
 {
     json_t *tokens = json_array();
     int code = CLI_OK;
@@ -38,7 +39,7 @@ issue_all(const struct issue *issue, struct cli_link *link, const char *subject)
         struct idem_answer answer = {0};
         struct idem_error err = {0};
 
-        err.status = issue_one(link, subject, cli_ms_or_default(issue->ttl),
+        err.status = issue_one(engine, subject, cli_ms_or_default(issue->ttl),
                                &answer, &err);
         if (err.status != IDEM_OK) {
             code = cli_fail(&err);
@@ -79,7 +80,7 @@ cli_issue(int argc, char **argv)
         .min_args = 1,
         .max_args = 1,
     };
-    struct cli_link *link = NULL;
+    struct idem_engine *engine = NULL;
     struct idem_error err = {0};
     char **args;
     size_t count;
@@ -89,11 +90,11 @@ cli_issue(int argc, char **argv)
         return code;
     if (issue.count < 1 || issue.count > COUNT_MAX)
         return cli_usage_error("--count is 1 to %d", COUNT_MAX);
-    err.status = cli_link_open(&issue.where, &link, &err);
+    err.status = cli_engine_open(&issue.where, &engine, &err);
     if (err.status != IDEM_OK)
         return cli_fail(&err);
-    code = issue_all(&issue, link, args[0]);
-    cli_link_close(link);
+    code = issue_all(&issue, engine, args[0]);
+    idem_close(engine);
     return code;
 }
 
@@ -119,19 +120,19 @@ static int
 redeem_next(const struct cli_verb *verb, const struct idem_op *op,
             const char *subject)
 {
-    struct cli_link *link = NULL;
+    struct idem_engine *engine = NULL;
     struct idem_answer answer = {0}, fresh = {0};
     struct idem_error err = {0};
     int code;
 
-    err.status = cli_link_open(&verb->where, &link, &err);
+    err.status = cli_engine_open(&verb->where, &engine, &err);
     if (err.status == IDEM_OK)
-        err.status = link->run(link, op, &answer, &err);
+        err.status = idem_do(engine, op, &answer, &err);
     if (err.status == IDEM_OK && answer.verdict == IDEM_V_REDEEMED) {
         const struct idem_record *r = &answer.record;
 
         err.status =
-            issue_one(link, subject,
+            issue_one(engine, subject,
                       r->expires > r->updated ? r->expires - r->updated : 0,
                       &fresh, &err);
         if (err.status != IDEM_OK)
@@ -149,7 +150,7 @@ redeem_next(const struct cli_verb *verb, const struct idem_op *op,
     }
     idem_answer_clear(&fresh);
     idem_answer_clear(&answer);
-    cli_link_close(link);
+    idem_close(engine);
     return code;
 }
 

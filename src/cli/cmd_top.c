@@ -3,7 +3,8 @@
  *
  * Rates are differences between two looks; everything else is as of the last.
  */
-#include "client.h"
+#include "../remote/remote.h"
+#include "where.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -32,25 +33,24 @@ on_interrupt(int number)
 }
 
 static enum idem_status
-take_look(struct cli_client *client, struct look *look, struct idem_error *err)
+take_look(struct idem__remote_line *line, struct look *look,
+          struct idem_error *err)
 {
-    static const struct cli_command info = {
-        .args = {"INFO"}, .lens = {4}, .count = 1};
-    redisReply *reply = NULL;
+    struct idem__wire_args args = {.count = 0};
+    struct idem__wire_reply reply;
+    struct idem__wire_value info;
     enum idem_status status;
-    int asked;
 
-    status = cli_client_ask(client, &info, 0, &reply, &asked, err);
+    idem__wire_add(&args, idem_text("INFO"));
+    status = idem__remote_line_ask(line, &args, &reply, err);
     if (status != IDEM_OK)
         return status;
     clock_gettime(CLOCK_MONOTONIC, &look->at);
-    look->text = reply->type == REDIS_REPLY_STRING ? strdup(reply->str) : NULL;
-    freeReplyObject(reply);
-    if (!look->text || !strstr(look->text, "idem_version:"))
-        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                          "the server does not answer as idem does: is it "
-                          "another one?");
-    return IDEM_OK;
+    if (idem__wire_read(&reply.reader, &info) == IDEM__WIRE_DONE &&
+        info.kind == IDEM__WIRE_BYTES)
+        look->text = strndup(info.bytes.data, info.bytes.len);
+    return look->text ? IDEM_OK
+                      : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 }
 
 /* The value behind "name:"; NULL if there is none. */
@@ -235,17 +235,18 @@ pause_ms(int64_t ms)
 }
 
 static enum idem_status
-watch(const struct top *top, struct cli_client *client, struct idem_error *err)
+watch(const struct top *top, struct idem__remote_line *line,
+      struct idem_error *err)
 {
     bool clear = !cli_json && !top->once && isatty(STDOUT_FILENO);
     struct look then = {0}, now = {0};
-    enum idem_status status = take_look(client, &then, err);
+    enum idem_status status = take_look(line, &then, err);
 
     for (int64_t i = 0; status == IDEM_OK && !interrupted; i++) {
         pause_ms(top->every_ms);
         if (interrupted)
             break;
-        status = take_look(client, &now, err);
+        status = take_look(line, &now, err);
         if (status != IDEM_OK)
             break;
         show(&then, &now, clear);
@@ -286,7 +287,8 @@ cli_top(int argc, char **argv)
         .options = options,
     };
     struct sigaction stop = {.sa_handler = on_interrupt};
-    struct cli_client *client = NULL;
+    struct idem__remote_line line;
+    char url[CLI_URL_MAX];
     struct idem_error err = {0};
     char **args;
     size_t count;
@@ -298,9 +300,12 @@ cli_top(int argc, char **argv)
         return cli_usage_error("--every is at least 10ms");
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
-    err.status = cli_where_client(&top.where, &client, &err);
+    err.status = cli_server_url(&top.where, url, sizeof(url), &err);
     if (err.status == IDEM_OK)
-        err.status = watch(&top, client, &err);
-    cli_client_close(client);
+        err.status = idem__remote_line_open(url, &line, &err);
+    if (err.status == IDEM_OK) {
+        err.status = watch(&top, &line, &err);
+        idem__remote_line_close(&line);
+    }
     return err.status == IDEM_OK ? CLI_OK : cli_fail(&err);
 }

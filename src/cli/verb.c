@@ -237,7 +237,7 @@ boot_ms(void)
 
 /* Once, or for as long as it is busy and patience lasts. */
 static enum idem_status
-run_patiently(const struct cli_verb *verb, struct cli_link *link,
+run_patiently(const struct cli_verb *verb, struct idem_engine *engine,
               const struct idem_op *op, struct idem_answer *answer,
               struct idem_error *err)
 {
@@ -248,7 +248,7 @@ run_patiently(const struct cli_verb *verb, struct cli_link *link,
         int64_t left = until - boot_ms(), pause;
         struct timespec t;
 
-        status = link->run(link, op, answer, err);
+        status = idem__do_found(engine, op, answer, err);
         if (status != IDEM_OK || answer->verdict != IDEM_V_BUSY || left <= 0)
             return status;
         pause = answer->retry_after_ms < left ? answer->retry_after_ms : left;
@@ -262,7 +262,7 @@ run_patiently(const struct cli_verb *verb, struct cli_link *link,
 int
 cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
 {
-    struct cli_link *link = NULL;
+    struct idem_engine *engine = NULL;
     struct idem_answer answer = {0};
     struct idem_error err = {0};
     enum idem_status status;
@@ -276,9 +276,9 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
         if (code >= 0)
             return code;
     }
-    status = cli_link_open(&verb->where, &link, &err);
+    status = cli_engine_open(&verb->where, &engine, &err);
     if (status == IDEM_OK)
-        status = run_patiently(verb, link, op, &answer, &err);
+        status = run_patiently(verb, engine, op, &answer, &err);
     if (status != IDEM_OK) {
         err.status = status;
         code = cli_fail(&err);
@@ -287,6 +287,6 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
         cli_print_answer(&answer, verb->print);
     }
     idem_answer_clear(&answer);
-    cli_link_close(link);
+    idem_close(engine);
     return code;
 }

@@ -1,11 +1,11 @@
 /*
- * verb.h - what the commands that are verbs of a record share: open the link,
+ * verb.h - what the commands that are verbs of a record share: open an engine,
  * run one op, print the answer, turn it into an exit code.
  */
 #ifndef IDEM__CLI_VERB_H
 #define IDEM__CLI_VERB_H
 
-#include "link.h"
+#include "where.h"
 
 /* Options of every verb on one record. */
 struct cli_verb {

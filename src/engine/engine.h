@@ -73,6 +73,16 @@ enum idem_status idem__run_submit_end(struct idem__run *run,
                                       idem_done_fn *done, void *arg,
                                       struct idem_error *err);
 
+/*
+ * As idem_do, for people and protocols that name a record by scope and id: an
+ * op without a type finds a request or, where there is none, a token; SETTLE
+ * looks before it decides, so that it plants no tombstone beside a token.
+ */
+enum idem_status idem__do_found(struct idem_engine *engine,
+                                const struct idem_op *op,
+                                struct idem_answer *answer,
+                                struct idem_error *err);
+
 /* As idem_scan, but called back, once, with all records of this call. */
 typedef void idem__scan_done_fn(void *arg, enum idem_status status,
                                 const struct idem_record *records, size_t count,

@@ -414,6 +414,18 @@ fail_unsent(struct idem_engine *engine)
 }
 
 static void
+tell_time(struct idem_engine *engine)
+{
+    const struct idem__remote *remote = engine->remote;
+    int64_t since_ms = (engine->boot_now_us - remote->hello_us) / 1000;
+
+    if (remote->hello.now_ms)
+        atomic_store_explicit(&engine->stats_now_ms,
+                              remote->hello.now_ms + since_ms,
+                              memory_order_relaxed);
+}
+
+static void
 greeted(struct idem_engine *engine)
 {
     struct idem__remote *remote = engine->remote;
@@ -421,6 +433,7 @@ greeted(struct idem_engine *engine)
     remote->hello_us = remote->heard_us = engine->boot_now_us;
     atomic_store_explicit(&remote->max_result, remote->hello.max_result,
                           memory_order_relaxed);
+    tell_time(engine);
 }
 
 static void
@@ -720,12 +733,7 @@ turn_server(struct idem_engine *engine)
     read_in(engine);
     fire(engine);
     look_for_silence(engine);
-    if (remote->hello.now_ms)
-        atomic_store_explicit(&engine->stats_now_ms,
-                              remote->hello.now_ms +
-                                  (engine->boot_now_us - remote->hello_us) /
-                                      1000,
-                              memory_order_relaxed);
+    tell_time(engine);
     done = remote->done;
     bytes = remote->done_bytes;
     remote->done = remote->done_bytes = 0;

@@ -44,4 +44,28 @@ enum idem_status idem__remote_dial(const struct idem__remote_address *address,
                                    struct idem__remote_hello *hello,
                                    struct idem_error *err);
 
+/*
+ * A connection for commands that are no operations (INFO, ID): one at a time,
+ * waited for, on a new connection if the old one broke.
+ */
+struct idem__remote_line {
+    struct idem__remote_address address;
+    int fd; /* -1: none */
+    struct idem_buf in;
+};
+
+enum idem_status idem__remote_line_open(const char *url,
+                                        struct idem__remote_line *line,
+                                        struct idem_error *err);
+/* The reply lives until the next call; an error of the server is an error. */
+enum idem_status idem__remote_line_ask(struct idem__remote_line *line,
+                                       const struct idem__wire_args *args,
+                                       struct idem__wire_reply *reply,
+                                       struct idem_error *err);
+void idem__remote_line_close(struct idem__remote_line *line);
+
+/* Name and secret from a file's first line, "name secret"; free both. */
+enum idem_status idem__remote_auth_file(const char *file, char **name,
+                                        char **secret, struct idem_error *err);
+
 #endif

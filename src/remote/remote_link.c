@@ -41,7 +41,7 @@ idem__remote_url(const char *url)
 
 /* The first line that is no comment, "name secret" or "name:secret". */
 static bool
-parse_auth(char *text, struct idem__remote_address *address)
+parse_auth(char *text, char **name, char **secret)
 {
     char *at = text, *gap;
 
@@ -56,14 +56,14 @@ parse_auth(char *text, struct idem__remote_address *address)
     gap[strcspn(gap, " \t")] = 0;
     if (*gap == 0)
         return false;
-    address->name = strdup(at);
-    address->secret = strdup(gap);
-    return true;
+    *name = strdup(at);
+    *secret = strdup(gap);
+    return *name && *secret;
 }
 
-static enum idem_status
-read_auth_file(const char *file, struct idem__remote_address *address,
-               struct idem_error *err)
+enum idem_status
+idem__remote_auth_file(const char *file, char **name, char **secret,
+                       struct idem_error *err)
 {
     int fd = open(file, O_RDONLY | O_CLOEXEC);
     struct stat about;
@@ -83,7 +83,7 @@ read_auth_file(const char *file, struct idem__remote_address *address,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "%s can be read by everybody: chmod 600 it", file);
     text[len > 0 ? len : 0] = 0;
-    ok = parse_auth(text, address);
+    ok = parse_auth(text, name, secret);
     explicit_bzero(text, sizeof(text));
     return ok ? IDEM_OK
               : idem__fail(err, IDEM_ERR_INVALID,
@@ -119,7 +119,8 @@ read_auth(const struct idem__url *url, struct idem__remote_address *address,
                           "idem://name:secret@host",
                           address->shown);
     } else if (file) {
-        return read_auth_file(file, address, err);
+        return idem__remote_auth_file(file, &address->name, &address->secret,
+                                      err);
     } else {
         read_auth_variable(address);
     }
@@ -188,6 +189,7 @@ idem__remote_address_open(const char *url, struct idem__remote_address *address,
 
     memset(address, 0, sizeof(*address));
     idem__url_redact(url, address->shown, sizeof(address->shown));
+    address->shown[strcspn(address->shown, "?")] = 0;
     status = local ? read_unix_url(url, address, err)
                    : read_url(url, NULL, address, err);
     if (status == IDEM_OK && ((!address->host && !address->path) ||
@@ -477,4 +479,62 @@ idem__remote_dial(const struct idem__remote_address *address, int stop,
     else if (d.fd >= 0)
         close(d.fd);
     return status;
+}
+
+/* ---- a line for other commands ----------------------------------------- */
+
+enum idem_status
+idem__remote_line_open(const char *url, struct idem__remote_line *line,
+                       struct idem_error *err)
+{
+    struct idem__remote_hello hello;
+    enum idem_status status;
+
+    memset(line, 0, sizeof(*line));
+    line->fd = -1;
+    idem_buf_init(&line->in, 1024 * 1024);
+    status = idem__remote_address_open(url, &line->address, err);
+    if (status == IDEM_OK)
+        status =
+            idem__remote_dial(&line->address, -1, NULL, &line->fd, &hello, err);
+    if (status != IDEM_OK)
+        idem__remote_line_close(line);
+    return status;
+}
+
+enum idem_status
+idem__remote_line_ask(struct idem__remote_line *line,
+                      const struct idem__wire_args *args,
+                      struct idem__wire_reply *reply, struct idem_error *err)
+{
+    struct dial d = {.address = &line->address, .stop = -1};
+    enum idem_status status = IDEM_OK;
+
+    for (int tries = 0; tries < 2; tries++) {
+        struct idem__remote_hello hello;
+
+        status = IDEM_OK;
+        if (line->fd < 0)
+            status = idem__remote_dial(&line->address, -1, NULL, &line->fd,
+                                       &hello, err);
+        if (status != IDEM_OK)
+            return status;
+        d.fd = line->fd;
+        d.until_us = boot_us() + line->address.timeout_ms * 1000;
+        status = ask(&d, args, &line->in, reply, err);
+        if (status == IDEM_OK)
+            return reply->error ? idem__wire_error(reply, err) : IDEM_OK;
+        close(line->fd);
+        line->fd = -1;
+    }
+    return status;
+}
+
+void
+idem__remote_line_close(struct idem__remote_line *line)
+{
+    if (line->fd >= 0)
+        close(line->fd);
+    idem_buf_clear(&line->in);
+    idem__remote_address_clear(&line->address);
 }

@@ -473,7 +473,7 @@ class LossyProxy:
                 self.asked.append(data.split(b"\r\n")[2].lower())
                 server.sendall(data)
                 reply = server.recv(65536)
-                if self.word and self.word in data and not self.lost:
+                if self.word and self.word in data.lower() and not self.lost:
                     self.lost += 1
                     return
                 client.sendall(reply)

@@ -1,15 +1,13 @@
 /*
- * link.h - where a verb goes: one small interface between the commands and
- * what carries an operation out.
+ * where.h - where records are: a store that this process opens, or a server.
  *
- * A command builds an op, hands it to the link, gets an answer, prints it. The
- * engine on a store is one kind of link; another way to reach records (a
- * connection to `idem serve`) is another file with its own functions, chosen in
- * cli_link_open by the options that CLI_WHERE_OPTIONS reads.
+ * Both are an engine, so a command builds an op, hands it to idem__do_found,
+ * and prints the answer.
  */
-#ifndef IDEM__CLI_LINK_H
-#define IDEM__CLI_LINK_H
+#ifndef IDEM__CLI_WHERE_H
+#define IDEM__CLI_WHERE_H
 
+#include "../engine/engine.h"
 #include "cli.h"
 
 /* What the command line says about where records are. */
@@ -42,38 +40,27 @@ struct cli_where {
             "else the variable IDEM_STORE"                                     \
     }
 
-struct cli_link {
-    /* As idem_do; the answer is cleared with idem_answer_clear, so its memory
-     * is one piece from malloc. */
-    enum idem_status (*run)(struct cli_link *link, const struct idem_op *op,
-                            struct idem_answer *answer, struct idem_error *err);
-    /* As idem_scan. */
-    enum idem_status (*scan)(struct cli_link *link,
-                             const struct idem_filter *filter,
-                             struct idem_cursor *cursor, size_t count,
-                             idem_each_fn *each, void *arg,
-                             struct idem_error *err);
-    /* The most bytes of a result that are kept here. */
-    size_t (*max_result)(struct cli_link *link);
-    void (*close)(struct cli_link *link);
-};
+#define CLI_URL_MAX 2048
 
-enum idem_status cli_link_open(const struct cli_where *where,
-                               struct cli_link **link, struct idem_error *err);
-void cli_link_close(struct cli_link *link); /* NULL is fine */
+enum idem_status cli_engine_open(const struct cli_where *where,
+                                 struct idem_engine **engine,
+                                 struct idem_error *err);
 
 /* The store's URL from the option or IDEM_STORE; NULL if neither is there, or
  * if a server is named. */
 const char *cli_store_url(const struct cli_where *where);
 
-/* An engine of this process on a store. */
-enum idem_status cli_engine_link_open(const char *url, struct cli_link **link,
-                                      struct idem_error *err);
-
-/* A connection to the server that the options, IDEM_SERVER or the default
+/* The idem:// URL of the server that the options, IDEM_SERVER or the default
  * socket name. */
-enum idem_status cli_server_link_open(const struct cli_where *where,
-                                      struct cli_link **link,
-                                      struct idem_error *err);
+enum idem_status cli_server_url(const struct cli_where *where, char *url,
+                                size_t len, struct idem_error *err);
+
+/* As idem_scan; a doubt is what the store's clock says, however short this
+ * process has watched it. */
+enum idem_status cli_list(struct idem_engine *engine,
+                          const struct idem_filter *filter,
+                          struct idem_cursor *cursor, size_t count,
+                          idem_each_fn *each, void *arg,
+                          struct idem_error *err);
 
 #endif

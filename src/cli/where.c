@@ -1,0 +1,140 @@
+/*
+ * where.c - from the options and the environment to an engine: on a store of
+ * this process, or behind idem:// on a server.
+ */
+#include "where.h"
+
+#include "../serve/core/server.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *
+cli_store_url(const struct cli_where *where)
+{
+    const char *server = getenv("IDEM_SERVER");
+    const char *url = where->store;
+
+    if (!url && !where->server && !(server && *server))
+        url = getenv("IDEM_STORE");
+    return url && *url ? url : NULL;
+}
+
+/* A file's name as the value of a URL's option. */
+static void
+add_file(char *url, size_t url_len, const char *file)
+{
+    size_t len = strlen(url);
+
+    len += (size_t)snprintf(url + len, url_len - len, "?auth-file=");
+    for (; *file && len + 4 < url_len; file++)
+        len += (size_t)(isalnum((unsigned char)*file) || strchr("/._-", *file)
+                            ? snprintf(url + len, url_len - len, "%c", *file)
+                            : snprintf(url + len, url_len - len, "%%%02x",
+                                       (unsigned char)*file));
+}
+
+static bool
+has_port(const char *address)
+{
+    const char *colon = strrchr(address, ':');
+    char *end = NULL;
+    long port = colon ? strtol(colon + 1, &end, 10) : 0;
+
+    return colon && end > colon + 1 && *end == 0 && port >= 1 &&
+           port <= 65535 && !strstr(address, "://");
+}
+
+enum idem_status
+cli_server_url(const struct cli_where *where, char *url, size_t len,
+               struct idem_error *err)
+{
+    const char *address = where->server ? where->server : getenv("IDEM_SERVER");
+    char path[512], shown[256];
+
+    if (!address || !*address) {
+        server_default_socket(path, sizeof(path));
+        address = path;
+    }
+    if (strncmp(address, "unix:", 5) == 0 || address[0] == '/') {
+        snprintf(url, len, "idem+unix:%s",
+                 address[0] == '/' ? address : address + 5);
+    } else if (has_port(address)) {
+        snprintf(url, len, "idem://%s%s", address[0] == ':' ? "127.0.0.1" : "",
+                 address);
+    } else {
+        idem__url_redact(address, shown, sizeof(shown));
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "\"%s\" is no address: give unix:PATH or HOST:PORT",
+                          shown);
+    }
+    if (where->credentials)
+        add_file(url, len, where->credentials);
+    return IDEM_OK;
+}
+
+enum idem_status
+cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
+                struct idem_error *err)
+{
+    struct idem_options options = {.max_result = IDEM_RESULT_MAX};
+    const char *store = cli_store_url(where);
+    char url[CLI_URL_MAX];
+    enum idem_status status;
+
+    if (where->store && where->server)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "give --server or --store, not both");
+    if (store)
+        return idem_open(store, &options, engine, err);
+    status = cli_server_url(where, url, sizeof(url), err);
+    if (status == IDEM_OK)
+        status = idem_open(url, &options, engine, err);
+    if (status == IDEM_ERR_UNAVAILABLE)
+        snprintf(err->text + strlen(err->text),
+                 sizeof(err->text) - strlen(err->text),
+                 " (idem serve starts one; --store opens a store without)");
+    return status;
+}
+
+/* ---- listing ------------------------------------------------------------- */
+
+/* An engine that has just started takes no lease for over before it has
+ * watched that long. For a listing, the store's clock is good enough. */
+struct doubts {
+    int64_t now_ms;
+    idem_each_fn *each;
+    void *arg;
+};
+
+static bool
+each_doubt(void *arg, const struct idem_record *record)
+{
+    struct doubts *doubts = arg;
+
+    return record->lease_until > doubts->now_ms ||
+           doubts->each(doubts->arg, record);
+}
+
+enum idem_status
+cli_list(struct idem_engine *engine, const struct idem_filter *filter,
+         struct idem_cursor *cursor, size_t count, idem_each_fn *each,
+         void *arg, struct idem_error *err)
+{
+    struct idem_filter executing = *filter;
+    struct doubts doubts = {.each = each, .arg = arg};
+    struct idem_stats stats;
+
+    if (!filter->doubt)
+        return idem_scan(engine, filter, cursor, count, each, arg, err);
+    if (filter->state != 0 && filter->state != IDEM_STATE_EXECUTING)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "only what is executing can be in doubt");
+    idem_stats(engine, &stats);
+    doubts.now_ms = stats.now_ms;
+    executing.doubt = false;
+    executing.state = IDEM_STATE_EXECUTING;
+    return idem_scan(engine, &executing, cursor, count, each_doubt, &doubts,
+                     err);
+}
