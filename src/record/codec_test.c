@@ -26,7 +26,7 @@ sample(void)
         .fence = IDEM_FENCE_MAX,
         .rev = UINT64_MAX,
         .created = 1,
-        .updated = INT64_MAX,
+        .updated = IDEM_TIME_MAX_MS,
         .lease_until = 0,
         .expires = 77,
         .scope = {"shop\xff", 5},
