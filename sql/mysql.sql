@@ -556,9 +556,29 @@ begin
     insert into idem_machine values (p_machine, p_from, p_to);
 end//
 
+-- Must this move have happened to a row that is in this state? Yes, if the other
+-- moves do not lead there from a state where a row may begin. A row may begin where
+-- no move leads to, and on a circle into which no move leads.
+create or replace function idem_is_proven(p_machine varbinary(100), p_from varbinary(100),
+    p_to varbinary(100), p_state varbinary(100))
+returns bool not deterministic reads sql data sql security invoker
+begin
+    return (with recursive
+        moves as (select from_state as a, to_state as b from idem_machine where machine = p_machine),
+        states as (select a as s from moves union select b from moves),
+        reach as (select a, b from moves union select r.a, m.b from reach r join moves m on m.a = r.b),
+        free as (
+            select s from states where not exists (select 1 from reach r where r.b = s
+                and not exists (select 1 from reach q where q.a = s and q.b = r.a))
+            union select m.b from free f join moves m on m.a = f.s
+                where not (m.a = p_from and m.b = p_to))
+        select exists (select 1 from states where s = p_state)
+            and not exists (select 1 from free where s = p_state));
+end//
+
 -- Move a row of the caller's own table from one state to the next: first (moved,
--- now), duplicate (it is there already), refused (no such move, another state, or
--- no such row). Names are quoted; a dot parts database and table.
+-- now), duplicate (it is there already, or in a state that proves the move), refused
+-- (no such move, another state, or no such row). Names are quoted; a dot parts database and table.
 create or replace procedure idem_transition(in p_machine varchar(100) charset utf8mb4,
     in p_table varchar(129) charset utf8mb4, in p_key_column varchar(64) charset utf8mb4,
     in p_key varchar(255) charset utf8mb4, in p_state_column varchar(64) charset utf8mb4,
@@ -591,9 +611,16 @@ idem: begin
         set o_verdict = 'first';
         leave idem;
     end if;
-    execute immediate concat('select count(*) into @idem_there from ', v_table, ' where ', v_key,
-        ' = ? and ', v_state, ' = ?') using @idem_key, @idem_to;
-    set o_verdict = if(@idem_there > 0, 'duplicate', 'refused');
+    set o_verdict = 'refused';
+    for v_one in (select to_state as s from idem_machine where machine = p_machine
+        group by to_state having to_state = p_to or idem_is_proven(p_machine, p_from, p_to, to_state)) do
+        set @idem_to = convert(v_one.s using utf8mb4);
+        execute immediate concat('select count(*) into @idem_there from ', v_table, ' where ', v_key,
+            ' = ? and ', v_state, ' = ?') using @idem_key, @idem_to;
+        if @idem_there > 0 then
+            set o_verdict = 'duplicate';
+        end if;
+    end for;
 end//
 
 delimiter ;

@@ -664,9 +664,26 @@ returns void language sql volatile as $$
     insert into idem.idem_machine values ($1, $2, $3) on conflict do nothing
 $$;
 
+-- Must this move have happened to a row that is in this state? Yes, if the other
+-- moves do not lead there from a state where a row may begin. A row may begin where
+-- no move leads to, and on a circle into which no move leads.
+create or replace function idem.is_proven(machine text, from_state text, to_state text, state text)
+returns boolean language sql stable as $$
+    with recursive
+    moves as (select m.from_state as a, m.to_state as b from idem.idem_machine m where m.machine = $1),
+    reach(a, b) as (
+        select a, b from moves union select r.a, m.b from reach r join moves m on m.a = r.b),
+    free(s) as (
+        select s from (select a from moves union select b from moves) as states(s)
+        where not exists (select 1 from reach r where r.b = s
+            and not exists (select 1 from reach q where q.a = s and q.b = r.a))
+        union select m.b from free f join moves m on m.a = f.s where not (m.a = $2 and m.b = $3))
+    select exists (select 1 from moves where $4 in (a, b)) and not exists (select 1 from free where s = $4)
+$$;
+
 -- Move a row of the caller's own table from one state to the next: first (moved,
--- now), duplicate (it is there already), refused (no such move, another state, or
--- no such row).
+-- now), duplicate (it is there already, or in a state that proves the move), refused
+-- (no such move, another state, or no such row).
 create or replace function idem.transition(machine text, tbl regclass,
     key_column name, key text, state_column name, from_state text, to_state text)
 returns text language plpgsql volatile as $$
@@ -702,7 +719,8 @@ begin
     end if;
     execute format('select %I::text from %s where %I = $1::%s', $5, $2, $3, key_type)
         into is_now using $4;
-    return case when is_now = $7 then 'duplicate' else 'refused' end;
+    return case when is_now = $7 or idem.is_proven($1, $6, $7, is_now) then 'duplicate'
+        else 'refused' end;
 end
 $$;
 

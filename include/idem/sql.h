@@ -349,8 +349,19 @@ struct idem_sql_machine {
     size_t move_count;
 };
 
-/* FIRST: moved, now. DUPLICATE: it is in that state already. REFUSED: no such
- * move was declared, or the row is in another state (*row), or there is none.
+/*
+ * FIRST: moved, now. DUPLICATE: the row is in state `to`, or in a state that it
+ * can only be in after this move. REFUSED: no such move was declared, or the
+ * row is in another state (*row), or there is none.
+ *
+ * Only the declared moves prove that a move has happened. A row may begin in
+ * every state into which no move leads, and in every state of a circle into
+ * which no move leads. The row's state proves the move `from` -> `to` if no
+ * declared moves without this one lead there from a state where a row may
+ * begin. new -> paid -> done: done proves that it was paid. With new -> done
+ * declared as well it does not.
+ *
+ * A row that has come back to `from` moves again: FIRST.
  */
 IDEM_API enum idem_status
 idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,

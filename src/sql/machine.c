@@ -30,36 +30,161 @@ is_declared(const struct idem_sql_machine *machine, struct idem_sql_value from,
     return false;
 }
 
-/* The database compares: it knows what is padded, and what is a number. */
+/* ---- what a state proves ------------------------------------------------ */
+
+/* The declared moves with numbers for states. */
+struct graph {
+    size_t states, moves;
+    struct idem_sql_value *names; /* of the states */
+    size_t (*ends)[2];            /* of a move: from, to */
+    bool *ahead, *behind, *free;  /* of a state: marks */
+};
+
+static size_t
+number_state(struct graph *g, struct idem_sql_value name)
+{
+    for (size_t i = 0; i < g->states; i++) {
+        if (same_state(g->names[i], name))
+            return i;
+    }
+    g->names[g->states] = name;
+    return g->states++;
+}
+
+static bool
+make_graph(struct idem_sql *db, const struct idem_sql_machine *machine,
+           struct graph *g)
+{
+    size_t most = 2 * machine->move_count;
+
+    memset(g, 0, sizeof(*g));
+    g->names = idem_arena_take(&db->arena, most * sizeof(*g->names));
+    g->ends =
+        idem_arena_take(&db->arena, machine->move_count * sizeof(*g->ends));
+    g->ahead = idem_arena_take(&db->arena, most);
+    g->behind = idem_arena_take(&db->arena, most);
+    g->free = idem_arena_take(&db->arena, most);
+    if (!g->names || !g->ends || !g->ahead || !g->behind || !g->free)
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+    memset(g->free, 0, most);
+    for (; g->moves < machine->move_count; g->moves++) {
+        const struct idem_sql_move *move = &machine->moves[g->moves];
+
+        g->ends[g->moves][0] = number_state(g, move->from);
+        g->ends[g->moves][1] = number_state(g, move->to);
+    }
+    return true;
+}
+
+/* Mark what can be reached from what is marked, forwards (0) or backwards (1),
+ * without the move from -> to. */
+static void
+spread(const struct graph *g, bool *marks, int backwards, size_t from,
+       size_t to)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t i = 0; i < g->moves; i++) {
+            size_t a = g->ends[i][backwards], b = g->ends[i][!backwards];
+
+            if (marks[a] && !marks[b] &&
+                !(g->ends[i][0] == from && g->ends[i][1] == to))
+                more = marks[b] = true;
+        }
+    }
+}
+
+/* May a row begin here? Yes, unless it can be reached from a state that cannot
+ * be reached from here. */
+static bool
+is_start(const struct graph *g, size_t state)
+{
+    bool start = true;
+
+    memset(g->ahead, 0, g->states);
+    memset(g->behind, 0, g->states);
+    g->ahead[state] = g->behind[state] = true;
+    spread(g, g->ahead, 0, g->states, g->states);
+    spread(g, g->behind, 1, g->states, g->states);
+    for (size_t i = 0; i < g->states; i++)
+        start = start && (!g->behind[i] || g->ahead[i]);
+    return start;
+}
+
+/* Mark in g->free the states that a row can be in without the move. */
+static void
+mark_free(struct graph *g, struct idem_sql_value from, struct idem_sql_value to)
+{
+    for (size_t i = 0; i < g->states; i++)
+        g->free[i] = is_start(g, i);
+    spread(g, g->free, 0, number_state(g, from), number_state(g, to));
+}
+
+/* *is: the row is in one of these states. The database compares: it knows what
+ * is padded, and what is a number. */
+static bool
+is_in(struct idem_sql *db, const struct idem_sql_machine *machine,
+      struct idem_sql_value *key_and_states, size_t count, bool *is)
+{
+    bool good;
+
+    idem_buf_reset(&db->text);
+    good = idem__sql_add(db, "select 1 from %i where %i = ? and %i in (",
+                         machine->table, machine->key_column,
+                         machine->state_column);
+    for (size_t i = 0; i < count && good; i++)
+        good = idem__sql_add(db, i == 0 ? "?" : ", ?");
+    if (!good || !idem__sql_add(db, ")") ||
+        !idem__sql_run(db, idem__sql_whole(db), key_and_states, count + 1))
+        return false;
+    *is = db->rows.rows > 0;
+    return true;
+}
+
+/* *happened: the row is in state `to`, or in one that it cannot be in without
+ * the move. */
+static bool
+has_happened(struct idem_sql *db, const struct idem_sql_machine *machine,
+             struct idem_sql_value key, struct idem_sql_value from,
+             struct idem_sql_value to, bool *happened)
+{
+    struct idem_sql_value values[SQL_VALUES_MAX] = {key, to};
+    size_t count = 1;
+    struct graph g;
+
+    *happened = false;
+    if (!make_graph(db, machine, &g))
+        return false;
+    mark_free(&g, from, to);
+    for (size_t i = 0; i < g.states; i++) {
+        if (!g.free[i] && !same_state(g.names[i], to))
+            values[++count] = g.names[i];
+        if (count + 1 < SQL_VALUES_MAX)
+            continue;
+        if (!is_in(db, machine, values, count, happened))
+            return false;
+        if (*happened)
+            return true;
+        count = 0;
+    }
+    return count == 0 || is_in(db, machine, values, count, happened);
+}
+
 static enum idem_status
 look_at_state(struct idem_sql *db, const struct idem_sql_machine *machine,
-              struct idem_sql_value key, struct idem_sql_value to,
-              bool declared, enum idem_sql_verdict *verdict,
-              struct idem_sql_row *row, struct idem_error *err)
+              struct idem_sql_value key, bool happened,
+              enum idem_sql_verdict *verdict, struct idem_sql_row *row,
+              struct idem_error *err)
 {
-    struct idem_sql_value values[2] = {key, to};
-
-    *verdict = IDEM_SQL_IS_REFUSED;
-    if (declared) {
-        if (!idem__sql_run(
-                db,
-                idem__sql_text(db, "select 1 from %i where %i = ? and %i = ?",
-                               machine->table, machine->key_column,
-                               machine->state_column),
-                values, 2))
-            return idem__sql_fail(db, err);
-        if (db->rows.rows > 0)
-            *verdict = IDEM_SQL_IS_DUPLICATE;
-    }
     if (!idem__sql_run(db,
                        idem__sql_text(db, "select * from %i where %i = ?",
                                       machine->table, machine->key_column),
                        &key, 1))
         return idem__sql_fail(db, err);
-    if (db->rows.rows == 0) {
-        *verdict = IDEM_SQL_IS_REFUSED;
+    *verdict = happened && db->rows.rows > 0 ? IDEM_SQL_IS_DUPLICATE
+                                             : IDEM_SQL_IS_REFUSED;
+    if (db->rows.rows == 0)
         return IDEM_OK;
-    }
     row->count = db->rows.columns;
     row->columns = db->rows.names;
     row->values = db->rows.values;
@@ -75,7 +200,7 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
     struct idem_sql_value values[3] = {to, key, from};
     struct idem_sql_pair pair = {machine->key_column, key};
     struct idem_sql_place place = {machine->table, &pair, 1};
-    bool declared = is_declared(machine, from, to);
+    bool declared = is_declared(machine, from, to), happened = false;
     enum idem_status status;
 
     idem__sql_start(db);
@@ -100,8 +225,10 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
         *verdict = IDEM_SQL_IS_FIRST;
         if (db->rows.affected == 1)
             return IDEM_OK;
+        if (!has_happened(db, machine, key, from, to, &happened))
+            return idem__sql_fail(db, err);
     }
-    return look_at_state(db, machine, key, to, declared, verdict, row, err);
+    return look_at_state(db, machine, key, happened, verdict, row, err);
 }
 
 /* ---- the barrier ------------------------------------------------------- */

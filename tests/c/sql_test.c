@@ -1228,7 +1228,7 @@ a_state_moves_once_and_never_back(void **state)
     assert_int_equal(move("ann", "paid"), IDEM_SQL_IS_DUPLICATE);
     assert_int_equal(move("paid", "ann"), IDEM_SQL_IS_REFUSED);
     assert_int_equal(move("paid", "done"), IDEM_SQL_IS_FIRST);
-    assert_int_equal(move("ann", "paid"), IDEM_SQL_IS_REFUSED);
+    assert_int_equal(move("ann", "paid"), IDEM_SQL_IS_DUPLICATE);
     assert_int_equal(move("ann", "off"), IDEM_SQL_IS_REFUSED);
 }
 
