@@ -340,8 +340,10 @@ call_done(struct call *call)
             client->last = NULL;
         leave(client, first);
     }
-    calls_fill(client);
-    client_account(client);
+    if (client->quick.first || client->ready.first) {
+        calls_fill(client);
+        client_account(client);
+    }
 }
 
 void
