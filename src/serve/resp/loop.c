@@ -465,12 +465,15 @@ loop_run(struct loop *loop)
         return;
     loop->submitted = true; /* the first turn tells the engine its driver */
     do {
+        int64_t before_ms = loop->now_ms;
         int count = epoll_wait(loop->epoll, events, EVENTS,
                                loop->submitted ? 0 : patience(loop));
 
         read_clocks(loop);
-        if (count >= 0) /* interrupted, it has seen nothing */
-            loop->seen_ms = loop->now_ms;
+        /* Interrupted, it has seen nothing. Otherwise it has seen all that
+         * happened before; the process may have been stopped since. */
+        if (count >= 0)
+            loop->seen_ms = before_ms;
         loop->round++;
         loop->missing = loop->answered;
         loop->answered = 0;

@@ -139,7 +139,7 @@ struct loop {
     uint64_t refused; /* long results for which there was no room */
     bool pressed;     /* there was none lately */
     int64_t now_us, answered_us, now_ms, tick_ms, accept_again_ms, drain_until;
-    int64_t seen_ms;   /* when the events of this round were read */
+    int64_t seen_ms;   /* events until then are known in this round */
     int64_t limits_ms; /* when clients are looked at again */
     uint64_t round;
     size_t missing;    /* clients of the last round that may ask again soon */
