@@ -29,7 +29,7 @@ def build_go():
 
 
 def build_java():
-    subprocess.run([os.path.join(CLIENTS, "java/build"), os.path.join(BUILD, "java")], check=True)
+    subprocess.run([os.path.join(CLIENTS, "java/build"), "--tests", os.path.join(BUILD, "java")], check=True)
 
 
 BUILDS = {"go": build_go, "java": build_java}  # what has to be done once before a driver runs
