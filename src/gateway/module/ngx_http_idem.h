@@ -34,6 +34,8 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "../../base/problem.h"
+
 #include "key_header.h"
 #include "reply.h"
 #include "result.h"
@@ -452,6 +454,8 @@ extern const ngx_http_idem_problem_t  ngx_http_idem_mismatch;
 extern const ngx_http_idem_problem_t  ngx_http_idem_doubt;
 extern const ngx_http_idem_problem_t  ngx_http_idem_unknown;
 extern const ngx_http_idem_problem_t  ngx_http_idem_duplicate;
+extern const ngx_http_idem_problem_t  ngx_http_idem_settled;
+extern const ngx_http_idem_problem_t  ngx_http_idem_failed;
 extern const ngx_http_idem_problem_t  ngx_http_idem_token_unknown;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_replayable;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_served;
@@ -473,9 +477,8 @@ ngx_int_t ngx_http_idem_send_problem(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_send_replay(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *stored, int64_t expires,
     ngx_uint_t replayed);
-ngx_int_t ngx_http_idem_send_raw(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *stored, int64_t expires,
-    ngx_uint_t failed);
+ngx_int_t ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
+    int64_t expires);
 ngx_int_t ngx_http_idem_send_fixed(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
 ngx_int_t ngx_http_idem_send_text(ngx_http_request_t *r, ngx_uint_t status,

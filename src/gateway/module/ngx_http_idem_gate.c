@@ -826,12 +826,27 @@ ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
 {
     ngx_int_t            rc;
     ngx_str_t            stored;
+    ngx_uint_t           failed;
     ngx_http_request_t  *r = ctx->request;
 
     ctx->state = NGX_HTTP_IDEM_PASSING;
 
     if (reply->count > 3) {
         ctx->expires = reply->values[3].number;
+    }
+
+    failed = gateway_reply_is(reply, 1, "failed");
+
+    /* no client is to take a failure for "done before" */
+
+    if (failed && (ctx->conf->duplicate != NGX_HTTP_IDEM_REPLAY
+                   || reply->count < 5 || reply->values[4].bytes.data == NULL
+                   || !gateway_reply_is(reply, 2, "http")))
+    {
+        ngx_http_idem_refuse(ctx, gateway_reply_is(reply, 2, "http")
+                                  ? &ngx_http_idem_failed
+                                  : &ngx_http_idem_settled, NULL, 0);
+        return;
     }
 
     switch (ctx->conf->duplicate) {
@@ -865,8 +880,7 @@ ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
                                        reply->values[3].number, 1);
 
     } else {
-        rc = ngx_http_idem_send_raw(r, ctx, &stored, reply->values[3].number,
-                                    gateway_reply_is(reply, 1, "failed"));
+        rc = ngx_http_idem_send_raw(r, &stored, reply->values[3].number);
     }
 
     ngx_http_finalize_request(r, rc);
