@@ -8,9 +8,12 @@ import threading
 import pytest
 
 from lib import ROOT, Process, Server, folder, free_port, wait_until
+from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 
 BUILD = os.path.join(ROOT, "build/clients/java-tests")
 JAVA = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
+
+JDBC = "/usr/share/java/postgresql.jar:/usr/share/java/mariadb-java-client.jar"
 
 
 def class_path(*names):
@@ -22,6 +25,14 @@ def class_path(*names):
                 path = f.read().strip()
         found.append(path)
     return ":".join(found)
+
+
+def run(program, passed, *args):
+    """Run a test program of src/test: one JVM for all of its tests."""
+    done = subprocess.run([*JAVA, "-cp", class_path("test", "idem-client.jar", "test.path") + ":" + JDBC, "idem." + program, *args],
+                          capture_output=True, text=True, encoding="utf-8", timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("passed") == passed, done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +49,13 @@ def server():
 
 
 def test_the_client(built, server):
-    done = subprocess.run([*JAVA, "-cp", class_path("test", "idem-client.jar", "test.path"), "idem.ClientTest",
-                           "idem://127.0.0.1:%d" % server.port, "idem+unix:" + server.socket],
-                          capture_output=True, text=True, encoding="utf-8", timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("passed") == 10, done.stdout
+    run("ClientTest", 10, "idem://127.0.0.1:%d" % server.port, "idem+unix:" + server.socket)
+
+
+def test_work_in_the_callers_own_transaction(built, postgres, mariadb):
+    for database, jdbc in ((postgres, "jdbc:postgresql://127.0.0.1:%d/postgres"), (mariadb, "jdbc:mariadb://127.0.0.1:%d/shop")):
+        idem("store", "init", database.url)
+        run("SqlTest", 6, jdbc % database.port)
 
 
 @pytest.fixture(scope="module", params=["10", "9"])
@@ -196,6 +209,17 @@ def test_what_was_settled_or_is_in_doubt_is_told(tomcat):
     unknown = tomcat.ask("/doubt", tomcat.key("doubt"))
     assert problem(unknown, 409, "outcome-unknown")["class"] == "outcome unknown"
     assert unknown.headers["Retry-After"] is None
+
+
+def test_a_client_retries_until_there_is_an_answer(tomcat):
+    key = "retry-doubt-" + tomcat.version
+    with tomcat.idem.client() as c:
+        c("BEGIN", "anonymous", key, "LEASE", "100")
+        assert wait_until(lambda: c("BEGIN", "anonymous", key)[0] == "doubt")
+        before = tomcat.ran("/slow")
+        run("HttpTest", 4, "http://127.0.0.1:%d" % tomcat.port, key)
+        assert tomcat.ran("/slow") == before + 1
+        c("FORGET", "anonymous", 'retried "e"')
 
 
 def test_without_a_server_nothing_runs(built):

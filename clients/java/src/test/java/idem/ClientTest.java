@@ -310,14 +310,18 @@ public final class ClientTest {
         fails(IllegalArgumentException.class, () -> IdemClient.fingerprint(new Thread()));
     }
 
-    public static void main(String[] args) throws Exception {
-        var test = new ClientTest(args[0], args[1]);
-        for (var method : ClientTest.class.getDeclaredMethods()) {
+    /** Call every method of a test that has no parameters and gives nothing back. */
+    static void runAll(Object test) throws Exception {
+        for (var method : test.getClass().getDeclaredMethods()) {
             if (method.getParameterCount() > 0 || method.getReturnType() != void.class || method.isSynthetic()
                     || java.lang.reflect.Modifier.isPrivate(method.getModifiers()))
                 continue;
             method.invoke(test);
             System.out.println("passed " + method.getName());
         }
+    }
+
+    public static void main(String[] args) throws Exception {
+        runAll(new ClientTest(args[0], args[1]));
     }
 }
