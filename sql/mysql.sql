@@ -96,7 +96,8 @@ returns varchar(10) charset ascii deterministic no sql sql security invoker
 return case p_state when 1 then 'issued' when 2 then 'executing'
     when 3 then 'succeeded' when 4 then 'failed' when 5 then 'free' end//
 
--- A request of this name, or else a token of this name.
+-- A request of this name, or else a token of this name. Call it in a SELECT: in a
+-- SET it would wait for whoever holds the row.
 create or replace function idem_find_key(p_scope varbinary(1000), p_id varbinary(1000))
 returns binary(32) not deterministic reads sql data sql security invoker
 begin
@@ -273,7 +274,7 @@ idem: begin
 
     set o_verdict = null, o_kind = null, o_result = null;
     call idem_check(p_scope, p_id, 1, 1);
-    set v_key = idem_find_key(p_scope, p_id);
+    select idem_find_key(p_scope, p_id) into v_key;
     set v_none = false;
     select fence, expires, state, kind, flags, result
         into v_fence, v_expires, v_state, v_kind, v_flags, v_blob
@@ -320,7 +321,7 @@ idem: begin
     if v_kind is null then
         signal sqlstate '22023' set message_text = 'idem: a kind is raw, http or exec';
     end if;
-    set v_key = idem_find_key(p_scope, p_id);
+    select idem_find_key(p_scope, p_id) into v_key;
     set v_ms = idem_now_us() div 1000, v_none = false;
     select fence, created, expires, state, mode, kind, flags, result
         into v_fence, v_created, v_expires, v_state, v_mode, v_old_kind, v_flags, v_blob
@@ -415,7 +416,7 @@ begin
     declare v_ms bigint default idem_now_us() div 1000;
     declare v_key binary(32);
     call idem_check(p_scope, p_id, 1, 1);
-    set v_key = idem_find_key(p_scope, p_id);
+    select idem_find_key(p_scope, p_id) into v_key;
     update idem_record set state = 5, flags = 0, updated = v_ms, lease_until = 0, kind = 0,
         subject = '', result = '', fingerprint = null, expires = v_ms + 3600000,
         rev = idem_random_rev()
@@ -432,7 +433,7 @@ begin
     declare v_lease bigint default coalesce(p_lease_ms, 30000);
     declare v_key binary(32);
     call idem_check(p_scope, p_id, v_lease, 1);
-    set v_key = idem_find_key(p_scope, p_id);
+    select idem_find_key(p_scope, p_id) into v_key;
     update idem_record set lease_until = greatest(lease_until, v_ms + v_lease),
         updated = v_ms, rev = idem_random_rev()
         where key_hash = v_key and state = 2 and fence = p_fence;
@@ -466,7 +467,7 @@ idem: begin
     if v_outcome is null then
         signal sqlstate '22023' set message_text = 'idem: an outcome is succeeded or failed';
     end if;
-    set v_key = idem_find_key(p_scope, p_id);
+    select idem_find_key(p_scope, p_id) into v_key;
     set v_us = idem_now_us(), v_ms = v_us div 1000;
     set statement innodb_lock_wait_timeout = 0 for
     insert into idem_record values (v_key, 1, v_outcome, 0, 0, 8, 0, v_us, idem_random_rev(),
@@ -524,10 +525,11 @@ create or replace procedure idem_get(in p_scope varbinary(1000), in p_id varbina
     out o_kind varchar(4), out o_result longblob)
 reads sql data sql security invoker
 begin
-    declare v_key binary(32) default idem_find_key(p_scope, p_id);
+    declare v_key binary(32);
     declare continue handler for not found set o_verdict = 'absent';
 
     call idem_check_isolation();
+    select idem_find_key(p_scope, p_id) into v_key;
     set o_verdict = 'record', o_state = null, o_fence = null, o_kind = null, o_result = null;
     select idem_state_name(state), fence, idem_kind_name(kind), if(flags & 2, null, result)
         into o_state, o_fence, o_kind, o_result from idem_record

@@ -180,6 +180,31 @@ def test_a_snapshot_that_is_older_than_the_result_does_not_hide_it(mariadb, leve
             "replay", "failed"]
 
 
+def test_no_row_does_not_mean_that_it_did_not_happen(database):
+    """A commit may still be under way at the server: begin and settle are busy, and then answer what it did."""
+    scope = "late-%d" % time.time_ns()
+    if is_postgres(database):
+        begin = "select verdict from idem.begin('%s', 'x')" % scope
+        finish = ("select idem.finish('%s', 'x', (select fence from idem.idem_record where scope = '%s'), 'succeeded', 'done')"
+                  % (scope, scope))
+        get = "select count(*) from idem.get('%s', 'x')" % scope
+        settle = "select verdict from idem.settle('%s', 'x')" % scope
+    else:
+        begin = "call idem_begin('%s', 'x', null, null, null, null, @v, @f, @k, @r); select @v" % scope
+        finish = "call idem_finish('%s', 'x', @f, 'succeeded', 'done', null)" % scope
+        get = "call idem_get('%s', 'x', @v, @s, @f, @k, @r); select @v = 'record'" % scope
+        settle = "call idem_settle('%s', 'x', null, null, null, @v, @s, @k, @r); select @v" % scope
+    with Session(database) as old, Session(database) as new:
+        old("start transaction; " + begin)
+        old(finish)
+        new("start transaction")
+        assert [new(q).split()[-1] for q in (get, begin, settle)] == ["0", "busy", "busy"]
+        old("commit")
+        new("rollback; start transaction")
+        assert [new(q).split()[-1] for q in (get, begin, settle)] == ["1", "replay", "replay"]
+        new("commit")
+
+
 def test_null_means_the_default(database):
     scope = "null-%d" % time.time_ns()
     if is_postgres(database):
