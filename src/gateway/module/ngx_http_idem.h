@@ -233,6 +233,8 @@ typedef struct {
     ngx_str_t                    docs;
     ngx_flag_t                   unbuffer_events;
     ngx_msec_t                   token_ttl;
+    ngx_flag_t                   next_token; /* with every answer */
+    ngx_flag_t                   page_token; /* with every GET, to the service */
     ngx_str_t                    begin_head; /* of BEGIN: see claim.c */
     ngx_str_t                    begin_token_head;
     ngx_str_t                    begin;
@@ -289,6 +291,7 @@ struct ngx_http_idem_ctx_s {
     ngx_str_t                    verdict;
     ngx_str_t                    scope;
     ngx_str_t                    id;
+    ngx_str_t                    next;       /* a token for the next request */
     u_char                       fingerprint[IDEM_FINGERPRINT_LEN];
     ngx_queue_t                  queue;      /* of those with a deadline */
     ngx_msec_t                   deadline;
@@ -312,6 +315,8 @@ struct ngx_http_idem_ctx_s {
                                      ngx_int_t rc);
 
     unsigned                     token:1;
+    unsigned                     page:1;     /* a GET that gets a token */
+    unsigned                     next_asked:1;
     unsigned                     in_waiting:1;
     unsigned                     timed:1;
     unsigned                     complete:1; /* the last buffer was seen */
@@ -373,7 +378,8 @@ ngx_int_t ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t failed, ngx_uint_t replayable);
 ngx_int_t ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim);
-void ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim);
+void ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim,
+    ngx_uint_t strict);
 void ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim);
 
@@ -491,6 +497,10 @@ ngx_int_t ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires);
 /* ngx_http_idem_token.c */
 
 ngx_int_t ngx_http_idem_token_handler(ngx_http_request_t *r);
+/* get ctx->next from the engine, then ngx_http_idem_ask() once more */
+ngx_int_t ngx_http_idem_next_token(ngx_http_idem_ctx_t *ctx);
+/* tell the client, in this answer's header, once */
+ngx_int_t ngx_http_idem_add_next(ngx_http_idem_ctx_t *ctx);
 
 
 /* ngx_http_idem_conf.c */
