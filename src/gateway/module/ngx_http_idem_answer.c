@@ -6,130 +6,141 @@
 
 
 #include "ngx_http_idem.h"
-#include "json.h"
 
-
-/* what the table of problems does not say: the words for people */
 
 struct ngx_http_idem_problem_s {
-    enum idem__problem   type;
-    ngx_uint_t           status;    /* 0: that of the type */
-    const char          *detail;
+    ngx_uint_t   status;
+    const char  *name;        /* the last part of its type */
+    const char  *class;       /* what a client has to know */
+    const char  *retryable;
+    const char  *title;
+    const char  *detail;
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_key_missing = {
-    IDEM_PROBLEM_KEY_MISSING, 0,
+    400, "key-missing", "not executed", "false",
+    "An idempotency key is needed",
     "Send a key that is unique for this request, for instance a UUID, and the "
     "same key again with every retry of it."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_key_malformed = {
-    IDEM_PROBLEM_KEY_MALFORMED, 0,
+    400, "key-malformed", "not executed", "false",
+    "The idempotency key is malformed",
     "The key is not one."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_in_progress = {
-    IDEM_PROBLEM_IN_PROGRESS, 0,
+    409, "in-progress", "in progress", "true",
+    "The first request with this key is still running",
     "Send the same request again after a while: it will not run twice."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_mismatch = {
-    IDEM_PROBLEM_MISMATCH, 0,
+    422, "mismatch", "not executed", "false",
+    "This key was used for a different request",
     "A key names one request with one content. Use a new key for a new "
     "request."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_doubt = {
-    IDEM_PROBLEM_OUTCOME_UNKNOWN, 0,
+    409, "outcome-unknown", "outcome unknown", "false",
+    "Nobody knows whether this request was done",
     "The first request with this key was started and its outcome was lost. It "
     "will not be run again. Ask the service, or have an operator settle it."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_unknown = {
-    IDEM_PROBLEM_OUTCOME_UNKNOWN, 504,
+    504, "outcome-unknown", "outcome unknown", "false",
+    "Nobody knows whether this request was done",
     "The request was sent to the service and no complete answer came back, or "
     "it could not be recorded. Do not repeat it with another key."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_duplicate = {
-    IDEM_PROBLEM_DUPLICATE, 0,
+    409, "duplicate", "done", "false",
+    "This was done before",
     "The request was done before and is not done a second time."
 };
 
 
-const ngx_http_idem_problem_t  ngx_http_idem_settled = {
-    IDEM_PROBLEM_SETTLED, 0,
+const ngx_http_idem_problem_t  ngx_http_idem_settled_failed = {
+    409, "settled", "done", "false",
+    "This request was settled as failed",
     "It was declared failed and will not be run."
 };
 
 
-const ngx_http_idem_problem_t  ngx_http_idem_failed = {
-    IDEM_PROBLEM_FAILED, 0,
-    "The first request with this key failed. It will not be run again."
-};
-
-
 const ngx_http_idem_problem_t  ngx_http_idem_token_unknown = {
-    IDEM_PROBLEM_TOKEN_UNKNOWN, 0,
+    403, "token-unknown", "not executed", "false",
+    "There is no such token",
     "The token was not issued to this caller, or it has expired. Ask for a new "
     "one."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_replayable = {
-    IDEM_PROBLEM_NOT_REPLAYABLE, 0,
+    410, "not-replayable", "done", "false",
+    "It was done, but its answer was not kept",
     "The request was done before. Its answer was too large to keep."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_served = {
-    IDEM_PROBLEM_NOT_REPLAYABLE, 0,
+    410, "not-replayable", "done", "false",
+    "It was done, but its answer was not kept",
     "The request was done. The service left its answer to the gateway, which "
     "could not serve it."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_executed = {
-    IDEM_PROBLEM_NOT_EXECUTED, 0,
+    503, "not-executed", "not executed", "true",
+    "The request was not executed",
     "idem could not record the request, so it was not sent to the service. "
     "Sending it again is safe."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_body_too_large = {
-    IDEM_PROBLEM_BODY_TOO_LARGE, 0,
+    413, "body-too-large", "not executed", "false",
+    "The request's body is too large",
     "The body is over the limit for requests with an idempotency key."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_unreachable = {
-    IDEM_PROBLEM_UNREACHABLE, 0,
+    502, "service-unreachable", "not executed", "true",
+    "The service could not be reached",
     "Nothing was sent to the service. Sending the request again is safe."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_anonymous = {
-    IDEM_PROBLEM_CALLER_UNKNOWN, 0,
+    403, "caller-unknown", "not executed", "false",
+    "This route needs to know who asks",
     "Send a credential: a key belongs to the caller who uses it."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_scope_refused = {
-    IDEM_PROBLEM_SCOPE_REFUSED, 0,
+    403, "scope-refused", "not executed", "false",
+    "The caller's name cannot be used",
     "The value that names the caller is too long, was sent twice, or holds "
     "bytes that it must not."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_scope_missing = {
-    IDEM_PROBLEM_SCOPE_MISSING, 0,
+    400, "scope-missing", "not executed", "false",
+    "The request does not say who sends it",
     "A key belongs to the caller who uses it. The header, parameter or field "
     "that names the caller here is missing or empty."
 };
@@ -236,17 +247,15 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     ngx_uint_t status, const char *detail, ngx_uint_t retry_after)
 {
-    u_char                           *p, *last;
-    size_t                            len;
-    ngx_str_t                         link, value;
-    ngx_http_idem_main_conf_t        *mcf;
-    const struct idem__problem_type  *type;
+    u_char                     *p, *last;
+    size_t                      len;
+    ngx_str_t                   link, value;
+    ngx_http_idem_main_conf_t  *mcf;
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idem_module);
-    type = idem__problem_type(problem->type);
 
     if (status == 0) {
-        status = problem->status ? problem->status : type->status;
+        status = problem->status;
     }
 
     if (detail == NULL) {
@@ -271,7 +280,7 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
 
     link = conf->docs;
 
-    len = mcf->problem_base.len + ngx_strlen(type->name)
+    len = mcf->problem_base.len + ngx_strlen(problem->name)
           + link.len + sizeof("<>; rel=\"describedby\"") + 8;
 
     p = ngx_pnalloc(r->pool, len);
@@ -283,10 +292,10 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
 
     if (link.len) {
         p = ngx_sprintf(p, "<%V#%s>; rel=\"describedby\"", &link,
-                        type->name);
+                        problem->name);
     } else {
         p = ngx_sprintf(p, "<%V%s>; rel=\"describedby\"", &mcf->problem_base,
-                        type->name);
+                        problem->name);
     }
 
     value.len = p - value.data;
@@ -316,8 +325,8 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
 
     /* all of these texts are ours; quotes and backslashes are escaped */
 
-    len = 2 * (mcf->problem_base.len + ngx_strlen(type->name))
-          + ngx_strlen(type->title) + 2 * ngx_strlen(detail)
+    len = 2 * (mcf->problem_base.len + ngx_strlen(problem->name))
+          + ngx_strlen(problem->title) + 2 * ngx_strlen(detail)
           + link.len + 256;
 
     p = ngx_pnalloc(r->pool, len);
@@ -326,22 +335,21 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     }
 
     last = ngx_sprintf(p, "{\"type\":\"%V%s\",\"title\":\"%s\",\"status\":%ui,"
-                          "\"detail\":\"", &mcf->problem_base, type->name,
-                       type->title, status);
+                          "\"detail\":\"", &mcf->problem_base, problem->name,
+                       problem->title, status);
 
     last = (u_char *) ngx_escape_json(last, (u_char *) detail,
                                       ngx_strlen(detail));
 
     last = ngx_sprintf(last, "\",\"retryable\":%s,\"class\":\"%s\","
-                             "\"documentation\":\"",
-                       type->retryable ? "true" : "false",
-                       idem__class_name(type->class));
+                             "\"documentation\":\"", problem->retryable,
+                       problem->class);
 
     if (link.len) {
-        last = ngx_sprintf(last, "%V#%s\"}\n", &link, type->name);
+        last = ngx_sprintf(last, "%V#%s\"}\n", &link, problem->name);
     } else {
         last = ngx_sprintf(last, "%V%s\"}\n", &mcf->problem_base,
-                           type->name);
+                           problem->name);
     }
 
     r->headers_out.content_length_n = last - p;
@@ -606,76 +614,21 @@ ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* larger results are not looked through for every replay */
-#define NGX_HTTP_IDEM_LOOK_MAX  65536
-
-
-static ngx_uint_t
-ngx_http_idem_is_json(ngx_http_request_t *r, ngx_str_t *stored)
-{
-    size_t             len;
-    uint8_t           *out;
-    struct idem_bytes  in, all;
-
-    in.data = stored->data;
-    in.len = stored->len;
-    all.data = NULL;
-    all.len = 0;
-
-    if (stored->data[0] != '{' && stored->data[0] != '[') {
-        return 0;
-    }
-
-    out = ngx_pnalloc(r->pool, gateway_json_canonical_max(stored->len));
-
-    return out != NULL && gateway_json_canonical(in, all, out, &len);
-}
-
-
-static ngx_uint_t
-ngx_http_idem_is_text(ngx_str_t *stored)
-{
-    u_char    *p, *last;
-    uint32_t   c;
-
-    p = stored->data;
-    last = p + stored->len;
-
-    while (p < last) {
-        c = *p;
-
-        if (c < 0x20 && c != '\t' && c != CR && c != LF) {
-            return 0;
-        }
-
-        if (c < 0x80) {
-            p++;
-
-        } else if (ngx_utf8_decode(&p, last - p) > 0x10ffff) {
-            return 0;
-        }
-    }
-
-    return 1;
-}
-
-
-/*
- * succeeded by the word of somebody who did not write an HTTP answer: an
- * operator, or a service that finished the record itself
- */
+/* finished by somebody who did not write an HTTP answer */
 
 ngx_int_t
-ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
-    int64_t expires)
+ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *stored, int64_t expires, ngx_uint_t failed)
 {
-    ngx_str_t   value, *type;
-    ngx_uint_t  look;
+    ngx_str_t  value;
 
-    static ngx_str_t  none = ngx_null_string;
-    static ngx_str_t  json = ngx_string("application/json");
-    static ngx_str_t  text = ngx_string("text/plain; charset=utf-8");
-    static ngx_str_t  bytes = ngx_string("application/octet-stream");
+    static ngx_str_t  type = ngx_string("application/octet-stream");
+
+    if (failed) {
+        return ngx_http_idem_send_problem(r, ctx->conf,
+                                          &ngx_http_idem_settled_failed, NULL,
+                                          0);
+    }
 
     ngx_str_set(&value, "true");
 
@@ -691,21 +644,5 @@ ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (stored->len == 0) {
-        return ngx_http_idem_send_text(r, NGX_HTTP_NO_CONTENT, &none, stored);
-    }
-
-    look = stored->len <= NGX_HTTP_IDEM_LOOK_MAX;
-
-    if (look && ngx_http_idem_is_json(r, stored)) {
-        type = &json;
-
-    } else if (look && ngx_http_idem_is_text(stored)) {
-        type = &text;
-
-    } else {
-        type = &bytes;
-    }
-
-    return ngx_http_idem_send_text(r, NGX_HTTP_OK, type, stored);
+    return ngx_http_idem_send_text(r, NGX_HTTP_OK, &type, stored);
 }
