@@ -28,6 +28,7 @@
  * often a request is tried (6).
  *
  * By hand: const answer = await idem.submit('/orders', {body: '{"item":7}'}).
+ * (await idem.judge(answer)).class says what became of it: "failed for good".
  */
 (function (root) {
     "use strict";
@@ -83,9 +84,16 @@
             return false;
         }
         if (problem.class) {
-            return problem.class === "done" || problem.class === "not executed";
+            return problem.class !== "in progress" && problem.class !== "outcome unknown";
         }
         return answer.status !== 504;
+    }
+
+    /* For pages: what became of the request. The class is that of a problem
+     * (docs/problems.md), null for an answer of the service itself. */
+    async function judge(answer) {
+        const problem = await readProblem(answer);
+        return {class: problem.class || null, retryable: mayRetry(answer, problem), final: isFinal(answer, problem)};
     }
 
     function waitMs(answer, attempt) {
@@ -347,5 +355,5 @@
         });
     }
 
-    root.idem = {submit: submit, fetchToken: fetchToken, submitForm: submitForm};
+    root.idem = {submit: submit, judge: judge, fetchToken: fetchToken, submitForm: submitForm};
 })(typeof window === "undefined" ? globalThis : window);

@@ -208,6 +208,7 @@ struct idem_op {
     enum idem_kind kind;
     struct idem_bytes result;  /* FINISH SETTLE; LOCK RENEW UNLOCK: a note */
     bool not_replayable;       /* FINISH: done, but without its result */
+    bool lost;                 /* RENEW: the outcome is lost, end the lease */
     struct idem_bytes subject; /* LOCK: the owner; else a caller's label */
 };
 

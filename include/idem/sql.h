@@ -18,8 +18,10 @@
  *
  * Statuses. IDEM_OK: the verdict is set. Anything else: roll the transaction
  * back; idem_sql_fault says what the database said, and which kind of error it
- * was. IDEM_ERR_LOST: the connection broke during a commit; look the record up
- * with idem_sql_get on a new connection before acting again.
+ * was. IDEM_ERR_LOST: the connection broke during a commit. On a new connection
+ * idem_sql_get tells the outcome if the commit is done; "absent" is no proof,
+ * since the old session may still be committing. Claim or settle the same key
+ * again: that is BUSY until the old session has ended.
  *
  * PostgreSQL with a synchronous standby: commit before you answer your client,
  * also after a REPLAY. The commit then waits for the standby (the session's
@@ -170,8 +172,7 @@ typedef enum idem_state idem_sql_work_fn(void *arg, struct idem_sql *db,
  * STARTED: fn ran and this is its outcome (answer->record.state, result).
  * REPLAY, BUSY, DOUBT, MISMATCH: it did not run here. IDEM_ERR_UNAVAILABLE:
  * nothing happened (fn said ABSENT, or the database undid the transaction).
- * IDEM_ERR_LOST: the commit's reply was lost: idem_sql_get by the same key says
- * what became of it.
+ * IDEM_ERR_LOST: the commit's reply was lost: run it again with the same key.
  */
 IDEM_API enum idem_status idem_sql_run(struct idem_sql *db,
                                        const struct idem_op *op,

@@ -10,6 +10,7 @@
  */
 #include "sink.h"
 
+#include "../base/problem.h"
 #include "../engine/engine.h"
 
 #include <curl/curl.h>
@@ -210,6 +211,12 @@ send_only_once(void *arg, char *their_address, char *our_address,
     return CURL_PREREQFUNC_OK;
 }
 
+static bool
+is_class(const char *text, enum idem__class class)
+{
+    return strcmp(text, idem__class_name(class)) == 0;
+}
+
 /* A gateway of idem says in its problems what happened (docs/problems.md). The
  * same status can mean that nothing was done, or that nobody knows. */
 static bool
@@ -219,24 +226,23 @@ by_problem(const struct exchange *exchange, enum idem_handled *handled)
                           ? json_loadb((const char *)exchange->body.data,
                                        exchange->body.len, 0, NULL)
                           : NULL;
-    const char *type = json_string_value(json_object_get(problem, "type"));
     const char *class = json_string_value(json_object_get(problem, "class"));
-    const char *name = type ? strrchr(type, '/') : NULL;
     bool known = true;
 
     if (!class)
         known = false;
-    else if (strcmp(class, "outcome unknown") == 0)
+    else if (is_class(class, IDEM_CLASS_UNKNOWN))
         *handled = IDEM_UNCLEAR;
-    else if (strcmp(class, "in progress") == 0)
+    else if (is_class(class, IDEM_CLASS_IN_PROGRESS))
         *handled = IDEM_AWAY;
-    else if (strcmp(class, "not executed") == 0)
+    else if (is_class(class, IDEM_CLASS_NOT_EXECUTED))
         *handled = json_is_true(json_object_get(problem, "retryable"))
                        ? IDEM_AWAY
                        : IDEM_POISON;
-    else if (strcmp(class, "done") == 0)
-        *handled =
-            name && strcmp(name, "/settled") == 0 ? IDEM_POISON : IDEM_HANDLED;
+    else if (is_class(class, IDEM_CLASS_DONE))
+        *handled = IDEM_HANDLED;
+    else if (is_class(class, IDEM_CLASS_FAILED))
+        *handled = IDEM_POISON;
     else
         known = false;
     json_decref(problem);

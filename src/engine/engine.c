@@ -431,6 +431,10 @@ idem__engine_open(const char *url, const struct idem_options *options,
         engine->inner.clocks ? engine->inner.clocks : &idem__system_clocks;
     open_queue(&engine->queue);
     status = take_options(&engine->options, options, err);
+    if (status == IDEM_OK && engine->inner.driven &&
+        engine->carrier != &store_carrier)
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "a server behind idem:// cannot be driven");
     if (status == IDEM_OK)
         status = start(engine, url, err);
     if (status != IDEM_OK) {

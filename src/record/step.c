@@ -314,6 +314,9 @@ renew(const struct idem_record *r, const struct idem_op *op,
     *next = *r;
     next->lease_until = later(r->lease_until, now->late_ms + op->lease_ms);
     next->updated = now->late_ms;
+    /* The holder will never learn the outcome: nobody need wait for it. */
+    if (op->lost)
+        next->lease_until = now->late_ms;
     if (op->result.data && has_note(r))
         next->result = op->result;
     return IDEM_V_OK_DONE;

@@ -912,6 +912,32 @@ a_renewal_never_shortens_a_lease(void **state)
 }
 
 static void
+a_holder_that_lost_the_outcome_ends_its_lease(void **state)
+{
+    struct life life = {.now_ms = 1000};
+    struct idem_op begin = {
+        .verb = IDEM_BEGIN, .nonce = nonce_a, .lease_ms = 60000};
+    struct idem_op lost = {.verb = IDEM_RENEW, .lost = true};
+
+    (void)state;
+    play(&life, begin);
+    lost.fence = life.record.fence + 1;
+    assert_int_equal(play(&life, lost), IDEM_V_STALE);
+    lost.fence = life.record.fence;
+    assert_int_equal(play(&life, lost), IDEM_V_OK_DONE);
+    begin.nonce = nonce_b;
+    life.now_ms += 10;
+    assert_int_equal(play(&life, begin), IDEM_V_DOUBT);
+    /* The service itself may still tell. */
+    assert_int_equal(
+        play(&life, (struct idem_op){.verb = IDEM_FINISH,
+                                     .fence = lost.fence,
+                                     .outcome = IDEM_STATE_SUCCEEDED}),
+        IDEM_V_OK_DONE);
+    assert_int_equal(play(&life, begin), IDEM_V_REPLAY);
+}
+
+static void
 a_scan_filter_finds_doubts_and_never_the_expired(void **state)
 {
     struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US};
@@ -954,6 +980,7 @@ main(void)
             a_released_token_may_be_tried_again_a_forgotten_one_not),
         cmocka_unit_test(a_worker_note_survives_holders_and_time),
         cmocka_unit_test(a_renewal_never_shortens_a_lease),
+        cmocka_unit_test(a_holder_that_lost_the_outcome_ends_its_lease),
         cmocka_unit_test(a_scan_filter_finds_doubts_and_never_the_expired),
     };
 

@@ -169,8 +169,8 @@ commit_failed(struct idem_sql *db, struct idem_error *err)
         roll_back(db);
     if (lost)
         return idem__fail(err, IDEM_ERR_LOST,
-                          "%s: the connection was lost during the commit: ask "
-                          "for the record on a new connection",
+                          "%s: the connection was lost during the commit: run "
+                          "the same request again on a new connection",
                           db->driver->name);
     return status == IDEM_ERR_INVALID ? IDEM_ERR_UNAVAILABLE : status;
 }

@@ -60,6 +60,7 @@ enum {
     STATE = 1 << 21,
     DOUBT = 1 << 22,
     BEFORE = 1 << 23,
+    LOST = 1 << 24,
 };
 
 struct field {
@@ -86,6 +87,7 @@ static const struct field options[] = {
     {"SUBJECT",  SUBJECT,      UNIT_BYTES,       AT(op.subject)},
     {"KIND",     KIND,         UNIT_KIND,        AT(op.kind)},
     {"NOREPLAY", NOREPLAY,     UNIT_FLAG,        AT(op.not_replayable)},
+    {"LOST",     LOST,         UNIT_FLAG,        AT(op.lost)},
     {"NOTE",     NOTE,         UNIT_NOTE,        AT(op.result)},
     {"REASON",   REASON,       UNIT_BYTES,       AT(reason)},
     {"AS",       AS,           UNIT_AS,          AT(op.outcome)},
@@ -128,7 +130,7 @@ static const struct row rows[] = {
     {"FINISH",  IDEM_FINISH,  0, 5, {&scope, &id, &fence, &outcome, &result},
      TTL | KIND | NOREPLAY},
     {"RELEASE", IDEM_RELEASE, 0, 3, {&scope, &id, &fence}, NOTE},
-    {"RENEW",   IDEM_RENEW,   0, 4, {&scope, &id, &fence, &lease}, NOTE},
+    {"RENEW",   IDEM_RENEW,   0, 4, {&scope, &id, &fence, &lease}, NOTE | LOST},
     {"SETTLE",  IDEM_SETTLE,  0, 2, {&scope, &id},
      REASON | AS | TTL | KIND | MODE | NONCE | SUBJECT | NOREPLAY},
     {"GET",     IDEM_GET,     0, 2, {&scope, &id}, 0},

@@ -16,7 +16,7 @@ same(const struct idem_op *a, const struct idem_op *b)
            a->lease_ms == b->lease_ms && a->ttl_ms == b->ttl_ms &&
            a->wait_ms == b->wait_ms && a->outcome == b->outcome &&
            a->mode == b->mode && a->kind == b->kind &&
-           a->not_replayable == b->not_replayable &&
+           a->not_replayable == b->not_replayable && a->lost == b->lost &&
            idem__bytes_equal(a->scope, b->scope) &&
            idem__bytes_equal(a->id, b->id) &&
            idem__bytes_equal(a->subject, b->subject) &&

@@ -86,6 +86,8 @@ random_op(void)
         op.mode = (enum idem_mode)roll(2);
     if (verb == IDEM_BEGIN || verb == IDEM_RENEW || verb == IDEM_LOCK)
         op.lease_ms = some_ms(IDEM_LEASE_MAX_MS);
+    if (verb == IDEM_RENEW)
+        op.lost = roll(2);
     if (made || verb == IDEM_FINISH || verb == IDEM_REDEEM)
         op.ttl_ms = some_ms(IDEM_TTL_MAX_MS);
     if (verb == IDEM_BEGIN || verb == IDEM_LOCK)
@@ -120,6 +122,7 @@ assert_same_op(const struct idem_op *a, const struct idem_op *b)
 {
     assert_int_equal(a->verb, b->verb);
     assert_int_equal(a->type, b->type);
+    assert_int_equal(a->lost, b->lost);
     assert_bytes(a->scope, b->scope, "scope");
     assert_bytes(a->id, b->id, "id");
     assert_bytes(a->subject, b->subject, "subject");

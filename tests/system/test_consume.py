@@ -330,8 +330,7 @@ def test_an_answer_says_whether_it_was_done_failed_or_unknown(broker):
                       "h-waits": problem("in progress", True, **{"Retry-After": "1"}),
                       "h-later": problem("not executed", True, **{"Retry-After": "1"}),
                       "h-mismatch": problem("not executed"), "h-duplicate": problem("done"), "h-large": problem("done"),
-                      "h-settled": ({"Content-Type": "application/problem+json"},
-                                    b'{"type": "https://idem.example/problems/settled", "class": "done"}')}
+                      "h-settled": problem("failed for good")}
     broker.publish([{"id": i} for i in ledger.status])
     with folder() as f:
         run_until_idle(broker, "journal:" + f, "--to", ledger.url, "--attempts", "2", "--backoff", "10ms", idle="4s")

@@ -60,7 +60,9 @@ def unknown(stack, key, **named):
     got = ask(stack.port, key, **named)
     assert got.status == 504 and got.problem == "outcome-unknown", got
     assert stack.record(key)["state"] == "executing" and stack.ledger.executions(key) == 1
-    assert ask(stack.port, key, **named).problem == "in-progress"
+    # A loose one may run again after its lease: until then somebody may be at work.
+    said = "in-progress" if named.get("path") == "/loose" else "outcome-unknown"
+    eventually(lambda: ask(stack.port, key, **named).problem == said, 10)
 
 
 # ---- is it whole? ------------------------------------------------------------------------------------------------
@@ -112,7 +114,8 @@ def test_only_whole_answers_of_cgi_services_are_kept(cgi, key, protocol, way, wh
     if whole:
         assert first.status == 201 and first.body == again.body and again.replayed
         return
-    assert first.status == 504 and first.problem == "outcome-unknown" and again.problem == "in-progress"
+    assert first.status == 504 and first.problem == "outcome-unknown"
+    assert again.problem in ("in-progress", "outcome-unknown")  # it is told at once, but not before the first answer
     if way == "open":
         first, again = twice(stack, key + "allowed", path="/%s/allowed" % protocol, x_way=way)
         assert first.status == 201 and first.body == again.body and again.replayed
@@ -139,7 +142,7 @@ def test_a_cut_answer_over_the_limit_is_unknown(stack, key, path, way):
     got = Later(ask, stack.port, key, path=path, x_way=way, x_size=300000).result()
     assert isinstance(got, (http.client.IncompleteRead, ConnectionError)), got
     assert stack.record(key)["state"] == "executing" and stack.ledger.executions(key) == 1
-    assert ask(stack.port, key, path=path, x_way=way, x_size=300000).problem == "in-progress"
+    eventually(lambda: ask(stack.port, key, path=path, x_way=way, x_size=300000).problem == "outcome-unknown", 10)
 
 
 @pytest.mark.parametrize("path,ways", [("/small", ["", "chunked"]), ("/small/unbuffered", ["", "chunked"]),

@@ -1,5 +1,6 @@
 """`idem gateway` as people start it: flags, a file with routes, signals, TLS and HTTP/2, and what is said when a part dies."""
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 import http.server
 import os
 import re
@@ -524,3 +525,48 @@ def test_a_revoked_credential_gets_no_replay_where_the_service_is_asked_first():
             guard.stop()
             assert ask(g.port, "gone", headers=b).status == 500
             assert ledger.executions("k") == 1 and ledger.executions("gone") == 0 and ledger.executions("new") == 1
+
+
+def test_an_agreed_answer_to_repeats_is_given_at_once_while_the_first_one_still_runs():
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--duplicate", 'answer 200 "重复调用"', "--wait", "20s") as g:
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(ask, g.port, "k", x_sleep=5)
+            eventually(lambda: ledger.executions("k") == 1)
+            repeat = ask(g.port, "k", x_sleep=5)
+            assert (repeat.status, repeat.body.decode()) == (200, "重复调用") and not first.done()
+            assert first.result().status == 201
+        assert ask(g.port, "k", x_sleep=5).body.decode() == "重复调用" and ledger.executions("k") == 1
+
+
+def test_every_answer_to_a_request_with_a_token_brings_the_next_token():
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--token-path", "/token", "--next-token", "--max-answer", "4k") as g:
+        token = ask(g.port, path="/token").headers["idempotency-token"]
+        seen = [token]
+        for more in ({}, {"x_size": 100000}, {"x_code": 500}):
+            first, repeat = ask(g.port, token=token, **more), ask(g.port, token=token, **more)
+            assert first.status == int(more.get("x_code", 201)) and repeat.status == (410 if "x_size" in more else first.status)
+            seen += [first.headers["idempotency-token"], repeat.headers["idempotency-token"]]
+            token = first.headers["idempotency-token"]
+        assert len(set(seen)) == 7 and len(ledger.entries()) == 3
+        assert "idempotency-token" not in ask(g.port, "a-key").headers, "a key is not a token"
+
+
+def test_a_service_gets_a_token_for_the_form_that_it_renders():
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--token-path", "/token", "--page-token", "--token", "form:token",
+                    "--scope", "$http_x_user") as g:
+        def page(**more):
+            ask(g.port, method="GET", path="/form", body=None, **more)
+            return {k.lower(): v for k, v in ledger.entries()[-1]["headers"].items()}.get("idem-token")
+
+        def submit(user):
+            return ask(g.port, body=b"item=book&token=" + token.encode(), x_user=user,
+                       content_type="application/x-www-form-urlencoded")
+
+        token = page(x_user="ann", idem_token="made-up")
+        assert len(token) == 32 and page(x_user="ann") != token
+        assert page() is None, "nobody asked: there is no one to issue it to"
+        assert submit("bob").problem == "token-unknown"
+        assert submit("ann").status == 201 and submit("ann").replayed

@@ -32,6 +32,7 @@ PAGES = {
     "redirect.html": (FORM % "").replace("/orders", "/redirect"),
     "bad.html": (FORM % "").replace("/orders", "/bad"),
     "away.html": (FORM % "").replace("/orders", "/away"),
+    "next.html": (FORM % "").replace("/orders", "/next"),
     "slow.html": (FORM % 'data-idem-next="thanks.html"').replace("/orders", "/slow"),
     "slow-tab.html": (FORM % 'data-idem-next="thanks.html"').replace("/orders", "/slow"),
     "lost.html": FORM % 'data-idem-next="thanks.html" data-idem-attempts="2"',
@@ -59,13 +60,14 @@ def site():
         location = /token { idem_issue_token; }
         location /orders { %s proxy_set_header X-Sleep 0.4; }
         location = /short-token { idem_issue_token; idem_token_ttl 1s; }
+        location /next { %s idem_next_token on; }
         location /slow { %s proxy_set_header X-Sleep 2; }
         location /away { %s }
         location /field { %s proxy_set_header X-Way bytes:%s; }
         location /bad { %s proxy_set_header X-Code 400; }
         location /redirect { %s proxy_set_header X-Way bytes:%s; }
         location /pages/ { alias %s/pages/; types { text/html html; text/javascript js; } }
-        """ % (GATED, GATED, GATED.replace("http://service", "http://127.0.0.1:%d" % away),
+        """ % (GATED, GATED, GATED, GATED.replace("http://service", "http://127.0.0.1:%d" % away),
                GATED.replace("$http_token", "form:token"), SEE_THANKS, GATED, GATED, SEE_THANKS, f)
         with Stack(f, more=more) as stack:
             stack.pages, stack.away = f + "/pages/", away
@@ -254,6 +256,20 @@ def test_without_a_result_page_the_form_is_told_and_can_be_used_again(page, brow
     assert browser.run("return events") == ["idem:done 201", "idem:done 201"]
     assert browser.run("return document.querySelector('#never').disabled")
     assert page.new_orders() == [ORDER, ORDER]
+
+
+def test_the_next_token_comes_with_the_answer(page, browser, site):
+    def asked():
+        with open(site.where + "/access.log") as log:
+            return sum(line.startswith("POST /token") for line in log)
+
+    page.open("next.html")
+    before = asked()
+    for n in (1, 2, 3):
+        browser.click("#pay")
+        assert wait_until(lambda: browser.run("return events.length") == n, 10)
+    assert browser.run("return events") == ["idem:done 201"] * 3
+    assert page.new_orders() == [ORDER] * 3 and asked() == before
 
 
 def test_a_service_that_redirects_is_followed(page, browser):

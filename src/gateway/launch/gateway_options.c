@@ -51,6 +51,12 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
      "$http_idempotency_token $cookie_idempotency_token)"},
     {"token-ttl", "idem_token_ttl", GATEWAY_TIME, "TIME",
      "how long a token may be used (default 5m)"},
+    {"next-token", "idem_next_token", GATEWAY_SWITCH, NULL,
+     "send a token for the next request with every answer to a request with a "
+     "token, in the header Idempotency-Token"},
+    {"page-token", "idem_page_token", GATEWAY_SWITCH, NULL,
+     "give the service a token with every GET, in the header Idem-Token, for "
+     "the forms that it renders"},
     {"max-body", "idem_max_body", GATEWAY_SIZE, "SIZE",
      "larger gated requests are refused (default 1m)"},
     {"max-answer", "idem_max_answer", GATEWAY_SIZE, "SIZE",

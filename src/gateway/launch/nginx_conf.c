@@ -7,14 +7,13 @@
  */
 #include "gateway.h"
 
+#include "../../base/problem.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-#define PROBLEM_BASE "https://idem.example/problems/"
-#define TOKEN_PROBLEM "too-many-tokens"
 
 struct url {
     bool tls;
@@ -495,29 +494,31 @@ add_link(struct idem_buf *out, const char *page)
 static bool
 add_token_limit(const struct gateway_config *config, struct idem_buf *out)
 {
+    const struct idem__problem_type *problem =
+        idem__problem_type(IDEM_PROBLEM_TOO_MANY_TOKENS);
     const char *docs = config->base.values[option_number("docs")];
-    char page[1024];
+    char page[1024], answer[512];
 
     if (docs)
-        snprintf(page, sizeof(page), "%s#" TOKEN_PROBLEM, docs);
+        snprintf(page, sizeof(page), "%s#%s", docs, problem->name);
     else
-        snprintf(page, sizeof(page), PROBLEM_BASE TOKEN_PROBLEM);
+        snprintf(page, sizeof(page), IDEM_PROBLEM_BASE "%s", problem->name);
+    snprintf(answer, sizeof(answer),
+             " always;\n"
+             "            return %u '{\"type\":\"" IDEM_PROBLEM_BASE "%s\","
+             "\"title\":\"%s\",\"status\":%u,\"detail\":\"This address "
+             "asks for tokens too fast. Ask again after a while.\","
+             "\"retryable\":%s,\"class\":\"%s\",\"documentation\":",
+             problem->status, problem->name, problem->title, problem->status,
+             problem->retryable ? "true" : "false",
+             idem__class_name(problem->class));
     return idem_buf_add_text(
                out, "\n        location @idem_token_limit {\n"
                     "            default_type application/problem+json;\n"
                     "            add_header Retry-After 1 always;\n"
                     "            add_header Cache-Control no-store always;\n"
                     "            add_header Link ") &&
-           add_link(out, page) &&
-           idem_buf_add_text(
-               out,
-               " always;\n"
-               "            return 429 '{\"type\":\"" PROBLEM_BASE TOKEN_PROBLEM
-               "\",\"title\":\"Too many tokens\","
-               "\"status\":429,\"detail\":\"This address asks for "
-               "tokens too fast. Ask again after a while.\","
-               "\"retryable\":true,\"class\":\"not executed\","
-               "\"documentation\":") &&
+           add_link(out, page) && idem_buf_add_text(out, answer) &&
            add_json_text(out, page) &&
            idem_buf_add_text(out, "}';\n        }\n");
 }

@@ -11,7 +11,7 @@
 NGINX_SRC ?= /usr/share/nginx/src
 NGINX_FLAGS ?=
 
-nginx_src := $(filter-out $(not_code),$(wildcard src/gateway/module/*.[ch]))
+nginx_src := $(filter-out $(not_code),$(wildcard src/gateway/module/*.[ch])) src/base/problem.h
 
 ifneq ($(wildcard $(NGINX_SRC)/configure),)
 

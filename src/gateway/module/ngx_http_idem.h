@@ -34,6 +34,8 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "../../base/problem.h"
+
 #include "key_header.h"
 #include "reply.h"
 #include "result.h"
@@ -231,6 +233,8 @@ typedef struct {
     ngx_str_t                    docs;
     ngx_flag_t                   unbuffer_events;
     ngx_msec_t                   token_ttl;
+    ngx_flag_t                   next_token; /* with every answer */
+    ngx_flag_t                   page_token; /* with every GET, to the service */
     ngx_str_t                    begin_head; /* of BEGIN: see claim.c */
     ngx_str_t                    begin_token_head;
     ngx_str_t                    begin;
@@ -287,6 +291,7 @@ struct ngx_http_idem_ctx_s {
     ngx_str_t                    verdict;
     ngx_str_t                    scope;
     ngx_str_t                    id;
+    ngx_str_t                    next;       /* a token for the next request */
     u_char                       fingerprint[IDEM_FINGERPRINT_LEN];
     ngx_queue_t                  queue;      /* of those with a deadline */
     ngx_msec_t                   deadline;
@@ -310,6 +315,8 @@ struct ngx_http_idem_ctx_s {
                                      ngx_int_t rc);
 
     unsigned                     token:1;
+    unsigned                     page:1;     /* a GET that gets a token */
+    unsigned                     next_asked:1;
     unsigned                     in_waiting:1;
     unsigned                     timed:1;
     unsigned                     complete:1; /* the last buffer was seen */
@@ -371,7 +378,8 @@ ngx_int_t ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t failed, ngx_uint_t replayable);
 ngx_int_t ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim);
-void ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim);
+void ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim,
+    ngx_uint_t strict);
 void ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim);
 
@@ -452,6 +460,8 @@ extern const ngx_http_idem_problem_t  ngx_http_idem_mismatch;
 extern const ngx_http_idem_problem_t  ngx_http_idem_doubt;
 extern const ngx_http_idem_problem_t  ngx_http_idem_unknown;
 extern const ngx_http_idem_problem_t  ngx_http_idem_duplicate;
+extern const ngx_http_idem_problem_t  ngx_http_idem_settled;
+extern const ngx_http_idem_problem_t  ngx_http_idem_failed;
 extern const ngx_http_idem_problem_t  ngx_http_idem_token_unknown;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_replayable;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_served;
@@ -473,9 +483,8 @@ ngx_int_t ngx_http_idem_send_problem(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_send_replay(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *stored, int64_t expires,
     ngx_uint_t replayed);
-ngx_int_t ngx_http_idem_send_raw(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *stored, int64_t expires,
-    ngx_uint_t failed);
+ngx_int_t ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
+    int64_t expires);
 ngx_int_t ngx_http_idem_send_fixed(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
 ngx_int_t ngx_http_idem_send_text(ngx_http_request_t *r, ngx_uint_t status,
@@ -488,6 +497,10 @@ ngx_int_t ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires);
 /* ngx_http_idem_token.c */
 
 ngx_int_t ngx_http_idem_token_handler(ngx_http_request_t *r);
+/* get ctx->next from the engine, then ngx_http_idem_ask() once more */
+ngx_int_t ngx_http_idem_next_token(ngx_http_idem_ctx_t *ctx);
+/* tell the client, in this answer's header, once */
+ngx_int_t ngx_http_idem_add_next(ngx_http_idem_ctx_t *ctx);
 
 
 /* ngx_http_idem_conf.c */

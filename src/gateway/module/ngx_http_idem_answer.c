@@ -6,141 +6,130 @@
 
 
 #include "ngx_http_idem.h"
+#include "json.h"
 
+
+/* what the table of problems does not say: the words for people */
 
 struct ngx_http_idem_problem_s {
-    ngx_uint_t   status;
-    const char  *name;        /* the last part of its type */
-    const char  *class;       /* what a client has to know */
-    const char  *retryable;
-    const char  *title;
-    const char  *detail;
+    enum idem__problem   type;
+    ngx_uint_t           status;    /* 0: that of the type */
+    const char          *detail;
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_key_missing = {
-    400, "key-missing", "not executed", "false",
-    "An idempotency key is needed",
+    IDEM_PROBLEM_KEY_MISSING, 0,
     "Send a key that is unique for this request, for instance a UUID, and the "
     "same key again with every retry of it."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_key_malformed = {
-    400, "key-malformed", "not executed", "false",
-    "The idempotency key is malformed",
+    IDEM_PROBLEM_KEY_MALFORMED, 0,
     "The key is not one."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_in_progress = {
-    409, "in-progress", "in progress", "true",
-    "The first request with this key is still running",
+    IDEM_PROBLEM_IN_PROGRESS, 0,
     "Send the same request again after a while: it will not run twice."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_mismatch = {
-    422, "mismatch", "not executed", "false",
-    "This key was used for a different request",
+    IDEM_PROBLEM_MISMATCH, 0,
     "A key names one request with one content. Use a new key for a new "
     "request."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_doubt = {
-    409, "outcome-unknown", "outcome unknown", "false",
-    "Nobody knows whether this request was done",
+    IDEM_PROBLEM_OUTCOME_UNKNOWN, 0,
     "The first request with this key was started and its outcome was lost. It "
     "will not be run again. Ask the service, or have an operator settle it."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_unknown = {
-    504, "outcome-unknown", "outcome unknown", "false",
-    "Nobody knows whether this request was done",
+    IDEM_PROBLEM_OUTCOME_UNKNOWN, 504,
     "The request was sent to the service and no complete answer came back, or "
     "it could not be recorded. Do not repeat it with another key."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_duplicate = {
-    409, "duplicate", "done", "false",
-    "This was done before",
+    IDEM_PROBLEM_DUPLICATE, 0,
     "The request was done before and is not done a second time."
 };
 
 
-const ngx_http_idem_problem_t  ngx_http_idem_settled_failed = {
-    409, "settled", "done", "false",
-    "This request was settled as failed",
+const ngx_http_idem_problem_t  ngx_http_idem_settled = {
+    IDEM_PROBLEM_SETTLED, 0,
     "It was declared failed and will not be run."
 };
 
 
+const ngx_http_idem_problem_t  ngx_http_idem_failed = {
+    IDEM_PROBLEM_FAILED, 0,
+    "The first request with this key failed. It will not be run again."
+};
+
+
 const ngx_http_idem_problem_t  ngx_http_idem_token_unknown = {
-    403, "token-unknown", "not executed", "false",
-    "There is no such token",
+    IDEM_PROBLEM_TOKEN_UNKNOWN, 0,
     "The token was not issued to this caller, or it has expired. Ask for a new "
     "one."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_replayable = {
-    410, "not-replayable", "done", "false",
-    "It was done, but its answer was not kept",
+    IDEM_PROBLEM_NOT_REPLAYABLE, 0,
     "The request was done before. Its answer was too large to keep."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_served = {
-    410, "not-replayable", "done", "false",
-    "It was done, but its answer was not kept",
+    IDEM_PROBLEM_NOT_REPLAYABLE, 0,
     "The request was done. The service left its answer to the gateway, which "
     "could not serve it."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_executed = {
-    503, "not-executed", "not executed", "true",
-    "The request was not executed",
+    IDEM_PROBLEM_NOT_EXECUTED, 0,
     "idem could not record the request, so it was not sent to the service. "
     "Sending it again is safe."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_body_too_large = {
-    413, "body-too-large", "not executed", "false",
-    "The request's body is too large",
+    IDEM_PROBLEM_BODY_TOO_LARGE, 0,
     "The body is over the limit for requests with an idempotency key."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_unreachable = {
-    502, "service-unreachable", "not executed", "true",
-    "The service could not be reached",
+    IDEM_PROBLEM_UNREACHABLE, 0,
     "Nothing was sent to the service. Sending the request again is safe."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_anonymous = {
-    403, "caller-unknown", "not executed", "false",
-    "This route needs to know who asks",
+    IDEM_PROBLEM_CALLER_UNKNOWN, 0,
     "Send a credential: a key belongs to the caller who uses it."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_scope_refused = {
-    403, "scope-refused", "not executed", "false",
-    "The caller's name cannot be used",
+    IDEM_PROBLEM_SCOPE_REFUSED, 0,
     "The value that names the caller is too long, was sent twice, or holds "
     "bytes that it must not."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_scope_missing = {
-    400, "scope-missing", "not executed", "false",
-    "The request does not say who sends it",
+    IDEM_PROBLEM_SCOPE_MISSING, 0,
     "A key belongs to the caller who uses it. The header, parameter or field "
     "that names the caller here is missing or empty."
 };
@@ -247,15 +236,17 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     ngx_uint_t status, const char *detail, ngx_uint_t retry_after)
 {
-    u_char                     *p, *last;
-    size_t                      len;
-    ngx_str_t                   link, value;
-    ngx_http_idem_main_conf_t  *mcf;
+    u_char                           *p, *last;
+    size_t                            len;
+    ngx_str_t                         link, value;
+    ngx_http_idem_main_conf_t        *mcf;
+    const struct idem__problem_type  *type;
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idem_module);
+    type = idem__problem_type(problem->type);
 
     if (status == 0) {
-        status = problem->status;
+        status = problem->status ? problem->status : type->status;
     }
 
     if (detail == NULL) {
@@ -280,7 +271,7 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
 
     link = conf->docs;
 
-    len = mcf->problem_base.len + ngx_strlen(problem->name)
+    len = mcf->problem_base.len + ngx_strlen(type->name)
           + link.len + sizeof("<>; rel=\"describedby\"") + 8;
 
     p = ngx_pnalloc(r->pool, len);
@@ -292,10 +283,10 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
 
     if (link.len) {
         p = ngx_sprintf(p, "<%V#%s>; rel=\"describedby\"", &link,
-                        problem->name);
+                        type->name);
     } else {
         p = ngx_sprintf(p, "<%V%s>; rel=\"describedby\"", &mcf->problem_base,
-                        problem->name);
+                        type->name);
     }
 
     value.len = p - value.data;
@@ -325,8 +316,8 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
 
     /* all of these texts are ours; quotes and backslashes are escaped */
 
-    len = 2 * (mcf->problem_base.len + ngx_strlen(problem->name))
-          + ngx_strlen(problem->title) + 2 * ngx_strlen(detail)
+    len = 2 * (mcf->problem_base.len + ngx_strlen(type->name))
+          + ngx_strlen(type->title) + 2 * ngx_strlen(detail)
           + link.len + 256;
 
     p = ngx_pnalloc(r->pool, len);
@@ -335,21 +326,22 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     }
 
     last = ngx_sprintf(p, "{\"type\":\"%V%s\",\"title\":\"%s\",\"status\":%ui,"
-                          "\"detail\":\"", &mcf->problem_base, problem->name,
-                       problem->title, status);
+                          "\"detail\":\"", &mcf->problem_base, type->name,
+                       type->title, status);
 
     last = (u_char *) ngx_escape_json(last, (u_char *) detail,
                                       ngx_strlen(detail));
 
     last = ngx_sprintf(last, "\",\"retryable\":%s,\"class\":\"%s\","
-                             "\"documentation\":\"", problem->retryable,
-                       problem->class);
+                             "\"documentation\":\"",
+                       type->retryable ? "true" : "false",
+                       idem__class_name(type->class));
 
     if (link.len) {
-        last = ngx_sprintf(last, "%V#%s\"}\n", &link, problem->name);
+        last = ngx_sprintf(last, "%V#%s\"}\n", &link, type->name);
     } else {
         last = ngx_sprintf(last, "%V%s\"}\n", &mcf->problem_base,
-                           problem->name);
+                           type->name);
     }
 
     r->headers_out.content_length_n = last - p;
@@ -614,21 +606,76 @@ ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* finished by somebody who did not write an HTTP answer */
+/* larger results are not looked through for every replay */
+#define NGX_HTTP_IDEM_LOOK_MAX  65536
+
+
+static ngx_uint_t
+ngx_http_idem_is_json(ngx_http_request_t *r, ngx_str_t *stored)
+{
+    size_t             len;
+    uint8_t           *out;
+    struct idem_bytes  in, all;
+
+    in.data = stored->data;
+    in.len = stored->len;
+    all.data = NULL;
+    all.len = 0;
+
+    if (stored->data[0] != '{' && stored->data[0] != '[') {
+        return 0;
+    }
+
+    out = ngx_pnalloc(r->pool, gateway_json_canonical_max(stored->len));
+
+    return out != NULL && gateway_json_canonical(in, all, out, &len);
+}
+
+
+static ngx_uint_t
+ngx_http_idem_is_text(ngx_str_t *stored)
+{
+    u_char    *p, *last;
+    uint32_t   c;
+
+    p = stored->data;
+    last = p + stored->len;
+
+    while (p < last) {
+        c = *p;
+
+        if (c < 0x20 && c != '\t' && c != CR && c != LF) {
+            return 0;
+        }
+
+        if (c < 0x80) {
+            p++;
+
+        } else if (ngx_utf8_decode(&p, last - p) > 0x10ffff) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/*
+ * succeeded by the word of somebody who did not write an HTTP answer: an
+ * operator, or a service that finished the record itself
+ */
 
 ngx_int_t
-ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_str_t *stored, int64_t expires, ngx_uint_t failed)
+ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
+    int64_t expires)
 {
-    ngx_str_t  value;
+    ngx_str_t   value, *type;
+    ngx_uint_t  look;
 
-    static ngx_str_t  type = ngx_string("application/octet-stream");
-
-    if (failed) {
-        return ngx_http_idem_send_problem(r, ctx->conf,
-                                          &ngx_http_idem_settled_failed, NULL,
-                                          0);
-    }
+    static ngx_str_t  none = ngx_null_string;
+    static ngx_str_t  json = ngx_string("application/json");
+    static ngx_str_t  text = ngx_string("text/plain; charset=utf-8");
+    static ngx_str_t  bytes = ngx_string("application/octet-stream");
 
     ngx_str_set(&value, "true");
 
@@ -644,5 +691,21 @@ ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    return ngx_http_idem_send_text(r, NGX_HTTP_OK, &type, stored);
+    if (stored->len == 0) {
+        return ngx_http_idem_send_text(r, NGX_HTTP_NO_CONTENT, &none, stored);
+    }
+
+    look = stored->len <= NGX_HTTP_IDEM_LOOK_MAX;
+
+    if (look && ngx_http_idem_is_json(r, stored)) {
+        type = &json;
+
+    } else if (look && ngx_http_idem_is_text(stored)) {
+        type = &text;
+
+    } else {
+        type = &bytes;
+    }
+
+    return ngx_http_idem_send_text(r, NGX_HTTP_OK, type, stored);
 }

@@ -135,7 +135,9 @@ ngx_http_idem_claim_prepare(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
         args += 2;
     }
 
-    if (conf->wait) {
+    /* who gets an agreed text does not wait for another answer */
+
+    if (conf->wait && conf->duplicate != NGX_HTTP_IDEM_FIXED) {
         p = ngx_http_idem_put_raw(p, "$4\r\nWAIT\r\n");
         p = ngx_http_idem_put_number(p, conf->wait);
         args += 2;
@@ -656,16 +658,42 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 }
 
 
-/* the outcome is unknown: nobody touches the record, its lease runs out */
+/*
+ * The outcome is unknown, and nobody will ever tell it: a strict record need
+ * not wait for the end of its lease to say so.  A loose one may run again after
+ * its lease, and the service may still be at work until then.
+ */
 
 void
-ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim)
+ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim, ngx_uint_t strict)
 {
+    u_char              *p;
+    ngx_http_idem_op_t  *op;
+
+    static ngx_str_t  head = ngx_string("*8\r\n$5\r\nRENEW\r\n");
+
     ngx_http_idem_renew_stop(claim);
 
-    if (claim->state == NGX_HTTP_IDEM_EXECUTING) {
-        claim->state = NGX_HTTP_IDEM_ENDED;
+    if (claim->state != NGX_HTTP_IDEM_EXECUTING) {
+        return;
     }
+
+    claim->state = NGX_HTTP_IDEM_ENDED;
+
+    if (!strict) {
+        return;
+    }
+
+    op = ngx_http_idem_claim_op(claim, &head, 3 * NGX_HTTP_IDEM_ARG,
+                                ngx_http_idem_claim_renewed, &p);
+    if (op == NULL) {
+        return;                              /* then its lease runs out */
+    }
+
+    p = ngx_http_idem_put_number(p, claim->fence);
+    p = ngx_http_idem_put_number(p, claim->lease);
+    p = ngx_http_idem_put_raw(p, "$4\r\nLOST\r\n");
+    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
 }
 
 

@@ -122,6 +122,10 @@ ngx_command_t  ngx_http_idem_commands[] = {
                       max_body, NULL),
     ngx_http_idem_loc("idem_max_answer", NGX_CONF_TAKE1,
                       ngx_conf_set_size_slot, max_answer, NULL),
+    ngx_http_idem_loc("idem_next_token", NGX_CONF_FLAG,
+                      ngx_conf_set_flag_slot, next_token, NULL),
+    ngx_http_idem_loc("idem_page_token", NGX_CONF_FLAG,
+                      ngx_conf_set_flag_slot, page_token, NULL),
     ngx_http_idem_loc("idem_close_delimited", NGX_CONF_FLAG,
                       ngx_conf_set_flag_slot, close_delimited, NULL),
     ngx_http_idem_loc("idem_release", NGX_CONF_1MORE, ngx_http_idem_statuses,
@@ -648,6 +652,8 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->max_body = NGX_CONF_UNSET_SIZE;
     conf->max_answer = NGX_CONF_UNSET_SIZE;
     conf->close_delimited = NGX_CONF_UNSET;
+    conf->next_token = NGX_CONF_UNSET;
+    conf->page_token = NGX_CONF_UNSET;
     conf->release = NGX_CONF_UNSET_PTR;
     conf->keep = NGX_CONF_UNSET_PTR;
     conf->drop = NGX_CONF_UNSET_PTR;
@@ -762,6 +768,8 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     ngx_conf_merge_value(conf->enable, prev->enable, 0);
     ngx_conf_merge_ptr_value(conf->tokens, prev->tokens, NULL);
+    ngx_conf_merge_value(conf->next_token, prev->next_token, 0);
+    ngx_conf_merge_value(conf->page_token, prev->page_token, 0);
     ngx_conf_merge_value(conf->close_delimited, prev->close_delimited, 0);
     ngx_conf_merge_ptr_value(conf->release, prev->release, NULL);
     ngx_conf_merge_ptr_value(conf->keep, prev->keep, NULL);

@@ -14,6 +14,10 @@
 
 static void ngx_http_idem_cleanup(void *data);
 static void ngx_http_idem_body_handler(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_page(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
+static ngx_int_t ngx_http_idem_tell_service(ngx_http_request_t *r,
+    const char *name, const char *lowcase, ngx_str_t *value);
 static ngx_int_t ngx_http_idem_again(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
@@ -322,7 +326,8 @@ ngx_http_idem_cleanup(void *data)
             (void) ngx_http_idem_claim_release(claim);
 
         } else {
-            ngx_http_idem_claim_leave(claim);
+            ngx_http_idem_claim_leave(claim, ctx->conf->mode
+                                             == NGX_HTTP_IDEM_STRICT);
         }
     }
 
@@ -414,7 +419,8 @@ ngx_http_idem_handler(ngx_http_request_t *r)
     }
 
     if (!(r->method & conf->methods)) {
-        return NGX_DECLINED;
+        return conf->page_token && (r->method & NGX_HTTP_GET)
+               ? ngx_http_idem_page(r, conf) : NGX_DECLINED;
     }
 
     ctx = ngx_http_idem_create_ctx(r, conf);
@@ -455,6 +461,32 @@ ngx_http_idem_handler(ngx_http_request_t *r)
     }
 
     ngx_http_finalize_request(r, NGX_DONE);
+    return NGX_DONE;
+}
+
+
+/* a service that renders a form gets a token for it, where there is one */
+
+static ngx_int_t
+ngx_http_idem_page(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_create_ctx(r, conf);
+    if (ctx == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (conf->scope
+        && ngx_http_idem_scope(r, conf, NULL, &ctx->scope) != NGX_OK)
+    {
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        return NGX_DECLINED;
+    }
+
+    ctx->page = 1;
+    ngx_http_idem_ask(ctx);
+
     return NGX_DONE;
 }
 
@@ -618,6 +650,12 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_claim_detach(claim);
     }
 
+    if (ctx->page) {
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        ngx_http_idem_resume(ctx);
+        return;
+    }
+
     if (ctx->conf->fail_open && !ctx->conf->issues && !ctx->token) {
         ngx_str_set(&ctx->verdict, "open");
         ctx->state = NGX_HTTP_IDEM_PASSING;
@@ -714,6 +752,13 @@ ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx)
     if (ctx->conf->scope == NULL) {
         rc = ngx_http_idem_scope(r, ctx->conf, NULL, &ctx->scope);
 
+        if (rc == NGX_DECLINED && ctx->page) {
+            ngx_http_idem_clear_deadline(ctx);
+            ctx->state = NGX_HTTP_IDEM_PASSING;
+            ngx_http_idem_resume(ctx);
+            return;
+        }
+
         if (rc == NGX_DECLINED) {
             ngx_http_idem_refuse(ctx, &ngx_http_idem_anonymous, NULL, 0);
             return;
@@ -723,6 +768,30 @@ ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx)
             ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
             return;
         }
+    }
+
+    if ((ctx->page || (ctx->token && ctx->conf->next_token))
+        && !ctx->next_asked)
+    {
+        if (ngx_http_idem_next_token(ctx) != NGX_OK) {
+            ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        }
+
+        return;
+    }
+
+    if (ctx->page) {
+        ngx_http_idem_clear_deadline(ctx);
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+
+        if (ctx->next.len) {
+            ngx_str_set(&ctx->verdict, "issued");
+            (void) ngx_http_idem_tell_service(r, "Idem-Token", "idem-token",
+                                              &ctx->next);
+        }
+
+        ngx_http_idem_resume(ctx);
+        return;
     }
 
     if (ctx->conf->fingerprint != NGX_HTTP_IDEM_FP_OFF) {
@@ -821,17 +890,46 @@ ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* a repeat gets the text that was agreed on, done or still running */
+
+static void
+ngx_http_idem_agreed(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_request_t  *r = ctx->request;
+
+    ngx_str_set(&ctx->verdict, "duplicate");
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    ngx_http_finalize_request(r, ngx_http_idem_send_fixed(r, ctx->conf));
+}
+
+
 static void
 ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
 {
     ngx_int_t            rc;
     ngx_str_t            stored;
+    ngx_uint_t           failed;
     ngx_http_request_t  *r = ctx->request;
 
     ctx->state = NGX_HTTP_IDEM_PASSING;
 
     if (reply->count > 3) {
         ctx->expires = reply->values[3].number;
+    }
+
+    failed = gateway_reply_is(reply, 1, "failed");
+
+    /* no client is to take a failure for "done before" */
+
+    if (failed && (ctx->conf->duplicate != NGX_HTTP_IDEM_REPLAY
+                   || reply->count < 5 || reply->values[4].bytes.data == NULL
+                   || !gateway_reply_is(reply, 2, "http")))
+    {
+        ngx_http_idem_refuse(ctx, gateway_reply_is(reply, 2, "http")
+                                  ? &ngx_http_idem_failed
+                                  : &ngx_http_idem_settled, NULL, 0);
+        return;
     }
 
     switch (ctx->conf->duplicate) {
@@ -842,8 +940,7 @@ ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
         return;
 
     case NGX_HTTP_IDEM_FIXED:
-        ngx_str_set(&ctx->verdict, "duplicate");
-        ngx_http_finalize_request(r, ngx_http_idem_send_fixed(r, ctx->conf));
+        ngx_http_idem_agreed(ctx);
         return;
     }
 
@@ -865,8 +962,7 @@ ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
                                        reply->values[3].number, 1);
 
     } else {
-        rc = ngx_http_idem_send_raw(r, ctx, &stored, reply->values[3].number,
-                                    gateway_reply_is(reply, 1, "failed"));
+        rc = ngx_http_idem_send_raw(r, &stored, reply->values[3].number);
     }
 
     ngx_http_finalize_request(r, rc);
@@ -920,8 +1016,14 @@ ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
 
     } else if (gateway_reply_is(reply, 0, "busy")) {
         after = reply->count > 1 ? (reply->values[1].number + 999) / 1000 : 1;
-        ngx_http_idem_refuse(ctx, &ngx_http_idem_in_progress, NULL,
-                             after < 1 ? 1 : after);
+
+        if (ctx->conf->duplicate == NGX_HTTP_IDEM_FIXED) {
+            ngx_http_idem_agreed(ctx);
+
+        } else {
+            ngx_http_idem_refuse(ctx, &ngx_http_idem_in_progress, NULL,
+                                 after < 1 ? 1 : after);
+        }
 
     } else if (gateway_reply_is(reply, 0, "doubt")) {
         ngx_http_idem_refuse(ctx, &ngx_http_idem_doubt, NULL, 0);
@@ -932,10 +1034,7 @@ ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
     } else if (gateway_reply_is(reply, 0, "duplicate")) {
 
         if (ctx->conf->duplicate == NGX_HTTP_IDEM_FIXED) {
-            ctx->state = NGX_HTTP_IDEM_PASSING;
-            ngx_http_finalize_request(ctx->request,
-                                      ngx_http_idem_send_fixed(ctx->request,
-                                                               ctx->conf));
+            ngx_http_idem_agreed(ctx);
 
         } else {
             ngx_http_idem_refuse(ctx, &ngx_http_idem_duplicate, NULL, 0);

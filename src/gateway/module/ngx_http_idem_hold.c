@@ -66,7 +66,8 @@ ngx_http_idem_outcome_unknown(ngx_http_idem_ctx_t *ctx, ngx_uint_t pages)
 
     ngx_str_set(&ctx->verdict, "unknown-outcome");
 
-    ngx_http_idem_claim_leave(ctx->claim);
+    ngx_http_idem_claim_leave(ctx->claim,
+                              ctx->conf->mode == NGX_HTTP_IDEM_STRICT);
 
     if (pages && r->error_page && !ctx->no_page) {
 
@@ -362,6 +363,10 @@ ngx_http_idem_header_filter(ngx_http_request_t *r)
 
     if (ctx == NULL || ctx->state == NGX_HTTP_IDEM_PASSING) {
 
+        if (ctx && ngx_http_idem_add_next(ctx) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
         if (ctx && ctx->problem && !r->error_page) {
             return ngx_http_idem_replace(ctx, ctx->problem, 0, 0);
         }
@@ -488,7 +493,8 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 
     if (ctx->state == NGX_HTTP_IDEM_STREAMING) {
         ngx_str_set(&ctx->verdict, "unknown-outcome");
-        ngx_http_idem_claim_leave(ctx->claim);
+        ngx_http_idem_claim_leave(ctx->claim,
+                              ctx->conf->mode == NGX_HTTP_IDEM_STRICT);
         ctx->cut = 1;
         return;
     }
@@ -732,6 +738,10 @@ ngx_http_idem_overflow(ngx_http_idem_ctx_t *ctx)
     ctx->streamed = 1;
     ctx->state = NGX_HTTP_IDEM_STREAMING;
 
+    if (ngx_http_idem_add_next(ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     rc = ngx_http_next_header_filter(r);
 
     if (rc > NGX_OK || r->header_only) {
@@ -773,7 +783,9 @@ ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
         return out ? ngx_http_next_body_filter(r, out) : NGX_ERROR;
     }
 
-    if (ngx_http_idem_add_expires(r, ctx->expires) != NGX_OK) {
+    if (ngx_http_idem_add_expires(r, ctx->expires) != NGX_OK
+        || ngx_http_idem_add_next(ctx) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

@@ -1,7 +1,8 @@
 
 /*
- * ngx_http_idem_token.c - a location that issues one-time tokens to the scope
- * of whoever asks.
+ * ngx_http_idem_token.c - one-time tokens, issued to the scope of whoever asks:
+ * by a location of their own, for the next request with every answer, and for
+ * a page that a service renders.
  */
 
 
@@ -10,7 +11,8 @@
 
 static void ngx_http_idem_issued(ngx_http_idem_op_t *op,
     struct gateway_reply *reply);
-static ngx_int_t ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_reply_pt handler);
 static void ngx_http_idem_token_body(ngx_http_request_t *r);
 static void ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 
@@ -142,7 +144,8 @@ ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
         return;
     }
 
-    if (rc != NGX_OK || ngx_http_idem_issue(ctx) != NGX_OK) {
+    if (rc != NGX_OK || ngx_http_idem_issue(ctx, ngx_http_idem_issued) != NGX_OK)
+    {
         ctx->state = NGX_HTTP_IDEM_PASSING;
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
     }
@@ -153,7 +156,7 @@ ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
  * knows whether the request is still there */
 
 static ngx_int_t
-ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_pt handler)
 {
     u_char                  *p;
     ngx_str_t                id;
@@ -171,7 +174,7 @@ ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx)
     ctx->claim->state = NGX_HTTP_IDEM_ENDED;
 
     op = ngx_http_idem_op_create(e, ctx->scope.len + 4 * NGX_HTTP_IDEM_ARG,
-                                 ngx_http_idem_issued, ctx->claim);
+                                 handler, ctx->claim);
     if (op == NULL) {
         return NGX_ERROR;
     }
@@ -261,4 +264,81 @@ done:
     ngx_http_run_posted_requests(c);
 
     ngx_http_idem_claim_unref(claim);
+}
+
+
+/* without a token the request goes on as well: the next one asks for it */
+
+static void
+ngx_http_idem_next_issued(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+{
+    ngx_connection_t       *c;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_claim_t  *claim = op->data;
+
+    ctx = claim->ctx;
+
+    if (ctx) {
+        c = ctx->request->connection;
+
+        if (reply && gateway_reply_is(reply, 0, "issued") && reply->count > 1) {
+            ctx->next.data = ngx_pnalloc(ctx->request->pool,
+                                         reply->values[1].bytes.len);
+
+            if (ctx->next.data) {
+                ctx->next.len = reply->values[1].bytes.len;
+                ngx_memcpy(ctx->next.data, reply->values[1].bytes.data,
+                           ctx->next.len);
+            }
+        }
+
+        ctx->claim = NULL;
+        ngx_http_idem_claim_detach(claim);
+
+        ngx_http_idem_ask(ctx);
+        ngx_http_run_posted_requests(c);
+    }
+
+    ngx_http_idem_claim_unref(claim);
+}
+
+
+ngx_int_t
+ngx_http_idem_next_token(ngx_http_idem_ctx_t *ctx)
+{
+    ctx->next_asked = 1;
+
+    return ngx_http_idem_issue(ctx, ngx_http_idem_next_issued);
+}
+
+
+ngx_int_t
+ngx_http_idem_add_next(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t           i;
+    ngx_list_part_t     *part;
+    ngx_table_elt_t     *h;
+    ngx_http_request_t  *r = ctx->request;
+
+    static ngx_str_t  name = ngx_string("Idempotency-Token");
+
+    if (ctx->next.len == 0 || ctx->page) {
+        return NGX_OK;
+    }
+
+    i = 0;
+    part = &r->headers_out.headers.part;
+
+    while ((h = ngx_http_idem_next_header(&part, &i, &name)) != NULL) {
+        h->hash = 0;
+    }
+
+    if (ngx_http_idem_add_header(r, (char *) name.data, &ctx->next)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ctx->next.len = 0;
+    return NGX_OK;
 }

@@ -539,7 +539,8 @@ static char *
 conf(const char *file)
 {
     static struct gateway_config config;
-    struct gateway_place place = {"/f", "/f/s", "/m.so", NULL};
+    struct gateway_place place = {
+        .folder = "/f", .socket = "/f/s", .module = "/m.so"};
     struct idem_error err;
     struct idem_buf out;
     char *copy = NULL;

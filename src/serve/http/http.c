@@ -1,8 +1,8 @@
 /*
  * http.c - HTTP/JSON: listening, and stopping without dropping anybody.
  */
-#include "http_inner.h"
 #include "../core/listen.h"
+#include "http_inner.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -14,6 +14,7 @@
 #define IDEM__HTTP_H
 
 #include "../../base/buf.h"
+#include "../../base/problem.h"
 #include "../../record/record.h"
 
 #include <jansson.h>
@@ -204,52 +205,11 @@ bool http_put_bytes(json_t *object, const char *name, struct idem_bytes bytes,
 
 /* ---- problems -------------------------------------------------------- */
 
-#define HTTP_PROBLEM_MAP(X)                                                    \
-    X(INVALID, "invalid", 400, false, "The request is wrong")                  \
-    X(UNAUTHORIZED, "unauthorized", 401, false, "Credentials are needed")      \
-    X(FORBIDDEN, "forbidden", 403, false, "These credentials may not do this") \
-    X(ORIGIN, "foreign-origin", 403, false,                                    \
-      "A page of another site sent this")                                      \
-    X(HOST, "wrong-host", 421, false, "The Host header names another server")  \
-    X(NOT_FOUND, "not-found", 404, false, "There is no such resource")         \
-    X(METHOD, "method-not-allowed", 405, false,                                \
-      "The resource does not take this method")                                \
-    X(TOO_LARGE, "too-large", 413, false, "The body is over the limit")        \
-    X(MEDIA_TYPE, "unsupported-media-type", 415, false,                        \
-      "A body must be application/json")                                       \
-    X(UNAVAILABLE, "unavailable", 503, true, "The store does not answer")      \
-    X(LOST, "lost", 504, false, "The store's answer was lost")                 \
-    X(OVERLOADED, "overloaded", 503, true, "A limit of the server is reached") \
-    X(FULL, "full", 507, false, "The store is full")                           \
-    X(CLOSED, "closed", 503, true, "The server is shutting down")              \
-    X(CORRUPT, "corrupt", 500, false, "Stored data is damaged")                \
-    X(UNSUPPORTED, "unsupported", 501, false, "Not supported here")            \
-    X(MEMORY, "memory", 503, true, "Out of memory")                            \
-    X(TIMEOUT, "timeout", 504, true, "It took too long")                       \
-    X(INTERNAL, "internal", 500, false, "A defect in idem")
-
-enum http_problem {
-#define X(name, word, status, retryable, title) HTTP_P_##name,
-    HTTP_PROBLEM_MAP(X)
-#undef X
-        HTTP_PROBLEM_COUNT
-};
-
-struct http_problem_type {
-    const char *name;
-    unsigned status;
-    bool retryable;
-    const char *title;
-};
-
-#define HTTP_PROBLEM_BASE "https://idem.example/problems/"
-
-extern const struct http_problem_type http_problems[HTTP_PROBLEM_COUNT];
-
-enum http_problem http_problem_of(enum idem_status status);
+/* IDEM_PROBLEM_INTERNAL for a status that has no problem of its own. */
+enum idem__problem http_problem_of(enum idem_status status);
 
 /* The body of a problem; NULL: out of memory. */
-json_t *http_problem(enum http_problem problem, const char *detail,
+json_t *http_problem(enum idem__problem problem, const char *detail,
                      bool retryable);
 
 /* The description of all routes; NULL: out of memory. */

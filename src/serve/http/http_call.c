@@ -5,8 +5,8 @@
  * back to its default, and a default lease or mode is exactly what the caller
  * did not want.
  */
-#include "http.h"
 #include "../core/server.h"
+#include "http.h"
 
 #include <errno.h>
 #include <sodium.h>

@@ -74,10 +74,11 @@ check_host(struct http_request *request, const char *version)
     bool open = !credentials_needed(request->http->server->credentials);
 
     if (!host && strcmp(version, "HTTP/1.1") == 0)
-        return http_fail(request, HTTP_P_INVALID, "the Host header is missing");
+        return http_fail(request, IDEM_PROBLEM_INVALID,
+                         "the Host header is missing");
     if (!host || !open || !request->daemon->loopback || names_loopback(host))
         return true;
-    return http_fail(request, HTTP_P_HOST,
+    return http_fail(request, IDEM_PROBLEM_HOST,
                      "this server listens on loopback and answers to "
                      "localhost, 127.0.0.1 and [::1] only");
 }
@@ -96,11 +97,11 @@ check_origin(struct http_request *request, const char *method)
     else if (origin && strncasecmp(origin, "https://", 8) == 0)
         from = origin + 8;
     if (origin && (!from || !host || strcasecmp(from, host) != 0))
-        return http_fail(request, HTTP_P_ORIGIN,
+        return http_fail(request, IDEM_PROBLEM_ORIGIN,
                          "the Origin header names another site");
     if (!reads && site && strcmp(site, "same-origin") != 0 &&
         strcmp(site, "none") != 0)
-        return http_fail(request, HTTP_P_ORIGIN,
+        return http_fail(request, IDEM_PROBLEM_ORIGIN,
                          "the browser says that another site sent this");
     return true;
 }
@@ -116,7 +117,7 @@ check_framing(struct http_request *request)
                     !header(request, "Content-Length")))
         return true;
     request->refuse_at_once = true;
-    return http_fail(request, HTTP_P_INVALID,
+    return http_fail(request, IDEM_PROBLEM_INVALID,
                      "give a Content-Length, or Transfer-Encoding: chunked");
 }
 
@@ -133,7 +134,7 @@ check_media_type(struct http_request *request)
         return true;
     if (!type && !body)
         return true;
-    return http_fail(request, HTTP_P_MEDIA_TYPE,
+    return http_fail(request, IDEM_PROBLEM_MEDIA_TYPE,
                      "send Content-Type: application/json");
 }
 
@@ -145,7 +146,7 @@ check_length(struct http_request *request)
     if (!length || strtoull(length, NULL, 10) <= request->http->max_body)
         return true;
     request->refuse_at_once = true;
-    return http_fail(request, HTTP_P_TOO_LARGE,
+    return http_fail(request, IDEM_PROBLEM_TOO_LARGE,
                      "the body has %.20s bytes, the limit is %zu", length,
                      request->http->max_body);
 }
@@ -194,7 +195,7 @@ login(struct http_request *request, const char *value)
     metrics_add(&request->http->server->metrics->auth_failures, 1);
     server_log(request->http->server->log, LOG_WARNING, "auth-failed",
                LOG_TEXT("surface", "http"));
-    return http_fail(request, HTTP_P_UNAUTHORIZED,
+    return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,
                      read ? "the name or the secret is wrong"
                           : "send Authorization: Bearer name:secret, or Basic");
 }
@@ -224,7 +225,7 @@ check_caller(struct http_request *request)
 
     if (!credentials_needed(all)) {
         if (only && !is_open(request->route) && !is_metrics(request->route))
-            return http_fail(request, HTTP_P_UNAUTHORIZED,
+            return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,
                              "no credentials are set, so this port tells "
                              "health and metrics only: write a file with lines "
                              "`name secret use|operate [scope ...]`, chmod 600 "
@@ -235,7 +236,7 @@ check_caller(struct http_request *request)
     if (is_open(request->route))
         return true;
     if (!value)
-        return http_fail(request, HTTP_P_UNAUTHORIZED,
+        return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,
                          "send Authorization: Bearer name:secret, or Basic");
     return login(request, value);
 }
@@ -249,10 +250,10 @@ http_guard(struct http_request *request, const char *method,
     MHD_get_connection_values(request->connection, MHD_HEADER_KIND,
                               count_header, &seen);
     if (seen & BAD_NAME)
-        return http_fail(request, HTTP_P_INVALID,
+        return http_fail(request, IDEM_PROBLEM_INVALID,
                          "the name of a header has a space");
     if (seen & REPEATED)
-        return http_fail(request, HTTP_P_INVALID,
+        return http_fail(request, IDEM_PROBLEM_INVALID,
                          "a header that may stand there once is repeated");
     return check_framing(request) && check_host(request, version) &&
            check_origin(request, method) && check_caller(request) &&

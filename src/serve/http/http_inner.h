@@ -63,7 +63,7 @@ struct http_request {
 
     /* What it comes to: a problem, or an answer. */
     bool failed;
-    enum http_problem problem;
+    enum idem__problem problem;
     struct idem_error error;
     char allow[128];
     struct idem_answer answer; /* bytes in `memory`, or a long result's in: */
@@ -138,7 +138,7 @@ void *http_request_new(void *arg, const char *uri,
                        struct MHD_Connection *connection);
 void http_request_done(void *arg, struct MHD_Connection *connection,
                        void **context, enum MHD_RequestTerminationCode code);
-bool http_fail(struct http_request *request, enum http_problem problem,
+bool http_fail(struct http_request *request, enum idem__problem problem,
                const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* http_run.c: run a call. True: the answer or problem is there already. */

@@ -202,10 +202,12 @@ problem_schema(struct maker *make)
     json_t *values = json_object();
     json_t *types = json_array();
     json_t *type = text(make, "type", "string");
+    json_t *classes = json_array();
 
-    for (int i = 0; i < HTTP_PROBLEM_COUNT; i++)
-        append(make, types,
-               json_sprintf(HTTP_PROBLEM_BASE "%s", http_problems[i].name));
+    for (int i = 0; i < IDEM_PROBLEM_SERVER_COUNT; i++)
+        append(
+            make, types,
+            json_sprintf(IDEM_PROBLEM_BASE "%s", idem__problem_type(i)->name));
     set(make, type, "enum", types);
     set(make, type, "format", json_string("uri"));
     set(make, values, "type", type);
@@ -213,7 +215,12 @@ problem_schema(struct maker *make)
     set(make, values, "status", text(make, "type", "integer"));
     set(make, values, "detail", text(make, "type", "string"));
     set(make, values, "retryable", text(make, "type", "boolean"));
-    set(make, schema, "required", words(make, "type title status retryable"));
+    for (int i = 0; i < IDEM_CLASS_COUNT; i++)
+        append(make, classes, json_string(idem__class_name(i)));
+    set(make, values, "class",
+        set(make, text(make, "type", "string"), "enum", classes));
+    set(make, schema, "required",
+        words(make, "type title status retryable class"));
     return set(make, schema, "properties", values);
 }
 
@@ -301,24 +308,24 @@ answer_schema(struct maker *make, const struct http_route *route)
 
 /* Can a route be answered by this problem? */
 static bool
-may_end_in(const struct http_route *route, enum http_problem problem)
+may_end_in(const struct http_route *route, enum idem__problem problem)
 {
     bool open = route->action == HTTP_HEALTH || route->action == HTTP_READY ||
                 route->action == HTTP_OPENAPI;
 
     switch (problem) {
-    case HTTP_P_NOT_FOUND:
-    case HTTP_P_METHOD:
+    case IDEM_PROBLEM_NOT_FOUND:
+    case IDEM_PROBLEM_METHOD:
         return false; /* it is found, and takes this method */
-    case HTTP_P_UNAUTHORIZED:
-    case HTTP_P_FORBIDDEN:
+    case IDEM_PROBLEM_UNAUTHORIZED:
+    case IDEM_PROBLEM_FORBIDDEN:
         return !open;
-    case HTTP_P_INVALID:
-    case HTTP_P_ORIGIN:
-    case HTTP_P_HOST:
-    case HTTP_P_TOO_LARGE:
-    case HTTP_P_MEDIA_TYPE:
-    case HTTP_P_CLOSED:
+    case IDEM_PROBLEM_INVALID:
+    case IDEM_PROBLEM_ORIGIN:
+    case IDEM_PROBLEM_HOST:
+    case IDEM_PROBLEM_TOO_LARGE:
+    case IDEM_PROBLEM_MEDIA_TYPE:
+    case IDEM_PROBLEM_CLOSED:
         return true;
     default:
         return route->action != HTTP_HEALTH && route->action != HTTP_OPENAPI;
@@ -344,11 +351,11 @@ responses(struct maker *make, const struct http_route *route)
     if (strstr(route->answers, "busy"))
         retry_after(make, answer);
     set(make, object, "200", answer);
-    for (int i = 0; i < HTTP_PROBLEM_COUNT; i++) {
+    for (int i = 0; i < IDEM_PROBLEM_SERVER_COUNT; i++) {
         char status[8];
 
-        snprintf(status, sizeof(status), "%u", http_problems[i].status);
-        if (may_end_in(route, (enum http_problem)i))
+        snprintf(status, sizeof(status), "%u", idem__problem_type(i)->status);
+        if (may_end_in(route, (enum idem__problem)i))
             set(make, object, status, problem_ref(make));
     }
     return set(make, object, "default", problem_ref(make));

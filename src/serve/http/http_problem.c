@@ -6,33 +6,26 @@
 
 #include <string.h>
 
-const struct http_problem_type http_problems[HTTP_PROBLEM_COUNT] = {
-#define X(name, word, status, retryable, title)                                \
-    {word, status, retryable, title},
-    HTTP_PROBLEM_MAP(X)
-#undef X
-};
-
-enum http_problem
+enum idem__problem
 http_problem_of(enum idem_status status)
 {
     const char *word = idem_status_name(status);
 
-    for (int i = 0; i < HTTP_PROBLEM_COUNT; i++)
-        if (strcmp(http_problems[i].name, word) == 0)
-            return (enum http_problem)i;
-    return HTTP_P_INTERNAL;
+    for (int i = 0; i < IDEM_PROBLEM_SERVER_COUNT; i++)
+        if (strcmp(idem__problem_type(i)->name, word) == 0)
+            return (enum idem__problem)i;
+    return IDEM_PROBLEM_INTERNAL;
 }
 
 json_t *
-http_problem(enum http_problem problem, const char *detail, bool retryable)
+http_problem(enum idem__problem problem, const char *detail, bool retryable)
 {
-    const struct http_problem_type *type = &http_problems[problem];
+    const struct idem__problem_type *type = idem__problem_type(problem);
     json_t *object = json_object();
     int bad = 0;
 
     bad |= json_object_set_new(
-        object, "type", json_sprintf(HTTP_PROBLEM_BASE "%s", type->name));
+        object, "type", json_sprintf(IDEM_PROBLEM_BASE "%s", type->name));
     bad |= json_object_set_new(object, "title", json_string(type->title));
     bad |= json_object_set_new(object, "status",
                                json_integer((json_int_t)type->status));
@@ -40,6 +33,8 @@ http_problem(enum http_problem problem, const char *detail, bool retryable)
         bad |=
             json_object_set_new(object, "detail", http_text(idem_text(detail)));
     bad |= json_object_set_new(object, "retryable", json_boolean(retryable));
+    bad |= json_object_set_new(object, "class",
+                               json_string(idem__class_name(type->class)));
     if (!bad)
         return object;
     json_decref(object);

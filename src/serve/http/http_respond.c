@@ -22,10 +22,10 @@ struct reply {
     int64_t retry_after_ms; /* 0: not said */
 };
 
-static const struct http_problem_type *
+static const struct idem__problem_type *
 problem_type(const struct http_request *request)
 {
-    return &http_problems[request->problem];
+    return idem__problem_type(request->problem);
 }
 
 /* After a lost answer, sending the same again finds out what became of it,
@@ -35,7 +35,7 @@ is_retryable(const struct http_request *request)
 {
     enum idem_verb verb = request->route ? request->route->verb : IDEM_GET;
 
-    if (request->problem != HTTP_P_LOST)
+    if (request->problem != IDEM_PROBLEM_LOST)
         return problem_type(request)->retryable;
     if (verb == IDEM_BEGIN || verb == IDEM_REDEEM)
         return request->call.op.nonce != NULL;
@@ -146,7 +146,7 @@ add_headers(const struct http_request *request, const struct reply *reply,
         return;
     if (request->allow[0])
         MHD_add_response_header(response, "Allow", request->allow);
-    if (request->problem == HTTP_P_UNAUTHORIZED)
+    if (request->problem == IDEM_PROBLEM_UNAUTHORIZED)
         MHD_add_response_header(response, "WWW-Authenticate",
                                 "Basic realm=\"idem\", charset=\"UTF-8\"");
     if (request->http->draining)
@@ -173,7 +173,7 @@ static void
 log_defect(const struct http_request *request)
 {
     if (problem_type(request)->status < 500 ||
-        request->problem == HTTP_P_CLOSED)
+        request->problem == IDEM_PROBLEM_CLOSED)
         return;
     server_log(
         request->http->server->log, LOG_WARNING, "http_problem",

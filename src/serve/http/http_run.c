@@ -402,7 +402,7 @@ run_issue(struct http_request *request)
     }
     request->tokens = calloc(call->count, sizeof(*request->tokens));
     if (!request->tokens)
-        return !http_fail(request, HTTP_P_MEMORY, "out of memory");
+        return !http_fail(request, IDEM_PROBLEM_MEMORY, "out of memory");
     prepare(request, call->count, HTTP_STORE_MS);
     for (i = 0; i < call->count && status == IDEM_OK; i++) {
         struct idem_op op = call->op;

@@ -16,7 +16,7 @@
 #define DISCARD_MAX (8 * 1024 * 1024)
 
 bool
-http_fail(struct http_request *request, enum http_problem problem,
+http_fail(struct http_request *request, enum idem__problem problem,
           const char *format, ...)
 {
     va_list args;
@@ -91,7 +91,7 @@ find_route(struct http_request *request, const char *method)
 
     if (http_path_read(raw, &request->path_memory, &request->path, &err) !=
         IDEM_OK)
-        return http_fail(request, HTTP_P_INVALID, "%s", err.text);
+        return http_fail(request, IDEM_PROBLEM_INVALID, "%s", err.text);
     request->route = http_route_find(method, &request->path, request->allow,
                                      sizeof(request->allow));
     if (request->route)
@@ -106,17 +106,17 @@ check_route(struct http_request *request)
     if (request->route)
         return true;
     if (request->allow[0])
-        return http_fail(request, HTTP_P_METHOD, "this resource takes: %s",
-                         request->allow);
-    return http_fail(request, HTTP_P_NOT_FOUND,
+        return http_fail(request, IDEM_PROBLEM_METHOD,
+                         "this resource takes: %s", request->allow);
+    return http_fail(request, IDEM_PROBLEM_NOT_FOUND,
                      "/openapi.json lists what there is");
 }
 
 static bool
 check_draining(struct http_request *request)
 {
-    return !request->http->draining ||
-           http_fail(request, HTTP_P_CLOSED, "the server is shutting down");
+    return !request->http->draining || http_fail(request, IDEM_PROBLEM_CLOSED,
+                                                 "the server is shutting down");
 }
 
 static void
@@ -129,13 +129,13 @@ take_body(struct http_request *request, const char *data, size_t len)
         return;
     }
     if (!results_room(&http->server->results, len)) {
-        http_fail(request, HTTP_P_OVERLOADED,
+        http_fail(request, IDEM_PROBLEM_OVERLOADED,
                   "too many bytes wait in the server's buffers");
     } else if (request->body.len + len > http->max_body) {
-        http_fail(request, HTTP_P_TOO_LARGE, "the body has more than %zu bytes",
-                  request->http->max_body);
+        http_fail(request, IDEM_PROBLEM_TOO_LARGE,
+                  "the body has more than %zu bytes", request->http->max_body);
     } else if (!idem_buf_add(&request->body, data, len)) {
-        http_fail(request, HTTP_P_MEMORY, "out of memory");
+        http_fail(request, IDEM_PROBLEM_MEMORY, "out of memory");
     } else {
         http_count(request->http, 0, len);
     }
@@ -188,7 +188,7 @@ check_right(struct http_request *request)
         return true;
     }
     return http_fail(
-        request, HTTP_P_FORBIDDEN,
+        request, IDEM_PROBLEM_FORBIDDEN,
         right != SERVER_OPERATE ? "these credentials may not touch this scope"
         : credentials_needed(request->http->server->credentials)
             ? "this takes the right to operate, in this scope"
@@ -233,7 +233,7 @@ static enum MHD_Result
 run(struct http_request *request)
 {
     set_stage(request, CLIENT_SERVED);
-    if (request->failed && request->problem == HTTP_P_UNAUTHORIZED) {
+    if (request->failed && request->problem == IDEM_PROBLEM_UNAUTHORIZED) {
         http_suspend(request, credentials_late_ms(
                                   request->http->server->credentials,
                                   metrics_now_us() / 1000, HTTP_AUTH_DELAY_MS));

@@ -69,7 +69,7 @@ answer_overdue(struct http_request *request)
                            .text = "too many large replies wait to be read"});
     } else if (!request->failed) {
         request->failed = true;
-        request->problem = reads ? HTTP_P_TIMEOUT : HTTP_P_LOST;
+        request->problem = reads ? IDEM_PROBLEM_TIMEOUT : IDEM_PROBLEM_LOST;
         idem__fail(&request->error, IDEM_ERR_TIMEOUT,
                    "the store did not answer in time");
     }

@@ -314,6 +314,11 @@ public final class IdemClient implements AutoCloseable {
             throw new IdemException.TokenUnknown("there is no such token for " + subject);
     }
 
+    /** SHA-256 in 64 hex digits. */
+    public static String digest(byte[] bytes) {
+        return Json.sha256(bytes);
+    }
+
     /** 64 hex digits over what was asked: the same in all languages. */
     public static String fingerprint(Object arguments) {
         return fingerprint(arguments, Codec.PLAIN);

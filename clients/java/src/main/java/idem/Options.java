@@ -99,6 +99,10 @@ public final class Options implements Cloneable {
         return but(o -> o.codec = Objects.requireNonNull(value));
     }
 
+    public boolean isLoose() {
+        return mode == Mode.LOOSE;
+    }
+
     Options check() {
         if (failOpen && mode == Mode.STRICT)
             throw new IllegalArgumentException("failOpen needs loose mode: strict work never runs without its record");

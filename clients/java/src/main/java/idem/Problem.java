@@ -1,0 +1,57 @@
+package idem;
+
+import java.util.LinkedHashMap;
+
+/** The problems of docs/problems.md that middleware answers: the gateway's names, statuses and classes. */
+public enum Problem {
+    KEY_MISSING(400, "not executed", false, "An idempotency key is needed",
+            "Send a key that is unique for this request, for instance a UUID, and the same key again with every retry of it."),
+    KEY_MALFORMED(400, "not executed", false, "The idempotency key is malformed", "The key is not one."),
+    IN_PROGRESS(409, "in progress", true, "The first request with this key is still running",
+            "Send the same request again after a while: it will not run twice."),
+    MISMATCH(422, "not executed", false, "This key was used for a different request",
+            "A key names one request with one content. Use a new key for a new request."),
+    OUTCOME_UNKNOWN(409, "outcome unknown", false, "Nobody knows whether this request was done",
+            "The first request with this key was started and its outcome was lost. It will not be run again."),
+    SETTLED(409, "done", false, "This request was settled as failed", "It was declared failed and will not be run."),
+    NOT_REPLAYABLE(410, "done", false, "It was done, but its answer was not kept",
+            "The request was done before. Its answer was too large to keep."),
+    NOT_EXECUTED(503, "not executed", true, "The request was not executed",
+            "idem could not record the request, so it was not executed. Sending it again is safe."),
+    BODY_TOO_LARGE(413, "not executed", false, "The request's body is too large",
+            "The body is over the limit for requests with an idempotency key.");
+
+    private static final String BASE = "https://idem.example/problems/";
+    private final int status;
+    private final String kind;
+    private final boolean retryable;
+    private final String title;
+    private final String detail;
+
+    Problem(int status, String kind, boolean retryable, String title, String detail) {
+        this.status = status;
+        this.kind = kind;
+        this.retryable = retryable;
+        this.title = title;
+        this.detail = detail;
+    }
+
+    public HttpAnswer answer() {
+        return answer(status, detail);
+    }
+
+    /** With another detail or status: an unknown outcome is 504 to the first caller. */
+    public HttpAnswer answer(int status, String detail) {
+        var type = BASE + name().toLowerCase(java.util.Locale.ROOT).replace('_', '-');
+        var body = new LinkedHashMap<String, Object>();
+        body.put("type", type);
+        body.put("title", title);
+        body.put("status", (long) status);
+        body.put("detail", detail);
+        body.put("retryable", retryable);
+        body.put("class", kind);
+        body.put("documentation", type);
+        return new HttpAnswer(status, Json.utf8(Json.write(body) + "\n")).header("Content-Type", "application/problem+json")
+                .header("Link", "<" + type + ">; rel=\"describedby\"").header("Cache-Control", "no-store");
+    }
+}

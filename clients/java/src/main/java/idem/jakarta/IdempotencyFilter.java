@@ -1,0 +1,222 @@
+package idem.jakarta;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Set;
+import java.util.function.Function;
+
+import jakarta.servlet.Filter;
+import jakarta.servlet.FilterChain;
+import jakarta.servlet.FilterConfig;
+import jakarta.servlet.ServletException;
+import jakarta.servlet.ServletRequest;
+import jakarta.servlet.ServletResponse;
+import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletResponse;
+
+import idem.Claim;
+import idem.HttpAnswer;
+import idem.IdemClient;
+import idem.IdemException;
+import idem.IdempotencyKey;
+import idem.Mode;
+import idem.Options;
+import idem.Problem;
+
+/**
+ * Speaks Idempotency-Key for the servlets behind it, with the statuses and problems of the gateway (docs/gateway.md). It comes for
+ * {@code jakarta.servlet} and, made from the same source, as idem.javax.IdempotencyFilter for {@code javax.servlet}.
+ *
+ * <pre>context.addFilter("idem", new IdempotencyFilter(client).scope(HttpServletRequest::getRemoteUser))</pre>
+ *
+ * The answer of a guarded request is held until it is recorded, so such a request cannot be handled asynchronously. What sendError and
+ * an exception mean to the client is part of the recorded answer: a short text, not the container's error page.
+ */
+public final class IdempotencyFilter implements Filter {
+    private final IdemClient client;
+    private Options options;
+    private Function<HttpServletRequest, String> scope = IdempotencyFilter::caller;
+    private Set<String> methods = Set.of("POST", "PATCH");
+    private boolean required;
+    private int maxBody = 1 << 20;
+
+    /** The options of the client hold for all requests: mode, ttl, lease, waitFor. */
+    public IdempotencyFilter(IdemClient client) {
+        this.client = client;
+        this.options = client.options();
+    }
+
+    /** For web.xml: a client of IDEM_SERVER. Parameters: required, mode. */
+    public IdempotencyFilter() {
+        this(IdemClient.open());
+    }
+
+    @Override
+    public void init(FilterConfig config) {
+        if (Boolean.parseBoolean(config.getInitParameter("required")))
+            required = true;
+        if ("loose".equals(config.getInitParameter("mode")))
+            options = options.mode(Mode.LOOSE);
+    }
+
+    @Override
+    public void destroy() {
+        client.close();
+    }
+
+    /** Who asks. Without this it is a digest of the Authorization header, or "anonymous". */
+    public IdempotencyFilter scope(Function<HttpServletRequest, String> value) {
+        scope = value;
+        return this;
+    }
+
+    /** Refuse requests without a key. */
+    public IdempotencyFilter required() {
+        required = true;
+        return this;
+    }
+
+    /** Which methods are guarded: POST and PATCH. */
+    public IdempotencyFilter methods(String... values) {
+        methods = Set.of(values);
+        return this;
+    }
+
+    /** The longest body of a guarded request: 1 MiB. */
+    public IdempotencyFilter maxBody(int bytes) {
+        maxBody = bytes;
+        return this;
+    }
+
+    private static String caller(HttpServletRequest request) {
+        var credential = request.getHeader("Authorization");
+        return credential == null ? "anonymous" : "caller-" + IdemClient.digest(credential.getBytes(StandardCharsets.UTF_8)).substring(0, 40);
+    }
+
+    @Override
+    public void doFilter(ServletRequest plain, ServletResponse answer, FilterChain chain) throws IOException, ServletException {
+        var request = (HttpServletRequest) plain;
+        var response = (HttpServletResponse) answer;
+        List<String> keys = Collections.list(request.getHeaders("Idempotency-Key"));
+        if (!methods.contains(request.getMethod()) || keys.isEmpty() && !required) {
+            chain.doFilter(request, response);
+            return;
+        }
+        if (keys.isEmpty()) {
+            send(response, Problem.KEY_MISSING.answer());
+            return;
+        }
+        String key;
+        try {
+            if (keys.size() > 1)
+                throw new IllegalArgumentException("The key was sent twice.");
+            key = IdempotencyKey.parse(keys.get(0));
+        } catch (IllegalArgumentException e) {
+            send(response, Problem.KEY_MALFORMED.answer(400, e.getMessage()));
+            return;
+        }
+        var held = new HeldRequest(request);
+        // A browser sends a multipart body with another boundary at every try: it stays with the container and out of the fingerprint.
+        if (!held.isMultipart() && !held.read(maxBody)) {
+            send(response, Problem.BODY_TOO_LARGE.answer());
+            return;
+        }
+        guard(key, held, response, chain);
+    }
+
+    private void guard(String key, HeldRequest request, HttpServletResponse response, FilterChain chain) throws IOException {
+        var who = scope.apply(request);
+        var query = request.getQueryString();
+        var asked = new ArrayList<Object>(List.of(request.getMethod(), request.getRequestURI() + (query == null ? "" : "?" + query)));
+        asked.add(request.digest());
+        try {
+            var begun = client.begin(key, options.scope(who == null ? "anonymous" : who).arguments(asked));
+            if (begun.claim() != null)
+                run(begun.claim(), request, response, chain);
+            else
+                replay(begun, response);
+        } catch (IdemException.Mismatch e) {
+            send(response, Problem.MISMATCH.answer());
+        } catch (IdemException.InProgress e) {
+            response.setHeader("Retry-After", String.valueOf(Math.max(1, (e.retryAfter().toMillis() + 999) / 1000)));
+            send(response, Problem.IN_PROGRESS.answer());
+        } catch (IdemException.NotExecuted e) {
+            response.setHeader("Retry-After", "1");
+            send(response, Problem.NOT_EXECUTED.answer());
+        } catch (IdemException.OutcomeUnknown e) {
+            send(response, Problem.OUTCOME_UNKNOWN.answer());
+        }
+    }
+
+    private void replay(IdemClient.Begun begun, HttpServletResponse response) throws IOException {
+        if (begun.result() == null) {
+            send(response, Problem.NOT_REPLAYABLE.answer());
+        } else if (!begun.kind().equals("http")) {
+            send(response, (begun.state().equals("failed") ? Problem.SETTLED : Problem.NOT_REPLAYABLE).answer());
+        } else {
+            response.setHeader("Idempotent-Replayed", "true");
+            send(response, HttpAnswer.read(begun.result()));
+        }
+    }
+
+    private void run(Claim claim, HeldRequest request, HttpServletResponse response, FilterChain chain) throws IOException {
+        var held = new HeldResponse(response);
+        HttpAnswer answer;
+        try {
+            chain.doFilter(request, held);
+            answer = held.answer();
+        } catch (IdemException.NotExecuted e) {
+            answer = Problem.NOT_EXECUTED.answer();
+            client.release(claim);
+            response.setHeader("Retry-After", "1");
+            send(response, answer);
+            return;
+        } catch (IdemException.OutcomeUnknown e) {
+            client.abandon(claim);
+            send(response, Problem.OUTCOME_UNKNOWN.answer(504, e.getMessage()));
+            return;
+        } catch (VirtualMachineError e) {
+            client.abandon(claim);
+            throw e;
+        } catch (Exception | Error e) {
+            request.getServletContext().log("idem: the service failed; that is recorded as its answer", e);
+            held.sendError(500);
+            answer = held.answer();
+        }
+        try {
+            record(claim, answer);
+        } catch (IdemException e) {
+            request.getServletContext().log("idem: the answer to " + claim + " could not be recorded", e);
+            response.reset();
+            send(response, Problem.OUTCOME_UNKNOWN.answer(504,
+                    "The request was executed and its answer could not be recorded. Do not repeat it with another key."));
+            return;
+        }
+        held.send(answer);
+    }
+
+    private void record(Claim claim, HttpAnswer answer) {
+        boolean free = answer.status == 425 || answer.status == 429 || options.isLoose() && answer.status >= 400;
+        if (free)
+            client.release(claim);
+        else if (answer.status >= 400)
+            client.fail(claim, "http", answer.stored());
+        else
+            client.succeed(claim, "http", answer.stored());
+    }
+
+    private static void send(HttpServletResponse response, HttpAnswer answer) throws IOException {
+        response.setStatus(answer.status);
+        for (var header : answer.headers) {
+            if (header[0].equalsIgnoreCase("Content-Type"))
+                response.setContentType(header[1]);
+            else
+                response.addHeader(header[0], header[1]);
+        }
+        response.setContentLength(answer.body.length);
+        response.getOutputStream().write(answer.body);
+    }
+}

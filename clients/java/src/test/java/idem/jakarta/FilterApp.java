@@ -1,0 +1,112 @@
+package idem.jakarta;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.time.Duration;
+
+import jakarta.servlet.ServletException;
+import jakarta.servlet.http.Cookie;
+import jakarta.servlet.http.HttpServlet;
+import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletResponse;
+
+import org.apache.catalina.startup.Tomcat;
+import org.apache.tomcat.util.descriptor.web.FilterDef;
+import org.apache.tomcat.util.descriptor.web.FilterMap;
+
+import idem.IdemClient;
+import idem.Options;
+
+/** A Tomcat with one servlet behind the filter: java idem.jakarta.FilterApp PORT FOLDER URL. */
+public final class FilterApp extends HttpServlet {
+    private static final long serialVersionUID = 1;
+    private final transient Path effects;
+
+    FilterApp(Path effects) {
+        this.effects = effects;
+    }
+
+    @Override
+    protected void service(HttpServletRequest request, HttpServletResponse response) throws ServletException, IOException {
+        Files.writeString(effects, request.getRequestURI() + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+        switch (request.getServletPath()) {
+        case "/orders":
+            var body = new String(request.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+            response.setStatus(201);
+            response.setContentType("application/json");
+            response.setHeader("Location", "/orders/7");
+            response.addHeader("X-Two", "a");
+            response.addHeader("X-Two", "b");
+            response.addCookie(new Cookie("secret", "1"));
+            response.getWriter().print("{\"order\":7,\"got\":\"" + body + "\",\"名\":\"书\"}");
+            response.flushBuffer();
+            break;
+        case "/form":
+            response.setContentType("text/plain;charset=UTF-8");
+            response.getWriter().print(request.getParameter("name") + " " + request.getParameter("q"));
+            break;
+        case "/slow":
+            sleep(3000);
+            response.getWriter().print("slow");
+            break;
+        case "/missing":
+            response.sendError(404, "no such order");
+            break;
+        case "/throws":
+            throw new ServletException("the service failed");
+        case "/limited":
+            response.setStatus(429);
+            break;
+        case "/redirect":
+            response.sendRedirect("/elsewhere");
+            break;
+        case "/large":
+            response.getOutputStream().write(new byte[3 << 20]);
+            break;
+        case "/async":
+            request.startAsync();
+            break;
+        default:
+            response.getWriter().print("fine");
+        }
+    }
+
+    private static void sleep(long ms) {
+        try {
+            Thread.sleep(ms);
+        } catch (InterruptedException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    private static void filter(org.apache.catalina.Context context, String name, IdempotencyFilter filter, String pattern) {
+        var def = new FilterDef();
+        def.setFilterName(name);
+        def.setFilter(filter);
+        context.addFilterDef(def);
+        var map = new FilterMap();
+        map.setFilterName(name);
+        map.addURLPattern(pattern);
+        context.addFilterMap(map);
+    }
+
+    public static void main(String[] args) throws Exception {
+        var tomcat = new Tomcat();
+        tomcat.setBaseDir(args[1]);
+        tomcat.setPort(Integer.parseInt(args[0]));
+        tomcat.getConnector().setProperty("address", "127.0.0.1");
+        var options = Options.strict().deadline(Duration.ofSeconds(2));
+        var shop = tomcat.addContext("", null);
+        Tomcat.addServlet(shop, "app", new FilterApp(Path.of(args[1], "effects"))).addMapping("/");
+        filter(shop, "idem", new IdempotencyFilter(IdemClient.open(args[2], options)), "/*");
+        var strict = tomcat.addContext("/required", null);
+        Tomcat.addServlet(strict, "app", new FilterApp(Path.of(args[1], "effects"))).addMapping("/");
+        filter(strict, "idem", new IdempotencyFilter(IdemClient.open(args[2], options.waitFor(Duration.ofSeconds(60)).mode(idem.Mode.LOOSE)))
+                .required().maxBody(1000).scope(request -> request.getHeader("X-Tenant")), "/*");
+        tomcat.start();
+        tomcat.getServer().await();
+    }
+}
