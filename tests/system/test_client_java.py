@@ -2,6 +2,7 @@
 import http.client
 import json
 import os
+import re
 import subprocess
 import threading
 
@@ -233,3 +234,90 @@ def test_without_a_server_nothing_runs(built):
             assert app.ran("/orders") == 1
         finally:
             app.process.stop()
+
+
+PAGE_HEAD = """
+import java.net.*; import java.net.http.*; import java.nio.file.*; import java.sql.*; import java.time.*; import java.util.*;
+import java.util.concurrent.atomic.*; import javax.sql.DataSource; import jakarta.servlet.*; import jakarta.servlet.http.*;
+import org.apache.catalina.startup.Tomcat; import org.springframework.aop.framework.autoproxy.*;
+import org.springframework.context.annotation.*; import com.fasterxml.jackson.databind.ObjectMapper;
+import idem.*; import idem.jakarta.IdempotencyFilter; import idem.spring.IdempotentAdvisor;
+
+public class Page {
+    static void equal(Object got, Object wanted) {
+        if (!Objects.equals(got, wanted)) throw new AssertionError("got " + got + ", wanted " + wanted);
+    }
+"""
+# What has to be there before the statements of the page run, and what must be so after them.
+PAGE_MAIN = """
+    static class Service extends HttpServlet {
+        static final AtomicInteger runs = new AtomicInteger();
+        protected void doPost(HttpServletRequest request, HttpServletResponse response) throws java.io.IOException {
+            response.getWriter().print("run " + runs.incrementAndGet());
+        }
+    }
+
+    public static void main(String[] args) {
+        try {
+            page(args);
+            System.exit(0);
+        } catch (Throwable e) {
+            e.printStackTrace();
+            System.exit(1); // Tomcat's threads would go on
+        }
+    }
+
+    static void page(String[] args) throws Exception {
+        var tomcat = new Tomcat();
+        tomcat.setBaseDir(args[1]);
+        tomcat.setPort(%(http)d);
+        tomcat.getConnector().setProperty("address", "127.0.0.1");
+        var context = tomcat.addContext("", null);
+        context.addApplicationListener(Web.class.getName());
+        Tomcat.addServlet(context, "app", new Service()).addMapping("/");
+        tomcat.start();
+        var pool = new org.postgresql.ds.PGSimpleDataSource();
+        pool.setURL(args[0]);
+        try (var db = pool.getConnection(); var s = db.createStatement()) {
+            s.execute("create table orders (item text, count int)");
+        }
+        %(statements)s
+        equal(order, client.once("order-7", Order.class, client.options().arguments(cart), () -> new Order("another", 0)));
+        equal(second.total(), 20);
+        equal(new String(answer.body()), "run 1");
+        equal(new String(http.send(request, "order-10").body()), "run 1");
+        try (var beans = new AnnotationConfigApplicationContext(Config.class)) {
+            equal(beans.getBean(Orders.class).place(cart), orders.place(cart));
+        }
+        tomcat.stop();
+        System.out.println("the page works");
+    }
+}
+"""
+
+
+def blocks(page):
+    with open(os.path.join(ROOT, "clients/java", page), encoding="utf-8") as f:
+        return re.findall(r"```java\n(.*?)```", f.read(), re.S)
+
+
+def test_the_code_of_the_pages_works(built, server, postgres):
+    code = blocks("README.md")
+    assert code == blocks("README.zh-CN.md")
+    members = [c for c in code if re.match(r"record|interface|static|public static", c)]
+    assert 3 < len(members) < len(code)
+    port = free_port()
+    source = (PAGE_HEAD + "\n".join(members) + PAGE_MAIN % {"http": port, "statements": "".join(c for c in code if c not in members)})
+    source = source.replace("127.0.0.1:6390", "127.0.0.1:%d" % server.port).replace("127.0.0.1:8080", "127.0.0.1:%d" % port)
+    idem("store", "init", postgres.url)
+    path = class_path("idem-client.jar", "test.path", "tomcat10.path") + ":" + JDBC
+    with folder() as where:
+        with open(os.path.join(where, "Page.java"), "w", encoding="utf-8") as f:
+            f.write(source)
+        subprocess.run(["javac", "-encoding", "UTF-8", "-parameters", "-cp", path, "-d", where, f.name], check=True, timeout=120)
+        done = subprocess.run([*JAVA, "-cp", where + ":" + path, "Page",
+                               "jdbc:postgresql://127.0.0.1:%d/postgres?user=idem&password=secret" % postgres.port, where],
+                              env={**os.environ, "PATH": os.path.join(ROOT, "build") + ":" + os.environ["PATH"]},
+                              capture_output=True, text=True, encoding="utf-8", timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "重复调用" in done.stdout and "the page works" in done.stdout, done.stdout + done.stderr
