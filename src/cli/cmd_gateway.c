@@ -42,6 +42,9 @@ static const struct cli_option global_options[] = {
     {"forwarded", 0, CLI_TEXT, NULL, "on|off",
      "tell the service who asked, in X-Forwarded-For and X-Forwarded-Proto "
      "(default off)"},
+    {"socket", 0, CLI_TEXT, NULL, "PATH",
+     "where idem scan, settle and the others reach the engine (default: this "
+     "user's socket, if no other server has it); off for none"},
     {"drain-timeout", 0, CLI_TEXT, NULL, "TIME",
      "to finish what runs after SIGTERM (default 10s)"},
     {"folder", 0, CLI_TEXT, NULL, "PATH",

@@ -4,11 +4,111 @@
  */
 #include "verb.h"
 
+#include "../gateway/module/result.h"
+
+#include <stdlib.h>
+#include <string.h>
+
 struct settle {
     struct cli_verb verb;
     const char *as, *result, *kind, *reason;
-    int64_t ttl;
+    const char *body;
+    struct cli_list headers;
+    int64_t ttl, http;
 };
+
+/* A header as people write it: "Content-Type: application/json". */
+static bool
+read_header(const char *text, struct gateway_header *header)
+{
+    const char *colon = strchr(text, ':');
+
+    if (!colon)
+        return false;
+    header->name = (struct idem_bytes){text, (size_t)(colon - text)};
+    colon += 1 + strspn(colon + 1, " \t");
+    header->value = idem_text(colon);
+    return gateway_header_name_ok(header->name) && header->value.len > 0 &&
+           gateway_header_value_ok(header->value);
+}
+
+/* Put status and headers before the body, as docs/results.md has it. -1 to go
+ * on, else the exit code. */
+static int
+compose(const struct settle *s, struct idem_buf *result)
+{
+    static struct gateway_result answer;
+    struct idem_error err = {0};
+    struct idem_buf body;
+    size_t len;
+    int code = -1;
+
+    answer.status = (unsigned)(s->http > 999 ? 0 : s->http);
+    answer.header_count = s->headers.count;
+    for (size_t i = 0; i < s->headers.count; i++) {
+        if (!read_header(s->headers.items[i], &answer.headers[i]))
+            return cli_usage_error("--header \"%s\" is not a header: give "
+                                   "'Name: value'",
+                                   s->headers.items[i]);
+        if (gateway_header_is_hop(answer.headers[i].name))
+            return cli_usage_error("--header \"%s\": idem sends this header "
+                                   "itself",
+                                   s->headers.items[i]);
+    }
+    len = gateway_result_head_len(&answer);
+    if (len == 0)
+        return cli_usage_error("--http %lld is not a status: give one from 200 "
+                               "to 599",
+                               (long long)s->http);
+    if (cli_read_value(s->body ? s->body : "", &body, &err) != IDEM_OK) {
+        code = cli_fail(&err);
+    } else {
+        uint8_t *head = malloc(len);
+
+        idem_buf_init(result, IDEM_RESULT_MAX);
+        if (head)
+            gateway_result_head(&answer, head);
+        if (!head || !idem_buf_add(result, head, len) ||
+            !idem_buf_add(result, body.data, body.len))
+            code = cli_error(IDEM_ERR_INVALID,
+                             "the answer is longer than a result can be");
+        free(head);
+    }
+    idem_buf_clear(&body);
+    return code;
+}
+
+static int
+check_usage(const struct settle *s)
+{
+    if ((s->result || s->http || s->body || s->headers.count) && !s->as)
+        return cli_usage_error("--%s needs --as succeeded or --as failed",
+                               s->result ? "result" : "http");
+    if (s->http && (s->result || s->kind))
+        return cli_usage_error("--http makes the result: leave out --result "
+                               "and --kind");
+    if (!s->http && (s->body || s->headers.count))
+        return cli_usage_error("--header and --body belong to --http STATUS");
+    return -1;
+}
+
+/* What will be replayed: a result as it is, or an HTTP answer. */
+static int
+read_result(const struct settle *s, struct idem_op *op, struct idem_buf *result)
+{
+    struct idem_error err = {0};
+    int code = -1;
+
+    if (s->http) {
+        op->kind = IDEM_KIND_HTTP;
+        code = compose(s, result);
+    } else if (cli_read_value(s->result ? s->result : "", result, &err) !=
+               IDEM_OK) {
+        code = cli_fail(&err);
+    }
+    op->result = (struct idem_bytes){result->data, result->len};
+    return code;
+}
 
 /* Without an outcome of its own the reason is the result, so that a tombstone
  * says why; otherwise it is the record's label. */
@@ -28,13 +128,10 @@ run(struct settle *s, char **args)
                          .scope = idem_text(args[0]),
                          .id = idem_text(args[1]),
                          .ttl_ms = cli_ms_or_default(s->ttl)};
-    struct idem_error err = {0};
-    struct idem_buf result;
-    int code = -1;
+    struct idem_buf result = {0};
+    int code = check_usage(s);
 
-    if (s->result && !s->as)
-        return cli_usage_error("--result needs --as succeeded or --as failed");
-    if (s->as)
+    if (code < 0 && s->as)
         code = cli_read_outcome(s->as, &op.outcome);
     if (code < 0)
         code = cli_read_kind(s->kind, &op.kind);
@@ -42,10 +139,8 @@ run(struct settle *s, char **args)
         code = cli_check_time("--ttl", &s->ttl);
     if (code >= 0)
         return code;
-    if (cli_read_value(s->result ? s->result : "", &result, &err) != IDEM_OK) {
-        code = cli_fail(&err);
-    } else {
-        op.result = (struct idem_bytes){result.data, result.len};
+    code = read_result(s, &op, &result);
+    if (code < 0) {
         place_reason(s, &op);
         code = cli_run_verb(&s->verb, &op);
     }
@@ -66,6 +161,13 @@ cli_settle(int argc, char **argv)
          "with --as: the result to replay; @FILE and - work"},
         {"kind", 'k', CLI_TEXT, &s.kind, "KIND",
          "how to read the result: raw (default), http, exec"},
+        {"http", 0, CLI_NUMBER, &s.http, "STATUS",
+         "with --as: an HTTP answer with this status, for a\n"
+         "gateway's client"},
+        {"header", 'H', CLI_LIST, &s.headers, "LINE",
+         "with --http: a header of it, 'Name: value'"},
+        {"body", 0, CLI_TEXT, &s.body, "VALUE",
+         "with --http: its body; @FILE and - work"},
         {"reason", 0, CLI_TEXT, &s.reason, "TEXT", "why, for people"},
         {"wait", 'w', CLI_MS, &s.verb.patience_ms, "TIME",
          "while it is busy, ask again for this long; a lease\n"

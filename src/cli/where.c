@@ -57,7 +57,16 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
         server_default_socket(path, sizeof(path));
         address = path;
     }
-    if (strncmp(address, "unix:", 5) == 0 || address[0] == '/') {
+    if (strncmp(address, "idem://", 7) == 0 ||
+        strncmp(address, "idem+unix:", 10) == 0) {
+        snprintf(url, len, "%s", address);
+    } else if (strncmp(address, "http://", 7) == 0) {
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s is a server's HTTP address; idem's commands use "
+                          "its socket or its other port: give unix:PATH or "
+                          "HOST:PORT",
+                          address);
+    } else if (strncmp(address, "unix:", 5) == 0 || address[0] == '/') {
         snprintf(url, len, "idem+unix:%s",
                  address[0] == '/' ? address : address + 5);
     } else if (has_port(address)) {

@@ -180,12 +180,12 @@ class Stack:
 class Gateway(Process):
     """The whole of `idem gateway`."""
 
-    def __init__(self, where, upstream, *flags, port=None, store=None, **more):
+    def __init__(self, where, upstream, *flags, port=None, store=None, socket="off", **more):
         self.port = port or free_port()
         self.where = where
         argv = [IDEM, "gateway", "--upstream", "http://127.0.0.1:%d" % upstream, "--listen",
                 "127.0.0.1:%d" % self.port, "--store", store or "journal:" + os.path.join(where, "journal"),
-                *(["--module", MODULE] if ASAN_MODULE else []), *flags]
+                "--socket", socket, *(["--module", MODULE] if ASAN_MODULE else []), *flags]
         super().__init__(argv, ready=self.port, env=nginx_env(where), **more)
 
     def __exit__(self, *_):

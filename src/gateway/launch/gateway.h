@@ -57,6 +57,8 @@ struct gateway_config {
     char *policy_path; /* where clients can read what holds; NULL: nowhere */
     char *access_log;  /* NULL: none */
     char *nginx, *module, *folder;
+    char *socket; /* where idem's commands reach the engine; NULL: the default
+                     socket if it is free, "off" */
     int64_t workers; /* 0: by the number of cores */
     int64_t drain_ms;
     bool forwarded;            /* tell the service who asked */
@@ -89,7 +91,7 @@ struct gateway_place {
     const char *socket;
     const char *module;
     const char *script; /* the file of idem.js; NULL: not served */
-    const char *user; /* of the workers; NULL: whoever starts nginx */
+    const char *user;   /* of the workers; NULL: whoever starts nginx */
 };
 
 #define GATEWAY_WORD_MAX 1024

@@ -117,6 +117,7 @@ static const struct setting settings[] = {
     TEXT("nginx", nginx),
     TEXT("module", module),
     TEXT("folder", folder),
+    TEXT("socket", socket),
     {"forwarded", offsetof(struct gateway_config, forwarded), GATEWAY_SWITCH},
     {"workers", offsetof(struct gateway_config, workers), GATEWAY_SIZE},
     {"drain-timeout", offsetof(struct gateway_config, drain_ms), GATEWAY_TIME},

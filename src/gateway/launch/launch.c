@@ -12,6 +12,8 @@
  */
 #include "gateway.h"
 
+#include "address.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -43,6 +45,7 @@ struct launch {
     struct gateway_config configs[2];
     char folder[PATH_MAX / 2];
     char socket[PATH_MAX];
+    char address[PATH_MAX]; /* leads to it; empty: nothing does */
     char conf[PATH_MAX];
     char module[PATH_MAX];
     char script[PATH_MAX];
@@ -360,6 +363,7 @@ check_reload(const struct gateway_config *old,
                        : !same(old->credentials, fresh->credentials)
                            ? "credentials"
                        : !same(old->folder, fresh->folder) ? "folder"
+                       : !same(old->socket, fresh->socket) ? "socket"
                        : !same(old->nginx, fresh->nginx)   ? "nginx"
                        : !same(old->module, fresh->module) ? "module"
                                                            : NULL;
@@ -618,6 +622,14 @@ announce(const struct launch *self)
     if (self->http[0])
         printf("idem gateway: %s and metrics at http://%s/\n",
                has_credentials(config) ? "HTTP API" : "health", self->http);
+    if (self->address[0] && !config->socket)
+        printf("idem gateway: idem scan, idem settle and the others reach it "
+               "at %s, which is their default\n",
+               self->address);
+    else
+        printf("idem gateway: for idem scan, idem settle and the others: "
+               "export IDEM_SERVER=unix:%s\n",
+               self->address[0] ? self->address : self->socket);
     fflush(stdout);
 }
 
@@ -721,6 +733,10 @@ gateway_run(gateway_load_fn *load, void *arg)
         status = start_engine(&launch, &err);
     }
     if (status == IDEM_OK && launch.stops == 0)
+        status =
+            gateway_address_take(launch.config->socket, launch.socket,
+                                 launch.address, sizeof(launch.address), &err);
+    if (status == IDEM_OK && launch.stops == 0)
         status = start_nginx(&launch, &err);
     if (status == IDEM_OK && launch.stops == 0) {
         announce(&launch);
@@ -733,6 +749,7 @@ gateway_run(gateway_load_fn *load, void *arg)
     stop_child(&launch, &launch.nginx, SIGQUIT, launch.config->drain_ms);
     stop_workers(&launch);
     stop_child(&launch, &launch.engine, SIGTERM, 10000);
+    gateway_address_drop(launch.address, launch.socket);
     remove_folder(&launch);
     gateway_config_clear(launch.config);
     return code;

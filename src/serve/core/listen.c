@@ -157,18 +157,19 @@ server_listen_tcp(const struct server_address *address, int *fds, size_t *count,
                       address->host, address->port, strerror(failed));
 }
 
-/* A socket file that nobody answers on is left from a process that died. */
-static bool
-is_abandoned(const struct sockaddr_un *address)
+bool
+server_socket_is_abandoned(const char *path)
 {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool refused;
 
     if (fd < 0)
         return false;
-    refused =
-        connect(fd, (const struct sockaddr *)address, sizeof(*address)) != 0 &&
-        errno == ECONNREFUSED;
+    if (strlen(path) < sizeof(address.sun_path))
+        memcpy(address.sun_path, path, strlen(path) + 1);
+    refused = connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 &&
+              (errno == ECONNREFUSED || errno == ENOENT);
     close(fd);
     return refused;
 }
@@ -201,10 +202,10 @@ server_listen_unix(const char *path, unsigned mode, const char *group, int *fd,
                           sizeof(address.sun_path) - 1);
     memcpy(address.sun_path, path, strlen(path) + 1);
     if (lstat(path, &stat) == 0) {
-        if (!S_ISSOCK(stat.st_mode))
+        if (!S_ISSOCK(stat.st_mode) && !S_ISLNK(stat.st_mode))
             return idem__fail(err, IDEM_ERR_INVALID,
                               "%s is there and is not a socket", path);
-        if (!is_abandoned(&address))
+        if (!server_socket_is_abandoned(path))
             return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                               "another server listens on %s", path);
         unlink(path);

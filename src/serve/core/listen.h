@@ -20,4 +20,8 @@ enum idem_status server_listen_unix(const char *path, unsigned mode,
                                     const char *group, int *fd,
                                     struct idem_error *err);
 
+/* A socket that nobody answers on, or a link to none: left from a process that
+ * died. */
+bool server_socket_is_abandoned(const char *path);
+
 #endif

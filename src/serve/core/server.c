@@ -53,34 +53,21 @@ make_folders(const char *path)
     }
 }
 
-/* The folders of the defaults are ours to make; others are the operator's. */
-static void
-make_default_folders(const struct server_config *config)
+/* The folders of the defaults are ours to make; others are the operator's. A
+ * folder in /tmp could be somebody else's trap. */
+enum idem_status
+server_default_folder(struct idem_error *err)
 {
     char path[4096];
-
-    server_default_socket(path, sizeof(path));
-    if (config->socket && strcmp(config->socket, path) == 0) {
-        make_folders(path);
-        if (getuid() == 0)
-            chmod("/run/idem", 0755); /* the socket has a mode of its own */
-    }
-    if (strncmp(config->store, "journal:", 8) == 0)
-        make_folders(config->store + 8);
-}
-
-/* A folder in /tmp could be somebody else's trap. */
-static enum idem_status
-check_socket_folder(const struct server_config *config, struct idem_error *err)
-{
-    char path[4096], *slash;
     struct stat stat;
 
     server_default_socket(path, sizeof(path));
-    if (!config->socket || strcmp(config->socket, path) != 0 || getuid() == 0)
+    make_folders(path);
+    if (getuid() == 0) {
+        chmod("/run/idem", 0755); /* the socket has a mode of its own */
         return IDEM_OK;
-    slash = strrchr(path, '/');
-    *slash = '\0';
+    }
+    *strrchr(path, '/') = '\0';
     if (lstat(path, &stat) != 0 || !S_ISDIR(stat.st_mode) ||
         stat.st_uid != getuid() || (stat.st_mode & 022))
         return idem__fail(err, IDEM_ERR_INVALID,
@@ -88,6 +75,19 @@ check_socket_folder(const struct server_config *config, struct idem_error *err)
                           "--socket PATH",
                           path);
     return IDEM_OK;
+}
+
+static enum idem_status
+make_default_folders(const struct server_config *config, struct idem_error *err)
+{
+    char path[4096];
+
+    server_default_socket(path, sizeof(path));
+    if (strncmp(config->store, "journal:", 8) == 0)
+        make_folders(config->store + 8);
+    return config->socket && strcmp(config->socket, path) == 0
+               ? server_default_folder(err)
+               : IDEM_OK;
 }
 
 /* Allow for as many clients as configured, or say that it cannot be. */
@@ -186,7 +186,7 @@ log_ready(struct loop *loop)
 static enum idem_status
 start(struct loop *loop, struct idem_error *err)
 {
-    enum idem_status status = check_socket_folder(loop->config, err);
+    enum idem_status status = make_default_folders(loop->config, err);
 
     if (status == IDEM_OK)
         status = open_engine(loop, err);
@@ -215,7 +215,6 @@ server_run(const struct server_config *given)
     status = credentials_open(config.credentials, &server.credentials, &err);
     if (status == IDEM_OK) {
         raise_file_limit(&config, &log);
-        make_default_folders(&config);
         status = loop_open(&loop, &server, &err);
         if (status == IDEM_OK)
             status = start(&loop, &err);

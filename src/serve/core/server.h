@@ -124,6 +124,8 @@ enum idem_status server_config_check(struct server_config *config,
 
 /* The default unix socket of this user, for the server and for its clients. */
 void server_default_socket(char *path, size_t path_len);
+/* Make its folder; an error if that is another user's. */
+enum idem_status server_default_folder(struct idem_error *err);
 
 /* ---- listen.c: addresses --------------------------------------------- */
 

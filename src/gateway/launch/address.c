@@ -1,0 +1,73 @@
+/*
+ * address.c - where idem's commands reach the gateway's engine.
+ *
+ * The engine listens in the gateway's own folder, where nginx finds it. A link
+ * at the socket that the commands ask by default leads there, unless another
+ * server has that place.
+ */
+#include "address.h"
+
+#include "../../serve/core/listen.h"
+#include "../../serve/core/server.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Whatever a dead server or gateway left there is replaced. */
+static enum idem_status
+take(const char *path, const char *engine, struct idem_error *err)
+{
+    struct stat stat;
+
+    if (lstat(path, &stat) == 0) {
+        if (!S_ISSOCK(stat.st_mode) && !S_ISLNK(stat.st_mode))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s is there and is not a socket", path);
+        if (!server_socket_is_abandoned(path))
+            return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                              "another server listens on %s", path);
+        (void)unlink(path);
+    }
+    if (symlink(engine, path) != 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "%s: %s", path,
+                          strerror(errno));
+    return IDEM_OK;
+}
+
+enum idem_status
+gateway_address_take(const char *wanted, const char *engine, char *path,
+                     size_t path_len, struct idem_error *err)
+{
+    enum idem_status status;
+
+    path[0] = '\0';
+    if (wanted && strcmp(wanted, "off") == 0)
+        return IDEM_OK;
+    if (wanted) {
+        status = take(wanted, engine, err);
+        if (status == IDEM_OK)
+            snprintf(path, path_len, "%s", wanted);
+        return status;
+    }
+    server_default_socket(path, path_len);
+    if (server_default_folder(NULL) != IDEM_OK ||
+        take(path, engine, NULL) != IDEM_OK)
+        path[0] = '\0';
+    return IDEM_OK;
+}
+
+void
+gateway_address_drop(const char *path, const char *engine)
+{
+    char target[PATH_MAX];
+    ssize_t n = path[0] ? readlink(path, target, sizeof(target)) : -1;
+
+    /* It may be another gateway's by now. */
+    if (n > 0 && (size_t)n == strlen(engine) &&
+        memcmp(target, engine, (size_t)n) == 0)
+        (void)unlink(path);
+}

@@ -1,0 +1,120 @@
+"""An operator's day, with the commands as the pages have them: find a doubt, settle it, and the client gets the answer."""
+import os
+import re
+import subprocess
+
+import pytest
+
+from gateway import *
+from lib import IDEM, ROOT, Process, folder, free_port
+
+
+def page(name):
+    with open(os.path.join(ROOT, name)) as f:
+        return f.read()
+
+
+def commands(name, heading):
+    """The lines after "$ " under a heading."""
+    section = re.search(r"^## %s\n(.*?)(?=^## |\Z)" % re.escape(heading), page(name), re.M | re.S).group(1)
+    return re.findall(r"^    \$ (idem .*)$", section, re.M)
+
+
+class Home:
+    """An ordinary user's: a gateway with everything by default but its port and store, and the user's own shell."""
+
+    def __init__(self, where, upstream, *flags):
+        if os.geteuid() == 0:
+            os.chmod(where, 0o755)
+            os.chown(where, 65534, 65534)
+        self.where, self.port = where, free_port()
+        self.as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+        self.env = {**{n: v for n, v in os.environ.items() if not n.startswith("IDEM_")}, "HOME": where,
+                    "XDG_RUNTIME_DIR": where, "XDG_STATE_HOME": where + "/state",
+                    "PATH": os.path.dirname(IDEM) + ":" + os.environ["PATH"]}
+        self.gateway = self.start(self.port, upstream, "--store", "journal:%s/journal" % where, *flags)
+
+    def start(self, port, upstream, *flags):
+        return Process([*self.as_user, IDEM, "gateway", "--upstream", "http://127.0.0.1:%d" % upstream, "--listen",
+                        "127.0.0.1:%d" % port, *flags], ready=port, env=self.env)
+
+    def shell(self, line):
+        done = subprocess.run([*self.as_user, "sh", "-c", line], env=self.env, cwd=self.where, text=True, timeout=60,
+                              capture_output=True)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def home():
+    with folder() as where, Ledger(where) as ledger:
+        home = Home(where, ledger.port, "--lease", "1s")
+        home.ledger = ledger
+        with home.gateway:
+            yield home
+
+
+@pytest.mark.parametrize("name,heading", [("docs/gateway.md", "Settling what is in doubt"),
+                                          ("docs/gateway.zh-CN.md", "裁定未知的结果")])
+def test_a_gateways_doubt_is_settled_as_the_page_says(home, name, heading):
+    lines = commands(name, heading)
+    assert [line.split()[1] for line in lines] == ["scan", "settle", "settle"]
+    listing, success, failure = lines
+    for line, wanted in ((success, 201), (failure, 409)):
+        scope, key = line.split()[2:4]
+        key_here = key + "-" + name[-8:-3].strip("./")
+        first = ask(home.port, key_here, x_way="half-body")
+        assert first.status == 504 and first.problem == "outcome-unknown"
+        assert eventually(lambda: [scope, key_here] == home.shell(listing)[1].split()[-2:], seconds=30), home.shell(listing)
+        assert ask(home.port, key_here, x_way="half-body").json()["class"] == "outcome unknown"
+        code, out, err = home.shell(line.replace(key, key_here))
+        assert code == 0 and out.startswith("settled"), (line, out, err)
+        got = ask(home.port, key_here, x_way="half-body")
+        assert got.status == wanted and home.ledger.executions(key_here) == 1, got
+        if wanted == 201:
+            assert got.replayed and got.headers["content-type"] == "application/json" and got.json() == {"order": 7}
+        else:
+            assert got.problem == "settled" and got.json()["class"] == "failed for good"
+
+
+def test_a_second_gateway_says_how_to_reach_it(home):
+    """The default socket is taken: one line of its output can be copied, and the commands then reach this one."""
+    port = free_port()
+    with home.start(port, home.ledger.port, "--store", "journal:%s/second" % home.where) as second:
+        line = eventually(lambda: re.search(r"export IDEM_SERVER=\S+", second.output())).group(0)
+        assert ask(port, "only-here").status == 201
+        assert " only-here\n" in home.shell(line + "; idem scan")[1] and " only-here\n" not in home.shell("idem scan")[1]
+    assert os.path.realpath(home.where + "/idem.sock") != home.where + "/idem.sock", "the first one's link stays"
+
+
+def test_the_default_socket_is_free_again(home):
+    """A gateway that was killed leaves a link to nothing; a server, or another gateway, takes its place."""
+    with folder() as where:
+        other = Home(where, home.ledger.port)
+        assert os.path.islink(where + "/idem.sock")
+        other.gateway.stop()
+        assert not os.path.lexists(where + "/idem.sock")
+        os.symlink(where + "/gone", where + "/idem.sock")
+        with other.start(other.port, home.ledger.port, "--store", "journal:%s/journal" % where) as again:
+            assert "which is their default" in eventually(lambda: again.output() if "reach it" in again.output() else None)
+            assert other.shell("idem scan")[0] == 0
+        os.symlink(where + "/gone", where + "/idem.sock")
+        with Process([*other.as_user, IDEM, "serve"], ready=where + "/idem.sock", env=other.env):
+            assert other.shell("idem begin shop 1")[0] == 0
+
+
+def test_addresses_that_are_printed_are_understood(home):
+    said = eventually(lambda: home.gateway.output() if "reach it at" in home.gateway.output() else None)
+    socket = re.search(r"reach it at (\S+),", said).group(1)
+    for address in (socket, "unix:" + socket, "idem+unix:" + socket):
+        assert home.shell("idem scan --server " + address)[0] == 0, address
+    code, _, err = home.shell("idem scan --server " + re.search(r"http://\S+/(?=\n|$)", said.split("metrics at ")[1]).group(0))
+    assert code != 0 and "HTTP address" in err and "unix:PATH" in err
+
+
+@pytest.mark.parametrize("options,wrong", [
+    ("--http 201", "--as"), ("--as succeeded --http 99", "200 to 599"), ("--as succeeded --body x", "--http"),
+    ("--as succeeded --http 200 --header nonsense", "Name: value"), ("--as succeeded --http 200 --result x", "--result"),
+    ("--as succeeded --http 200 --header 'Content-Length: 3'", "itself")])
+def test_settle_refuses_an_answer_that_is_none(home, options, wrong):
+    code, _, err = home.shell("idem settle shop wrong " + options)
+    assert code == 2 and wrong in err, err
