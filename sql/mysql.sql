@@ -18,6 +18,9 @@
 -- 86400000, @verdict, @fence, @kind, @result). Here and below null means the
 -- default.
 --
+-- A record is always read as it is now, also where the transaction's snapshot is
+-- older: MariaDB 11.6 and newer refuse that (error 1020) unless it is asked for.
+--
 -- With a binary log MariaDB lets only an account with SUPER make functions, unless
 -- log_bin_trust_function_creators is 1 while they are made.
 
@@ -185,7 +188,7 @@ idem: begin
     set v_key = idem_key(1, p_scope, p_id);
     set v_us = idem_now_us(), v_ms = v_us div 1000;
 
-    set statement innodb_lock_wait_timeout = 0 for
+    set statement innodb_lock_wait_timeout = 0 /*M!110402 , innodb_snapshot_isolation = off */ for
     insert into idem_record values (v_key, 1, 2, v_loose, 0, p_fingerprint is not null, 1,
         v_us, idem_random_rev(), v_ms, v_ms, v_ms + v_lease, v_ms + v_ttl,
         random_bytes(8), p_fingerprint, p_scope, p_id, '', '');
@@ -198,6 +201,7 @@ idem: begin
     -- not as this transaction's snapshot has it.
     set v_none = false;
     if v_there then
+        /*M!110402 set statement innodb_snapshot_isolation = off for */
         select state, mode, kind, flags, attempt, fence, rev, created, lease_until, expires,
                 fingerprint, result
             into v_state, v_old_mode, v_old_kind, v_flags, v_attempt, v_last_fence, v_rev,
@@ -240,12 +244,14 @@ idem: begin
     end if;
 
     -- Start it again, if it is as it was seen and nobody holds it.
+    /*M!110402 set statement innodb_snapshot_isolation = off for */
     select rev into v_held from idem_record where key_hash = v_key for update skip locked;
     if v_none or v_held <> v_rev then
         set o_verdict = 'busy';
         leave idem;
     end if;
     set o_fence = greatest(v_last_fence + 1, v_us);
+    /*M!110402 set statement innodb_snapshot_isolation = off for */
     update idem_record set state = 2, mode = v_loose, kind = 0,
         flags = p_fingerprint is not null or (v_again and v_flags & 1),
         attempt = if(v_counts, v_attempt, 0) + 1, fence = o_fence,
@@ -269,19 +275,22 @@ idem: begin
     declare v_state, v_kind, v_flags int;
     declare v_key binary(32);
     declare v_blob longblob;
-    declare v_none bool default false;
+    declare v_none, v_there bool default false;
+    declare continue handler for 1205 set v_there = true;
     declare continue handler for not found set v_none = true;
 
     set o_verdict = null, o_kind = null, o_result = null;
     call idem_check(p_scope, p_id, 1, 1);
     select idem_find_key(p_scope, p_id) into v_key;
     set v_none = false;
+    /*M!110402 set statement innodb_snapshot_isolation = off for */
     select fence, expires, state, kind, flags, result
         into v_fence, v_expires, v_state, v_kind, v_flags, v_blob
         from idem_record where key_hash = v_key for update skip locked;
     if v_none then
-        set o_verdict = if(exists (select 1 from idem_record where key_hash = v_key),
-            'busy', 'stale');
+        set statement innodb_lock_wait_timeout = 0 /*M!110402 , innodb_snapshot_isolation = off */ for
+        select exists (select 1 from idem_record where key_hash = v_key lock in share mode) into v_there;
+        set o_verdict = if(v_there, 'busy', 'stale');
         leave idem;
     end if;
     if not (v_fence <=> p_fence) or v_state not in (2, 3, 4)
@@ -323,6 +332,7 @@ idem: begin
     end if;
     select idem_find_key(p_scope, p_id) into v_key;
     set v_ms = idem_now_us() div 1000, v_none = false;
+    /*M!110402 set statement innodb_snapshot_isolation = off for */
     select fence, created, expires, state, mode, kind, flags, result
         into v_fence, v_created, v_expires, v_state, v_mode, v_old_kind, v_flags, v_blob
         from idem_record where key_hash = v_key for update;
@@ -341,10 +351,12 @@ idem: begin
         leave idem;
     end if;
     if v_frees then
+        /*M!110402 set statement innodb_snapshot_isolation = off for */
         update idem_record set state = 5, flags = 0, updated = v_ms, lease_until = 0, kind = 0,
             subject = '', result = '', fingerprint = null, expires = v_ms + 3600000,
             rev = idem_random_rev() where key_hash = v_key;
     else
+        /*M!110402 set statement innodb_snapshot_isolation = off for */
         update idem_record set state = v_outcome, kind = v_kind, result = v_value,
             updated = v_ms, lease_until = 0, rev = idem_random_rev(),
             expires = v_ms + coalesce(p_ttl_ms,
@@ -417,6 +429,7 @@ begin
     declare v_key binary(32);
     call idem_check(p_scope, p_id, 1, 1);
     select idem_find_key(p_scope, p_id) into v_key;
+    /*M!110402 set statement innodb_snapshot_isolation = off for */
     update idem_record set state = 5, flags = 0, updated = v_ms, lease_until = 0, kind = 0,
         subject = '', result = '', fingerprint = null, expires = v_ms + 3600000,
         rev = idem_random_rev()
@@ -434,6 +447,7 @@ begin
     declare v_key binary(32);
     call idem_check(p_scope, p_id, v_lease, 1);
     select idem_find_key(p_scope, p_id) into v_key;
+    /*M!110402 set statement innodb_snapshot_isolation = off for */
     update idem_record set lease_until = greatest(lease_until, v_ms + v_lease),
         updated = v_ms, rev = idem_random_rev()
         where key_hash = v_key and state = 2 and fence = p_fence;
@@ -469,7 +483,7 @@ idem: begin
     end if;
     select idem_find_key(p_scope, p_id) into v_key;
     set v_us = idem_now_us(), v_ms = v_us div 1000;
-    set statement innodb_lock_wait_timeout = 0 for
+    set statement innodb_lock_wait_timeout = 0 /*M!110402 , innodb_snapshot_isolation = off */ for
     insert into idem_record values (v_key, 1, v_outcome, 0, 0, 8, 0, v_us, idem_random_rev(),
         v_ms, v_ms, 0, v_ms + v_ttl, random_bytes(8), null, p_scope, p_id, '',
         coalesce(p_result, ''));
@@ -479,6 +493,7 @@ idem: begin
     end if;
     set v_none = false;
     if v_there then
+        /*M!110402 set statement innodb_snapshot_isolation = off for */
         select state, kind, flags, rev, lease_until, expires, result
             into v_state, v_old_kind, v_flags, v_rev, v_until, v_expires, v_blob
             from idem_record where key_hash = v_key lock in share mode;
@@ -502,6 +517,7 @@ idem: begin
         set o_verdict = if(v_over, 'doubt', 'busy'), o_state = 'executing';
         leave idem;
     end if;
+    /*M!110402 set statement innodb_snapshot_isolation = off for */
     select rev into v_held from idem_record where key_hash = v_key for update skip locked;
     if v_none or v_held <> v_rev then
         set o_verdict = 'busy';
@@ -509,6 +525,7 @@ idem: begin
     end if;
     -- What is not executing starts a new life: only fence and count go on. (An
     -- assignment sees the ones before it, so state comes last.)
+    /*M!110402 set statement innodb_snapshot_isolation = off for */
     update idem_record set kind = 0, result = coalesce(p_result, ''),
         flags = if(state = 2, flags, 0) | 8, mode = if(state = 2, mode, 0),
         attempt = if(v_counts, attempt, 0), fingerprint = if(state = 2, fingerprint, null),
@@ -544,6 +561,7 @@ modifies sql data sql security invoker
 begin
     declare v_most bigint default coalesce(p_most, 1000);
     declare v_past bigint default idem_now_us() div 1000 - 60000;
+    /*M!110402 set statement innodb_snapshot_isolation = off for */
     delete from idem_record where state in (1, 3, 4, 5)
         and expires between 1 and v_past - 1 and fence < (v_past - 1) * 1000 limit v_most;
     set o_gone = row_count();
@@ -603,7 +621,7 @@ idem: begin
         leave idem;
     end if;
     set @idem_to = p_to, @idem_key = p_key, @idem_from = p_from;
-    execute immediate concat('update ', v_table, ' set ', v_state, ' = ? where ', v_key,
+    execute immediate concat('/*M!110402 set statement innodb_snapshot_isolation = off for */ update ', v_table, ' set ', v_state, ' = ? where ', v_key,
         ' = ? and ', v_state, ' = ?') using @idem_to, @idem_key, @idem_from;
     set v_moved = row_count();
     if v_moved > 1 then

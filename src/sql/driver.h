@@ -94,6 +94,8 @@ struct idem_sql {
     const struct sql_driver *driver;
     void *conn;
     bool mariadb;
+    bool refuses_newer; /* MariaDB does not lock what is newer than the
+                           transaction's snapshot unless it is asked to */
     bool in_one_go;  /* run_many works */
     bool says_level; /* the session's own isolation will not do */
     uint8_t checked[SQL_CHECKED_MAX][16]; /* hashes of what was found good */

@@ -46,9 +46,12 @@ record_values(const uint8_t *key, const struct idem_record *record,
 static const char *
 insert_into(const struct idem_sql *db)
 {
-    return db->mariadb ? "set statement innodb_lock_wait_timeout=0 for "
-                         "insert into"
-                       : db->driver->insert;
+    if (!db->mariadb)
+        return db->driver->insert;
+    return db->refuses_newer ? "set statement innodb_lock_wait_timeout=0, "
+                               "innodb_snapshot_isolation=off for insert into"
+                             : "set statement innodb_lock_wait_timeout=0 for "
+                               "insert into";
 }
 
 static struct sql_call

@@ -5,18 +5,23 @@
  * second): 1062 says that the key is there, 1205 that somebody has inserted it
  * and not committed. After 1062 InnoDB keeps a shared lock on the row that is
  * there until the transaction ends; the row is then read with that lock, since
- * the transaction's snapshot may be older.
+ * the transaction's snapshot may be older. MariaDB 11.6 and newer refuse to
+ * lock a row that is newer than the snapshot (1020, which ends the transaction
+ * as a deadlock does), so every statement here asks for the row as it is now.
  */
 #include "driver.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include <errmsg.h>
 #include <mysql.h>
 #include <mysqld_error.h>
 
 #define BINARY_CHARSET 63
+#define SNAPSHOT_VERSION 110402 /* has innodb_snapshot_isolation */
 
 static bool
 fault(struct idem_sql *db, unsigned code, const char *state, const char *text)
@@ -27,7 +32,7 @@ fault(struct idem_sql *db, unsigned code, const char *state, const char *text)
         cause = IDEM_SQL_DUPLICATE_KEY;
     else if (code == ER_LOCK_WAIT_TIMEOUT)
         cause = IDEM_SQL_LOCK_TIMEOUT;
-    else if (code == ER_LOCK_DEADLOCK)
+    else if (code == ER_LOCK_DEADLOCK || code == ER_CHECKREAD)
         cause = IDEM_SQL_DEADLOCK;
     else if (code == ER_NO_SUCH_TABLE)
         cause = IDEM_SQL_MISSING_TABLE;
@@ -54,6 +59,33 @@ is_kept(const char *sql)
     return strncmp(sql, "select *", 8) != 0;
 }
 
+/* What stands before a statement that may lock rows: see the head. */
+static const char *
+as_it_is_now(const struct idem_sql *db, const char *sql)
+{
+    static const char *const words[] = {"select", "insert", "update", "delete"};
+
+    for (size_t i = 0; db->refuses_newer && i < 4; i++) {
+        if (strncasecmp(sql, words[i], 6) == 0)
+            return "set statement innodb_snapshot_isolation=off for ";
+    }
+    return "";
+}
+
+static bool
+prepare_text(struct idem_sql *db, MYSQL_STMT *s, const char *sql)
+{
+    char *text = NULL;
+    int len = asprintf(&text, "%s%s", as_it_is_now(db, sql), sql);
+    bool good;
+
+    if (len < 0)
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+    good = mysql_stmt_prepare(s, text, (unsigned long)len) == 0;
+    free(text);
+    return good || fault_of(db, s);
+}
+
 static MYSQL_STMT *
 prepare(struct idem_sql *db, const char *sql)
 {
@@ -69,8 +101,7 @@ prepare(struct idem_sql *db, const char *sql)
         return NULL;
     }
     mysql_stmt_attr_set(s, STMT_ATTR_UPDATE_MAX_LENGTH, &yes);
-    if (mysql_stmt_prepare(s, sql, strlen(sql)) != 0) {
-        fault_of(db, s);
+    if (!prepare_text(db, s, sql)) {
         mysql_stmt_close(s);
         return NULL;
     }
@@ -299,7 +330,8 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
     good = idem__sql_add(db, "begin not atomic");
     for (size_t i = 0; i < count && good; i++) {
         good = n + calls[i].count <= SQL_VALUES_MAX &&
-               idem__sql_add(db, " %s\n;", calls[i].sql);
+               idem__sql_add(db, " %s%s\n;", as_it_is_now(db, calls[i].sql),
+                             calls[i].sql);
         for (size_t v = 0; v < calls[i].count && good; v++)
             values[n++] = calls[i].values[v];
     }
@@ -398,6 +430,8 @@ attach(struct idem_sql *db)
 
     db->mariadb = server && strstr(server, "MariaDB");
     db->in_one_go = db->mariadb;
+    db->refuses_newer =
+        db->mariadb && mysql_get_server_version(db->conn) >= SNAPSHOT_VERSION;
     return server != NULL;
 }
 

@@ -100,6 +100,12 @@ def authority(where, name):
     return at("-ca.pem"), at(".pem"), at(".key")
 
 
+def root(suite, *packages):
+    """The folder with packages of another Debian suite; see scripts/root."""
+    return subprocess.run([os.path.join(ROOT, "scripts/root"), suite, *packages], check=True, text=True,
+                          stdout=subprocess.PIPE).stdout.strip()
+
+
 class Postgres(Server):
     stop_signal = signal.SIGINT  # fast shutdown
 
@@ -201,12 +207,18 @@ class PostgresStandby(Postgres):
         self.wait_until(lambda: self.sql("select pg_is_in_recovery()") == "f")
 
 
+# This machine's MariaDB (10.11 on Debian 12), and one whose REPEATABLE READ refuses to lock what has changed.
+MARIADB_VERSIONS = ["installed", "mariadb-11.8"]
+
+
 class MariaDB(Server):
-    def __init__(self, *settings):
+    def __init__(self, *settings, version="installed"):
+        """version: one of MARIADB_VERSIONS."""
         super().__init__("mariadb", "mysql")
+        self.usr = "/usr" if version == "installed" else root("trixie", "mariadb-server") + "/usr"
         self.data = os.path.join(self.folder, "data")
         self.socket = os.path.join(self.folder, "s")
-        self.tool("mariadb-install-db", "--no-defaults", "--datadir=" + self.data,
+        self.tool(self.usr + "/bin/mariadb-install-db", "--no-defaults", "--basedir=" + self.usr, "--datadir=" + self.data,
                   "--auth-root-authentication-method=normal", "--skip-test-db")
         self.settings = settings
         self.url = "mysql://idem:secret@127.0.0.1:%d/shop" % self.port
@@ -217,7 +229,7 @@ class MariaDB(Server):
                  database="")
 
     def start(self):
-        self.spawn("/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + self.data,
+        self.spawn(self.usr + "/sbin/mariadbd", "--no-defaults", "--basedir=" + self.usr, "--datadir=" + self.data,
                    "--port=%d" % self.port, "--bind-address=127.0.0.1",
                    "--socket=" + self.socket, "--innodb-buffer-pool-size=64M",
                    "--innodb-log-file-size=64M", "--max-connections=150",
@@ -283,12 +295,6 @@ class RabbitMQ(Server):
         super().stop()
         self.epmd.terminate()
         self.epmd.wait()
-
-
-def root(suite, *packages):
-    """The folder with packages of another Debian suite; see scripts/root."""
-    return subprocess.run([os.path.join(ROOT, "scripts/root"), suite, *packages], check=True, text=True,
-                          stdout=subprocess.PIPE).stdout.strip()
 
 
 # This machine's Redis (7.0 on Debian 12), and newer ones, which differ in what WAIT means.

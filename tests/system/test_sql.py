@@ -15,6 +15,15 @@ from lib import IDEM, ROOT, SOAK, Process, Server, dice, folder, free_port, pati
 from test_stores_sql import Session, database, idem, mariadb, postgres, program, url  # noqa: F401 (fixtures)
 
 
+@pytest.fixture(scope="module", params=servers.MARIADB_VERSIONS)
+def each_mariadb(request):
+    server = request.getfixturevalue("mariadb") if request.param == "installed" else servers.MariaDB(version=request.param)
+    idem("store", "init", server.url)
+    yield server
+    if request.param != "installed":
+        server.stop()
+
+
 def is_postgres(database):
     return isinstance(database, servers.Postgres)
 
@@ -36,6 +45,18 @@ def test_c_and_sql_decide_as_step_does(url):
 
 def test_storms_and_sudden_deaths_leave_one_effect(url):
     program("sqlstorm_test", IDEM_TEST_SQL=url)
+
+
+def test_the_newer_mariadb_answers_as_the_older_does():
+    """Its REPEATABLE READ refuses to lock what is newer than the transaction's snapshot."""
+    server = servers.MariaDB(version="mariadb-11.8")
+    try:
+        program("sql_test", IDEM_TEST_SQL=server.url)
+        program("sqlmodel_test", IDEM_TEST_SQL=server.url, IDEM_TEST_OPS="500")
+        program("sqlstorm_test", IDEM_TEST_SQL=server.url)
+        program("contract_test", IDEM_TEST_STORE=patient(server.url))
+    finally:
+        server.stop()
 
 
 # ---- from SQL alone ----------------------------------------------------------
@@ -82,28 +103,27 @@ commit;
 """
 
 
-def test_mariadb_with_duplicate_keys_has_one_effect_a_key(mariadb):
-    idem("store", "init", mariadb.url)
+def test_mariadb_with_duplicate_keys_has_one_effect_a_key(each_mariadb):
     keys, clients = 60, 16
-    mariadb.sql("drop table if exists bench_effect; create table bench_effect (id int primary key, times int not null) "
+    each_mariadb.sql("drop table if exists bench_effect; create table bench_effect (id int primary key, times int not null) "
                 "engine = InnoDB; delete from idem_record where scope = 'bench';"
                 "\ndelimiter //\n"
                 "create or replace procedure finish_if(in v varchar(10), in i varchar(20), in f bigint) "
                 "begin if v = 'started' then call idem_finish('bench', i, f, 'succeeded', 'done', null); end if; end//\n")
-    mariadb.sql(";".join("insert into bench_effect values (%d, 0)" % k for k in range(keys)))
+    each_mariadb.sql(";".join("insert into bench_effect values (%d, 0)" % k for k in range(keys)))
 
     def client(number):
         script = "".join(MARIADB % {"key": (number // 4 + i) % keys} for i in range(keys))
-        return subprocess.run(["mariadb", "--no-defaults", "-uroot", "-S", mariadb.socket, "-f", "shop"], input=script,
+        return subprocess.run(["mariadb", "--no-defaults", "-uroot", "-S", each_mariadb.socket, "-f", "shop"], input=script,
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
 
     with ThreadPoolExecutor(clients) as crowd:
         said = "".join(crowd.map(client, range(clients)))
     assert "ERROR" not in said or "1213" in said, said[:2000]  # a deadlock undoes the whole transaction
-    mariadb.sql("call idem_sweep(1, @n)")
-    done = int(mariadb.sql("select count(*) from idem_record where scope = 'bench' and state = 3"))
+    each_mariadb.sql("call idem_sweep(1, @n)")
+    done = int(each_mariadb.sql("select count(*) from idem_record where scope = 'bench' and state = 3"))
     assert done > keys * 0.9
-    assert mariadb.sql("select sum(times), max(times) from bench_effect") == "%d\t1" % done
+    assert each_mariadb.sql("select sum(times), max(times) from bench_effect") == "%d\t1" % done
 
 
 def test_a_stale_finish_cannot_be_committed(database):
@@ -125,51 +145,48 @@ def test_a_stale_finish_cannot_be_committed(database):
         assert database.sql("select count(*) from stale_effect") == "0"
 
 
-def test_a_client_that_goes_on_after_a_stale_finish_commits_nothing(mariadb):
-    idem("store", "init", mariadb.url)
+def test_a_client_that_goes_on_after_a_stale_finish_commits_nothing(each_mariadb):
     scope = "on-%d" % time.time_ns()
-    mariadb.sql("create table if not exists stale_effect (n int) engine = InnoDB; delete from stale_effect")
+    each_mariadb.sql("create table if not exists stale_effect (n int) engine = InnoDB; delete from stale_effect")
     call = "start transaction; insert into stale_effect values (1); call idem_%s; commit;"
     told = subprocess.run(
-        ["mariadb", "--no-defaults", "--force", "-uroot", "-S", mariadb.socket, "shop"], text=True, stdout=subprocess.PIPE,
+        ["mariadb", "--no-defaults", "--force", "-uroot", "-S", each_mariadb.socket, "shop"], text=True, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, input="start transaction; call idem_begin('{0}', 'x', null, null, null, null, @v, @f, @k, @r);"
         "call idem_finish('{0}', 'x', @f, 'succeeded', 'one', null); commit;".format(scope)
         + call % ("finish('%s', 'x', 5, 'succeeded', 'one', null)" % scope)
         + call % ("finish_http('%s', 'x', 5, 200, 'text/plain', 'one', null)" % scope)
         + call % ("finish('%s', 'x', @f, 'succeeded', 'two', null)" % scope)).stdout
     assert told.count("1644 (45001)") == 2 and told.count("1644 (45002)") == 1 and told.count("ERROR") == 3, told
-    assert mariadb.sql("select count(*) from stale_effect") == "0"
+    assert each_mariadb.sql("select count(*) from stale_effect") == "0"
 
 
-def test_a_trigger_and_xa_can_finish_and_are_told_what_is_stale(mariadb):
+def test_a_trigger_and_xa_can_finish_and_are_told_what_is_stale(each_mariadb):
     """They allow no rollback by the procedure."""
-    idem("store", "init", mariadb.url)
     scope = "inside-%d" % time.time_ns()
-    mariadb.sql("create or replace table finishing (id varchar(9), fence bigint) engine = InnoDB; "
+    each_mariadb.sql("create or replace table finishing (id varchar(9), fence bigint) engine = InnoDB; "
                 "create trigger finishing after insert on finishing for each row "
                 "call idem_finish('%s', new.id, new.fence, 'succeeded', 'done', null)" % scope)
     begin = "call idem_begin('%s', '%%s', null, null, null, null, @v, @f, @k, @r)" % scope
     try:
-        with Session(mariadb) as one:
+        with Session(each_mariadb) as one:
             one("start transaction; %s; insert into finishing values ('a', @f); commit" % (begin % "a"))
             one("xa start 'b'; %s; call idem_finish('%s', 'b', @f, 'succeeded', 'done', null); xa end 'b'; "
                 "xa commit 'b' one phase" % (begin % "b", scope))
-        assert mariadb.sql("select group_concat(id order by id) from idem_record where scope = '%s' and state = 3" % scope) == "a,b"
+        assert each_mariadb.sql("select group_concat(id order by id) from idem_record where scope = '%s' and state = 3" % scope) == "a,b"
         told = subprocess.run(
-            ["mariadb", "--no-defaults", "--force", "-uroot", "-S", mariadb.socket, "shop"], text=True, stdout=subprocess.PIPE,
+            ["mariadb", "--no-defaults", "--force", "-uroot", "-S", each_mariadb.socket, "shop"], text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, input="start transaction; insert into finishing values ('a', 5); rollback; "
             "xa start 'c'; call idem_finish('%s', 'b', 5, 'succeeded', '', null); xa end 'c'; xa rollback 'c';" % scope).stdout
         assert told.count("1644 (45001)") == 2 and told.count("ERROR") == 2, told
     finally:
-        mariadb.sql("drop table finishing")
+        each_mariadb.sql("drop table finishing")
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
-def test_a_snapshot_that_is_older_than_the_result_does_not_hide_it(mariadb, level):
-    idem("store", "init", mariadb.url)
+def test_a_snapshot_that_is_older_than_the_result_does_not_hide_it(each_mariadb, level):
     scope = "snapshot-%d" % time.time_ns()
     begin = "call idem_begin('%s', '%%s', null, null, null, null, @v, @f, @k, @r); select @v, coalesce(@r, '')" % scope
-    with Session(mariadb) as one, Session(mariadb) as two:
+    with Session(each_mariadb) as one, Session(each_mariadb) as two:
         for session in (one, two):
             session("set session transaction isolation level %s; start transaction; select count(*) from idem_record" % level)
         assert one(begin % "x").split()[0] == "started" and two(begin % "x").split() == ["busy"]
@@ -178,6 +195,12 @@ def test_a_snapshot_that_is_older_than_the_result_does_not_hide_it(mariadb, leve
         assert two(begin % "x").split() == ["replay", "done"]
         assert two("call idem_settle('%s', 'y', null, null, null, @v, @s, @k, @r); select @v, @s" % scope).split() == [
             "replay", "failed"]
+        for call in ("get('%s', 'x', @v, @s, @f, @k, @r)", "release('%s', 'x', 1, @v)", "renew('%s', 'x', 1, null, @v)",
+                     "join('%s', 'x', 1, @v, @k, @r)", "try_finish('%s', 'x', 1, 'failed', '', null, null, @v)"):
+            two("rollback; start transaction; select count(*) from idem_record")
+            one("start transaction; update idem_record set rev = rev + 1 where scope = '%s'; commit" % scope)
+            said = two("call idem_%s; select @v" % call % scope)
+            assert said == "record" if call.startswith("get") else said == "stale", (call, said)
 
 
 def test_no_row_does_not_mean_that_it_did_not_happen(database):
