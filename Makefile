@@ -1,6 +1,7 @@
 # make          build/idem, build/libidem.a, build/libidem.so, the nginx module
 # make check    install what is missing, run every test
 # make demo     install what is missing, show it at work
+# make demo-bank  the same for examples/bank, on port 8080
 # make bench    ratios against named peers; make soak: faults and load, long
 # make dist     a tarball with its checksum; make deb: Debian packages
 # make fuzz     every parser, longer; make install: DESTDIR and PREFIX work
@@ -79,7 +80,7 @@ pkg_cflags := $(shell pkg-config --cflags $(all_packages) 2>/dev/null)
 lib_libs := $(shell pkg-config --libs $(packages) 2>/dev/null) -ldl -lm -pthread
 bin_libs := $(shell pkg-config --libs $(bin_packages) 2>/dev/null) $(lib_libs)
 libs := $(shell pkg-config --libs $(all_packages) 2>/dev/null) $(module_libs) $(lib_libs)
-ifneq ($(filter-out check check-% demo bench soak fuzz clean format uninstall dist deb,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out check check-% demo demo-bank bench soak fuzz clean format uninstall dist deb,$(or $(MAKECMDGOALS),all)),)
 missing := $(shell for p in $(all_packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
 $(if $(missing),$(warning idem: these libraries are missing: $(missing); run scripts/deps build, or leave a store out: make WITH_REDIS=0))
 endif
@@ -105,7 +106,7 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: all lib modules module test-programs syntax check check-c demo bench soak fuzz \
+.PHONY: all lib modules module test-programs syntax check check-c demo demo-bank bench soak fuzz \
     install uninstall clean format dist deb deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
@@ -161,7 +162,7 @@ $(B)/idem: $(bin_obj) $(B)/libidem-core.a | modules
 
 $(B)/examples/bank: $(wildcard examples/bank/*.c examples/bank/*.h) $(B)/libidem.a
 	@mkdir -p $(@D)
-	$(compile) -MF $@.d -o $@ $(filter %.c,$^) $(B)/libidem.a $(libs)
+	$(compile) -MF $@.d -o $@ $(filter %.c,$^) $(B)/libidem.a $(libs) -lcrypto
 
 $(B)/examples/%: examples/%.c $(B)/libidem.a
 	@mkdir -p $(@D)
@@ -228,6 +229,12 @@ demo:
 	@scripts/deps build demo
 	@$(MAKE) -s -j2 all
 	@scripts/demo
+
+demo-bank:
+	@scripts/deps build demo
+	@$(MAKE) -s -j2 all
+	@echo "The calls are in examples/bank/README.md."
+	@examples/bank/run 8080
 
 $(benches): $(B)/%: $(B)/obj/%.o $(B)/libidem-inner.a
 	@mkdir -p $(@D)

@@ -1,9 +1,9 @@
 /*
  * bank.h - a small bank that plays every database scheme.
  *
- * main.c reads HTTP and answers it, db.c has the connections, handlers.c has
- * one short function for each scheme: that is the file to read and to copy
- * from.
+ * main.c reads HTTP, input.c checks what was asked and words the answers, db.c
+ * has the connections. records.c has the schemes that keep a record, tables.c
+ * those on the bank's own tables: one short function each, to read and to copy.
  */
 #ifndef BANK_H
 #define BANK_H
@@ -29,14 +29,17 @@ void db_give_back(struct db *db);
 bool db_begin(struct db *db);
 bool db_commit(struct db *db);
 void db_rollback(struct db *db);
+
 /* What is asked, and what is answered. */
 struct request {
     const char *method;
     const char *parts[5]; /* /accounts/ann/T1 is "accounts", "ann", "T1" */
     size_t part_count;
     const char *token;  /* the header "token" */
+    const char *key;    /* the header "Idempotency-Key"; NULL: none */
     const char *person; /* who asks; the header "person", "mydlq" if none */
     json_t *body;       /* an object; empty if none came */
+    json_t *query;      /* what stands behind the ?, as texts */
 };
 
 struct reply {
@@ -46,11 +49,52 @@ struct reply {
 };
 
 struct bank {
-    struct idem_engine *engine; /* tokens and ids, on the same store */
+    struct idem_engine *engine; /* ids and tickets, beside the tables */
+    struct idem_engine *tokens; /* the same, or a store of their own */
     struct idem_ids *ids;
 };
 
 void handle(struct bank *bank, const struct request *request,
             struct reply *reply);
+
+/* ---- input.c ----------------------------------------------------------- */
+
+/* A field of the body or of the query. False: it is missing or wrong, and the
+ * reply says so: 400, which no retry makes better. */
+bool read_number(const struct request *request, const char *name,
+                 int64_t *number, struct reply *reply);
+bool read_text(const struct request *request, const char *name,
+               const char **text, struct reply *reply);
+/* The same for one that may be missing. */
+const char *text_or(const struct request *request, const char *name,
+                    const char *otherwise);
+
+void say(struct reply *reply, unsigned status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Nothing was done, or (IDEM_ERR_LOST) nobody knows. */
+void say_error(struct reply *reply, const struct idem_error *err);
+/* The verdicts of a record, and of a scheme on the bank's own tables. */
+void say_answer(struct reply *reply, const struct idem_answer *answer);
+void say_verdict(struct reply *reply, enum idem_sql_verdict verdict,
+                 const struct idem_sql_row *row);
+void say_row(struct reply *reply, const struct idem_sql_row *row);
+
+/* What makes two requests the same one: the same key with another amount is a
+ * mistake, and not a repeat. */
+void fingerprint(uint8_t into[IDEM_FINGERPRINT_LEN], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* ---- records.c and tables.c: false if it is nothing of theirs ----------- */
+
+bool handle_record(struct bank *bank, struct db *db,
+                   const struct request *request, struct reply *reply);
+bool handle_table(struct bank *bank, struct db *db,
+                  const struct request *request, struct reply *reply);
+bool is(const struct request *request, const char *method, const char *first,
+        size_t parts);
+/* Balance + amount, of a row that is there; in an open transaction. */
+enum idem_status add_balance(struct idem_sql *idem, const char *account,
+                             int64_t amount, enum idem_sql_verdict *verdict,
+                             struct idem_error *err);
 
 #endif

@@ -136,6 +136,8 @@ db_setup(const char *url)
         "create table if not exists item (id varchar(64) not null primary key, "
         "price bigint not null, version bigint not null, stock bigint not "
         "null)",
+        "create table if not exists flow (seq varchar(64) not null primary "
+        "key, amount bigint not null)",
         "create table if not exists vote (person varchar(64) not null primary "
         "key, choice varchar(64) not null)",
     };

@@ -1,15 +1,15 @@
 /*
  * main.c - the bank's HTTP side.
  *
- *   $ idem store init sqlite:bank.db
- *   $ build/examples/bank 8080 sqlite:bank.db
+ *   $ examples/bank/run 8080
  *   $ T=$(curl -s localhost:8080/token); for i in 1 2; do
  *         curl -s -X POST -H "token: $T" localhost:8080/test; echo; done
  *   正常调用
  *   重复调用
  *
  * The database may also be postgres://user:password@host:5432/database or
- * mysql://user:password@host:3306/database.
+ * mysql://user:password@host:3306/database, and tokens may be in a store of
+ * their own, for instance redis://host:6379. README.md has all the calls.
  */
 #include "bank.h"
 
@@ -67,6 +67,35 @@ header(struct MHD_Connection *connection, const char *name,
 }
 
 static enum MHD_Result
+add_query(void *object, enum MHD_ValueKind kind, const char *name,
+          const char *value)
+{
+    (void)kind;
+    json_object_set_new(object, name, json_string(value ? value : ""));
+    return MHD_YES;
+}
+
+bool
+is(const struct request *request, const char *method, const char *first,
+   size_t parts)
+{
+    return request->part_count == parts &&
+           strcmp(request->method, method) == 0 &&
+           strcmp(request->parts[0], first) == 0;
+}
+
+void
+handle(struct bank *own, const struct request *request, struct reply *reply)
+{
+    struct db *db = db_take();
+
+    if (!handle_record(own, db, request, reply) &&
+        !handle_table(own, db, request, reply))
+        say(reply, 404, "{\"error\":\"no such thing\"}");
+    db_give_back(db);
+}
+
+static enum MHD_Result
 finish_request(struct MHD_Connection *connection, const char *url,
                const char *method, const struct incoming *in)
 {
@@ -78,19 +107,22 @@ finish_request(struct MHD_Connection *connection, const char *url,
     snprintf(path, sizeof(path), "%s", url);
     cut_path(path, &request);
     request.token = header(connection, "token", "-");
+    request.key = header(connection, "Idempotency-Key", NULL);
     request.person = header(connection, "person", "mydlq");
+    request.query = json_object();
+    MHD_get_connection_values(connection, MHD_GET_ARGUMENT_KIND, add_query,
+                              request.query);
     request.body =
         in->len ? json_loadb(in->body, in->len, 0, NULL) : json_object();
-    if (!json_is_object(request.body)) {
-        reply.status = 400;
-        snprintf(reply.text, sizeof(reply.text),
-                 "{\"error\":\"the body is no JSON object\"}");
-        reply.json = true;
-    } else if (request.part_count > 0) {
+    if (!json_is_object(request.body))
+        say(&reply, 400,
+            "{\"error\":\"the body is not a JSON object\","
+            "\"retryable\":false}");
+    else if (request.part_count > 0)
         handle(&bank, &request, &reply);
-    }
     result = answer(connection, &reply);
     json_decref(request.body);
+    json_decref(request.query);
     return result;
 }
 
@@ -141,6 +173,7 @@ int
 main(int argc, char **argv)
 {
     const char *url = argc > 2 ? argv[2] : "sqlite:bank.db";
+    const char *tokens = argc > 3 ? argv[3] : NULL;
     unsigned long port = argc > 1 ? strtoul(argv[1], NULL, 10) : 8080;
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_addr = {htonl(INADDR_LOOPBACK)},
@@ -150,10 +183,12 @@ main(int argc, char **argv)
     sigset_t stop;
     int caught;
 
-    if (port < 1 || port > 65535 || argc > 3) {
-        fprintf(stderr, "usage: bank [PORT [DATABASE]]\n"
+    if (port < 1 || port > 65535 || argc > 4) {
+        fprintf(stderr, "usage: bank [PORT [DATABASE [TOKENS]]]\n"
                         "DATABASE is sqlite:FILE (sqlite:bank.db), "
-                        "postgres://... or mysql://...\n");
+                        "postgres://... or mysql://...\n"
+                        "TOKENS is a store for tokens, for instance "
+                        "redis://... (the database)\n");
         return 2;
     }
     sigemptyset(&stop);
@@ -162,10 +197,13 @@ main(int argc, char **argv)
     pthread_sigmask(SIG_BLOCK, &stop, NULL);
     signal(SIGPIPE, SIG_IGN);
     if (idem_open(url, NULL, &bank.engine, &err) != IDEM_OK ||
+        (tokens && idem_open(tokens, NULL, &bank.tokens, &err) != IDEM_OK) ||
         idem_ids_open(bank.engine, NULL, &bank.ids, &err) != IDEM_OK) {
         fprintf(stderr, "bank: %s\n", err.text);
         return 1;
     }
+    if (!tokens)
+        bank.tokens = bank.engine;
     if (!db_setup(url))
         return 1;
     daemon = MHD_start_daemon(
@@ -183,6 +221,8 @@ main(int argc, char **argv)
     sigwait(&stop, &caught);
     MHD_stop_daemon(daemon);
     idem_ids_close(bank.ids);
+    if (bank.tokens != bank.engine)
+        idem_close(bank.tokens);
     idem_close(bank.engine);
     return 0;
 }
