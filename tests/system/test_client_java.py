@@ -147,7 +147,9 @@ def test_a_malformed_key_is_refused(tomcat, key):
 
 def test_a_route_may_require_keys_limit_bodies_and_name_the_caller(tomcat):
     problem(tomcat.ask("/required/x"), 400, "key-missing")
-    problem(tomcat.ask("/required/x", tomcat.key("big"), "x" * 1001), 413, "body-too-large")
+    problem(tomcat.ask("/required/x", tomcat.key("big"), "x" * 1001, X_Tenant="a"), 413, "body-too-large")
+    problem(tomcat.ask("/required/x", tomcat.key("tenant")), 400, "scope-missing")
+    problem(tomcat.ask("/required/x", tomcat.key("tenant"), X_Tenant="x" * 201), 403, "scope-refused")
     for tenant in ("a", "a", "b"):
         assert tomcat.ask("/required/x", tomcat.key("tenant"), X_Tenant=tenant).status == 200
     assert tomcat.ran("/required/x") == 2
@@ -321,3 +323,46 @@ def test_the_code_of_the_pages_works(built, server, postgres):
                               capture_output=True, text=True, encoding="utf-8", timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "重复调用" in done.stdout and "the page works" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_bank_gives_the_answers_of_the_other_bank():
+    """examples/bank in C and clients/java/example in Java are asked the same."""
+    with folder() as where:
+        url = "sqlite:" + os.path.join(where, "bank.db")
+        idem("store", "init", url)
+        ports = free_port(), free_port()
+        banks = [Process([os.path.join(ROOT, "build/examples/bank"), str(ports[0]), url], ready=ports[0]),
+                 Process([os.path.join(ROOT, "clients/java/example/run"), str(ports[1])], ready=ports[1])]
+        try:
+            told = [story(port) for port in ports]
+        finally:
+            for bank in banks:
+                bank.stop()
+    assert told[1] == told[0]
+    assert told[1][:5] == [(200, "正常调用")] + [(200, "重复调用")] * 4
+
+
+def story(port):
+    def ask(method, path, body=None, **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request(method, path, json.dumps(body) if body else None, headers)
+        answer = connection.getresponse()
+        said = answer.status, answer.read().decode()
+        connection.close()
+        return said
+
+    def transfer(seq, amount, to="bob", **more):
+        return ask("POST", "/transfers", {"source": "s", "seq": seq, "from": "ann", "to": to, "amount": amount, **more})
+
+    token, other = (ask("GET", "/token")[1] for _ in range(2))
+    told = [ask("POST", "/test", token=token) for _ in range(5)]
+    told += [ask("POST", "/test", token="made-up"), ask("POST", "/test"), ask("POST", "/test", token=other, person="somebody-else"),
+             ask("POST", "/test", token=other)]
+    for amount in (300, 701, 700):  # 1000 are there: the second is refused
+        status, ticket = ask("POST", "/tickets")
+        told += [status] + [ask("PUT", "/accounts/ann/" + json.loads(ticket)["ticket"], {"amount": amount}) for _ in range(3)]
+    told.append(ask("PUT", "/accounts/ann/no-such-ticket", {"amount": 1}))
+    told += [transfer("1", 5), transfer("1", 5)]  # ann has nothing left
+    told += [ask("POST", "/transfers", {"source": "s", "seq": "2", "from": "bob", "to": "ann", "amount": 7}) for _ in range(2)]
+    told += [transfer("3", 5), transfer("3", 5), transfer("4", 1, to="nobody"), transfer("5", 2, mode="loose"), transfer("6", 1, mode="loose")]
+    return told + [transfer("6", 1, mode="loose")]

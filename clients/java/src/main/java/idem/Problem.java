@@ -19,7 +19,11 @@ public enum Problem {
     NOT_EXECUTED(503, "not executed", true, "The request was not executed",
             "idem could not record the request, so it was not executed. Sending it again is safe."),
     BODY_TOO_LARGE(413, "not executed", false, "The request's body is too large",
-            "The body is over the limit for requests with an idempotency key.");
+            "The body is over the limit for requests with an idempotency key."),
+    SCOPE_MISSING(400, "not executed", false, "The request does not say who sends it",
+            "A key belongs to the caller who uses it. What names the caller here is missing or empty."),
+    SCOPE_REFUSED(403, "not executed", false, "The caller's name cannot be used",
+            "The value that names the caller is too long, or holds bytes that it must not.");
 
     private static final String BASE = "https://idem.example/problems/";
     private final int status;

@@ -32,11 +32,12 @@ import idem.Problem;
  *
  * <pre>context.addFilter("idem", new IdempotencyFilter(client).scope(HttpServletRequest::getRemoteUser))</pre>
  *
- * The answer of a guarded request is held until it is recorded, so such a request cannot be handled asynchronously. What sendError and
+ * The servlet finds its {@link Claim} in the request's attribute "idem.claim". The answer of a guarded request is held until it is recorded, so such a request cannot be handled asynchronously. What sendError and
  * an exception mean to the client is part of the recorded answer: a short text, not the container's error page.
  */
 public final class IdempotencyFilter implements Filter {
     private final IdemClient client;
+    private boolean ours;
     private Options options;
     private Function<HttpServletRequest, String> scope = IdempotencyFilter::caller;
     private Set<String> methods = Set.of("POST", "PATCH");
@@ -52,6 +53,7 @@ public final class IdempotencyFilter implements Filter {
     /** For web.xml: a client of IDEM_SERVER. Parameters: required, mode. */
     public IdempotencyFilter() {
         this(IdemClient.open());
+        ours = true;
     }
 
     @Override
@@ -64,10 +66,14 @@ public final class IdempotencyFilter implements Filter {
 
     @Override
     public void destroy() {
-        client.close();
+        if (ours)
+            client.close();
     }
 
-    /** Who asks. Without this it is a digest of the Authorization header, or "anonymous". */
+    /**
+     * Who asks. Without this it is a digest of the Authorization header, or "anonymous". A request for which it is null or empty is
+     * treated like one without a key, so that it never shares a scope with other callers.
+     */
     public IdempotencyFilter scope(Function<HttpServletRequest, String> value) {
         scope = value;
         return this;
@@ -118,22 +124,32 @@ public final class IdempotencyFilter implements Filter {
             send(response, Problem.KEY_MALFORMED.answer(400, e.getMessage()));
             return;
         }
+        var who = scope.apply(request);
+        if (who != null && !who.isEmpty())
+            read(key, who, request, response, chain);
+        else if (required)
+            send(response, Problem.SCOPE_MISSING.answer());
+        else
+            chain.doFilter(request, response);
+    }
+
+    private void read(String key, String who, HttpServletRequest request, HttpServletResponse response, FilterChain chain)
+            throws IOException {
         var held = new HeldRequest(request);
         // A browser sends a multipart body with another boundary at every try: it stays with the container and out of the fingerprint.
         if (!held.isMultipart() && !held.read(maxBody)) {
             send(response, Problem.BODY_TOO_LARGE.answer());
             return;
         }
-        guard(key, held, response, chain);
+        guard(key, who, held, response, chain);
     }
 
-    private void guard(String key, HeldRequest request, HttpServletResponse response, FilterChain chain) throws IOException {
-        var who = scope.apply(request);
+    private void guard(String key, String who, HeldRequest request, HttpServletResponse response, FilterChain chain) throws IOException {
         var query = request.getQueryString();
         var asked = new ArrayList<Object>(List.of(request.getMethod(), request.getRequestURI() + (query == null ? "" : "?" + query)));
         asked.add(request.digest());
         try {
-            var begun = client.begin(key, options.scope(who == null ? "anonymous" : who).arguments(asked));
+            var begun = client.begin(key, options.scope(who).arguments(asked));
             if (begun.claim() != null)
                 run(begun.claim(), request, response, chain);
             else
@@ -144,6 +160,11 @@ public final class IdempotencyFilter implements Filter {
             response.setHeader("Retry-After", String.valueOf(Math.max(1, (e.retryAfter().toMillis() + 999) / 1000)));
             send(response, Problem.IN_PROGRESS.answer());
         } catch (IdemException.NotExecuted e) {
+            request.getServletContext().log("idem: a request was not executed: " + e.getMessage());
+            if (e instanceof IdemException.Refused && ((IdemException.Refused) e).word().equals("ERR")) {
+                send(response, Problem.SCOPE_REFUSED.answer()); // the key was checked: what is left is the scope
+                return;
+            }
             response.setHeader("Retry-After", "1");
             send(response, Problem.NOT_EXECUTED.answer());
         } catch (IdemException.OutcomeUnknown e) {
@@ -164,6 +185,7 @@ public final class IdempotencyFilter implements Filter {
 
     private void run(Claim claim, HeldRequest request, HttpServletResponse response, FilterChain chain) throws IOException {
         var held = new HeldResponse(response);
+        request.setAttribute("idem.claim", claim);
         HttpAnswer answer;
         try {
             chain.doFilter(request, held);
