@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from lib import ROOT, Process, Server, folder, free_port, wait_until
+from test_rights import write_credentials
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 
 BUILD = os.path.join(ROOT, "build/clients/java-tests")
@@ -28,10 +29,10 @@ def class_path(*names):
     return ":".join(found)
 
 
-def run(program, passed, *args):
+def run(program, passed, *args, **env):
     """Run a test program of src/test: one JVM for all of its tests."""
     done = subprocess.run([*JAVA, "-cp", class_path("test", "idem-client.jar", "test.path") + ":" + JDBC, "idem." + program, *args],
-                          capture_output=True, text=True, encoding="utf-8", timeout=300)
+                          capture_output=True, text=True, encoding="utf-8", timeout=300, env={**os.environ, **env})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("passed") == passed, done.stdout
 
@@ -51,6 +52,14 @@ def server():
 
 def test_the_client(built, server):
     run("ClientTest", 10, "idem://127.0.0.1:%d" % server.port, "idem+unix:" + server.socket)
+
+
+def test_a_secret_is_sent(built):
+    with folder() as where:
+        path = write_credentials(where, "shop s3cret:with%s use java", "other other-secret-1234 use other")
+        with Server(where, "--credentials", path, listen=True) as s:
+            run("AuthTest", 1, "idem://shop:s3cret:with%%25s@127.0.0.1:%d" % s.port, "idem://shop:wrong@127.0.0.1:%d" % s.port,
+                "idem://other:other-secret-1234@127.0.0.1:%d" % s.port, "idem+unix:" + s.socket, IDEM_AUTH="shop:s3cret:with%s")
 
 
 def test_work_in_the_callers_own_transaction(built, postgres, mariadb):
@@ -365,4 +374,6 @@ def story(port):
     told += [transfer("1", 5), transfer("1", 5)]  # ann has nothing left
     told += [ask("POST", "/transfers", {"source": "s", "seq": "2", "from": "bob", "to": "ann", "amount": 7}) for _ in range(2)]
     told += [transfer("3", 5), transfer("3", 5), transfer("4", 1, to="nobody"), transfer("5", 2, mode="loose"), transfer("6", 1, mode="loose")]
-    return told + [transfer("6", 1, mode="loose")]
+    told += [transfer("6", 1, mode="loose"), transfer("6", 2, mode="loose")]  # the last one is another request under the same key
+    wrong = [transfer("7", 0), transfer("", 1), ask("PUT", "/accounts/ann/x", {"amount": "much"}), ask("POST", "/nothing")]
+    return told + [status for status, _ in wrong]

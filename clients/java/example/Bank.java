@@ -67,7 +67,7 @@ public final class Bank extends HttpServlet {
         }
 
         private boolean deduct(String account, long amount) {
-            if (amount < 1 || balances.getOrDefault(account, 0L) < amount)
+            if (balances.getOrDefault(account, 0L) < amount)
                 return false;
             balances.merge(account, -amount, Long::sum);
             return true;
@@ -119,20 +119,20 @@ public final class Bank extends HttpServlet {
         } catch (IdemException.TokenUnknown e) {
             say(response, 403, "{\"error\":\"no such ticket\"}");
         } catch (IdemException.Mismatch e) {
-            say(response, 409, "{\"error\":\"mismatch\"}");
+            say(response, 422, "{\"error\":\"mismatch\",\"retryable\":false}");
         } catch (IdemException.InProgress e) {
             say(response, 409, "{\"error\":\"busy\"}");
         } catch (IdemException.NotExecuted e) {
             say(response, 503, "{\"error\":\"unavailable\",\"retryable\":true}");
         } catch (IdemException.OutcomeUnknown e) {
             say(response, 409, "{\"error\":\"doubt\"}");
-        } catch (IllegalArgumentException e) { // no JSON, or a part of the key is missing
-            say(response, 400, "{\"error\":\"invalid\"}");
+        } catch (IllegalArgumentException e) { // no JSON, or a field is missing
+            say(response, 400, "{\"error\":\"" + e.getMessage() + "\",\"retryable\":false}");
         }
     }
 
     private void route(HttpServletRequest request, HttpServletResponse response) throws IOException, Refusal {
-        var parts = request.getRequestURI().substring(1).split("/");
+        var parts = (request.getRequestURI().substring(1) + "//").split("/", 4);
         var person = request.getHeader("person") == null ? "mydlq" : request.getHeader("person");
         switch (request.getMethod() + " " + parts[0]) {
         case "GET token":
@@ -145,16 +145,15 @@ public final class Bank extends HttpServlet {
             say(response, 201, "{\"ticket\":\"" + client.issue("withdraw", Duration.ofMinutes(5)) + "\"}");
             break;
         case "PUT accounts":
-            say(response, 200, teller.withdraw(parts[2], parts[1], ((Number) body(request, Map.class).get("amount")).longValue()));
+            say(response, 200, teller.withdraw(parts[2], parts[1], number(body(request), "amount")));
             break;
         case "POST transfers":
-            var asked = request.getInputStream().readAllBytes();
-            var transfer = (Transfer) read(asked, Transfer.class);
-            say(response, 200, "loose".equals(((Map<?, ?>) read(asked, Map.class)).get("mode")) ? teller.transferLoose(transfer)
-                    : teller.transfer(transfer));
+            var body = body(request);
+            var transfer = new Transfer(text(body, "source"), text(body, "seq"), text(body, "from"), text(body, "to"), number(body, "amount"));
+            say(response, 200, "loose".equals(body.get("mode")) ? teller.transferLoose(transfer) : teller.transfer(transfer));
             break;
         default:
-            say(response, 404, "{\"error\":\"not found\"}");
+            say(response, 404, "{\"error\":\"no such thing\"}");
         }
     }
 
@@ -167,16 +166,26 @@ public final class Bank extends HttpServlet {
         }
     }
 
-    private static <T> T body(HttpServletRequest request, Class<T> type) throws IOException {
-        return type.cast(read(request.getInputStream().readAllBytes(), type));
+    private static Map<?, ?> body(HttpServletRequest request) throws IOException {
+        try {
+            return (Map<?, ?>) Codec.PLAIN.read(request.getInputStream().readAllBytes(), Map.class);
+        } catch (IOException e) {
+            throw e;
+        } catch (Exception e) {
+            throw new IllegalArgumentException("the body is not a JSON object", e);
+        }
     }
 
-    private static Object read(byte[] json, Class<?> type) {
-        try {
-            return Codec.PLAIN.read(json, type);
-        } catch (Exception e) {
-            throw new IllegalArgumentException(e);
-        }
+    private static long number(Map<?, ?> body, String name) {
+        if (body.get(name) instanceof Long && (Long) body.get(name) >= 1)
+            return (Long) body.get(name);
+        throw new IllegalArgumentException(name + ": a whole number from 1 is needed");
+    }
+
+    private static String text(Map<?, ?> body, String name) {
+        if (body.get(name) instanceof String && !((String) body.get(name)).isEmpty())
+            return (String) body.get(name);
+        throw new IllegalArgumentException(name + ": a text is needed");
     }
 
     public static void main(String[] args) throws Exception {
