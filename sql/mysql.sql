@@ -607,14 +607,13 @@ create or replace procedure idem_transition(in p_machine varchar(100) charset ut
 modifies sql data sql security invoker
 idem: begin
     declare v_moved bigint;
-    declare v_table varchar(300) charset utf8mb4
-        default concat('`', replace(replace(p_table, '`', '``'), '.', '`.`'), '`');
+    declare v_table varchar(300) charset utf8mb4 default idem_quote_name(p_table);
     declare v_key varchar(200) charset utf8mb4
         default concat('`', replace(p_key_column, '`', '``'), '`');
     declare v_state varchar(200) charset utf8mb4
         default concat('`', replace(p_state_column, '`', '``'), '`');
 
-    call idem_check('-', '-', 1, 1);
+    call idem_check_keys(p_table, json_object(p_key_column, p_key));
     if not exists (select 1 from idem_machine where machine = p_machine
         and from_state = p_from and to_state = p_to) then
         set o_verdict = 'refused';
@@ -624,9 +623,6 @@ idem: begin
     execute immediate concat('/*M!110402 set statement innodb_snapshot_isolation = off for */ update ', v_table, ' set ', v_state, ' = ? where ', v_key,
         ' = ? and ', v_state, ' = ?') using @idem_to, @idem_key, @idem_from;
     set v_moved = row_count();
-    if v_moved > 1 then
-        signal sqlstate '21000' set message_text = 'idem: the key column is not unique: roll back';
-    end if;
     if v_moved = 1 then
         set o_verdict = 'first';
         leave idem;
@@ -641,6 +637,298 @@ idem: begin
             set o_verdict = 'duplicate';
         end if;
     end for;
+end//
+
+-- ---- the schemes on a service's own tables ---------------------------------
+--
+-- Keys and values are JSON objects, {"column": value}: which row, and what to write.
+-- A primary key or a unique index must lie within the columns of the keys. The answer
+-- is a verdict: first (done, now, by this call), duplicate (done before), conflict
+-- (somebody else was there), refused. To see the row, select it afterwards. A dot
+-- parts database and table.
+
+create or replace function idem_quote_name(p_name varchar(129) charset utf8mb4)
+returns varchar(300) charset utf8mb4 deterministic no sql sql security invoker
+return concat('`', replace(replace(p_name, '`', '``'), '.', '`.`'), '`')//
+
+-- Pieces of a statement, one for each column of a JSON object: {n} in the pattern is
+-- the column, {v} its value as a literal of text, {e} the same to be compared exactly.
+create or replace function idem_pieces(p_columns longtext charset utf8mb4,
+    p_pattern varchar(100) charset utf8mb4, p_between varchar(20) charset utf8mb4)
+returns longtext charset utf8mb4 deterministic no sql sql security invoker
+begin
+    declare v_names longtext charset utf8mb4 default json_keys(p_columns);
+    declare v_out longtext charset utf8mb4;
+    declare v_name, v_type varchar(100) charset utf8mb4;
+    declare v_value, v_cell longtext charset utf8mb4;
+    declare i int default 0;
+    while i < json_length(v_names) do
+        set v_name = json_unquote(json_extract(v_names, concat('$[', i, ']')));
+        set v_cell = json_extract(p_columns, concat('$.', json_quote(v_name)));
+        set v_type = json_type(v_cell);
+        set v_value = case v_type when 'NULL' then 'null'
+            when 'BOOLEAN' then if(v_cell = 'true', '1', '0')
+            else concat('_utf8mb4 x''', hex(json_unquote(v_cell)), '''') end;
+        set v_out = concat(coalesce(concat(v_out, p_between), ''), replace(replace(replace(p_pattern,
+            '{v}', v_value), '{e}', concat(v_value, if(v_type = 'STRING', ' collate utf8mb4_bin', ''))),
+            '{n}', concat('`', replace(v_name, '`', '``'), '`')));
+        set i = i + 1;
+    end while;
+    return v_out;
+end//
+
+-- Refuse keys that may name several rows, and a table that cannot roll back.
+create or replace procedure idem_check_keys(in p_table varchar(129) charset utf8mb4,
+    in p_keys longtext charset utf8mb4)
+reads sql data sql security invoker
+begin
+    declare v_told varchar(500) charset utf8mb4;
+    declare v_columns longtext charset utf8mb4;
+    declare v_dot int default locate('.', p_table);
+    declare v_schema varchar(64) charset utf8mb4 default if(v_dot, left(p_table, v_dot - 1), database());
+    declare v_name varchar(64) charset utf8mb4 default substr(p_table, v_dot + 1);
+
+    call idem_check('-', '-', 1, 1);
+    if not coalesce(json_valid(p_keys) and json_type(p_keys) = 'OBJECT' and json_length(p_keys) > 0, false) then
+        signal sqlstate '22023' set message_text =
+            'idem: keys is a JSON object, {"column": value}, with one column or more';
+    end if;
+    if locate('null', idem_pieces(p_keys, '{v}', ' ')) > 0 then -- texts are in hexadecimal
+        signal sqlstate '22023' set message_text =
+            'idem: a key is null, and nulls are never the same: give a value';
+    end if;
+    if exists (select 1 from information_schema.tables where table_schema = v_schema
+        and table_name = v_name and engine <> 'InnoDB') then
+        set v_told = left(concat('idem: table ', p_table, ' cannot roll back: use InnoDB'), 128);
+        signal sqlstate '22023' set message_text = v_told;
+    end if;
+    set v_columns = lower(json_keys(p_keys));
+    if not exists (select 1 from information_schema.statistics
+        where table_schema = v_schema and table_name = v_name and non_unique = 0 group by index_name
+        having min(coalesce(json_contains(v_columns, json_quote(lower(convert(column_name using utf8mb4)))), 0)) = 1) then
+        set v_told = left(concat('idem: create a unique index: table ', p_table, ' has none within ', v_columns), 128);
+        signal sqlstate '22023' set message_text = v_told;
+    end if;
+end//
+
+-- How many rows there are, into @idem_there; the suffix may hold them.
+create or replace procedure idem_count_rows(in p_table varchar(129) charset utf8mb4,
+    in p_keys longtext charset utf8mb4, in p_suffix varchar(100) charset utf8mb4)
+modifies sql data sql security invoker
+begin
+    declare v_sql longtext charset utf8mb4;
+
+    set @idem_there = 0;
+    set v_sql = concat('select count(*) into @idem_there from ', idem_quote_name(p_table),
+        ' where ', idem_pieces(p_keys, '{n} = {v}', ' and '), p_suffix);
+    execute immediate v_sql;
+end//
+
+-- Insert a row once: first, duplicate (the key is there), conflict (another unique
+-- index stood in the way).
+create or replace procedure idem_insert_once(in p_table varchar(129) charset utf8mb4,
+    in p_keys longtext charset utf8mb4, in p_values longtext charset utf8mb4,
+    out o_verdict varchar(10))
+modifies sql data sql security invoker
+begin
+    declare v_sql longtext charset utf8mb4;
+    declare v_refused bool default false;
+    declare continue handler for 1062 set v_refused = true;
+
+    call idem_check_keys(p_table, p_keys);
+    set v_sql = concat('insert into ', idem_quote_name(p_table), ' (',
+        idem_pieces(p_keys, '{n}', ', '), coalesce(concat(', ', idem_pieces(p_values, '{n}', ', ')), ''),
+        ') values (', idem_pieces(p_keys, '{v}', ', '),
+        coalesce(concat(', ', idem_pieces(p_values, '{v}', ', ')), ''), ')');
+    execute immediate v_sql;
+    set o_verdict = 'first';
+    if v_refused then
+        call idem_count_rows(p_table, p_keys, ' lock in share mode');
+        set o_verdict = if(@idem_there > 0, 'duplicate', 'conflict');
+    end if;
+end//
+
+-- The same, but look first.
+create or replace procedure idem_select_insert(in p_table varchar(129) charset utf8mb4,
+    in p_keys longtext charset utf8mb4, in p_values longtext charset utf8mb4,
+    out o_verdict varchar(10))
+modifies sql data sql security invoker
+begin
+    call idem_check_keys(p_table, p_keys);
+    call idem_count_rows(p_table, p_keys, '');
+    set o_verdict = 'duplicate';
+    if @idem_there = 0 then
+        call idem_insert_once(p_table, p_keys, p_values, o_verdict);
+    end if;
+end//
+
+-- Insert it (first), or update what is there (duplicate).
+create or replace procedure idem_upsert(in p_table varchar(129) charset utf8mb4,
+    in p_keys longtext charset utf8mb4, in p_values longtext charset utf8mb4,
+    out o_verdict varchar(10))
+modifies sql data sql security invoker
+begin
+    declare v_sql longtext charset utf8mb4;
+
+    call idem_select_insert(p_table, p_keys, p_values, o_verdict);
+    if o_verdict = 'duplicate' and json_length(p_values) > 0 then
+        call idem_count_rows(p_table, p_keys, ' for update');
+        set v_sql = concat('update ', idem_quote_name(p_table), ' set ',
+            idem_pieces(p_values, '{n} = {v}', ', '), ' where ', idem_pieces(p_keys, '{n} = {v}', ' and '));
+        execute immediate v_sql;
+        set o_verdict = if(@idem_there > 0, 'duplicate', 'conflict');
+    end if;
+end//
+
+-- Set values, add what is to be added ({"price": 50}: price = price + 50) and count the
+-- version up, where it is still this one: first. duplicate: the row has these values and
+-- the next version. conflict: somebody else changed it, or something was to be added,
+-- whose repeat cannot be told from that. refused: no such row.
+create or replace procedure idem_update_versioned(in p_table varchar(129) charset utf8mb4,
+    in p_keys longtext charset utf8mb4, in p_version_column varchar(64) charset utf8mb4,
+    in p_version bigint, in p_values longtext charset utf8mb4, in p_adds longtext charset utf8mb4,
+    out o_verdict varchar(10))
+modifies sql data sql security invoker
+idem: begin
+    declare v_sql longtext charset utf8mb4;
+    declare v_where longtext charset utf8mb4;
+    declare v_version varchar(200) charset utf8mb4
+        default concat('`', replace(p_version_column, '`', '``'), '`');
+
+    call idem_check_keys(p_table, p_keys);
+    set v_where = concat(' where ', idem_pieces(p_keys, '{n} = {v}', ' and '), ' and ', v_version, ' = ');
+    set v_sql = concat('update ', idem_quote_name(p_table), ' set ',
+        coalesce(concat(idem_pieces(p_values, '{n} = {v}', ', '), ', '), ''),
+        coalesce(concat(idem_pieces(p_adds, '{n} = {n} + cast({v} as decimal(65, 10))', ', '), ', '), ''),
+        v_version, ' = ', v_version, ' + 1', v_where, p_version);
+    execute immediate v_sql;
+    if row_count() = 1 then
+        set o_verdict = 'first';
+        leave idem;
+    end if;
+    call idem_count_rows(p_table, p_keys, '');
+    set o_verdict = if(@idem_there = 0, 'refused', 'conflict');
+    if @idem_there > 0 and coalesce(json_length(p_adds), 0) = 0 then
+        set @idem_there = 0;
+        set v_sql = concat('select count(*) into @idem_there from ', idem_quote_name(p_table), v_where,
+            p_version, ' + 1', coalesce(concat(' and ', idem_pieces(p_values, '{n} <=> {e}', ' and ')), ''));
+        execute immediate v_sql;
+        set o_verdict = if(@idem_there > 0, 'duplicate', 'conflict');
+    end if;
+end//
+
+-- Take an amount away while that leaves at least 0: first, or refused (it does not
+-- suffice, or there is no such row).
+create or replace procedure idem_deduct(in p_table varchar(129) charset utf8mb4,
+    in p_keys longtext charset utf8mb4, in p_column varchar(64) charset utf8mb4,
+    in p_amount decimal(65, 10), out o_verdict varchar(10))
+modifies sql data sql security invoker
+begin
+    declare v_sql longtext charset utf8mb4;
+    declare v_column varchar(200) charset utf8mb4 default concat('`', replace(p_column, '`', '``'), '`');
+    declare v_enough longtext charset utf8mb4;
+
+    call idem_check_keys(p_table, p_keys);
+    if p_amount is null or p_amount < 0 then
+        signal sqlstate '22023' set message_text = 'idem: such an amount would not deduct: give 0 or more';
+    end if;
+    set v_enough = concat(' and ', v_column, ' >= ', p_amount);
+    set v_sql = concat('update ', idem_quote_name(p_table), ' set ', v_column, ' = ', v_column, ' - ',
+        p_amount, ' where ', idem_pieces(p_keys, '{n} = {v}', ' and '), v_enough);
+    execute immediate v_sql;
+    set o_verdict = if(row_count() = 1, 'first', 'refused');
+    if p_amount = 0 then -- which changes no row
+        call idem_count_rows(p_table, p_keys, v_enough);
+        set o_verdict = if(@idem_there > 0, 'first', 'refused');
+    end if;
+end//
+
+-- Hold a row until the transaction ends, waiting up to p_wait_ms: first, conflict
+-- (somebody else still holds it), refused (no such row).
+create or replace procedure idem_lock_row(in p_table varchar(129) charset utf8mb4,
+    in p_keys longtext charset utf8mb4, in p_wait_ms bigint, out o_verdict varchar(10))
+modifies sql data sql security invoker
+begin
+    declare v_start datetime(6) default sysdate(6); -- now() stands still in here
+
+    call idem_check_keys(p_table, p_keys);
+    set o_verdict = null;
+    while o_verdict is null do
+        call idem_count_rows(p_table, p_keys, ' for update skip locked');
+        if @idem_there > 0 then
+            set o_verdict = 'first';
+        else
+            call idem_count_rows(p_table, p_keys, '');
+            set o_verdict = case when @idem_there = 0 then 'refused'
+                when timestampdiff(microsecond, v_start, sysdate(6)) >= coalesce(p_wait_ms, 0) * 1000
+                    then 'conflict' end;
+            do sleep(if(o_verdict is null, 0.005, 0));
+        end if;
+    end while;
+end//
+
+-- Write a word of a barrier once: what is written now, and whether it was this call.
+create or replace procedure idem_write_once(in p_transaction varbinary(1000), in p_name varbinary(1000),
+    in p_word varbinary(10), out o_first bool, out o_written varbinary(10))
+modifies sql data sql security invoker
+begin
+    declare v_verdict, v_state, v_kind varchar(10);
+    declare v_result longblob;
+    declare v_tries int default 0;
+
+    repeat
+        call idem_settle(p_transaction, p_name, 'succeeded', p_word, 2592000000, v_verdict, v_state, v_kind, v_result);
+        set v_tries = v_tries + 1;
+        if v_verdict = 'busy' then
+            do sleep(0.005);
+        end if;
+    until v_verdict <> 'busy' or v_tries > 200 end repeat;
+    if v_verdict = 'busy' then
+        signal sqlstate '45003' set message_text =
+            'idem: another phase of this branch is being decided: roll back and try again';
+    end if;
+    set o_first = v_verdict = 'settled', o_written = if(v_verdict = 'settled', p_word, v_result);
+end//
+
+-- May this phase (try, confirm, cancel) of this branch do its work in this
+-- transaction? first: yes; duplicate: it did before; empty: a cancel whose try never
+-- came, answer success and do nothing; refused.
+create or replace procedure idem_barrier(in p_transaction varbinary(1000), in p_branch varbinary(1000),
+    in p_phase varbinary(20), out o_verdict varchar(10))
+modifies sql data sql security invoker
+idem: begin
+    declare v_first bool;
+    declare v_written varbinary(10);
+    declare v_verdict, v_state, v_kind varchar(10);
+    declare v_fence bigint;
+    declare v_result longblob;
+
+    if coalesce(p_phase not in ('try', 'confirm', 'cancel'), true) then
+        signal sqlstate '22023' set message_text = 'idem: a phase is try, confirm or cancel';
+    end if;
+    if coalesce(length(p_branch), 0) not between 1 and 245 then
+        signal sqlstate '22023' set message_text = 'idem: a branch has 1 to 245 bytes';
+    end if;
+    if p_phase = 'confirm' then
+        call idem_check(p_transaction, p_branch, 1, 1);
+        call idem_get(p_transaction, concat(p_branch, '#try'), v_verdict, v_state, v_fence, v_kind, v_result);
+        if v_verdict = 'absent' or v_result <> 'try' then
+            set o_verdict = 'refused';
+            leave idem;
+        end if;
+    else
+        call idem_write_once(p_transaction, concat(p_branch, '#try'), p_phase, v_first, v_written);
+        if p_phase = 'try' then
+            set o_verdict = case when v_first then 'first' when v_written = 'try' then 'duplicate' else 'refused' end;
+            leave idem;
+        end if;
+        if v_written = 'cancel' then
+            set o_verdict = 'empty';
+            leave idem;
+        end if;
+    end if;
+    call idem_write_once(p_transaction, concat(p_branch, '#decision'), p_phase, v_first, v_written);
+    set o_verdict = case when v_first then 'first' when v_written = p_phase then 'duplicate' else 'refused' end;
 end//
 
 delimiter ;

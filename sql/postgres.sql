@@ -702,6 +702,7 @@ begin
             case when key_type is null then $3 else $5 end
             using errcode = 'undefined_column';
     end if;
+    perform idem.check_keys($2, jsonb_build_object($3, coalesce($4, '')));
     perform 1 from idem.idem_machine m
         where m.machine = $1 and m.from_state = $6 and m.to_state = $7;
     if not found then
@@ -710,10 +711,6 @@ begin
     execute format('update %s set %I = $1::%s where %I = $2::%s and %I = $3::%s',
         $2, $5, state_type, $3, key_type, $5, state_type) using $7, $4, $6;
     get diagnostics moved = row_count;
-    if moved > 1 then
-        raise exception 'idem: column % of table % is not unique', $3, $2
-            using errcode = 'cardinality_violation';
-    end if;
     if moved = 1 then
         return 'first';
     end if;
@@ -721,6 +718,243 @@ begin
         into is_now using $4;
     return case when is_now = $7 or idem.is_proven($1, $6, $7, is_now) then 'duplicate'
         else 'refused' end;
+end
+$$;
+
+-- ---- the schemes on a service's own tables ---------------------------------
+--
+-- keys and vals are JSON objects, {"column": value}: which row, and what to write.
+-- A primary key or a unique index must lie within the columns of keys. The answer
+-- is a verdict: first (done, now, by this call), duplicate (done before), conflict
+-- (somebody else was there), refused. To see the row, select it afterwards.
+
+-- Refuse keys that may name several rows.
+create or replace function idem.check_keys(tbl regclass, keys jsonb)
+returns void language plpgsql stable as $$
+begin
+    if jsonb_typeof(keys) is distinct from 'object' or keys = '{}' then
+        raise exception 'idem: keys is a JSON object, {"column": value}, with one column or more'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if exists (select 1 from jsonb_each(keys) k where k.value = 'null') then
+        raise exception 'idem: a key of table % is null, and nulls are never the same: give a value', tbl
+            using errcode = 'invalid_parameter_value';
+    end if;
+    perform 1 from pg_index i where i.indrelid = $1 and i.indisunique and i.indisvalid
+        and i.indimmediate and i.indpred is null and i.indexprs is null
+        and not exists (select 1 from pg_attribute a where a.attrelid = $1
+            and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
+            and not $2 ? a.attname::text);
+    if not found then
+        raise exception 'idem: table % has no primary key and no unique index within (%), so these columns may name several rows: create a unique index on them',
+            tbl, (select string_agg(k, ', ') from jsonb_object_keys(keys) k)
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+
+-- Pieces of a statement, one for each column of a JSON object. In the pattern %1$I
+-- is the column, %2$s its value, taken from parameter number `place`.
+create or replace function idem.pieces(tbl regclass, columns jsonb, place int, pattern text, glue text)
+returns text language sql stable as $$
+    select string_agg(format($4, k, format('(select r.%I from jsonb_populate_record(null::%s, $%s) r)',
+        k, $1, $3)), $5) from jsonb_object_keys($2) k
+$$;
+
+create or replace function idem.has_row(tbl regclass, keys jsonb)
+returns boolean language plpgsql volatile as $$
+declare
+    there boolean;
+begin
+    execute format('select exists (select 1 from %s t where %s)', $1,
+        idem.pieces($1, $2, 1, 't.%1$I = %2$s', ' and ')) into there using $2;
+    return there;
+end
+$$;
+
+-- Insert a row once: first, duplicate (the key is there), conflict (another unique
+-- index stood in the way).
+create or replace function idem.insert_once(tbl regclass, keys jsonb, vals jsonb default '{}')
+returns text language plpgsql volatile as $$
+declare
+    whole jsonb := coalesce(vals, '{}') || keys;
+    n bigint;
+begin
+    perform idem.check_keys(tbl, keys);
+    execute format('insert into %s (%s) select %s on conflict do nothing', tbl,
+        idem.pieces(tbl, whole, 1, '%1$I', ', '), idem.pieces(tbl, whole, 1, '%2$s', ', ')) using whole;
+    get diagnostics n = row_count;
+    return case when n = 1 then 'first' when idem.has_row(tbl, keys) then 'duplicate'
+        else 'conflict' end;
+end
+$$;
+
+-- The same, but look first.
+create or replace function idem.select_insert(tbl regclass, keys jsonb, vals jsonb default '{}')
+returns text language plpgsql volatile as $$
+begin
+    perform idem.check_keys(tbl, keys);
+    if idem.has_row(tbl, keys) then
+        return 'duplicate';
+    end if;
+    return idem.insert_once(tbl, keys, vals);
+end
+$$;
+
+-- Insert it (first), or update what is there (duplicate).
+create or replace function idem.upsert(tbl regclass, keys jsonb, vals jsonb default '{}')
+returns text language plpgsql volatile as $$
+declare
+    verdict text := idem.select_insert(tbl, keys, vals);
+    n bigint;
+begin
+    if verdict <> 'duplicate' or coalesce(vals, '{}') = '{}' then
+        return verdict;
+    end if;
+    execute format('update %s t set %s where %s', tbl, idem.pieces(tbl, vals, 2, '%1$I = %2$s', ', '),
+        idem.pieces(tbl, keys, 1, 't.%1$I = %2$s', ' and ')) using keys, vals;
+    get diagnostics n = row_count;
+    return case when n = 1 then 'duplicate' else 'conflict' end;
+end
+$$;
+
+-- Set vals, add adds ({"price": 50}: price = price + 50) and count the version up,
+-- where it is still this one: first. duplicate: the row has these values and the next
+-- version. conflict: somebody else changed it, or adds were given, whose repeat cannot
+-- be told from that. refused: no such row.
+create or replace function idem.update_versioned(tbl regclass, keys jsonb, version_column name,
+    version bigint, vals jsonb default '{}', adds jsonb default '{}')
+returns text language plpgsql volatile as $$
+declare
+    found_row text;
+    sets text := concat_ws(', ', idem.pieces(tbl, vals, 3, '%1$I = %2$s', ', '),
+        (select string_agg(format('%1$I = t.%1$I + ($4->>%1$L)::numeric', k), ', ')
+            from jsonb_object_keys(adds) k), format('%1$I = t.%1$I + 1', version_column));
+    same boolean;
+    n bigint;
+begin
+    perform idem.check_keys(tbl, keys);
+    found_row := idem.pieces(tbl, keys, 1, 't.%1$I = %2$s', ' and ');
+    execute format('update %s t set %s where %s and t.%I = $2', tbl, sets, found_row, version_column)
+        using keys, version, vals, adds;
+    get diagnostics n = row_count;
+    if n = 1 then
+        return 'first';
+    end if;
+    if not idem.has_row(tbl, keys) then
+        return 'refused';
+    end if;
+    if coalesce(adds, '{}') <> '{}' then
+        return 'conflict';
+    end if;
+    begin
+        execute format('select exists (select 1 from %s t where %s and t.%I = $2 + 1 and %s)', tbl,
+            found_row, version_column,
+            coalesce(idem.pieces(tbl, vals, 3, 't.%1$I is not distinct from %2$s', ' and '), 'true'))
+            into same using keys, version, vals;
+    exception when undefined_function then
+        same := false; -- a type that cannot be compared, as json
+    end;
+    return case when same then 'duplicate' else 'conflict' end;
+end
+$$;
+
+-- Take an amount away while that leaves at least 0: first, or refused (it does not
+-- suffice, or there is no such row).
+create or replace function idem.deduct(tbl regclass, keys jsonb, amount_column name, amount numeric)
+returns text language plpgsql volatile as $$
+declare
+    n bigint;
+begin
+    perform idem.check_keys(tbl, keys);
+    if amount is null or amount < 0 then
+        raise exception 'idem: an amount of % would not deduct: give 0 or more', coalesce(amount::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    execute format('update %s t set %2$I = t.%2$I - $2 where %3$s and t.%2$I >= $2', tbl, amount_column,
+        idem.pieces(tbl, keys, 1, 't.%1$I = %2$s', ' and ')) using keys, amount;
+    get diagnostics n = row_count;
+    return case when n = 1 then 'first' else 'refused' end;
+end
+$$;
+
+-- Hold a row until the transaction ends, waiting up to wait_ms: first, conflict
+-- (somebody else still holds it), refused (no such row).
+create or replace function idem.lock_row(tbl regclass, keys jsonb, wait_ms bigint default 0)
+returns text language plpgsql volatile as $$
+declare
+    until_us bigint := idem.now_us() + least(coalesce(wait_ms, 0), 604800000) * 1000;
+    held boolean;
+begin
+    perform idem.check_keys(tbl, keys);
+    loop
+        execute format('select true from %s t where %s for update skip locked', tbl,
+            idem.pieces(tbl, keys, 1, 't.%1$I = %2$s', ' and ')) into held using keys;
+        if held then
+            return 'first';
+        end if;
+        if not idem.has_row(tbl, keys) then
+            return 'refused';
+        end if;
+        if idem.now_us() >= until_us then
+            return 'conflict';
+        end if;
+        perform pg_sleep(0.005);
+    end loop;
+end
+$$;
+
+-- Write a word of a barrier once: what is written now, and whether it was this call.
+create or replace function idem.write_once(transaction text, name text, word text,
+    out first boolean, out written text)
+language plpgsql volatile as $$
+declare
+    until_us bigint := idem.now_us() + 1000000;
+    s record;
+begin
+    loop
+        select * into s from idem.settle($1, $2, 'succeeded', convert_to($3, 'UTF8'), 2592000000);
+        exit when s.verdict in ('settled', 'replay');
+        if idem.now_us() >= until_us then
+            raise exception 'idem: another phase of this branch is being decided: roll back and try again'
+                using errcode = 'lock_not_available';
+        end if;
+    end loop;
+    first := s.verdict = 'settled';
+    written := case when first then $3 else convert_from(s.answer, 'UTF8') end;
+end
+$$;
+
+-- May this phase (try, confirm, cancel) of this branch do its work in this
+-- transaction? first: yes; duplicate: it did before; empty: a cancel whose try never
+-- came, answer success and do nothing; refused.
+create or replace function idem.barrier(transaction text, branch text, phase text)
+returns text language plpgsql volatile as $$
+declare
+    w record;
+begin
+    if coalesce(phase not in ('try', 'confirm', 'cancel'), true) then
+        raise exception 'idem: a phase is try, confirm or cancel, not %', coalesce(phase, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if coalesce(octet_length(convert_to(branch, 'UTF8')), 0) not between 1 and 245 then
+        raise exception 'idem: a branch has 1 to 245 bytes' using errcode = 'invalid_parameter_value';
+    end if;
+    if phase = 'confirm' then
+        if not exists (select 1 from idem.get($1, $2 || '#try') g where g.result = 'try') then
+            return 'refused';
+        end if;
+    else
+        w := idem.write_once($1, $2 || '#try', $3);
+        if phase = 'try' then
+            return case when w.first then 'first' when w.written = 'try' then 'duplicate' else 'refused' end;
+        end if;
+        if w.written = 'cancel' then
+            return 'empty';
+        end if;
+    end if;
+    w := idem.write_once($1, $2 || '#decision', $3);
+    return case when w.first then 'first' when w.written = $3 then 'duplicate' else 'refused' end;
 end
 $$;
 

@@ -187,6 +187,7 @@ enum idem_sql_type {
     IDEM_SQL_INT,
     IDEM_SQL_TEXT, /* numbers that are no integers, dates ... come as text */
     IDEM_SQL_BLOB,
+    IDEM_SQL_ADD, /* the column's own value plus number */
 };
 
 struct idem_sql_value {
@@ -199,6 +200,8 @@ struct idem_sql_value {
 IDEM_API struct idem_sql_value idem_sql_int(int64_t number);
 IDEM_API struct idem_sql_value idem_sql_text(const char *text);
 IDEM_API struct idem_sql_value idem_sql_blob(const void *data, size_t len);
+/* column = column + number: a value of idem_sql_update_versioned alone. */
+IDEM_API struct idem_sql_value idem_sql_add(int64_t number);
 
 /* An INSERT, UPDATE or DELETE of the program's own, without RETURNING and
  * without a semicolon at its end. ? stands for a value, on PostgreSQL too;
@@ -308,6 +311,9 @@ idem_sql_upsert(struct idem_sql *db, const struct idem_sql_place *place,
  * `version`. FIRST: done. DUPLICATE: the row has these values and the next
  * version: this very update was done before. CONFLICT: somebody else changed
  * it (*row). REFUSED: there is no such row.
+ *
+ * With idem_sql_add among the values (price = price + 50) a repeat is a
+ * CONFLICT, too: what the row has now does not tell who made it so.
  */
 IDEM_API enum idem_status
 idem_sql_update_versioned(struct idem_sql *db,

@@ -157,6 +157,9 @@ bool idem__sql_room(struct idem_sql *db, size_t rows, size_t columns);
 /* Copy bytes into the arena, with a NUL behind them. */
 const void *idem__sql_copy(struct idem_sql *db, const void *data, size_t len);
 
+/* Can these be bound? If not, the fault says why. */
+bool idem__sql_plain(struct idem_sql *db, const struct idem_sql_value *values,
+                     size_t count);
 /* Run what idem__sql_text made. */
 bool idem__sql_run(struct idem_sql *db, const char *sql,
                    const struct idem_sql_value *values, size_t count);

@@ -154,7 +154,9 @@ insert_or_row(struct idem_sql *db, const struct idem_sql_place *place,
         *verdict = IDEM_SQL_IS_FIRST;
         return IDEM_OK;
     }
-    if (!read_row(db, place, "", row))
+    /* The row that stood in the way is locked already where that hides it from
+     * an older snapshot. */
+    if (!read_row(db, place, db->driver->latest ? db->driver->latest : "", row))
         return idem__sql_fail(db, err);
     *verdict = row->count > 0 ? IDEM_SQL_IS_DUPLICATE : IDEM_SQL_IS_CONFLICT;
     return IDEM_OK;
@@ -194,7 +196,7 @@ idem_sql_select_insert(struct idem_sql *db, const struct idem_sql_place *place,
 
 /* ---- update ------------------------------------------------------------ */
 
-/* update t set a = ?, b = ? */
+/* update t set a = ?, b = b + ? */
 static bool
 begin_update(struct idem_sql *db, const struct idem_sql_place *place,
              const struct idem_sql_pair *pairs, size_t count)
@@ -202,8 +204,11 @@ begin_update(struct idem_sql *db, const struct idem_sql_place *place,
     bool good = begin_text(db, "update", place->table);
 
     for (size_t i = 0; i < count && good; i++)
-        good = idem__sql_add(db, i == 0 ? " set %i = ?" : ", %i = ?",
-                             pairs[i].column);
+        good = pairs[i].value.type == IDEM_SQL_ADD
+                   ? idem__sql_add(db, "%s %i = %i + ?", i == 0 ? " set" : ",",
+                                   pairs[i].column, pairs[i].column)
+                   : idem__sql_add(db, "%s %i = ?", i == 0 ? " set" : ",",
+                                   pairs[i].column);
     return good;
 }
 
@@ -266,6 +271,16 @@ has_values(const struct idem_sql_row *row, const struct idem_sql_pair *pairs,
     return true;
 }
 
+static bool
+has_add(const struct idem_sql_pair *pairs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (pairs[i].value.type == IDEM_SQL_ADD)
+            return true;
+    }
+    return false;
+}
+
 /*
  * The same question to the database, which knows that 10.50 is 10.5 and that
  * a char(8) is padded (but "A" is not "a"). A type that it cannot compare (json
@@ -318,6 +333,10 @@ idem_sql_update_versioned(struct idem_sql *db,
     if (status != IDEM_OK)
         return status;
     n = put_pairs(bound, values, count);
+    for (size_t i = 0; i < count; i++) {
+        if (bound[i].type == IDEM_SQL_ADD)
+            bound[i].type = IDEM_SQL_INT;
+    }
     n += put_keys(bound + n, place);
     bound[n++] = idem_sql_int(version);
     if (!begin_update(db, place, values, count) ||
@@ -335,10 +354,11 @@ idem_sql_update_versioned(struct idem_sql *db,
     *verdict = IDEM_SQL_IS_REFUSED;
     if (row->count == 0)
         return IDEM_OK;
-    same =
-        (idem_sql_column(row, version_column).number == version + 1 &&
-         has_values(row, values, count)) ||
-        has_values_there(db, place, version_column, version + 1, values, count);
+    same = !has_add(values, count) &&
+           ((idem_sql_column(row, version_column).number == version + 1 &&
+             has_values(row, values, count)) ||
+            has_values_there(db, place, version_column, version + 1, values,
+                             count));
     *verdict = same ? IDEM_SQL_IS_DUPLICATE : IDEM_SQL_IS_CONFLICT;
     return IDEM_OK;
 }

@@ -146,6 +146,12 @@ idem_sql_blob(const void *data, size_t len)
 }
 
 struct idem_sql_value
+idem_sql_add(int64_t number)
+{
+    return (struct idem_sql_value){.type = IDEM_SQL_ADD, .number = number};
+}
+
+struct idem_sql_value
 idem_sql_column(const struct idem_sql_row *row, const char *column)
 {
     for (size_t i = 0; i < row->count; i++) {
@@ -279,11 +285,25 @@ idem__sql_remember(struct idem_sql *db, const char *sql, void *handle)
 }
 
 bool
+idem__sql_plain(struct idem_sql *db, const struct idem_sql_value *values,
+                size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (values[i].type == IDEM_SQL_ADD)
+            return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "",
+                                   "idem_sql_add is a value of "
+                                   "idem_sql_update_versioned alone");
+    }
+    return true;
+}
+
+bool
 idem__sql_run(struct idem_sql *db, const char *sql,
               const struct idem_sql_value *values, size_t count)
 {
     db->rows = (struct sql_rows){0};
-    return sql && db->driver->run(db, sql, values, count);
+    return sql && idem__sql_plain(db, values, count) &&
+           db->driver->run(db, sql, values, count);
 }
 
 /* ---- rows ------------------------------------------------------------- */

@@ -388,7 +388,7 @@ changes_rows(const char *sql)
 }
 
 static enum idem_status
-check_statements(const struct idem_sql *db, const struct statements *work,
+check_statements(struct idem_sql *db, const struct statements *work,
                  struct idem_error *err)
 {
     size_t values = 0;
@@ -397,6 +397,9 @@ check_statements(const struct idem_sql *db, const struct statements *work,
     for (size_t i = 0; i < work->count && good; i++) {
         good = changes_rows(work->list[i].sql);
         values += work->list[i].count;
+        if (good &&
+            !idem__sql_plain(db, work->list[i].values, work->list[i].count))
+            return idem__sql_fail(db, err);
     }
     if (good && values <= IDEM_SQL_STATEMENT_VALUES)
         return IDEM_OK;

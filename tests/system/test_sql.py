@@ -312,6 +312,83 @@ def test_a_state_machine_in_sql(database):
     assert said == ["refused", "first", "duplicate", "refused", "first", "duplicate"]
 
 
+def scheme(database, name, *args):
+    """The call of a scheme, and then its verdict; arguments are numbers, or texts that are quoted here."""
+    words = ", ".join("'%s'" % a if isinstance(a, str) else str(a) for a in args)
+    if is_postgres(database):
+        return "select idem.%s(%s)" % (name, words)
+    return "call idem_%s(%s, @v); select @v" % (name, words)
+
+
+SCHEMES = {"insert_once": ['{"b": 1}'], "select_insert": ['{"b": 1}'], "upsert": ['{"b": 1}'],
+           "update_versioned": ["v", 1, '{"b": 1}', "{}"], "deduct": ["b", 1], "lock_row": [0]}
+
+
+def test_a_scheme_in_sql_needs_its_unique_key(database):
+    engine = "" if is_postgres(database) else " engine = InnoDB"
+    database.sql("drop table if exists keyless; create table keyless (a int, b int, v int)%s; "
+                 "insert into keyless values (1, 5, 1), (1, 5, 1)" % engine)
+    for name, rest in SCHEMES.items():
+        for keys, told in (('{"a": 1}', "unique index"), ('{"a": null}', "null"), ("{}", "JSON object"), ("[1]", "JSON object")):
+            with pytest.raises(AssertionError) as error:
+                database.sql("start transaction; %s; commit" % scheme(database, name, "keyless", keys, *rest))
+            assert told in str(error.value) and "idem:" in str(error.value), (name, keys, error.value)
+            assert told != "unique index" or "keyless" in str(error.value)
+    assert database.sql("select count(*), sum(b), sum(v) from keyless").replace("\t", "|") == "2|10|2"
+    database.sql("delete from keyless where a = 1; create unique index keyless_a on keyless (a)")
+    call = scheme(database, "insert_once", "keyless", '{"a": 1}', '{"b": 7}')
+    assert database.sql("start transaction; %s; %s; commit" % (call, call)).split() == ["first", "duplicate"]
+
+
+def test_a_table_without_transactions_is_refused(mariadb):
+    idem("store", "init", mariadb.url)
+    mariadb.sql("create or replace table plain (a int primary key, b int, v int) engine = MyISAM")
+    for name, rest in SCHEMES.items():
+        with pytest.raises(AssertionError, match="InnoDB"):
+            mariadb.sql("start transaction; %s; commit" % scheme(mariadb, name, "plain", '{"a": 1}', *rest))
+
+
+def test_a_row_lock_in_sql_waits_and_gives_up(database):
+    database.sql("drop table if exists locked; create table locked (id int primary key, n int)%s; insert into locked values "
+                 "(1, 0)" % ("" if is_postgres(database) else " engine = InnoDB"))
+    lock = lambda wait: scheme(database, "lock_row", "locked", '{"id": 1}', wait)  # noqa: E731
+    with Session(database) as one, Session(database) as two:
+        assert one("start transaction; " + lock(0)).split() == ["first"]
+        start = time.monotonic()
+        assert two("start transaction; " + lock(0)).split() == ["conflict"]
+        assert two(lock(300)).split() == ["conflict"]
+        assert 0.3 <= time.monotonic() - start < 20
+        with ThreadPoolExecutor(1) as crowd:
+            waiting = crowd.submit(two, lock(60000))
+            time.sleep(0.2)
+            one("update locked set n = 7; commit")
+            assert waiting.result().split() == ["first"]
+        two("commit")
+
+
+def test_schemes_in_sql_take_any_name_and_any_text(database):
+    """What looks like SQL in a name or a value is only a name or a value, whatever the mode of quoting is."""
+    q = '"' if is_postgres(database) else "`"
+    table, column = "odd; --", "it's %s %%1$s {v}" % (q * 2)
+    evil = "'); drop table x; -- \\"
+    database.sql("drop table if exists {0}{1}{0}; create table {0}{1}{0} (id varchar(40) primary key, {0}{2}{0} varchar(60))"
+                 .format(q, table, column))
+    name = '"%s"' % table if is_postgres(database) else table
+    values = json.dumps({column.replace(q * 2, q): evil})
+    if is_postgres(database):
+        call = "select idem.upsert('%s', '%s', '%s')" % (name, json.dumps({"id": evil}).replace("'", "''"), values.replace("'", "''"))
+        modes = [""]
+    else:
+        call = "call idem_upsert('%s', x'%s', x'%s', @v); select @v" % (
+            name, json.dumps({"id": evil}).encode().hex(), values.encode().hex())
+        modes = ["", "set sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'; "]
+    for mode in modes:
+        database.sql("delete from {0}{1}{0}".format(q, table))
+        assert database.sql(mode + "start transaction; %s; %s; commit" % (call, call)).split() == ["first", "duplicate"]
+        assert database.sql("select id from {0}{1}{0} where id = {0}{2}{0}".format(q, table, column)).replace(
+            "\\\\", "\\") == evil
+
+
 @pytest.mark.parametrize("collation", ["utf8mb4_unicode_ci", "utf8mb4_bin", "latin1_swedish_ci"])
 def test_a_state_machine_whatever_the_collation_and_the_database(mariadb, collation):
     idem("store", "init", mariadb.url)
