@@ -118,3 +118,28 @@ def test_addresses_that_are_printed_are_understood(home):
 def test_settle_refuses_an_answer_that_is_none(home, options, wrong):
     code, _, err = home.shell("idem settle shop wrong " + options)
     assert code == 2 and wrong in err, err
+
+
+def test_an_operators_word_is_always_logged(home):
+    """Also under the gateway, whose engine logs little else: who, from where, what, the verdict and why."""
+    for key in ("audited", "audited-too"):
+        assert ask(home.port, key, x_way="half-body").status == 504
+    eventually(lambda: home.shell("idem scan --doubt")[1].count(" audited") == 2, seconds=30)
+    assert home.shell("idem settle anonymous audited --as failed --reason 'ticket 7, not booked'")[0] == 0
+    assert home.shell("idem forget anonymous audited-too")[0] == 0
+    uid = 65534 if os.geteuid() == 0 else os.geteuid()
+    lines = eventually(lambda: [line for line in home.gateway.output().splitlines() if "event=operator" in line
+                                and ("ticket 7" in line or "verb=forget" in line)][1:] and
+                       [line for line in home.gateway.output().splitlines() if "event=operator" in line][-2:])
+    settled, forgot = lines
+    for part in ("verb=settle", "outcome=failed", "verdict=settled", 'reason="ticket 7, not booked"', "surface=resp",
+                 'from="uid=%d pid=' % uid, " key=", " who="):
+        assert part in settled, (part, settled)
+    assert "verb=forget" in forgot and "verdict=ok" in forgot and "audited" not in forgot
+
+
+def test_a_key_that_a_proxy_joined_is_refused(home):
+    got = ask(home.port, "a-1,a-2")
+    assert got.status == 400 and got.problem == "key-malformed" and "comma" in got.json()["detail"]
+    assert ask(home.port, '"a-1,a-2"').status == 201
+    assert home.ledger.executions("a-1,a-2") == 1, "the quoted one"

@@ -86,6 +86,10 @@ gateway_key_parse(struct idem_bytes in, bool quoted_only, bool loose_bytes,
         if (!loose_bytes && (at[i] == ' ' || at[i] > 0x7e || at[i] == '"'))
             return "The key holds a byte that a bare key must not: put it in "
                    "double quotes.";
+        /* A proxy joins two lines of a header with a comma. */
+        if (!loose_bytes && at[i] == ',')
+            return "The key holds a comma, as if the header had been sent "
+                   "twice: put it in double quotes if it is one key.";
     }
     memcpy(out, at, in.len);
     *out_len = in.len;

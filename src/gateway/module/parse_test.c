@@ -12,8 +12,8 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -94,6 +94,8 @@ quoted_and_bare_keys_are_one(void **state)
     assert_string_equal(key("\"a\\\"b\\\\\"", true, false), "a\"b\\");
     assert_string_equal(key("8e03978e-40d5", false, false), "8e03978e-40d5");
     assert_string_equal(key("a b\xc3\xa9", false, true), "a b\xc3\xa9");
+    assert_string_equal(key("\"a,b\"", false, false), "a,b");
+    assert_string_equal(key("a,b", false, true), "a,b");
 }
 
 static void
@@ -102,7 +104,8 @@ what_is_no_key_is_refused(void **state)
     static const char *const bad[] = {
         "",         " ",       "\"",          "\"\"",   "\"a",    "\"a\"b",
         "\"\\a\"",  "\"a\\",   "a b",         "a\"b",   "\x7f",   "\xff",
-        "\"\xff\"", "\"a\";q", "\"a\",\"b\"", "\" a\"", "\"a \"", "a\nb"};
+        "\"\xff\"", "\"a\";q", "\"a\",\"b\"", "\" a\"", "\"a \"", "a\nb",
+        "a,b",      "a, b",    "\"a\", b"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)

@@ -159,7 +159,8 @@ server_log_fields(const struct server_log *log, enum log_level level,
                   const char *event, const struct log_field *fields,
                   size_t count)
 {
-    static const char *const levels[] = {"debug", "info", "warning", "error"};
+    static const char *const levels[] = {"debug", "info", "warning", "error",
+                                         "info"};
     struct line line;
     ssize_t written;
 

@@ -15,7 +15,8 @@
 
 #include <idem/idem.h>
 
-enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR };
+/* ALWAYS: news that no level leaves out; shown as info. */
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR, LOG_ALWAYS };
 enum log_format { LOG_FORMAT_LOGFMT, LOG_FORMAT_JSON };
 
 struct server_log {

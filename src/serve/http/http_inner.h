@@ -15,6 +15,7 @@
 #ifndef IDEM__HTTP_INNER_H
 #define IDEM__HTTP_INNER_H
 
+#include "../core/audit.h"
 #include "../core/server.h"
 #include "http.h"
 
@@ -58,6 +59,7 @@ struct http_request {
     struct idem_arena path_memory;
     const struct http_route *route;
     struct http_call call;
+    struct audit_source audit; /* of an operator; else without a name */
     int64_t started_us;
     atomic_int refs;
 

@@ -298,6 +298,9 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
     } else {
         take_answer(request, answer);
     }
+    if (request->audit.who[0] && request->outstanding == 0)
+        audit_log(http->server->log, &request->audit, "http", &request->call.op,
+                  status, answer);
     call_back(request);
     pthread_mutex_unlock(&http->lock);
     http_request_put(request);

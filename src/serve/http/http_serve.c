@@ -143,17 +143,14 @@ take_body(struct http_request *request, const char *data, size_t len)
 
 /* ---- running --------------------------------------------------------- */
 
-/* Who did what an operator may do can be asked later. */
 static void
-log_operator(const struct http_request *request)
+note_operator(struct http_request *request)
 {
-    const struct idem_op *op = &request->call.op;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(
+        request->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
 
-    server_log(request->http->server->log, LOG_INFO, "operator",
-               LOG_TEXT("surface", "http"),
-               LOG_TEXT("verb", idem_verb_name(request->route->verb)),
-               LOG_TEXT("who", principal_name(request->principal)),
-               LOG_KEY(op->scope, op->id));
+    audit_note_address(&request->audit, principal_name(request->principal),
+                       info ? info->client_addr : NULL);
 }
 
 static bool
@@ -184,7 +181,7 @@ check_right(struct http_request *request)
     }
     if (principal_may(request->principal, right, scope)) {
         if (right == SERVER_OPERATE && request->route->action == HTTP_OP)
-            log_operator(request);
+            note_operator(request);
         return true;
     }
     return http_fail(

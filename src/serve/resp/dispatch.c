@@ -154,18 +154,6 @@ refused(struct client *client, const struct command *command)
     return true;
 }
 
-/* What an operator did stands in the log, with who did it. */
-static void
-log_operator(struct client *client, const struct command *command)
-{
-    if (command->right != SERVER_OPERATE || command->kind == COMMAND_SCAN)
-        return;
-    server_log(client->loop->log, LOG_INFO, "operator",
-               LOG_TEXT("verb", idem_verb_name(command->wire.op.verb)),
-               LOG_TEXT("who", principal_name(client->principal)),
-               LOG_KEY(command->wire.op.scope, command->wire.op.id));
-}
-
 /* ---- commands -------------------------------------------------------- */
 
 void
@@ -189,7 +177,6 @@ client_command(struct client *client, const struct resp_command *in)
         admin_command(client, &command);
         return;
     }
-    log_operator(client, &command);
     if (command.kind == COMMAND_SCAN) {
         submit_scan(client, &command);
         return;
@@ -205,6 +192,9 @@ client_command(struct client *client, const struct resp_command *in)
     if (command.kind == COMMAND_REDEEM)
         command.wire.count = command.wire.next ? 1 : 0;
     call = call_new(client, &command);
+    if (call && command.right == SERVER_OPERATE)
+        audit_note(&call->audit, principal_name(client->principal),
+                   client->source.fd);
     if (call)
         call_submit(call);
     else

@@ -20,6 +20,7 @@
 #ifndef SERVER_LOOP_H
 #define SERVER_LOOP_H
 
+#include "../core/audit.h"
 #include "../core/listen.h"
 #include "../core/server.h"
 #include "answer.h"
@@ -116,7 +117,8 @@ struct call {
     bool whole; /* its reply is; `done` only on the loop's own thread */
     bool close_after;
     struct resp_out reply;
-    struct result *result; /* a long one, and a CRLF, end the reply */
+    struct result *result;     /* a long one, and a CRLF, end the reply */
+    struct audit_source audit; /* of an operator; else without a name */
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t names[IDEM_SCOPE_MAX + IDEM_ID_MAX + IDEM_SUBJECT_MAX];

@@ -200,6 +200,8 @@ answered(void *arg, enum idem_status status, const struct idem_answer *answer,
     if (call->kind == COMMAND_ISSUE && !last_of_tokens(call, status, answer))
         return;
     call->whole = take_answer(call, out_of(call, answer), status, answer, err);
+    if (call->whole && call->audit.who[0])
+        audit_log(loop->log, &call->audit, "resp", &call->op, status, answer);
     if (!loop->driven) {
         leave_finished(call);
     } else if (call->whole) {
