@@ -195,6 +195,16 @@ def test_failures_are_answers_in_strict_mode_and_are_tried_again_in_loose_mode(t
     assert tomcat.ran("/required" + path) == (2 if status >= 400 else 1)
 
 
+def test_a_servlet_can_say_that_it_did_nothing_or_does_not_know(tomcat):
+    for n in (1, 2):
+        refused = tomcat.ask("/refused", tomcat.key("refused"))
+        assert problem(refused, 503, "not-executed")["retryable"] is True
+        assert tomcat.ran("/refused") == n
+    problem(tomcat.ask("/unknown", tomcat.key("unknown")), 504, "outcome-unknown")
+    problem(tomcat.ask("/unknown", tomcat.key("unknown")), 409, "in-progress")  # until the lease is over
+    assert tomcat.ran("/unknown") == 1
+
+
 def test_too_many_requests_frees_the_key(tomcat):
     assert [tomcat.ask("/limited", tomcat.key("limited")).status for _ in range(2)] == [429, 429]
     assert tomcat.ran("/limited") == 2

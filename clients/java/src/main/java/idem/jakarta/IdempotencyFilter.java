@@ -190,20 +190,16 @@ public final class IdempotencyFilter implements Filter {
         try {
             chain.doFilter(request, held);
             answer = held.answer();
-        } catch (IdemException.NotExecuted e) {
-            answer = Problem.NOT_EXECUTED.answer();
-            client.release(claim);
-            response.setHeader("Retry-After", "1");
-            send(response, answer);
-            return;
-        } catch (IdemException.OutcomeUnknown e) {
-            client.abandon(claim);
-            send(response, Problem.OUTCOME_UNKNOWN.answer(504, e.getMessage()));
-            return;
         } catch (VirtualMachineError e) {
             client.abandon(claim);
             throw e;
         } catch (Exception | Error e) {
+            // Frameworks wrap what a handler throws.
+            var cause = e instanceof ServletException && e.getCause() instanceof IdemException ? e.getCause() : e;
+            if (cause instanceof IdemException.NotExecuted || cause instanceof IdemException.OutcomeUnknown) {
+                undone(claim, cause, response);
+                return;
+            }
             request.getServletContext().log("idem: the service failed; that is recorded as its answer", e);
             held.sendError(500);
             answer = held.answer();
@@ -218,6 +214,19 @@ public final class IdempotencyFilter implements Filter {
             return;
         }
         held.send(answer);
+    }
+
+    /** The service says that it has certainly not happened, or that it does not know. */
+    private void undone(Claim claim, Throwable said, HttpServletResponse response) throws IOException {
+        response.reset();
+        if (said instanceof IdemException.OutcomeUnknown) {
+            client.abandon(claim);
+            send(response, Problem.OUTCOME_UNKNOWN.answer(504, "The service does not know whether the request was done."));
+        } else {
+            client.release(claim);
+            response.setHeader("Retry-After", "1");
+            send(response, Problem.NOT_EXECUTED.answer());
+        }
     }
 
     private void record(Claim claim, HttpAnswer answer) {

@@ -57,6 +57,10 @@ public final class FilterApp extends HttpServlet {
             break;
         case "/throws":
             throw new ServletException("the service failed");
+        case "/unknown":
+            throw new ServletException(new idem.IdemException.OutcomeUnknown("the bank did not answer"));
+        case "/refused":
+            throw new ServletException(new idem.IdemException.NotExecuted("the bank was not asked"));
         case "/limited":
             response.setStatus(429);
             break;
