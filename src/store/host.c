@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/timex.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,13 +36,31 @@ boot_us(void *arg)
     return read_us(CLOCK_BOOTTIME);
 }
 
+/* By how much the time namespace shifts the boot clock, as text. The kernel
+ * gives the number of a namespace that has ended to the next, so the number
+ * alone does not tell. */
+static void
+boot_shift(char shift[48])
+{
+    FILE *file = fopen("/proc/self/timens_offsets", "re");
+    char clock[16], seconds[24], ns[16];
+
+    snprintf(shift, 48, "0"); /* this kernel has none */
+    while (file && fscanf(file, "%15s %23s %15s", clock, seconds, ns) == 3) {
+        if (strcmp(clock, "boottime") == 0)
+            snprintf(shift, 48, "%s.%s", seconds, ns);
+    }
+    if (file)
+        fclose(file);
+}
+
 /* The kernel's name of this boot, and of the time namespace, which can shift
  * the boot clock of a container. */
 static bool
 boot_id(void *arg, char id[IDEM__BOOT_ID_LEN])
 {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    char boot[40] = "", space[40] = "";
+    char boot[40] = "", space[40] = "", shift[48];
     ssize_t len = readlink("/proc/self/ns/time", space, sizeof(space) - 1);
     bool read = file && fscanf(file, "%39s", boot) == 1;
 
@@ -50,7 +69,8 @@ boot_id(void *arg, char id[IDEM__BOOT_ID_LEN])
         fclose(file);
     if (len < 0)
         space[0] = 0; /* this kernel has none */
-    snprintf(id, IDEM__BOOT_ID_LEN, "%s/%s", boot, space);
+    boot_shift(shift);
+    snprintf(id, IDEM__BOOT_ID_LEN, "%s/%s/%s", boot, space, shift);
     return read;
 }
 

@@ -49,7 +49,7 @@ struct idem_load {
     struct idem_record record; /* set by the store; state ABSENT: none */
 };
 
-#define IDEM__BOOT_ID_LEN 96
+#define IDEM__BOOT_ID_LEN 128
 
 /* Clocks of this machine, replaceable in tests. Microseconds. */
 struct idem_clocks {

@@ -138,6 +138,19 @@ def test_a_journal_that_is_started_again_with_the_clock_ahead_expires_nothing():
                 assert c("BEGIN", "jump", "a")[0] == "replay"
 
 
+def test_a_journal_in_a_container_whose_boot_clock_is_shifted_expires_nothing():
+    """The kernel gives the number of a time namespace that has ended to the next one."""
+    with folder() as f:
+        def idem(shift_s, *words):
+            return subprocess.run(["unshare", "--time", "--boottime", str(shift_s), IDEM, *words, "--store", "journal:" + f + "/j"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+
+        fence = idem(0, "begin", "shop", "x", "--print", "fence").strip()
+        assert idem(0, "finish", "shop", "x", fence, "succeeded").startswith("ok")
+        for shift_s in (0, 2592000, 0):
+            assert idem(shift_s, "begin", "shop", "x").startswith("replay")
+
+
 def mode_of(file):
     return stat.S_IMODE(os.stat(file).st_mode)
 
