@@ -18,6 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define LOOK_MS 10 /* between looks for the end of a child without a pidfd */
+
 static bool
 is_set(const struct idem_spawn *how, const char *line)
 {
@@ -145,13 +147,9 @@ start(const struct idem_spawn *how, char **env, int trouble[2],
         (void)waitpid(child->pid, NULL, 0);
         return why;
     }
+    /* The command runs, so this is no error any more whatever comes. */
     child->fd = pidfd_open(child->pid, 0);
-    if (child->fd >= 0)
-        return 0;
-    why = errno;
-    (void)kill(child->pid, SIGKILL);
-    (void)waitpid(child->pid, NULL, 0);
-    return why;
+    return 0;
 }
 
 int
@@ -173,15 +171,29 @@ idem__spawn(const struct idem_spawn *how, struct idem_child *child)
     return why;
 }
 
+int
+idem__child_patience(const struct idem_child *child, int timeout_ms)
+{
+    bool is_short = timeout_ms >= 0 && timeout_ms < LOOK_MS;
+
+    return child->pid < 0 || child->fd >= 0 || is_short ? timeout_ms : LOOK_MS;
+}
+
 bool
 idem__child_wait(struct idem_child *child, int timeout_ms, int *status)
 {
     struct pollfd end = {.fd = child->fd, .events = POLLIN};
 
-    if (poll(&end, 1, timeout_ms) <= 0 ||
-        waitpid(child->pid, status, WNOHANG) != child->pid)
-        return false;
-    close(child->fd);
+    while (waitpid(child->pid, status, WNOHANG) != child->pid) {
+        int ms = idem__child_patience(child, timeout_ms);
+
+        if (ms == 0 || poll(&end, 1, ms) < 0)
+            return false;
+        if (timeout_ms > 0)
+            timeout_ms -= ms;
+    }
+    if (child->fd >= 0)
+        close(child->fd);
     *child = (struct idem_child){.pid = -1, .fd = -1};
     return true;
 }

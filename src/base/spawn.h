@@ -3,7 +3,8 @@
  *
  * All that needs memory is prepared before the process is split; the child only
  * makes system calls until it becomes the command. A command that cannot be
- * started is an error of the call: nothing has run then.
+ * started is an error of the call: nothing has run then. The program must not
+ * ignore SIGCHLD, or the end of its children goes unnoticed.
  *
  * The command gets SIGTERM when the thread that started it ends, however that
  * comes about (kill -9 of the process too). Let the thread that starts a
@@ -35,11 +36,17 @@ struct idem_spawn {
 
 struct idem_child {
     pid_t pid;
-    int fd; /* a pidfd: readable when the child has ended */
+    int fd; /* a pidfd: readable when the child has ended; -1: none was to be
+               had, so look for its end now and then */
 };
 
 /* 0, or the errno that says why it cannot be run. */
 int idem__spawn(const struct idem_spawn *how, struct idem_child *child);
+
+/* For a caller that polls child->fd itself: how long to wait before the next
+ * idem__child_wait, where it would have waited for timeout_ms (-1: for ever).
+ */
+int idem__child_patience(const struct idem_child *child, int timeout_ms);
 
 /* Wait up to timeout_ms (-1: for ever) for its end. True: *status is as of
  * waitpid, and the child is cleared. A signal may end the wait early. */

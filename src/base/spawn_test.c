@@ -6,11 +6,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -99,6 +104,45 @@ a_command_that_cannot_be_run_is_an_error(void **state)
     assert_int_equal(errno, ECHILD);
 }
 
+/* From here on this process has no pidfd_open, like one in an old container. */
+static void
+lose_pidfds(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
+
+    assert_int_equal(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    assert_int_equal(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+    assert_int_equal(pidfd_open(getpid(), 0), -1);
+}
+
+/* Last of all: what was lost does not come back. */
+static void
+a_command_that_runs_is_no_error_without_pidfds(void **state)
+{
+    char *argv[] = {"sleep", "100", NULL};
+    struct idem_spawn how = {.argv = argv, .in = -1, .out = -1, .err = -1};
+    struct idem_child child;
+    char out[20];
+    int status;
+
+    (void)state;
+    lose_pidfds();
+    assert_int_equal(shell("echo ran; exit 3", how, out, sizeof(out)), 3 << 8);
+    assert_string_equal(out, "ran\n");
+    assert_int_equal(idem__spawn(&how, &child), 0);
+    assert_false(idem__child_wait(&child, 25, &status));
+    assert_int_equal(idem__child_patience(&child, 0), 0);
+    assert_true(idem__child_patience(&child, -1) > 0);
+    assert_int_equal(kill(child.pid, SIGKILL), 0);
+    assert_true(idem__child_wait(&child, -1, &status));
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
 static void
 a_group_ends_together_and_the_wait_has_a_limit(void **state)
 {
@@ -128,6 +172,7 @@ main(void)
         T(a_command_gets_no_files_handlers_or_blocked_signals_of_ours),
         T(a_command_that_cannot_be_run_is_an_error),
         T(a_group_ends_together_and_the_wait_has_a_limit),
+        T(a_command_that_runs_is_no_error_without_pidfds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,13 +163,15 @@ follow(struct child *child)
         left = until - now_ms();
         if (child->ended && left <= 0)
             return;
-        poll(fds, 4, child->ended ? (int)left : -1);
+        poll(fds, 4,
+             child->ended ? (int)left
+                          : idem__child_patience(&child->process, -1));
         for (int i = 0; i < 2; i++)
             if (fds[i + 1].revents)
                 read_stream(child, &child->streams[i]);
         if (fds[0].revents)
             read_signal(child);
-        if (fds[3].revents)
+        if (!child->ended)
             child->ended = idem__child_wait(&child->process, 0, &child->status);
     }
 }
@@ -187,7 +189,6 @@ exec_hold_signals(sigset_t *before)
 {
     sigset_t set;
 
-    signal(SIGCHLD, SIG_DFL); /* ignored, it would take the exit status away */
     held_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, before);
 }

@@ -216,6 +216,7 @@ main(int argc, char **argv)
 
     cli_files_hold();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); /* ignored, it takes away how children ended */
     if (!own) {
         fprintf(stderr, "idem: out of memory\n");
         return CLI_FAILED;

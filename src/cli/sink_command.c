@@ -64,8 +64,8 @@ feed_and_wait(const struct command_sink *sink, const struct idem_message *m,
         }
         if (killed || left_ms > WAIT_MAX_MS)
             left_ms = WAIT_MAX_MS;
-        poll(wait, 2, (int)left_ms);
-        if (wait[0].revents && idem__child_wait(child, 0, status)) {
+        poll(wait, 2, idem__child_patience(child, (int)left_ms));
+        if (idem__child_wait(child, 0, status)) {
             if (output >= 0)
                 close(output);
             return !killed;

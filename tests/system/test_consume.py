@@ -243,9 +243,9 @@ def consume(broker, store, *flags, lease="5s"):
     return [IDEM, "consume", broker.source, "--store", store, "--lease", lease, "--concurrency", "8", *flags]
 
 
-def run_until_idle(broker, store, *flags, idle="5s", **named):
+def run_until_idle(broker, store, *flags, idle="5s", preexec_fn=None, **named):
     done = subprocess.run(consume(broker, store, "--until-idle", idle, "--json", *flags, **named), cwd=ROOT, timeout=300,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=preexec_fn)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -312,6 +312,17 @@ def test_a_command_past_its_time_ends_with_what_it_started(broker):
         run_until_idle(broker, "journal:" + f + "/j", "--timeout", "500ms", "--", "sh", "-c", script, f, idle="4s")
         assert wait_until(lambda: not runs(int(open(f + "/pid").read())), 30)
     assert dict(broker.letters("orders.doubt"))["slow"] == "the command took too long"
+
+
+def test_a_command_is_run_once_by_a_consumer_that_was_started_with_its_children_ignored(broker):
+    """Some supervisors start programs with SIGCHLD ignored; children then leave nothing to wait for."""
+    broker.publish([{"id": "child-%d" % i} for i in range(3)])
+    with folder() as f:
+        got = run_until_idle(broker, "journal:" + f + "/j", "--", "sh", "-c", 'echo "$IDEM_ID" >> "$0/ran"', f, idle="4s",
+                             preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        with open(f + "/ran") as ran:
+            assert sorted(ran.read().split()) == ["child-0", "child-1", "child-2"]
+    assert got["handled"] == 3
 
 
 def problem(kind, retryable=False, **head):
