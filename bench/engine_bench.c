@@ -75,7 +75,7 @@ run_pairs(void *arg)
 
         if (idem_do(engine, &begin, &answer, &err) != IDEM_OK)
             die(&err);
-        finish = finish_op(begin.id, answer.record.fence);
+        finish = finish_op(begin.id, answer.record->fence);
         idem_answer_clear(&answer);
         if (idem_do(engine, &finish, &answer, &err) != IDEM_OK)
             die(&err);
@@ -99,10 +99,10 @@ used(void)
 static void
 report(const char *how, size_t count, double took, double used_before)
 {
-    struct idem_stats stats;
+    struct idem__stats stats;
     double pairs = (double)atomic_load(&total);
 
-    idem_stats(engine, &stats);
+    idem__stats(engine, &stats);
     printf("%-8s %4zu   %9.0f pairs/s   %6.1f writes a commit   "
            "%5.1f us of processor a pair\n",
            how, count, pairs / took,
@@ -154,7 +154,7 @@ next(void *arg, enum idem_status status, const struct idem_answer *answer,
     if (request->begun) {
         request->begun = false;
         op = finish_op((struct idem_bytes){request->id, request->id_len},
-                       answer->record.fence);
+                       answer->record->fence);
     } else {
         request->begun = true;
         op = begin_op(request->id, sizeof(request->id));
@@ -170,7 +170,7 @@ bench_driven(const char *url, size_t count, double want)
 {
     struct request *requests = calloc(count, sizeof(*requests));
     struct idem__engine_inner inner = {.driven = true};
-    struct idem_answer none = {.verdict = IDEM_V_OK_DONE};
+    struct idem_answer none = {.verdict = IDEM_V_OK};
     struct idem_error err;
     double start, before = used();
 

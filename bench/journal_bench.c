@@ -123,6 +123,21 @@ struct contestant {
     bool no_preload;
 };
 
+struct path {
+    char text[4096];
+};
+
+static struct path
+in_folder(const char *dir, const char *name)
+{
+    struct path path;
+
+    if (snprintf(path.text, sizeof(path.text), "%s/%s", dir, name) >=
+        (int)sizeof(path.text))
+        die("a path is too long");
+    return path;
+}
+
 static int raw_fd;
 static uint64_t raw_at;
 static uint8_t raw_bytes[BATCH_MAX * 512];
@@ -130,7 +145,7 @@ static uint8_t raw_bytes[BATCH_MAX * 512];
 static void
 raw_open(const char *dir)
 {
-    struct journal_path path = idem__folder_path(dir, "raw");
+    struct path path = in_folder(dir, "raw");
 
     raw_fd = open(path.text, O_CREAT | O_TRUNC | O_WRONLY, 0600);
     if (raw_fd < 0)
@@ -180,7 +195,7 @@ journal_commit(struct batch *batch, bool durable)
                             &err) != IDEM_OK)
         die(err.text);
     if (++calls % 64 == 0)
-        journal->type->tend(journal);
+        journal->type->tend(journal, 0);
     if (batch->swaps[0].outcome != IDEM_SWAP_STORED)
         die("journal: not stored");
 }
@@ -197,7 +212,7 @@ static MDB_dbi lmdb_dbi;
 static void
 lmdb_open(const char *dir)
 {
-    struct journal_path path = idem__folder_path(dir, "lmdb");
+    struct path path = in_folder(dir, "lmdb");
     MDB_txn *txn;
 
     if (mdb_env_create(&lmdb) ||
@@ -242,7 +257,7 @@ static rocksdb_writeoptions_t *rocks_write;
 static void
 rocks_open(const char *dir)
 {
-    struct journal_path path = idem__folder_path(dir, "rocksdb");
+    struct path path = in_folder(dir, "rocksdb");
     rocksdb_block_based_table_options_t *table =
         rocksdb_block_based_options_create();
     char *error = NULL;
@@ -308,7 +323,7 @@ sqlite_run(const char *sql)
 static void
 sqlite_open(const char *dir)
 {
-    struct journal_path path = idem__folder_path(dir, "sqlite");
+    struct path path = in_folder(dir, "sqlite");
 
     if (sqlite3_open(path.text, &sqlite) != SQLITE_OK)
         die("sqlite: open");
@@ -452,12 +467,12 @@ resident_bytes(void)
 static void
 remove_saved(const char *dir)
 {
-    struct journal_path path = idem__folder_path(dir, "journal");
+    struct path path = in_folder(dir, "journal");
     DIR *folder = opendir(path.text);
     struct dirent *file;
 
     while (folder && (file = readdir(folder))) {
-        struct journal_path at = idem__folder_path(path.text, file->d_name);
+        struct path at = in_folder(path.text, file->d_name);
 
         if (strstr(file->d_name, ".idx"))
             unlink(at.text);

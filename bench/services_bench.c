@@ -122,7 +122,7 @@ op_pair(struct worker *w, const char *name)
     if (idem_do(w->engine, &op, &answer, &err) != IDEM_OK)
         die(err.text);
     op.verb = IDEM_UNLOCK;
-    op.fence = answer.record.fence;
+    op.fence = answer.record->fence;
     idem_answer_clear(&answer);
     if (idem_do(w->engine, &op, &answer, &err) != IDEM_OK)
         die(err.text);

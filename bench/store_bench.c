@@ -104,7 +104,7 @@ finished(void *arg, enum idem_status status, const struct idem_answer *answer,
 {
     struct pair *pair = arg;
 
-    if (status != IDEM_OK || answer->verdict != IDEM_V_OK_DONE) {
+    if (status != IDEM_OK || answer->verdict != IDEM_V_OK) {
         fprintf(stderr, "store_bench: finish: %s\n", err ? err->text : "?");
         exit(1);
     }
@@ -131,7 +131,7 @@ begun(void *arg, enum idem_status status, const struct idem_answer *answer,
                 err ? err->text : idem_verdict_name(answer->verdict));
         exit(1);
     }
-    op.fence = answer->record.fence;
+    op.fence = answer->record->fence;
     if (idem_submit(pair->engine, &op, finished, pair, NULL, NULL) != IDEM_OK)
         exit(1);
 }
@@ -155,7 +155,7 @@ bench_engine(const char *url, double want, int concurrency)
 {
     struct pair *pairs = calloc((size_t)concurrency, sizeof(*pairs));
     struct idem_engine *engine;
-    struct idem_stats stats;
+    struct idem__stats stats;
     struct idem_error err;
     double start;
 
@@ -171,7 +171,7 @@ bench_engine(const char *url, double want, int concurrency)
     }
     wait_for_the_last(want);
     report(seconds() - start);
-    idem_stats(engine, &stats);
+    idem__stats(engine, &stats);
     printf("%.1f writes a batch\n",
            (double)stats.batched / (double)(stats.batches + !stats.batches));
     idem_close(engine);

@@ -42,14 +42,14 @@ main(int argc, char **argv)
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
-    guarded_write("ann", answer.record.fence);
+    guarded_write("ann", answer.record->fence);
     usleep(500000); /* paused: nobody renews her lease */
     if (idem_lock_take(engine, "file", NULL, &bob, &err)) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
     guarded_write("bob", idem_lock_fence(bob));
-    guarded_write("ann", answer.record.fence);
+    guarded_write("ann", answer.record->fence);
     idem_answer_clear(&answer);
     idem_lock_give(bob, NULL);
     idem_close(engine);

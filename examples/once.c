@@ -36,8 +36,8 @@ main(int argc, char **argv)
     bool done = ran || answer.verdict == IDEM_V_REPLAY;
     if (done)
         printf("%s: %.*s\n", ran ? "ran" : "replayed",
-               (int)answer.record.result.len,
-               (char *)answer.record.result.data);
+               (int)answer.record->result.len,
+               (char *)answer.record->result.data);
     else /* busy: come again later; doubt: look, then `idem settle` it */
         fprintf(stderr, "once: %s: %s\n", argv[2],
                 idem_verdict_name(answer.verdict));

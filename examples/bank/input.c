@@ -107,7 +107,7 @@ say_error(struct reply *reply, const struct idem_error *err)
 void
 say_answer(struct reply *reply, const struct idem_answer *answer)
 {
-    const struct idem_record *record = &answer->record;
+    const struct idem_record *record = answer->record;
 
     switch (answer->verdict) {
     case IDEM_V_STARTED:

@@ -160,34 +160,21 @@ IDEM_API enum idem_status idem_run(struct idem_engine *engine,
                                    void *arg, struct idem_answer *answer,
                                    struct idem_error *err);
 
-#define IDEM_BATCH_SIZES 12
-
-/* What the engine has done and has to do now. */
-struct idem_stats {
-    uint64_t verdicts[IDEM_VERDICT_COUNT];
-    uint64_t errors[IDEM_STATUS_COUNT];
-    uint64_t batches; /* commits */
-    uint64_t batched; /* writes in them; divide for the mean size */
-    /* Those of one write, of 2, of up to 4, 8, ...; the last: of any more. */
-    uint64_t batch_sizes[IDEM_BATCH_SIZES];
-    uint64_t store_errors; /* batches that the store did not take */
-    uint64_t queued, parked;
-    size_t max_result; /* bytes of one result that are kept here */
-    int64_t now_ms;    /* the store's time */
-    bool clock_alarm;  /* the wall clock jumped */
-    /* Claims that this engine wrote, whose lease is alive, and that a shared
-     * store no longer has: it lost records. */
-    uint64_t vanished;
-};
-
-IDEM_API void idem_stats(struct idem_engine *engine, struct idem_stats *stats);
-
-/* A store's own figures ("journal_bytes", "journal_segments", ...). */
 typedef void idem_figure_fn(void *arg, const char *name, double value);
-IDEM_API void idem_store_figures(struct idem_engine *engine,
-                                 idem_figure_fn *each, void *arg);
 
+/*
+ * What the engine and its store have done and have to do now, as named numbers:
+ * "verdict_started", "error_lost", "batches", "queued", "parked",
+ * "journal_bytes" and so on. Names are added over time and keep their meaning.
+ * `each` runs before this returns.
+ */
+IDEM_API void idem_figures(struct idem_engine *engine, idem_figure_fn *each,
+                           void *arg);
+
+/* The version of the library as text, and as a number: 0.9.1 is 901, 1.2.3 is
+ * 10203. */
 IDEM_API const char *idem_version(void);
+IDEM_API int idem_version_number(void);
 
 #ifdef __cplusplus
 }

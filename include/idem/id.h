@@ -23,18 +23,12 @@
 extern "C" {
 #endif
 
-#define IDEM_ID_KIND_MAP(X)                                                    \
-    X(SNOWFLAKE, "snowflake")                                                  \
-    X(UID, "uid")                                                              \
-    X(SEGMENT, "segment")                                                      \
-    X(UUID4, "uuid4")                                                          \
-    X(UUID7, "uuid7")
-
 enum idem_id_kind {
-#define X(name, word) IDEM_ID_##name,
-    IDEM_ID_KIND_MAP(X)
-#undef X
-        IDEM_ID_KIND_COUNT
+    IDEM_ID_SNOWFLAKE,
+    IDEM_ID_UID,
+    IDEM_ID_SEGMENT,
+    IDEM_ID_UUID4,
+    IDEM_ID_UUID7,
 };
 
 #define IDEM_UUID_LEN 36

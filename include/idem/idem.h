@@ -16,5 +16,6 @@
 #include <idem/record.h>
 
 #define IDEM_VERSION "0.9.0"
+#define IDEM_VERSION_NUMBER 900 /* 0.9.1 is 901, 1.2.3 is 10203 */
 
 #endif

@@ -54,111 +54,82 @@ struct idem_bytes {
     size_t len;
 };
 
-/* One list makes each enum, its names and its texts (see names.c). */
-#define IDEM_STATUS_MAP(X)                                                     \
-    X(OK, "ok", "success")                                                     \
-    X(ERR_INVALID, "invalid", "the request itself is wrong")                   \
-    X(ERR_UNAVAILABLE, "unavailable", "store unavailable, nothing was stored") \
-    X(ERR_LOST, "lost", "answer lost, it may have been stored")                \
-    X(ERR_OVERLOADED, "overloaded", "a limit is reached, nothing was stored")  \
-    X(ERR_FULL, "full", "the store is full, nothing was stored")               \
-    X(ERR_CLOSED, "closed", "shutting down, nothing was stored")               \
-    X(ERR_CORRUPT, "corrupt", "stored data is damaged")                        \
-    X(ERR_UNSUPPORTED, "unsupported", "not supported here")                    \
-    X(ERR_MEMORY, "memory", "out of memory, nothing was stored")               \
-    X(ERR_TIMEOUT, "timeout", "it took too long")                              \
-    X(ERR_INTERNAL, "internal", "an internal error")
-
+/* How a call went. Only IDEM_OK brings an answer. */
 enum idem_status {
-#define X(name, word, text) IDEM_##name,
-    IDEM_STATUS_MAP(X)
-#undef X
-        IDEM_STATUS_COUNT
+    IDEM_OK,
+    IDEM_ERR_INVALID,     /* the request itself is wrong */
+    IDEM_ERR_UNAVAILABLE, /* store unavailable, nothing was stored */
+    IDEM_ERR_LOST,        /* answer lost, it may have been stored */
+    IDEM_ERR_OVERLOADED,  /* a limit is reached, nothing was stored */
+    IDEM_ERR_FULL,        /* the store is full, nothing was stored */
+    IDEM_ERR_CLOSED,      /* shutting down, nothing was stored */
+    IDEM_ERR_CORRUPT,     /* stored data is damaged */
+    IDEM_ERR_UNSUPPORTED, /* not supported here */
+    IDEM_ERR_MEMORY,      /* out of memory, nothing was stored */
+    IDEM_ERR_TIMEOUT,     /* it took too long */
+    IDEM_ERR_INTERNAL,    /* an internal error */
 };
 
-/* What step() decided. None of these is an error. */
-#define IDEM_VERDICT_MAP(X)                                                    \
-    X(STARTED, "started")     /* yours to do: finish it with this fence */     \
-    X(REPLAY, "replay")       /* done before: here is the stored result */     \
-    X(BUSY, "busy")           /* another is at work: try again later */        \
-    X(DOUBT, "doubt")         /* the lease is over, the outcome unknown */     \
-    X(MISMATCH, "mismatch")   /* this id was used for a different request */   \
-    X(OK_DONE, "ok")          /* finished, released, renewed, forgotten */     \
-    X(FINISHED, "finished")   /* this fence already finished differently */    \
-    X(STALE, "stale")         /* this fence does not hold the record */        \
-    X(SETTLED, "settled")     /* the outcome is fixed now */                   \
-    X(RECORD, "record")       /* GET: here it is */                            \
-    X(ABSENT_NOW, "absent")   /* there is no such record */                    \
-    X(ISSUED_NOW, "issued")   /* ISSUE: the token exists now */                \
-    X(REDEEMED, "redeemed")   /* REDEEM: the token was yours, once */          \
-    X(DUPLICATE, "duplicate") /* redeemed before */                            \
-    X(UNKNOWN, "unknown")     /* no such token */
-
+/* What was decided about a record. None of these is an error. */
 enum idem_verdict {
-#define X(name, word) IDEM_V_##name,
-    IDEM_VERDICT_MAP(X)
-#undef X
-        IDEM_VERDICT_COUNT
+    IDEM_V_STARTED,   /* the work is yours: finish it with this fence */
+    IDEM_V_REPLAY,    /* done before: here is the stored result */
+    IDEM_V_BUSY,      /* another caller is at work: try again later */
+    IDEM_V_DOUBT,     /* the lease is over, the outcome is unknown */
+    IDEM_V_MISMATCH,  /* this id was used for a different request */
+    IDEM_V_OK,        /* finished, released, renewed or forgotten */
+    IDEM_V_FINISHED,  /* this fence already finished it differently */
+    IDEM_V_STALE,     /* this fence does not hold the record */
+    IDEM_V_SETTLED,   /* the outcome is fixed now */
+    IDEM_V_RECORD,    /* GET: here it is */
+    IDEM_V_ABSENT,    /* there is no such record */
+    IDEM_V_ISSUED,    /* ISSUE: the token exists now */
+    IDEM_V_REDEEMED,  /* REDEEM: the token was yours, once */
+    IDEM_V_DUPLICATE, /* the token was redeemed before */
+    IDEM_V_UNKNOWN,   /* there is no such token */
 };
 
-#define IDEM_TYPE_MAP(X)                                                       \
-    X(REQUEST, "request", 1)                                                   \
-    X(TOKEN, "token", 2)                                                       \
-    X(LOCK, "lock", 3)                                                         \
-    X(WORKER, "worker", 4)
-
+/* Part of a record's key: a lock and a request of the same name never meet. */
 enum idem_type {
-#define X(name, word, number) IDEM_TYPE_##name = number,
-    IDEM_TYPE_MAP(X)
-#undef X
+    IDEM_TYPE_REQUEST = 1,
+    IDEM_TYPE_TOKEN = 2,
+    IDEM_TYPE_LOCK = 3,
+    IDEM_TYPE_WORKER = 4, /* a leased worker number, or a range of ids */
 };
-
-#define IDEM_STATE_MAP(X)                                                      \
-    X(ABSENT, "absent", 0)                                                     \
-    X(ISSUED, "issued", 1)                                                     \
-    X(EXECUTING, "executing", 2)                                               \
-    X(SUCCEEDED, "succeeded", 3)                                               \
-    X(FAILED, "failed", 4)                                                     \
-    X(FREE, "free", 5)
 
 enum idem_state {
-#define X(name, word, number) IDEM_STATE_##name = number,
-    IDEM_STATE_MAP(X)
-#undef X
+    IDEM_STATE_ABSENT = 0, /* there is none */
+    IDEM_STATE_ISSUED = 1, /* a token that nobody used */
+    IDEM_STATE_EXECUTING = 2,
+    IDEM_STATE_SUCCEEDED = 3,
+    IDEM_STATE_FAILED = 4,
+    IDEM_STATE_FREE = 5, /* released: its fence stays, so that it grows */
 };
 
-enum idem_mode { IDEM_STRICT = 0, IDEM_LOOSE = 1 };
+enum idem_mode {
+    IDEM_STRICT = 0, /* at most one execution, whatever its outcome */
+    IDEM_LOOSE = 1,  /* only success counts: a failure may be tried again */
+};
 
 /* How to read a result; docs/results.md has the two encodings. */
-#define IDEM_KIND_MAP(X)                                                       \
-    X(RAW, "raw", 0)                                                           \
-    X(HTTP, "http", 1)                                                         \
-    X(EXEC, "exec", 2)
-
 enum idem_kind {
-#define X(name, word, number) IDEM_KIND_##name = number,
-    IDEM_KIND_MAP(X)
-#undef X
+    IDEM_KIND_RAW = 0,
+    IDEM_KIND_HTTP = 1, /* status, headers and body of an HTTP response */
+    IDEM_KIND_EXEC = 2, /* exit status and output of a command */
 };
 
-#define IDEM_VERB_MAP(X)                                                       \
-    X(BEGIN, "begin")                                                          \
-    X(FINISH, "finish")                                                        \
-    X(RELEASE, "release")                                                      \
-    X(RENEW, "renew")                                                          \
-    X(SETTLE, "settle")                                                        \
-    X(GET, "get")                                                              \
-    X(FORGET, "forget")                                                        \
-    X(ISSUE, "issue")                                                          \
-    X(REDEEM, "redeem")                                                        \
-    X(LOCK, "lock")                                                            \
-    X(UNLOCK, "unlock")
-
 enum idem_verb {
-#define X(name, word) IDEM_##name,
-    IDEM_VERB_MAP(X)
-#undef X
-        IDEM_VERB_COUNT
+    IDEM_BEGIN,
+    IDEM_FINISH,
+    IDEM_RELEASE,
+    IDEM_RENEW,
+    IDEM_SETTLE,
+    IDEM_GET,
+    IDEM_FORGET,
+    IDEM_ISSUE,
+    IDEM_REDEEM,
+    IDEM_LOCK,
+    IDEM_UNLOCK,
 };
 
 /* Flags of a record. */
@@ -213,15 +184,16 @@ struct idem_op {
 };
 
 /*
- * What the caller is told. `record` is the record as it is now (zeroed for
- * mismatch, absent, unknown and duplicate): fence, state, kind, result,
- * expires and lease_until are read from it.
+ * What the caller is told. `record` is the record as it is now: fence, state,
+ * kind, result, expires and lease_until are read from it. For mismatch, absent,
+ * unknown and duplicate, and after an error of idem_do or idem_run, it is empty
+ * (state ABSENT). It lives until idem_answer_clear.
  */
 struct idem_answer {
     enum idem_verdict verdict;
     int64_t retry_after_ms; /* busy: when asking again makes sense */
-    struct idem_record record;
-    void *memory; /* what the record's bytes live in; see idem_answer_clear */
+    const struct idem_record *record;
+    void *memory; /* the library's own */
 };
 
 /* Names as they stand in every surface: "started", "executing", "begin" ... */

@@ -64,20 +64,15 @@ IDEM_API enum idem_status idem_sql_sqlite(struct sqlite3 *conn,
 IDEM_API void idem_sql_close(struct idem_sql *db);
 
 /* What kind of error the database gave last. */
-#define IDEM_SQL_CAUSE_MAP(X)                                                  \
-    X(NONE, "none")                                                            \
-    X(DUPLICATE_KEY, "duplicate key")                                          \
-    X(LOCK_TIMEOUT, "lock time-out")                                           \
-    X(DEADLOCK, "deadlock")                                                    \
-    X(SERIALIZATION, "serialization failure")                                  \
-    X(CONNECTION_LOST, "connection lost")                                      \
-    X(MISSING_TABLE, "missing table")                                          \
-    X(OTHER, "other")
-
 enum idem_sql_cause {
-#define X(name, word) IDEM_SQL_##name,
-    IDEM_SQL_CAUSE_MAP(X)
-#undef X
+    IDEM_SQL_NONE,
+    IDEM_SQL_DUPLICATE_KEY,
+    IDEM_SQL_LOCK_TIMEOUT,
+    IDEM_SQL_DEADLOCK,
+    IDEM_SQL_SERIALIZATION,
+    IDEM_SQL_CONNECTION_LOST,
+    IDEM_SQL_MISSING_TABLE,
+    IDEM_SQL_OTHER,
 };
 
 struct idem_sql_fault {
@@ -251,17 +246,12 @@ IDEM_API struct idem_sql_value idem_sql_column(const struct idem_sql_row *row,
                                                const char *column);
 
 /* What a scheme answers. */
-#define IDEM_SQL_VERDICT_MAP(X)                                                \
-    X(FIRST, "first")         /* done, now, by this call */                    \
-    X(DUPLICATE, "duplicate") /* done before: see the row that is there */     \
-    X(CONFLICT, "conflict")   /* somebody else was there: look again */        \
-    X(REFUSED, "refused")     /* not allowed, or not covered; nothing done */  \
-    X(EMPTY, "empty")         /* barrier: nothing to undo; that is success */
-
 enum idem_sql_verdict {
-#define X(name, word) IDEM_SQL_IS_##name,
-    IDEM_SQL_VERDICT_MAP(X)
-#undef X
+    IDEM_SQL_IS_FIRST,     /* done, now, by this call */
+    IDEM_SQL_IS_DUPLICATE, /* done before: see the row that is there */
+    IDEM_SQL_IS_CONFLICT,  /* somebody else was there: look again */
+    IDEM_SQL_IS_REFUSED,   /* not allowed, or not covered; nothing done */
+    IDEM_SQL_IS_EMPTY,     /* barrier: nothing to undo; that is success */
 };
 
 IDEM_API const char *idem_sql_verdict_name(enum idem_sql_verdict verdict);

@@ -10,7 +10,7 @@
 #include "exec.h"
 #include "verb.h"
 
-#include "../store/store.h"
+#include "../engine/engine.h"
 
 #include <pthread.h>
 #include <sodium.h>
@@ -171,7 +171,7 @@ finish(struct run *run, struct exec_outcome *outcome)
                 code, err.text);
         return cli_exit_status(err.status);
     }
-    if (answer.verdict != IDEM_V_OK_DONE) {
+    if (answer.verdict != IDEM_V_OK) {
         fprintf(stderr,
                 "idem: the command ended with %d, but its claim was "
                 "lost (%s)\n",
@@ -257,7 +257,7 @@ replay(const struct idem_record *record)
 static int
 refuse(const struct run *run, const struct idem_answer *answer)
 {
-    static const char *const reasons[IDEM_VERDICT_COUNT] = {
+    static const char *const reasons[IDEM__VERDICT_COUNT] = {
         [IDEM_V_BUSY] = "is being run right now; --wait TIME waits for it",
         [IDEM_V_DOUBT] = "was begun and nobody knows whether it was done: "
                          "look, then settle it (idem help settle)",
@@ -295,10 +295,10 @@ make_fingerprint(struct run *run)
 static void
 limit_output(struct run *run)
 {
-    struct idem_stats stats;
+    struct idem__stats stats;
     size_t room;
 
-    idem_stats(run->engine, &stats);
+    idem__stats(run->engine, &stats);
     room = stats.max_result;
     room = room > HEAD_ROOM ? room - HEAD_ROOM : 0;
     if ((size_t)run->keep > room)
@@ -325,10 +325,10 @@ begin(struct run *run)
     if (err.status != IDEM_OK)
         return cli_fail(&err);
     if (answer.verdict == IDEM_V_STARTED) {
-        run->fence = answer.record.fence;
+        run->fence = answer.record->fence;
         code = execute(run);
     } else if (answer.verdict == IDEM_V_REPLAY) {
-        code = replay(&answer.record);
+        code = replay(answer.record);
     } else {
         code = refuse(run, &answer);
     }

@@ -44,10 +44,10 @@ issue_all(const struct issue *issue, struct idem_engine *engine,
         if (err.status != IDEM_OK) {
             code = cli_fail(&err);
         } else if (cli_json) {
-            json_array_append_new(tokens, json_stringn(answer.record.id.data,
-                                                       answer.record.id.len));
+            json_array_append_new(tokens, json_stringn(answer.record->id.data,
+                                                       answer.record->id.len));
         } else {
-            cli_print_safe(stdout, answer.record.id);
+            cli_print_safe(stdout, answer.record->id);
             putchar('\n');
         }
         idem_answer_clear(&answer);
@@ -129,7 +129,7 @@ redeem_next(const struct cli_verb *verb, const struct idem_op *op,
     if (err.status == IDEM_OK)
         err.status = idem_do(engine, op, &answer, &err);
     if (err.status == IDEM_OK && answer.verdict == IDEM_V_REDEEMED) {
-        const struct idem_record *r = &answer.record;
+        const struct idem_record *r = answer.record;
 
         err.status =
             issue_one(engine, subject,
@@ -144,7 +144,7 @@ redeem_next(const struct cli_verb *verb, const struct idem_op *op,
     } else {
         code = cli_exit_verdict(answer.verdict);
         if (answer.verdict == IDEM_V_REDEEMED)
-            print_next(verb, fresh.record.id);
+            print_next(verb, fresh.record->id);
         else
             cli_print_answer(&answer, verb->print);
     }

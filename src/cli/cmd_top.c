@@ -149,14 +149,14 @@ show_json(const struct look *then, const struct look *now)
         snprintf(name, sizeof(name), "%s_per_second", rates[i]);
         json_object_set_new(object, name, json_real(rate(then, now, rates[i])));
     }
-    for (int i = 0; i < IDEM_VERDICT_COUNT; i++) {
+    for (int i = 0; i < IDEM__VERDICT_COUNT; i++) {
         const char *word = idem_verdict_name((enum idem_verdict)i);
 
         snprintf(name, sizeof(name), "verdict_%s", word);
         json_object_set_new(verdicts, word, json_real(rate(then, now, name)));
     }
     json_object_set_new(object, "verdicts_per_second", verdicts);
-    for (int i = 0; i < IDEM_VERB_COUNT; i++) {
+    for (int i = 0; i < IDEM__VERB_COUNT; i++) {
         const char *word = idem_verb_name((enum idem_verb)i);
         double p50 = percentile_us(then, now, (enum idem_verb)i, 0.5);
 
@@ -193,7 +193,7 @@ show_text(const struct look *then, const struct look *now)
            number(now, "buffered_bytes"), "store errors",
            number(now, "store_errors"));
     printf("%-12s %10s    %s\n", "verdict", "per second", "in all");
-    for (int i = 0; i < IDEM_VERDICT_COUNT; i++) {
+    for (int i = 0; i < IDEM__VERDICT_COUNT; i++) {
         const char *word = idem_verdict_name((enum idem_verdict)i);
 
         snprintf(name, sizeof(name), "verdict_%s", word);
@@ -202,7 +202,7 @@ show_text(const struct look *then, const struct look *now)
                    number(now, name));
     }
     printf("\n%-12s %10s    %s\n", "verb", "p50 below", "p99 below");
-    for (int i = 0; i < IDEM_VERB_COUNT; i++) {
+    for (int i = 0; i < IDEM__VERB_COUNT; i++) {
         double p50 = percentile_us(then, now, (enum idem_verb)i, 0.5);
 
         if (p50 > 0)

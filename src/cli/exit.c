@@ -15,12 +15,12 @@ struct row {
     const char *word, *text;
 };
 
-static const struct row verdicts[IDEM_VERDICT_COUNT] = {
+static const struct row verdicts[IDEM__VERDICT_COUNT] = {
     [IDEM_V_STARTED] = {0, "started", "yours to do"},
-    [IDEM_V_OK_DONE] = {0, "ok", "done"},
+    [IDEM_V_OK] = {0, "ok", "done"},
     [IDEM_V_SETTLED] = {0, "settled", "the outcome is fixed now"},
     [IDEM_V_RECORD] = {0, "record", "here it is"},
-    [IDEM_V_ISSUED_NOW] = {0, "issued", "the token exists now"},
+    [IDEM_V_ISSUED] = {0, "issued", "the token exists now"},
     [IDEM_V_REDEEMED] = {0, "redeemed", "the token was yours, once"},
     [IDEM_V_REPLAY] = {10, "replay", "done before: the stored result"},
     [IDEM_V_BUSY] = {11, "busy", "another is at work: ask again later"},
@@ -29,12 +29,12 @@ static const struct row verdicts[IDEM_VERDICT_COUNT] = {
     [IDEM_V_FINISHED] = {14, "finished",
                          "this fence finished otherwise before"},
     [IDEM_V_STALE] = {15, "stale", "this fence does not hold the record"},
-    [IDEM_V_ABSENT_NOW] = {16, "absent", "there is no such record"},
+    [IDEM_V_ABSENT] = {16, "absent", "there is no such record"},
     [IDEM_V_DUPLICATE] = {17, "duplicate", "redeemed before"},
     [IDEM_V_UNKNOWN] = {18, "unknown", "no such token"},
 };
 
-static const int errors[IDEM_STATUS_COUNT] = {
+static const int errors[IDEM__STATUS_COUNT] = {
     [IDEM_OK] = CLI_OK,          [IDEM_ERR_INVALID] = CLI_USAGE,
     [IDEM_ERR_UNAVAILABLE] = 20, [IDEM_ERR_LOST] = 21,
     [IDEM_ERR_OVERLOADED] = 22,  [IDEM_ERR_FULL] = 23,
@@ -46,14 +46,14 @@ static const int errors[IDEM_STATUS_COUNT] = {
 int
 cli_exit_verdict(enum idem_verdict verdict)
 {
-    return (unsigned)verdict < IDEM_VERDICT_COUNT ? verdicts[verdict].code
-                                                  : CLI_FAILED;
+    return (unsigned)verdict < IDEM__VERDICT_COUNT ? verdicts[verdict].code
+                                                   : CLI_FAILED;
 }
 
 int
 cli_exit_status(enum idem_status status)
 {
-    return (unsigned)status < IDEM_STATUS_COUNT ? errors[status] : CLI_FAILED;
+    return (unsigned)status < IDEM__STATUS_COUNT ? errors[status] : CLI_FAILED;
 }
 
 /* What went wrong may quote what somebody else wrote. */
@@ -96,14 +96,14 @@ cli_print_exit_codes(void)
            "   2  the command line is wrong, or a value in it\n\n"
            "  verdicts\n");
     for (int code = 10; code < 20; code++) {
-        for (size_t i = 0; i < IDEM_VERDICT_COUNT; i++) {
+        for (size_t i = 0; i < IDEM__VERDICT_COUNT; i++) {
             if (verdicts[i].code == code)
                 printf("  %2d  %-12s %s\n", code, verdicts[i].word,
                        verdicts[i].text);
         }
     }
     printf("\n  errors\n");
-    for (size_t i = IDEM_ERR_UNAVAILABLE; i < IDEM_STATUS_COUNT; i++)
+    for (size_t i = IDEM_ERR_UNAVAILABLE; i < IDEM__STATUS_COUNT; i++)
         printf("  %2d  %-12s %s\n", errors[i],
                idem_status_name((enum idem_status)i),
                idem_status_text((enum idem_status)i));

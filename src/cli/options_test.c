@@ -240,13 +240,13 @@ exit_codes_are_one_a_verdict_and_one_an_error(void **state)
     int seen[64] = {0};
 
     (void)state;
-    for (int i = 0; i < IDEM_VERDICT_COUNT; i++) {
+    for (int i = 0; i < IDEM__VERDICT_COUNT; i++) {
         int code = cli_exit_verdict((enum idem_verdict)i);
 
         assert_in_range(code, 0, 19);
         assert_true(code == 0 || seen[code]++ == 0);
     }
-    for (int i = 1; i < IDEM_STATUS_COUNT; i++) {
+    for (int i = 1; i < IDEM__STATUS_COUNT; i++) {
         int code = cli_exit_status((enum idem_status)i);
 
         assert_in_range(code, 2, 29);

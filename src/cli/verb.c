@@ -70,7 +70,7 @@ static bool
 shows_record(enum idem_verdict verdict)
 {
     return verdict != IDEM_V_MISMATCH && verdict != IDEM_V_STALE &&
-           verdict != IDEM_V_ABSENT_NOW && verdict != IDEM_V_DUPLICATE &&
+           verdict != IDEM_V_ABSENT && verdict != IDEM_V_DUPLICATE &&
            verdict != IDEM_V_UNKNOWN && verdict != IDEM_V_BUSY &&
            verdict != IDEM_V_DOUBT;
 }
@@ -86,7 +86,7 @@ shows_result(const struct idem_answer *answer)
 static json_t *
 answer_json(const struct idem_answer *answer)
 {
-    const struct idem_record *r = &answer->record;
+    const struct idem_record *r = answer->record;
     json_t *object = shows_record(answer->verdict)
                          ? cli_json_record(r, answer->verdict == IDEM_V_RECORD,
                                            shows_result(answer))
@@ -146,7 +146,7 @@ print_record(const struct idem_record *r)
 static void
 print_readable(const struct idem_answer *answer)
 {
-    const struct idem_record *r = &answer->record;
+    const struct idem_record *r = answer->record;
     char time[CLI_TIME_LEN];
 
     printf("%s\n", idem_verdict_name(answer->verdict));
@@ -179,7 +179,7 @@ print_field(const struct idem_answer *answer, const char *field)
     json_t *object, *value;
 
     if (strcmp(field, "result") == 0) {
-        fwrite(answer->record.result.data, 1, answer->record.result.len,
+        fwrite(answer->record->result.data, 1, answer->record->result.len,
                stdout);
         return;
     }

@@ -133,14 +133,14 @@ cli_list(struct idem_engine *engine, const struct idem_filter *filter,
 {
     struct idem_filter executing = *filter;
     struct doubts doubts = {.each = each, .arg = arg};
-    struct idem_stats stats;
+    struct idem__stats stats;
 
     if (!filter->doubt)
         return idem_scan(engine, filter, cursor, count, each, arg, err);
     if (filter->state != 0 && filter->state != IDEM_STATE_EXECUTING)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "only what is executing can be in doubt");
-    idem_stats(engine, &stats);
+    idem__stats(engine, &stats);
     doubts.now_ms = stats.now_ms;
     executing.doubt = false;
     executing.state = IDEM_STATE_EXECUTING;

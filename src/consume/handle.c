@@ -293,14 +293,14 @@ run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
     case IDEM_V_STARTED:
         fate = end_run(
             consumer, d, work, run,
-            do_work(work, answer.record.fence, answer.record.attempt), again);
+            do_work(work, answer.record->fence, answer.record->attempt), again);
         break;
     case IDEM_V_REPLAY:
-        if (answer.record.state == IDEM_STATE_FAILED) {
+        if (answer.record->state == IDEM_STATE_FAILED) {
             snprintf(d->reason, sizeof(d->reason), "%.*s",
-                     (int)answer.record.result.len,
-                     answer.record.result.data
-                         ? (const char *)answer.record.result.data
+                     (int)answer.record->result.len,
+                     answer.record->result.data
+                         ? (const char *)answer.record->result.data
                          : "");
             d->fate = fate = FATE_DEAD_LETTER;
         } else {

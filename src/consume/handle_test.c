@@ -84,7 +84,7 @@ check_recorded(struct broker *b, uint64_t number)
     snprintf(id, sizeof(id), "m%llu", (unsigned long long)number);
     op.id = idem_text(id);
     if (idem_do(b->engine, &op, &answer, NULL) == IDEM_OK &&
-        answer.record.state != IDEM_STATE_SUCCEEDED)
+        answer.record->state != IDEM_STATE_SUCCEEDED)
         b->unrecorded++;
     idem_answer_clear(&answer);
 }

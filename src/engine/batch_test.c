@@ -53,7 +53,7 @@ many_keys_share_one_commit(void **state)
 {
     struct reply replies[100];
     char ids[100][8];
-    struct idem_stats stats;
+    struct idem__stats stats;
     struct rig rig;
 
     (void)state;
@@ -68,7 +68,7 @@ many_keys_share_one_commit(void **state)
     turn(rig.engine);
     for (int i = 0; i < 100; i++)
         assert_verdict(replies[i], IDEM_V_STARTED);
-    idem_stats(rig.engine, &stats);
+    idem__stats(rig.engine, &stats);
     assert_int_equal(stats.batches, 1);
     assert_int_equal(stats.batched, 100);
     assert_int_equal(stats.batch_sizes[7], 1); /* up to 128 */
@@ -98,8 +98,8 @@ operations_on_one_key_chain_in_order(void **state)
     op = op_finish("a", start.fence + 1, "S");
     put(rig.engine, &op, &stale);
     turn(rig.engine);
-    assert_verdict(renew, IDEM_V_OK_DONE);
-    assert_verdict(finish, IDEM_V_OK_DONE);
+    assert_verdict(renew, IDEM_V_OK);
+    assert_verdict(finish, IDEM_V_OK);
     assert_verdict(get, IDEM_V_RECORD);
     assert_string_equal(get.result, "R");
     assert_verdict(again, IDEM_V_REPLAY);
@@ -161,8 +161,8 @@ a_result_over_the_limit_is_done_but_not_kept(void **state)
     rig_open(&rig, FAULTY_LOCAL, &options);
     start = ask(rig.engine, &op);
     op = op_finish("a", start.fence, "12345");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     op = op_begin("a");
     got = ask(rig.engine, &op);
     assert_verdict(got, IDEM_V_REPLAY);
@@ -187,7 +187,7 @@ a_result_that_the_store_cannot_hold_is_not_kept_either(void **state)
     rig.store->base.max_record = idem__encoded_max(10);
     start = ask(rig.engine, &op);
     op = op_finish("a", start.fence, "more than ten bytes");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     op = op_begin("a");
     assert_string_equal(ask(rig.engine, &op).result, "");
     rig_close(&rig);
@@ -209,7 +209,7 @@ a_first_begin_far_away_takes_one_round_trip(void **state)
     assert_int_equal(rig.store->swaps, 1);
     assert_int_equal(rig.store->loads, 0);
     op = op_finish("a", start.fence, "R");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     /* A replay is a refused guess. */
     op = op_begin("a");
     assert_verdict(ask(rig.engine, &op), IDEM_V_REPLAY);
@@ -227,9 +227,9 @@ a_finish_of_ones_own_takes_one_round_trip_too(void **state)
     rig_open(&rig, FAULTY_REMOTE, NULL);
     start = ask(rig.engine, &op);
     op = op_renew("a", start.fence, 50000);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     op = op_finish("a", start.fence, "R");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     assert_int_equal(rig.store->swaps, 3);
     assert_int_equal(rig.store->loads, 0);
     rig_close(&rig);
@@ -248,19 +248,19 @@ what_was_written_here_may_have_changed_elsewhere(void **state)
     other = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
     start = ask(rig.engine, &op);
     op = op_renew("a", start.fence, 70000);
-    assert_verdict(ask(other, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(other, &op), IDEM_V_OK);
     op = op_renew("a", start.fence, 80000);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     /* Released elsewhere: who asks here must not hear "busy". */
     op = op_release("a", start.fence);
-    assert_verdict(ask(other, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(other, &op), IDEM_V_OK);
     op = op_begin("a");
     again = ask(rig.engine, &op);
     assert_verdict(again, IDEM_V_STARTED);
     assert_true(again.fence > start.fence);
     op = op_finish("a", again.fence, "R");
-    assert_verdict(ask(other, &op), IDEM_V_OK_DONE);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(other, &op), IDEM_V_OK);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     op = op_get("a");
     assert_verdict(ask(rig.engine, &op), IDEM_V_RECORD);
     idem_close(other);
@@ -289,7 +289,7 @@ more_starts_than_are_kept_in_mind_are_finished_all_the_same(void **state)
 
         snprintf(id, sizeof(id), "k%d", i);
         op = op_finish(id, fences[i], "R");
-        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     }
     rig_close(&rig);
 }
@@ -328,7 +328,7 @@ a_large_batch_of_renewals_tells_everyone_their_own_note(void **state)
         }
         turn(rig.engine);
         for (int i = 0; i < COUNT; i++) {
-            assert_verdict(replies[i], IDEM_V_OK_DONE);
+            assert_verdict(replies[i], IDEM_V_OK);
             assert_int_equal(strtol(replies[i].result, NULL, 10), i);
         }
     }
@@ -361,7 +361,7 @@ a_duplicate_behind_another_engine_is_woken_by_looking_again(void **state)
     assert_false(waiting[0].done);
     op = op_finish("a", start.fence, "R");
     done = ask(rig.engine, &op);
-    assert_verdict(done, IDEM_V_OK_DONE);
+    assert_verdict(done, IDEM_V_OK);
     test_clocks_pass(&rig.clocks, 60);
     turn(other);
     for (int i = 0; i < 50; i++) {

@@ -321,7 +321,7 @@ size_class(size_t count)
 {
     size_t i = 0;
 
-    while (i < IDEM_BATCH_SIZES - 1 && (size_t)1 << i < count)
+    while (i < IDEM__BATCH_SIZES - 1 && (size_t)1 << i < count)
         i++;
     return i;
 }

@@ -38,37 +38,6 @@ struct waiter {
     struct idem_error *err;
 };
 
-static uint8_t *
-move(uint8_t *at, struct idem_bytes *bytes)
-{
-    if (bytes->len > 0)
-        memcpy(at, bytes->data, bytes->len);
-    bytes->data = bytes->len > 0 ? at : NULL;
-    return at + bytes->len;
-}
-
-static bool
-copy_answer(struct idem_answer *to, const struct idem_answer *from)
-{
-    const struct idem_record *record = &from->record;
-    size_t len = record->scope.len + record->id.len + record->subject.len +
-                 record->result.len;
-    uint8_t *at = NULL;
-
-    if (len > 0) {
-        at = malloc(len);
-        if (!at)
-            return false;
-    }
-    *to = *from;
-    to->memory = at;
-    at = move(at, &to->record.scope);
-    at = move(at, &to->record.id);
-    at = move(at, &to->record.subject);
-    move(at, &to->record.result);
-    return true;
-}
-
 static void
 done(void *arg, enum idem_status status, const struct idem_answer *answer,
      const struct idem_error *err)
@@ -78,13 +47,17 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
     waiter->status = status;
     if (status != IDEM_OK && waiter->err)
         *waiter->err = *err;
-    if (status == IDEM_OK && !copy_answer(waiter->answer, answer))
-        waiter->status =
-            idem__fail(waiter->err, IDEM_ERR_LOST,
-                       "out of memory for the answer; it may have been stored");
+    if (status == IDEM_OK) {
+        *waiter->answer = *answer;
+        waiter->answer->memory = NULL;
+        if (!idem__answer_keep(waiter->answer, answer->record))
+            waiter->status = idem__fail(
+                waiter->err, IDEM_ERR_LOST,
+                "out of memory for the answer; it may have been stored");
+    }
     if (waiter->run && waiter->status == IDEM_OK &&
         answer->verdict == IDEM_V_STARTED)
-        idem__watch_add(waiter->run, answer->record.fence);
+        idem__watch_add(waiter->run, answer->record->fence);
     idem__word_set(&waiter->done);
 }
 
@@ -110,6 +83,7 @@ idem__do_run(struct idem_engine *engine, const struct idem_op *op,
     bool own = idem__on_own_thread(engine);
     enum idem_status status;
 
+    *answer = (struct idem_answer){.record = &idem__no_record};
     if (own && (!engine->inner.driven || atomic_load(&engine->in_turn)))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a callback must not wait: use idem_submit");
@@ -128,11 +102,4 @@ idem_do(struct idem_engine *engine, const struct idem_op *op,
         struct idem_answer *answer, struct idem_error *err)
 {
     return idem__do_run(engine, op, NULL, answer, err);
-}
-
-void
-idem_answer_clear(struct idem_answer *answer)
-{
-    free(answer->memory);
-    memset(answer, 0, sizeof(*answer));
 }

@@ -474,16 +474,16 @@ idem_close(struct idem_engine *engine)
 /* ---- figures ----------------------------------------------------------- */
 
 void
-idem_stats(struct idem_engine *engine, struct idem_stats *stats)
+idem__stats(struct idem_engine *engine, struct idem__stats *stats)
 {
     memset(stats, 0, sizeof(*stats));
-    for (size_t i = 0; i < IDEM_VERDICT_COUNT; i++)
+    for (size_t i = 0; i < IDEM__VERDICT_COUNT; i++)
         stats->verdicts[i] =
             atomic_load_explicit(&engine->verdicts[i], memory_order_relaxed);
-    for (size_t i = 0; i < IDEM_STATUS_COUNT; i++)
+    for (size_t i = 0; i < IDEM__STATUS_COUNT; i++)
         stats->errors[i] =
             atomic_load_explicit(&engine->errors[i], memory_order_relaxed);
-    for (size_t i = 0; i < IDEM_BATCH_SIZES; i++)
+    for (size_t i = 0; i < IDEM__BATCH_SIZES; i++)
         stats->batch_sizes[i] =
             atomic_load_explicit(&engine->batch_sizes[i], memory_order_relaxed);
     stats->batches = atomic_load(&engine->batches);
@@ -499,8 +499,40 @@ idem_stats(struct idem_engine *engine, struct idem_stats *stats)
     pthread_mutex_unlock(&engine->queue.lock);
 }
 
+static void
+tell_named(idem_figure_fn *each, void *arg, const char *what, const char *name,
+           uint64_t value)
+{
+    char text[64];
+
+    snprintf(text, sizeof(text), "%s_%s", what, name);
+    each(arg, text, (double)value);
+}
+
 void
-idem_store_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
+idem_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
+{
+    struct idem__stats s;
+
+    idem__stats(engine, &s);
+    for (int i = 0; i < IDEM__VERDICT_COUNT; i++)
+        tell_named(each, arg, "verdict", idem_verdict_name(i), s.verdicts[i]);
+    for (int i = IDEM_OK + 1; i < IDEM__STATUS_COUNT; i++)
+        tell_named(each, arg, "error", idem_status_name(i), s.errors[i]);
+    each(arg, "batches", (double)s.batches);
+    each(arg, "batched_writes", (double)s.batched);
+    each(arg, "store_errors", (double)s.store_errors);
+    each(arg, "queued", (double)s.queued);
+    each(arg, "parked", (double)s.parked);
+    each(arg, "vanished", (double)s.vanished);
+    each(arg, "max_result_bytes", (double)s.max_result);
+    each(arg, "now_ms", (double)s.now_ms);
+    each(arg, "clock_alarm", s.clock_alarm);
+    idem__store_figures(engine, each, arg);
+}
+
+void
+idem__store_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
 {
     atomic_int woken = 0;
     struct idem__figures item = {.item.kind = IDEM__ITEM_FIGURES,
@@ -518,4 +550,10 @@ const char *
 idem_version(void)
 {
     return IDEM_VERSION;
+}
+
+int
+idem_version_number(void)
+{
+    return IDEM_VERSION_NUMBER;
 }

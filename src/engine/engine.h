@@ -94,4 +94,30 @@ enum idem_status idem__scan_submit(struct idem_engine *engine,
                                    size_t count, idem__scan_done_fn *done,
                                    void *arg, struct idem_error *err);
 
+#define IDEM__BATCH_SIZES 12
+
+/* What the engine has done and has to do now. */
+struct idem__stats {
+    uint64_t verdicts[IDEM__VERDICT_COUNT];
+    uint64_t errors[IDEM__STATUS_COUNT];
+    uint64_t batches; /* commits */
+    uint64_t batched; /* writes in them; divide for the mean size */
+    /* Those of one write, of 2, of up to 4, 8, ...; the last: of any more. */
+    uint64_t batch_sizes[IDEM__BATCH_SIZES];
+    uint64_t store_errors; /* batches that the store did not take */
+    uint64_t queued, parked;
+    size_t max_result; /* bytes of one result that are kept here */
+    int64_t now_ms;    /* the store's time */
+    bool clock_alarm;  /* the wall clock jumped */
+    /* Claims that this engine wrote, whose lease is alive, and that a shared
+     * store no longer has: it lost records. */
+    uint64_t vanished;
+};
+
+void idem__stats(struct idem_engine *engine, struct idem__stats *stats);
+
+/* The store's own figures ("journal_bytes", "journal_segments", ...). */
+void idem__store_figures(struct idem_engine *engine, idem_figure_fn *each,
+                         void *arg);
+
 #endif

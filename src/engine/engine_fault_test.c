@@ -60,10 +60,10 @@ live_a_request(struct rig *rig)
     put(rig->engine, &op, &waiting);
     turn(rig->engine);
     op = op_renew("request", start.fence, 300000);
-    assert_verdict(insist(rig, &op, &lost), IDEM_V_OK_DONE);
+    assert_verdict(insist(rig, &op, &lost), IDEM_V_OK);
     op = op_finish("request", start.fence, "R");
-    assert_verdict(insist(rig, &op, &lost), IDEM_V_OK_DONE);
-    assert_verdict(insist(rig, &op, &lost), IDEM_V_OK_DONE);
+    assert_verdict(insist(rig, &op, &lost), IDEM_V_OK);
+    assert_verdict(insist(rig, &op, &lost), IDEM_V_OK);
     for (int i = 0; i < 40 && !waiting.done; i++) {
         test_clocks_pass(&rig->clocks, 1100);
         turn(rig->engine);
@@ -94,7 +94,7 @@ live_a_release(struct rig *rig)
     op = op_release("freed", first.fence);
     freed = insist(rig, &op, &release_lost);
     if (!release_lost)
-        assert_verdict(freed, IDEM_V_OK_DONE);
+        assert_verdict(freed, IDEM_V_OK);
     op = op_begin("freed");
     op.nonce = nonce_a;
     assert_verdict(insist(rig, &op, &lost), IDEM_V_STALE);
@@ -114,7 +114,7 @@ live_a_token_and_a_lock(struct rig *rig)
     op.verb = IDEM_ISSUE;
     got = insist(rig, &op, &lost);
     if (!lost)
-        assert_verdict(got, IDEM_V_ISSUED_NOW);
+        assert_verdict(got, IDEM_V_ISSUED);
     op.verb = IDEM_REDEEM;
     op.nonce = nonce_a;
     assert_verdict(insist(rig, &op, &lost), IDEM_V_REDEEMED);
@@ -201,7 +201,7 @@ a_lost_write_is_sent_again_and_counts_once(void **state)
         assert_verdict(start, IDEM_V_STARTED);
         assert_int_equal(rig.store->swaps, 4);
         op = op_finish("a", start.fence, "R");
-        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
         rig_close(&rig);
     }
 }
@@ -228,7 +228,7 @@ what_stays_lost_is_lost_for_all_who_depended_on_it(void **state)
     assert_status(first, IDEM_ERR_LOST);
     assert_status(second, IDEM_ERR_LOST);
     assert_status(waiting, IDEM_ERR_LOST);
-    assert_verdict(other, IDEM_V_ABSENT_NOW);
+    assert_verdict(other, IDEM_V_ABSENT);
     /* It was stored, and its own nonce finds it. */
     faulty_plan(rig.store, FAULT_NONE, 0, 0);
     op = op_begin("a");
@@ -345,7 +345,7 @@ a_finish_that_was_lost_is_found_by_its_fence(void **state)
     op = op_finish("a", start.fence, "R");
     theirs = op_renew("a", start.fence, 60000);
     assert_verdict(lose_to(&rig, &op, FAULT_LOST_NOT, &theirs, FAULT_NONE),
-                   IDEM_V_OK_DONE);
+                   IDEM_V_OK);
     op = op_begin("a");
     assert_verdict(ask(rig.engine, &op), IDEM_V_REPLAY);
     rig_close(&rig);
@@ -396,7 +396,7 @@ parked_ones_outlast_a_store_that_is_away(void **state)
     faulty_plan(rig.store, FAULT_NONE, 0, 0);
     test_clocks_pass(&rig.clocks, 1100);
     finish = ask(rig.engine, &op);
-    assert_verdict(finish, IDEM_V_OK_DONE);
+    assert_verdict(finish, IDEM_V_OK);
     assert_verdict(waiting, IDEM_V_REPLAY);
     rig_close(&rig);
 }
@@ -429,7 +429,7 @@ a_parked_one_whose_own_start_was_lost_is_told(void **state)
     first = ask(rig.engine, &op);
     assert_verdict(first, IDEM_V_STARTED);
     op = op_finish("a", first.fence, "R");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     assert_verdict(second, IDEM_V_REPLAY);
     rig_close(&rig);
 }
@@ -572,7 +572,7 @@ a_record_that_others_always_write_is_given_up(void **state)
     assert_status(reply, IDEM_ERR_UNAVAILABLE);
     assert_in_range(meddler.swaps, 10, 100);
     rig.store->before_swap = NULL;
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     idem_close(meddler.engine);
     rig_close(&rig);
 }

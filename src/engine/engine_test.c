@@ -92,7 +92,7 @@ a_full_queue_refuses_at_the_door(void **state)
 {
     struct idem_options options = {.max_queue = 4, .max_batch = 2};
     struct reply replies[6];
-    struct idem_stats stats;
+    struct idem__stats stats;
     struct idem_op op = op_begin("a");
     struct rig rig;
 
@@ -110,7 +110,7 @@ a_full_queue_refuses_at_the_door(void **state)
     turn(rig.engine);
     assert_verdict(replies[3], IDEM_V_BUSY);
     assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
-    idem_stats(rig.engine, &stats);
+    idem__stats(rig.engine, &stats);
     assert_int_equal(stats.errors[IDEM_ERR_OVERLOADED], 2);
     rig_close(&rig);
 }
@@ -165,7 +165,7 @@ a_cancelled_wait_is_answered_and_the_others_wait_on(void **state)
 {
     struct idem_op op = op_begin("a");
     struct reply start, gone, early, other;
-    struct idem_stats stats;
+    struct idem__stats stats;
     struct rig rig;
 
     (void)state;
@@ -191,7 +191,7 @@ a_cancelled_wait_is_answered_and_the_others_wait_on(void **state)
     idem_cancel(rig.engine, other.ticket); /* too late: nothing happens */
     turn(rig.engine);
     assert_int_equal(other.times, 1);
-    idem_stats(rig.engine, &stats);
+    idem__stats(rig.engine, &stats);
     assert_int_equal(stats.parked, 0);
     rig_close(&rig);
 }
@@ -244,7 +244,7 @@ closing_answers_threads_that_wait(void **state)
     struct idem_op op = op_begin("a");
     struct idem_engine *engine;
     struct idem_answer answer;
-    struct idem_stats stats;
+    struct idem__stats stats;
     pthread_t threads[8];
     void *status;
 
@@ -256,7 +256,7 @@ closing_answers_threads_that_wait(void **state)
         assert_int_equal(
             pthread_create(&threads[i], NULL, wait_in_thread, engine), 0);
     do
-        idem_stats(engine, &stats);
+        idem__stats(engine, &stats);
     while (stats.parked < 8);
     idem_close(engine);
     for (int i = 0; i < 8; i++) {
@@ -286,7 +286,7 @@ one_of_many(void *arg)
         atomic_fetch_add(&party->other, 1);
         return NULL;
     }
-    fence = answer.record.fence;
+    fence = answer.record->fence;
     if (answer.verdict == IDEM_V_STARTED) {
         atomic_fetch_add(&party->started, 1);
         idem_answer_clear(&answer);
@@ -294,7 +294,7 @@ one_of_many(void *arg)
         if (idem_do(party->engine, &op, &answer, NULL) != IDEM_OK)
             abort();
     } else if (answer.verdict == IDEM_V_REPLAY &&
-               idem__bytes_is(answer.record.result, "the answer")) {
+               idem__bytes_is(answer.record->result, "the answer")) {
         atomic_fetch_add(&party->replayed, 1);
     } else {
         atomic_fetch_add(&party->other, 1);
@@ -467,7 +467,7 @@ a_scan_lists_what_the_filter_lets_through(void **state)
         snprintf(id, sizeof(id), "k%d", i);
         op = op_begin(id);
         assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
-        op = op_finish(id, answer.record.fence, "a result");
+        op = op_finish(id, answer.record->fence, "a result");
         idem_answer_clear(&answer);
         if (i % 3 != 0)
             continue;
@@ -516,7 +516,7 @@ figures_come_from_the_store(void **state)
     assert_int_equal(idem_open("memory:", NULL, &engine, NULL), IDEM_OK);
     assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
     idem_answer_clear(&answer);
-    idem_store_figures(engine, note_figure, &records);
+    idem__store_figures(engine, note_figure, &records);
     assert_true(records == 1);
     idem_close(engine);
 }

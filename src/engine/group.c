@@ -34,7 +34,7 @@ idem__retry_after_ms(const struct idem_record *record,
 static bool
 shows_record(enum idem_verdict verdict)
 {
-    return verdict != IDEM_V_MISMATCH && verdict != IDEM_V_ABSENT_NOW &&
+    return verdict != IDEM_V_MISMATCH && verdict != IDEM_V_ABSENT &&
            verdict != IDEM_V_UNKNOWN && verdict != IDEM_V_DUPLICATE;
 }
 
@@ -50,16 +50,17 @@ fill_answer(struct idem__job *job, enum idem_verdict verdict,
     if (record && verdict == IDEM_V_BUSY)
         answer->retry_after_ms = idem__retry_after_ms(record, now);
     if (record && shows_record(verdict) && !idem__record_expired(record, now))
-        answer->record = *record;
+        job->told = *record;
     else
-        memset(&answer->record, 0, sizeof(answer->record));
+        job->told = idem__no_record;
+    answer->record = &job->told;
 }
 
 /* The answer of somebody parked must outlive the batch. */
 static void
 keep_answer(struct idem__job *job)
 {
-    struct idem_record *record = &job->answer.record;
+    struct idem_record *record = &job->told;
 
     if (record->state != IDEM_STATE_ABSENT) {
         record->scope = job->op.scope;

@@ -113,7 +113,8 @@ struct idem__job {
     bool depends;        /* on a write of its group */
     bool wrote;          /* one of its own */
     bool maybe_stored;   /* such a write was lost once */
-    struct idem_answer answer;
+    struct idem_answer answer; /* shows `told` */
+    struct idem_record told;
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
 };
@@ -417,9 +418,9 @@ struct idem_engine {
     int64_t breaker_until_us, breaker_wait_us;
     struct idem_error breaker_error;
 
-    _Atomic uint64_t verdicts[IDEM_VERDICT_COUNT];
-    _Atomic uint64_t errors[IDEM_STATUS_COUNT];
-    _Atomic uint64_t batch_sizes[IDEM_BATCH_SIZES];
+    _Atomic uint64_t verdicts[IDEM__VERDICT_COUNT];
+    _Atomic uint64_t errors[IDEM__STATUS_COUNT];
+    _Atomic uint64_t batch_sizes[IDEM__BATCH_SIZES];
     _Atomic uint64_t batches, batched, store_errors, parked_now, vanished;
     _Atomic int64_t stats_now_ms;
 };

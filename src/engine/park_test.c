@@ -60,23 +60,23 @@ static void
 a_finish_wakes_the_whole_crowd_in_its_own_turn(void **state)
 {
     struct idem_op op = op_begin("a"), rest = op_wait("a", 30000);
-    struct idem_stats stats;
+    struct idem__stats stats;
     struct reply start, done;
     struct rig rig;
 
     (void)state;
     rig_open(&rig, FAULTY_LOCAL, NULL);
     start = park_crowd(&rig, &op, &rest);
-    idem_stats(rig.engine, &stats);
+    idem__stats(rig.engine, &stats);
     assert_int_equal(stats.parked, CROWD);
     op = op_finish("a", start.fence, "R");
     put(rig.engine, &op, &done);
     idem__engine_turn(rig.engine);
-    assert_verdict(done, IDEM_V_OK_DONE);
+    assert_verdict(done, IDEM_V_OK);
     assert_int_equal(crowd_count(IDEM_V_REPLAY), CROWD);
     for (int i = 0; i < CROWD; i++)
         assert_string_equal(crowd[i].result, "R");
-    idem_stats(rig.engine, &stats);
+    idem__stats(rig.engine, &stats);
     assert_int_equal(stats.parked, 0);
     rig_close(&rig);
 }
@@ -92,12 +92,12 @@ a_release_starts_exactly_the_first_of_the_crowd(void **state)
     rig_open(&rig, FAULTY_LOCAL, NULL);
     start = park_crowd(&rig, &op, &rest);
     op = op_release("a", start.fence);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     assert_verdict(crowd[0], IDEM_V_STARTED);
     assert_true(crowd[0].fence > start.fence);
     assert_int_equal(crowd_waiting(), CROWD - 1);
     op = op_finish("a", crowd[0].fence, "second");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     assert_int_equal(crowd_count(IDEM_V_REPLAY), CROWD - 1);
     rig_close(&rig);
 }
@@ -128,7 +128,7 @@ locks_are_handed_on_in_the_order_they_were_asked_for(void **state)
         op = op_lock("l", "late", 0);
         put(rig.engine, &op, &late);
         turn(rig.engine);
-        assert_verdict(held, IDEM_V_OK_DONE);
+        assert_verdict(held, IDEM_V_OK);
         assert_verdict(late, IDEM_V_BUSY);
         assert_verdict(replies[i], IDEM_V_STARTED);
         assert_true(i == 19 || !replies[i + 1].done);
@@ -227,7 +227,7 @@ a_renewed_lease_keeps_the_crowd_waiting(void **state)
     for (int i = 0; i < 5; i++) {
         test_clocks_pass(&rig.clocks, 3000);
         op = op_renew("a", start.fence, 5000);
-        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
         assert_int_equal(crowd_waiting(), CROWD);
     }
     test_clocks_pass(&rig.clocks, 5010);
@@ -277,7 +277,7 @@ a_wait_and_the_finish_may_share_a_batch(void **state)
     op = op_finish("a", start.fence, "R");
     put(rig.engine, &op, &done);
     idem__engine_turn(rig.engine);
-    assert_verdict(done, IDEM_V_OK_DONE);
+    assert_verdict(done, IDEM_V_OK);
     assert_verdict(waiting, IDEM_V_REPLAY);
     assert_string_equal(waiting.result, "R");
     rig_close(&rig);
@@ -331,7 +331,7 @@ who_waits_comes_before_who_arrives_when_another_engine_frees(void **state)
     put(rig.engine, &op, &waiting);
     turn(rig.engine);
     op = op_unlock("l", held.fence);
-    assert_verdict(ask(other, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(other, &op), IDEM_V_OK);
     op = op_lock("l", "late", 0);
     late = ask(rig.engine, &op);
     assert_verdict(late, IDEM_V_BUSY);
@@ -391,7 +391,7 @@ large_replays_make_smaller_batches(void **state)
         start = ask(rig.engine, &op);
         op = op_finish(id, start.fence, "");
         op.result = (struct idem_bytes){bytes, LARGE};
-        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     }
     for (int round = 0; round < 10; round++) {
         for (int i = 0; i < COUNT; i++) {

@@ -59,7 +59,7 @@ renewed(void *arg, enum idem_status status, const struct idem_answer *answer,
     }
     if (status == IDEM_OK && answer->verdict == IDEM_V_STALE)
         return; /* finished or taken over: nothing left to renew */
-    if (status != IDEM_OK || answer->verdict != IDEM_V_OK_DONE)
+    if (status != IDEM_OK || answer->verdict != IDEM_V_OK)
         next_us /= 4;
     (void)idem__timer_set(&run->engine->timers, &run->timer,
                           run->engine->boot_now_us + next_us);
@@ -196,25 +196,16 @@ finish(struct idem__run *run, const struct idem_op *op,
 static void
 tell_failure(const struct idem_op *op, struct idem_answer *answer)
 {
-    struct idem_record *record = &answer->record;
-    size_t name_len = record->scope.len + record->id.len;
-    uint8_t *memory = malloc(name_len + op->result.len + 1);
+    struct idem_record failed = *answer->record;
 
-    record->state = IDEM_STATE_FAILED;
-    record->kind = (uint8_t)op->kind;
-    if (!memory)
-        return; /* the outcome at least */
-    memcpy(memory, record->scope.data, record->scope.len);
-    memcpy(memory + record->scope.len, record->id.data, record->id.len);
-    if (op->result.len > 0)
-        memcpy(memory + name_len, op->result.data, op->result.len);
-    record->scope.data = memory;
-    record->id.data = memory + record->scope.len;
-    record->subject = (struct idem_bytes){NULL, 0};
-    record->result = (struct idem_bytes){
-        op->result.len > 0 ? memory + name_len : NULL, op->result.len};
-    free(answer->memory);
-    answer->memory = memory;
+    failed.state = IDEM_STATE_FAILED;
+    failed.kind = (uint8_t)op->kind;
+    failed.subject = (struct idem_bytes){NULL, 0};
+    failed.result = op->result;
+    if (idem__answer_keep(answer, &failed))
+        return;
+    failed.result = (struct idem_bytes){NULL, 0}; /* the outcome at least */
+    (void)idem__answer_keep(answer, &failed);
 }
 
 enum idem_status
@@ -280,7 +271,7 @@ idem__run_end(struct idem__run *run, enum idem_state outcome,
         status = finish(run, &op, answer, err);
         if (status == IDEM_OK && answer->verdict != IDEM_V_STALE) {
             answer->verdict = IDEM_V_STARTED;
-            if (op.outcome && answer->record.state == IDEM_STATE_FREE)
+            if (op.outcome && answer->record->state == IDEM_STATE_FREE)
                 tell_failure(&op, answer);
         }
     }
@@ -326,6 +317,6 @@ idem_run(struct idem_engine *engine, const struct idem_op *op, idem_work_fn *fn,
 
     if (!run)
         return status;
-    outcome = fn(arg, answer->record.fence, &result);
+    outcome = fn(arg, answer->record->fence, &result);
     return idem__run_end(run, outcome, result, answer, err);
 }

@@ -93,11 +93,11 @@ run(struct stage *stage, struct work *work, enum idem_mode mode,
     if (reply->status != IDEM_OK)
         return reply->status;
     reply->verdict = answer.verdict;
-    reply->state = answer.record.state;
-    reply->fence = answer.record.fence;
+    reply->state = answer.record->state;
+    reply->fence = answer.record->fence;
     snprintf(reply->result, sizeof(reply->result), "%.*s",
-             (int)answer.record.result.len,
-             (const char *)answer.record.result.data);
+             (int)answer.record->result.len,
+             (const char *)answer.record->result.data);
     idem_answer_clear(&answer);
     return IDEM_OK;
 }
@@ -433,7 +433,7 @@ an_end_that_is_not_waited_for_is_told(void **state)
     sleep_ms(END_LEASE_MS + 300);
     submit_end(&stage, begun, FAULT_NONE, &ending);
     assert_int_equal(ending.status, IDEM_OK);
-    assert_int_equal(ending.verdict, IDEM_V_OK_DONE);
+    assert_int_equal(ending.verdict, IDEM_V_OK);
     run(&stage, &work, IDEM_STRICT, 0, &reply);
     assert_verdict(reply, IDEM_V_REPLAY);
     assert_string_equal(reply.result, "done");

@@ -40,9 +40,9 @@ open_and_age(struct rig *rig, enum faulty_kind kind)
 static bool
 alarm_on(struct rig *rig)
 {
-    struct idem_stats stats;
+    struct idem__stats stats;
 
-    idem_stats(rig->engine, &stats);
+    idem__stats(rig->engine, &stats);
     return stats.clock_alarm;
 }
 
@@ -287,7 +287,7 @@ a_record_expires_after_its_ttl(void **state)
         op.ttl_ms = 20000;
         start = ask(rig.engine, &op);
         op = op_finish("a", start.fence, "R");
-        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
         op = op_begin("a");
         for (int s = 0; s < 19; s++) {
             test_clocks_pass(&rig.clocks, 1000);
@@ -318,7 +318,7 @@ a_jump_forward_expires_no_record(void **state)
         open_and_age(&rig, kinds[i]);
         start = ask(rig.engine, &op);
         op = op_finish("a", start.fence, "R");
-        assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
         atomic_fetch_add(&rig.clocks.wall_us, 1000 * HOUR * 1000);
         atomic_store(&rig.store->clock_us,
                      kinds[i] == FAULTY_REMOTE ? 1000 * HOUR * 1000 : 0);
@@ -341,7 +341,7 @@ a_store_that_is_ahead_at_the_start_is_not_believed(void **state)
     open_and_age(&rig, FAULTY_REMOTE);
     start = ask(rig.engine, &op);
     op = op_finish("a", start.fence, "R");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK_DONE);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
     /* The store counts by the boot clock here: it is 25 hours ahead now. */
     atomic_fetch_add(&rig.clocks.boot_us, 25 * HOUR * 1000);
     young = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
@@ -434,7 +434,7 @@ without_a_clock_a_renewal_elsewhere_is_seen(void **state)
     for (int i = 0; i < 20; i++) {
         test_clocks_pass(&rig.clocks, 4000);
         op = op_renew("a", start.fence, 10000);
-        assert_verdict(ask(owner, &op), IDEM_V_OK_DONE);
+        assert_verdict(ask(owner, &op), IDEM_V_OK);
         op = op_begin("a");
         assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
     }

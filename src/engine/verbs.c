@@ -6,9 +6,9 @@
 static bool
 is_nothing(const struct idem_answer *answer)
 {
-    return answer->record.state == IDEM_STATE_ABSENT &&
+    return answer->record->state == IDEM_STATE_ABSENT &&
            (answer->verdict == IDEM_V_STALE ||
-            answer->verdict == IDEM_V_ABSENT_NOW);
+            answer->verdict == IDEM_V_ABSENT);
 }
 
 /* Among requests and, where there is none, among tokens. */

@@ -14,6 +14,8 @@
 #include "../store/store.h"
 
 #include <idem/id.h>
+
+#define IDEM__ID_KIND_COUNT (IDEM_ID_UUID7 + 1)
 #include <pthread.h>
 
 #define SNOWFLAKE_EPOCH_MS INT64_C(1704067200000)

@@ -173,7 +173,7 @@ renew_worker(struct idem_ids *ids, struct source *s)
                               .result = write_note(note, mark)},
             &answer) != IDEM_OK)
         return false; /* the lease goes on until its deadline */
-    renewed = answer.verdict == IDEM_V_OK_DONE;
+    renewed = answer.verdict == IDEM_V_OK;
     idem_answer_clear(&answer);
     if (renewed)
         open_window(ids, s, mark, asked_at_us);
@@ -242,9 +242,9 @@ try_worker(struct idem_ids *ids, struct source *s, uint64_t worker)
         return TROUBLE;
     if (answer.verdict == IDEM_V_STARTED) {
         s->worker = worker;
-        s->fence = answer.record.fence;
+        s->fence = answer.record->fence;
         s->lease_deadline_us = 0; /* nothing is given out before the mark */
-        start_clock(ids, s, read_note(answer.record.result));
+        start_clock(ids, s, read_note(answer.record->result));
         attempt = GOT_IT;
     }
     idem_answer_clear(&answer);
@@ -338,8 +338,8 @@ serve_segment(struct idem_ids *ids, struct source *s)
     if (run(ids, s, &op, &answer) != IDEM_OK)
         return false;
     ours = answer.verdict == IDEM_V_STARTED;
-    op.fence = answer.record.fence;
-    from = read_note(answer.record.result);
+    op.fence = answer.record->fence;
+    from = read_note(answer.record->result);
     idem_answer_clear(&answer);
     if (!ours)
         return false;
@@ -352,7 +352,7 @@ serve_segment(struct idem_ids *ids, struct source *s)
     op.result = write_note(note, from + s->step);
     if (run(ids, s, &op, &answer) != IDEM_OK)
         return false; /* stored or not: this range is left out */
-    ours = answer.verdict == IDEM_V_OK_DONE;
+    ours = answer.verdict == IDEM_V_OK;
     idem_answer_clear(&answer);
     if (ours)
         add_range(ids, s, from, from + s->step);

@@ -8,15 +8,15 @@
 #include <string.h>
 
 static const char *const kind_names[] = {
-#define X(name, word) word,
-    IDEM_ID_KIND_MAP(X)
-#undef X
+    [IDEM_ID_SNOWFLAKE] = "snowflake", [IDEM_ID_UID] = "uid",
+    [IDEM_ID_SEGMENT] = "segment",     [IDEM_ID_UUID4] = "uuid4",
+    [IDEM_ID_UUID7] = "uuid7",
 };
 
 const char *
 idem_id_kind_name(enum idem_id_kind kind)
 {
-    return (unsigned)kind < IDEM_ID_KIND_COUNT ? kind_names[kind] : "?";
+    return (unsigned)kind < IDEM__ID_KIND_COUNT ? kind_names[kind] : "?";
 }
 
 enum idem_status

@@ -61,7 +61,7 @@ answered(void *arg, enum idem_status status, const struct idem_answer *answer,
 
     (void)err;
     pthread_mutex_lock(&lock->mutex);
-    if (status == IDEM_OK && answer->verdict == IDEM_V_OK_DONE)
+    if (status == IDEM_OK && answer->verdict == IDEM_V_OK)
         lock->deadline_us = lock->asked_at_us + lock->options.lease_ms * 1000;
     /* Anything but "stale" (an error, a row that is locked for a moment) says
      * nothing about who holds it. */
@@ -241,7 +241,7 @@ acquire(struct idem_lock *lock, struct idem_error *err)
     if (status != IDEM_OK)
         return status;
     if (answer.verdict == IDEM_V_STARTED)
-        lock->fence = answer.record.fence;
+        lock->fence = answer.record->fence;
     else
         status =
             idem__fail(err, IDEM_ERR_TIMEOUT,
@@ -332,7 +332,7 @@ idem_lock_give(struct idem_lock *lock, struct idem_error *err)
     pthread_mutex_unlock(&lock->mutex);
 
     status = unlock(lock, &answer, err);
-    if (status == IDEM_OK && answer.verdict != IDEM_V_OK_DONE)
+    if (status == IDEM_OK && answer.verdict != IDEM_V_OK)
         status = idem__fail(err, IDEM_ERR_TIMEOUT,
                             "lock \"%s\" had been lost before it was given "
                             "back",

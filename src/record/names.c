@@ -1,5 +1,5 @@
 /*
- * names.c - the words of the domain, made from the lists in idem/record.h.
+ * names.c - the words of the domain.
  */
 #include "record.h"
 
@@ -9,48 +9,79 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static const char *const status_names[] = {
-#define X(name, word, text) word,
-    IDEM_STATUS_MAP(X)
-#undef X
+    [IDEM_OK] = "ok",
+    [IDEM_ERR_INVALID] = "invalid",
+    [IDEM_ERR_UNAVAILABLE] = "unavailable",
+    [IDEM_ERR_LOST] = "lost",
+    [IDEM_ERR_OVERLOADED] = "overloaded",
+    [IDEM_ERR_FULL] = "full",
+    [IDEM_ERR_CLOSED] = "closed",
+    [IDEM_ERR_CORRUPT] = "corrupt",
+    [IDEM_ERR_UNSUPPORTED] = "unsupported",
+    [IDEM_ERR_MEMORY] = "memory",
+    [IDEM_ERR_TIMEOUT] = "timeout",
+    [IDEM_ERR_INTERNAL] = "internal",
 };
 
 static const char *const status_texts[] = {
-#define X(name, word, text) text,
-    IDEM_STATUS_MAP(X)
-#undef X
+    [IDEM_OK] = "success",
+    [IDEM_ERR_INVALID] = "the request itself is wrong",
+    [IDEM_ERR_UNAVAILABLE] = "store unavailable, nothing was stored",
+    [IDEM_ERR_LOST] = "answer lost, it may have been stored",
+    [IDEM_ERR_OVERLOADED] = "a limit is reached, nothing was stored",
+    [IDEM_ERR_FULL] = "the store is full, nothing was stored",
+    [IDEM_ERR_CLOSED] = "shutting down, nothing was stored",
+    [IDEM_ERR_CORRUPT] = "stored data is damaged",
+    [IDEM_ERR_UNSUPPORTED] = "not supported here",
+    [IDEM_ERR_MEMORY] = "out of memory, nothing was stored",
+    [IDEM_ERR_TIMEOUT] = "it took too long",
+    [IDEM_ERR_INTERNAL] = "an internal error",
 };
 
 static const char *const verdict_names[] = {
-#define X(name, word) word,
-    IDEM_VERDICT_MAP(X)
-#undef X
+    [IDEM_V_STARTED] = "started",   [IDEM_V_REPLAY] = "replay",
+    [IDEM_V_BUSY] = "busy",         [IDEM_V_DOUBT] = "doubt",
+    [IDEM_V_MISMATCH] = "mismatch", [IDEM_V_OK] = "ok",
+    [IDEM_V_FINISHED] = "finished", [IDEM_V_STALE] = "stale",
+    [IDEM_V_SETTLED] = "settled",   [IDEM_V_RECORD] = "record",
+    [IDEM_V_ABSENT] = "absent",     [IDEM_V_ISSUED] = "issued",
+    [IDEM_V_REDEEMED] = "redeemed", [IDEM_V_DUPLICATE] = "duplicate",
+    [IDEM_V_UNKNOWN] = "unknown",
 };
 
 static const char *const verb_names[] = {
-#define X(name, word) word,
-    IDEM_VERB_MAP(X)
-#undef X
+    [IDEM_BEGIN] = "begin",     [IDEM_FINISH] = "finish",
+    [IDEM_RELEASE] = "release", [IDEM_RENEW] = "renew",
+    [IDEM_SETTLE] = "settle",   [IDEM_GET] = "get",
+    [IDEM_FORGET] = "forget",   [IDEM_ISSUE] = "issue",
+    [IDEM_REDEEM] = "redeem",   [IDEM_LOCK] = "lock",
+    [IDEM_UNLOCK] = "unlock",
 };
 
-static const char *const type_names[] = {NULL,
-#define X(name, word, number) word,
-                                         IDEM_TYPE_MAP(X)
-#undef X
+static const char *const type_names[] = {
+    [IDEM_TYPE_REQUEST] = "request",
+    [IDEM_TYPE_TOKEN] = "token",
+    [IDEM_TYPE_LOCK] = "lock",
+    [IDEM_TYPE_WORKER] = "worker",
 };
 
 static const char *const state_names[] = {
-#define X(name, word, number) word,
-    IDEM_STATE_MAP(X)
-#undef X
+    [IDEM_STATE_ABSENT] = "absent",       [IDEM_STATE_ISSUED] = "issued",
+    [IDEM_STATE_EXECUTING] = "executing", [IDEM_STATE_SUCCEEDED] = "succeeded",
+    [IDEM_STATE_FAILED] = "failed",       [IDEM_STATE_FREE] = "free",
 };
 
 static const char *const kind_names[] = {
-#define X(name, word, number) word,
-    IDEM_KIND_MAP(X)
-#undef X
+    [IDEM_KIND_RAW] = "raw",
+    [IDEM_KIND_HTTP] = "http",
+    [IDEM_KIND_EXEC] = "exec",
 };
 
 static const char *const mode_names[] = {"strict", "loose"};
+
+_Static_assert(COUNT(status_names) == IDEM__STATUS_COUNT, "a status");
+_Static_assert(COUNT(verdict_names) == IDEM__VERDICT_COUNT, "a verdict");
+_Static_assert(COUNT(verb_names) == IDEM__VERB_COUNT, "a verb");
 
 static const char *
 name_of(const char *const *names, size_t count, size_t number)

@@ -147,7 +147,7 @@ idem__op_check(struct idem_op *op, struct idem_error *err)
 {
     enum idem_status status;
 
-    if ((unsigned)op->verb >= IDEM_VERB_COUNT)
+    if ((unsigned)op->verb >= IDEM__VERB_COUNT)
         return idem__fail(err, IDEM_ERR_INVALID, "there is no verb number %u",
                           (unsigned)op->verb);
     if (op->type == 0)

@@ -52,7 +52,7 @@ static void
 every_verb_is_fine_with_the_least(void **state)
 {
     (void)state;
-    for (int verb = 0; verb < IDEM_VERB_COUNT; verb++) {
+    for (int verb = 0; verb < IDEM__VERB_COUNT; verb++) {
         struct idem_op op = valid((enum idem_verb)verb);
 
         assert_int_equal(idem__op_check(&op, NULL), IDEM_OK);
@@ -90,7 +90,7 @@ empty_long_and_nul_names_are_refused(void **state)
     struct idem_op op;
 
     (void)state;
-    for (int verb = 0; verb < IDEM_VERB_COUNT; verb++) {
+    for (int verb = 0; verb < IDEM__VERB_COUNT; verb++) {
         op = valid((enum idem_verb)verb);
         op.scope.len = 0;
         refused(op, "the scope is empty", "1 to 200");
@@ -182,7 +182,7 @@ numbers_that_are_no_verb_type_mode_or_kind_are_refused(void **state)
     struct idem_op op = valid(IDEM_BEGIN);
 
     (void)state;
-    op.verb = (enum idem_verb)IDEM_VERB_COUNT;
+    op.verb = (enum idem_verb)IDEM__VERB_COUNT;
     refused(op, "no verb number", "11");
     op = valid(IDEM_BEGIN);
     op.type = (enum idem_type)5;
@@ -234,7 +234,7 @@ every_name_reads_back_in_any_case(void **state)
     enum idem_type type;
 
     (void)state;
-    for (int i = 0; i < IDEM_VERB_COUNT; i++) {
+    for (int i = 0; i < IDEM__VERB_COUNT; i++) {
         assert_true(idem__verb_parse(idem_text(idem_verb_name(i)), &verb));
         assert_int_equal(verb, i);
     }

@@ -9,6 +9,21 @@
 
 #include "../base/error.h"
 
+/* How many there are; the last of each enum counts. */
+#define IDEM__STATUS_COUNT (IDEM_ERR_INTERNAL + 1)
+#define IDEM__VERDICT_COUNT (IDEM_V_UNKNOWN + 1)
+#define IDEM__VERB_COUNT (IDEM_UNLOCK + 1)
+
+/* ---- answers ---------------------------------------------------------- */
+
+/* What an answer shows where there is no record. */
+extern const struct idem_record idem__no_record;
+
+/* Let the answer have a copy of the record, in memory of its own; what it had
+ * is given back. False: out of memory, the answer is as it was. */
+bool idem__answer_keep(struct idem_answer *answer,
+                       const struct idem_record *record);
+
 /* ---- keys ------------------------------------------------------------ */
 
 /*

@@ -206,7 +206,7 @@ set_free(struct idem_record *next, const struct idem_record *r,
                         ? 0
                         : now->late_ms + (has_note(r) ? FREE_LOCK_MS : FREE_MS);
     memset(next->fingerprint, 0, sizeof(next->fingerprint));
-    return IDEM_V_OK_DONE;
+    return IDEM_V_OK;
 }
 
 static void
@@ -296,13 +296,13 @@ finish(const struct idem_record *r, const struct idem_op *op,
         *next = *r;
         set_outcome(next, op, op->outcome,
                     op->ttl_ms ? op->ttl_ms : kept_ttl(r), now);
-        return IDEM_V_OK_DONE;
+        return IDEM_V_OK;
     }
     if (frees && r->state == IDEM_STATE_FREE)
-        return IDEM_V_OK_DONE;
+        return IDEM_V_OK;
     if (!finished(r))
         return IDEM_V_STALE;
-    return same_outcome(r, op) ? IDEM_V_OK_DONE : IDEM_V_FINISHED;
+    return same_outcome(r, op) ? IDEM_V_OK : IDEM_V_FINISHED;
 }
 
 static enum idem_verdict
@@ -319,7 +319,7 @@ renew(const struct idem_record *r, const struct idem_op *op,
         next->lease_until = now->late_ms;
     if (op->result.data && has_note(r))
         next->result = op->result;
-    return IDEM_V_OK_DONE;
+    return IDEM_V_OK;
 }
 
 static enum idem_verdict
@@ -355,7 +355,7 @@ issue(const struct idem_record *r, const struct idem_record *last,
         return IDEM_V_DUPLICATE;
     new_life(next, NULL, last, op, now);
     next->state = IDEM_STATE_ISSUED;
-    return IDEM_V_ISSUED_NOW;
+    return IDEM_V_ISSUED;
 }
 
 static enum idem_verdict
@@ -422,10 +422,10 @@ decide(const struct idem_record *r, const struct idem_record *last,
     case IDEM_SETTLE:
         return settle(r, last, op, now, next);
     case IDEM_GET:
-        return r ? IDEM_V_RECORD : IDEM_V_ABSENT_NOW;
+        return r ? IDEM_V_RECORD : IDEM_V_ABSENT;
     case IDEM_FORGET:
         if (!r || r->state == IDEM_STATE_FREE)
-            return r ? IDEM_V_OK_DONE : IDEM_V_ABSENT_NOW;
+            return r ? IDEM_V_OK : IDEM_V_ABSENT;
         return set_free(next, r, op, now);
     case IDEM_ISSUE:
         return issue(r, last, op, now, next);
@@ -433,7 +433,6 @@ decide(const struct idem_record *r, const struct idem_record *last,
         return redeem(r, op, now, next);
     case IDEM_LOCK:
         return lock(r, last, op, now, next);
-    case IDEM_VERB_COUNT:
         break;
     }
     assert(!"op was checked");

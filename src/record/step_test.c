@@ -81,22 +81,22 @@ static const struct row table[] = {
     {IDEM_BEGIN,   FINISHED,                 0,             OTHER | REDEEMED, IDEM_V_REPLAY,     NOTHING},
     {IDEM_BEGIN,   FINISHED,                 REDEEMED,      OTHER,            IDEM_V_DUPLICATE,  NOTHING},
 
-    {IDEM_FINISH,  ON(EXECUTING),            MINE,          LOOSE,            IDEM_V_OK_DONE,    OUTCOME},
-    {IDEM_FINISH,  ON(EXECUTING),            MINE | LOOSE,  FAIL,             IDEM_V_OK_DONE,    OUTCOME},
-    {IDEM_FINISH,  ON(EXECUTING),            MINE | LOOSE | FAIL, 0,          IDEM_V_OK_DONE,    FREED},
-    {IDEM_FINISH,  ON(FREE),                 MINE | LOOSE | FAIL, 0,          IDEM_V_OK_DONE,    NOTHING},
+    {IDEM_FINISH,  ON(EXECUTING),            MINE,          LOOSE,            IDEM_V_OK,    OUTCOME},
+    {IDEM_FINISH,  ON(EXECUTING),            MINE | LOOSE,  FAIL,             IDEM_V_OK,    OUTCOME},
+    {IDEM_FINISH,  ON(EXECUTING),            MINE | LOOSE | FAIL, 0,          IDEM_V_OK,    FREED},
+    {IDEM_FINISH,  ON(FREE),                 MINE | LOOSE | FAIL, 0,          IDEM_V_OK,    NOTHING},
     {IDEM_FINISH,  ON(FREE),                 MINE | LOOSE,  FAIL,             IDEM_V_STALE,      NOTHING},
     {IDEM_FINISH,  ON(FREE),                 MINE,          LOOSE,            IDEM_V_STALE,      NOTHING},
-    {IDEM_FINISH,  FINISHED,                 MINE | SAME,   0,                IDEM_V_OK_DONE,    NOTHING},
+    {IDEM_FINISH,  FINISHED,                 MINE | SAME,   0,                IDEM_V_OK,    NOTHING},
     {IDEM_FINISH,  FINISHED,                 MINE,          SAME,             IDEM_V_FINISHED,   NOTHING},
     {IDEM_FINISH,  ON(ABSENT) | ON(ISSUED),  MINE,          0,                IDEM_V_STALE,      NOTHING},
     {IDEM_FINISH,  ANY,                      0,             MINE,             IDEM_V_STALE,      NOTHING},
 
-    {IDEM_RELEASE, ON(EXECUTING),            MINE,          0,                IDEM_V_OK_DONE,    FREED},
+    {IDEM_RELEASE, ON(EXECUTING),            MINE,          0,                IDEM_V_OK,    FREED},
     {IDEM_RELEASE, ON(EXECUTING),            0,             MINE,             IDEM_V_STALE,      NOTHING},
     {IDEM_RELEASE, NOT_EXECUTING,            0,             0,                IDEM_V_STALE,      NOTHING},
 
-    {IDEM_RENEW,   ON(EXECUTING),            MINE,          0,                IDEM_V_OK_DONE,    LEASE},
+    {IDEM_RENEW,   ON(EXECUTING),            MINE,          0,                IDEM_V_OK,    LEASE},
     {IDEM_RENEW,   ON(EXECUTING),            0,             MINE,             IDEM_V_STALE,      NOTHING},
     {IDEM_RENEW,   NOT_EXECUTING,            0,             0,                IDEM_V_STALE,      NOTHING},
 
@@ -106,14 +106,14 @@ static const struct row table[] = {
     {IDEM_SETTLE,  ON(EXECUTING),            OVER | AS,     0,                IDEM_V_SETTLED,    SETTLED},
     {IDEM_SETTLE,  FINISHED,                 0,             0,                IDEM_V_REPLAY,     NOTHING},
 
-    {IDEM_GET,     ON(ABSENT),               0,             0,                IDEM_V_ABSENT_NOW, NOTHING},
+    {IDEM_GET,     ON(ABSENT),               0,             0,                IDEM_V_ABSENT, NOTHING},
     {IDEM_GET,     ANY & ~ON(ABSENT),        0,             0,                IDEM_V_RECORD,     NOTHING},
 
-    {IDEM_FORGET,  ON(ABSENT),               0,             0,                IDEM_V_ABSENT_NOW, NOTHING},
-    {IDEM_FORGET,  ON(FREE),                 0,             0,                IDEM_V_OK_DONE,    NOTHING},
-    {IDEM_FORGET,  ON(ISSUED) | ON(EXECUTING) | FINISHED, 0, 0,               IDEM_V_OK_DONE,    FREED},
+    {IDEM_FORGET,  ON(ABSENT),               0,             0,                IDEM_V_ABSENT, NOTHING},
+    {IDEM_FORGET,  ON(FREE),                 0,             0,                IDEM_V_OK,    NOTHING},
+    {IDEM_FORGET,  ON(ISSUED) | ON(EXECUTING) | FINISHED, 0, 0,               IDEM_V_OK,    FREED},
 
-    {IDEM_ISSUE,   ON(ABSENT) | ON(FREE),    0,             0,                IDEM_V_ISSUED_NOW, ISSUED},
+    {IDEM_ISSUE,   ON(ABSENT) | ON(FREE),    0,             0,                IDEM_V_ISSUED, ISSUED},
     {IDEM_ISSUE,   ON(ISSUED) | ON(EXECUTING) | FINISHED, 0, 0,               IDEM_V_DUPLICATE,  NOTHING},
 
     {IDEM_REDEEM,  ON(ABSENT) | ON(FREE),    0,             0,                IDEM_V_UNKNOWN,    NOTHING},
@@ -128,7 +128,7 @@ static const struct row table[] = {
     {IDEM_LOCK,    ON(EXECUTING),            OWNER,         OVER,             IDEM_V_STARTED,    LEASE},
     {IDEM_LOCK,    ON(EXECUTING),            0,             OWNER | OVER,     IDEM_V_BUSY,       NOTHING},
 
-    {IDEM_UNLOCK,  ON(EXECUTING),            MINE,          0,                IDEM_V_OK_DONE,    FREED},
+    {IDEM_UNLOCK,  ON(EXECUTING),            MINE,          0,                IDEM_V_OK,    FREED},
     {IDEM_UNLOCK,  ON(EXECUTING),            0,             MINE,             IDEM_V_STALE,      NOTHING},
     {IDEM_UNLOCK,  NOT_EXECUTING,            0,             0,                IDEM_V_STALE,      NOTHING},
 };
@@ -357,8 +357,8 @@ same_bytes(struct idem_bytes a, struct idem_bytes b)
     return idem__bytes_equal(a, b);
 }
 
-/* Not `(counts ? r->attempt : 0) + 1`: gcc 14.2 reads r->attempt before it looks
- * at the condition, and r may be NULL. */
+/* Not `(counts ? r->attempt : 0) + 1`: gcc 14.2 reads r->attempt before it
+ * looks at the condition, and r may be NULL. */
 static uint32_t
 attempts_of(const struct idem_record *r)
 {
@@ -526,12 +526,11 @@ check_invariants(const struct idem_record *r, const struct idem_op *op,
     int64_t drop_at;
 
     /* I2: a refusal, and a question, write nothing. */
-    MUST(!wrote || verdict == IDEM_V_STARTED || verdict == IDEM_V_OK_DONE ||
-         verdict == IDEM_V_SETTLED || verdict == IDEM_V_ISSUED_NOW ||
+    MUST(!wrote || verdict == IDEM_V_STARTED || verdict == IDEM_V_OK ||
+         verdict == IDEM_V_SETTLED || verdict == IDEM_V_ISSUED ||
          verdict == IDEM_V_REDEEMED);
     /* I3: executing never expires, so nobody finds it absent or plants. */
-    MUST(!executing ||
-         (verdict != IDEM_V_ABSENT_NOW && verdict != IDEM_V_UNKNOWN));
+    MUST(!executing || (verdict != IDEM_V_ABSENT && verdict != IDEM_V_UNKNOWN));
     /* I4: strict executing is never started again. */
     MUST(!(executing && r->mode == IDEM_STRICT && op->verb == IDEM_BEGIN) ||
          !wrote);
@@ -733,7 +732,7 @@ a_delayed_begin_cannot_run_after_its_failure_freed_the_record(void **state)
         play(&life, (struct idem_op){.verb = IDEM_FINISH,
                                      .fence = life.record.fence,
                                      .outcome = IDEM_STATE_FAILED}),
-        IDEM_V_OK_DONE);
+        IDEM_V_OK);
     assert_int_equal(life.record.state, IDEM_STATE_FREE);
     assert_int_equal(play(&life, BEGIN_LOOSE(nonce_a)), IDEM_V_STALE);
     assert_int_equal(play(&life, BEGIN_LOOSE(nonce_b)), IDEM_V_STARTED);
@@ -753,7 +752,7 @@ a_fence_from_a_clock_that_was_ahead_outlives_the_record(void **state)
     life.now_ms = right_ms; /* it is set right */
     assert_int_equal(
         play(&life, (struct idem_op){.verb = IDEM_RELEASE, .fence = fence}),
-        IDEM_V_OK_DONE);
+        IDEM_V_OK);
     /* Expired, there or not: the next fence is larger. */
     life.now_ms = life.record.expires;
     assert_true(idem__record_drop_at(&life.record) > right_ms + ahead_ms);
@@ -807,7 +806,7 @@ a_strict_doubt_outlives_its_ttl_and_takes_its_own_finish(void **state)
                                      .fence = fence,
                                      .outcome = IDEM_STATE_SUCCEEDED,
                                      .result = idem_text("late")}),
-        IDEM_V_OK_DONE);
+        IDEM_V_OK);
     assert_int_equal(play(&life, late), IDEM_V_REPLAY);
     life.now_ms += 50; /* now its TTL counts, from the finish */
     assert_int_equal(play(&life, late), IDEM_V_STARTED);
@@ -848,14 +847,14 @@ a_released_token_may_be_tried_again_a_forgotten_one_not(void **state)
     assert_int_equal(play(&life, (struct idem_op){.verb = IDEM_RELEASE,
                                                   .type = IDEM_TYPE_TOKEN,
                                                   .fence = life.record.fence}),
-                     IDEM_V_OK_DONE);
+                     IDEM_V_OK);
     begin.nonce = nonce_b;
     assert_int_equal(play(&life, begin), IDEM_V_STARTED);
 
-    assert_int_equal(play(&life, forget), IDEM_V_OK_DONE);
+    assert_int_equal(play(&life, forget), IDEM_V_OK);
     assert_int_equal(play(&life, (struct idem_op){.verb = IDEM_ISSUE}),
-                     IDEM_V_ISSUED_NOW);
-    assert_int_equal(play(&life, forget), IDEM_V_OK_DONE);
+                     IDEM_V_ISSUED);
+    assert_int_equal(play(&life, forget), IDEM_V_OK);
     begin.nonce = nonce_a;
     assert_int_equal(play(&life, begin), IDEM_V_UNKNOWN);
 }
@@ -880,7 +879,7 @@ a_worker_note_survives_holders_and_time(void **state)
     assert_int_equal(play(&life, (struct idem_op){.verb = IDEM_UNLOCK,
                                                   .type = IDEM_TYPE_WORKER,
                                                   .fence = life.record.fence}),
-                     IDEM_V_OK_DONE);
+                     IDEM_V_OK);
     life.now_ms += IDEM_TTL_MAX_MS;
     lock.subject = idem_text("third");
     assert_int_equal(play(&life, lock), IDEM_V_STARTED);
@@ -901,7 +900,7 @@ a_renewal_never_shortens_a_lease(void **state)
     assert_int_equal(play(&life, (struct idem_op){.verb = IDEM_RENEW,
                                                   .fence = life.record.fence,
                                                   .lease_ms = 1}),
-                     IDEM_V_OK_DONE);
+                     IDEM_V_OK);
     assert_int_equal(life.record.lease_until, 61000);
 
     life = (struct life){.now_ms = 1000};
@@ -924,7 +923,7 @@ a_holder_that_lost_the_outcome_ends_its_lease(void **state)
     lost.fence = life.record.fence + 1;
     assert_int_equal(play(&life, lost), IDEM_V_STALE);
     lost.fence = life.record.fence;
-    assert_int_equal(play(&life, lost), IDEM_V_OK_DONE);
+    assert_int_equal(play(&life, lost), IDEM_V_OK);
     begin.nonce = nonce_b;
     life.now_ms += 10;
     assert_int_equal(play(&life, begin), IDEM_V_DOUBT);
@@ -933,7 +932,7 @@ a_holder_that_lost_the_outcome_ends_its_lease(void **state)
         play(&life, (struct idem_op){.verb = IDEM_FINISH,
                                      .fence = lost.fence,
                                      .outcome = IDEM_STATE_SUCCEEDED}),
-        IDEM_V_OK_DONE);
+        IDEM_V_OK);
     assert_int_equal(play(&life, begin), IDEM_V_REPLAY);
 }
 

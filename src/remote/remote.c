@@ -495,11 +495,11 @@ frees(enum idem_verb verb)
 static bool
 tells_both(const struct idem_op *op, struct idem_answer *answer)
 {
-    const struct idem_record *record = &answer->record;
+    const struct idem_record *record = answer->record;
 
     if (answer->verdict == IDEM_V_STALE && frees(op->verb) &&
         record->state == IDEM_STATE_FREE && record->fence == op->fence)
-        answer->verdict = IDEM_V_OK_DONE;
+        answer->verdict = IDEM_V_OK;
     if (answer->verdict == IDEM_V_REPLAY && op->verb == IDEM_SETTLE &&
         (record->flags & IDEM_FLAG_SETTLED) &&
         record->state == (op->outcome ? op->outcome : IDEM_STATE_FAILED))
@@ -529,15 +529,16 @@ judge(const struct flight *flight, enum idem_status status,
 
 /* A server does not send a large result back to who wrote it. */
 static void
-add_own_result(const struct idem_op *op, struct idem_answer *answer)
+add_own_result(struct idem__job *job)
 {
-    struct idem_record *record = &answer->record;
+    const struct idem_op *op = &job->op;
+    const struct idem_answer *answer = &job->answer;
+    struct idem_record *record = &job->told;
 
     if (!record->result.data && !(record->flags & IDEM_FLAG_NOT_REPLAYABLE) &&
         (record->state == IDEM_STATE_SUCCEEDED ||
          record->state == IDEM_STATE_FAILED) &&
-        (answer->verdict == IDEM_V_OK_DONE ||
-         answer->verdict == IDEM_V_SETTLED))
+        (answer->verdict == IDEM_V_OK || answer->verdict == IDEM_V_SETTLED))
         record->result = op->result;
 }
 
@@ -549,11 +550,11 @@ answer_job(struct idem_engine *engine, struct flight *flight,
     struct idem__job *job = job_of(flight);
     struct idem_error err = {IDEM_OK, ""};
     enum idem_status status =
-        judge(flight, idem__wire_answer(reply, &job->answer, &err),
+        judge(flight, idem__wire_answer(reply, &job->answer, &job->told, &err),
               &job->answer, &err);
 
     if (status == IDEM_OK)
-        add_own_result(&job->op, &job->answer);
+        add_own_result(job);
     drop_flight(engine, flight);
     remote->done++;
     remote->done_bytes += job->item.bytes;

@@ -75,7 +75,7 @@ static void
 describe(enum idem_status status, const struct idem_answer *answer, char *text,
          size_t len)
 {
-    const struct idem_record *r = &answer->record;
+    const struct idem_record *r = answer->record;
     size_t n = (size_t)snprintf(
         text, len,
         "%s %s type %d state %d mode %d kind %d flags %d attempt %u ",
@@ -108,9 +108,9 @@ run_choice(struct side *side, const struct choice *choice, char *text,
     op.fence = fences[choice->old] ? fences[choice->old] : 1;
     status = run(side->engine, op, &answer);
     describe(status, &answer, text, len);
-    if (status == IDEM_OK && answer.record.fence > fences[0]) {
+    if (status == IDEM_OK && answer.record->fence > fences[0]) {
         fences[1] = fences[0];
-        fences[0] = answer.record.fence;
+        fences[0] = answer.record->fence;
     }
     idem_answer_clear(&answer);
 }
@@ -129,7 +129,7 @@ choose(struct dice *dice, unsigned i)
     snprintf(result, sizeof(result), "%u", (unsigned)dice_roll(dice, 3) * i);
     memset(nonce, 1 + (int)dice_roll(dice, 3), sizeof(nonce));
     memset(fingerprint, (int)dice_roll(dice, 2), sizeof(fingerprint));
-    op->verb = (enum idem_verb)dice_roll(dice, IDEM_VERB_COUNT);
+    op->verb = (enum idem_verb)dice_roll(dice, IDEM__VERB_COUNT);
     if (dice_roll(dice, 3) == 0)
         op->verb = IDEM_BEGIN;
     op->scope = idem_text(dice_roll(dice, 2) ? "shop" : "locks");
@@ -271,7 +271,7 @@ a_large_result_comes_back_whole(void **state)
     served_start(&served, "memory:", options);
     assert_int_equal(idem_open(served.url, &large, &engine, NULL), IDEM_OK);
     assert_int_equal(run(engine, begin("big"), &answer), IDEM_OK);
-    fence = answer.record.fence;
+    fence = answer.record->fence;
     idem_answer_clear(&answer);
     assert_int_equal(run(engine,
                          (struct idem_op){.verb = IDEM_FINISH,
@@ -281,13 +281,13 @@ a_large_result_comes_back_whole(void **state)
                                           .result = {result, len}},
                          &answer),
                      IDEM_OK);
-    assert_int_equal(answer.record.result.len, len);
-    assert_memory_equal(answer.record.result.data, result, len);
+    assert_int_equal(answer.record->result.len, len);
+    assert_memory_equal(answer.record->result.data, result, len);
     idem_answer_clear(&answer);
     assert_int_equal(run(engine, begin("big"), &answer), IDEM_OK);
     assert_int_equal(answer.verdict, IDEM_V_REPLAY);
-    assert_int_equal(answer.record.result.len, len);
-    assert_memory_equal(answer.record.result.data, result, len);
+    assert_int_equal(answer.record->result.len, len);
+    assert_memory_equal(answer.record->result.data, result, len);
     idem_answer_clear(&answer);
     idem_close(engine);
     served_stop(&served);
@@ -337,7 +337,7 @@ a_wait_can_be_cancelled_and_holds_up_nobody(void **state)
     served_start(&served, "memory:", NULL);
     engine = open_url(served.url);
     assert_int_equal(run(engine, begin("held"), &answer), IDEM_OK);
-    fence = answer.record.fence;
+    fence = answer.record->fence;
     idem_answer_clear(&answer);
     waits.scope = idem_text("shop");
     waits.wait_ms = 600000;
@@ -507,8 +507,8 @@ a_verb_that_is_sent_again_finds_itself(void **state)
             /* Nobody else asks: any other verdict were a second execution
              * refused to the one who began. */
             assert_int_equal(answer.verdict, IDEM_V_STARTED);
-            assert_int_equal(answer.record.attempt, 1);
-            fence = answer.record.fence;
+            assert_int_equal(answer.record->attempt, 1);
+            fence = answer.record->fence;
             idem_answer_clear(&answer);
             status = run(engine,
                          (struct idem_op){.verb = last,
@@ -517,7 +517,7 @@ a_verb_that_is_sent_again_finds_itself(void **state)
                                           .outcome = IDEM_STATE_SUCCEEDED},
                          &answer);
             if (status == IDEM_OK)
-                assert_int_equal(answer.verdict, IDEM_V_OK_DONE);
+                assert_int_equal(answer.verdict, IDEM_V_OK);
             idem_answer_clear(&answer);
         } else {
             assert_true(status == IDEM_ERR_UNAVAILABLE ||
@@ -573,7 +573,7 @@ check_history(const char *store, bool broken_lines)
     struct proxy proxy;
     struct breaker breaker = {&proxy, &served, false};
     struct history_load load = {.ops = broken_lines ? 1000 : 4000};
-    struct idem_stats stats;
+    struct idem__stats stats;
     char text[300] = "";
     pthread_t thread;
     unsigned broken;
@@ -592,7 +592,7 @@ check_history(const char *store, bool broken_lines)
         atomic_store(&breaker.over, true);
         pthread_join(thread, NULL);
     }
-    idem_stats(load.engine, &stats);
+    idem__stats(load.engine, &stats);
     print_message("%s: %zu operations, %llu started, %llu replayed, %llu lost, "
                   "%llu unavailable, %d cuts\n",
                   store, HISTORY_THREADS * load.ops,
@@ -677,7 +677,7 @@ a_run_keeps_its_lease_over_a_breaking_line(void **state)
     }
     assert_int_equal(w.times, 1);
     assert_int_equal(answer.verdict, IDEM_V_STARTED);
-    assert_int_equal(answer.record.state, IDEM_STATE_SUCCEEDED);
+    assert_int_equal(answer.record->state, IDEM_STATE_SUCCEEDED);
     idem_answer_clear(&answer);
     atomic_store(&proxy.cut_per_mille, 0);
     assert_int_equal(idem_run(engine, &op, work, &w, &answer, &err), IDEM_OK);

@@ -275,7 +275,7 @@ write_once(struct idem_sql *db, struct idem_bytes transaction,
     if (status != IDEM_OK)
         return status;
     *first = answer.verdict == IDEM_V_SETTLED;
-    *same = *first || idem__bytes_equal(answer.record.result, op.result);
+    *same = *first || idem__bytes_equal(answer.record->result, op.result);
     if (answer.verdict == IDEM_V_BUSY)
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE,
                             "another phase of this branch is being decided: "
@@ -298,7 +298,7 @@ was_tried(struct idem_sql *db, struct idem_bytes transaction,
     if (status != IDEM_OK)
         return status;
     *tried = answer.verdict == IDEM_V_RECORD &&
-             idem__bytes_equal(answer.record.result, idem_text("try"));
+             idem__bytes_equal(answer.record->result, idem_text("try"));
     idem_answer_clear(&answer);
     return IDEM_OK;
 }

@@ -201,13 +201,11 @@ idem__sql_answer(struct idem_answer *answer, enum idem_verdict verdict,
                  const struct idem_record *record, const struct idem_now *now,
                  struct idem_error *err)
 {
-    bool silent = verdict == IDEM_V_MISMATCH || verdict == IDEM_V_ABSENT_NOW ||
+    bool silent = verdict == IDEM_V_MISMATCH || verdict == IDEM_V_ABSENT ||
                   verdict == IDEM_V_UNKNOWN || verdict == IDEM_V_DUPLICATE ||
                   !record;
-    size_t len;
-    uint8_t *at;
 
-    memset(answer, 0, sizeof(*answer));
+    *answer = (struct idem_answer){.record = &idem__no_record};
     answer->verdict = verdict;
     if (verdict == IDEM_V_BUSY)
         answer->retry_after_ms = record && record->lease_until > now->late_ms
@@ -215,26 +213,9 @@ idem__sql_answer(struct idem_answer *answer, enum idem_verdict verdict,
                                      : LOCKED_RETRY_MS;
     if (answer->retry_after_ms > 1000)
         answer->retry_after_ms = 1000;
-    if (silent)
-        return IDEM_OK;
-    len = record->scope.len + record->id.len + record->subject.len +
-          record->result.len;
-    at = malloc(len ? len : 1);
-    if (!at)
-        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    answer->memory = at;
-    answer->record = *record;
-    for (int i = 0; i < 4; i++) {
-        struct idem_bytes *parts[] = {&answer->record.scope, &answer->record.id,
-                                      &answer->record.subject,
-                                      &answer->record.result};
-
-        if (parts[i]->len > 0)
-            memcpy(at, parts[i]->data, parts[i]->len);
-        parts[i]->data = parts[i]->len > 0 ? at : NULL;
-        at += parts[i]->len;
-    }
-    return IDEM_OK;
+    return idem__answer_keep(answer, silent ? &idem__no_record : record)
+               ? IDEM_OK
+               : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 }
 
 bool
@@ -520,7 +501,7 @@ idem_sql_do(struct idem_sql *db, const struct idem_op *op,
     if (status == IDEM_OK)
         status = decide(db, &task, answer, err);
     if (status == IDEM_OK && op->verb == IDEM_FINISH &&
-        answer->verdict != IDEM_V_OK_DONE) {
+        answer->verdict != IDEM_V_OK) {
         db->held = false;
         if (!idem__sql_run(db, "rollback", NULL, 0))
             return idem__sql_fail(db, err);

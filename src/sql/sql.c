@@ -101,9 +101,14 @@ const char *
 idem_sql_cause_name(enum idem_sql_cause cause)
 {
     static const char *const names[] = {
-#define X(name, word) word,
-        IDEM_SQL_CAUSE_MAP(X)
-#undef X
+        [IDEM_SQL_NONE] = "none",
+        [IDEM_SQL_DUPLICATE_KEY] = "duplicate key",
+        [IDEM_SQL_LOCK_TIMEOUT] = "lock time-out",
+        [IDEM_SQL_DEADLOCK] = "deadlock",
+        [IDEM_SQL_SERIALIZATION] = "serialization failure",
+        [IDEM_SQL_CONNECTION_LOST] = "connection lost",
+        [IDEM_SQL_MISSING_TABLE] = "missing table",
+        [IDEM_SQL_OTHER] = "other",
     };
 
     return (size_t)cause < sizeof(names) / sizeof(names[0]) ? names[cause]
@@ -114,9 +119,11 @@ const char *
 idem_sql_verdict_name(enum idem_sql_verdict verdict)
 {
     static const char *const names[] = {
-#define X(name, word) word,
-        IDEM_SQL_VERDICT_MAP(X)
-#undef X
+        [IDEM_SQL_IS_FIRST] = "first",
+        [IDEM_SQL_IS_DUPLICATE] = "duplicate",
+        [IDEM_SQL_IS_CONFLICT] = "conflict",
+        [IDEM_SQL_IS_REFUSED] = "refused",
+        [IDEM_SQL_IS_EMPTY] = "empty",
     };
 
     return (size_t)verdict < sizeof(names) / sizeof(names[0]) ? names[verdict]

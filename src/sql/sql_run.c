@@ -250,7 +250,7 @@ finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
                   struct idem_bytes result, struct idem_answer *answer,
                   struct idem_error *err)
 {
-    struct idem_op op = finish_op(run, answer->record.fence, outcome, result);
+    struct idem_op op = finish_op(run, answer->record->fence, outcome, result);
     struct idem_answer done;
     enum idem_status status;
 
@@ -261,7 +261,7 @@ finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
         roll_back(db);
         return status;
     }
-    if (done.verdict != IDEM_V_OK_DONE) {
+    if (done.verdict != IDEM_V_OK) {
         idem_answer_clear(&done);
         return undone(db, err);
     }
@@ -281,20 +281,16 @@ give_up(struct idem_sql *db, struct idem_bytes result,
         struct idem_answer *answer, const struct run *run,
         struct idem_error *err)
 {
-    struct idem_record failed = answer->record;
-    struct idem_answer told;
-    enum idem_status status;
+    struct idem_record failed = *answer->record;
 
     roll_back(db);
     failed.state = IDEM_STATE_FAILED;
     failed.result = result;
     failed.kind = (uint8_t)run->op.kind;
-    status = idem__sql_answer(&told, IDEM_V_STARTED, &failed, &run->now, err);
-    if (status != IDEM_OK)
-        return status;
-    idem_answer_clear(answer);
-    *answer = told;
-    return IDEM_OK;
+    answer->verdict = IDEM_V_STARTED;
+    return idem__answer_keep(answer, &failed)
+               ? IDEM_OK
+               : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 }
 
 static enum idem_status
@@ -347,7 +343,7 @@ idem_sql_run(struct idem_sql *db, const struct idem_op *op,
     status = prepare(db, op, &run, err);
     if (status != IDEM_OK)
         return status;
-    memset(answer, 0, sizeof(*answer));
+    *answer = (struct idem_answer){.record = &idem__no_record};
     status = start(db, &run, answer, err);
     if (status == IDEM_OK && !run.claimed)
         status = end_unclaimed(db, err);
@@ -357,7 +353,7 @@ idem_sql_run(struct idem_sql *db, const struct idem_op *op,
         idem_answer_clear(answer);
     if (status != IDEM_OK || !run.claimed)
         return status;
-    outcome = fn(arg, db, answer->record.fence, &result);
+    outcome = fn(arg, db, answer->record->fence, &result);
     status = end(db, &run, outcome, result, answer, err);
     if (status != IDEM_OK)
         idem_answer_clear(answer);
@@ -477,7 +473,7 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
         status = prepare(db, op, &run, err);
     if (status != IDEM_OK)
         return status;
-    memset(answer, 0, sizeof(*answer));
+    *answer = (struct idem_answer){.record = &idem__no_record};
     if (db->in_one_go && run.op.type != IDEM_TYPE_TOKEN) {
         struct idem_record record;
         struct idem_op finish;

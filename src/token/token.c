@@ -37,7 +37,7 @@ idem_token_issue(struct idem_engine *engine, struct idem_bytes subject,
                      &answer, err);
     if (status != IDEM_OK)
         return status;
-    if (answer.verdict != IDEM_V_ISSUED_NOW)
+    if (answer.verdict != IDEM_V_ISSUED)
         status = idem__fail(err, IDEM_ERR_INTERNAL,
                             "a fresh token already existed: the random source "
                             "is broken");

@@ -146,21 +146,21 @@ a_begun_token_gives_a_repeat_the_first_answer(void **state)
     op.id = idem_text(token);
     assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
     assert_int_equal(answer.verdict, IDEM_V_STARTED);
-    op.fence = answer.record.fence;
+    op.fence = answer.record->fence;
     idem_answer_clear(&answer);
 
     op.verb = IDEM_FINISH;
     op.outcome = IDEM_STATE_SUCCEEDED;
     op.result = idem_text("done");
     assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
-    assert_int_equal(answer.verdict, IDEM_V_OK_DONE);
+    assert_int_equal(answer.verdict, IDEM_V_OK);
     idem_answer_clear(&answer);
 
     op.verb = IDEM_BEGIN;
     op.result = (struct idem_bytes){NULL, 0};
     assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
     assert_int_equal(answer.verdict, IDEM_V_REPLAY);
-    assert_memory_equal(answer.record.result.data, "done", 4);
+    assert_memory_equal(answer.record->result.data, "done", 4);
     idem_answer_clear(&answer);
     assert_int_equal(redeem(engine, ANN, token), IDEM_V_DUPLICATE);
     idem_close(engine);

@@ -129,11 +129,13 @@ enum idem__wire_got idem__wire_reply(struct idem_bytes in, size_t longest,
 enum idem_status idem__wire_error(const struct idem__wire_reply *reply,
                                   struct idem_error *err);
 
-/* The answer to a command with FULL; its bytes are views into the reply. The
- * result is NULL if it was left out: only who wrote it gets none.
- * IDEM_ERR_UNSUPPORTED: this is no such answer. */
+/* The answer to a command with FULL. It shows `record`, whose bytes are views
+ * into the reply. The result is NULL if the server left it out, as it does for
+ * the caller who wrote it. IDEM_ERR_UNSUPPORTED: the reply is something else.
+ */
 enum idem_status idem__wire_answer(struct idem__wire_reply *reply,
                                    struct idem_answer *answer,
+                                   struct idem_record *record,
                                    struct idem_error *err);
 
 /* The reply to a SCAN with FULL: the next cursor, then record by record. */

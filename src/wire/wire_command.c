@@ -142,7 +142,7 @@ static const struct row rows[] = {
     {"LOCK",    IDEM_LOCK,    IDEM_TYPE_LOCK, 3, {&id, &owner, &lease},
      WAIT | SCOPE | NOTE | TTL | MODE | NONCE | FP},
     {"UNLOCK",  IDEM_UNLOCK,  IDEM_TYPE_LOCK, 2, {&id, &fence}, SCOPE | NOTE},
-    {"SCAN",    IDEM_VERB_COUNT, 0, 1, {&cursor},
+    {"SCAN",    IDEM__VERB_COUNT, 0, 1, {&cursor},
      LISTED_TYPE | LISTED_SCOPE | STATE | DOUBT | BEFORE | COUNT},
 };
 /* clang-format on */
@@ -150,12 +150,12 @@ static const struct row rows[] = {
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
 #define OPTIONS (sizeof(options) / sizeof(options[0]))
 
-_Static_assert(ROWS == IDEM_VERB_COUNT + 1, "a row for every verb, and SCAN");
+_Static_assert(ROWS == IDEM__VERB_COUNT + 1, "a row for every verb, and SCAN");
 
 static unsigned
 options_of(const struct row *row)
 {
-    unsigned always = row->verb == IDEM_VERB_COUNT ? FULL : TYPE | FULL;
+    unsigned always = row->verb == IDEM__VERB_COUNT ? FULL : TYPE | FULL;
 
     return row->options | always;
 }
@@ -413,7 +413,7 @@ start_command(const struct row *row, struct idem__wire_command *command)
 {
     memset(&command->op, 0, sizeof(command->op));
     command->op.verb = row->verb;
-    command->scan = row->verb == IDEM_VERB_COUNT;
+    command->scan = row->verb == IDEM__VERB_COUNT;
     command->full = command->next = false;
     command->count = command->scan ? 100 : row->verb == IDEM_ISSUE ? 1 : 0;
     command->reason = (struct idem_bytes){NULL, 0};
@@ -630,7 +630,7 @@ idem__wire_write(const struct idem__wire_command *command,
                  struct idem__wire_args *args)
 {
     const struct row *row =
-        &rows[command->scan ? IDEM_VERB_COUNT : command->op.verb];
+        &rows[command->scan ? IDEM__VERB_COUNT : command->op.verb];
     unsigned known = options_of(row);
 
     args->count = args->used = 0;

@@ -227,7 +227,7 @@ idem__wire_reply(struct idem_bytes in, size_t longest,
 static enum idem_status
 status_of(struct idem_bytes word)
 {
-    for (int i = 1; i < IDEM_STATUS_COUNT; i++) {
+    for (int i = 1; i < IDEM__STATUS_COUNT; i++) {
         if (idem__bytes_is(word, idem_status_name((enum idem_status)i)))
             return (enum idem_status)i;
     }
@@ -272,7 +272,7 @@ take(struct idem__wire_reply *reply, enum idem__wire_kind kind,
 static bool
 verdict_of(struct idem_bytes word, enum idem_verdict *verdict)
 {
-    for (int i = 0; i < IDEM_VERDICT_COUNT; i++) {
+    for (int i = 0; i < IDEM__VERDICT_COUNT; i++) {
         if (idem__bytes_is(word, idem_verdict_name((enum idem_verdict)i))) {
             *verdict = (enum idem_verdict)i;
             return true;
@@ -283,12 +283,13 @@ verdict_of(struct idem_bytes word, enum idem_verdict *verdict)
 
 enum idem_status
 idem__wire_answer(struct idem__wire_reply *reply, struct idem_answer *answer,
-                  struct idem_error *err)
+                  struct idem_record *record, struct idem_error *err)
 {
     struct idem__wire_value value;
     enum idem_status status;
 
-    memset(answer, 0, sizeof(*answer));
+    memset(record, 0, sizeof(*record));
+    *answer = (struct idem_answer){.record = record};
     if (reply->error)
         return idem__wire_error(reply, err);
     if (reply->values != 4 || !take(reply, IDEM__WIRE_BYTES, &value) ||
@@ -297,14 +298,14 @@ idem__wire_answer(struct idem__wire_reply *reply, struct idem_answer *answer,
         return not_ours(err);
     answer->retry_after_ms = value.number;
     if (take(reply, IDEM__WIRE_BYTES, &value)) {
-        status = idem__decode(value.bytes, &answer->record, err);
+        status = idem__decode(value.bytes, record, err);
         if (status != IDEM_OK)
             return status;
     } else if (value.kind != IDEM__WIRE_NULL) {
         return not_ours(err);
     }
     if (take(reply, IDEM__WIRE_BYTES, &value))
-        answer->record.result = value.bytes;
+        record->result = value.bytes;
     else if (value.kind != IDEM__WIRE_NULL)
         return not_ours(err);
     return IDEM_OK;
@@ -367,14 +368,14 @@ idem__wire_put_record(const struct idem_record *record, char *out)
 static bool
 has_record(const struct idem_answer *answer)
 {
-    return answer->record.state != IDEM_STATE_ABSENT;
+    return answer->record->state != IDEM_STATE_ABSENT;
 }
 
 size_t
 idem__wire_full_len(const struct idem_answer *answer)
 {
     return 64 + NUMBER_ROOM +
-           (has_record(answer) ? idem__wire_record_len(&answer->record) : 8);
+           (has_record(answer) ? idem__wire_record_len(answer->record) : 8);
 }
 
 char *
@@ -382,11 +383,11 @@ idem__wire_put_full(const struct idem_answer *answer, char *out)
 {
     const char *word = idem_verdict_name(answer->verdict);
 
-    assert(!has_record(answer) || !idem__record_flaw(&answer->record));
+    assert(!has_record(answer) || !idem__record_flaw(answer->record));
     out += snprintf(out, 64 + NUMBER_ROOM, "$%zu\r\n%s\r\n:%lld\r\n",
                     strlen(word), word, (long long)answer->retry_after_ms);
     if (has_record(answer))
-        return idem__wire_put_record(&answer->record, out);
+        return idem__wire_put_record(answer->record, out);
     memcpy(out, "$-1\r\n", 5);
     return out + 5;
 }

@@ -14,6 +14,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     struct idem__wire_reply reply, again;
     struct idem_answer answer;
     struct idem_record record;
+    struct idem_record record;
     struct idem_cursor next;
     struct idem_error err;
     size_t used = 0;
@@ -24,7 +25,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     if (used == 0 || used > len)
         abort();
     again = reply;
-    (void)idem__wire_answer(&reply, &answer, &err);
+    (void)idem__wire_answer(&reply, &answer, &record, &err);
     if (idem__wire_scanned(&again, &next, &err) != IDEM_OK)
         return 0;
     while (idem__wire_record(&again, &record, &err) == IDEM_OK)

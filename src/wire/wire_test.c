@@ -56,7 +56,7 @@ static uint8_t nonce[IDEM_NONCE_LEN], fingerprint[IDEM_FINGERPRINT_LEN];
 static struct idem_op
 random_op(void)
 {
-    struct idem_op op = {.verb = (enum idem_verb)roll(IDEM_VERB_COUNT)};
+    struct idem_op op = {.verb = (enum idem_verb)roll(IDEM__VERB_COUNT)};
     enum idem_verb verb = op.verb;
     bool note, made; /* made: the verb can make a record */
 
@@ -291,7 +291,7 @@ random_record(void)
 static char *
 put_result(const struct idem_answer *answer, char *at)
 {
-    struct idem_bytes result = answer->record.result;
+    struct idem_bytes result = answer->record->result;
 
     at += snprintf(at, 32, "$%zu\r\n", result.len);
     if (result.len > 0)
@@ -307,8 +307,9 @@ every_answer_survives_the_way_back(void **state)
     fill_bytes();
     for (int i = 0; i < 20000; i++) {
         struct idem_answer sent = {
-            .verdict = (enum idem_verdict)roll(IDEM_VERDICT_COUNT),
+            .verdict = (enum idem_verdict)roll(IDEM__VERDICT_COUNT),
             .retry_after_ms = some_ms(100000)};
+        struct idem_record record = {0}, read;
         struct idem_answer got;
         struct idem_error err = {0};
         struct idem__wire_reply reply;
@@ -317,7 +318,8 @@ every_answer_survives_the_way_back(void **state)
         size_t used, len;
 
         if (roll(4))
-            sent.record = random_record();
+            record = random_record();
+        sent.record = &record;
         if (tagged)
             at += snprintf(at, 64, "*6\r\n$3\r\ntag\r\n:%d\r\n", i);
         else
@@ -341,26 +343,27 @@ every_answer_survives_the_way_back(void **state)
         assert_int_equal(reply.tagged, tagged);
         if (tagged)
             assert_int_equal(reply.tag, i);
-        if (idem__wire_answer(&reply, &got, &err) != IDEM_OK)
+        if (idem__wire_answer(&reply, &got, &read, &err) != IDEM_OK)
             fail_msg("%s", err.text);
         assert_int_equal(got.verdict, sent.verdict);
         assert_true(got.retry_after_ms == sent.retry_after_ms);
-        assert_bytes(got.record.scope, sent.record.scope, "scope");
-        assert_bytes(got.record.id, sent.record.id, "id");
-        assert_bytes(got.record.subject, sent.record.subject, "subject");
-        assert_bytes(got.record.result, sent.record.result, "result");
-        got.record.scope = sent.record.scope;
-        got.record.id = sent.record.id;
-        got.record.subject = sent.record.subject;
-        got.record.result = sent.record.result;
-        assert_memory_equal(&got.record, &sent.record, sizeof(got.record));
+        assert_bytes(read.scope, record.scope, "scope");
+        assert_bytes(read.id, record.id, "id");
+        assert_bytes(read.subject, record.subject, "subject");
+        assert_bytes(read.result, record.result, "result");
+        read.scope = record.scope;
+        read.id = record.id;
+        read.subject = record.subject;
+        read.result = record.result;
+        assert_memory_equal(&read, &record, sizeof(read));
     }
 }
 
 static void
 a_nonce_is_told_to_nobody(void **state)
 {
-    struct idem_answer sent = {.verdict = IDEM_V_BUSY}, got;
+    struct idem_record record, read;
+    struct idem_answer sent = {.verdict = IDEM_V_BUSY, .record = &record}, got;
     static const uint8_t zeros[IDEM_NONCE_LEN];
     struct idem__wire_reply reply;
     char wire[8192] = "*4\r\n";
@@ -369,15 +372,15 @@ a_nonce_is_told_to_nobody(void **state)
 
     (void)state;
     fill_bytes();
-    sent.record = random_record();
-    memset(sent.record.nonce, 7, sizeof(sent.record.nonce));
+    record = random_record();
+    memset(record.nonce, 7, sizeof(record.nonce));
     end = put_result(&sent, idem__wire_put_full(&sent, wire + 4));
     assert_int_equal(
         idem__wire_reply((struct idem_bytes){wire, (size_t)(end - wire)},
                          1 << 20, &reply, &used),
         IDEM__WIRE_DONE);
-    assert_int_equal(idem__wire_answer(&reply, &got, NULL), IDEM_OK);
-    assert_memory_equal(got.record.nonce, zeros, sizeof(zeros));
+    assert_int_equal(idem__wire_answer(&reply, &got, &read, NULL), IDEM_OK);
+    assert_memory_equal(read.nonce, zeros, sizeof(zeros));
 }
 
 static enum idem_status
@@ -385,11 +388,12 @@ answer_of(const char *text, struct idem_error *err)
 {
     struct idem__wire_reply reply;
     struct idem_answer answer;
+    struct idem_record record;
     size_t used;
 
     assert_int_equal(idem__wire_reply(idem_text(text), 1000, &reply, &used),
                      IDEM__WIRE_DONE);
-    return idem__wire_answer(&reply, &answer, err);
+    return idem__wire_answer(&reply, &answer, &record, err);
 }
 
 static void

@@ -238,9 +238,9 @@ note_answer(void *arg, enum idem_status status,
     }
     len = snprintf(told->text, TEXT_LEN, "%s %" PRId64 " ",
                    idem_verdict_name(answer->verdict), answer->retry_after_ms);
-    if (answer->record.state != IDEM_STATE_ABSENT)
-        describe(&answer->record, told->text + len, TEXT_LEN - (size_t)len);
-    told->fence = answer->record.fence;
+    if (answer->record->state != IDEM_STATE_ABSENT)
+        describe(answer->record, told->text + len, TEXT_LEN - (size_t)len);
+    told->fence = answer->record->fence;
 }
 
 /* ---- random operations ------------------------------------------------ */

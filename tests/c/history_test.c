@@ -32,14 +32,14 @@ check_store(const char *url)
 {
     struct history_load load = {.ops = load_ops()};
     struct idem_error err;
-    struct idem_stats stats;
+    struct idem__stats stats;
     char text[300] = "";
     unsigned broken;
 
     if (idem_open(url, NULL, &load.engine, &err) != IDEM_OK)
         fail_msg("%s: %s", url, err.text);
     broken = history_load(&load, text, sizeof(text));
-    idem_stats(load.engine, &stats);
+    idem__stats(load.engine, &stats);
     print_message("%s: %zu operations, %llu started, %llu replayed, %llu busy, "
                   "%.1f writes a commit\n",
                   url, THREADS * load.ops,
@@ -104,7 +104,7 @@ the_history_of_two_engines_on_one_failing_store_can_be_true(void **state)
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct history_load load = {.ops = load_ops() / 5};
     struct idem_store *memory;
-    struct idem_stats stats;
+    struct idem__stats stats;
     char text[300] = "";
     unsigned broken;
 
@@ -113,7 +113,7 @@ the_history_of_two_engines_on_one_failing_store_can_be_true(void **state)
     load.engine = engine_on(memory, &lock, 3);
     load.second = engine_on(memory, &lock, 3);
     broken = history_load(&load, text, sizeof(text));
-    idem_stats(load.engine, &stats);
+    idem__stats(load.engine, &stats);
     print_message("two engines: %zu operations, %llu lost, %llu full, %llu "
                   "batches failed\n",
                   THREADS * load.ops,
@@ -154,7 +154,7 @@ static const struct event truth[] = {
      .verb = IDEM_RELEASE,
      .given = 10,
      .fence = 10,
-     .verdict = IDEM_V_OK_DONE,
+     .verdict = IDEM_V_OK,
      .state = IDEM_STATE_FREE},
     {.start_ns = 7,
      .end_ns = 8,
@@ -171,7 +171,7 @@ static const struct event truth[] = {
      .fence = 11,
      .got = 77,
      .outcome = IDEM_STATE_SUCCEEDED,
-     .verdict = IDEM_V_OK_DONE,
+     .verdict = IDEM_V_OK,
      .state = IDEM_STATE_SUCCEEDED},
     {.start_ns = 10,
      .end_ns = 13,
@@ -250,7 +250,7 @@ the_checker_catches_what_was_seen_and_is_gone(void **state)
     struct event e = truth[6];
 
     (void)state;
-    e.verdict = IDEM_V_ABSENT_NOW;
+    e.verdict = IDEM_V_ABSENT;
     e.fence = 0;
     assert_int_equal(with_change(6, e), RULE_UNSEEN);
     e = truth[6];

@@ -116,16 +116,16 @@ a_second_claim_gets_the_first_result(void **state)
     (void)state;
     sqldb_begin(&one);
     assert_int_equal(claim(&one, &op, &answer), IDEM_V_STARTED);
-    fence = answer.record.fence;
+    fence = answer.record->fence;
     assert_true(fence > 0);
     idem_answer_clear(&answer);
-    assert_int_equal(finish(&one, "a", fence, "42"), IDEM_V_OK_DONE);
+    assert_int_equal(finish(&one, "a", fence, "42"), IDEM_V_OK);
     sqldb_run(&one, "commit");
 
     sqldb_begin(&two);
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_REPLAY);
-    assert_int_equal(answer.record.result.len, 2);
-    assert_memory_equal(answer.record.result.data, "42", 2);
+    assert_int_equal(answer.record->result.len, 2);
+    assert_memory_equal(answer.record->result.data, "42", 2);
     idem_answer_clear(&answer);
     sqldb_run(&two, "commit");
 }
@@ -141,7 +141,7 @@ a_claim_that_is_rolled_back_never_was(void **state)
     assert_int_equal(claim(&one, &op, &answer), IDEM_V_STARTED);
     idem_answer_clear(&answer);
     sqldb_run(&one, "rollback");
-    assert_int_equal(get(&two, "b", &answer), IDEM_V_ABSENT_NOW);
+    assert_int_equal(get(&two, "b", &answer), IDEM_V_ABSENT);
     sqldb_begin(&two);
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
     idem_answer_clear(&answer);
@@ -204,14 +204,14 @@ loose_is_taken_over_with_a_larger_fence(void **state)
     op.lease_ms = 200;
     sqldb_begin(&one);
     assert_int_equal(claim(&one, &op, &answer), IDEM_V_STARTED);
-    first = answer.record.fence;
+    first = answer.record->fence;
     idem_answer_clear(&answer);
     sqldb_run(&one, "commit");
     usleep(400000);
     sqldb_begin(&two);
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
-    assert_true(answer.record.fence > first);
-    assert_int_equal(answer.record.attempt, 2);
+    assert_true(answer.record->fence > first);
+    assert_int_equal(answer.record->attempt, 2);
     idem_answer_clear(&answer);
     sqldb_run(&two, "commit");
 
@@ -253,7 +253,7 @@ join_holds_the_claim_of_another_connection(void **state)
     (void)state;
     sqldb_begin(&one);
     assert_int_equal(claim(&one, &op, &answer), IDEM_V_STARTED);
-    fence = answer.record.fence;
+    fence = answer.record->fence;
     idem_answer_clear(&answer);
     sqldb_run(&one, "commit");
 
@@ -267,7 +267,7 @@ join_holds_the_claim_of_another_connection(void **state)
         IDEM_OK);
     assert_int_equal(answer.verdict, IDEM_V_STARTED);
     idem_answer_clear(&answer);
-    assert_int_equal(finish(&two, "g", fence, "done"), IDEM_V_OK_DONE);
+    assert_int_equal(finish(&two, "g", fence, "done"), IDEM_V_OK);
     sqldb_run(&two, "commit");
 
     sqldb_begin(&one);
@@ -295,7 +295,7 @@ settle_keeps_a_late_request_out(void **state)
     sqldb_run(&one, "commit");
     sqldb_begin(&two);
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_REPLAY);
-    assert_int_equal(answer.record.state, IDEM_STATE_FAILED);
+    assert_int_equal(answer.record->state, IDEM_STATE_FAILED);
     idem_answer_clear(&answer);
     sqldb_run(&two, "rollback");
 }
@@ -310,17 +310,17 @@ a_released_claim_may_run_again(void **state)
     (void)state;
     sqldb_begin(&one);
     assert_int_equal(claim(&one, &op, &answer), IDEM_V_STARTED);
-    fence = answer.record.fence;
+    fence = answer.record->fence;
     idem_answer_clear(&answer);
     assert_int_equal(
         idem_sql_release(one.db, scope(), idem_text("i"), fence, &answer, &err),
         IDEM_OK);
-    assert_int_equal(answer.verdict, IDEM_V_OK_DONE);
+    assert_int_equal(answer.verdict, IDEM_V_OK);
     idem_answer_clear(&answer);
     sqldb_run(&one, "commit");
     sqldb_begin(&two);
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
-    assert_true(answer.record.fence > fence);
+    assert_true(answer.record->fence > fence);
     idem_answer_clear(&answer);
     sqldb_run(&two, "commit");
 }
@@ -342,7 +342,7 @@ outside_a_transaction_nothing_is_claimed(void **state)
     assert_int_equal(
         idem_sql_deduct(one.db, &place, "balance", 1, &verdict, &row, &err),
         IDEM_ERR_INVALID);
-    assert_int_equal(get(&one, "j", &answer), IDEM_V_ABSENT_NOW);
+    assert_int_equal(get(&one, "j", &answer), IDEM_V_ABSENT);
     assert_int_equal(
         sqldb_number(&one, "select balance from t_account where id = 1"), 100);
 }
@@ -400,7 +400,7 @@ a_snapshot_that_cannot_see_is_refused(void **state)
                      IDEM_ERR_INVALID);
     assert_non_null(strstr(err.text, "read committed"));
     sqldb_run(&one, "rollback");
-    assert_int_equal(get(&one, "l", &answer), IDEM_V_ABSENT_NOW);
+    assert_int_equal(get(&one, "l", &answer), IDEM_V_ABSENT);
 }
 
 /* ---- run --------------------------------------------------------------- */
@@ -456,8 +456,8 @@ run_does_it_once_and_replays(void **state)
         assert_int_equal(run_work(&work, "r1", IDEM_STRICT, &answer), IDEM_OK);
         assert_int_equal(answer.verdict,
                          i == 0 ? IDEM_V_STARTED : IDEM_V_REPLAY);
-        assert_int_equal(answer.record.state, IDEM_STATE_SUCCEEDED);
-        assert_memory_equal(answer.record.result.data, "yes", 3);
+        assert_int_equal(answer.record->state, IDEM_STATE_SUCCEEDED);
+        assert_memory_equal(answer.record->result.data, "yes", 3);
         idem_answer_clear(&answer);
     }
     assert_int_equal(work.ran, 1);
@@ -475,8 +475,8 @@ strict_records_a_failure_and_undoes_the_business(void **state)
         assert_int_equal(run_work(&work, "r2", IDEM_STRICT, &answer), IDEM_OK);
         assert_int_equal(answer.verdict,
                          i == 0 ? IDEM_V_STARTED : IDEM_V_REPLAY);
-        assert_int_equal(answer.record.state, IDEM_STATE_FAILED);
-        assert_memory_equal(answer.record.result.data, "no", 2);
+        assert_int_equal(answer.record->state, IDEM_STATE_FAILED);
+        assert_memory_equal(answer.record->result.data, "no", 2);
         idem_answer_clear(&answer);
     }
     assert_int_equal(work.ran, 1);
@@ -492,13 +492,13 @@ loose_forgets_a_failure_and_tries_again(void **state)
     (void)state;
     assert_int_equal(run_work(&work, "r3", IDEM_LOOSE, &answer), IDEM_OK);
     assert_int_equal(answer.verdict, IDEM_V_STARTED);
-    assert_int_equal(answer.record.state, IDEM_STATE_FAILED);
+    assert_int_equal(answer.record->state, IDEM_STATE_FAILED);
     idem_answer_clear(&answer);
     assert_int_equal(balance(&two), 100);
     work.outcome = IDEM_STATE_SUCCEEDED;
     assert_int_equal(run_work(&work, "r3", IDEM_LOOSE, &answer), IDEM_OK);
     assert_int_equal(answer.verdict, IDEM_V_STARTED);
-    assert_int_equal(answer.record.state, IDEM_STATE_SUCCEEDED);
+    assert_int_equal(answer.record->state, IDEM_STATE_SUCCEEDED);
     idem_answer_clear(&answer);
     assert_int_equal(work.ran, 2);
     assert_int_equal(balance(&two), 90);
@@ -514,7 +514,7 @@ what_could_not_be_tried_leaves_nothing(void **state)
     assert_int_equal(run_work(&work, "r4", IDEM_STRICT, &answer),
                      IDEM_ERR_UNAVAILABLE);
     assert_int_equal(balance(&two), 100);
-    assert_int_equal(get(&two, "r4", &answer), IDEM_V_ABSENT_NOW);
+    assert_int_equal(get(&two, "r4", &answer), IDEM_V_ABSENT);
 }
 
 static void
@@ -526,7 +526,7 @@ work_that_ends_the_transaction_is_found_out(void **state)
     (void)state;
     assert_int_not_equal(run_work(&work, "r5", IDEM_STRICT, &answer), IDEM_OK);
     assert_int_equal(balance(&two), 100);
-    assert_int_equal(get(&two, "r5", &answer), IDEM_V_ABSENT_NOW);
+    assert_int_equal(get(&two, "r5", &answer), IDEM_V_ABSENT);
 }
 
 static void
@@ -616,7 +616,7 @@ a_duplicate_that_waits_gets_the_first_result(void **state)
         first.op.wait_ms = 60000;
         sqldb_begin(&two);
         assert_int_equal(claim(&two, &first.op, &answer), IDEM_V_STARTED);
-        first.fence = answer.record.fence;
+        first.fence = answer.record->fence;
         idem_answer_clear(&answer);
         assert_int_equal(
             pthread_create(&thread, NULL, finish_a_little_later, &first), 0);
@@ -633,7 +633,7 @@ a_duplicate_that_waits_gets_the_first_result(void **state)
         }
         pthread_join(thread, NULL);
         assert_int_equal(answer.verdict, IDEM_V_REPLAY);
-        assert_memory_equal(answer.record.result.data, "mine", 4);
+        assert_memory_equal(answer.record->result.data, "mine", 4);
         idem_answer_clear(&answer);
     }
     assert_int_equal(work.ran, 0);
@@ -672,8 +672,8 @@ statements_run_once_and_are_replayed(void **state)
                          IDEM_OK);
         assert_int_equal(answer.verdict,
                          i == 0 ? IDEM_V_STARTED : IDEM_V_REPLAY);
-        assert_int_equal(answer.record.state, IDEM_STATE_SUCCEEDED);
-        assert_memory_equal(answer.record.result.data, "yes", 3);
+        assert_int_equal(answer.record->state, IDEM_STATE_SUCCEEDED);
+        assert_memory_equal(answer.record->result.data, "yes", 3);
         idem_answer_clear(&answer);
     }
     assert_int_equal(balance(&two), 90);
@@ -701,7 +701,7 @@ statements_run_once_and_are_replayed(void **state)
     idem_answer_clear(&answer);
     assert_int_equal(
         sqldb_number(&two, "select count(*) from t_account where id = 5"),
-        get(&two, "known-3", &answer) == IDEM_V_ABSENT_NOW ? 0 : 1);
+        get(&two, "known-3", &answer) == IDEM_V_ABSENT ? 0 : 1);
     idem_answer_clear(&answer);
 }
 
@@ -724,7 +724,7 @@ statements_take_over_what_was_released(void **state)
     sqldb_run(&two, "rollback");
     sqldb_begin(&two);
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
-    fence = answer.record.fence;
+    fence = answer.record->fence;
     idem_answer_clear(&answer);
     assert_int_equal(
         idem_sql_release(two.db, op.scope, op.id, fence, &answer, &err),
@@ -767,7 +767,7 @@ a_statement_that_fails_undoes_everything(void **state)
                          IDEM_ERR_UNAVAILABLE);
         assert_non_null(strstr(err.text, bad[i].text));
         assert_int_equal(idem_sql_fault(one.db)->cause, bad[i].cause);
-        assert_int_equal(get(&two, "bad", &answer), IDEM_V_ABSENT_NOW);
+        assert_int_equal(get(&two, "bad", &answer), IDEM_V_ABSENT);
         assert_int_equal(balance(&two), 100);
         assert_int_equal(
             sqldb_number(&two, "select version from t_account where id = 2"),
@@ -812,7 +812,7 @@ statements_that_cannot_be_are_refused(void **state)
                      IDEM_ERR_INVALID);
     sqldb_run(&one, "rollback");
     assert_int_equal(balance(&two), 100);
-    assert_int_equal(get(&two, "refused", &answer), IDEM_V_ABSENT_NOW);
+    assert_int_equal(get(&two, "refused", &answer), IDEM_V_ABSENT);
 }
 
 /* ---- schemes ----------------------------------------------------------- */

@@ -81,7 +81,7 @@ progress(const struct event *e)
     if (e->status != IDEM_OK)
         return -1;
     switch ((enum idem_verdict)e->verdict) {
-    case IDEM_V_ABSENT_NOW:
+    case IDEM_V_ABSENT:
         return 0;
     case IDEM_V_MISMATCH:
     case IDEM_V_DUPLICATE:
@@ -135,14 +135,14 @@ finishes(const struct event *e)
 {
     return e->verb == IDEM_FINISH &&
            !(e->mode == IDEM_LOOSE && e->outcome == IDEM_STATE_FAILED) &&
-           ((e->status == IDEM_OK && e->verdict == IDEM_V_OK_DONE) ||
+           ((e->status == IDEM_OK && e->verdict == IDEM_V_OK) ||
             e->status == IDEM_ERR_LOST);
 }
 
 static bool
 frees(const struct event *e, uint64_t fence)
 {
-    bool told = (e->status == IDEM_OK && e->verdict == IDEM_V_OK_DONE) ||
+    bool told = (e->status == IDEM_OK && e->verdict == IDEM_V_OK) ||
                 e->status == IDEM_ERR_LOST;
 
     if (!told)

@@ -69,9 +69,9 @@ run_once(struct client *client, uint32_t key, struct idem_op op, uint64_t nonce)
     if (e->status == IDEM_ERR_UNAVAILABLE)
         usleep(1000); /* it is away for a moment */
     e->verdict = (uint8_t)answer.verdict;
-    e->state = answer.record.state;
-    e->fence = answer.record.fence;
-    e->got = number_of(answer.record.result);
+    e->state = answer.record->state;
+    e->fence = answer.record->fence;
+    e->got = number_of(answer.record->result);
     idem_answer_clear(&answer);
     return e;
 }

@@ -85,13 +85,13 @@ note_reply(void *arg, enum idem_status status, const struct idem_answer *answer,
         return;
     }
     reply->verdict = answer->verdict;
-    reply->state = (enum idem_state)answer->record.state;
-    reply->fence = answer->record.fence;
+    reply->state = (enum idem_state)answer->record->state;
+    reply->fence = answer->record->fence;
     reply->retry_after_ms = answer->retry_after_ms;
     /* Of a long one, its beginning. */
     snprintf(reply->result, sizeof(reply->result), "%.*s",
-             (int)answer->record.result.len,
-             (const char *)answer->record.result.data);
+             (int)answer->record->result.len,
+             (const char *)answer->record->result.data);
 }
 
 void

@@ -6,6 +6,8 @@
 #ifndef SERVER_METRICS_H
 #define SERVER_METRICS_H
 
+#include "../../record/record.h"
+
 #include <idem/idem.h>
 #include <stdatomic.h>
 
@@ -25,7 +27,7 @@ struct metrics_histogram {
 struct server_metrics {
     int64_t start_us; /* CLOCK_BOOTTIME */
     /* From the surface taking an operation to its answer being ready. */
-    struct metrics_histogram latency[IDEM_VERB_COUNT];
+    struct metrics_histogram latency[IDEM__VERB_COUNT];
     atomic_uint_fast64_t operations[METRICS_SURFACES];
     atomic_uint_fast64_t commands; /* RESP commands of every kind */
     atomic_uint_fast64_t accepted, refused, closed_by_limit;

@@ -1,6 +1,7 @@
 /*
  * serve_ids.c - tokens and ids for both surfaces.
  */
+#include "../../id/id.h"
 #include "../../record/record.h"
 #include "server.h"
 
@@ -50,7 +51,7 @@ parse_kind(struct idem_bytes text, enum idem_id_kind *kind,
             ((const char *)text.data)[5] == '4' ? IDEM_ID_UUID4 : IDEM_ID_UUID7;
         return true;
     }
-    for (int i = 0; i < IDEM_ID_KIND_COUNT; i++) {
+    for (int i = 0; i < IDEM__ID_KIND_COUNT; i++) {
         *kind = (enum idem_id_kind)i;
         if (*kind != IDEM_ID_SEGMENT &&
             idem__bytes_is(text, idem_id_kind_name(*kind)))

@@ -151,7 +151,7 @@ static bool
 put_values(json_t *object, const struct idem_answer *answer,
            enum idem_verb verb)
 {
-    const struct idem_record *record = &answer->record;
+    const struct idem_record *record = answer->record;
 
     switch (answer->verdict) {
     case IDEM_V_STARTED:
@@ -166,7 +166,7 @@ put_values(json_t *object, const struct idem_answer *answer,
         return put_number(object, "retry_after_ms", answer->retry_after_ms);
     case IDEM_V_DOUBT:
         return put_number(object, "since", record->lease_until);
-    case IDEM_V_OK_DONE:
+    case IDEM_V_OK:
         if (verb == IDEM_FINISH)
             return put_number(object, "expires", record->expires);
         if (verb == IDEM_RENEW)

@@ -169,19 +169,19 @@ a_query_is_as_strict_as_a_body(void **state)
 static void
 bytes_that_are_no_text_come_as_base64(void **state)
 {
-    struct idem_answer answer = {.verdict = IDEM_V_REPLAY};
+    struct idem_record record = {.state = IDEM_STATE_SUCCEEDED};
+    struct idem_answer answer = {.verdict = IDEM_V_REPLAY, .record = &record};
     json_t *json;
 
     (void)state;
-    answer.record.state = IDEM_STATE_SUCCEEDED;
-    answer.record.result = (struct idem_bytes){"\xff\xfe", 2};
+    record.result = (struct idem_bytes){"\xff\xfe", 2};
     json = http_answer(&answer, IDEM_BEGIN);
     assert_null(json_object_get(json, "result"));
     assert_string_equal(
         json_string_value(json_object_get(json, "result_base64")), "//4=");
     json_decref(json);
 
-    answer.record.result = idem_text("h\xc3\xa9");
+    record.result = idem_text("h\xc3\xa9");
     json = http_answer(&answer, IDEM_BEGIN);
     assert_string_equal(json_string_value(json_object_get(json, "result")),
                         "h\xc3\xa9");

@@ -108,12 +108,12 @@ void
 http_doubts(struct http *http, double *count, double *oldest_s)
 {
     struct http_doubt *doubt = &http->doubt;
-    struct idem_stats stats = {0};
+    struct idem__stats stats = {0};
 
     pthread_mutex_lock(&http->lock);
     doubt->wanted_until_ms = http_now_ms() + WANTED_MS;
     await_look(http);
-    idem_stats(http->server->engine, &stats);
+    idem__stats(http->server->engine, &stats);
     *count = doubt->whole > 0 ? (double)doubt->last_count : NAN;
     *oldest_s = doubt->whole > 0 ? 0 : NAN;
     if (doubt->last_oldest > 0 && stats.now_ms > doubt->last_oldest)

@@ -68,7 +68,8 @@ struct http_request {
     enum idem__problem problem;
     struct idem_error error;
     char allow[128];
-    struct idem_answer answer; /* bytes in `memory`, or a long result's in: */
+    struct idem_answer answer; /* shows ... */
+    struct idem_record record; /* ... this: bytes in `memory`, or in: */
     struct result *result;     /* NULL: the result is not long, or was sent */
     struct idem_arena memory;
     size_t rendered;             /* bytes of a long reply, until it is sent */

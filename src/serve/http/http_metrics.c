@@ -3,6 +3,7 @@
  *
  * Counters end in _total and only grow.
  */
+#include "../../engine/engine.h"
 #include "http_inner.h"
 
 #include <inttypes.h>
@@ -27,18 +28,18 @@ single(struct idem_buf *out, const char *name, const char *type,
 }
 
 static bool
-add_verdicts(struct idem_buf *out, const struct idem_stats *stats)
+add_verdicts(struct idem_buf *out, const struct idem__stats *stats)
 {
     bool ok = head(out, "idem_verdicts_total", "counter",
                    "Answers given, by verdict.");
 
-    for (int i = 0; i < IDEM_VERDICT_COUNT && ok; i++)
+    for (int i = 0; i < IDEM__VERDICT_COUNT && ok; i++)
         ok = idem_buf_printf(
             out, "idem_verdicts_total{verdict=\"%s\"} %" PRIu64 "\n",
             idem_verdict_name((enum idem_verdict)i), stats->verdicts[i]);
     ok = ok && head(out, "idem_errors_total", "counter",
                     "Operations that ended in an error, by kind.");
-    for (int i = 1; i < IDEM_STATUS_COUNT && ok; i++)
+    for (int i = 1; i < IDEM__STATUS_COUNT && ok; i++)
         ok = idem_buf_printf(
             out, "idem_errors_total{error=\"%s\"} %" PRIu64 "\n",
             idem_status_name((enum idem_status)i), stats->errors[i]);
@@ -76,22 +77,22 @@ add_latency(struct idem_buf *out, const struct server_metrics *metrics)
     bool ok = head(out, "idem_operation_seconds", "histogram",
                    "From taking an operation to its answer, by verb.");
 
-    for (int i = 0; i < IDEM_VERB_COUNT && ok; i++)
+    for (int i = 0; i < IDEM__VERB_COUNT && ok; i++)
         ok = add_histogram(out, idem_verb_name((enum idem_verb)i),
                            &metrics->latency[i]);
     return ok;
 }
 
 static bool
-add_batches(struct idem_buf *out, const struct idem_stats *stats)
+add_batches(struct idem_buf *out, const struct idem__stats *stats)
 {
     static const char name[] = "idem_batch_writes";
     uint64_t count = 0;
     bool ok = head(out, name, "histogram", "Commits to the store, by writes.");
 
-    for (size_t i = 0; i < IDEM_BATCH_SIZES && ok; i++) {
+    for (size_t i = 0; i < IDEM__BATCH_SIZES && ok; i++) {
         count += stats->batch_sizes[i];
-        if (i < IDEM_BATCH_SIZES - 1)
+        if (i < IDEM__BATCH_SIZES - 1)
             ok = idem_buf_printf(out, "%s_bucket{le=\"%d\"} %" PRIu64 "\n",
                                  name, 1 << i, count);
     }
@@ -104,7 +105,7 @@ add_batches(struct idem_buf *out, const struct idem_stats *stats)
 }
 
 static bool
-add_engine(struct idem_buf *out, const struct idem_stats *stats)
+add_engine(struct idem_buf *out, const struct idem__stats *stats)
 {
     return add_batches(out, stats) &&
            single(out, "idem_store_errors_total", "counter",
@@ -205,16 +206,16 @@ bool
 http_metrics(struct http *http, struct idem_buf *out)
 {
     struct server *server = http->server;
-    struct idem_stats stats = {0};
+    struct idem__stats stats = {0};
     bool ok;
 
-    idem_stats(server->engine, &stats);
+    idem__stats(server->engine, &stats);
     ok = head(out, "idem_info", "gauge", "What is running.") &&
          idem_buf_printf(out, "idem_info{version=\"%s\"} 1\n", IDEM_VERSION) &&
          add_verdicts(out, &stats) && add_latency(out, server->metrics) &&
          add_engine(out, &stats) && add_surfaces(out, http) &&
          add_doubt(out, http);
     if (ok)
-        idem_store_figures(server->engine, add_figure, out);
+        idem__store_figures(server->engine, add_figure, out);
     return ok;
 }

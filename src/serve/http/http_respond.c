@@ -52,7 +52,7 @@ issued(const struct http_request *request)
         json_array_append_new(tokens, json_string(request->tokens[i]));
     return json_pack("{s:s, s:s, s:o, s:I}", "verdict", "issued", "token",
                      request->tokens[0], "tokens", tokens, "expires",
-                     (json_int_t)request->answer.record.expires);
+                     (json_int_t)request->answer.record->expires);
 }
 
 static json_t *
@@ -272,7 +272,7 @@ http_respond(struct http_request *request)
         http_count(request->http, 0, reply.len);
         result_put(request->result);
         request->result = NULL;
-        request->answer.record.result = (struct idem_bytes){NULL, 0};
+        request->record.result = (struct idem_bytes){NULL, 0};
     }
     response = MHD_create_response_from_buffer(reply.len, reply.body,
                                                MHD_RESPMEM_MUST_FREE);

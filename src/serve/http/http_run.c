@@ -92,7 +92,7 @@ http_release_undelivered(struct http_request *request)
     if (!request->failed && request->route &&
         request->route->action == HTTP_OP &&
         nobody_else_knows(request, &request->answer))
-        release(request->http, &request->answer.record);
+        release(request->http, request->answer.record);
 }
 
 /* ---- the engine's answers -------------------------------------------- */
@@ -118,7 +118,7 @@ share_result(struct http_request *request, const struct idem_record *record)
     request->result = results_take(&server->results,
                                    idem__engine_turns(server->engine), record);
     if (request->result)
-        request->answer.record.result =
+        request->record.result =
             (struct idem_bytes){request->result->bytes, request->result->len};
     else
         http_fail_with(request, IDEM_ERR_OVERLOADED,
@@ -136,17 +136,18 @@ tells_result(enum idem_verdict verdict)
 static void
 keep(struct http_request *request, const struct idem_answer *answer)
 {
-    struct idem_record record = answer->record;
+    struct idem_record record = *answer->record;
     bool is_long = record.result.len >= RESULT_LONG;
 
     request->answer = *answer;
+    request->answer.record = &request->record;
     request->answer.memory = NULL;
     if (is_long)
         record.result = (struct idem_bytes){NULL, 0};
-    if (!idem_arena_record(&request->memory, &record, &request->answer.record))
+    if (!idem_arena_record(&request->memory, &record, &request->record))
         http_fail_with(request, IDEM_ERR_MEMORY, NULL);
     else if (is_long && tells_result(answer->verdict))
-        share_result(request, &answer->record);
+        share_result(request, answer->record);
 }
 
 static void done(void *arg, enum idem_status status,
@@ -192,9 +193,9 @@ static bool
 looks_among_tokens(struct http_request *request,
                    const struct idem_answer *answer)
 {
-    bool none = answer->verdict == IDEM_V_ABSENT_NOW ||
+    bool none = answer->verdict == IDEM_V_ABSENT ||
                 (answer->verdict == IDEM_V_STALE &&
-                 answer->record.state == IDEM_STATE_ABSENT);
+                 answer->record->state == IDEM_STATE_ABSENT);
 
     return request->call.any_type && none &&
            request->call.op.type != IDEM_TYPE_TOKEN;
@@ -210,7 +211,7 @@ settles_after_a_look(struct http_request *request,
 
     if (request->route->verb != IDEM_SETTLE || op->verb != IDEM_GET)
         return false;
-    if (answer->verdict == IDEM_V_ABSENT_NOW)
+    if (answer->verdict == IDEM_V_ABSENT)
         op->type = IDEM_TYPE_REQUEST;
     op->verb = IDEM_SETTLE;
     request->call.any_type = false;
@@ -222,7 +223,7 @@ static bool
 issues_a_fresh_token(struct http_request *request,
                      const struct idem_answer *answer)
 {
-    const struct idem_record *old = &answer->record;
+    const struct idem_record *old = answer->record;
     struct idem_op op = {.verb = IDEM_ISSUE};
 
     if (answer->verdict != IDEM_V_REDEEMED || !request->call.next ||
@@ -248,7 +249,7 @@ take_answer(struct http_request *request, const struct idem_answer *answer)
         return;
     }
     if (request->next_token[0]) { /* the fresh token is there, or is not */
-        if (answer->verdict != IDEM_V_ISSUED_NOW)
+        if (answer->verdict != IDEM_V_ISSUED)
             request->next_token[0] = 0;
         return;
     }
@@ -290,7 +291,7 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
     http->in_flight--;
     if (request->abandoned) {
         if (status == IDEM_OK && nobody_else_knows(request, answer))
-            release(http, &answer->record);
+            release(http, answer->record);
     } else if (status != IDEM_OK && !request->next_token[0]) {
         http_fail_with(request, status, err);
     } else if (status != IDEM_OK) {

@@ -70,7 +70,7 @@ add_result(struct resp_out *out, const struct idem_record *record)
 bool
 answer_is_long(const struct idem_answer *answer)
 {
-    const struct idem_record *record = &answer->record;
+    const struct idem_record *record = answer->record;
 
     return record->result.len >= RESULT_LONG &&
            !(record->flags & IDEM_FLAG_NOT_REPLAYABLE) &&
@@ -200,7 +200,7 @@ void
 answer_add(struct resp_out *out, struct answer_tag tag, enum idem_verb verb,
            const struct idem_answer *answer)
 {
-    const struct idem_record *record = &answer->record;
+    const struct idem_record *record = answer->record;
     const char *word = idem_verdict_name(answer->verdict);
 
     switch (answer->verdict) {
@@ -219,7 +219,7 @@ answer_add(struct resp_out *out, struct answer_tag tag, enum idem_verb verb,
     case IDEM_V_DOUBT:
         add_pair(out, tag, word, record->lease_until);
         break;
-    case IDEM_V_OK_DONE:
+    case IDEM_V_OK:
         add_ok(out, tag, verb, record);
         break;
     case IDEM_V_SETTLED:
@@ -233,18 +233,17 @@ answer_add(struct resp_out *out, struct answer_tag tag, enum idem_verb verb,
         resp_add_text(out, word);
         answer_add_fields(out, record, true);
         break;
-    case IDEM_V_ISSUED_NOW:
+    case IDEM_V_ISSUED:
         answer_add_array(out, tag, 2);
         resp_add_text(out, word);
         resp_add_bytes(out, record->id);
         break;
     case IDEM_V_MISMATCH:
     case IDEM_V_STALE:
-    case IDEM_V_ABSENT_NOW:
+    case IDEM_V_ABSENT:
     case IDEM_V_REDEEMED:
     case IDEM_V_DUPLICATE:
     case IDEM_V_UNKNOWN:
-    case IDEM_VERDICT_COUNT:
         answer_add_array(out, tag, 1);
         resp_add_text(out, word);
         break;
@@ -271,8 +270,8 @@ answer_add_full(struct resp_out *out, struct answer_tag tag,
     at = room(out, idem__wire_full_len(answer));
     if (at)
         out->buf.len += (size_t)(idem__wire_put_full(answer, at) - at);
-    if (answer->record.result.len < RESULT_LONG || answer_is_long(answer))
-        add_result(out, &answer->record);
+    if (answer->record->result.len < RESULT_LONG || answer_is_long(answer))
+        add_result(out, answer->record);
     else
         resp_add_null(out); /* who wrote it has it */
 }

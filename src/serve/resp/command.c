@@ -43,7 +43,8 @@ command_names(const char *const **names)
         "config", "info",   "reset",   "quit",
     };
 
-    _Static_assert(sizeof(list) / sizeof(list[0]) == ROWS + IDEM_VERB_COUNT + 1,
+    _Static_assert(sizeof(list) / sizeof(list[0]) ==
+                       ROWS + IDEM__VERB_COUNT + 1,
                    "one name a command");
     *names = list;
     return sizeof(list) / sizeof(list[0]);

@@ -54,7 +54,7 @@ add_clients(struct loop *loop, struct resp_out *out)
 
 /* The most bytes of a result that a client may send and find again. */
 static size_t
-max_result(struct loop *loop, const struct idem_stats *stats)
+max_result(struct loop *loop, const struct idem__stats *stats)
 {
     size_t room = (size_t)loop->config->max_command - SERVER_COMMAND_MIN;
 
@@ -64,9 +64,9 @@ max_result(struct loop *loop, const struct idem_stats *stats)
 static void
 add_engine(struct loop *loop, struct resp_out *out)
 {
-    struct idem_stats stats;
+    struct idem__stats stats;
 
-    idem_stats(loop->engine, &stats);
+    idem__stats(loop->engine, &stats);
     idem_buf_printf(
         &out->buf,
         "# Engine\r\nbatches:%llu\r\nbatched:%llu\r\n"
@@ -78,11 +78,11 @@ add_engine(struct loop *loop, struct resp_out *out)
         (unsigned long long)stats.queued, (unsigned long long)stats.parked,
         max_result(loop, &stats), (long long)stats.now_ms, stats.clock_alarm,
         (unsigned long long)stats.vanished);
-    for (size_t i = 0; i < IDEM_VERDICT_COUNT; i++)
+    for (size_t i = 0; i < IDEM__VERDICT_COUNT; i++)
         idem_buf_printf(&out->buf, "verdict_%s:%llu\r\n",
                         idem_verdict_name((enum idem_verdict)i),
                         (unsigned long long)stats.verdicts[i]);
-    for (size_t i = 1; i < IDEM_STATUS_COUNT; i++)
+    for (size_t i = 1; i < IDEM__STATUS_COUNT; i++)
         idem_buf_printf(&out->buf, "error_%s:%llu\r\n",
                         idem_status_name((enum idem_status)i),
                         (unsigned long long)stats.errors[i]);
@@ -93,7 +93,7 @@ static void
 add_latency(struct loop *loop, struct resp_out *out)
 {
     idem_buf_add_text(&out->buf, "\r\n# Latency\r\n");
-    for (int verb = 0; verb < IDEM_VERB_COUNT; verb++) {
+    for (int verb = 0; verb < IDEM__VERB_COUNT; verb++) {
         const struct metrics_histogram *histogram =
             &loop->server->metrics->latency[verb];
 
@@ -117,6 +117,6 @@ info_add(struct loop *loop, struct resp_out *out)
     if (loop->driven) {
         /* An engine of its own thread would have to be waited for. */
         idem_buf_add_text(&out->buf, "\r\n# Store\r\n");
-        idem_store_figures(loop->engine, add_figure, out);
+        idem__store_figures(loop->engine, add_figure, out);
     }
 }

@@ -37,11 +37,11 @@ add_answer(struct call *call, struct resp_out *out,
     struct loop *loop = call->loop;
 
     call->started = answer->verdict == IDEM_V_STARTED;
-    call->fence = answer->record.fence;
+    call->fence = answer->record->fence;
     if (answer_is_long(answer)) {
         call->result =
             results_take(&loop->server->results,
-                         idem__engine_turns(loop->engine), &answer->record);
+                         idem__engine_turns(loop->engine), answer->record);
         if (!call->result) {
             answer_add_error(out, call->tag, "OVERLOADED",
                              "too many large replies wait to be read: ask "
@@ -72,9 +72,9 @@ add_tokens(struct call *call, struct resp_out *out, const char *word)
 static enum call_step
 next_step(const struct call *call, const struct idem_answer *answer)
 {
-    bool nothing = answer->record.state == IDEM_STATE_ABSENT &&
-                   (answer->verdict == IDEM_V_STALE ||
-                    answer->verdict == IDEM_V_ABSENT_NOW);
+    bool nothing =
+        answer->record->state == IDEM_STATE_ABSENT &&
+        (answer->verdict == IDEM_V_STALE || answer->verdict == IDEM_V_ABSENT);
 
     switch (call->kind) {
     case COMMAND_LOOKUP:
@@ -99,7 +99,7 @@ static bool
 count_token(struct call *call, enum idem_status status,
             const struct idem_answer *answer)
 {
-    if (status == IDEM_OK && answer->verdict != IDEM_V_ISSUED_NOW)
+    if (status == IDEM_OK && answer->verdict != IDEM_V_ISSUED)
         status = IDEM_ERR_INTERNAL;
     if (status != IDEM_OK)
         call->failed = status;
@@ -137,8 +137,8 @@ take_answer(struct call *call, struct resp_out *out, enum idem_status status,
             /* A fresh token lives as long as the first one did. */
             if (step == CALL_ISSUE_FRESH)
                 call->op.ttl_ms =
-                    answer->record.expires > answer->record.updated
-                        ? answer->record.expires - answer->record.updated
+                    answer->record->expires > answer->record->updated
+                        ? answer->record->expires - answer->record->updated
                         : 0;
             call->step = step;
             return false;
@@ -295,7 +295,7 @@ submit_tokens(struct call *call)
     }
     loop->submitted = true;
     if (last_of_tokens(call, IDEM_OK,
-                       &(struct idem_answer){.verdict = IDEM_V_ISSUED_NOW})) {
+                       &(struct idem_answer){.verdict = IDEM_V_ISSUED})) {
         take_answer(call, &call->reply, call->failed, NULL, &err);
         call_done(call);
     }
