@@ -407,6 +407,59 @@ class RedisCluster:
             node.stop()
 
 
+class Sentinel(Server):
+    """One Sentinel that monitors a Redis under the name mymaster; two must agree that it is down."""
+
+    def __init__(self, primary, version="installed"):
+        super().__init__("sentinel")
+        self.program = redis_program(version)
+        self.config = os.path.join(self.folder, "sentinel.conf")
+        with open(self.config, "w") as f:
+            f.write("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor mymaster 127.0.0.1 %d 2\n"
+                    "sentinel down-after-milliseconds mymaster 2000\nsentinel failover-timeout mymaster 6000\n"
+                    % (self.port, self.folder, primary.port))
+        self.start()
+
+    def start(self):
+        self.spawn(self.program, self.config, "--sentinel")
+        return self.wait_until(lambda: self.ask("ping") == "PONG")
+
+    def ask(self, *words):
+        return subprocess.run(["redis-cli", "-p", str(self.port), *words], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=60).stdout.strip()
+
+    def primary(self):
+        """The port of the server that it takes for the primary."""
+        return int(self.ask("sentinel", "get-master-addr-by-name", "mymaster").split()[1])
+
+    def sees(self, replicas, others):
+        told = self.ask("sentinel", "master", "mymaster").split("\n")
+        facts = dict(zip(told[::2], told[1::2]))
+        return (facts.get("num-slaves"), facts.get("num-other-sentinels")) == (str(replicas), str(others))
+
+
+class RedisWithSentinels:
+    """A primary, two replicas, and three Sentinels that watch them."""
+
+    def __init__(self, version="installed"):
+        self.nodes = [Redis(version=version) for _ in range(3)]
+        for node in self.nodes[1:]:
+            node.follow(self.nodes[0])
+        self.sentinels = [Sentinel(self.nodes[0], version) for _ in range(3)]
+        self.url = "redis+sentinel://%s/mymaster" % ",".join("127.0.0.1:%d" % s.port for s in self.sentinels)
+        for sentinel in self.sentinels:
+            sentinel.wait_until(lambda: sentinel.sees(replicas=2, others=2), 120)
+
+    def primary(self):
+        """The node that every Sentinel names, or None."""
+        named = {s.primary() for s in self.sentinels}
+        return next((n for n in self.nodes if named == {n.port}), None)
+
+    def stop(self):
+        for server in self.sentinels + self.nodes:
+            server.stop()
+
+
 class ZooKeeper(Server):
     def __init__(self, number=0, ensemble=""):
         """Alone, or one of an ensemble: its number, and the lines that name all."""

@@ -381,7 +381,7 @@ def test_a_host_that_is_silent_at_the_start_leaves_time_for_the_next(kind):
     silent, there = Redis(), Redis() if kind == "redis" else RedisCluster()
     try:
         silent.send(signal.SIGSTOP)
-        url = there.url.replace("://", "://127.0.0.1:%d," % silent.port)
+        url = there.url.replace("://", "://127.0.0.1:%d," % silent.port) + "?replicas=0"
         done = subprocess.run([IDEM, "store", "check", url], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=60)
         assert "can be used" in done.stdout

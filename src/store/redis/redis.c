@@ -3,10 +3,13 @@
  *
  *   redis://[user[:password]@]host[:port][,host[:port]...][/db][?options]
  *   redis+cluster://[user[:password]@]host[:port][,...][?options]
- *   rediss://, rediss+cluster://: the same, encrypted (tls.c)
+ *   redis+sentinel://[user[:password]@]host[:port][,...]/name[/db][?options]
+ *   rediss://, rediss+cluster://, rediss+sentinel://: encrypted (tls.c)
  *
  *   replicas=N      that must have a write before it counts; if it is not
- *                   given: 1 if there is a replica at start, else 0
+ *                   given: 1 with Sentinels, with several hosts, or if there is
+ *                   a replica at start, else 0
+ *   sentinel_password=...  of the Sentinels; user and password are the servers'
  *   wait_ms=500     how long a write may take to reach them
  *   prefix=idem:    what every name begins with
  *   connect_ms=1000, timeout_ms=2000
@@ -24,6 +27,7 @@
 #include <string.h>
 
 #define DEFAULT_PORT 6379
+#define SENTINEL_PORT 26379
 
 /* SHA-1 of redis_script; a test checks that servers know it. */
 const char *const redis_script_sha = "732ca60a5ad125cc403ff2424d15e70734de6730";
@@ -110,7 +114,8 @@ tend(struct idem_store *store, int64_t drop_ms)
     struct idem_error err;
 
     (void)drop_ms;
-    if (self->map_stale && redis_now_us() - self->map_us > 1000000)
+    if (self->slots && self->map_stale &&
+        redis_now_us() - self->map_us > 1000000)
         (void)redis_route_refresh(self, until_us, &err);
     for (size_t i = 0; i < self->link_count; i++) {
         struct redis_link *link = self->links[i];
@@ -154,6 +159,8 @@ close_store(struct idem_store *store)
         return;
     for (size_t i = 0; i < self->link_count; i++)
         redis_link_delete(self->links[i]);
+    for (size_t i = 0; i < self->sentinel_count; i++)
+        redis_link_delete(self->sentinels[i]);
     redis_tls_close(&self->settings);
     idem__url_clear(&self->settings.url);
     free(self->slots);
@@ -180,13 +187,46 @@ read_unsafe(struct redis_settings *settings, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* "/name" or "/name/db": the name is taken, the database is left. */
+static enum idem_status
+read_primary_name(struct redis_settings *settings, const char **db,
+                  struct idem_error *err)
+{
+    const char *name = settings->url.path ? settings->url.path : "";
+    size_t len = strcspn(name, "/");
+
+    if (len == 0 || len >= sizeof(settings->primary_name) ||
+        strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                     "0123456789._-") < len)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "redis: name the primary as the Sentinels do: "
+                          "redis+sentinel://host,host,host/mymaster");
+    memcpy(settings->primary_name, name, len);
+    *db = name[len] == '/' ? name + len + 1 : NULL;
+    if (settings->url.host_count > REDIS_SENTINELS_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "redis: name at most %d Sentinels",
+                          REDIS_SENTINELS_MAX);
+    if (settings->replicas == 0)
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            "redis: replicas=0 with Sentinels: a failover would "
+            "forget records and run requests twice; leave it out");
+    return IDEM_OK;
+}
+
 static enum idem_status
 read_names(struct redis_settings *settings, struct idem_error *err)
 {
     const char *prefix = idem__url_option(&settings->url, "prefix");
     const char *db = settings->url.path;
+    enum idem_status status = IDEM_OK;
     char *end = NULL;
 
+    if (settings->sentinel)
+        status = read_primary_name(settings, &db, err);
+    if (status != IDEM_OK)
+        return status;
     prefix = prefix ? prefix : "idem:";
     if (strlen(prefix) >= sizeof(settings->prefix) ||
         strspn(prefix, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -213,12 +253,16 @@ read_settings(const char *url, struct redis_settings *settings,
 {
     static const char *const known[] = {
         "replicas", "wait_ms", "prefix", "connect_ms", "timeout_ms",
-        "unsafe",   "ca",      "cert",   "key",        NULL};
+        "unsafe",   "ca",      "cert",   "key",        "sentinel_password",
+        NULL};
     bool tls = strncmp(url, "rediss", 6) == 0;
     int64_t replicas = -1;
     enum idem_status status;
 
-    status = idem__url_parse(url, DEFAULT_PORT, known, &settings->url, err);
+    settings->sentinel = strncmp(url + 5 + tls, "+sentinel:", 10) == 0;
+    status =
+        idem__url_parse(url, settings->sentinel ? SENTINEL_PORT : DEFAULT_PORT,
+                        known, &settings->url, err);
     if (status == IDEM_OK)
         status = idem__url_number(&settings->url, "replicas", 0, 10, -1,
                                   &replicas, err);
@@ -231,6 +275,11 @@ read_settings(const char *url, struct redis_settings *settings,
     if (status == IDEM_OK)
         status = idem__url_number(&settings->url, "timeout_ms", 1, 60000, 2000,
                                   &settings->timeout_ms, err);
+    /* Several hosts are there for a failover, which forgets what no replica
+     * has. */
+    if (replicas < 0 && !settings->cluster &&
+        (settings->sentinel || settings->url.host_count > 1))
+        replicas = 1;
     settings->replicas = (int)replicas;
     if (status == IDEM_OK)
         status = read_names(settings, err);
@@ -242,8 +291,8 @@ read_settings(const char *url, struct redis_settings *settings,
                                    idem__url_option(&settings->url, "cert") ||
                                    idem__url_option(&settings->url, "key")))
         status = idem__fail(err, IDEM_ERR_INVALID,
-                            "redis: ca, cert and key are for rediss:// and "
-                            "rediss+cluster://");
+                            "redis: ca, cert and key are for rediss://, "
+                            "rediss+cluster:// and rediss+sentinel://");
     return status;
 }
 
@@ -253,15 +302,18 @@ static enum idem_status
 first_look(struct redis_store *self, struct idem_error *err)
 {
     enum idem_status status;
+    struct idem_error why = {0};
     unsigned slot = 0, next;
     int most = 0;
 
     if (!self->slots) {
         struct redis_link *link =
-            redis_route_clock(self, redis_deadline(self), err);
+            redis_route_clock(self, redis_deadline(self), &why);
 
+        if (err)
+            *err = why;
         if (!link)
-            return self->links[self->primary]->why.status;
+            return why.status;
         most = link->facts.replicas;
         slot = REDIS_SLOTS;
     } else {
@@ -300,6 +352,29 @@ say_what_is_given_up(const struct redis_store *self)
               redis_replicas(self));
 }
 
+/* The servers that the URL names: Sentinels, or those that hold records. */
+static enum idem_status
+add_hosts(struct redis_store *self, struct idem_error *err)
+{
+    const struct idem__url *url = &self->settings.url;
+
+    for (size_t i = 0; i < url->host_count; i++) {
+        const struct idem__host *host = &url->hosts[i];
+        struct redis_link *link =
+            self->settings.sentinel
+                ? redis_link_new(&self->settings, host->name, host->port)
+                : redis_route_node(self, host->name, host->port);
+
+        if (!link)
+            return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
+        if (self->settings.sentinel) {
+            link->sentinel = true;
+            self->sentinels[self->sentinel_count++] = link;
+        }
+    }
+    return IDEM_OK;
+}
+
 static enum idem_status
 open_any(const char *url, const struct idem_store_options *options,
          bool cluster, struct idem_store **store, struct idem_error *err)
@@ -323,12 +398,8 @@ open_any(const char *url, const struct idem_store_options *options,
     for (size_t i = 0; cluster && i < REDIS_SLOTS; i++)
         self->slots[i] = REDIS_NO_NODE;
     status = read_settings(url, &self->settings, err);
-    for (size_t i = 0; status == IDEM_OK && i < self->settings.url.host_count;
-         i++) {
-        if (!redis_route_node(self, self->settings.url.hosts[i].name,
-                              self->settings.url.hosts[i].port))
-            status = idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
-    }
+    if (status == IDEM_OK)
+        status = add_hosts(self, err);
     if (status == IDEM_OK)
         status = first_look(self, err);
     if (status != IDEM_OK) {

@@ -1,13 +1,14 @@
 /*
  * redis.h - the parts of the Redis stores, seen from inside.
  *
- *   redis.c   the two store constants: now, open
- *   batch.c   one batch: rounds of pipelines, answers, redirections
- *   scan.c    listing
- *   route.c   which server holds a key: the primary, or the slots' owners
- *   link.c    a connection: pipelines with a deadline, many links at once
- *   tls.c     its bytes, encrypted
- *   check.c   what a server says of itself, and whether that will do
+ *   redis.c        the two store constants: now, open
+ *   redis_batch.c  one batch: rounds of pipelines, answers, redirections
+ *   redis_scan.c   listing
+ *   route.c        which server holds a key: the primary, or the slots' owners
+ *   sentinel.c     who the primary is, where Sentinels know
+ *   redis_link.c   a connection: pipelines with a deadline, many links at once
+ *   tls.c          its bytes, encrypted
+ *   redis_check.c  what a server says of itself, and whether that will do
  */
 #ifndef IDEM__REDIS_H
 #define IDEM__REDIS_H
@@ -18,6 +19,7 @@
 #include <hiredis/hiredis.h>
 
 #define REDIS_NODES_MAX 512
+#define REDIS_SENTINELS_MAX 16
 #define REDIS_SLOTS 16384
 #define REDIS_NO_NODE UINT16_MAX
 
@@ -30,7 +32,8 @@
 struct redis_settings {
     struct idem__url url;
     const struct idem_store_options *options;
-    bool cluster;
+    bool cluster, sentinel;
+    char primary_name[65]; /* as Sentinels know it */
     int db;
     char prefix[65];
     int replicas; /* that must have a write; -1: 1 if there are any */
@@ -43,7 +46,7 @@ struct redis_settings {
 
 /* What a server says of itself. */
 struct redis_facts {
-    bool known, master, cluster, loading, aof, fsync_seen;
+    bool known, master, cluster, sentinel, loading, aof, fsync_seen;
     int replicas, version; /* 70015: 7.0.15 */
     char policy[24], fsync[12], run_id[9];
     int64_t ahead_us; /* its clock, less this machine's monotonic one */
@@ -81,6 +84,7 @@ struct redis_link {
     struct redis_facts facts;
     int64_t checked_us, try_after_us;
     unsigned failures;     /* in a row */
+    bool sentinel;         /* it holds no records: only asked for the primary */
     bool judged;           /* facts were good when last looked at */
     bool said_full;        /* the log says that it is full */
     struct idem_error why; /* it is not usable */
@@ -153,8 +157,10 @@ struct redis_store {
     size_t primary; /* not a cluster: which link it is */
 
     uint16_t *slots; /* cluster: slot -> link */
-    bool map_stale;
-    int64_t map_us; /* when it was read last */
+    struct redis_link *sentinels[REDIS_SENTINELS_MAX];
+    size_t sentinel_count;
+    bool map_stale; /* ask for the slots, or for the primary, anew */
+    int64_t map_us; /* when that was done last */
 
     uint64_t swaps, lost, refused, redirected, wait_short, connects;
 };
@@ -171,6 +177,12 @@ struct redis_link *redis_route(struct redis_store *self,
 struct redis_link *redis_route_clock(struct redis_store *self,
                                      int64_t deadline_us,
                                      struct idem_error *err);
+
+/* The link to the server that most Sentinels name, ready or not; NULL: err says
+ * why. */
+struct redis_link *redis_sentinel_primary(struct redis_store *self,
+                                          int64_t deadline_us,
+                                          struct idem_error *err);
 
 /* Find or add a server. NULL: too many, or out of memory. */
 struct redis_link *redis_route_node(struct redis_store *self, const char *host,

@@ -280,7 +280,7 @@ goes_on(struct batch *batch, size_t i, const char *text)
     if (says(text, "READONLY")) {
         /* It became a replica: look at it, and ask who is primary now. */
         via->judged = false;
-        self->map_stale = self->slots != NULL;
+        self->map_stale = self->slots != NULL || self->settings.sentinel;
         return true;
     }
     return false;
@@ -393,6 +393,7 @@ on_wait(struct batch *batch, struct redis_link *link, const redisReply *reply)
     if (got >= wanted)
         return;
     batch->self->wait_short++;
+    batch->self->map_stale |= batch->self->settings.sentinel;
     link->checked_us = 0; /* look at it before the next batch */
     for (size_t i = 0; i < batch->count; i++) {
         bool stored =

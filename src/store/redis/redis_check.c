@@ -85,6 +85,8 @@ redis_facts_read(const char *info, size_t len, struct redis_facts *facts)
     copy(field(info, len, "maxmemory_policy"), facts->policy,
          sizeof(facts->policy));
     facts->master = idem__bytes_is(field(info, len, "role"), "master");
+    facts->sentinel =
+        idem__bytes_is(field(info, len, "redis_mode"), "sentinel");
     facts->cluster = number(field(info, len, "cluster_enabled")) == 1;
     facts->loading = number(field(info, len, "loading")) == 1;
     facts->aof = number(field(info, len, "aof_enabled")) == 1;

@@ -358,6 +358,24 @@ add_handshake(struct redis_link *link)
     return redis_link_add(link, ASK_SCRIPT, 3, load);
 }
 
+/* What a Sentinel needs to hear: its password, if it has one. */
+static bool
+greet_sentinel(struct redis_link *link, int64_t deadline_us)
+{
+    const char *password =
+        idem__url_option(&link->settings->url, "sentinel_password");
+    struct idem_bytes auth[2] = {{"AUTH", 4}, idem_text(password)};
+    struct greeting greeting = {.link = link};
+
+    if (password && redis_link_add(link, ASK_AUTH, 2, auth))
+        redis_links_run(&link, 1, deadline_us, on_greeting, &greeting);
+    if (greeting.error[0])
+        redis_link_drop(link, greeting.error);
+    link->judged = link->context != NULL;
+    link->failures = link->judged ? 0 : link->failures;
+    return link->judged;
+}
+
 /* Ask the server about itself; at first also say who we are. */
 static bool
 greet(struct redis_link *link, bool first, int64_t deadline_us)
@@ -374,6 +392,13 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
         return false;
     }
     redis_links_run(&link, 1, deadline_us, on_greeting, &greeting);
+    if (link->facts.sentinel) {
+        redis_link_drop(link, "this is a Sentinel: use redis+sentinel://HOST:"
+                              "PORT/NAME, with the name of the primary that it "
+                              "monitors");
+        link->why.status = IDEM_ERR_UNSUPPORTED;
+        return false;
+    }
     if (greeting.error[0]) {
         redis_link_drop(link, greeting.error);
         return false;
@@ -425,7 +450,8 @@ connect_link(struct redis_link *link, int64_t deadline_us)
         redis_link_drop(link, why);
         return false;
     }
-    return greet(link, true, limit_us);
+    return link->sentinel ? greet_sentinel(link, limit_us)
+                          : greet(link, true, limit_us);
 }
 
 bool
@@ -434,7 +460,8 @@ redis_link_ready(struct redis_link *link, int64_t deadline_us)
     int64_t now_us = redis_now_us(), took_us;
     bool ok;
 
-    if (link->context && link->judged && now_us - link->checked_us < CHECK_US)
+    if (link->context && link->judged &&
+        (link->sentinel || now_us - link->checked_us < CHECK_US))
         return true;
     if (!link->judged && now_us < link->try_after_us)
         return false;

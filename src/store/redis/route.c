@@ -1,9 +1,9 @@
 /*
  * route.c - which server holds a key.
  *
- * Without a cluster it is the primary, the first host of the URL that says it
- * is one. With a cluster it is the owner of the key's slot, by CLUSTER SLOTS,
- * corrected by every MOVED that comes.
+ * Without a cluster it is the primary: the first host of the URL that says it
+ * is one, or the server that Sentinels name. With a cluster it is the owner of
+ * the key's slot, by CLUSTER SLOTS, corrected by every MOVED that comes.
  */
 #include "redis.h"
 
@@ -99,8 +99,19 @@ static struct redis_link *
 find_primary(struct redis_store *self, int64_t deadline_us,
              struct idem_error *err)
 {
-    struct redis_link *last = self->links[self->primary];
+    struct redis_link *last;
 
+    if (self->settings.sentinel) {
+        last =
+            redis_sentinel_primary(self, time_for_one(self, deadline_us), err);
+        if (last && ready(self, last, time_for_one(self, deadline_us)))
+            return last;
+        if (last && err)
+            *err = last->why;
+        self->map_stale = true;
+        return NULL;
+    }
+    last = self->links[self->primary];
     for (size_t i = 0; i < self->link_count; i++) {
         size_t at = (self->primary + i) % self->link_count;
 
