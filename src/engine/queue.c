@@ -249,6 +249,41 @@ put_job(struct idem_engine *engine, struct idem__job *job, uint64_t *ticket)
     return status;
 }
 
+/* Is the scope one of "a, b, c-*"? */
+static bool
+is_among(struct idem_bytes scope, const char *list)
+{
+    while (*list) {
+        size_t len;
+        bool prefix;
+
+        list += strspn(list, ", ");
+        len = strcspn(list, ", ");
+        prefix = len > 0 && list[len - 1] == '*';
+        if (len > 0 && (prefix ? scope.len >= len - 1 : scope.len == len) &&
+            memcmp(scope.data, list, len - prefix) == 0)
+            return true;
+        list += len;
+    }
+    return false;
+}
+
+/* Without a fingerprint another request could be taken for a repeat. */
+static enum idem_status
+need_fingerprint(const struct idem_engine *engine, const struct idem_op *op,
+                 struct idem_error *err)
+{
+    const char *scopes = engine->options.require_fingerprint;
+
+    if (!scopes || op->verb != IDEM_BEGIN || op->fingerprint ||
+        !is_among(op->scope, scopes))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "scope \"%.*s\" requires a fingerprint: send one over "
+                      "what is asked for",
+                      (int)op->scope.len, (const char *)op->scope.data);
+}
+
 enum idem_status
 idem_submit(struct idem_engine *engine, const struct idem_op *op,
             idem_done_fn *done, void *arg, uint64_t *ticket,
@@ -259,6 +294,8 @@ idem_submit(struct idem_engine *engine, const struct idem_op *op,
     enum idem_status status;
 
     status = idem__op_check(&checked, err);
+    if (status == IDEM_OK)
+        status = need_fingerprint(engine, &checked, err);
     if (status == IDEM_OK)
         status = fit_result(engine, &checked, err);
     if (status != IDEM_OK) {

@@ -1,6 +1,8 @@
 """idem serve and bad input: malformed RESP, limits, slow and silent clients, credentials and rights."""
 import contextlib
 import hashlib
+import http.client
+import json
 import os
 import select
 import signal
@@ -128,6 +130,30 @@ def test_a_wrong_command_is_told_and_the_connection_goes_on(c, command, told):
     elif len(command) > 1:  # what is missing cannot be told from the tag, but it is an error all the same
         assert tagged[:4] == ["tag", 5, "error", "ERR"]
     assert c("PING") == "PONG"
+
+
+def test_a_scope_can_require_a_fingerprint():
+    """Without it, another payload under the same id could be taken for a repeat."""
+    one, two = "1" * 64, "2" * 64
+    port = free_port()
+    with folder() as where, Server(where, "--require-fingerprint", "pay, shop-*", "--http", "127.0.0.1:%d" % port,
+                                   store="memory:") as server, server.client() as c:
+        for scope in ("pay", "shop-", "shop-eu"):
+            for rest in ((), ("WAIT", 1000), ("TOKEN",)):
+                told = c("BEGIN", scope, "x", *rest)
+                assert told.word == "ERR" and "fingerprint" in str(told) and scope in str(told)
+            assert c("BEGIN", scope, "x", "FP", one)[0] == "started"
+            assert c("BEGIN", scope, "x", "FP", two)[0] == "mismatch"
+            assert c("GET", scope, "x")[0] == "record"
+        for scope in ("payment", "shop", "Pay"):
+            assert c("BEGIN", scope, "x")[0] == "started"
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        for body, status in (("{}", 400), (json.dumps({"fingerprint": one}), 200)):
+            connection.request("POST", "/v1/records/pay/http/begin", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            assert answer.status == status and ("fingerprint" in text) == (status == 400), text
+        connection.close()
 
 
 def test_a_tag_out_of_range_is_an_error(c):

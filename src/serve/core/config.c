@@ -161,6 +161,14 @@ static const struct option options[] = {
      0,
      0,
      10000000},
+    {{"require-fingerprint", "SCOPES",
+      "refuse a BEGIN without a fingerprint in these scopes: names with "
+      "commas, * at the end of one for all that begin so"},
+     TEXT,
+     AT(require_fingerprint),
+     0,
+     0,
+     0},
     {{"token-rate", "N",
       "tokens a second that one subject may ask for; 0: no "
       "limit (default 10000)"},

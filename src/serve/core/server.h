@@ -61,6 +61,7 @@ struct server_config {
     int64_t max_buffered;   /* bytes waiting for all clients, both ways */
     int64_t max_queue, max_batch; /* the engine's; 0: its own */
     int64_t max_parked, max_parked_key, max_parked_scope; /* likewise */
+    char *require_fingerprint; /* the engine's; NULL: none */
     int64_t token_rate; /* tokens a second for one subject; 0: no limit */
     int64_t idle_ms;    /* a client that says nothing is closed; 0: never */
     int64_t stall_ms;   /* half a command, or replies not read: closed */
