@@ -20,7 +20,7 @@ enum cli_kind {
     CLI_FLAG,   /* bool *into: --json */
     CLI_TEXT,   /* const char **into */
     CLI_NUMBER, /* int64_t *into: 0 or more */
-    CLI_MS,     /* int64_t *into: 1500, 1500ms, 30s, 5m, 24h, 7d */
+    CLI_MS,     /* int64_t *into: 1500ms, 30s, 5m, 24h, 7d */
     CLI_SIZE,   /* int64_t *into: bytes: 4096, 64k, 1m, 2g */
     CLI_LIST,   /* struct cli_list *into: may be given many times */
 };
@@ -67,7 +67,7 @@ int cli_parse(const struct cli_syntax *syntax, int argc, char **argv,
 int cli_usage_error(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
 
-/* "30s", "1500" ... to milliseconds; "64k" to bytes. False: not one. */
+/* "30s", "1500ms" ... to milliseconds; "64k" to bytes. False: not one. */
 bool cli_ms_parse(const char *text, int64_t *ms);
 bool cli_size_parse(const char *text, int64_t *bytes);
 /* Exactly `len` bytes as hex digits. */

@@ -3,6 +3,8 @@
  */
 #include "verb.h"
 
+#include "../base/units.h"
+
 int
 cli_renew(int argc, char **argv)
 {
@@ -18,15 +20,18 @@ cli_renew(int argc, char **argv)
         .max_args = 4,
     };
     struct idem_op op = {.verb = IDEM_RENEW};
+    char flaw[IDEM__TIME_FLAW_LEN];
     char **args;
     size_t count;
     int code = cli_parse(&syntax, argc, argv, &args, &count);
 
     if (code < 0)
         code = cli_read_fence(args[2], &op.fence);
-    if (code < 0 && (!cli_ms_parse(args[3], &op.lease_ms) || op.lease_ms == 0))
-        code = cli_usage_error("\"%s\" is not a lease: give 1500ms, 30s, 5m",
-                               args[3]);
+    if (code < 0 && !cli_ms_parse(args[3], &op.lease_ms))
+        code = cli_usage_error("the lease \"%s\" %s", args[3],
+                               idem__time_flaw(args[3], flaw));
+    else if (code < 0 && op.lease_ms == 0)
+        code = cli_usage_error("a lease is at least 1ms");
     if (code >= 0)
         return code;
     op.scope = idem_text(args[0]);

@@ -54,6 +54,7 @@ set(const struct cli_option *option, const char *value)
 {
     struct cli_list *list = option->into;
     bool ok = true;
+    char flaw[IDEM__TIME_FLAW_LEN];
 
     switch (option->kind) {
     case CLI_FLAG:
@@ -78,13 +79,13 @@ set(const struct cli_option *option, const char *value)
         list->items[list->count++] = value;
         break;
     }
-    if (!ok)
-        return cli_usage_error(
-            "--%s \"%s\" is not %s", option->name, value,
-            option->kind == CLI_MS     ? "a time: give 1500ms, 30s, 5m, 24h, 7d"
-            : option->kind == CLI_SIZE ? "a size: give 4096, 64k, 1m, 2g"
-                                       : "a number, 0 or more");
-    return -1;
+    if (ok)
+        return -1;
+    return cli_usage_error("--%s \"%s\" %s", option->name, value,
+                           option->kind == CLI_MS ? idem__time_flaw(value, flaw)
+                           : option->kind == CLI_SIZE
+                               ? "is not a size: give 4096, 64k, 1m, 2g"
+                               : "is not a number, 0 or more");
 }
 
 /* ---- help ------------------------------------------------------------- */

@@ -134,7 +134,8 @@ times_and_sizes_have_units(void **state)
     int64_t n;
 
     (void)state;
-    assert_true(cli_ms_parse("1500", &n) && n == 1500);
+    assert_true(cli_ms_parse("0", &n) && n == 0);
+    assert_false(cli_ms_parse("1500", &n)); /* seconds or milliseconds? */
     assert_true(cli_ms_parse("1500ms", &n) && n == 1500);
     assert_true(cli_ms_parse("30s", &n) && n == 30000);
     assert_true(cli_ms_parse("5M", &n) && n == 300000);

@@ -60,12 +60,6 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
     if (strncmp(address, "idem://", 7) == 0 ||
         strncmp(address, "idem+unix:", 10) == 0) {
         snprintf(url, len, "%s", address);
-    } else if (strncmp(address, "http://", 7) == 0) {
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "%s is a server's HTTP address; idem's commands use "
-                          "its socket or its other port: give unix:PATH or "
-                          "HOST:PORT",
-                          address);
     } else if (strncmp(address, "unix:", 5) == 0 || address[0] == '/') {
         snprintf(url, len, "idem+unix:%s",
                  address[0] == '/' ? address : address + 5);
@@ -75,8 +69,11 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
     } else {
         idem__url_redact(address, shown, sizeof(shown));
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%s\" is no address: give unix:PATH or HOST:PORT",
-                          shown);
+                          "\"%s\" is %s: give unix:PATH or HOST:PORT", shown,
+                          strncmp(address, "http", 4) == 0
+                              ? "a server's HTTP address, and commands use "
+                                "its socket or its other port"
+                              : "no address");
     }
     if (where->credentials)
         add_file(url, len, where->credentials);

@@ -576,7 +576,7 @@ def test_chunked_bodies_and_pipelined_requests_work(server):
 
 
 def test_dawdlers_are_cut_off():
-    with folder() as where, Server(where, "--stall-timeout", "1500", http=True) as s:
+    with folder() as where, Server(where, "--stall-timeout", "1500ms", http=True) as s:
         head = b"POST /v1/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
         slow = socket.create_connection(("127.0.0.1", s.http), timeout=10)
         slow.sendall(head)

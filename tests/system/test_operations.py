@@ -143,3 +143,18 @@ def test_a_key_that_a_proxy_joined_is_refused(home):
     assert got.status == 400 and got.problem == "key-malformed" and "comma" in got.json()["detail"]
     assert ask(home.port, '"a-1,a-2"').status == 201
     assert home.ledger.executions("a-1,a-2") == 1, "the quoted one"
+
+
+@pytest.mark.parametrize("line", [
+    "idem begin s i --lease 30", "idem renew s i 1 30", "idem run s i --lease 30 -- true", "idem lock l --lease 30 -- true",
+    "idem serve --check --idle-timeout 30", "IDEM_IDLE_TIMEOUT=30 idem serve --check",
+    "echo idle-timeout = 30 >serve.conf; idem serve --check --config serve.conf",
+    "idem gateway --upstream http://127.0.0.1:1 --wait 30 --print-config",
+    "idem gateway --upstream http://127.0.0.1:1 --drain-timeout 30 --print-config",
+    "echo wait = 30 >gateway.conf; idem gateway --upstream http://127.0.0.1:1 --config gateway.conf --print-config"])
+def test_a_time_without_a_unit_is_refused(home, line):
+    """Thirty seconds or thirty milliseconds? Nobody guesses."""
+    code, out, err = home.shell(line)
+    assert code == 2 and "30s or 30ms?" in err and out == "", (out[:200], err)
+    code, _, err = home.shell(line.replace("30", "0"))
+    assert "0s or 0ms?" not in err

@@ -614,7 +614,7 @@ def test_flags_outrank_variables_outrank_the_file():
     ("max-command = 100", "max-command of 100 is out of range"),
     ("socket = none", "nothing to listen on"),
     ("log-level = loud", "log-level is debug or info or warning or error"),
-    ("drain-timeout = 1 fortnight", "drain-timeout is a time"),
+    ("drain-timeout = 1 fortnight", "is not a time"),
 ])
 def test_check_says_what_is_wrong(text, told):
     with folder() as where:

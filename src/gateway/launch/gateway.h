@@ -19,7 +19,7 @@
 enum gateway_kind {
     GATEWAY_WORD,   /* one value */
     GATEWAY_WORDS,  /* several, with spaces between; "..." keeps one together */
-    GATEWAY_TIME,   /* 1500, 1500ms, 30s, 5m, 24h, 7d */
+    GATEWAY_TIME,   /* 1500ms, 30s, 5m, 24h, 7d */
     GATEWAY_SIZE,   /* 4096, 64k, 1m */
     GATEWAY_SWITCH, /* on, off */
 };

@@ -4,6 +4,8 @@
  */
 #include "gateway.h"
 
+#include "../../base/units.h"
+
 #include "../../cli/cli.h"
 #include "../module/source.h"
 
@@ -260,15 +262,15 @@ set_option(struct gateway_route *route, size_t i, const char *value,
 {
     const struct gateway_option *option = &gateway_options[i];
     enum idem_status status;
-    char text[32];
+    char text[32], flaw[IDEM__TIME_FLAW_LEN];
     int64_t number;
 
     switch (option->kind) {
     case GATEWAY_TIME:
         if (!cli_ms_parse(value, &number))
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "%s: \"%s\" is not a time such as 1500ms or 30s",
-                              option->name, value);
+            return idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" %s",
+                              option->name, value,
+                              idem__time_flaw(value, flaw));
         snprintf(text, sizeof(text), "%lldms", (long long)number);
         value = text;
         break;
@@ -309,6 +311,7 @@ set_global(struct gateway_config *config, const struct setting *setting,
            const char *value, struct idem_error *err)
 {
     void *into = (char *)config + setting->offset;
+    char flaw[IDEM__TIME_FLAW_LEN];
     const char *word;
     bool good = true;
 
@@ -322,10 +325,10 @@ set_global(struct gateway_config *config, const struct setting *setting,
         *(bool *)into = strcmp(word, "on") == 0;
         return IDEM_OK;
     }
-    if (setting->kind == GATEWAY_TIME)
-        good = cli_ms_parse(value, into);
-    else
-        good = cli_size_parse(value, into);
+    if (setting->kind == GATEWAY_TIME && !cli_ms_parse(value, into))
+        return idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" %s", setting->name,
+                          value, idem__time_flaw(value, flaw));
+    good = setting->kind == GATEWAY_TIME || cli_size_parse(value, into);
     return good ? IDEM_OK
                 : idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" is no number",
                              setting->name, value);

@@ -284,11 +284,15 @@ set_number(const struct option *option, void *at, const char *value,
     static const char *const shapes[] = {
         [NUMBER] = "a number",
         [SIZE] = "a size like 65536, 64k or 1m",
-        [TIME] = "a time like 1500ms, 30s or 5m",
         [MODE] = "an octal mode like 0660",
     };
+    char flaw[IDEM__TIME_FLAW_LEN];
     int64_t number;
 
+    if (option->kind == TIME && !read_number(TIME, value, &number))
+        return idem__fail(err, IDEM_ERR_INVALID, "%s \"%.60s\" %s",
+                          option->shown.name, value,
+                          idem__time_flaw(value, flaw));
     if (!read_number(option->kind, value, &number))
         return idem__fail(err, IDEM_ERR_INVALID, "%s is %s, not \"%.60s\"",
                           option->shown.name, shapes[option->kind], value);
