@@ -59,6 +59,10 @@
       "An idempotency key is needed")                                          \
     X(KEY_MALFORMED, "key-malformed", 400, NOT_EXECUTED, 0,                    \
       "The idempotency key is malformed")                                      \
+    X(KEY_UNUSED, "key-unused", 404, NOT_EXECUTED, 1,                          \
+      "No request with this key is known")                                     \
+    X(TOO_MANY_QUESTIONS, "too-many-questions", 429, NOT_EXECUTED, 1,          \
+      "Too many questions")                                                    \
     X(IN_PROGRESS, "in-progress", 409, IN_PROGRESS, 1,                         \
       "The first request with this key is still running")                      \
     X(MISMATCH, "mismatch", 422, NOT_EXECUTED, 0,                              \

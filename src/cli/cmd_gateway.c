@@ -23,6 +23,11 @@ static const struct cli_option global_options[] = {
      "issue one-time tokens here, and take them in a token header"},
     {"token-rate", 0, CLI_TEXT, NULL, "RATE",
      "tokens for one address (default 50r/s)"},
+    {"status-path", 0, CLI_TEXT, NULL, "PATH",
+     "tell callers here what became of a key of theirs (GET), or make sure "
+     "that nothing more will (POST)"},
+    {"status-rate", 0, CLI_TEXT, NULL, "RATE",
+     "such questions of one address (default 20r/s)"},
     {"page-script", 0, CLI_TEXT, NULL, "PATH",
      "serve idem.js here, which makes a page submit a form once"},
     {"policy-path", 0, CLI_TEXT, NULL, "PATH",

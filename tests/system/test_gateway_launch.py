@@ -570,3 +570,49 @@ def test_a_service_gets_a_token_for_the_form_that_it_renders():
         assert page() is None, "nobody asked: there is no one to issue it to"
         assert submit("bob").problem == "token-unknown"
         assert submit("ann").status == 201 and submit("ann").replayed
+
+
+def test_a_caller_can_ask_what_became_of_a_key_of_its_own():
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--status-path", "/requests", "--token-path", "/token", "--scope", "$http_x_user") as g:
+        def status(key, method="GET", **named):
+            return ask(g.port, method=method, path="/requests?key=" + key, body=None, **{"x_user": "ann", **named})
+
+        assert status("k").status == 404 and status("k").problem == "key-unused"
+        first = ask(g.port, "k", x_user="ann")
+        told = status("k")
+        assert (told.status, told.body, told.replayed) == (201, first.body, True)
+        assert ask(g.port, "k", method="GET", path="/requests", body=None, x_user="ann").body == first.body, "in its header"
+        assert status("k", x_user="bob").problem == "key-unused", "not its own"
+        assert ask(g.port, path="/requests?key=k", method="GET", body=None).problem == "scope-missing"
+        assert ask(g.port, path="/requests", method="GET", body=None, x_user="ann").problem == "key-missing"
+        with ThreadPoolExecutor() as pool:
+            slow = pool.submit(ask, g.port, "slow", x_user="ann", x_sleep=3)
+            eventually(lambda: ledger.executions("slow") == 1)
+            running = status("slow")
+            assert running.problem == "in-progress" and "retry-after" in running.headers
+            assert status("slow", "POST").problem == "in-progress"
+            assert slow.result().status == 201
+        assert ask(g.port, "lost", x_user="ann", x_way="half-body").status == 504
+        eventually(lambda: status("lost").problem == "outcome-unknown", 10)
+        token = ask(g.port, path="/token", x_user="ann").json()["token"]
+        assert ask(g.port, path="/requests", method="GET", body=None, x_user="ann", token=token).problem == "key-unused"
+        done = ask(g.port, token=token, x_user="ann")
+        assert ask(g.port, path="/requests", method="GET", body=None, x_user="ann", token=token).body == done.body
+        assert len(ledger.entries()) == 4, "asking executes nothing"
+
+
+def test_a_caller_that_gives_up_makes_sure_that_a_late_request_does_not_run():
+    with folder() as where, Ledger(where) as ledger, \
+            Gateway(where, ledger.port, "--status-path", "/requests", "--status-rate", "1r/s") as g:
+        def settle(key):
+            return ask(g.port, key, path="/requests", body=None)
+
+        assert (settle("k").status, settle("k").problem) == (200, "settled")
+        late = ask(g.port, "k")
+        assert late.status == 409 and late.problem == "settled" and ledger.entries() == []
+        first = ask(g.port, "done")
+        assert settle("done").body == first.body and len(ledger.entries()) == 1
+        answers = [settle("k") for _ in range(110)]
+        refused = next(a for a in answers if a.status == 429)
+        assert refused.problem == "too-many-questions" and refused.json()["retryable"] is True

@@ -53,6 +53,7 @@ struct gateway_config {
     char *credentials; /* of the engine's HTTP */
     char *tls_cert, *tls_key;
     char *token_path, *token_rate;
+    char *status_path, *status_rate; /* "what became of my key" */
     char *page_script; /* where pages find idem.js; NULL: nowhere */
     char *policy_path; /* where clients can read what holds; NULL: nowhere */
     char *access_log;  /* NULL: none */

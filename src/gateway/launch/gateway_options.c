@@ -114,6 +114,8 @@ static const struct setting settings[] = {
     TEXT("token-path", token_path),
     TEXT("token-rate", token_rate),
     TEXT("page-script", page_script),
+    TEXT("status-path", status_path),
+    TEXT("status-rate", status_rate),
     TEXT("policy-path", policy_path),
     TEXT("access-log", access_log),
     TEXT("nginx", nginx),
@@ -602,6 +604,9 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
     if (config->token_path && config->token_path[0] != '/')
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the token path does not begin with a /");
+    if (config->status_path && config->status_path[0] != '/')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the status path does not begin with a /");
     if (config->page_script && config->page_script[0] != '/')
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the path of the page script does not begin with a "

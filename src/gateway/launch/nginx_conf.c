@@ -15,6 +15,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#define TOKEN_SOURCES                                                          \
+    "$http_token $http_idempotency_token $cookie_idempotency_token"
+
 struct url {
     bool tls;
     char host[256]; /* host:port, or unix:/path */
@@ -206,6 +209,12 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                                        "zone=idem_token:1m rate=%s;\n",
                                        config->token_rate ? config->token_rate
                                                           : "50r/s");
+    if (config->status_path)
+        good = good && idem_buf_printf(out,
+                                       "    limit_req_zone $binary_remote_addr "
+                                       "zone=idem_status:1m rate=%s;\n",
+                                       config->status_rate ? config->status_rate
+                                                           : "20r/s");
     return good;
 }
 
@@ -295,9 +304,7 @@ add_options(const struct gateway_config *config,
         good = idem_buf_add_text(out, "            idem on;\n");
     if (config->token_path && !route->values[option_number("token")] &&
         !config->base.values[option_number("token")])
-        good = good && add_option(out, option_number("token"),
-                                  "$http_token $http_idempotency_token "
-                                  "$cookie_idempotency_token");
+        good = good && add_option(out, option_number("token"), TOKEN_SOURCES);
     for (size_t i = 0; good && i < GATEWAY_OPTIONS; i++) {
         const char *value =
             route->values[i] ? route->values[i] : config->base.values[i];
@@ -492,10 +499,10 @@ add_link(struct idem_buf *out, const char *page)
 
 /* What who asks for tokens too fast is told: a problem like all others. */
 static bool
-add_token_limit(const struct gateway_config *config, struct idem_buf *out)
+add_limit(const struct gateway_config *config, const char *name,
+          enum idem__problem which, struct idem_buf *out)
 {
-    const struct idem__problem_type *problem =
-        idem__problem_type(IDEM_PROBLEM_TOO_MANY_TOKENS);
+    const struct idem__problem_type *problem = idem__problem_type(which);
     const char *docs = config->base.values[option_number("docs")];
     char page[1024], answer[512];
 
@@ -507,14 +514,14 @@ add_token_limit(const struct gateway_config *config, struct idem_buf *out)
              " always;\n"
              "            return %u '{\"type\":\"" IDEM_PROBLEM_BASE "%s\","
              "\"title\":\"%s\",\"status\":%u,\"detail\":\"This address "
-             "asks for tokens too fast. Ask again after a while.\","
+             "asks too fast. Ask again after a while.\","
              "\"retryable\":%s,\"class\":\"%s\",\"documentation\":",
              problem->status, problem->name, problem->title, problem->status,
              problem->retryable ? "true" : "false",
              idem__class_name(problem->class));
-    return idem_buf_add_text(
-               out, "\n        location @idem_token_limit {\n"
-                    "            default_type application/problem+json;\n"
+    return idem_buf_printf(out, "\n        location @%s_limit {\n", name) &&
+           idem_buf_add_text(
+               out, "            default_type application/problem+json;\n"
                     "            add_header Retry-After 1 always;\n"
                     "            add_header Cache-Control no-store always;\n"
                     "            add_header Link ") &&
@@ -526,20 +533,23 @@ add_token_limit(const struct gateway_config *config, struct idem_buf *out)
 /* The location that issues tokens has the routes' scope, or its tokens would
  * belong to somebody else. */
 static bool
-add_token_path(const struct gateway_config *config, struct idem_buf *out)
+add_own_path(const struct gateway_config *config, const char *path,
+             const char *name, enum idem__problem limit, const char *directive,
+             struct idem_buf *out)
 {
     static const char *const same[] = {"scope", "credential", "anonymous",
                                        "token-ttl", "docs"};
-    bool good = add_token_limit(config, out) &&
-                idem_buf_add_text(out, "\n        location = ") &&
-                add_quoted(out, config->token_path) &&
-                idem_buf_add_text(out, " {\n"
-                                       "            limit_req zone=idem_token "
-                                       "burst=100 nodelay;\n"
-                                       "            limit_req_status 429;\n"
-                                       "            error_page 429 = "
-                                       "@idem_token_limit;\n"
-                                       "            idem_issue_token;\n");
+    bool good =
+        add_limit(config, name, limit, out) &&
+        idem_buf_add_text(out, "\n        location = ") &&
+        add_quoted(out, path) &&
+        idem_buf_printf(out,
+                        " {\n"
+                        "            limit_req zone=%s burst=100 nodelay;\n"
+                        "            limit_req_status 429;\n"
+                        "            error_page 429 = @%s_limit;\n"
+                        "            %s;\n",
+                        name, name, directive);
 
     if (auth_of(config, &config->base))
         good = good && add_auth_request(config->route_count, out);
@@ -549,6 +559,38 @@ add_token_path(const struct gateway_config *config, struct idem_buf *out)
         if (value)
             good = add_option(out, option_number(same[i]), value);
     }
+    return good;
+}
+
+static bool
+add_token_path(const struct gateway_config *config, struct idem_buf *out)
+{
+    return add_own_path(config, config->token_path, "idem_token",
+                        IDEM_PROBLEM_TOO_MANY_TOKENS, "idem_issue_token",
+                        out) &&
+           idem_buf_add_text(out, "        }\n");
+}
+
+/* It finds a key where the routes do, and in ?key=. */
+static bool
+add_status_path(const struct gateway_config *config, struct idem_buf *out)
+{
+    const char *key = config->base.values[option_number("key")];
+    const char *token = config->base.values[option_number("token")];
+    const char *quoted = config->base.values[option_number("key-quoted")];
+    bool good =
+        add_own_path(config, config->status_path, "idem_status",
+                     IDEM_PROBLEM_TOO_MANY_QUESTIONS, "idem_status", out) &&
+        idem_buf_add_text(out, "            idem_key");
+
+    if (!key || strcmp(key, "off") != 0)
+        good = good && add_words(out, key ? key : "$http_idempotency_key");
+    good = good && idem_buf_add_text(out, " \"$arg_key\";\n");
+    if (quoted)
+        good = good && add_option(out, option_number("key-quoted"), quoted);
+    if (token || config->token_path)
+        good = good && add_option(out, option_number("token"),
+                                  token ? token : TOKEN_SOURCES);
     return good && idem_buf_add_text(out, "        }\n");
 }
 
@@ -637,13 +679,16 @@ add_server(const struct gateway_config *config,
                add_quoted(out, host) && idem_buf_add_text(out, ";\n");
     if (config->token_path)
         good = good && add_token_path(config, out);
+    if (config->status_path)
+        good = good && add_status_path(config, out);
     if (config->page_script)
         good = good && add_page_script(config, place, out);
     if (config->policy_path)
         good = good && add_policy_path(config, out);
     if (!good)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    if (config->token_path && auth_of(config, &config->base)) {
+    if ((config->token_path || config->status_path) &&
+        auth_of(config, &config->base)) {
         enum idem_status status =
             add_auth(config, &config->base, config->route_count, out, err);
 

@@ -239,6 +239,7 @@ typedef struct {
     ngx_str_t                    begin_token_head;
     ngx_str_t                    begin;
     unsigned                     issues:1;
+    unsigned                     tells:1;    /* what became of a key */
     unsigned                     needs_body:1;
     unsigned                     scope_needs_body:1;
 } ngx_http_idem_loc_conf_t;
@@ -455,6 +456,7 @@ void ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply);
 
 extern const ngx_http_idem_problem_t  ngx_http_idem_key_missing;
 extern const ngx_http_idem_problem_t  ngx_http_idem_key_malformed;
+extern const ngx_http_idem_problem_t  ngx_http_idem_key_unused;
 extern const ngx_http_idem_problem_t  ngx_http_idem_in_progress;
 extern const ngx_http_idem_problem_t  ngx_http_idem_mismatch;
 extern const ngx_http_idem_problem_t  ngx_http_idem_doubt;
@@ -501,6 +503,11 @@ ngx_int_t ngx_http_idem_token_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_next_token(ngx_http_idem_ctx_t *ctx);
 /* tell the client, in this answer's header, once */
 ngx_int_t ngx_http_idem_add_next(ngx_http_idem_ctx_t *ctx);
+
+
+/* ngx_http_idem_status.c */
+
+ngx_int_t ngx_http_idem_status_handler(ngx_http_request_t *r);
 
 
 /* ngx_http_idem_conf.c */

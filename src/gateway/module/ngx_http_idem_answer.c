@@ -31,6 +31,13 @@ const ngx_http_idem_problem_t  ngx_http_idem_key_malformed = {
 };
 
 
+const ngx_http_idem_problem_t  ngx_http_idem_key_unused = {
+    IDEM_PROBLEM_KEY_UNUSED, 0,
+    "This caller has sent no request with this key, or it was free to run "
+    "again, or its answer has expired. Sending it now is safe."
+};
+
+
 const ngx_http_idem_problem_t  ngx_http_idem_in_progress = {
     IDEM_PROBLEM_IN_PROGRESS, 0,
     "Send the same request again after a while: it will not run twice."

@@ -27,6 +27,8 @@ static char *ngx_http_idem_duplicate_directive(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 static char *ngx_http_idem_fingerprint_directive(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
+static char *ngx_http_idem_status_directive(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
 static char *ngx_http_idem_issue_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
@@ -146,6 +148,13 @@ ngx_command_t  ngx_http_idem_commands[] = {
                       ngx_conf_set_flag_slot, unbuffer_events, NULL),
     ngx_http_idem_loc("idem_token_ttl", NGX_CONF_TAKE1, ngx_conf_set_msec_slot,
                       token_ttl, NULL),
+
+    { ngx_string("idem_status"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
+      ngx_http_idem_status_directive,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
 
     { ngx_string("idem_issue_token"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
@@ -877,4 +886,19 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_idem_warn(cf, conf, mcf);
 
     return ngx_http_idem_check_content(cf, conf);
+}
+
+
+static char *
+ngx_http_idem_status_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    clcf->handler = ngx_http_idem_status_handler;
+
+    ilcf->tells = 1;
+
+    return NGX_CONF_OK;
 }

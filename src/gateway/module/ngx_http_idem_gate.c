@@ -826,6 +826,9 @@ ngx_http_idem_go_on(ngx_http_idem_ctx_t *ctx)
     if (ctx->conf->issues) {
         (void) ngx_http_idem_token_handler(ctx->request);
 
+    } else if (ctx->conf->tells) {
+        (void) ngx_http_idem_status_handler(ctx->request);
+
     } else {
         ngx_http_idem_ask(ctx);
     }

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#define GATEWAY_VALUES_MAX 12
+#define GATEWAY_VALUES_MAX 40
 
 /* A null has no data and no number. */
 struct gateway_value {
