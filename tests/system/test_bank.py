@@ -117,3 +117,15 @@ def test_tokens_can_be_in_redis():
             assert bank("PUT", "/accounts/ann/" + bank.ticket(), {"amount": 1})[0] == 200, "tickets are beside the accounts"
     finally:
         redis.stop()
+
+
+def test_every_test_that_the_table_of_the_articles_names_is_there():
+    tables = []
+    for name in ("docs/articles.md", "docs/articles.zh-CN.md"):
+        with open(os.path.join(ROOT, name)) as f:
+            tables.append([line.split(" | ")[-1].strip(" |\n`") for line in f if re.match(r"\| 00\d ", line)])
+    assert tables[0] == tables[1] and len(tables[0]) > 85
+    for named in set(tables[0]) - {"—"}:
+        file, _, test = named.partition("::")
+        with open(os.path.join(ROOT, file if "/" in file else "tests/system/" + file)) as f:
+            assert not test or "def %s(" % test in f.read(), named
