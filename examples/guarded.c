@@ -51,7 +51,7 @@ main(int argc, char **argv)
     guarded_write("bob", idem_lock_fence(bob));
     guarded_write("ann", answer.record->fence);
     idem_answer_clear(&answer);
-    idem_lock_give(bob, NULL);
+    idem_lock_give(bob, NULL, NULL);
     idem_close(engine);
     return 0;
 }

@@ -204,12 +204,14 @@ post_transfers(struct db *db, const struct request *request,
 static void
 post_settle(struct db *db, const struct request *request, struct reply *reply)
 {
+    struct idem_op op = {.verb = IDEM_SETTLE,
+                         .scope = idem_text(request->parts[1]),
+                         .id = idem_text(request->parts[2])};
     struct idem_answer answer;
     struct idem_error err = {0};
 
-    if (!db_begin(db) || idem_sql_settle(db->idem, idem_text(request->parts[1]),
-                                         idem_text(request->parts[2]), &answer,
-                                         &err) != IDEM_OK) {
+    if (!db_begin(db) ||
+        idem_sql_do(db->idem, &op, &answer, &err) != IDEM_OK) {
         db_rollback(db);
         say_error(reply, &err);
         return;

@@ -53,9 +53,12 @@ IDEM_API uint64_t idem_lock_fence(const struct idem_lock *lock);
 /* False once it is lost. True is an opinion, not a guarantee: see above. */
 IDEM_API bool idem_lock_held(struct idem_lock *lock);
 
-/* Give it back and forget it. IDEM_ERR_TIMEOUT: it had been lost before. NULL
- * is fine. */
-IDEM_API enum idem_status idem_lock_give(struct idem_lock *lock,
+/*
+ * Give it back and forget it; the handle is gone whatever this returns. IDEM_OK
+ * with *lost (which may be NULL): it had been lost before, and what was done
+ * last was not under the lock. A NULL lock is fine.
+ */
+IDEM_API enum idem_status idem_lock_give(struct idem_lock *lock, bool *lost,
                                          struct idem_error *err);
 
 #ifdef __cplusplus

@@ -8,7 +8,9 @@
  *
  *   begin                                       the caller's transaction
  *     idem_sql_claim(db, &op, &answer, &err)    STARTED: go on; else answer it
+ *     op.fence = answer.record->fence
  *     update account set ...                    the business part
+ *     op.outcome = IDEM_STATE_SUCCEEDED; op.result = idem_text("paid")
  *     idem_sql_finish(db, &op, &answer, &err)   the answer, for every repeat
  *   commit
  *
@@ -19,7 +21,7 @@
  * Statuses. IDEM_OK: the verdict is set. Anything else: roll the transaction
  * back; idem_sql_fault says what the database said, and which kind of error it
  * was. IDEM_ERR_LOST: the connection broke during a commit. On a new connection
- * idem_sql_get tells the outcome if the commit is done; "absent" is no proof,
+ * a GET by idem_sql_do tells the outcome if the commit is done; "absent" is no proof,
  * since the old session may still be committing. Claim or settle the same key
  * again: that is BUSY until the old session has ended.
  *
@@ -127,26 +129,14 @@ IDEM_API enum idem_status idem_sql_do(struct idem_sql *db,
                                       struct idem_answer *answer,
                                       struct idem_error *err);
 
-/* Shorthands of idem_sql_do. */
-IDEM_API enum idem_status
-idem_sql_finish(struct idem_sql *db, struct idem_bytes scope,
-                struct idem_bytes id, uint64_t fence, enum idem_state outcome,
-                enum idem_kind kind, struct idem_bytes result,
-                struct idem_answer *answer, struct idem_error *err);
-IDEM_API enum idem_status idem_sql_release(struct idem_sql *db,
-                                           struct idem_bytes scope,
-                                           struct idem_bytes id, uint64_t fence,
-                                           struct idem_answer *answer,
-                                           struct idem_error *err);
-IDEM_API enum idem_status idem_sql_settle(struct idem_sql *db,
-                                          struct idem_bytes scope,
-                                          struct idem_bytes id,
+/*
+ * FINISH: the op of the claim, with the fence that the claim got, the outcome,
+ * and the result that every repeat gets.
+ */
+IDEM_API enum idem_status idem_sql_finish(struct idem_sql *db,
+                                          const struct idem_op *op,
                                           struct idem_answer *answer,
                                           struct idem_error *err);
-/* Needs no transaction: a pure query. */
-IDEM_API enum idem_status
-idem_sql_get(struct idem_sql *db, struct idem_bytes scope, struct idem_bytes id,
-             struct idem_answer *answer, struct idem_error *err);
 
 /*
  * The business part. Use the connection; put the answer's bytes into *result

@@ -136,12 +136,12 @@ run(struct holder *h, char **command)
     sigaction(SIGHUP, &forward, NULL);
     why = start(h, command, &child);
     if (why) {
-        (void)idem_lock_give(h->lock, NULL);
+        (void)idem_lock_give(h->lock, NULL, NULL);
         fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(why));
         return why == ENOENT ? 127 : 126;
     }
     code = watch(h, &child);
-    (void)idem_lock_give(h->lock, NULL);
+    (void)idem_lock_give(h->lock, NULL, NULL);
     return code;
 }
 

@@ -315,11 +315,13 @@ unlock(struct idem_lock *lock, struct idem_answer *answer,
 }
 
 enum idem_status
-idem_lock_give(struct idem_lock *lock, struct idem_error *err)
+idem_lock_give(struct idem_lock *lock, bool *lost, struct idem_error *err)
 {
     struct idem_answer answer = {0};
     enum idem_status status;
 
+    if (lost)
+        *lost = false;
     if (!lock)
         return IDEM_OK;
     pthread_mutex_lock(&lock->mutex);
@@ -332,11 +334,8 @@ idem_lock_give(struct idem_lock *lock, struct idem_error *err)
     pthread_mutex_unlock(&lock->mutex);
 
     status = unlock(lock, &answer, err);
-    if (status == IDEM_OK && answer.verdict != IDEM_V_OK)
-        status = idem__fail(err, IDEM_ERR_TIMEOUT,
-                            "lock \"%s\" had been lost before it was given "
-                            "back",
-                            lock->name);
+    if (lost)
+        *lost = status == IDEM_OK && answer.verdict != IDEM_V_OK;
     idem_answer_clear(&answer);
     drop(lock);
     return status;

@@ -47,10 +47,10 @@ another_owner_is_kept_out_until_it_is_given_back(void **state)
     assert_int_equal(idem_lock_take(engine, "job", &b, &second, &err),
                      IDEM_ERR_TIMEOUT);
     assert_non_null(strstr(err.text, "held by another"));
-    assert_int_equal(idem_lock_give(first, &err), IDEM_OK);
+    assert_int_equal(idem_lock_give(first, NULL, &err), IDEM_OK);
     assert_int_equal(idem_lock_take(engine, "job", &b, &second, &err), IDEM_OK);
     assert_true(idem_lock_fence(second) > fence);
-    idem_lock_give(second, NULL);
+    idem_lock_give(second, NULL, NULL);
     idem_close(engine);
 }
 
@@ -60,11 +60,13 @@ the_same_owner_may_take_it_again(void **state)
     struct idem_engine *engine = open_engine();
     struct idem_lock *first = take(engine, "a", 0);
     struct idem_lock *again = take(engine, "a", 0);
+    bool was_lost = false;
 
     (void)state;
     assert_true(idem_lock_fence(first) == idem_lock_fence(again));
-    assert_int_equal(idem_lock_give(again, NULL), IDEM_OK);
-    assert_int_equal(idem_lock_give(first, NULL), IDEM_ERR_TIMEOUT);
+    assert_int_equal(idem_lock_give(again, NULL, NULL), IDEM_OK);
+    assert_int_equal(idem_lock_give(first, &was_lost, NULL), IDEM_OK);
+    assert_true(was_lost);
     idem_close(engine);
 }
 
@@ -82,7 +84,7 @@ the_watchdog_keeps_it_beyond_its_lease(void **state)
         assert_int_equal(idem_lock_take(engine, "job", &b, &other, NULL),
                          IDEM_ERR_TIMEOUT);
     }
-    assert_int_equal(idem_lock_give(lock, NULL), IDEM_OK);
+    assert_int_equal(idem_lock_give(lock, NULL, NULL), IDEM_OK);
     idem_close(engine);
 }
 
@@ -96,6 +98,7 @@ tell(void *arg, struct idem_lock *lock)
 static void
 who_lost_it_is_told_at_once(void **state)
 {
+    bool was_lost = false;
     int lost = 0;
     const struct idem_lock_options o = {
         .owner = "a", .lease_ms = 600, .lost = tell, .lost_arg = &lost};
@@ -118,7 +121,8 @@ who_lost_it_is_told_at_once(void **state)
         usleep(50000);
     assert_int_equal(__atomic_load_n(&lost, __ATOMIC_ACQUIRE), 1);
     assert_false(idem_lock_held(lock));
-    assert_int_equal(idem_lock_give(lock, NULL), IDEM_ERR_TIMEOUT);
+    assert_int_equal(idem_lock_give(lock, &was_lost, NULL), IDEM_OK);
+    assert_true(was_lost);
     idem_close(engine);
 }
 
@@ -192,7 +196,7 @@ a_hanging_store_does_not_keep_the_holder_from_being_told(void **state)
     assert_in_range(ms_until(&lost, 30000), 200, 20000);
     assert_false(idem_lock_held(lock));
     pthread_mutex_unlock(&slow.door);
-    idem_lock_give(lock, NULL);
+    idem_lock_give(lock, NULL, NULL);
     close_slow(&slow);
 }
 
@@ -217,7 +221,7 @@ a_row_that_is_locked_for_a_moment_is_not_a_lost_lock(void **state)
     assert_int_equal(__atomic_load_n(&lost, __ATOMIC_ACQUIRE), 0);
     assert_true(idem_lock_held(lock));
     faulty_plan(slow.store, FAULT_LOCKED, 0, 5);
-    assert_int_equal(idem_lock_give(lock, &err), IDEM_OK);
+    assert_int_equal(idem_lock_give(lock, NULL, &err), IDEM_OK);
     close_slow(&slow);
 }
 
@@ -225,7 +229,7 @@ static void *
 give_later(void *lock)
 {
     usleep(5000000);
-    assert_int_equal(idem_lock_give(lock, NULL), IDEM_OK);
+    assert_int_equal(idem_lock_give(lock, NULL, NULL), IDEM_OK);
     return NULL;
 }
 
@@ -245,7 +249,7 @@ a_wait_longer_than_the_lease_still_ends_in_a_whole_lease(void **state)
     pthread_join(thread, NULL);
     usleep(5000000);
     assert_true(idem_lock_held(second));
-    assert_int_equal(idem_lock_give(second, NULL), IDEM_OK);
+    assert_int_equal(idem_lock_give(second, NULL, NULL), IDEM_OK);
     idem_close(engine);
 }
 

@@ -294,7 +294,11 @@ was_tried(struct idem_sql *db, struct idem_bytes transaction,
     enum idem_status status = name_record(branch, "#try", id, &name, err);
 
     if (status == IDEM_OK)
-        status = idem_sql_get(db, transaction, name, &answer, err);
+        status =
+            idem_sql_do(db,
+                        &(struct idem_op){
+                            .verb = IDEM_GET, .scope = transaction, .id = name},
+                        &answer, err);
     if (status != IDEM_OK)
         return status;
     *tried = answer.verdict == IDEM_V_RECORD &&

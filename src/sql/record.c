@@ -568,48 +568,11 @@ idem_sql_join(struct idem_sql *db, struct idem_bytes scope,
 }
 
 enum idem_status
-idem_sql_finish(struct idem_sql *db, struct idem_bytes scope,
-                struct idem_bytes id, uint64_t fence, enum idem_state outcome,
-                enum idem_kind kind, struct idem_bytes result,
+idem_sql_finish(struct idem_sql *db, const struct idem_op *op,
                 struct idem_answer *answer, struct idem_error *err)
 {
-    struct idem_op op = {.verb = IDEM_FINISH,
-                         .scope = scope,
-                         .id = id,
-                         .fence = fence,
-                         .outcome = outcome,
-                         .kind = kind,
-                         .result = result};
+    struct idem_op finish = *op;
 
-    return idem_sql_do(db, &op, answer, err);
-}
-
-enum idem_status
-idem_sql_release(struct idem_sql *db, struct idem_bytes scope,
-                 struct idem_bytes id, uint64_t fence,
-                 struct idem_answer *answer, struct idem_error *err)
-{
-    struct idem_op op = {
-        .verb = IDEM_RELEASE, .scope = scope, .id = id, .fence = fence};
-
-    return idem_sql_do(db, &op, answer, err);
-}
-
-enum idem_status
-idem_sql_settle(struct idem_sql *db, struct idem_bytes scope,
-                struct idem_bytes id, struct idem_answer *answer,
-                struct idem_error *err)
-{
-    struct idem_op op = {.verb = IDEM_SETTLE, .scope = scope, .id = id};
-
-    return idem_sql_do(db, &op, answer, err);
-}
-
-enum idem_status
-idem_sql_get(struct idem_sql *db, struct idem_bytes scope, struct idem_bytes id,
-             struct idem_answer *answer, struct idem_error *err)
-{
-    struct idem_op op = {.verb = IDEM_GET, .scope = scope, .id = id};
-
-    return idem_sql_do(db, &op, answer, err);
+    finish.verb = IDEM_FINISH;
+    return idem_sql_do(db, &finish, answer, err);
 }

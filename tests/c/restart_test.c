@@ -117,11 +117,11 @@ jostle(void *engine)
 
         if (!lock || at >= TENURES_MAX) {
             atomic_fetch_sub(&tenure_count, 1);
-            idem_lock_give(lock, NULL);
+            idem_lock_give(lock, NULL, NULL);
             break;
         }
         tenures[at] = stay(lock, dice_roll(&dice, 8) ? 20000 : 1500000);
-        idem_lock_give(lock, NULL);
+        idem_lock_give(lock, NULL, NULL);
     }
     return NULL;
 }
@@ -167,7 +167,7 @@ hold_brief(struct idem_engine *engine, atomic_int *lost)
             usleep(5000);
         assert_true(over || !idem_lock_held(lock));
         told = *lost;
-        idem_lock_give(lock, NULL);
+        idem_lock_give(lock, NULL, NULL);
     }
 }
 
@@ -201,7 +201,7 @@ come_later(const char *name, uint64_t high)
         print_error("%s\n", err.text);
     assert_non_null(lock);
     assert_true(idem_lock_fence(lock) > high);
-    assert_int_equal(idem_lock_give(lock, &err), IDEM_OK);
+    assert_int_equal(idem_lock_give(lock, NULL, &err), IDEM_OK);
     idem_close(engine);
 }
 
@@ -229,7 +229,7 @@ locks_outlive_their_store(void **state)
 
     assert_true(idem_lock_held(kept));
     assert_int_equal(lost_kept, 0);
-    assert_int_equal(idem_lock_give(kept, NULL), IDEM_OK);
+    assert_int_equal(idem_lock_give(kept, NULL, NULL), IDEM_OK);
     if (number_from_env("IDEM_TEST_DOWN", 0))
         assert_true(lost_brief > 0); /* the holder was told */
     check_tenures();

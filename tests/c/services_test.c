@@ -156,6 +156,7 @@ contend(void *arg)
     for (int i = 0; i < c->rounds; i++) {
         struct idem_lock *lock = NULL;
         struct idem_error err = {0};
+        bool lost;
         long seen;
 
         if (idem_lock_take(c->engine, c->name, &o, &lock, &err) != IDEM_OK) {
@@ -169,7 +170,7 @@ contend(void *arg)
         seen = __atomic_load_n(c->counter, __ATOMIC_RELAXED);
         usleep(20);
         __atomic_store_n(c->counter, seen + 1, __ATOMIC_RELAXED);
-        if (idem_lock_give(lock, &err) != IDEM_OK)
+        if (idem_lock_give(lock, &lost, &err) != IDEM_OK || lost)
             __atomic_fetch_add(c->wrong, 1, __ATOMIC_RELAXED);
     }
     return NULL;

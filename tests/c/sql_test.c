@@ -85,9 +85,12 @@ finish(struct sqldb *s, const char *id, uint64_t fence, const char *result)
 {
     struct idem_answer answer;
     enum idem_verdict verdict;
-    enum idem_status status = idem_sql_finish(
-        s->db, scope(), idem_text(id), fence, IDEM_STATE_SUCCEEDED,
-        IDEM_KIND_RAW, idem_text(result), &answer, &err);
+    struct idem_op op = {.scope = scope(),
+                         .id = idem_text(id),
+                         .fence = fence,
+                         .outcome = IDEM_STATE_SUCCEEDED,
+                         .result = idem_text(result)};
+    enum idem_status status = idem_sql_finish(s->db, &op, &answer, &err);
 
     if (status != IDEM_OK)
         fail_msg("%s", err.text);
@@ -97,11 +100,20 @@ finish(struct sqldb *s, const char *id, uint64_t fence, const char *result)
 }
 
 static enum idem_verdict
+ask(struct sqldb *s, enum idem_verb verb, const char *id, uint64_t fence,
+    struct idem_answer *answer)
+{
+    struct idem_op op = {
+        .verb = verb, .scope = scope(), .id = idem_text(id), .fence = fence};
+
+    assert_int_equal(idem_sql_do(s->db, &op, answer, &err), IDEM_OK);
+    return answer->verdict;
+}
+
+static enum idem_verdict
 get(struct sqldb *s, const char *id, struct idem_answer *answer)
 {
-    assert_int_equal(idem_sql_get(s->db, scope(), idem_text(id), answer, &err),
-                     IDEM_OK);
-    return answer->verdict;
+    return ask(s, IDEM_GET, id, 0, answer);
 }
 
 /* ---- records ----------------------------------------------------------- */
@@ -287,10 +299,7 @@ settle_keeps_a_late_request_out(void **state)
 
     (void)state;
     sqldb_begin(&one);
-    assert_int_equal(
-        idem_sql_settle(one.db, scope(), idem_text("h"), &answer, &err),
-        IDEM_OK);
-    assert_int_equal(answer.verdict, IDEM_V_SETTLED);
+    assert_int_equal(ask(&one, IDEM_SETTLE, "h", 0, &answer), IDEM_V_SETTLED);
     idem_answer_clear(&answer);
     sqldb_run(&one, "commit");
     sqldb_begin(&two);
@@ -312,10 +321,7 @@ a_released_claim_may_run_again(void **state)
     assert_int_equal(claim(&one, &op, &answer), IDEM_V_STARTED);
     fence = answer.record->fence;
     idem_answer_clear(&answer);
-    assert_int_equal(
-        idem_sql_release(one.db, scope(), idem_text("i"), fence, &answer, &err),
-        IDEM_OK);
-    assert_int_equal(answer.verdict, IDEM_V_OK);
+    assert_int_equal(ask(&one, IDEM_RELEASE, "i", fence, &answer), IDEM_V_OK);
     idem_answer_clear(&answer);
     sqldb_run(&one, "commit");
     sqldb_begin(&two);
@@ -384,7 +390,8 @@ a_snapshot_that_cannot_see_is_refused(void **state)
                          IDEM_ERR_INVALID);
         assert_non_null(strstr(err.text, "read committed"));
         sqldb_run(&one, "rollback");
-        assert_int_equal(idem_sql_get(one.db, op.scope, op.id, &answer, &err),
+        op.verb = IDEM_GET;
+        assert_int_equal(idem_sql_do(one.db, &op, &answer, &err),
                          IDEM_ERR_INVALID);
         sqldb_run(&two, "rollback");
         sqldb_run(&one, "set session transaction isolation level repeatable "
@@ -589,13 +596,15 @@ static void *
 finish_a_little_later(void *arg)
 {
     const struct first *first = arg;
+    struct idem_op op = first->op;
     struct idem_answer answer;
     struct idem_error own;
 
     usleep(200000);
-    if (idem_sql_finish(two.db, first->op.scope, first->op.id, first->fence,
-                        IDEM_STATE_SUCCEEDED, IDEM_KIND_RAW, idem_text("mine"),
-                        &answer, &own) != IDEM_OK)
+    op.fence = first->fence;
+    op.outcome = IDEM_STATE_SUCCEEDED;
+    op.result = idem_text("mine");
+    if (idem_sql_finish(two.db, &op, &answer, &own) != IDEM_OK)
         abort();
     idem_answer_clear(&answer);
     sqldb_run(&two, "commit");
@@ -726,9 +735,9 @@ statements_take_over_what_was_released(void **state)
     assert_int_equal(claim(&two, &op, &answer), IDEM_V_STARTED);
     fence = answer.record->fence;
     idem_answer_clear(&answer);
-    assert_int_equal(
-        idem_sql_release(two.db, op.scope, op.id, fence, &answer, &err),
-        IDEM_OK);
+    op.verb = IDEM_RELEASE;
+    op.fence = fence;
+    assert_int_equal(idem_sql_do(two.db, &op, &answer, &err), IDEM_OK);
     idem_answer_clear(&answer);
     sqldb_run(&two, "commit");
     assert_int_equal(run_two(&one, "over", DEDUCT "where id = 9", &answer),

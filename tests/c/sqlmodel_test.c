@@ -272,7 +272,11 @@ compare_records(size_t key, const struct request *r,
     const struct idem_record *is;
 
     /* The record itself, expired or not: the model has it too. */
-    assert_int_equal(idem_sql_get(s.db, r->op.scope, r->op.id, &answer, &err),
+    assert_int_equal(idem_sql_do(s.db,
+                                 &(struct idem_op){.verb = IDEM_GET,
+                                                   .scope = r->op.scope,
+                                                   .id = r->op.id},
+                                 &answer, &err),
                      IDEM_OK);
     is = answer.record;
     if (answer.verdict == IDEM_V_RECORD) {

@@ -556,8 +556,8 @@ a_connection_that_is_ended_leaves_nothing_behind(void **state)
                          IDEM_SQL_CONNECTION_LOST);
     assert_int_equal(
         sqldb_number(&two, "select times from t_effect where id = 0"), 0);
-    assert_int_equal(idem_sql_get(two.db, op.scope, op.id, &answer, &err),
-                     IDEM_OK);
+    op.verb = IDEM_GET;
+    assert_int_equal(idem_sql_do(two.db, &op, &answer, &err), IDEM_OK);
     assert_int_equal(answer.verdict, IDEM_V_ABSENT);
     sqldb_close(&one);
     sqldb_close(&two);
