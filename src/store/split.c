@@ -346,7 +346,7 @@ figures(struct idem_store *store, idem_figure_fn *each, void *arg)
     for (size_t i = 0; i < self->connections - 1; i++)
         open += self->helpers[i].store != NULL;
     each(arg, "store_connections", (double)open);
-    each(arg, "store_batches_cut", (double)self->cuts);
+    each(arg, "store_batches_cut_total", (double)self->cuts);
 }
 
 static void

@@ -239,7 +239,7 @@ note_figure(void *arg, const char *name, double value)
     (void)arg;
     if (strcmp(name, "store_connections") == 0)
         connections_figure = value;
-    if (strcmp(name, "store_batches_cut") == 0)
+    if (strcmp(name, "store_batches_cut_total") == 0)
         cuts_figure = value;
 }
 

@@ -701,7 +701,7 @@ def test_the_verdict_is_in_the_access_log(stack, key):
     verdicts = [re.search(r"idem=(\S+) scope=anonymous", line).group(1) for line in lines(key)]
     assert verdicts == ["started", "replay", "mismatch"]
     assert "fence=-" not in lines(key)[0]
-    assert "idem=unknown-outcome" in lines(key + "cut")[0] and "idem=released" in lines(key + "rel")[0]
+    assert "idem=outcome-unknown" in lines(key + "cut")[0] and "idem=released" in lines(key + "rel")[0]
     eventually(lambda: "POST /orders HTTP/1.1 201 idem=- scope=- id=-" in
                open(os.path.join(stack.where, "access.log")).read())
 

@@ -184,7 +184,7 @@ def test_connections_that_are_cut_under_load_lose_and_repeat_nothing(database):
         assert strikes > 10
         for server in (one, two):
             assert server.process.poll() is None and "secret" not in server.output()
-            assert figure(server, "store_batches_cut") > 0 and figure(server, "store_connections") > 1
+            assert figure(server, "store_batches_cut_total") > 0 and figure(server, "store_connections") > 1
 
 
 def test_a_server_that_has_one_connection_left_is_used_with_one(database):
@@ -200,7 +200,7 @@ def test_a_server_that_has_one_connection_left_is_used_with_one(database):
         for i in range(300):
             c.send("BEGIN", scope, "id-%d" % i)
         assert all(c.read()[0] == "started" for _ in range(300))
-        assert figure(server, "store_batches_cut") > 0 and figure(server, "store_connections") == 1
+        assert figure(server, "store_batches_cut_total") > 0 and figure(server, "store_connections") == 1
         assert server.output().count("one of several connections failed") == 1
 
 

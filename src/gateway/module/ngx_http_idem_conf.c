@@ -185,7 +185,7 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ngx_memzero(&u, sizeof(ngx_url_t));
     u.url = value[1];
-    u.default_port = 6380;
+    u.default_port = 6390;
 
     if (ngx_parse_url(cf->pool, &u) != NGX_OK || u.naddrs == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%s in engine \"%V\"",

@@ -64,7 +64,7 @@ ngx_http_idem_outcome_unknown(ngx_http_idem_ctx_t *ctx, ngx_uint_t pages)
 {
     ngx_http_request_t  *r = ctx->request;
 
-    ngx_str_set(&ctx->verdict, "unknown-outcome");
+    ngx_str_set(&ctx->verdict, "outcome-unknown");
 
     ngx_http_idem_claim_leave(ctx->claim,
                               ctx->conf->mode == NGX_HTTP_IDEM_STRICT);
@@ -492,7 +492,7 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
     ctx->held = NULL;
 
     if (ctx->state == NGX_HTTP_IDEM_STREAMING) {
-        ngx_str_set(&ctx->verdict, "unknown-outcome");
+        ngx_str_set(&ctx->verdict, "outcome-unknown");
         ngx_http_idem_claim_leave(ctx->claim,
                               ctx->conf->mode == NGX_HTTP_IDEM_STRICT);
         ctx->cut = 1;
@@ -865,7 +865,7 @@ ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
     {
         /* the header is out: all that is left to say is that it is not whole */
 
-        ngx_str_set(&ctx->verdict, "unknown-outcome");
+        ngx_str_set(&ctx->verdict, "outcome-unknown");
         ctx->cut = 1;
     }
 
@@ -887,7 +887,7 @@ ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
     } else if (!released
                && (reply == NULL || gateway_reply_is(reply, 0, "stale")))
     {
-        ngx_str_set(&ctx->verdict, "unknown-outcome");
+        ngx_str_set(&ctx->verdict, "outcome-unknown");
         rc = ngx_http_idem_replace(ctx, &ngx_http_idem_unknown, 0, 0);
 
     } else if (reply && gateway_reply_is(reply, 0, "finished")

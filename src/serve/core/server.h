@@ -136,8 +136,8 @@ struct server_address {
     bool loopback; /* only this machine can reach it */
 };
 
-/* "127.0.0.1:6380", "[::1]:6380", "localhost:6380", ":6380" (loopback),
- * "*:6380" (everywhere). Moves *list behind what it read; false at the end or
+/* "127.0.0.1:6390", "[::1]:6390", "localhost:6390", ":6390" (loopback),
+ * "*:6390" (everywhere). Moves *list behind what it read; false at the end or
  * with err set. */
 bool server_address_next(const char **list, struct server_address *address,
                          struct idem_error *err);

@@ -176,6 +176,17 @@ void http_aside_stop(struct http *http);
 /* http_metrics.c: Prometheus text. False: out of memory. */
 bool http_metrics(struct http *http, struct idem_buf *out);
 
+/* ---- http_figures.c ---------------------------------------------------- */
+
+/* What a figure of a store means. */
+const char *http_figure_help(const char *name);
+
+/* This process, by the names that Prometheus has for it. */
+struct http_process {
+    double cpu_s, start_s, resident, open_files, max_files;
+};
+void http_process_figures(int64_t start_us, struct http_process *process);
+
 /* http_doubt.c: how many doubts there are, and how old the oldest is. */
 void http_doubts(struct http *http, double *count, double *oldest_s);
 void http_doubt_tick(struct http *http, int64_t now); /* under the lock */

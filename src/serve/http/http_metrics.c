@@ -128,7 +128,6 @@ static bool
 add_surfaces(struct idem_buf *out, struct http *http)
 {
     const struct server_metrics *m = http->server->metrics;
-    double up_s = (double)(metrics_now_us() - m->start_us) / 1e6;
 
     return head(out, "idem_operations_total", "counter",
                 "Operations taken, by surface.") &&
@@ -169,9 +168,26 @@ add_surfaces(struct idem_buf *out, struct http *http)
                   (double)metrics_read(&m->protocol_errors)) &&
            single(out, "idem_starts_returned_total", "counter",
                   "Claims given back because their client had left.",
-                  (double)metrics_read(&m->returned)) &&
-           single(out, "idem_uptime_seconds", "gauge",
-                  "How long the server has been up.", up_s);
+                  (double)metrics_read(&m->returned));
+}
+
+static bool
+add_process(struct idem_buf *out, const struct server_metrics *metrics)
+{
+    struct http_process p;
+
+    http_process_figures(metrics->start_us, &p);
+    return single(out, "process_cpu_seconds_total", "counter",
+                  "CPU time of this process.", p.cpu_s) &&
+           single(out, "process_start_time_seconds", "gauge",
+                  "When this process started, in seconds since 1970.",
+                  p.start_s) &&
+           single(out, "process_resident_memory_bytes", "gauge",
+                  "Memory of this process.", p.resident) &&
+           single(out, "process_open_fds", "gauge",
+                  "Open files and connections.", p.open_files) &&
+           single(out, "process_max_fds", "gauge",
+                  "How many of them are allowed.", p.max_files);
 }
 
 /* The store's own figures, each under the name that the store gave it. */
@@ -186,7 +202,11 @@ add_figure(void *arg, const char *name, double value)
     for (size_t i = 0; i < len && i < sizeof(full) - 1; i++)
         if (!strchr("abcdefghijklmnopqrstuvwxyz0123456789_", full[i]))
             full[i] = '_';
-    (void)single(out, full, "gauge", "A figure of the store.", value);
+    len = strlen(name);
+    (void)single(out, full,
+                 len > 6 && strcmp(name + len - 6, "_total") == 0 ? "counter"
+                                                                  : "gauge",
+                 http_figure_help(name), value);
 }
 
 static bool
@@ -210,11 +230,12 @@ http_metrics(struct http *http, struct idem_buf *out)
     bool ok;
 
     idem__stats(server->engine, &stats);
-    ok = head(out, "idem_info", "gauge", "What is running.") &&
-         idem_buf_printf(out, "idem_info{version=\"%s\"} 1\n", IDEM_VERSION) &&
-         add_verdicts(out, &stats) && add_latency(out, server->metrics) &&
-         add_engine(out, &stats) && add_surfaces(out, http) &&
-         add_doubt(out, http);
+    ok = head(out, "idem_build_info", "gauge", "What is running.") &&
+         idem_buf_printf(out, "idem_build_info{version=\"%s\"} 1\n",
+                         IDEM_VERSION) &&
+         add_process(out, server->metrics) && add_verdicts(out, &stats) &&
+         add_latency(out, server->metrics) && add_engine(out, &stats) &&
+         add_surfaces(out, http) && add_doubt(out, http);
     if (ok)
         idem__store_figures(server->engine, add_figure, out);
     return ok;

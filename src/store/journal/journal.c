@@ -305,10 +305,10 @@ figures(struct idem_store *store, idem_figure_fn *each, void *arg)
     each(arg, "journal_live_bytes", (double)live);
     each(arg, "journal_used_bytes", (double)used);
     each(arg, "journal_reserve_bytes", (double)self->reserve_len);
-    each(arg, "journal_moved_bytes", (double)self->moved_bytes);
+    each(arg, "journal_moved_bytes_total", (double)self->moved_bytes);
     each(arg, "journal_full", self->full);
     each(arg, "journal_poisoned", self->poisoned);
-    each(arg, "journal_rereads", (double)self->heals);
+    each(arg, "journal_rereads_total", (double)self->heals);
 }
 
 /* A clean end: the last batch is followed by a mark, the index is saved, and

@@ -245,8 +245,8 @@ figures(struct idem_store *store, idem_figure_fn *each, void *arg)
     struct mysql_store *self = (struct mysql_store *)store;
 
     each(arg, "mysql_connected", self->conn ? 1 : 0);
-    each(arg, "mysql_connects", (double)self->connects);
-    each(arg, "mysql_splits", (double)self->splits);
+    each(arg, "mysql_connects_total", (double)self->connects);
+    each(arg, "mysql_splits_total", (double)self->splits);
 }
 
 /* ---- open and close -------------------------------------------------- */

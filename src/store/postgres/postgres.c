@@ -274,8 +274,8 @@ figures(struct idem_store *store, idem_figure_fn *each, void *arg)
     struct postgres_store *self = (struct postgres_store *)store;
 
     each(arg, "postgres_connected", self->conn ? 1 : 0);
-    each(arg, "postgres_connects", (double)self->connects);
-    each(arg, "postgres_splits", (double)self->splits);
+    each(arg, "postgres_connects_total", (double)self->connects);
+    each(arg, "postgres_splits_total", (double)self->splits);
 }
 
 /* ---- open and close -------------------------------------------------- */

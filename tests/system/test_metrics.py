@@ -1,0 +1,67 @@
+"""Every metric that the program has is described, and every one that a page names exists."""
+import glob
+import os
+import re
+import urllib.request
+
+import pytest
+
+from lib import ROOT, Server, folder, free_port
+
+
+def text(path):
+    with open(os.path.join(ROOT, path)) as f:
+        return f.read()
+
+
+def described():
+    """By docs/metrics.md: name to type and help."""
+    rows = re.findall(r"^\| `((?:idem|process)_\w+)` \| (\w+) \|(?: [^|]*\|)? ([^|]+) \|$", text("docs/metrics.md"), re.M)
+    return {name: (kind, help) for name, kind, help in rows}
+
+
+def told_by_stores():
+    """Every figure that some store tells."""
+    found = set()
+    for folder_, _, files in os.walk(os.path.join(ROOT, "src/store")):
+        for name in files:
+            if name.endswith(".c") and not name.endswith("_test.c"):
+                found |= set(re.findall(r'each\(arg, "(\w+)"', text(os.path.join(folder_, name))))
+    return {"idem_" + name for name in found}
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    with folder() as where:
+        port = free_port()
+        with Server(where, "--http", "127.0.0.1:%d" % port):
+            yield urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port).read().decode()
+
+
+def test_every_metric_is_described_as_it_is(metrics):
+    helps = dict(re.findall(r"^# HELP (\w+) (.*)$", metrics, re.M))
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", metrics, re.M))
+    page = described()
+    assert len(types) > 25 and {n: page.get(n) for n in types} == {n: (types[n], helps[n]) for n in types}
+    stores = told_by_stores()
+    assert len(stores) > 30 and set(page) == set(types) | stores
+
+
+def test_counters_and_only_counters_end_in_total(metrics):
+    for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", metrics, re.M):
+        assert name.endswith("_total") == (kind == "counter"), name
+    for name, (kind, help) in described().items():
+        assert name.endswith("_total") == (kind == "counter") and help != "A figure of the store.", name
+
+
+def test_every_metric_that_a_page_names_exists():
+    pages = glob.glob(os.path.join(ROOT, "docs/**/*.md"), recursive=True) + glob.glob(os.path.join(ROOT, "README*.md"))
+    known = set(described())
+    families = tuple("idem_" + s + "_" for s in ("journal", "redis", "etcd", "zookeeper", "postgres", "mysql", "sqlite", "store"))
+    seen = 0
+    for page in pages:
+        for name in re.findall(r"\b(idem_\w+|process_\w+)\b", text(page)):
+            if name.endswith(("_total", "_seconds", "_sum")) or name.startswith(families) and not name.endswith("_"):
+                assert re.sub(r"_(sum|count|bucket)$", "", name) in known or name in known, (page, name)
+                seen += 1
+    assert seen > 40
