@@ -6,9 +6,41 @@
 #include "error.h"
 
 #include <pwd.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#define OVERFLOW_USER 65534 /* unless the file says another */
+
+/* The first numbers of a file of /proc, as many as there are. */
+static int
+read_numbers(const char *path, unsigned long numbers[3])
+{
+    FILE *file = fopen(path, "re");
+    int got =
+        file ? fscanf(file, "%lu %lu %lu", numbers, numbers + 1, numbers + 2)
+             : 0;
+
+    if (file)
+        fclose(file);
+    return got;
+}
+
+/* In a container with users of its own, the kernel shows all users of outside
+ * as one, which a user inside may be as well ("nobody"). */
+static bool
+is_anybody(uid_t user)
+{
+    unsigned long overflow[3], map[3];
+
+    if (read_numbers("/proc/sys/kernel/overflowuid", overflow) < 1)
+        overflow[0] = OVERFLOW_USER;
+    if (user != overflow[0] || read_numbers("/proc/self/uid_map", map) < 3)
+        return false;
+    return map[0] != 0 || map[2] < UINT32_MAX;
+}
 
 bool
 idem__peer_user(int fd, uid_t *user)
@@ -17,7 +49,7 @@ idem__peer_user(int fd, uid_t *user)
     socklen_t len = sizeof(peer);
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0 ||
-        len != sizeof(peer) || peer.uid == (uid_t)-1)
+        len != sizeof(peer) || peer.uid == (uid_t)-1 || is_anybody(peer.uid))
         return false;
     *user = peer.uid;
     return true;

@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* The user who connected, or who listens; false if this is no unix socket. */
+/* The user who connected, or who listens; false if this is no unix socket, or
+ * if that user cannot be told from others. */
 bool idem__peer_user(int fd, uid_t *user);
 
 /* Is it this process's own user, or root, who may do everything anyway? */

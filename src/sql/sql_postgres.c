@@ -401,7 +401,8 @@ const struct sql_driver idem__sql_postgres = {
     .one_tail = "returning 1) select (case when count(*) = 1 then '1' "
                 "else '" SQL_NOT_ONE "' end)::int from work",
     .confirm = "case when current_setting('synchronous_standby_names') <> '' "
-               "then pg_logical_emit_message(true, 'idem', '')::text end",
+               "and not pg_is_in_recovery() then pg_logical_emit_message(true, "
+               "'idem', '')::text end",
     .same = "is not distinct from",
     .exactly = "?",
     .quote = '"',

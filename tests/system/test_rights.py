@@ -118,6 +118,23 @@ def test_a_trusted_socket_gives_its_other_users_no_right_to_operate():
             assert done.stdout.count("-NOPERM") == 2 and "started" in done.stdout, done
 
 
+def test_in_a_container_where_other_users_look_like_the_servers_they_may_not_operate():
+    """Users that a user namespace does not know are all shown as nobody, and here the server is nobody."""
+    with folder() as where:
+        os.chmod(where, 0o711)
+        server = subprocess.Popen(["unshare", "--user", "--map-user=%d" % NOBODY, "--map-group=%d" % NOBODY, IDEM, "serve", "--store",
+                                   "memory:", "--socket", where + "/s", "--socket-mode", "0666"],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            assert wait_until(lambda: listens(where + "/s"))
+            done = subprocess.run([sys.executable, "-c", PEER, where + "/s"], capture_output=True, text=True, timeout=60,
+                                  **someone_else())
+            assert done.stdout.count("-NOPERM") == 2 and "started" in done.stdout, done
+        finally:
+            server.terminate()
+            server.wait()
+
+
 # ---- the gateway's port -----------------------------------------------------------------------------------------------------
 
 API = [("GET", "/v1/records", {}), ("GET", "/v1/records/anonymous/k", {}), ("DELETE", "/v1/records/anonymous/k", {}),
