@@ -1,5 +1,6 @@
 """Many duplicates that wait, and large answers for all of them: neither holds up anybody else, and memory stays
 bounded. Waits more than it works."""
+import contextlib
 import selectors
 import socket
 import time
@@ -194,6 +195,24 @@ def test_a_client_that_reads_nothing_of_large_answers_is_closed():
             assert wait_until(lambda: figure(other, "buffered_bytes") < 1024 * 1024)
         finally:
             idle.close()
+
+
+def test_replies_that_nobody_reads_are_not_piled_up_however_short_each_is():
+    """Each brings the same large result, which is kept once; but there is no end to them."""
+    with folder() as where, Server(where, "--max-output", "16m", store="memory:") as s, s.client() as other:
+        fence = other("BEGIN", "s", "1")[1]
+        assert other("FINISH", "s", "1", fence, "SUCCEEDED", "x" * 200000)[0] == "ok"
+        with socket.socket(socket.AF_UNIX) as idle:
+            idle.connect(s.socket)
+            idle.settimeout(2)
+            command, sent = encode("BEGIN", "s", "1", "WAIT", 1000, "TAG", 1) * 50, 0
+            with contextlib.suppress(TimeoutError):
+                while sent < 100000:
+                    idle.sendall(command)
+                    sent += 50
+            assert 500 < sent < 45000  # what lies in the socket and what is read in one round come on top of max-output
+            assert other("GET", "s", "1")[0] == "record"
+            assert figure(other, "buffered_bytes") > 4 * 1024 * 1024
 
 
 # ---- through the gateway

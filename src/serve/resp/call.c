@@ -254,6 +254,13 @@ owed(const struct call *call)
     return call->result && !call->waits ? call->result->len : 0;
 }
 
+/* What a reply that waits for its turn costs, its shared result aside. */
+static size_t
+room_of(const struct call *call)
+{
+    return sizeof(*call) + call->reply.buf.room;
+}
+
 static void
 push(struct client *client, struct call *call)
 {
@@ -267,7 +274,7 @@ push(struct client *client, struct call *call)
         list->first = call;
     list->last = call;
     client->ordered_ready += call->ordered;
-    client->reply_room += call->reply.buf.room;
+    client->reply_room += room_of(call);
     client->owed += owed(call);
 }
 
@@ -280,7 +287,7 @@ pop(struct client *client, struct call_list *list)
     if (!list->first)
         list->last = NULL;
     client->ordered_ready -= call->ordered;
-    client->reply_room -= call->reply.buf.room;
+    client->reply_room -= room_of(call);
     client->owed -= owed(call);
     return call;
 }
