@@ -109,7 +109,7 @@ int main()
         idem_answer answer = {};
         if (idem_run(engine, &op, work, &ran, &answer, &err) != IDEM_OK)
             return 2;
-        std::string result(static_cast<const char *>(answer.record.result.data), answer.record.result.len);
+        std::string result(static_cast<const char *>(answer.record->result.data), answer.record->result.len);
         if (result != "done")
             return 3;
         idem_answer_clear(&answer);
