@@ -14,7 +14,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     struct idem__wire_reply reply, again;
     struct idem_answer answer;
     struct idem_record record;
-    struct idem_record record;
     struct idem_cursor next;
     struct idem_error err;
     size_t used = 0;
