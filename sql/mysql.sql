@@ -1,5 +1,6 @@
--- idem for MariaDB 10.6 and later: the table, and the schemes as procedures.
--- (MySQL 8 is untested: leave out "or replace" and "set statement … for" there.)
+-- idem for MariaDB 10.6 and later and MySQL 8.0 and later: the table, and the
+-- schemes as procedures. Where the two differ, MariaDB reads what stands in
+-- /*M! … */ and MySQL what stands in /*!80000 … */.
 --
 --   mariadb shop < sql/mysql.sql        or:  idem store init mysql://…/shop
 --
@@ -21,7 +22,7 @@
 -- A record is always read as it is now, also where the transaction's snapshot is
 -- older: MariaDB 11.6 and newer refuse that (error 1020) unless it is asked for.
 --
--- With a binary log MariaDB lets only an account with SUPER make functions, unless
+-- With a binary log the server lets only an account with SUPER make functions, unless
 -- log_bin_trust_function_creators is 1 while they are made.
 
 create table if not exists idem_record (
@@ -62,46 +63,55 @@ insert into idem_version select 1 from dual
 delimiter //
 
 -- What a newer version installed is not replaced by this.
-begin not atomic
+/*!80000 drop procedure if exists idem_check_newer */ //
+/*M! begin not atomic */ /*!80000 create procedure idem_check_newer() begin */
     if (select max(version) from idem_version) > 1 then
         signal sqlstate '45000' set message_text =
             'idem: a newer version is installed here than this script has';
     end if;
 end//
+/*!80000 call idem_check_newer() */ //
+/*!80000 drop procedure idem_check_newer */ //
 
 -- ---- inner functions ------------------------------------------------------
 
 -- The lookup key: SHA-256 over the type (one byte), then scope and id, each
 -- behind its length as two bytes.
-create or replace function idem_key(p_type int, p_scope varbinary(1000), p_id varbinary(1000))
+/*!80000 drop function if exists idem_key */ //
+create /*M! or replace */ function idem_key(p_type int, p_scope varbinary(1000), p_id varbinary(1000))
 returns binary(32) deterministic no sql sql security invoker
 return unhex(sha2(concat(unhex(lpad(hex(p_type), 2, '0')),
     unhex(lpad(hex(length(p_scope)), 4, '0')), p_scope,
     unhex(lpad(hex(length(p_id)), 4, '0')), p_id), 256))//
 
-create or replace function idem_random_rev()
+/*!80000 drop function if exists idem_random_rev */ //
+create /*M! or replace */ function idem_random_rev()
 returns bigint not deterministic no sql sql security invoker
 begin
     declare v_rev bigint default cast(conv(hex(random_bytes(8)), 16, -10) as signed);
     return if(v_rev = 0, 1, v_rev);
 end//
 
-create or replace function idem_now_us()
+/*!80000 drop function if exists idem_now_us */ //
+create /*M! or replace */ function idem_now_us()
 returns bigint not deterministic no sql sql security invoker
 return timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))//
 
-create or replace function idem_kind_name(p_kind int)
+/*!80000 drop function if exists idem_kind_name */ //
+create /*M! or replace */ function idem_kind_name(p_kind int)
 returns varchar(4) charset ascii deterministic no sql sql security invoker
 return case p_kind when 0 then 'raw' when 1 then 'http' when 2 then 'exec' end//
 
-create or replace function idem_state_name(p_state int)
+/*!80000 drop function if exists idem_state_name */ //
+create /*M! or replace */ function idem_state_name(p_state int)
 returns varchar(10) charset ascii deterministic no sql sql security invoker
 return case p_state when 1 then 'issued' when 2 then 'executing'
     when 3 then 'succeeded' when 4 then 'failed' when 5 then 'free' end//
 
 -- A request of this name, or else a token of this name. Call it in a SELECT: in a
 -- SET it would wait for whoever holds the row.
-create or replace function idem_find_key(p_scope varbinary(1000), p_id varbinary(1000))
+/*!80000 drop function if exists idem_find_key */ //
+create /*M! or replace */ function idem_find_key(p_scope varbinary(1000), p_id varbinary(1000))
 returns binary(32) not deterministic reads sql data sql security invoker
 begin
     declare v_request binary(32) default idem_key(1, p_scope, p_id);
@@ -113,22 +123,36 @@ begin
 end//
 
 -- Refuse to read what another transaction may still take back.
-create or replace procedure idem_check_isolation()
+/*!80000 drop procedure if exists idem_check_isolation */ //
+create /*M! or replace */ procedure idem_check_isolation()
 no sql sql security invoker
 begin
-    if @@tx_isolation = 'READ-UNCOMMITTED' then
+    if /*M! @@tx_isolation */ /*!80000 @@transaction_isolation */ = 'READ-UNCOMMITTED' then
         signal sqlstate '25001' set message_text =
             'idem: READ UNCOMMITTED sees what another may still take back: use read committed';
     end if;
 end//
 
+/*!80000 drop procedure if exists idem_look_inside */ //
+/*!80000 create procedure idem_look_inside(out o_inside bool)
+no sql sql security invoker
+begin
+    declare continue handler for 1305 set o_inside = false;
+    set o_inside = true;
+    savepoint idem_inside;
+    release savepoint idem_inside;
+end */ //
+
 -- Refuse what cannot be right, before anything happens.
-create or replace procedure idem_check(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_check */ //
+create /*M! or replace */ procedure idem_check(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_lease_ms bigint, in p_ttl_ms bigint)
 no sql sql security invoker
 begin
+    declare v_inside bool;
     call idem_check_isolation();
-    if @@in_transaction = 0 and @@autocommit = 1 then
+    /*M! set v_inside = @@in_transaction; */ /*!80000 call idem_look_inside(v_inside); */
+    if not v_inside and @@autocommit = 1 then
         signal sqlstate '25000' set message_text =
             'idem: no transaction is open: start one, so that the record commits with the data';
     end if;
@@ -146,7 +170,8 @@ begin
     end if;
 end//
 
-create or replace procedure idem_check_result(in p_len bigint)
+/*!80000 drop procedure if exists idem_check_result */ //
+create /*M! or replace */ procedure idem_check_result(in p_len bigint)
 no sql sql security invoker
 begin
     if p_len > 67108864 then
@@ -154,12 +179,27 @@ begin
     end if;
 end//
 
+-- Run a statement of text; @idem_rows is how many rows it changed.
+/*!80000 drop procedure if exists idem_execute */ //
+create /*M! or replace */ procedure idem_execute(in p_sql longtext charset utf8mb4)
+modifies sql data sql security invoker
+begin
+    /*M! execute immediate concat('/', '*M!110402 set statement innodb_snapshot_isolation = off for *', '/ ', p_sql);
+    set @idem_rows = row_count(); */
+    /*!80000 set @idem_sql = p_sql;
+    prepare idem_statement from @idem_sql;
+    execute idem_statement;
+    set @idem_rows = row_count();
+    deallocate prepare idem_statement; */
+end//
+
 -- ---- the procedures for services ------------------------------------------
 
 -- Claim a request in this transaction. verdict: started (go on, then finish with
 -- this fence), replay (kind and result are there; a null result was too large to
 -- keep), busy, doubt, mismatch.
-create or replace procedure idem_begin(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_begin */ //
+create /*M! or replace */ procedure idem_begin(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_fingerprint varbinary(100), in p_mode varchar(20), in p_lease_ms bigint,
     in p_ttl_ms bigint, out o_verdict varchar(10), out o_fence bigint,
     out o_kind varchar(4), out o_result longblob)
@@ -172,9 +212,14 @@ idem: begin
     declare v_ttl bigint default coalesce(p_ttl_ms, 86400000);
     declare v_blob longblob;
     declare v_refused, v_there, v_none, v_counts, v_over, v_again bool default false;
+    /*!80000 declare v_seen, v_wait int; */
     declare continue handler for 1062 set v_refused = true, v_there = true;
-    declare continue handler for 1205 set v_refused = true;
+    declare continue handler for 1205 /*!80000 , 3572 */ set v_refused = true;
     declare continue handler for not found set v_none = true;
+    /*!80000 declare exit handler for sqlexception begin
+        set @@session.innodb_lock_wait_timeout = coalesce(v_wait, @@innodb_lock_wait_timeout);
+        resignal;
+    end; */
 
     set o_verdict = null, o_fence = null, o_kind = null, o_result = null;
     call idem_check(p_scope, p_id, v_lease, v_ttl);
@@ -188,10 +233,17 @@ idem: begin
     set v_key = idem_key(1, p_scope, p_id);
     set v_us = idem_now_us(), v_ms = v_us div 1000;
 
-    set statement innodb_lock_wait_timeout = 0 /*M!110402 , innodb_snapshot_isolation = off */ for
+    /*M! set statement innodb_lock_wait_timeout = 0 */ /*M!110402 , innodb_snapshot_isolation = off */ /*M! for */
+    /*!80000 if @@transaction_isolation = 'READ-COMMITTED' then
+        select 1 into v_seen from idem_record where key_hash = v_key for share nowait;
+    end if;
+    set v_wait = @@innodb_lock_wait_timeout, @@session.innodb_lock_wait_timeout = 1;
+    if not v_refused then */
     insert into idem_record values (v_key, 1, 2, v_loose, 0, p_fingerprint is not null, 1,
         v_us, idem_random_rev(), v_ms, v_ms, v_ms + v_lease, v_ms + v_ttl,
         random_bytes(8), p_fingerprint, p_scope, p_id, '', '');
+    /*!80000 end if;
+    set @@session.innodb_lock_wait_timeout = v_wait; */
     if not v_refused then
         set o_verdict = 'started', o_fence = v_us;
         leave idem;
@@ -267,7 +319,8 @@ end//
 -- Idem-Fence) until this transaction ends. started: it is still this fence's;
 -- replay: this fence finished it before; stale: do nothing; busy: another
 -- transaction holds it.
-create or replace procedure idem_join(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_join */ //
+create /*M! or replace */ procedure idem_join(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_fence bigint, out o_verdict varchar(10), out o_kind varchar(4), out o_result longblob)
 modifies sql data sql security invoker
 idem: begin
@@ -276,7 +329,7 @@ idem: begin
     declare v_key binary(32);
     declare v_blob longblob;
     declare v_none, v_there bool default false;
-    declare continue handler for 1205 set v_there = true;
+    declare continue handler for 1205 /*!80000 , 3572 */ set v_there = true;
     declare continue handler for not found set v_none = true;
 
     set o_verdict = null, o_kind = null, o_result = null;
@@ -288,8 +341,9 @@ idem: begin
         into v_fence, v_expires, v_state, v_kind, v_flags, v_blob
         from idem_record where key_hash = v_key for update skip locked;
     if v_none then
-        set statement innodb_lock_wait_timeout = 0 /*M!110402 , innodb_snapshot_isolation = off */ for
-        select exists (select 1 from idem_record where key_hash = v_key lock in share mode) into v_there;
+        /*M! set statement innodb_lock_wait_timeout = 0 */ /*M!110402 , innodb_snapshot_isolation = off */ /*M! for */
+        select exists (select 1 from idem_record where key_hash = v_key
+            /*M! lock in share mode */ /*!80000 for share nowait */) into v_there;
         set o_verdict = if(v_there, 'busy', 'stale');
         leave idem;
     end if;
@@ -305,7 +359,8 @@ idem: begin
 end//
 
 -- What idem_finish does, told instead of raised: ok, stale, finished.
-create or replace procedure idem_try_finish(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_try_finish */ //
+create /*M! or replace */ procedure idem_try_finish(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_fence bigint, in p_state varchar(20), in p_result longblob, in p_ttl_ms bigint,
     in p_kind varchar(10), out o_verdict varchar(10))
 modifies sql data sql security invoker
@@ -366,14 +421,16 @@ idem: begin
     set o_verdict = 'ok';
 end//
 
-create or replace procedure idem_undo()
+/*!80000 drop procedure if exists idem_undo */ //
+create /*M! or replace */ procedure idem_undo()
 modifies sql data sql security invoker
 rollback//
 
 -- Refuse to go on with what is not this fence's any more: the transaction is
 -- rolled back, so that nothing of it can be committed, and 1644 is raised. XA, a
 -- trigger and a function allow no rollback here: there it is raised alone.
-create or replace procedure idem_need_ok(in p_verdict varchar(10))
+/*!80000 drop procedure if exists idem_need_ok */ //
+create /*M! or replace */ procedure idem_need_ok(in p_verdict varchar(10))
 modifies sql data sql security invoker
 begin
     declare continue handler for 1399, 1422 begin end;
@@ -390,7 +447,8 @@ begin
 end//
 
 -- Record the outcome in this transaction; or roll back and raise.
-create or replace procedure idem_finish(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_finish */ //
+create /*M! or replace */ procedure idem_finish(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_fence bigint, in p_state varchar(20), in p_result longblob, in p_ttl_ms bigint)
 modifies sql data sql security invoker
 begin
@@ -401,7 +459,8 @@ end//
 
 -- Finish with an HTTP answer that the gateway replays (docs/results.md). Below
 -- 400 is a success.
-create or replace procedure idem_finish_http(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_finish_http */ //
+create /*M! or replace */ procedure idem_finish_http(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_fence bigint, in p_status int, in p_content_type varbinary(1000), in p_body longblob,
     in p_ttl_ms bigint)
 modifies sql data sql security invoker
@@ -421,7 +480,8 @@ begin
 end//
 
 -- Give a claim back: ok or stale.
-create or replace procedure idem_release(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_release */ //
+create /*M! or replace */ procedure idem_release(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_fence bigint, out o_verdict varchar(10))
 modifies sql data sql security invoker
 begin
@@ -438,7 +498,8 @@ begin
 end//
 
 -- More time for what is executing: ok or stale.
-create or replace procedure idem_renew(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_renew */ //
+create /*M! or replace */ procedure idem_renew(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_fence bigint, in p_lease_ms bigint, out o_verdict varchar(10))
 modifies sql data sql security invoker
 begin
@@ -457,7 +518,8 @@ end//
 -- The query for compensation. settled: nothing had happened, and a late request
 -- can no longer run; replay: this is what happened; busy, doubt: it does not
 -- guess. With an outcome (an operator's right) a doubt is decided.
-create or replace procedure idem_settle(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_settle */ //
+create /*M! or replace */ procedure idem_settle(in p_scope varbinary(1000), in p_id varbinary(1000),
     in p_outcome varchar(20), in p_result longblob, in p_ttl_ms bigint,
     out o_verdict varchar(10), out o_state varchar(10), out o_kind varchar(4),
     out o_result longblob)
@@ -469,9 +531,14 @@ idem: begin
     declare v_blob longblob;
     declare v_ttl bigint default coalesce(p_ttl_ms, 86400000);
     declare v_refused, v_there, v_none, v_counts, v_over bool default false;
+    /*!80000 declare v_seen, v_wait int; */
     declare continue handler for 1062 set v_refused = true, v_there = true;
-    declare continue handler for 1205 set v_refused = true;
+    declare continue handler for 1205 /*!80000 , 3572 */ set v_refused = true;
     declare continue handler for not found set v_none = true;
+    /*!80000 declare exit handler for sqlexception begin
+        set @@session.innodb_lock_wait_timeout = coalesce(v_wait, @@innodb_lock_wait_timeout);
+        resignal;
+    end; */
 
     set o_verdict = null, o_state = null, o_kind = null, o_result = null;
     call idem_check(p_scope, p_id, 1, v_ttl);
@@ -483,10 +550,17 @@ idem: begin
     end if;
     select idem_find_key(p_scope, p_id) into v_key;
     set v_us = idem_now_us(), v_ms = v_us div 1000;
-    set statement innodb_lock_wait_timeout = 0 /*M!110402 , innodb_snapshot_isolation = off */ for
+    /*M! set statement innodb_lock_wait_timeout = 0 */ /*M!110402 , innodb_snapshot_isolation = off */ /*M! for */
+    /*!80000 if @@transaction_isolation = 'READ-COMMITTED' then
+        select 1 into v_seen from idem_record where key_hash = v_key for share nowait;
+    end if;
+    set v_wait = @@innodb_lock_wait_timeout, @@session.innodb_lock_wait_timeout = 1;
+    if not v_refused then */
     insert into idem_record values (v_key, 1, v_outcome, 0, 0, 8, 0, v_us, idem_random_rev(),
         v_ms, v_ms, 0, v_ms + v_ttl, random_bytes(8), null, p_scope, p_id, '',
         coalesce(p_result, ''));
+    /*!80000 end if;
+    set @@session.innodb_lock_wait_timeout = v_wait; */
     if not v_refused then
         set o_verdict = 'settled', o_state = idem_state_name(v_outcome), o_kind = 'raw';
         leave idem;
@@ -537,7 +611,8 @@ idem: begin
 end//
 
 -- A pure query: absent, or record with what is known. Needs no transaction.
-create or replace procedure idem_get(in p_scope varbinary(1000), in p_id varbinary(1000),
+/*!80000 drop procedure if exists idem_get */ //
+create /*M! or replace */ procedure idem_get(in p_scope varbinary(1000), in p_id varbinary(1000),
     out o_verdict varchar(10), out o_state varchar(10), out o_fence bigint,
     out o_kind varchar(4), out o_result longblob)
 reads sql data sql security invoker
@@ -556,7 +631,8 @@ end//
 
 -- Drop what expired a minute ago, a few at a time; an idem server does it by itself. It believes the
 -- database's clock; a server does not, where that jumps. A fence that is ahead of the clock stays.
-create or replace procedure idem_sweep(in p_most int, out o_gone bigint)
+/*!80000 drop procedure if exists idem_sweep */ //
+create /*M! or replace */ procedure idem_sweep(in p_most int, out o_gone bigint)
 modifies sql data sql security invoker
 begin
     declare v_most bigint default coalesce(p_most, 1000);
@@ -568,7 +644,8 @@ begin
 end//
 
 -- Declare a move of a state machine, once, when installing the application.
-create or replace procedure idem_declare_move(in p_machine varbinary(100),
+/*!80000 drop procedure if exists idem_declare_move */ //
+create /*M! or replace */ procedure idem_declare_move(in p_machine varbinary(100),
     in p_from varbinary(100), in p_to varbinary(100))
 modifies sql data sql security invoker
 begin
@@ -579,7 +656,8 @@ end//
 -- Must this move have happened to a row that is in this state? Yes, if the other
 -- moves do not lead there from a state where a row may begin. A row may begin where
 -- no move leads to, and on a circle into which no move leads.
-create or replace function idem_is_proven(p_machine varbinary(100), p_from varbinary(100),
+/*!80000 drop function if exists idem_is_proven */ //
+create /*M! or replace */ function idem_is_proven(p_machine varbinary(100), p_from varbinary(100),
     p_to varbinary(100), p_state varbinary(100))
 returns bool not deterministic reads sql data sql security invoker
 begin
@@ -599,19 +677,25 @@ end//
 -- Move a row of the caller's own table from one state to the next: first (moved,
 -- now), duplicate (it is there already, or in a state that proves the move), refused
 -- (no such move, another state, or no such row). Names are quoted; a dot parts database and table.
-create or replace procedure idem_transition(in p_machine varchar(100) charset utf8mb4,
+/*!80000 drop procedure if exists idem_transition */ //
+create /*M! or replace */ procedure idem_transition(in p_machine varchar(100) charset utf8mb4,
     in p_table varchar(129) charset utf8mb4, in p_key_column varchar(64) charset utf8mb4,
     in p_key varchar(255) charset utf8mb4, in p_state_column varchar(64) charset utf8mb4,
     in p_from varchar(100) charset utf8mb4, in p_to varchar(100) charset utf8mb4,
     out o_verdict varchar(10))
 modifies sql data sql security invoker
 idem: begin
-    declare v_moved bigint;
+    declare v_one varbinary(100);
+    declare v_end bool default false;
+    declare v_where longtext charset utf8mb4;
     declare v_table varchar(300) charset utf8mb4 default idem_quote_name(p_table);
     declare v_key varchar(200) charset utf8mb4
         default concat('`', replace(p_key_column, '`', '``'), '`');
     declare v_state varchar(200) charset utf8mb4
         default concat('`', replace(p_state_column, '`', '``'), '`');
+    declare v_states cursor for select to_state from idem_machine where machine = p_machine
+        group by to_state having to_state = p_to or idem_is_proven(p_machine, p_from, p_to, to_state);
+    declare continue handler for not found set v_end = true;
 
     call idem_check_keys(p_table, json_object(p_key_column, p_key));
     if not exists (select 1 from idem_machine where machine = p_machine
@@ -619,24 +703,24 @@ idem: begin
         set o_verdict = 'refused';
         leave idem;
     end if;
-    set @idem_to = p_to, @idem_key = p_key, @idem_from = p_from;
-    execute immediate concat('/*M!110402 set statement innodb_snapshot_isolation = off for */ update ', v_table, ' set ', v_state, ' = ? where ', v_key,
-        ' = ? and ', v_state, ' = ?') using @idem_to, @idem_key, @idem_from;
-    set v_moved = row_count();
-    if v_moved = 1 then
+    set v_where = concat(' where ', v_key, ' = _utf8mb4 x''', hex(p_key), ''' and ', v_state, ' = _utf8mb4 x''');
+    call idem_execute(concat('update ', v_table, ' set ', v_state, ' = _utf8mb4 x''', hex(p_to), '''', v_where,
+        hex(p_from), ''''));
+    if @idem_rows = 1 then
         set o_verdict = 'first';
         leave idem;
     end if;
     set o_verdict = 'refused';
-    for v_one in (select to_state as s from idem_machine where machine = p_machine
-        group by to_state having to_state = p_to or idem_is_proven(p_machine, p_from, p_to, to_state)) do
-        set @idem_to = convert(v_one.s using utf8mb4);
-        execute immediate concat('select count(*) into @idem_there from ', v_table, ' where ', v_key,
-            ' = ? and ', v_state, ' = ?') using @idem_key, @idem_to;
-        if @idem_there > 0 then
-            set o_verdict = 'duplicate';
+    open v_states;
+    repeat
+        fetch v_states into v_one;
+        if not v_end then
+            call idem_execute(concat('select count(*) into @idem_there from ', v_table, v_where, hex(v_one),
+                ''' lock in share mode')); -- as it is now, not as an older snapshot has it
+            set o_verdict = if(@idem_there > 0, 'duplicate', o_verdict);
         end if;
-    end for;
+    until v_end end repeat;
+    close v_states;
 end//
 
 -- ---- the schemes on a service's own tables ---------------------------------
@@ -647,13 +731,15 @@ end//
 -- (somebody else was there), refused. To see the row, select it afterwards. A dot
 -- parts database and table.
 
-create or replace function idem_quote_name(p_name varchar(129) charset utf8mb4)
+/*!80000 drop function if exists idem_quote_name */ //
+create /*M! or replace */ function idem_quote_name(p_name varchar(129) charset utf8mb4)
 returns varchar(300) charset utf8mb4 deterministic no sql sql security invoker
 return concat('`', replace(replace(p_name, '`', '``'), '.', '`.`'), '`')//
 
 -- Pieces of a statement, one for each column of a JSON object: {n} in the pattern is
 -- the column, {v} its value as a literal of text, {e} the same to be compared exactly.
-create or replace function idem_pieces(p_columns longtext charset utf8mb4,
+/*!80000 drop function if exists idem_pieces */ //
+create /*M! or replace */ function idem_pieces(p_columns longtext charset utf8mb4,
     p_pattern varchar(100) charset utf8mb4, p_between varchar(20) charset utf8mb4)
 returns longtext charset utf8mb4 deterministic no sql sql security invoker
 begin
@@ -678,7 +764,8 @@ begin
 end//
 
 -- Refuse keys that may name several rows, and a table that cannot roll back.
-create or replace procedure idem_check_keys(in p_table varchar(129) charset utf8mb4,
+/*!80000 drop procedure if exists idem_check_keys */ //
+create /*M! or replace */ procedure idem_check_keys(in p_table varchar(129) charset utf8mb4,
     in p_keys longtext charset utf8mb4)
 reads sql data sql security invoker
 begin
@@ -712,7 +799,8 @@ begin
 end//
 
 -- How many rows there are, into @idem_there; the suffix may hold them.
-create or replace procedure idem_count_rows(in p_table varchar(129) charset utf8mb4,
+/*!80000 drop procedure if exists idem_count_rows */ //
+create /*M! or replace */ procedure idem_count_rows(in p_table varchar(129) charset utf8mb4,
     in p_keys longtext charset utf8mb4, in p_suffix varchar(100) charset utf8mb4)
 modifies sql data sql security invoker
 begin
@@ -721,12 +809,13 @@ begin
     set @idem_there = 0;
     set v_sql = concat('select count(*) into @idem_there from ', idem_quote_name(p_table),
         ' where ', idem_pieces(p_keys, '{n} = {v}', ' and '), p_suffix);
-    execute immediate v_sql;
+    call idem_execute(v_sql);
 end//
 
 -- Insert a row once: first, duplicate (the key is there), conflict (another unique
 -- index stood in the way).
-create or replace procedure idem_insert_once(in p_table varchar(129) charset utf8mb4,
+/*!80000 drop procedure if exists idem_insert_once */ //
+create /*M! or replace */ procedure idem_insert_once(in p_table varchar(129) charset utf8mb4,
     in p_keys longtext charset utf8mb4, in p_values longtext charset utf8mb4,
     out o_verdict varchar(10))
 modifies sql data sql security invoker
@@ -740,7 +829,7 @@ begin
         idem_pieces(p_keys, '{n}', ', '), coalesce(concat(', ', idem_pieces(p_values, '{n}', ', ')), ''),
         ') values (', idem_pieces(p_keys, '{v}', ', '),
         coalesce(concat(', ', idem_pieces(p_values, '{v}', ', ')), ''), ')');
-    execute immediate v_sql;
+    call idem_execute(v_sql);
     set o_verdict = 'first';
     if v_refused then
         call idem_count_rows(p_table, p_keys, ' lock in share mode');
@@ -749,7 +838,8 @@ begin
 end//
 
 -- The same, but look first.
-create or replace procedure idem_select_insert(in p_table varchar(129) charset utf8mb4,
+/*!80000 drop procedure if exists idem_select_insert */ //
+create /*M! or replace */ procedure idem_select_insert(in p_table varchar(129) charset utf8mb4,
     in p_keys longtext charset utf8mb4, in p_values longtext charset utf8mb4,
     out o_verdict varchar(10))
 modifies sql data sql security invoker
@@ -763,7 +853,8 @@ begin
 end//
 
 -- Insert it (first), or update what is there (duplicate).
-create or replace procedure idem_upsert(in p_table varchar(129) charset utf8mb4,
+/*!80000 drop procedure if exists idem_upsert */ //
+create /*M! or replace */ procedure idem_upsert(in p_table varchar(129) charset utf8mb4,
     in p_keys longtext charset utf8mb4, in p_values longtext charset utf8mb4,
     out o_verdict varchar(10))
 modifies sql data sql security invoker
@@ -775,7 +866,7 @@ begin
         call idem_count_rows(p_table, p_keys, ' for update');
         set v_sql = concat('update ', idem_quote_name(p_table), ' set ',
             idem_pieces(p_values, '{n} = {v}', ', '), ' where ', idem_pieces(p_keys, '{n} = {v}', ' and '));
-        execute immediate v_sql;
+        call idem_execute(v_sql);
         set o_verdict = if(@idem_there > 0, 'duplicate', 'conflict');
     end if;
 end//
@@ -784,7 +875,8 @@ end//
 -- version up, where it is still this one: first. duplicate: the row has these values and
 -- the next version. conflict: somebody else changed it, or something was to be added,
 -- whose repeat cannot be told from that. refused: no such row.
-create or replace procedure idem_update_versioned(in p_table varchar(129) charset utf8mb4,
+/*!80000 drop procedure if exists idem_update_versioned */ //
+create /*M! or replace */ procedure idem_update_versioned(in p_table varchar(129) charset utf8mb4,
     in p_keys longtext charset utf8mb4, in p_version_column varchar(64) charset utf8mb4,
     in p_version bigint, in p_values longtext charset utf8mb4, in p_adds longtext charset utf8mb4,
     out o_verdict varchar(10))
@@ -801,8 +893,8 @@ idem: begin
         coalesce(concat(idem_pieces(p_values, '{n} = {v}', ', '), ', '), ''),
         coalesce(concat(idem_pieces(p_adds, '{n} = {n} + cast({v} as decimal(65, 10))', ', '), ', '), ''),
         v_version, ' = ', v_version, ' + 1', v_where, p_version);
-    execute immediate v_sql;
-    if row_count() = 1 then
+    call idem_execute(v_sql);
+    if @idem_rows = 1 then
         set o_verdict = 'first';
         leave idem;
     end if;
@@ -812,14 +904,15 @@ idem: begin
         set @idem_there = 0;
         set v_sql = concat('select count(*) into @idem_there from ', idem_quote_name(p_table), v_where,
             p_version, ' + 1', coalesce(concat(' and ', idem_pieces(p_values, '{n} <=> {e}', ' and ')), ''));
-        execute immediate v_sql;
+        call idem_execute(v_sql);
         set o_verdict = if(@idem_there > 0, 'duplicate', 'conflict');
     end if;
 end//
 
 -- Take an amount away while that leaves at least 0: first, or refused (it does not
 -- suffice, or there is no such row).
-create or replace procedure idem_deduct(in p_table varchar(129) charset utf8mb4,
+/*!80000 drop procedure if exists idem_deduct */ //
+create /*M! or replace */ procedure idem_deduct(in p_table varchar(129) charset utf8mb4,
     in p_keys longtext charset utf8mb4, in p_column varchar(64) charset utf8mb4,
     in p_amount decimal(65, 10), out o_verdict varchar(10))
 modifies sql data sql security invoker
@@ -835,8 +928,8 @@ begin
     set v_enough = concat(' and ', v_column, ' >= ', p_amount);
     set v_sql = concat('update ', idem_quote_name(p_table), ' set ', v_column, ' = ', v_column, ' - ',
         p_amount, ' where ', idem_pieces(p_keys, '{n} = {v}', ' and '), v_enough);
-    execute immediate v_sql;
-    set o_verdict = if(row_count() = 1, 'first', 'refused');
+    call idem_execute(v_sql);
+    set o_verdict = if(@idem_rows = 1, 'first', 'refused');
     if p_amount = 0 then -- which changes no row
         call idem_count_rows(p_table, p_keys, v_enough);
         set o_verdict = if(@idem_there > 0, 'first', 'refused');
@@ -845,7 +938,8 @@ end//
 
 -- Hold a row until the transaction ends, waiting up to p_wait_ms: first, conflict
 -- (somebody else still holds it), refused (no such row).
-create or replace procedure idem_lock_row(in p_table varchar(129) charset utf8mb4,
+/*!80000 drop procedure if exists idem_lock_row */ //
+create /*M! or replace */ procedure idem_lock_row(in p_table varchar(129) charset utf8mb4,
     in p_keys longtext charset utf8mb4, in p_wait_ms bigint, out o_verdict varchar(10))
 modifies sql data sql security invoker
 begin
@@ -868,7 +962,8 @@ begin
 end//
 
 -- Write a word of a barrier once: what is written now, and whether it was this call.
-create or replace procedure idem_write_once(in p_transaction varbinary(1000), in p_name varbinary(1000),
+/*!80000 drop procedure if exists idem_write_once */ //
+create /*M! or replace */ procedure idem_write_once(in p_transaction varbinary(1000), in p_name varbinary(1000),
     in p_word varbinary(10), out o_first bool, out o_written varbinary(10))
 modifies sql data sql security invoker
 begin
@@ -893,7 +988,8 @@ end//
 -- May this phase (try, confirm, cancel) of this branch do its work in this
 -- transaction? first: yes; duplicate: it did before; empty: a cancel whose try never
 -- came, answer success and do nothing; refused.
-create or replace procedure idem_barrier(in p_transaction varbinary(1000), in p_branch varbinary(1000),
+/*!80000 drop procedure if exists idem_barrier */ //
+create /*M! or replace */ procedure idem_barrier(in p_transaction varbinary(1000), in p_branch varbinary(1000),
     in p_phase varbinary(20), out o_verdict varchar(10))
 modifies sql data sql security invoker
 idem: begin

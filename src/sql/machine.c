@@ -120,6 +120,14 @@ mark_free(struct graph *g, struct idem_sql_value from, struct idem_sql_value to)
     spread(g, g->free, 0, number_state(g, from), number_state(g, to));
 }
 
+/* After a select of a row: not as the transaction's snapshot has it, which may
+ * be older than the change that an update has just met. */
+static const char *
+as_it_is_now(const struct idem_sql *db)
+{
+    return db->driver->latest ? db->driver->latest : "";
+}
+
 /* *is: the row is in one of these states. The database compares: it knows what
  * is padded, and what is a number. */
 static bool
@@ -134,7 +142,7 @@ is_in(struct idem_sql *db, const struct idem_sql_machine *machine,
                          machine->state_column);
     for (size_t i = 0; i < count && good; i++)
         good = idem__sql_add(db, i == 0 ? "?" : ", ?");
-    if (!good || !idem__sql_add(db, ")") ||
+    if (!good || !idem__sql_add(db, ")%s", as_it_is_now(db)) ||
         !idem__sql_run(db, idem__sql_whole(db), key_and_states, count + 1))
         return false;
     *is = db->rows.rows > 0;
@@ -177,8 +185,9 @@ look_at_state(struct idem_sql *db, const struct idem_sql_machine *machine,
               struct idem_error *err)
 {
     if (!idem__sql_run(db,
-                       idem__sql_text(db, "select * from %i where %i = ?",
-                                      machine->table, machine->key_column),
+                       idem__sql_text(db, "select * from %i where %i = ?%s",
+                                      machine->table, machine->key_column,
+                                      happened ? as_it_is_now(db) : ""),
                        &key, 1))
         return idem__sql_fail(db, err);
     *verdict = happened && db->rows.rows > 0 ? IDEM_SQL_IS_DUPLICATE

@@ -1,8 +1,8 @@
 /*
  * sql_mysql.c - the caller's MYSQL, of MariaDB Connector/C.
  *
- * A claim is a plain INSERT that does not wait (MariaDB; MySQL waits for a
- * second): 1062 says that the key is there, 1205 that somebody has inserted it
+ * A claim is a plain INSERT that does not wait (MariaDB), or for a second
+ * (MySQL): 1062 says that the key is there, 1205 that somebody has inserted it
  * and not committed. After 1062 InnoDB keeps a shared lock on the row that is
  * there until the transaction ends; the row is then read with that lock, since
  * the transaction's snapshot may be older. MariaDB 11.6 and newer refuse to
@@ -303,9 +303,32 @@ execute(struct idem_sql *db, MYSQL_STMT *s, const struct idem_sql_value *values,
     return good;
 }
 
+/* MySQL cannot prepare what begins and ends transactions (1295). */
 static bool
-run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
-    size_t count)
+is_control(const char *sql)
+{
+    static const char *const words[] = {"start transaction", "savepoint",
+                                        "release savepoint", "rollback",
+                                        "commit"};
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strncmp(sql, words[i], strlen(words[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool
+run_control(struct idem_sql *db, const char *sql)
+{
+    return mysql_query(db->conn, sql) == 0 ||
+           fault(db, mysql_errno(db->conn), mysql_sqlstate(db->conn),
+                 mysql_error(db->conn));
+}
+
+static bool
+run_prepared(struct idem_sql *db, const char *sql,
+             const struct idem_sql_value *values, size_t count)
 {
     MYSQL_STMT *s = prepare(db, sql);
     bool good = s && execute(db, s, values, count);
@@ -313,6 +336,41 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
     if (s && !is_kept(sql))
         mysql_stmt_close(s);
     return good;
+}
+
+/* MySQL cannot be told for one statement how long to wait, nor less than a
+ * second: what the session has set is put back afterwards. */
+static bool
+run_impatiently(struct idem_sql *db, const char *sql,
+                const struct idem_sql_value *values, size_t count)
+{
+    struct idem_sql_fault kept;
+    bool good;
+
+    if (!run_control(db, "set @idem_wait = @@innodb_lock_wait_timeout, "
+                         "@@session.innodb_lock_wait_timeout = 1"))
+        return false;
+    good = run_prepared(db, sql, values, count);
+    kept = db->fault;
+    if (!run_control(db,
+                     "set @@session.innodb_lock_wait_timeout = @idem_wait") &&
+        good)
+        return false;
+    db->fault = kept;
+    return good;
+}
+
+static bool
+run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
+    size_t count)
+{
+    static const char claim[] = "insert into idem_record ";
+
+    if (is_control(sql))
+        return run_control(db, sql);
+    if (!db->mariadb && strncmp(sql, claim, sizeof(claim) - 1) == 0)
+        return run_impatiently(db, sql, values, count);
+    return run_prepared(db, sql, values, count);
 }
 
 /* ---- several statements in one go -------------------------------------- */

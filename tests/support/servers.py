@@ -248,6 +248,45 @@ class MariaDB(Server):
         return done.stdout.strip()
 
 
+class MySQL(Server):
+    """Oracle's, which Debian has in sid."""
+
+    def __init__(self, *settings):
+        super().__init__("mysql", "mysql")
+        self.usr = root("sid", "mysql-server") + "/usr"
+        self.data = os.path.join(self.folder, "data")
+        self.socket = os.path.join(self.folder, "s")
+        self.settings = settings
+        self.url = "mysql://idem:secret@127.0.0.1:%d/shop" % self.port
+        self.tool(*self.mysqld("--initialize-insecure"))
+        self.start()
+        self.sql("create database shop; create user idem@'127.0.0.1' identified by 'secret'; "
+                 "grant all on shop.* to idem@'127.0.0.1'; grant process, connection_admin on *.* to idem@'127.0.0.1'",
+                 database="")
+
+    def mysqld(self, *more):
+        return [self.usr + "/sbin/mysqld", "--no-defaults", "--basedir=" + self.usr, "--datadir=" + self.data,
+                "--lc-messages-dir=" + self.usr + "/share/mysql", "--plugin-dir=" + self.usr + "/lib/mysql/plugin",
+                "--secure-file-priv=NULL", *more]
+
+    def start(self):
+        self.spawn(*self.mysqld("--port=%d" % self.port, "--bind-address=127.0.0.1", "--socket=" + self.socket,
+                                "--mysqlx=0", "--innodb-buffer-pool-size=64M", "--max-connections=150",
+                                "--skip-name-resolve", "--pid-file=" + self.folder + "/pid",
+                                "--log-bin-trust-function-creators=1", *["--" + s for s in self.settings]))
+        return self.wait_until(lambda: subprocess.run([self.usr + "/bin/mysql", *self.client(), "-e", "select 1"],
+                                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0, 120)
+
+    def client(self):
+        return ["--no-defaults", "-uroot", "-S", self.socket]
+
+    def sql(self, text, database="shop"):
+        done = subprocess.run([self.usr + "/bin/mysql", *self.client(), "-N", "-B", *([database] if database else [])],
+                              input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout
+        return done.stdout.strip()
+
+
 class RabbitMQ(Server):
     """With an epmd of its own, so that no daemon is left behind."""
 

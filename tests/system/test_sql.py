@@ -59,6 +59,58 @@ def test_the_newer_mariadb_answers_as_the_older_does():
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def mysql():
+    server = servers.MySQL()
+    idem("store", "init", server.url)
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("name", ["contract_test", "sql_test", "sqlmodel_test", "sqlstorm_test"])
+def test_mysql_answers_as_mariadb_does(mysql, name):
+    program(name, IDEM_TEST_SQL=mysql.url, IDEM_TEST_STORE=patient(mysql.url), IDEM_TEST_OPS="400")
+
+
+def test_mysql_takes_the_script_again_from_either_client(mysql):
+    idem("store", "init", mysql.url)
+    script = open(os.path.join(ROOT, "sql/mysql.sql")).read()
+    mysql.sql(script)
+    count = "select count(*) from information_schema.routines where routine_schema = 'shop' and routine_name like 'idem%'"
+    before = mysql.sql(count)
+    subprocess.run(["mariadb", "--no-defaults", "-uroot", "-S", mysql.socket, "shop"], input=script, text=True, check=True)
+    assert mysql.sql(count) == before and int(before) > 20
+    mysql.sql("update idem_version set version = 99")
+    try:
+        assert "a newer version is installed" in idem("store", "init", mysql.url, code=None)
+    finally:
+        mysql.sql("update idem_version set version = 1")
+
+
+def test_a_mysql_that_detects_torn_pages_and_cannot_repair_them_is_refused(mysql):
+    mysql.sql("set global innodb_doublewrite = DETECT_ONLY")
+    try:
+        assert "innodb_doublewrite is off or DETECT_ONLY" in idem("get", "a", "b", "--store", mysql.url, code=None)
+    finally:
+        mysql.sql("set global innodb_doublewrite = DETECT_AND_RECOVER")
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+def test_mysql_says_busy_soon_and_keeps_the_sessions_own_patience(mysql, level):
+    scope = "soon-%d" % time.time_ns()
+    begin = "call idem_begin('%s', 'x', null, null, null, null, @v, @f, @k, @r); select @v" % scope
+    with Session(mysql) as one, Session(mysql) as two:
+        for session in (one, two):
+            session("set session transaction isolation level %s; set innodb_lock_wait_timeout = 47; start transaction" % level)
+        assert one(begin) == "started"
+        start = time.monotonic()
+        assert two(begin) == "busy"
+        assert time.monotonic() - start < 20
+        assert two("select @@innodb_lock_wait_timeout") == "47"
+        one("call idem_finish('%s', 'x', @f, 'succeeded', 'done', null); commit" % scope)
+        assert two(begin) == "replay"
+
+
 # ---- from SQL alone ----------------------------------------------------------
 
 PGBENCH = r"""

@@ -173,9 +173,12 @@ judge(struct mysql_store *self, const struct settings *s,
         {is_on(s->binlog) && strcmp(s->sync_binlog, "1") != 0, "binlog",
          "the binary log is on and sync_binlog is not 1, so a power cut makes "
          "replicas differ"},
-        {strcmp(s->doublewrite, "OFF") == 0 || strcmp(s->doublewrite, "0") == 0,
+        {strcmp(s->doublewrite, "OFF") == 0 ||
+             strcmp(s->doublewrite, "0") == 0 ||
+             strcmp(s->doublewrite, "DETECT_ONLY") == 0,
          "doublewrite",
-         "innodb_doublewrite is off, so a power cut may damage pages"},
+         "innodb_doublewrite is off or DETECT_ONLY, so a power cut may damage "
+         "pages"},
         {is_on(s->galera), "galera",
          "this is a Galera cluster, which can lose commits and updates"},
     };
