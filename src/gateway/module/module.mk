@@ -28,7 +28,8 @@ build/ngx_http_idem_module.so: build/nginx/objs/Makefile $(nginx_src)
 
 steps_flags = $(shell sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile) -O1 -fPIC -shared -DIDEM_FAILPOINTS=1
 steps_incs = -Isrc/gateway/module -Iinclude -Ibuild/nginx/objs \
-    $(addprefix -Ibuild/nginx/,src/core src/event src/event/modules src/os/unix src/http src/http/modules src/http/v2)
+    $(addprefix -Ibuild/nginx/,src/core src/event src/event/modules src/os/unix src/http src/http/modules src/http/v2 \
+      src/event/quic src/http/v3) # the last two: nginx 1.25 and newer
 steps_link = @mkdir -p $(@D) && $(CC) $(steps_flags) $(1) $(steps_incs) -o $@ $(filter %.c,$(nginx_src)) \
 	    build/nginx/objs/ngx_http_idem_module_modules.c -lsodium
 build/steps/ngx_http_idem_module.so: build/ngx_http_idem_module.so
