@@ -50,18 +50,18 @@ struct delivery {
     char reason[256]; /* of a letter; while it is recorded: its result */
 };
 
-struct delivery *delivery_make(void);
-void delivery_drop(struct delivery *delivery);
+struct delivery *idem__delivery_make(void);
+void idem__delivery_drop(struct delivery *delivery);
 /* Copy bytes into the delivery. False: out of memory. */
-bool delivery_copy(struct delivery *delivery, const void *data, size_t len,
-                   struct idem_bytes *into);
-bool delivery_header(struct delivery *delivery, struct idem_bytes name,
-                     struct idem_bytes value);
+bool idem__delivery_copy(struct delivery *delivery, const void *data,
+                         size_t len, struct idem_bytes *into);
+bool idem__delivery_header(struct delivery *delivery, struct idem_bytes name,
+                           struct idem_bytes value);
 /* Goes into a letter as it came? Not what an earlier letter said, nor what the
  * source itself made a header. */
-bool delivery_header_is_own(const struct idem_header *header);
+bool idem__delivery_header_is_own(const struct idem_header *header);
 /* Goes to the dead letters or the doubts? */
-bool delivery_is_letter(const struct delivery *delivery);
+bool idem__delivery_is_letter(const struct delivery *delivery);
 
 /* ---- sources ---------------------------------------------------------- */
 
@@ -115,9 +115,10 @@ struct source {
 };
 
 /* Name the places for letters, after the source unless the settings do. */
-enum idem_status source_name_letters(struct source *source,
-                                     const struct source_settings *settings,
-                                     struct idem_error *err);
+enum idem_status
+idem__source_name_letters(struct source *source,
+                          const struct source_settings *settings,
+                          struct idem_error *err);
 
 extern IDEM__MODULE const struct source_type idem__rabbitmq_source;
 extern IDEM__MODULE const struct source_type idem__redis_stream_source;
@@ -127,10 +128,11 @@ extern IDEM__MODULE const struct source_type idem__kafka_source;
 
 /* An option that names something, into `name`. IDEM_ERR_INVALID: it is missing
  * or has more than SOURCE_NAME_MAX bytes; `example` shows what to write. */
-enum idem_status source_option(const struct idem__url *url, const char *option,
-                               const char *otherwise, const char *example,
-                               char name[SOURCE_NAME_MAX + 1],
-                               struct idem_error *err);
+enum idem_status idem__source_option(const struct idem__url *url,
+                                     const char *option, const char *otherwise,
+                                     const char *example,
+                                     char name[SOURCE_NAME_MAX + 1],
+                                     struct idem_error *err);
 
 /* ---- identity.c -------------------------------------------------------- */
 
@@ -139,13 +141,15 @@ struct identity {
     char name[128];
 };
 
-enum idem_status identity_parse(const char *text, struct identity *identity,
-                                struct idem_error *err);
+enum idem_status idem__identity_parse(const char *text,
+                                      struct identity *identity,
+                                      struct idem_error *err);
 
 /* The message's identity as 1 to IDEM_ID_MAX bytes (longer ones come as a
  * digest). False, with a reason in err: it has none. */
-bool identity_of(const struct identity *identity, const struct delivery *d,
-                 char id[IDEM_ID_MAX + 1], size_t *len, struct idem_error *err);
+bool idem__identity_of(const struct identity *identity,
+                       const struct delivery *d, char id[IDEM_ID_MAX + 1],
+                       size_t *len, struct idem_error *err);
 
 /* ---- the consumer ------------------------------------------------------ */
 
@@ -185,12 +189,12 @@ struct idem_consumer {
 };
 
 /* handle.c: a handler's thread. */
-void *consumer_handle(void *handler);
+void *idem__consumer_handle(void *handler);
 /* Nobody has begun these: they are done with. */
-void consumer_put_back_waiting(struct idem_consumer *consumer);
-bool consumer_stopping(const struct idem_consumer *consumer);
+void idem__consumer_put_back_waiting(struct idem_consumer *consumer);
+bool idem__consumer_stopping(const struct idem_consumer *consumer);
 /* For so long, or until the consumer is stopping: false. */
-bool consumer_pause(const struct idem_consumer *consumer, int64_t ms);
+bool idem__consumer_pause(const struct idem_consumer *consumer, int64_t ms);
 
 /* Count one up in the stats. */
 #define CONSUMER_COUNT(consumer, field)                                        \

@@ -23,39 +23,39 @@ identity(const char *by, const struct delivery *d, char id[IDEM_ID_MAX + 1])
     struct idem_error err;
     size_t len;
 
-    assert_int_equal(identity_parse(by, &identity, &err), IDEM_OK);
-    return identity_of(&identity, d, id, &len, &err) ? id : NULL;
+    assert_int_equal(idem__identity_parse(by, &identity, &err), IDEM_OK);
+    return idem__identity_of(&identity, d, id, &len, &err) ? id : NULL;
 }
 
 static void
 an_identity_comes_from_where_it_was_asked_for(void **state)
 {
-    struct delivery *d = delivery_make();
+    struct delivery *d = idem__delivery_make();
     char id[IDEM_ID_MAX + 1], *text;
     struct idem_bytes body =
         idem_text("{\"order\": {\"no\": 7, \"key\": \"k\"}}");
 
     (void)state;
     snprintf(d->place, sizeof(d->place), "12-0");
-    delivery_copy(d, body.data, body.len, &d->body);
+    idem__delivery_copy(d, body.data, body.len, &d->body);
     assert_null(identity("id", d, id));
-    delivery_header(d, idem_text("Message-Id"), idem_text("m1"));
-    delivery_header(d, idem_text("x-key"), idem_text("h1"));
+    idem__delivery_header(d, idem_text("Message-Id"), idem_text("m1"));
+    idem__delivery_header(d, idem_text("x-key"), idem_text("h1"));
     assert_string_equal(identity(NULL, d, id), "m1");
     assert_string_equal(identity("header:X-Key", d, id), "h1");
     assert_string_equal(identity("json:order.no", d, id), "7");
     assert_string_equal(identity("json:order.key", d, id), "k");
     assert_null(identity("json:order.none", d, id));
     assert_string_equal(identity("position", d, id), "12-0");
-    delivery_copy(d, "p1", 2, &d->message_id);
+    idem__delivery_copy(d, "p1", 2, &d->message_id);
     assert_string_equal(identity("id", d, id), "p1");
 
     text = malloc(1000); /* too long for an id: a digest stands for it */
     memset(text, 'x', 1000);
-    delivery_copy(d, text, 1000, &d->message_id);
+    idem__delivery_copy(d, text, 1000, &d->message_id);
     assert_int_equal(strlen(identity("id", d, id)), 7 + 64);
     free(text);
-    delivery_drop(d);
+    idem__delivery_drop(d);
 }
 
 static void
@@ -65,11 +65,11 @@ an_unknown_identity_is_refused(void **state)
     struct idem_error err;
 
     (void)state;
-    assert_int_equal(identity_parse("smell", &identity, &err),
+    assert_int_equal(idem__identity_parse("smell", &identity, &err),
                      IDEM_ERR_INVALID);
-    assert_int_equal(identity_parse("header:", &identity, &err),
+    assert_int_equal(idem__identity_parse("header:", &identity, &err),
                      IDEM_ERR_INVALID);
-    assert_int_equal(identity_parse("json:", &identity, &err),
+    assert_int_equal(idem__identity_parse("json:", &identity, &err),
                      IDEM_ERR_INVALID);
 }
 

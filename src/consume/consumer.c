@@ -43,9 +43,9 @@ find_type(const char *url, const struct source_type **type,
 }
 
 enum idem_status
-source_option(const struct idem__url *url, const char *option,
-              const char *otherwise, const char *example,
-              char name[SOURCE_NAME_MAX + 1], struct idem_error *err)
+idem__source_option(const struct idem__url *url, const char *option,
+                    const char *otherwise, const char *example,
+                    char name[SOURCE_NAME_MAX + 1], struct idem_error *err)
 {
     const char *value = idem__url_option(url, option);
 
@@ -83,9 +83,9 @@ name_place(const struct source *source, const char *name, const char *ending,
 }
 
 enum idem_status
-source_name_letters(struct source *source,
-                    const struct source_settings *settings,
-                    struct idem_error *err)
+idem__source_name_letters(struct source *source,
+                          const struct source_settings *settings,
+                          struct idem_error *err)
 {
     enum idem_status status = name_place(source, settings->dead_letter, ".dead",
                                          source->dead_letter, err);
@@ -133,10 +133,10 @@ set_options(struct idem_consumer *c, const struct idem_consume_options *options,
     if (c->worth_concluding > CONCLUDE_AT_ONCE)
         c->worth_concluding = CONCLUDE_AT_ONCE;
     c->log = (struct idem_store_options){.log = o->log, .log_arg = o->log_arg};
-    status = identity_parse(o->identity, &c->identity, err);
+    status = idem__identity_parse(o->identity, &c->identity, err);
     if (status == IDEM_OK)
-        status = identity_parse(o->order_by ? o->order_by : o->identity,
-                                &c->order_by, err);
+        status = idem__identity_parse(o->order_by ? o->order_by : o->identity,
+                                      &c->order_by, err);
     return status;
 }
 
@@ -247,7 +247,7 @@ start_handlers(struct idem_consumer *c, struct idem_error *err)
         h->consumer = c;
         h->last = &h->first;
         pthread_cond_init(&h->wake, NULL);
-        if (pthread_create(&h->thread, NULL, consumer_handle, h) != 0) {
+        if (pthread_create(&h->thread, NULL, idem__consumer_handle, h) != 0) {
             pthread_cond_destroy(&h->wake);
             return idem__fail(err, IDEM_ERR_MEMORY,
                               "consumer: cannot start a thread");
@@ -282,7 +282,7 @@ dispatch(struct idem_consumer *c, struct delivery *d)
     uint64_t hash;
     struct handler *h;
 
-    if (!identity_of(&c->order_by, d, key, &len, NULL))
+    if (!idem__identity_of(&c->order_by, d, key, &len, NULL))
         len = 0;
     hash = XXH3_64bits(key, len);
     h = &c->handlers[hash % (uint64_t)c->handler_count];
@@ -381,8 +381,8 @@ conclude(struct idem_consumer *c, struct delivery *done, bool connected,
 
         done = d->next;
         if (!connected || d->connection != c->source->connection) {
-            delivery_drop(d);
-        } else if (delivery_is_letter(d)) {
+            idem__delivery_drop(d);
+        } else if (idem__delivery_is_letter(d)) {
             tell_letter(c, d);
             d->next = letters;
             letters = d;
@@ -400,7 +400,7 @@ conclude(struct idem_consumer *c, struct delivery *done, bool connected,
         struct delivery *d = now;
 
         now = d->next;
-        delivery_drop(d);
+        idem__delivery_drop(d);
     }
     return status;
 }
@@ -420,7 +420,7 @@ static bool
 pause_before_connecting(struct idem_consumer *c)
 {
     int64_t next_ms = c->pause_ms ? c->pause_ms * 2 : RECONNECT_FIRST_MS;
-    bool goes_on = consumer_pause(c, c->pause_ms);
+    bool goes_on = idem__consumer_pause(c, c->pause_ms);
 
     c->pause_ms = next_ms < RECONNECT_MAX_MS ? next_ms : RECONNECT_MAX_MS;
     return goes_on;
@@ -506,7 +506,7 @@ wind_up(struct idem_consumer *c, bool connected)
 
     if (connected && type->stop)
         status = type->stop(c->source, &err);
-    consumer_put_back_waiting(c);
+    idem__consumer_put_back_waiting(c);
     while (c->in_flight > 0) {
         wait_for_done(c, TAKE_MS);
         if (connected && status == IDEM_OK)
@@ -531,7 +531,7 @@ consume(struct idem_consumer *c, struct idem_error *err)
     bool connected = connect_source(c, err);
     int64_t idle_since_us = idem__system_clocks.boot_us(NULL);
 
-    while (connected && !consumer_stopping(c)) {
+    while (connected && !idem__consumer_stopping(c)) {
         bool idle;
 
         if (turn(c, &idle, err) != IDEM_OK) {

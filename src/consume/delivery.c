@@ -7,13 +7,13 @@
 #include <string.h>
 
 struct delivery *
-delivery_make(void)
+idem__delivery_make(void)
 {
     return calloc(1, sizeof(struct delivery));
 }
 
 void
-delivery_drop(struct delivery *delivery)
+idem__delivery_drop(struct delivery *delivery)
 {
     if (!delivery)
         return;
@@ -25,8 +25,8 @@ delivery_drop(struct delivery *delivery)
 }
 
 bool
-delivery_copy(struct delivery *delivery, const void *data, size_t len,
-              struct idem_bytes *into)
+idem__delivery_copy(struct delivery *delivery, const void *data, size_t len,
+                    struct idem_bytes *into)
 {
     uint8_t *copy = idem_arena_take(&delivery->memory, len + 1);
 
@@ -40,8 +40,8 @@ delivery_copy(struct delivery *delivery, const void *data, size_t len,
 }
 
 bool
-delivery_header(struct delivery *delivery, struct idem_bytes name,
-                struct idem_bytes value)
+idem__delivery_header(struct delivery *delivery, struct idem_bytes name,
+                      struct idem_bytes value)
 {
     struct idem_header *header;
 
@@ -55,18 +55,18 @@ delivery_header(struct delivery *delivery, struct idem_bytes name,
         delivery->header_room = room;
     }
     header = &delivery->headers[delivery->header_count++];
-    return delivery_copy(delivery, name.data, name.len, &header->name) &&
-           delivery_copy(delivery, value.data, value.len, &header->value);
+    return idem__delivery_copy(delivery, name.data, name.len, &header->name) &&
+           idem__delivery_copy(delivery, value.data, value.len, &header->value);
 }
 
 bool
-delivery_is_letter(const struct delivery *delivery)
+idem__delivery_is_letter(const struct delivery *delivery)
 {
     return delivery->fate == FATE_DEAD_LETTER || delivery->fate == FATE_DOUBT;
 }
 
 bool
-delivery_header_is_own(const struct idem_header *header)
+idem__delivery_header_is_own(const struct idem_header *header)
 {
     static const char *const not_own[] = {"idem-reason", "x-idem-reason",
                                           "idem-position", "kafka-key"};

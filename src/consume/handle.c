@@ -30,21 +30,21 @@
 #define COMPLAIN_EVERY_US 5000000
 
 bool
-consumer_stopping(const struct idem_consumer *consumer)
+idem__consumer_stopping(const struct idem_consumer *consumer)
 {
     return __atomic_load_n(&consumer->stop, __ATOMIC_ACQUIRE);
 }
 
 bool
-consumer_pause(const struct idem_consumer *consumer, int64_t ms)
+idem__consumer_pause(const struct idem_consumer *consumer, int64_t ms)
 {
-    while (ms > 0 && !consumer_stopping(consumer)) {
+    while (ms > 0 && !idem__consumer_stopping(consumer)) {
         int64_t nap = ms < 50 ? ms : 50;
 
         usleep((useconds_t)nap * 1000);
         ms -= nap;
     }
-    return !consumer_stopping(consumer);
+    return !idem__consumer_stopping(consumer);
 }
 
 /* How long to pause after so many tries. */
@@ -345,12 +345,12 @@ static bool
 wait_to_try(struct idem_consumer *consumer, const struct work *work)
 {
     if (work->handled != IDEM_AWAY)
-        return consumer_pause(
+        return idem__consumer_pause(
             consumer, backoff_ms(consumer, work->tries, BACKOFF_MAX_MS));
     complain_of(consumer, "messages wait, they cannot be handled now",
                 work->why.text);
-    return consumer_pause(consumer,
-                          backoff_ms(consumer, work->away, AWAY_MAX_MS));
+    return idem__consumer_pause(consumer,
+                                backoff_ms(consumer, work->away, AWAY_MAX_MS));
 }
 
 static enum fate
@@ -372,7 +372,7 @@ process(struct idem_consumer *consumer, struct delivery *d)
 
     if (d->unfit)
         return decide(d, FATE_DEAD_LETTER, d->unfit);
-    if (!identity_of(&consumer->identity, d, id, &op.id.len, &err))
+    if (!idem__identity_of(&consumer->identity, d, id, &op.id.len, &err))
         return decide(d, FATE_DEAD_LETTER, err.text);
     crypto_generichash(fingerprint, sizeof(fingerprint), d->body.data,
                        d->body.len, NULL, 0);
@@ -394,8 +394,9 @@ process(struct idem_consumer *consumer, struct delivery *d)
                 return decide(d, FATE_PUT_BACK, "stopping");
             CONSUMER_COUNT(consumer, retries);
         } else if (++store_tries >= STORE_TRIES ||
-                   !consumer_pause(consumer, backoff_ms(consumer, store_tries,
-                                                        BACKOFF_MAX_MS))) {
+                   !idem__consumer_pause(
+                       consumer,
+                       backoff_ms(consumer, store_tries, BACKOFF_MAX_MS))) {
             return fate;
         }
     }
@@ -420,7 +421,7 @@ next_delivery(struct handler *handler)
 }
 
 void *
-consumer_handle(void *arg)
+idem__consumer_handle(void *arg)
 {
     struct handler *handler = arg;
     struct idem_consumer *consumer = handler->consumer;
@@ -434,7 +435,7 @@ consumer_handle(void *arg)
         pthread_mutex_unlock(&consumer->mutex);
         if (d->run)
             fate = record(consumer, d);
-        else if (putting_back || consumer_stopping(consumer))
+        else if (putting_back || idem__consumer_stopping(consumer))
             fate = decide(d, FATE_PUT_BACK, "stopping");
         else
             fate = process(consumer, d);
@@ -447,7 +448,7 @@ consumer_handle(void *arg)
 }
 
 void
-consumer_put_back_waiting(struct idem_consumer *consumer)
+idem__consumer_put_back_waiting(struct idem_consumer *consumer)
 {
     pthread_mutex_lock(&consumer->mutex);
     for (int i = 0; i < consumer->handler_count; i++) {

@@ -61,14 +61,14 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
         return IDEM_OK;
     }
     number = b->waiting[b->first++ % (MESSAGES_MAX * 2)];
-    *delivery = delivery_make();
+    *delivery = idem__delivery_make();
     assert_non_null(*delivery);
     (*delivery)->tag = (uint64_t)number;
     snprintf(text, sizeof(text), "m%d", number);
-    delivery_header(*delivery, idem_text("id"), idem_text(text));
-    delivery_copy(*delivery, text, strlen(text), &(*delivery)->body);
+    idem__delivery_header(*delivery, idem_text("id"), idem_text(text));
+    idem__delivery_copy(*delivery, text, strlen(text), &(*delivery)->body);
     snprintf(text, sizeof(text), "%d", number % b->keys);
-    delivery_header(*delivery, idem_text("key"), idem_text(text));
+    idem__delivery_header(*delivery, idem_text("key"), idem_text(text));
     return IDEM_OK;
 }
 

@@ -9,8 +9,8 @@
 #include <string.h>
 
 enum idem_status
-identity_parse(const char *text, struct identity *identity,
-               struct idem_error *err)
+idem__identity_parse(const char *text, struct identity *identity,
+                     struct idem_error *err)
 {
     const char *name = text ? strchr(text, ':') : NULL;
 
@@ -103,8 +103,8 @@ from_header(const char *name, const struct delivery *d,
 }
 
 bool
-identity_of(const struct identity *identity, const struct delivery *d,
-            char id[IDEM_ID_MAX + 1], size_t *len, struct idem_error *err)
+idem__identity_of(const struct identity *identity, const struct delivery *d,
+                  char id[IDEM_ID_MAX + 1], size_t *len, struct idem_error *err)
 {
     bool found = false;
 

@@ -13,7 +13,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text = malloc(size + 1);
     char id[IDEM_ID_MAX + 1];
-    struct delivery *d = delivery_make();
+    struct delivery *d = idem__delivery_make();
     struct identity identity;
     size_t len;
 
@@ -21,15 +21,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     memcpy(text, data, size);
     text[size] = 0;
-    if (identity_parse(text, &identity, NULL) == IDEM_OK) {
-        delivery_copy(d, data, size, &d->body);
-        identity_of(&identity, d, id, &len, NULL);
+    if (idem__identity_parse(text, &identity, NULL) == IDEM_OK) {
+        idem__delivery_copy(d, data, size, &d->body);
+        idem__identity_of(&identity, d, id, &len, NULL);
     }
-    identity_parse("json:a.b", &identity, NULL);
-    delivery_copy(d, data, size, &d->body);
-    if (identity_of(&identity, d, id, &len, NULL) && len > IDEM_ID_MAX)
+    idem__identity_parse("json:a.b", &identity, NULL);
+    idem__delivery_copy(d, data, size, &d->body);
+    if (idem__identity_of(&identity, d, id, &len, NULL) && len > IDEM_ID_MAX)
         abort();
-    delivery_drop(d);
+    idem__delivery_drop(d);
     free(text);
     return 0;
 }

@@ -232,8 +232,8 @@ copy_headers(struct delivery *d, const rd_kafka_message_t *message)
         return true;
     for (size_t i = 0;
          rd_kafka_header_get_all(headers, i, &name, &value, &len) == 0; i++) {
-        if (!delivery_header(d, idem_text(name),
-                             (struct idem_bytes){value, len}))
+        if (!idem__delivery_header(d, idem_text(name),
+                                   (struct idem_bytes){value, len}))
             return false;
     }
     return true;
@@ -243,20 +243,21 @@ copy_headers(struct delivery *d, const rd_kafka_message_t *message)
 static struct delivery *
 to_delivery(const rd_kafka_message_t *message)
 {
-    struct delivery *d = delivery_make();
+    struct delivery *d = idem__delivery_make();
 
     if (!d)
         return NULL;
     d->tag = (uint64_t)message->offset;
     snprintf(d->place, sizeof(d->place), "%d:%lld", (int)message->partition,
              (long long)message->offset);
-    if (delivery_copy(d, message->payload, message->len, &d->body) &&
+    if (idem__delivery_copy(d, message->payload, message->len, &d->body) &&
         copy_headers(d, message) &&
         (!message->key ||
-         delivery_header(d, idem_text("kafka-key"),
-                         (struct idem_bytes){message->key, message->key_len})))
+         idem__delivery_header(
+             d, idem_text("kafka-key"),
+             (struct idem_bytes){message->key, message->key_len})))
         return d;
-    delivery_drop(d);
+    idem__delivery_drop(d);
     return NULL;
 }
 
@@ -340,7 +341,7 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
         if (!*delivery || !hand_out(self, message->partition, message->offset))
             status = idem__fail(err, IDEM_ERR_MEMORY, "kafka: out of memory");
         if (status != IDEM_OK) {
-            delivery_drop(*delivery);
+            idem__delivery_drop(*delivery);
             *delivery = NULL;
         }
     }
@@ -367,7 +368,7 @@ write_letter(struct kafka_source *self, const struct delivery *d,
 
         if (idem__bytes_is(header->name, "kafka-key"))
             key = header->value;
-        else if (delivery_header_is_own(header))
+        else if (idem__delivery_header_is_own(header))
             rd_kafka_header_add(headers, header->name.data,
                                 (ssize_t)header->name.len, header->value.data,
                                 (ssize_t)header->value.len);
@@ -532,10 +533,11 @@ read_url(struct kafka_source *self, const struct idem__url *url,
 {
     int64_t session_ms;
     enum idem_status status =
-        source_option(url, "topic", NULL, EXAMPLE, self->base.name, err);
+        idem__source_option(url, "topic", NULL, EXAMPLE, self->base.name, err);
 
     if (status == IDEM_OK)
-        status = source_option(url, "group", NULL, EXAMPLE, self->group, err);
+        status =
+            idem__source_option(url, "group", NULL, EXAMPLE, self->group, err);
     if (status == IDEM_OK)
         status = idem__url_number(url, "session_ms", 1, SESSION_MAX_MS, 0,
                                   &session_ms, err);
@@ -567,7 +569,7 @@ open_source(const struct source_settings *settings, struct source **source,
         idem__url_clear(&url);
     }
     if (status == IDEM_OK)
-        status = source_name_letters(&self->base, settings, err);
+        status = idem__source_name_letters(&self->base, settings, err);
     if (status != IDEM_OK) {
         free(self);
         return status;

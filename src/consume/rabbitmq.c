@@ -258,7 +258,7 @@ copy_headers(struct delivery *d, const amqp_table_t *table)
             value = idem_text(number);
         else
             continue; /* tables, lists and the like are nobody's identity */
-        if (!delivery_header(d, name, value))
+        if (!idem__delivery_header(d, name, value))
             return false;
     }
     return true;
@@ -277,30 +277,31 @@ to_delivery(amqp_envelope_t *envelope)
 {
     amqp_message_t *message = malloc(sizeof(*message));
     const amqp_basic_properties_t *properties = &envelope->message.properties;
-    struct delivery *d = delivery_make();
+    struct delivery *d = idem__delivery_make();
     bool copied;
 
     if (!d || !message) {
-        delivery_drop(d);
+        idem__delivery_drop(d);
         free(message);
         return NULL;
     }
     d->tag = envelope->delivery_tag;
     snprintf(d->place, sizeof(d->place), "%llu", (unsigned long long)d->tag);
-    copied = delivery_copy(d, envelope->message.body.bytes,
-                           envelope->message.body.len, &d->body);
+    copied = idem__delivery_copy(d, envelope->message.body.bytes,
+                                 envelope->message.body.len, &d->body);
     if (copied && properties->_flags & AMQP_BASIC_MESSAGE_ID_FLAG)
-        copied = delivery_copy(d, properties->message_id.bytes,
-                               properties->message_id.len, &d->message_id);
-    if (copied && properties->_flags & AMQP_BASIC_CONTENT_TYPE_FLAG)
         copied =
-            delivery_header(d, idem_text("content-type"),
-                            (struct idem_bytes){properties->content_type.bytes,
-                                                properties->content_type.len});
+            idem__delivery_copy(d, properties->message_id.bytes,
+                                properties->message_id.len, &d->message_id);
+    if (copied && properties->_flags & AMQP_BASIC_CONTENT_TYPE_FLAG)
+        copied = idem__delivery_header(
+            d, idem_text("content-type"),
+            (struct idem_bytes){properties->content_type.bytes,
+                                properties->content_type.len});
     if (copied && properties->_flags & AMQP_BASIC_HEADERS_FLAG)
         copied = copy_headers(d, &properties->headers);
     if (!copied) {
-        delivery_drop(d);
+        idem__delivery_drop(d);
         free(message);
         return NULL;
     }
@@ -536,14 +537,14 @@ open_source(const struct source_settings *settings, struct source **source,
     self->prefetch = settings->prefetch;
     status = idem__url_parse(settings->url, 5672, known, &self->url, err);
     if (status == IDEM_OK)
-        status =
-            source_option(&self->url, "queue", NULL, "amqp://host?queue=orders",
-                          self->base.name, err);
+        status = idem__source_option(&self->url, "queue", NULL,
+                                     "amqp://host?queue=orders",
+                                     self->base.name, err);
     if (status == IDEM_OK)
         status = idem__url_number(&self->url, "heartbeat", 1, HEARTBEAT_MAX_S,
                                   HEARTBEAT_DEFAULT_S, &heartbeat_s, err);
     if (status == IDEM_OK)
-        status = source_name_letters(&self->base, settings, err);
+        status = idem__source_name_letters(&self->base, settings, err);
     if (status != IDEM_OK) {
         close_source(&self->base);
         return status;

@@ -132,7 +132,7 @@ drop_ready(struct redis_source *self)
         struct delivery *d = self->ready;
 
         self->ready = d->next;
-        delivery_drop(d);
+        idem__delivery_drop(d);
     }
     self->ready_last = &self->ready;
 }
@@ -178,7 +178,7 @@ body_from_fields(struct delivery *d)
     }
     text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
-    copied = text && delivery_copy(d, text, strlen(text), &d->body);
+    copied = text && idem__delivery_copy(d, text, strlen(text), &d->body);
     free(text);
     return copied;
 }
@@ -195,13 +195,13 @@ add_entry(struct redis_source *self, const redisReply *entry)
     if (entry->type != REDIS_REPLY_ARRAY || entry->elements != 2 ||
         entry->element[1]->type != REDIS_REPLY_ARRAY)
         return true;
-    d = delivery_make();
+    d = idem__delivery_make();
     if (!d)
         return false;
     snprintf(d->place, sizeof(d->place), "%s", entry->element[0]->str);
     found = tsearch(d, &self->in_hand, by_place);
     if (!found || *found != d) {
-        delivery_drop(d);
+        idem__delivery_drop(d);
         return found != NULL; /* it is in hand already, or out of memory */
     }
     fields = entry->element[1];
@@ -212,15 +212,15 @@ add_entry(struct redis_source *self, const redisReply *entry)
                                    fields->element[i + 1]->len};
 
         if (idem__bytes_is(name, self->body_field))
-            copied = delivery_copy(d, value.data, value.len, &d->body);
+            copied = idem__delivery_copy(d, value.data, value.len, &d->body);
         else
-            copied = delivery_header(d, name, value);
+            copied = idem__delivery_header(d, name, value);
     }
     if (copied && !d->body.data)
         copied = body_from_fields(d);
     if (!copied) {
         tdelete(d, &self->in_hand, by_place);
-        delivery_drop(d);
+        idem__delivery_drop(d);
         return false;
     }
     d->next = NULL;
@@ -344,7 +344,7 @@ name_letter(struct redis_source *self, const struct delivery *d,
     for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++)
         add_word(words, idem_text(first[i]));
     for (size_t i = 0; i < d->header_count; i++) {
-        if (delivery_header_is_own(&d->headers[i])) {
+        if (idem__delivery_header_is_own(&d->headers[i])) {
             add_word(words, d->headers[i].name);
             add_word(words, d->headers[i].value);
         }
@@ -421,17 +421,17 @@ conclude(struct source *source, struct delivery *deliveries,
     for (struct delivery *d = deliveries; d; d = d->next) {
         tdelete(d, &self->in_hand, by_place);
         all++;
-        if (!delivery_is_letter(d))
+        if (!idem__delivery_is_letter(d))
             append_fate(self, d);
         else if (!append_letter(self, d))
             return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
-        letters += delivery_is_letter(d);
+        letters += idem__delivery_is_letter(d);
     }
     status = read_replies(self, all, err);
     if (status != IDEM_OK)
         return status;
     for (struct delivery *d = deliveries; d; d = d->next)
-        if (delivery_is_letter(d))
+        if (idem__delivery_is_letter(d))
             append_fate(self, d);
     return read_replies(self, letters, err);
 }
@@ -475,16 +475,17 @@ read_url(struct redis_source *self, const char *text, struct idem_error *err)
         idem__url_parse(text, 6379, known, &self->url, err);
 
     if (status == IDEM_OK)
-        status =
-            source_option(url, "stream", NULL, EXAMPLE, self->base.name, err);
-    if (status == IDEM_OK)
-        status = source_option(url, "group", NULL, EXAMPLE, self->group, err);
+        status = idem__source_option(url, "stream", NULL, EXAMPLE,
+                                     self->base.name, err);
     if (status == IDEM_OK)
         status =
-            source_option(url, "member", "idem", EXAMPLE, self->member, err);
+            idem__source_option(url, "group", NULL, EXAMPLE, self->group, err);
     if (status == IDEM_OK)
-        status =
-            source_option(url, "body", "body", EXAMPLE, self->body_field, err);
+        status = idem__source_option(url, "member", "idem", EXAMPLE,
+                                     self->member, err);
+    if (status == IDEM_OK)
+        status = idem__source_option(url, "body", "body", EXAMPLE,
+                                     self->body_field, err);
     if (status == IDEM_OK)
         status = idem__url_number(url, "claim_ms", 1, CLAIM_MAX_MS,
                                   CLAIM_DEFAULT_MS, &self->claim_ms, err);
@@ -511,7 +512,7 @@ open_source(const struct source_settings *settings, struct source **source,
     self->ready_last = &self->ready;
     status = read_url(self, settings->url, err);
     if (status == IDEM_OK)
-        status = source_name_letters(&self->base, settings, err);
+        status = idem__source_name_letters(&self->base, settings, err);
     if (status != IDEM_OK) {
         close_source(&self->base);
         return status;

@@ -161,6 +161,13 @@ def test_only_the_api_is_exported_and_all_of_it():
     assert not [name for name in exported if name.startswith("idem__")]
 
 
+def test_the_static_library_takes_no_name_of_the_programs():
+    out = run("nm", "--defined-only", "--extern-only", os.path.join(ROOT, "build/libidem.a"))
+    names = re.findall(r"^[0-9a-f]+ [A-Z] (\S+)$", out, re.M)
+    assert len(names) > 200
+    assert sorted({name for name in names if not name.startswith("idem_")}) == []
+
+
 def test_uninstall_leaves_no_file():
     with folder() as root:
         run("make", "-s", "install", "DESTDIR=" + root, "PREFIX=/opt/idem")

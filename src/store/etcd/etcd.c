@@ -200,7 +200,7 @@ look_if_full(struct etcd_store *self)
         llabs(now_ms(self) - self->full_looked_ms) < FULL_LOOK_MS)
         return;
     self->full_looked_ms = now_ms(self);
-    self->full = !etcd_lease_is_granted(&self->client);
+    self->full = !idem__etcd_lease_is_granted(&self->client);
 }
 
 static bool
@@ -227,9 +227,9 @@ lease_for(struct etcd_store *self, const struct idem_swap *swap, int64_t *lease,
     *lease = 0;
     if (drop_ms == 0)
         return ETCD_DONE;
-    result =
-        etcd_lease(&self->client, &self->leases, drop_ms + IDEM__DROP_MARGIN_MS,
-                   now_ms(self), lease, err);
+    result = idem__etcd_lease(&self->client, &self->leases,
+                              drop_ms + IDEM__DROP_MARGIN_MS, now_ms(self),
+                              lease, err);
     if (result == ETCD_DONE || err->status != IDEM_ERR_FULL)
         return result;
     note_full(self);
@@ -367,7 +367,7 @@ swap_chunk(struct etcd_store *self, struct idem_swap *swaps, size_t count,
             memset(&self->leases, 0, sizeof(self->leases));
         result = build_swaps(self, swaps, count, full, &why);
         if (result == ETCD_DONE)
-            result = etcd_post(
+            result = idem__etcd_post(
                 &self->client, "/v3/kv/txn",
                 (struct idem_bytes){self->request.data, self->request.len},
                 &reply, &why);
@@ -454,10 +454,10 @@ load_chunk(struct etcd_store *self, struct idem_load *loads, size_t count,
 
     if (!build_loads(self, loads, count))
         return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
-    result =
-        etcd_post(&self->client, "/v3/kv/txn",
-                  (struct idem_bytes){self->request.data, self->request.len},
-                  &reply, &why);
+    result = idem__etcd_post(
+        &self->client, "/v3/kv/txn",
+        (struct idem_bytes){self->request.data, self->request.len}, &reply,
+        &why);
     if (result == ETCD_SPLIT && count > 1) {
         status = load_chunk(self, loads, count / 2, arena, err);
         return status != IDEM_OK ? status
@@ -575,7 +575,7 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
     for (; limit > 0 && result == ETCD_SPLIT; limit /= 2) {
         if (!build_scan(self, start ? NULL : cursor->text, limit))
             return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
-        result = etcd_post(
+        result = idem__etcd_post(
             &self->client, "/v3/kv/range",
             (struct idem_bytes){self->request.data, self->request.len}, &reply,
             &why);
@@ -620,7 +620,7 @@ close_store(struct idem_store *store)
 
     if (!self)
         return;
-    etcd_client_close(&self->client);
+    idem__etcd_client_close(&self->client);
     idem_buf_clear(&self->request);
     free(self);
 }
@@ -635,8 +635,8 @@ first_look(struct etcd_store *self, struct idem_error *err)
     json_t *reply;
     const char *text;
 
-    if (etcd_post(&self->client, "/v3/maintenance/status", idem_text("{}"),
-                  &reply, &why) != ETCD_DONE)
+    if (idem__etcd_post(&self->client, "/v3/maintenance/status",
+                        idem_text("{}"), &reply, &why) != ETCD_DONE)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE, "%s", why.text);
     text = json_string_value(json_object_get(reply, "version"));
     if (!text || sscanf(text, "%d.%d", &major, &minor) != 2 ||
@@ -668,7 +668,7 @@ open_store(const char *url, const struct idem_store_options *options,
     self->wall_at_open_us = self->clocks->wall_us(self->clocks->arg);
     self->boot_at_open_us = self->clocks->boot_us(self->clocks->arg);
     idem_buf_init(&self->request, REQUEST_MAX);
-    status = etcd_client_open(&self->client, url, err);
+    status = idem__etcd_client_open(&self->client, url, err);
     prefix = self->client.url.path ? self->client.url.path : "idem";
     if (status == IDEM_OK && strlen(prefix) + 2 > sizeof(self->prefix))
         status =

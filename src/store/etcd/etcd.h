@@ -37,14 +37,15 @@ struct etcd_client {
     uint64_t requests, lost;
 };
 
-enum idem_status etcd_client_open(struct etcd_client *client, const char *url,
-                                  struct idem_error *err);
-void etcd_client_close(struct etcd_client *client);
+enum idem_status idem__etcd_client_open(struct etcd_client *client,
+                                        const char *url,
+                                        struct idem_error *err);
+void idem__etcd_client_close(struct etcd_client *client);
 
 /* Post JSON to a path such as "/v3/kv/txn"; with ETCD_DONE, *reply is yours. */
-enum etcd_result etcd_post(struct etcd_client *client, const char *path,
-                           struct idem_bytes json, json_t **reply,
-                           struct idem_error *err);
+enum etcd_result idem__etcd_post(struct etcd_client *client, const char *path,
+                                 struct idem_bytes json, json_t **reply,
+                                 struct idem_error *err);
 
 /*
  * Records that may be dropped hang on etcd's own leases, which count down on
@@ -65,12 +66,12 @@ struct etcd_leases {
 
 /* The lease for a record to be dropped at drop_ms, by a clock that shows now_ms
  * at this moment. */
-enum etcd_result etcd_lease(struct etcd_client *client,
-                            struct etcd_leases *leases, int64_t drop_ms,
-                            int64_t now_ms, int64_t *id,
-                            struct idem_error *err);
+enum etcd_result idem__etcd_lease(struct etcd_client *client,
+                                  struct etcd_leases *leases, int64_t drop_ms,
+                                  int64_t now_ms, int64_t *id,
+                                  struct idem_error *err);
 
 /* Does etcd grant leases? It does not while it has no space. */
-bool etcd_lease_is_granted(struct etcd_client *client);
+bool idem__etcd_lease_is_granted(struct etcd_client *client);
 
 #endif

@@ -222,8 +222,8 @@ log_in(struct etcd_client *client, struct idem_error *err)
 }
 
 enum etcd_result
-etcd_post(struct etcd_client *client, const char *path, struct idem_bytes json,
-          json_t **reply, struct idem_error *err)
+idem__etcd_post(struct etcd_client *client, const char *path,
+                struct idem_bytes json, json_t **reply, struct idem_error *err)
 {
     bool has_user = client->url.user && client->url.password;
     struct idem_error first;
@@ -264,8 +264,8 @@ set_tls(struct etcd_client *client)
 }
 
 enum idem_status
-etcd_client_open(struct etcd_client *client, const char *url,
-                 struct idem_error *err)
+idem__etcd_client_open(struct etcd_client *client, const char *url,
+                       struct idem_error *err)
 {
     static const char *const known[] = {"connect_ms", "timeout_ms", "tls", "ca",
                                         "cert",       "key",        NULL};
@@ -298,7 +298,7 @@ etcd_client_open(struct etcd_client *client, const char *url,
 }
 
 void
-etcd_client_close(struct etcd_client *client)
+idem__etcd_client_close(struct etcd_client *client)
 {
     if (client->curl)
         curl_easy_cleanup(client->curl);

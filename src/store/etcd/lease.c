@@ -35,7 +35,8 @@ grant(struct etcd_client *client, int64_t ttl_ms, int64_t *id,
 
     snprintf(body, sizeof(body), "{\"TTL\":\"%lld\"}",
              (long long)(ttl_ms / 1000 + 1));
-    result = etcd_post(client, "/v3/lease/grant", idem_text(body), &reply, err);
+    result = idem__etcd_post(client, "/v3/lease/grant", idem_text(body), &reply,
+                             err);
     if (result != ETCD_DONE)
         return ETCD_NOT_DONE; /* a lease without records hurts nobody */
     text = json_string_value(json_object_get(reply, "ID"));
@@ -48,8 +49,9 @@ grant(struct etcd_client *client, int64_t ttl_ms, int64_t *id,
 }
 
 enum etcd_result
-etcd_lease(struct etcd_client *client, struct etcd_leases *leases,
-           int64_t drop_ms, int64_t now_ms, int64_t *id, struct idem_error *err)
+idem__etcd_lease(struct etcd_client *client, struct etcd_leases *leases,
+                 int64_t drop_ms, int64_t now_ms, int64_t *id,
+                 struct idem_error *err)
 {
     int64_t until_ms, ttl_ms;
     size_t at = leases->oldest;
@@ -82,7 +84,7 @@ etcd_lease(struct etcd_client *client, struct etcd_leases *leases,
 }
 
 bool
-etcd_lease_is_granted(struct etcd_client *client)
+idem__etcd_lease_is_granted(struct etcd_client *client)
 {
     struct idem_error ignored;
     int64_t id;

@@ -29,29 +29,30 @@
 #define DEFAULT_PORT 6379
 #define SENTINEL_PORT 26379
 
-/* SHA-1 of redis_script; a test checks that servers know it. */
-const char *const redis_script_sha = "732ca60a5ad125cc403ff2424d15e70734de6730";
+/* SHA-1 of idem__redis_script; a test checks that servers know it. */
+const char *const idem__redis_script_sha =
+    "732ca60a5ad125cc403ff2424d15e70734de6730";
 
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
 {
-    return redis_swap_batch((struct redis_store *)store, swaps, count, arena,
-                            err);
+    return idem__redis_swap_batch((struct redis_store *)store, swaps, count,
+                                  arena, err);
 }
 
 static enum idem_status
 load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
            struct idem_arena *arena, struct idem_error *err)
 {
-    return redis_load_batch((struct redis_store *)store, loads, count, arena,
-                            err);
+    return idem__redis_load_batch((struct redis_store *)store, loads, count,
+                                  arena, err);
 }
 
 int64_t
-redis_deadline(const struct redis_store *self)
+idem__redis_deadline(const struct redis_store *self)
 {
-    return redis_now_us() + self->settings.timeout_ms * 1000;
+    return idem__redis_now_us() + self->settings.timeout_ms * 1000;
 }
 
 /* ---- the clock ------------------------------------------------------- */
@@ -74,13 +75,13 @@ static enum idem_status
 read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 {
     struct redis_store *self = (struct redis_store *)store;
-    int64_t until_us = redis_deadline(self), read_us = 0;
-    struct redis_link *link = redis_route_clock(self, until_us, err);
+    int64_t until_us = idem__redis_deadline(self), read_us = 0;
+    struct redis_link *link = idem__redis_route_clock(self, until_us, err);
 
     if (!link)
         return IDEM_ERR_UNAVAILABLE;
-    if (redis_link_add_text(link, 0, "TIME"))
-        redis_links_run(&link, 1, until_us, on_time, &read_us);
+    if (idem__redis_link_add_text(link, 0, "TIME"))
+        idem__redis_links_run(&link, 1, until_us, on_time, &read_us);
     if (read_us == 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "redis %s:%d: TIME was not answered", link->host,
@@ -94,7 +95,7 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 static void
 say_if_full(struct redis_store *self, struct redis_link *link)
 {
-    bool full = redis_facts_full(&link->facts);
+    bool full = idem__redis_facts_full(&link->facts);
 
     if (full && !link->said_full)
         idem__log(&self->options, IDEM_LOG_WARNING,
@@ -110,17 +111,18 @@ static void
 tend(struct idem_store *store, int64_t drop_ms)
 {
     struct redis_store *self = (struct redis_store *)store;
-    int64_t until_us = redis_deadline(self);
+    int64_t until_us = idem__redis_deadline(self);
     struct idem_error err;
 
     (void)drop_ms;
     if (self->slots && self->map_stale &&
-        redis_now_us() - self->map_us > 1000000)
-        (void)redis_route_refresh(self, until_us, &err);
+        idem__redis_now_us() - self->map_us > 1000000)
+        (void)idem__redis_route_refresh(self, until_us, &err);
     for (size_t i = 0; i < self->link_count; i++) {
         struct redis_link *link = self->links[i];
 
-        if (link->context && link->judged && !redis_link_ready(link, until_us))
+        if (link->context && link->judged &&
+            !idem__redis_link_ready(link, until_us))
             idem__log(&self->options, IDEM_LOG_ALARM, "%s", link->why.text);
         if (link->judged)
             say_if_full(self, link);
@@ -135,7 +137,7 @@ figures(struct idem_store *store, idem_figure_fn *each, void *arg)
 
     for (size_t i = 0; i < self->link_count; i++) {
         open += self->links[i]->context != NULL;
-        full += redis_facts_full(&self->links[i]->facts);
+        full += idem__redis_facts_full(&self->links[i]->facts);
     }
     each(arg, "redis_connections", open);
     each(arg, "redis_full", full);
@@ -145,7 +147,7 @@ figures(struct idem_store *store, idem_figure_fn *each, void *arg)
     each(arg, "redis_lost_total", (double)self->lost);
     each(arg, "redis_redirected_total", (double)self->redirected);
     each(arg, "redis_wait_short_total", (double)self->wait_short);
-    each(arg, "redis_replicas_required", (double)redis_replicas(self));
+    each(arg, "redis_replicas_required", (double)idem__redis_replicas(self));
 }
 
 /* ---- open and close -------------------------------------------------- */
@@ -158,10 +160,10 @@ close_store(struct idem_store *store)
     if (!self)
         return;
     for (size_t i = 0; i < self->link_count; i++)
-        redis_link_delete(self->links[i]);
+        idem__redis_link_delete(self->links[i]);
     for (size_t i = 0; i < self->sentinel_count; i++)
-        redis_link_delete(self->sentinels[i]);
-    redis_tls_close(&self->settings);
+        idem__redis_link_delete(self->sentinels[i]);
+    idem__redis_tls_close(&self->settings);
     idem__url_clear(&self->settings.url);
     free(self->slots);
     free(self);
@@ -286,7 +288,7 @@ read_settings(const char *url, struct redis_settings *settings,
     if (status == IDEM_OK)
         status = read_unsafe(settings, err);
     if (status == IDEM_OK && tls)
-        status = redis_tls_open(settings, err);
+        status = idem__redis_tls_open(settings, err);
     else if (status == IDEM_OK && (idem__url_option(&settings->url, "ca") ||
                                    idem__url_option(&settings->url, "cert") ||
                                    idem__url_option(&settings->url, "key")))
@@ -308,7 +310,7 @@ first_look(struct redis_store *self, struct idem_error *err)
 
     if (!self->slots) {
         struct redis_link *link =
-            redis_route_clock(self, redis_deadline(self), &why);
+            idem__redis_route_clock(self, idem__redis_deadline(self), &why);
 
         if (err)
             *err = why;
@@ -317,14 +319,15 @@ first_look(struct redis_store *self, struct idem_error *err)
         most = link->facts.replicas;
         slot = REDIS_SLOTS;
     } else {
-        status = redis_route_refresh(self, redis_deadline(self), err);
+        status =
+            idem__redis_route_refresh(self, idem__redis_deadline(self), err);
         if (status != IDEM_OK)
             return status;
     }
     for (; slot < REDIS_SLOTS; slot = next) {
-        struct redis_link *link = redis_route_slot(self, slot, &next);
+        struct redis_link *link = idem__redis_route_slot(self, slot, &next);
 
-        if (link && !redis_link_ready(link, redis_deadline(self))) {
+        if (link && !idem__redis_link_ready(link, idem__redis_deadline(self))) {
             if (err)
                 *err = link->why;
             return link->why.status;
@@ -349,7 +352,7 @@ say_what_is_given_up(const struct redis_store *self)
                   "redis: unsafe=unseen: appendfsync is not checked");
     idem__log(&self->options, IDEM_LOG_INFO,
               "redis: %d replica(s) must confirm every write",
-              redis_replicas(self));
+              idem__redis_replicas(self));
 }
 
 /* The servers that the URL names: Sentinels, or those that hold records. */
@@ -362,8 +365,8 @@ add_hosts(struct redis_store *self, struct idem_error *err)
         const struct idem__host *host = &url->hosts[i];
         struct redis_link *link =
             self->settings.sentinel
-                ? redis_link_new(&self->settings, host->name, host->port)
-                : redis_route_node(self, host->name, host->port);
+                ? idem__redis_link_new(&self->settings, host->name, host->port)
+                : idem__redis_route_node(self, host->name, host->port);
 
         if (!link)
             return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
@@ -431,7 +434,7 @@ const struct idem_store_type idem__redis_store = {
     .open = open_single,
     .swap = swap_batch,
     .load = load_batch,
-    .scan = redis_scan,
+    .scan = idem__redis_scan,
     .now = read_clock,
     .tend = tend,
     .figures = figures,
@@ -444,7 +447,7 @@ const struct idem_store_type idem__redis_cluster_store = {
     .open = open_cluster,
     .swap = swap_batch,
     .load = load_batch,
-    .scan = redis_scan,
+    .scan = idem__redis_scan,
     .now = read_clock,
     .tend = tend,
     .figures = figures,

@@ -54,19 +54,20 @@ struct redis_facts {
 };
 
 /* Read the text of INFO, or of its section "memory" alone. */
-void redis_facts_read(const char *info, size_t len, struct redis_facts *facts);
-void redis_facts_read_memory(const char *info, size_t len,
-                             struct redis_facts *facts);
+void idem__redis_facts_read(const char *info, size_t len,
+                            struct redis_facts *facts);
+void idem__redis_facts_read_memory(const char *info, size_t len,
+                                   struct redis_facts *facts);
 
 /* Is so much memory used that new records are refused? What is left of
  * maxmemory then is for the results of what is executing. */
-bool redis_facts_full(const struct redis_facts *facts);
+bool idem__redis_facts_full(const struct redis_facts *facts);
 
 /* Is this server fit to keep records? IDEM_ERR_UNSUPPORTED if a setting is
  * wrong, IDEM_ERR_UNAVAILABLE if it may become so by itself. */
-enum idem_status redis_facts_judge(const struct redis_settings *settings,
-                                   const struct redis_facts *facts,
-                                   struct idem_error *err);
+enum idem_status idem__redis_facts_judge(const struct redis_settings *settings,
+                                         const struct redis_facts *facts,
+                                         struct idem_error *err);
 
 /* ---- a connection ---------------------------------------------------- */
 
@@ -95,25 +96,25 @@ struct redis_link {
     size_t call_count, call_room, answered;
 };
 
-struct redis_link *redis_link_new(const struct redis_settings *settings,
-                                  const char *host, int port);
-void redis_link_delete(struct redis_link *link);
+struct redis_link *idem__redis_link_new(const struct redis_settings *settings,
+                                        const char *host, int port);
+void idem__redis_link_delete(struct redis_link *link);
 
 /*
  * Connect if need be, and look at the server's settings if that was long ago.
  * Quick when the server was away a moment ago. False: see link->why.
  */
-bool redis_link_ready(struct redis_link *link, int64_t deadline_us);
+bool idem__redis_link_ready(struct redis_link *link, int64_t deadline_us);
 
 /* Hang up; the next one who wants it connects anew, after a pause if `why` is
  * given. */
-void redis_link_drop(struct redis_link *link, const char *why);
+void idem__redis_link_drop(struct redis_link *link, const char *why);
 
 /* Add a command to what redis_links_run sends. False: out of memory. */
-bool redis_link_add(struct redis_link *link, uint32_t tag, int argc,
-                    const struct idem_bytes *argv);
-bool redis_link_add_text(struct redis_link *link, uint32_t tag,
-                         const char *words); /* separated by spaces */
+bool idem__redis_link_add(struct redis_link *link, uint32_t tag, int argc,
+                          const struct idem_bytes *argv);
+bool idem__redis_link_add_text(struct redis_link *link, uint32_t tag,
+                               const char *words); /* separated by spaces */
 
 /*
  * Called once for every command that was added. `reply` is NULL if none came;
@@ -124,27 +125,29 @@ typedef void redis_answer_fn(void *arg, struct redis_link *link, uint32_t tag,
 
 /* Send what was added to these links and read every answer, all of them at the
  * same time. A link that breaks or is late is dropped. */
-void redis_links_run(struct redis_link **links, size_t count,
-                     int64_t deadline_us, redis_answer_fn *answer, void *arg);
+void idem__redis_links_run(struct redis_link **links, size_t count,
+                           int64_t deadline_us, redis_answer_fn *answer,
+                           void *arg);
 
-int64_t redis_now_us(void); /* CLOCK_MONOTONIC */
+int64_t idem__redis_now_us(void); /* CLOCK_MONOTONIC */
 
 /* ---- TLS (tls.c) ------------------------------------------------------- */
 
 /* Whom to trust and who we are, by the URL's options; close it in any case. */
-enum idem_status redis_tls_open(struct redis_settings *settings,
-                                struct idem_error *err);
-void redis_tls_close(struct redis_settings *settings);
+enum idem_status idem__redis_tls_open(struct redis_settings *settings,
+                                      struct idem_error *err);
+void idem__redis_tls_close(struct redis_settings *settings);
 
 /* Encrypt a link that has just been connected. False: drop it. */
-bool redis_tls_connect(struct redis_link *link, int64_t deadline_us, char *why,
-                       size_t why_len);
-void redis_tls_drop(struct redis_link *link);
+bool idem__redis_tls_connect(struct redis_link *link, int64_t deadline_us,
+                             char *why, size_t why_len);
+void idem__redis_tls_drop(struct redis_link *link);
 
 /* As send and recv; after one that failed, why. */
-const char *redis_tls_flaw(void);
-ssize_t redis_tls_send(struct redis_link *link, const void *data, size_t len);
-ssize_t redis_tls_recv(struct redis_link *link, void *room, size_t len);
+const char *idem__redis_tls_flaw(void);
+ssize_t idem__redis_tls_send(struct redis_link *link, const void *data,
+                             size_t len);
+ssize_t idem__redis_tls_recv(struct redis_link *link, void *room, size_t len);
 
 /* ---- the store ------------------------------------------------------- */
 
@@ -165,58 +168,59 @@ struct redis_store {
     uint64_t swaps, lost, refused, redirected, wait_short, connects;
 };
 
-extern const char *const redis_script; /* compare and swap, in Lua */
-extern const char *const redis_script_sha;
+extern const char *const idem__redis_script; /* compare and swap, in Lua */
+extern const char *const idem__redis_script_sha;
 
 /* The link for a key, ready for use; NULL: err says why. */
-struct redis_link *redis_route(struct redis_store *self,
-                               const uint8_t key[IDEM_KEY_LEN],
-                               int64_t deadline_us, struct idem_error *err);
-
-/* The link whose clock is the store's. */
-struct redis_link *redis_route_clock(struct redis_store *self,
+struct redis_link *idem__redis_route(struct redis_store *self,
+                                     const uint8_t key[IDEM_KEY_LEN],
                                      int64_t deadline_us,
                                      struct idem_error *err);
+
+/* The link whose clock is the store's. */
+struct redis_link *idem__redis_route_clock(struct redis_store *self,
+                                           int64_t deadline_us,
+                                           struct idem_error *err);
 
 /* The link to the server that most Sentinels name, ready or not; NULL: err says
  * why. */
-struct redis_link *redis_sentinel_primary(struct redis_store *self,
-                                          int64_t deadline_us,
-                                          struct idem_error *err);
+struct redis_link *idem__redis_sentinel_primary(struct redis_store *self,
+                                                int64_t deadline_us,
+                                                struct idem_error *err);
 
 /* Find or add a server. NULL: too many, or out of memory. */
-struct redis_link *redis_route_node(struct redis_store *self, const char *host,
-                                    int port);
+struct redis_link *idem__redis_route_node(struct redis_store *self,
+                                          const char *host, int port);
 
 /* "MOVED 3999 127.0.0.1:6381" or ASK: the server named, and its slot. */
-struct redis_link *redis_route_redirect(struct redis_store *self,
-                                        struct redis_link *from,
-                                        const char *text, bool moved);
+struct redis_link *idem__redis_route_redirect(struct redis_store *self,
+                                              struct redis_link *from,
+                                              const char *text, bool moved);
 
 /* Read the slot map anew. */
-enum idem_status redis_route_refresh(struct redis_store *self,
-                                     int64_t deadline_us,
-                                     struct idem_error *err);
+enum idem_status idem__redis_route_refresh(struct redis_store *self,
+                                           int64_t deadline_us,
+                                           struct idem_error *err);
 
 /* The owner of a slot and, in *next, the first slot after it that belongs to
  * another (REDIS_SLOTS: none). Without a cluster there is one owner. */
-struct redis_link *redis_route_slot(struct redis_store *self, unsigned slot,
-                                    unsigned *next);
+struct redis_link *idem__redis_route_slot(struct redis_store *self,
+                                          unsigned slot, unsigned *next);
 
 /* How many replicas must have what is answered. */
-int redis_replicas(const struct redis_store *self);
+int idem__redis_replicas(const struct redis_store *self);
 
 /* Until when a request that begins now may take. */
-int64_t redis_deadline(const struct redis_store *self);
+int64_t idem__redis_deadline(const struct redis_store *self);
 
-idem_scan_fn redis_scan;
-enum idem_status redis_swap_batch(struct redis_store *self,
-                                  struct idem_swap *swaps, size_t count,
-                                  struct idem_arena *arena,
-                                  struct idem_error *err);
-enum idem_status redis_load_batch(struct redis_store *self,
-                                  struct idem_load *loads, size_t count,
-                                  struct idem_arena *arena,
-                                  struct idem_error *err);
+idem_scan_fn idem__redis_scan;
+enum idem_status idem__redis_swap_batch(struct redis_store *self,
+                                        struct idem_swap *swaps, size_t count,
+                                        struct idem_arena *arena,
+                                        struct idem_error *err);
+enum idem_status idem__redis_load_batch(struct redis_store *self,
+                                        struct idem_load *loads, size_t count,
+                                        struct idem_arena *arena,
+                                        struct idem_error *err);
 
 #endif

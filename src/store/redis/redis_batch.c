@@ -41,7 +41,7 @@
  * With the flag allow-oom the script writes although maxmemory is reached: what
  * was begun must be finished. New records are refused before that, by "f".
  */
-const char *const redis_script =
+const char *const idem__redis_script =
     "#!lua flags=allow-oom\n"
     "local rev = redis.call('GETRANGE', KEYS[1], 32, 39)\n"
     "local own = rev ~= '' and rev == ARGV[3]\n"
@@ -133,14 +133,14 @@ add_call(struct batch *batch, size_t i, struct redis_link *link,
     bool eval = batch->elements[i].eval;
     struct idem_bytes words[10] = {
         idem_text(eval ? "EVAL" : "EVALSHA"),
-        idem_text(eval ? redis_script : redis_script_sha),
+        idem_text(eval ? idem__redis_script : idem__redis_script_sha),
         {"1", 1},
         {name, name_len},
-        idem_text(redis_replicas(batch->self) > 0 ? "r" : "")};
+        idem_text(idem__redis_replicas(batch->self) > 0 ? "r" : "")};
 
     for (int k = 0; k < argc; k++)
         words[5 + k] = argv[k];
-    return redis_link_add(link, (uint32_t)i, 5 + argc, words);
+    return idem__redis_link_add(link, (uint32_t)i, 5 + argc, words);
 }
 
 static bool
@@ -165,13 +165,14 @@ add_swap(struct batch *batch, size_t i, struct redis_link *link)
         idem__put64(rev, record->rev);
     }
     idem__put64(expected, swap->expected);
-    return add_call(batch, i, link, swap->key, 5,
-                    (struct idem_bytes[]){
-                        {expected, swap->expected ? 8 : 0},
-                        {rev, record ? 8 : 0},
-                        {value, len},
-                        idem_text(drop_at),
-                        idem_text(redis_facts_full(&link->facts) ? "f" : "")});
+    return add_call(
+        batch, i, link, swap->key, 5,
+        (struct idem_bytes[]){
+            {expected, swap->expected ? 8 : 0},
+            {rev, record ? 8 : 0},
+            {value, len},
+            idem_text(drop_at),
+            idem_text(idem__redis_facts_full(&link->facts) ? "f" : "")});
 }
 
 static bool
@@ -180,11 +181,11 @@ add_load(struct batch *batch, size_t i, struct redis_link *link)
     char name[sizeof(batch->self->settings.prefix) + IDEM__HEX_LEN];
     size_t len;
 
-    if (redis_replicas(batch->self) > 0)
+    if (idem__redis_replicas(batch->self) > 0)
         return add_call(batch, i, link, batch->loads[i].key, 0, NULL);
     len = name_of(batch->self, batch->loads[i].key, name);
-    return redis_link_add(link, (uint32_t)i, 2,
-                          (struct idem_bytes[]){{"GET", 3}, {name, len}});
+    return idem__redis_link_add(link, (uint32_t)i, 2,
+                                (struct idem_bytes[]){{"GET", 3}, {name, len}});
 }
 
 static void
@@ -205,14 +206,14 @@ route(struct batch *batch, size_t i)
     struct redis_link *link = element->ask;
     struct idem_error why = {IDEM_ERR_UNAVAILABLE, "redis: no time left"};
 
-    if (redis_now_us() >= batch->deadline_us)
+    if (idem__redis_now_us() >= batch->deadline_us)
         link = NULL;
     else if (!link)
-        link = redis_route(batch->self,
-                           batch->swaps ? batch->swaps[i].key
-                                        : batch->loads[i].key,
-                           batch->deadline_us, &why);
-    else if (!redis_link_ready(link, batch->deadline_us))
+        link = idem__redis_route(batch->self,
+                                 batch->swaps ? batch->swaps[i].key
+                                              : batch->loads[i].key,
+                                 batch->deadline_us, &why);
+    else if (!idem__redis_link_ready(link, batch->deadline_us))
         why = link->why, link = NULL;
     if (link)
         return link;
@@ -230,7 +231,8 @@ send_element(struct batch *batch, size_t i)
 
     if (!link)
         return;
-    ok = !element->ask || redis_link_add_text(link, REDIS_TAG_NONE, "ASKING");
+    ok = !element->ask ||
+         idem__redis_link_add_text(link, REDIS_TAG_NONE, "ASKING");
     ok = ok &&
          (batch->swaps ? add_swap(batch, i, link) : add_load(batch, i, link));
     element->via = link;
@@ -267,7 +269,8 @@ goes_on(struct batch *batch, size_t i, const char *text)
 
     element->progress = AGAIN;
     if (moved || says(text, "ASK")) {
-        struct redis_link *to = redis_route_redirect(self, via, text, moved);
+        struct redis_link *to =
+            idem__redis_route_redirect(self, via, text, moved);
 
         self->redirected++;
         element->ask = moved ? NULL : to;
@@ -386,7 +389,7 @@ on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
 static void
 on_wait(struct batch *batch, struct redis_link *link, const redisReply *reply)
 {
-    int wanted = redis_replicas(batch->self);
+    int wanted = idem__redis_replicas(batch->self);
     long long got =
         reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
 
@@ -419,7 +422,7 @@ on_answer(void *arg, struct redis_link *link, uint32_t tag,
         on_wait(batch, link, reply);
     else if (tag == REDIS_TAG_MEMORY && reply &&
              reply->type == REDIS_REPLY_STRING)
-        redis_facts_read_memory(reply->str, reply->len, &link->facts);
+        idem__redis_facts_read_memory(reply->str, reply->len, &link->facts);
     else if (tag < REDIS_TAG_MEMORY && batch->elements[tag].progress == SENT)
         on_element(batch, tag, reply, sent);
 }
@@ -434,7 +437,8 @@ add_memory_looks(struct batch *batch)
         struct redis_link *link = batch->used[i];
 
         if (link->facts.max_memory > 0)
-            (void)redis_link_add_text(link, REDIS_TAG_MEMORY, "INFO memory");
+            (void)idem__redis_link_add_text(link, REDIS_TAG_MEMORY,
+                                            "INFO memory");
     }
 }
 
@@ -443,12 +447,13 @@ add_waits(struct batch *batch)
 {
     char words[64];
 
-    if (redis_replicas(batch->self) == 0)
+    if (idem__redis_replicas(batch->self) == 0)
         return;
-    snprintf(words, sizeof(words), "WAIT %d %lld", redis_replicas(batch->self),
+    snprintf(words, sizeof(words), "WAIT %d %lld",
+             idem__redis_replicas(batch->self),
              (long long)batch->self->settings.wait_ms);
     for (size_t i = 0; i < batch->used_count; i++) {
-        if (!redis_link_add_text(batch->used[i], REDIS_TAG_WAIT, words))
+        if (!idem__redis_link_add_text(batch->used[i], REDIS_TAG_WAIT, words))
             on_wait(batch, batch->used[i], NULL);
     }
 }
@@ -467,8 +472,8 @@ run_round(struct batch *batch)
     }
     add_memory_looks(batch);
     add_waits(batch);
-    redis_links_run(batch->used, batch->used_count, batch->deadline_us,
-                    on_answer, batch);
+    idem__redis_links_run(batch->used, batch->used_count, batch->deadline_us,
+                          on_answer, batch);
     for (size_t i = 0; i < batch->count; i++) {
         if (batch->elements[i].progress == CONFIRMED)
             batch->elements[i].progress = DONE;
@@ -485,8 +490,8 @@ run_chunk(struct batch *batch)
     const struct redis_settings *settings = &batch->self->settings;
     int round = 0;
 
-    batch->deadline_us = redis_now_us() + settings->timeout_ms * 1000;
-    if (redis_replicas(batch->self) > 0)
+    batch->deadline_us = idem__redis_now_us() + settings->timeout_ms * 1000;
+    if (idem__redis_replicas(batch->self) > 0)
         batch->deadline_us += settings->wait_ms * 1000;
     for (size_t i = 0; i < batch->count; i++)
         batch->elements[i] = (struct element){.progress = AGAIN};
@@ -513,8 +518,9 @@ count_outcomes(struct redis_store *self, const struct idem_swap *swaps,
 }
 
 enum idem_status
-redis_swap_batch(struct redis_store *self, struct idem_swap *swaps,
-                 size_t count, struct idem_arena *arena, struct idem_error *err)
+idem__redis_swap_batch(struct redis_store *self, struct idem_swap *swaps,
+                       size_t count, struct idem_arena *arena,
+                       struct idem_error *err)
 {
     struct batch batch = {.self = self, .arena = arena, .err = err};
     size_t start = 0;
@@ -544,8 +550,9 @@ redis_swap_batch(struct redis_store *self, struct idem_swap *swaps,
 }
 
 enum idem_status
-redis_load_batch(struct redis_store *self, struct idem_load *loads,
-                 size_t count, struct idem_arena *arena, struct idem_error *err)
+idem__redis_load_batch(struct redis_store *self, struct idem_load *loads,
+                       size_t count, struct idem_arena *arena,
+                       struct idem_error *err)
 {
     struct batch batch = {.self = self,
                           .loads = loads,

@@ -58,7 +58,8 @@ number(struct idem_bytes value)
 /* As Redis counts it when it compares it with maxmemory: buffers for replicas
  * and for the append-only file are left out. */
 void
-redis_facts_read_memory(const char *info, size_t len, struct redis_facts *facts)
+idem__redis_facts_read_memory(const char *info, size_t len,
+                              struct redis_facts *facts)
 {
     facts->used_memory = number(field(info, len, "used_memory")) -
                          number(field(info, len, "mem_not_counted_for_evict"));
@@ -66,14 +67,14 @@ redis_facts_read_memory(const char *info, size_t len, struct redis_facts *facts)
 }
 
 bool
-redis_facts_full(const struct redis_facts *facts)
+idem__redis_facts_full(const struct redis_facts *facts)
 {
     return facts->max_memory > 0 &&
            facts->used_memory >= facts->max_memory / 100 * FULL_PERCENT;
 }
 
 void
-redis_facts_read(const char *info, size_t len, struct redis_facts *facts)
+idem__redis_facts_read(const char *info, size_t len, struct redis_facts *facts)
 {
     char version[16];
     int major = 0, minor = 0, patch = 0;
@@ -91,7 +92,7 @@ redis_facts_read(const char *info, size_t len, struct redis_facts *facts)
     facts->loading = number(field(info, len, "loading")) == 1;
     facts->aof = number(field(info, len, "aof_enabled")) == 1;
     facts->replicas = (int)number(field(info, len, "connected_slaves"));
-    redis_facts_read_memory(info, len, facts);
+    idem__redis_facts_read_memory(info, len, facts);
     facts->known = version[0] != 0;
 }
 
@@ -123,8 +124,8 @@ judge_fsync(const struct redis_settings *settings,
 }
 
 enum idem_status
-redis_facts_judge(const struct redis_settings *settings,
-                  const struct redis_facts *facts, struct idem_error *err)
+idem__redis_facts_judge(const struct redis_settings *settings,
+                        const struct redis_facts *facts, struct idem_error *err)
 {
     if (!facts->known)
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,

@@ -25,7 +25,7 @@ good(void)
     struct redis_facts facts;
 
     memset(&facts, 0, sizeof(facts));
-    redis_facts_read(info, sizeof(info) - 1, &facts);
+    idem__redis_facts_read(info, sizeof(info) - 1, &facts);
     facts.fsync_seen = true;
     snprintf(facts.fsync, sizeof(facts.fsync), "always");
     return facts;
@@ -36,7 +36,7 @@ judge(const struct redis_facts *facts, const char *expected)
 {
     static const struct redis_settings settings = {.replicas = 1};
     struct idem_error err = {IDEM_OK, ""};
-    enum idem_status status = redis_facts_judge(&settings, facts, &err);
+    enum idem_status status = idem__redis_facts_judge(&settings, facts, &err);
 
     if (expected && !strstr(err.text, expected))
         fail_msg("\"%s\" does not say \"%s\"", err.text, expected);
@@ -64,11 +64,11 @@ full_is_nine_tenths_of_maxmemory(void **state)
     struct redis_facts facts = good();
 
     (void)state;
-    assert_false(redis_facts_full(&facts));
+    assert_false(idem__redis_facts_full(&facts));
     facts.used_memory += 100;
-    assert_true(redis_facts_full(&facts));
+    assert_true(idem__redis_facts_full(&facts));
     facts.max_memory = 0; /* no limit */
-    assert_false(redis_facts_full(&facts));
+    assert_false(idem__redis_facts_full(&facts));
 }
 
 static void
@@ -79,7 +79,7 @@ cut_info_is_no_reason_to_crash(void **state)
         struct redis_facts facts;
 
         memset(&facts, 0, sizeof(facts));
-        redis_facts_read(info, len, &facts);
+        idem__redis_facts_read(info, len, &facts);
         assert_int_not_equal(judge(&facts, NULL), IDEM_OK);
     }
 }

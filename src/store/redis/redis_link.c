@@ -32,7 +32,7 @@ enum handshake {
 };
 
 int64_t
-redis_now_us(void)
+idem__redis_now_us(void)
 {
     struct timespec t;
 
@@ -41,8 +41,8 @@ redis_now_us(void)
 }
 
 struct redis_link *
-redis_link_new(const struct redis_settings *settings, const char *host,
-               int port)
+idem__redis_link_new(const struct redis_settings *settings, const char *host,
+                     int port)
 {
     struct redis_link *link = calloc(1, sizeof(*link));
 
@@ -56,11 +56,11 @@ redis_link_new(const struct redis_settings *settings, const char *host,
 }
 
 void
-redis_link_delete(struct redis_link *link)
+idem__redis_link_delete(struct redis_link *link)
 {
     if (!link)
         return;
-    redis_link_drop(link, NULL);
+    idem__redis_link_drop(link, NULL);
     idem_buf_clear(&link->out);
     free(link->calls);
     free(link);
@@ -75,14 +75,14 @@ pause_link(struct redis_link *link)
 
     link->failures = link->failures < 7 ? link->failures + 1 : 8;
     link->judged = false;
-    link->try_after_us =
-        redis_now_us() + (pause_us < PAUSE_MAX_US ? pause_us : PAUSE_MAX_US);
+    link->try_after_us = idem__redis_now_us() +
+                         (pause_us < PAUSE_MAX_US ? pause_us : PAUSE_MAX_US);
 }
 
 void
-redis_link_drop(struct redis_link *link, const char *why)
+idem__redis_link_drop(struct redis_link *link, const char *why)
 {
-    redis_tls_drop(link);
+    idem__redis_tls_drop(link);
     if (link->context)
         redisFree(link->context);
     link->context = NULL;
@@ -114,8 +114,8 @@ note_call(struct redis_link *link, uint32_t tag)
 }
 
 bool
-redis_link_add(struct redis_link *link, uint32_t tag, int argc,
-               const struct idem_bytes *argv)
+idem__redis_link_add(struct redis_link *link, uint32_t tag, int argc,
+                     const struct idem_bytes *argv)
 {
     size_t start = link->out.len;
     bool ok = idem_buf_printf(&link->out, "*%d\r\n", argc);
@@ -131,7 +131,8 @@ redis_link_add(struct redis_link *link, uint32_t tag, int argc,
 }
 
 bool
-redis_link_add_text(struct redis_link *link, uint32_t tag, const char *words)
+idem__redis_link_add_text(struct redis_link *link, uint32_t tag,
+                          const char *words)
 {
     struct idem_bytes argv[8];
     int argc = 0;
@@ -142,7 +143,7 @@ redis_link_add_text(struct redis_link *link, uint32_t tag, const char *words)
         argv[argc++] = (struct idem_bytes){words, len};
         words += len + (words[len] == ' ');
     }
-    return redis_link_add(link, tag, argc, argv);
+    return idem__redis_link_add(link, tag, argc, argv);
 }
 
 /* ---- moving bytes ---------------------------------------------------- */
@@ -152,7 +153,7 @@ send_some(struct redis_link *link)
 {
     const uint8_t *data = link->out.data + link->written;
     size_t len = link->out.len - link->written;
-    ssize_t n = link->ssl ? redis_tls_send(link, data, len)
+    ssize_t n = link->ssl ? idem__redis_tls_send(link, data, len)
                           : send(link->context->fd, data, len, MSG_NOSIGNAL);
 
     if (n > 0)
@@ -164,7 +165,7 @@ static bool
 read_some(struct redis_link *link)
 {
     static _Thread_local char room[READ_LEN];
-    ssize_t n = link->ssl ? redis_tls_recv(link, room, sizeof(room))
+    ssize_t n = link->ssl ? idem__redis_tls_recv(link, room, sizeof(room))
                           : recv(link->context->fd, room, sizeof(room), 0);
 
     if (n > 0)
@@ -213,8 +214,8 @@ run_one(struct redis_link *link, short ready, redis_answer_fn *answer,
     if (ok && (ready & (POLLIN | POLLHUP | POLLERR)))
         ok = read_some(link) && hand_out(link, answer, arg);
     if (!ok)
-        redis_link_drop(link,
-                        link->ssl ? redis_tls_flaw() : "the connection broke");
+        idem__redis_link_drop(link, link->ssl ? idem__redis_tls_flaw()
+                                              : "the connection broke");
     if (!link->context)
         give_up(link, answer, arg);
 }
@@ -238,7 +239,7 @@ static void
 poll_links(struct redis_link **links, size_t count, struct pollfd *polls,
            int64_t deadline_us)
 {
-    int64_t left_us = deadline_us - redis_now_us();
+    int64_t left_us = deadline_us - idem__redis_now_us();
 
     for (size_t i = 0; i < count; i++) {
         bool unsent = links[i]->written < links[i]->out.len;
@@ -252,8 +253,8 @@ poll_links(struct redis_link **links, size_t count, struct pollfd *polls,
 }
 
 void
-redis_links_run(struct redis_link **links, size_t count, int64_t deadline_us,
-                redis_answer_fn *answer, void *arg)
+idem__redis_links_run(struct redis_link **links, size_t count,
+                      int64_t deadline_us, redis_answer_fn *answer, void *arg)
 {
     struct pollfd polls[REDIS_NODES_MAX];
     bool open = false;
@@ -264,7 +265,7 @@ redis_links_run(struct redis_link **links, size_t count, int64_t deadline_us,
         open |= is_open(links[i]);
     }
     while (open) {
-        bool late = redis_now_us() >= deadline_us;
+        bool late = idem__redis_now_us() >= deadline_us;
 
         open = false;
         poll_links(links, count, polls, deadline_us);
@@ -275,7 +276,7 @@ redis_links_run(struct redis_link **links, size_t count, int64_t deadline_us,
                 run_one(links[i], polls[i].revents, answer, arg);
             } else if (late) {
                 links[i]->failures += 5; /* it hangs: no hurry to try again */
-                redis_link_drop(links[i], "no answer in time");
+                idem__redis_link_drop(links[i], "no answer in time");
                 give_up(links[i], answer, arg);
             }
             open |= is_open(links[i]);
@@ -300,7 +301,7 @@ note_time(struct redis_facts *facts, const redisReply *reply)
         reply->element[0]->str && reply->element[1]->str)
         facts->ahead_us = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
                           strtoll(reply->element[1]->str, NULL, 10) -
-                          redis_now_us();
+                          idem__redis_now_us();
 }
 
 static void
@@ -329,7 +330,7 @@ on_greeting(void *arg, struct redis_link *link, uint32_t tag,
         !greeting->error[0])
         snprintf(greeting->error, sizeof(greeting->error), "%s", reply->str);
     if (tag == ASK_INFO && reply->type == REDIS_REPLY_STRING)
-        redis_facts_read(reply->str, reply->len, &link->facts);
+        idem__redis_facts_read(reply->str, reply->len, &link->facts);
     else if (tag == ASK_FSYNC)
         note_fsync(&link->facts, reply);
     else if (tag == ASK_TIME)
@@ -342,7 +343,7 @@ add_handshake(struct redis_link *link)
     const struct redis_settings *settings = link->settings;
     struct idem_bytes auth[3] = {{"AUTH", 4}};
     struct idem_bytes load[3] = {
-        {"SCRIPT", 6}, {"LOAD", 4}, idem_text(redis_script)};
+        {"SCRIPT", 6}, {"LOAD", 4}, idem_text(idem__redis_script)};
     int argc = 1;
     char select[32];
 
@@ -350,12 +351,13 @@ add_handshake(struct redis_link *link)
         auth[argc++] = idem_text(settings->url.user);
     if (settings->url.password)
         auth[argc++] = idem_text(settings->url.password);
-    if (argc > 1 && !redis_link_add(link, ASK_AUTH, argc, auth))
+    if (argc > 1 && !idem__redis_link_add(link, ASK_AUTH, argc, auth))
         return false;
     snprintf(select, sizeof(select), "SELECT %d", settings->db);
-    if (settings->db != 0 && !redis_link_add_text(link, ASK_SELECT, select))
+    if (settings->db != 0 &&
+        !idem__redis_link_add_text(link, ASK_SELECT, select))
         return false;
-    return redis_link_add(link, ASK_SCRIPT, 3, load);
+    return idem__redis_link_add(link, ASK_SCRIPT, 3, load);
 }
 
 /* What a Sentinel needs to hear: its password, if it has one. */
@@ -367,10 +369,10 @@ greet_sentinel(struct redis_link *link, int64_t deadline_us)
     struct idem_bytes auth[2] = {{"AUTH", 4}, idem_text(password)};
     struct greeting greeting = {.link = link};
 
-    if (password && redis_link_add(link, ASK_AUTH, 2, auth))
-        redis_links_run(&link, 1, deadline_us, on_greeting, &greeting);
+    if (password && idem__redis_link_add(link, ASK_AUTH, 2, auth))
+        idem__redis_links_run(&link, 1, deadline_us, on_greeting, &greeting);
     if (greeting.error[0])
-        redis_link_drop(link, greeting.error);
+        idem__redis_link_drop(link, greeting.error);
     link->judged = link->context != NULL;
     link->failures = link->judged ? 0 : link->failures;
     return link->judged;
@@ -385,32 +387,33 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
     memset(&link->facts, 0, sizeof(link->facts));
     link->judged = false;
     if ((first && !add_handshake(link)) ||
-        !redis_link_add_text(link, ASK_INFO, "INFO") ||
-        !redis_link_add_text(link, ASK_FSYNC, "CONFIG GET appendfsync") ||
-        !redis_link_add_text(link, ASK_TIME, "TIME")) {
-        redis_link_drop(link, "out of memory");
+        !idem__redis_link_add_text(link, ASK_INFO, "INFO") ||
+        !idem__redis_link_add_text(link, ASK_FSYNC, "CONFIG GET appendfsync") ||
+        !idem__redis_link_add_text(link, ASK_TIME, "TIME")) {
+        idem__redis_link_drop(link, "out of memory");
         return false;
     }
-    redis_links_run(&link, 1, deadline_us, on_greeting, &greeting);
+    idem__redis_links_run(&link, 1, deadline_us, on_greeting, &greeting);
     if (link->facts.sentinel) {
-        redis_link_drop(link, "this is a Sentinel: use redis+sentinel://HOST:"
+        idem__redis_link_drop(link,
+                              "this is a Sentinel: use redis+sentinel://HOST:"
                               "PORT/NAME, with the name of the primary that it "
                               "monitors");
         link->why.status = IDEM_ERR_UNSUPPORTED;
         return false;
     }
     if (greeting.error[0]) {
-        redis_link_drop(link, greeting.error);
+        idem__redis_link_drop(link, greeting.error);
         return false;
     }
     if (greeting.broken)
         return false;
-    link->checked_us = redis_now_us();
-    if (redis_facts_judge(link->settings, &link->facts, &link->why) !=
+    link->checked_us = idem__redis_now_us();
+    if (idem__redis_facts_judge(link->settings, &link->facts, &link->why) !=
         IDEM_OK) {
         /* A cluster's replica stays connected: it knows the slot map. */
         if (!link->settings->cluster || link->facts.master)
-            redis_link_drop(link, NULL);
+            idem__redis_link_drop(link, NULL);
         pause_link(link);
         return false;
     }
@@ -422,7 +425,7 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
 static bool
 connect_link(struct redis_link *link, int64_t deadline_us)
 {
-    int64_t left_us = deadline_us - redis_now_us();
+    int64_t left_us = deadline_us - idem__redis_now_us();
     int64_t limit_us = link->settings->connect_ms * 1000;
     struct timeval tv;
     redisContext *context;
@@ -434,7 +437,8 @@ connect_link(struct redis_link *link, int64_t deadline_us)
     tv.tv_usec = limit_us % 1000000;
     context = redisConnectWithTimeout(link->host, link->port, tv);
     if (!context || context->err) {
-        redis_link_drop(link, context ? context->errstr : "out of memory");
+        idem__redis_link_drop(link,
+                              context ? context->errstr : "out of memory");
         if (context)
             redisFree(context);
         return false;
@@ -442,12 +446,12 @@ connect_link(struct redis_link *link, int64_t deadline_us)
     (void)redisEnableKeepAlive(context);
     (void)fcntl(context->fd, F_SETFL, fcntl(context->fd, F_GETFL) | O_NONBLOCK);
     link->context = context;
-    limit_us = redis_now_us() + link->settings->connect_ms * 1000;
+    limit_us = idem__redis_now_us() + link->settings->connect_ms * 1000;
     if (deadline_us < limit_us || link->settings->opening)
         limit_us = deadline_us;
     if (link->settings->tls &&
-        !redis_tls_connect(link, limit_us, why, sizeof(why))) {
-        redis_link_drop(link, why);
+        !idem__redis_tls_connect(link, limit_us, why, sizeof(why))) {
+        idem__redis_link_drop(link, why);
         return false;
     }
     return link->sentinel ? greet_sentinel(link, limit_us)
@@ -455,9 +459,9 @@ connect_link(struct redis_link *link, int64_t deadline_us)
 }
 
 bool
-redis_link_ready(struct redis_link *link, int64_t deadline_us)
+idem__redis_link_ready(struct redis_link *link, int64_t deadline_us)
 {
-    int64_t now_us = redis_now_us(), took_us;
+    int64_t now_us = idem__redis_now_us(), took_us;
     bool ok;
 
     if (link->context && link->judged &&
@@ -469,7 +473,7 @@ redis_link_ready(struct redis_link *link, int64_t deadline_us)
                        : connect_link(link, deadline_us);
     /* One that hangs must not hold up those that work: at most a third of the
      * time is spent on it. */
-    took_us = redis_now_us() - now_us;
+    took_us = idem__redis_now_us() - now_us;
     if (!ok && link->try_after_us < now_us + 3 * took_us)
         link->try_after_us = now_us + 3 * took_us;
     return ok;

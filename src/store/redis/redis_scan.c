@@ -1,5 +1,6 @@
 /*
- * redis_scan.c - listing the records of one Redis, or of all nodes of a cluster.
+ * redis_scan.c - listing the records of one Redis, or of all nodes of a
+ * cluster.
  *
  * A server is asked for some names and then for the records under them. Servers
  * are taken in the order of their first slots.
@@ -120,13 +121,14 @@ ask_names(struct scan *scan, struct redis_link *link, size_t count)
 
     snprintf(match, sizeof(match), "%s*", scan->self->settings.prefix);
     snprintf(number, sizeof(number), "%zu", count ? count : 10);
-    return redis_link_add(link, 0, 6,
-                          (struct idem_bytes[]){{"SCAN", 4},
-                                                idem_text(scan->place->redis),
-                                                {"MATCH", 5},
-                                                idem_text(match),
-                                                {"COUNT", 5},
-                                                idem_text(number)});
+    return idem__redis_link_add(
+        link, 0, 6,
+        (struct idem_bytes[]){{"SCAN", 4},
+                              idem_text(scan->place->redis),
+                              {"MATCH", 5},
+                              idem_text(match),
+                              {"COUNT", 5},
+                              idem_text(number)});
 }
 
 static bool
@@ -137,7 +139,7 @@ ask_record(struct scan *scan, struct redis_link *link, size_t i)
 
     memcpy(name, scan->self->settings.prefix, skip);
     idem__key_hex(scan->keys[i], name + skip);
-    return redis_link_add(
+    return idem__redis_link_add(
         link, (uint32_t)i, 2,
         (struct idem_bytes[]){{"GET", 3}, {name, skip + IDEM__HEX_LEN}});
 }
@@ -149,16 +151,17 @@ read_records(struct scan *scan, struct redis_link *link)
     for (size_t i = 0; i < scan->count && scan->ok && !scan->stopped;) {
         for (size_t end = i + AT_A_TIME; i < end && i < scan->count; i++)
             scan->ok = scan->ok && ask_record(scan, link, i);
-        redis_links_run(&link, 1, redis_deadline(scan->self), on_record, scan);
+        idem__redis_links_run(&link, 1, idem__redis_deadline(scan->self),
+                              on_record, scan);
     }
 }
 
 static enum idem_status
 scan_server(struct scan *scan, struct redis_link *link, size_t count)
 {
-    int64_t until_us = redis_deadline(scan->self);
+    int64_t until_us = idem__redis_deadline(scan->self);
 
-    if (!redis_link_ready(link, until_us)) {
+    if (!idem__redis_link_ready(link, until_us)) {
         if (scan->err)
             *scan->err = link->why;
         return IDEM_ERR_UNAVAILABLE;
@@ -166,7 +169,7 @@ scan_server(struct scan *scan, struct redis_link *link, size_t count)
     if (strcmp(scan->place->run_id, link->facts.run_id) != 0)
         snprintf(scan->place->redis, sizeof(scan->place->redis), "0");
     if (ask_names(scan, link, count))
-        redis_links_run(&link, 1, until_us, on_names, scan);
+        idem__redis_links_run(&link, 1, until_us, on_names, scan);
     if (scan->ok)
         read_records(scan, link);
     if (!scan->ok)
@@ -177,9 +180,10 @@ scan_server(struct scan *scan, struct redis_link *link, size_t count)
 }
 
 enum idem_status
-redis_scan(struct idem_store *store, const struct idem_filter *filter,
-           const struct idem_now *now, struct idem_cursor *cursor, size_t count,
-           idem_each_fn *each, void *arg, struct idem_error *err)
+idem__redis_scan(struct idem_store *store, const struct idem_filter *filter,
+                 const struct idem_now *now, struct idem_cursor *cursor,
+                 size_t count, idem_each_fn *each, void *arg,
+                 struct idem_error *err)
 {
     struct redis_store *self = (struct redis_store *)store;
     struct place place;
@@ -197,8 +201,9 @@ redis_scan(struct idem_store *store, const struct idem_filter *filter,
     if (!parse_place(cursor->text, &place))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\" is not a cursor: start with 0", cursor->text);
-    link = self->slots ? redis_route_slot(self, place.slot, &next)
-                       : redis_route_clock(self, redis_deadline(self), err);
+    link = self->slots
+               ? idem__redis_route_slot(self, place.slot, &next)
+               : idem__redis_route_clock(self, idem__redis_deadline(self), err);
     if (!link)
         return self->slots
                    ? idem__fail(err, IDEM_ERR_UNAVAILABLE,

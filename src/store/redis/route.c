@@ -42,13 +42,13 @@ slot_of(const struct redis_store *self, const uint8_t *key)
 }
 
 int
-redis_replicas(const struct redis_store *self)
+idem__redis_replicas(const struct redis_store *self)
 {
     return self->settings.replicas > 0 ? self->settings.replicas : 0;
 }
 
 struct redis_link *
-redis_route_node(struct redis_store *self, const char *host, int port)
+idem__redis_route_node(struct redis_store *self, const char *host, int port)
 {
     struct redis_link *link;
 
@@ -59,7 +59,7 @@ redis_route_node(struct redis_store *self, const char *host, int port)
     }
     if (self->link_count == REDIS_NODES_MAX)
         return NULL;
-    link = redis_link_new(&self->settings, host, port);
+    link = idem__redis_link_new(&self->settings, host, port);
     if (link)
         self->links[self->link_count++] = link;
     return link;
@@ -79,7 +79,7 @@ static bool
 ready(struct redis_store *self, struct redis_link *link, int64_t deadline_us)
 {
     bool was_open = link->context != NULL;
-    bool ok = redis_link_ready(link, deadline_us);
+    bool ok = idem__redis_link_ready(link, deadline_us);
 
     self->connects += ok && !was_open;
     return ok;
@@ -90,7 +90,7 @@ ready(struct redis_store *self, struct redis_link *link, int64_t deadline_us)
 static int64_t
 time_for_one(const struct redis_store *self, int64_t deadline_us)
 {
-    return self->settings.opening ? redis_deadline(self) : deadline_us;
+    return self->settings.opening ? idem__redis_deadline(self) : deadline_us;
 }
 
 /* ---- one primary ----------------------------------------------------- */
@@ -102,8 +102,8 @@ find_primary(struct redis_store *self, int64_t deadline_us,
     struct redis_link *last;
 
     if (self->settings.sentinel) {
-        last =
-            redis_sentinel_primary(self, time_for_one(self, deadline_us), err);
+        last = idem__redis_sentinel_primary(
+            self, time_for_one(self, deadline_us), err);
         if (last && ready(self, last, time_for_one(self, deadline_us)))
             return last;
         if (last && err)
@@ -148,7 +148,7 @@ note_range(struct redis_store *self, struct redis_link *from,
     host = node->element[0]->str;
     if (!host || !*host || strcmp(host, "?") == 0)
         host = from->host; /* it does not know its own name */
-    link = redis_route_node(self, host, (int)node->element[1]->integer);
+    link = idem__redis_route_node(self, host, (int)node->element[1]->integer);
     if (!link)
         return;
     for (long long slot = range->element[0]->integer;
@@ -179,22 +179,23 @@ on_slots(void *arg, struct redis_link *link, uint32_t tag,
 }
 
 enum idem_status
-redis_route_refresh(struct redis_store *self, int64_t deadline_us,
-                    struct idem_error *err)
+idem__redis_route_refresh(struct redis_store *self, int64_t deadline_us,
+                          struct idem_error *err)
 {
     struct reading reading = {.self = self};
     size_t count = self->link_count; /* new ones are added meanwhile */
 
-    self->map_us = redis_now_us();
+    self->map_us = idem__redis_now_us();
     for (size_t i = 0; i < count && !reading.ok; i++) {
         struct redis_link *link = self->links[i];
         int64_t until_us = time_for_one(self, deadline_us);
 
         /* A replica is not fit to hold records, but it knows the map. */
         (void)ready(self, link, until_us);
-        if (!link->context || !redis_link_add_text(link, 0, "CLUSTER SLOTS"))
+        if (!link->context ||
+            !idem__redis_link_add_text(link, 0, "CLUSTER SLOTS"))
             continue;
-        redis_links_run(&link, 1, until_us, on_slots, &reading);
+        idem__redis_links_run(&link, 1, until_us, on_slots, &reading);
     }
     self->map_stale = !reading.ok;
     if (reading.ok)
@@ -209,8 +210,8 @@ redis_route_refresh(struct redis_store *self, int64_t deadline_us,
 }
 
 struct redis_link *
-redis_route_redirect(struct redis_store *self, struct redis_link *from,
-                     const char *text, bool moved)
+idem__redis_route_redirect(struct redis_store *self, struct redis_link *from,
+                           const char *text, bool moved)
 {
     struct redis_link *link;
     char host[256];
@@ -228,8 +229,8 @@ redis_route_redirect(struct redis_store *self, struct redis_link *from,
         return NULL;
     memcpy(host, space + 1, len);
     host[len] = 0;
-    link = redis_route_node(self, len > 0 ? host : from->host,
-                            (int)strtol(colon + 1, NULL, 10));
+    link = idem__redis_route_node(self, len > 0 ? host : from->host,
+                                  (int)strtol(colon + 1, NULL, 10));
     if (link && moved && self->slots) {
         self->slots[slot] = (uint16_t)index_of(self, link);
         self->map_stale = true; /* more may have moved: read it all soon */
@@ -238,7 +239,7 @@ redis_route_redirect(struct redis_store *self, struct redis_link *from,
 }
 
 struct redis_link *
-redis_route_slot(struct redis_store *self, unsigned slot, unsigned *next)
+idem__redis_route_slot(struct redis_store *self, unsigned slot, unsigned *next)
 {
     bool seen[REDIS_NODES_MAX] = {false};
     uint16_t owner;
@@ -267,8 +268,8 @@ find_owner(struct redis_store *self, unsigned slot, int64_t deadline_us,
 {
     struct redis_link *link, *clock;
 
-    if (self->map_stale && redis_now_us() - self->map_us > REFRESH_US)
-        (void)redis_route_refresh(self, deadline_us, err);
+    if (self->map_stale && idem__redis_now_us() - self->map_us > REFRESH_US)
+        (void)idem__redis_route_refresh(self, deadline_us, err);
     if (self->slots[slot] == REDIS_NO_NODE) {
         self->map_stale = true;
         idem__fail(err, IDEM_ERR_UNAVAILABLE,
@@ -297,8 +298,8 @@ find_owner(struct redis_store *self, unsigned slot, int64_t deadline_us,
 }
 
 struct redis_link *
-redis_route(struct redis_store *self, const uint8_t key[IDEM_KEY_LEN],
-            int64_t deadline_us, struct idem_error *err)
+idem__redis_route(struct redis_store *self, const uint8_t key[IDEM_KEY_LEN],
+                  int64_t deadline_us, struct idem_error *err)
 {
     if (!self->slots)
         return find_primary(self, deadline_us, err);
@@ -306,8 +307,8 @@ redis_route(struct redis_store *self, const uint8_t key[IDEM_KEY_LEN],
 }
 
 struct redis_link *
-redis_route_clock(struct redis_store *self, int64_t deadline_us,
-                  struct idem_error *err)
+idem__redis_route_clock(struct redis_store *self, int64_t deadline_us,
+                        struct idem_error *err)
 {
     if (!self->slots)
         return find_primary(self, deadline_us, err);

@@ -71,13 +71,13 @@ ask_all(struct redis_store *self, int64_t deadline_us, struct votes *votes)
     for (size_t i = 0; i < self->sentinel_count; i++) {
         struct redis_link *link = self->sentinels[i];
 
-        if (!redis_link_ready(link, deadline_us) ||
-            !redis_link_add(link, 0, 3, words))
+        if (!idem__redis_link_ready(link, deadline_us) ||
+            !idem__redis_link_add(link, 0, 3, words))
             continue;
         votes->list[votes->count] = (struct vote){.link = link};
         asked[votes->count++] = link;
     }
-    redis_links_run(asked, votes->count, deadline_us, on_name, votes);
+    idem__redis_links_run(asked, votes->count, deadline_us, on_name, votes);
 }
 
 /* The address that more than half of all Sentinels name, or NULL. */
@@ -139,7 +139,7 @@ ask(struct redis_store *self, int64_t deadline_us, struct idem_error *err)
     const struct vote *elected;
     struct redis_link *link;
 
-    self->map_us = redis_now_us();
+    self->map_us = idem__redis_now_us();
     self->map_stale = true;
     ask_all(self, deadline_us, &votes);
     elected = elect(self, &votes);
@@ -147,7 +147,7 @@ ask(struct redis_store *self, int64_t deadline_us, struct idem_error *err)
         explain(self, &votes, err);
         return false;
     }
-    link = redis_route_node(self, elected->host, elected->port);
+    link = idem__redis_route_node(self, elected->host, elected->port);
     if (!link) {
         idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
         return false;
@@ -156,19 +156,19 @@ ask(struct redis_store *self, int64_t deadline_us, struct idem_error *err)
         if (self->links[i] == link)
             self->primary = i;
         else
-            redis_link_drop(self->links[i], NULL);
+            idem__redis_link_drop(self->links[i], NULL);
     }
     self->map_stale = false;
     return true;
 }
 
 struct redis_link *
-redis_sentinel_primary(struct redis_store *self, int64_t deadline_us,
-                       struct idem_error *err)
+idem__redis_sentinel_primary(struct redis_store *self, int64_t deadline_us,
+                             struct idem_error *err)
 {
     struct redis_link *link =
         self->link_count > 0 ? self->links[self->primary] : NULL;
-    int64_t age_us = redis_now_us() - self->map_us;
+    int64_t age_us = idem__redis_now_us() - self->map_us;
 
     if (!link || !link->context || self->map_stale || age_us > ASK_AGAIN_US) {
         if (self->map_us != 0 && self->map_stale && age_us < REFRESH_US) {

@@ -115,7 +115,7 @@ read_files(SSL_CTX *context, const struct idem__url *url,
 }
 
 enum idem_status
-redis_tls_open(struct redis_settings *settings, struct idem_error *err)
+idem__redis_tls_open(struct redis_settings *settings, struct idem_error *err)
 {
     struct redis_tls *tls = calloc(1, sizeof(*tls));
 
@@ -135,7 +135,7 @@ redis_tls_open(struct redis_settings *settings, struct idem_error *err)
 }
 
 void
-redis_tls_close(struct redis_settings *settings)
+idem__redis_tls_close(struct redis_settings *settings)
 {
     if (!settings->tls)
         return;
@@ -177,14 +177,14 @@ wait_for(const struct redis_link *link, int error, int64_t deadline_us)
 {
     struct pollfd fd = {link->context->fd,
                         error == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN, 0};
-    int64_t left_us = deadline_us - redis_now_us();
+    int64_t left_us = deadline_us - idem__redis_now_us();
 
     return left_us > 0 && poll(&fd, 1, (int)(left_us / 1000) + 1) != 0;
 }
 
 bool
-redis_tls_connect(struct redis_link *link, int64_t deadline_us, char *why,
-                  size_t why_len)
+idem__redis_tls_connect(struct redis_link *link, int64_t deadline_us, char *why,
+                        size_t why_len)
 {
     int error = SSL_ERROR_SSL;
     long verified;
@@ -215,14 +215,14 @@ redis_tls_connect(struct redis_link *link, int64_t deadline_us, char *why,
 }
 
 void
-redis_tls_drop(struct redis_link *link)
+idem__redis_tls_drop(struct redis_link *link)
 {
     SSL_free(link->ssl);
     link->ssl = NULL;
 }
 
 const char *
-redis_tls_flaw(void)
+idem__redis_tls_flaw(void)
 {
     return reason("the connection broke");
 }
@@ -250,14 +250,14 @@ at_most(size_t len)
 }
 
 ssize_t
-redis_tls_send(struct redis_link *link, const void *data, size_t len)
+idem__redis_tls_send(struct redis_link *link, const void *data, size_t len)
 {
     ERR_clear_error(); /* whatever else this thread did */
     return moved(link, SSL_write(link->ssl, data, at_most(len)));
 }
 
 ssize_t
-redis_tls_recv(struct redis_link *link, void *room, size_t len)
+idem__redis_tls_recv(struct redis_link *link, void *room, size_t len)
 {
     ERR_clear_error();
     return moved(link, SSL_read(link->ssl, room, at_most(len)));

@@ -16,7 +16,7 @@
 #define AGAIN_US 50000
 
 int64_t
-zk_now_us(void)
+idem__zk_now_us(void)
 {
     struct timespec t;
 
@@ -70,7 +70,7 @@ no_log(const char *message)
 }
 
 void
-zk_hang_up(struct zk_store *self)
+idem__zk_hang_up(struct zk_store *self)
 {
     if (self->zh)
         zookeeper_close(self->zh);
@@ -118,15 +118,15 @@ wait_connected(struct zk_store *self, int64_t until_us)
 static enum idem_status
 make_node(struct zk_store *self, const char *path, struct idem_error *err)
 {
-    struct zk_round *round = zk_round_new(1);
+    struct zk_round *round = idem__zk_round_new(1);
     int rc;
 
     if (!round)
         return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
-    zk_create(self, &round->calls[0], path, (struct idem_bytes){"", 0});
-    zk_round_wait(self, round);
+    idem__zk_create(self, &round->calls[0], path, (struct idem_bytes){"", 0});
+    idem__zk_round_wait(self, round);
     rc = round->calls[0].rc;
-    zk_round_leave(round);
+    idem__zk_round_leave(round);
     if (rc == ZOK || rc == ZNODEEXISTS)
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_UNAVAILABLE,
@@ -155,12 +155,12 @@ make_root(struct zk_store *self, struct idem_error *err)
 }
 
 enum idem_status
-zk_ready(struct zk_store *self, struct idem_error *err)
+idem__zk_ready(struct zk_store *self, struct idem_error *err)
 {
-    int64_t now_us = zk_now_us(), wait_us = self->connect_ms * 1000;
+    int64_t now_us = idem__zk_now_us(), wait_us = self->connect_ms * 1000;
 
     if (self->zh && is_unrecoverable(self->zh) != ZOK)
-        zk_hang_up(self); /* the session expired */
+        idem__zk_hang_up(self); /* the session expired */
     if (!self->zh && now_us >= self->try_after_us)
         start_session(self);
     /* The library goes on connecting; while it was away a moment ago, nobody
@@ -169,7 +169,7 @@ zk_ready(struct zk_store *self, struct idem_error *err)
         wait_us = now_us < self->try_after_us ? 0 : AGAIN_US;
     if (!self->zh || !wait_connected(self, now_us + wait_us)) {
         if (wait_us > 0)
-            self->try_after_us = zk_now_us() + PAUSE_US;
+            self->try_after_us = idem__zk_now_us() + PAUSE_US;
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "zookeeper %s: not connected", self->hosts);
     }
@@ -180,7 +180,7 @@ zk_ready(struct zk_store *self, struct idem_error *err)
 /* ---- rounds ---------------------------------------------------------- */
 
 struct zk_round *
-zk_round_new(size_t count)
+idem__zk_round_new(size_t count)
 {
     struct zk_round *round =
         calloc(1, sizeof(*round) + count * sizeof(round->calls[0]));
@@ -209,7 +209,7 @@ round_delete(struct zk_round *round)
 }
 
 void
-zk_round_leave(struct zk_round *round)
+idem__zk_round_leave(struct zk_round *round)
 {
     bool last;
 
@@ -224,9 +224,9 @@ zk_round_leave(struct zk_round *round)
 }
 
 void
-zk_round_wait(struct zk_store *self, struct zk_round *round)
+idem__zk_round_wait(struct zk_store *self, struct zk_round *round)
 {
-    int64_t until_us = zk_now_us() + self->timeout_ms * 1000;
+    int64_t until_us = idem__zk_now_us() + self->timeout_ms * 1000;
     bool late = false;
 
     pthread_mutex_lock(&round->lock);
@@ -236,8 +236,8 @@ zk_round_wait(struct zk_store *self, struct zk_round *round)
     if (!late)
         return;
     /* Closing answers whatever is open. */
-    zk_hang_up(self);
-    self->try_after_us = zk_now_us() + PAUSE_US;
+    idem__zk_hang_up(self);
+    self->try_after_us = idem__zk_now_us() + PAUSE_US;
 }
 
 /* An answer came: note it and, if nobody waits any more, tidy up. */
@@ -315,7 +315,7 @@ on_names(int rc, const struct String_vector *names, const void *arg)
 /* ---- requests -------------------------------------------------------- */
 
 bool
-zk_is_loss(int rc)
+idem__zk_is_loss(int rc)
 {
     return rc == ZCONNECTIONLOSS || rc == ZOPERATIONTIMEOUT || rc == ZCLOSING ||
            rc == ZSESSIONEXPIRED || rc == ZSESSIONMOVED ||
@@ -341,8 +341,8 @@ taken(struct zk_call *call, int rc)
 }
 
 void
-zk_create(struct zk_store *self, struct zk_call *call, const char *path,
-          struct idem_bytes data)
+idem__zk_create(struct zk_store *self, struct zk_call *call, const char *path,
+                struct idem_bytes data)
 {
     expect(self, call);
     taken(call, !self->zh
@@ -352,7 +352,7 @@ zk_create(struct zk_store *self, struct zk_call *call, const char *path,
 }
 
 void
-zk_get(struct zk_store *self, struct zk_call *call, const char *path)
+idem__zk_get(struct zk_store *self, struct zk_call *call, const char *path)
 {
     expect(self, call);
     taken(call, !self->zh ? ZINVALIDSTATE
@@ -360,7 +360,7 @@ zk_get(struct zk_store *self, struct zk_call *call, const char *path)
 }
 
 void
-zk_exists(struct zk_store *self, struct zk_call *call, const char *path)
+idem__zk_exists(struct zk_store *self, struct zk_call *call, const char *path)
 {
     expect(self, call);
     taken(call, !self->zh ? ZINVALIDSTATE
@@ -368,7 +368,7 @@ zk_exists(struct zk_store *self, struct zk_call *call, const char *path)
 }
 
 void
-zk_set(struct zk_store *self, struct zk_call *call, const char *path)
+idem__zk_set(struct zk_store *self, struct zk_call *call, const char *path)
 {
     expect(self, call);
     taken(call, !self->zh ? ZINVALIDSTATE
@@ -376,7 +376,7 @@ zk_set(struct zk_store *self, struct zk_call *call, const char *path)
 }
 
 void
-zk_list(struct zk_store *self, struct zk_call *call, const char *path)
+idem__zk_list(struct zk_store *self, struct zk_call *call, const char *path)
 {
     expect(self, call);
     taken(call, !self->zh
@@ -385,7 +385,7 @@ zk_list(struct zk_store *self, struct zk_call *call, const char *path)
 }
 
 void
-zk_sync(struct zk_store *self, struct zk_call *call)
+idem__zk_sync(struct zk_store *self, struct zk_call *call)
 {
     expect(self, call);
     taken(call, !self->zh ? ZINVALIDSTATE
@@ -393,13 +393,13 @@ zk_sync(struct zk_store *self, struct zk_call *call)
 }
 
 void
-zk_change(struct zk_store *self, struct zk_call *call, const uint8_t *key,
-          int shard_version, int version, struct idem_bytes data)
+idem__zk_change(struct zk_store *self, struct zk_call *call, const uint8_t *key,
+                int shard_version, int version, struct idem_bytes data)
 {
     int count = 0;
 
-    zk_shard_path(self, key[0], call->paths[0]);
-    zk_record_path(self, key, call->paths[1]);
+    idem__zk_shard_path(self, key[0], call->paths[0]);
+    idem__zk_record_path(self, key, call->paths[1]);
     zoo_check_op_init(&call->ops[count++], call->paths[0], shard_version);
     if (data.data) {
         zoo_set_op_init(&call->ops[count++], call->paths[1], data.data,
@@ -417,13 +417,14 @@ zk_change(struct zk_store *self, struct zk_call *call, const uint8_t *key,
 /* ---- paths ----------------------------------------------------------- */
 
 void
-zk_shard_path(const struct zk_store *self, unsigned shard, char *path)
+idem__zk_shard_path(const struct zk_store *self, unsigned shard, char *path)
 {
     snprintf(path, ZK_PATH_MAX, "%s/%02x", self->root, shard);
 }
 
 void
-zk_record_path(const struct zk_store *self, const uint8_t *key, char *path)
+idem__zk_record_path(const struct zk_store *self, const uint8_t *key,
+                     char *path)
 {
     char hex[IDEM__HEX_LEN];
 

@@ -103,7 +103,7 @@ after_read(struct chunk *chunk, size_t i, const struct zk_call *call,
     struct idem_swap *swap = &chunk->swaps[i];
     struct idem_error why;
     enum idem_status status =
-        zk_read(call, swap->key, chunk->arena, &swap->found, &why);
+        idem__zk_read(call, swap->key, chunk->arena, &swap->found, &why);
     uint64_t rev = swap->found.rev;
 
     if (status == IDEM_OK && call->rc == ZOK && shard->rc != ZOK)
@@ -146,7 +146,7 @@ after_write(struct chunk *chunk, size_t i, int rc)
         else
             chunk->self->shard_versions[swap->key[0]] = -1;
         end(chunk, i, IDEM_SWAP_STORED);
-    } else if (zk_is_loss(rc)) {
+    } else if (idem__zk_is_loss(rc)) {
         blame(chunk, IDEM_ERR_LOST, zerror(rc));
         end(chunk, i, IDEM_SWAP_LOST);
     } else if (rc == ZNODEEXISTS || rc == ZBADVERSION) {
@@ -173,21 +173,22 @@ send_element(struct chunk *chunk, size_t i, int deletes, struct zk_round *round)
     struct idem_bytes value = {element->value, element->value_len};
     char path[ZK_PATH_MAX];
 
-    zk_record_path(chunk->self, swap->key, path);
+    idem__zk_record_path(chunk->self, swap->key, path);
     switch (element->next) {
     case CREATE:
-        zk_create(chunk->self, call, path, value);
+        idem__zk_create(chunk->self, call, path, value);
         break;
     case READ:
-        zk_get(chunk->self, call, path);
+        idem__zk_get(chunk->self, call, path);
         break;
     case CHANGE:
-        zk_change(chunk->self, call, swap->key,
-                  element->shard_version + deletes, element->version, value);
+        idem__zk_change(chunk->self, call, swap->key,
+                        element->shard_version + deletes, element->version,
+                        value);
         break;
     case MAKE_SHARD:
-        zk_shard_path(chunk->self, swap->key[0], path);
-        zk_create(chunk->self, call, path, (struct idem_bytes){"", 0});
+        idem__zk_shard_path(chunk->self, swap->key[0], path);
+        idem__zk_create(chunk->self, call, path, (struct idem_bytes){"", 0});
         break;
     case NOTHING:
         break;
@@ -216,7 +217,7 @@ send_shards(struct chunk *chunk, struct zk_round *round, size_t *asked)
     for (size_t i = 0; i < chunk->count; i++)
         reads |= chunk->elements[i].next == READ;
     if (reads)
-        zk_sync(chunk->self, &round->calls[0]);
+        idem__zk_sync(chunk->self, &round->calls[0]);
     for (size_t i = 0; i < chunk->count; i++) {
         char path[ZK_PATH_MAX];
 
@@ -226,8 +227,8 @@ send_shards(struct chunk *chunk, struct zk_round *round, size_t *asked)
         if (last == chunk->count ||
             chunk->swaps[last].key[0] != chunk->swaps[i].key[0]) {
             last = i;
-            zk_shard_path(chunk->self, chunk->swaps[i].key[0], path);
-            zk_exists(chunk->self, &round->calls[2 + 2 * i], path);
+            idem__zk_shard_path(chunk->self, chunk->swaps[i].key[0], path);
+            idem__zk_exists(chunk->self, &round->calls[2 + 2 * i], path);
         }
         asked[i] = last;
     }
@@ -292,11 +293,11 @@ run_round(struct chunk *chunk)
         open += chunk->elements[i].next != NOTHING;
     if (open == 0)
         return false;
-    round = zk_round_new(1 + 2 * chunk->count);
+    round = idem__zk_round_new(1 + 2 * chunk->count);
     asked = calloc(chunk->count, sizeof(*asked));
     if (!round || !asked) {
         blame(chunk, IDEM_ERR_MEMORY, "out of memory");
-        zk_round_leave(round);
+        idem__zk_round_leave(round);
         free(asked);
         return false;
     }
@@ -307,10 +308,10 @@ run_round(struct chunk *chunk)
         send_element(chunk, i, deletes, round);
         deletes += chunk->elements[i].next == CHANGE && !chunk->swaps[i].record;
     }
-    zk_round_wait(chunk->self, round);
+    idem__zk_round_wait(chunk->self, round);
     note_shards(chunk, round, asked);
     take_answers(chunk, round, asked);
-    zk_round_leave(round);
+    idem__zk_round_leave(round);
     free(asked);
     return true;
 }
@@ -366,8 +367,8 @@ run_chunk(struct chunk *chunk)
 }
 
 enum idem_status
-zk_swap(struct idem_store *store, struct idem_swap *swaps, size_t count,
-        struct idem_arena *arena, struct idem_error *err)
+idem__zk_swap(struct idem_store *store, struct idem_swap *swaps, size_t count,
+              struct idem_arena *arena, struct idem_error *err)
 {
     struct zk_store *self = (struct zk_store *)store;
     struct chunk chunk = {.self = self, .arena = arena, .err = err};
@@ -387,7 +388,7 @@ zk_swap(struct idem_store *store, struct idem_swap *swaps, size_t count,
 
             len += record ? idem__encoded_len(record) : 0;
         }
-        status = zk_ready(self, chunk.status == IDEM_OK ? err : NULL);
+        status = idem__zk_ready(self, chunk.status == IDEM_OK ? err : NULL);
         if (status == IDEM_OK)
             run_chunk(&chunk);
         else if (chunk.status == IDEM_OK)

@@ -39,12 +39,12 @@ open_page(struct zk_store *self, unsigned shard, const char *after,
     int rc;
 
     memset(page, 0, sizeof(*page));
-    page->listing = zk_round_new(1);
+    page->listing = idem__zk_round_new(1);
     if (!page->listing)
         return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
-    zk_shard_path(self, shard, path);
-    zk_list(self, &page->listing->calls[0], path);
-    zk_round_wait(self, page->listing);
+    idem__zk_shard_path(self, shard, path);
+    idem__zk_list(self, &page->listing->calls[0], path);
+    idem__zk_round_wait(self, page->listing);
     rc = page->listing->calls[0].rc;
     if (rc == ZNONODE)
         return IDEM_OK;
@@ -73,7 +73,7 @@ static void
 close_page(struct page *page)
 {
     free(page->names);
-    zk_round_leave(page->listing);
+    idem__zk_round_leave(page->listing);
 }
 
 /* Read `count` records of a page, from the first; NULL: see err. */
@@ -81,7 +81,7 @@ static struct zk_round *
 read_page(struct zk_store *self, const struct page *page, size_t count,
           struct idem_error *err)
 {
-    struct zk_round *round = zk_round_new(count + 1);
+    struct zk_round *round = idem__zk_round_new(count + 1);
     uint8_t key[IDEM_KEY_LEN];
     char path[ZK_PATH_MAX];
 
@@ -92,13 +92,13 @@ read_page(struct zk_store *self, const struct page *page, size_t count,
     for (size_t i = 0; i < count; i++) {
         idem__key_from_hex(page->names[i], IDEM__HEX_LEN, key);
         if (i == 0) { /* the shard, before its records */
-            zk_shard_path(self, key[0], path);
-            zk_exists(self, &round->calls[count], path);
+            idem__zk_shard_path(self, key[0], path);
+            idem__zk_exists(self, &round->calls[count], path);
         }
-        zk_record_path(self, key, path);
-        zk_get(self, &round->calls[i], path);
+        idem__zk_record_path(self, key, path);
+        idem__zk_get(self, &round->calls[i], path);
     }
-    zk_round_wait(self, round);
+    idem__zk_round_wait(self, round);
     return round;
 }
 
@@ -162,18 +162,19 @@ show_page(struct zk_store *self, const struct page *page, size_t count,
             idem__filter_match(scan->filter, &record, scan->now))
             scan->stopped = !scan->each(scan->arg, &record);
     }
-    zk_round_leave(round);
+    idem__zk_round_leave(round);
     return status;
 }
 
 enum idem_status
-zk_scan(struct idem_store *store, const struct idem_filter *filter,
-        const struct idem_now *now, struct idem_cursor *cursor, size_t count,
-        idem_each_fn *each, void *arg, struct idem_error *err)
+idem__zk_scan(struct idem_store *store, const struct idem_filter *filter,
+              const struct idem_now *now, struct idem_cursor *cursor,
+              size_t count, idem_each_fn *each, void *arg,
+              struct idem_error *err)
 {
     struct zk_store *self = (struct zk_store *)store;
     struct scan scan = {filter, now, each, arg, false};
-    enum idem_status status = zk_ready(self, err);
+    enum idem_status status = idem__zk_ready(self, err);
     size_t left = count > 0 ? count : 1;
     const char *after;
     unsigned shard;
@@ -230,7 +231,7 @@ sweep_page(struct zk_store *self, const struct page *page, size_t count,
            int64_t drop_ms)
 {
     struct zk_round *round = read_page(self, page, count, NULL);
-    struct zk_round *deletes = zk_round_new(count);
+    struct zk_round *deletes = idem__zk_round_new(count);
     int version;
 
     if (!round || !deletes || round->calls[count].rc != ZOK)
@@ -241,16 +242,16 @@ sweep_page(struct zk_store *self, const struct page *page, size_t count,
 
         idem__key_from_hex(page->names[i], IDEM__HEX_LEN, key);
         if (is_swept(&round->calls[i], key, drop_ms))
-            zk_change(self, &deletes->calls[i], key, version++,
-                      round->calls[i].stat.version,
-                      (struct idem_bytes){NULL, 0});
+            idem__zk_change(self, &deletes->calls[i], key, version++,
+                            round->calls[i].stat.version,
+                            (struct idem_bytes){NULL, 0});
     }
-    zk_round_wait(self, deletes);
+    idem__zk_round_wait(self, deletes);
     for (size_t i = 0; i < count; i++)
         self->swept += deletes->calls[i].rc == ZOK;
 out:
-    zk_round_leave(round);
-    zk_round_leave(deletes);
+    idem__zk_round_leave(round);
+    idem__zk_round_leave(deletes);
 }
 
 /* Sweep a few records after `sweep_from`; true if there were any. */
@@ -282,16 +283,16 @@ sweep_some(struct zk_store *self, int64_t drop_ms)
 }
 
 void
-zk_sweep(struct zk_store *self, int64_t drop_ms)
+idem__zk_sweep(struct zk_store *self, int64_t drop_ms)
 {
-    int64_t now_us = zk_now_us();
+    int64_t now_us = idem__zk_now_us();
 
     if (now_us < self->sweep_after_us || drop_ms <= 0 || !self->zh ||
         !self->rooted)
         return;
     self->sweep_after_us = now_us + SWEEP_STEP_US;
     for (int i = 0; i < SWEEP_SHARDS; i++) {
-        if (zk_ready(self, NULL) != IDEM_OK || sweep_some(self, drop_ms))
+        if (idem__zk_ready(self, NULL) != IDEM_OK || sweep_some(self, drop_ms))
             return;
         if (!self->sweep_from[0]) { /* that was all */
             self->sweep_after_us = now_us + SWEEP_PASS_US;

@@ -20,9 +20,9 @@
 #define RECORD_MAX (1000 * 1024)
 
 enum idem_status
-zk_read(const struct zk_call *call, const uint8_t *key,
-        struct idem_arena *arena, struct idem_record *record,
-        struct idem_error *err)
+idem__zk_read(const struct zk_call *call, const uint8_t *key,
+              struct idem_arena *arena, struct idem_record *record,
+              struct idem_error *err)
 {
     record->state = IDEM_STATE_ABSENT;
     if (call->rc == ZNONODE)
@@ -41,25 +41,25 @@ static enum idem_status
 load_chunk(struct zk_store *self, struct idem_load *loads, size_t count,
            struct idem_arena *arena, struct idem_error *err)
 {
-    struct zk_round *round = zk_round_new(1 + count);
+    struct zk_round *round = idem__zk_round_new(1 + count);
     enum idem_status status = IDEM_OK;
     char path[ZK_PATH_MAX];
 
     if (!round)
         return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
-    zk_sync(self, &round->calls[0]);
+    idem__zk_sync(self, &round->calls[0]);
     for (size_t i = 0; i < count; i++) {
-        zk_record_path(self, loads[i].key, path);
-        zk_get(self, &round->calls[1 + i], path);
+        idem__zk_record_path(self, loads[i].key, path);
+        idem__zk_get(self, &round->calls[1 + i], path);
     }
-    zk_round_wait(self, round);
+    idem__zk_round_wait(self, round);
     if (round->calls[0].rc != ZOK)
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "zookeeper: %s",
                             zerror(round->calls[0].rc));
     for (size_t i = 0; i < count && status == IDEM_OK; i++)
-        status = zk_read(&round->calls[1 + i], loads[i].key, arena,
-                         &loads[i].record, err);
-    zk_round_leave(round);
+        status = idem__zk_read(&round->calls[1 + i], loads[i].key, arena,
+                               &loads[i].record, err);
+    idem__zk_round_leave(round);
     return status;
 }
 
@@ -68,7 +68,7 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
            struct idem_arena *arena, struct idem_error *err)
 {
     struct zk_store *self = (struct zk_store *)store;
-    enum idem_status status = zk_ready(self, err);
+    enum idem_status status = idem__zk_ready(self, err);
 
     for (size_t start = 0; start < count && status == IDEM_OK;
          start += CHUNK_COUNT) {
@@ -88,18 +88,18 @@ static enum idem_status
 read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 {
     struct zk_store *self = (struct zk_store *)store;
-    enum idem_status status = zk_ready(self, err);
+    enum idem_status status = idem__zk_ready(self, err);
     struct zk_round *round;
     char path[ZK_PATH_MAX];
 
     if (status != IDEM_OK)
         return status;
-    round = zk_round_new(1);
+    round = idem__zk_round_new(1);
     if (!round)
         return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
     snprintf(path, sizeof(path), "%s/clock", self->root);
-    zk_set(self, &round->calls[0], path);
-    zk_round_wait(self, round);
+    idem__zk_set(self, &round->calls[0], path);
+    idem__zk_round_wait(self, round);
     if (round->calls[0].rc == ZOK) {
         *now_us = round->calls[0].stat.mtime * 1000;
     } else {
@@ -107,14 +107,14 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "zookeeper: clock: %s",
                             zerror(round->calls[0].rc));
     }
-    zk_round_leave(round);
+    idem__zk_round_leave(round);
     return status;
 }
 
 static void
 tend(struct idem_store *store, int64_t drop_ms)
 {
-    zk_sweep((struct zk_store *)store, drop_ms);
+    idem__zk_sweep((struct zk_store *)store, drop_ms);
 }
 
 static void
@@ -137,7 +137,7 @@ close_store(struct idem_store *store)
 
     if (!self)
         return;
-    zk_hang_up(self);
+    idem__zk_hang_up(self);
     pthread_mutex_destroy(&self->lock);
     pthread_cond_destroy(&self->change);
     idem__url_clear(&self->url);
@@ -211,10 +211,10 @@ open_store(const char *url, const struct idem_store_options *options,
     self->acl = self->url.user ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
     /* A session takes its time with a server that has just been started. */
     if (status == IDEM_OK)
-        status = zk_ready(self, err);
+        status = idem__zk_ready(self, err);
     for (int i = 1; i < OPEN_TRIES && status == IDEM_ERR_UNAVAILABLE; i++) {
         self->try_after_us = 0;
-        status = zk_ready(self, err);
+        status = idem__zk_ready(self, err);
     }
     if (status != IDEM_OK) {
         close_store(&self->base);
@@ -227,9 +227,9 @@ open_store(const char *url, const struct idem_store_options *options,
 const struct idem_store_type idem__zookeeper_store = {
     .scheme = "zookeeper",
     .open = open_store,
-    .swap = zk_swap,
+    .swap = idem__zk_swap,
     .load = load_batch,
-    .scan = zk_scan,
+    .scan = idem__zk_scan,
     .now = read_clock,
     .tend = tend,
     .figures = figures,

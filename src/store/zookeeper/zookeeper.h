@@ -80,48 +80,55 @@ struct zk_store {
     uint64_t sessions, requests, lost, swept;
 };
 
-int64_t zk_now_us(void); /* CLOCK_MONOTONIC */
+int64_t idem__zk_now_us(void); /* CLOCK_MONOTONIC */
 
 /* Have a session, or say why not: quick when there was none a moment ago. */
-enum idem_status zk_ready(struct zk_store *self, struct idem_error *err);
-void zk_hang_up(struct zk_store *self);
+enum idem_status idem__zk_ready(struct zk_store *self, struct idem_error *err);
+void idem__zk_hang_up(struct zk_store *self);
 
-struct zk_round *zk_round_new(size_t count);
-void zk_round_leave(struct zk_round *round); /* NULL is fine */
+struct zk_round *idem__zk_round_new(size_t count);
+void idem__zk_round_leave(struct zk_round *round); /* NULL is fine */
 
 /* Wait for every answer. What has none in time counts as lost; the session is
  * then given up. */
-void zk_round_wait(struct zk_store *self, struct zk_round *round);
+void idem__zk_round_wait(struct zk_store *self, struct zk_round *round);
 
 /* Each sends one request; its answer comes to this call of the round. */
-void zk_create(struct zk_store *self, struct zk_call *call, const char *path,
-               struct idem_bytes data);
-void zk_get(struct zk_store *self, struct zk_call *call, const char *path);
-void zk_exists(struct zk_store *self, struct zk_call *call, const char *path);
-void zk_set(struct zk_store *self, struct zk_call *call, const char *path);
-void zk_list(struct zk_store *self, struct zk_call *call, const char *path);
+void idem__zk_create(struct zk_store *self, struct zk_call *call,
+                     const char *path, struct idem_bytes data);
+void idem__zk_get(struct zk_store *self, struct zk_call *call,
+                  const char *path);
+void idem__zk_exists(struct zk_store *self, struct zk_call *call,
+                     const char *path);
+void idem__zk_set(struct zk_store *self, struct zk_call *call,
+                  const char *path);
+void idem__zk_list(struct zk_store *self, struct zk_call *call,
+                   const char *path);
 /* What is read after it in this session is as new as anything anybody was told
  * before; a follower may otherwise answer from its past. */
-void zk_sync(struct zk_store *self, struct zk_call *call);
+void idem__zk_sync(struct zk_store *self, struct zk_call *call);
 /* Swap or (data NULL) delete a record, if the node has this version and nothing
  * was deleted in its shard since that had this one. */
-void zk_change(struct zk_store *self, struct zk_call *call, const uint8_t *key,
-               int shard_version, int version, struct idem_bytes data);
+void idem__zk_change(struct zk_store *self, struct zk_call *call,
+                     const uint8_t *key, int shard_version, int version,
+                     struct idem_bytes data);
 
 /* Was this answer no answer, so that a write may have been done? */
-bool zk_is_loss(int rc);
+bool idem__zk_is_loss(int rc);
 
-void zk_shard_path(const struct zk_store *self, unsigned shard, char *path);
-void zk_record_path(const struct zk_store *self, const uint8_t *key,
-                    char *path);
+void idem__zk_shard_path(const struct zk_store *self, unsigned shard,
+                         char *path);
+void idem__zk_record_path(const struct zk_store *self, const uint8_t *key,
+                          char *path);
 
 /* Read what a get brought; ABSENT if there is no node. */
-enum idem_status zk_read(const struct zk_call *call, const uint8_t *key,
-                         struct idem_arena *arena, struct idem_record *record,
-                         struct idem_error *err);
+enum idem_status idem__zk_read(const struct zk_call *call, const uint8_t *key,
+                               struct idem_arena *arena,
+                               struct idem_record *record,
+                               struct idem_error *err);
 
-idem_swap_fn zk_swap;
-idem_scan_fn zk_scan;
-void zk_sweep(struct zk_store *self, int64_t drop_ms);
+idem_swap_fn idem__zk_swap;
+idem_scan_fn idem__zk_scan;
+void idem__zk_sweep(struct zk_store *self, int64_t drop_ms);
 
 #endif
