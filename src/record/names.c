@@ -134,6 +134,8 @@ idem_status_text(enum idem_status status)
         return true;                                                           \
     }
 
+PARSED(status, status_names)
+PARSED(verdict, verdict_names)
 PARSED(verb, verb_names)
 PARSED(type, type_names)
 PARSED(state, state_names)

@@ -107,6 +107,8 @@ const char *idem__record_flaw(const struct idem_record *record);
 /* ---- names back to numbers ------------------------------------------- */
 
 /* Case does not matter; false if the word is not one. */
+bool idem__status_parse(struct idem_bytes word, enum idem_status *status);
+bool idem__verdict_parse(struct idem_bytes word, enum idem_verdict *verdict);
 bool idem__state_parse(struct idem_bytes word, enum idem_state *state);
 bool idem__type_parse(struct idem_bytes word, enum idem_type *type);
 bool idem__kind_parse(struct idem_bytes word, enum idem_kind *kind);

@@ -3,7 +3,8 @@
  *
  *   struct idem_op  --write-->  arguments  --put-->  RESP bytes
  *                  <--parse--   (wire_command.c)
- *   struct idem_answer  <-->  RESP bytes             (wire_reply.c)
+ *   struct idem_answer  <-->  RESP bytes             (wire_full.c)
+ *   the short answer    <---  RESP bytes             (wire_reply.c)
  *
  * One table lists the places and options of every command; both directions use
  * it, so they cannot differ. Nothing here allocates, reads a clock or does I/O.
@@ -70,9 +71,10 @@ void idem__wire_write(const struct idem__wire_command *command,
 void idem__wire_add(struct idem__wire_args *args, struct idem_bytes arg);
 void idem__wire_add_number(struct idem__wire_args *args, int64_t number);
 
-/* An array of bulk strings: its length, and the bytes. */
+/* An array of bulk strings: its length, and the bytes. Room is left for an
+ * argument that has a length and no data; _put returns where it is. */
 size_t idem__wire_len(const struct idem__wire_args *args);
-void idem__wire_put(const struct idem__wire_args *args, void *out);
+void *idem__wire_put(const struct idem__wire_args *args, void *out);
 
 /* A whole decimal number of at most 18 digits, and nothing else. */
 bool idem__wire_number(struct idem_bytes text, int64_t *number);
@@ -128,6 +130,39 @@ enum idem__wire_got idem__wire_reply(struct idem_bytes in, size_t longest,
 /* The error of a reply, as a status; `err` gets its text. */
 enum idem_status idem__wire_error(const struct idem__wire_reply *reply,
                                   struct idem_error *err);
+
+/* Take the next value off a reply. False: there is none, or it is not of that
+ * kind. Bytes may be null, which leaves *bytes as it was. */
+bool idem__wire_take(struct idem__wire_reply *reply, enum idem__wire_kind kind,
+                     struct idem__wire_value *value);
+bool idem__wire_take_number(struct idem__wire_reply *reply, int64_t *number);
+bool idem__wire_take_bytes(struct idem__wire_reply *reply,
+                           struct idem_bytes *bytes);
+
+/* The verdict, which every answer starts with, or the status of an error. */
+enum idem_status idem__wire_verdict(struct idem__wire_reply *reply,
+                                    enum idem_verdict *verdict,
+                                    struct idem_error *err);
+enum idem_status idem__wire_unexpected(struct idem_error *err);
+
+/* The answer to a command without FULL: the verdict and what else it says, zero
+ * for the rest. `bytes` is the stored result or the token; its data is NULL if
+ * the result was not kept. `expires` of RENEW's "ok" is the end of the lease.
+ */
+struct idem__wire_brief {
+    enum idem_verdict verdict;
+    enum idem_state state;
+    enum idem_kind kind;
+    int64_t fence, lease_until, expires, retry_after_ms;
+    int64_t redeemed; /* of a record: 1 for a token that REDEEM used up */
+    struct idem_bytes bytes;
+};
+
+enum idem_status idem__wire_brief(struct idem__wire_reply *reply,
+                                  struct idem__wire_brief *brief,
+                                  struct idem_error *err);
+
+/* ---- answers with FULL: wire_full.c ---------------------------------- */
 
 /* The answer to a command with FULL. It shows `record`, whose bytes are views
  * into the reply. The result is NULL if the server left it out, as it does for

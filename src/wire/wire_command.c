@@ -658,9 +658,6 @@ idem__wire_write(const struct idem__wire_command *command,
     }
 }
 
-/* "$5\r\n": at most this long. */
-#define LINE_MAX 24
-
 static char *
 put_line(char *out, char mark, uint64_t number)
 {
@@ -673,30 +670,42 @@ put_line(char *out, char mark, uint64_t number)
     return out + len + 2;
 }
 
-size_t
-idem__wire_len(const struct idem__wire_args *args)
+/* "$5\r\n" */
+static size_t
+line_len(uint64_t number)
 {
-    char line[LINE_MAX];
-    size_t len = (size_t)(put_line(line, '*', args->count) - line);
+    size_t len = 4;
 
-    for (size_t i = 0; i < args->count; i++)
-        len += (size_t)(put_line(line, '$', args->list[i].len) - line) +
-               args->list[i].len + 2;
+    while ((number /= 10) > 0)
+        len++;
     return len;
 }
 
-void
+size_t
+idem__wire_len(const struct idem__wire_args *args)
+{
+    size_t len = line_len(args->count);
+
+    for (size_t i = 0; i < args->count; i++)
+        len += line_len(args->list[i].len) + args->list[i].len + 2;
+    return len;
+}
+
+void *
 idem__wire_put(const struct idem__wire_args *args, void *out)
 {
-    char *at = put_line(out, '*', args->count);
+    char *at = put_line(out, '*', args->count), *room = NULL;
 
     for (size_t i = 0; i < args->count; i++) {
         struct idem_bytes arg = args->list[i];
 
         at = put_line(at, '$', arg.len);
-        if (arg.len > 0)
+        if (arg.data)
             memcpy(at, arg.data, arg.len);
+        else if (arg.len > 0)
+            room = at;
         memcpy(at + arg.len, "\r\n", 2);
         at += arg.len + 2;
     }
+    return room;
 }

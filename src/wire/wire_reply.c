@@ -1,16 +1,12 @@
 /*
- * wire_reply.c - replies: cutting them out of what was read, answers in both
- * directions.
+ * wire_reply.c - replies: cutting them out of what was read, and what they say.
  *
  * A reply that is not whole is read again from its start when more has arrived:
  * strings are jumped over by their length, and a short one costs little.
  */
 #include "wire.h"
 
-#include <assert.h>
-#include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #define LINE_MAX_LEN 4096 /* of a simple string or an error */
 #define VALUES_MAX (64 * 1024)
@@ -224,24 +220,16 @@ idem__wire_reply(struct idem_bytes in, size_t longest,
 
 /* ---- answers, read --------------------------------------------------- */
 
-static enum idem_status
-status_of(struct idem_bytes word)
-{
-    for (int i = 1; i < IDEM__STATUS_COUNT; i++) {
-        if (idem__bytes_is(word, idem_status_name((enum idem_status)i)))
-            return (enum idem_status)i;
-    }
-    return IDEM_ERR_INVALID;
-}
-
 /* A word that is no status of ours (NOAUTH, NOPERM ...) is part of the text. */
 enum idem_status
 idem__wire_error(const struct idem__wire_reply *reply, struct idem_error *err)
 {
-    enum idem_status status = status_of(reply->word);
-    bool plain =
-        status != IDEM_ERR_INVALID || idem__bytes_is(reply->word, "ERR");
+    enum idem_status status;
+    bool plain;
 
+    if (!idem__status_parse(reply->word, &status) || status == IDEM_OK)
+        status = IDEM_ERR_INVALID;
+    plain = status != IDEM_ERR_INVALID || idem__bytes_is(reply->word, "ERR");
     return idem__fail(err, status, "%.*s%s%.*s",
                       plain ? 0 : (int)reply->word.len,
                       (const char *)reply->word.data, plain ? "" : " ",
@@ -249,18 +237,17 @@ idem__wire_error(const struct idem__wire_reply *reply, struct idem_error *err)
                       reply->text.len ? (const char *)reply->text.data : "");
 }
 
-static enum idem_status
-not_ours(struct idem_error *err)
+enum idem_status
+idem__wire_unexpected(struct idem_error *err)
 {
     return idem__fail(err, IDEM_ERR_UNSUPPORTED,
                       "unexpected reply: is this an idem server of this "
                       "version?");
 }
 
-/* The next value of a reply; false if it has none of that kind. */
-static bool
-take(struct idem__wire_reply *reply, enum idem__wire_kind kind,
-     struct idem__wire_value *value)
+bool
+idem__wire_take(struct idem__wire_reply *reply, enum idem__wire_kind kind,
+                struct idem__wire_value *value)
 {
     if (reply->values == 0 ||
         idem__wire_read(&reply->reader, value) != IDEM__WIRE_DONE)
@@ -269,125 +256,132 @@ take(struct idem__wire_reply *reply, enum idem__wire_kind kind,
     return value->kind == kind;
 }
 
-static bool
-verdict_of(struct idem_bytes word, enum idem_verdict *verdict)
-{
-    for (int i = 0; i < IDEM__VERDICT_COUNT; i++) {
-        if (idem__bytes_is(word, idem_verdict_name((enum idem_verdict)i))) {
-            *verdict = (enum idem_verdict)i;
-            return true;
-        }
-    }
-    return false;
-}
-
-enum idem_status
-idem__wire_answer(struct idem__wire_reply *reply, struct idem_answer *answer,
-                  struct idem_record *record, struct idem_error *err)
+bool
+idem__wire_take_number(struct idem__wire_reply *reply, int64_t *number)
 {
     struct idem__wire_value value;
-    enum idem_status status;
+    bool taken = idem__wire_take(reply, IDEM__WIRE_NUMBER, &value);
 
-    memset(record, 0, sizeof(*record));
-    *answer = (struct idem_answer){.record = record};
-    if (reply->error)
-        return idem__wire_error(reply, err);
-    if (reply->values != 4 || !take(reply, IDEM__WIRE_BYTES, &value) ||
-        !verdict_of(value.bytes, &answer->verdict) ||
-        !take(reply, IDEM__WIRE_NUMBER, &value))
-        return not_ours(err);
-    answer->retry_after_ms = value.number;
-    if (take(reply, IDEM__WIRE_BYTES, &value)) {
-        status = idem__decode(value.bytes, record, err);
-        if (status != IDEM_OK)
-            return status;
-    } else if (value.kind != IDEM__WIRE_NULL) {
-        return not_ours(err);
-    }
-    if (take(reply, IDEM__WIRE_BYTES, &value))
-        record->result = value.bytes;
-    else if (value.kind != IDEM__WIRE_NULL)
-        return not_ours(err);
-    return IDEM_OK;
+    if (taken)
+        *number = value.number;
+    return taken;
+}
+
+bool
+idem__wire_take_bytes(struct idem__wire_reply *reply, struct idem_bytes *bytes)
+{
+    struct idem__wire_value value = {.kind = IDEM__WIRE_ERROR};
+    bool taken = idem__wire_take(reply, IDEM__WIRE_BYTES, &value);
+
+    if (taken)
+        *bytes = value.bytes;
+    return taken || value.kind == IDEM__WIRE_NULL;
 }
 
 enum idem_status
-idem__wire_scanned(struct idem__wire_reply *reply, struct idem_cursor *next,
+idem__wire_verdict(struct idem__wire_reply *reply, enum idem_verdict *verdict,
                    struct idem_error *err)
 {
     struct idem__wire_value value;
 
     if (reply->error)
         return idem__wire_error(reply, err);
-    if (!take(reply, IDEM__WIRE_BYTES, &value) || !is(&value, "records") ||
-        !take(reply, IDEM__WIRE_BYTES, &value) || value.bytes.len == 0 ||
-        value.bytes.len >= sizeof(next->text))
-        return not_ours(err);
-    memcpy(next->text, value.bytes.data, value.bytes.len);
-    next->text[value.bytes.len] = '\0';
+    if (!idem__wire_take(reply, IDEM__WIRE_BYTES, &value) ||
+        !idem__verdict_parse(value.bytes, verdict))
+        return idem__wire_unexpected(err);
     return IDEM_OK;
 }
 
-enum idem_status
-idem__wire_record(struct idem__wire_reply *reply, struct idem_record *record,
-                  struct idem_error *err)
+static bool
+take_state(struct idem__wire_reply *reply, enum idem_state *state)
 {
     struct idem__wire_value value;
 
-    if (!take(reply, IDEM__WIRE_BYTES, &value))
-        return not_ours(err);
-    return idem__decode(value.bytes, record, err);
-}
-
-/* ---- answers, written ------------------------------------------------ */
-
-#define NUMBER_ROOM 24
-
-size_t
-idem__wire_record_len(const struct idem_record *record)
-{
-    return NUMBER_ROOM + idem__encoded_len(record) - record->result.len + 2;
-}
-
-/* Who knows a nonce could pass for the one who began: it stays here. */
-char *
-idem__wire_put_record(const struct idem_record *record, char *out)
-{
-    struct idem_record shown = *record;
-    size_t len;
-
-    memset(shown.nonce, 0, sizeof(shown.nonce));
-    shown.result = (struct idem_bytes){NULL, 0};
-    len = idem__encoded_len(&shown);
-    out += snprintf(out, NUMBER_ROOM, "$%zu\r\n", len);
-    idem__encode(&shown, (uint8_t *)out);
-    memcpy(out + len, "\r\n", 2);
-    return out + len + 2;
+    return idem__wire_take(reply, IDEM__WIRE_BYTES, &value) &&
+           idem__state_parse(value.bytes, state);
 }
 
 static bool
-has_record(const struct idem_answer *answer)
+take_kind(struct idem__wire_reply *reply, enum idem_kind *kind)
 {
-    return answer->record->state != IDEM_STATE_ABSENT;
+    struct idem__wire_value value;
+
+    return idem__wire_take(reply, IDEM__WIRE_BYTES, &value) &&
+           idem__kind_parse(value.bytes, kind);
 }
 
-size_t
-idem__wire_full_len(const struct idem_answer *answer)
+/* A record as names and values, in any order. */
+static bool
+take_record(struct idem__wire_reply *reply, struct idem__wire_brief *brief)
 {
-    return 64 + NUMBER_ROOM +
-           (has_record(answer) ? idem__wire_record_len(answer->record) : 8);
+    bool ok = true;
+
+    while (ok && reply->values > 1) {
+        struct idem__wire_value name, value;
+
+        ok = idem__wire_take(reply, IDEM__WIRE_BYTES, &name);
+        (void)idem__wire_take(reply, IDEM__WIRE_BYTES, &value);
+        if (idem__bytes_is(name.bytes, "state"))
+            ok = idem__state_parse(value.bytes, &brief->state);
+        else if (idem__bytes_is(name.bytes, "kind"))
+            ok = idem__kind_parse(value.bytes, &brief->kind);
+        else if (idem__bytes_is(name.bytes, "fence"))
+            brief->fence = value.number;
+        else if (idem__bytes_is(name.bytes, "lease_until"))
+            brief->lease_until = value.number;
+        else if (idem__bytes_is(name.bytes, "expires"))
+            brief->expires = value.number;
+        else if (idem__bytes_is(name.bytes, "redeemed"))
+            brief->redeemed = value.number;
+        else if (idem__bytes_is(name.bytes, "result"))
+            brief->bytes = value.bytes;
+    }
+    return ok && reply->values == 0;
 }
 
-char *
-idem__wire_put_full(const struct idem_answer *answer, char *out)
+/* What follows the verdict; see answer_add in the server. */
+static bool
+take_rest(struct idem__wire_reply *reply, struct idem__wire_brief *brief)
 {
-    const char *word = idem_verdict_name(answer->verdict);
+    switch (brief->verdict) {
+    case IDEM_V_STARTED:
+        return idem__wire_take_number(reply, &brief->fence) &&
+               idem__wire_take_number(reply, &brief->lease_until) &&
+               idem__wire_take_number(reply, &brief->expires);
+    case IDEM_V_REPLAY:
+    case IDEM_V_FINISHED:
+        return take_state(reply, &brief->state) &&
+               take_kind(reply, &brief->kind) &&
+               idem__wire_take_number(reply, &brief->expires) &&
+               idem__wire_take_bytes(reply, &brief->bytes);
+    case IDEM_V_RECORD:
+        return take_record(reply, brief);
+    case IDEM_V_BUSY:
+        return idem__wire_take_number(reply, &brief->retry_after_ms);
+    case IDEM_V_DOUBT:
+        return idem__wire_take_number(reply, &brief->lease_until);
+    case IDEM_V_SETTLED:
+        return take_state(reply, &brief->state) &&
+               idem__wire_take_number(reply, &brief->expires);
+    case IDEM_V_OK:
+        return reply->values == 0 ||
+               idem__wire_take_number(reply, &brief->expires);
+    case IDEM_V_ISSUED:
+        return idem__wire_take_bytes(reply, &brief->bytes) && brief->bytes.data;
+    default:
+        return true;
+    }
+}
 
-    assert(!has_record(answer) || !idem__record_flaw(answer->record));
-    out += snprintf(out, 64 + NUMBER_ROOM, "$%zu\r\n%s\r\n:%lld\r\n",
-                    strlen(word), word, (long long)answer->retry_after_ms);
-    if (has_record(answer))
-        return idem__wire_put_record(answer->record, out);
-    memcpy(out, "$-1\r\n", 5);
-    return out + 5;
+enum idem_status
+idem__wire_brief(struct idem__wire_reply *reply, struct idem__wire_brief *brief,
+                 struct idem_error *err)
+{
+    enum idem_status status;
+
+    memset(brief, 0, sizeof(*brief));
+    status = idem__wire_verdict(reply, &brief->verdict, err);
+    if (status == IDEM_OK && !take_rest(reply, brief))
+        status = idem__wire_unexpected(err);
+    return status;
 }

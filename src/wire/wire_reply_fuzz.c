@@ -12,6 +12,7 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
     struct idem__wire_reply reply, again;
+    struct idem__wire_brief brief;
     struct idem_answer answer;
     struct idem_record record;
     struct idem_cursor next;
@@ -23,6 +24,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         return 0;
     if (used == 0 || used > len)
         abort();
+    again = reply;
+    (void)idem__wire_brief(&again, &brief, &err);
     again = reply;
     (void)idem__wire_answer(&reply, &answer, &record, &err);
     if (idem__wire_scanned(&again, &next, &err) != IDEM_OK)

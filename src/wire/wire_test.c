@@ -419,6 +419,79 @@ an_error_is_told_as_a_status(void **state)
                      IDEM_ERR_UNSUPPORTED);
 }
 
+static struct idem__wire_brief
+brief_of(const char *text)
+{
+    struct idem__wire_brief brief;
+    struct idem__wire_reply reply;
+    struct idem_error err;
+    size_t used;
+
+    assert_int_equal(idem__wire_reply(idem_text(text), 1000, &reply, &used),
+                     IDEM__WIRE_DONE);
+    if (idem__wire_brief(&reply, &brief, &err) != IDEM_OK)
+        brief.verdict = IDEM__VERDICT_COUNT;
+    return brief;
+}
+
+static void
+a_short_answer_says_what_its_verdict_promises(void **state)
+{
+    struct idem__wire_brief b;
+
+    (void)state;
+    b = brief_of("*6\r\n$3\r\ntag\r\n:7\r\n$7\r\nstarted\r\n:12\r\n:34\r\n"
+                 ":56\r\n");
+    assert_true(b.verdict == IDEM_V_STARTED && b.fence == 12 &&
+                b.lease_until == 34 && b.expires == 56);
+    b = brief_of("*5\r\n$6\r\nreplay\r\n$6\r\nfailed\r\n$4\r\nhttp\r\n:9\r\n"
+                 "$2\r\nab\r\n");
+    assert_true(b.verdict == IDEM_V_REPLAY && b.state == IDEM_STATE_FAILED &&
+                b.kind == IDEM_KIND_HTTP && b.expires == 9);
+    assert_bytes(b.bytes, idem_text("ab"), "result");
+    b = brief_of(
+        "*5\r\n$8\r\nfinished\r\n$9\r\nsucceeded\r\n$3\r\nraw\r\n:9\r\n"
+        "$-1\r\n");
+    assert_true(b.verdict == IDEM_V_FINISHED && b.bytes.data == NULL);
+    b = brief_of("*7\r\n$6\r\nrecord\r\n$2\r\nid\r\n$1\r\nx\r\n$5\r\nstate\r\n"
+                 "$6\r\nfailed\r\n$8\r\nredeemed\r\n:1\r\n");
+    assert_true(b.verdict == IDEM_V_RECORD && b.state == IDEM_STATE_FAILED &&
+                b.redeemed == 1);
+    b = brief_of("*2\r\n$4\r\nbusy\r\n:250\r\n");
+    assert_true(b.verdict == IDEM_V_BUSY && b.retry_after_ms == 250);
+    b = brief_of("*2\r\n$2\r\nok\r\n:77\r\n");
+    assert_true(b.verdict == IDEM_V_OK && b.expires == 77);
+    assert_int_equal(brief_of("*1\r\n$2\r\nok\r\n").verdict, IDEM_V_OK);
+    assert_int_equal(brief_of("*1\r\n$5\r\nstale\r\n").verdict, IDEM_V_STALE);
+
+    assert_int_equal(brief_of("*1\r\n$7\r\nstarted\r\n").verdict,
+                     IDEM__VERDICT_COUNT);
+    assert_int_equal(brief_of("*2\r\n$6\r\nissued\r\n$-1\r\n").verdict,
+                     IDEM__VERDICT_COUNT);
+    assert_int_equal(brief_of("*1\r\n$6\r\nfuture\r\n").verdict,
+                     IDEM__VERDICT_COUNT);
+}
+
+static void
+room_is_left_for_a_result_without_data(void **state)
+{
+    struct idem__wire_command command = {.op = {.verb = IDEM_FINISH,
+                                                .scope = idem_text("s"),
+                                                .id = idem_text("i"),
+                                                .fence = 1,
+                                                .outcome = IDEM_STATE_SUCCEEDED,
+                                                .result = {NULL, 3}}};
+    struct idem__wire_args args;
+    char wire[128], *room;
+
+    (void)state;
+    idem__wire_write(&command, &args);
+    room = idem__wire_put(&args, wire);
+    memcpy(room, "abc", 3);
+    assert_memory_equal(room - 4, "$3\r\nabc\r\n", 9);
+    assert_ptr_equal(room + 5, wire + idem__wire_len(&args));
+}
+
 static void
 what_is_not_resp_is_refused(void **state)
 {
@@ -455,6 +528,8 @@ main(void)
         cmocka_unit_test(every_answer_survives_the_way_back),
         cmocka_unit_test(a_nonce_is_told_to_nobody),
         cmocka_unit_test(an_error_is_told_as_a_status),
+        cmocka_unit_test(a_short_answer_says_what_its_verdict_promises),
+        cmocka_unit_test(room_is_left_for_a_result_without_data),
         cmocka_unit_test(what_is_not_resp_is_refused),
     };
 

@@ -121,13 +121,13 @@ http {
 class Stack:
     """Engine, nginx and ledger; the engine and the ledger can be killed and started again."""
 
-    def __init__(self, where, location="", steps=False, store=None, **more):
+    def __init__(self, where, location="", steps=False, store=None, engine=(), **more):
         self.where = where
         self.store = store
         self.steps = os.path.join(where, "steps")
         os.makedirs(self.steps, exist_ok=True)
         self.ledger = Ledger(where)
-        self.engine = Server(where, store=store)
+        self.engine = Server(where, *engine, store=store)
         self.nginx = Nginx(where, self.engine.socket, self.ledger.port, location,
                            module=STEPS_MODULE if steps else MODULE,
                            env={"IDEM_STEPS": self.steps} if steps else None, **more)

@@ -196,6 +196,17 @@ def test_nobody_gets_the_end_of_an_answer_over_the_limit_before_it_is_recorded(k
         assert s.ledger.executions(key) == 1
 
 
+def test_an_answer_that_the_engine_does_not_keep_has_the_outcome_of_its_status_whatever_its_body_says():
+    body = b"$6\r\nFAILED\r\n" + b"x" * 1500
+    with folder() as where, Stack(where, engine=("--max-result", "1k")) as s:
+        for status, state in (200, "succeeded"), (422, "failed"):
+            data = b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body
+            got = ask(s.port, state, x_way="open:" + data.hex())
+            assert got.status == status and got.body == body, got
+            record = s.record(state)
+            assert record["state"] == state and record["replayable"] == 0, record
+
+
 # ---- the service did it, and nginx cannot say what it answered ---------------------------------------------------------
 
 

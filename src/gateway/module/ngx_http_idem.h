@@ -16,7 +16,6 @@
  *   ngx_http_idem_body.c     the request's body: size, fields, fingerprint
  *   ngx_http_idem_engine.c   one pipelined connection a worker
  *   ngx_http_idem_op.c       the commands on it
- *   ngx_http_idem_resp.h     how they are written
  *   ngx_http_idem_digest.c   the key of the credential digests
  *   ngx_http_idem_claim.c    BEGIN, RENEW, FINISH, RELEASE of one record
  *   ngx_http_idem_hold.c     the filters that hold an answer until it is kept
@@ -35,11 +34,10 @@
 #include <ngx_http.h>
 
 #include "../../base/problem.h"
+#include "../../wire/wire.h"
 
 #include "key_header.h"
-#include "reply.h"
 #include "result.h"
-#include "ngx_http_idem_resp.h"
 
 
 /* r->buffered has four bits; image_filter, which has no place in front of a
@@ -56,9 +54,28 @@ typedef struct ngx_http_idem_op_s      ngx_http_idem_op_t;
 typedef struct ngx_http_idem_claim_s   ngx_http_idem_claim_t;
 typedef struct ngx_http_idem_ctx_s     ngx_http_idem_ctx_t;
 
+/* what the engine answered to a command; bytes are views into what was read */
+
+typedef struct {
+    enum idem_status             status;
+    struct idem__wire_brief      brief;      /* if status is IDEM_OK */
+    struct idem_error            err;        /* if it is not */
+} ngx_http_idem_reply_t;
+
+
 /* reply is NULL if the operation was given up */
 typedef void (*ngx_http_idem_reply_pt)(ngx_http_idem_op_t *op,
-    struct gateway_reply *reply);
+    ngx_http_idem_reply_t *reply);
+
+
+/* IDEM__VERDICT_COUNT: none, but an error or no reply at all */
+
+static ngx_inline enum idem_verdict
+ngx_http_idem_verdict(ngx_http_idem_reply_t *reply)
+{
+    return reply && reply->status == IDEM_OK ? reply->brief.verdict
+                                             : IDEM__VERDICT_COUNT;
+}
 
 
 /* one command; it lives until it is answered, whatever becomes of who asked */
@@ -73,6 +90,7 @@ struct ngx_http_idem_op_s {
     ngx_uint_t                   tries;
     size_t                       len;
     size_t                       size;       /* of all this */
+    u_char                      *room;       /* for a result without data */
     unsigned                     sent:1;     /* on some connection, once */
     unsigned                     resend:1;   /* may be sent once more */
     unsigned                     queued:1;
@@ -165,7 +183,9 @@ struct ngx_http_idem_claim_s {
     uint64_t                     fence;
     ngx_str_t                    scope;
     ngx_str_t                    id;
+    enum idem_type               type;
     unsigned                     renewing:1;
+    unsigned                     released:1; /* ended by RELEASE */
 };
 
 
@@ -235,9 +255,7 @@ typedef struct {
     ngx_msec_t                   token_ttl;
     ngx_flag_t                   next_token; /* with every answer */
     ngx_flag_t                   page_token; /* with every GET, to the service */
-    ngx_str_t                    begin_head; /* of BEGIN: see claim.c */
-    ngx_str_t                    begin_token_head;
-    ngx_str_t                    begin;
+    struct idem_op               begin;      /* what every BEGIN says */
     unsigned                     issues:1;
     unsigned                     tells:1;    /* what became of a key */
     unsigned                     needs_body:1;
@@ -352,9 +370,8 @@ void *ngx_http_idem_alloc(ngx_http_idem_engine_t *e, size_t size);
 void ngx_http_idem_free(ngx_http_idem_engine_t *e, void *p, size_t size);
 uint64_t ngx_http_idem_nonce(ngx_http_idem_engine_t *e);
 ngx_http_idem_op_t *ngx_http_idem_op_create(ngx_http_idem_engine_t *e,
-    size_t len, ngx_http_idem_reply_pt handler, void *data);
-void ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
-    u_char *end);
+    struct idem_op *what, ngx_http_idem_reply_pt handler, void *data);
+void ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op);
 void ngx_http_idem_op_again(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op);
 void ngx_http_idem_op_cancel(ngx_http_idem_engine_t *e,
     ngx_http_idem_op_t *op);
@@ -372,8 +389,7 @@ void ngx_http_idem_digest_ask(ngx_http_idem_engine_t *e);
 
 ngx_http_idem_claim_t *ngx_http_idem_claim_create(ngx_str_t *scope,
     ngx_str_t *id, ngx_msec_t lease);
-ngx_int_t ngx_http_idem_claim_prepare(ngx_conf_t *cf,
-    ngx_http_idem_loc_conf_t *conf);
+void ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf);
 void ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t failed, ngx_uint_t replayable);
@@ -402,7 +418,7 @@ ngx_http_idem_ctx_t *ngx_http_idem_get_ctx(ngx_http_request_t *r);
 ngx_http_idem_ctx_t *ngx_http_idem_create_ctx(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
 void ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx,
-    struct gateway_reply *reply);
+    ngx_http_idem_reply_t *reply);
 void ngx_http_idem_go_on(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_set_deadline(ngx_http_idem_ctx_t *ctx, ngx_msec_t time);
 void ngx_http_idem_clear_deadline(ngx_http_idem_ctx_t *ctx);
@@ -449,7 +465,8 @@ ngx_chain_t *ngx_http_idem_stream_end(ngx_http_idem_ctx_t *ctx);
 
 ngx_int_t ngx_http_idem_conclude(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_hold_init(ngx_conf_t *cf);
-void ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply);
+void ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_reply_t *reply);
 
 
 /* ngx_http_idem_answer.c */

@@ -13,14 +13,12 @@
 
 
 static void ngx_http_idem_claim_begun(ngx_http_idem_op_t *op,
-    struct gateway_reply *reply);
+    ngx_http_idem_reply_t *reply);
 static void ngx_http_idem_claim_ended(ngx_http_idem_op_t *op,
-    struct gateway_reply *reply);
+    ngx_http_idem_reply_t *reply);
 static void ngx_http_idem_claim_renewed(ngx_http_idem_op_t *op,
-    struct gateway_reply *reply);
+    ngx_http_idem_reply_t *reply);
 static void ngx_http_idem_renew_stop(ngx_http_idem_claim_t *claim);
-static ngx_int_t ngx_http_idem_claim_finish_large(ngx_http_idem_claim_t *claim,
-    ngx_uint_t failed);
 
 
 ngx_http_idem_claim_t *
@@ -69,140 +67,86 @@ ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim)
 }
 
 
-/*
- * Room for a command on this claim.  Its head is written: how many arguments
- * it has with TAG and its number, and its name.  So are scope and id.
- */
+/* a command on this claim */
 
 static ngx_http_idem_op_t *
-ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim, ngx_str_t *head,
-    size_t more, ngx_http_idem_reply_pt handler, u_char **p)
+ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim, struct idem_op *what,
+    ngx_http_idem_reply_pt handler)
 {
-    ngx_http_idem_op_t      *op;
-    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+    ngx_http_idem_op_t  *op;
 
-    op = ngx_http_idem_op_create(e, head->len + claim->scope.len
-                                    + claim->id.len + more
-                                    + 2 * NGX_HTTP_IDEM_ARG,
-                                 handler, claim);
-    if (op == NULL) {
-        return NULL;
+    what->type = claim->type;
+    what->scope.data = claim->scope.data;
+    what->scope.len = claim->scope.len;
+    what->id.data = claim->id.data;
+    what->id.len = claim->id.len;
+    what->fence = claim->fence;
+
+    op = ngx_http_idem_op_create(ngx_http_idem_engine(), what, handler, claim);
+
+    if (op) {
+        claim->refs++;
     }
-
-    claim->refs++;
-
-    *p = ngx_cpymem(op->cmd, head->data, head->len);
-    *p = ngx_http_idem_put(*p, claim->scope.data, claim->scope.len);
-    *p = ngx_http_idem_put(*p, claim->id.data, claim->id.len);
 
     return op;
 }
 
 
-/*
- * What every BEGIN of a location has in common is written when the
- * configuration is read.  The engine's own values are not said.
- */
+/* what all BEGINs of a location say; the engine's own defaults are left out */
 
-ngx_int_t
-ngx_http_idem_claim_prepare(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+void
+ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
 {
-    u_char      *p;
-    ngx_uint_t   args;
+    struct idem_op  *op;
 
-    p = ngx_pnalloc(cf->pool, 8 * NGX_HTTP_IDEM_ARG);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
+    op = &conf->begin;
 
-    conf->begin.data = p;
-    args = 3 + 2 + 2;                        /* NONCE, TAG */
-
-    if (conf->mode == NGX_HTTP_IDEM_LOOSE) {
-        p = ngx_http_idem_put_raw(p, "$5\r\nLOOSE\r\n");
-        args++;
-    }
+    op->verb = IDEM_BEGIN;
+    op->mode = conf->mode == NGX_HTTP_IDEM_LOOSE ? IDEM_LOOSE : IDEM_STRICT;
 
     if (conf->lease != (ngx_msec_t) IDEM_LEASE_DEFAULT_MS) {
-        p = ngx_http_idem_put_raw(p, "$5\r\nLEASE\r\n");
-        p = ngx_http_idem_put_number(p, conf->lease);
-        args += 2;
+        op->lease_ms = conf->lease;
     }
 
     if (conf->ttl != (ngx_msec_t) IDEM_TTL_DEFAULT_MS) {
-        p = ngx_http_idem_put_raw(p, "$3\r\nTTL\r\n");
-        p = ngx_http_idem_put_number(p, conf->ttl);
-        args += 2;
+        op->ttl_ms = conf->ttl;
     }
 
     /* who gets an agreed text does not wait for another answer */
 
-    if (conf->wait && conf->duplicate != NGX_HTTP_IDEM_FIXED) {
-        p = ngx_http_idem_put_raw(p, "$4\r\nWAIT\r\n");
-        p = ngx_http_idem_put_number(p, conf->wait);
-        args += 2;
+    if (conf->duplicate != NGX_HTTP_IDEM_FIXED) {
+        op->wait_ms = conf->wait;
     }
-
-    conf->begin.len = p - conf->begin.data;
-
-    if (conf->fingerprint != NGX_HTTP_IDEM_FP_OFF) {
-        args += 2;
-    }
-
-    conf->begin_head.data = p;
-    p = ngx_http_idem_put_line(p, '*', args);
-    p = ngx_http_idem_put_raw(p, "$5\r\nBEGIN\r\n");
-    conf->begin_head.len = p - conf->begin_head.data;
-
-    conf->begin_token_head.data = p;
-    p = ngx_http_idem_put_line(p, '*', args + 1);
-    p = ngx_http_idem_put_raw(p, "$5\r\nBEGIN\r\n");
-    conf->begin_token_head.len = p - conf->begin_token_head.data;
-
-    return NGX_OK;
 }
 
 
 void
 ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
 {
-    u_char                    *p;
-    ngx_http_idem_op_t        *op;
-    ngx_http_idem_claim_t     *claim;
-    ngx_http_idem_engine_t    *e = ngx_http_idem_engine();
-    ngx_http_idem_loc_conf_t  *conf;
+    uint64_t                 nonce;
+    struct idem_op           what;
+    ngx_http_idem_op_t      *op;
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
-    conf = ctx->conf;
-    claim = ctx->claim;
+    nonce = ngx_http_idem_nonce(e);
 
-    op = ngx_http_idem_claim_op(claim, ctx->token ? &conf->begin_token_head
-                                                  : &conf->begin_head,
-                                conf->begin.len + 2 * IDEM_FINGERPRINT_LEN
-                                + 5 * NGX_HTTP_IDEM_ARG,
-                                ngx_http_idem_claim_begun, &p);
+    what = ctx->conf->begin;
+    what.nonce = (u_char *) &nonce;
+
+    if (ctx->conf->fingerprint != NGX_HTTP_IDEM_FP_OFF) {
+        what.fingerprint = ctx->fingerprint;
+    }
+
+    op = ngx_http_idem_claim_op(ctx->claim, &what, ngx_http_idem_claim_begun);
     if (op == NULL) {
         ngx_http_idem_begun(ctx, NULL);
         return;
     }
 
-    claim->begin = op;
+    ctx->claim->begin = op;
+    op->until += ctx->conf->wait;
 
-    p = ngx_cpymem(p, conf->begin.data, conf->begin.len);
-    p = ngx_http_idem_put_nonce(p, ngx_http_idem_nonce(e));
-
-    if (ctx->token) {
-        p = ngx_http_idem_put_raw(p, "$5\r\nTOKEN\r\n");
-    }
-
-    if (conf->fingerprint != NGX_HTTP_IDEM_FP_OFF) {
-        p = ngx_http_idem_put_raw(p, "$2\r\nFP\r\n$64\r\n");
-        p = ngx_hex_dump(p, ctx->fingerprint, IDEM_FINGERPRINT_LEN);
-        p = ngx_http_idem_put_raw(p, "\r\n");
-    }
-
-    op->until += conf->wait;
-
-    ngx_http_idem_op_send(e, op, p);
+    ngx_http_idem_op_send(e, op);
 }
 
 
@@ -213,21 +157,19 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
  */
 
 static ngx_int_t
-ngx_http_idem_claim_unsure(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+ngx_http_idem_claim_unsure(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
     ngx_uint_t              busy;
     ngx_http_idem_ctx_t    *ctx;
     ngx_http_idem_claim_t  *claim = op->data;
 
-    if (gateway_reply_is(reply, 0, "error")
-        && gateway_reply_is(reply, 1, "LOST"))
-    {
+    if (reply->status == IDEM_ERR_LOST) {
         op->unsure = 1;
     }
 
-    busy = gateway_reply_is(reply, 0, "busy");
+    busy = (ngx_http_idem_verdict(reply) == IDEM_V_BUSY);
 
-    if (!op->unsure || !(busy || gateway_reply_is(reply, 0, "error"))) {
+    if (!op->unsure || !(busy || reply->status != IDEM_OK)) {
         return 0;
     }
 
@@ -246,7 +188,7 @@ ngx_http_idem_claim_unsure(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 
 
 static void
-ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
     ngx_http_idem_claim_t   *claim = op->data;
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
@@ -257,9 +199,9 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 
     claim->begin = NULL;
 
-    if (reply && gateway_reply_is(reply, 0, "started") && reply->count > 1) {
+    if (ngx_http_idem_verdict(reply) == IDEM_V_STARTED) {
         claim->state = NGX_HTTP_IDEM_EXECUTING;
-        claim->fence = reply->values[1].number;
+        claim->fence = reply->brief.fence;
 
         ngx_http_idem_step("begun");
 
@@ -298,45 +240,49 @@ ngx_http_idem_renew_stop(ngx_http_idem_claim_t *claim)
 }
 
 
+static ngx_http_idem_op_t *
+ngx_http_idem_send_renew(ngx_http_idem_claim_t *claim, ngx_uint_t lost)
+{
+    struct idem_op       what;
+    ngx_http_idem_op_t  *op;
+
+    ngx_memzero(&what, sizeof(what));
+    what.verb = IDEM_RENEW;
+    what.lease_ms = claim->lease;
+    what.lost = lost;
+
+    op = ngx_http_idem_claim_op(claim, &what, ngx_http_idem_claim_renewed);
+
+    if (op) {
+        ngx_http_idem_op_send(ngx_http_idem_engine(), op);
+    }
+
+    return op;
+}
+
+
 /* every third of the lease, until FINISH or RELEASE is acknowledged */
 
 void
 ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim)
 {
-    u_char              *p;
-    ngx_http_idem_op_t  *op;
-
-    static ngx_str_t  head = ngx_string("*7\r\n$5\r\nRENEW\r\n");
-
     claim->renew_at = ngx_current_msec + claim->lease / 3;
 
-    if (claim->renewal) {
-        return;
+    if (claim->renewal == NULL) {
+        claim->renewal = ngx_http_idem_send_renew(claim, 0);
     }
-
-    op = ngx_http_idem_claim_op(claim, &head, 2 * NGX_HTTP_IDEM_ARG,
-                                ngx_http_idem_claim_renewed, &p);
-    if (op == NULL) {
-        return;
-    }
-
-    claim->renewal = op;
-
-    p = ngx_http_idem_put_number(p, claim->fence);
-    p = ngx_http_idem_put_number(p, claim->lease);
-    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
 }
 
 
 static void
 ngx_http_idem_claim_renewed(ngx_http_idem_op_t *op,
-    struct gateway_reply *reply)
+    ngx_http_idem_reply_t *reply)
 {
     ngx_http_idem_claim_t  *claim = op->data;
 
     claim->renewal = NULL;
 
-    if (reply && gateway_reply_is(reply, 0, "stale")
+    if (ngx_http_idem_verdict(reply) == IDEM_V_STALE
         && claim->state == NGX_HTTP_IDEM_EXECUTING)
     {
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
@@ -472,16 +418,23 @@ ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
 }
 
 
-/* the fence, and how it ended */
+/* FINISH or RELEASE; it leaves at the end of this turn, so that its room can
+ * still be filled */
 
-static u_char *
-ngx_http_idem_put_held(u_char *p, ngx_http_idem_claim_t *claim,
-    ngx_uint_t failed)
+static ngx_http_idem_op_t *
+ngx_http_idem_claim_end(ngx_http_idem_claim_t *claim, struct idem_op *what)
 {
-    p = ngx_http_idem_put_number(p, claim->fence);
+    ngx_http_idem_op_t  *op;
 
-    return failed ? ngx_http_idem_put_raw(p, "$6\r\nFAILED\r\n")
-                  : ngx_http_idem_put_raw(p, "$9\r\nSUCCEEDED\r\n");
+    op = ngx_http_idem_claim_op(claim, what, ngx_http_idem_claim_ended);
+
+    if (op) {
+        claim->state = NGX_HTTP_IDEM_ENDING;
+        op->hurry = 1;
+        ngx_http_idem_op_send(ngx_http_idem_engine(), op);
+    }
+
+    return op;
 }
 
 
@@ -494,79 +447,41 @@ ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
     u_char                 *p;
     size_t                  head;
     ngx_chain_t            *cl;
+    struct idem_op          what;
     ngx_http_idem_op_t     *op;
-    ngx_http_idem_claim_t  *claim;
     struct gateway_result   result;
 
-    static ngx_str_t  finish = ngx_string("*10\r\n$6\r\nFINISH\r\n");
-
-    claim = ctx->claim;
     head = 0;
 
-    if (replayable) {
-        if (ngx_http_idem_gather(ctx, &result) == NGX_OK) {
-            head = gateway_result_head_len(&result);
-        }
+    ngx_memzero(&what, sizeof(what));
+    what.verb = IDEM_FINISH;
+    what.outcome = failed ? IDEM_STATE_FAILED : IDEM_STATE_SUCCEEDED;
+    what.kind = IDEM_KIND_HTTP;
 
-        if (head == 0 || head + ctx->held_size > ctx->conf->max_answer) {
-            replayable = 0;
-        }
+    if (replayable && ngx_http_idem_gather(ctx, &result) == NGX_OK) {
+        head = gateway_result_head_len(&result);
     }
 
-    if (!replayable) {
-        return ngx_http_idem_claim_finish_large(claim, failed);
+    if (head && head + ctx->held_size <= ctx->conf->max_answer) {
+        what.result.len = head + ctx->held_size;
+
+    } else {
+        what.not_replayable = 1;
     }
 
-    op = ngx_http_idem_claim_op(claim, &finish, head + ctx->held_size
-                                                + 5 * NGX_HTTP_IDEM_ARG,
-                                ngx_http_idem_claim_ended, &p);
+    op = ngx_http_idem_claim_end(ctx->claim, &what);
     if (op == NULL) {
         return NGX_ERROR;
     }
 
-    p = ngx_http_idem_put_held(p, claim, failed);
-    p = ngx_http_idem_put_line(p, '$', head + ctx->held_size);
-    gateway_result_head(&result, p);
-    p += head;
+    if (op->room) {
+        gateway_result_head(&result, op->room);
+        p = op->room + head;
 
-    for (cl = ctx->held; cl; cl = cl->next) {
-        p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
+        for (cl = ctx->held; cl; cl = cl->next) {
+            p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
+        }
     }
-
-    p = ngx_http_idem_put_raw(p, "\r\n$4\r\nKIND\r\n$4\r\nhttp\r\n");
-
-    claim->state = NGX_HTTP_IDEM_ENDING;
-    op->hurry = 1;
-
-    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_claim_finish_large(ngx_http_idem_claim_t *claim,
-    ngx_uint_t failed)
-{
-    u_char              *p;
-    ngx_http_idem_op_t  *op;
-
-    static ngx_str_t  head = ngx_string("*11\r\n$6\r\nFINISH\r\n");
-
-    op = ngx_http_idem_claim_op(claim, &head, 6 * NGX_HTTP_IDEM_ARG,
-                                ngx_http_idem_claim_ended, &p);
-    if (op == NULL) {
-        return NGX_ERROR;
-    }
-
-    p = ngx_http_idem_put_held(p, claim, failed);
-    p = ngx_http_idem_put_raw(p, "$0\r\n\r\n$4\r\nKIND\r\n$4\r\nhttp\r\n"
-                                 "$8\r\nNOREPLAY\r\n");
-
-    claim->state = NGX_HTTP_IDEM_ENDING;
-    op->hurry = 1;
-
-    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
 
     return NGX_OK;
 }
@@ -575,65 +490,28 @@ ngx_http_idem_claim_finish_large(ngx_http_idem_claim_t *claim,
 ngx_int_t
 ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim)
 {
-    u_char              *p;
-    ngx_http_idem_op_t  *op;
+    struct idem_op  what;
 
-    static ngx_str_t  head = ngx_string("*6\r\n$7\r\nRELEASE\r\n");
+    ngx_memzero(&what, sizeof(what));
+    what.verb = IDEM_RELEASE;
 
-    op = ngx_http_idem_claim_op(claim, &head, NGX_HTTP_IDEM_ARG,
-                                ngx_http_idem_claim_ended, &p);
-    if (op == NULL) {
-        return NGX_ERROR;
-    }
+    claim->released = 1;
 
-    p = ngx_http_idem_put_number(p, claim->fence);
-
-    claim->state = NGX_HTTP_IDEM_ENDING;
-    op->hurry = 1;
-
-    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
-
-    return NGX_OK;
+    return ngx_http_idem_claim_end(claim, &what) ? NGX_OK : NGX_ERROR;
 }
 
 
 static void
-ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
     ngx_http_idem_claim_t   *claim = op->data;
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
-    if (reply && gateway_reply_is(reply, 0, "error")) {
+    /* busy: somebody's transaction locks the row, nothing was recorded yet */
 
-        if (gateway_reply_is(reply, 1, "ERR")
-            && op->len > IDEM_SCOPE_MAX + IDEM_ID_MAX + 512
-            && claim->state == NGX_HTTP_IDEM_ENDING)
-        {
-            /* more than this engine keeps; it still is done */
-
-            ngx_log_error(NGX_LOG_WARN, e->log, 0,
-                          "idem: the engine refused an answer: %*s",
-                          reply->values[2].bytes.len,
-                          reply->values[2].bytes.data);
-
-            if (ngx_http_idem_claim_finish_large(claim,
-                         ngx_strnstr(op->cmd, "$6\r\nFAILED\r\n",
-                                     ngx_min(op->len, 700)) != NULL)
-                == NGX_OK)
-            {
-                ngx_http_idem_claim_unref(claim);
-                return;
-            }
-        }
-
-        ngx_http_idem_op_again(e, op);
-        return;
-    }
-
-    if (reply && gateway_reply_is(reply, 0, "busy")) {
-
-        /* somebody's transaction locks the row: nothing was recorded yet */
-
+    if (reply && (reply->status != IDEM_OK
+                  || reply->brief.verdict == IDEM_V_BUSY))
+    {
         ngx_http_idem_op_again(e, op);
         return;
     }
@@ -642,7 +520,7 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 
     claim->state = NGX_HTTP_IDEM_ENDED;
 
-    if (reply && gateway_reply_is(reply, 0, "stale")) {
+    if (ngx_http_idem_verdict(reply) == IDEM_V_STALE) {
         ngx_log_error(NGX_LOG_WARN, e->log, 0,
                       "idem: a record was settled or taken over while its "
                       "request ran, fence %uL", claim->fence);
@@ -667,11 +545,6 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 void
 ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim, ngx_uint_t strict)
 {
-    u_char              *p;
-    ngx_http_idem_op_t  *op;
-
-    static ngx_str_t  head = ngx_string("*8\r\n$5\r\nRENEW\r\n");
-
     ngx_http_idem_renew_stop(claim);
 
     if (claim->state != NGX_HTTP_IDEM_EXECUTING) {
@@ -680,20 +553,9 @@ ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim, ngx_uint_t strict)
 
     claim->state = NGX_HTTP_IDEM_ENDED;
 
-    if (!strict) {
-        return;
+    if (strict) {
+        (void) ngx_http_idem_send_renew(claim, 1); /* else its lease runs out */
     }
-
-    op = ngx_http_idem_claim_op(claim, &head, 3 * NGX_HTTP_IDEM_ARG,
-                                ngx_http_idem_claim_renewed, &p);
-    if (op == NULL) {
-        return;                              /* then its lease runs out */
-    }
-
-    p = ngx_http_idem_put_number(p, claim->fence);
-    p = ngx_http_idem_put_number(p, claim->lease);
-    p = ngx_http_idem_put_raw(p, "$4\r\nLOST\r\n");
-    ngx_http_idem_op_send(ngx_http_idem_engine(), op, p);
 }
 
 

@@ -875,9 +875,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_http_idem_claim_prepare(cf, conf) != NGX_OK) {
-        return NGX_CONF_ERROR;
-    }
+    ngx_http_idem_claim_prepare(conf);
 
     if (!conf->enable) {
         return NGX_CONF_OK;

@@ -9,14 +9,34 @@
 
 
 #include "ngx_http_idem.h"
+#include "../../base/hex.h"
 #include <sodium.h>
 
 
 static void ngx_http_idem_digest_again_handler(ngx_event_t *ev);
 
 
-#define NGX_HTTP_IDEM_DIGEST_RECORD                                           \
-    "$12\r\nidem.gateway\r\n$10\r\ndigest-key\r\n"
+/* a command on the key's record */
+
+static ngx_http_idem_op_t *
+ngx_http_idem_digest_op(ngx_http_idem_engine_t *e, struct idem_op *what,
+    ngx_http_idem_reply_pt handler)
+{
+    ngx_http_idem_op_t  *op;
+
+    what->type = IDEM_TYPE_REQUEST;
+    what->scope = idem_text("idem.gateway");
+    what->id = idem_text("digest-key");
+
+    op = ngx_http_idem_op_create(e, what, handler, e);
+
+    if (op) {
+        op->resend = 0;
+        ngx_http_idem_op_send(e, op);
+    }
+
+    return op;
+}
 
 
 void
@@ -79,11 +99,11 @@ ngx_http_idem_digest_again_handler(ngx_event_t *ev)
 
 static void
 ngx_http_idem_digest_finished(ngx_http_idem_op_t *op,
-    struct gateway_reply *reply)
+    ngx_http_idem_reply_t *reply)
 {
     ngx_http_idem_engine_t  *e = op->data;
 
-    if (reply && gateway_reply_is(reply, 0, "ok")) {
+    if (ngx_http_idem_verdict(reply) == IDEM_V_OK) {
         e->digest_asked = 0;
         ngx_http_idem_digest_ready(e, e->digest_offer);
         return;
@@ -94,82 +114,70 @@ ngx_http_idem_digest_finished(ngx_http_idem_op_t *op,
 
 
 static void
-ngx_http_idem_digest_began(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+ngx_http_idem_digest_began(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
-    u_char                  *p, hex[2 * NGX_HTTP_IDEM_DIGEST_LEN];
+    u_char                   hex[2 * NGX_HTTP_IDEM_DIGEST_LEN];
     u_char                   key[NGX_HTTP_IDEM_DIGEST_LEN];
-    size_t                   len;
-    ngx_http_idem_op_t      *finish;
+    struct idem_op           what;
     ngx_http_idem_engine_t  *e = op->data;
 
-    if (reply && gateway_reply_is(reply, 0, "replay") && reply->count > 4
-        && reply->values[4].bytes.len == 2 * NGX_HTTP_IDEM_DIGEST_LEN
-        && sodium_hex2bin(key, sizeof(key), reply->values[4].bytes.data,
-                          reply->values[4].bytes.len, NULL, &len, NULL) == 0
-        && len == NGX_HTTP_IDEM_DIGEST_LEN)
+    if (ngx_http_idem_verdict(reply) == IDEM_V_REPLAY
+        && idem__hex_read(reply->brief.bytes.data, reply->brief.bytes.len,
+                          key, NGX_HTTP_IDEM_DIGEST_LEN))
     {
         e->digest_asked = 0;
         ngx_http_idem_digest_ready(e, key);
         return;
     }
 
-    if (reply == NULL || !gateway_reply_is(reply, 0, "started")
-        || reply->count < 2)
-    {
-        if (reply && gateway_reply_is(reply, 0, "error")) {
+    if (ngx_http_idem_verdict(reply) != IDEM_V_STARTED) {
+        if (reply && reply->status != IDEM_OK) {
             ngx_log_error(NGX_LOG_ERR, e->log, 0,
-                          "idem engine \"%V\": no digest key: %*s", &e->name,
-                          reply->values[1].bytes.len,
-                          reply->values[1].bytes.data);
+                          "idem engine \"%V\": no digest key: %s", &e->name,
+                          reply->err.text);
         }
 
         ngx_http_idem_digest_later(e);
         return;
     }
 
-    finish = ngx_http_idem_op_create(e, 512, ngx_http_idem_digest_finished, e);
-    if (finish == NULL) {
-        ngx_http_idem_digest_later(e);
-        return;
-    }
-
-    finish->resend = 0;
-
     (void) ngx_hex_dump(hex, e->digest_offer, NGX_HTTP_IDEM_DIGEST_LEN);
 
-    p = ngx_http_idem_put_raw(finish->cmd, "*8\r\n$6\r\nFINISH\r\n"
-                                           NGX_HTTP_IDEM_DIGEST_RECORD);
-    p = ngx_http_idem_put_number(p, reply->values[1].number);
-    p = ngx_http_idem_put_raw(p, "$9\r\nSUCCEEDED\r\n");
-    p = ngx_http_idem_put(p, hex, sizeof(hex));
-    ngx_http_idem_op_send(e, finish, p);
+    ngx_memzero(&what, sizeof(what));
+    what.verb = IDEM_FINISH;
+    what.fence = reply->brief.fence;
+    what.outcome = IDEM_STATE_SUCCEEDED;
+    what.result.data = hex;
+    what.result.len = sizeof(hex);
+
+    if (ngx_http_idem_digest_op(e, &what, ngx_http_idem_digest_finished)
+        == NULL)
+    {
+        ngx_http_idem_digest_later(e);
+    }
 }
 
 
 void
 ngx_http_idem_digest_ask(ngx_http_idem_engine_t *e)
 {
-    u_char              *p;
-    ngx_http_idem_op_t  *op;
+    uint64_t        nonce;
+    struct idem_op  what;
 
     if (e->digest_asked) {
         return;
     }
 
-    op = ngx_http_idem_op_create(e, 512, ngx_http_idem_digest_began, e);
-    if (op == NULL) {
-        return;
-    }
+    nonce = ngx_http_idem_nonce(e);
 
-    op->resend = 0;
-    e->digest_asked = 1;
+    ngx_memzero(&what, sizeof(what));
+    what.verb = IDEM_BEGIN;
+    what.mode = IDEM_LOOSE;
+    what.lease_ms = 1000;
+    what.ttl_ms = IDEM_TTL_MAX_MS;
+    what.nonce = (u_char *) &nonce;
 
-    p = ngx_http_idem_put_raw(op->cmd, "*12\r\n$5\r\nBEGIN\r\n"
-                                       NGX_HTTP_IDEM_DIGEST_RECORD
-                                       "$5\r\nLOOSE\r\n"
-                                       "$5\r\nLEASE\r\n$4\r\n1000\r\n"
-                                       "$3\r\nTTL\r\n");
-    p = ngx_http_idem_put_number(p, IDEM_TTL_MAX_MS);
-    p = ngx_http_idem_put_nonce(p, ngx_http_idem_nonce(e));
-    ngx_http_idem_op_send(e, op, p);
+    e->digest_asked = (ngx_http_idem_digest_op(e, &what,
+                                               ngx_http_idem_digest_began)
+                       != NULL);
 }

@@ -202,7 +202,7 @@ ngx_http_idem_grow(u_char **buf, size_t *size, size_t len, size_t need,
 static void
 ngx_http_idem_connected(ngx_http_idem_engine_t *e)
 {
-    u_char  *p;
+    struct idem__wire_args  args;
 
     if (e->connection->write->timer_set) {
         ngx_del_timer(e->connection->write);
@@ -212,17 +212,20 @@ ngx_http_idem_connected(ngx_http_idem_engine_t *e)
     e->backoff = NGX_HTTP_IDEM_BACKOFF_MIN;
 
     if (e->password.len) {
-        if (ngx_http_idem_grow(&e->out, &e->out_size, 0,
-                               e->password.len + 3 * NGX_HTTP_IDEM_ARG, e->log)
+        args.count = args.used = 0;
+        idem__wire_add(&args, idem_text("AUTH"));
+        idem__wire_add(&args, (struct idem_bytes) { e->password.data,
+                                                    e->password.len });
+        e->out_len = idem__wire_len(&args);
+
+        if (ngx_http_idem_grow(&e->out, &e->out_size, 0, e->out_len, e->log)
             != NGX_OK)
         {
             ngx_http_idem_disconnect(e, "out of memory");
             return;
         }
 
-        p = ngx_http_idem_put_raw(e->out, "*2\r\n$4\r\nAUTH\r\n");
-        p = ngx_http_idem_put(p, e->password.data, e->password.len);
-        e->out_len = p - e->out;
+        (void) idem__wire_put(&args, e->out);
     }
 
     ngx_http_idem_digest_ask(e);
@@ -474,24 +477,24 @@ ngx_http_idem_write_handler(ngx_event_t *wev)
 
 
 static void
-ngx_http_idem_dispatch(ngx_http_idem_engine_t *e, struct gateway_reply *reply)
+ngx_http_idem_dispatch(ngx_http_idem_engine_t *e,
+    struct idem__wire_reply *wire)
 {
-    ngx_http_idem_op_t  *op;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_reply_t   reply;
 
-    if (!reply->tagged) {
-        if (gateway_reply_is(reply, 0, "error")) {
+    if (!wire->tagged) {
+        if (wire->error) {
+            (void) idem__wire_error(wire, &reply.err);
             ngx_log_error(NGX_LOG_ERR, e->log, 0,
-                          "idem engine \"%V\" refused: %*s %*s", &e->name,
-                          reply->values[1].bytes.len,
-                          reply->values[1].bytes.data,
-                          reply->values[2].bytes.len,
-                          reply->values[2].bytes.data);
+                          "idem engine \"%V\" refused: %s", &e->name,
+                          reply.err.text);
         }
 
         return;
     }
 
-    op = ngx_http_idem_op_find(e, reply->tag);
+    op = ngx_http_idem_op_find(e, wire->tag);
 
     if (op == NULL || !op->queued) {
         return;
@@ -500,7 +503,9 @@ ngx_http_idem_dispatch(ngx_http_idem_engine_t *e, struct gateway_reply *reply)
     ngx_queue_remove(&op->queue);
     op->queued = 0;
 
-    op->handler(op, reply);
+    reply.status = idem__wire_brief(wire, &reply.brief, &reply.err);
+
+    op->handler(op, &reply);
 
     /* unless it is to be sent again */
 
@@ -516,10 +521,10 @@ ngx_http_idem_read_handler(ngx_event_t *rev)
     size_t                   used, total;
     ssize_t                  n;
     ngx_connection_t        *c = rev->data;
-    enum gateway_read        got;
     struct idem_bytes        bytes;
-    struct gateway_reply     reply;
+    enum idem__wire_got      got;
     ngx_http_idem_engine_t  *e = c->data;
+    struct idem__wire_reply  reply;
 
     if (!e->up) {
         return;
@@ -574,14 +579,14 @@ ngx_http_idem_read_handler(ngx_event_t *rev)
             bytes.data = e->in + e->in_pos;
             bytes.len = e->in_len - e->in_pos;
 
-            got = gateway_reply_read(bytes, NGX_HTTP_IDEM_LONGEST, &reply,
-                                     &used);
+            got = idem__wire_reply(bytes, NGX_HTTP_IDEM_LONGEST, &reply,
+                                   &used);
 
-            if (got == GATEWAY_READ_MORE) {
+            if (got == IDEM__WIRE_MORE) {
                 break;
             }
 
-            if (got == GATEWAY_READ_BAD) {
+            if (got == IDEM__WIRE_BAD) {
                 ngx_http_idem_disconnect(e, "it does not speak our protocol");
                 return;
             }

@@ -809,6 +809,7 @@ ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx)
     }
 
     ctx->claim->ctx = ctx;
+    ctx->claim->type = ctx->token ? IDEM_TYPE_TOKEN : IDEM_TYPE_REQUEST;
 
     ngx_http_idem_step("asking");
 
@@ -867,7 +868,7 @@ ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
     fence.data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
 
     if (fence.data) {
-        fence.len = ngx_http_idem_put_digits(fence.data, ctx->claim->fence)
+        fence.len = ngx_sprintf(fence.data, "%uL", ctx->claim->fence)
                     - fence.data;
     }
 
@@ -908,30 +909,26 @@ ngx_http_idem_agreed(ngx_http_idem_ctx_t *ctx)
 
 
 static void
-ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
+ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct idem__wire_brief *brief)
 {
     ngx_int_t            rc;
     ngx_str_t            stored;
-    ngx_uint_t           failed;
+    ngx_uint_t           http, kept;
     ngx_http_request_t  *r = ctx->request;
 
     ctx->state = NGX_HTTP_IDEM_PASSING;
+    ctx->expires = brief->expires;
 
-    if (reply->count > 3) {
-        ctx->expires = reply->values[3].number;
-    }
-
-    failed = gateway_reply_is(reply, 1, "failed");
+    http = (brief->kind == IDEM_KIND_HTTP);
+    kept = (brief->bytes.data != NULL);
 
     /* no client is to take a failure for "done before" */
 
-    if (failed && (ctx->conf->duplicate != NGX_HTTP_IDEM_REPLAY
-                   || reply->count < 5 || reply->values[4].bytes.data == NULL
-                   || !gateway_reply_is(reply, 2, "http")))
+    if (brief->state == IDEM_STATE_FAILED
+        && (ctx->conf->duplicate != NGX_HTTP_IDEM_REPLAY || !kept || !http))
     {
-        ngx_http_idem_refuse(ctx, gateway_reply_is(reply, 2, "http")
-                                  ? &ngx_http_idem_failed
-                                  : &ngx_http_idem_settled, NULL, 0);
+        ngx_http_idem_refuse(ctx, http ? &ngx_http_idem_failed
+                                       : &ngx_http_idem_settled, NULL, 0);
         return;
     }
 
@@ -947,109 +944,96 @@ ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
         return;
     }
 
-    if (reply->count < 5 || reply->values[4].bytes.data == NULL) {
+    if (!kept) {
         ngx_http_idem_refuse(ctx, &ngx_http_idem_not_replayable, NULL, 0);
         return;
     }
 
-    if (ngx_http_idem_stored(r, ngx_http_idem_engine(),
-                             &reply->values[4].bytes, &stored)
+    if (ngx_http_idem_stored(r, ngx_http_idem_engine(), &brief->bytes, &stored)
         != NGX_OK)
     {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
 
-    if (gateway_reply_is(reply, 2, "http")) {
-        rc = ngx_http_idem_send_replay(r, ctx, &stored,
-                                       reply->values[3].number, 1);
-
-    } else {
-        rc = ngx_http_idem_send_raw(r, &stored, reply->values[3].number);
-    }
+    rc = http ? ngx_http_idem_send_replay(r, ctx, &stored, ctx->expires, 1)
+              : ngx_http_idem_send_raw(r, &stored, ctx->expires);
 
     ngx_http_finalize_request(r, rc);
+}
+
+
+/* another request with this key runs or has run: the agreed text, or this */
+
+static void
+ngx_http_idem_repeated(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem, ngx_uint_t retry_after)
+{
+    if (ctx->conf->duplicate == NGX_HTTP_IDEM_FIXED) {
+        ngx_http_idem_agreed(ctx);
+
+    } else {
+        ngx_http_idem_refuse(ctx, problem, NULL, retry_after);
+    }
 }
 
 
 /* what the engine said to BEGIN; NULL: it said nothing */
 
 void
-ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
+ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
 {
-    ngx_uint_t         after;
-    ngx_connection_t  *c;
+    ngx_connection_t   *c;
+    enum idem_verdict   verdict;
 
     c = ctx->request->connection;
 
     ngx_http_idem_clear_deadline(ctx);
 
-    if (reply == NULL || gateway_reply_is(reply, 0, "error")
-        || gateway_reply_is(reply, 0, "stale"))
-    {
-        if (reply && reply->count > 2) {
-            ngx_log_error(NGX_LOG_ERR, c->log, 0, "idem engine: %*s %*s",
-                          reply->values[1].bytes.len,
-                          reply->values[1].bytes.data,
-                          reply->values[2].bytes.len,
-                          reply->values[2].bytes.data);
-        }
+    verdict = ngx_http_idem_verdict(reply);
 
-        ngx_http_idem_away(ctx);
-        ngx_http_run_posted_requests(c);
-        return;
+    if (verdict != IDEM__VERDICT_COUNT) {
+        ctx->verdict.data = (u_char *) idem_verdict_name(verdict);
+        ctx->verdict.len = ngx_strlen(ctx->verdict.data);
+
+    } else if (reply) {
+        ngx_log_error(NGX_LOG_ERR, c->log, 0, "idem engine: %s",
+                      reply->err.text);
     }
 
-    ctx->verdict.len = reply->values[0].bytes.len;
-    ctx->verdict.data = ngx_pnalloc(ctx->request->pool, ctx->verdict.len);
+    switch (verdict) {
 
-    if (ctx->verdict.data == NULL) {
-        ctx->verdict.len = 0;
-
-    } else {
-        ngx_memcpy(ctx->verdict.data, reply->values[0].bytes.data,
-                   ctx->verdict.len);
-    }
-
-    if (gateway_reply_is(reply, 0, "started")) {
+    case IDEM_V_STARTED:
         ngx_http_idem_started(ctx);
+        break;
 
-    } else if (gateway_reply_is(reply, 0, "replay")) {
-        ngx_http_idem_replay(ctx, reply);
+    case IDEM_V_REPLAY:
+        ngx_http_idem_replay(ctx, &reply->brief);
+        break;
 
-    } else if (gateway_reply_is(reply, 0, "busy")) {
-        after = reply->count > 1 ? (reply->values[1].number + 999) / 1000 : 1;
+    case IDEM_V_BUSY:
+        ngx_http_idem_repeated(ctx, &ngx_http_idem_in_progress,
+                         ngx_max((reply->brief.retry_after_ms + 999) / 1000,
+                                 1));
+        break;
 
-        if (ctx->conf->duplicate == NGX_HTTP_IDEM_FIXED) {
-            ngx_http_idem_agreed(ctx);
-
-        } else {
-            ngx_http_idem_refuse(ctx, &ngx_http_idem_in_progress, NULL,
-                                 after < 1 ? 1 : after);
-        }
-
-    } else if (gateway_reply_is(reply, 0, "doubt")) {
+    case IDEM_V_DOUBT:
         ngx_http_idem_refuse(ctx, &ngx_http_idem_doubt, NULL, 0);
+        break;
 
-    } else if (gateway_reply_is(reply, 0, "mismatch")) {
+    case IDEM_V_MISMATCH:
         ngx_http_idem_refuse(ctx, &ngx_http_idem_mismatch, NULL, 0);
+        break;
 
-    } else if (gateway_reply_is(reply, 0, "duplicate")) {
+    case IDEM_V_DUPLICATE:
+        ngx_http_idem_repeated(ctx, &ngx_http_idem_duplicate, 0);
+        break;
 
-        if (ctx->conf->duplicate == NGX_HTTP_IDEM_FIXED) {
-            ngx_http_idem_agreed(ctx);
-
-        } else {
-            ngx_http_idem_refuse(ctx, &ngx_http_idem_duplicate, NULL, 0);
-        }
-
-    } else if (gateway_reply_is(reply, 0, "unknown")) {
+    case IDEM_V_UNKNOWN:
         ngx_http_idem_refuse(ctx, &ngx_http_idem_token_unknown, NULL, 0);
+        break;
 
-    } else {
-        ngx_log_error(NGX_LOG_ERR, c->log, 0,
-                      "idem engine: a verdict that nobody knows: \"%V\"",
-                      &ctx->verdict);
+    default:
         ngx_http_idem_away(ctx);
     }
 

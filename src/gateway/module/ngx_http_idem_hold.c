@@ -825,19 +825,16 @@ ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
 /* the service wrote the answer itself, in its own transaction */
 
 static ngx_int_t
-ngx_http_idem_pass_stored(ngx_http_idem_ctx_t *ctx,
-    struct gateway_reply *reply)
+ngx_http_idem_pass_stored(ngx_http_idem_ctx_t *ctx, struct idem_bytes *bytes)
 {
     ngx_str_t            stored;
     ngx_http_request_t  *r = ctx->request;
 
-    stored.len = reply->values[4].bytes.len;
-    stored.data = ngx_pnalloc(r->pool, stored.len);
-    if (stored.data == NULL) {
+    if (ngx_http_idem_stored(r, ngx_http_idem_engine(), bytes, &stored)
+        != NGX_OK)
+    {
         return NGX_ERROR;
     }
-
-    ngx_memcpy(stored.data, reply->values[4].bytes.data, stored.len);
 
     ctx->state = NGX_HTTP_IDEM_PASSING;
 
@@ -848,21 +845,22 @@ ngx_http_idem_pass_stored(ngx_http_idem_ctx_t *ctx,
 /* FINISH or RELEASE was acknowledged; NULL: it was not, and time is up */
 
 void
-ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
+ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
 {
     ngx_int_t            rc;
-    ngx_uint_t           released;
+    ngx_uint_t           unknown;
     ngx_connection_t    *c;
     ngx_http_request_t  *r = ctx->request;
+    enum idem_verdict    verdict;
 
     c = r->connection;
 
-    released = (ctx->verdict.len == 8
-                && ngx_strncmp(ctx->verdict.data, "released", 8) == 0);
+    verdict = ngx_http_idem_verdict(reply);
+    unknown = (!ctx->claim->released
+               && (reply == NULL || verdict == IDEM_V_STALE));
 
-    if (ctx->streamed && !released
-        && (reply == NULL || gateway_reply_is(reply, 0, "stale")))
-    {
+    if (unknown && ctx->streamed) {
+
         /* the header is out: all that is left to say is that it is not whole */
 
         ngx_str_set(&ctx->verdict, "outcome-unknown");
@@ -881,34 +879,21 @@ ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, struct gateway_reply *reply)
 
     r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
 
-    if (ctx->streamed) {
-        rc = ngx_http_idem_pass(ctx);
+    if (verdict == IDEM_V_OK || verdict == IDEM_V_FINISHED) {
+        ctx->expires = reply->brief.expires;
+    }
 
-    } else if (!released
-               && (reply == NULL || gateway_reply_is(reply, 0, "stale")))
-    {
+    if (unknown && !ctx->streamed) {
         ngx_str_set(&ctx->verdict, "outcome-unknown");
         rc = ngx_http_idem_replace(ctx, &ngx_http_idem_unknown, 0, 0);
 
-    } else if (reply && gateway_reply_is(reply, 0, "finished")
-               && reply->count > 4)
+    } else if (verdict == IDEM_V_FINISHED && !ctx->streamed
+               && reply->brief.kind == IDEM_KIND_HTTP
+               && reply->brief.bytes.data)
     {
-        ctx->expires = reply->values[3].number;
-
-        if (gateway_reply_is(reply, 2, "http")
-            && reply->values[4].bytes.data)
-        {
-            rc = ngx_http_idem_pass_stored(ctx, reply);
-
-        } else {
-            rc = ngx_http_idem_pass(ctx);
-        }
+        rc = ngx_http_idem_pass_stored(ctx, &reply->brief.bytes);
 
     } else {
-        if (reply && !released && reply->count > 1) {
-            ctx->expires = reply->values[1].number;
-        }
-
         rc = ngx_http_idem_pass(ctx);
     }
 

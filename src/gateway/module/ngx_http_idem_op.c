@@ -35,50 +35,55 @@ ngx_http_idem_nonce(ngx_http_idem_engine_t *e)
 }
 
 
-/* a tag is a slot and a generation, so that a late answer meets nobody */
+/* make sure of a free slot */
 
 static ngx_int_t
-ngx_http_idem_take_slot(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
+ngx_http_idem_grow_slots(ngx_http_idem_engine_t *e)
 {
     ngx_uint_t            i, n;
     ngx_http_idem_op_t  **slots;
 
-    if (e->free_slot == NGX_CONF_UNSET_UINT) {
-        n = e->nslots ? e->nslots * 2 : 256;
-
-        slots = ngx_alloc(n * sizeof(ngx_http_idem_op_t *), e->log);
-        if (slots == NULL) {
-            return NGX_ERROR;
-        }
-
-        if (e->nslots) {
-            ngx_memcpy(slots, e->slots,
-                       e->nslots * sizeof(ngx_http_idem_op_t *));
-            ngx_free(e->slots);
-        }
-
-        /* a free slot holds the number of the next one, with its low bit set
-         * so that it is no pointer */
-
-        for (i = e->nslots; i < n; i++) {
-            slots[i] = (ngx_http_idem_op_t *)
-                           (i + 1 < n ? ((i + 1) << 1) | 1 : (uintptr_t) -1);
-        }
-
-        e->free_slot = e->nslots;
-        e->slots = slots;
-        e->nslots = n;
+    if (e->free_slot != NGX_CONF_UNSET_UINT) {
+        return NGX_OK;
     }
+
+    n = e->nslots ? e->nslots * 2 : 256;
+
+    slots = ngx_alloc(n * sizeof(ngx_http_idem_op_t *), e->log);
+    if (slots == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (e->nslots) {
+        ngx_memcpy(slots, e->slots, e->nslots * sizeof(ngx_http_idem_op_t *));
+        ngx_free(e->slots);
+    }
+
+    /* a free slot holds the number of the next one, with its low bit set so
+     * that it is no pointer */
+
+    for (i = e->nslots; i < n; i++) {
+        slots[i] = (ngx_http_idem_op_t *)
+                       (i + 1 < n ? ((i + 1) << 1) | 1 : (uintptr_t) -1);
+    }
+
+    e->free_slot = e->nslots;
+    e->slots = slots;
+    e->nslots = n;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_take_slot(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
+{
+    ngx_uint_t  i;
 
     i = e->free_slot;
     e->free_slot = (uintptr_t) e->slots[i] == (uintptr_t) -1
                    ? NGX_CONF_UNSET_UINT : (uintptr_t) e->slots[i] >> 1;
     e->slots[i] = op;
-
-    e->generation = (e->generation + 1) & 0xffffffff;
-    op->tag = (e->generation << NGX_HTTP_IDEM_SLOT_BITS) | i;
-
-    return NGX_OK;
 }
 
 
@@ -138,16 +143,33 @@ ngx_http_idem_free(ngx_http_idem_engine_t *e, void *p, size_t size)
 }
 
 
-/* room for a command of len bytes; the TAG is added by op_send() */
+/* the command for an operation; its tag is a slot and a generation, so that a
+ * late answer meets nobody */
 
 ngx_http_idem_op_t *
-ngx_http_idem_op_create(ngx_http_idem_engine_t *e, size_t len,
+ngx_http_idem_op_create(ngx_http_idem_engine_t *e, struct idem_op *what,
     ngx_http_idem_reply_pt handler, void *data)
 {
-    size_t               size;
-    ngx_http_idem_op_t  *op;
+    size_t                     len, size;
+    ngx_http_idem_op_t        *op;
+    struct idem__wire_args     args;
+    struct idem__wire_command  command;
 
-    size = sizeof(ngx_http_idem_op_t) + len + 2 * NGX_HTTP_IDEM_ARG;
+    if (ngx_http_idem_grow_slots(e) != NGX_OK) {
+        return NULL;
+    }
+
+    e->generation = (e->generation + 1) & 0xffffffff;
+
+    ngx_memzero(&command, sizeof(command));
+    command.op = *what;
+    command.tagged = 1;
+    command.tag = (e->generation << NGX_HTTP_IDEM_SLOT_BITS) | e->free_slot;
+
+    idem__wire_write(&command, &args);
+
+    len = idem__wire_len(&args);
+    size = sizeof(ngx_http_idem_op_t) + len;
 
     op = ngx_http_idem_alloc(e, size);
     if (op == NULL) {
@@ -155,34 +177,27 @@ ngx_http_idem_op_create(ngx_http_idem_engine_t *e, size_t len,
     }
 
     ngx_memzero(op, offsetof(ngx_http_idem_op_t, cmd));
+    ngx_http_idem_take_slot(e, op);
+
+    op->room = idem__wire_put(&args, op->cmd);
+    op->tag = command.tag;
+    op->len = len;
     op->size = size;
-
-    if (ngx_http_idem_take_slot(e, op) != NGX_OK) {
-        ngx_http_idem_free(e, op, size);
-        return NULL;
-    }
-
     op->handler = handler;
     op->data = data;
     op->resend = 1;
     op->until = ngx_current_msec + 600 * 1000;
 
     e->ops++;
+    e->bytes += len;
 
     return op;
 }
 
 
 void
-ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
-    u_char *end)
+ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
 {
-    end = ngx_http_idem_put_raw(end, "$3\r\nTAG\r\n");
-    end = ngx_http_idem_put_number(end, op->tag);
-
-    op->len = end - op->cmd;
-    e->bytes += op->len;
-
     ngx_queue_insert_tail(&e->pending, &op->queue);
     op->queued = 1;
 

@@ -10,7 +10,7 @@
 
 
 static void ngx_http_idem_status_told(ngx_http_idem_op_t *op,
-    struct gateway_reply *reply);
+    ngx_http_idem_reply_t *reply);
 static void ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx);
 
 
@@ -86,8 +86,7 @@ ngx_http_idem_status_handler(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_idem_status_send(ngx_http_idem_ctx_t *ctx)
 {
-    u_char                  *p;
-    ngx_uint_t               args;
+    struct idem_op           what;
     ngx_http_idem_op_t      *op;
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
@@ -101,29 +100,23 @@ ngx_http_idem_status_send(ngx_http_idem_ctx_t *ctx)
     ctx->claim->ctx = ctx;
     ctx->claim->state = NGX_HTTP_IDEM_ENDED;
 
-    op = ngx_http_idem_op_create(e, ctx->scope.len + ctx->id.len
-                                    + 6 * NGX_HTTP_IDEM_ARG,
-                                 ngx_http_idem_status_told, ctx->claim);
+    ngx_memzero(&what, sizeof(what));
+    what.verb = ctx->method == NGX_HTTP_GET ? IDEM_GET : IDEM_SETTLE;
+    what.type = ctx->token ? IDEM_TYPE_TOKEN : 0;
+    what.scope.data = ctx->scope.data;
+    what.scope.len = ctx->scope.len;
+    what.id.data = ctx->id.data;
+    what.id.len = ctx->id.len;
+
+    op = ngx_http_idem_op_create(e, &what, ngx_http_idem_status_told,
+                                 ctx->claim);
     if (op == NULL) {
         return NGX_ERROR;
     }
 
     ctx->claim->refs++;
 
-    args = 3 + 2 + (ctx->token ? 2 : 0);     /* TAG, TYPE */
-
-    p = ngx_http_idem_put_line(op->cmd, '*', args);
-    p = ctx->method == NGX_HTTP_GET
-        ? ngx_http_idem_put_raw(p, "$3\r\nGET\r\n")
-        : ngx_http_idem_put_raw(p, "$6\r\nSETTLE\r\n");
-    p = ngx_http_idem_put(p, ctx->scope.data, ctx->scope.len);
-    p = ngx_http_idem_put(p, ctx->id.data, ctx->id.len);
-
-    if (ctx->token) {
-        p = ngx_http_idem_put_raw(p, "$4\r\nTYPE\r\n$5\r\ntoken\r\n");
-    }
-
-    ngx_http_idem_op_send(e, op, p);
+    ngx_http_idem_op_send(e, op);
 
     return NGX_OK;
 }
@@ -170,95 +163,42 @@ ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* a record is told as names and values */
-
-static struct gateway_value *
-ngx_http_idem_status_field(struct gateway_reply *reply, const char *name)
-{
-    size_t  i;
-
-    static struct gateway_value  none;
-
-    for (i = 1; i + 1 < reply->count; i += 2) {
-        if (gateway_reply_is(reply, i, name)) {
-            return &reply->values[i + 1];
-        }
-    }
-
-    return &none;
-}
-
-
-static ngx_int_t
-ngx_http_idem_status_is(struct gateway_value *value, const char *word)
-{
-    return value->bytes.len == ngx_strlen(word)
-           && ngx_memcmp(value->bytes.data, word, value->bytes.len) == 0;
-}
-
-
-static void
-ngx_http_idem_status_word(struct gateway_value *value, const char *word)
-{
-    value->is_number = 0;
-    value->bytes.data = (const uint8_t *) word;
-    value->bytes.len = ngx_strlen(word);
-}
-
-
 /*
  * The answer is what a repeat of the request would get, without the risk that
  * it is not a repeat.  When a lease ends is judged by this machine's clock.
  */
 
-static ngx_int_t
-ngx_http_idem_status_read(struct gateway_reply *reply,
-    struct gateway_reply *as)
+static enum idem_verdict
+ngx_http_idem_status_read(struct idem__wire_brief *record)
 {
-    int64_t                left;
-    ngx_time_t            *now;
-    struct gateway_value  *state;
+    ngx_time_t  *now;
 
-    state = ngx_http_idem_status_field(reply, "state");
+    switch (record->state) {
 
-    if (ngx_http_idem_status_is(state, "executing")) {
+    case IDEM_STATE_EXECUTING:
         now = ngx_timeofday();
-        left = ngx_http_idem_status_field(reply, "lease_until")->number
-               - ((int64_t) now->sec * 1000 + now->msec);
+        record->retry_after_ms = record->lease_until
+                                 - ((int64_t) now->sec * 1000 + now->msec);
 
-        ngx_http_idem_status_word(&as->values[0], left > 0 ? "busy" : "doubt");
-        as->values[1].is_number = 1;
-        as->values[1].number = left;
-        as->count = 2;
-        return NGX_OK;
+        return record->retry_after_ms > 0 ? IDEM_V_BUSY : IDEM_V_DOUBT;
+
+    case IDEM_STATE_SUCCEEDED:
+    case IDEM_STATE_FAILED:
+        return record->redeemed ? IDEM_V_DUPLICATE : IDEM_V_REPLAY;
+
+    default:
+        return IDEM_V_ABSENT;                /* issued, free */
     }
-
-    if (ngx_http_idem_status_is(state, "succeeded")
-        || ngx_http_idem_status_is(state, "failed"))
-    {
-        ngx_http_idem_status_word(&as->values[0],
-                         ngx_http_idem_status_field(reply, "redeemed")->number
-                         ? "duplicate" : "replay");
-        as->values[1] = *state;
-        as->values[2] = *ngx_http_idem_status_field(reply, "kind");
-        as->values[3] = *ngx_http_idem_status_field(reply, "expires");
-        as->values[4] = *ngx_http_idem_status_field(reply, "result");
-        as->count = 5;
-        return NGX_OK;
-    }
-
-    return NGX_DECLINED;                     /* issued, free */
 }
 
 
 static void
-ngx_http_idem_status_told(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+ngx_http_idem_status_told(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
-    ngx_int_t               rc;
     ngx_connection_t       *c;
     ngx_http_request_t     *r;
+    enum idem_verdict       verdict;
     ngx_http_idem_ctx_t    *ctx;
-    struct gateway_reply    as;
     ngx_http_idem_claim_t  *claim = op->data;
 
     static ngx_str_t  type = ngx_string("application/json");
@@ -273,27 +213,22 @@ ngx_http_idem_status_told(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 
     r = ctx->request;
     c = r->connection;
-    rc = NGX_DECLINED;
+    verdict = ngx_http_idem_verdict(reply);
 
-    if (reply && gateway_reply_is(reply, 0, "record")) {
-        rc = ngx_http_idem_status_read(reply, &as);
-
-    } else if (reply && !gateway_reply_is(reply, 0, "absent")
-               && !gateway_reply_is(reply, 0, "settled"))
-    {
-        as = *reply;
-        rc = NGX_OK;
+    if (verdict == IDEM_V_RECORD) {
+        verdict = ngx_http_idem_status_read(&reply->brief);
+        reply->brief.verdict = verdict;
     }
 
-    if (reply == NULL || rc == NGX_OK) {
-        ngx_http_idem_begun(ctx, reply ? &as : NULL);
+    if (verdict != IDEM_V_ABSENT && verdict != IDEM_V_SETTLED) {
+        ngx_http_idem_begun(ctx, reply);
         ngx_http_idem_claim_unref(claim);
         return;
     }
 
     ngx_http_idem_clear_deadline(ctx);
 
-    if (gateway_reply_is(reply, 0, "settled")) {
+    if (verdict == IDEM_V_SETTLED) {
         ngx_str_set(&ctx->verdict, "settled");
         ctx->state = NGX_HTTP_IDEM_PASSING;
         ngx_http_finalize_request(r, ngx_http_idem_send_text(r, NGX_HTTP_OK,

@@ -10,7 +10,7 @@
 
 
 static void ngx_http_idem_issued(ngx_http_idem_op_t *op,
-    struct gateway_reply *reply);
+    ngx_http_idem_reply_t *reply);
 static ngx_int_t ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_reply_pt handler);
 static void ngx_http_idem_token_body(ngx_http_request_t *r);
@@ -158,8 +158,8 @@ ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
 static ngx_int_t
 ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_pt handler)
 {
-    u_char                  *p;
     ngx_str_t                id;
+    struct idem_op           what;
     ngx_http_idem_op_t      *op;
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
@@ -173,8 +173,14 @@ ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_pt handler)
     ctx->claim->ctx = ctx;
     ctx->claim->state = NGX_HTTP_IDEM_ENDED;
 
-    op = ngx_http_idem_op_create(e, ctx->scope.len + 4 * NGX_HTTP_IDEM_ARG,
-                                 handler, ctx->claim);
+    ngx_memzero(&what, sizeof(what));
+    what.verb = IDEM_ISSUE;
+    what.type = IDEM_TYPE_TOKEN;
+    what.scope.data = ctx->scope.data;
+    what.scope.len = ctx->scope.len;
+    what.ttl_ms = ctx->conf->token_ttl;
+
+    op = ngx_http_idem_op_create(e, &what, handler, ctx->claim);
     if (op == NULL) {
         return NGX_ERROR;
     }
@@ -182,18 +188,14 @@ ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_pt handler)
     op->resend = 0;
     ctx->claim->refs++;
 
-    p = ngx_http_idem_put_raw(op->cmd, "*6\r\n$5\r\nISSUE\r\n");
-    p = ngx_http_idem_put(p, ctx->scope.data, ctx->scope.len);
-    p = ngx_http_idem_put_raw(p, "$3\r\nTTL\r\n");
-    p = ngx_http_idem_put_number(p, ctx->conf->token_ttl);
-    ngx_http_idem_op_send(e, op, p);
+    ngx_http_idem_op_send(e, op);
 
     return NGX_OK;
 }
 
 
 static void
-ngx_http_idem_issued(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+ngx_http_idem_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
     u_char                 *p;
     ngx_int_t               rc;
@@ -219,9 +221,7 @@ ngx_http_idem_issued(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 
     ctx->state = NGX_HTTP_IDEM_PASSING;
 
-    if (reply == NULL || !gateway_reply_is(reply, 0, "issued")
-        || reply->count < 2)
-    {
+    if (ngx_http_idem_verdict(reply) != IDEM_V_ISSUED) {
         rc = ngx_http_idem_send_problem(r, ctx->conf,
                                         &ngx_http_idem_not_executed, NULL, 1);
         goto done;
@@ -229,7 +229,7 @@ ngx_http_idem_issued(ngx_http_idem_op_t *op, struct gateway_reply *reply)
 
     ngx_str_set(&ctx->verdict, "issued");
 
-    value.len = reply->values[1].bytes.len;
+    value.len = reply->brief.bytes.len;
     value.data = ngx_pnalloc(r->pool, value.len);
     body.data = ngx_pnalloc(r->pool, value.len + 64);
 
@@ -238,7 +238,7 @@ ngx_http_idem_issued(ngx_http_idem_op_t *op, struct gateway_reply *reply)
         goto done;
     }
 
-    ngx_memcpy(value.data, reply->values[1].bytes.data, value.len);
+    ngx_memcpy(value.data, reply->brief.bytes.data, value.len);
 
     p = ngx_sprintf(body.data, "{\"token\":\"%V\",\"expires_in\":%M}\n",
                     &value, ctx->conf->token_ttl / 1000);
@@ -270,7 +270,7 @@ done:
 /* without a token the request goes on as well: the next one asks for it */
 
 static void
-ngx_http_idem_next_issued(ngx_http_idem_op_t *op, struct gateway_reply *reply)
+ngx_http_idem_next_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
     ngx_connection_t       *c;
     ngx_http_idem_ctx_t    *ctx;
@@ -281,13 +281,13 @@ ngx_http_idem_next_issued(ngx_http_idem_op_t *op, struct gateway_reply *reply)
     if (ctx) {
         c = ctx->request->connection;
 
-        if (reply && gateway_reply_is(reply, 0, "issued") && reply->count > 1) {
+        if (ngx_http_idem_verdict(reply) == IDEM_V_ISSUED) {
             ctx->next.data = ngx_pnalloc(ctx->request->pool,
-                                         reply->values[1].bytes.len);
+                                         reply->brief.bytes.len);
 
             if (ctx->next.data) {
-                ctx->next.len = reply->values[1].bytes.len;
-                ngx_memcpy(ctx->next.data, reply->values[1].bytes.data,
+                ctx->next.len = reply->brief.bytes.len;
+                ngx_memcpy(ctx->next.data, reply->brief.bytes.data,
                            ctx->next.len);
             }
         }

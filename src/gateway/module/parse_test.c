@@ -6,7 +6,6 @@
 #include "fields.h"
 #include "json.h"
 #include "key_header.h"
-#include "reply.h"
 #include "result.h"
 #include "source.h"
 
@@ -134,106 +133,6 @@ a_key_has_at_most_255_bytes(void **state)
     in[257] = '"';
     in[258] = '\0';
     assert_null(key(in, false, false));
-}
-
-/* ---- the engine's answers ---------------------------------------------- */
-
-static enum gateway_read
-reply(const char *in, struct gateway_reply *out, size_t *used)
-{
-    return gateway_reply_read(text(in), 1000, out, used);
-}
-
-static void
-answers_are_read_with_their_tags(void **state)
-{
-    struct gateway_reply r;
-    size_t used;
-    const char *in =
-        "*5\r\n$3\r\ntag\r\n:77\r\n$7\r\nstarted\r\n:12\r\n$-1\r\n";
-
-    (void)state;
-    assert_int_equal(reply(in, &r, &used), GATEWAY_READ_DONE);
-    assert_int_equal(used, strlen(in));
-    assert_true(r.tagged && r.tag == 77 && r.count == 3);
-    assert_true(gateway_reply_is(&r, 0, "started"));
-    assert_false(gateway_reply_is(&r, 1, "12"));
-    assert_int_equal(r.values[1].number, 12);
-    assert_null(r.values[2].bytes.data);
-    assert_false(gateway_reply_is(&r, 9, "x"));
-
-    assert_int_equal(reply("-NOAUTH say who\r\n", &r, &used),
-                     GATEWAY_READ_DONE);
-    assert_true(gateway_reply_is(&r, 0, "error"));
-    assert_true(gateway_reply_is(&r, 1, "NOAUTH"));
-    assert_true(gateway_reply_is(&r, 2, "say who"));
-    assert_int_equal(reply("+OK\r\n", &r, &used), GATEWAY_READ_DONE);
-    assert_true(gateway_reply_is(&r, 0, "OK") && !r.tagged);
-}
-
-static void
-an_answer_cut_anywhere_wants_more(void **state)
-{
-    const char *in = "*4\r\n$3\r\ntag\r\n:5\r\n$4\r\nbusy\r\n:-7\r\n";
-    struct gateway_reply r;
-    size_t used;
-
-    (void)state;
-    for (size_t i = 0; i < strlen(in); i++)
-        assert_int_equal(
-            gateway_reply_read((struct idem_bytes){in, i}, 1000, &r, &used),
-            GATEWAY_READ_MORE);
-    assert_int_equal(reply(in, &r, &used), GATEWAY_READ_DONE);
-    assert_int_equal(r.values[1].number, -7);
-}
-
-static void
-every_64_bit_number_is_read(void **state)
-{
-    static const int64_t numbers[] = {
-        0,         -1,       999999999999999999, INT64_C(1000000000000000000),
-        INT64_MAX, INT64_MIN};
-    struct gateway_reply r;
-    char in[64];
-    size_t used;
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        snprintf(in, sizeof(in), "*2\r\n$2\r\nok\r\n:%lld\r\n",
-                 (long long)numbers[i]);
-        assert_int_equal(reply(in, &r, &used), GATEWAY_READ_DONE);
-        assert_true(r.values[1].number == numbers[i]);
-    }
-}
-
-static void
-what_is_no_answer_is_refused(void **state)
-{
-    static const char *const bad[] = {
-        "x\r\n",
-        "*0\r\n",
-        "*99\r\n",
-        "*-1\r\n",
-        "*1\r\n*1\r\n",
-        "$1001\r\n",
-        "$-2\r\n",
-        "$1\r\nabc\r\n",
-        ":x\r\n",
-        ":\r\n",
-        "*1\r\n\r\n",
-        "\r\n",
-        "a\n",
-        ":9999999999999999999\r\n",
-        ":9223372036854775808\r\n",
-        ":-9223372036854775809\r\n",
-        ":10000000000000000000\r\n",
-        "*3\r\n$3\r\ntag\r\n$1\r\n1\r\n$1\r\nx\r\n"};
-    struct gateway_reply r;
-    size_t used;
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_int_equal(reply(bad[i], &r, &used), GATEWAY_READ_BAD);
 }
 
 /* ---- stored answers ---------------------------------------------------- */
@@ -640,10 +539,6 @@ main(void)
         cmocka_unit_test(quoted_and_bare_keys_are_one),
         cmocka_unit_test(what_is_no_key_is_refused),
         cmocka_unit_test(a_key_has_at_most_255_bytes),
-        cmocka_unit_test(answers_are_read_with_their_tags),
-        cmocka_unit_test(an_answer_cut_anywhere_wants_more),
-        cmocka_unit_test(every_64_bit_number_is_read),
-        cmocka_unit_test(what_is_no_answer_is_refused),
         cmocka_unit_test(a_stored_answer_comes_back_as_it_was),
         cmocka_unit_test(nothing_is_injected_through_a_stored_answer),
         cmocka_unit_test(hop_by_hop_headers_do_not_come_back),

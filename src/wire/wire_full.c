@@ -1,0 +1,119 @@
+/*
+ * wire_full.c - answers with FULL, which bring the record as codec.c writes it.
+ *
+ * Apart from wire_reply.c, so that the nginx module needs no codec.
+ */
+#include "wire.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+enum idem_status
+idem__wire_answer(struct idem__wire_reply *reply, struct idem_answer *answer,
+                  struct idem_record *record, struct idem_error *err)
+{
+    struct idem__wire_value value;
+    enum idem_status status;
+
+    memset(record, 0, sizeof(*record));
+    *answer = (struct idem_answer){.record = record};
+    status = idem__wire_verdict(reply, &answer->verdict, err);
+    if (status != IDEM_OK)
+        return status;
+    if (reply->values != 3 ||
+        !idem__wire_take_number(reply, &answer->retry_after_ms))
+        return idem__wire_unexpected(err);
+    if (idem__wire_take(reply, IDEM__WIRE_BYTES, &value)) {
+        status = idem__decode(value.bytes, record, err);
+        if (status != IDEM_OK)
+            return status;
+    } else if (value.kind != IDEM__WIRE_NULL) {
+        return idem__wire_unexpected(err);
+    }
+    return idem__wire_take_bytes(reply, &record->result)
+               ? IDEM_OK
+               : idem__wire_unexpected(err);
+}
+
+enum idem_status
+idem__wire_scanned(struct idem__wire_reply *reply, struct idem_cursor *next,
+                   struct idem_error *err)
+{
+    struct idem__wire_value value;
+
+    if (reply->error)
+        return idem__wire_error(reply, err);
+    if (!idem__wire_take(reply, IDEM__WIRE_BYTES, &value) ||
+        !idem__bytes_is(value.bytes, "records") ||
+        !idem__wire_take(reply, IDEM__WIRE_BYTES, &value) ||
+        value.bytes.len == 0 || value.bytes.len >= sizeof(next->text))
+        return idem__wire_unexpected(err);
+    memcpy(next->text, value.bytes.data, value.bytes.len);
+    next->text[value.bytes.len] = '\0';
+    return IDEM_OK;
+}
+
+enum idem_status
+idem__wire_record(struct idem__wire_reply *reply, struct idem_record *record,
+                  struct idem_error *err)
+{
+    struct idem__wire_value value;
+
+    if (!idem__wire_take(reply, IDEM__WIRE_BYTES, &value))
+        return idem__wire_unexpected(err);
+    return idem__decode(value.bytes, record, err);
+}
+
+/* ---- answers, written ------------------------------------------------ */
+
+#define NUMBER_ROOM 24
+
+size_t
+idem__wire_record_len(const struct idem_record *record)
+{
+    return NUMBER_ROOM + idem__encoded_len(record) - record->result.len + 2;
+}
+
+/* Who knows a nonce could pass for the one who began: it stays here. */
+char *
+idem__wire_put_record(const struct idem_record *record, char *out)
+{
+    struct idem_record shown = *record;
+    size_t len;
+
+    memset(shown.nonce, 0, sizeof(shown.nonce));
+    shown.result = (struct idem_bytes){NULL, 0};
+    len = idem__encoded_len(&shown);
+    out += snprintf(out, NUMBER_ROOM, "$%zu\r\n", len);
+    idem__encode(&shown, (uint8_t *)out);
+    memcpy(out + len, "\r\n", 2);
+    return out + len + 2;
+}
+
+static bool
+has_record(const struct idem_answer *answer)
+{
+    return answer->record->state != IDEM_STATE_ABSENT;
+}
+
+size_t
+idem__wire_full_len(const struct idem_answer *answer)
+{
+    return 64 + NUMBER_ROOM +
+           (has_record(answer) ? idem__wire_record_len(answer->record) : 8);
+}
+
+char *
+idem__wire_put_full(const struct idem_answer *answer, char *out)
+{
+    const char *word = idem_verdict_name(answer->verdict);
+
+    assert(!has_record(answer) || !idem__record_flaw(answer->record));
+    out += snprintf(out, 64 + NUMBER_ROOM, "$%zu\r\n%s\r\n:%lld\r\n",
+                    strlen(word), word, (long long)answer->retry_after_ms);
+    if (has_record(answer))
+        return idem__wire_put_record(answer->record, out);
+    memcpy(out, "$-1\r\n", 5);
+    return out + 5;
+}
