@@ -92,6 +92,10 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
     if (where->store && where->server)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "give --server or --store, not both");
+    if (where->store && !*where->store)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "--store is empty: give the URL of a store, or leave "
+                          "it out to ask a server");
     if (store)
         return idem_open(store, &options, engine, err);
     status = cli_server_url(where, url, sizeof(url), err);

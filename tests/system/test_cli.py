@@ -216,7 +216,7 @@ def test_a_result_over_the_limit_is_refused(bare):
 
 
 def test_stores_that_cannot_be_opened(bare):
-    for url, code, text in (("nowhere:", 2, "names no store"), ("", 2, ""), ("journal", 2, "names no store"),
+    for url, code, text in (("nowhere:", 2, "names no store"), ("", 2, "--store is empty"), ("journal", 2, "names no store"),
                             ("memory:x", 2, "nothing follows memory:")):
         assert bare("get", "s", "i", "--store", url)[0] in (code, 20), url
         assert text in bare.said

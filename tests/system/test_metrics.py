@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from lib import ROOT, Server, folder, free_port
+from lib import ROOT, Server, folder
 
 
 def text(path):
@@ -33,9 +33,8 @@ def told_by_stores():
 @pytest.fixture(scope="module")
 def metrics():
     with folder() as where:
-        port = free_port()
-        with Server(where, "--http", "127.0.0.1:%d" % port):
-            yield urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port).read().decode()
+        with Server(where, http=True) as server:
+            yield urllib.request.urlopen("http://127.0.0.1:%d/metrics" % server.http).read().decode()
 
 
 def test_every_metric_is_described_as_it_is(metrics):

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from gateway import Stack, ask
-from lib import ROOT, Server, folder, free_port
+from lib import ROOT, Server, folder
 
 CLASSES = {"NOT_EXECUTED": "not executed", "IN_PROGRESS": "in progress", "UNKNOWN": "outcome unknown", "DONE": "done",
            "FAILED": "failed for good"}
@@ -51,11 +51,10 @@ def test_the_pages_list_every_class(page):
 
 def test_the_server_says_the_class():
     with folder() as where:
-        port = free_port()
-        with Server(where, "--http", "127.0.0.1:%d" % port):
+        with Server(where, http=True) as server:
             for path, name in (("/v1/nowhere", "not-found"), ("/v1/records/a%00/b", "invalid")):
                 with pytest.raises(urllib.error.HTTPError) as got:
-                    urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path))
+                    urllib.request.urlopen("http://127.0.0.1:%d%s" % (server.http, path))
                 said = json.loads(got.value.read())
                 assert said["type"].endswith("/" + name)
                 assert (said["status"], said["class"], said["retryable"]) == table()[name]
