@@ -64,14 +64,34 @@ a_command_gets_its_settings_over_ours(void **state)
     assert_string_equal(out, "new,a=b c,kept\n1\n");
 }
 
+static unsigned long long
+ignored_signals(void)
+{
+    FILE *status = fopen("/proc/self/status", "re");
+    unsigned long long mask = 0;
+    char line[200];
+
+    assert_non_null(status);
+    while (fgets(line, sizeof(line), status)) {
+        if (strncmp(line, "SigIgn:", 7) == 0)
+            mask = strtoull(line + 7, NULL, 16);
+    }
+    fclose(status);
+    return mask;
+}
+
 static void
 a_command_gets_no_files_handlers_or_blocked_signals_of_ours(void **state)
 {
     int fd = open("/dev/null", O_RDONLY); /* without O_CLOEXEC */
-    char out[400], link[200];
+    char out[400], link[200], wanted[100];
     sigset_t set;
 
     (void)state;
+    /* What was ignored when this program started stays so: that is how nohup
+     * works. */
+    snprintf(wanted, sizeof(wanted), "0000000000000000\n%016llx\n",
+             (unsigned long long)ignored_signals() & ~(1ULL << (SIGPIPE - 1)));
     snprintf(link, sizeof(link),
              "[ -e /proc/self/fd/%d ] && echo open; "
              "grep -E 'SigBlk|SigIgn' /proc/self/status | "
@@ -85,7 +105,7 @@ a_command_gets_no_files_handlers_or_blocked_signals_of_ours(void **state)
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     (void)signal(SIGPIPE, SIG_DFL);
     close(fd);
-    assert_string_equal(out, "0000000000000000\n0000000000000000\n");
+    assert_string_equal(out, wanted);
 }
 
 static void

@@ -123,7 +123,7 @@ command_parse(const struct resp_command *in, struct command *command,
         classify(command);
         return status;
     }
-    command->wire.tagged = false;
+    memset(&command->wire, 0, sizeof(command->wire)); /* no operation */
     row = find_row(args[0]);
     status = row ? parse_words(row, args + 1, count, command, err)
                  : idem__fail(err, IDEM_ERR_INVALID, "unknown command '%.*s'",
