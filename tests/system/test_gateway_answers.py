@@ -207,6 +207,17 @@ def test_an_answer_that_the_engine_does_not_keep_has_the_outcome_of_its_status_w
             assert record["state"] == state and record["replayable"] == 0, record
 
 
+def test_an_answer_that_is_longer_than_the_engines_commands_harms_nobody():
+    with folder() as where, Stack(where, location="idem_max_answer 8m; proxy_buffers 16 1m; proxy_buffer_size 1m;"
+                                                  "proxy_busy_buffers_size 4m;") as s:
+        got = ask(s.port, "large", x_size=3000000)
+        assert got.status == 201 and len(got.body) >= 3000000, got
+        record = s.record("large")
+        assert record["state"] == "succeeded" and record["replayable"] == 0, record
+        assert ask(s.port, "other").status == 201
+        assert ask(s.port, "large", x_size=3000000).problem == "not-replayable"
+
+
 # ---- the service did it, and nginx cannot say what it answered ---------------------------------------------------------
 
 

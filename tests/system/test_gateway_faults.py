@@ -465,13 +465,28 @@ def test_bytes_behind_a_204_are_nobodys_answer():
             assert ask(s.port, "put%d" % i).status == 201
 
 
+@pytest.mark.parametrize("location", ["idem_status;", "idem_issue_token;"])
+def test_a_location_that_asks_the_engine_needs_one(location):
+    with folder() as where:
+        conf = os.path.join(where, "n.conf")
+        with open(conf, "w") as f:
+            f.write("load_module %s; pid %s/p; error_log stderr; events {} http { server { listen 127.0.0.1:1; "
+                    "location / { %s } } }" % (MODULE, where, location))
+        got = nginx_test(where, conf)
+        assert got.returncode != 0 and 'needs an "idem_engine"' in got.stderr, got.stderr
+
+
 CONFIGS = [("idem on; proxy_ignore_client_abort off;", "proxy_ignore_client_abort"),
            ("idem on; proxy_next_upstream error timeout non_idempotent;", "proxy_next_upstream"),
            ("idem on; idem_methods PUT; proxy_next_upstream error;", "proxy_next_upstream"),
            ("idem on; idem_fail_open on;", "idem_fail_open"),
            ("idem on; idem_duplicate maybe;", "idem_duplicate"),
            ("idem on; idem_release 99;", "invalid status"),
-           ("idem on; idem_lease 10ms;", "out of bounds"),
+           ("idem on; idem_lease 10ms;", '"idem_lease" of 10ms is out of range: give 100ms to 7d'),
+           ("idem on; idem_lease 8d;", '"idem_lease" of 691200000ms is out of range: give 100ms to 7d'),
+           ("idem on; idem_ttl 3661d;", "is out of range: give 1ms to 3660d"),
+           ("idem on; idem_wait 2h;", '"idem_wait" of 7200000ms is out of range: give 0 to 1h'),
+           ("idem on; idem_token_ttl 0;", '"idem_token_ttl" of 0ms is out of range: give 1ms to 3660d'),
            ("idem on; idem_fingerprint sha;", "idem_fingerprint"),
            ("idem on; idem_mode fuzzy;", "invalid value"),
            ("idem on; idem_key always;", "no $variable")]

@@ -111,6 +111,7 @@ typedef struct {
     ngx_str_t                    password;
     ngx_msec_t                   timeout;
     size_t                       max_buffered;
+    size_t                       max_result; /* that a FINISH may bring */
 
     ngx_log_t                   *log;
     ngx_peer_connection_t        peer;

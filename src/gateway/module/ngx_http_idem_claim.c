@@ -462,7 +462,10 @@ ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
         head = gateway_result_head_len(&result);
     }
 
-    if (head && head + ctx->held_size <= ctx->conf->max_answer) {
+    if (head && head + ctx->held_size
+                <= ngx_min(ctx->conf->max_answer,
+                           ngx_http_idem_engine()->max_result))
+    {
         what.result.len = head + ctx->held_size;
 
     } else {

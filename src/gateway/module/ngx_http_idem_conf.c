@@ -766,15 +766,10 @@ ngx_http_idem_default_credentials(ngx_conf_t *cf)
 }
 
 
-char *
-ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
+static void
+ngx_http_idem_merge_values(ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev)
 {
-    ngx_http_idem_loc_conf_t   *prev = parent;
-    ngx_http_idem_loc_conf_t   *conf = child;
-    ngx_http_idem_main_conf_t  *mcf;
-
-    static ngx_str_t  key = ngx_string("$http_idempotency_key");
-
     ngx_conf_merge_value(conf->enable, prev->enable, 0);
     ngx_conf_merge_ptr_value(conf->tokens, prev->tokens, NULL);
     ngx_conf_merge_value(conf->next_token, prev->next_token, 0);
@@ -802,6 +797,16 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_value(conf->unbuffer_events, prev->unbuffer_events, 0);
     ngx_conf_merge_msec_value(conf->token_ttl, prev->token_ttl,
                               IDEM_TOKEN_TTL_DEFAULT_MS);
+}
+
+
+/* directives that set more than one thing */
+
+static char *
+ngx_http_idem_merge_groups(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev)
+{
+    static ngx_str_t  key = ngx_string("$http_idempotency_key");
 
     if (conf->scope == NULL) {
         conf->scope = prev->scope;
@@ -846,7 +851,57 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                        || ngx_http_idem_list_reads_body(conf->keys)
                        || ngx_http_idem_list_reads_body(conf->tokens);
 
-    if (!conf->enable && !conf->issues) {
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_check_times(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_uint_t  i;
+
+    const struct {
+        const char  *name;
+        ngx_msec_t   value;
+        int64_t      min;
+        int64_t      max;
+        const char  *range;
+    } times[] = {
+        { "idem_lease", conf->lease, 100, IDEM_LEASE_MAX_MS, "100ms to 7d" },
+        { "idem_ttl", conf->ttl, 1, IDEM_TTL_MAX_MS, "1ms to 3660d" },
+        { "idem_wait", conf->wait, 0, IDEM_WAIT_MAX_MS, "0 to 1h" },
+        { "idem_token_ttl", conf->token_ttl, 1, IDEM_TTL_MAX_MS,
+          "1ms to 3660d" },
+    };
+
+    for (i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+        if ((int64_t) times[i].value < times[i].min
+            || (int64_t) times[i].value > times[i].max)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"%s\" of %Mms is out of range: give %s",
+                               times[i].name, times[i].value, times[i].range);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
+{
+    ngx_http_idem_loc_conf_t   *conf = child;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    ngx_http_idem_merge_values(conf, parent);
+
+    if (ngx_http_idem_merge_groups(cf, conf, parent) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (!conf->enable && !conf->issues && !conf->tells) {
         return NGX_CONF_OK;
     }
 
@@ -865,13 +920,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_ERROR;
     }
 
-    if (conf->lease < 100 || conf->lease > (ngx_msec_t) IDEM_LEASE_MAX_MS
-        || conf->ttl < 1 || conf->ttl > (ngx_msec_t) IDEM_TTL_MAX_MS
-        || conf->wait > (ngx_msec_t) IDEM_WAIT_MAX_MS)
-    {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"idem_lease\", \"idem_ttl\" or \"idem_wait\" is "
-                           "out of bounds");
+    if (ngx_http_idem_check_times(cf, conf) != NGX_CONF_OK) {
         return NGX_CONF_ERROR;
     }
 

@@ -75,6 +75,7 @@ ngx_http_idem_engine_start(ngx_http_idem_engine_t *e, ngx_cycle_t *cycle)
     ngx_http_idem_digest_init(e);
 
     e->backoff = NGX_HTTP_IDEM_BACKOFF_MIN;
+    e->max_result = IDEM_RESULT_DEFAULT_MAX;
     e->down_since = ngx_current_msec;
     e->free_slot = NGX_CONF_UNSET_UINT;
     e->started = 1;
@@ -199,11 +200,39 @@ ngx_http_idem_grow(u_char **buf, size_t *size, size_t len, size_t need,
 }
 
 
+/* a command without a tag, in front of all others */
+
+static ngx_int_t
+ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name, ngx_str_t *arg)
+{
+    size_t                  len;
+    struct idem__wire_args  args;
+
+    args.count = args.used = 0;
+    idem__wire_add(&args, idem_text(name));
+
+    if (arg) {
+        idem__wire_add(&args, (struct idem_bytes) { arg->data, arg->len });
+    }
+
+    len = e->out_len + idem__wire_len(&args);
+
+    if (ngx_http_idem_grow(&e->out, &e->out_size, e->out_len, len, e->log)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    (void) idem__wire_put(&args, e->out + e->out_len);
+    e->out_len = len;
+
+    return NGX_OK;
+}
+
+
 static void
 ngx_http_idem_connected(ngx_http_idem_engine_t *e)
 {
-    struct idem__wire_args  args;
-
     if (e->connection->write->timer_set) {
         ngx_del_timer(e->connection->write);
     }
@@ -211,21 +240,12 @@ ngx_http_idem_connected(ngx_http_idem_engine_t *e)
     e->up = 1;
     e->backoff = NGX_HTTP_IDEM_BACKOFF_MIN;
 
-    if (e->password.len) {
-        args.count = args.used = 0;
-        idem__wire_add(&args, idem_text("AUTH"));
-        idem__wire_add(&args, (struct idem_bytes) { e->password.data,
-                                                    e->password.len });
-        e->out_len = idem__wire_len(&args);
-
-        if (ngx_http_idem_grow(&e->out, &e->out_size, 0, e->out_len, e->log)
-            != NGX_OK)
-        {
-            ngx_http_idem_disconnect(e, "out of memory");
-            return;
-        }
-
-        (void) idem__wire_put(&args, e->out);
+    if ((e->password.len
+         && ngx_http_idem_tell(e, "AUTH", &e->password) != NGX_OK)
+        || ngx_http_idem_tell(e, "INFO", NULL) != NGX_OK)
+    {
+        ngx_http_idem_disconnect(e, "out of memory");
+        return;
     }
 
     ngx_http_idem_digest_ask(e);
@@ -476,6 +496,47 @@ ngx_http_idem_write_handler(ngx_event_t *wev)
 }
 
 
+/*
+ * The reply to AUTH or INFO.  The engine closes the connection on a command
+ * that is too long for it, whoever else waits on it: no FINISH may be that.
+ */
+
+static void
+ngx_http_idem_told(ngx_http_idem_engine_t *e, struct idem__wire_reply *wire)
+{
+    u_char                   *p, *last;
+    ngx_int_t                 n;
+    struct idem_error         err;
+    struct idem__wire_value   info;
+
+    static const char  name[] = "max_result:";
+
+    if (wire->error) {
+        (void) idem__wire_error(wire, &err);
+        ngx_log_error(NGX_LOG_ERR, e->log, 0,
+                      "idem engine \"%V\" refused: %s", &e->name, err.text);
+        return;
+    }
+
+    if (!idem__wire_take(wire, IDEM__WIRE_BYTES, &info)) {
+        return;
+    }
+
+    last = (u_char *) info.bytes.data + info.bytes.len;
+    p = ngx_strnstr((u_char *) info.bytes.data, (char *) name, info.bytes.len);
+
+    if (p) {
+        p += sizeof(name) - 1;
+        last = ngx_strlchr(p, last, CR);
+        n = last ? ngx_atoi(p, last - p) : NGX_ERROR;
+
+        if (n > 0) {
+            e->max_result = n;
+        }
+    }
+}
+
+
 static void
 ngx_http_idem_dispatch(ngx_http_idem_engine_t *e,
     struct idem__wire_reply *wire)
@@ -484,13 +545,7 @@ ngx_http_idem_dispatch(ngx_http_idem_engine_t *e,
     ngx_http_idem_reply_t   reply;
 
     if (!wire->tagged) {
-        if (wire->error) {
-            (void) idem__wire_error(wire, &reply.err);
-            ngx_log_error(NGX_LOG_ERR, e->log, 0,
-                          "idem engine \"%V\" refused: %s", &e->name,
-                          reply.err.text);
-        }
-
+        ngx_http_idem_told(e, wire);
         return;
     }
 
