@@ -80,7 +80,7 @@ pkg_cflags := $(shell pkg-config --cflags $(all_packages) 2>/dev/null)
 lib_libs := $(shell pkg-config --libs $(packages) 2>/dev/null) -ldl -lm -pthread
 bin_libs := $(shell pkg-config --libs $(bin_packages) 2>/dev/null) $(lib_libs)
 libs := $(shell pkg-config --libs $(all_packages) 2>/dev/null) $(module_libs) $(lib_libs)
-ifneq ($(filter-out check check-% demo demo-bank bench soak fuzz clean format uninstall dist deb,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out check check-% demo demo-bank bench soak compat fuzz clean format uninstall dist deb,$(or $(MAKECMDGOALS),all)),)
 missing := $(shell for p in $(all_packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
 $(if $(missing),$(warning idem: these libraries are missing: $(missing); run scripts/deps build, or leave a store out: make WITH_REDIS=0))
 endif
@@ -224,6 +224,10 @@ fuzz:
 soak:
 	@scripts/deps build check bench
 	@tests/run --soak
+
+compat:
+	@scripts/deps build check
+	@scripts/compat
 
 demo:
 	@scripts/deps build demo

@@ -106,13 +106,18 @@ def root(suite, *packages):
                           stdout=subprocess.PIPE).stdout.strip()
 
 
+# This machine's PostgreSQL (15 on Debian 12), and a newer one.
+POSTGRES_VERSIONS = ["installed", "postgres-17"]
+
+
 class Postgres(Server):
     stop_signal = signal.SIGINT  # fast shutdown
 
-    def __init__(self, *settings):
+    def __init__(self, *settings, version="installed"):
+        """version: one of POSTGRES_VERSIONS."""
         super().__init__("postgres", "postgres")
-        bins = sorted(os.listdir("/usr/lib/postgresql"), key=float)[-1]
-        self.bin = "/usr/lib/postgresql/" + bins + "/bin/"
+        top = ("" if version == "installed" else root("trixie", "postgresql")) + "/usr/lib/postgresql/"
+        self.bin = top + sorted(os.listdir(top), key=float)[-1] + "/bin/"
         self.data = os.path.join(self.folder, "data")
         self.tool(self.bin + "initdb", "-D", self.data, "-A", "trust", "-U", "idem",
                   "-N", "--locale=C", "-E", "UTF8")
