@@ -128,7 +128,7 @@ def test_a_part_that_dies_is_told_and_ends_the_rest(which):
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         engine, nginx = parts(g)
         private = private_folder(g)
-        workers = [int(p) for p in open("/proc/%d/task/%d/children" % (nginx, nginx)).read().split()]
+        workers = eventually(lambda: children(nginx))
         one = Working(g.port, ledger, "k")
         os.kill(engine if which == "engine" else nginx, signal.SIGKILL)
         one.go_on()
@@ -151,8 +151,10 @@ def test_workers_end_when_gateway_and_master_are_killed_together():
     """They would go on to hold the port and to answer 503, and nothing could be started in their place."""
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--workers", "2", "--drain-timeout", "3s") as g:
         engine, nginx = parts(g)
-        workers, private = children(nginx), private_folder(g)
-        assert len(workers) == 2 and ask(g.port, "k").status == 201
+        private = private_folder(g)
+        eventually(lambda: len(children(nginx)) == 2)
+        workers = children(nginx)
+        assert ask(g.port, "k").status == 201
         one = Working(g.port, ledger, "running")
         try:
             for pid in (g.pid, nginx):
