@@ -21,9 +21,9 @@
  * Statuses. IDEM_OK: the verdict is set. Anything else: roll the transaction
  * back; idem_sql_fault says what the database said, and which kind of error it
  * was. IDEM_ERR_LOST: the connection broke during a commit. On a new connection
- * a GET by idem_sql_do tells the outcome if the commit is done; "absent" is no proof,
- * since the old session may still be committing. Claim or settle the same key
- * again: that is BUSY until the old session has ended.
+ * a GET by idem_sql_do tells the outcome if the commit is done. "absent" proves
+ * nothing, since the old session may still be committing. Claim or settle the
+ * same key again: that is BUSY until the old session has ended.
  *
  * PostgreSQL with a synchronous standby: commit before you answer your client,
  * also after a REPLAY. The commit then waits for the standby (the session's
