@@ -53,6 +53,16 @@ def test_every_invariant_is_cited_where_it_is_kept():
     assert numbers == ["I%d" % i for i in range(1, len(numbers) + 1)] and len(numbers) >= 10
 
 
+def test_the_stability_page_names_the_versions_of_the_program():
+    rows = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", text("docs/stability.md"), re.M))
+    minor = re.search(r'#define IDEM_VERSION "(\d+\.\d+)', text("include/idem/idem.h")).group(1)
+    assert rows["C API, `include/idem/*.h`"] == minor and rows["clients (`clients/`)"] == minor
+    soname = re.search(r"^SOVERSION := (\d+)", text("Makefile"), re.M).group(1)
+    assert rows["C ABI, `libidem.so.%s`" % soname] == "soname " + soname
+    assert rows["journal's format"] == re.search(r"JOURNAL_VERSION (\d+)", text("src/store/journal/format.h")).group(1)
+    assert "| %s.x | yes |" % minor in text("SECURITY.md")
+
+
 README = pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
 
 
