@@ -94,7 +94,9 @@ become(const struct idem_spawn *how, char **env, pid_t parent, int trouble)
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(127);
-    if (how->own_group)
+    if (how->own_session)
+        (void)setsid();
+    else if (how->own_group)
         (void)setpgid(0, 0);
     if (how->files)
         how->files();

@@ -29,6 +29,8 @@ struct idem_spawn {
     int in, out, err;     /* its standard streams; -1: ours */
     const sigset_t *mask; /* its blocked signals; NULL: none */
     bool own_group;       /* leads a process group: kill(-pid) reaches all */
+    bool own_session;     /* and a session: a terminal's Ctrl-C does not
+                             reach it */
     void (*files)(void);  /* marks what it shall not have as close-on-exec,
                              by system calls only; NULL: all but its
                              standard streams */

@@ -164,6 +164,23 @@ a_command_that_runs_is_no_error_without_pidfds(void **state)
 }
 
 static void
+a_session_of_its_own_is_nobody_elses(void **state)
+{
+    char *argv[] = {"sleep", "100", NULL};
+    struct idem_spawn how = {
+        .argv = argv, .in = -1, .out = -1, .err = -1, .own_session = true};
+    struct idem_child child;
+    int status;
+
+    (void)state;
+    assert_int_equal(idem__spawn(&how, &child), 0);
+    assert_int_equal(getsid(child.pid), child.pid);
+    assert_int_equal(getpgid(child.pid), child.pid);
+    assert_int_equal(kill(-child.pid, SIGKILL), 0);
+    assert_true(idem__child_wait(&child, -1, &status));
+}
+
+static void
 a_group_ends_together_and_the_wait_has_a_limit(void **state)
 {
     char *argv[] = {"sh", "-c", "sleep 100 & sleep 100", NULL};
@@ -191,6 +208,7 @@ main(void)
         T(a_command_gets_its_settings_over_ours),
         T(a_command_gets_no_files_handlers_or_blocked_signals_of_ours),
         T(a_command_that_cannot_be_run_is_an_error),
+        T(a_session_of_its_own_is_nobody_elses),
         T(a_group_ends_together_and_the_wait_has_a_limit),
         T(a_command_that_runs_is_no_error_without_pidfds),
     };

@@ -5,8 +5,6 @@
 #include "gateway.h"
 
 #include "../../base/units.h"
-
-#include "../../cli/cli.h"
 #include "../module/source.h"
 
 #include <errno.h>
@@ -269,7 +267,7 @@ set_option(struct gateway_route *route, size_t i, const char *value,
 
     switch (option->kind) {
     case GATEWAY_TIME:
-        if (!cli_ms_parse(value, &number))
+        if (!idem__units_parse(IDEM__UNIT_TIME, value, &number))
             return idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" %s",
                               option->name, value,
                               idem__time_flaw(value, flaw));
@@ -277,7 +275,7 @@ set_option(struct gateway_route *route, size_t i, const char *value,
         value = text;
         break;
     case GATEWAY_SIZE:
-        if (!cli_size_parse(value, &number))
+        if (!idem__units_parse(IDEM__UNIT_SIZE, value, &number))
             return idem__fail(err, IDEM_ERR_INVALID,
                               "%s: \"%s\" is not a size such as 64k or 1m",
                               option->name, value);
@@ -327,10 +325,12 @@ set_global(struct gateway_config *config, const struct setting *setting,
         *(bool *)into = strcmp(word, "on") == 0;
         return IDEM_OK;
     }
-    if (setting->kind == GATEWAY_TIME && !cli_ms_parse(value, into))
+    if (setting->kind == GATEWAY_TIME &&
+        !idem__units_parse(IDEM__UNIT_TIME, value, into))
         return idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" %s", setting->name,
                           value, idem__time_flaw(value, flaw));
-    good = setting->kind == GATEWAY_TIME || cli_size_parse(value, into);
+    good = setting->kind == GATEWAY_TIME ||
+           idem__units_parse(IDEM__UNIT_SIZE, value, into);
     return good ? IDEM_OK
                 : idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" is no number",
                              setting->name, value);

@@ -1,0 +1,236 @@
+/*
+ * children.c - the engine and nginx: how they are started, and how they end.
+ *
+ * Each has a session of its own, so that a terminal's Ctrl-C reaches only us,
+ * and is told to stop if we are killed.
+ */
+#include "launch.h"
+
+#include "../../serve/core/listen.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STOP_MS 10000 /* between SIGTERM and SIGKILL */
+#define SETTINGS 4
+
+/* Memory that one burst or one request needed, the next one needs again: with
+ * glibc's usual limits both children give it back and fault it in again all the
+ * time. */
+static const struct idem_setting engine_memory[] = {
+    {"MALLOC_TRIM_THRESHOLD_", "33554432"},
+    {"MALLOC_MMAP_THRESHOLD_", "2097152"},
+    {"MALLOC_TOP_PAD_", "262144"}};
+static const struct idem_setting nginx_memory[] = {
+    {"MALLOC_TRIM_THRESHOLD_", "67108864"},
+    {"MALLOC_MMAP_THRESHOLD_", "2097152"},
+    {"MALLOC_TOP_PAD_", "1048576"}};
+
+/* What the operator has set stays. */
+static size_t
+add_unset(const struct idem_setting memory[3], struct idem_setting *settings)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < 3; i++)
+        if (!getenv(memory[i].name))
+            settings[count++] = memory[i];
+    return count;
+}
+
+static enum idem_status
+start(char *const argv[], const struct idem_setting *settings, size_t count,
+      struct idem_child *child, struct idem_error *err)
+{
+    const struct idem_spawn how = {.argv = argv,
+                                   .settings = settings,
+                                   .setting_count = count,
+                                   .in = -1,
+                                   .out = -1,
+                                   .err = -1,
+                                   .own_session = true};
+    int why = idem__spawn(&how, child);
+
+    if (!why)
+        return IDEM_OK;
+    *child = (struct idem_child){-1, -1};
+    return idem__fail(err, IDEM_ERR_INTERNAL, "cannot run %s: %s", argv[0],
+                      strerror(why));
+}
+
+/* nginx's workers become our children when their master is gone. */
+void
+launch_reap(struct launch *self)
+{
+    siginfo_t info = {0};
+
+    if (launch_runs(&self->engine))
+        (void)idem__child_wait(&self->engine, 0, &self->engine_status);
+    if (launch_runs(&self->nginx))
+        (void)idem__child_wait(&self->nginx, 0, &self->nginx_status);
+    while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid > 0 && info.si_pid != self->engine.pid &&
+           info.si_pid != self->nginx.pid) {
+        (void)waitpid(info.si_pid, NULL, 0);
+        info.si_pid = 0;
+    }
+}
+
+const char *
+launch_how_it_ended(int status, char text[64])
+{
+    if (WIFSIGNALED(status))
+        snprintf(text, 64, "was killed by signal %d", WTERMSIG(status));
+    else
+        snprintf(text, 64, "ended with status %d", WEXITSTATUS(status));
+    return text;
+}
+
+/* A store's URL may hold a password, and every user of the machine can read a
+ * command line, but not an environment. */
+static enum idem_status
+start_engine(struct launch *self, struct idem_error *err)
+{
+    struct idem_setting settings[SETTINGS];
+    size_t count = add_unset(engine_memory, settings);
+    const char *argv[20];
+    int n = 0;
+
+    argv[n++] = launch_own_path();
+    argv[n++] = "serve";
+    argv[n++] = "--socket";
+    argv[n++] = self->socket;
+    argv[n++] = "--trust-socket";
+    if (self->http[0]) {
+        argv[n++] = "--http";
+        argv[n++] = self->http;
+        argv[n++] = "--http-metrics-only";
+    }
+    if (self->config->credentials) {
+        argv[n++] = "--credentials";
+        argv[n++] = self->config->credentials;
+    }
+    if (self->group[0]) {
+        argv[n++] = "--socket-mode";
+        argv[n++] = "0660";
+        argv[n++] = "--socket-group";
+        argv[n++] = self->group;
+    }
+    argv[n++] = "--log-level";
+    argv[n++] = "warning";
+    argv[n] = NULL;
+    if (self->config->store)
+        settings[count++] =
+            (struct idem_setting){"IDEM_STORE", self->config->store};
+    return start((char **)argv, settings, count, &self->engine, err);
+}
+
+enum idem_status
+launch_engine_start(struct launch *self, struct idem_error *err)
+{
+    int64_t told = launch_now_ms() + 5000;
+    enum idem_status status = start_engine(self, err);
+    char text[64];
+
+    if (status != IDEM_OK)
+        return status;
+    while (launch_runs(&self->engine) && self->stops == 0 &&
+           server_socket_is_abandoned(self->socket)) {
+        launch_take_signals(self, 10);
+        if (launch_now_ms() > told) {
+            launch_say("the engine is still opening its store");
+            told = launch_now_ms() + 30000;
+        }
+    }
+    if (!launch_runs(&self->engine))
+        return idem__fail(err, IDEM_ERR_INTERNAL, "the engine %s",
+                          launch_how_it_ended(self->engine_status, text));
+    return IDEM_OK;
+}
+
+enum idem_status
+launch_nginx_start(struct launch *self, struct idem_error *err)
+{
+    struct idem_setting settings[SETTINGS];
+    size_t count = add_unset(nginx_memory, settings);
+    const char *argv[] = {self->nginx_path, "-p", self->folder, "-c",
+                          self->conf,       NULL};
+    char pid_file[PATH_MAX + 16], text[64];
+    enum idem_status status =
+        start((char **)argv, settings, count, &self->nginx, err);
+
+    if (status != IDEM_OK)
+        return status;
+    self->nginx_group = self->nginx.pid;
+    snprintf(pid_file, sizeof(pid_file), "%s/nginx.pid", self->folder);
+
+    /* nginx writes it once it listens. */
+    while (launch_runs(&self->nginx) && self->stops == 0 &&
+           access(pid_file, F_OK) != 0)
+        launch_take_signals(self, 10);
+    if (!launch_runs(&self->nginx))
+        return idem__fail(
+            err, IDEM_ERR_INTERNAL,
+            "nginx %s; --print-config shows the lines it speaks of",
+            launch_how_it_ended(self->nginx_status, text));
+    return IDEM_OK;
+}
+
+/* True: it has ended. A second signal to us ends the wait. */
+static bool
+wait_end(struct launch *self, const struct idem_child *child, int64_t wait_ms,
+         bool patient)
+{
+    int64_t until = launch_now_ms() + wait_ms;
+    int stops = self->stops;
+
+    while (launch_runs(child) && launch_now_ms() < until &&
+           (patient || self->stops == stops))
+        launch_take_signals(self, 20);
+    return !launch_runs(child);
+}
+
+static void
+stop_child(struct launch *self, struct idem_child *child, int gently,
+           int64_t wait_ms)
+{
+    if (!launch_runs(child))
+        return;
+    kill(child->pid, gently);
+    if (wait_end(self, child, wait_ms, false))
+        return;
+    kill(child->pid, SIGTERM);
+    if (wait_end(self, child, STOP_MS, true))
+        return;
+    kill(child->pid, SIGKILL);
+    (void)wait_end(self, child, INT32_MAX, true);
+}
+
+/* Workers whose master was killed would listen for ever. They finish what they
+ * have, as long as the engine is there to hear of it. */
+static void
+stop_workers(struct launch *self)
+{
+    int64_t until = launch_now_ms() + self->config->drain_ms;
+    int stops = self->stops;
+
+    if (self->nginx_group <= 0 || kill(-self->nginx_group, SIGQUIT) != 0)
+        return;
+    while (kill(-self->nginx_group, 0) == 0 && launch_now_ms() < until &&
+           self->stops == stops)
+        launch_take_signals(self, 20);
+    (void)kill(-self->nginx_group, SIGKILL);
+}
+
+void
+launch_stop_all(struct launch *self)
+{
+    stop_child(self, &self->nginx, SIGQUIT, self->config->drain_ms);
+    stop_workers(self);
+    stop_child(self, &self->engine, SIGTERM, STOP_MS);
+}

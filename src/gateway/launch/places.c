@@ -1,0 +1,265 @@
+/*
+ * places.c - where things are: the module, nginx, the folder of a run and what
+ * is written into it.
+ */
+#include "launch.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <grp.h>
+#include <netinet/in.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *
+launch_own_path(void)
+{
+    static char path[PATH_MAX];
+
+    if (!path[0] && readlink("/proc/self/exe", path, sizeof(path) - 1) < 0)
+        path[0] = '\0';
+    return path;
+}
+
+/* The first of these that is there, seen from the folder of this program. */
+static bool
+find_beside(const char *const *places, char *path, size_t path_len)
+{
+    char candidate[PATH_MAX + 64], found[PATH_MAX];
+    const char *self = launch_own_path(), *slash = strrchr(self, '/');
+
+    for (; slash && *places; places++) {
+        snprintf(candidate, sizeof(candidate), "%.*s/%s", (int)(slash - self),
+                 self, *places);
+        if (realpath(candidate, found) && strlen(found) < path_len) {
+            snprintf(path, path_len, "%s", found);
+            return true;
+        }
+    }
+    return false;
+}
+
+enum idem_status
+gateway_find_module(const struct gateway_config *config, char *path,
+                    size_t path_len, struct idem_error *err)
+{
+    static const char *const places[] = {
+        "ngx_http_idem_module.so", "../lib/idem/ngx_http_idem_module.so", NULL};
+
+    if (config->module) {
+        snprintf(path, path_len, "%s", config->module);
+        if (access(path, R_OK) == 0)
+            return IDEM_OK;
+        return idem__fail(err, IDEM_ERR_INVALID, "no module at %s", path);
+    }
+    if (find_beside(places, path, path_len))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "ngx_http_idem_module.so is not beside this program: "
+                      "give --module");
+}
+
+enum idem_status
+gateway_find_script(char *path, size_t path_len, struct idem_error *err)
+{
+    static const char *const places[] = {"../share/idem/idem.js",
+                                         "../clients/js/idem.js", NULL};
+
+    if (find_beside(places, path, path_len))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "--page-script: idem.js is not in share/idem beside this "
+                      "program; `make install` puts it there");
+}
+
+static enum idem_status
+find_nginx(struct launch *self, struct idem_error *err)
+{
+    static const char *const usual[] = {"/usr/sbin/nginx", "/usr/bin/nginx",
+                                        "/usr/local/sbin/nginx",
+                                        "/usr/local/nginx/sbin/nginx"};
+    const char *given = self->config->nginx;
+
+    for (size_t i = 0; !given && i < sizeof(usual) / sizeof(usual[0]); i++) {
+        if (access(usual[i], X_OK) == 0)
+            given = usual[i];
+    }
+    if (!given || access(given, X_OK) != 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "there is no nginx%s%s: install it, or give --nginx",
+                          given ? " at " : "", given ? given : "");
+    snprintf(self->nginx_path, sizeof(self->nginx_path), "%s", given);
+    return IDEM_OK;
+}
+
+/* Started by root, nginx's workers are somebody else, who must be able to
+ * open the engine's socket. */
+static void
+find_user(struct launch *self)
+{
+    static const char *const names[] = {"www-data", "nginx", "nobody"};
+
+    if (geteuid() != 0)
+        return;
+    for (size_t i = 0; i < 3; i++) {
+        struct passwd *user = getpwnam(names[i]);
+        struct group *group = user ? getgrgid(user->pw_gid) : NULL;
+
+        if (group) {
+            snprintf(self->user, sizeof(self->user), "%s", names[i]);
+            snprintf(self->group, sizeof(self->group), "%s", group->gr_name);
+            return;
+        }
+    }
+    snprintf(self->user, sizeof(self->user), "root");
+}
+
+enum idem_status
+launch_find(struct launch *self, struct idem_error *err)
+{
+    enum idem_status status = gateway_find_module(self->config, self->module,
+                                                  sizeof(self->module), err);
+
+    find_user(self);
+    return status == IDEM_OK ? find_nginx(self, err) : status;
+}
+
+enum idem_status
+launch_folder_make(struct launch *self, struct idem_error *err)
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+
+    if (self->config->folder) {
+        if (!realpath(self->config->folder, self->folder) ||
+            strlen(self->folder) > 80)
+            return idem__fail(err, IDEM_ERR_INVALID, "folder %s: %s",
+                              self->config->folder,
+                              errno ? strerror(errno) : "its path is too long");
+    } else {
+        if (!runtime || strlen(runtime) > 60 || geteuid() == 0 ||
+            access(runtime, W_OK) != 0)
+            runtime = "/tmp";
+        snprintf(self->folder, sizeof(self->folder), "%s/idem-gateway-XXXXXX",
+                 runtime);
+        if (!mkdtemp(self->folder))
+            return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", self->folder,
+                              strerror(errno));
+        self->own_folder = true;
+        /* Workers of another user pass through, and read nothing. */
+        if (self->user[0] && chmod(self->folder, 0711) != 0)
+            return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", self->folder,
+                              strerror(errno));
+    }
+    snprintf(self->socket, sizeof(self->socket), "%s/engine.sock",
+             self->folder);
+    snprintf(self->conf, sizeof(self->conf), "%s/nginx.conf", self->folder);
+    return IDEM_OK;
+}
+
+static int
+remove_one(const char *path, const struct stat *info, int type, struct FTW *ftw)
+{
+    (void)info;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+void
+launch_folder_remove(struct launch *self)
+{
+    if (self->own_folder && self->folder[0])
+        (void)nftw(self->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static enum idem_status
+copy_script(struct launch *self, struct idem_error *err)
+{
+    char from[PATH_MAX], block[4096];
+    enum idem_status status = gateway_find_script(from, sizeof(from), err);
+    int in, out;
+    ssize_t n = -1;
+
+    if (status != IDEM_OK)
+        return status;
+    snprintf(self->script, sizeof(self->script), "%s/idem.js", self->folder);
+    in = open(from, O_RDONLY | O_CLOEXEC);
+    out = open(self->script, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (in >= 0 && out >= 0 && fchmod(out, 0644) == 0) {
+        while ((n = read(in, block, sizeof(block))) > 0) {
+            if (write(out, block, (size_t)n) != n) {
+                n = -1;
+                break;
+            }
+        }
+    }
+    if (n != 0)
+        status = idem__fail(err, IDEM_ERR_INVALID, "%s: cannot be copied to %s",
+                            from, self->script);
+    if (in >= 0)
+        close(in);
+    if (out >= 0)
+        close(out);
+    return status;
+}
+
+enum idem_status
+launch_conf_write(struct launch *self, struct idem_error *err)
+{
+    struct gateway_place place = {.folder = self->folder,
+                                  .socket = self->socket,
+                                  .module = self->module,
+                                  .script = self->script,
+                                  .user = self->user[0] ? self->user : NULL};
+    struct idem_buf text;
+    enum idem_status status = IDEM_OK;
+    int fd;
+
+    if (self->config->page_script)
+        status = copy_script(self, err);
+    idem_buf_init(&text, 16 * 1024 * 1024);
+    if (status == IDEM_OK)
+        status = gateway_nginx_conf(self->config, &place, &text, err);
+    if (status == IDEM_OK) {
+        (void)unlink(self->conf); /* a link there must not be followed */
+        fd = open(self->conf, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd < 0 || write(fd, text.data, text.len) != (ssize_t)text.len)
+            status = idem__fail(err, IDEM_ERR_INVALID, "%s: %s", self->conf,
+                                strerror(errno));
+        if (fd >= 0)
+            close(fd);
+    }
+    idem_buf_clear(&text);
+    return status;
+}
+
+/* A port of loopback that is free now. */
+void
+launch_http_choose(struct launch *self)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(address);
+    int fd;
+
+    if (self->config->http) {
+        if (strcmp(self->config->http, "off") != 0)
+            snprintf(self->http, sizeof(self->http), "%s", self->config->http);
+        return;
+    }
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 &&
+        bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+        getsockname(fd, (struct sockaddr *)&address, &len) == 0)
+        snprintf(self->http, sizeof(self->http), "127.0.0.1:%d",
+                 ntohs(address.sin_port));
+    if (fd >= 0)
+        close(fd);
+}
