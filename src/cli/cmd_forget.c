@@ -7,8 +7,11 @@ int
 cli_forget(int argc, char **argv)
 {
     struct cli_verb verb = {0};
-    const struct cli_option options[] = {
-        CLI_VERB_OPTIONS(&verb), CLI_TYPE_OPTION(&verb), {0}};
+    const char *reason = NULL;
+    const struct cli_option options[] = {CLI_VERB_OPTIONS(&verb),
+                                         CLI_TYPE_OPTION(&verb),
+                                         CLI_REASON_OPTION(&reason),
+                                         {0}};
     const struct cli_syntax syntax = {
         .usage = "forget SCOPE ID [options]",
         .about = "An operator's right: forget what is known of a request, so "
@@ -27,5 +30,6 @@ cli_forget(int argc, char **argv)
         return code;
     op.scope = idem_text(args[0]);
     op.id = idem_text(args[1]);
+    op.subject = idem_text(reason);
     return cli_run_verb(&verb, &op);
 }

@@ -168,7 +168,7 @@ cli_settle(int argc, char **argv)
          "with --http: a header of it, 'Name: value'"},
         {"body", 0, CLI_TEXT, &s.body, "VALUE",
          "with --http: its body; @FILE and - work"},
-        {"reason", 0, CLI_TEXT, &s.reason, "TEXT", "why, for people"},
+        CLI_REASON_OPTION(&s.reason),
         {"wait", 'w', CLI_MS, &s.verb.patience_ms, "TIME",
          "while it is busy, ask again for this long; a lease\n"
          "that is over by the clock is still watched for as\n"

@@ -9,12 +9,15 @@ int
 cli_unlock(int argc, char **argv)
 {
     struct cli_verb verb = {0};
-    const struct cli_option options[] = {CLI_VERB_OPTIONS(&verb), {0}};
+    const char *reason = NULL;
+    const struct cli_option options[] = {
+        CLI_VERB_OPTIONS(&verb), CLI_REASON_OPTION(&reason), {0}};
     const struct cli_syntax syntax = {
         .usage = "unlock NAME FENCE [options]",
-        .about = "Give back a lock, for instance one whose holder is gone; "
-                 "\"stale\" (15): this\nfence does not hold it. idem scan "
-                 "--type lock shows who holds what.",
+        .about = "Give back a lock; \"stale\" (15): this fence does not hold "
+                 "it. To free a lock\nwhose holder is gone, give a --reason: "
+                 "it takes the right to operate and is in\nthe audit trail. "
+                 "idem scan --type lock shows who holds what.",
         .options = options,
         .min_args = 2,
         .max_args = 2,
@@ -31,5 +34,6 @@ cli_unlock(int argc, char **argv)
     if (code >= 0)
         return code;
     op.id = idem_text(args[0]);
+    op.subject = idem_text(reason);
     return cli_run_verb(&verb, &op);
 }

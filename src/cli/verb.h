@@ -30,6 +30,12 @@ struct cli_verb {
             "or, where there is none, a token"                                 \
     }
 
+#define CLI_REASON_OPTION(reason)                                              \
+    {                                                                          \
+        "reason", 0, CLI_TEXT, reason, "TEXT",                                 \
+            "why, for the record and the audit trail: ticket 7"                \
+    }
+
 /* Run the op and print its answer; returns the exit code. */
 int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);
 

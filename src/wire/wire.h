@@ -34,7 +34,7 @@ struct idem__wire_command {
     int64_t count; /* ISSUE, SCAN; written unless 0 */
     struct idem_filter filter;
     struct idem_cursor cursor;
-    struct idem_bytes reason; /* of a SETTLE, while it is parsed */
+    struct idem_bytes reason; /* an operator's, while it is parsed */
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
 };

@@ -134,14 +134,15 @@ static const struct row rows[] = {
     {"SETTLE",  IDEM_SETTLE,  0, 2, {&scope, &id},
      REASON | AS | TTL | KIND | MODE | NONCE | SUBJECT | NOREPLAY},
     {"GET",     IDEM_GET,     0, 2, {&scope, &id}, 0},
-    {"FORGET",  IDEM_FORGET,  0, 2, {&scope, &id}, 0},
+    {"FORGET",  IDEM_FORGET,  0, 2, {&scope, &id}, REASON},
     {"ISSUE",   IDEM_ISSUE,   IDEM_TYPE_TOKEN, 1, {&scope},
      TTL | COUNT | ID | MODE | NONCE | SUBJECT},
     {"REDEEM",  IDEM_REDEEM,  IDEM_TYPE_TOKEN, 2, {&id, &scope},
      NEXT | NONCE | TTL | KIND | NOREPLAY | NOTE},
     {"LOCK",    IDEM_LOCK,    IDEM_TYPE_LOCK, 3, {&id, &owner, &lease},
      WAIT | SCOPE | NOTE | TTL | MODE | NONCE | FP},
-    {"UNLOCK",  IDEM_UNLOCK,  IDEM_TYPE_LOCK, 2, {&id, &fence}, SCOPE | NOTE},
+    {"UNLOCK",  IDEM_UNLOCK,  IDEM_TYPE_LOCK, 2, {&id, &fence},
+     SCOPE | NOTE | REASON},
     {"SCAN",    IDEM__VERB_COUNT, 0, 1, {&cursor},
      LISTED_TYPE | LISTED_SCOPE | STATE | DOUBT | BEFORE | COUNT},
 };
@@ -395,14 +396,20 @@ idem__wire_parse_tag(const struct idem_bytes *args, size_t *count,
     return IDEM_OK;
 }
 
-/* What an operator says about a settled record: without an outcome of its own
- * the reason is the result, otherwise the record's label. */
+/* What an operator says: a SETTLE without an outcome of its own keeps the
+ * reason as its result, everything else as the caller's label. */
+static bool
+reason_is_result(const struct idem_op *op)
+{
+    return op->verb == IDEM_SETTLE && op->outcome == 0;
+}
+
 static void
 place_reason(struct idem__wire_command *command)
 {
     if (command->reason.len == 0)
         return;
-    if (command->op.outcome == 0)
+    if (reason_is_result(&command->op))
         command->op.result = command->reason;
     else
         command->op.subject = command->reason;
@@ -625,6 +632,17 @@ is_set(const struct row *row, const struct field *option,
     return false;
 }
 
+static void
+add_reason(const struct idem_op *op, struct idem__wire_args *args)
+{
+    struct idem_bytes reason = reason_is_result(op) ? op->result : op->subject;
+
+    if (reason.len == 0)
+        return;
+    add_word(args, "REASON");
+    idem__wire_add(args, reason);
+}
+
 void
 idem__wire_write(const struct idem__wire_command *command,
                  struct idem__wire_args *args)
@@ -637,16 +655,14 @@ idem__wire_write(const struct idem__wire_command *command,
     add_word(args, row->name);
     for (size_t i = 0; i < row->place_count; i++)
         add_field(row->places[i], command, args);
-    /* The reason of a SETTLE without an outcome travels as its result. */
-    if ((known & REASON) && command->op.outcome == 0 &&
-        command->op.result.len > 0) {
-        add_word(args, "REASON");
-        idem__wire_add(args, command->op.result);
-    }
+    if (known & REASON)
+        add_reason(&command->op, args);
     for (size_t i = 0; i < OPTIONS; i++) {
         const struct field *option = &options[i];
 
         if (!(option->bit & known & ~(unsigned)REASON) ||
+            (option->bit == SUBJECT && (known & REASON) &&
+             !reason_is_result(&command->op)) ||
             !is_set(row, option, command))
             continue;
         add_word(args, option->name);

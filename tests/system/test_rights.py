@@ -273,3 +273,95 @@ def test_a_user_can_be_named_whose_server_is_trusted():
         finally:
             server.terminate()
             server.wait()
+
+
+# ---- the four rights --------------------------------------------------------------------------------------------------------
+
+FOUR = ["graphs graphs-secret-123456 monitor", "desk desk-secret-123456 view", "shop shop-secret-123456 use",
+        "ops ops-secret-123456 operate", "eu eu-secret-123456 view shop"]
+ASKED = {  # a command: who may
+    ("INFO",): "graphs desk shop ops eu",
+    ("GET", "shop", "1"): "desk shop ops eu",
+    ("GET", "other", "1"): "desk shop ops",
+    ("SCAN", "0"): "desk ops",
+    ("SCAN", "0", "SCOPE", "shop"): "desk ops eu",
+    ("BEGIN", "shop", "1"): "shop ops",
+    ("SETTLE", "shop", "1"): "shop ops",
+    ("ISSUE", "shop"): "shop ops",
+    ("LOCK", "l", "me", "100"): "shop ops",
+    ("ID", "snowflake"): "shop ops",
+    ("FORGET", "shop", "nothing", "REASON", "cleaning up"): "ops",
+    ("SETTLE", "shop", "1", "AS", "FAILED", "", "REASON", "why"): "ops",
+    ("UNLOCK", "l", "1", "REASON", "its holder is gone"): "ops",
+    ("UNLOCK", "l", "1"): "shop ops",
+}
+OVER_HTTP = {
+    ("GET", "/metrics"): "graphs desk shop ops eu",
+    ("GET", "/v1/records/shop/1"): "desk shop ops eu",
+    ("GET", "/v1/records/other/1"): "desk shop ops",
+    ("GET", "/v1/records"): "desk ops",
+    ("GET", "/v1/records?scope=shop"): "desk ops eu",
+    ("POST", "/v1/records/shop/1/begin"): "shop ops",
+    ("GET", "/v1/ids/snowflake"): "shop ops",
+    ("DELETE", "/v1/records/shop/nothing?reason=cleaning"): "ops",
+    ("POST", "/v1/records/shop/nothing/forget", "reason"): "ops",
+    ("DELETE", "/v1/locks/l?fence=1"): "shop ops",
+    ("DELETE", "/v1/locks/l?fence=1&reason=gone"): "ops",
+}
+
+
+@pytest.fixture(scope="module")
+def four():
+    with folder() as where:
+        with Server(where, "--credentials", write_credentials(where, *FOUR), http=True, store="memory:") as s:
+            with s.client() as c:
+                c("AUTH", "ops", "ops-secret-123456")
+                assert c("FINISH", "shop", "1", c("BEGIN", "shop", "1")[1], "SUCCEEDED", "card 4711")[0] == "ok"
+            yield s
+
+
+@pytest.mark.parametrize("command", ASKED, ids=" ".join)
+def test_each_right_allows_what_its_row_says(four, command):
+    for line in FOUR:
+        name, secret = line.split()[:2]
+        with four.client() as c:
+            assert c("AUTH", name, secret) == "OK"
+            got = c(*command)
+            refused = isinstance(got, Exception) and got.word == "NOPERM"
+            assert refused == (name not in ASKED[command].split()), (name, got)
+
+
+@pytest.mark.parametrize("asked", OVER_HTTP, ids=" ".join)
+def test_http_has_the_same_rights(four, asked):
+    for line in FOUR:
+        name, secret = line.split()[:2]
+        status, said = call(four.http, *asked[:2], auth=name + ":" + secret, **{f: "a reason" for f in asked[2:]})
+        assert (status == 403) == (name not in OVER_HTTP[asked].split()) and status in (200, 403), (name, status, said)
+
+
+def test_view_shows_a_record_without_its_result(four):
+    with four.client() as c:
+        c("AUTH", "desk", "desk-secret-123456")
+        for command in (["GET", "shop", "1"], ["GET", "shop", "1", "FULL"]):
+            got = c(*command)
+            assert got[0] == "record" and "4711" not in str(got), got
+        c("AUTH", "shop", "shop-secret-123456")
+        assert "card 4711" in c("GET", "shop", "1")
+    said = call(four.http, "GET", "/v1/records/shop/1", auth="desk:desk-secret-123456")[1]
+    assert said["record"]["state"] == "succeeded" and said["record"]["result"] is None, said
+    assert call(four.http, "GET", "/v1/records/shop/1", auth="shop:shop-secret-123456")[1]["record"]["result"] == "card 4711"
+
+
+def test_a_reason_can_be_required():
+    with folder() as where, Server(where, "--require-reason", http=True, store="memory:") as s, s.client() as c:
+        for command in (["FORGET", "shop", "1"], ["SETTLE", "shop", "1", "AS", "FAILED", ""]):
+            got = c(*command)
+            assert isinstance(got, Exception) and "REASON" in str(got) and "--reason" in str(got), got
+            assert not isinstance(c(*command, "REASON", "ticket 7"), Exception)
+        assert c("SETTLE", "shop", "2")[0] == "settled", "asks and decides nothing over others: no reason"
+        idem = lambda *argv: subprocess.run([IDEM, *argv, "--server", "unix:" + s.socket], capture_output=True, text=True,
+                                            timeout=60)  # noqa: E731
+        assert "--reason" in idem("forget", "shop", "2").stderr
+        assert idem("forget", "shop", "2", "--reason", "ticket 8").returncode == 0
+        fence = str(c("LOCK", "l", "me", "60000")[1])
+        assert idem("unlock", "l", fence, "--reason", "its host is gone").stdout.startswith("ok")

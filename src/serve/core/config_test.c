@@ -124,19 +124,19 @@ a_changed_credential_is_revoked_and_an_unchanged_one_is_not(void **state)
     assert_null(credentials_login(credentials, idem_text("c"), idem_text("s")));
     a = credentials_login(credentials, idem_text("a"), idem_text("s"));
     b = credentials_login(credentials, idem_text("b"), idem_text("t"));
-    assert_true(principal_may(a, SERVER_USE, idem_text("y")));
-    assert_false(principal_may(a, SERVER_USE, idem_text("z")));
-    assert_false(principal_may(a, SERVER_USE, idem_text("")));
-    assert_false(principal_may(a, SERVER_OPERATE, idem_text("x")));
-    assert_true(principal_may(b, SERVER_OPERATE, idem_text("")));
+    assert_true(principal_may(a, SERVER_MAY_USE, idem_text("y")));
+    assert_false(principal_may(a, SERVER_MAY_USE, idem_text("z")));
+    assert_false(principal_may(a, SERVER_MAY_USE, idem_text("")));
+    assert_false(principal_may(a, SERVER_MAY_OPERATE, idem_text("x")));
+    assert_true(principal_may(b, SERVER_MAY_OPERATE, idem_text("")));
 
     assert_int_equal(credentials_text(credentials, "f",
                                       idem_text("b t operate\na s use x"),
                                       &err),
                      IDEM_OK);
     assert_false(principal_valid(a));
-    assert_false(principal_may(a, SERVER_USE, idem_text("x")));
-    assert_true(principal_may(b, SERVER_OPERATE, idem_text("x")));
+    assert_false(principal_may(a, SERVER_MAY_USE, idem_text("x")));
+    assert_true(principal_may(b, SERVER_MAY_OPERATE, idem_text("x")));
     principal_put(a);
     principal_put(b);
     credentials_close(credentials);

@@ -22,6 +22,7 @@
 #define FILE_MAX (1024 * 1024)
 #define WRONG_COSTS_MS 100 /* so ten a second come no later than one */
 #define LATE_MAX_MS 5000
+#define RIGHTS "monitor|view|use|operate"
 
 struct principal {
     struct principal *next;
@@ -74,10 +75,16 @@ principal_valid(const struct principal *principal)
 }
 
 bool
-principal_may(const struct principal *principal, enum server_right right,
+principal_has(const struct principal *principal, unsigned act)
+{
+    return principal_valid(principal) && (principal->right & act) == act;
+}
+
+bool
+principal_may(const struct principal *principal, unsigned act,
               struct idem_bytes scope)
 {
-    if (!principal_valid(principal) || principal->right < right)
+    if (!principal_has(principal, act))
         return false;
     for (size_t i = 0; i < principal->scope_count; i++) {
         if (idem__bytes_equal(scope, idem_text(principal->scopes[i])))
@@ -182,6 +189,17 @@ read_scopes(struct principal *p, const char *at, const char *end)
     return NULL;
 }
 
+static bool
+read_right(struct idem_bytes word, enum server_right *right)
+{
+#define X(name, text, acts)                                                    \
+    if (idem__bytes_is(word, text))                                            \
+        return *right = SERVER_##name, true;
+    SERVER_RIGHT_MAP(X)
+#undef X
+    return false;
+}
+
 /* NULL, or what is wrong; the text never repeats the line: it has a secret. */
 static const char *
 read_line(struct principal *p, const char *at, const char *end)
@@ -193,15 +211,11 @@ read_line(struct principal *p, const char *at, const char *end)
     if (!read_name(name, p->name))
         return "a name has 1 to 64 visible characters and no colon";
     if (secret.len == 0)
-        return "give: name secret use|operate [scope ...]";
+        return "give: name secret " RIGHTS " [scope ...]";
     if (!read_secret(secret, p->hash))
         return "{blake2b} is followed by 64 hex digits";
-    if (idem__bytes_is(right, "use"))
-        p->right = SERVER_USE;
-    else if (idem__bytes_is(right, "operate"))
-        p->right = SERVER_OPERATE;
-    else
-        return "the third word is a right: use or operate";
+    if (!read_right(right, &p->right))
+        return "the third word is a right: " RIGHTS;
     return read_scopes(p, at, end);
 }
 
@@ -259,10 +273,11 @@ read_list(const char *file, struct idem_bytes text, struct principal **list,
         return IDEM_OK;
     drop_list(*list);
     if (!flaw)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "%s: holds no credential; a line is: name secret "
-                          "use|operate [scope ...]",
-                          file);
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            "%s: holds no credential; a line is: name secret " RIGHTS
+            " [scope ...]",
+            file);
     return idem__fail(err, IDEM_ERR_INVALID, "%s: line %zu: %s", file, number,
                       flaw);
 }

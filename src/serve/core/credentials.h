@@ -1,16 +1,17 @@
 /*
- * credentials.h - who may do what.
+ * credentials.h - who may do what; rights.h says what each right covers.
  *
  * A file with one credential a line:
  *
- *   # name   secret                      rights    scopes it may touch
+ *   # name   secret                      right     scopes it may touch
  *   shop     s3cret-of-the-shop          use       shop  shop-refunds
  *   ops      {blake2b}4ad3...64 digits   operate
+ *   grafana  s3cret-of-the-graphs        monitor
  *
- * `use` may do everything but FORGET, SCAN and SETTLE ... AS; `operate` may do
- * these too. Without a list of scopes a credential may touch every scope. Only
- * hashes are kept in memory; secrets are compared in constant time and never
- * logged. The file must not be readable by everybody.
+ * A right is monitor, view, use or operate. Without a list of scopes a
+ * credential may touch every scope. Only hashes are kept in memory; secrets are
+ * compared in constant time and never logged. The file must not be readable by
+ * everybody.
  *
  * Without a file everybody is `anyone`, who may use every scope and operate
  * none; the config allows that on a unix socket and on loopback only. Who
@@ -25,7 +26,26 @@
 
 #include <idem/idem.h>
 
-enum server_right { SERVER_USE = 1, SERVER_OPERATE = 2 };
+/* What a right allows, as bits. */
+enum {
+    SERVER_MAY_MEASURE = 1 << 0, /* figures */
+    SERVER_MAY_LOOK = 1 << 1,    /* at a record, by its name */
+    SERVER_MAY_LIST = 1 << 2,    /* records, and the audit trail */
+    SERVER_MAY_USE = 1 << 3,     /* everything else, and see results */
+    SERVER_MAY_OPERATE = 1 << 4, /* decide over what others did */
+};
+
+#define SERVER_RIGHT_MAP(X)                                                    \
+    X(MONITOR, "monitor", SERVER_MAY_MEASURE)                                  \
+    X(VIEW, "view", SERVER_MAY_MEASURE | SERVER_MAY_LOOK | SERVER_MAY_LIST)    \
+    X(USE, "use", SERVER_MAY_MEASURE | SERVER_MAY_LOOK | SERVER_MAY_USE)       \
+    X(OPERATE, "operate", (1 << 5) - 1)
+
+enum server_right {
+#define X(name, word, acts) SERVER_##name = (acts),
+    SERVER_RIGHT_MAP(X)
+#undef X
+};
 
 struct credentials;
 struct principal;
@@ -67,9 +87,11 @@ const char *principal_name(const struct principal *principal);
 /* Still in the file? One that is not may do nothing. */
 bool principal_valid(const struct principal *principal);
 
-/* May it use this right on this scope? An empty scope stands for all scopes
- * at once (a SCAN without SCOPE). */
-bool principal_may(const struct principal *principal, enum server_right right,
+/* May it do this (SERVER_MAY_...), in any scope at all? */
+bool principal_has(const struct principal *principal, unsigned act);
+/* And in this scope? An empty scope stands for all scopes at once (a SCAN
+ * without SCOPE). */
+bool principal_may(const struct principal *principal, unsigned act,
                    struct idem_bytes scope);
 
 /* For tests and the fuzzer: read a file's text. */

@@ -49,10 +49,11 @@ struct server_config {
     char *socket;       /* the unix socket's path; NULL: none */
     char *socket_group; /* who else may open it; NULL: nobody */
     int64_t socket_mode;
-    char *listen;      /* RESP on TCP, "host:port[,host:port]"; NULL: none */
-    char *http;        /* HTTP/JSON, "host:port[,host:port]"; NULL: none */
-    char *credentials; /* a file; NULL: see credentials.h */
-    bool trust_socket; /* who can open the unix socket need not AUTH */
+    char *listen;        /* RESP on TCP, "host:port[,host:port]"; NULL: none */
+    char *http;          /* HTTP/JSON, "host:port[,host:port]"; NULL: none */
+    char *credentials;   /* a file; NULL: see credentials.h */
+    bool trust_socket;   /* who can open the unix socket need not AUTH */
+    bool require_reason; /* of operators */
     bool http_metrics_only; /* HTTP without credentials: health, metrics */
     int64_t max_clients;    /* RESP connections */
     int64_t max_result;     /* bytes of one result */

@@ -65,6 +65,8 @@ enum http_form {
     X(REASON, "reason", HTTP_TEXT, 1, IDEM_SUBJECT_MAX, NULL,                  \
       "why it is settled: the tombstone's result or, with an "                 \
       "outcome, the record's subject")                       \
+    X(WHY, "reason", HTTP_TEXT, 1, IDEM_SUBJECT_MAX, NULL,                     \
+      "why an operator does this, for the audit trail")                        \
     X(OWNER, "owner", HTTP_TEXT, 1, IDEM_SUBJECT_MAX, NULL,                    \
       "who holds the lock")                                                    \
     X(NEXT, "next", HTTP_FLAG, 0, 0, NULL,                                     \

@@ -170,6 +170,7 @@ set_field(struct http_call *call, enum http_field field,
         break;
     case HTTP_LABEL_FIELD:
     case HTTP_REASON_FIELD:
+    case HTTP_WHY_FIELD:
     case HTTP_OWNER_FIELD:
         op->subject = value->bytes;
         break;

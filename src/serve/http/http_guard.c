@@ -225,11 +225,12 @@ check_caller(struct http_request *request)
 
     if (!credentials_needed(all)) {
         if (only && !is_open(request->route) && !is_metrics(request->route))
-            return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,
-                             "no credentials are set, so this port tells "
-                             "health and metrics only: write a file with lines "
-                             "`name secret use|operate [scope ...]`, chmod 600 "
-                             "it, and start with --credentials FILE");
+            return http_fail(
+                request, IDEM_PROBLEM_UNAUTHORIZED,
+                "no credentials are set, so this port tells "
+                "health and metrics only: write a file with lines "
+                "`name secret monitor|view|use|operate [scope ...]`, chmod 600 "
+                "it, and start with --credentials FILE");
         request->principal = credentials_anyone(all, SERVER_USE);
         return true;
     }

@@ -15,8 +15,7 @@
 #ifndef IDEM__HTTP_INNER_H
 #define IDEM__HTTP_INNER_H
 
-#include "../core/audit.h"
-#include "../core/server.h"
+#include "../core/rights.h"
 #include "http.h"
 
 #include <microhttpd.h>

@@ -136,9 +136,15 @@ tells_result(enum idem_verdict verdict)
 static void
 keep(struct http_request *request, const struct idem_answer *answer)
 {
-    struct idem_record record = *answer->record;
-    bool is_long = record.result.len >= RESULT_LONG;
+    struct idem_record shown, record;
+    struct idem_answer copy;
+    bool is_long;
 
+    if (request->principal &&
+        !principal_has(request->principal, SERVER_MAY_USE))
+        answer = server_without_result(answer, &copy, &shown);
+    record = *answer->record;
+    is_long = record.result.len >= RESULT_LONG;
     request->answer = *answer;
     request->answer.record = &request->record;
     request->answer.memory = NULL;

@@ -156,40 +156,43 @@ note_operator(struct http_request *request)
 static bool
 check_right(struct http_request *request)
 {
+    static const enum idem__problem problems[] = {
+        [PERMIT_NEEDS_LOGIN] = IDEM_PROBLEM_UNAUTHORIZED,
+        [PERMIT_NEEDS_RIGHT] = IDEM_PROBLEM_FORBIDDEN,
+        [PERMIT_NEEDS_REASON] = IDEM_PROBLEM_INVALID,
+    };
     const struct http_call *call = &request->call;
-    enum idem_verb verb = request->route->verb;
-    enum server_right right = SERVER_USE;
-    struct idem_bytes scope = call->op.scope;
+    struct server_wish wish = {.what = ASKS_OP, .op = &call->op};
+    struct idem_error err;
+    enum server_permit permit;
 
     switch (request->route->action) {
-    case HTTP_SCAN:
-        right = SERVER_OPERATE;
-        scope = call->filter.scope;
-        break;
     case HTTP_OP:
     case HTTP_ISSUE:
-        if (verb == IDEM_FORGET || (verb == IDEM_SETTLE && call->op.outcome))
-            right = SERVER_OPERATE;
+        break;
+    case HTTP_SCAN:
+        wish.what = ASKS_LIST;
+        wish.scope = call->filter.scope;
         break;
     case HTTP_ID:
-        scope = server_ids_scope(call->id_kind);
-        if (scope.len == 0)
-            return true;
+        wish.what = ASKS_IDS;
+        wish.scope = server_ids_scope(call->id_kind);
         break;
-    default:
-        return true; /* who got this far may */
+    case HTTP_METRICS:
+        wish.what = ASKS_FIGURES;
+        break;
+    case HTTP_HEALTH:
+    case HTTP_READY:
+    case HTTP_OPENAPI:
+        return true; /* everybody may */
     }
-    if (principal_may(request->principal, right, scope)) {
-        if (right == SERVER_OPERATE && request->route->action == HTTP_OP)
-            note_operator(request);
-        return true;
-    }
-    return http_fail(
-        request, IDEM_PROBLEM_FORBIDDEN,
-        right != SERVER_OPERATE ? "these credentials may not touch this scope"
-        : credentials_needed(request->http->server->credentials)
-            ? "this takes the right to operate, in this scope"
-            : "this takes the right to operate: " SERVER_HOW_TO_OPERATE);
+    permit =
+        server_permit(request->http->server, request->principal, &wish, &err);
+    if (permit != PERMIT_GIVEN)
+        return http_fail(request, problems[permit], "%s", err.text);
+    if (wish.what == ASKS_OP && server_op_operates(&call->op))
+        note_operator(request);
+    return true;
 }
 
 static bool

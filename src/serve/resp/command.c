@@ -50,16 +50,13 @@ command_names(const char *const **names)
     return sizeof(list) / sizeof(list[0]);
 }
 
-/* What a command of the engine needs. One that names the type of its record, or
- * its token, is a single operation. */
+/* What becomes of a command of the engine. One that names the type of its
+ * record, or its token, is a single operation. */
 static void
 classify(struct command *command)
 {
     const struct idem_op *op = &command->wire.op;
-    bool operates = command->wire.scan || op->verb == IDEM_FORGET ||
-                    (op->verb == IDEM_SETTLE && op->outcome != 0);
 
-    command->right = operates ? SERVER_OPERATE : SERVER_USE;
     command->kind = COMMAND_OP;
     if (command->wire.scan)
         command->kind = COMMAND_SCAN;
@@ -92,7 +89,6 @@ parse_words(const struct row *row, const struct idem_bytes *args, size_t count,
     enum idem_status status;
 
     command->kind = row->kind;
-    command->right = SERVER_USE;
     memset(&command->wire.op, 0, sizeof(command->wire.op));
     status =
         idem__wire_parse_tag(args, &count, row->min_words,

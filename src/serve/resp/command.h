@@ -34,7 +34,6 @@ enum command_kind {
 
 struct command {
     enum command_kind kind;
-    enum server_right right;        /* what it takes to ask this */
     struct idem__wire_command wire; /* tag; the operation, or the scan */
     struct idem_bytes words[6];     /* the others: what follows the name */
     size_t word_count;

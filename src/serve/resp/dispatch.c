@@ -119,39 +119,55 @@ is_engine_command(enum command_kind kind)
     return kind <= COMMAND_SCAN;
 }
 
+/* What the command asks for; false: everybody who is logged in may. */
+static bool
+wish_of(const struct command *command, struct server_wish *wish)
+{
+    wish->scope = (struct idem_bytes){NULL, 0};
+    switch (command->kind) {
+    case COMMAND_INFO:
+        wish->what = ASKS_FIGURES;
+        return true;
+    case COMMAND_SCAN:
+        wish->what = ASKS_LIST;
+        wish->scope = command->wire.filter.scope;
+        return true;
+    case COMMAND_ID:
+        wish->what = ASKS_IDS;
+        wish->scope = server_ids_scope(command->words[0]);
+        return true;
+    default:
+        wish->what = ASKS_OP;
+        wish->op = &command->wire.op;
+        return is_engine_command(command->kind);
+    }
+}
+
 /* Say no, if it is no. */
 static bool
 refused(struct client *client, const struct command *command)
 {
+    static const char *const words[] = {
+        [PERMIT_NEEDS_LOGIN] = "NOAUTH",
+        [PERMIT_NEEDS_RIGHT] = "NOPERM",
+        [PERMIT_NEEDS_REASON] = "ERR",
+    };
     struct answer_tag tag = {command->wire.tagged, command->wire.tag};
-    struct idem_bytes scope = command->kind == COMMAND_SCAN
-                                  ? command->wire.filter.scope
-                                  : command->wire.op.scope;
+    struct server_wish wish;
+    struct idem_error err;
+    enum server_permit permit;
 
     if (command->kind == COMMAND_AUTH || command->kind == COMMAND_HELLO ||
         command->kind == COMMAND_QUIT || command->kind == COMMAND_RESET)
         return false;
-    if (!client->principal || !principal_valid(client->principal)) {
-        client_error(client, tag, "NOAUTH", "authentication required: AUTH",
-                     false);
-        return true;
-    }
-    if (command->kind == COMMAND_ID)
-        scope = server_ids_scope(command->words[0]);
-    else if (!is_engine_command(command->kind))
+    if (!wish_of(command, &wish) && client->principal &&
+        principal_valid(client->principal))
         return false;
-    if ((command->kind == COMMAND_ID && scope.len == 0) ||
-        principal_may(client->principal, command->right, scope))
-        return false;
-    client_error(
-        client, tag, "NOPERM",
-        !principal_may(client->principal, SERVER_USE, scope)
-            ? "this credential may not touch that scope"
-        : credentials_needed(client->loop->server->credentials)
-            ? "this takes the right to operate"
-            : "this takes the right to operate: " SERVER_HOW_TO_OPERATE,
-        false);
-    return true;
+    permit =
+        server_permit(client->loop->server, client->principal, &wish, &err);
+    if (permit != PERMIT_GIVEN)
+        client_error(client, tag, words[permit], err.text, false);
+    return permit != PERMIT_GIVEN;
 }
 
 /* ---- commands -------------------------------------------------------- */
@@ -192,7 +208,9 @@ client_command(struct client *client, const struct resp_command *in)
     if (command.kind == COMMAND_REDEEM)
         command.wire.count = command.wire.next ? 1 : 0;
     call = call_new(client, &command);
-    if (call && command.right == SERVER_OPERATE)
+    if (call)
+        call->blind = !principal_has(client->principal, SERVER_MAY_USE);
+    if (call && server_op_operates(&call->op))
         audit_note(&call->audit, principal_name(client->principal),
                    client->source.fd);
     if (call)

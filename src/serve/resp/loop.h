@@ -20,8 +20,8 @@
 #ifndef SERVER_LOOP_H
 #define SERVER_LOOP_H
 
-#include "../core/audit.h"
 #include "../core/listen.h"
+#include "../core/rights.h"
 #include "../core/server.h"
 #include "answer.h"
 #include "command.h"
@@ -114,6 +114,7 @@ struct call {
     enum idem_status failed;
     bool done, waits, started, ordered;
     bool full;  /* its answer brings the whole record */
+    bool blind; /* its client may not see results */
     bool whole; /* its reply is; `done` only on the loop's own thread */
     bool close_after;
     struct resp_out reply;

@@ -35,7 +35,11 @@ add_answer(struct call *call, struct resp_out *out,
            const struct idem_answer *answer)
 {
     struct loop *loop = call->loop;
+    struct idem_record record;
+    struct idem_answer copy;
 
+    if (call->blind)
+        answer = server_without_result(answer, &copy, &record);
     call->started = answer->verdict == IDEM_V_STARTED;
     call->fence = answer->record->fence;
     if (answer_is_long(answer)) {

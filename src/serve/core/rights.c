@@ -1,0 +1,101 @@
+/*
+ * rights.c - may this caller ask this? See rights.h.
+ */
+#include "rights.h"
+
+bool
+server_op_operates(const struct idem_op *op)
+{
+    return op->verb == IDEM_FORGET ||
+           (op->verb == IDEM_SETTLE && op->outcome != 0) ||
+           (op->verb == IDEM_UNLOCK && op->subject.len > 0);
+}
+
+static unsigned
+act_of(const struct server_wish *wish)
+{
+    switch (wish->what) {
+    case ASKS_FIGURES:
+        return SERVER_MAY_MEASURE;
+    case ASKS_LIST:
+        return SERVER_MAY_LIST;
+    case ASKS_OP:
+        if (server_op_operates(wish->op))
+            return SERVER_MAY_OPERATE;
+        return wish->op->verb == IDEM_GET ? SERVER_MAY_LOOK : SERVER_MAY_USE;
+    case ASKS_IDS:
+        break;
+    }
+    return SERVER_MAY_USE;
+}
+
+static const char *
+missing_right(unsigned act)
+{
+    switch (act) {
+    case SERVER_MAY_LOOK:
+        return "this takes the right to view or to use";
+    case SERVER_MAY_LIST:
+        return "this takes the right to view or to operate";
+    case SERVER_MAY_USE:
+        return "this takes the right to use";
+    default:
+        return "this takes the right to operate";
+    }
+}
+
+static enum server_permit
+refuse(const struct server *server, const struct principal *principal,
+       unsigned act, struct idem_error *err)
+{
+    if (principal_has(principal, act))
+        idem__fail(err, IDEM_ERR_INVALID,
+                   "this credential may not touch that scope");
+    else if (credentials_needed(server->credentials))
+        idem__fail(err, IDEM_ERR_INVALID, "%s", missing_right(act));
+    else
+        idem__fail(err, IDEM_ERR_INVALID, "%s: " SERVER_HOW_TO_OPERATE,
+                   missing_right(act));
+    return PERMIT_NEEDS_RIGHT;
+}
+
+enum server_permit
+server_permit(const struct server *server, const struct principal *principal,
+              const struct server_wish *wish, struct idem_error *err)
+{
+    unsigned act = act_of(wish);
+    bool everywhere = wish->what == ASKS_FIGURES ||
+                      (wish->what == ASKS_IDS && wish->scope.len == 0);
+    struct idem_bytes scope =
+        wish->what == ASKS_OP ? wish->op->scope : wish->scope;
+
+    if (!principal || !principal_valid(principal)) {
+        idem__fail(err, IDEM_ERR_INVALID, "authentication required: AUTH");
+        return PERMIT_NEEDS_LOGIN;
+    }
+    if (everywhere ? !principal_has(principal, act)
+                   : !principal_may(principal, act, scope))
+        return refuse(server, principal, act, err);
+    if (act == SERVER_MAY_OPERATE && server->config->require_reason &&
+        wish->op->subject.len == 0) {
+        idem__fail(err, IDEM_ERR_INVALID,
+                   "this server wants a reason for what operators do: give "
+                   "REASON (--reason on the command line, `reason` in HTTP)");
+        return PERMIT_NEEDS_REASON;
+    }
+    return PERMIT_GIVEN;
+}
+
+const struct idem_answer *
+server_without_result(const struct idem_answer *answer,
+                      struct idem_answer *copy, struct idem_record *record)
+{
+    *record = *answer->record;
+    record->result = (struct idem_bytes){NULL, 0};
+    if (record->state == IDEM_STATE_SUCCEEDED ||
+        record->state == IDEM_STATE_FAILED)
+        record->flags |= IDEM_FLAG_NOT_REPLAYABLE;
+    *copy = *answer;
+    copy->record = record;
+    return copy;
+}

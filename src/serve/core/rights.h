@@ -1,0 +1,49 @@
+/*
+ * rights.h - may this caller ask this? RESP and HTTP both ask here, so that
+ * they cannot differ.
+ *
+ *   what is asked                                    monitor view use operate
+ *   figures: INFO, /metrics                             x     x    x     x
+ *   a look at a record: GET                                   *    x     x
+ *   lists: SCAN, AUDIT                                        x          x
+ *   BEGIN, FINISH, LOCK, UNLOCK, ISSUE, ids ...                    x     x
+ *   FORGET, SETTLE ... AS, UNLOCK ... REASON                             x
+ *
+ *   * without the result
+ */
+#ifndef SERVER_RIGHTS_H
+#define SERVER_RIGHTS_H
+
+#include "audit.h"
+#include "server.h"
+
+struct server_wish {
+    enum { ASKS_FIGURES, ASKS_OP, ASKS_LIST, ASKS_IDS } what;
+    const struct idem_op *op; /* ASKS_OP */
+    struct idem_bytes scope;  /* ASKS_LIST: empty for all; ASKS_IDS: empty if
+                                 the ids belong to no scope */
+};
+
+enum server_permit {
+    PERMIT_GIVEN,
+    PERMIT_NEEDS_LOGIN,  /* nobody, or a credential that was taken away */
+    PERMIT_NEEDS_RIGHT,  /* this right, or this scope, is not the caller's */
+    PERMIT_NEEDS_REASON, /* require-reason is set */
+};
+
+/* Does this op decide over what others did? Then it is audited. */
+bool server_op_operates(const struct idem_op *op);
+
+/* `principal` may be NULL. `err` says what is missing, unless it is given. */
+enum server_permit server_permit(const struct server *server,
+                                 const struct principal *principal,
+                                 const struct server_wish *wish,
+                                 struct idem_error *err);
+
+/* The answer for a caller who may not see results: `copy`, showing `record`,
+ * as if the result had not been kept. */
+const struct idem_answer *server_without_result(
+    const struct idem_answer *answer, struct idem_answer *copy,
+    struct idem_record *record);
+
+#endif
