@@ -122,7 +122,7 @@ def test_every_option_of_the_servers_is_explained(command):
 
 
 def test_every_directive_of_the_module_is_in_the_guide():
-    code = text("src/gateway/module/ngx_http_idem_conf.c")
+    code = text("src/gateway/module/ngx_http_idem_directives.c")
     directives = set(re.findall(r'^    (?:\{ ngx_string|ngx_http_idem_loc)\("(idem\w*)"', code, re.M))
     variables = set(re.findall(r'^    \{ ngx_string\("(idem_\w+)"\)', text("src/gateway/module/ngx_http_idem_module.c"), re.M))
     guide = text("docs/gateway.md")

@@ -8,20 +8,30 @@
  *                                                             |
  *   client <-- answer: held until <-- engine: FINISH <--------+
  *
- *   ngx_http_idem_module.c   directives, variables, start and stop
- *   ngx_http_idem_conf.c     what the directives mean, and what they refuse
- *   ngx_http_idem_content.c  what may stand behind the gate
- *   ngx_http_idem_gate.c     the PRECONTENT handler: may it run?
- *   ngx_http_idem_name.c     the record's name: key and scope
- *   ngx_http_idem_body.c     the request's body: size, fields, fingerprint
- *   ngx_http_idem_engine.c   one pipelined connection a worker
- *   ngx_http_idem_op.c       the commands on it
- *   ngx_http_idem_digest.c   the key of the credential digests
- *   ngx_http_idem_claim.c    BEGIN, RENEW, FINISH, RELEASE of one record
- *   ngx_http_idem_hold.c     the filters that hold an answer until it is kept
- *   ngx_http_idem_stream.c   an answer that is too large to be held
- *   ngx_http_idem_answer.c   problems and replays
- *   ngx_http_idem_token.c    the location that issues tokens
+ *   ngx_http_idem_module.c   variables, start and stop
+ *   _directives.c _source.c  what can be configured
+ *   _conf.c                  defaults, and what is refused
+ *   _content.c               what may stand behind the gate
+ *
+ *   _ctx.c                   the context of a gated request
+ *   _gate.c                  the PRECONTENT handler: may it run?
+ *   _name.c                  the record's name: key and scope
+ *   _body.c                  the request's body: size, fields, fingerprint
+ *   _verdict.c               what the engine said, and what follows from it
+ *   _token.c _status.c       the locations that issue tokens and tell of keys
+ *
+ *   _engine.c _link.c        one pipelined connection a worker
+ *   _op.c _send.c            the commands on it
+ *   _digest.c                the key of the credential digests
+ *   _claim.c _finish.c       BEGIN, RENEW, FINISH, RELEASE of one record
+ *
+ *   _service.c               what the service's answer means for the record
+ *   _hold.c _keep.c          the filters that hold it until that is durable
+ *   _stream.c                an answer that is too large to be held
+ *
+ *   _answer.c _headers.c     what idem itself sends
+ *   _problem.c               ... when it refuses
+ *   _replay.c _stored.c      ... when the request is a repeat
  */
 
 
@@ -360,6 +370,27 @@ void ngx_http_idem_tick_start(ngx_http_idem_engine_t *e);
 ngx_int_t ngx_http_idem_engine_away(ngx_http_idem_engine_t *e);
 
 
+/* ngx_http_idem_link.c */
+
+#define NGX_HTTP_IDEM_BACKOFF_MIN     20
+#define NGX_HTTP_IDEM_BACKOFF_MAX     1000
+
+void ngx_http_idem_connect(ngx_http_idem_engine_t *e);
+/* why is NULL if there was no connection yet */
+void ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why);
+void ngx_http_idem_reconnect_handler(ngx_event_t *ev);
+
+
+/* ngx_http_idem_send.c */
+
+ngx_int_t ngx_http_idem_grow(u_char **buf, size_t *size, size_t len,
+    size_t need, ngx_log_t *log);
+ngx_int_t ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name,
+    ngx_str_t *arg);
+void ngx_http_idem_flush_handler(ngx_event_t *ev);
+void ngx_http_idem_flush(ngx_http_idem_engine_t *e);
+
+
 /* ngx_http_idem_stored.c */
 
 ngx_int_t ngx_http_idem_stored(ngx_http_request_t *r,
@@ -384,6 +415,7 @@ ngx_http_idem_op_t *ngx_http_idem_op_find(ngx_http_idem_engine_t *e,
 
 void ngx_http_idem_digest_init(ngx_http_idem_engine_t *e);
 void ngx_http_idem_digest_ask(ngx_http_idem_engine_t *e);
+void ngx_http_idem_digest_await(ngx_http_idem_ctx_t *ctx);
 
 
 /* ngx_http_idem_claim.c */
@@ -392,14 +424,22 @@ ngx_http_idem_claim_t *ngx_http_idem_claim_create(ngx_str_t *scope,
     ngx_str_t *id, ngx_msec_t lease);
 void ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf);
 void ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx,
-    ngx_uint_t failed, ngx_uint_t replayable);
+ngx_int_t ngx_http_idem_claim_ask(ngx_http_idem_ctx_t *ctx,
+    struct idem_op *what, ngx_str_t *id, ngx_http_idem_reply_pt handler);
+ngx_http_idem_op_t *ngx_http_idem_claim_end(ngx_http_idem_claim_t *claim,
+    struct idem_op *what);
 ngx_int_t ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim,
     ngx_uint_t strict);
 void ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim);
+
+
+/* ngx_http_idem_finish.c */
+
+ngx_int_t ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t failed, ngx_uint_t replayable);
 
 
 /* ngx_http_idem_content.c */
@@ -410,30 +450,60 @@ ngx_uint_t ngx_http_idem_location_is_safe(ngx_http_request_t *r,
     ngx_uint_t method);
 
 
-/* ngx_http_idem_gate.c */
+/* ngx_http_idem_ctx.c */
 
-ngx_int_t ngx_http_idem_strip_handler(ngx_http_request_t *r);
-ngx_int_t ngx_http_idem_handler(ngx_http_request_t *r);
-ngx_int_t ngx_http_idem_local_handler(ngx_http_request_t *r);
-ngx_http_idem_ctx_t *ngx_http_idem_get_ctx(ngx_http_request_t *r);
 ngx_http_idem_ctx_t *ngx_http_idem_create_ctx(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
-void ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_reply_t *reply);
-void ngx_http_idem_go_on(ngx_http_idem_ctx_t *ctx);
+ngx_http_idem_ctx_t *ngx_http_idem_get_ctx(ngx_http_request_t *r);
+void ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
+    ngx_uint_t *answered);
+ngx_int_t ngx_http_idem_local_handler(ngx_http_request_t *r);
 void ngx_http_idem_set_deadline(ngx_http_idem_ctx_t *ctx, ngx_msec_t time);
 void ngx_http_idem_clear_deadline(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_deadline(ngx_http_idem_ctx_t *ctx);
+
+
+/* ngx_http_idem_gate.c */
+
+ngx_int_t ngx_http_idem_handler(ngx_http_request_t *r);
 void ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx);
-void ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
-    ngx_uint_t *answered);
+void ngx_http_idem_go_on(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_resume(ngx_http_idem_ctx_t *ctx);
+
+
+/* ngx_http_idem_verdict.c */
+
+void ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_reply_t *reply);
+void ngx_http_idem_away(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem, const char *detail,
+    ngx_uint_t retry_after);
+
+
+/* ngx_http_idem_headers.c */
+
+/* the next header of this name, or of any; part is the list's first one, i 0
+ * at first */
+ngx_table_elt_t *ngx_http_idem_next_header(ngx_list_part_t **part,
+    ngx_uint_t *i, ngx_str_t *name);
+ngx_int_t ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
+    ngx_str_t *value, ngx_uint_t *count);
+ngx_int_t ngx_http_idem_strip_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_strip_upgrade(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_forget_wishes(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_tell_service(ngx_http_request_t *r, const char *name,
+    const char *lowcase, ngx_str_t *value);
+ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value);
+ngx_int_t ngx_http_idem_set_header(ngx_http_request_t *r, ngx_str_t *name,
+    ngx_str_t *value);
+ngx_int_t ngx_http_idem_add_no_store(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires);
 
 
 /* ngx_http_idem_name.c */
 
-/* the next header of this name; part is the list's first one, i 0 at first */
-ngx_table_elt_t *ngx_http_idem_next_header(ngx_list_part_t **part,
-    ngx_uint_t *i, ngx_str_t *name);
 ngx_int_t ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
     const char **flaw);
 /* body is NULL as long as it was not read */
@@ -462,15 +532,34 @@ void ngx_http_idem_stream_left(ngx_http_idem_ctx_t *ctx);
 ngx_chain_t *ngx_http_idem_stream_end(ngx_http_idem_ctx_t *ctx);
 
 
+/* ngx_http_idem_service.c */
+
+ngx_int_t ngx_http_idem_answered(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_conclude(ngx_http_idem_ctx_t *ctx);
+
+
 /* ngx_http_idem_hold.c */
 
-ngx_int_t ngx_http_idem_conclude(ngx_http_idem_ctx_t *ctx);
+extern ngx_http_output_header_filter_pt  ngx_http_idem_next_header_filter;
+extern ngx_http_output_body_filter_pt    ngx_http_idem_next_body_filter;
+
 ngx_int_t ngx_http_idem_hold_init(ngx_conf_t *cf);
+ngx_int_t ngx_http_idem_replace(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem, ngx_uint_t status,
+    ngx_uint_t retry_after);
+ngx_int_t ngx_http_idem_outcome_unknown(ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t pages);
+
+
+/* ngx_http_idem_keep.c */
+
+ngx_int_t ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_reply_t *reply);
 
 
-/* ngx_http_idem_answer.c */
+/* ngx_http_idem_problem.c */
 
 extern const ngx_http_idem_problem_t  ngx_http_idem_key_missing;
 extern const ngx_http_idem_problem_t  ngx_http_idem_key_malformed;
@@ -500,18 +589,27 @@ ngx_chain_t *ngx_http_idem_problem_answer(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_send_problem(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     const char *detail, ngx_uint_t retry_after);
+
+
+/* ngx_http_idem_answer.c */
+
+/* a body of one buffer that ends the answer */
+ngx_chain_t *ngx_http_idem_body(ngx_http_request_t *r, u_char *pos,
+    u_char *last);
+ngx_int_t ngx_http_idem_send(ngx_http_request_t *r, ngx_chain_t *out);
+ngx_int_t ngx_http_idem_send_text(ngx_http_request_t *r, ngx_uint_t status,
+    ngx_str_t *type, ngx_str_t *body);
+ngx_int_t ngx_http_idem_send_fixed(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
+
+
+/* ngx_http_idem_replay.c */
+
 ngx_int_t ngx_http_idem_send_replay(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *stored, int64_t expires,
     ngx_uint_t replayed);
 ngx_int_t ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
     int64_t expires);
-ngx_int_t ngx_http_idem_send_fixed(ngx_http_request_t *r,
-    ngx_http_idem_loc_conf_t *conf);
-ngx_int_t ngx_http_idem_send_text(ngx_http_request_t *r, ngx_uint_t status,
-    ngx_str_t *type, ngx_str_t *body);
-ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
-    ngx_str_t *value);
-ngx_int_t ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires);
 
 
 /* ngx_http_idem_token.c */
@@ -528,9 +626,24 @@ ngx_int_t ngx_http_idem_add_next(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_status_handler(ngx_http_request_t *r);
 
 
-/* ngx_http_idem_conf.c */
+/* ngx_http_idem_directives.c */
 
 extern ngx_command_t  ngx_http_idem_commands[];
+
+
+/* ngx_http_idem_source.c */
+
+char *ngx_http_idem_sources(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+ngx_array_t *ngx_http_idem_source_list(ngx_conf_t *cf, ngx_str_t *texts,
+    ngx_uint_t n);
+ngx_uint_t ngx_http_idem_reads_body(ngx_http_idem_source_t *source,
+    ngx_uint_t n);
+ngx_uint_t ngx_http_idem_list_reads_body(ngx_array_t *list);
+
+
+/* ngx_http_idem_conf.c */
 
 void *ngx_http_idem_create_main_conf(ngx_conf_t *cf);
 char *ngx_http_idem_init_main_conf(ngx_conf_t *cf, void *conf);

@@ -247,21 +247,46 @@ ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
 }
 
 
+/* the members that count; a path that leads nowhere counts as empty */
+
+static void
+ngx_http_idem_hash_fields(ngx_array_t *fields, struct idem_bytes in,
+    u_char *out, crypto_generichash_state *hash)
+{
+    size_t              len;
+    ngx_str_t          *path;
+    ngx_uint_t          i;
+    struct idem_bytes   name;
+
+    path = fields->elts;
+
+    for (i = 0; i < fields->nelts; i++) {
+        name.data = path[i].data;
+        name.len = path[i].len;
+
+        if (!gateway_json_canonical(in, name, out, &len)) {
+            len = 0;
+        }
+
+        ngx_http_idem_hash(hash, out, len);
+    }
+}
+
+
 /* canonical JSON: the order of members and the spaces between do not count;
  * NGX_DECLINED if the body is not JSON, which is compared byte by byte */
 
 static ngx_int_t
-ngx_http_idem_hash_json(ngx_http_idem_ctx_t *ctx,
+ngx_http_idem_hash_json(ngx_http_request_t *r, ngx_array_t *fields,
     crypto_generichash_state *hash)
 {
     size_t              len;
     u_char             *out;
     ngx_int_t           rc;
-    ngx_str_t           body, *path;
-    ngx_uint_t          i;
-    struct idem_bytes   in, name;
+    ngx_str_t           body;
+    struct idem_bytes   in, all;
 
-    rc = ngx_http_idem_body_text(ctx->request, &body);
+    rc = ngx_http_idem_body_text(r, &body);
 
     if (rc != NGX_OK) {
         return rc;
@@ -269,47 +294,27 @@ ngx_http_idem_hash_json(ngx_http_idem_ctx_t *ctx,
 
     in.data = body.data;
     in.len = body.len;
+    all.data = NULL;
+    all.len = 0;
 
     out = ngx_alloc(gateway_json_canonical_max(in.len), ngx_cycle->log);
     if (out == NULL) {
         return NGX_ERROR;
     }
 
-    rc = NGX_OK;
+    if (fields) {
+        ngx_http_idem_hash(hash, "fields", 6);
+    }
 
-    if (ctx->conf->fields == NULL) {
-        if (gateway_json_canonical(in, (struct idem_bytes) { NULL, 0 }, out,
-                                   &len))
-        {
-            ngx_http_idem_hash(hash, "json", 4);
-            ngx_http_idem_hash(hash, out, len);
+    if (!gateway_json_canonical(in, all, out, &len)) {
+        rc = NGX_DECLINED;
 
-        } else {
-            rc = NGX_DECLINED;
-        }
+    } else if (fields) {
+        ngx_http_idem_hash_fields(fields, in, out, hash);
 
     } else {
-        path = ctx->conf->fields->elts;
-        ngx_http_idem_hash(hash, "fields", 6);
-
-        for (i = 0; i < ctx->conf->fields->nelts; i++) {
-            name.data = path[i].data;
-            name.len = path[i].len;
-
-            if (!gateway_json_canonical(in, name, out, &len)) {
-                if (i == 0 && !gateway_json_canonical(in,
-                                       (struct idem_bytes) { NULL, 0 }, out,
-                                       &len))
-                {
-                    rc = NGX_DECLINED;
-                    break;
-                }
-
-                len = 0;
-            }
-
-            ngx_http_idem_hash(hash, out, len);
-        }
+        ngx_http_idem_hash(hash, "json", 4);
+        ngx_http_idem_hash(hash, out, len);
     }
 
     ngx_free(out);
@@ -336,7 +341,7 @@ ngx_http_idem_body_fingerprint(ngx_http_idem_ctx_t *ctx, const u_char *key)
     rc = NGX_DECLINED;
 
     if (ctx->conf->fingerprint == NGX_HTTP_IDEM_FP_JSON) {
-        rc = ngx_http_idem_hash_json(ctx, &hash);
+        rc = ngx_http_idem_hash_json(r, ctx->conf->fields, &hash);
     }
 
     if (rc == NGX_DECLINED) {

@@ -37,13 +37,44 @@ static const ngx_http_idem_known_t  ngx_http_idem_known[] = {
 };
 
 
+static ngx_module_t *
+ngx_http_idem_find_module(ngx_conf_t *cf, const char *name)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; cf->cycle->modules[i]; i++) {
+        if (ngx_strcmp(cf->cycle->modules[i]->name, name) == 0) {
+            return cf->cycle->modules[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_command_t *
+ngx_http_idem_find_command(ngx_module_t *module, const ngx_str_t *name)
+{
+    ngx_command_t  *cmd;
+
+    for (cmd = module->commands; cmd->name.len; cmd++) {
+        if (cmd->name.len == name->len
+            && ngx_strcmp(cmd->name.data, name->data) == 0)
+        {
+            return cmd;
+        }
+    }
+
+    return NULL;
+}
+
+
 static ngx_int_t
 ngx_http_idem_learn(ngx_conf_t *cf, const ngx_http_idem_known_t *known,
     ngx_http_idem_content_t *content)
 {
     void                      *conf;
     ngx_str_t                 *value;
-    ngx_uint_t                 i;
     ngx_conf_t                 trial;
     ngx_array_t               *args;
     ngx_module_t              *module;
@@ -52,27 +83,13 @@ ngx_http_idem_learn(ngx_conf_t *cf, const ngx_http_idem_known_t *known,
     ngx_http_conf_ctx_t        ctx;
     ngx_http_core_loc_conf_t  *clcf;
 
-    module = NULL;
-
-    for (i = 0; cf->cycle->modules[i]; i++) {
-        if (ngx_strcmp(cf->cycle->modules[i]->name, known->module) == 0) {
-            module = cf->cycle->modules[i];
-            break;
-        }
-    }
+    module = ngx_http_idem_find_module(cf, known->module);
 
     if (module == NULL) {
         return NGX_OK;           /* this nginx was built without it */
     }
 
-    for (cmd = module->commands; cmd->name.len; cmd++) {
-        if (cmd->name.len == known->pass.len
-            && ngx_strcmp(cmd->name.data, known->pass.data) == 0)
-        {
-            break;
-        }
-    }
-
+    cmd = ngx_http_idem_find_command(module, &known->pass);
     hm = module->ctx;
     conf = hm->create_loc_conf(cf);
     clcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_core_loc_conf_t));
@@ -81,7 +98,7 @@ ngx_http_idem_learn(ngx_conf_t *cf, const ngx_http_idem_known_t *known,
     ctx = *(ngx_http_conf_ctx_t *) cf->ctx;
     ctx.loc_conf = ngx_pcalloc(cf->pool, sizeof(void *) * ngx_http_max_module);
 
-    if (cmd->name.len == 0 || conf == NULL || clcf == NULL || args == NULL
+    if (cmd == NULL || conf == NULL || clcf == NULL || args == NULL
         || ctx.loc_conf == NULL)
     {
         return NGX_ERROR;
@@ -110,6 +127,32 @@ ngx_http_idem_learn(ngx_conf_t *cf, const ngx_http_idem_known_t *known,
     content->handler = clcf->handler;
 
     return NGX_OK;
+}
+
+
+static char *
+ngx_http_idem_learn_all(ngx_conf_t *cf, ngx_http_idem_main_conf_t *mcf)
+{
+    ngx_uint_t  i;
+
+    if (mcf->learned) {
+        return NGX_CONF_OK;
+    }
+
+    for (i = 0; i < NGX_HTTP_IDEM_CONTENTS; i++) {
+        if (ngx_http_idem_learn(cf, &ngx_http_idem_known[i], &mcf->contents[i])
+            != NGX_OK)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "idem: the content handler of \"%V\" was not "
+                               "found", &ngx_http_idem_known[i].pass);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    mcf->learned = 1;
+
+    return NGX_CONF_OK;
 }
 
 
@@ -148,36 +191,56 @@ ngx_http_idem_sends_again(ngx_http_upstream_conf_t *u, ngx_uint_t methods)
 
 /* the configuration of each of these modules begins with its upstream's */
 
+static char *
+ngx_http_idem_check_upstream(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
+    ngx_http_upstream_conf_t *u, const char *name)
+{
+    const char                *needs, *value, *why;
+    ngx_http_core_srv_conf_t  *cscf;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    if (u->ignore_client_abort != 1) {
+        needs = "ignore_client_abort";
+        value = "on";
+        why = "a client that leaves must not stop what has begun";
+
+    } else if (ngx_http_idem_sends_again(u, conf->methods)) {
+        needs = "next_upstream";
+        value = "off";
+        why = "once a byte was sent there is no second attempt";
+
+    } else {
+        return NGX_CONF_OK;
+    }
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "\"idem on\" in the location \"%V\" of the server "
+                       "at %s:%ui needs \"%s_%s %s\": %s",
+                       &clcf->name, cscf->file_name, cscf->line, name, needs,
+                       value, why);
+
+    return NGX_CONF_ERROR;
+}
+
+
 char *
 ngx_http_idem_check_content(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    ngx_uint_t                    i, ctx_index;
+    ngx_uint_t                    ctx_index;
     ngx_http_conf_ctx_t          *ctx;
     ngx_http_core_srv_conf_t     *cscf;
     ngx_http_core_loc_conf_t     *clcf;
-    ngx_http_upstream_conf_t     *u;
     ngx_http_idem_main_conf_t    *mcf;
     const ngx_http_idem_known_t  *known;
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idem_module);
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
-    cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
 
-    if (!mcf->learned) {
-        for (i = 0; i < NGX_HTTP_IDEM_CONTENTS; i++) {
-            if (ngx_http_idem_learn(cf, &ngx_http_idem_known[i],
-                                    &mcf->contents[i])
-                != NGX_OK)
-            {
-                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                                   "idem: the content handler of \"%V\" was "
-                                   "not found",
-                                   &ngx_http_idem_known[i].pass);
-                return NGX_CONF_ERROR;
-            }
-        }
-
-        mcf->learned = 1;
+    if (ngx_http_idem_learn_all(cf, mcf) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
     }
 
     if (clcf->handler == NULL || clcf->handler == ngx_http_idem_token_handler) {
@@ -187,6 +250,8 @@ ngx_http_idem_check_content(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     known = ngx_http_idem_content(mcf, clcf->handler, &ctx_index);
 
     if (known == NULL) {
+        cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"idem on\" cannot guard the location \"%V\" of "
                            "the server at %s:%ui: only what \"proxy_pass\", "
@@ -199,29 +264,9 @@ ngx_http_idem_check_content(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     }
 
     ctx = cf->ctx;
-    u = ctx->loc_conf[ctx_index];
 
-    if (u->ignore_client_abort != 1) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"idem on\" in the location \"%V\" of the server "
-                           "at %s:%ui needs \"%s_ignore_client_abort on\": a "
-                           "client that leaves must not stop what has begun",
-                           &clcf->name, cscf->file_name, cscf->line,
-                           known->name);
-        return NGX_CONF_ERROR;
-    }
-
-    if (ngx_http_idem_sends_again(u, conf->methods)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"idem on\" in the location \"%V\" of the server "
-                           "at %s:%ui needs \"%s_next_upstream off\": once a "
-                           "byte was sent there is no second attempt",
-                           &clcf->name, cscf->file_name, cscf->line,
-                           known->name);
-        return NGX_CONF_ERROR;
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_idem_check_upstream(cf, conf, ctx->loc_conf[ctx_index],
+                                        known->name);
 }
 
 

@@ -53,6 +53,16 @@ ngx_http_idem_digest_init(ngx_http_idem_engine_t *e)
 }
 
 
+/* ngx_http_idem_go_on() is called when the key has come */
+
+void
+ngx_http_idem_digest_await(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_queue_insert_tail(&ngx_http_idem_engine()->waiting, &ctx->waiting);
+    ctx->in_waiting = 1;
+}
+
+
 static void
 ngx_http_idem_digest_ready(ngx_http_idem_engine_t *e, u_char *key)
 {

@@ -9,56 +9,6 @@
 #include <sodium.h>
 
 
-ngx_table_elt_t *
-ngx_http_idem_next_header(ngx_list_part_t **part, ngx_uint_t *i,
-    ngx_str_t *name)
-{
-    ngx_table_elt_t  *h;
-
-    for ( ;; ) {
-
-        if (*i >= (*part)->nelts) {
-            if ((*part)->next == NULL) {
-                return NULL;
-            }
-
-            *part = (*part)->next;
-            *i = 0;
-            continue;
-        }
-
-        h = (ngx_table_elt_t *) (*part)->elts + (*i)++;
-
-        if (h->key.len == name->len
-            && ngx_strncasecmp(h->key.data, name->data, name->len) == 0)
-        {
-            return h;
-        }
-    }
-}
-
-
-static ngx_int_t
-ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
-    ngx_str_t *value, ngx_uint_t *count)
-{
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
-
-    i = 0;
-    part = &r->headers_in.headers.part;
-    *count = 0;
-
-    while ((h = ngx_http_idem_next_header(&part, &i, name)) != NULL) {
-        *value = h->value;
-        (*count)++;
-    }
-
-    return *count ? NGX_OK : NGX_DECLINED;
-}
-
-
 /*
  * The value, or nothing where a variable in it is empty: "$a:$b" without $a and
  * $b is a colon, which would make one caller or one request of all that lack

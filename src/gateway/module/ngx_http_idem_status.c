@@ -14,20 +14,6 @@ static void ngx_http_idem_status_told(ngx_http_idem_op_t *op,
 static void ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx);
 
 
-static void
-ngx_http_idem_status_refuse(ngx_http_idem_ctx_t *ctx,
-    const ngx_http_idem_problem_t *problem, const char *detail,
-    ngx_uint_t retry_after)
-{
-    ctx->state = NGX_HTTP_IDEM_PASSING;
-
-    ngx_http_finalize_request(ctx->request,
-                              ngx_http_idem_send_problem(ctx->request,
-                                                         ctx->conf, problem,
-                                                         detail, retry_after));
-}
-
-
 /* also called again when the digest key has come */
 
 ngx_int_t
@@ -74,7 +60,7 @@ ngx_http_idem_status_handler(ngx_http_request_t *r)
         ngx_http_idem_status_ask(ctx);
 
     } else {
-        ngx_http_idem_status_refuse(ctx, rc == NGX_ABORT
+        ngx_http_idem_refuse(ctx, rc == NGX_ABORT
                                          ? &ngx_http_idem_key_malformed
                                          : &ngx_http_idem_key_missing, flaw, 0);
     }
@@ -86,39 +72,14 @@ ngx_http_idem_status_handler(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_idem_status_send(ngx_http_idem_ctx_t *ctx)
 {
-    struct idem_op           what;
-    ngx_http_idem_op_t      *op;
-    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
-
-    /* as for a token: the claim only knows whether the request is there */
-
-    ctx->claim = ngx_http_idem_claim_create(&ctx->scope, &ctx->id, 0);
-    if (ctx->claim == NULL) {
-        return NGX_ERROR;
-    }
-
-    ctx->claim->ctx = ctx;
-    ctx->claim->state = NGX_HTTP_IDEM_ENDED;
+    struct idem_op  what;
 
     ngx_memzero(&what, sizeof(what));
     what.verb = ctx->method == NGX_HTTP_GET ? IDEM_GET : IDEM_SETTLE;
     what.type = ctx->token ? IDEM_TYPE_TOKEN : 0;
-    what.scope.data = ctx->scope.data;
-    what.scope.len = ctx->scope.len;
-    what.id.data = ctx->id.data;
-    what.id.len = ctx->id.len;
 
-    op = ngx_http_idem_op_create(e, &what, ngx_http_idem_status_told,
-                                 ctx->claim);
-    if (op == NULL) {
-        return NGX_ERROR;
-    }
-
-    ctx->claim->refs++;
-
-    ngx_http_idem_op_send(e, op);
-
-    return NGX_OK;
+    return ngx_http_idem_claim_ask(ctx, &what, &ctx->id,
+                                   ngx_http_idem_status_told);
 }
 
 
@@ -132,15 +93,14 @@ ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx)
     ctx->state = NGX_HTTP_IDEM_ASKING;
 
     if (ngx_http_idem_engine_away(e)) {
-        ngx_http_idem_status_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
         return;
     }
 
     ngx_http_idem_set_deadline(ctx, e->timeout);
 
     if (ctx->conf->scope == NULL && !e->digest_known) {
-        ngx_queue_insert_tail(&e->waiting, &ctx->waiting);
-        ctx->in_waiting = 1;
+        ngx_http_idem_digest_await(ctx);
         return;
     }
 
@@ -148,7 +108,7 @@ ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx)
 
     if (rc == NGX_DECLINED || rc == NGX_ABORT) {
         ngx_http_idem_clear_deadline(ctx);
-        ngx_http_idem_status_refuse(ctx, rc == NGX_ABORT
+        ngx_http_idem_refuse(ctx, rc == NGX_ABORT
                                          ? &ngx_http_idem_scope_refused
                                          : ctx->conf->scope
                                            ? &ngx_http_idem_scope_missing
@@ -235,7 +195,7 @@ ngx_http_idem_status_told(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
                                                              &type, &settled));
     } else {
         ngx_str_set(&ctx->verdict, "absent");
-        ngx_http_idem_status_refuse(ctx, &ngx_http_idem_key_unused, NULL, 0);
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_key_unused, NULL, 0);
     }
 
     ngx_http_run_posted_requests(c);

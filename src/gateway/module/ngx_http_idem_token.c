@@ -17,19 +17,6 @@ static void ngx_http_idem_token_body(ngx_http_request_t *r);
 static void ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 
 
-static void
-ngx_http_idem_token_refuse(ngx_http_idem_ctx_t *ctx,
-    const ngx_http_idem_problem_t *problem, ngx_uint_t retry_after)
-{
-    ctx->state = NGX_HTTP_IDEM_PASSING;
-
-    ngx_http_finalize_request(ctx->request,
-                              ngx_http_idem_send_problem(ctx->request,
-                                                         ctx->conf, problem,
-                                                         NULL, retry_after));
-}
-
-
 /* also called again when the digest key has come */
 
 ngx_int_t
@@ -72,7 +59,7 @@ ngx_http_idem_token_handler(ngx_http_request_t *r)
 
     if (r->headers_in.content_length_n > (off_t) conf->max_body) {
         r->main->count++;
-        ngx_http_idem_token_refuse(ctx, &ngx_http_idem_body_too_large, 0);
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_body_too_large, NULL, 0);
         return NGX_DONE;
     }
 
@@ -91,7 +78,7 @@ ngx_http_idem_token_body(ngx_http_request_t *r)
     ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
 
     if (ngx_http_idem_body_size(r) > (off_t) ctx->conf->max_body) {
-        ngx_http_idem_token_refuse(ctx, &ngx_http_idem_body_too_large, 0);
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_body_too_large, NULL, 0);
         return;
     }
 
@@ -114,7 +101,7 @@ ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
     ctx->state = NGX_HTTP_IDEM_ASKING;
 
     if (ngx_http_idem_engine_away(e)) {
-        ngx_http_idem_token_refuse(ctx, &ngx_http_idem_not_executed, 1);
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
         return;
     }
 
@@ -125,22 +112,21 @@ ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
     }
 
     if (rc == NGX_DECLINED) {
-        ngx_http_idem_token_refuse(ctx, ctx->conf->scope
+        ngx_http_idem_refuse(ctx, ctx->conf->scope
                                         ? &ngx_http_idem_scope_missing
-                                        : &ngx_http_idem_anonymous, 0);
+                                        : &ngx_http_idem_anonymous, NULL, 0);
         return;
     }
 
     if (rc == NGX_ABORT) {
-        ngx_http_idem_token_refuse(ctx, &ngx_http_idem_scope_refused, 0);
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_scope_refused, NULL, 0);
         return;
     }
 
     ngx_http_idem_set_deadline(ctx, e->timeout);
 
     if (rc == NGX_OK && ctx->scope.len == 0) {
-        ngx_queue_insert_tail(&e->waiting, &ctx->waiting);
-        ctx->in_waiting = 1;
+        ngx_http_idem_digest_await(ctx);
         return;
     }
 
@@ -152,116 +138,84 @@ ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
 }
 
 
-/* a token that nobody is told of hurts nobody, so the claim here is only what
- * knows whether the request is still there */
+/* a token that nobody is told of hurts nobody */
 
 static ngx_int_t
 ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_pt handler)
 {
-    ngx_str_t                id;
-    struct idem_op           what;
-    ngx_http_idem_op_t      *op;
-    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+    struct idem_op  what;
 
-    ngx_str_set(&id, "");
-
-    ctx->claim = ngx_http_idem_claim_create(&ctx->scope, &id, 0);
-    if (ctx->claim == NULL) {
-        return NGX_ERROR;
-    }
-
-    ctx->claim->ctx = ctx;
-    ctx->claim->state = NGX_HTTP_IDEM_ENDED;
+    static ngx_str_t  none = ngx_null_string;
 
     ngx_memzero(&what, sizeof(what));
     what.verb = IDEM_ISSUE;
     what.type = IDEM_TYPE_TOKEN;
-    what.scope.data = ctx->scope.data;
-    what.scope.len = ctx->scope.len;
     what.ttl_ms = ctx->conf->token_ttl;
 
-    op = ngx_http_idem_op_create(e, &what, handler, ctx->claim);
-    if (op == NULL) {
-        return NGX_ERROR;
+    return ngx_http_idem_claim_ask(ctx, &what, &none, handler);
+}
+
+
+static ngx_int_t
+ngx_http_idem_send_token(ngx_http_idem_ctx_t *ctx, struct idem_bytes *token)
+{
+    u_char              *p;
+    ngx_str_t            body, value;
+    ngx_http_request_t  *r = ctx->request;
+
+    static ngx_str_t  type = ngx_string("application/json");
+
+    value.len = token->len;
+    value.data = ngx_pnalloc(r->pool, value.len);
+    body.data = ngx_pnalloc(r->pool, value.len + 64);
+
+    if (value.data == NULL || body.data == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    op->resend = 0;
-    ctx->claim->refs++;
+    ngx_memcpy(value.data, token->data, value.len);
 
-    ngx_http_idem_op_send(e, op);
+    p = ngx_sprintf(body.data, "{\"token\":\"%V\",\"expires_in\":%M}\n",
+                    &value, ctx->conf->token_ttl / 1000);
+    body.len = p - body.data;
 
-    return NGX_OK;
+    if (ngx_http_idem_add_header(r, "Idempotency-Token", &value) != NGX_OK
+        || ngx_http_idem_add_no_store(r) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return ngx_http_idem_send_text(r, NGX_HTTP_OK, &type, &body);
 }
 
 
 static void
 ngx_http_idem_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
-    u_char                 *p;
-    ngx_int_t               rc;
-    ngx_str_t               body, value;
     ngx_connection_t       *c;
-    ngx_http_request_t     *r;
     ngx_http_idem_ctx_t    *ctx;
     ngx_http_idem_claim_t  *claim = op->data;
 
-    static ngx_str_t  type = ngx_string("application/json");
-
     ctx = claim->ctx;
 
-    if (ctx == NULL) {
-        ngx_http_idem_claim_unref(claim);
-        return;
+    if (ctx) {
+        c = ctx->request->connection;
+
+        ngx_http_idem_clear_deadline(ctx);
+
+        if (ngx_http_idem_verdict(reply) == IDEM_V_ISSUED) {
+            ngx_str_set(&ctx->verdict, "issued");
+            ctx->state = NGX_HTTP_IDEM_PASSING;
+            ngx_http_finalize_request(ctx->request,
+                                      ngx_http_idem_send_token(ctx,
+                                                        &reply->brief.bytes));
+
+        } else {
+            ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
+        }
+
+        ngx_http_run_posted_requests(c);
     }
-
-    r = ctx->request;
-    c = r->connection;
-
-    ngx_http_idem_clear_deadline(ctx);
-
-    ctx->state = NGX_HTTP_IDEM_PASSING;
-
-    if (ngx_http_idem_verdict(reply) != IDEM_V_ISSUED) {
-        rc = ngx_http_idem_send_problem(r, ctx->conf,
-                                        &ngx_http_idem_not_executed, NULL, 1);
-        goto done;
-    }
-
-    ngx_str_set(&ctx->verdict, "issued");
-
-    value.len = reply->brief.bytes.len;
-    value.data = ngx_pnalloc(r->pool, value.len);
-    body.data = ngx_pnalloc(r->pool, value.len + 64);
-
-    if (value.data == NULL || body.data == NULL) {
-        rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
-        goto done;
-    }
-
-    ngx_memcpy(value.data, reply->brief.bytes.data, value.len);
-
-    p = ngx_sprintf(body.data, "{\"token\":\"%V\",\"expires_in\":%M}\n",
-                    &value, ctx->conf->token_ttl / 1000);
-    body.len = p - body.data;
-
-    if (ngx_http_idem_add_header(r, "Idempotency-Token", &value) != NGX_OK) {
-        rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
-        goto done;
-    }
-
-    ngx_str_set(&value, "no-store");
-
-    if (ngx_http_idem_add_header(r, "Cache-Control", &value) != NGX_OK) {
-        rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
-        goto done;
-    }
-
-    rc = ngx_http_idem_send_text(r, NGX_HTTP_OK, &type, &body);
-
-done:
-
-    ngx_http_finalize_request(r, rc);
-    ngx_http_run_posted_requests(c);
 
     ngx_http_idem_claim_unref(claim);
 }
@@ -315,27 +269,13 @@ ngx_http_idem_next_token(ngx_http_idem_ctx_t *ctx)
 ngx_int_t
 ngx_http_idem_add_next(ngx_http_idem_ctx_t *ctx)
 {
-    ngx_uint_t           i;
-    ngx_list_part_t     *part;
-    ngx_table_elt_t     *h;
-    ngx_http_request_t  *r = ctx->request;
-
     static ngx_str_t  name = ngx_string("Idempotency-Token");
 
     if (ctx->next.len == 0 || ctx->page) {
         return NGX_OK;
     }
 
-    i = 0;
-    part = &r->headers_out.headers.part;
-
-    while ((h = ngx_http_idem_next_header(&part, &i, &name)) != NULL) {
-        h->hash = 0;
-    }
-
-    if (ngx_http_idem_add_header(r, (char *) name.data, &ctx->next)
-        != NGX_OK)
-    {
+    if (ngx_http_idem_set_header(ctx->request, &name, &ctx->next) != NGX_OK) {
         return NGX_ERROR;
     }
 

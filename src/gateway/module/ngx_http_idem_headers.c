@@ -1,0 +1,307 @@
+
+/*
+ * ngx_http_idem_headers.c - headers of requests and of answers: find them,
+ * leave them out, add them.
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+ngx_table_elt_t *
+ngx_http_idem_next_header(ngx_list_part_t **part, ngx_uint_t *i,
+    ngx_str_t *name)
+{
+    ngx_table_elt_t  *h;
+
+    for ( ;; ) {
+
+        if (*i >= (*part)->nelts) {
+            if ((*part)->next == NULL) {
+                return NULL;
+            }
+
+            *part = (*part)->next;
+            *i = 0;
+            continue;
+        }
+
+        h = (ngx_table_elt_t *) (*part)->elts + (*i)++;
+
+        if (name == NULL
+            || (h->key.len == name->len
+                && ngx_strncasecmp(h->key.data, name->data, name->len) == 0))
+        {
+            return h;
+        }
+    }
+}
+
+
+ngx_int_t
+ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
+    ngx_str_t *value, ngx_uint_t *count)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    i = 0;
+    part = &r->headers_in.headers.part;
+    *count = 0;
+
+    while ((h = ngx_http_idem_next_header(&part, &i, name)) != NULL) {
+        *value = h->value;
+        (*count)++;
+    }
+
+    return *count ? NGX_OK : NGX_DECLINED;
+}
+
+
+/* leave out the request's headers that match; none of this copies a value */
+
+static ngx_int_t
+ngx_http_idem_strip(ngx_http_request_t *r,
+    ngx_uint_t (*matches)(ngx_table_elt_t *h))
+{
+    ngx_list_t        kept;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h, *copy;
+
+    i = 0;
+    part = &r->headers_in.headers.part;
+
+    do {
+        h = ngx_http_idem_next_header(&part, &i, NULL);
+
+        if (h == NULL) {
+            return NGX_OK;
+        }
+
+    } while (!matches(h));
+
+    if (ngx_list_init(&kept, r->pool, 20, sizeof(ngx_table_elt_t)) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    i = 0;
+    part = &r->headers_in.headers.part;
+
+    while ((h = ngx_http_idem_next_header(&part, &i, NULL)) != NULL) {
+
+        if (matches(h)) {
+            continue;
+        }
+
+        copy = ngx_list_push(&kept);
+        if (copy == NULL) {
+            return NGX_ERROR;
+        }
+
+        *copy = *h;
+    }
+
+    r->headers_in.headers = kept;
+
+    /* the list's own first part moved with it */
+
+    if (r->headers_in.headers.last == &kept.part) {
+        r->headers_in.headers.last = &r->headers_in.headers.part;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_is_ours(ngx_table_elt_t *h)
+{
+    return h->key.len > 4 && ngx_strncmp(h->lowcase_key, "idem", 4) == 0
+           && (h->lowcase_key[4] == '-' || h->lowcase_key[4] == '_');
+}
+
+
+static ngx_uint_t
+ngx_http_idem_is_upgrade(ngx_table_elt_t *h)
+{
+    return h->key.len == 7 && ngx_strncmp(h->lowcase_key, "upgrade", 7) == 0;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_is_odd_upgrade(ngx_table_elt_t *h)
+{
+    return ngx_http_idem_is_upgrade(h)
+           && (h->value.len != 9
+               || ngx_strncasecmp(h->value.data, (u_char *) "websocket", 9)
+                  != 0);
+}
+
+
+/* Idem-* tells the service what idem decided: nobody else may say it */
+
+ngx_int_t
+ngx_http_idem_strip_handler(ngx_http_request_t *r)
+{
+    return ngx_http_idem_strip(r, ngx_http_idem_is_ours) == NGX_OK
+           ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+
+/*
+ * Another protocol is a tunnel to the service, through which requests would
+ * pass this gate unseen (h2c).  A WebSocket carries no requests.  nginx only
+ * switches protocols if it knows of an Upgrade.
+ */
+
+ngx_int_t
+ngx_http_idem_strip_upgrade(ngx_http_request_t *r)
+{
+    ngx_str_t         name = ngx_string("upgrade");
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+
+    if (r->headers_in.upgrade == NULL) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_strip(r, ngx_http_idem_is_odd_upgrade) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    i = 0;
+    part = &r->headers_in.headers.part;
+    r->headers_in.upgrade = ngx_http_idem_next_header(&part, &i, &name);
+
+    return NGX_OK;
+}
+
+
+/*
+ * Whoever repeats the request gets the same answer, so it is a whole one: no
+ * range of it, no "not modified", which only this client understands, and no
+ * other protocol.  The service still sees which part the client asked for.
+ */
+
+ngx_int_t
+ngx_http_idem_forget_wishes(ngx_http_request_t *r)
+{
+    r->headers_in.range = NULL;
+    r->headers_in.if_range = NULL;
+    r->headers_in.if_match = NULL;
+    r->headers_in.if_none_match = NULL;
+    r->headers_in.if_modified_since = NULL;
+    r->headers_in.if_unmodified_since = NULL;
+    r->headers_in.upgrade = NULL;
+
+    return ngx_http_idem_strip(r, ngx_http_idem_is_upgrade);
+}
+
+
+ngx_int_t
+ngx_http_idem_tell_service(ngx_http_request_t *r, const char *name,
+    const char *lowcase, ngx_str_t *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_in.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->key.data = (u_char *) name;
+    h->key.len = ngx_strlen(name);
+    h->lowcase_key = (u_char *) lowcase;
+    h->hash = ngx_hash_key(h->lowcase_key, h->key.len);
+    h->value = *value;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+    h->key.data = (u_char *) name;
+    h->key.len = ngx_strlen(name);
+    h->value = *value;
+
+    return NGX_OK;
+}
+
+
+/* in place of what the service may have said under this name */
+
+ngx_int_t
+ngx_http_idem_set_header(ngx_http_request_t *r, ngx_str_t *name,
+    ngx_str_t *value)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    i = 0;
+    part = &r->headers_out.headers.part;
+
+    while ((h = ngx_http_idem_next_header(&part, &i, name)) != NULL) {
+        h->hash = 0;
+    }
+
+    return ngx_http_idem_add_header(r, (char *) name->data, value);
+}
+
+
+ngx_int_t
+ngx_http_idem_add_no_store(ngx_http_request_t *r)
+{
+    static ngx_str_t  value = ngx_string("no-store");
+
+    return ngx_http_idem_add_header(r, "Cache-Control", &value);
+}
+
+
+ngx_int_t
+ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires)
+{
+    time_t            sec;
+    ngx_str_t         value;
+
+    static time_t     last;
+    static size_t     len;
+    static u_char     text[sizeof("Mon, 28 Sep 1970 06:00:00 GMT")];
+    static ngx_str_t  name = ngx_string("Idempotency-Expires");
+
+    if (expires <= 0) {
+        return NGX_OK;
+    }
+
+    /* what is recorded within a second expires within a second */
+
+    sec = (time_t) (expires / 1000);
+
+    if (sec != last) {
+        len = ngx_http_time(text, sec) - text;
+        last = sec;
+    }
+
+    value.len = len;
+    value.data = ngx_pnalloc(r->pool, len);
+    if (value.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(value.data, text, len);
+
+    return ngx_http_idem_set_header(r, &name, &value);
+}

@@ -1,0 +1,399 @@
+
+/*
+ * ngx_http_idem_link.c - the worker's one connection to the engine.
+ *
+ * Commands gather in "pending" and leave with one send() when a turn of the
+ * event loop has brought no further one; each carries a TAG, so answers may
+ * come in any order. When the connection breaks, what may be sent again goes
+ * back to the head of "pending": BEGIN carries a nonce, FINISH, RENEW and
+ * RELEASE a fence, so that twice is the same as once.
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+#define NGX_HTTP_IDEM_READ            (1024 * 1024)
+#define NGX_HTTP_IDEM_LONGEST         (IDEM_RESULT_MAX + GATEWAY_HEAD_MAX)
+
+
+static void ngx_http_idem_connected(ngx_http_idem_engine_t *e);
+static void ngx_http_idem_write_handler(ngx_event_t *wev);
+static void ngx_http_idem_read_handler(ngx_event_t *rev);
+
+
+void
+ngx_http_idem_connect(ngx_http_idem_engine_t *e)
+{
+    ngx_int_t          rc;
+    ngx_connection_t  *c;
+
+    ngx_memzero(&e->peer, sizeof(ngx_peer_connection_t));
+
+    e->peer.sockaddr = e->addr.sockaddr;
+    e->peer.socklen = e->addr.socklen;
+    e->peer.name = &e->addr.name;
+    e->peer.get = ngx_event_get_peer;
+    e->peer.log = e->log;
+    e->peer.log_error = NGX_ERROR_ERR;
+
+    rc = ngx_event_connect_peer(&e->peer);
+
+    if (rc == NGX_ERROR || rc == NGX_BUSY || rc == NGX_DECLINED) {
+        if (e->peer.connection) {
+            ngx_close_connection(e->peer.connection);
+            e->peer.connection = NULL;
+        }
+
+        ngx_http_idem_disconnect(e, NULL);
+        return;
+    }
+
+    c = e->peer.connection;
+    c->data = e;
+    c->log = e->log;
+    c->read->log = c->log;
+    c->write->log = c->log;
+    c->read->handler = ngx_http_idem_read_handler;
+    c->write->handler = ngx_http_idem_write_handler;
+    c->read->cancelable = 1;
+    c->write->cancelable = 1;
+
+    e->connection = c;
+    e->in_pos = e->in_len = 0;
+    e->out_pos = e->out_len = 0;
+
+    if (rc == NGX_OK) {
+        ngx_http_idem_connected(e);
+        return;
+    }
+
+    /* rc == NGX_AGAIN */
+
+    ngx_add_timer(c->write, 2000);
+}
+
+
+static void
+ngx_http_idem_connected(ngx_http_idem_engine_t *e)
+{
+    if (e->connection->write->timer_set) {
+        ngx_del_timer(e->connection->write);
+    }
+
+    e->up = 1;
+    e->backoff = NGX_HTTP_IDEM_BACKOFF_MIN;
+
+    if ((e->password.len
+         && ngx_http_idem_tell(e, "AUTH", &e->password) != NGX_OK)
+        || ngx_http_idem_tell(e, "INFO", NULL) != NGX_OK)
+    {
+        ngx_http_idem_disconnect(e, "out of memory");
+        return;
+    }
+
+    ngx_http_idem_digest_ask(e);
+
+    e->hurry = 1;
+    ngx_post_event(&e->flush, &ngx_posted_events);
+}
+
+
+/* what is in flight is not lost: it goes out again, in its old order */
+
+void
+ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why)
+{
+    ngx_queue_t         *q, *next;
+    ngx_http_idem_op_t  *op;
+
+    if (why) {
+        ngx_log_error(NGX_LOG_WARN, e->log, 0,
+                      "idem engine \"%V\": %s", &e->name, why);
+    }
+
+    if (e->connection) {
+        ngx_close_connection(e->connection);
+        e->connection = NULL;
+    }
+
+    if (e->up) {
+        e->up = 0;
+        e->down_since = ngx_current_msec;
+    }
+
+    for (q = ngx_queue_last(&e->inflight);
+         q != ngx_queue_sentinel(&e->inflight);
+         q = next)
+    {
+        next = ngx_queue_prev(q);
+        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+
+        ngx_queue_remove(q);
+
+        if (op->resend) {
+            op->unsure = 1;
+            ngx_queue_insert_head(&e->pending, q);
+            continue;
+        }
+
+        op->queued = 0;
+        op->handler(op, NULL);
+        ngx_http_idem_op_cancel(e, op);
+    }
+
+    /* the store may be another one when we are back */
+
+    e->digest_asked = 0;
+    e->digest_known = 0;
+
+    if (!e->reconnect.timer_set && !ngx_terminate) {
+        e->reconnect.cancelable = (e->ops == 0);
+        ngx_add_timer(&e->reconnect, e->backoff + e->backoff * (ngx_random()
+                                                                % 8) / 16);
+        e->backoff = ngx_min(e->backoff * 2, NGX_HTTP_IDEM_BACKOFF_MAX);
+    }
+}
+
+
+void
+ngx_http_idem_reconnect_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_connect(ev->data);
+}
+
+
+static void
+ngx_http_idem_write_handler(ngx_event_t *wev)
+{
+    int                      err;
+    socklen_t                len;
+    ngx_connection_t        *c = wev->data;
+    ngx_http_idem_engine_t  *e = c->data;
+
+    if (e->up) {
+        ngx_http_idem_flush(e);
+        return;
+    }
+
+    err = 0;
+    len = sizeof(int);
+
+    if (wev->timedout
+        || getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1
+        || err)
+    {
+        ngx_http_idem_disconnect(e, "cannot connect");
+        return;
+    }
+
+    ngx_http_idem_connected(e);
+}
+
+
+/* the number on a line "name:number" of INFO; 0 if there is none */
+
+static ngx_int_t
+ngx_http_idem_info_number(struct idem_bytes *info, const char *name)
+{
+    u_char  *p, *end, *last;
+    size_t   len;
+
+    p = (u_char *) info->data;
+    last = p + info->len;
+    len = ngx_strlen(name);
+
+    while (p < last) {
+        end = ngx_strlchr(p, last, CR);
+
+        if (end == NULL) {
+            return 0;
+        }
+
+        if ((size_t) (end - p) > len && ngx_strncmp(p, name, len) == 0
+            && p[len] == ':')
+        {
+            p += len + 1;
+            return ngx_max(ngx_atoi(p, end - p), 0);
+        }
+
+        p = end + sizeof(CRLF) - 1;
+    }
+
+    return 0;
+}
+
+
+/*
+ * The reply to AUTH or INFO.  The engine closes the connection on a command
+ * that is too long for it, whoever else waits on it: no FINISH may be that.
+ */
+
+static void
+ngx_http_idem_told(ngx_http_idem_engine_t *e, struct idem__wire_reply *wire)
+{
+    ngx_int_t                 n;
+    struct idem_error         err;
+    struct idem__wire_value   info;
+
+    if (wire->error) {
+        (void) idem__wire_error(wire, &err);
+        ngx_log_error(NGX_LOG_ERR, e->log, 0,
+                      "idem engine \"%V\" refused: %s", &e->name, err.text);
+        return;
+    }
+
+    if (!idem__wire_take(wire, IDEM__WIRE_BYTES, &info)) {
+        return;
+    }
+
+    n = ngx_http_idem_info_number(&info.bytes, "max_result");
+
+    if (n > 0) {
+        e->max_result = n;
+    }
+}
+
+
+static void
+ngx_http_idem_dispatch(ngx_http_idem_engine_t *e,
+    struct idem__wire_reply *wire)
+{
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_reply_t   reply;
+
+    if (!wire->tagged) {
+        ngx_http_idem_told(e, wire);
+        return;
+    }
+
+    op = ngx_http_idem_op_find(e, wire->tag);
+
+    if (op == NULL || !op->queued) {
+        return;
+    }
+
+    ngx_queue_remove(&op->queue);
+    op->queued = 0;
+
+    reply.status = idem__wire_brief(wire, &reply.brief, &reply.err);
+
+    op->handler(op, &reply);
+
+    /* unless it is to be sent again */
+
+    if (!op->again.timer_set) {
+        ngx_http_idem_op_cancel(e, op);
+    }
+}
+
+
+/* room for some more; what was read and dealt with makes place */
+
+static ngx_int_t
+ngx_http_idem_read_room(ngx_http_idem_engine_t *e)
+{
+    if (e->in_pos && e->in_pos == e->in_len) {
+        e->in_pos = e->in_len = 0;
+    }
+
+    if (e->in_size - e->in_len >= 16384) {
+        return NGX_OK;
+    }
+
+    if (e->in_pos) {
+        ngx_memmove(e->in, e->in + e->in_pos, e->in_len - e->in_pos);
+        e->in_len -= e->in_pos;
+        e->in_pos = 0;
+    }
+
+    return ngx_http_idem_grow(&e->in, &e->in_size, e->in_len,
+                              e->in_len + 65536, e->log);
+}
+
+
+/* every whole reply; NGX_ABORT: the connection is gone */
+
+static ngx_int_t
+ngx_http_idem_read_replies(ngx_http_idem_engine_t *e, ngx_connection_t *c)
+{
+    size_t                   used;
+    struct idem_bytes        bytes;
+    enum idem__wire_got      got;
+    struct idem__wire_reply  reply;
+
+    while (e->in_pos < e->in_len) {
+        bytes.data = e->in + e->in_pos;
+        bytes.len = e->in_len - e->in_pos;
+
+        got = idem__wire_reply(bytes, NGX_HTTP_IDEM_LONGEST, &reply, &used);
+
+        if (got == IDEM__WIRE_MORE) {
+            break;
+        }
+
+        if (got == IDEM__WIRE_BAD) {
+            ngx_http_idem_disconnect(e, "it does not speak our protocol");
+            return NGX_ABORT;
+        }
+
+        e->in_pos += used;
+        ngx_http_idem_dispatch(e, &reply);
+
+        if (e->connection != c) {
+            return NGX_ABORT;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_read_handler(ngx_event_t *rev)
+{
+    size_t                   total;
+    ssize_t                  n;
+    ngx_connection_t        *c = rev->data;
+    ngx_http_idem_engine_t  *e = c->data;
+
+    if (!e->up) {
+        return;
+    }
+
+    for (total = 0; /* void */ ; total += n) {
+
+        /* many large answers: the worker's other connections come between */
+
+        if (total > NGX_HTTP_IDEM_READ) {
+            ngx_post_event(rev, &ngx_posted_next_events);
+            break;
+        }
+
+        if (ngx_http_idem_read_room(e) != NGX_OK) {
+            ngx_http_idem_disconnect(e, "out of memory");
+            return;
+        }
+
+        n = c->recv(c, e->in + e->in_len, e->in_size - e->in_len);
+
+        if (n == NGX_AGAIN) {
+            break;
+        }
+
+        if (n == NGX_ERROR || n == 0) {
+            ngx_http_idem_disconnect(e, "connection lost");
+            return;
+        }
+
+        e->in_len += n;
+
+        if (ngx_http_idem_read_replies(e, c) != NGX_OK) {
+            return;
+        }
+    }
+
+    if (ngx_handle_read_event(rev, 0) != NGX_OK) {
+        ngx_http_idem_disconnect(e, "cannot wait for the socket");
+    }
+}

@@ -1,0 +1,226 @@
+
+/*
+ * ngx_http_idem_send.c - commands on their way to the engine, many with one
+ * send().
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+#define NGX_HTTP_IDEM_OUT             (256 * 1024)
+#define NGX_HTTP_IDEM_GATHER          64
+#define NGX_HTTP_IDEM_LONG            (16 * 1024)
+
+
+ngx_int_t
+ngx_http_idem_grow(u_char **buf, size_t *size, size_t len, size_t need,
+    ngx_log_t *log)
+{
+    u_char  *p;
+    size_t   n;
+
+    if (need <= *size) {
+        return NGX_OK;
+    }
+
+    n = *size ? *size : 16384;
+
+    while (n < need) {
+        n *= 2;
+    }
+
+    p = ngx_alloc(n, log);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (*buf) {
+        ngx_memcpy(p, *buf, len);
+        ngx_free(*buf);
+    }
+
+    *buf = p;
+    *size = n;
+
+    return NGX_OK;
+}
+
+
+/* a command without a tag, in front of all others */
+
+ngx_int_t
+ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name, ngx_str_t *arg)
+{
+    size_t                  len;
+    struct idem__wire_args  args;
+
+    args.count = args.used = 0;
+    idem__wire_add(&args, idem_text(name));
+
+    if (arg) {
+        idem__wire_add(&args, (struct idem_bytes) { arg->data, arg->len });
+    }
+
+    len = e->out_len + idem__wire_len(&args);
+
+    if (ngx_http_idem_grow(&e->out, &e->out_size, e->out_len, len, e->log)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    (void) idem__wire_put(&args, e->out + e->out_len);
+    e->out_len = len;
+
+    return NGX_OK;
+}
+
+
+/* the bytes of a command from this one on; then it is in flight */
+
+static ngx_int_t
+ngx_http_idem_take(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
+    size_t from)
+{
+    size_t  len;
+
+    len = op->len - from;
+
+    if (ngx_http_idem_grow(&e->out, &e->out_size, e->out_len, e->out_len + len,
+                           e->log)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(e->out + e->out_len, op->cmd + from, len);
+    e->out_len += len;
+    op->sent = 1;
+
+    ngx_queue_remove(&op->queue);
+    ngx_queue_insert_tail(&e->inflight, &op->queue);
+
+    return NGX_OK;
+}
+
+
+/* short commands together, a long one by itself; out has nothing yet */
+
+static ngx_int_t
+ngx_http_idem_fill(ngx_http_idem_engine_t *e)
+{
+    ssize_t              n;
+    ngx_connection_t    *c;
+    ngx_http_idem_op_t  *op;
+
+    c = e->connection;
+
+    while (!ngx_queue_empty(&e->pending) && e->out_len < NGX_HTTP_IDEM_OUT) {
+        op = ngx_queue_data(ngx_queue_head(&e->pending), ngx_http_idem_op_t,
+                            queue);
+        n = 0;
+
+        if (op->len >= NGX_HTTP_IDEM_LONG) {
+
+            /* only what the socket does not take at once is copied */
+
+            if (e->out_len || !c->write->ready) {
+                break;
+            }
+
+            n = c->send(c, op->cmd, op->len);
+
+            if (n == NGX_ERROR) {
+                return NGX_ERROR;
+            }
+
+            if (n == NGX_AGAIN) {
+                break;
+            }
+        }
+
+        if (ngx_http_idem_take(e, op, n) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * While requests keep coming, their BEGINs wait for each other: many that the
+ * engine reads, decides and answers together cost it and us far less. A FINISH
+ * leaves at the end of its turn, for an answer waits until it is on disk.
+ */
+
+void
+ngx_http_idem_flush_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_engine_t  *e = ev->data;
+
+    if (!e->hurry && e->gathered != e->gathered_before
+        && e->gathered < NGX_HTTP_IDEM_GATHER)
+    {
+        e->gathered_before = e->gathered;
+        ngx_post_event(ev, &ngx_posted_next_events);
+        return;
+    }
+
+    ngx_http_idem_flush(e);
+}
+
+
+void
+ngx_http_idem_flush(ngx_http_idem_engine_t *e)
+{
+    ssize_t            n;
+    ngx_connection_t  *c;
+
+    c = e->connection;
+
+    if (!e->up || c == NULL) {
+        return;
+    }
+
+    e->gathered = 0;
+    e->gathered_before = 0;
+    e->hurry = 0;
+
+    for ( ;; ) {
+        if (e->out_pos == e->out_len) {
+            e->out_pos = e->out_len = 0;
+
+            if (ngx_http_idem_fill(e) != NGX_OK) {
+                ngx_http_idem_disconnect(e, "cannot send");
+                return;
+            }
+
+            if (e->out_len == 0) {
+                break;
+            }
+        }
+
+        if (!c->write->ready) {
+            break;
+        }
+
+        n = c->send(c, e->out + e->out_pos, e->out_len - e->out_pos);
+
+        if (n == NGX_ERROR) {
+            ngx_http_idem_disconnect(e, "connection lost while sending");
+            return;
+        }
+
+        if (n == NGX_AGAIN) {
+            break;
+        }
+
+        e->out_pos += n;
+    }
+
+    if (ngx_handle_write_event(c->write, 0) != NGX_OK) {
+        ngx_http_idem_disconnect(e, "cannot wait for the socket");
+    }
+}

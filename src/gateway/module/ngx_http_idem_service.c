@@ -1,0 +1,368 @@
+
+/*
+ * ngx_http_idem_service.c - what the service's answer, or the lack of one,
+ * means for the record: is it done, free for the next one, or unknown?
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+static void ngx_http_idem_upstream_finalize(ngx_http_request_t *r,
+    ngx_int_t rc);
+
+
+static ngx_int_t
+ngx_http_idem_releases(ngx_http_idem_loc_conf_t *conf, ngx_uint_t status)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_range_t  *range;
+
+    if (conf->release == NULL) {
+        return conf->mode == NGX_HTTP_IDEM_LOOSE ? status >= 400
+                                                 : status == 425
+                                                   || status == 429;
+    }
+
+    range = conf->release->elts;
+
+    for (i = 0; i < conf->release->nelts; i++) {
+        if (status >= range[i].first && status <= range[i].last) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* does the answer say in one voice where it ends? */
+
+static ngx_int_t
+ngx_http_idem_ambiguous(ngx_http_request_t *r)
+{
+    ngx_uint_t        i, n, lengths;
+    ngx_list_part_t  *part;
+
+    static ngx_str_t  names[] = {
+        ngx_string("Content-Length"),
+        ngx_string("Transfer-Encoding")
+    };
+
+    lengths = 0;
+
+    for (n = 0; n < 2; n++) {
+        i = 0;
+        part = &r->upstream->headers_in.headers.part;
+
+        while (ngx_http_idem_next_header(&part, &i, &names[n])) {
+            lengths++;
+        }
+    }
+
+    return lengths > 1;
+}
+
+
+/* a service that is still there said nothing that counts: no more of it is
+ * read, or the client's connection would wait for the end of it */
+
+static void
+ngx_http_idem_hang_up(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u = r->upstream;
+
+    if (u == NULL || u->cleanup == NULL) {
+        return;
+    }
+
+    ctx->no_page = 1;
+
+    u->upgrade = 0;
+    u->headers_in.chunked = 0;
+    u->headers_in.content_length_n = 0;
+    u->headers_in.connection_close = 1;
+}
+
+
+/*
+ * The service succeeded, and what is about to be sent is not its answer.  If it
+ * named the answer itself (X-Accel-Redirect), or an error page took its place,
+ * it needs to say no more.  Otherwise nginx could not go on with its answer.
+ */
+
+static ngx_uint_t
+ngx_http_idem_replaced(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t status)
+{
+    ngx_http_upstream_t  *u = r->upstream;
+
+    if (u == NULL || u->cleanup || status >= 400) {
+        return 0;
+    }
+
+    ctx->elsewhere = (u->headers_in.x_accel_redirect != NULL
+                      || status >= NGX_HTTP_SPECIAL_RESPONSE);
+
+    return !ctx->elsewhere && r->headers_out.status >= 400;
+}
+
+
+/* did the service answer? then *status is what it said */
+
+static ngx_uint_t
+ngx_http_idem_has_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t *sent, ngx_uint_t *status)
+{
+    ngx_uint_t  answered;
+
+    ngx_http_idem_attempts(r, sent, &answered);
+
+    *status = r->headers_out.status;
+
+    if (r->http_version < NGX_HTTP_VERSION_10
+        && ctx->http_version >= NGX_HTTP_VERSION_10)
+    {
+        /* what the service sent was no HTTP; nginx takes it for a body */
+
+        r->http_version = ctx->http_version;
+        return 0;
+    }
+
+    if (answered && r->upstream->cleanup && ngx_http_idem_ambiguous(r)) {
+        r->keepalive = 0;
+        return 0;
+    }
+
+    if (answered && r->upstream && r->upstream->headers_in.status_n) {
+        *status = r->upstream->headers_in.status_n;
+    }
+
+    return answered && !ngx_http_idem_replaced(r, ctx, *status);
+}
+
+
+/* nothing reached a service: the next one may try */
+
+static ngx_int_t
+ngx_http_idem_unreached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t status)
+{
+    ngx_str_set(&ctx->verdict, "released");
+
+    if (ngx_http_idem_claim_release(ctx->claim) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ctx->ended = 1;
+
+    if (!r->error_page) {
+        ctx->problem = &ngx_http_idem_unreachable;
+        ctx->problem_status = status == 504 ? 504 : 502;
+    }
+
+    return NGX_OK;
+}
+
+
+/* from now on the answer is gathered, up to its end */
+
+static ngx_int_t
+ngx_http_idem_hold_answer(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ctx->state = NGX_HTTP_IDEM_HOLDING;
+
+    r->filter_need_in_memory = 1;
+    r->allow_ranges = 0;
+
+    /* the first answer and its replays have the same Location: nginx would
+     * make a path absolute, but only for the first */
+
+    if (r->headers_out.location && r->headers_out.location->value.len
+        && r->headers_out.location->value.data[0] == '/')
+    {
+        r->headers_out.location = NULL;
+    }
+
+    if (r->upstream && r->upstream->cleanup
+        && r->upstream->finalize_request != ngx_http_idem_upstream_finalize)
+    {
+        ctx->finalize = r->upstream->finalize_request;
+        r->upstream->finalize_request = ngx_http_idem_upstream_finalize;
+    }
+
+    if (r->header_only) {
+        ctx->complete = 1;
+        return ngx_http_idem_keep(ctx) == NGX_ERROR ? NGX_ERROR : NGX_OK;
+    }
+
+    return NGX_OK;
+}
+
+
+/* the header filter: an answer is about to be sent to the client */
+
+ngx_int_t
+ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t  sent, answered, status;
+
+    answered = ngx_http_idem_has_answered(r, ctx, &sent, &status);
+
+    if ((sent && !answered) || status < 200 || status > 599) {
+
+        ngx_http_idem_hang_up(r, ctx);
+        return ngx_http_idem_outcome_unknown(ctx, 1);
+    }
+
+    ngx_http_idem_step("answered");
+
+    if (!sent && !ctx->local && status >= 500
+        && ngx_http_idem_unreached(r, ctx, status) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ctx->elsewhere && r->headers_out.status >= 400
+        && !ngx_http_idem_releases(ctx->conf, status))
+    {
+        /* the service has done it; what nginx says instead is no outcome */
+
+        if (ngx_http_idem_conclude(ctx) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        ctx->problem = &ngx_http_idem_not_served;
+    }
+
+    return ngx_http_idem_hold_answer(r, ctx);
+}
+
+
+/* does the answer itself say where it ends, and is this the end? */
+
+static ngx_uint_t
+ngx_http_idem_ends_well(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_request_t   *r = ctx->request;
+    ngx_http_upstream_t  *u = r->upstream;
+
+    if (ctx->conf->close_delimited || r->method == NGX_HTTP_HEAD
+        || ngx_http_idem_releases(ctx->conf, u->headers_in.status_n))
+    {
+        return 1;
+    }
+
+#if (NGX_HTTP_CACHE)
+
+    if (r->cached) {
+        return 1;
+    }
+
+#endif
+
+    return u->buffering ? u->pipe->upstream_done : u->length == 0;
+}
+
+
+/* the service's side has ended: an answer that was cut is no answer */
+
+static void
+ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
+{
+    ngx_int_t             good;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ctx == NULL || ctx->finalize == NULL) {
+        return;
+    }
+
+    good = (rc == NGX_OK && ngx_http_idem_ends_well(ctx));
+
+    ctx->finalize(r, rc);
+
+    if (rc == NGX_DECLINED || ctx->ended
+        || (ctx->state != NGX_HTTP_IDEM_HOLDING
+            && ctx->state != NGX_HTTP_IDEM_STREAMING))
+    {
+        return;
+    }
+
+    if (good) {
+
+        /* whatever its client does from now on, it is done */
+
+        if (ctx->state == NGX_HTTP_IDEM_STREAMING
+            && ngx_http_idem_conclude(ctx) != NGX_OK)
+        {
+            ctx->cut = 1;
+        }
+
+        return;
+    }
+
+    if (rc == NGX_OK) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idem: the service's answer has neither Content-Length "
+                      "nor another end than that of the connection, so nobody "
+                      "knows whether it is whole; have the service say it, "
+                      "use \"proxy_http_version 1.1\", or allow it with "
+                      "\"idem_close_delimited on\"");
+
+    } else {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idem: the service's answer was cut, rc %i", rc);
+    }
+
+    ctx->held = NULL;
+
+    if (ctx->state == NGX_HTTP_IDEM_STREAMING) {
+        ngx_str_set(&ctx->verdict, "outcome-unknown");
+        ngx_http_idem_claim_leave(ctx->claim,
+                              ctx->conf->mode == NGX_HTTP_IDEM_STRICT);
+        ctx->cut = 1;
+        return;
+    }
+
+    if (ngx_http_idem_outcome_unknown(ctx, 0) == NGX_ERROR) {
+        r->connection->error = 1;
+    }
+}
+
+
+/* what becomes of the record of a request that the service has answered */
+
+ngx_int_t
+ngx_http_idem_conclude(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t           status;
+    ngx_http_request_t  *r = ctx->request;
+
+    status = r->headers_out.status;
+
+    if (r->upstream && r->upstream->headers_in.status_n) {
+        status = r->upstream->headers_in.status_n;
+    }
+
+    ngx_http_idem_step("finishing");
+
+    if (ngx_http_idem_releases(ctx->conf, status)) {
+        ngx_str_set(&ctx->verdict, "released");
+
+        if (ngx_http_idem_claim_release(ctx->claim) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+    } else if (ngx_http_idem_claim_finish(ctx, status >= 400,
+                                          ctx->complete && !ctx->streamed)
+               != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ctx->ended = 1;
+
+    return NGX_OK;
+}

@@ -1,0 +1,235 @@
+
+/*
+ * ngx_http_idem_verdict.c - what the engine said to BEGIN, and what the client
+ * gets: its request goes on, or it is answered here.
+ */
+
+
+#include "ngx_http_idem.h"
+
+
+void
+ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem, const char *detail,
+    ngx_uint_t retry_after)
+{
+    ngx_http_request_t  *r = ctx->request;
+
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    ngx_http_finalize_request(r,
+                              ngx_http_idem_send_problem(r, ctx->conf, problem,
+                                                         detail, retry_after));
+}
+
+
+/* the engine does not answer: nothing was sent to the service */
+
+void
+ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_claim_t  *claim;
+
+    ngx_str_set(&ctx->verdict, "away");
+
+    claim = ctx->claim;
+
+    if (claim) {
+        ctx->claim = NULL;
+        ngx_http_idem_claim_detach(claim);
+    }
+
+    if (ctx->page) {
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        ngx_http_idem_resume(ctx);
+        return;
+    }
+
+    if (ctx->conf->fail_open && !ctx->conf->issues && !ctx->token) {
+        ngx_str_set(&ctx->verdict, "open");
+        ctx->state = NGX_HTTP_IDEM_PASSING;
+        ngx_http_idem_resume(ctx);
+        return;
+    }
+
+    ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
+}
+
+
+static void
+ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t            fence;
+    ngx_http_request_t  *r = ctx->request;
+
+    fence.data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+
+    if (fence.data) {
+        fence.len = ngx_sprintf(fence.data, "%uL", ctx->claim->fence)
+                    - fence.data;
+    }
+
+    if (fence.data == NULL
+        || ngx_http_idem_forget_wishes(r) != NGX_OK
+        || ngx_http_idem_tell_service(r, "Idem-Scope", "idem-scope",
+                                      &ctx->scope) != NGX_OK
+        || ngx_http_idem_tell_service(r, "Idem-Id", "idem-id", &ctx->id)
+           != NGX_OK
+        || ngx_http_idem_tell_service(r, "Idem-Fence", "idem-fence", &fence)
+           != NGX_OK)
+    {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    ctx->state = NGX_HTTP_IDEM_RUNNING;
+    ngx_http_idem_step("started");
+    ngx_http_idem_resume(ctx);
+}
+
+
+/* a repeat gets the text that was agreed on, done or still running */
+
+static void
+ngx_http_idem_agreed(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_request_t  *r = ctx->request;
+
+    ngx_str_set(&ctx->verdict, "duplicate");
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    ngx_http_finalize_request(r, ngx_http_idem_send_fixed(r, ctx->conf));
+}
+
+
+static void
+ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct idem__wire_brief *brief)
+{
+    ngx_int_t            rc;
+    ngx_str_t            stored;
+    ngx_uint_t           http, kept;
+    ngx_http_request_t  *r = ctx->request;
+
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+    ctx->expires = brief->expires;
+
+    http = (brief->kind == IDEM_KIND_HTTP);
+    kept = (brief->bytes.data != NULL);
+
+    /* no client is to take a failure for "done before" */
+
+    if (brief->state == IDEM_STATE_FAILED
+        && (ctx->conf->duplicate != NGX_HTTP_IDEM_REPLAY || !kept || !http))
+    {
+        ngx_http_idem_refuse(ctx, http ? &ngx_http_idem_failed
+                                       : &ngx_http_idem_settled, NULL, 0);
+        return;
+    }
+
+    switch (ctx->conf->duplicate) {
+
+    case NGX_HTTP_IDEM_REFUSE:
+        ngx_str_set(&ctx->verdict, "duplicate");
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_duplicate, NULL, 0);
+        return;
+
+    case NGX_HTTP_IDEM_FIXED:
+        ngx_http_idem_agreed(ctx);
+        return;
+    }
+
+    if (!kept) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_not_replayable, NULL, 0);
+        return;
+    }
+
+    if (ngx_http_idem_stored(r, ngx_http_idem_engine(), &brief->bytes, &stored)
+        != NGX_OK)
+    {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    rc = http ? ngx_http_idem_send_replay(r, ctx, &stored, ctx->expires, 1)
+              : ngx_http_idem_send_raw(r, &stored, ctx->expires);
+
+    ngx_http_finalize_request(r, rc);
+}
+
+
+/* another request with this key runs or has run: the agreed text, or this */
+
+static void
+ngx_http_idem_repeated(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_problem_t *problem, ngx_uint_t retry_after)
+{
+    if (ctx->conf->duplicate == NGX_HTTP_IDEM_FIXED) {
+        ngx_http_idem_agreed(ctx);
+
+    } else {
+        ngx_http_idem_refuse(ctx, problem, NULL, retry_after);
+    }
+}
+
+
+/* what the engine said to BEGIN; NULL: it said nothing */
+
+void
+ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
+{
+    ngx_connection_t   *c;
+    enum idem_verdict   verdict;
+
+    c = ctx->request->connection;
+
+    ngx_http_idem_clear_deadline(ctx);
+
+    verdict = ngx_http_idem_verdict(reply);
+
+    if (verdict != IDEM__VERDICT_COUNT) {
+        ctx->verdict.data = (u_char *) idem_verdict_name(verdict);
+        ctx->verdict.len = ngx_strlen(ctx->verdict.data);
+
+    } else if (reply) {
+        ngx_log_error(NGX_LOG_ERR, c->log, 0, "idem engine: %s",
+                      reply->err.text);
+    }
+
+    switch (verdict) {
+
+    case IDEM_V_STARTED:
+        ngx_http_idem_started(ctx);
+        break;
+
+    case IDEM_V_REPLAY:
+        ngx_http_idem_replay(ctx, &reply->brief);
+        break;
+
+    case IDEM_V_BUSY:
+        ngx_http_idem_repeated(ctx, &ngx_http_idem_in_progress,
+                         ngx_max((reply->brief.retry_after_ms + 999) / 1000,
+                                 1));
+        break;
+
+    case IDEM_V_DOUBT:
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_doubt, NULL, 0);
+        break;
+
+    case IDEM_V_MISMATCH:
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_mismatch, NULL, 0);
+        break;
+
+    case IDEM_V_DUPLICATE:
+        ngx_http_idem_repeated(ctx, &ngx_http_idem_duplicate, 0);
+        break;
+
+    case IDEM_V_UNKNOWN:
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_token_unknown, NULL, 0);
+        break;
+
+    default:
+        ngx_http_idem_away(ctx);
+    }
+
+    ngx_http_run_posted_requests(c);
+}
