@@ -121,6 +121,22 @@ json_t *cli_json_record(const struct idem_record *record, bool whole,
 enum idem_status cli_read_value(const char *text, struct idem_buf *into,
                                 struct idem_error *err);
 
+/* ---- terminal.c ------------------------------------------------------- */
+
+/* Is standard output a terminal, and no --json wanted? */
+bool cli_is_terminal(void);
+
+enum cli_colour { CLI_PLAIN, CLI_BOLD, CLI_RED, CLI_GREEN, CLI_YELLOW };
+
+/* What switches the colour; empty unless standard output is a terminal and
+ * NO_COLOR is not set. CLI_PLAIN ends it. */
+const char *cli_colour(enum cli_colour colour);
+
+/* How far it is, on standard error, if that is a terminal. NULL: remove the
+ * line, before anything else is printed. */
+void cli_progress(const char *format, ...)
+    __attribute__((format(printf, 1, 2)));
+
 /* ---- files.c ----------------------------------------------------------- */
 
 /* Before anything is opened. */
@@ -155,5 +171,6 @@ int cli_lock(int argc, char **argv);
 int cli_unlock(int argc, char **argv);
 int cli_consume(int argc, char **argv);
 int cli_journal(int argc, char **argv);
+int cli_check(int argc, char **argv);
 
 #endif

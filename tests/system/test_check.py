@@ -1,0 +1,242 @@
+"""idem check: storms of repeated requests against services that are idempotent, that are not, and that only look so."""
+import contextlib
+import http.server
+import json
+import os
+import pty
+import subprocess
+import threading
+
+from gateway import Gateway, Ledger
+from lib import IDEM, folder, free_port
+
+
+class Shop(http.server.ThreadingHTTPServer):
+    """A shop in which every behaviour of interest can be chosen.
+
+    none      every request is executed
+    replay    one execution for a key, its answer is repeated; another body is refused
+    race      as replay, but looks first and writes later
+    blind     as replay, but does not compare bodies
+    plain     executes every request, and always answers "ok"
+    refuse    a repeat is refused with 409
+    stuck     every request gets the same stored answer, whatever its key
+    stamp     as replay, but every answer has a number of its own in it
+    """
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, way, key=lambda request: request["headers"].get("idempotency-key")):
+        self.way, self.key = way, key
+        self.lock, self.effects, self.known, self.answers = threading.Lock(), 0, {}, 0
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        self.url = "http://127.0.0.1:%d" % self.server_address[1]
+
+    def execute(self):
+        with self.lock:
+            self.effects += 1
+            return {"order": self.effects}
+
+    def once(self, key, body):
+        """(status, answer, replayed)"""
+        if self.way == "none":
+            return 201, self.execute(), False
+        if self.way == "plain":
+            self.execute()
+            return 200, "ok", False
+        if self.way == "stuck":
+            key = "the only one"
+        if self.way == "race":
+            known = self.known.get(key)
+            if not known:
+                threading.Event().wait(0.05)
+                self.known[key] = known = body, self.execute()
+            return 201, known[1], False
+        with self.lock:
+            known = self.known.get(key)
+            replayed = known is not None
+            if not replayed:
+                self.effects += 1
+                known = self.known[key] = body, {"order": self.effects}
+            self.answers += 1
+        if self.way == "refuse" and replayed:
+            return 409, "again", False
+        if known[0] != body and self.way in ("replay", "stamp"):
+            return 422, "another body", False
+        if self.way == "stamp":
+            return 201, {**known[1], "answer": self.answers}, False
+        return 201, known[1], replayed
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.respond(200, {"name": "orders", "count": self.server.effects})
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        request = {"headers": {k.lower(): v for k, v in self.headers.items()}, "path": self.path, "body": body}
+        self.respond(*self.server.once(self.server.key(request), body))
+
+    def respond(self, status, answer, replayed=False):
+        data = json.dumps(answer).encode()
+        with contextlib.suppress(OSError):
+            self.send_response(status)
+            if replayed:
+                self.send_header("Idempotent-Replayed", "true")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+def check(url, *flags, body='{"amount":10}'):
+    run = subprocess.run([IDEM, "check", url, "--body", body, "--parallel", "20", "--timeout", "30s", *flags],
+                         capture_output=True, text=True, timeout=300)
+    return run.returncode, run.stdout, run.stderr
+
+
+def check_json(url, *flags, **more):
+    code, out, err = check(url, "--json", *flags, **more)
+    found = json.loads(out)
+    return code, found, {r["round"].split(",")[0]: r for r in found.get("rounds", [])}
+
+
+def test_a_service_that_executes_every_request_is_not_idempotent():
+    with Shop("none") as shop:
+        code, out, _ = check(shop.url + "/orders")
+        assert code == 1 and "\nnot idempotent: one key" in out, out
+        assert 'FAILED  one key, at the same time: 23 x 201; 23 different answers: {"order": 2} and' in out, out
+        assert "\x1b" not in out
+
+
+def test_an_idempotent_service_is_told_so_by_its_answers_alone():
+    with Shop("replay") as shop:
+        code, found, rounds = check_json(shop.url + "/orders")
+        assert code == 0 and found["verdict"] == "idempotent", found
+        assert "nobody counted the effects" in found["why"]
+        assert rounds["one key"]["statuses"] == {"201": 23} and rounds["one key"]["different_answers"] == 1
+        assert rounds["one key"]["replayed"] == 22 and "effects" not in rounds["one key"]
+        assert rounds["different keys"]["different_answers"] == 20
+        assert rounds["two bodies under one key"]["statuses"]["422"] == 11
+        assert rounds["cut connections"]["no_answer"] <= 5
+        assert shop.effects == 1 + 1 + 20 + 2 + 1
+
+
+def test_effects_are_counted_where_a_url_tells_them():
+    with Shop("replay") as shop:
+        code, found, rounds = check_json(shop.url + "/orders", "--effect-url", shop.url + "/count")
+        assert code == 0 and "one for each key" in found["why"], found
+        assert rounds["one key"]["effects"] == 1 and rounds["different keys"]["effects"] == 20
+        assert rounds["two bodies under one key"]["effects"] == 1 and rounds["cut connections"]["effects"] == 1
+        code, found, _ = check_json(shop.url + "/orders", "--effect-url", shop.url, "--effect-field", "name")
+        assert code == 2 and "answers no number" in found["text"], found
+
+
+def test_a_check_before_a_write_is_found_by_its_race():
+    with Shop("race") as shop:
+        code, found, rounds = check_json(shop.url + "/orders", "--effect-url", shop.url)
+        assert code == 1 and rounds["one key"]["effects"] > 1, found
+
+
+def test_equal_answers_prove_nothing_if_all_are_equal():
+    with Shop("plain") as shop:
+        code, found, rounds = check_json(shop.url + "/orders")
+        assert code == 3 and found["verdict"] == "cannot tell" and "--effect-url" in found["why"], found
+        code, found, rounds = check_json(shop.url + "/orders", "--effect-url", shop.url)
+        assert code == 1 and rounds["one key"]["effects"] == 23, found
+
+
+def test_one_answer_for_all_keys_is_not_idempotence():
+    with Shop("stuck") as shop:
+        code, found, rounds = check_json(shop.url + "/orders")
+        assert code == 1 and "new key" in rounds["different keys"]["why"], found
+        assert check_json(shop.url + "/orders", "--effect-url", shop.url)[0] == 3  # even one request has no effect
+
+
+def test_repeats_may_be_refused():
+    with Shop("refuse") as shop:
+        code, found, rounds = check_json(shop.url + "/orders", "--timeout", "2s")
+        assert code == 0 and rounds["one key"]["statuses"] == {"201": 1, "409": 22}, found
+        assert rounds["cut connections"]["result"] == "open"
+        code, found, rounds = check_json(shop.url + "/orders", "--timeout", "2s", "--effect-url", shop.url)
+        assert code == 0 and rounds["cut connections"]["result"] == "ok", found
+
+
+def test_weak_spots_are_named():
+    with Shop("blind") as shop:
+        code, found, rounds = check_json(shop.url + "/orders")
+        assert code == 0 and rounds["two bodies under one key"]["result"] == "weak", found
+        assert "not refused (422)" in rounds["two bodies under one key"]["why"]
+    with Shop("stamp") as shop:
+        assert check_json(shop.url + "/orders")[0] == 1
+        code, found, rounds = check_json(shop.url + "/orders", "--effect-url", shop.url)
+        assert code == 0 and "one effect, but" in rounds["one key"]["why"], found
+
+
+def test_a_key_may_be_anywhere_in_the_request():
+    cases = (
+        (["--body", '{"seq":"{key}","amount":1}'], lambda r: json.loads(r["body"])["seq"]),
+        (["--header", "X-Request: n-{key}"], lambda r: r["headers"].get("x-request")),
+        (["--key-header", "X-Request-Id"], lambda r: r["headers"].get("x-request-id")),
+    )
+    for flags, key in cases:
+        with Shop("replay", key) as shop:
+            code, found, _ = check_json(shop.url + "/orders", *flags)
+            assert code == 0, (flags, found)
+            assert None not in shop.known
+            assert check(shop.url + "/o")[0] != 0  # a key that the service does not look at
+    with Shop("replay", lambda r: r["path"]) as shop:
+        assert check_json(shop.url + "/orders/{key}")[0] == 0
+
+
+def test_what_cannot_be_checked_is_said():
+    code, _, err = check("http://127.0.0.1:%d/" % free_port())
+    assert code == 20 and "onnect" in err, err
+    code, found, rounds = None, None, None
+    with Shop("replay") as shop:
+        code, found, rounds = check_json(shop.url, "--method", "BREW")
+        assert code == 3 and "does not succeed" in found["why"] and found["rounds"][0]["statuses"] == {"501": 1}
+    for flags in (["ftp://host/"], ["http://h", "--parallel", "1"], ["http://h", "--parallel", "5000"],
+                  ["http://h", "--header", "x"], ["http://h", "--timeout", "0"]):
+        assert check(*flags)[0] == 2, flags
+
+
+def test_a_gateway_makes_the_ledger_idempotent():
+    with folder() as where, Ledger(where) as ledger:
+        code, found, _ = check_json("http://127.0.0.1:%d/orders" % ledger.port)
+        assert code == 1, found
+        with Gateway(where, ledger.port) as gateway:
+            before = len(ledger.entries())
+            code, found, rounds = check_json("http://127.0.0.1:%d/orders" % gateway.port)
+            assert code == 0 and all(r["result"] == "ok" for r in found["rounds"]), found
+            assert rounds["two bodies under one key"]["statuses"]["422"] >= 1
+            assert len(ledger.entries()) - before == 1 + 1 + 20 + 2 + 1
+
+
+def test_progress_and_colour_are_for_terminals():
+    with Shop("race") as shop:
+        out = on_a_terminal("check", shop.url + "/", "--body", "{}", "--parallel", "20")
+        assert "one key, at the same time: " in out and "\r\x1b[K" in out and "\x1b[31mFAILED" in out, out
+        out = on_a_terminal("check", shop.url + "/", "--body", "{}", "--parallel", "4", NO_COLOR="1")
+        assert "\x1b[3" not in out and "FAILED" in out, out
+
+
+def on_a_terminal(*args, **env):
+    """What a person sees."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execve(IDEM, [IDEM, *args], {**os.environ, "TERM": "xterm", **env})
+    out = b""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(fd, 65536):
+            out += chunk
+    os.close(fd)
+    os.waitpid(pid, 0)
+    return out.decode()
