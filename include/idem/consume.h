@@ -14,7 +14,8 @@
  *
  * Threads: handlers run on `concurrency` threads at once; messages with the
  * same ordering key are handled one after another, in order. idem_consume_stop
- * may be called from any thread or from a signal handler.
+ * may be called from any thread or from a signal handler. For the rest see the
+ * head of record.h.
  */
 #ifndef IDEM_CONSUME_H
 #define IDEM_CONSUME_H
@@ -33,8 +34,8 @@ struct idem_header {
 
 /* One delivery. Everything is valid during the handler's call only. */
 struct idem_message {
-    struct idem_bytes scope,
-        id; /* of the record: source and consumer, identity */
+    struct idem_bytes scope; /* of the record: source and consumer */
+    struct idem_bytes id;    /* of the record: the message's identity */
     struct idem_bytes body;
     const struct idem_header *headers;
     size_t header_count;
@@ -60,7 +61,8 @@ typedef enum idem_handled idem_handle_fn(void *arg,
                                          const struct idem_message *message,
                                          struct idem_error *err);
 
-/* All but source and handle may be zero. */
+/* All but source and handle may be zero. The texts must live as long as the
+ * consumer. */
 struct idem_consume_options {
     /*
      * amqp://user:password@host:port/vhost?queue=orders
@@ -89,6 +91,7 @@ struct idem_consume_options {
     void *arg;
     idem_log_fn *log;
     void *log_arg;
+    uint64_t room[8];
 };
 
 struct idem_consume_stats {
@@ -100,17 +103,19 @@ struct idem_consume_stats {
     uint64_t doubts;       /* outcome unknown, put in the doubt place */
     uint64_t put_back;     /* in progress elsewhere, or the store was away */
     uint64_t reconnects;
-    uint64_t in_flight;
+    uint64_t in_flight; /* now */
+    uint64_t room[8];
 };
 
-/* The engine may be NULL if the handler keeps the record itself. */
+/* Check the options and prepare a consumer; idem_consume_run connects. The
+ * engine may be NULL if the handler keeps the record itself. */
 IDEM_API enum idem_status
 idem_consume_open(struct idem_engine *engine,
                   const struct idem_consume_options *options,
                   struct idem_consumer **consumer, struct idem_error *err);
 
-/* Consume until stopped. The broker going away is not an error: it is tried
- * again with back-off. */
+/* Consume until stopped, in this thread. A broker that cannot be reached is not
+ * an error: it is tried again with back-off. */
 IDEM_API enum idem_status idem_consume_run(struct idem_consumer *consumer,
                                            struct idem_error *err);
 
@@ -118,9 +123,11 @@ IDEM_API enum idem_status idem_consume_run(struct idem_consumer *consumer,
  * consumer that was stopped is not run again: open another. */
 IDEM_API void idem_consume_stop(struct idem_consumer *consumer);
 
+/* What it has done since it was opened. */
 IDEM_API void idem_consume_stats(struct idem_consumer *consumer,
                                  struct idem_consume_stats *stats);
 
+/* Close it, after idem_consume_run has returned. NULL is fine. */
 IDEM_API void idem_consume_close(struct idem_consumer *consumer);
 
 #ifdef __cplusplus

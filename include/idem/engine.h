@@ -5,8 +5,9 @@
  * commits each batch to its store with one durable write. An answer is given
  * only after what it says is durable.
  *
- * Threads: share an engine, never an answer. Callbacks run on the engine's own
- * thread: they must be quick and must not call idem_do, idem_run or idem_close.
+ * The rules on ownership, errors, threads, fork and structs stand at the head
+ * of record.h. Callbacks run on the engine's own thread: they must be quick and
+ * must not call idem_do, idem_run, idem_scan or idem_close.
  */
 #ifndef IDEM_ENGINE_H
 #define IDEM_ENGINE_H
@@ -45,6 +46,7 @@ struct idem_options {
     const char *require_fingerprint;
     idem_log_fn *log; /* NULL: warnings and alarms go to standard error */
     void *log_arg;
+    uint64_t room[8];
 };
 
 /*
@@ -59,8 +61,8 @@ struct idem_options {
  * IDEM_ERR_INVALID: the URL names no store, or an option is absurd.
  * IDEM_ERR_UNAVAILABLE: the store or the server cannot be reached.
  *
- * An engine does not survive a fork: in the child, open another one and do not
- * close the parent's.
+ * Options may be NULL. Close the engine with idem_close, after every lock, id
+ * generator and consumer that uses it.
  */
 IDEM_API enum idem_status idem_open(const char *url,
                                     const struct idem_options *options,
@@ -117,6 +119,7 @@ struct idem_filter {
     struct idem_bytes scope;
     int64_t updated_before; /* ms, the store's time */
     bool doubt;             /* executing, and its lease is over */
+    uint64_t room[4];
 };
 
 /* An opaque place in a scan; "0" is both the start and the end. */

@@ -12,7 +12,9 @@
  * restart or a crash, gives neither a duplicate nor a stall. A generator whose
  * lease cannot be renewed stops in time.
  *
- * Threads: share one struct idem_ids. It must be closed before its engine.
+ * Threads: share one struct idem_ids. It must be closed before its engine. For
+ * the rest see the head of record.h. The UUIDs need no handle and work after a
+ * fork, where no other thread was making a uuid7 at that moment.
  */
 #ifndef IDEM_ID_H
 #define IDEM_ID_H
@@ -49,8 +51,11 @@ struct idem_ids_options {
     void *grew_arg;
     idem_log_fn *log;
     void *log_arg;
+    uint64_t room[8];
 };
 
+/* Start a generator. Options may be NULL. It asks the store for worker numbers
+ * and ranges when the first id is asked for. */
 IDEM_API enum idem_status idem_ids_open(struct idem_engine *engine,
                                         const struct idem_ids_options *options,
                                         struct idem_ids **ids,
@@ -89,6 +94,7 @@ struct idem_id_parts {
     uint64_t worker;
     uint64_t sequence;
     int64_t ends_ms; /* when the epoch's bits are used up */
+    uint64_t room[4];
 };
 
 /* `options` as the generator had them; NULL: the defaults. IDEM_ERR_INVALID:
@@ -97,10 +103,14 @@ IDEM_API enum idem_status
 idem_id_explain(enum idem_id_kind kind, uint64_t id,
                 const struct idem_ids_options *options,
                 struct idem_id_parts *parts, struct idem_error *err);
+
+/* *version is 0 to 15; *time_ms is -1 unless it is 7. IDEM_ERR_INVALID: that is
+ * not a UUID. */
 IDEM_API enum idem_status idem_uuid_explain(const char *text, int *version,
                                             int64_t *time_ms,
                                             struct idem_error *err);
 
+/* "snowflake", "uid" ...; "?" for a kind that does not exist. */
 IDEM_API const char *idem_id_kind_name(enum idem_id_kind kind);
 
 #ifdef __cplusplus

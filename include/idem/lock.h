@@ -7,8 +7,8 @@
  * that ended: let the resource that you protect refuse a fence lower than the
  * highest it has seen (docs/locks.md).
  *
- * Threads: a lock may be asked about from any thread; take and give it from
- * one.
+ * Threads: a lock may be asked about from any thread while it is held. One
+ * thread gives it back, once. For the rest see the head of record.h.
  */
 #ifndef IDEM_LOCK_H
 #define IDEM_LOCK_H
@@ -29,18 +29,20 @@ struct idem_lock;
 typedef void idem_lock_lost_fn(void *arg, struct idem_lock *lock);
 
 struct idem_lock_options {
-    const char
-        *owner;       /* NULL: a random one; the same owner may take it again */
+    /* NULL: a random one. The same owner may take it again. */
+    const char *owner;
     int64_t lease_ms; /* 0: 30 s; renewed every third of it */
     int64_t wait_ms;  /* 0: do not wait */
     idem_lock_lost_fn *lost;
     void *lost_arg;
+    uint64_t room[4];
 };
 
 /*
- * Take a lock. IDEM_OK: it is held. IDEM_ERR_TIMEOUT: somebody else held it
- * until the wait was over. Other errors as idem_do's; after IDEM_ERR_LOST the
- * lock may be held for one lease under the owner's name.
+ * Take a lock. Options may be NULL. IDEM_OK: it is held until idem_lock_give.
+ * IDEM_ERR_TIMEOUT: somebody else held it until the wait was over. Other errors
+ * as idem_do's; after IDEM_ERR_LOST the lock may be held for one lease under
+ * the owner's name.
  */
 IDEM_API enum idem_status
 idem_lock_take(struct idem_engine *engine, const char *name,

@@ -10,8 +10,31 @@
  * until its own FINISH or a SETTLE arrives, for nobody knows whether the work
  * was done. Executing never expires; everything else does.
  *
- * Ownership: what you pass in stays yours; bytes you receive are valid as long
- * as the struct that brought them says.
+ * Rules for every function of every header; a function says where it differs.
+ *
+ * Ownership: what you pass in stays yours and is not needed after the call
+ * (a callback's argument is, and what an option says so about). What you get
+ * belongs to the handle or the answer that brought it and lives as long.
+ *
+ * Errors: IDEM_OK or not. Read outputs only after IDEM_OK, and `err`, which may
+ * be NULL, only after anything else. After an error a handle's pointer is as it
+ * was before, and an answer is empty: it holds no memory, and may be cleared.
+ *
+ * Threads: every function may be called from any thread, and a handle may be
+ * shared by several. Nobody closes a handle that another thread still uses. A
+ * signal handler may call nothing but idem_consume_stop.
+ *
+ * Fork: a child may use no handle that its parent opened, not even to close it:
+ * their threads and connections are the parent's. It may open its own.
+ *
+ * Structs that you fill: start them from zero (`= {0}`, or by naming members);
+ * zero is the default everywhere. `room` is for members of later versions and
+ * stays zero. So a program runs with every later libidem.so of the same number
+ * without being compiled again. A member that a newer header has and the
+ * library does not know is IDEM_ERR_UNSUPPORTED, never ignored. A struct
+ * without `room` never changes, or is made by the library, which may add
+ * members at its end: do not copy those, and do not depend on their size. New
+ * enumerators come at the end: expect values that you do not know.
  */
 #ifndef IDEM_RECORD_H
 #define IDEM_RECORD_H
@@ -181,13 +204,15 @@ struct idem_op {
     bool not_replayable;       /* FINISH: done, but without its result */
     bool lost;                 /* RENEW: the outcome is lost, end the lease */
     struct idem_bytes subject; /* LOCK: the owner; else a caller's label */
+    uint64_t room[4];
 };
 
 /*
  * What the caller is told. `record` is the record as it is now: fence, state,
  * kind, result, expires and lease_until are read from it. For mismatch, absent,
- * unknown and duplicate, and after an error of idem_do or idem_run, it is empty
- * (state ABSENT). It lives until idem_answer_clear.
+ * unknown and duplicate, and after an error, it is empty (state ABSENT). It
+ * lives until idem_answer_clear. A call overwrites the answer that it is given:
+ * clear it before you use it again. It belongs to one thread at a time.
  */
 struct idem_answer {
     enum idem_verdict verdict;
@@ -196,7 +221,8 @@ struct idem_answer {
     void *memory; /* the library's own */
 };
 
-/* Names as they stand in every surface: "started", "executing", "begin" ... */
+/* Names as they stand in every surface: "started", "executing", "begin" ...
+ * They are constants; "?" for a value that does not exist. */
 IDEM_API const char *idem_status_name(enum idem_status status);
 IDEM_API const char *idem_status_text(enum idem_status status);
 IDEM_API const char *idem_verdict_name(enum idem_verdict verdict);
@@ -206,7 +232,7 @@ IDEM_API const char *idem_mode_name(enum idem_mode mode);
 IDEM_API const char *idem_kind_name(enum idem_kind kind);
 IDEM_API const char *idem_verb_name(enum idem_verb verb);
 
-/* A view of a C string. */
+/* A view of a C string, as long as that lives; NULL is empty. */
 IDEM_API struct idem_bytes idem_text(const char *text);
 
 #ifdef __cplusplus

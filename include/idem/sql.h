@@ -11,6 +11,7 @@
  *     op.fence = answer.record->fence
  *     update account set ...                    the business part
  *     op.outcome = IDEM_STATE_SUCCEEDED; op.result = idem_text("paid")
+ *     idem_answer_clear(&answer)
  *     idem_sql_finish(db, &op, &answer, &err)   the answer, for every repeat
  *   commit
  *
@@ -32,7 +33,9 @@
  * Names of tables and columns are the program's own; they are quoted, never
  * pasted. Values are always bound.
  *
- * Threads: an adapter belongs to its connection: one thread at a time.
+ * Threads: an adapter belongs to its connection: one thread at a time. Fork: as
+ * for the connection. For the rest see the head of record.h. The verdict and
+ * the row of a scheme are outputs; its strings and values are the caller's.
  */
 #ifndef IDEM_SQL_H
 #define IDEM_SQL_H
@@ -50,7 +53,8 @@ struct idem_sql;
 
 /* ---- the adapter ------------------------------------------------------ */
 
-/* IDEM_ERR_UNSUPPORTED: this build of idem was made without that database. */
+/* Put an adapter on an open connection; close it with idem_sql_close.
+ * IDEM_ERR_UNSUPPORTED: this build of idem was made without that database. */
 IDEM_API enum idem_status idem_sql_postgres(struct pg_conn *conn,
                                             struct idem_sql **db,
                                             struct idem_error *err);
@@ -86,6 +90,7 @@ struct idem_sql_fault {
 
 /* Of the last call that failed; valid until the next call. */
 IDEM_API const struct idem_sql_fault *idem_sql_fault(const struct idem_sql *db);
+/* "deadlock", "duplicate key" ... */
 IDEM_API const char *idem_sql_cause_name(enum idem_sql_cause cause);
 
 /* ---- the record, in the caller's open transaction --------------------- */
@@ -94,7 +99,7 @@ IDEM_API const char *idem_sql_cause_name(enum idem_sql_cause cause);
  * Claim a request (a BEGIN op). A concurrent claim of the same key that has not
  * committed is waited for, up to op->wait_ms.
  *
- * STARTED: yours; answer->record.fence is its fence. REPLAY: done before, the
+ * STARTED: yours; answer->record->fence is its fence. REPLAY: done before, the
  * result is there. BUSY: another transaction or another service is at work.
  * DOUBT, MISMATCH: as everywhere. Only STARTED changed something.
  */
@@ -181,7 +186,7 @@ struct idem_sql_value {
     struct idem_bytes bytes;
 };
 
-/* Values to bind. */
+/* Values to bind: views of what they are given. */
 IDEM_API struct idem_sql_value idem_sql_int(int64_t number);
 IDEM_API struct idem_sql_value idem_sql_text(const char *text);
 IDEM_API struct idem_sql_value idem_sql_blob(const void *data, size_t len);
@@ -244,6 +249,7 @@ enum idem_sql_verdict {
     IDEM_SQL_IS_EMPTY,     /* barrier: nothing to undo; that is success */
 };
 
+/* "first", "duplicate", "conflict", "refused", "empty". */
 IDEM_API const char *idem_sql_verdict_name(enum idem_sql_verdict verdict);
 
 /*

@@ -4,6 +4,9 @@
  * Two uses. Dedup: redeem it, and a repeat is refused (duplicate). Idempotent:
  * BEGIN a record of type token with it, and a repeat gets the first answer. A
  * token belongs to its subject: under any other it does not exist.
+ *
+ * The rules on ownership, errors, threads and fork stand at the head of
+ * record.h.
  */
 #ifndef IDEM_TOKEN_H
 #define IDEM_TOKEN_H
@@ -19,7 +22,8 @@ extern "C" {
 /* A fresh token's text; it does not exist until it is issued. */
 IDEM_API void idem_token_make(char token[IDEM_TOKEN_LEN + 1]);
 
-/* Issue one token to a subject; ttl_ms 0: 5 minutes. */
+/* Issue one token to a subject; ttl_ms 0: 5 minutes. After an error nobody may
+ * use what `token` has in it. */
 IDEM_API enum idem_status idem_token_issue(struct idem_engine *engine,
                                            struct idem_bytes subject,
                                            int64_t ttl_ms,
@@ -43,6 +47,7 @@ struct idem_token_limit;
 /* rate: tokens a second; burst: how many at once. NULL: out of memory. */
 IDEM_API struct idem_token_limit *idem_token_limit_open(double rate,
                                                         double burst);
+/* NULL is fine. */
 IDEM_API void idem_token_limit_close(struct idem_token_limit *limit);
 
 /* May this subject have `count` more now? Otherwise *retry_after_ms says when.

@@ -3,6 +3,7 @@
  */
 #include "error.h"
 
+#include <idem/idem.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -19,4 +20,19 @@ idem__fail(struct idem_error *err, enum idem_status status, const char *format,
     vsnprintf(err->text, sizeof(err->text), format, args);
     va_end(args);
     return status;
+}
+
+enum idem_status
+idem__room_check(const uint64_t *room, size_t count, struct idem_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (room[i] != 0)
+            return idem__fail(
+                err, IDEM_ERR_UNSUPPORTED,
+                "a struct has a member set that libidem " IDEM_VERSION
+                " does not know: the program was built with the "
+                "headers of a newer version, or it did not start "
+                "the struct from zero");
+    }
+    return IDEM_OK;
 }

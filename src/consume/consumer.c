@@ -103,6 +103,8 @@ set_options(struct idem_consumer *c, const struct idem_consume_options *options,
     enum idem_status status;
 
     *o = *options;
+    if (IDEM__ROOM_CHECK(o, err) != IDEM_OK)
+        return IDEM_ERR_UNSUPPORTED;
     if (!o->concurrency)
         o->concurrency = 4;
     if (!o->max_attempts)

@@ -271,6 +271,8 @@ take_options(struct idem_options *options, const struct idem_options *given,
 {
     if (given)
         *options = *given;
+    if (IDEM__ROOM_CHECK(options, err) != IDEM_OK)
+        return IDEM_ERR_UNSUPPORTED;
     if (options->max_queue == 0)
         options->max_queue = 65536;
     if (options->max_batch == 0)

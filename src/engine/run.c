@@ -220,6 +220,7 @@ idem__run_begin(struct idem_engine *engine, const struct idem_op *op,
     enum idem_status status;
 
     *out = NULL;
+    *answer = (struct idem_answer){.record = &idem__no_record};
     start.verb = IDEM_BEGIN;
     start.fence = 0;
     if (!start.nonce) {

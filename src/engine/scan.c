@@ -78,6 +78,10 @@ idem__scan_submit(struct idem_engine *engine, const struct idem_filter *filter,
 
     if (!scan)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    if (filter && IDEM__ROOM_CHECK(filter, err) != IDEM_OK) {
+        free(scan);
+        return IDEM_ERR_UNSUPPORTED;
+    }
     scan->item.kind = IDEM__ITEM_SCAN;
     if (filter)
         scan->filter = *filter;

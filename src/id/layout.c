@@ -22,6 +22,8 @@ idem_id_kind_name(enum idem_id_kind kind)
 enum idem_status
 idem__ids_options_check(struct idem_ids_options *o, struct idem_error *err)
 {
+    if (IDEM__ROOM_CHECK(o, err) != IDEM_OK)
+        return IDEM_ERR_UNSUPPORTED;
     if (!o->snowflake_epoch_ms)
         o->snowflake_epoch_ms = SNOWFLAKE_EPOCH_MS;
     if (!o->uid_epoch_s)
@@ -93,6 +95,7 @@ idem_id_explain(enum idem_id_kind kind, uint64_t id,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "%llu has its top bit set: no %s has",
                           (unsigned long long)id, idem_id_kind_name(kind));
+    *parts = (struct idem_id_parts){0};
     layout = idem__id_layout(kind, &o);
     tick = id >> (layout.worker_bits + layout.sequence_bits);
     parts->time_ms = layout.epoch_ms + (int64_t)tick * layout.tick_ms;

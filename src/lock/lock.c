@@ -166,6 +166,8 @@ make(struct idem_engine *engine, const char *name,
     struct idem_lock *lock;
     pthread_condattr_t monotonic;
 
+    if (options && IDEM__ROOM_CHECK(options, err) != IDEM_OK)
+        return IDEM_ERR_UNSUPPORTED;
     if (strlen(name) > IDEM_ID_MAX)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a lock's name has at most %d bytes", IDEM_ID_MAX);

@@ -147,6 +147,8 @@ idem__op_check(struct idem_op *op, struct idem_error *err)
 {
     enum idem_status status;
 
+    if (IDEM__ROOM_CHECK(op, err) != IDEM_OK)
+        return IDEM_ERR_UNSUPPORTED;
     if ((unsigned)op->verb >= IDEM__VERB_COUNT)
         return idem__fail(err, IDEM_ERR_INVALID, "there is no verb number %u",
                           (unsigned)op->verb);

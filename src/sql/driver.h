@@ -128,8 +128,9 @@ extern IDEM__MODULE const struct sql_driver idem__sql_sqlite;
 
 struct idem_sql *idem__sql_make(const struct sql_driver *driver, void *conn);
 
-/* Start a public call: what the last one brought is gone. */
-void idem__sql_start(struct idem_sql *db);
+/* Start a public call: what the last one brought is gone, and the answer, if it
+ * gives one, is empty until it is known. */
+void idem__sql_start(struct idem_sql *db, struct idem_answer *answer);
 
 /*
  * Put a statement together: %s is text as it is, %i a name to quote

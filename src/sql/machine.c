@@ -212,7 +212,7 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
     bool declared = is_declared(machine, from, to), happened = false;
     enum idem_status status;
 
-    idem__sql_start(db);
+    idem__sql_start(db, NULL);
     memset(row, 0, sizeof(*row));
     status = idem__sql_need_transaction(db, err);
     if (status == IDEM_OK)

@@ -471,7 +471,7 @@ idem__sql_claim(struct idem_sql *db, const struct idem_op *op, bool guess,
     enum idem_status status;
 
     begin.verb = IDEM_BEGIN;
-    idem__sql_start(db);
+    idem__sql_start(db, answer);
     status = start_task(db, &begin, &task, err);
     /* A token was issued before: there is nothing to guess. */
     if (status == IDEM_OK && task.op.type == IDEM_TYPE_TOKEN)
@@ -492,7 +492,7 @@ idem_sql_do(struct idem_sql *db, const struct idem_op *op,
 
     if (op->verb == IDEM_BEGIN)
         return idem_sql_claim(db, op, answer, err);
-    idem__sql_start(db);
+    idem__sql_start(db, answer);
     status = start_task(db, op, &task, err);
     if (status == IDEM_OK && op->verb == IDEM_GET)
         status = check_isolation(db, false, err);
@@ -549,7 +549,7 @@ idem_sql_join(struct idem_sql *db, struct idem_bytes scope,
     struct task task;
     bool there;
 
-    idem__sql_start(db);
+    idem__sql_start(db, answer);
     status = start_task(db, &op, &task, err);
     if (status != IDEM_OK)
         return status;

@@ -21,7 +21,7 @@ start(struct idem_sql *db, const struct idem_sql_place *place, size_t values,
 {
     enum idem_status status;
 
-    idem__sql_start(db);
+    idem__sql_start(db, NULL);
     memset(row, 0, sizeof(*row));
     if (place->key_count == 0)
         return idem__fail(err, IDEM_ERR_INVALID,

@@ -88,8 +88,10 @@ idem_sql_close(struct idem_sql *db)
 }
 
 void
-idem__sql_start(struct idem_sql *db)
+idem__sql_start(struct idem_sql *db, struct idem_answer *answer)
 {
+    if (answer)
+        *answer = (struct idem_answer){.record = &idem__no_record};
     idem_arena_reset(&db->arena);
     db->fault = (struct idem_sql_fault){0};
     db->rows = (struct sql_rows){0};

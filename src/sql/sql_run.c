@@ -339,11 +339,10 @@ idem_sql_run(struct idem_sql *db, const struct idem_op *op,
     enum idem_status status;
     struct run run;
 
-    idem__sql_start(db);
+    idem__sql_start(db, answer);
     status = prepare(db, op, &run, err);
     if (status != IDEM_OK)
         return status;
-    *answer = (struct idem_answer){.record = &idem__no_record};
     status = start(db, &run, answer, err);
     if (status == IDEM_OK && !run.claimed)
         status = end_unclaimed(db, err);
@@ -467,13 +466,12 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
     enum idem_status status;
     struct run run;
 
-    idem__sql_start(db);
+    idem__sql_start(db, answer);
     status = check_statements(db, &work, err);
     if (status == IDEM_OK)
         status = prepare(db, op, &run, err);
     if (status != IDEM_OK)
         return status;
-    *answer = (struct idem_answer){.record = &idem__no_record};
     if (db->in_one_go && run.op.type != IDEM_TYPE_TOKEN) {
         struct idem_record record;
         struct idem_op finish;

@@ -342,8 +342,11 @@ outside_a_transaction_nothing_is_claimed(void **state)
     struct idem_sql_place place = {"t_account", &key, 1};
 
     (void)state;
+    memset(&answer, 0x5a, sizeof(answer));
     assert_int_equal(idem_sql_claim(one.db, &op, &answer, &err),
                      IDEM_ERR_INVALID);
+    assert_int_equal(answer.record->state, IDEM_STATE_ABSENT);
+    idem_answer_clear(&answer); /* an error leaves it empty */
     assert_non_null(strstr(err.text, "transaction"));
     assert_int_equal(
         idem_sql_deduct(one.db, &place, "balance", 1, &verdict, &row, &err),
