@@ -115,40 +115,30 @@ print_next(const struct cli_verb *verb, struct idem_bytes token)
                (const char *)token.data);
 }
 
-/* Redeem, then issue a fresh one that lives as long as the first did. */
 static int
-redeem_next(const struct cli_verb *verb, const struct idem_op *op,
-            const char *subject)
+redeem_next(const struct cli_verb *verb, const struct idem_op *op)
 {
     struct idem_engine *engine = NULL;
-    struct idem_answer answer = {0}, fresh = {0};
+    struct idem_answer answer = {0};
     struct idem_error err = {0};
     int code;
 
     err.status = cli_engine_open(&verb->where, &engine, &err);
     if (err.status == IDEM_OK)
-        err.status = idem_do(engine, op, &answer, &err);
-    if (err.status == IDEM_OK && answer.verdict == IDEM_V_REDEEMED) {
-        const struct idem_record *r = answer.record;
-
-        err.status =
-            issue_one(engine, subject,
-                      r->expires > r->updated ? r->expires - r->updated : 0,
-                      &fresh, &err);
-        if (err.status != IDEM_OK)
-            fprintf(stderr, "idem: the token is redeemed, but there is no "
-                            "fresh one\n");
-    }
+        err.status = idem__do_verb(engine, op, true, &answer, &err);
     if (err.status != IDEM_OK) {
         code = cli_fail(&err);
+    } else if (answer.verdict != IDEM_V_REDEEMED) {
+        code = cli_exit_verdict(answer.verdict);
+        cli_print_answer(&answer, verb->print);
+    } else if (answer.record->id.len == 0) {
+        code = cli_error(IDEM_ERR_UNAVAILABLE,
+                         "the token is redeemed, but no fresh one could be "
+                         "issued: idem issue makes one");
     } else {
         code = cli_exit_verdict(answer.verdict);
-        if (answer.verdict == IDEM_V_REDEEMED)
-            print_next(verb, fresh.record->id);
-        else
-            cli_print_answer(&answer, verb->print);
+        print_next(verb, answer.record->id);
     }
-    idem_answer_clear(&fresh);
     idem_answer_clear(&answer);
     idem_close(engine);
     return code;
@@ -196,5 +186,5 @@ cli_redeem(int argc, char **argv)
     }
     op.id = idem_text(args[0]);
     op.scope = idem_text(args[1]);
-    return next ? redeem_next(&verb, &op, args[1]) : cli_run_verb(&verb, &op);
+    return next ? redeem_next(&verb, &op) : cli_run_verb(&verb, &op);
 }

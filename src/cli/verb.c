@@ -248,7 +248,7 @@ run_patiently(const struct cli_verb *verb, struct idem_engine *engine,
         int64_t left = until - boot_ms(), pause;
         struct timespec t;
 
-        status = idem__do_found(engine, op, answer, err);
+        status = idem__do_verb(engine, op, false, answer, err);
         if (status != IDEM_OK || answer->verdict != IDEM_V_BUSY || left <= 0)
             return status;
         pause = answer->retry_after_ms < left ? answer->retry_after_ms : left;

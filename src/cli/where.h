@@ -1,7 +1,7 @@
 /*
  * where.h - where records are: a store that this process opens, or a server.
  *
- * Both are an engine, so a command builds an op, hands it to idem__do_found,
+ * Both are an engine, so a command builds an op, hands it to idem__do_verb,
  * and prints the answer.
  */
 #ifndef IDEM__CLI_WHERE_H

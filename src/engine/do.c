@@ -1,5 +1,5 @@
 /*
- * do.c - one operation, waited for.
+ * do.c - one operation or verb, waited for.
  *
  * The engine's thread copies the answer into memory of the caller's before it
  * wakes the caller; then it touches nothing of the caller's any more.
@@ -74,10 +74,10 @@ drive(struct idem_engine *engine, struct waiter *waiter)
     }
 }
 
-enum idem_status
-idem__do_run(struct idem_engine *engine, const struct idem_op *op,
-             struct idem__run *run, struct idem_answer *answer,
-             struct idem_error *err)
+static enum idem_status
+do_step(struct idem_engine *engine, const struct idem_op *op,
+        enum idem__step step, struct idem__run *run, struct idem_answer *answer,
+        struct idem_error *err)
 {
     struct waiter waiter = {.run = run, .answer = answer, .err = err};
     bool own = idem__on_own_thread(engine);
@@ -87,7 +87,7 @@ idem__do_run(struct idem_engine *engine, const struct idem_op *op,
     if (own && (!engine->inner.driven || atomic_load(&engine->in_turn)))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a callback must not wait: use idem_submit");
-    status = idem_submit(engine, op, done, &waiter, NULL, err);
+    status = idem__submit(engine, op, step, done, &waiter, NULL, err);
     if (status != IDEM_OK)
         return status;
     if (own)
@@ -98,8 +98,23 @@ idem__do_run(struct idem_engine *engine, const struct idem_op *op,
 }
 
 enum idem_status
+idem__do_run(struct idem_engine *engine, const struct idem_op *op,
+             struct idem__run *run, struct idem_answer *answer,
+             struct idem_error *err)
+{
+    return do_step(engine, op, IDEM__STEP_LAST, run, answer, err);
+}
+
+enum idem_status
 idem_do(struct idem_engine *engine, const struct idem_op *op,
         struct idem_answer *answer, struct idem_error *err)
 {
-    return idem__do_run(engine, op, NULL, answer, err);
+    return do_step(engine, op, IDEM__STEP_LAST, NULL, answer, err);
+}
+
+enum idem_status
+idem__do_verb(struct idem_engine *engine, const struct idem_op *op, bool next,
+              struct idem_answer *answer, struct idem_error *err)
+{
+    return do_step(engine, op, idem__verb_step(op, next), NULL, answer, err);
 }

@@ -74,14 +74,25 @@ enum idem_status idem__run_submit_end(struct idem__run *run,
                                       struct idem_error *err);
 
 /*
- * As idem_do, for people and protocols that name a record by scope and id: an
- * op without a type finds a request or, where there is none, a token; SETTLE
- * looks before it decides, so that it plants no tombstone beside a token.
+ * As idem_submit and idem_do, for people and protocols that name a record by
+ * scope and id. What takes several operations is done here, the same for every
+ * surface, and only the last answer is told:
+ *
+ *   - an op without a type finds a request or, where there is none, a token;
+ *   - SETTLE without a type looks before it decides, so that it plants no
+ *     tombstone beside a token;
+ *   - REDEEM with `next` issues a fresh token to the same subject, which lives
+ *     as long as the first one did. REDEEMED then shows the fresh one's record,
+ *     or none (an empty id) if it could not be issued.
  */
-enum idem_status idem__do_found(struct idem_engine *engine,
-                                const struct idem_op *op,
-                                struct idem_answer *answer,
-                                struct idem_error *err);
+enum idem_status idem__submit_verb(struct idem_engine *engine,
+                                   const struct idem_op *op, bool next,
+                                   idem_done_fn *done, void *arg,
+                                   uint64_t *ticket, struct idem_error *err);
+enum idem_status idem__do_verb(struct idem_engine *engine,
+                               const struct idem_op *op, bool next,
+                               struct idem_answer *answer,
+                               struct idem_error *err);
 
 /* As idem_scan, but called back, once, with all records of this call. */
 typedef void idem__scan_done_fn(void *arg, enum idem_status status,

@@ -645,6 +645,28 @@ a_store_that_gives_no_reason_is_said_to_give_none(void **state)
     rig_close(&rig);
 }
 
+/* REDEEM with a fresh token is two writes, and only the second one fails. */
+static void
+what_is_redeemed_is_told_without_a_fresh_token_too(void **state)
+{
+    struct idem_op op = op_begin("token");
+    struct idem_answer answer = {0};
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    op.verb = IDEM_ISSUE;
+    assert_verdict(ask(rig.engine, &op), IDEM_V_ISSUED);
+    op.verb = IDEM_REDEEM;
+    faulty_plan(rig.store, FAULT_FULL, 1, 1000000);
+    assert_int_equal(idem__do_verb(rig.engine, &op, true, &answer, NULL),
+                     IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_REDEEMED);
+    assert_int_equal(answer.record->id.len, 0);
+    idem_answer_clear(&answer);
+    rig_close(&rig);
+}
+
 int
 main(void)
 {
@@ -668,6 +690,7 @@ main(void)
         cmocka_unit_test(a_store_that_is_away_is_not_asked_for_every_op),
         cmocka_unit_test(what_was_not_sent_after_a_loss_is_not_said_to_be_lost),
         cmocka_unit_test(a_store_that_gives_no_reason_is_said_to_give_none),
+        cmocka_unit_test(what_is_redeemed_is_told_without_a_fresh_token_too),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,6 +91,15 @@ struct idem__item {
     size_t bytes; /* for the queue's limit */
 };
 
+/* Which operation of a verb a job is; see verbs.c. */
+enum idem__step {
+    IDEM__STEP_LAST,  /* tell its answer */
+    IDEM__STEP_FIND,  /* among requests; a token may be found next */
+    IDEM__STEP_LOOK,  /* SETTLE, as a GET: what is there to settle? */
+    IDEM__STEP_USE,   /* REDEEM, before a fresh token is issued */
+    IDEM__STEP_FRESH, /* the ISSUE of that token */
+};
+
 struct idem__crowd;
 struct idem__parked_scope;
 
@@ -103,6 +112,7 @@ struct idem__job {
     struct idem__crowd *crowd;     /* NULL: not parked */
     uint8_t key[IDEM_KEY_LEN];
     struct idem_op op;
+    enum idem__step step;
     idem_done_fn *done;
     void *arg;
     uint64_t ticket;     /* 0: none was asked for */
@@ -438,6 +448,16 @@ void idem__jobs_close(struct idem_engine *engine);
 /* Answer and drop. */
 void idem__job_fail(struct idem_engine *engine, struct idem__job *job,
                     enum idem_status status, const struct idem_error *err);
+
+/* queue.c: as idem_submit; the steps after this one are verbs.c's. */
+enum idem_status idem__submit(struct idem_engine *engine,
+                              const struct idem_op *op, enum idem__step step,
+                              idem_done_fn *done, void *arg, uint64_t *ticket,
+                              struct idem_error *err);
+/* verbs.c: a step was answered. Take the next one, or call back. */
+void idem__verb_answer(struct idem_engine *engine, struct idem__job *job,
+                       enum idem_status status, const struct idem_error *err);
+enum idem__step idem__verb_step(const struct idem_op *op, bool next);
 
 /* How long a busy caller should stay away. */
 int64_t idem__retry_after_ms(const struct idem_record *record,

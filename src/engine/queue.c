@@ -289,6 +289,14 @@ idem_submit(struct idem_engine *engine, const struct idem_op *op,
             idem_done_fn *done, void *arg, uint64_t *ticket,
             struct idem_error *err)
 {
+    return idem__submit(engine, op, IDEM__STEP_LAST, done, arg, ticket, err);
+}
+
+enum idem_status
+idem__submit(struct idem_engine *engine, const struct idem_op *op,
+             enum idem__step step, idem_done_fn *done, void *arg,
+             uint64_t *ticket, struct idem_error *err)
+{
     struct idem_op checked = *op;
     struct idem__job *job;
     enum idem_status status;
@@ -308,6 +316,9 @@ idem_submit(struct idem_engine *engine, const struct idem_op *op,
         return refuse(engine, IDEM_ERR_MEMORY, err, "out of memory");
     job->done = done;
     job->arg = arg;
+    job->step = step;
+    if (step == IDEM__STEP_LOOK)
+        job->op.verb = IDEM_GET;
     if (checked.wait_ms > 0 &&
         (checked.verb == IDEM_BEGIN || checked.verb == IDEM_LOCK))
         job->wait_end_us = idem__boot_us(engine) + checked.wait_ms * 1000;
@@ -346,8 +357,11 @@ idem__job_answer(struct idem_engine *engine, struct idem__job *job,
 
     /* Only for errors that are also counted at the door is this shared. */
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
-    job->done(job->arg, status, status == IDEM_OK ? &job->answer : NULL,
-              status == IDEM_OK ? NULL : err);
+    if (job->step != IDEM__STEP_LAST)
+        idem__verb_answer(engine, job, status, err);
+    else
+        job->done(job->arg, status, status == IDEM_OK ? &job->answer : NULL,
+                  status == IDEM_OK ? NULL : err);
 }
 
 void

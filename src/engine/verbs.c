@@ -1,64 +1,127 @@
 /*
- * verbs.c - verbs that are several operations, waited for.
+ * verbs.c - verbs that are several operations, one after the other.
+ *
+ *   FIND ── no such request ──▶ the same among tokens
+ *   LOOK ──▶ LOOK among tokens ──▶ SETTLE where it was found
+ *   USE ─── redeemed ─────────▶ FRESH: issue the next token
+ *
+ * Each is a job of its own. The answer of one that is not the last comes here
+ * and leads to the next one, on the thread that takes the turns.
  */
-#include "engine.h"
+#include "inner.h"
 
-static bool
-is_nothing(const struct idem_answer *answer)
+#include <idem/token.h>
+
+enum idem__step
+idem__verb_step(const struct idem_op *op, bool next)
 {
-    return answer->record->state == IDEM_STATE_ABSENT &&
-           (answer->verdict == IDEM_V_STALE ||
-            answer->verdict == IDEM_V_ABSENT);
-}
-
-/* Among requests and, where there is none, among tokens. */
-static enum idem_status
-look_up(struct idem_engine *engine, struct idem_op *op,
-        struct idem_answer *answer, struct idem_error *err)
-{
-    enum idem_status status = idem_do(engine, op, answer, err);
-
-    if (status != IDEM_OK || !is_nothing(answer))
-        return status;
-    idem_answer_clear(answer);
-    op->type = IDEM_TYPE_TOKEN;
-    return idem_do(engine, op, answer, err);
-}
-
-/* SETTLE writes where nothing is, so it looks first. */
-static enum idem_status
-settle(struct idem_engine *engine, struct idem_op *op,
-       struct idem_answer *answer, struct idem_error *err)
-{
-    struct idem_op get = {.verb = IDEM_GET, .scope = op->scope, .id = op->id};
-    enum idem_status status = look_up(engine, &get, answer, err);
-
-    if (status != IDEM_OK)
-        return status;
-    if (!is_nothing(answer))
-        op->type = get.type;
-    idem_answer_clear(answer);
-    return idem_do(engine, op, answer, err);
-}
-
-enum idem_status
-idem__do_found(struct idem_engine *engine, const struct idem_op *op,
-               struct idem_answer *answer, struct idem_error *err)
-{
-    struct idem_op copy = *op;
-
+    if (op->verb == IDEM_REDEEM && next)
+        return IDEM__STEP_USE;
     if (op->type != 0)
-        return idem_do(engine, op, answer, err);
+        return IDEM__STEP_LAST;
     switch (op->verb) {
     case IDEM_SETTLE:
-        return settle(engine, &copy, answer, err);
+        return IDEM__STEP_LOOK;
     case IDEM_FINISH:
     case IDEM_RELEASE:
     case IDEM_RENEW:
     case IDEM_GET:
     case IDEM_FORGET:
-        return look_up(engine, &copy, answer, err);
+        return IDEM__STEP_FIND;
     default:
-        return idem_do(engine, op, answer, err);
+        return IDEM__STEP_LAST;
     }
+}
+
+enum idem_status
+idem__submit_verb(struct idem_engine *engine, const struct idem_op *op,
+                  bool next, idem_done_fn *done, void *arg, uint64_t *ticket,
+                  struct idem_error *err)
+{
+    return idem__submit(engine, op, idem__verb_step(op, next), done, arg,
+                        ticket, err);
+}
+
+/* What comes after this answer? False: nothing does, tell it. */
+static bool
+next_op(const struct idem__job *job, char token[IDEM_TOKEN_LEN + 1],
+        struct idem_op *op, enum idem__step *step)
+{
+    const struct idem_answer *answer = &job->answer;
+    const struct idem_record *record = answer->record;
+    bool nothing =
+        record->state == IDEM_STATE_ABSENT &&
+        (answer->verdict == IDEM_V_STALE || answer->verdict == IDEM_V_ABSENT);
+
+    *op = job->op;
+    *step = IDEM__STEP_LAST;
+    switch (job->step) {
+    case IDEM__STEP_FIND:
+        op->type = IDEM_TYPE_TOKEN;
+        return nothing;
+    case IDEM__STEP_LOOK:
+        op->verb = IDEM_SETTLE;
+        if (nothing && op->type == IDEM_TYPE_REQUEST) {
+            op->type = IDEM_TYPE_TOKEN;
+            *step = IDEM__STEP_LOOK;
+        } else if (nothing) {
+            op->type = IDEM_TYPE_REQUEST;
+        }
+        return true;
+    case IDEM__STEP_USE:
+        *step = IDEM__STEP_FRESH;
+        idem_token_make(token);
+        *op = (struct idem_op){
+            .verb = IDEM_ISSUE, .scope = job->op.scope, .id = idem_text(token)};
+        if (record->expires > record->updated)
+            op->ttl_ms = record->expires - record->updated;
+        return answer->verdict == IDEM_V_REDEEMED;
+    case IDEM__STEP_FRESH:
+    case IDEM__STEP_LAST:
+        break;
+    }
+    return false;
+}
+
+/* The first token is redeemed, whatever became of the fresh one. */
+static void
+tell_redeemed(struct idem__job *job, bool issued)
+{
+    if (!issued)
+        job->told = idem__no_record;
+    job->answer =
+        (struct idem_answer){.verdict = IDEM_V_REDEEMED, .record = &job->told};
+    job->done(job->arg, IDEM_OK, &job->answer, NULL);
+}
+
+void
+idem__verb_answer(struct idem_engine *engine, struct idem__job *job,
+                  enum idem_status status, const struct idem_error *err)
+{
+    char token[IDEM_TOKEN_LEN + 1];
+    struct idem_error trouble;
+    struct idem_op op;
+    enum idem__step step;
+
+    if (job->step == IDEM__STEP_FRESH) {
+        tell_redeemed(job, status == IDEM_OK &&
+                               job->answer.verdict == IDEM_V_ISSUED);
+        return;
+    }
+    if (status == IDEM_OK && !next_op(job, token, &op, &step)) {
+        job->done(job->arg, IDEM_OK, &job->answer, NULL);
+        return;
+    }
+    if (status == IDEM_OK) {
+        status = idem__submit(engine, &op, step, job->done, job->arg, NULL,
+                              &trouble);
+        err = &trouble;
+        if (status == IDEM_OK)
+            return;
+        if (step == IDEM__STEP_FRESH) {
+            tell_redeemed(job, false);
+            return;
+        }
+    }
+    job->done(job->arg, status, NULL, err);
 }

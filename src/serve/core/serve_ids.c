@@ -13,12 +13,6 @@
 
 #define SEGMENT "segment:"
 
-void
-server_new_token(char token[SERVER_TOKEN_LEN + 1])
-{
-    idem_token_make(token);
-}
-
 enum idem_status
 server_token_allowed(struct server *server, struct idem_bytes subject,
                      size_t count, struct idem_error *err)

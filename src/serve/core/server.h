@@ -145,9 +145,6 @@ bool server_address_next(const char **list, struct server_address *address,
 
 /* ---- ids and tokens, for both surfaces ------------------------------- */
 
-#define SERVER_TOKEN_LEN 32 /* 24 random bytes, URL-safe base64 */
-void server_new_token(char token[SERVER_TOKEN_LEN + 1]);
-
 /* May this subject have so many more tokens? IDEM_ERR_OVERLOADED: not yet. */
 enum idem_status server_token_allowed(struct server *server,
                                       struct idem_bytes subject, size_t count,

@@ -169,8 +169,7 @@ const struct http_route *http_route_find(const char *method,
 struct http_call {
     const struct http_route *route;
     struct idem_op op;
-    bool any_type; /* a request, or else a token of this scope and id */
-    bool next;     /* REDEEM: a fresh token afterwards */
+    bool next; /* REDEEM: a fresh token afterwards */
     size_t count;
     struct idem_filter filter;
     struct idem_cursor cursor;

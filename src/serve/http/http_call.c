@@ -425,14 +425,6 @@ place_reason(struct http_call *call, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* These find a request or, where there is none, a token. */
-static bool
-looks_twice(enum idem_verb verb)
-{
-    return verb == IDEM_FINISH || verb == IDEM_RELEASE || verb == IDEM_RENEW ||
-           verb == IDEM_SETTLE || verb == IDEM_GET || verb == IDEM_FORGET;
-}
-
 enum idem_status
 http_call_read(struct http_call *call, const struct http_route *route,
                const struct http_path *path, struct idem_bytes query,
@@ -449,8 +441,6 @@ http_call_read(struct http_call *call, const struct http_route *route,
     if (route->verb == IDEM_LOCK || route->verb == IDEM_UNLOCK ||
         route->type == IDEM_TYPE_LOCK)
         call->op.scope = idem_text(SERVER_LOCK_SCOPE);
-    call->any_type = route->action == HTTP_OP && looks_twice(route->verb) &&
-                     route->type == 0;
 
     if (!route->body && body.len > 0)
         return idem__fail(err, IDEM_ERR_INVALID, "%s takes no body",

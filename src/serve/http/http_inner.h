@@ -74,8 +74,7 @@ struct http_request {
     size_t rendered;             /* bytes of a long reply, until it is sent */
     struct idem_record *records; /* SCAN, ISSUE */
     size_t record_count;
-    char next_token[SERVER_TOKEN_LEN + 1];
-    char (*tokens)[SERVER_TOKEN_LEN + 1];
+    char (*tokens)[IDEM_TOKEN_LEN + 1];
     json_t *ids;
     struct idem_buf text; /* figures */
 

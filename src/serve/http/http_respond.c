@@ -69,10 +69,12 @@ listed(const struct http_request *request)
 static json_t *
 answered(const struct http_request *request)
 {
-    json_t *json = http_answer(&request->answer, request->route->verb);
+    const struct idem_answer *answer = &request->answer;
+    json_t *json = http_answer(answer, request->route->verb);
 
-    if (json && request->next_token[0])
-        json_object_set_new(json, "token", json_string(request->next_token));
+    if (json && request->call.next && answer->verdict == IDEM_V_REDEEMED &&
+        answer->record->id.len > 0)
+        json_object_set_new(json, "token", http_text(answer->record->id));
     return json;
 }
 

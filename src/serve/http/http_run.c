@@ -1,10 +1,6 @@
 /*
  * http_run.c - a call goes to the engine, and what comes back is kept until
  * libmicrohttpd's thread fetches it.
- *
- * Some calls are several ops: a record is looked for among requests and then
- * among tokens, a redeemed token may be followed by a fresh one. The callback
- * of one submits the next.
  */
 #include "../../engine/engine.h"
 #include "http_inner.h"
@@ -156,10 +152,6 @@ keep(struct http_request *request, const struct idem_answer *answer)
         share_result(request, answer->record);
 }
 
-static void done(void *arg, enum idem_status status,
-                 const struct idem_answer *answer,
-                 const struct idem_error *err);
-
 /* Under the lock. The engine holds the request until it has called back. */
 static void
 owe(struct http_request *request, size_t count)
@@ -176,98 +168,6 @@ settle_debt(struct http_request *request)
     request->outstanding--;
     request->http->in_flight--;
     atomic_fetch_sub(&request->refs, 1);
-}
-
-/* Under the lock: the next op of the same call. */
-static void
-go_on(struct http_request *request, const struct idem_op *op)
-{
-    struct idem_error err = {0};
-    enum idem_status status;
-
-    owe(request, 1);
-    status = idem_submit(request->http->server->engine, op, done, request,
-                         &request->ticket, &err);
-    if (status == IDEM_OK)
-        return;
-    settle_debt(request);
-    http_fail_with(request, status, &err);
-}
-
-/* There is no such request: is there such a token? */
-static bool
-looks_among_tokens(struct http_request *request,
-                   const struct idem_answer *answer)
-{
-    bool none = answer->verdict == IDEM_V_ABSENT ||
-                (answer->verdict == IDEM_V_STALE &&
-                 answer->record->state == IDEM_STATE_ABSENT);
-
-    return request->call.any_type && none &&
-           request->call.op.type != IDEM_TYPE_TOKEN;
-}
-
-/* SETTLE writes where nothing is, so it looks first, at requests and then at
- * tokens, and settles what it found. */
-static bool
-settles_after_a_look(struct http_request *request,
-                     const struct idem_answer *answer)
-{
-    struct idem_op *op = &request->call.op;
-
-    if (request->route->verb != IDEM_SETTLE || op->verb != IDEM_GET)
-        return false;
-    if (answer->verdict == IDEM_V_ABSENT)
-        op->type = IDEM_TYPE_REQUEST;
-    op->verb = IDEM_SETTLE;
-    request->call.any_type = false;
-    go_on(request, op);
-    return true;
-}
-
-static bool
-issues_a_fresh_token(struct http_request *request,
-                     const struct idem_answer *answer)
-{
-    const struct idem_record *old = answer->record;
-    struct idem_op op = {.verb = IDEM_ISSUE};
-
-    if (answer->verdict != IDEM_V_REDEEMED || !request->call.next ||
-        request->next_token[0])
-        return false;
-    keep(request, answer);
-    server_new_token(request->next_token);
-    op.scope = request->call.op.scope;
-    op.id = idem_text(request->next_token);
-    op.ttl_ms = old->expires > old->updated ? old->expires - old->updated : 0;
-    go_on(request, &op);
-    return true;
-}
-
-/* Under the lock. */
-static void
-take_answer(struct http_request *request, const struct idem_answer *answer)
-{
-    struct http_call *call = &request->call;
-
-    if (request->route->action != HTTP_OP) {
-        keep(request, answer);
-        return;
-    }
-    if (request->next_token[0]) { /* the fresh token is there, or is not */
-        if (answer->verdict != IDEM_V_ISSUED)
-            request->next_token[0] = 0;
-        return;
-    }
-    if (looks_among_tokens(request, answer)) {
-        call->op.type = IDEM_TYPE_TOKEN;
-        go_on(request, &call->op);
-        return;
-    }
-    if (settles_after_a_look(request, answer) ||
-        issues_a_fresh_token(request, answer))
-        return;
-    keep(request, answer);
 }
 
 static void
@@ -298,12 +198,10 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
     if (request->abandoned) {
         if (status == IDEM_OK && nobody_else_knows(request, answer))
             release(http, answer->record);
-    } else if (status != IDEM_OK && !request->next_token[0]) {
-        http_fail_with(request, status, err);
     } else if (status != IDEM_OK) {
-        request->next_token[0] = 0; /* redeemed, but without a fresh one */
+        http_fail_with(request, status, err);
     } else {
-        take_answer(request, answer);
+        keep(request, answer);
     }
     if (request->audit.who[0] && request->outstanding == 0)
         audit_log(http->server->log, &request->audit, "http", &request->call.op,
@@ -378,22 +276,11 @@ run_op(struct http_request *request, const struct idem_op *op, int64_t limit_ms)
     enum idem_status status;
 
     prepare(request, 1, op->wait_ms + limit_ms);
-    status = idem_submit(request->http->server->engine, op, done, request,
-                         &request->ticket, &err);
+    status =
+        idem__submit_verb(request->http->server->engine, op, request->call.next,
+                          done, request, &request->ticket, &err);
     submitted(request, status, status == IDEM_OK ? 0 : 1, &err);
     return false;
-}
-
-static bool
-run_call(struct http_request *request)
-{
-    struct idem_op *op = &request->call.op;
-
-    if (request->call.any_type)
-        op->type = IDEM_TYPE_REQUEST;
-    if (request->route->verb == IDEM_SETTLE)
-        op->verb = IDEM_GET;
-    return run_op(request, op, HTTP_STORE_MS);
 }
 
 static bool
@@ -417,7 +304,7 @@ run_issue(struct http_request *request)
     for (i = 0; i < call->count && status == IDEM_OK; i++) {
         struct idem_op op = call->op;
 
-        server_new_token(request->tokens[i]);
+        idem_token_make(request->tokens[i]);
         op.id = idem_text(request->tokens[i]);
         status = idem_submit(request->http->server->engine, &op, done, request,
                              NULL, &err);
@@ -447,6 +334,7 @@ run_ready(struct http_request *request)
 {
     const struct idem_op op = {
         .verb = IDEM_GET,
+        .type = IDEM_TYPE_REQUEST,
         .scope = idem_text(READY_SCOPE),
         .id = idem_text(READY_ID),
     };
@@ -459,7 +347,7 @@ http_run(struct http_request *request)
 {
     switch (request->route->action) {
     case HTTP_OP:
-        return run_call(request);
+        return run_op(request, &request->call.op, HTTP_STORE_MS);
     case HTTP_ISSUE:
         return run_issue(request);
     case HTTP_SCAN:

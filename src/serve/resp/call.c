@@ -2,9 +2,8 @@
  * call.c - commands that wait for the engine, and the order of their answers.
  *
  *   call_new --> call_submit --> engine --> answered() --> call_done --> out
- *                     ^                        |                |
- *                     '---- calls_go_on <------'   no room: quick, ready
- *                           a second look
+ *                                                             |
+ *                                               no room: quick, ready
  *
  * A reply that was put together waits in its call until the output has room for
  * it: a client that does not read gets no more of them, and is not read from
@@ -59,7 +58,6 @@ call_put(struct call *call)
     struct loop *loop = call->loop;
 
     loop->calls--;
-    free(call->kept);
     free(call->tokens);
     result_put(call->result);
     if (call->reply.buf.room > REPLY_KEPT)
@@ -135,36 +133,22 @@ keep_name(uint8_t *at, struct idem_bytes *bytes)
     return at + bytes->len;
 }
 
-/* Copy the op, so that it can be sent a second time. */
-static bool
-keep_op(struct call *call, const struct command *command)
+/* The engine has a copy of its own; the names are needed afterwards. */
+static void
+keep_op(struct call *call, const struct idem_op *op)
 {
-    const struct idem_op *op = &command->wire.op;
     uint8_t *at = call->names;
 
+    call->returns = op->verb == IDEM_BEGIN && !op->nonce;
     call->op = *op;
+    call->op.result = (struct idem_bytes){NULL, 0};
+    call->op.nonce = call->op.fingerprint = NULL;
     if (op->scope.len > IDEM_SCOPE_MAX || op->id.len > IDEM_ID_MAX ||
         op->subject.len > IDEM_SUBJECT_MAX)
-        return true; /* the engine refuses it: it is sent only once */
+        return; /* the engine refuses it */
     at = keep_name(at, &call->op.scope);
     at = keep_name(at, &call->op.id);
     keep_name(at, &call->op.subject);
-    if (op->result.len > 0 && command->kind != COMMAND_OP) {
-        call->kept = malloc(op->result.len);
-        if (!call->kept)
-            return false;
-        memcpy(call->kept, op->result.data, op->result.len);
-        call->op.result.data = call->kept;
-    }
-    if (op->nonce) {
-        memcpy(call->nonce, op->nonce, IDEM_NONCE_LEN);
-        call->op.nonce = call->nonce;
-    }
-    if (op->fingerprint) {
-        memcpy(call->fingerprint, op->fingerprint, IDEM_FINGERPRINT_LEN);
-        call->op.fingerprint = call->fingerprint;
-    }
-    return true;
 }
 
 struct call *
@@ -183,10 +167,8 @@ call_new(struct client *client, const struct command *command)
         call->count = (size_t)command->wire.count;
         call->waits = command->wire.op.wait_ms > 0;
         call->full = command->wire.full;
-        if (!keep_op(call, command)) {
-            call_put(call);
-            return NULL;
-        }
+        call->fresh = command->wire.next;
+        keep_op(call, &command->wire.op);
     }
     enlist(call, client);
     return call;
@@ -197,7 +179,7 @@ call_new(struct client *client, const struct command *command)
 static bool
 may_give_back(const struct call *call)
 {
-    return call->started && call->op.verb == IDEM_BEGIN && !call->op.nonce;
+    return call->started && call->returns;
 }
 
 /* The answer is in the client's output: what remains is to know it was sent. */

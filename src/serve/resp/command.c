@@ -50,26 +50,15 @@ command_names(const char *const **names)
     return sizeof(list) / sizeof(list[0]);
 }
 
-/* What becomes of a command of the engine. One that names the type of its
- * record, or its token, is a single operation. */
+/* What becomes of a command of the engine. */
 static void
 classify(struct command *command)
 {
     const struct idem_op *op = &command->wire.op;
 
-    command->kind = COMMAND_OP;
-    if (command->wire.scan)
-        command->kind = COMMAND_SCAN;
-    else if (op->verb == IDEM_ISSUE && op->id.len == 0)
-        command->kind = COMMAND_ISSUE;
-    else if (op->verb == IDEM_REDEEM)
-        command->kind = COMMAND_REDEEM;
-    else if (op->type == 0 && op->verb == IDEM_SETTLE)
-        command->kind = COMMAND_SETTLE;
-    else if (op->type == 0 && op->verb != IDEM_BEGIN &&
-             op->verb != IDEM_ISSUE && op->verb != IDEM_LOCK &&
-             op->verb != IDEM_UNLOCK)
-        command->kind = COMMAND_LOOKUP;
+    command->kind = command->wire.scan                          ? COMMAND_SCAN
+                    : op->verb == IDEM_ISSUE && op->id.len == 0 ? COMMAND_ISSUE
+                                                                : COMMAND_OP;
 }
 
 static const struct row *

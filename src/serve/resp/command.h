@@ -11,11 +11,8 @@
 
 /* What becomes of a command. The first group are operations of the engine. */
 enum command_kind {
-    COMMAND_OP,     /* one operation: BEGIN, LOCK, UNLOCK */
-    COMMAND_LOOKUP, /* among requests, then tokens: FINISH, GET ... */
-    COMMAND_SETTLE,
-    COMMAND_ISSUE,
-    COMMAND_REDEEM,
+    COMMAND_OP,    /* one verb: BEGIN, FINISH ... */
+    COMMAND_ISSUE, /* of tokens that the server makes */
     COMMAND_SCAN,
     COMMAND_CANCEL,
     COMMAND_ID,

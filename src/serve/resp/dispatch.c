@@ -77,16 +77,7 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
                          "too many replies wait to be read: ask again later");
     } else if (status != IDEM_OK)
         answer_add_status(&call->reply, call->tag, status, err);
-    call->whole = true;
-    if (loop->driven) {
-        call_done(call);
-        return;
-    }
-    pthread_mutex_lock(&loop->mutex);
-    call->link = loop->finished;
-    loop->finished = call;
-    pthread_mutex_unlock(&loop->mutex);
-    loop_wake(loop);
+    call_answered(call);
 }
 
 static void
@@ -205,8 +196,6 @@ client_command(struct client *client, const struct resp_command *in)
                      "OVERLOADED", err.text, false);
         return;
     }
-    if (command.kind == COMMAND_REDEEM)
-        command.wire.count = command.wire.next ? 1 : 0;
     call = call_new(client, &command);
     if (call)
         call->blind = !principal_has(client->principal, SERVER_MAY_USE);
@@ -214,7 +203,7 @@ client_command(struct client *client, const struct resp_command *in)
         audit_note(&call->audit, principal_name(client->principal),
                    client->source.fd);
     if (call)
-        call_submit(call);
+        call_submit(call, &command.wire.op);
     else
         client->out.failed = true;
 }

@@ -316,7 +316,6 @@ work(struct loop *loop)
         else if (more)
             more = take_turn(loop);
         results_rest(&loop->server->results);
-        calls_go_on(loop);
         flush_dirty(loop);
         if (!loop->submitted && !(loop->driven && more))
             return;

@@ -85,43 +85,31 @@ struct client {
     bool held; /* not parsed further: an answer comes first */
 };
 
-/* What to do with a call when its operation was answered. */
-enum call_step {
-    CALL_LAST,        /* tell the client */
-    CALL_TRY_TOKEN,   /* no such request: look among tokens */
-    CALL_FIND_TOKEN,  /* SETTLE: no such request, is there a token? */
-    CALL_SETTLE,      /* SETTLE: now do it */
-    CALL_ISSUE_FRESH, /* REDEEM NEXT: redeemed, now the fresh token */
-};
-
 struct call {
     struct client *client; /* NULL: gone, or none */
     struct loop *loop;
     struct call *prev, *next; /* all of a client in flight */
     struct call *next_in_order;
-    /* In the pool, `finished`, `again`, starts, delayed, quick or ready. */
+    /* In the pool, `finished`, starts, delayed, quick or ready. */
     struct call *link;
     enum command_kind kind;
-    enum call_step step;
     struct answer_tag tag;
-    struct idem_op op; /* its bytes are in `names` and `kept` */
+    struct idem_op op; /* verb, times and names, which are in `names` */
     uint64_t ticket, fence, ends_at;
     int64_t since_us, due_ms;
     size_t left;  /* ISSUE: tokens not answered yet; under the loop's mutex */
     size_t count; /* ISSUE: tokens */
-    char *tokens; /* ISSUE, REDEEM NEXT: count * (SERVER_TOKEN_LEN + 1) */
-    void *kept;   /* the result, for a second look */
+    char *tokens; /* ISSUE: count * (IDEM_TOKEN_LEN + 1) */
     enum idem_status failed;
     bool done, waits, started, ordered;
-    bool full;  /* its answer brings the whole record */
-    bool blind; /* its client may not see results */
-    bool whole; /* its reply is; `done` only on the loop's own thread */
+    bool returns; /* nobody else can know of its start */
+    bool full;    /* its answer brings the whole record */
+    bool blind;   /* its client may not see results */
+    bool fresh;   /* REDEEM NEXT: it brings a fresh token */
     bool close_after;
     struct resp_out reply;
     struct result *result;     /* a long one, and a CRLF, end the reply */
     struct audit_source audit; /* of an operator; else without a name */
-    uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
-    uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t names[IDEM_SCOPE_MAX + IDEM_ID_MAX + IDEM_SUBJECT_MAX];
 };
 
@@ -149,7 +137,7 @@ struct loop {
     size_t answered;   /* clients of this round that got all their answers */
     int64_t commit_us; /* what a turn takes, smoothed */
     unsigned no_gather, gather_pause; /* rounds in which it is not worth it */
-    struct call *pool, *again, *delayed, *id_waits;
+    struct call *pool, *delayed, *id_waits;
     size_t pool_count, calls; /* calls: in flight, also of clients gone */
     pthread_t thread;
     pthread_mutex_t mutex;
@@ -167,13 +155,13 @@ struct loop {
 /* NULL: out of memory. `ordered`: it takes its place among the untagged. */
 struct call *call_new(struct client *client, const struct command *command);
 /* Hand the operation to the engine; a refusal is answered at once. */
-void call_submit(struct call *call);
+void call_submit(struct call *call, const struct idem_op *op);
+/* The engine has answered, and the reply is whole; on the engine's thread. */
+void call_answered(struct call *call);
 /* The reply is in call->reply, or in the client's output already. */
 void call_done(struct call *call);
 /* Give back a call that nobody knows any more. */
 void call_put(struct call *call);
-/* Go on with calls that need a second operation; true if there were any. */
-bool calls_go_on(struct loop *loop);
 /* Calls that an engine's own thread answered. */
 void calls_collect(struct loop *loop);
 /* A client is gone: give up its waits, give back its starts. */
