@@ -13,13 +13,27 @@ final class Claim
         /** Grows with every execution of a key: hand it to what the work changes. */
         public readonly int $fence,
         public readonly array $options,
-        private readonly ?Keeper $keeper,
+        private readonly float $ends = INF,
+        private readonly ?Keeper $keeper = null,
     ) {
     }
 
     /** Was the lease lost? Ask now and then in long work, and stop if it was. */
     public function lost(): bool
     {
-        return $this->keeper !== null && $this->keeper->lost($this);
+        return $this->keeper !== null ? $this->keeper->lost($this) : microtime(true) > $this->ends;
+    }
+
+    /** Throw LeaseLost if it was. */
+    public function check(): void
+    {
+        if ($this->lost()) {
+            throw new LeaseLost("the lease of $this is over");
+        }
+    }
+
+    public function __toString(): string
+    {
+        return "{$this->scope}/{$this->key}";
     }
 }

@@ -12,7 +12,8 @@ require_once __DIR__ . '/errors.php';
  *     $order = $client->once('order-7', fn () => place_order($cart), ['arguments' => $cart]);
  *
  * Times are milliseconds. Options: scope, mode ('strict' or 'loose'), ttl, lease, wait, deadline, token, fail_open, arguments,
- * renew (in the background, where pcntl is there).
+ * dump and load (functions that write and read a result; JSON with arrays otherwise), renew (in the background, where pcntl is
+ * there).
  */
 final class Client
 {
@@ -23,41 +24,56 @@ final class Client
     private Connection $connection;
     private ?Keeper $keeper;
     /** @var array<string, mixed> */
-    private array $options;
+    public readonly array $options;
 
-    /** @param array<string, mixed> $options */
+    /** @param array<string, mixed> $options hold for all calls that do not bring their own */
     public function __construct(?string $url = null, array $options = [])
     {
         $this->connection = new Connection($url);
-        $this->options = $options + self::DEFAULTS;
+        $this->options = self::complete($options);
         $this->keeper = $this->options['renew'] && Keeper::possible() ? new Keeper($url) : null;
     }
 
     /**
-     * Run `work` at most once for the key; every caller gets its result. `work` gets the claim.
-     *
-     * @param callable(Claim): mixed $work
+     * @internal
      * @param array<string, mixed> $options
+     * @return array<string, mixed>
      */
-    public function once(string $key, callable $work, array $options = []): mixed
+    public static function complete(array $options): array
     {
-        $o = $options + $this->options;
+        $o = $options + self::DEFAULTS + ['dump' => Json::dump(...), 'load' => Json::load(...)];
+        $wrong = array_diff_key($o, self::DEFAULTS, ['dump' => 1, 'load' => 1, 'arguments' => 1]);
+        if ($wrong) {
+            throw new \InvalidArgumentException('there is no option ' . implode(', ', array_keys($wrong)));
+        }
         if (!in_array($o['mode'], ['strict', 'loose'], true)) {
             throw new \InvalidArgumentException("mode is 'strict' or 'loose'");
         }
         if ($o['fail_open'] && $o['mode'] === 'strict') {
             throw new \InvalidArgumentException("fail_open needs mode 'loose': strict work never runs without its record");
         }
+        return $o;
+    }
+
+    /**
+     * Run `work` at most once for the key; every caller gets its result, as it is read from JSON. `work` gets the claim.
+     *
+     * @param callable(Claim): mixed $work
+     * @param array<string, mixed> $options
+     */
+    public function once(string $key, callable $work, array $options = []): mixed
+    {
+        $o = self::complete($options + $this->options);
         try {
-            $got = $this->begin($key, $o);
+            $got = $this->claim($key, $o);
         } catch (Unavailable $e) {
             if (!$o['fail_open']) {
                 throw $e;
             }
             error_log("idem: running without protection (fail_open): {$e->getMessage()}");
-            return $work(new Claim($o['scope'], $key, 0, $o, null));
+            return $work(new Claim($o['scope'], $key, 0, $o));
         }
-        return $got instanceof Claim ? $this->work($got, $work) : $got['value'];
+        return $got instanceof Claim ? $this->work($got, $work) : $got->value($key, $o);
     }
 
     /** A one-time token for the subject. */
@@ -81,7 +97,7 @@ final class Client
     /** 64 hex digits over what was asked. */
     public static function fingerprint(mixed $arguments): string
     {
-        return hash('sha256', self::canonical($arguments));
+        return hash('sha256', Json::canonical($arguments));
     }
 
     /**
@@ -97,7 +113,8 @@ final class Client
         $sent = false;
         for ($pause = 20; ; $pause = min($pause * 2, 1000)) {
             try {
-                return (array)$this->connection->call($args, $waitMs);
+                $left = min($end - microtime(true), Connection::REPLY_SECONDS + $waitMs / 1000);
+                return (array)$this->connection->call($args, max(0.001, $left));
             } catch (Broken $e) {
                 $sent = $sent || $e->sent;
             } catch (Refused $e) {
@@ -116,10 +133,11 @@ final class Client
     }
 
     /**
-     * @param array<string, mixed> $o
-     * @return Claim|array{value: mixed}
+     * For middleware; `once` is made of it. A claim is renewed until it is finished, released or abandoned.
+     *
+     * @param array<string, mixed> $o complete options
      */
-    private function begin(string $key, array $o): Claim|array
+    public function claim(string $key, array $o): Claim|Stored
     {
         $args = ['BEGIN', $o['scope'], $key, strtoupper($o['mode']), 'LEASE', max(1, $o['lease']), 'TTL', max(1, $o['ttl']), 'NONCE',
             bin2hex(random_bytes(8))];
@@ -132,115 +150,97 @@ final class Client
         if ($o['token']) {
             $args[] = 'TOKEN';
         }
+        $asked = microtime(true);
         $answer = $this->ask($args, $o['deadline'], $o['wait']);
-        $where = "{$o['scope']}/$key";
+        if ($answer[0] === 'started') {
+            $claim = new Claim($o['scope'], $key, $answer[1], $o, $asked + $o['lease'] / 1000, $this->keeper);
+            $this->keeper?->watch($claim);
+            return $claim;
+        }
         return match ($answer[0]) {
-            'started' => new Claim($o['scope'], $key, $answer[1], $o, $this->keeper),
-            'replay' => ['value' => self::replayed($answer, $where)],
-            'busy' => throw new InProgress("$where is being executed", $answer[1]),
-            'doubt' => throw new OutcomeUnknown("nobody knows whether $where was executed: settle it"),
-            'mismatch' => throw new Mismatch("$where was used before with other arguments"),
+            'replay' => new Stored($answer[1], $answer[2], $answer[4]),
             'duplicate' => throw new TokenUsed('the token was used before'),
             'unknown' => throw new TokenUnknown("there is no such token for {$o['scope']}"),
-            default => throw new OutcomeUnknown("unexpected verdict {$answer[0]} for $where"),
+            default => throw self::refusal($answer[0], "{$o['scope']}/$key", (int)($answer[1] ?? 0)),
         };
     }
 
-    /** @param list<mixed> $answer */
-    private static function replayed(array $answer, string $where): mixed
+    /** @internal */
+    public static function refusal(string $verdict, string $where, int $retryAfterMs): Error
     {
-        [, $state, , , $result] = $answer;
-        if ($state === 'failed') {
-            $told = json_decode((string)$result, true);
-            throw is_array($told) && isset($told['error'], $told['message']) ? new Failed($told['error'], $told['message'])
-                : new Failed(null, (string)$result);
+        return match ($verdict) {
+            'busy' => new InProgress("$where is being executed", $retryAfterMs),
+            'mismatch' => new Mismatch("$where was used before with other arguments"),
+            'doubt' => new OutcomeUnknown("nobody knows whether $where was executed: settle it"),
+            default => new OutcomeUnknown("unexpected verdict $verdict for $where"),
+        };
+    }
+
+    /** Record the outcome, 'SUCCEEDED' or 'FAILED'. A result of null is recorded as too large to keep. */
+    public function finish(Claim $claim, string $outcome, ?string $result, string $kind = 'raw'): void
+    {
+        $this->abandon($claim);
+        $args = ['FINISH', $claim->scope, $claim->key, $claim->fence, $outcome];
+        array_push($args, ...($result === null ? ['', 'NOREPLAY'] : [$result, 'KIND', $kind]));
+        try {
+            $verdict = $this->ask($args, $claim->options['deadline'])[0];
+        } catch (Unavailable | Refused $e) {
+            if ($e instanceof Refused && $result !== null) {
+                $this->finish($claim, $outcome, null);
+                return;
+            }
+            throw new OutcomeUnknown("the work was done, and its result could not be recorded: {$e->getMessage()}", 0, $e);
         }
-        if ($result === null) {
-            throw new ResultNotKept("$where was done; its result was too large to keep");
+        if ($verdict !== 'ok') {
+            throw new LeaseLost("somebody else decided about $claim meanwhile ($verdict)");
         }
-        return json_decode($result, false, 512, JSON_THROW_ON_ERROR);
+    }
+
+    /** Give the key back: the request was not executed. */
+    public function release(Claim $claim): void
+    {
+        $this->abandon($claim);
+        $this->ask(['RELEASE', $claim->scope, $claim->key, $claim->fence], $claim->options['deadline']);
+    }
+
+    /** The outcome is unknown: the claim stays until its lease is over. */
+    public function abandon(Claim $claim): void
+    {
+        $this->keeper?->done($claim);
     }
 
     private function work(Claim $claim, callable $work): mixed
     {
-        $this->keeper?->watch($claim);
         try {
             $value = $work($claim);
         } catch (\Throwable $e) {
-            $this->keeper?->done($claim);
             $this->conclude($claim, $e);
             throw $e;
         }
-        $this->keeper?->done($claim);
         try {
-            $result = json_encode($value, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE | JSON_UNESCAPED_SLASHES | JSON_PRESERVE_ZERO_FRACTION);
-        } catch (\JsonException $e) { // the result cannot be written: the work is done all the same
+            $result = $claim->options['dump']($value);
+        } catch (\Throwable $e) { // the work is done all the same
             $this->finish($claim, 'SUCCEEDED', null);
-            throw $e;
+            throw new Done("the work of $claim was done; its result cannot be written: {$e->getMessage()}", 0, $e);
         }
         $this->finish($claim, 'SUCCEEDED', $result);
-        return $value;
+        return $claim->options['load']($result); // as every repeat gets it
     }
 
     private function conclude(Claim $claim, \Throwable $error): void
     {
         if ($error instanceof OutcomeUnknown) {
+            $this->abandon($claim);
             return;
         }
         try {
             if ($claim->options['mode'] === 'loose' || $error instanceof NotExecuted) {
-                $this->finish($claim, null, null);
+                $this->release($claim);
             } else {
-                $name = (new \ReflectionClass($error))->getShortName();
-                $this->finish($claim, 'FAILED', (string)json_encode(['error' => $name, 'message' => $error->getMessage()],
-                    JSON_UNESCAPED_UNICODE | JSON_INVALID_UTF8_SUBSTITUTE));
+                $this->finish($claim, 'FAILED', Json::failure($error));
             }
-        } catch (\Throwable $e) {
-            error_log("idem: the outcome of {$claim->scope}/{$claim->key} could not be recorded: {$e->getMessage()}");
+        } catch (Error $e) {
+            error_log("idem: the outcome of $claim could not be recorded: {$e->getMessage()}");
         }
-    }
-
-    /** Record the outcome; null: release the claim. A result of null is recorded as too large to keep. */
-    private function finish(Claim $claim, ?string $outcome, ?string $result): void
-    {
-        $args = [$outcome === null ? 'RELEASE' : 'FINISH', $claim->scope, $claim->key, $claim->fence];
-        if ($outcome !== null) {
-            array_push($args, $outcome, ...($result === null ? ['', 'NOREPLAY'] : [$result]));
-        }
-        try {
-            $verdict = $this->ask($args, $claim->options['deadline'])[0];
-        } catch (Unavailable $e) {
-            throw new OutcomeUnknown("the work was done, and its result could not be recorded: {$e->getMessage()}", 0, $e);
-        } catch (Refused $e) {
-            if ($outcome === null || $result === null) {
-                throw $e;
-            }
-            $this->finish($claim, $outcome, null);
-            return;
-        }
-        if ($outcome !== null && $verdict !== 'ok') {
-            throw new LeaseLost("somebody else decided about {$claim->scope}/{$claim->key} meanwhile ($verdict)");
-        }
-    }
-
-    /** JSON that two languages write alike: see clients/README.md. An empty array is a list; an empty map is an object. */
-    private static function canonical(mixed $value): string
-    {
-        if ($value instanceof \JsonSerializable) {
-            $value = $value->jsonSerialize();
-        }
-        if (is_array($value) && array_is_list($value)) {
-            return '[' . implode(',', array_map(self::canonical(...), $value)) . ']';
-        }
-        if (is_array($value) || is_object($value)) {
-            $members = (array)$value;
-            uksort($members, fn ($a, $b) => strcmp((string)$a, (string)$b));
-            $parts = [];
-            foreach ($members as $name => $member) {
-                $parts[] = self::canonical((string)$name) . ':' . self::canonical($member);
-            }
-            return '{' . implode(',', $parts) . '}';
-        }
-        return json_encode($value, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE | JSON_UNESCAPED_SLASHES | JSON_UNESCAPED_LINE_TERMINATORS);
     }
 }

@@ -7,7 +7,7 @@ namespace Idem;
 final class Connection
 {
     private const CONNECT_SECONDS = 2.0;
-    private const REPLY_SECONDS = 5.0;
+    public const REPLY_SECONDS = 5.0;
 
     /** @var resource|null */
     private $stream = null;
@@ -16,6 +16,7 @@ final class Connection
     private array $auth = [];
     private ?string $path = null;
     private int $pid = 0;
+    private float $end = 0.0;
 
     /** idem://[name:secret@]host:port or idem+unix:/path */
     public function __construct(?string $url = null)
@@ -40,16 +41,23 @@ final class Connection
         }
     }
 
-    /** @param list<string|int> $args */
-    public function call(array $args, int $waitMs = 0): mixed
+    /**
+     * One command and its reply; waits at most so many seconds.
+     *
+     * @param list<string|int> $args
+     */
+    public function call(array $args, float $seconds): mixed
     {
         if ($this->pid !== getmypid()) {
             $this->stream = null; // a child process has a connection of its own
             $this->pid = (int)getmypid();
         }
-        $this->stream ?? $this->open();
+        if ($this->stream !== null && !$this->isSilent()) {
+            $this->close();
+        }
+        $this->stream ?? $this->open($seconds);
         try {
-            $answer = $this->exchange($args, $waitMs);
+            $answer = $this->exchange($args, $seconds);
         } catch (\Throwable $e) {
             $this->close();
             throw new Broken($e->getMessage(), true);
@@ -60,6 +68,14 @@ final class Connection
         return $answer;
     }
 
+    /** Where nothing was asked, there is nothing to read: what is there is the end, because the server went away. */
+    private function isSilent(): bool
+    {
+        $read = [$this->stream];
+        $none = null;
+        return @stream_select($read, $none, $none, 0) === 0;
+    }
+
     public function close(): void
     {
         if ($this->stream !== null && $this->pid === getmypid()) {
@@ -68,7 +84,7 @@ final class Connection
         $this->stream = null;
     }
 
-    private function open(): void
+    private function open(float $seconds): void
     {
         if ($this->path !== null && $this->auth && function_exists('posix_geteuid')) {
             // Do not send a secret to a socket that somebody else made.
@@ -77,14 +93,15 @@ final class Connection
                 throw new Broken("{$this->path} does not exist or belongs to another user", false);
             }
         }
-        $stream = @stream_socket_client($this->target, $code, $text, self::CONNECT_SECONDS);
+        $stream = @stream_socket_client($this->target, $code, $text, min(self::CONNECT_SECONDS, $seconds),
+            STREAM_CLIENT_CONNECT, stream_context_create(['socket' => ['tcp_nodelay' => true]]));
         if ($stream === false) {
             throw new Broken($text ?: 'cannot connect', false);
         }
         $this->stream = $stream;
         if ($this->auth) {
             try {
-                $answer = $this->exchange($this->auth, 0);
+                $answer = $this->exchange($this->auth, $seconds);
             } catch (\Throwable $e) {
                 $this->close();
                 throw new Broken($e->getMessage(), false);
@@ -97,14 +114,14 @@ final class Connection
     }
 
     /** @param list<string|int> $args */
-    private function exchange(array $args, int $waitMs): mixed
+    private function exchange(array $args, float $seconds): mixed
     {
         $out = '*' . count($args) . "\r\n";
         foreach ($args as $arg) {
             $out .= '$' . strlen((string)$arg) . "\r\n$arg\r\n";
         }
-        $limit = self::REPLY_SECONDS + $waitMs / 1000;
-        stream_set_timeout($this->stream, (int)$limit, (int)(fmod($limit, 1) * 1e6));
+        $this->end = microtime(true) + $seconds;
+        $this->limit();
         for ($sent = 0; $sent < strlen($out); $sent += $n) {
             $n = @fwrite($this->stream, $sent ? substr($out, $sent) : $out);
             if ($n === false || $n === 0) {
@@ -114,8 +131,15 @@ final class Connection
         return $this->read();
     }
 
+    private function limit(): void
+    {
+        $left = max(0.001, $this->end - microtime(true));
+        stream_set_timeout($this->stream, (int)$left, (int)(fmod($left, 1) * 1e6));
+    }
+
     private function read(): mixed
     {
+        $this->limit();
         $line = fgets($this->stream);
         if ($line === false || !str_ends_with($line, "\r\n")) {
             throw new \RuntimeException('no reply: the connection was closed, or it took too long');
@@ -145,6 +169,7 @@ final class Connection
     {
         $data = '';
         while (strlen($data) < $len + 2) {
+            $this->limit();
             $more = fread($this->stream, $len + 2 - strlen($data));
             if ($more === false || $more === '') {
                 throw new \RuntimeException('the server closed the connection');

@@ -14,9 +14,13 @@ final class Keeper
     private int $pid = 0;
     /** @var array<int, true> */
     private array $lost = [];
+    /** @var \WeakMap<Claim, int> */
+    private \WeakMap $numbers;
+    private int $count = 0;
 
     public function __construct(private readonly ?string $url)
     {
+        $this->numbers = new \WeakMap();
     }
 
     public static function possible(): bool
@@ -29,12 +33,13 @@ final class Keeper
         if ($this->pid !== getmypid()) {
             $this->start();
         }
-        $this->say(['watch', $claim->scope, $claim->key, $claim->fence, $claim->options['lease']]);
+        $this->numbers[$claim] = ++$this->count;
+        $this->say(['watch', $this->count, $claim->scope, $claim->key, $claim->fence, $claim->options['lease']]);
     }
 
     public function done(Claim $claim): void
     {
-        $this->say(['done', $claim->fence]);
+        $this->say(['done', $this->numbers[$claim]]);
     }
 
     public function lost(Claim $claim): bool
@@ -45,7 +50,7 @@ final class Keeper
             $this->lost[(int)$line] = true;
             $read = [$this->pipe];
         }
-        return isset($this->lost[$claim->fence]);
+        return isset($this->lost[$this->numbers[$claim]]);
     }
 
     /** @param list<mixed> $words */
@@ -90,31 +95,31 @@ final class Keeper
                 }
                 $words = json_decode($line, true);
                 if ($words[0] === 'watch') {
-                    [, $scope, $key, $fence, $lease] = $words;
+                    [, $number, $scope, $key, $fence, $lease] = $words;
                     $now = microtime(true);
-                    $due[$fence] = ['scope' => $scope, 'key' => $key, 'fence' => $fence, 'lease' => $lease,
+                    $due[$number] = ['scope' => $scope, 'key' => $key, 'fence' => $fence, 'lease' => $lease,
                         'at' => $now + $lease / 3000, 'ends' => $now + $lease / 1000];
                 } else {
                     unset($due[$words[1]]);
                 }
             }
-            foreach ($due as $fence => $claim) {
+            foreach ($due as $number => $claim) {
                 if ($claim['at'] > microtime(true)) {
                     continue;
                 }
                 $asked = microtime(true);
                 try {
-                    $answer = $client->ask(['RENEW', $claim['scope'], $claim['key'], $fence, $claim['lease']],
+                    $answer = $client->ask(['RENEW', $claim['scope'], $claim['key'], $claim['fence'], $claim['lease']],
                         (int)max(0, ($claim['ends'] - $asked) * 1000));
                     $good = $answer[0] === 'ok';
                 } catch (\Throwable) {
                     $good = false; // no answer before the lease was over
                 }
                 if ($good) {
-                    $due[$fence] = ['at' => $asked + $claim['lease'] / 3000, 'ends' => $asked + $claim['lease'] / 1000] + $claim;
+                    $due[$number] = ['at' => $asked + $claim['lease'] / 3000, 'ends' => $asked + $claim['lease'] / 1000] + $claim;
                 } else {
-                    unset($due[$fence]);
-                    @fwrite($pipe, "$fence\n");
+                    unset($due[$number]);
+                    @fwrite($pipe, "$number\n");
                 }
             }
         }

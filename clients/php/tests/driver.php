@@ -2,9 +2,7 @@
 // The conformance driver of the PHP client: see clients/conformance/README.md. Every command has a process of its own.
 declare(strict_types=1);
 
-foreach (['errors', 'Connection', 'Claim', 'Keeper', 'Client'] as $file) {
-    require_once __DIR__ . "/../src/$file.php";
-}
+require __DIR__ . '/../src/autoload.php';
 
 const CLASSES = [Idem\Done::class => 'done', Idem\NotExecuted::class => 'not_executed', Idem\InProgress::class => 'in_progress',
     Idem\OutcomeUnknown::class => 'unknown'];
@@ -53,7 +51,7 @@ function told(Throwable $e): array
 
 function once(Idem\Client $client, stdClass $command): array
 {
-    $options = ['scope' => $command->scope, 'token' => $command->token ?? false];
+    $options = ['load' => json_decode(...), 'scope' => $command->scope, 'token' => $command->token ?? false];
     foreach ((array)($command->options ?? []) as $name => $value) {
         $options[preg_replace('/_ms$/', '', $name)] = $value;
     }

@@ -3,23 +3,33 @@
 The functions that talk are generators: they yield Send and Sleep, and a client runs them with sockets and threads, or with
 asyncio. So there is one place where the contract of clients/README.md is kept.
 """
+import dataclasses
+import datetime
+import decimal
+import enum
 import hashlib
 import json
+import logging
 import os
 import random
 import time
-from dataclasses import dataclass, field, replace
+import uuid
 from typing import Any, Callable, Optional
 
-from .errors import (Failed, InProgress, LeaseLost, Mismatch, NotExecuted, OutcomeUnknown, Refused, ResultNotKept, TokenUnknown,
-                     TokenUsed, Unavailable)
-from .wire import Broken
+from .errors import (Done, Error, Failed, InProgress, LeaseLost, Mismatch, NotExecuted, OutcomeUnknown, Refused, ResultNotKept,
+                     TokenUnknown, TokenUsed, Unavailable)
+from .wire import REPLY_SECONDS, Broken
 
-NOTHING = object()  # no arguments were given: None is an argument
+log = logging.getLogger("idem")
+NOTHING: Any = object()  # no arguments were given: None is an argument
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT"}
 
 
-@dataclass(frozen=True)
+def write_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@dataclasses.dataclass(frozen=True)
 class Options:
     scope: str = "default"
     mode: str = "strict"
@@ -29,11 +39,13 @@ class Options:
     deadline: float = 30.0
     token: bool = False
     fail_open: bool = False
-    dump: Callable[[Any], bytes] = lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    dump: Callable[[Any], bytes] = write_json
     load: Callable[[bytes], Any] = json.loads
 
-    def but(self, **changes):
-        made = replace(self, **{k: v for k, v in changes.items() if v is not None})
+    def but(self, **changes: Any) -> "Options":
+        if not changes:
+            return self
+        made = dataclasses.replace(self, **{k: v for k, v in changes.items() if v is not None})
         if made.mode not in ("strict", "loose"):
             raise ValueError('mode is "strict" or "loose", not %r' % made.mode)
         if made.fail_open and made.mode == "strict":
@@ -41,51 +53,85 @@ class Options:
         return made
 
 
-@dataclass
 class Send:
-    args: list
-    wait: float = 0.0
+    def __init__(self, args, seconds):
+        self.args, self.seconds = args, seconds
 
 
-@dataclass
 class Sleep:
-    seconds: float
+    def __init__(self, seconds):
+        self.seconds = seconds
 
 
-@dataclass
 class Claim:
     """Work that is yours to do. `fence` grows with every execution of a key: hand it to what the work changes."""
 
-    scope: str
-    key: str
-    fence: int
-    options: Options
-    ends: float = 0.0  # of the lease, on time.monotonic()
-    lost: Any = None  # an Event that is set when the lease is lost
-    marks: dict = field(default_factory=dict)
+    def __init__(self, key: str, options: Options, fence: int, ends: float = 0.0):
+        self.scope, self.key, self.fence, self.options = options.scope, key, fence, options
+        self.ends = ends  # of the lease, on time.monotonic()
+        self.result: Any = None  # what `begin` records when its block is left
+        self.kept = False  # its lease is being renewed
+        self.lost: Any = None  # an Event that is set when the lease is lost
+        self.said: Optional[Error] = None
 
-    def check(self):
+    def __str__(self) -> str:
+        return "%s/%s" % (self.scope, self.key)
+
+    def check(self) -> None:
         """Raise LeaseLost if the claim has ended meanwhile."""
         if self.lost is not None and self.lost.is_set():
-            raise LeaseLost("the lease of %s/%s is over" % (self.scope, self.key))
+            raise LeaseLost("the lease of %s is over" % self)
+
+    def say(self, error: Error) -> None:
+        """In a request behind the middleware: NotExecuted or OutcomeUnknown, where the framework makes a 500 of what is raised."""
+        self.said = error
 
 
-class Replayed:
-    def __init__(self, value):
-        self.value = value
+class Stored:
+    """What was done before."""
+
+    def __init__(self, state: str, kind: str, result: Optional[bytes]):
+        self.state, self.kind, self.result = state, kind, result
+
+    def value(self, options: Options, key: str) -> Any:
+        where = "%s/%s" % (options.scope, key)
+        if self.state == "failed":
+            raise self.failure()
+        if self.result is None:
+            raise ResultNotKept("%s was done; its result was too large to keep" % where)
+        try:
+            return options.load(self.result)
+        except Exception as e:
+            raise Done("%s was done; its result cannot be read: %s" % (where, e)) from e
+
+    def failure(self) -> Failed:
+        try:
+            said = json.loads(self.result or b"")
+            return Failed(said["error"], said["message"])
+        except (TypeError, ValueError, KeyError):
+            return Failed(None, (self.result or b"").decode(errors="replace"))
 
 
-def canonical(value) -> str:
+def canonical(value: Any) -> str:
     """JSON that two languages write alike: see clients/README.md."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         members = sorted(((str(k), v) for k, v in value.items()), key=lambda m: m[0].encode("utf-8", "surrogatepass"))
         return "{" + ",".join(canonical(k) + ":" + canonical(v) for k, v in members) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(map(canonical, value)) + "]"
-    return json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, enum.Enum):
+        return canonical(value.value)
+    if isinstance(value, (datetime.date, datetime.time, decimal.Decimal, uuid.UUID, os.PathLike)):
+        value = str(value)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError as e:  # the text of another object is not the same in the next process
+        raise TypeError("%s: say with arguments=... what makes the request the same one" % e) from None
 
 
-def fingerprint(arguments) -> str:
+def fingerprint(arguments: Any) -> str:
     """64 hex digits over what was asked."""
     return hashlib.sha256(canonical(arguments).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -96,7 +142,7 @@ def ask(args, deadline, wait=0.0):
     sent, pause, cause = False, 0.02, None
     while True:
         try:
-            return (yield Send(args, wait))
+            return (yield Send(args, max(0.001, min(end - time.monotonic(), REPLY_SECONDS + wait))))
         except Broken as e:
             sent, cause = sent or e.sent, e
         except Refused as e:
@@ -112,97 +158,119 @@ def ask(args, deadline, wait=0.0):
         pause = min(pause * 2, 1.0)
 
 
-def ms(seconds):
+def ms(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
+def nonce() -> str:
+    return os.urandom(8).hex()
+
+
 def begin(key, options, arguments):
-    """A Claim, or what was Replayed; everything else is raised."""
-    args = ["BEGIN", options.scope, key, options.mode.upper(), "LEASE", ms(options.lease), "TTL", ms(options.ttl), "NONCE",
-            os.urandom(8).hex()]
+    """A Claim, or what is Stored; everything else is raised."""
+    args = ["BEGIN", options.scope, key, options.mode.upper(), "LEASE", ms(options.lease), "TTL", ms(options.ttl), "NONCE", nonce()]
     args += ["FP", fingerprint(arguments)] if arguments is not NOTHING else []
     args += ["WAIT", ms(options.wait)] if options.wait else []
     args += ["TOKEN"] if options.token else []
-    started = time.monotonic()
+    asked = time.monotonic()
     verdict, *values = yield from ask(args, options.deadline, options.wait)
-    where = "%s/%s" % (options.scope, key)
     if verdict == b"started":
-        return Claim(options.scope, key, values[0], options, started + options.lease)
+        return Claim(key, options, values[0], asked + options.lease)
     if verdict == b"replay":
-        return replayed(values, options, where)
-    if verdict == b"busy":
-        raise InProgress("%s is being executed" % where, values[0] / 1000)
-    if verdict == b"doubt":
-        raise OutcomeUnknown("nobody knows whether %s was executed: settle it" % where)
-    if verdict == b"mismatch":
-        raise Mismatch("%s was used before with other arguments" % where)
+        return Stored(values[0].decode(), values[1].decode(), values[3])
     if verdict == b"duplicate":
         raise TokenUsed("the token was used before")
     if verdict == b"unknown":
         raise TokenUnknown("there is no such token for %s" % options.scope)
-    raise OutcomeUnknown("unexpected verdict %r for %s" % (verdict, where))
+    raise refusal(verdict.decode(), "%s/%s" % (options.scope, key), values[0] / 1000 if values and verdict == b"busy" else 0.1)
 
 
-def replayed(values, options, where):
-    state, _, _, result = values
-    if state == b"failed":
-        raise failure(result)
-    if result is None:
-        raise ResultNotKept("%s was done; its result was too large to keep" % where)
-    return Replayed(options.load(result))
+def refusal(verdict: str, where: str, retry_after: float) -> Error:
+    if verdict == "busy":
+        return InProgress("%s is being executed" % where, retry_after)
+    if verdict == "mismatch":
+        return Mismatch("%s was used before with other arguments" % where)
+    if verdict == "doubt":
+        return OutcomeUnknown("nobody knows whether %s was executed: settle it" % where)
+    return OutcomeUnknown("unexpected verdict %s for %s" % (verdict, where))
 
 
-def failure(result):
-    try:
-        told = json.loads(result)
-        return Failed(told["error"], told["message"])
-    except (TypeError, ValueError, KeyError):
-        return Failed(None, (result or b"").decode(errors="replace"))
-
-
-def finish(claim, outcome, result):
-    """Record the outcome; None: release the claim. A result of None is recorded as too large to keep."""
-    if outcome is None:
-        args = ["RELEASE", claim.scope, claim.key, claim.fence]
-    else:
-        args = ["FINISH", claim.scope, claim.key, claim.fence, outcome]
-        args += [b"", "NOREPLAY"] if result is None else [result]
+def finish(claim, outcome, result, kind="raw"):
+    """Record the outcome. A result of None is recorded as too large to keep."""
+    claim.kept = False
+    args = ["FINISH", claim.scope, claim.key, claim.fence, outcome]
+    args += [b"", "NOREPLAY"] if result is None else [result, "KIND", kind]
     try:
         verdict, *_ = yield from ask(args, claim.options.deadline)
-    except Unavailable as e:
+    except (Unavailable, Refused) as e:
+        if isinstance(e, Refused) and result is not None:
+            yield from finish(claim, outcome, None)
+            return
         raise OutcomeUnknown("the work was done, and its result could not be recorded: %s" % e) from e
-    except Refused:
-        if outcome is None or not result:
-            raise
-        yield from finish(claim, outcome, None)
-        return
-    if verdict == b"ok" or outcome is None:
-        return
-    raise LeaseLost("somebody else decided about %s/%s meanwhile (%s)" % (claim.scope, claim.key, verdict.decode()))
+    if verdict != b"ok":
+        raise stale(claim, verdict.decode())
+
+
+def stale(claim, verdict: str) -> LeaseLost:
+    return LeaseLost("somebody else decided about %s meanwhile (%s)" % (claim, verdict))
+
+
+def release(claim):
+    """Give the key back: the request was not executed."""
+    claim.kept = False
+    yield from ask(["RELEASE", claim.scope, claim.key, claim.fence], claim.options.deadline)
 
 
 def renew(claim):
     """True: the lease goes on. False: it is lost for good."""
     asked = time.monotonic()
-    verdict, *_ = yield from ask(["RENEW", claim.scope, claim.key, claim.fence, ms(claim.options.lease)],
-                                 max(0.0, claim.ends - asked))
+    try:
+        verdict, *_ = yield from ask(["RENEW", claim.scope, claim.key, claim.fence, ms(claim.options.lease)],
+                                     max(0.0, claim.ends - asked))
+    except Error as e:  # no answer before the lease was over
+        log.warning("the lease of %s could not be renewed: %s", claim, e)
+        return False
     if verdict == b"ok":
         claim.ends = asked + claim.options.lease
     return verdict == b"ok"
 
 
 def told(error: BaseException) -> bytes:
-    return json.dumps({"error": type(error).__name__, "message": str(error)}, ensure_ascii=False).encode()
+    return write_json({"error": type(error).__name__, "message": str(error)})
 
 
-def outcome_of(error: Optional[BaseException], value, claim):
-    """What to record: (outcome, result), or None where the claim has to stay."""
+def is_unknown(error: BaseException) -> bool:
+    """The work does not know, or the program is being stopped in the middle of it."""
+    return isinstance(error, OutcomeUnknown) or not isinstance(error, Exception)
+
+
+def conclude(claim, error):
+    """Record what the work did: claim.result, or the error it raised."""
+    claim.kept = False
     if error is None:
-        return "SUCCEEDED", claim.options.dump(value)
-    if isinstance(error, NotExecuted):
-        return None, b""
-    if isinstance(error, OutcomeUnknown) or not isinstance(error, Exception):
-        return NOTHING, b""  # unknown, or the program is being stopped
-    if claim.options.mode == "loose":
-        return None, b""
-    return "FAILED", told(error)
+        try:
+            result = claim.options.dump(claim.result)
+        except Exception as e:
+            yield from finish(claim, "SUCCEEDED", None)
+            raise Done("the work of %s was done; its result cannot be written: %s" % (claim, e)) from e
+        yield from finish(claim, "SUCCEEDED", result)
+    elif not is_unknown(error):
+        try:
+            if claim.options.mode == "loose" or isinstance(error, NotExecuted):
+                yield from release(claim)
+            else:
+                yield from finish(claim, "FAILED", told(error))
+        except Error as e:
+            log.error("the outcome of %s could not be recorded: %s", claim, e)
+
+
+def issue(subject, ttl, deadline):
+    return (yield from ask(["ISSUE", subject, "TTL", ms(ttl)], deadline))[1].decode()
+
+
+def redeem(token, subject, deadline):
+    verdict, *_ = yield from ask(["REDEEM", token, subject, "NONCE", nonce()], deadline)
+    if verdict == b"duplicate":
+        raise TokenUsed("the token was used before")
+    if verdict != b"redeemed":
+        raise TokenUnknown("there is no such token for %s" % subject)

@@ -3,21 +3,23 @@ import asyncio
 import contextlib
 import contextvars
 import functools
-import heapq
 import inspect
-import itertools
-import logging
 import os
+import string
 import threading
 import time
+import weakref
+from typing import Any, AsyncIterator, Awaitable, Callable, Iterator, Optional, TypeVar, Union, overload
 
 from . import claim as flow
-from .claim import NOTHING, Claim, Options, Replayed, Send
-from .errors import OutcomeUnknown, TokenUnknown, TokenUsed, Unavailable
+from .claim import NOTHING, Claim, Options, Send, Stored, log
+from .errors import LeaseLost, Replay, Unavailable
 from .wire import Address, AsyncPool, Pool
 
-log = logging.getLogger("idem")
-_current = contextvars.ContextVar("idem_claim", default=None)
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+Key = Union[str, Callable[..., Any]]
+_current: "contextvars.ContextVar[Optional[Claim]]" = contextvars.ContextVar("idem_claim", default=None)
 
 
 def current() -> Claim:
@@ -28,64 +30,103 @@ def current() -> Claim:
     return claim
 
 
+@contextlib.contextmanager
+def entered(claim: Claim) -> Iterator[Claim]:
+    """Make it the current one."""
+    token = _current.set(claim)
+    try:
+        yield claim
+    finally:
+        _current.reset(token)
+
+
 class Keeper:
     """One thread that renews the leases of all claims, each every third of it."""
 
     def __init__(self, run):
-        self.run, self.lock = run, threading.Condition()
-        self.due, self.count, self.thread, self.pid = [], itertools.count(), None, 0
+        self.run = run
+        self.reset()
+        reset = weakref.WeakMethod(self.reset)
+        os.register_at_fork(after_in_child=lambda: (reset() or bool)())
 
-    def watch(self, claim):
+    def reset(self):
+        self.lock, self.due, self.thread, self.wakes = threading.Condition(), {}, None, 0.0
+
+    def watch(self, claim: Claim) -> None:
+        claim.kept, claim.lost = True, threading.Event()
+        at = time.monotonic() + claim.options.lease / 3
         with self.lock:
-            if self.pid != os.getpid() or not self.thread.is_alive():
-                self.due, self.pid = [], os.getpid()
+            self.due[claim] = at
+            if self.thread is None:
+                self.wakes = at
                 self.thread = threading.Thread(target=self.work, name="idem-keeper", daemon=True)
                 self.thread.start()
-            claim.marks["kept"] = True
-            self.plan(claim)
+            elif at < self.wakes:
+                self.lock.notify()
 
-    def plan(self, claim):
-        heapq.heappush(self.due, (time.monotonic() + claim.options.lease / 3, next(self.count), claim))
-        if self.due[0][2] is claim:
-            self.lock.notify()
+    def forget(self, claim: Claim) -> None:
+        claim.kept = False
+        with self.lock:
+            self.due.pop(claim, None)
 
     def work(self):
-        while True:
-            with self.lock:
-                while not self.due or self.due[0][0] > time.monotonic():
-                    self.lock.wait(self.due[0][0] - time.monotonic() if self.due else None)
-                claim = heapq.heappop(self.due)[2]
-            if claim.marks["kept"]:
-                # A slow renewal must not hold up the others'.
-                threading.Thread(target=self.renew, args=(claim,), daemon=True).start()
-
-    def renew(self, claim):
-        try:
-            good = self.run(flow.renew(claim))
-        except Exception as e:  # no answer before the lease was over
-            log.warning("the lease of %s/%s could not be renewed: %s", claim.scope, claim.key, e)
-            good = False
         with self.lock:
-            if good and claim.marks["kept"]:
-                self.plan(claim)
-            elif claim.marks["kept"]:
-                claim.lost.set()
+            while True:
+                now = time.monotonic()
+                for claim in [c for c, at in self.due.items() if at <= now]:
+                    del self.due[claim]
+                    # A slow renewal must not hold up the others'.
+                    threading.Thread(target=self.renew, args=(claim,), daemon=True).start()
+                self.wakes = min(self.due.values(), default=now + 3600)
+                self.lock.wait(self.wakes - now)
+
+    def renew(self, claim: Claim) -> None:
+        good = self.run(flow.renew(claim))
+        with self.lock:
+            if not claim.kept:
+                return
+            if good:
+                self.due[claim] = time.monotonic() + claim.options.lease / 3
+                self.lock.notify()
+        if not good:
+            claim.lost.set()
+
+
+class _KeyFormat(string.Formatter):
+    def get_field(self, field_name, args, kwargs):
+        value, first = super().get_field(field_name, args, kwargs)
+        if value is None:
+            raise ValueError("the key needs %s, which is None: a missing key must not become one that everybody shares" % field_name)
+        return value, first
 
 
 class _Base:
-    def __init__(self, url=None, **options):
+    def __init__(self, url: Optional[str] = None, **options: Any):
         self.address = Address(url)
         self.options = Options().but(**options)
 
-    def _named(self, function, key, args, kwargs):
-        """The key and the arguments of a decorated function's call."""
-        bound = inspect.signature(function).bind(*args, **kwargs)
-        bound.apply_defaults()
-        if callable(key):
-            return str(key(*args, **kwargs)), bound.arguments
-        return (key or "").format(**bound.arguments), bound.arguments
+    @staticmethod
+    def _namer(function, key, arguments):
+        """A function that makes the key and the arguments of a call of the decorated one."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("%s is a generator: what it yields cannot be kept as a result" % function.__name__)
+        signature = inspect.signature(function)
+        bound_to = next(iter(signature.parameters), None)
 
-    def _run_open(self, options, error):
+        def name(args, kwargs):
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            made = key(*args, **kwargs) if callable(key) else _KeyFormat().format(key, **bound.arguments)
+            if made is None or made == "":
+                raise ValueError("the key of %s is empty" % function.__name__)
+            if arguments is not NOTHING:
+                return str(made), arguments(*args, **kwargs)
+            # An object's own text is another one in the next process: a method's `self` is no part of what was asked.
+            return str(made), {k: v for k, v in bound.arguments.items() if k != bound_to or k not in ("self", "cls")}
+        return name
+
+    @staticmethod
+    def _open(options: Options, error: Unavailable) -> None:
         if not options.fail_open:
             raise error
         log.warning("running without protection (fail_open): %s", error)
@@ -98,18 +139,18 @@ class Client(_Base):
         order = client.once("order-7", lambda: place_order(cart))
     """
 
-    def __init__(self, url=None, **options):
+    def __init__(self, url: Optional[str] = None, **options: Any):
         super().__init__(url, **options)
         self._pool = Pool(self.address)
         self._keeper = Keeper(self._run)
 
-    def _run(self, steps):
+    def _run(self, steps: Any) -> Any:
         try:
             step = next(steps)
             while True:
                 try:
                     if isinstance(step, Send):
-                        answer = self._pool.call(step.args, step.wait)
+                        answer = self._pool.call(step.args, step.seconds)
                     else:
                         answer = time.sleep(step.seconds)
                 except Exception as e:
@@ -119,8 +160,51 @@ class Client(_Base):
         except StopIteration as end:
             return end.value
 
+    @overload
+    def once(self, key: Key, *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
+
+    @overload
+    def once(self, key: str, work: Callable[[], T], *, arguments: Any = ..., **options: Any) -> T: ...
+
+    def once(self, key, work=None, *, arguments=NOTHING, **options):
+        """Run `work` at most once for the key; every caller gets its result.
+
+        Without `work` it is a decorator: `key` is a format of the function's parameters or a function of them. The arguments
+        make the fingerprint; `arguments`, a function of the parameters too, chooses what does.
+
+            @client.once("order-{order_id}", scope="orders")
+            def place_order(order_id, cart): ...
+        """
+        options = self.options.but(**options)
+        if work is None:
+            return functools.partial(self._decorate, key, arguments, options)
+        return self._once(key, work, arguments, options)
+
+    def _once(self, key, work, arguments, options):
+        try:
+            got = self.claim(key, arguments, options)
+        except Unavailable as e:
+            self._open(options, e)
+            return work()
+        if isinstance(got, Stored):
+            return got.value(options, key)
+        with self._working(got):
+            got.result = work()
+        return got.result
+
+    def _decorate(self, key, arguments, options, function):
+        if inspect.iscoroutinefunction(function):
+            raise TypeError("%s is a coroutine function: use AsyncClient" % function.__name__)
+        name = self._namer(function, key, arguments)
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            made, given = name(args, kwargs)
+            return self._once(made, lambda: function(*args, **kwargs), given, options)
+        return call
+
     @contextlib.contextmanager
-    def begin(self, key, *, arguments=NOTHING, **options):
+    def begin(self, key: str, *, arguments: Any = NOTHING, **options: Any) -> Iterator[Claim]:
         """Claim a key and do the work in the block; `claim.result` becomes everybody's answer.
 
             with client.begin("order-7", arguments=cart) as claim:
@@ -129,124 +213,76 @@ class Client(_Base):
         An exception in the block is recorded (strict) or releases the claim (loose). Where the key is done already, or
         somebody else is at it, the block does not run: the matching error is raised, `Replay` with the stored value.
         """
-        options = self.options.but(**options)
-        got = self._run(flow.begin(key, options, arguments))
-        if isinstance(got, Replayed):
-            raise Replay(got.value)
-        with self._working(got) as claim:
-            yield claim
+        made = self.options.but(**options)
+        got = self.claim(key, arguments, made)
+        if isinstance(got, Stored):
+            raise Replay(got.value(made, key))
+        with self._working(got):
+            yield got
 
     @contextlib.contextmanager
-    def _working(self, claim):
-        claim.lost, claim.result = threading.Event(), None
-        self._keeper.watch(claim)
-        token, error = _current.set(claim), None
+    def _working(self, claim: Claim) -> Iterator[None]:
         try:
-            yield claim
+            with entered(claim):
+                yield
         except BaseException as e:
-            error = e
+            self._keeper.forget(claim)
+            self._run(flow.conclude(claim, e))
             raise
-        finally:
-            _current.reset(token)
-            claim.marks["kept"] = False
-            self._conclude(claim, error)
+        self._keeper.forget(claim)
+        self._run(flow.conclude(claim, None))
 
-    def _conclude(self, claim, error):
-        try:
-            outcome, result = flow.outcome_of(error, claim.result, claim)
-        except Exception:  # the result cannot be written: the work is done all the same
-            self._run(flow.finish(claim, "SUCCEEDED", None))
-            raise
-        if outcome is NOTHING:
-            return
-        try:
-            self._run(flow.finish(claim, outcome, result))
-        except Exception as e:
-            if error is None:
-                raise
-            log.error("the outcome of %s/%s could not be recorded: %s", claim.scope, claim.key, e)
+    def claim(self, key: str, arguments: Any, options: Options) -> Union[Claim, Stored]:
+        """For middleware; `once` is made of it. A claim is renewed until it is finished, released or abandoned."""
+        got = self._run(flow.begin(key, options, arguments))
+        if isinstance(got, Claim):
+            self._keeper.watch(got)
+        return got
 
-    def once(self, key=None, work=None, *, arguments=NOTHING, **options):
-        """Run `work` at most once for the key; every caller gets its result.
+    def finish(self, claim: Claim, outcome: str, result: Optional[bytes], kind: str) -> None:
+        """outcome: "SUCCEEDED" or "FAILED"; kind: "raw" or "http" (docs/results.md)."""
+        self._keeper.forget(claim)
+        self._run(flow.finish(claim, outcome, result, kind))
 
-        Without `work` it is a decorator: `key` is a format of the function's parameters or a function of them, and the
-        arguments make the fingerprint.
+    def release(self, claim: Claim) -> None:
+        """Give the key back: the request was not executed."""
+        self._keeper.forget(claim)
+        self._run(flow.release(claim))
 
-            @client.once("order-{order_id}", scope="orders")
-            def place_order(order_id, cart): ...
-        """
-        if work is None:
-            return self._decorate(key, options)
-        options = self.options.but(**options)
-        try:
-            got = self._run(flow.begin(key, options, arguments))
-        except Unavailable as e:
-            self._run_open(options, e)
-            return work()
-        if isinstance(got, Replayed):
-            return got.value
-        with self._working(got) as claim:
-            claim.result = work()
-        return claim.result
+    def abandon(self, claim: Claim) -> None:
+        """The outcome is unknown: the claim stays until its lease is over."""
+        self._keeper.forget(claim)
 
-    def _decorate(self, key, options):
-        def decorate(function):
-            @functools.wraps(function)
-            def call(*args, **kwargs):
-                name, arguments = self._named(function, key, args, kwargs)
-                return self.once(name, lambda: function(*args, **kwargs), arguments=arguments, **options)
-            return call
-        return decorate
-
-    def issue(self, subject, ttl=300.0):
+    def issue(self, subject: str, ttl: float = 300.0) -> str:
         """A one-time token for the subject."""
-        return self._run(flow.ask(["ISSUE", subject, "TTL", flow.ms(ttl)], self.options.deadline))[1].decode()
+        return self._run(flow.issue(subject, ttl, self.options.deadline))
 
-    def redeem(self, token, subject):
+    def redeem(self, token: str, subject: str) -> None:
         """Use a token up. Raises TokenUsed or TokenUnknown."""
-        _judge(self._run(flow.ask(_redeem(token, subject), self.options.deadline)))
+        self._run(flow.redeem(token, subject, self.options.deadline))
 
-    def close(self):
+    def close(self) -> None:
         self._pool.close()
 
 
-class Replay(Exception):
-    """`begin` found the key done: `value` is the stored result."""
-
-    def __init__(self, value):
-        super().__init__("done before")
-        self.value = value
-
-
-def _redeem(token, subject):
-    return ["REDEEM", token, subject, "NONCE", os.urandom(8).hex()]
-
-
-def _judge(answer):
-    if answer[0] == b"duplicate":
-        raise TokenUsed("the token was used before")
-    if answer[0] != b"redeemed":
-        raise TokenUnknown("there is no such token for this subject")
-
-
 class AsyncClient(_Base):
-    """The same for asyncio.
+    """The same for asyncio. If the lease is lost, the work is cancelled, and the caller gets LeaseLost.
 
         client = idem.AsyncClient(scope="shop")
         order = await client.once("order-7", lambda: place_order(cart))
     """
 
-    def __init__(self, url=None, **options):
+    def __init__(self, url: Optional[str] = None, **options: Any):
         super().__init__(url, **options)
         self._pool = AsyncPool(self.address)
 
-    async def _run(self, steps):
+    async def _run(self, steps: Any) -> Any:
         try:
             step = next(steps)
             while True:
                 try:
                     if isinstance(step, Send):
-                        answer = await self._pool.call(step.args, step.wait)
+                        answer = await self._pool.call(step.args, step.seconds)
                     else:
                         answer = await asyncio.sleep(step.seconds)
                 except Exception as e:
@@ -256,112 +292,121 @@ class AsyncClient(_Base):
         except StopIteration as end:
             return end.value
 
-    async def _keep(self, claim, task):
-        """Renew until cancelled; a lost lease cancels the work."""
-        while True:
-            await asyncio.sleep(claim.options.lease / 3)
-            try:
-                good = await self._run(flow.renew(claim))
-            except Exception as e:
-                log.warning("the lease of %s/%s could not be renewed: %s", claim.scope, claim.key, e)
-                good = False
-            if not good:
-                claim.lost.set()
-                task.cancel()
-                return
+    @overload
+    def once(self, key: Key, *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
 
-    async def once(self, key, work, *, arguments=NOTHING, **options):
-        """Run the coroutine function `work` at most once for the key. If the lease is lost, the work is cancelled."""
+    @overload
+    def once(self, key: str, work: Callable[[], Awaitable[T]], *, arguments: Any = ..., **options: Any) -> Awaitable[T]: ...
+
+    def once(self, key, work=None, *, arguments=NOTHING, **options):
+        """As Client.once; `work` is a coroutine function, and so is what is decorated."""
         options = self.options.but(**options)
+        if work is None:
+            return functools.partial(self._decorate, key, arguments, options)
+        return self._once(key, work, arguments, options)
+
+    async def _once(self, key, work, arguments, options):
         try:
             got = await self._run(flow.begin(key, options, arguments))
         except Unavailable as e:
-            self._run_open(options, e)
+            self._open(options, e)
             return await work()
-        if isinstance(got, Replayed):
-            return got.value
-        return await self._work(got, work)
+        if isinstance(got, Stored):
+            return got.value(options, key)
+        async with self._working(got):
+            got.result = await work()
+        return got.result
 
-    async def _work(self, claim, work):
-        claim.lost, error, value = threading.Event(), None, None
-        token = _current.set(claim)
-        task = asyncio.ensure_future(work())
-        _current.reset(token)
-        keeper = asyncio.ensure_future(self._keep(claim, task))
+    def _decorate(self, key, arguments, options, function):
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError("%s is not a coroutine function: use Client" % function.__name__)
+        name = self._namer(function, key, arguments)
+
+        @functools.wraps(function)
+        async def call(*args, **kwargs):
+            made, given = name(args, kwargs)
+            return await self._once(made, lambda: function(*args, **kwargs), given, options)
+        return call
+
+    @contextlib.asynccontextmanager
+    async def begin(self, key: str, *, arguments: Any = NOTHING, **options: Any) -> AsyncIterator[Claim]:
+        """As Client.begin: `async with`."""
+        made = self.options.but(**options)
+        got = await self._run(flow.begin(key, made, arguments))
+        if isinstance(got, Stored):
+            raise Replay(got.value(made, key))
+        async with self._working(got):
+            yield got
+
+    @contextlib.asynccontextmanager
+    async def _working(self, claim: Claim) -> AsyncIterator[None]:
+        task: Any = asyncio.current_task()
+        keeper = self.keep(claim, task.cancel)
+        error: Optional[BaseException] = None
         try:
-            value = await task
-        except asyncio.CancelledError as e:
-            if not claim.lost.is_set():
-                task.cancel()
-            error = OutcomeUnknown("the lease of %s/%s was lost" % (claim.scope, claim.key)) if claim.lost.is_set() else e
-        except Exception as e:
+            with entered(claim):
+                yield
+        except BaseException as e:
             error = e
-        finally:
-            keeper.cancel()
-        await self._conclude(claim, error, value)
+        keeper.cancel()
+        if claim.lost.is_set():
+            if hasattr(task, "uncancel"):
+                task.uncancel()  # it was the keeper who cancelled
+            if isinstance(error, asyncio.CancelledError):
+                error = LeaseLost("the lease of %s was lost" % claim)
+        await self._run(flow.conclude(claim, error))
         if error is not None:
             raise error
-        return value
 
-    async def _conclude(self, claim, error, value):
-        try:
-            outcome, result = flow.outcome_of(error, value, claim)
-        except Exception:
-            await self._run(flow.finish(claim, "SUCCEEDED", None))
-            raise
-        if outcome is NOTHING:
-            return
-        try:
-            await self._run(flow.finish(claim, outcome, result))
-        except Exception as e:
-            if error is None:
-                raise
-            log.error("the outcome of %s/%s could not be recorded: %s", claim.scope, claim.key, e)
+    def keep(self, claim: Claim, lost: Callable[[], Any] = bool) -> "asyncio.Task[None]":
+        """Renew until this is cancelled, and tell when the lease is lost. For middleware."""
+        async def renewing():
+            good = True
+            while good:
+                await asyncio.sleep(claim.options.lease / 3)
+                good = await self._run(flow.renew(claim))
+            claim.lost.set()
+            lost()
+        claim.lost = threading.Event()
+        return asyncio.ensure_future(renewing())
 
-    def decorate(self, key, **options):
-        """As Client.once without work, for coroutine functions."""
-        def wrap(function):
-            @functools.wraps(function)
-            async def call(*args, **kwargs):
-                name, arguments = self._named(function, key, args, kwargs)
-                return await self.once(name, lambda: function(*args, **kwargs), arguments=arguments, **options)
-            return call
-        return wrap
+    async def issue(self, subject: str, ttl: float = 300.0) -> str:
+        return await self._run(flow.issue(subject, ttl, self.options.deadline))
 
-    async def issue(self, subject, ttl=300.0):
-        return (await self._run(flow.ask(["ISSUE", subject, "TTL", flow.ms(ttl)], self.options.deadline)))[1].decode()
+    async def redeem(self, token: str, subject: str) -> None:
+        await self._run(flow.redeem(token, subject, self.options.deadline))
 
-    async def redeem(self, token, subject):
-        _judge(await self._run(flow.ask(_redeem(token, subject), self.options.deadline)))
-
-    def close(self):
+    def close(self) -> None:
         self._pool.close()
 
 
 @functools.lru_cache(maxsize=None)
-def default_client():
+def default_client() -> Client:
     """The client of IDEM_SERVER and IDEM_AUTH."""
     return Client()
 
 
 @functools.lru_cache(maxsize=None)
-def default_async_client():
+def default_async_client() -> AsyncClient:
     return AsyncClient()
 
 
-def once(key, **options):
+def once(key: Key, *, arguments: Any = NOTHING, **options: Any) -> Callable[[F], F]:
     """A decorator with the default client, for functions and coroutine functions.
 
         @idem.once("order-{order_id}", scope="orders")
         def place_order(order_id, cart): ...
     """
     def decorate(function):
-        if inspect.iscoroutinefunction(function):
-            return default_async_client().decorate(key, **options)(function)
-        return default_client().once(key, **options)(function)
+        client = default_async_client() if inspect.iscoroutinefunction(function) else default_client()
+        return client.once(key, arguments=arguments, **options)(function)
     return decorate
 
 
-def begin(key, **options):
-    """Client.begin of the default client."""
-    return default_client().begin(key, **options)
+def begin(key: str, **options: Any) -> Any:
+    """Client.begin of the default client; AsyncClient.begin where an event loop runs."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return default_client().begin(key, **options)
+    return default_async_client().begin(key, **options)

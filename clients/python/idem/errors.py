@@ -1,4 +1,5 @@
 """The errors of the client. Four base classes tell a caller what to do next."""
+from typing import Any, Optional
 
 
 class Error(Exception):
@@ -19,7 +20,7 @@ class NotExecuted(Error):
 class InProgress(Error):
     """Another caller is executing the request. Ask again after `retry_after` seconds."""
 
-    def __init__(self, message, retry_after=0.0):
+    def __init__(self, message: str, retry_after: float = 0.0):
         super().__init__(message)
         self.retry_after = retry_after
 
@@ -34,13 +35,21 @@ class OutcomeUnknown(Error):
 class Failed(Done):
     """The first execution failed, and strict mode keeps that as the answer."""
 
-    def __init__(self, type_, message):
+    def __init__(self, type_: Optional[str], message: str):
         super().__init__("%s: %s" % (type_, message) if type_ else message)
         self.type, self.message = type_, message
 
 
 class ResultNotKept(Done):
     """The first execution succeeded; its result was too large to keep."""
+
+
+class Replay(Done):
+    """`begin` found the key done: `value` is the stored result."""
+
+    def __init__(self, value: Any):
+        super().__init__("done before")
+        self.value = value
 
 
 class TokenUsed(Done):
@@ -62,7 +71,7 @@ class Unavailable(NotExecuted):
 class Refused(NotExecuted):
     """The server refused the command: a wrong argument, or missing rights."""
 
-    def __init__(self, word, text):
+    def __init__(self, word: str, text: str):
         super().__init__("%s %s" % (word, text))
         self.word = word
 

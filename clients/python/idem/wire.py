@@ -1,8 +1,11 @@
 """The Redis protocol as idem speaks it, and connections that speak it."""
 import asyncio
 import os
+import select
 import socket
 import stat
+import time
+from typing import Any, List, Optional
 from urllib.parse import unquote, urlsplit
 
 from .errors import Refused
@@ -10,20 +13,21 @@ from .errors import Refused
 CONNECT_SECONDS = 2.0
 REPLY_SECONDS = 5.0
 IDLE_MAX = 16
+LINE_MAX = 65536
 
 
 class Broken(Exception):
     """The connection failed. `sent`: the server may have got the command."""
 
     def __init__(self, cause, sent):
-        super().__init__(str(cause))
+        super().__init__(str(cause) or type(cause).__name__)
         self.sent = sent
 
 
 class Address:
     """idem://[name:secret@]host:port or idem+unix:/path"""
 
-    def __init__(self, url=None):
+    def __init__(self, url: Optional[str] = None):
         url = url or os.environ.get("IDEM_SERVER") or "idem://127.0.0.1:6390"
         self.path = self.host = self.port = None
         auth = os.environ.get("IDEM_AUTH", "")
@@ -46,7 +50,7 @@ class Address:
             raise OSError("%s is not a socket" % self.path)
 
 
-def encode(args):
+def encode(args) -> bytes:
     out = [b"*%d\r\n" % len(args)]
     for a in args:
         a = a if isinstance(a, bytes) else str(a).encode()
@@ -58,54 +62,76 @@ def parse():
     """Read one reply: a generator that yields None for a line, or how many bytes it wants."""
     line = yield None
     mark, value = line[:1], line[1:-2]
-    if mark == b"*":
-        items = []
-        for _ in range(int(value)):
-            items.append((yield from parse()))
-        return items
-    if mark == b"$":
-        return None if value == b"-1" else (yield int(value) + 2)[:-2]
-    if mark == b":":
-        return int(value)
     if mark == b"+":
         return value
     if mark == b"-":
         return Refused(*(value.decode(errors="replace") + " ").split(" ", 1))
-    raise OSError("unexpected reply: is this an idem server?")
+    if mark not in (b"*", b"$", b":") or not value.lstrip(b"-").isdigit():
+        raise OSError("unexpected reply: is this an idem server?")
+    number = int(value)
+    if mark == b":":
+        return number
+    if mark == b"$":
+        return None if number < 0 else (yield number + 2)[:-2]
+    items = []
+    for _ in range(number):
+        items.append((yield from parse()))
+    return items
+
+
+def fed(parser, data):
+    """Give the parser what it asked for: (True, the reply) or (False, what it wants next)."""
+    if not data.endswith(b"\r\n"):
+        raise OSError("the server closed the connection")
+    try:
+        return False, parser.send(data)
+    except StopIteration as end:
+        return True, end.value
+
+
+def is_silent(fd: int) -> bool:
+    """A connection on which nothing was asked has nothing to read: what is there is the end, because the server went away."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return not poll.poll(0)
 
 
 class Connection:
     """One command at a time."""
 
-    def __init__(self, address):
+    def __init__(self, address: Address, seconds: float):
         address.check_owner()
         if address.path:
             self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(CONNECT_SECONDS)
-            self.socket.connect(address.path)
         else:
-            self.socket = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.socket = socket.create_connection((address.host, address.port), min(CONNECT_SECONDS, seconds))
         self.file = self.socket.makefile("rb")
-        if address.auth:
-            answer = self.call(address.auth)
+        try:
+            if address.path:
+                self.socket.settimeout(min(CONNECT_SECONDS, seconds))
+                self.socket.connect(address.path)
+            else:
+                self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            answer = self.call(address.auth, seconds) if address.auth else None
             if isinstance(answer, Refused):
-                self.close()
                 raise answer
+        except BaseException:
+            self.close()
+            raise
 
-    def call(self, args, wait=0.0):
-        self.socket.settimeout(REPLY_SECONDS + wait)
+    def call(self, args: List[Any], seconds: float) -> Any:
+        end = time.monotonic() + seconds
+        self.socket.settimeout(seconds)
         self.socket.sendall(encode(args))
         parser = parse()
-        want = next(parser)
-        while True:
-            data = self.file.readline() if want is None else self.file.read(want)
-            if not data.endswith(b"\r\n"):
-                raise OSError("the server closed the connection")
-            try:
-                want = parser.send(data)
-            except StopIteration as end:
-                return end.value
+        done, value = False, next(parser)
+        while not done:
+            self.socket.settimeout(max(0.001, end - time.monotonic()))
+            done, value = fed(parser, self.file.readline(LINE_MAX) if value is None else self.file.read(value))
+        return value
+
+    def is_alive(self) -> bool:
+        return is_silent(self.socket.fileno())
 
     def close(self):
         self.file.close()
@@ -115,24 +141,30 @@ class Connection:
 class Pool:
     """Connections that are kept; each serves one call at a time. A child process starts with none."""
 
-    def __init__(self, address):
-        self.address, self.idle, self.pid = address, [], os.getpid()
+    def __init__(self, address: Address):
+        self.address, self.pid = address, os.getpid()
+        self.idle: List[Connection] = []
 
-    def take(self):
+    def take(self, seconds: float) -> Connection:
         if self.pid != os.getpid():
             self.idle, self.pid = [], os.getpid()
-        try:
-            return self.idle.pop(), True
-        except IndexError:
-            return Connection(self.address), False
+        while True:
+            try:
+                connection = self.idle.pop()
+            except IndexError:
+                return Connection(self.address, seconds)
+            if connection.is_alive():
+                return connection
+            connection.close()
 
-    def call(self, args, wait=0.0):
+    def call(self, args: List[Any], seconds: float) -> Any:
+        """One command and its reply; waits at most so long."""
         try:
-            connection, _ = self.take()
+            connection = self.take(seconds)
         except OSError as e:
             raise Broken(e, sent=False) from e
         try:
-            answer = connection.call(args, wait)
+            answer = connection.call(args, seconds)
         except OSError as e:
             connection.close()
             # The others of the pool are of the same age and likely broken too.
@@ -156,54 +188,61 @@ class Pool:
 
 
 class AsyncPool:
-    """The same for asyncio. It belongs to the event loop that uses it first."""
+    """The same for asyncio. Its connections belong to the event loop that made them."""
 
-    def __init__(self, address):
+    def __init__(self, address: Address):
         self.address, self.idle, self.loop = address, [], None
 
-    async def connect(self):
+    async def take(self, seconds: float):
+        if self.loop is not asyncio.get_running_loop():
+            self.idle, self.loop = [], asyncio.get_running_loop()
+        while self.idle:
+            reader, writer = self.idle.pop()
+            if not reader.at_eof() and not writer.is_closing() and is_silent(writer.get_extra_info("socket").fileno()):
+                return reader, writer
+            writer.close()
         self.address.check_owner()
         open_ = (asyncio.open_unix_connection(self.address.path) if self.address.path
                  else asyncio.open_connection(self.address.host, self.address.port))
-        reader, writer = await asyncio.wait_for(open_, CONNECT_SECONDS)
-        if self.address.auth:
-            answer = await asyncio.wait_for(self.exchange(reader, writer, self.address.auth), REPLY_SECONDS)
+        reader, writer = await asyncio.wait_for(open_, min(CONNECT_SECONDS, seconds))
+        try:
+            answer = await self.exchange(reader, writer, self.address.auth, seconds) if self.address.auth else None
             if isinstance(answer, Refused):
-                writer.close()
                 raise answer
+        except BaseException:
+            writer.close()
+            raise
         return reader, writer
 
     @staticmethod
-    async def exchange(reader, writer, args):
-        writer.write(encode(args))
-        parser = parse()
-        want = next(parser)
-        while True:
-            data = await (reader.readline() if want is None else reader.readexactly(want))
-            if not data.endswith(b"\r\n"):
-                raise OSError("the server closed the connection")
-            try:
-                want = parser.send(data)
-            except StopIteration as end:
-                return end.value
+    async def exchange(reader, writer, args, seconds):
+        async def read():
+            writer.write(encode(args))
+            parser = parse()
+            done, value = False, next(parser)
+            while not done:
+                done, value = fed(parser, await (reader.readline() if value is None else reader.readexactly(value)))
+            return value
+        return await asyncio.wait_for(read(), seconds)
 
-    async def call(self, args, wait=0.0):
-        if self.loop is not asyncio.get_running_loop():
-            self.idle, self.loop = [], asyncio.get_running_loop()
+    async def call(self, args: List[Any], seconds: float) -> Any:
         try:
-            reader, writer = self.idle.pop() if self.idle else await self.connect()
-        except (OSError, asyncio.TimeoutError) as e:
+            reader, writer = await self.take(seconds)
+        except (OSError, EOFError, asyncio.TimeoutError) as e:
             raise Broken(e, sent=False) from e
         try:
-            answer = await asyncio.wait_for(self.exchange(reader, writer, args), REPLY_SECONDS + wait)
-        except (OSError, EOFError, asyncio.TimeoutError) as e:
+            answer = await self.exchange(reader, writer, args, seconds)
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError) as e:
             writer.close()
             self.close()
             raise Broken(e, sent=True) from e
         except BaseException:
             writer.close()
             raise
-        self.idle.append((reader, writer))
+        if len(self.idle) < IDLE_MAX:
+            self.idle.append((reader, writer))
+        else:
+            writer.close()
         if isinstance(answer, Refused):
             raise answer
         return answer
