@@ -37,7 +37,8 @@ enum idem_id_kind {
 
 struct idem_ids;
 
-/* All zero is fine. Generators on one store must agree on epochs and bits. */
+/* All zero is fine. Generators on one store must agree on epochs and bits:
+ * the store keeps those of the first one, and another's are refused. */
 struct idem_ids_options {
     int64_t snowflake_epoch_ms; /* 0: 2024-01-01 */
     int64_t uid_epoch_s;        /* 0: 2026-01-01 */
@@ -45,7 +46,11 @@ struct idem_ids_options {
     int uid_worker_bits;        /* 0: 22 */
     int uid_sequence_bits;      /* 0: 13 */
     int64_t lease_ms;           /* of a worker number; 0: 30 s */
-    uint64_t segment_step;      /* the first range; 0: 1000; it adapts */
+    uint64_t segment_step;      /* the first range; 0: 1000; it adapts; 1: take
+                                   what is asked for, nothing ahead */
+    uint64_t segment_step_max;  /* 0: 2^30, or segment_step if that is more */
+    uint64_t worker_first;      /* this generator's pool of worker numbers: */
+    uint64_t worker_count;      /* from the first on; 0: all */
     int64_t wait_ms;            /* longest wait for the store; 0: 5 s */
     void (*grew)(void *arg);    /* on another thread: idem_ids_try may work */
     void *grew_arg;

@@ -4,6 +4,7 @@
 #include "../remote/remote.h"
 #include "where.h"
 
+#include "../id/id.h"
 #include "../serve/core/server.h"
 
 #include <errno.h>
@@ -48,14 +49,19 @@ make_ids(struct server *local, const char *kind, size_t count,
 }
 
 static enum idem_status
-from_store(const char *url, const char *kind, size_t count,
-           struct printer *printer, struct idem_error *err)
+from_store(const char *url, const struct idem_ids_options *given,
+           const char *kind, size_t count, struct printer *printer,
+           struct idem_error *err)
 {
     struct server local = {0};
+    struct idem_ids_options options = *given;
     enum idem_status status = idem_open(url, NULL, &local.engine, err);
 
+    /* What is fetched and not printed would be a gap. */
+    if (options.segment_step == 0)
+        options.segment_step = 1;
     if (status == IDEM_OK)
-        status = idem_ids_open(local.engine, NULL, &local.ids, err);
+        status = idem_ids_open(local.engine, &options, &local.ids, err);
     if (status == IDEM_OK)
         status = make_ids(&local, kind, count, printer, err);
     idem_ids_close(local.ids);
@@ -111,7 +117,8 @@ from_server(const struct cli_where *where, const char *kind, size_t count,
 }
 
 static int
-give_ids(const struct cli_where *where, const char *kind, size_t count)
+give_ids(const struct cli_where *where, const struct idem_ids_options *options,
+         const char *kind, size_t count)
 {
     struct printer printer = {.list = cli_json ? json_array() : NULL};
     struct idem_error err = {0};
@@ -120,7 +127,7 @@ give_ids(const struct cli_where *where, const char *kind, size_t count)
     if (strncasecmp(kind, "uuid", 4) == 0)
         err.status = make_ids(&(struct server){0}, kind, count, &printer, &err);
     else if (url)
-        err.status = from_store(url, kind, count, &printer, &err);
+        err.status = from_store(url, options, kind, count, &printer, &err);
     else
         err.status = from_server(where, kind, count, &printer, &err);
     if (err.status != IDEM_OK) {
@@ -177,7 +184,8 @@ explain_uuid(const char *text)
 }
 
 static int
-explain(const char *text, const char *kind_name)
+explain(const char *text, const char *kind_name,
+        const struct idem_ids_options *options)
 {
     struct idem_id_parts parts;
     struct idem_error err = {0};
@@ -199,11 +207,63 @@ explain(const char *text, const char *kind_name)
     id = strtoull(text, &end, 10);
     if (errno || *end || end == text)
         return cli_usage_error("\"%s\" is neither a number nor a UUID", text);
-    err.status = idem_id_explain(kind, id, NULL, &parts, &err);
+    err.status = idem_id_explain(kind, id, options, &parts, &err);
     if (err.status != IDEM_OK)
         return cli_fail(&err);
     tell_parts(kind_name, &parts);
     return CLI_OK;
+}
+
+/* Bits, epochs and steps are options of the server too: its table names and
+ * reads them, its file and its variables count. */
+#define ID_OPTIONS 6
+
+struct id_options {
+    const char *names[ID_OPTIONS], *values[ID_OPTIONS], *file;
+    size_t count;
+};
+
+static void
+add_server_options(struct id_options *id, struct cli_option *options)
+{
+    const struct server_option *option;
+
+    for (size_t i = 0; (option = server_config_option(i)); i++) {
+        if (id->count == ID_OPTIONS || !idem__ids_option_known(option->name))
+            continue;
+        id->names[id->count] = option->name;
+        options[id->count] = (struct cli_option){
+            .name = option->name,
+            .kind = CLI_TEXT,
+            .into = &id->values[id->count],
+            .value = option->value,
+            .help = option->help,
+        };
+        id->count++;
+    }
+}
+
+static enum idem_status
+read_options(const struct id_options *id, struct idem_ids_options *options,
+             struct idem_error *err)
+{
+    const char *file = id->file ? id->file : getenv("IDEM_CONFIG");
+    struct server_config config;
+    enum idem_status status = IDEM_OK;
+
+    server_config_init(&config);
+    if (file)
+        status = server_config_file(&config, file, err);
+    if (status == IDEM_OK)
+        status = server_config_environment(&config, err);
+    for (size_t i = 0; status == IDEM_OK && i < id->count; i++) {
+        if (id->values[i])
+            status =
+                server_config_set(&config, id->names[i], id->values[i], err);
+    }
+    *options = config.ids;
+    server_config_clear(&config);
+    return status;
 }
 
 int
@@ -212,12 +272,14 @@ cli_id(int argc, char **argv)
     struct cli_where where = {0};
     const char *kind = "snowflake";
     int64_t count = 1;
-    const struct cli_option options[] = {
+    struct id_options id = {.count = 0};
+    struct cli_option options[7 + ID_OPTIONS] = {
         CLI_WHERE_OPTIONS(&where),
         {"count", 'n', CLI_NUMBER, &count, "N", "how many (1)"},
         {"kind", 'k', CLI_TEXT, &kind, "KIND",
          "explain: what the number is (snowflake)"},
-        {0},
+        {"config", 'c', CLI_TEXT, &id.file, "FILE",
+         "the server's file, for the options below; else IDEM_CONFIG"},
     };
     const struct cli_syntax syntax = {
         .usage = "id KIND [options]\n       idem id explain ID [--kind KIND]",
@@ -225,23 +287,31 @@ cli_id(int argc, char **argv)
             "Ids that nobody else has, one a line. KIND is snowflake, uid, "
             "segment:NAME,\nuuid4 or uuid7; UUIDs need neither server nor "
             "store. explain takes an id apart.\ndocs/ids.md says what each "
-            "kind promises.",
+            "kind promises. Bits, epochs, steps and worker numbers are for "
+            "explain and for --store; a server has its own. With --store the "
+            "numbers of a segment are consecutive.",
         .options = options,
         .min_args = 1,
         .max_args = 2,
     };
+    struct idem_ids_options given;
+    struct idem_error err = {0};
     char **args;
     size_t arg_count;
-    int code = cli_parse(&syntax, argc, argv, &args, &arg_count);
+    int code;
 
+    add_server_options(&id, options + 6);
+    code = cli_parse(&syntax, argc, argv, &args, &arg_count);
     if (code >= 0)
         return code;
+    if (read_options(&id, &given, &err) != IDEM_OK)
+        return cli_usage_error("%s", err.text);
     if (strcmp(args[0], "explain") == 0)
-        return arg_count == 2 ? explain(args[1], kind)
+        return arg_count == 2 ? explain(args[1], kind, &given)
                               : cli_usage_error("explain which id?");
     if (arg_count > 1)
         return cli_usage_error("one kind at a time; how many: --count N");
     if (count < 1 || count > 100000000)
         return cli_usage_error("--count is 1 to 100000000");
-    return give_ids(&where, args[0], (size_t)count);
+    return give_ids(&where, &given, args[0], (size_t)count);
 }

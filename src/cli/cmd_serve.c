@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPTIONS_MAX 48
+#define OPTIONS_MAX 64
 
 /* Every option of the server as a flag; values are read by the server's own
  * table, so that a file and a flag mean the same. */

@@ -23,6 +23,7 @@
 #define SNOWFLAKE_SEQUENCE_BITS 12
 #define SNOWFLAKE_TIME_BITS 41
 #define UID_EPOCH_S INT64_C(1767225600)
+#define SEGMENT_STEP_MAX (UINT64_C(1) << 30)
 #define SEGMENTS_MAX 1024 /* names that one generator has in memory */
 
 /* Where the bits of a kind are; time is in `tick_ms` since `epoch_ms`. */
@@ -35,8 +36,20 @@ struct layout {
 /* Fill options' zeros and say what is wrong with them. */
 enum idem_status idem__ids_options_check(struct idem_ids_options *options,
                                          struct idem_error *err);
+/* One option as text: uid-bits, uid-epoch, snowflake-epoch, segment-step,
+ * segment-step-max or worker-numbers. */
+bool idem__ids_option_known(const char *name);
+enum idem_status idem__ids_option_set(struct idem_ids_options *options,
+                                      const char *name, const char *value,
+                                      struct idem_error *err);
+
 struct layout idem__id_layout(enum idem_id_kind kind,
                               const struct idem_ids_options *options);
+
+/* "28,22,13 from 1767225600 s", as the store keeps it. */
+#define IDEM__LAYOUT_LEN 80
+void idem__id_layout_text(const struct layout *layout,
+                          char text[IDEM__LAYOUT_LEN]);
 
 /*
  * A source of numbers. A number counts tick and sequence in one: number =
@@ -56,6 +69,7 @@ struct source {
     struct idem_error trouble;        /* why the last try failed */
 
     /* snowflake, uid */
+    bool agreed; /* the store has the same layout */
     bool leased;
     uint64_t worker, fence;
     int64_t lease_deadline_us; /* on the boot clock; nothing after it */
@@ -66,6 +80,7 @@ struct source {
 
     /* segment */
     uint64_t step;
+    uint64_t missing; /* of what somebody asked for */
     int64_t fetched_at_us;
     uint64_t last_use; /* by ids->uses */
     unsigned pins;     /* somebody works with it without the mutex */
@@ -84,7 +99,19 @@ struct idem_ids {
     struct source *sources;
     size_t segment_count;
     uint64_t uses; /* asks for segments so far */
+    uint64_t given[IDEM__ID_KIND_COUNT];
+    uint64_t ranges; /* fetched for segments */
 };
+
+/* What the generators are doing, for metrics. */
+struct idem__ids_figures {
+    uint64_t given[IDEM__ID_KIND_COUNT];
+    uint64_t reserved[IDEM__ID_KIND_COUNT]; /* need no store */
+    int64_t worker[IDEM__ID_KIND_COUNT];    /* -1: none */
+    int64_t ahead_ms[IDEM__ID_KIND_COUNT];  /* of the wall clock */
+    uint64_t names, ranges, step;           /* segments; the longest step */
+};
+void idem__ids_figures(struct idem_ids *ids, struct idem__ids_figures *out);
 
 /* As idem_ids_open, with other clocks. */
 enum idem_status idem__ids_open(struct idem_engine *engine,

@@ -89,6 +89,7 @@ take(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count)
     } while (taken < count && use_spare(s));
 
     if (s->kind == IDEM_ID_SEGMENT && !s->spare_limit && !s->wanted &&
+        ids->options.segment_step > 1 &&
         s->limit - s->next < s->step - s->step / 10) {
         s->wanted = true;
         pthread_cond_signal(&ids->keeper_wanted);
@@ -177,11 +178,36 @@ waits_for_tick(struct idem_ids *ids, const struct source *s)
 }
 
 static enum idem_status
+none_at_hand(const struct source *s, struct idem_error *err)
+{
+    return idem__fail(err, IDEM_ERR_OVERLOADED,
+                      "no %s is at hand yet: try again soon",
+                      idem_id_kind_name(s->kind));
+}
+
+/* A segment from which only a part could be given out: who does not wait takes
+ * nothing of it, for that part would be lost. */
+static bool
+must_fetch(struct source *s, size_t count)
+{
+    if (s->kind != IDEM_ID_SEGMENT || s->spare_limit ||
+        s->limit - s->next >= count)
+        return false;
+    if (s->missing < count)
+        s->missing = count;
+    return true;
+}
+
+static enum idem_status
 next_ids(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count,
          const struct timespec *deadline, struct idem_error *err)
 {
     size_t taken = 0;
 
+    if (!deadline && must_fetch(s, count)) {
+        (void)wait_for_window(ids, s, NULL);
+        return none_at_hand(s, err);
+    }
     while ((taken += take(ids, s, out + taken, count - taken)) < count) {
         if (waits_for_tick(ids, s)) {
             pthread_mutex_unlock(&ids->mutex);
@@ -189,11 +215,11 @@ next_ids(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count,
             pthread_mutex_lock(&ids->mutex);
             continue;
         }
+        if (s->missing < count - taken)
+            s->missing = count - taken;
         if (!wait_for_window(ids, s, deadline)) {
             if (!deadline)
-                return idem__fail(err, IDEM_ERR_OVERLOADED,
-                                  "no %s is at hand yet: try again soon",
-                                  idem_id_kind_name(s->kind));
+                return none_at_hand(s, err);
             return idem__fail(err, IDEM_ERR_UNAVAILABLE, "no %s in time%s%s",
                               idem_id_kind_name(s->kind),
                               s->trouble.text[0] ? ": " : "", s->trouble.text);
@@ -237,6 +263,8 @@ ask(struct idem_ids *ids, enum idem_id_kind kind, struct idem_bytes name,
         s->pins++;
         status = next_ids(ids, s, out, count, may_wait ? &deadline : NULL, err);
         s->pins--;
+        if (status == IDEM_OK)
+            ids->given[kind] += count;
     } else {
         status = idem__fail(err, trouble.status, "%s", trouble.text);
     }
@@ -258,6 +286,35 @@ idem_ids_try(struct idem_ids *ids, enum idem_id_kind kind,
              struct idem_error *err)
 {
     return ask(ids, kind, name, out, count, false, err);
+}
+
+void
+idem__ids_figures(struct idem_ids *ids, struct idem__ids_figures *out)
+{
+    memset(out, 0, sizeof(*out));
+    for (size_t i = 0; i < IDEM__ID_KIND_COUNT; i++)
+        out->worker[i] = -1;
+    if (!ids)
+        return;
+    pthread_mutex_lock(&ids->mutex);
+    memcpy(out->given, ids->given, sizeof(out->given));
+    out->names = ids->segment_count;
+    out->ranges = ids->ranges;
+    for (const struct source *s = ids->sources; s; s = s->next_source) {
+        int64_t tick = (int64_t)(s->next >> s->layout.sequence_bits);
+
+        out->reserved[s->kind] +=
+            s->limit - s->next + s->spare_limit - s->spare_next;
+        if (s->kind == IDEM_ID_SEGMENT && s->step > out->step)
+            out->step = s->step;
+        if (!s->leased)
+            continue;
+        tick = tick > s->tick ? tick : s->tick;
+        out->worker[s->kind] = (int64_t)s->worker;
+        out->ahead_ms[s->kind] = s->layout.epoch_ms + tick * s->layout.tick_ms -
+                                 ids->clocks->wall_us(ids->clocks->arg) / 1000;
+    }
+    pthread_mutex_unlock(&ids->mutex);
 }
 
 static void

@@ -401,6 +401,117 @@ uid_bits_are_what_was_configured(void **state)
     idem_close(engine);
 }
 
+static enum idem_status
+try_one(struct idem_engine *engine, const struct idem_ids_options *options,
+        struct idem_error *err)
+{
+    struct idem_ids *ids = open_ids(engine, options);
+    uint64_t id;
+    enum idem_status status =
+        idem_ids_next(ids, IDEM_ID_UID, NONE, &id, 1, err);
+
+    idem_ids_close(ids);
+    return status;
+}
+
+static void
+other_bits_on_the_same_store_are_refused(void **state)
+{
+    const struct idem_ids_options bits = {.uid_seconds_bits = 31,
+                                          .uid_worker_bits = 12,
+                                          .uid_sequence_bits = 20,
+                                          .wait_ms = 300};
+    const struct idem_ids_options epoch = {.uid_epoch_s = 1700000000,
+                                           .wait_ms = 300};
+    struct idem_engine *engine = open_engine();
+    struct idem_error err = {0};
+
+    (void)state;
+    assert_int_equal(try_one(engine, NULL, &err), IDEM_OK);
+    assert_int_equal(try_one(engine, &bits, &err), IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "28,22,13 from 1767225600 s, not 31,12"));
+    assert_int_equal(try_one(engine, &epoch, &err), IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(try_one(engine, NULL, &err), IDEM_OK);
+    idem_close(engine);
+}
+
+static void
+worker_numbers_come_from_the_pool(void **state)
+{
+    const struct idem_ids_options pool = {
+        .worker_first = 5, .worker_count = 2, .wait_ms = 300};
+    const struct idem_ids_options beyond = {.worker_first = 1024,
+                                            .wait_ms = 300};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids[4];
+    struct idem_error err = {0};
+    uint64_t id;
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++)
+        ids[i] = open_ids(engine, &pool);
+    ids[3] = open_ids(engine, &beyond);
+    for (uint64_t i = 0; i < 2; i++)
+        assert_int_equal(
+            worker_of(IDEM_ID_SNOWFLAKE, one(ids[i], IDEM_ID_SNOWFLAKE)),
+            5 + i);
+    assert_int_equal(
+        idem_ids_next(ids[2], IDEM_ID_SNOWFLAKE, NONE, &id, 1, &err),
+        IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "from 5 to 6 are all taken"));
+    assert_int_equal(
+        idem_ids_next(ids[3], IDEM_ID_SNOWFLAKE, NONE, &id, 1, &err),
+        IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "begins at 1024"));
+    assert_int_equal(worker_of(IDEM_ID_UID, one(ids[3], IDEM_ID_UID)), 1024);
+    for (size_t i = 0; i < 4; i++)
+        idem_ids_close(ids[i]);
+    idem_close(engine);
+}
+
+static void
+a_step_of_one_fetches_nothing_ahead(void **state)
+{
+    const struct idem_ids_options exact = {.segment_step = 1};
+    struct idem_engine *engine = open_engine();
+    uint64_t expected = 1, out[7];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct idem_ids *ids = open_ids(engine, &exact);
+
+        for (size_t count = 1; count <= 7; count += 3) {
+            next(ids, IDEM_ID_SEGMENT, out, count);
+            for (size_t j = 0; j < count; j++)
+                assert_int_equal(out[j], expected++);
+        }
+        idem_ids_close(ids);
+    }
+    idem_close(engine);
+}
+
+static void
+a_step_grows_to_its_maximum_and_no_further(void **state)
+{
+    const struct idem_ids_options small = {.segment_step = 10,
+                                           .segment_step_max = 40};
+    struct idem_engine *engine = open_engine();
+    struct idem_ids *ids = open_ids(engine, &small);
+    struct idem__ids_figures figures;
+
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        one(ids, IDEM_ID_SEGMENT);
+    idem__ids_figures(ids, &figures);
+    assert_int_equal(figures.step, 40);
+    assert_int_equal(figures.given[IDEM_ID_SEGMENT], 1000);
+    assert_in_range(figures.ranges, 1000 / 40, 1000 / 10);
+    assert_int_equal(figures.names, 1);
+    assert_int_equal(figures.worker[IDEM_ID_UID], -1);
+    idem_ids_close(ids);
+    idem_close(engine);
+}
+
 static int alarms;
 
 static void
@@ -516,6 +627,10 @@ main(void)
         cmocka_unit_test(
             a_new_segment_takes_the_place_of_the_one_unused_for_longest),
         cmocka_unit_test(uid_bits_are_what_was_configured),
+        cmocka_unit_test(other_bits_on_the_same_store_are_refused),
+        cmocka_unit_test(worker_numbers_come_from_the_pool),
+        cmocka_unit_test(a_step_of_one_fetches_nothing_ahead),
+        cmocka_unit_test(a_step_grows_to_its_maximum_and_no_further),
         cmocka_unit_test(the_end_of_an_epoch_is_announced),
         cmocka_unit_test(an_epoch_that_ended_gives_no_ids),
         cmocka_unit_test(uuids_have_their_version_and_order),

@@ -24,7 +24,6 @@
 
 #define SLEW_MS 60000
 #define SEGMENT_LEASE_MS 1500
-#define STEP_MAX (UINT64_C(1) << 30)
 #define AHEAD_FIRST 60
 #define AHEAD_MAX (UINT64_C(1) << 20)
 #define SHORT_US (INT64_C(1) * 60 * 1000000)
@@ -251,12 +250,64 @@ try_worker(struct idem_ids *ids, struct source *s, uint64_t worker)
     return attempt;
 }
 
+/* Two layouts on one store would give the same number twice. The first
+ * generator writes down its own, in the record `layout`. */
+static bool
+agree(struct idem_ids *ids, struct source *s)
+{
+    struct idem_op op = {.verb = IDEM_LOCK,
+                         .type = IDEM_TYPE_WORKER,
+                         .scope = idem_text(scope_of(s)),
+                         .id = idem_text("layout"),
+                         .subject = idem_text(ids->owner),
+                         .lease_ms = SEGMENT_LEASE_MS,
+                         .wait_ms = ids->options.wait_ms};
+    struct idem_answer answer = {0};
+    char ours[IDEM__LAYOUT_LEN], theirs[IDEM__LAYOUT_LEN] = "";
+
+    if (s->agreed)
+        return true;
+    idem__id_layout_text(&s->layout, ours);
+    if (run(ids, s, &op, &answer) != IDEM_OK)
+        return false;
+    if (answer.verdict == IDEM_V_STARTED) {
+        struct idem_bytes note = answer.record->result;
+
+        snprintf(theirs, sizeof(theirs), "%.*s", (int)note.len,
+                 note.len ? (const char *)note.data : "");
+        op.fence = answer.record->fence;
+    }
+    idem_answer_clear(&answer);
+    if (op.fence == 0)
+        return false;
+    op.verb = IDEM_UNLOCK;
+    op.subject = (struct idem_bytes){NULL, 0};
+    op.wait_ms = 0;
+    op.result = idem_text(theirs[0] ? theirs : ours);
+    if (run(ids, s, &op, &answer) != IDEM_OK)
+        return false;
+    idem_answer_clear(&answer);
+    s->agreed = !theirs[0] || strcmp(theirs, ours) == 0;
+    if (!s->agreed)
+        snprintf(s->trouble.text, sizeof(s->trouble.text),
+                 "the store's %ss have the bits %s, not %s: use the same bits "
+                 "and epoch, or another store",
+                 scope_of(s), theirs, ours);
+    return s->agreed;
+}
+
 static bool
 lease_worker(struct idem_ids *ids, struct source *s)
 {
-    uint64_t count = UINT64_C(1) << s->layout.worker_bits;
+    uint64_t end = UINT64_C(1) << s->layout.worker_bits;
+    uint64_t first = ids->options.worker_first;
+    uint64_t count = ids->options.worker_count;
 
-    for (uint64_t worker = 0; worker < count && !ids->closing; worker++) {
+    if (!agree(ids, s))
+        return false;
+    if (count > 0 && first < end && count < end - first)
+        end = first + count;
+    for (uint64_t worker = first; worker < end && !ids->closing; worker++) {
         enum attempt attempt = try_worker(ids, s, worker);
 
         if (attempt == TROUBLE)
@@ -264,8 +315,16 @@ lease_worker(struct idem_ids *ids, struct source *s)
         if (attempt == GOT_IT)
             return renew_worker(ids, s);
     }
-    snprintf(s->trouble.text, sizeof(s->trouble.text),
-             "all %llu worker numbers are taken", (unsigned long long)count);
+    if (first >= end)
+        snprintf(s->trouble.text, sizeof(s->trouble.text),
+                 "the pool of worker numbers begins at %llu, and those of a %s "
+                 "end at %llu",
+                 (unsigned long long)first, scope_of(s),
+                 (unsigned long long)end - 1);
+    else
+        snprintf(s->trouble.text, sizeof(s->trouble.text),
+                 "the worker numbers from %llu to %llu are all taken",
+                 (unsigned long long)first, (unsigned long long)end - 1);
     return false;
 }
 
@@ -297,7 +356,10 @@ adapt_step(struct idem_ids *ids, struct source *s)
     int64_t now_us = idem__ids_boot_us(ids);
     int64_t lasted = now_us - s->fetched_at_us;
 
-    if (s->fetched_at_us && lasted < SHORT_US && s->step < STEP_MAX)
+    if (ids->options.segment_step == 1)
+        s->step = s->missing ? s->missing : 1;
+    else if (s->fetched_at_us && lasted < SHORT_US &&
+             s->step <= ids->options.segment_step_max / 2)
         s->step *= 2;
     else if (s->fetched_at_us && lasted > LONG_US &&
              s->step / 2 >= ids->options.segment_step)
@@ -354,6 +416,8 @@ serve_segment(struct idem_ids *ids, struct source *s)
         return false; /* stored or not: this range is left out */
     ours = answer.verdict == IDEM_V_OK;
     idem_answer_clear(&answer);
+    ids->ranges += ours;
+    s->missing = ours ? 0 : s->missing;
     if (ours)
         add_range(ids, s, from, from + s->step);
     return ours;

@@ -37,6 +37,10 @@ idem__ids_options_check(struct idem_ids_options *o, struct idem_error *err)
         o->lease_ms = IDEM_LEASE_DEFAULT_MS;
     if (!o->segment_step)
         o->segment_step = 1000;
+    if (!o->segment_step_max)
+        o->segment_step_max = o->segment_step > SEGMENT_STEP_MAX
+                                  ? o->segment_step
+                                  : SEGMENT_STEP_MAX;
     if (!o->wait_ms)
         o->wait_ms = 5000;
 
@@ -56,6 +60,13 @@ idem__ids_options_check(struct idem_ids_options *o, struct idem_error *err)
     if (o->segment_step > UINT64_C(1) << 40)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a segment step of %llu is too large: give 1 to 2^40",
+                          (unsigned long long)o->segment_step);
+    if (o->segment_step_max < o->segment_step ||
+        o->segment_step_max > UINT64_C(1) << 40)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a largest segment step of %llu is out of range: "
+                          "give the step, %llu, to 2^40",
+                          (unsigned long long)o->segment_step_max,
                           (unsigned long long)o->segment_step);
     return IDEM_OK;
 }

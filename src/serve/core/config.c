@@ -6,6 +6,7 @@
 #include "server.h"
 
 #include "../../base/units.h"
+#include "../../id/id.h"
 
 #include "../../record/record.h"
 
@@ -19,7 +20,7 @@
 #define FILE_MAX (1024 * 1024)
 #define NAME_MAX_LEN 32
 
-enum kind { TEXT, NUMBER, SIZE, TIME, MODE, YES_NO, FORMAT, LEVEL };
+enum kind { TEXT, NUMBER, SIZE, TIME, MODE, YES_NO, FORMAT, LEVEL, IDS };
 
 struct option {
     struct server_option shown;
@@ -184,6 +185,49 @@ static const struct option options[] = {
      10000,
      0,
      1000000000},
+    {{"uid-bits", "BITS",
+      "bits of a uid for seconds, worker and sequence (default 28,22,13)"},
+     IDS,
+     AT(ids),
+     0,
+     0,
+     0},
+    {{"uid-epoch", "DAY", "where the seconds of a uid begin (2026-01-01)"},
+     IDS,
+     AT(ids),
+     0,
+     0,
+     0},
+    {{"snowflake-epoch", "DAY",
+      "where the milliseconds of a snowflake begin (2024-01-01)"},
+     IDS,
+     AT(ids),
+     0,
+     0,
+     0},
+    {{"worker-numbers", "FROM-TO",
+      "lease worker numbers for snowflakes and uids from this pool only "
+      "(default: all)"},
+     IDS,
+     AT(ids),
+     0,
+     0,
+     0},
+    {{"segment-step", "N",
+      "ids of a segment fetched at once, at first; 1: those that are asked "
+      "for, none ahead (default 1000)"},
+     IDS,
+     AT(ids),
+     0,
+     0,
+     0},
+    {{"segment-step-max", "N",
+      "how far the step may grow under load (default 1073741824)"},
+     IDS,
+     AT(ids),
+     0,
+     0,
+     0},
     {{"idle-timeout", "TIME",
       "close a client that says nothing; 0: never "
       "(default)"},
@@ -378,6 +422,8 @@ set_option(struct server_config *config, const struct option *option,
         if (status == IDEM_OK)
             config->log_level = (enum log_level)index;
         return status;
+    case IDS:
+        return idem__ids_option_set(at, option->shown.name, value, err);
     case NUMBER:
     case SIZE:
     case TIME:

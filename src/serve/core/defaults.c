@@ -4,6 +4,8 @@
  */
 #include "server.h"
 
+#include "../../id/id.h"
+
 #include "../../store/store.h"
 
 #include <grp.h>
@@ -104,6 +106,11 @@ server_config_check(struct server_config *config, struct idem_error *err)
         status = check_addresses(config, "http", config->http, err);
     if (status == IDEM_OK)
         status = idem__store_known(config->store, err);
+    if (status == IDEM_OK) {
+        struct idem_ids_options ids = config->ids;
+
+        status = idem__ids_options_check(&ids, err);
+    }
     if (status == IDEM_OK)
         status = check_socket(config, err);
     if (status == IDEM_OK && config->max_command < SERVER_COMMAND_MIN)

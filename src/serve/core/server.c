@@ -118,12 +118,13 @@ static enum idem_status
 open_services(struct loop *loop, struct idem_error *err)
 {
     struct server *server = loop->server;
-    const struct idem_ids_options options = {.grew = loop_wake,
-                                             .grew_arg = loop,
-                                             .log = server_log_engine,
-                                             .log_arg = loop->log};
+    struct idem_ids_options options = loop->config->ids;
     double rate = (double)loop->config->token_rate;
 
+    options.grew = loop_wake;
+    options.grew_arg = loop;
+    options.log = server_log_engine;
+    options.log_arg = loop->log;
     if (rate > 0)
         server->token_limit = idem_token_limit_open(rate, 2 * rate);
     if (rate > 0 && !server->token_limit)

@@ -64,9 +64,10 @@ struct server_config {
     int64_t max_parked, max_parked_key, max_parked_scope; /* likewise */
     char *require_fingerprint; /* the engine's; NULL: none */
     int64_t token_rate; /* tokens a second for one subject; 0: no limit */
-    int64_t idle_ms;    /* a client that says nothing is closed; 0: never */
-    int64_t stall_ms;   /* half a command, or replies not read: closed */
-    int64_t drain_ms;   /* after SIGTERM, to answer what is in flight */
+    struct idem_ids_options ids; /* bits, epochs, steps */
+    int64_t idle_ms;  /* a client that says nothing is closed; 0: never */
+    int64_t stall_ms; /* half a command, or replies not read: closed */
+    int64_t drain_ms; /* after SIGTERM, to answer what is in flight */
     enum log_format log_format;
     enum log_level log_level;
     bool log_keys; /* keys in the log as they are, not as digests */

@@ -4,6 +4,7 @@
  * Counters end in _total and only grow.
  */
 #include "../../engine/engine.h"
+#include "../../id/id.h"
 #include "http_inner.h"
 
 #include <inttypes.h>
@@ -171,6 +172,55 @@ add_surfaces(struct idem_buf *out, struct http *http)
                   (double)metrics_read(&m->returned));
 }
 
+/* One number for each kind that has it, snowflake first. */
+static bool
+by_kind(struct idem_buf *out, const char *name, const char *type,
+        const char *help, const double *values, int kinds)
+{
+    bool ok = head(out, name, type, help);
+
+    for (int i = 0; i < kinds && ok; i++)
+        ok =
+            idem_buf_printf(out, "%s{kind=\"%s\"} %.17g\n", name,
+                            idem_id_kind_name((enum idem_id_kind)i), values[i]);
+    return ok;
+}
+
+static bool
+add_ids(struct idem_buf *out, struct idem_ids *ids)
+{
+    struct idem__ids_figures f;
+    double given[3], reserved[3], worker[2], ahead[2];
+
+    idem__ids_figures(ids, &f);
+    for (int i = 0; i < 3; i++) {
+        given[i] = (double)f.given[i];
+        reserved[i] = (double)f.reserved[i];
+    }
+    for (int i = 0; i < 2; i++) {
+        worker[i] = (double)f.worker[i];
+        ahead[i] = (double)f.ahead_ms[i] / 1000;
+    }
+    return by_kind(out, "idem_ids_given_total", "counter",
+                   "Ids given out, by kind.", given, 3) &&
+           by_kind(out, "idem_ids_reserved", "gauge",
+                   "Ids that can be given out without asking the store, by "
+                   "kind.",
+                   reserved, 3) &&
+           by_kind(out, "idem_ids_worker", "gauge",
+                   "Leased worker number, by kind; -1: none.", worker, 2) &&
+           by_kind(out, "idem_ids_clock_ahead_seconds", "gauge",
+                   "How far the time in ids is ahead of the clock, by kind.",
+                   ahead, 2) &&
+           single(out, "idem_ids_segment_names", "gauge",
+                  "Names of segments in memory.", (double)f.names) &&
+           single(out, "idem_ids_segment_step", "gauge",
+                  "Ids in the longest range of a segment.", (double)f.step) &&
+           single(out, "idem_ids_segment_ranges_total", "counter",
+                  "Ranges of segments fetched from the store.",
+                  (double)f.ranges);
+}
+
 static bool
 add_process(struct idem_buf *out, const struct server_metrics *metrics)
 {
@@ -235,7 +285,8 @@ http_metrics(struct http *http, struct idem_buf *out)
                          IDEM_VERSION) &&
          add_process(out, server->metrics) && add_verdicts(out, &stats) &&
          add_latency(out, server->metrics) && add_engine(out, &stats) &&
-         add_surfaces(out, http) && add_doubt(out, http);
+         add_surfaces(out, http) && add_ids(out, server->ids) &&
+         add_doubt(out, http);
     if (ok)
         idem__store_figures(server->engine, add_figure, out);
     return ok;
