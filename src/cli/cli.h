@@ -116,6 +116,13 @@ void cli_json_print(json_t *object);
 json_t *cli_json_record(const struct idem_record *record, bool whole,
                         bool with_result);
 
+/* A line on a terminal that shows how far long work has come; the next one
+ * takes its place. Nothing where standard error is not a terminal, with --json,
+ * and more often than ten times a second. cli_progress_end takes it away. */
+void cli_progress(const char *format, ...)
+    __attribute__((format(printf, 1, 2)));
+void cli_progress_end(void);
+
 /* A result from the command line: itself, @FILE, or - for standard input, of at
  * most IDEM_RESULT_MAX bytes. */
 enum idem_status cli_read_value(const char *text, struct idem_buf *into,
@@ -172,5 +179,7 @@ int cli_unlock(int argc, char **argv);
 int cli_consume(int argc, char **argv);
 int cli_journal(int argc, char **argv);
 int cli_check(int argc, char **argv);
+int cli_backup(int argc, char **argv);
+int cli_restore(int argc, char **argv);
 
 #endif

@@ -1,25 +1,33 @@
 /*
  * cmd_store.c - idem store: set a store up, look whether it can be used, print
- * the SQL that sets it up by hand.
+ * the SQL that sets it up by hand, move records to another store.
  */
 #include "cli.h"
 
 #include "../store/columns.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 static const struct cli_syntax syntax = {
     .usage = "store init URL\n"
              "store check URL\n"
-             "store sql postgres|mysql|sqlite",
+             "store sql postgres|mysql|sqlite\n"
+             "store copy FROM TO",
     .about =
         "init makes the table, its indexes and the SQL functions, or brings "
         "them up to date, and opens the store once; doing it twice does no "
         "harm. check opens the store "
         "as a server would, which refuses unsafe settings, and tells the "
-        "store's time. sql prints what init runs.",
+        "store's time. sql prints what init runs.\n"
+        "copy moves every record of one store to another, of the same kind or "
+        "not: stop everything that uses them, copy, then start with the new "
+        "URL. A copy may be repeated; a record that the second store already "
+        "has otherwise is told and not changed (exit code 1).\n"
+        "Example: idem store copy journal:/var/lib/idem "
+        "postgres://idem@db/idem",
     .min_args = 2,
-    .max_args = 2,
+    .max_args = 3,
 };
 
 /* What was set up, or needs no setting up, is opened once: who says "ready" has
@@ -90,6 +98,39 @@ print_sql(const char *which)
                            which);
 }
 
+static void
+show_copied(void *arg, const struct idem_store_copied *now)
+{
+    (void)arg;
+    cli_progress("%" PRIu64 " records", now->records);
+}
+
+static int
+copy(const char *from, const char *to)
+{
+    struct idem_store_copied copied;
+    struct idem_error err = {0};
+    enum idem_status status =
+        idem__store_copy(from, to, show_copied, NULL, &copied, &err);
+
+    cli_progress_end();
+    if (status != IDEM_OK)
+        return cli_fail(&err);
+    if (cli_json)
+        cli_json_print(json_pack("{s:I, s:I}", "records",
+                                 (json_int_t)copied.records, "others",
+                                 (json_int_t)copied.others));
+    else
+        printf("%" PRIu64 " records are in the second store\n",
+               copied.records);
+    if (copied.others > 0 && !cli_json)
+        fprintf(stderr,
+                "idem: %" PRIu64 " keys were not copied: the second store has "
+                "other records for them\n",
+                copied.others);
+    return copied.others > 0 ? CLI_FAILED : CLI_OK;
+}
+
 int
 cli_store(int argc, char **argv)
 {
@@ -99,12 +140,17 @@ cli_store(int argc, char **argv)
 
     if (done >= 0)
         return done;
+    if (strcmp(args[0], "copy") == 0)
+        return count == 3 ? copy(args[1], args[2])
+                          : cli_usage_error("store copy: name two stores");
+    if (count > 2)
+        return cli_usage_error("store %s takes one argument", args[0]);
     if (strcmp(args[0], "init") == 0)
         return init(args[1]);
     if (strcmp(args[0], "check") == 0)
         return check(args[1]);
     if (strcmp(args[0], "sql") == 0)
         return print_sql(args[1]);
-    return cli_usage_error("store: \"%s\" is none of init, check, sql",
+    return cli_usage_error("store: \"%s\" is none of init, check, sql, copy",
                            args[0]);
 }

@@ -185,6 +185,21 @@ enum idem_status idem__split_init(const struct idem_store_type *type,
 /* What `idem store init URL` does. */
 enum idem_status idem__store_init(const char *url, struct idem_error *err);
 
+/* What `idem store copy` did. */
+struct idem_store_copied {
+    uint64_t records; /* that the second store has now */
+    uint64_t others;  /* keys for which it has another record: not changed */
+};
+
+typedef void idem_store_progress_fn(void *arg,
+                                    const struct idem_store_copied *now);
+
+/* Copy every record of one store into another (store_copy.c). */
+enum idem_status idem__store_copy(const char *from, const char *to,
+                                  idem_store_progress_fn *progress, void *arg,
+                                  struct idem_store_copied *copied,
+                                  struct idem_error *err);
+
 /* Say something to the operator, through the log of the options. */
 void idem__log(const struct idem_store_options *options,
                enum idem_log_level level, const char *format, ...)

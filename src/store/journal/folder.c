@@ -196,6 +196,17 @@ idem__folder_look(struct journal *self, struct idem_error *err)
 }
 
 enum idem_status
+idem__folder_complete(struct journal *self, struct idem_error *err)
+{
+    if (faccessat(self->dir_fd, JOURNAL_INCOMPLETE, F_OK, 0) != 0)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_CORRUPT,
+                      "journal: %.120s is a copy that was interrupted: run idem "
+                      "backup or idem restore again, whichever began it",
+                      self->dir);
+}
+
+enum idem_status
 idem__folder_open(struct journal *self, struct idem_error *err)
 {
     int error = make(self);
@@ -204,7 +215,10 @@ idem__folder_open(struct journal *self, struct idem_error *err)
 
     if (status == IDEM_OK)
         status = check_owner(self, err);
-    return status == IDEM_OK ? lock(self, err) : status;
+    if (status == IDEM_OK)
+        status = lock(self, err);
+    return status == IDEM_OK && !self->copying ? idem__folder_complete(self, err)
+                                               : status;
 }
 
 void

@@ -21,6 +21,7 @@
  *   clock.c    the journal's time
  *   scan.c     listing records
  *   journal.c  the store's functions
+ *   journal_check.c, journal_copy.c  look at a journal, copy one
  */
 #ifndef IDEM__JOURNAL_H
 #define IDEM__JOURNAL_H
@@ -95,6 +96,7 @@ struct journal {
     char *dir;
     int dir_fd, lock_fd;
     bool accept_damage, trust_clock;
+    bool copying; /* journal_copy.c: an incomplete copy may be opened */
 
     struct segment *segments; /* oldest first; the last one is written */
     size_t segment_count, segment_room;
@@ -160,6 +162,11 @@ void idem__journal_clock_start(struct journal *self);
 int64_t idem__journal_now_us(const struct journal *self);
 
 /* ---- folder.c ---- */
+
+/* This file is in the folder while it is a copy that is not finished. */
+#define JOURNAL_INCOMPLETE "incomplete"
+enum idem_status idem__folder_complete(struct journal *self,
+                                       struct idem_error *err);
 
 /*
  * Open the folder and lock it; it is made if only its last part is missing. It

@@ -1,0 +1,154 @@
+/*
+ * cmd_backup.c - idem backup and idem restore: copies of a journal.
+ */
+#include "cli.h"
+
+#include "../store/journal/check.h"
+#include "../store/journal/copy.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define MIB 1048576
+
+static bool check;
+
+static const struct cli_option options[] = {
+    {"check", 'c', CLI_FLAG, &check, NULL,
+     "afterwards, read every byte of the copy again"},
+    {0},
+};
+
+static void
+show_progress(void *arg, const struct journal_copied *now)
+{
+    (void)arg;
+    cli_progress("%" PRIu64 " segments, %" PRIu64 " MiB copied", now->segments,
+                 now->copied_bytes / MIB);
+}
+
+/* The folder of "journal:DIR" or "DIR"; NULL after an error, which was told. */
+static const char *
+folder_of(const char *text)
+{
+    if (strncmp(text, "journal:", 8) == 0)
+        text += 8;
+    else if (strstr(text, "://") || strncmp(text, "sqlite:", 7) == 0 ||
+             strncmp(text, "memory:", 7) == 0)
+        text = "";
+    if (!*text || strchr(text, '?')) {
+        cli_usage_error("name the folder of a journal: journal:DIR or DIR. "
+                        "Other stores have backups of their own; idem store "
+                        "copy moves records between stores");
+        return NULL;
+    }
+    return text;
+}
+
+static int
+check_copy(const char *dir, struct journal_report *report)
+{
+    struct idem_error err = {0};
+    enum idem_status status =
+        idem__journal_check(dir, NULL, NULL, NULL, NULL, report, &err);
+
+    if (status != IDEM_OK)
+        return cli_fail(&err);
+    if (report->damaged)
+        return cli_error(IDEM_ERR_CORRUPT,
+                         "%s: %" PRIu64 " damaged places: run idem journal "
+                         "check %s",
+                         dir, report->damaged, dir);
+    return CLI_OK;
+}
+
+static int
+copy(const char *from, const char *to, bool fresh)
+{
+    struct journal_copied copied;
+    struct journal_report report = {0};
+    struct idem_error err = {0};
+    char time[CLI_TIME_LEN];
+    enum idem_status status =
+        idem__journal_copy(from, to, fresh, show_progress, NULL, &copied, &err);
+    int code;
+
+    cli_progress_end();
+    if (status != IDEM_OK)
+        return cli_fail(&err);
+    code = check ? check_copy(to, &report) : CLI_OK;
+    if (code != CLI_OK)
+        return code;
+    cli_time(copied.time_us / 1000, time);
+    if (cli_json) {
+        json_t *told = json_pack(
+            "{s:s, s:I, s:I, s:s}", "folder", to, "segments",
+            (json_int_t)copied.segments, "copied_bytes",
+            (json_int_t)copied.copied_bytes, "time", time);
+
+        if (check)
+            json_object_set_new(told, "records",
+                                json_integer((json_int_t)report.live));
+        cli_json_print(told);
+        return CLI_OK;
+    }
+    printf("%s: %" PRIu64 " segments, %" PRIu64 " bytes copied; everything "
+           "that was acknowledged before %s is in it\n",
+           to, copied.segments, copied.copied_bytes, time);
+    if (check)
+        printf("checked: %" PRIu64 " records, no damage\n", report.live);
+    return CLI_OK;
+}
+
+int
+cli_backup(int argc, char **argv)
+{
+    static const struct cli_syntax syntax = {
+        .usage = "backup JOURNAL TO [--check]",
+        .about =
+            "Copies a journal (journal:DIR or DIR) into the folder TO while "
+            "its server runs. What was acknowledged before the copy began is "
+            "in it. Every entry is checked on the way. Name the same TO again "
+            "and only what is new is copied. An interrupted backup cannot be "
+            "used until the command was run again; use two folders in turn.\n"
+            "Example: idem backup /var/lib/idem /backup/idem-monday",
+        .options = options,
+        .min_args = 2,
+        .max_args = 2,
+    };
+    const char *from;
+    char **args;
+    size_t count;
+    int done = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (done >= 0)
+        return done;
+    from = folder_of(args[0]);
+    return from ? copy(from, args[1], false) : CLI_USAGE;
+}
+
+int
+cli_restore(int argc, char **argv)
+{
+    static const struct cli_syntax syntax = {
+        .usage = "restore BACKUP JOURNAL [--check]",
+        .about =
+            "Makes a journal (journal:DIR or DIR) from a backup; its folder "
+            "must be empty or missing. What was claimed after the backup is "
+            "unknown then: a strict request of that time that is repeated runs "
+            "again. Settle such keys before you let clients in.\n"
+            "Example: idem restore /backup/idem-monday /var/lib/idem",
+        .options = options,
+        .min_args = 2,
+        .max_args = 2,
+    };
+    const char *to;
+    char **args;
+    size_t count;
+    int done = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (done >= 0)
+        return done;
+    to = folder_of(args[1]);
+    return to ? copy(args[0], to, true) : CLI_USAGE;
+}

@@ -1,0 +1,417 @@
+/*
+ * journal_copy.c - the copy of a journal, segment by segment, oldest first.
+ */
+#include "copy.h"
+
+#include "journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PART (UINT64_C(1) << 20)
+#define LOOKS 3 /* at a place where a running journal may be writing */
+
+struct copier {
+    struct journal from, to; /* only their folders are used */
+    uint64_t *there;         /* segments that `to` had */
+    size_t there_count;
+    struct journal_copied *copied;
+    struct idem_error *err;
+    uint8_t *part;
+    char source[PATH_MAX]; /* the folder that is copied */
+};
+
+static enum idem_status
+failed(struct copier *self, const struct journal *where, int error)
+{
+    return idem__fail(self->err, idem__journal_status(error),
+                      "journal: %.150s: %s", where->dir, idem__io_text(error));
+}
+
+static bool
+gone(const struct journal *journal, uint64_t id, uint64_t salt)
+{
+    struct segment now;
+
+    if (idem__segment_open(journal, id, O_RDONLY, &now, NULL) != IDEM_OK)
+        return true;
+    idem__io_close(journal->io, now.fd);
+    return now.head.salt != salt;
+}
+
+/* The number of the oldest segment; 0: there is none, or it cannot be read. */
+static uint64_t
+oldest(const struct journal *journal)
+{
+    uint64_t *ids = NULL, first = 0;
+    size_t count = 0;
+
+    if (idem__folder_list(journal, &ids, &count, NULL) == IDEM_OK && count > 0)
+        first = ids[0];
+    free(ids);
+    return first;
+}
+
+/* Where the next segment says that this one ends; 0: there is no next one. */
+static uint64_t
+sealed_end(const struct journal *journal, uint64_t id)
+{
+    struct segment next;
+
+    if (idem__segment_open(journal, id + 1, O_RDONLY, &next, NULL) != IDEM_OK)
+        return 0;
+    idem__io_close(journal->io, next.fd);
+    return next.head.prev_end;
+}
+
+/*
+ * Walk the entries up to `limit`; *end is where the last whole batch ends. A
+ * running journal may just be writing there, so look several times.
+ */
+static enum idem_status
+walk_entries(struct copier *self, const struct journal *where,
+             const struct segment *segment, uint64_t limit, uint64_t *end,
+             bool *damaged)
+{
+    struct segment_walk walk;
+    bool later = true;
+    int error = 0;
+
+    *end = SEGMENT_HEAD_LEN;
+    idem__walk_init(&walk, where->io, segment->fd, &segment->head, limit);
+    for (int look = 0; look < LOOKS && later && !error; look++) {
+        struct entry_head head;
+        const uint8_t *bytes;
+        enum walk_step step;
+        uint64_t at, batch;
+
+        walk.filled = 0; /* ask the file again */
+        while ((step = idem__walk_next(&walk, &head, &bytes)) == WALK_ENTRY) {
+            if (head.flags & ENTRY_LAST)
+                *end = walk.at;
+        }
+        at = walk.at;
+        batch = walk.batch;
+        error = step == WALK_ERROR
+                    ? errno
+                    : idem__walk_find(&walk, batch + 1, &later);
+        walk.at = at;
+        walk.batch = batch;
+    }
+    if (walk.time_us > self->copied->time_us)
+        self->copied->time_us = walk.time_us;
+    idem__walk_clear(&walk);
+    *damaged = later;
+    return error ? failed(self, where, error) : IDEM_OK;
+}
+
+static enum idem_status
+copy_bytes(struct copier *self, int from, int to, uint64_t len)
+{
+    for (uint64_t at = 0; at < len;) {
+        size_t want = (size_t)(len - at < PART ? len - at : PART), got = 0;
+        int error = idem__io_read(self->from.io, from, self->part, want, at,
+                                  &got);
+
+        if (error || got == 0)
+            return failed(self, &self->from, error ? error : EIO);
+        error = idem__io_write(self->to.io, to, self->part, got, at);
+        if (error)
+            return failed(self, &self->to, error);
+        at += got;
+    }
+    return IDEM_OK;
+}
+
+/* The copy is read back: what `to` holds under a segment's name is whole. */
+static enum idem_status
+copy_file(struct copier *self, const struct segment *source, uint64_t end,
+          bool *whole)
+{
+    const struct idem_io *io = self->to.io;
+    struct journal_name name = idem__segment_name(source->head.id, "seg");
+    struct segment copy = {.head = source->head, .fd = -1};
+    uint64_t reached = 0;
+    bool damaged = false;
+    int error = idem__io_open(io, self->to.dir_fd, "incoming",
+                              O_RDWR | O_CREAT | O_TRUNC, &copy.fd);
+    enum idem_status status =
+        error ? failed(self, &self->to, error)
+              : copy_bytes(self, source->fd, copy.fd, end);
+
+    if (status == IDEM_OK)
+        status = walk_entries(self, &self->to, &copy, end, &reached, &damaged);
+    *whole = status == IDEM_OK && reached == end && !damaged;
+    if (*whole) {
+        error = idem__io_sync(io, copy.fd);
+        if (!error)
+            error = idem__io_rename(io, self->to.dir_fd, "incoming", name.text);
+        if (error)
+            status = failed(self, &self->to, error);
+    }
+    idem__io_close(io, copy.fd);
+    return status;
+}
+
+/* Does `to` have this segment, up to `end`? */
+static bool
+have(struct copier *self, const struct segment *source, uint64_t end)
+{
+    struct segment mine;
+
+    if (idem__segment_open(&self->to, source->head.id, O_RDONLY, &mine, NULL) !=
+        IDEM_OK)
+        return false;
+    idem__io_close(self->to.io, mine.fd);
+    return mine.head.salt == source->head.salt && mine.file_len == end;
+}
+
+enum found {
+    SEALED, /* copied whole; there is a next one */
+    NEWEST, /* copied up to its last whole batch */
+    TAKEN,  /* the running journal took it away, and with it what is older */
+};
+
+/* Copy the open segment up to *end; 0: up to where its last batch ends. */
+static enum idem_status
+copy_open(struct copier *self, const struct segment *source, uint64_t *end,
+          enum found *found)
+{
+    enum idem_status status = IDEM_OK;
+    bool whole = false, damaged = false;
+
+    *found = *end ? SEALED : NEWEST;
+    if (*found == NEWEST)
+        status = walk_entries(self, &self->from, source, source->file_len, end,
+                              &damaged);
+    if (status == IDEM_OK && have(self, source, *end))
+        return IDEM_OK;
+    if (status == IDEM_OK)
+        status = copy_file(self, source, *end, &whole);
+    if (status != IDEM_OK)
+        return status;
+    if (whole && !damaged) {
+        self->copied->copied_bytes += *end;
+        return IDEM_OK;
+    }
+    if (gone(&self->from, source->head.id, source->head.salt)) {
+        *found = TAKEN;
+        return IDEM_OK;
+    }
+    return idem__fail(self->err, IDEM_ERR_CORRUPT,
+                      "journal: %.100s: segment %016" PRIx64
+                      " is damaged: run idem journal check",
+                      self->from.dir, source->head.id);
+}
+
+static enum idem_status
+copy_segment(struct copier *self, uint64_t id, enum found *found)
+{
+    struct segment source;
+    enum idem_status status =
+        idem__segment_open(&self->from, id, O_RDONLY, &source, self->err);
+    uint64_t end = sealed_end(&self->from, id);
+
+    if (status != IDEM_OK) {
+        *found = TAKEN;
+        return id < oldest(&self->from) ? IDEM_OK : status;
+    }
+    do { /* the newest one may end while it is copied */
+        status = copy_open(self, &source, &end, found);
+    } while (status == IDEM_OK && *found == NEWEST &&
+             (end = sealed_end(&self->from, id)) != 0);
+    /* Without a next one it was the newest only if it is still there:
+     * otherwise both were taken away. */
+    if (status == IDEM_OK && *found == NEWEST &&
+        gone(&self->from, id, source.head.salt))
+        *found = TAKEN;
+    idem__io_close(self->from.io, source.fd);
+    return status;
+}
+
+/* Segments that the copied journal no longer has; after them nothing is
+ * missing, because the end of the copy is newer. */
+static enum idem_status
+drop_older(struct copier *self, uint64_t first)
+{
+    uint64_t *ids = NULL;
+    size_t count = 0;
+    enum idem_status status =
+        idem__folder_list(&self->to, &ids, &count, self->err);
+
+    for (size_t i = 0; status == IDEM_OK && i < count && ids[i] < first; i++) {
+        struct journal_name name = idem__segment_name(ids[i], "seg");
+        int error = idem__io_unlink(self->to.io, self->to.dir_fd, name.text);
+
+        if (error)
+            status = failed(self, &self->to, error);
+    }
+    free(ids);
+    return status;
+}
+
+/* The file "copy-of" says which folder was copied: where no segment is left
+ * that both have, it tells an old copy from a stranger's journal. */
+static bool
+same_source(struct copier *self)
+{
+    char text[sizeof(self->source)] = "";
+    size_t got = 0;
+    int fd = -1;
+
+    if (!idem__io_open(self->to.io, self->to.dir_fd, "copy-of", O_RDONLY, &fd))
+        (void)idem__io_read(self->to.io, fd, text, sizeof(text) - 1, 0, &got);
+    idem__io_close(self->to.io, fd);
+    return got > 0 && strcmp(text, self->source) == 0;
+}
+
+/* Is what `to` holds a copy of what is to be copied, or nothing? */
+static bool
+same_journal(struct copier *self)
+{
+    for (size_t i = self->there_count; i > 0; i--) {
+        struct segment mine, source;
+
+        if (idem__segment_open(&self->from, self->there[i - 1], O_RDONLY,
+                               &source, NULL) != IDEM_OK)
+            continue;
+        idem__io_close(self->from.io, source.fd);
+        if (idem__segment_open(&self->to, self->there[i - 1], O_RDONLY, &mine,
+                               NULL) != IDEM_OK)
+            return false;
+        idem__io_close(self->to.io, mine.fd);
+        return mine.head.salt == source.head.salt;
+    }
+    return self->there_count == 0 || same_source(self);
+}
+
+static int
+put_file(struct copier *self, const char *name, const char *text)
+{
+    int fd = -1;
+    int error = idem__io_open(self->to.io, self->to.dir_fd, name,
+                              O_RDWR | O_CREAT | O_TRUNC, &fd);
+
+    if (!error)
+        error = idem__io_write(self->to.io, fd, text, strlen(text), 0);
+    if (!error)
+        error = idem__io_sync(self->to.io, fd);
+    idem__io_close(self->to.io, fd);
+    return error;
+}
+
+static enum idem_status
+mark_incomplete(struct copier *self, bool fresh)
+{
+    int error = put_file(self, JOURNAL_INCOMPLETE, "");
+
+    if (!error && !fresh)
+        error = put_file(self, "copy-of", self->source);
+    if (!error)
+        error = idem__io_sync(self->to.io, self->to.dir_fd);
+    return error ? failed(self, &self->to, error) : IDEM_OK;
+}
+
+static enum idem_status
+mark_complete(struct copier *self)
+{
+    const struct idem_io *io = self->to.io;
+    int error = idem__io_sync(io, self->to.dir_fd);
+
+    if (!error)
+        error = idem__io_unlink(io, self->to.dir_fd, JOURNAL_INCOMPLETE);
+    if (!error)
+        error = idem__io_sync(io, self->to.dir_fd);
+    return error ? failed(self, &self->to, error) : IDEM_OK;
+}
+
+static enum idem_status
+copy_all(struct copier *self, bool fresh, journal_progress_fn *progress,
+         void *arg)
+{
+    uint64_t first = oldest(&self->from);
+    enum found found = SEALED;
+    enum idem_status status;
+
+    if (first == 0)
+        return idem__fail(self->err, IDEM_ERR_INVALID,
+                          "journal: there is no journal in %.150s",
+                          self->from.dir);
+    if (!same_journal(self))
+        return idem__fail(self->err, IDEM_ERR_INVALID,
+                          "%.120s holds another journal: name an empty folder",
+                          self->to.dir);
+    status = mark_incomplete(self, fresh);
+    for (uint64_t id = first; status == IDEM_OK && found != NEWEST; id++) {
+        status = copy_segment(self, id, &found);
+        if (status == IDEM_OK && found == TAKEN)
+            first = id + 1;
+        self->copied->segments = id + 1 - first;
+        if (status == IDEM_OK && progress)
+            progress(arg, self->copied);
+    }
+    if (status == IDEM_OK)
+        status = drop_older(self, first);
+    return status == IDEM_OK ? mark_complete(self) : status;
+}
+
+static enum idem_status
+open_folders(struct copier *self, bool fresh)
+{
+    enum idem_status status = idem__folder_look(&self->from, self->err);
+
+    if (status == IDEM_OK)
+        status = idem__folder_complete(&self->from, self->err);
+    if (status == IDEM_OK && !realpath(self->from.dir, self->source))
+        status = failed(self, &self->from, errno);
+    if (status == IDEM_OK)
+        status = idem__folder_open(&self->to, self->err);
+    if (status == IDEM_OK)
+        status = idem__folder_list(&self->to, &self->there, &self->there_count,
+                                   self->err);
+    if (status == IDEM_OK && fresh && self->there_count > 0 &&
+        faccessat(self->to.dir_fd, JOURNAL_INCOMPLETE, F_OK, 0) != 0)
+        status = idem__fail(self->err, IDEM_ERR_INVALID,
+                            "%.120s already holds a journal: name an empty "
+                            "folder",
+                            self->to.dir);
+    return status;
+}
+
+enum idem_status
+idem__journal_copy(const char *from, const char *to, bool fresh,
+                   journal_progress_fn *progress, void *arg,
+                   struct journal_copied *copied, struct idem_error *err)
+{
+    struct copier *self = calloc(1, sizeof(*self));
+    struct idem_error ignored;
+    enum idem_status status;
+
+    memset(copied, 0, sizeof(*copied));
+    if (!self || !(self->part = malloc(PART))) {
+        free(self);
+        return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+    }
+    self->copied = copied;
+    self->err = err ? err : &ignored;
+    self->from.dir = (char *)from;
+    self->to.dir = (char *)to;
+    self->from.io = self->to.io = &idem__system_io;
+    self->from.dir_fd = self->from.lock_fd = -1;
+    self->to.dir_fd = self->to.lock_fd = -1;
+    self->to.copying = true;
+    status = open_folders(self, fresh);
+    if (status == IDEM_OK)
+        status = copy_all(self, fresh, progress, arg);
+    idem__folder_close(&self->from);
+    idem__folder_close(&self->to);
+    free(self->there);
+    free(self->part);
+    free(self);
+    return status;
+}
