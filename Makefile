@@ -16,7 +16,7 @@
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^\#define IDEM_VERSION "\(.*\)"/\1/p' include/idem/idem.h)
-SOVERSION := 1
+SOVERSION := 0
 
 WITH_NGINX ?= 1
 

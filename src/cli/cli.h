@@ -116,13 +116,6 @@ void cli_json_print(json_t *object);
 json_t *cli_json_record(const struct idem_record *record, bool whole,
                         bool with_result);
 
-/* A line on a terminal that shows how far long work has come; the next one
- * takes its place. Nothing where standard error is not a terminal, with --json,
- * and more often than ten times a second. cli_progress_end takes it away. */
-void cli_progress(const char *format, ...)
-    __attribute__((format(printf, 1, 2)));
-void cli_progress_end(void);
-
 /* A result from the command line: itself, @FILE, or - for standard input, of at
  * most IDEM_RESULT_MAX bytes. */
 enum idem_status cli_read_value(const char *text, struct idem_buf *into,

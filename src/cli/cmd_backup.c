@@ -73,7 +73,7 @@ copy(const char *from, const char *to, bool fresh)
         idem__journal_copy(from, to, fresh, show_progress, NULL, &copied, &err);
     int code;
 
-    cli_progress_end();
+    cli_progress(NULL);
     if (status != IDEM_OK)
         return cli_fail(&err);
     code = check ? check_copy(to, &report) : CLI_OK;

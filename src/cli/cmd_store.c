@@ -113,7 +113,7 @@ copy(const char *from, const char *to)
     enum idem_status status =
         idem__store_copy(from, to, show_copied, NULL, &copied, &err);
 
-    cli_progress_end();
+    cli_progress(NULL);
     if (status != IDEM_OK)
         return cli_fail(&err);
     if (cli_json)

@@ -242,36 +242,3 @@ cli_read_value(const char *text, struct idem_buf *into, struct idem_error *err)
     close(fd);
     return status;
 }
-
-/* ---- progress ---------------------------------------------------------- */
-
-static bool progress_shown;
-
-void
-cli_progress(const char *format, ...)
-{
-    static int64_t last_ms;
-    struct timespec now;
-    int64_t now_ms;
-    va_list args;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-    if (cli_json || !isatty(STDERR_FILENO) || now_ms - last_ms < 100)
-        return;
-    last_ms = now_ms;
-    progress_shown = true;
-    fputs("\r\033[K", stderr);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fflush(stderr);
-}
-
-void
-cli_progress_end(void)
-{
-    if (progress_shown)
-        fputs("\r\033[K", stderr);
-    progress_shown = false;
-}

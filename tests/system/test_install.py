@@ -35,15 +35,15 @@ def test_everything_is_where_people_look_for_it(installed):
                  "share/bash-completion/completions/idem", "share/idem/idem.js", "share/idem/sql/postgres.sql"):
         assert os.path.exists(os.path.join(installed, "opt/idem", path)), path
     assert glob.glob(installed + "/opt/idem/lib/idem/ngx_http_idem_module.so")
-    assert os.readlink(installed + "/opt/idem/lib/libidem.so") == "libidem.so.1"
-    assert os.path.exists(installed + "/opt/idem/lib/libidem.so.1")
+    assert os.readlink(installed + "/opt/idem/lib/libidem.so") == "libidem.so.0"
+    assert os.path.exists(installed + "/opt/idem/lib/libidem.so.0")
     assert run(installed + "/opt/idem/bin/idem", "--version").startswith("idem ")
 
 
 def test_the_soname_and_version_agree(installed):
     version = run(installed + "/opt/idem/bin/idem", "--version").split()[1]
     elf = run("readelf", "-d", installed + "/opt/idem/lib/libidem.so")
-    assert "[libidem.so.1]" in elf
+    assert "[libidem.so.0]" in elf
     assert os.path.exists(installed + "/opt/idem/lib/libidem.so." + version)
     assert run("pkg-config", "--modversion", "idem",
                env={"PKG_CONFIG_PATH": installed + "/opt/idem/lib/pkgconfig"}).strip() == version
