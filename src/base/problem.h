@@ -67,6 +67,8 @@
       "The first request with this key is still running")                      \
     X(MISMATCH, "mismatch", 422, NOT_EXECUTED, 0,                              \
       "This key was used for a different request")                             \
+    X(SAME_CONTENT, "same-content", 409, NOT_EXECUTED, 0,                      \
+      "The same was asked a moment ago under another key")                     \
     X(OUTCOME_UNKNOWN, "outcome-unknown", 409, UNKNOWN, 0,                     \
       "Nobody knows whether this request was done")                            \
     X(DUPLICATE, "duplicate", 409, DONE, 0, "This was done before")            \

@@ -33,7 +33,7 @@ struct gateway_option {
     const char *help;
 };
 
-#define GATEWAY_OPTIONS 30
+#define GATEWAY_OPTIONS 31
 
 /* In the order of help; ends with a NULL name. */
 extern const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1];
@@ -85,6 +85,10 @@ enum idem_status gateway_config_file(struct gateway_config *config,
 /* Refuse what is missing or cannot be; fill in the rest. */
 enum idem_status gateway_config_check(struct gateway_config *config,
                                       struct idem_error *err);
+
+/* What an option is on this route; NULL: not set. */
+const char *gateway_value(const struct gateway_config *config,
+                          const struct gateway_route *route, const char *name);
 
 /* Where nginx finds things while we run it. */
 struct gateway_place {

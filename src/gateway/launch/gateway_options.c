@@ -28,7 +28,11 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
      "how long an answer is kept (default 24h)"},
     {"key", "idem_key", GATEWAY_WORDS, "SOURCES",
      "where the key stands: $http_idempotency_key (default), any nginx "
-     "variable, json:PATH, form:NAME, xml:ELEMENT; the first one found"},
+     "variable, json:PATH, form:NAME, xml:ELEMENT; the first one found; "
+     "content: caller, method, path and body are the key (needs --ttl)"},
+    {"dedupe-content", "idem_dedupe_content", GATEWAY_TIME, "TIME",
+     "refuse a request whose caller sent the same content under another key "
+     "this long ago or less (default 0: never)"},
     {"scope", "idem_scope", GATEWAY_WORD, "SOURCE",
      "who asks: an nginx variable, for instance $remote_user, json:PATH, "
      "form:NAME, xml:ELEMENT; const:NAME for one scope (default: a digest of "
@@ -244,13 +248,16 @@ check_sources(const struct gateway_option *option, const char *value,
     bool good = true;
 
     if (scope)
-        good = gateway_source_check(idem_text(value), true, flaw);
+        good = gateway_source_check(idem_text(value), GATEWAY_FOR_SCOPE, flaw);
     else if (strcmp(option->name, "key") != 0 &&
              strcmp(option->name, "token") != 0)
         return IDEM_OK;
     else if (strcmp(value, "off") != 0)
         while (good && gateway_word_next(&rest, word))
-            good = gateway_source_check(idem_text(word), false, flaw);
+            good = gateway_source_check(
+                idem_text(word),
+                option->name[0] == 'k' ? GATEWAY_FOR_KEY : GATEWAY_FOR_TOKEN,
+                flaw);
     return good ? IDEM_OK
                 : idem__fail(err, IDEM_ERR_INVALID, "%s: %s", option->name,
                              flaw);
@@ -520,6 +527,37 @@ check_listen(const char *listen, struct idem_error *err)
     }
 }
 
+const char *
+gateway_value(const struct gateway_config *config,
+              const struct gateway_route *route, const char *name)
+{
+    size_t i = 0;
+
+    while (strcmp(gateway_options[i].name, name) != 0)
+        i++;
+    return route->values[i] ? route->values[i] : config->base.values[i];
+}
+
+/* Without a time two equal orders of one day would be one. */
+static enum idem_status
+check_content(const struct gateway_config *config,
+              const struct gateway_route *route, struct idem_error *err)
+{
+    const char *keys = gateway_value(config, route, "key");
+    char word[GATEWAY_WORD_MAX];
+
+    while (keys && gateway_word_next(&keys, word)) {
+        if (strcmp(word, "content") == 0 &&
+            !gateway_value(config, route, "ttl"))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the route %s: --key content needs --ttl TIME: "
+                              "how long two equal requests are one, for "
+                              "instance 10s",
+                              route->path);
+    }
+    return IDEM_OK;
+}
+
 static enum idem_status
 check_routes(struct gateway_config *config, struct idem_error *err)
 {
@@ -538,6 +576,8 @@ check_routes(struct gateway_config *config, struct idem_error *err)
                               "the route %s has no upstream", route->path);
         status = gateway_upstream_check(
             route->upstream ? route->upstream : config->base.upstream, err);
+        if (status == IDEM_OK)
+            status = check_content(config, route, err);
         if (status != IDEM_OK)
             return status;
         for (size_t j = 0; j < i; j++) {

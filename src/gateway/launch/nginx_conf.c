@@ -299,11 +299,9 @@ add_options(const struct gateway_config *config,
 {
     bool good = true;
 
-    if (!route->values[option_number("gated")] &&
-        !config->base.values[option_number("gated")])
+    if (!gateway_value(config, route, "gated"))
         good = idem_buf_add_text(out, "            idem on;\n");
-    if (config->token_path && !route->values[option_number("token")] &&
-        !config->base.values[option_number("token")])
+    if (config->token_path && !gateway_value(config, route, "token"))
         good = good && add_option(out, option_number("token"), TOKEN_SOURCES);
     for (size_t i = 0; good && i < GATEWAY_OPTIONS; i++) {
         const char *value =
@@ -322,9 +320,7 @@ static bool
 may_try_next(const struct gateway_config *config,
              const struct gateway_route *route, const struct url *url)
 {
-    size_t i = option_number("methods");
-    const char *methods =
-        route->values[i] ? route->values[i] : config->base.values[i];
+    const char *methods = gateway_value(config, route, "methods");
 
     if (strncmp(url->host, "localhost:", 10) != 0)
         return false;
@@ -503,7 +499,7 @@ add_limit(const struct gateway_config *config, const char *name,
           enum idem__problem which, struct idem_buf *out)
 {
     const struct idem__problem_type *problem = idem__problem_type(which);
-    const char *docs = config->base.values[option_number("docs")];
+    const char *docs = gateway_value(config, &config->base, "docs");
     char page[1024], answer[512];
 
     if (docs)
@@ -554,7 +550,7 @@ add_own_path(const struct gateway_config *config, const char *path,
     if (auth_of(config, &config->base))
         good = good && add_auth_request(config->route_count, out);
     for (size_t i = 0; good && i < sizeof(same) / sizeof(same[0]); i++) {
-        const char *value = config->base.values[option_number(same[i])];
+        const char *value = gateway_value(config, &config->base, same[i]);
 
         if (value)
             good = add_option(out, option_number(same[i]), value);
@@ -575,9 +571,9 @@ add_token_path(const struct gateway_config *config, struct idem_buf *out)
 static bool
 add_status_path(const struct gateway_config *config, struct idem_buf *out)
 {
-    const char *key = config->base.values[option_number("key")];
-    const char *token = config->base.values[option_number("token")];
-    const char *quoted = config->base.values[option_number("key-quoted")];
+    const char *key = gateway_value(config, &config->base, "key");
+    const char *token = gateway_value(config, &config->base, "token");
+    const char *quoted = gateway_value(config, &config->base, "key-quoted");
     bool good =
         add_own_path(config, config->status_path, "idem_status",
                      IDEM_PROBLEM_TOO_MANY_QUESTIONS, "idem_status", out) &&
@@ -614,13 +610,10 @@ add_policy_route(const struct gateway_config *config,
         good = good && idem_buf_add_text(out, ",\"host\":") &&
                add_json_text(out, route->host);
     for (size_t i = 0; good && i < sizeof(told) / sizeof(told[0]); i++) {
-        size_t n = option_number(told[i][0]);
-        const char *value = route->values[n]         ? route->values[n]
-                            : config->base.values[n] ? config->base.values[n]
-                                                     : told[i][1];
+        const char *value = gateway_value(config, route, told[i][0]);
 
         good = idem_buf_printf(out, ",\"%s\":", told[i][0]) &&
-               add_json_text(out, value);
+               add_json_text(out, value ? value : told[i][1]);
     }
     return good && idem_buf_add(out, "}", 1);
 }

@@ -24,6 +24,7 @@
  *   _op.c _send.c            the commands on it
  *   _digest.c                the key of the credential digests
  *   _claim.c _finish.c       BEGIN, RENEW, FINISH, RELEASE of one record
+ *   _dedupe.c                what is asked, claimed beside its key
  *
  *   _service.c               what the service's answer means for the record
  *   _hold.c _keep.c          the filters that hold it until that is durable
@@ -48,6 +49,7 @@
 
 #include "key_header.h"
 #include "result.h"
+#include "source.h"
 
 
 /* r->buffered has four bits; image_filter, which has no place in front of a
@@ -195,8 +197,11 @@ struct ngx_http_idem_claim_s {
     ngx_str_t                    scope;
     ngx_str_t                    id;
     enum idem_type               type;
+    ngx_http_idem_claim_t       *content;    /* of what is asked: dedupe.c */
+    ngx_http_idem_claim_t       *main;       /* of a content: whose it is */
     unsigned                     renewing:1;
     unsigned                     released:1; /* ended by RELEASE */
+    unsigned                     taken:1;    /* a content that nobody held */
 };
 
 
@@ -206,7 +211,8 @@ typedef enum {
     NGX_HTTP_IDEM_FROM_JSON,
     NGX_HTTP_IDEM_FROM_FORM,
     NGX_HTTP_IDEM_FROM_XML,
-    NGX_HTTP_IDEM_FROM_CONST                 /* scopes only */
+    NGX_HTTP_IDEM_FROM_CONST,                /* scopes only */
+    NGX_HTTP_IDEM_FROM_CONTENT               /* keys only */
 } ngx_http_idem_from_e;
 
 
@@ -248,7 +254,8 @@ typedef struct {
     ngx_uint_t                   mode;
     ngx_msec_t                   wait;
     ngx_msec_t                   lease;
-    ngx_msec_t                   ttl;
+    ngx_msec_t                   ttl;        /* unset: the engine's default */
+    ngx_msec_t                   dedupe;     /* 0: other keys do not matter */
     size_t                       max_body;
     size_t                       max_answer;
     ngx_flag_t                   close_delimited;
@@ -323,6 +330,7 @@ struct ngx_http_idem_ctx_s {
     ngx_str_t                    id;
     ngx_str_t                    next;       /* a token for the next request */
     u_char                       fingerprint[IDEM_FINGERPRINT_LEN];
+    u_char                       content[IDEM_FINGERPRINT_LEN];
     ngx_queue_t                  queue;      /* of those with a deadline */
     ngx_msec_t                   deadline;
     ngx_event_t                  hold;
@@ -345,6 +353,7 @@ struct ngx_http_idem_ctx_s {
                                      ngx_int_t rc);
 
     unsigned                     token:1;
+    unsigned                     by_content:1;  /* which is its key */
     unsigned                     page:1;     /* a GET that gets a token */
     unsigned                     next_asked:1;
     unsigned                     in_waiting:1;
@@ -424,6 +433,9 @@ ngx_http_idem_claim_t *ngx_http_idem_claim_create(ngx_str_t *scope,
     ngx_str_t *id, ngx_msec_t lease);
 void ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf);
 void ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx);
+ngx_http_idem_op_t *ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim,
+    struct idem_op *what, ngx_http_idem_reply_pt handler);
+void ngx_http_idem_renew_start(ngx_http_idem_claim_t *claim);
 ngx_int_t ngx_http_idem_claim_ask(ngx_http_idem_ctx_t *ctx,
     struct idem_op *what, ngx_str_t *id, ngx_http_idem_reply_pt handler);
 ngx_http_idem_op_t *ngx_http_idem_claim_end(ngx_http_idem_claim_t *claim,
@@ -434,6 +446,16 @@ void ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim,
     ngx_uint_t strict);
 void ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim);
 void ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim);
+
+
+/* ngx_http_idem_dedupe.c */
+
+ngx_int_t ngx_http_idem_content_id(ngx_http_idem_ctx_t *ctx, ngx_str_t *id);
+/* claim the content too, then go on with the request */
+void ngx_http_idem_dedupe(ngx_http_idem_ctx_t *ctx);
+/* the claim ends; done: what it asked for was done, or may have been */
+void ngx_http_idem_dedupe_end(ngx_http_idem_claim_t *claim, ngx_uint_t done);
+void ngx_http_idem_dedupe_ended(ngx_http_idem_claim_t *content);
 
 
 /* ngx_http_idem_finish.c */
@@ -475,6 +497,7 @@ void ngx_http_idem_resume(ngx_http_idem_ctx_t *ctx);
 
 void ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_reply_t *reply);
+void ngx_http_idem_started(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_away(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     const ngx_http_idem_problem_t *problem, const char *detail,
@@ -519,8 +542,10 @@ ngx_int_t ngx_http_idem_body_text(ngx_http_request_t *r, ngx_str_t *body);
 ngx_int_t ngx_http_idem_body_field(ngx_http_request_t *r,
     ngx_http_idem_source_t *source, ngx_str_t *body, ngx_str_t *value,
     const char **flaw);
-ngx_int_t ngx_http_idem_body_fingerprint(ngx_http_idem_ctx_t *ctx,
-    const u_char *key);
+/* of the request, under the worker's digest key; json: the order of members
+ * and the spaces between them do not count */
+ngx_int_t ngx_http_idem_body_digest(ngx_http_idem_ctx_t *ctx, ngx_uint_t json,
+    u_char *digest);
 
 
 /* ngx_http_idem_stream.c */
@@ -566,6 +591,7 @@ extern const ngx_http_idem_problem_t  ngx_http_idem_key_malformed;
 extern const ngx_http_idem_problem_t  ngx_http_idem_key_unused;
 extern const ngx_http_idem_problem_t  ngx_http_idem_in_progress;
 extern const ngx_http_idem_problem_t  ngx_http_idem_mismatch;
+extern const ngx_http_idem_problem_t  ngx_http_idem_same_content;
 extern const ngx_http_idem_problem_t  ngx_http_idem_doubt;
 extern const ngx_http_idem_problem_t  ngx_http_idem_unknown;
 extern const ngx_http_idem_problem_t  ngx_http_idem_duplicate;
@@ -637,10 +663,11 @@ char *ngx_http_idem_sources(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 ngx_array_t *ngx_http_idem_source_list(ngx_conf_t *cf, ngx_str_t *texts,
-    ngx_uint_t n);
-ngx_uint_t ngx_http_idem_reads_body(ngx_http_idem_source_t *source,
-    ngx_uint_t n);
-ngx_uint_t ngx_http_idem_list_reads_body(ngx_array_t *list);
+    ngx_uint_t n, enum gateway_source_use use);
+ngx_uint_t ngx_http_idem_reads_body(ngx_http_idem_source_t *source);
+ngx_uint_t ngx_http_idem_is_content(ngx_http_idem_source_t *source);
+ngx_uint_t ngx_http_idem_any_source(ngx_array_t *list,
+    ngx_uint_t (*test)(ngx_http_idem_source_t *source));
 
 
 /* ngx_http_idem_conf.c */

@@ -324,31 +324,29 @@ ngx_http_idem_hash_json(ngx_http_request_t *r, ngx_array_t *fields,
 
 
 ngx_int_t
-ngx_http_idem_body_fingerprint(ngx_http_idem_ctx_t *ctx, const u_char *key)
+ngx_http_idem_body_digest(ngx_http_idem_ctx_t *ctx, ngx_uint_t json,
+    u_char *digest)
 {
     ngx_int_t                  rc;
     ngx_http_request_t        *r = ctx->request;
     crypto_generichash_state   hash;
 
-    crypto_generichash_init(&hash, key, NGX_HTTP_IDEM_DIGEST_LEN,
-                            IDEM_FINGERPRINT_LEN);
+    crypto_generichash_init(&hash, ngx_http_idem_engine()->digest_key,
+                            NGX_HTTP_IDEM_DIGEST_LEN, IDEM_FINGERPRINT_LEN);
 
     ngx_http_idem_hash(&hash, r->method_name.data, r->method_name.len);
     ngx_http_idem_hash(&hash, r->headers_in.server.data,
                        r->headers_in.server.len);
     ngx_http_idem_hash(&hash, r->unparsed_uri.data, r->unparsed_uri.len);
 
-    rc = NGX_DECLINED;
-
-    if (ctx->conf->fingerprint == NGX_HTTP_IDEM_FP_JSON) {
-        rc = ngx_http_idem_hash_json(r, ctx->conf->fields, &hash);
-    }
+    rc = json ? ngx_http_idem_hash_json(r, ctx->conf->fields, &hash)
+              : NGX_DECLINED;
 
     if (rc == NGX_DECLINED) {
         rc = ngx_http_idem_hash_body(r, &hash);
     }
 
-    crypto_generichash_final(&hash, ctx->fingerprint, IDEM_FINGERPRINT_LEN);
+    crypto_generichash_final(&hash, digest, IDEM_FINGERPRINT_LEN);
 
     return rc;
 }

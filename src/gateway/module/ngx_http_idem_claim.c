@@ -61,6 +61,12 @@ ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim)
     }
 
     ngx_http_idem_renew_stop(claim);
+
+    if (claim->content) {
+        claim->content->main = NULL;
+        ngx_http_idem_claim_unref(claim->content);
+    }
+
     ngx_http_idem_free(ngx_http_idem_engine(), claim,
                        sizeof(ngx_http_idem_claim_t) + claim->scope.len
                        + claim->id.len);
@@ -69,7 +75,7 @@ ngx_http_idem_claim_unref(ngx_http_idem_claim_t *claim)
 
 /* a command on this claim */
 
-static ngx_http_idem_op_t *
+ngx_http_idem_op_t *
 ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim, struct idem_op *what,
     ngx_http_idem_reply_pt handler)
 {
@@ -141,7 +147,7 @@ ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
         op->lease_ms = conf->lease;
     }
 
-    if (conf->ttl != (ngx_msec_t) IDEM_TTL_DEFAULT_MS) {
+    if (conf->ttl != NGX_CONF_UNSET_MSEC) {
         op->ttl_ms = conf->ttl;
     }
 
@@ -166,7 +172,7 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
     what = ctx->conf->begin;
     what.nonce = (u_char *) &nonce;
 
-    if (ctx->conf->fingerprint != NGX_HTTP_IDEM_FP_OFF) {
+    if (ctx->conf->fingerprint != NGX_HTTP_IDEM_FP_OFF || ctx->by_content) {
         what.fingerprint = ctx->fingerprint;
     }
 
@@ -223,8 +229,7 @@ ngx_http_idem_claim_unsure(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 static void
 ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
-    ngx_http_idem_claim_t   *claim = op->data;
-    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+    ngx_http_idem_claim_t  *claim = op->data;
 
     if (reply && ngx_http_idem_claim_unsure(op, reply)) {
         return;
@@ -245,10 +250,7 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
             (void) ngx_http_idem_claim_release(claim);
 
         } else {
-            claim->renew_at = ngx_current_msec + claim->lease / 3;
-            claim->renewing = 1;
-            ngx_queue_insert_tail(&e->claims, &claim->queue);
-            ngx_http_idem_tick_start(e);
+            ngx_http_idem_renew_start(claim);
         }
 
     } else {
@@ -260,6 +262,18 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
     }
 
     ngx_http_idem_claim_unref(claim);
+}
+
+
+void
+ngx_http_idem_renew_start(ngx_http_idem_claim_t *claim)
+{
+    ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
+
+    claim->renew_at = ngx_current_msec + claim->lease / 3;
+    claim->renewing = 1;
+    ngx_queue_insert_tail(&e->claims, &claim->queue);
+    ngx_http_idem_tick_start(e);
 }
 
 
@@ -354,6 +368,8 @@ ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim)
 {
     struct idem_op  what;
 
+    ngx_http_idem_dedupe_end(claim, 0);
+
     ngx_memzero(&what, sizeof(what));
     what.verb = IDEM_RELEASE;
 
@@ -388,7 +404,12 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
                       "request ran, fence %uL", claim->fence);
     }
 
-    ngx_http_idem_step("kept");
+    if (claim->main) {
+        ngx_http_idem_dedupe_ended(claim);
+
+    } else {
+        ngx_http_idem_step("kept");
+    }
 
     if (claim->ctx) {
         ngx_http_idem_kept(claim->ctx, reply);
@@ -412,6 +433,8 @@ ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim, ngx_uint_t strict)
     if (claim->state != NGX_HTTP_IDEM_EXECUTING) {
         return;
     }
+
+    ngx_http_idem_dedupe_end(claim, 1);
 
     claim->state = NGX_HTTP_IDEM_ENDED;
 

@@ -63,6 +63,7 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->wait = NGX_CONF_UNSET_MSEC;
     conf->lease = NGX_CONF_UNSET_MSEC;
     conf->ttl = NGX_CONF_UNSET_MSEC;
+    conf->dedupe = NGX_CONF_UNSET_MSEC;
     conf->max_body = NGX_CONF_UNSET_SIZE;
     conf->max_answer = NGX_CONF_UNSET_SIZE;
     conf->close_delimited = NGX_CONF_UNSET;
@@ -168,7 +169,8 @@ ngx_http_idem_merge_values(ngx_http_idem_loc_conf_t *conf,
     ngx_conf_merge_msec_value(conf->wait, prev->wait, 0);
     ngx_conf_merge_msec_value(conf->lease, prev->lease,
                               IDEM_LEASE_DEFAULT_MS);
-    ngx_conf_merge_msec_value(conf->ttl, prev->ttl, IDEM_TTL_DEFAULT_MS);
+    ngx_conf_merge_msec_value(conf->ttl, prev->ttl, NGX_CONF_UNSET_MSEC);
+    ngx_conf_merge_msec_value(conf->dedupe, prev->dedupe, 0);
     ngx_conf_merge_size_value(conf->max_body, prev->max_body, 1024 * 1024);
     ngx_conf_merge_size_value(conf->max_answer, prev->max_answer,
                               IDEM_RESULT_DEFAULT_MAX);
@@ -222,14 +224,17 @@ ngx_http_idem_merge_groups(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
 
     if (conf->keys == NGX_CONF_UNSET_PTR) {
         conf->keys = prev->keys != NGX_CONF_UNSET_PTR
-                     ? prev->keys : ngx_http_idem_source_list(cf, &key, 1);
+                     ? prev->keys
+                     : ngx_http_idem_source_list(cf, &key, 1, GATEWAY_FOR_KEY);
     }
 
     conf->scope_needs_body = conf->scope
-                             && ngx_http_idem_reads_body(conf->scope, 1);
+                             && ngx_http_idem_reads_body(conf->scope);
     conf->needs_body = conf->scope_needs_body
-                       || ngx_http_idem_list_reads_body(conf->keys)
-                       || ngx_http_idem_list_reads_body(conf->tokens);
+                       || ngx_http_idem_any_source(conf->keys,
+                                                   ngx_http_idem_reads_body)
+                       || ngx_http_idem_any_source(conf->tokens,
+                                                   ngx_http_idem_reads_body);
 
     return NGX_CONF_OK;
 }
@@ -248,7 +253,12 @@ ngx_http_idem_check_times(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
         const char  *range;
     } times[] = {
         { "idem_lease", conf->lease, 100, IDEM_LEASE_MAX_MS, "100ms to 7d" },
-        { "idem_ttl", conf->ttl, 1, IDEM_TTL_MAX_MS, "1ms to 3660d" },
+        { "idem_ttl",
+          conf->ttl == NGX_CONF_UNSET_MSEC ? (ngx_msec_t) IDEM_TTL_DEFAULT_MS
+                                           : conf->ttl,
+          1, IDEM_TTL_MAX_MS, "1ms to 3660d" },
+        { "idem_dedupe_content", conf->dedupe, 0, IDEM_TTL_MAX_MS,
+          "0 to 3660d" },
         { "idem_wait", conf->wait, 0, IDEM_WAIT_MAX_MS, "0 to 1h" },
         { "idem_token_ttl", conf->token_ttl, 1, IDEM_TTL_MAX_MS,
           "1ms to 3660d" },
@@ -297,6 +307,16 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"idem_fail_open\" is for \"idem_mode loose\" "
                            "only: a strict request never runs unrecorded");
+        return NGX_CONF_ERROR;
+    }
+
+    if (conf->ttl == NGX_CONF_UNSET_MSEC
+        && ngx_http_idem_any_source(conf->keys, ngx_http_idem_is_content))
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"idem_key content\" needs an \"idem_ttl\": how "
+                           "long two equal requests are one, for instance "
+                           "\"idem_ttl 10s\"");
         return NGX_CONF_ERROR;
     }
 

@@ -110,6 +110,8 @@ ngx_command_t  ngx_http_idem_commands[] = {
                       lease, NULL),
     ngx_http_idem_loc("idem_ttl", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, ttl,
                       NULL),
+    ngx_http_idem_loc("idem_dedupe_content", NGX_CONF_TAKE1,
+                      ngx_conf_set_msec_slot, dedupe, NULL),
     ngx_http_idem_loc("idem_max_body", NGX_CONF_TAKE1, ngx_conf_set_size_slot,
                       max_body, NULL),
     ngx_http_idem_loc("idem_max_answer", NGX_CONF_TAKE1,

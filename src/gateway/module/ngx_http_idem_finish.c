@@ -154,6 +154,10 @@ ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
         what.not_replayable = 1;
     }
 
+    /* what failed was not done, so that another key may try it */
+
+    ngx_http_idem_dedupe_end(ctx->claim, !failed);
+
     op = ngx_http_idem_claim_end(ctx->claim, &what);
     if (op == NULL) {
         return NGX_ERROR;

@@ -339,6 +339,35 @@ ngx_http_idem_ask_scope(ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* what tells this request from others */
+
+static ngx_int_t
+ngx_http_idem_ask_digests(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t  what;
+
+    what = ctx->conf->fingerprint;
+
+    if ((ctx->by_content || ctx->conf->dedupe)
+        && ngx_http_idem_body_digest(ctx, 1, ctx->content) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ctx->by_content) {
+        ngx_memcpy(ctx->fingerprint, ctx->content, IDEM_FINGERPRINT_LEN);
+        return ngx_http_idem_content_id(ctx, &ctx->id);
+    }
+
+    if (what == NGX_HTTP_IDEM_FP_OFF) {
+        return NGX_OK;
+    }
+
+    return ngx_http_idem_body_digest(ctx, what == NGX_HTTP_IDEM_FP_JSON,
+                                     ctx->fingerprint);
+}
+
+
 /* the engine can be asked: for a token, then for a claim */
 
 static ngx_int_t
@@ -355,11 +384,7 @@ ngx_http_idem_ask_engine(ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    if (ctx->conf->fingerprint != NGX_HTTP_IDEM_FP_OFF
-        && ngx_http_idem_body_fingerprint(ctx,
-                                          ngx_http_idem_engine()->digest_key)
-           != NGX_OK)
-    {
+    if (ngx_http_idem_ask_digests(ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 

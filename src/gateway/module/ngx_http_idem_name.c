@@ -103,6 +103,14 @@ ngx_http_idem_find_key(ngx_http_idem_ctx_t *ctx, ngx_array_t *sources,
     source = sources->elts;
 
     for (i = 0; i < sources->nelts; i++) {
+        if (body && source[i].from == NGX_HTTP_IDEM_FROM_CONTENT) {
+
+            /* the id is made of it when the digest key is known */
+
+            ctx->by_content = 1;
+            return NGX_OK;
+        }
+
         rc = ngx_http_idem_read_source(ctx->request, &source[i], body, &value,
                                        flaw);
 

@@ -50,6 +50,13 @@ const ngx_http_idem_problem_t  ngx_http_idem_mismatch = {
 };
 
 
+const ngx_http_idem_problem_t  ngx_http_idem_same_content = {
+    IDEM_PROBLEM_SAME_CONTENT, 0,
+    "A request with the same content and another key came from this caller a "
+    "moment ago. If both are meant, send this one again later."
+};
+
+
 const ngx_http_idem_problem_t  ngx_http_idem_doubt = {
     IDEM_PROBLEM_OUTCOME_UNKNOWN, 0,
     "The first request with this key was started and its outcome was lost. It "

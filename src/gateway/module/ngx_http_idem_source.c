@@ -7,8 +7,6 @@
 
 #include "ngx_http_idem.h"
 
-#include "source.h"
-
 
 /* a header by itself is looked up here, so that two of them are seen;
  * NGX_DECLINED: it is not one */
@@ -51,7 +49,7 @@ ngx_http_idem_header_source(ngx_conf_t *cf, ngx_str_t *text,
 
 static char *
 ngx_http_idem_source(ngx_conf_t *cf, ngx_str_t *text,
-    ngx_http_idem_source_t *source, ngx_uint_t scope)
+    ngx_http_idem_source_t *source, enum gateway_source_use use)
 {
     char                              flaw[GATEWAY_SOURCE_FLAW_MAX];
     ngx_int_t                         rc;
@@ -63,7 +61,8 @@ ngx_http_idem_source(ngx_conf_t *cf, ngx_str_t *text,
         [GATEWAY_SOURCE_JSON] = NGX_HTTP_IDEM_FROM_JSON,
         [GATEWAY_SOURCE_FORM] = NGX_HTTP_IDEM_FROM_FORM,
         [GATEWAY_SOURCE_XML] = NGX_HTTP_IDEM_FROM_XML,
-        [GATEWAY_SOURCE_CONST] = NGX_HTTP_IDEM_FROM_CONST
+        [GATEWAY_SOURCE_CONST] = NGX_HTTP_IDEM_FROM_CONST,
+        [GATEWAY_SOURCE_CONTENT] = NGX_HTTP_IDEM_FROM_CONTENT
     };
 
     ngx_memzero(source, sizeof(ngx_http_idem_source_t));
@@ -71,7 +70,7 @@ ngx_http_idem_source(ngx_conf_t *cf, ngx_str_t *text,
     all.data = text->data;
     all.len = text->len;
 
-    if (!gateway_source_check(all, scope, flaw)) {
+    if (!gateway_source_check(all, use, flaw)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%s", flaw);
         return NGX_CONF_ERROR;
     }
@@ -105,7 +104,8 @@ ngx_http_idem_source(ngx_conf_t *cf, ngx_str_t *text,
 
 
 ngx_array_t *
-ngx_http_idem_source_list(ngx_conf_t *cf, ngx_str_t *texts, ngx_uint_t n)
+ngx_http_idem_source_list(ngx_conf_t *cf, ngx_str_t *texts, ngx_uint_t n,
+    enum gateway_source_use use)
 {
     ngx_uint_t               i;
     ngx_array_t             *list;
@@ -120,7 +120,7 @@ ngx_http_idem_source_list(ngx_conf_t *cf, ngx_str_t *texts, ngx_uint_t n)
         source = ngx_array_push(list);
 
         if (source == NULL
-            || ngx_http_idem_source(cf, &texts[i], source, 0)
+            || ngx_http_idem_source(cf, &texts[i], source, use)
                != NGX_CONF_OK)
         {
             return NULL;
@@ -150,7 +150,11 @@ ngx_http_idem_sources(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    *list = ngx_http_idem_source_list(cf, &value[1], cf->args->nelts - 1);
+    *list = ngx_http_idem_source_list(cf, &value[1], cf->args->nelts - 1,
+                                      cmd->offset
+                                      == offsetof(ngx_http_idem_loc_conf_t,
+                                                  keys)
+                                      ? GATEWAY_FOR_KEY : GATEWAY_FOR_TOKEN);
 
     return *list ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
@@ -174,30 +178,48 @@ ngx_http_idem_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
-    return ngx_http_idem_source(cf, &value[1], ilcf->scope, 1);
+    return ngx_http_idem_source(cf, &value[1], ilcf->scope,
+                                GATEWAY_FOR_SCOPE);
 }
 
 
 ngx_uint_t
-ngx_http_idem_reads_body(ngx_http_idem_source_t *source, ngx_uint_t n)
+ngx_http_idem_reads_body(ngx_http_idem_source_t *source)
 {
-    ngx_uint_t  i;
+    return source->from == NGX_HTTP_IDEM_FROM_JSON
+           || source->from == NGX_HTTP_IDEM_FROM_FORM
+           || source->from == NGX_HTTP_IDEM_FROM_XML
+           || source->from == NGX_HTTP_IDEM_FROM_CONTENT;
+}
 
-    for (i = 0; i < n; i++) {
-        if (source[i].from == NGX_HTTP_IDEM_FROM_JSON
-            || source[i].from == NGX_HTTP_IDEM_FROM_FORM
-            || source[i].from == NGX_HTTP_IDEM_FROM_XML)
-        {
+
+ngx_uint_t
+ngx_http_idem_is_content(ngx_http_idem_source_t *source)
+{
+    return source->from == NGX_HTTP_IDEM_FROM_CONTENT;
+}
+
+
+/* is there one in the list of which this is true? */
+
+ngx_uint_t
+ngx_http_idem_any_source(ngx_array_t *list,
+    ngx_uint_t (*test)(ngx_http_idem_source_t *source))
+{
+    ngx_uint_t               i;
+    ngx_http_idem_source_t  *source;
+
+    if (list == NULL) {
+        return 0;
+    }
+
+    source = list->elts;
+
+    for (i = 0; i < list->nelts; i++) {
+        if (test(&source[i])) {
             return 1;
         }
     }
 
     return 0;
-}
-
-
-ngx_uint_t
-ngx_http_idem_list_reads_body(ngx_array_t *list)
-{
-    return list ? ngx_http_idem_reads_body(list->elts, list->nelts) : 0;
 }

@@ -35,6 +35,10 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
     claim = ctx->claim;
 
     if (claim) {
+        if (claim->state == NGX_HTTP_IDEM_EXECUTING) {
+            (void) ngx_http_idem_claim_release(claim);
+        }
+
         ctx->claim = NULL;
         ngx_http_idem_claim_detach(claim);
     }
@@ -56,7 +60,7 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
 }
 
 
-static void
+void
 ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
 {
     ngx_str_t            fence;
@@ -198,7 +202,13 @@ ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
     switch (verdict) {
 
     case IDEM_V_STARTED:
-        ngx_http_idem_started(ctx);
+        if (ctx->conf->dedupe && !ctx->by_content) {
+            ngx_http_idem_dedupe(ctx);
+
+        } else {
+            ngx_http_idem_started(ctx);
+        }
+
         break;
 
     case IDEM_V_REPLAY:
@@ -216,7 +226,9 @@ ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
         break;
 
     case IDEM_V_MISMATCH:
-        ngx_http_idem_refuse(ctx, &ngx_http_idem_mismatch, NULL, 0);
+        ngx_http_idem_refuse(ctx, ctx->by_content ? &ngx_http_idem_same_content
+                                                  : &ngx_http_idem_mismatch,
+                             NULL, 0);
         break;
 
     case IDEM_V_DUPLICATE:

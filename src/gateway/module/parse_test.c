@@ -30,7 +30,10 @@ flaw_of(const char *word, bool scope)
 {
     static char flaw[GATEWAY_SOURCE_FLAW_MAX];
 
-    return gateway_source_check(text(word), scope, flaw) ? NULL : flaw;
+    return gateway_source_check(
+               text(word), scope ? GATEWAY_FOR_SCOPE : GATEWAY_FOR_KEY, flaw)
+               ? NULL
+               : flaw;
 }
 
 static void

@@ -25,7 +25,9 @@ gateway_source_kind(struct idem_bytes text, struct idem_bytes *rest)
         }
     }
     *rest = text;
-    return GATEWAY_SOURCE_VARIABLE;
+    return text.len == 7 && memcmp(text.data, "content", 7) == 0
+               ? GATEWAY_SOURCE_CONTENT
+               : GATEWAY_SOURCE_VARIABLE;
 }
 
 static bool
@@ -92,10 +94,11 @@ has_unnamed_part(const char *text, size_t len)
 }
 
 bool
-gateway_source_check(struct idem_bytes text, bool scope,
+gateway_source_check(struct idem_bytes text, enum gateway_source_use use,
                      char flaw[GATEWAY_SOURCE_FLAW_MAX])
 {
     const char *word = text.data;
+    bool scope = use == GATEWAY_FOR_SCOPE;
     int shown = (int)(text.len > SHOWN_MAX ? SHOWN_MAX : text.len);
     struct idem_bytes rest;
     enum gateway_source kind = gateway_source_kind(text, &rest);
@@ -113,6 +116,12 @@ gateway_source_check(struct idem_bytes text, bool scope,
                  "\"%.*s\": what follows const: is taken as it is; leave "
                  "const: out to use a $variable",
                  shown, word);
+        return false;
+    }
+    if (kind == GATEWAY_SOURCE_CONTENT && use != GATEWAY_FOR_KEY) {
+        snprintf(flaw, GATEWAY_SOURCE_FLAW_MAX,
+                 "\"content\" is for keys only; did you mean "
+                 "\"$http_content\" or \"json:content\"?");
         return false;
     }
     if (kind != GATEWAY_SOURCE_VARIABLE)

@@ -5,6 +5,7 @@
  *   $variable, "text $a-$b"               one or more of nginx's variables
  *   json:PATH, form:NAME, xml:ELEMENT     a field of the request's body
  *   const:NAME                            scopes only: the same for everybody
+ *   content                               keys only: what is asked is its name
  *
  * A word without any of these is the same for every request. It is nearly
  * always a typing error, and would give one caller the answers of another.
@@ -20,6 +21,13 @@ enum gateway_source {
     GATEWAY_SOURCE_FORM,
     GATEWAY_SOURCE_XML,
     GATEWAY_SOURCE_CONST,
+    GATEWAY_SOURCE_CONTENT,
+};
+
+enum gateway_source_use {
+    GATEWAY_FOR_KEY,
+    GATEWAY_FOR_TOKEN,
+    GATEWAY_FOR_SCOPE,
 };
 
 /* The kind, and what follows its prefix. */
@@ -30,7 +38,7 @@ enum gateway_source gateway_source_kind(struct idem_bytes text,
 
 /* False if this cannot be a source; `flaw` then says why and what may have been
  * meant. */
-bool gateway_source_check(struct idem_bytes text, bool scope,
+bool gateway_source_check(struct idem_bytes text, enum gateway_source_use use,
                           char flaw[GATEWAY_SOURCE_FLAW_MAX]);
 
 #endif
