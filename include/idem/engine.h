@@ -119,7 +119,8 @@ struct idem_filter {
     struct idem_bytes scope;
     int64_t updated_before; /* ms, the store's time */
     bool doubt;             /* executing, and its lease is over */
-    uint64_t room[4];
+    struct idem_bytes id;   /* in whatever scope */
+    uint64_t room[2];
 };
 
 /* An opaque place in a scan; "0" is both the start and the end. */

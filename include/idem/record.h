@@ -216,6 +216,10 @@ struct idem_op {
  */
 struct idem_answer {
     enum idem_verdict verdict;
+    /* What the op found: an enum idem_state, ABSENT if there was no record, and
+     * whether it was in doubt. ABSENT behind a server, which does not say. */
+    uint8_t was;
+    bool was_in_doubt;
     int64_t retry_after_ms; /* busy: when asking again makes sense */
     const struct idem_record *record;
     void *memory; /* the library's own */

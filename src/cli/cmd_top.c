@@ -266,12 +266,7 @@ cli_top(int argc, char **argv)
 {
     struct top top = {.every_ms = 1000};
     const struct cli_option options[] = {
-        {"server", 'S', CLI_TEXT, &top.where.server, "ADDRESS",
-         "the server: unix:PATH or HOST:PORT; else\n"
-         "the variable IDEM_SERVER, else this user's socket"},
-        {"credentials", 0, CLI_TEXT, &top.where.credentials, "FILE",
-         "a line \"name secret\" for the server; else the\n"
-         "variable IDEM_AUTH, name:secret"},
+        CLI_SERVER_OPTIONS(&top.where),
         {"every", 'e', CLI_MS, &top.every_ms, "TIME",
          "how often to look; default 1s"},
         {"count", 'n', CLI_NUMBER, &top.count, "N",

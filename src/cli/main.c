@@ -32,6 +32,7 @@ static const struct command commands[] = {
     {"redeem", "use a token up", cli_redeem},
     {"Many records:", NULL, NULL},
     {"scan", "list records by type, scope, state, age", cli_scan},
+    {"audit", "what operators did to records", cli_audit},
     {"The store:", NULL, NULL},
     {"store", "set up a store, check it, print its SQL", cli_store},
     {"journal", "check or print a journal's files, running or not",

@@ -3,11 +3,15 @@
  */
 #include "verb.h"
 
+#include "../serve/core/rights.h"
+
 #include <inttypes.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* A result on a terminal is cut here; --print result gives all of it. */
 #define SHOWN_MAX 4096
@@ -259,6 +263,34 @@ run_patiently(const struct cli_verb *verb, struct idem_engine *engine,
     }
 }
 
+/* A server keeps the trail of what it is asked. Here it is up to us, and a
+ * journal has a place for it. */
+static void
+audit(const char *store, const struct idem_op *op, enum idem_status status,
+      const struct idem_answer *answer)
+{
+    const struct passwd *user = getpwuid(getuid());
+    struct audit_source source;
+    struct audit *trail = NULL;
+    struct idem_error err;
+    char file[4096] = "";
+
+    if (store)
+        audit_default_file(store, file, sizeof(file));
+    if (!file[0])
+        return;
+    snprintf(source.who, sizeof(source.who), "%s",
+             user ? user->pw_name : "unknown");
+    snprintf(source.from, sizeof(source.from), "uid=%u pid=%d",
+             (unsigned)getuid(), (int)getpid());
+    if (audit_open(file, INT64_MAX, &trail, &err) == IDEM_OK)
+        audit_add(trail, NULL,
+                  &(struct audit_event){&source, "cli", op, status, answer});
+    else
+        fprintf(stderr, "idem: %s\n", err.text);
+    audit_close(trail);
+}
+
 int
 cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
 {
@@ -277,8 +309,11 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
             return code;
     }
     status = cli_engine_open(&verb->where, &engine, &err);
-    if (status == IDEM_OK)
+    if (status == IDEM_OK) {
         status = run_patiently(verb, engine, op, &answer, &err);
+        if (server_op_operates(op))
+            audit(cli_store_url(&verb->where), op, status, &answer);
+    }
     if (status != IDEM_OK) {
         err.status = status;
         code = cli_fail(&err);

@@ -18,7 +18,7 @@ struct cli_where {
 };
 
 /* The rows that every verb has in its table of options. */
-#define CLI_WHERE_OPTIONS(where)                                               \
+#define CLI_SERVER_OPTIONS(where)                                              \
     {"server",                                                                 \
      'S',                                                                      \
      CLI_TEXT,                                                                 \
@@ -26,13 +26,14 @@ struct cli_where {
      "ADDRESS",                                                                \
      "the server: unix:PATH or HOST:PORT; else\n"                              \
      "the variable IDEM_SERVER, else this user's socket"},                     \
-        {"credentials",                                                        \
-         0,                                                                    \
-         CLI_TEXT,                                                             \
-         &(where)->credentials,                                                \
-         "FILE",                                                               \
-         "a line \"name secret\" for the server; else the\n"                   \
-         "variable IDEM_AUTH, name:secret"},                                   \
+    {                                                                          \
+        "credentials", 0, CLI_TEXT, &(where)->credentials, "FILE",             \
+            "a line \"name secret\" for the server; else the\n"                \
+            "variable IDEM_AUTH, name:secret"                                  \
+    }
+
+#define CLI_WHERE_OPTIONS(where)                                               \
+    CLI_SERVER_OPTIONS(where),                                                 \
     {                                                                          \
         "store", 's', CLI_TEXT, &(where)->store, "URL",                        \
             "no server: open this store here. journal:DIR,\n"                  \

@@ -56,6 +56,17 @@ fill_answer(struct idem__job *job, enum idem_verdict verdict,
     answer->record = &job->told;
 }
 
+static void
+tell_what_was(struct idem_answer *answer, const struct idem_record *before,
+              const struct idem_now *now)
+{
+    bool counts = before && !idem__record_expired(before, now);
+
+    answer->was = (uint8_t)(counts ? before->state : IDEM_STATE_ABSENT);
+    answer->was_in_doubt = counts && before->state == IDEM_STATE_EXECUTING &&
+                           idem__lease_over(before, now);
+}
+
 /* The answer of somebody parked must outlive the batch. */
 static void
 keep_answer(struct idem__job *job)
@@ -99,6 +110,7 @@ decide(struct idem_engine *engine, struct idem__group *group,
     }
     job->depends = group->writes;
     fill_answer(job, verdict, group->record, &now);
+    tell_what_was(&job->answer, before, &now);
     job->decided = verdict != IDEM_V_BUSY || job->wait_end_us == 0 ||
                    job->wait_end_us <= engine->boot_now_us;
     if (!job->decided)

@@ -68,14 +68,24 @@ idem__scan_run(struct idem_engine *engine, struct idem__scan *scan)
     free(scan);
 }
 
+/* Copy the bytes to where they live as long as the scan. */
+static void
+own_bytes(struct idem_bytes *bytes, char *to)
+{
+    if (bytes->len > 0)
+        bytes->data = memcpy(to, bytes->data, bytes->len);
+}
+
 enum idem_status
 idem__scan_submit(struct idem_engine *engine, const struct idem_filter *filter,
                   const struct idem_cursor *cursor, size_t count,
                   idem__scan_done_fn *done, void *arg, struct idem_error *err)
 {
-    size_t scope_len = filter ? filter->scope.len : 0;
-    struct idem__scan *scan = calloc(1, sizeof(*scan) + scope_len);
+    const struct idem_filter all = {0};
+    struct idem__scan *scan;
 
+    filter = filter ? filter : &all;
+    scan = calloc(1, sizeof(*scan) + filter->scope.len + filter->id.len);
     if (!scan)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     if (filter && IDEM__ROOM_CHECK(filter, err) != IDEM_OK) {
@@ -83,11 +93,9 @@ idem__scan_submit(struct idem_engine *engine, const struct idem_filter *filter,
         return IDEM_ERR_UNSUPPORTED;
     }
     scan->item.kind = IDEM__ITEM_SCAN;
-    if (filter)
-        scan->filter = *filter;
-    if (scope_len > 0)
-        scan->filter.scope.data =
-            memcpy(scan + 1, filter->scope.data, scope_len);
+    scan->filter = *filter;
+    own_bytes(&scan->filter.scope, (char *)(scan + 1));
+    own_bytes(&scan->filter.id, (char *)(scan + 1) + filter->scope.len);
     scan->cursor = *cursor;
     scan->cursor.text[sizeof(scan->cursor.text) - 1] = 0;
     if (scan->cursor.text[0] == 0)

@@ -72,6 +72,8 @@ idem__filter_match(const struct idem_filter *filter,
     if (filter->scope.len > 0 &&
         !idem__bytes_equal(filter->scope, record->scope))
         return false;
+    if (filter->id.len > 0 && !idem__bytes_equal(filter->id, record->id))
+        return false;
     if (filter->updated_before != 0 &&
         record->updated >= filter->updated_before)
         return false;

@@ -61,6 +61,7 @@ enum {
     DOUBT = 1 << 22,
     BEFORE = 1 << 23,
     LOST = 1 << 24,
+    LISTED_ID = 1 << 25,
 };
 
 struct field {
@@ -97,6 +98,7 @@ static const struct field options[] = {
     {"NEXT",     NEXT,         UNIT_FLAG,        AT(next)},
     {"TYPE",     LISTED_TYPE,  UNIT_TYPE,        AT(filter.type)},
     {"SCOPE",    LISTED_SCOPE, UNIT_BYTES,       AT(filter.scope)},
+    {"ID",       LISTED_ID,    UNIT_BYTES,       AT(filter.id)},
     {"STATE",    STATE,        UNIT_STATE,       AT(filter.state)},
     {"DOUBT",    DOUBT,        UNIT_FLAG,        AT(filter.doubt)},
     {"BEFORE",   BEFORE,       UNIT_MS,          AT(filter.updated_before)},
@@ -144,7 +146,7 @@ static const struct row rows[] = {
     {"UNLOCK",  IDEM_UNLOCK,  IDEM_TYPE_LOCK, 2, {&id, &fence},
      SCOPE | NOTE | REASON},
     {"SCAN",    IDEM__VERB_COUNT, 0, 1, {&cursor},
-     LISTED_TYPE | LISTED_SCOPE | STATE | DOUBT | BEFORE | COUNT},
+     LISTED_TYPE | LISTED_SCOPE | LISTED_ID | STATE | DOUBT | BEFORE | COUNT},
 };
 /* clang-format on */
 
@@ -280,8 +282,10 @@ read_field(const struct field *field, const struct idem_bytes *values,
     case UNIT_COUNT:
         return read_number(field, values[0], into, err);
     case UNIT_BYTES:
-        if (field->bit == LISTED_SCOPE && values[0].len == 0)
-            return wrong(err, "SCOPE is empty: leave it out to see all");
+        if ((field->bit & (LISTED_SCOPE | LISTED_ID)) && values[0].len == 0)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s is empty: leave it out to see all",
+                              field->name);
         *(struct idem_bytes *)into = values[0];
         break;
     case UNIT_NOTE:

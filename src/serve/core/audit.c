@@ -1,5 +1,5 @@
 /*
- * audit.c - what operators changed, and who did it.
+ * audit.c - who an operator is, and from where.
  */
 #include "audit.h"
 
@@ -47,20 +47,4 @@ audit_note(struct audit_source *source, const char *who, int fd)
     audit_note_address(source, who, found);
     if (found && address.ss_family == AF_UNIX)
         note_user(source, fd);
-}
-
-void
-audit_log(const struct server_log *log, const struct audit_source *source,
-          const char *surface, const struct idem_op *op,
-          enum idem_status status, const struct idem_answer *answer)
-{
-    server_log(
-        log, LOG_ALWAYS, "operator", LOG_TEXT("verb", idem_verb_name(op->verb)),
-        LOG_TEXT("who", source->who), LOG_KEY(op->scope, op->id),
-        LOG_TEXT("surface", surface), LOG_TEXT("from", source->from),
-        LOG_TEXT("outcome", op->outcome ? idem_state_name(op->outcome) : "-"),
-        LOG_TEXT("verdict", status == IDEM_OK
-                                ? idem_verdict_name(answer->verdict)
-                                : idem_status_name(status)),
-        LOG_BYTES("reason", op->subject));
 }

@@ -6,6 +6,7 @@
 
 #include "log.h"
 
+#include <jansson.h>
 #include <sys/socket.h>
 
 #define AUDIT_WHO_MAX 64
@@ -23,13 +24,47 @@ void audit_note(struct audit_source *source, const char *who, int fd);
 void audit_note_address(struct audit_source *source, const char *who,
                         const struct sockaddr *address);
 
+/* What an operator did, and what became of it. */
+struct audit_event {
+    const struct audit_source *source;
+    const char *surface; /* "resp", "http", "cli" */
+    const struct idem_op *op;
+    enum idem_status status;
+    const struct idem_answer *answer; /* if status is IDEM_OK */
+};
+
+/* ---- the trail: trail.c ------------------------------------------------ */
+
 /*
- * Log what became of it, whatever the level of the log is: verb, who, from
- * where, the verdict or the error, the outcome and the reason that were given,
- * the record.
+ * The last AUDIT_KEPT events in memory, to be listed, and all of them in a
+ * file, if there is one: a line of JSON each. A file over `max_bytes` becomes
+ * FILE.1, whose predecessor is dropped. Threads: any.
  */
-void audit_log(const struct server_log *log, const struct audit_source *source,
-               const char *surface, const struct idem_op *op,
-               enum idem_status status, const struct idem_answer *answer);
+#define AUDIT_KEPT 1000
+
+struct audit;
+
+/* `file` NULL: in memory only. What the file has is listed, too. */
+enum idem_status audit_open(const char *file, int64_t max_bytes,
+                            struct audit **audit, struct idem_error *err);
+void audit_close(struct audit *audit); /* NULL is fine */
+
+/* Log the event, whatever the level of the log is, and keep it. A file that
+ * cannot be written is told in the log. */
+void audit_add(struct audit *audit, const struct server_log *log,
+               const struct audit_event *event);
+
+struct audit_filter {
+    struct idem_bytes scope, id; /* empty: all */
+    size_t count;                /* the last ones */
+};
+
+/* Oldest first. The object is valid during the call only. */
+typedef void audit_each_fn(void *arg, const json_t *entry);
+void audit_list(struct audit *audit, const struct audit_filter *filter,
+                audit_each_fn *each, void *arg);
+
+/* The file beside a journal's own; empty: the store is none. */
+void audit_default_file(const char *store, char *file, size_t len);
 
 #endif

@@ -56,7 +56,8 @@ check_addresses(const struct server_config *config, const char *name,
                 err, IDEM_ERR_INVALID,
                 "%s %s:%s can be reached from other machines, and no "
                 "credentials are set: write a file with lines `name secret "
-                "use|operate [scope ...]`, chmod 600 it, and give it with "
+                "monitor|view|use|operate [scope ...]`, chmod 600 it, and give "
+                "it with "
                 "--credentials FILE; or listen on 127.0.0.1",
                 name, address.host, address.port);
     }

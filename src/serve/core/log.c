@@ -139,18 +139,25 @@ put_field(struct line *line, const struct server_log *log,
     }
 }
 
-static void
-put_time(struct line *line)
+void
+server_log_time(char text[LOG_TIME_LEN])
 {
     struct timespec now;
     struct tm tm;
-    char text[64];
 
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &tm);
-    snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ",
+    snprintf(text, LOG_TIME_LEN, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ",
              tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour,
              tm.tm_min, tm.tm_sec, (int)(now.tv_nsec / 1000000));
+}
+
+static void
+put_time(struct line *line)
+{
+    char text[LOG_TIME_LEN];
+
+    server_log_time(text);
     put_value(line, "time", idem_text(text));
 }
 

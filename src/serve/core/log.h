@@ -66,6 +66,10 @@ void server_log_fields(const struct server_log *log, enum log_level level,
                       sizeof((const struct log_field[]){__VA_ARGS__}) /        \
                           sizeof(struct log_field))
 
+/* The time now, as every line begins. */
+#define LOG_TIME_LEN 64
+void server_log_time(char text[LOG_TIME_LEN]);
+
 /* An idem_log_fn for the engine and its store; arg is the server_log. */
 void server_log_engine(void *arg, enum idem_log_level level, const char *text);
 

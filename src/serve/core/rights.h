@@ -42,8 +42,8 @@ enum server_permit server_permit(const struct server *server,
 
 /* The answer for a caller who may not see results: `copy`, showing `record`,
  * as if the result had not been kept. */
-const struct idem_answer *server_without_result(
-    const struct idem_answer *answer, struct idem_answer *copy,
-    struct idem_record *record);
+const struct idem_answer *
+server_without_result(const struct idem_answer *answer,
+                      struct idem_answer *copy, struct idem_record *record);
 
 #endif

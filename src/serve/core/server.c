@@ -167,6 +167,21 @@ open_engine(struct loop *loop, struct idem_error *err)
     return status;
 }
 
+/* When the store is open: a journal's folder is there then, and is ours. */
+static enum idem_status
+open_audit(struct server *server, struct idem_error *err)
+{
+    const char *file = server->config->audit;
+    char own[4096];
+
+    if (!file) {
+        audit_default_file(server->config->store, own, sizeof(own));
+        file = own;
+    }
+    return audit_open(*file && strcmp(file, "none") != 0 ? file : NULL,
+                      server->config->audit_size, &server->audit, err);
+}
+
 static void
 log_ready(struct loop *loop)
 {
@@ -192,6 +207,8 @@ start(struct loop *loop, struct idem_error *err)
 
     if (status == IDEM_OK)
         status = open_engine(loop, err);
+    if (status == IDEM_OK)
+        status = open_audit(loop->server, err);
     if (status == IDEM_OK)
         status = loop_listen(loop, err);
     if (status == IDEM_OK && loop->config->http)
@@ -231,6 +248,7 @@ server_run(const struct server_config *given)
         idem_close(loop.engine);
         loop_close(&loop);
         idem_token_limit_close(server.token_limit);
+        audit_close(server.audit);
     }
     results_close(&server.results);
     server_returns_close(&server.returns);

@@ -54,6 +54,8 @@ struct server_config {
     char *credentials;   /* a file; NULL: see credentials.h */
     bool trust_socket;   /* who can open the unix socket need not AUTH */
     bool require_reason; /* of operators */
+    char *audit;         /* a file; NULL: beside a journal; "none" */
+    int64_t audit_size;  /* bytes of it before a new one is begun */
     bool http_metrics_only; /* HTTP without credentials: health, metrics */
     int64_t max_clients;    /* RESP connections */
     int64_t max_result;     /* bytes of one result */
@@ -73,6 +75,7 @@ struct server_config {
     bool log_keys; /* keys in the log as they are, not as digests */
 };
 
+struct audit;
 struct returned;
 struct server_returns {
     pthread_mutex_t lock;
@@ -88,6 +91,7 @@ struct server {
     struct server_metrics *metrics;
     struct idem_ids *ids;
     struct idem_token_limit *token_limit; /* NULL: none */
+    struct audit *audit;                  /* what operators did; never NULL */
     struct server_returns returns;
     struct results results; /* long ones that clients have yet to read */
 };

@@ -79,6 +79,8 @@ enum http_form {
       "where to go on: 0, or what the last answer gave")                       \
     X(IN_SCOPE, "scope", HTTP_TEXT, 1, IDEM_SCOPE_MAX, NULL,                   \
       "only this scope")                                                       \
+    X(WITH_ID, "id", HTTP_TEXT, 1, IDEM_ID_MAX, NULL,                          \
+      "only this id")                                                          \
     X(IN_STATE, "state", HTTP_WORD, 0, 0,                                      \
       "issued executing succeeded failed free", "only this state")             \
     X(OF_TYPE, "type", HTTP_WORD, 0, 0, "request token lock worker",           \
@@ -114,6 +116,7 @@ enum http_action {
     HTTP_OP,    /* one op of the engine, route->verb */
     HTTP_ISSUE, /* as many tokens as asked for */
     HTTP_SCAN,
+    HTTP_AUDIT,
     HTTP_ID,
     HTTP_METRICS,
     HTTP_HEALTH,

@@ -192,6 +192,9 @@ set_field(struct http_call *call, enum http_field field,
     case HTTP_IN_SCOPE_FIELD:
         call->filter.scope = value->bytes;
         break;
+    case HTTP_WITH_ID_FIELD:
+        call->filter.id = value->bytes;
+        break;
     case HTTP_IN_STATE_FIELD:
         idem__state_parse(value->bytes, &call->filter.state);
         break;
@@ -436,7 +439,9 @@ http_call_read(struct http_call *call, const struct http_route *route,
     *call = (struct http_call){.route = route, .cursor = {"0"}};
     call->op.verb = route->verb;
     call->op.type = route->type;
-    call->count = route->action == HTTP_SCAN ? SCAN_COUNT : 1;
+    call->count = route->action == HTTP_SCAN || route->action == HTTP_AUDIT
+                      ? SCAN_COUNT
+                      : 1;
     read_parameters(call, path);
     if (route->verb == IDEM_LOCK || route->verb == IDEM_UNLOCK ||
         route->type == IDEM_TYPE_LOCK)

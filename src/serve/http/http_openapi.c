@@ -114,6 +114,7 @@ static const struct {
     {"unknown", "", "no such token"},
     {"ids", "ids:S", "new ids"},
     {"records", "cursor:s records:R", "a part of the listing"},
+    {"entries", "entries:E", "what operators did, oldest first"},
 };
 
 #define RECORD_VALUES                                                          \
@@ -122,12 +123,19 @@ static const struct {
     "redeemed:b subject:s? subject_base64:s? fingerprint:s? kind:s? "          \
     "replayable:b? result:s? result_base64:s?"
 
+#define ENTRY_VALUES                                                           \
+    "time:s who:s from:s surface:s verb:s outcome:s verdict:s before:s "       \
+    "after:s scope:s? scope_base64:s? id:s? id_base64:s? reason:s? "           \
+    "reason_base64:s?"
+
 static json_t *
 ref(struct maker *make, const char *name)
 {
     return set(make, json_object(), "$ref",
                json_sprintf("#/components/schemas/%s", name));
 }
+
+static json_t *object_schema(struct maker *make, const char *values);
 
 static json_t *
 value_schema(struct maker *make, char type)
@@ -145,6 +153,9 @@ value_schema(struct maker *make, char type)
     case 'R':
         schema = text(make, "type", "array");
         return set(make, schema, "items", ref(make, "Record"));
+    case 'E':
+        schema = text(make, "type", "array");
+        return set(make, schema, "items", object_schema(make, ENTRY_VALUES));
     case 'S':
         schema = text(make, "type", "array");
         return set(make, schema, "items", text(make, "type", "string"));

@@ -66,6 +66,24 @@ listed(const struct http_request *request)
                      request->call.cursor.text, "records", records);
 }
 
+static void
+add_entry(void *arg, const json_t *entry)
+{
+    json_array_append_new(arg, json_deep_copy(entry));
+}
+
+static json_t *
+audited(const struct http_request *request)
+{
+    const struct http_call *call = &request->call;
+    const struct audit_filter filter = {call->filter.scope, call->filter.id,
+                                        call->count};
+    json_t *entries = json_array();
+
+    audit_list(request->http->server->audit, &filter, add_entry, entries);
+    return json_pack("{s:s, s:o}", "verdict", "entries", "entries", entries);
+}
+
 static json_t *
 answered(const struct http_request *request)
 {
@@ -91,6 +109,8 @@ make_json(const struct http_request *request)
         return issued(request);
     case HTTP_SCAN:
         return listed(request);
+    case HTTP_AUDIT:
+        return audited(request);
     case HTTP_ID:
         return json_pack("{s:s, s:O}", "verdict", "ids", "ids", request->ids);
     case HTTP_HEALTH:

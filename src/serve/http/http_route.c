@@ -24,7 +24,7 @@ const struct http_field_type http_fields[HTTP_FIELD_COUNT] = {
 /* clang-format off */
 const struct http_route http_routes[] = {
     {"GET", "/v1/records", "scan", HTTP_SCAN, 0, 0,
-     H(IN_SCOPE) | H(IN_STATE) | H(OF_TYPE) | H(DOUBT) | H(BEFORE) |
+     H(IN_SCOPE) | H(WITH_ID) | H(IN_STATE) | H(OF_TYPE) | H(DOUBT) | H(BEFORE) |
          H(CURSOR) | H(COUNT), 0, false, "records",
      "list records (the right to view or to operate); go on until the cursor is 0 again"},
     {"GET", RECORD, "get", HTTP_OP, IDEM_GET, 0, 0, 0, false,
@@ -52,6 +52,9 @@ const struct http_route http_routes[] = {
      "settled replay busy doubt",
      "make sure that it cannot happen any more; with an outcome (an "
      "operator's right), decide a doubt"},
+    {"GET", "/v1/audit", "audit", HTTP_AUDIT, 0, 0,
+     H(IN_SCOPE) | H(WITH_ID) | H(COUNT), 0, false, "entries",
+     "what operators did, the last ones (the right to view or to operate)"},
     {"POST", "/v1/tokens", "issue", HTTP_ISSUE, IDEM_ISSUE, 0, ISSUE_FIELDS,
      H(SUBJECT), true, "issued", "issue tokens to a subject"},
     {"POST", "/v1/tickets", "issueTickets", HTTP_ISSUE, IDEM_ISSUE, 0,

@@ -184,6 +184,17 @@ call_back(struct http_request *request)
     http_resume(request);
 }
 
+static void
+audit_request(const struct http_request *request, enum idem_status status,
+              const struct idem_answer *answer)
+{
+    struct server *server = request->http->server;
+
+    audit_add(server->audit, server->log,
+              &(struct audit_event){&request->audit, "http", &request->call.op,
+                                    status, answer});
+}
+
 /* On the engine's thread. */
 static void
 done(void *arg, enum idem_status status, const struct idem_answer *answer,
@@ -204,8 +215,7 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
         keep(request, answer);
     }
     if (request->audit.who[0] && request->outstanding == 0)
-        audit_log(http->server->log, &request->audit, "http", &request->call.op,
-                  status, answer);
+        audit_request(request, status, answer);
     call_back(request);
     pthread_mutex_unlock(&http->lock);
     http_request_put(request);
@@ -357,6 +367,7 @@ http_run(struct http_request *request)
         return http_aside(request);
     case HTTP_READY:
         return run_ready(request);
+    case HTTP_AUDIT:
     case HTTP_HEALTH:
     case HTTP_OPENAPI:
         break;

@@ -171,6 +171,7 @@ check_right(struct http_request *request)
     case HTTP_ISSUE:
         break;
     case HTTP_SCAN:
+    case HTTP_AUDIT:
         wish.what = ASKS_LIST;
         wish.scope = call->filter.scope;
         break;

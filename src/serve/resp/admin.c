@@ -7,6 +7,7 @@
 #include "../../base/peer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define AUTH_TRIES 5
@@ -440,6 +441,76 @@ do_id(struct client *client, const struct command *command)
     idem_buf_clear(&ids.out.buf);
 }
 
+/* ---- AUDIT ----------------------------------------------------------- */
+
+struct entries {
+    struct resp_out out;
+    size_t count;
+};
+
+static void
+add_entry(void *arg, const json_t *entry)
+{
+    struct entries *entries = arg;
+    char *text = json_dumps(entry, JSON_COMPACT);
+
+    if (!text)
+        return;
+    resp_add_text(&entries->out, text);
+    entries->count++;
+    free(text);
+}
+
+/* AUDIT [SCOPE s] [ID i] [COUNT n] */
+static bool
+read_audit(const struct command *command, struct audit_filter *filter)
+{
+    struct idem_bytes count = command_word(command, "COUNT");
+    int64_t number = 100;
+
+    filter->scope = command_word(command, "SCOPE");
+    filter->id = command_word(command, "ID");
+    for (size_t i = 0; i < command->word_count; i += 2) {
+        if (i + 1 == command->word_count ||
+            (!idem__bytes_is(command->words[i], "SCOPE") &&
+             !idem__bytes_is(command->words[i], "ID") &&
+             !idem__bytes_is(command->words[i], "COUNT")))
+            return false;
+    }
+    if (count.data && (!idem__wire_number(count, &number) || number < 1 ||
+                       number > AUDIT_KEPT))
+        return false;
+    filter->count = (size_t)number;
+    return true;
+}
+
+static void
+do_audit(struct client *client, const struct command *command)
+{
+    struct entries entries = {
+        .out = {.buf = {NULL, 0, 0, (size_t)client->loop->config->max_output}}};
+    struct audit_filter filter;
+    struct resp_out *out;
+    struct call *call;
+
+    if (!read_audit(command, &filter)) {
+        reply_error(client, command, "ERR",
+                    "syntax error: AUDIT [SCOPE s] [ID i] [COUNT 1 to 1000]");
+        return;
+    }
+    audit_list(client->loop->server->audit, &filter, add_entry, &entries);
+    out = client_reply(client, tag_of(command), &call);
+    if (out) {
+        answer_add_array(out, tag_of(command), 1 + entries.count);
+        resp_add_text(out, "entries");
+        resp_add_raw(out, entries.out.buf.data, entries.out.buf.len);
+        out->failed = out->failed || entries.out.failed;
+    }
+    if (call)
+        call_done(call);
+    idem_buf_clear(&entries.out.buf);
+}
+
 /* ---- the rest -------------------------------------------------------- */
 
 static void
@@ -493,6 +564,9 @@ admin_command(struct client *client, const struct command *command)
     switch (command->kind) {
     case COMMAND_CANCEL:
         do_cancel(client, command);
+        break;
+    case COMMAND_AUDIT:
+        do_audit(client, command);
         break;
     case COMMAND_PING:
         if (command->word_count == 0)

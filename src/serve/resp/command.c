@@ -16,6 +16,7 @@ struct row {
 /* clang-format off */
 static const struct row rows[] = {
     {"CANCEL",  COMMAND_CANCEL,  1, 1},
+    {"AUDIT",   COMMAND_AUDIT,   0, 6},
     {"ID",      COMMAND_ID,      1, 2},
     {"PING",    COMMAND_PING,    0, 1},
     {"ECHO",    COMMAND_ECHO,    1, 1},
@@ -37,10 +38,10 @@ size_t
 command_names(const char *const **names)
 {
     static const char *const list[] = {
-        "begin",  "finish", "release", "renew",  "settle",  "get",    "forget",
-        "issue",  "redeem", "lock",    "unlock", "scan",    "cancel", "id",
-        "ping",   "echo",   "auth",    "hello",  "command", "client", "select",
-        "config", "info",   "reset",   "quit",
+        "begin",  "finish", "release", "renew",  "settle", "get",     "forget",
+        "issue",  "redeem", "lock",    "unlock", "scan",   "cancel",  "audit",
+        "id",     "ping",   "echo",    "auth",   "hello",  "command", "client",
+        "select", "config", "info",    "reset",  "quit",
     };
 
     _Static_assert(sizeof(list) / sizeof(list[0]) ==
@@ -92,6 +93,16 @@ parse_words(const struct row *row, const struct idem_bytes *args, size_t count,
     for (size_t i = 0; i < command->word_count; i++)
         command->words[i] = args[i];
     return IDEM_OK;
+}
+
+struct idem_bytes
+command_word(const struct command *command, const char *name)
+{
+    for (size_t i = 0; i + 1 < command->word_count; i += 2) {
+        if (idem__bytes_is(command->words[i], name))
+            return command->words[i + 1];
+    }
+    return (struct idem_bytes){NULL, 0};
 }
 
 enum idem_status

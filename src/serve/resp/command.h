@@ -15,6 +15,7 @@ enum command_kind {
     COMMAND_ISSUE, /* of tokens that the server makes */
     COMMAND_SCAN,
     COMMAND_CANCEL,
+    COMMAND_AUDIT,
     COMMAND_ID,
     COMMAND_PING,
     COMMAND_ECHO,
@@ -43,6 +44,9 @@ struct command {
  */
 enum idem_status command_parse(const struct resp_command *in,
                                struct command *command, struct idem_error *err);
+
+/* The word behind this one, among SCOPE s ID i COUNT n; empty: none. */
+struct idem_bytes command_word(const struct command *command, const char *name);
 
 /* How many commands there are, and their names in lower case. */
 size_t command_names(const char *const **names);

@@ -123,6 +123,10 @@ wish_of(const struct command *command, struct server_wish *wish)
         wish->what = ASKS_LIST;
         wish->scope = command->wire.filter.scope;
         return true;
+    case COMMAND_AUDIT:
+        wish->what = ASKS_LIST;
+        wish->scope = command_word(command, "SCOPE");
+        return true;
     case COMMAND_ID:
         wish->what = ASKS_IDS;
         wish->scope = server_ids_scope(command->words[0]);

@@ -160,7 +160,9 @@ answered(void *arg, enum idem_status status, const struct idem_answer *answer,
         return;
     add_reply(call, out_of(call, answer), status, answer, err);
     if (call->audit.who[0])
-        audit_log(loop->log, &call->audit, "resp", &call->op, status, answer);
+        audit_add(loop->server->audit, loop->log,
+                  &(struct audit_event){&call->audit, "resp", &call->op, status,
+                                        answer});
     call_answered(call);
 }
 

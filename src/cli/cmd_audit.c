@@ -1,0 +1,125 @@
+/*
+ * cmd_audit.c - idem audit: what operators did, from a server's audit trail.
+ */
+#include "../remote/remote.h"
+#include "where.h"
+
+#include <string.h>
+
+struct query {
+    struct cli_where where;
+    const char *scope, *id;
+    int64_t count;
+};
+
+/* A value, or its base64 where it is not UTF-8. */
+static const char *
+text_of(const json_t *entry, const char *name)
+{
+    const char *text = json_string_value(json_object_get(entry, name));
+    char coded[64];
+
+    if (text)
+        return text;
+    snprintf(coded, sizeof(coded), "%s_base64", name);
+    text = json_string_value(json_object_get(entry, coded));
+    return text ? text : "";
+}
+
+static void
+print_entry(struct idem_bytes line)
+{
+    json_t *entry = json_loadb(line.data, line.len, 0, NULL);
+
+    if (cli_json) {
+        cli_json_print(entry);
+        return;
+    }
+    printf("%s %s %s ", text_of(entry, "time"), text_of(entry, "who"),
+           text_of(entry, "verb"));
+    cli_print_safe(stdout, idem_text(text_of(entry, "scope")));
+    putchar(' ');
+    cli_print_safe(stdout, idem_text(text_of(entry, "id")));
+    printf(" %s: %s -> %s", text_of(entry, "verdict"), text_of(entry, "before"),
+           text_of(entry, "after"));
+    if (*text_of(entry, "reason")) {
+        printf(" \"");
+        cli_print_safe(stdout, idem_text(text_of(entry, "reason")));
+        putchar('"');
+    }
+    putchar('\n');
+    json_decref(entry);
+}
+
+static enum idem_status
+ask(const struct query *query, struct idem__remote_line *line,
+    struct idem_error *err)
+{
+    struct idem__wire_args args = {.count = 0};
+    struct idem__wire_reply reply;
+    struct idem__wire_value value;
+    enum idem_status status;
+
+    idem__wire_add(&args, idem_text("AUDIT"));
+    if (query->scope) {
+        idem__wire_add(&args, idem_text("SCOPE"));
+        idem__wire_add(&args, idem_text(query->scope));
+    }
+    if (query->id) {
+        idem__wire_add(&args, idem_text("ID"));
+        idem__wire_add(&args, idem_text(query->id));
+    }
+    idem__wire_add(&args, idem_text("COUNT"));
+    idem__wire_add_number(&args, query->count);
+    status = idem__remote_line_ask(line, &args, &reply, err);
+    for (size_t i = 0;
+         status == IDEM_OK && i < reply.values &&
+         idem__wire_read(&reply.reader, &value) == IDEM__WIRE_DONE;
+         i++) {
+        if (i > 0) /* the first is the word "entries" */
+            print_entry(value.bytes);
+    }
+    return status;
+}
+
+int
+cli_audit(int argc, char **argv)
+{
+    struct query query = {.count = 100};
+    const struct cli_option options[] = {
+        CLI_SERVER_OPTIONS(&query.where),
+        {"scope", 0, CLI_TEXT, &query.scope, "SCOPE", "only this scope"},
+        {"id", 0, CLI_TEXT, &query.id, "ID", "only this id"},
+        {"count", 'n', CLI_NUMBER, &query.count, "N",
+         "the last N actions, at most 1000; default 100"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "audit [options]",
+        .about =
+            "List what operators did (settle --as, forget, unlock --reason), "
+            "oldest first, one\na line: time, who, what, scope, id, verdict, "
+            "the state before and after, the\nreason. --json also tells from "
+            "where. The server's audit file has more of them.",
+        .options = options,
+    };
+    struct idem__remote_line line;
+    char url[CLI_URL_MAX];
+    struct idem_error err = {0};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code >= 0)
+        return code;
+    if (query.count < 1 || query.count > 1000)
+        return cli_usage_error("--count is 1 to 1000");
+    err.status = cli_server_url(&query.where, url, sizeof(url), &err);
+    if (err.status == IDEM_OK)
+        err.status = idem__remote_line_open(url, &line, &err);
+    if (err.status == IDEM_OK) {
+        err.status = ask(&query, &line, &err);
+        idem__remote_line_close(&line);
+    }
+    return err.status == IDEM_OK ? CLI_OK : cli_fail(&err);
+}
