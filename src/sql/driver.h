@@ -1,10 +1,11 @@
 /*
  * driver.h - what the schemes need of a database: run a statement with bound
- * values, know whether a transaction is open, and a few words of its dialect.
+ * values, know whether a transaction is open, and what its dialect and its
+ * locks make different.
  *
  * Statements are written once, with ? for values; idem__sql_text puts them
  * together and quotes names. A driver is one constant of struct sql_driver, in
- * postgres.c, mysql.c and sqlite.c.
+ * sql_postgres.c, sql_mysql.c and sql_sqlite.c.
  */
 #ifndef IDEM__SQL_DRIVER_H
 #define IDEM__SQL_DRIVER_H
@@ -27,61 +28,96 @@ struct sql_rows {
     int64_t affected;
 };
 
-/* One of several statements that go in one round trip. */
+/* A statement with its values. The text is NULL: no memory, or a bad name. */
 struct sql_call {
     const char *sql;
     const struct idem_sql_value *values;
     size_t count;
 };
 
+/* A record's columns and one more. */
+#define SQL_RECORD_VALUES (IDEM_COLUMN_COUNT + 1)
+
+/* Statements that go in one round trip, and values of the first ones. */
+struct sql_batch {
+    struct sql_call calls[SQL_CALLS_MAX];
+    size_t count;
+    struct idem_sql_value values[SQL_RECORD_VALUES];
+};
+
 enum sql_inside { SQL_OUTSIDE, SQL_INSIDE, SQL_ABORTED };
 
 struct sql_driver {
     const char *name;
-    const char *begin;          /* starts a transaction that will write */
-    const char *begin_as_usual; /* the same, at the session's own isolation */
-    const char *table;          /* idem_record, qualified where it has to be */
-    const char *skip_locked; /* after a select: hold the rows that are free */
-    const char *now_us;      /* an expression; NULL: this machine's clock */
-    const char *insert;      /* "insert into", not waiting where it can */
-    const char *insert_once; /* after it: do nothing if the key is there */
-    const char *try_lock;    /* a condition that takes the key's lock, by its
-                                number, until the transaction ends; or NULL */
-    const char *isolated;    /* with try_lock: the isolation is as it must be */
-    const char *isolation;   /* a query: its name, then its value; or NULL */
-    const char *only_one;    /* in run_many: fails unless the statement before
-                                it changed one row */
-    const char *one_head, *one_tail; /* in run_many: around a statement, failing
-                                        unless it changes one row */
-    const char *need_lock; /* in run_many: fails unless it takes the key's
-                              lock; with try_lock */
-    const char *confirm;   /* read with a record, and nothing that has a value:
-                              makes the commit wait for a standby; or NULL */
-    const char *same;      /* an operator: equal, or both null */
-    const char *exactly;   /* a text to compare, whatever the collation is */
+    const char *table; /* idem_record, qualified where it has to be */
+    const char *begin; /* starts a transaction that will write */
     char quote;
-    bool keeps_lock; /* a refused insert leaves a lock on the row that is there
-                        until the transaction ends: do not wait then */
-    const char *latest; /* after a select of that row: as it is now, not as the
-                           transaction's snapshot has it */
+    bool row_locks;   /* "for update skip locked"; otherwise a write locks the
+                         whole database */
+    bool on_conflict; /* "on conflict do nothing"; otherwise a key that is there
+                         is the fault DUPLICATE_KEY */
+    bool keeps_lock;  /* a refused insert leaves a lock on the row that is there
+                         until the transaction ends: do not wait then, and read
+                         it with that lock, as it is now */
+    bool confirms; /* the commit after reading a record waits for a standby */
 
     /* Learn what there is to know of db->conn; false: it is not open. */
     bool (*attach)(struct idem_sql *db);
     /* Rows go into db->rows and db->arena. On failure db->fault is set. */
     bool (*run)(struct idem_sql *db, const char *sql,
                 const struct idem_sql_value *values, size_t count);
-    /* All of them in one round trip, stopping at the first that fails; how many
-     * rows they changed is added up. Asked only where db->in_one_go. */
-    bool (*run_many)(struct idem_sql *db, const struct sql_call *calls,
-                     size_t count);
     enum sql_inside (*inside)(struct idem_sql *db);
+    void (*forget)(struct idem_sql *db, void *prepared);
     /* Does a primary key or unique index lie within these columns? */
     bool (*is_unique)(struct idem_sql *db, const struct idem_sql_place *place,
                       bool *unique);
-    void (*forget)(struct idem_sql *db, void *prepared);
     /* What engine a table has, if that can be one without transactions; NULL:
      * there is no such thing here. The answer is one row, or none. */
     bool (*engine_of)(struct idem_sql *db, const char *table);
+    /* The database's microseconds since 1970, in one row; NULL: this machine's
+     * clock is the database's. */
+    bool (*read_clock)(struct idem_sql *db);
+    /* Refuse a transaction at an isolation that does not protect a claim, or a
+     * question. NULL: every one does. */
+    enum idem_status (*check_isolation)(struct idem_sql *db, bool claims,
+                                        struct idem_error *err);
+
+    /* The text that selects a record by its key; see idem__sql_select. */
+    const char *(*select)(struct idem_sql *db, const char *suffix);
+    /* The statement that inserts a record unless the key is there, or another
+     * transaction is about to insert it. */
+    struct sql_call (*insert_once)(struct idem_sql *db, const uint8_t *key,
+                                   const struct idem_record *record,
+                                   struct idem_sql_value *values);
+    /* The words that compare a column with a value: equal, or both null,
+     * whatever the collation is. */
+    const char *(*equals)(enum idem_sql_type type);
+
+    const struct sql_at_once *at_once; /* or NULL; db->in_one_go says whether */
+};
+
+/* What a driver has that can send several statements in one round trip. */
+struct sql_at_once {
+    /* Run them all, stopping at the first that fails; how many rows they
+     * changed is added up. After a failure the transaction is rolled back. */
+    bool (*run)(struct idem_sql *db, const struct sql_call *calls,
+                size_t count);
+    /* begin, and claim the key, guessing that nothing is there: how many rows
+     * that brings if it is right. */
+    int64_t (*claim)(struct idem_sql *db, const uint8_t *key,
+                     const struct idem_record *record, struct sql_batch *batch);
+    /* Write what has become of that claim. It fails unless the row is as this
+     * transaction left it. */
+    void (*finish)(struct idem_sql *db, const uint8_t *key,
+                   const struct idem_record *claim,
+                   const struct idem_record *next, struct sql_batch *batch);
+    /* begin, and write a record that was never seen as claimed. */
+    void (*record)(struct idem_sql *db, const uint8_t *key,
+                   const struct idem_record *record, struct sql_batch *batch);
+    /* A statement of the caller's, which fails unless it changes one row. */
+    const char *(*change_one)(struct idem_sql *db, const char *sql);
+    /* Has the transaction ended before the finish came? */
+    bool (*was_undone)(const struct idem_sql_fault *fault);
 };
 
 /* A statement that the database has prepared. */
@@ -93,11 +129,11 @@ struct sql_prepared {
 struct idem_sql {
     const struct sql_driver *driver;
     void *conn;
-    bool mariadb;
+    bool mariadb;       /* of sql_mysql.c, as the next */
     bool refuses_newer; /* MariaDB does not lock what is newer than the
                            transaction's snapshot unless it is asked to */
-    bool in_one_go;  /* run_many works */
-    bool says_level; /* the session's own isolation will not do */
+    bool in_one_go;     /* the driver's at_once works here */
+    bool says_level;    /* the session's own isolation will not do */
     uint8_t checked[SQL_CHECKED_MAX][16]; /* hashes of what was found good */
     size_t checked_count;
     struct idem_sql_fault fault;
@@ -180,14 +216,31 @@ enum idem_status idem__sql_need_unique(struct idem_sql *db,
 enum idem_status idem__sql_now(struct idem_sql *db, struct idem_now *now,
                                struct idem_error *err);
 
+/* Do rows of an index's name and a column, sorted, name an index that lies
+ * within the place's columns? They are compared as the database does. */
+bool idem__sql_has_index(const struct idem_sql *db,
+                         const struct idem_sql_place *place,
+                         int (*compare)(const char *, const char *));
+/* "schema.table" as two values; the first is null where there is no schema. */
+void idem__sql_split(const char *table, struct idem_sql_value names[2]);
+/* After a select: hold the rows that are free; as they are now. */
+const char *idem__sql_if_free(const struct idem_sql *db);
+const char *idem__sql_latest(const struct idem_sql *db);
+
 /* ---- records (record.c) ----------------------------------------------- */
 
-/* The statements below are a call with its text in the arena and its values,
- * which live as long as the record and the key. The text is NULL: no memory. */
-#define SQL_RECORD_VALUES (IDEM_COLUMN_COUNT + 1)
-
-/* Insert a new record; an error if the key is there. */
-struct sql_call idem__sql_insert(struct idem_sql *db, const uint8_t *key,
+/* A text that was put together, kept in the arena, and its values, which live
+ * as long as what they were made of. */
+struct sql_call idem__sql_call(struct idem_sql *db, const char *text,
+                               const struct idem_sql_value *values,
+                               size_t count);
+/* Select a record by its key, and more columns. */
+const char *idem__sql_select(struct idem_sql *db, const char *more,
+                             const char *suffix);
+/* Insert a new record. The format has three %s: the table, its columns, and a
+ * mark for each value. */
+struct sql_call idem__sql_insert(struct idem_sql *db, const char *format,
+                                 const uint8_t *key,
                                  const struct idem_record *record,
                                  struct idem_sql_value *values);
 /* Write what has changed in a record that is as `from`, by its rev. */
@@ -195,13 +248,10 @@ struct sql_call idem__sql_update(struct idem_sql *db, const uint8_t *key,
                                  const struct idem_record *from,
                                  const struct idem_record *to,
                                  struct idem_sql_value *values);
-/* A row if the key's lock could be had, or else none, or if it is needed, an
- * error; where the driver has locks. */
-struct sql_call idem__sql_lock(struct idem_sql *db, const uint8_t *key,
-                               bool needed, struct idem_sql_value *values);
-/* A row if there is no record, and the isolation is as it must be. */
-struct sql_call idem__sql_absent(struct idem_sql *db, const uint8_t *key,
-                                 struct idem_sql_value *values);
+/* Tell that the isolation will not do. */
+enum idem_status idem__sql_bad_isolation(struct idem_sql *db, const char *level,
+                                         const char *why,
+                                         struct idem_error *err);
 /* idem_sql_claim; guess: that nothing is there. */
 enum idem_status idem__sql_claim(struct idem_sql *db, const struct idem_op *op,
                                  bool guess, struct idem_answer *answer,

@@ -120,16 +120,9 @@ mark_free(struct graph *g, struct idem_sql_value from, struct idem_sql_value to)
     spread(g, g->free, 0, number_state(g, from), number_state(g, to));
 }
 
-/* After a select of a row: not as the transaction's snapshot has it, which may
- * be older than the change that an update has just met. */
-static const char *
-as_it_is_now(const struct idem_sql *db)
-{
-    return db->driver->latest ? db->driver->latest : "";
-}
-
 /* *is: the row is in one of these states. The database compares: it knows what
- * is padded, and what is a number. */
+ * is padded, and what is a number. The transaction's snapshot may be older than
+ * the change that an update has just met. */
 static bool
 is_in(struct idem_sql *db, const struct idem_sql_machine *machine,
       struct idem_sql_value *key_and_states, size_t count, bool *is)
@@ -142,7 +135,7 @@ is_in(struct idem_sql *db, const struct idem_sql_machine *machine,
                          machine->state_column);
     for (size_t i = 0; i < count && good; i++)
         good = idem__sql_add(db, i == 0 ? "?" : ", ?");
-    if (!good || !idem__sql_add(db, ")%s", as_it_is_now(db)) ||
+    if (!good || !idem__sql_add(db, ")%s", idem__sql_latest(db)) ||
         !idem__sql_run(db, idem__sql_whole(db), key_and_states, count + 1))
         return false;
     *is = db->rows.rows > 0;
@@ -187,7 +180,7 @@ look_at_state(struct idem_sql *db, const struct idem_sql_machine *machine,
     if (!idem__sql_run(db,
                        idem__sql_text(db, "select * from %i where %i = ?%s",
                                       machine->table, machine->key_column,
-                                      happened ? as_it_is_now(db) : ""),
+                                      happened ? idem__sql_latest(db) : ""),
                        &key, 1))
         return idem__sql_fail(db, err);
     *verdict = happened && db->rows.rows > 0 ? IDEM_SQL_IS_DUPLICATE

@@ -43,83 +43,24 @@ record_values(const uint8_t *key, const struct idem_record *record,
 
 #define MARKS "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
 
-static const char *
-insert_into(const struct idem_sql *db)
-{
-    if (!db->mariadb)
-        return db->driver->insert;
-    return db->refuses_newer ? "set statement innodb_lock_wait_timeout=0, "
-                               "innodb_snapshot_isolation=off for insert into"
-                             : "set statement innodb_lock_wait_timeout=0 for "
-                               "insert into";
-}
-
-static struct sql_call
-call_of(struct idem_sql *db, const char *text,
-        const struct idem_sql_value *values, size_t count)
+struct sql_call
+idem__sql_call(struct idem_sql *db, const char *text,
+               const struct idem_sql_value *values, size_t count)
 {
     return (struct sql_call){
         text ? idem__sql_copy(db, text, strlen(text)) : NULL, values, count};
 }
 
 struct sql_call
-idem__sql_insert(struct idem_sql *db, const uint8_t *key,
+idem__sql_insert(struct idem_sql *db, const char *format, const uint8_t *key,
                  const struct idem_record *record,
                  struct idem_sql_value *values)
 {
     record_values(key, record, values);
-    return call_of(db,
-                   idem__sql_text(db, "%s %s (%s) values (" MARKS ")",
-                                  insert_into(db), db->driver->table,
-                                  idem__columns_all),
-                   values, IDEM_COLUMN_COUNT);
-}
-
-/* Insert a new record unless the key is there, or somebody has its lock. */
-static struct sql_call
-insert_once(struct idem_sql *db, const uint8_t *key,
-            const struct idem_record *record, struct idem_sql_value *values)
-{
-    const struct sql_driver *driver = db->driver;
-    bool locks = driver->try_lock != NULL;
-
-    record_values(key, record, values);
-    values[IDEM_COLUMN_COUNT] = idem_sql_int(idem__key_lock(key));
-    return call_of(
+    return idem__sql_call(
         db,
-        locks ? idem__sql_text(
-                    db, "%s %s (%s) select " MARKS " where %s and %s%s",
-                    insert_into(db), driver->table, idem__columns_all,
-                    driver->try_lock, driver->isolated, driver->insert_once)
-              : idem__sql_text(db, "%s %s (%s) values (" MARKS ")%s",
-                               insert_into(db), driver->table,
-                               idem__columns_all, driver->insert_once),
-        values, IDEM_COLUMN_COUNT + locks);
-}
-
-struct sql_call
-idem__sql_lock(struct idem_sql *db, const uint8_t *key, bool needed,
-               struct idem_sql_value *values)
-{
-    values[0] = idem_sql_int(idem__key_lock(key));
-    return call_of(
-        db,
-        needed ? db->driver->need_lock
-               : idem__sql_text(db, "select 1 where %s", db->driver->try_lock),
-        values, 1);
-}
-
-struct sql_call
-idem__sql_absent(struct idem_sql *db, const uint8_t *key,
-                 struct idem_sql_value *values)
-{
-    values[0] = idem_sql_blob(key, IDEM_KEY_LEN);
-    return call_of(db,
-                   idem__sql_text(db,
-                                  "select 1 where %s and not exists "
-                                  "(select 1 from %s where key_hash = ?)",
-                                  db->driver->isolated, db->driver->table),
-                   values, 1);
+        idem__sql_text(db, format, db->driver->table, idem__columns_all, MARKS),
+        values, IDEM_COLUMN_COUNT);
 }
 
 static bool
@@ -152,7 +93,7 @@ idem__sql_update(struct idem_sql *db, const uint8_t *key,
     good = good && idem__sql_add(db, " where key_hash = ? and rev = ?");
     values[n++] = new[IDEM_COLUMN_KEY];
     values[n++] = old[IDEM_COLUMN_REV];
-    return call_of(db, good ? idem__sql_whole(db) : NULL, values, n);
+    return idem__sql_call(db, good ? idem__sql_whole(db) : NULL, values, n);
 }
 
 /* ---- reading ---------------------------------------------------------- */
@@ -175,20 +116,21 @@ row_record(struct idem_sql *db, struct idem_record *record)
     return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", err.text);
 }
 
+const char *
+idem__sql_select(struct idem_sql *db, const char *more, const char *suffix)
+{
+    return idem__sql_text(db, "select %s%s from %s where key_hash = ?%s",
+                          idem__columns_all, more, db->driver->table, suffix);
+}
+
 /* What is committed, or written by this transaction. *there says whether. */
 static bool
 look(struct idem_sql *db, const uint8_t *key, const char *suffix,
      struct idem_record *record, bool *there)
 {
     struct idem_sql_value value = idem_sql_blob(key, IDEM_KEY_LEN);
-    const char *confirm = db->driver->confirm;
 
-    if (!idem__sql_run(
-            db,
-            idem__sql_text(db, "select %s%s%s from %s where key_hash = ?%s",
-                           idem__columns_all, confirm ? ", " : "",
-                           confirm ? confirm : "", db->driver->table, suffix),
-            &value, 1))
+    if (!idem__sql_run(db, db->driver->select(db, suffix), &value, 1))
         return false;
     *there = db->rows.rows > 0;
     return !*there || row_record(db, record);
@@ -284,11 +226,11 @@ hold_row(struct idem_sql *db, const struct task *task, uint64_t rev, bool *held)
     struct idem_record record;
 
     *held = true;
-    if (db->driver->skip_locked[0] == 0 ||
+    if (!db->driver->row_locks ||
         (db->held && db->held_record.rev == rev &&
          memcmp(db->held_key, task->key, IDEM_KEY_LEN) == 0))
         return true; /* ours already, or the update itself will tell */
-    if (!look(db, task->key, db->driver->skip_locked, &record, held))
+    if (!look(db, task->key, idem__sql_if_free(db), &record, held))
         return false;
     *held = *held && record.rev == rev;
     return true;
@@ -304,7 +246,7 @@ write_record(struct idem_sql *db, struct task *task,
 
     *written = false;
     if (!task->current) {
-        call = insert_once(db, task->key, next, values);
+        call = db->driver->insert_once(db, task->key, next, values);
     } else {
         bool held;
 
@@ -322,30 +264,21 @@ write_record(struct idem_sql *db, struct task *task,
     return true;
 }
 
-/* On PostgreSQL a claim is only inserted under READ COMMITTED; MariaDB's locks
- * make up for other levels, but not for reading what may be rolled back. */
 static enum idem_status
 check_isolation(struct idem_sql *db, bool claims, struct idem_error *err)
 {
-    const char *level;
-    bool dirty;
+    return db->driver->check_isolation
+               ? db->driver->check_isolation(db, claims, err)
+               : IDEM_OK;
+}
 
-    if (!db->driver->isolation || (db->driver->isolated && !claims))
-        return IDEM_OK;
-    if (!idem__sql_run(db, db->driver->isolation, NULL, 0))
-        return idem__sql_fail(db, err);
-    if (db->rows.rows == 0)
-        return IDEM_OK;
-    level = db->rows.values[1].bytes.data;
-    dirty = strcmp(level, "READ-UNCOMMITTED") == 0;
-    if (!dirty &&
-        (!db->driver->isolated || strcmp(level, "read committed") == 0))
-        return IDEM_OK;
+enum idem_status
+idem__sql_bad_isolation(struct idem_sql *db, const char *level, const char *why,
+                        struct idem_error *err)
+{
     return idem__fail(err, IDEM_ERR_INVALID,
                       "%s: the transaction is %s, which %s: use read committed",
-                      db->driver->name, level,
-                      dirty ? "sees what another may still take back"
-                            : "cannot see what another has claimed meanwhile");
+                      db->driver->name, level, why);
 }
 
 /* See what is there now, and what time it is. */
@@ -360,8 +293,7 @@ look_again(struct idem_sql *db, struct task *task, struct idem_error *err)
     if (status != IDEM_OK)
         return status;
     idem_arena_reset(&db->arena);
-    if (!look(db, task->key,
-              task->duplicate && db->driver->latest ? db->driver->latest : "",
+    if (!look(db, task->key, task->duplicate ? idem__sql_latest(db) : "",
               &task->found, &there) &&
         (!is_contention(db) || db->driver->inside(db) != SQL_INSIDE))
         return idem__sql_fail(db, err);
@@ -515,7 +447,7 @@ join_once(struct idem_sql *db, const struct task *task, uint64_t fence,
 {
     struct idem_record r;
 
-    if (!look(db, task->key, db->driver->skip_locked, &r, there))
+    if (!look(db, task->key, idem__sql_if_free(db), &r, there))
         return idem__sql_fail(db, err);
     if (!*there) {
         /* Held by another, or not there at all. */

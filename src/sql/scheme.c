@@ -116,7 +116,9 @@ add_insert(struct idem_sql *db, const struct idem_sql_place *place,
         good = idem__sql_add(db, ", %i", pairs[i].column);
     for (size_t i = 0; i < place->key_count + count && good; i++)
         good = idem__sql_add(db, i == 0 ? ") values (?" : ", ?");
-    return good && idem__sql_add(db, ")%s", db->driver->insert_once);
+    return good && idem__sql_add(db, db->driver->on_conflict
+                                         ? ") on conflict do nothing"
+                                         : ")");
 }
 
 /* One insert. *inserted: it was the first. False: an error. */
@@ -156,7 +158,7 @@ insert_or_row(struct idem_sql *db, const struct idem_sql_place *place,
     }
     /* The row that stood in the way is locked already where that hides it from
      * an older snapshot. */
-    if (!read_row(db, place, db->driver->latest ? db->driver->latest : "", row))
+    if (!read_row(db, place, idem__sql_latest(db), row))
         return idem__sql_fail(db, err);
     *verdict = row->count > 0 ? IDEM_SQL_IS_DUPLICATE : IDEM_SQL_IS_CONFLICT;
     return IDEM_OK;
@@ -220,7 +222,7 @@ idem_sql_upsert(struct idem_sql *db, const struct idem_sql_place *place,
 {
     struct idem_sql_value bound[SQL_VALUES_MAX];
     enum idem_status status = start(db, place, count, row, err);
-    const char *hold = db->driver->skip_locked[0] ? " for update" : "";
+    const char *hold = db->driver->row_locks ? " for update" : "";
     size_t n;
 
     if (status != IDEM_OK)
@@ -305,10 +307,8 @@ has_values_there(struct idem_sql *db, const struct idem_sql_place *place,
         bool good = true;
 
         for (size_t i = 0; i < count && good; i++)
-            good = idem__sql_add(
-                db, " and %i %s %s", pairs[i].column, db->driver->same,
-                pairs[i].value.type == IDEM_SQL_TEXT ? db->driver->exactly
-                                                     : "?");
+            good = idem__sql_add(db, " and %i %s", pairs[i].column,
+                                 db->driver->equals(pairs[i].value.type));
         same = good && idem__sql_run(db, idem__sql_whole(db), bound, n) &&
                db->rows.rows > 0;
     }
@@ -429,13 +429,13 @@ try_lock(struct idem_sql *db, const struct idem_sql_place *place,
          struct idem_sql_row *row, bool *held)
 {
     *held = false;
-    if (db->driver->skip_locked[0] == 0) {
+    if (!db->driver->row_locks) {
         if (!touch(db, place))
             return db->fault.cause == IDEM_SQL_LOCK_TIMEOUT;
         *held = read_row(db, place, "", row) && row->count > 0;
         return true;
     }
-    if (!read_row(db, place, db->driver->skip_locked, row))
+    if (!read_row(db, place, idem__sql_if_free(db), row))
         return false;
     *held = row->count > 0;
     return true;

@@ -34,20 +34,21 @@ attach(const char *module, const char *symbol, void *conn, struct idem_sql **db,
        struct idem_error *err)
 {
     const struct sql_driver *driver;
+    struct idem_sql *made;
     enum idem_status status =
         idem__module_symbol(module, symbol, (const void **)&driver, err);
 
     if (status != IDEM_OK)
         return status;
-    *db = conn ? idem__sql_make(driver, conn) : NULL;
-    if (conn && !*db)
+    made = conn ? idem__sql_make(driver, conn) : NULL;
+    if (conn && !made)
         return idem__fail(err, IDEM_ERR_MEMORY, "%s: out of memory", module);
-    if (!conn || !driver->attach(*db)) {
-        idem_sql_close(*db);
-        *db = NULL;
+    if (!conn || !driver->attach(made)) {
+        idem_sql_close(made);
         return idem__fail(err, IDEM_ERR_INVALID,
                           "%s: the connection is not open", module);
     }
+    *db = made;
     return IDEM_OK;
 }
 
@@ -473,6 +474,62 @@ idem__sql_need_engine(struct idem_sql *db, const char *table,
     return IDEM_OK;
 }
 
+static bool
+has_key(const struct idem_sql_place *place, struct idem_sql_value column,
+        int (*compare)(const char *, const char *))
+{
+    /* An index on an expression has no column. */
+    for (size_t i = 0; column.type == IDEM_SQL_TEXT && i < place->key_count;
+         i++) {
+        if (compare(place->keys[i].column, column.bytes.data) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool
+idem__sql_has_index(const struct idem_sql *db,
+                    const struct idem_sql_place *place,
+                    int (*compare)(const char *, const char *))
+{
+    const struct idem_sql_value *v = db->rows.values;
+    bool within = false;
+
+    for (size_t i = 0; i < db->rows.rows; i++, v += 2) {
+        if (i == 0 || !idem__bytes_equal(v[0].bytes, v[-2].bytes)) {
+            if (within)
+                return true;
+            within = true;
+        }
+        within = within && has_key(place, v[1], compare);
+    }
+    return within;
+}
+
+void
+idem__sql_split(const char *table, struct idem_sql_value names[2])
+{
+    const char *dot = strchr(table, '.');
+
+    names[0] = (struct idem_sql_value){.type = IDEM_SQL_NULL};
+    if (dot)
+        names[0] = (struct idem_sql_value){
+            .type = IDEM_SQL_TEXT, .bytes = {table, (size_t)(dot - table)}};
+    names[1] = idem_sql_text(dot ? dot + 1 : table);
+}
+
+const char *
+idem__sql_if_free(const struct idem_sql *db)
+{
+    return db->driver->row_locks ? " for update skip locked" : "";
+}
+
+const char *
+idem__sql_latest(const struct idem_sql *db)
+{
+    return db->driver->keeps_lock ? " lock in share mode" : "";
+}
+
 static enum idem_status
 not_unique(struct idem_sql *db, const struct idem_sql_place *place,
            struct idem_error *err)
@@ -544,13 +601,11 @@ read_clock(struct idem_sql *db)
 {
     int64_t before = boot_us(), after;
 
-    if (!db->driver->now_us) {
+    if (!db->driver->read_clock) {
         note_clock(db, idem__system_clocks.wall_us(NULL) - before, before);
         return true;
     }
-    if (!idem__sql_run(db, idem__sql_text(db, "select %s", db->driver->now_us),
-                       NULL, 0) ||
-        db->rows.rows != 1)
+    if (!db->driver->read_clock(db) || db->rows.rows != 1)
         return false;
     after = boot_us();
     note_clock(db, db->rows.values[0].number - (before + after) / 2, after);
@@ -562,7 +617,7 @@ idem__sql_now(struct idem_sql *db, struct idem_now *now, struct idem_error *err)
 {
     int64_t us;
 
-    if (!db->clock_known || !db->driver->now_us ||
+    if (!db->clock_known || !db->driver->read_clock ||
         boot_us() - db->clock_read_us > CLOCK_KEEP_US) {
         if (!read_clock(db))
             return idem__sql_fail(db, err);

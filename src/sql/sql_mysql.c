@@ -376,7 +376,8 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
 /* ---- several statements in one go -------------------------------------- */
 
 /* MariaDB's compound statement: it stops where a statement fails. It is
- * prepared as a whole, since parsing it takes longer than running it. */
+ * prepared as a whole, since parsing it takes longer than running it. MariaDB
+ * does not say whether it is in a transaction when it fails. */
 static bool
 run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
 {
@@ -399,6 +400,13 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
     good = good && run(db, idem__sql_whole(db), values, n);
     if (!good && db->fault.code == ER_UNSUPPORTED_PS)
         db->in_one_go = false; /* MariaDB before 10.6 */
+    if (!good && db->fault.cause != IDEM_SQL_CONNECTION_LOST) {
+        struct idem_sql_fault why = db->fault;
+
+        if (!run_control(db, "rollback"))
+            return false;
+        db->fault = why;
+    }
     db->rows.affected = good;
     return good;
 }
@@ -414,33 +422,14 @@ inside(struct idem_sql *db)
                : SQL_OUTSIDE;
 }
 
-/* ---- is it unique? ----------------------------------------------------- */
-
-static bool
-has_key(const struct idem_sql_place *place, struct idem_sql_value column)
-{
-    /* An index on an expression has no column. */
-    for (size_t i = 0; column.type == IDEM_SQL_TEXT && i < place->key_count;
-         i++) {
-        if (strcasecmp(place->keys[i].column, column.bytes.data) == 0)
-            return true;
-    }
-    return false;
-}
+/* ---- tables ------------------------------------------------------------ */
 
 static bool
 is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 {
-    const char *dot = strchr(place->table, '.');
-    struct idem_sql_value names[2] = {
-        {.type = IDEM_SQL_NULL}, idem_sql_text(dot ? dot + 1 : place->table)};
-    struct idem_sql_value last = {0};
-    bool whole = false;
+    struct idem_sql_value names[2];
 
-    if (dot)
-        names[0] = (struct idem_sql_value){
-            .type = IDEM_SQL_TEXT,
-            .bytes = {place->table, (size_t)(dot - place->table)}};
+    idem__sql_split(place->table, names);
     if (!idem__sql_run(db,
                        "select index_name, column_name "
                        "from information_schema.statistics "
@@ -449,31 +438,16 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
                        "order by index_name",
                        names, 2))
         return false;
-    *unique = false;
-    for (size_t i = 0; i < db->rows.rows; i++) {
-        const struct idem_sql_value *v = &db->rows.values[i * 2];
-
-        if (i == 0 || !idem__bytes_equal(v[0].bytes, last.bytes)) {
-            *unique |= whole;
-            whole = true;
-            last = v[0];
-        }
-        whole = whole && has_key(place, v[1]);
-    }
-    *unique |= whole;
+    *unique = idem__sql_has_index(db, place, strcasecmp);
     return true;
 }
 
 static bool
 engine_of(struct idem_sql *db, const char *table)
 {
-    const char *dot = strchr(table, '.');
-    struct idem_sql_value names[2] = {{.type = IDEM_SQL_NULL},
-                                      idem_sql_text(dot ? dot + 1 : table)};
+    struct idem_sql_value names[2];
 
-    if (dot)
-        names[0] = (struct idem_sql_value){
-            .type = IDEM_SQL_TEXT, .bytes = {table, (size_t)(dot - table)}};
+    idem__sql_split(table, names);
     return idem__sql_run(db,
                          "select engine from information_schema.tables "
                          "where table_schema = coalesce(?, database()) "
@@ -493,32 +467,135 @@ attach(struct idem_sql *db)
     return server != NULL;
 }
 
+static bool
+read_clock(struct idem_sql *db)
+{
+    return idem__sql_run(db,
+                         "select cast(timestampdiff(microsecond, '1970-01-01', "
+                         "utc_timestamp(6)) as signed)",
+                         NULL, 0);
+}
+
+/* Locks make up for every level, but not for reading what may be undone. */
+static enum idem_status
+check_isolation(struct idem_sql *db, bool claims, struct idem_error *err)
+{
+    const char *level;
+
+    (void)claims;
+    if (!idem__sql_run(db,
+                       "show session variables where variable_name in "
+                       "('tx_isolation', 'transaction_isolation')",
+                       NULL, 0))
+        return idem__sql_fail(db, err);
+    level = db->rows.rows > 0 ? db->rows.values[1].bytes.data : "";
+    if (strcmp(level, "READ-UNCOMMITTED") != 0)
+        return IDEM_OK;
+    return idem__sql_bad_isolation(
+        db, level, "sees what another may still take back", err);
+}
+
+/* ---- records ----------------------------------------------------------- */
+
+static const char *
+select_record(struct idem_sql *db, const char *suffix)
+{
+    return idem__sql_select(db, "", suffix);
+}
+
+#define INSERT "insert into %s (%s) values (%s)"
+
+static struct sql_call
+insert_once(struct idem_sql *db, const uint8_t *key,
+            const struct idem_record *record, struct idem_sql_value *values)
+{
+    return idem__sql_insert(
+        db,
+        db->refuses_newer ? "set statement innodb_lock_wait_timeout=0, "
+                            "innodb_snapshot_isolation=off for " INSERT
+        : db->mariadb ? "set statement innodb_lock_wait_timeout=0 for " INSERT
+                      : INSERT,
+        key, record, values);
+}
+
+static const char *
+equals(enum idem_sql_type type)
+{
+    return type == IDEM_SQL_TEXT
+               ? "<=> convert(? using utf8mb4) collate utf8mb4_bin"
+               : "<=> ?";
+}
+
+/* begin, and the INSERT, whose row lock others meet. */
+static void
+record_at_once(struct idem_sql *db, const uint8_t *key,
+               const struct idem_record *record, struct sql_batch *batch)
+{
+    batch->calls[batch->count++].sql = db->driver->begin;
+    batch->calls[batch->count++] = insert_once(db, key, record, batch->values);
+}
+
+static int64_t
+claim_at_once(struct idem_sql *db, const uint8_t *key,
+              const struct idem_record *record, struct sql_batch *batch)
+{
+    record_at_once(db, key, record, batch);
+    return 1;
+}
+
+static void
+finish_at_once(struct idem_sql *db, const uint8_t *key,
+               const struct idem_record *claim, const struct idem_record *next,
+               struct sql_batch *batch)
+{
+    batch->calls[batch->count++] =
+        idem__sql_update(db, key, claim, next, batch->values);
+    batch->calls[batch->count++].sql =
+        "if row_count() <> 1 then signal sqlstate '45001'; end if";
+}
+
+static const char *
+change_one(struct idem_sql *db, const char *sql)
+{
+    return idem__sql_text(
+        db,
+        "%s\n; if row_count() <> 1 then signal sqlstate '45002' "
+        "set message_text = '" SQL_NOT_ONE "'; end if",
+        sql);
+}
+
+static bool
+was_undone(const struct idem_sql_fault *f)
+{
+    return strcmp(f->state, "45001") == 0 || f->code == ER_SP_DOES_NOT_EXIST;
+}
+
+static const struct sql_at_once at_once = {
+    .run = run_many,
+    .claim = claim_at_once,
+    .finish = finish_at_once,
+    .record = record_at_once,
+    .change_one = change_one,
+    .was_undone = was_undone,
+};
+
 const struct sql_driver idem__sql_mysql = {
     .name = "mysql",
-    .begin = "start transaction",
-    .begin_as_usual = "start transaction",
     .table = "idem_record",
-    .skip_locked = " for update skip locked",
-    .now_us = "cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) "
-              "as signed)",
-    .insert = "insert into",
-    .insert_once = "",
-    .isolation = "show session variables where variable_name in "
-                 "('tx_isolation', 'transaction_isolation')",
-    .only_one = "if row_count() <> 1 then signal sqlstate '45001'; end if",
-    .one_head = "",
-    .one_tail = "; if row_count() <> 1 then signal sqlstate '45002' "
-                "set message_text = '" SQL_NOT_ONE "'; end if",
-    .same = "<=>",
-    .exactly = "convert(? using utf8mb4) collate utf8mb4_bin",
+    .begin = "start transaction",
     .quote = '`',
+    .row_locks = true,
     .keeps_lock = true,
-    .latest = " lock in share mode",
-    .run = run,
-    .run_many = run_many,
-    .inside = inside,
-    .is_unique = is_unique,
-    .forget = forget,
     .attach = attach,
+    .run = run,
+    .inside = inside,
+    .forget = forget,
+    .is_unique = is_unique,
     .engine_of = engine_of,
+    .read_clock = read_clock,
+    .check_isolation = check_isolation,
+    .select = select_record,
+    .insert_once = insert_once,
+    .equals = equals,
+    .at_once = &at_once,
 };

@@ -266,6 +266,18 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
                                           b.lengths, b.formats, 0));
 }
 
+/* Returns false, with the fault as it is unless this fails, too. */
+static bool
+undo(struct idem_sql *db)
+{
+    struct idem_sql_fault why = db->fault;
+
+    if (PQtransactionStatus(db->conn) == PQTRANS_IDLE ||
+        idem__sql_run(db, "rollback", NULL, 0))
+        db->fault = why;
+    return false;
+}
+
 /* A pipeline: the statements after a failed one are not run. */
 static bool
 run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
@@ -312,7 +324,7 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
     for (int i = 0; i < 8 && !PQexitPipelineMode(db->conn); i++)
         PQclear(PQgetResult(db->conn));
     db->rows.affected = affected;
-    return good;
+    return good || undo(db);
 }
 
 static enum sql_inside
@@ -325,17 +337,7 @@ inside(struct idem_sql *db)
                                        : SQL_OUTSIDE;
 }
 
-/* ---- is it unique? ----------------------------------------------------- */
-
-static bool
-has_key(const struct idem_sql_place *place, struct idem_sql_value column)
-{
-    for (size_t i = 0; i < place->key_count; i++) {
-        if (strcmp(place->keys[i].column, column.bytes.data) == 0)
-            return true;
-    }
-    return false;
-}
+/* ---- tables ------------------------------------------------------------ */
 
 /* Each row: an index and one of its columns. One that is checked at the commit
  * decides nothing before. */
@@ -343,8 +345,6 @@ static bool
 is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 {
     struct idem_sql_value table;
-    int64_t index = -1;
-    bool whole = false;
     const char *name = idem__sql_text(db, "%i", place->table);
 
     if (!name)
@@ -352,7 +352,7 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
     table = idem_sql_text(idem__sql_copy(db, name, strlen(name)));
     if (!idem__sql_run(
             db,
-            "select i.indexrelid::int8, a.attname::text from pg_index i "
+            "select i.indexrelid::text, a.attname::text from pg_index i "
             "join pg_attribute a on a.attrelid = i.indrelid "
             "and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1]) "
             "where i.indrelid = to_regclass(?) and i.indisunique "
@@ -360,18 +360,7 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
             "i.indexprs is null order by 1",
             &table, 1))
         return false;
-    *unique = false;
-    for (size_t row = 0; row < db->rows.rows; row++) {
-        const struct idem_sql_value *v = &db->rows.values[row * 2];
-
-        if (v[0].number != index) {
-            *unique |= whole;
-            index = v[0].number;
-            whole = true;
-        }
-        whole = whole && has_key(place, v[1]);
-    }
-    *unique |= whole;
+    *unique = idem__sql_has_index(db, place, strcmp);
     return true;
 }
 
@@ -382,34 +371,170 @@ attach(struct idem_sql *db)
     return PQstatus(db->conn) == CONNECTION_OK;
 }
 
+static bool
+read_clock(struct idem_sql *db)
+{
+    return idem__sql_run(
+        db, "select (extract(epoch from clock_timestamp()) * 1000000)::int8",
+        NULL, 0);
+}
+
+#define ISOLATION "current_setting('transaction_isolation')"
+#define ISOLATED ISOLATION " = 'read committed'"
+#define TRY_LOCK "pg_try_advisory_xact_lock(?)"
+
+/* A claim is only inserted under READ COMMITTED. */
+static enum idem_status
+check_isolation(struct idem_sql *db, bool claims, struct idem_error *err)
+{
+    const char *level;
+
+    if (!claims)
+        return IDEM_OK;
+    if (!idem__sql_run(db, "select " ISOLATION, NULL, 0))
+        return idem__sql_fail(db, err);
+    level = db->rows.values[0].bytes.data;
+    if (strcmp(level, "read committed") == 0)
+        return IDEM_OK;
+    return idem__sql_bad_isolation(
+        db, level, "cannot see what another has claimed meanwhile", err);
+}
+
+/* ---- records ----------------------------------------------------------- */
+
+/* One more column, without a value, makes the commit wait for a standby. */
+static const char *
+select_record(struct idem_sql *db, const char *suffix)
+{
+    return idem__sql_select(
+        db,
+        ", case when current_setting('synchronous_standby_names') <> '' "
+        "and not pg_is_in_recovery() then pg_logical_emit_message(true, "
+        "'idem', '')::text end",
+        suffix);
+}
+
+/* Under the key's lock, whose number comes after the columns. */
+static struct sql_call
+insert_once(struct idem_sql *db, const uint8_t *key,
+            const struct idem_record *record, struct idem_sql_value *values)
+{
+    struct sql_call call =
+        idem__sql_insert(db,
+                         "insert into %s (%s) select %s where " TRY_LOCK
+                         " and " ISOLATED " on conflict do nothing",
+                         key, record, values);
+
+    values[call.count++] = idem_sql_int(idem__key_lock(key));
+    return call;
+}
+
+static const char *
+equals(enum idem_sql_type type)
+{
+    (void)type;
+    return "is not distinct from ?";
+}
+
+static void
+begin_at_once(struct idem_sql *db, struct sql_batch *batch)
+{
+    batch->calls[batch->count++].sql =
+        db->says_level ? db->driver->begin : "begin";
+}
+
+/*
+ * The claim is the key's lock; the record is written once, at the end. The lock
+ * is taken before the look, in a statement of its own: who held it until a
+ * moment ago has committed by then, and the look sees what they left.
+ */
+static int64_t
+claim_at_once(struct idem_sql *db, const uint8_t *key,
+              const struct idem_record *record, struct sql_batch *batch)
+{
+    struct idem_sql_value *values = batch->values;
+
+    (void)record;
+    values[0] = idem_sql_int(idem__key_lock(key));
+    values[1] = idem_sql_blob(key, IDEM_KEY_LEN);
+    begin_at_once(db, batch);
+    batch->calls[batch->count++] =
+        (struct sql_call){"select 1 where " TRY_LOCK, values, 1};
+    batch->calls[batch->count++] = idem__sql_call(
+        db,
+        idem__sql_text(db,
+                       "select 1 where " ISOLATED " and not exists "
+                       "(select 1 from %s where key_hash = ?)",
+                       db->driver->table),
+        values + 1, 1);
+    return 2;
+}
+
+/* It finds nothing there. */
+static void
+finish_at_once(struct idem_sql *db, const uint8_t *key,
+               const struct idem_record *claim, const struct idem_record *next,
+               struct sql_batch *batch)
+{
+    (void)claim;
+    batch->calls[batch->count++] = idem__sql_insert(
+        db, "insert into %s (%s) values (%s)", key, next, batch->values + 1);
+}
+
+static void
+record_at_once(struct idem_sql *db, const uint8_t *key,
+               const struct idem_record *record, struct sql_batch *batch)
+{
+    batch->values[0] = idem_sql_int(idem__key_lock(key));
+    begin_at_once(db, batch);
+    batch->calls[batch->count++] = (struct sql_call){
+        "select 1 / (" TRY_LOCK " and " ISOLATED ")::int", batch->values, 1};
+    finish_at_once(db, key, NULL, record, batch);
+}
+
+static const char *
+change_one(struct idem_sql *db, const char *sql)
+{
+    return idem__sql_text(
+        db,
+        "with work as (%s\nreturning 1) select (case when count(*) = 1 "
+        "then '1' else '" SQL_NOT_ONE "' end)::int from work",
+        sql);
+}
+
+static bool
+was_undone(const struct idem_sql_fault *f)
+{
+    return f->cause == IDEM_SQL_DUPLICATE_KEY ||
+           strcmp(f->state, "3B001") == 0 || strcmp(f->state, "25P01") == 0;
+}
+
+static const struct sql_at_once at_once = {
+    .run = run_many,
+    .claim = claim_at_once,
+    .finish = finish_at_once,
+    .record = record_at_once,
+    .change_one = change_one,
+    .was_undone = was_undone,
+};
+
 const struct sql_driver idem__sql_postgres = {
     .name = "postgres",
-    .begin = "begin isolation level read committed",
-    .begin_as_usual = "begin",
     .table = "idem.idem_record",
-    .skip_locked = " for update skip locked",
-    .now_us = "(extract(epoch from clock_timestamp()) * 1000000)::int8",
-    .insert = "insert into",
-    .insert_once = " on conflict do nothing",
-    .try_lock = "pg_try_advisory_xact_lock(?)",
-    .isolated = "current_setting('transaction_isolation') = 'read committed'",
-    .isolation = "select 'isolation', current_setting('transaction_isolation')",
-    .need_lock = "select 1 / (pg_try_advisory_xact_lock(?) and "
-                 "current_setting('transaction_isolation') = "
-                 "'read committed')::int",
-    .one_head = "with work as (",
-    .one_tail = "returning 1) select (case when count(*) = 1 then '1' "
-                "else '" SQL_NOT_ONE "' end)::int from work",
-    .confirm = "case when current_setting('synchronous_standby_names') <> '' "
-               "and not pg_is_in_recovery() then pg_logical_emit_message(true, "
-               "'idem', '')::text end",
-    .same = "is not distinct from",
-    .exactly = "?",
+    .begin = "begin isolation level read committed",
     .quote = '"',
-    .run = run,
-    .run_many = run_many,
-    .inside = inside,
-    .is_unique = is_unique,
-    .forget = forget,
+    .row_locks = true,
+    .on_conflict = true,
+    .confirms = true,
     .attach = attach,
+    .run = run,
+    .inside = inside,
+    .forget = forget,
+    .is_unique = is_unique,
+    .read_clock = read_clock,
+    .check_isolation = check_isolation,
+    .select = select_record,
+    .insert_once = insert_once,
+    .equals = equals,
+    .at_once = &at_once,
 };

@@ -1,15 +1,15 @@
 /*
  * sql_run.c - idem_sql_run: claim, business, finish, all in one transaction.
  *
- *   begin; claim; savepoint        one round trip where the database can
+ *   begin; claim; savepoint
  *     fn
  *       succeeded -> finish; commit
  *       failed    -> strict: back to the savepoint, finish as failed, commit
  *                    loose:  roll back everything
  *
- * PostgreSQL: the claim is the key's lock, and the record is written once, at
- * the end. MariaDB: the claim is an INSERT, whose row lock others meet, and the
- * finish changes the few columns that differ.
+ * There are two ways to begin and two to end: at once, in one round trip, where
+ * the database can and the guess is right that nothing is there; and in steps,
+ * one statement after the other, which always works.
  *
  * idem_sql_run_statements needs no savepoint and no second write: begin, the
  * record as it will be, the statements, commit, all in one round trip.
@@ -22,7 +22,6 @@
 
 #define SAVEPOINT "savepoint idem_run"
 #define BACK "rollback to savepoint idem_run"
-#define SAVEPOINT_IS_MISSING 1305 /* MariaDB's number */
 
 struct run {
     struct idem_op op;
@@ -44,50 +43,20 @@ roll_back(struct idem_sql *db)
     db->fault = kept; /* the first error is told */
 }
 
-/*
- * begin, claim, savepoint in one go, guessing that nothing is there. A lock is
- * taken before the look, in a statement of its own: who held it until a moment
- * ago has committed by then, and the look sees what they left.
- */
 static bool
-start_quickly(struct idem_sql *db, struct run *run)
+run_batch(struct idem_sql *db, const struct sql_batch *batch)
 {
-    struct idem_sql_value values[SQL_RECORD_VALUES], key[1];
-    struct sql_call calls[4] = {
-        {db->says_level ? db->driver->begin : db->driver->begin_as_usual, NULL,
-         0}};
-    int64_t rows = 1; /* that the claim gives */
-    size_t n = 1;
-    bool good = true;
-
-    if (db->driver->try_lock) {
-        calls[n++] = idem__sql_lock(db, run->key, false, values);
-        calls[n++] = idem__sql_absent(db, run->key, key);
-        rows = 2;
-    } else {
-        calls[n++] = idem__sql_insert(db, run->key, &run->claim, values);
+    for (size_t i = 0; i < batch->count; i++) {
+        if (!batch->calls[i].sql)
+            return false;
     }
-    calls[n++] = (struct sql_call){SAVEPOINT, NULL, 0};
-    for (size_t i = 0; i < n; i++)
-        good = good && calls[i].sql;
-    if (!good || !db->driver->run_many(db, calls, n))
-        return false;
-    run->claimed = db->rows.affected == rows;
-    return true;
+    return db->driver->at_once->run(db, batch->calls, batch->count);
 }
 
-static enum idem_status
-claim_slowly(struct idem_sql *db, struct run *run, bool guess,
-             struct idem_answer *answer, struct idem_error *err)
+static void
+add_text(struct sql_batch *batch, const char *sql)
 {
-    enum idem_status status = idem__sql_claim(db, &run->op, guess, answer, err);
-
-    if (status != IDEM_OK || answer->verdict != IDEM_V_STARTED)
-        return status;
-    run->claimed = true;
-    if (!idem__sql_run(db, SAVEPOINT, NULL, 0))
-        return idem__sql_fail(db, err);
-    return IDEM_OK;
+    batch->calls[batch->count++].sql = sql;
 }
 
 static enum idem_status
@@ -118,42 +87,70 @@ prepare(struct idem_sql *db, const struct idem_op *op, struct run *run,
     return status == IDEM_OK ? idem__sql_now(db, &run->now, err) : status;
 }
 
-static enum idem_status
-start(struct idem_sql *db, struct run *run, struct idem_answer *answer,
-      struct idem_error *err)
+/* A token was issued before: there is nothing to guess. */
+static bool
+goes_at_once(const struct idem_sql *db, const struct run *run)
 {
-    bool begun = false, guessed = false;
-    enum idem_status status;
+    return db->in_one_go && run->op.type != IDEM_TYPE_TOKEN;
+}
 
-    if (db->in_one_go && run->op.type != IDEM_TYPE_TOKEN) {
-        idem__step(NULL, &run->op, &run->now, &run->claim);
-        run->claim.rev = idem__new_rev();
-        begun = start_quickly(db, run);
-        guessed = true;
-        if (run->claimed)
-            return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim,
-                                    &run->now, err);
-        if (!begun && db->in_one_go &&
-            db->fault.cause != IDEM_SQL_DUPLICATE_KEY &&
-            db->fault.cause != IDEM_SQL_LOCK_TIMEOUT)
-            return idem__sql_fail(db, err);
-        /* MariaDB does not say whether it is in a transaction when it fails. */
-        if (!begun && !idem__sql_run(db, "rollback", NULL, 0))
-            return idem__sql_fail(db, err);
-    }
-    run->claim = (struct idem_record){0}; /* the guess was wrong */
-    if (!begun && !idem__sql_run(db, db->driver->begin, NULL, 0)) {
-        if (db->fault.cause == IDEM_SQL_LOCK_TIMEOUT)
-            return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &run->now, err);
+/* Of a transaction that is open. guess: that nothing is there. */
+static enum idem_status
+claim_in_steps(struct idem_sql *db, struct run *run, bool guess,
+               struct idem_answer *answer, struct idem_error *err)
+{
+    enum idem_status status = idem__sql_claim(db, &run->op, guess, answer, err);
+
+    if (status != IDEM_OK || answer->verdict != IDEM_V_STARTED)
+        return status;
+    run->claimed = true;
+    if (!idem__sql_run(db, SAVEPOINT, NULL, 0))
         return idem__sql_fail(db, err);
-    }
-    status = claim_slowly(db, run, !guessed, answer, err);
-    if (status == IDEM_ERR_INVALID && begun && !db->says_level) {
-        db->says_level = true;
-        roll_back(db);
-        return start(db, run, answer, err);
-    }
-    return status;
+    return IDEM_OK;
+}
+
+static enum idem_status
+start_in_steps(struct idem_sql *db, struct run *run, bool guess,
+               struct idem_answer *answer, struct idem_error *err)
+{
+    if (idem__sql_run(db, db->driver->begin, NULL, 0))
+        return claim_in_steps(db, run, guess, answer, err);
+    if (db->fault.cause == IDEM_SQL_LOCK_TIMEOUT)
+        return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &run->now, err);
+    return idem__sql_fail(db, err);
+}
+
+/* Where the guess is wrong, steps find out what is there. */
+static enum idem_status
+start_at_once(struct idem_sql *db, struct run *run, struct idem_answer *answer,
+              struct idem_error *err)
+{
+    struct sql_batch batch = {.count = 0};
+    enum idem_status status;
+    int64_t rows;
+    bool begun;
+
+    idem__step(NULL, &run->op, &run->now, &run->claim);
+    run->claim.rev = idem__new_rev();
+    rows = db->driver->at_once->claim(db, run->key, &run->claim, &batch);
+    add_text(&batch, SAVEPOINT);
+    begun = run_batch(db, &batch);
+    run->claimed = begun && db->rows.affected == rows;
+    if (run->claimed)
+        return idem__sql_answer(answer, IDEM_V_STARTED, &run->claim, &run->now,
+                                err);
+    run->claim = (struct idem_record){0};
+    if (!begun && db->in_one_go && db->fault.cause != IDEM_SQL_DUPLICATE_KEY &&
+        db->fault.cause != IDEM_SQL_LOCK_TIMEOUT)
+        return idem__sql_fail(db, err);
+    if (!begun)
+        return start_in_steps(db, run, false, answer, err);
+    status = claim_in_steps(db, run, false, answer, err);
+    if (status != IDEM_ERR_INVALID || db->says_level)
+        return status;
+    db->says_level = true; /* the session's own isolation will not do */
+    roll_back(db);
+    return start_in_steps(db, run, false, answer, err);
 }
 
 /* ---- the end ---------------------------------------------------------- */
@@ -184,20 +181,16 @@ undone(struct idem_sql *db, struct idem_error *err)
                       db->driver->name);
 }
 
-/* The record and the commit in one go; the commit is not reached unless the
- * row is as this transaction left it: an update found it, or, where the claim
- * was only a lock, the insert found nothing. */
+/* The record and the commit in one round trip. The commit is not reached unless
+ * the row is as this transaction left it. */
 static enum idem_status
-end_quickly(struct idem_sql *db, struct run *run, const struct idem_op *op,
+end_at_once(struct idem_sql *db, struct run *run, const struct idem_op *op,
             struct idem_answer *answer, struct idem_error *err)
 {
-    struct idem_sql_value values[SQL_RECORD_VALUES];
-    /* Our savepoint is gone if the work has ended the transaction. */
-    struct sql_call calls[4] = {{"release savepoint idem_run", NULL, 0}};
+    struct sql_batch batch = {.count = 0};
     struct idem_op checked = *op;
     struct idem_record next;
     enum idem_status status = idem__op_check(&checked, err);
-    size_t n = 1;
 
     if (status != IDEM_OK) {
         roll_back(db);
@@ -205,25 +198,14 @@ end_quickly(struct idem_sql *db, struct run *run, const struct idem_op *op,
     }
     idem__step(&run->claim, &checked, &run->now, &next);
     next.rev = run->claim.rev; /* nobody has seen the claim */
-    if (db->driver->try_lock) {
-        calls[n++] = idem__sql_insert(db, run->key, &next, values);
-    } else {
-        calls[n++] = idem__sql_update(db, run->key, &run->claim, &next, values);
-        calls[n++].sql = db->driver->only_one;
-    }
-    calls[n++].sql = "commit";
-    if (!calls[1].sql || !db->driver->run_many(db, calls, n)) {
-        bool stale = db->fault.cause == IDEM_SQL_DUPLICATE_KEY ||
-                     strcmp(db->fault.state, "45001") == 0 ||
-                     strcmp(db->fault.state, "3B001") == 0 ||
-                     strcmp(db->fault.state, "25P01") == 0 ||
-                     db->fault.code == SAVEPOINT_IS_MISSING;
-
-        if (!stale)
-            return commit_failed(db, err);
-        idem__sql_run(db, "rollback", NULL, 0);
-        return undone(db, err);
-    }
+    /* Our savepoint is gone if the work has ended the transaction. */
+    add_text(&batch, "release savepoint idem_run");
+    db->driver->at_once->finish(db, run->key, &run->claim, &next, &batch);
+    add_text(&batch, "commit");
+    if (!run_batch(db, &batch))
+        return db->driver->at_once->was_undone(&db->fault)
+                   ? undone(db, err)
+                   : commit_failed(db, err);
     idem_answer_clear(answer);
     return idem__sql_answer(answer, IDEM_V_STARTED, &next, &run->now, err);
 }
@@ -243,20 +225,15 @@ finish_op(const struct run *run, uint64_t fence, enum idem_state outcome,
                             .ttl_ms = run->op.ttl_ms};
 }
 
-/* Finish what this transaction claimed: its row is held, so the rev is right
- * unless the database has undone the transaction meanwhile. */
+/* Its row is held, so the rev is right unless the database has undone the
+ * transaction meanwhile. */
 static enum idem_status
-finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
-                  struct idem_bytes result, struct idem_answer *answer,
-                  struct idem_error *err)
+end_in_steps(struct idem_sql *db, const struct idem_op *op,
+             struct idem_answer *answer, struct idem_error *err)
 {
-    struct idem_op op = finish_op(run, answer->record->fence, outcome, result);
     struct idem_answer done;
-    enum idem_status status;
+    enum idem_status status = idem_sql_do(db, op, &done, err);
 
-    if (db->in_one_go && run->claim.fence == op.fence)
-        return end_quickly(db, run, &op, answer, err);
-    status = idem_sql_do(db, &op, &done, err);
     if (status != IDEM_OK) {
         roll_back(db);
         return status;
@@ -273,6 +250,19 @@ finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
     *answer = done;
     answer->verdict = IDEM_V_STARTED;
     return IDEM_OK;
+}
+
+/* Finish what this transaction claimed. */
+static enum idem_status
+finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
+                  struct idem_bytes result, struct idem_answer *answer,
+                  struct idem_error *err)
+{
+    struct idem_op op = finish_op(run, answer->record->fence, outcome, result);
+
+    return db->in_one_go && run->claim.fence == op.fence
+               ? end_at_once(db, run, &op, answer, err)
+               : end_in_steps(db, &op, answer, err);
 }
 
 /* Loose: as if it had never been asked for. */
@@ -320,7 +310,7 @@ end(struct idem_sql *db, struct run *run, enum idem_state outcome,
 static enum idem_status
 end_unclaimed(struct idem_sql *db, struct idem_error *err)
 {
-    if (!db->driver->confirm) {
+    if (!db->driver->confirms) {
         roll_back(db);
         return IDEM_OK;
     }
@@ -343,7 +333,9 @@ idem_sql_run(struct idem_sql *db, const struct idem_op *op,
     status = prepare(db, op, &run, err);
     if (status != IDEM_OK)
         return status;
-    status = start(db, &run, answer, err);
+    status = goes_at_once(db, &run)
+                 ? start_at_once(db, &run, answer, err)
+                 : start_in_steps(db, &run, true, answer, err);
     if (status == IDEM_OK && !run.claimed)
         status = end_unclaimed(db, err);
     else if (status != IDEM_OK)
@@ -428,32 +420,21 @@ do_statements(void *arg, struct idem_sql *db, uint64_t fence,
 /* begin; the record as it will be; the statements; commit. The record goes
  * first, so that who is late does nothing. False: nothing was done. */
 static bool
-do_all_at_once(struct idem_sql *db, struct run *run,
-               const struct statements *work, const struct idem_record *record)
+do_at_once(struct idem_sql *db, struct run *run, const struct statements *work,
+           const struct idem_record *record)
 {
-    struct idem_sql_value values[SQL_RECORD_VALUES], lock[1];
-    struct sql_call calls[SQL_CALLS_MAX] = {
-        {db->says_level ? db->driver->begin : db->driver->begin_as_usual, NULL,
-         0}};
-    bool good = true;
-    size_t n = 1;
+    const struct sql_at_once *at_once = db->driver->at_once;
+    struct sql_batch batch = {.count = 0};
 
-    if (db->driver->try_lock)
-        calls[n++] = idem__sql_lock(db, run->key, true, lock);
-    calls[n++] = idem__sql_insert(db, run->key, record, values);
+    at_once->record(db, run->key, record, &batch);
     for (size_t i = 0; i < work->count; i++) {
         const struct idem_sql_statement *s = &work->list[i];
-        const char *text = idem__sql_text(db, "%s%s\n%s", db->driver->one_head,
-                                          s->sql, db->driver->one_tail);
 
-        calls[n++] = (struct sql_call){
-            text ? idem__sql_copy(db, text, strlen(text)) : NULL, s->values,
-            s->count};
+        batch.calls[batch.count++] = idem__sql_call(
+            db, at_once->change_one(db, s->sql), s->values, s->count);
     }
-    calls[n++].sql = "commit";
-    for (size_t i = 0; i < n; i++)
-        good = good && calls[i].sql;
-    return good && db->driver->run_many(db, calls, n);
+    add_text(&batch, "commit");
+    return run_batch(db, &batch);
 }
 
 enum idem_status
@@ -472,7 +453,7 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
         status = prepare(db, op, &run, err);
     if (status != IDEM_OK)
         return status;
-    if (db->in_one_go && run.op.type != IDEM_TYPE_TOKEN) {
+    if (goes_at_once(db, &run)) {
         struct idem_record record;
         struct idem_op finish;
 
@@ -483,14 +464,11 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
             return status;
         idem__step(&run.claim, &finish, &run.now, &record);
         record.rev = idem__new_rev();
-        if (do_all_at_once(db, &run, &work, &record))
+        if (do_at_once(db, &run, &work, &record))
             return idem__sql_answer(answer, IDEM_V_STARTED, &record, &run.now,
                                     err);
         if (db->fault.cause == IDEM_SQL_CONNECTION_LOST)
             return commit_failed(db, err);
-        if ((db->mariadb || db->driver->inside(db) != SQL_OUTSIDE) &&
-            !idem__sql_run(db, "rollback", NULL, 0))
-            return idem__sql_fail(db, err);
     }
     /* Why not, is found out in steps. */
     status = idem_sql_run(db, op, do_statements, &work, answer, err);

@@ -157,57 +157,27 @@ inside(struct idem_sql *db)
 }
 
 static bool
-has_key(const struct idem_sql_place *place, struct idem_sql_value column)
-{
-    for (size_t i = 0; column.type == IDEM_SQL_TEXT && i < place->key_count;
-         i++) {
-        if (strcasecmp(place->keys[i].column, column.bytes.data) == 0)
-            return true;
-    }
-    return false;
-}
-
-static bool
 is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 {
-    const char *dot = strchr(place->table, '.');
-    struct idem_sql_value names[2] = {
-        idem_sql_text(dot ? dot + 1 : place->table), {.type = IDEM_SQL_NULL}};
-    struct idem_sql_value last = {0};
-    bool whole = false, primary = true, any = false;
+    struct idem_sql_value names[2];
 
-    *unique = false;
-    if (dot)
-        names[1] = (struct idem_sql_value){
-            .type = IDEM_SQL_TEXT,
-            .bytes = {place->table, (size_t)(dot - place->table)}};
+    idem__sql_split(place->table, names);
     if (!idem__sql_run(db,
-                       "select name from pragma_table_info(?, ?) where pk > 0",
+                       "select '', name from pragma_table_info(?2, ?1) "
+                       "where pk > 0",
                        names, 2))
         return false;
-    for (size_t i = 0; i < db->rows.rows; i++) {
-        any = true;
-        primary = primary && has_key(place, db->rows.values[i]);
-    }
-    *unique = any && primary;
+    *unique = idem__sql_has_index(db, place, strcasecmp);
+    if (*unique)
+        return true;
     if (!idem__sql_run(
             db,
-            "select l.name, i.name from pragma_index_list(?, ?2) l "
-            "join pragma_index_info(l.name, ?2) i "
+            "select l.name, i.name from pragma_index_list(?2, ?1) l "
+            "join pragma_index_info(l.name, ?1) i "
             "where l.\"unique\" = 1 and l.partial = 0 order by l.name",
             names, 2))
         return false;
-    for (size_t i = 0; i < db->rows.rows; i++) {
-        const struct idem_sql_value *v = &db->rows.values[i * 2];
-
-        if (i == 0 || !idem__bytes_equal(v[0].bytes, last.bytes)) {
-            *unique |= whole;
-            whole = true;
-            last = v[0];
-        }
-        whole = whole && has_key(place, v[1]);
-    }
-    *unique |= whole;
+    *unique = idem__sql_has_index(db, place, strcasecmp);
     return true;
 }
 
@@ -218,20 +188,42 @@ attach(struct idem_sql *db)
     return true;
 }
 
+/* ---- records ----------------------------------------------------------- */
+
+static const char *
+select_record(struct idem_sql *db, const char *suffix)
+{
+    return idem__sql_select(db, "", suffix);
+}
+
+static struct sql_call
+insert_once(struct idem_sql *db, const uint8_t *key,
+            const struct idem_record *record, struct idem_sql_value *values)
+{
+    return idem__sql_insert(
+        db, "insert into %s (%s) values (%s) on conflict do nothing", key,
+        record, values);
+}
+
+static const char *
+equals(enum idem_sql_type type)
+{
+    return type == IDEM_SQL_TEXT ? "is ? collate binary" : "is ?";
+}
+
 const struct sql_driver idem__sql_sqlite = {
     .name = "sqlite",
+    .table = "idem_record",
     /* A transaction that starts by reading could never write. */
     .begin = "begin immediate",
-    .table = "idem_record",
-    .skip_locked = "",
-    .insert = "insert into",
-    .insert_once = " on conflict do nothing",
-    .same = "is",
-    .exactly = "? collate binary",
     .quote = '`', /* "x" may be taken for a text here */
+    .on_conflict = true,
+    .attach = attach,
     .run = run,
     .inside = inside,
-    .is_unique = is_unique,
     .forget = forget,
-    .attach = attach,
+    .is_unique = is_unique,
+    .select = select_record,
+    .insert_once = insert_once,
+    .equals = equals,
 };

@@ -1176,7 +1176,7 @@ count_catalog(unsigned event, void *arg, void *statement, void *text)
 {
     (void)event;
     (void)statement;
-    *(int *)arg += strstr(text, "pragma_index_list") != NULL;
+    *(int *)arg += strstr(text, "pragma_table_info") != NULL;
     return 0;
 }
 
