@@ -4,15 +4,15 @@ import {createHash, randomBytes} from "node:crypto";
 import {setTimeout as sleep} from "node:timers/promises";
 
 import {
-    Failed, InProgress, LeaseLost, Mismatch, NotExecuted, OutcomeUnknown, Refused, ResultNotKept, TokenUnknown, TokenUsed,
+    Done, Failed, InProgress, LeaseLost, Mismatch, NotExecuted, OutcomeUnknown, Refused, ResultNotKept, TokenUnknown, TokenUsed,
     Unavailable,
 } from "./errors.js";
-import {Broken, Pool, parseAddress} from "./wire.js";
+import {Broken, Pool, REPLY_MS, parseAddress} from "./wire.js";
 
 const TRANSIENT = new Set(["UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT"]);
-const DEFAULTS = {scope: "default", mode: "strict", ttl: 86400000, lease: 30000, wait: 0, deadline: 30000, token: false,
+export const DEFAULTS = {scope: "default", mode: "strict", ttl: 86400000, lease: 30000, wait: 0, deadline: 30000, token: false,
     failOpen: false, dump: (value) => Buffer.from(JSON.stringify(value === undefined ? null : value)), load: (bytes) => JSON.parse(bytes)};
-const storage = new AsyncLocalStorage();
+export const storage = new AsyncLocalStorage();
 
 /** JSON that two languages write alike: see clients/README.md. */
 export function canonical(value) {
@@ -28,7 +28,7 @@ export function canonical(value) {
 
 /** 64 hex digits over what was asked. */
 export function fingerprint(args) {
-    return createHash("sha256").update(canonical(args)).digest("hex");
+    return createHash("sha256").update(canonical(args === undefined ? null : args)).digest("hex");
 }
 
 /** The claim of the work that runs here: its fence, and a signal that is aborted when its lease is lost. */
@@ -36,6 +36,14 @@ export function current() {
     const claim = storage.getStore();
     if (!claim) throw new Error("no work of idem runs here");
     return claim;
+}
+
+/** Options over defaults; undefined changes nothing, but for the arguments. */
+export function choose(defaults, options) {
+    const chosen = {...defaults, ...Object.fromEntries(Object.entries(options).filter(([k, v]) => v !== undefined || k === "arguments"))};
+    if (chosen.mode !== "strict" && chosen.mode !== "loose") throw new TypeError('mode is "strict" or "loose"');
+    if (chosen.failOpen && chosen.mode === "strict") throw new TypeError('failOpen needs mode "loose": strict work never runs without its record');
+    return chosen;
 }
 
 export class Client {
@@ -47,24 +55,21 @@ export class Client {
      */
     constructor(url, options = {}) {
         this.pool = new Pool(parseAddress(url));
-        this.options = {...DEFAULTS, ...options};
+        this.options = choose(DEFAULTS, options);
     }
 
     choose(options) {
-        const chosen = {...this.options, ...Object.fromEntries(Object.entries(options).filter(([, v]) => v !== undefined))};
-        if (chosen.mode !== "strict" && chosen.mode !== "loose") throw new TypeError('mode is "strict" or "loose"');
-        if (chosen.failOpen && chosen.mode === "strict") throw new TypeError('failOpen needs mode "loose": strict work never runs without its record');
-        return chosen;
+        return choose(this.options, options);
     }
 
     /** Send until there is an answer. The same command again is safe: it carries a nonce or a fence. */
     async ask(args, deadline, wait = 0) {
-        const end = Date.now() + deadline + wait;
+        const end = performance.now() + deadline + wait;
         let sent = false;
         for (let pause = 20; ; pause = Math.min(pause * 2, 1000)) {
             let cause;
             try {
-                return await this.pool.call(args, wait);
+                return await this.pool.call(args, Math.min(end - performance.now(), REPLY_MS + wait));
             } catch (error) {
                 if (error instanceof Broken) sent ||= error.sent;
                 else if (error instanceof Refused && TRANSIENT.has(error.word)) sent ||= error.word === "LOST";
@@ -72,7 +77,7 @@ export class Client {
                 cause = error;
             }
             const delay = pause * (0.5 + Math.random());
-            if (Date.now() + delay > end) {
+            if (performance.now() + delay > end) {
                 if (sent) throw new OutcomeUnknown(`no answer in time, and it may have been stored: ${cause.message}`, {cause});
                 throw new Unavailable(`the server cannot be reached: ${cause.message}`, {cause});
             }
@@ -86,111 +91,47 @@ export class Client {
      */
     async once(key, work, options = {}) {
         const o = this.choose(options);
-        let got;
+        let begun;
         try {
-            got = await this.begin(key, o, options);
+            begun = await this.begin(key, o);
         } catch (error) {
             if (!(error instanceof Unavailable) || !o.failOpen) throw error;
             console.warn(`idem: running without protection (failOpen): ${error.message}`);
-            return work({fence: 0, signal: new AbortController().signal});
+            return work({scope: o.scope, key, fence: 0, signal: new AbortController().signal});
         }
-        return "value" in got ? got.value : this.work(got.claim, work);
+        return begun.claim ? this.work(begun.claim, work) : replayed(begun, o, `${o.scope}/${key}`);
     }
 
-    async begin(key, o, given) {
+    /** Claim a key: {claim}, renewed until it is finished, released or abandoned; or what is stored: {state, kind, result}. */
+    async begin(key, o) {
         const args = ["BEGIN", o.scope, key, o.mode.toUpperCase(), "LEASE", Math.max(1, Math.round(o.lease)), "TTL",
             Math.max(1, Math.round(o.ttl)), "NONCE", randomBytes(8).toString("hex")];
-        if ("arguments" in given) args.push("FP", fingerprint(given.arguments));
+        if ("arguments" in o) args.push("FP", fingerprint(o.arguments));
         if (o.wait > 0) args.push("WAIT", Math.round(o.wait));
         if (o.token) args.push("TOKEN");
-        const started = Date.now(), where = `${o.scope}/${key}`;
+        const asked = performance.now();
         const [verdict, ...values] = await this.ask(args, o.deadline, o.wait);
-        switch (String(verdict)) {
-        case "started": return {claim: {scope: o.scope, key, fence: values[0], options: o, ends: started + o.lease}};
-        case "replay": return {value: replayed(values, o, where)};
-        case "busy": throw new InProgress(`${where} is being executed`, values[0]);
-        case "doubt": throw new OutcomeUnknown(`nobody knows whether ${where} was executed: settle it`);
-        case "mismatch": throw new Mismatch(`${where} was used before with other arguments`);
-        case "duplicate": throw new TokenUsed("the token was used before");
-        case "unknown": throw new TokenUnknown(`there is no such token for ${o.scope}`);
-        default: throw new OutcomeUnknown(`unexpected verdict ${verdict} for ${where}`);
-        }
+        if (String(verdict) === "started") return {claim: new Claim(this, key, o, values[0], asked)};
+        return found(String(verdict), values[0], {state: String(values[0]), kind: String(values[1]), result: values[3]}, `${o.scope}/${key}`);
     }
 
     async work(claim, work) {
-        const controller = new AbortController();
-        claim.signal = controller.signal;
-        const stop = this.keep(claim, controller);
-        let value, error, failed = false;
+        let value;
         try {
             value = await storage.run(claim, () => work(claim));
-        } catch (e) {
-            [error, failed] = [e, true];
-        } finally {
-            stop();
-        }
-        await this.conclude(claim, failed, error, value);
-        if (failed) throw error;
-        return value;
-    }
-
-    /** Renew every third of the lease; returns a function that ends it. */
-    keep(claim, controller) {
-        let over = false, timer;
-        const plan = () => { timer = setTimeout(renew, claim.options.lease / 3); };
-        const renew = async () => {
-            const asked = Date.now();
-            let good = false;
-            try {
-                const args = ["RENEW", claim.scope, claim.key, claim.fence, Math.max(1, Math.round(claim.options.lease))];
-                good = String((await this.ask(args, Math.max(0, claim.ends - asked)))[0]) === "ok";
-            } catch { /* no answer before the lease was over */ }
-            if (good) claim.ends = asked + claim.options.lease;
-            if (over) return;
-            if (good) plan();
-            else controller.abort(new LeaseLost(`the lease of ${claim.scope}/${claim.key} is over`));
-        };
-        plan();
-        return () => {
-            over = true;
-            clearTimeout(timer);
-        };
-    }
-
-    async conclude(claim, failed, error, value) {
-        const loose = claim.options.mode === "loose";
-        if (failed && error instanceof OutcomeUnknown) return;
-        if (failed && (loose || error instanceof NotExecuted)) {
-            await this.finish(claim, null).catch((e) => tell(claim, e));
-        } else if (failed) {
-            const told = Buffer.from(JSON.stringify({error: error?.name ?? "Error", message: String(error?.message ?? error)}));
-            await this.finish(claim, "FAILED", told).catch((e) => tell(claim, e));
-        } else {
-            let result;
-            try {
-                result = claim.options.dump(value);
-            } catch (e) { // the result cannot be written: the work is done all the same
-                await this.finish(claim, "SUCCEEDED", null);
-                throw e;
-            }
-            await this.finish(claim, "SUCCEEDED", result);
-        }
-    }
-
-    /** Record the outcome; null: release the claim. A result of null is recorded as too large to keep. */
-    async finish(claim, outcome, result) {
-        const args = [outcome ? "FINISH" : "RELEASE", claim.scope, claim.key, claim.fence];
-        if (outcome) args.push(outcome, ...(result === null ? ["", "NOREPLAY"] : [result]));
-        let verdict;
-        try {
-            [verdict] = await this.ask(args, claim.options.deadline);
         } catch (error) {
-            if (error instanceof Unavailable) throw new OutcomeUnknown(`the work was done, and its result could not be recorded: ${error.message}`);
-            if (error instanceof Refused && outcome && result) return this.finish(claim, outcome, null);
+            await claim.failed(error);
             throw error;
         }
-        if (outcome && String(verdict) !== "ok") throw new LeaseLost(`somebody else decided about ${claim.scope}/${claim.key} meanwhile (${verdict})`);
-        return undefined;
+        let result;
+        try {
+            result = claim.options.dump(value);
+        } catch (error) { // the result cannot be written: the work is done all the same
+            await claim.finish("SUCCEEDED", null);
+            throw new Done(`the work of ${claim} was done; its result cannot be written`, {cause: error});
+        }
+        await claim.finish("SUCCEEDED", result);
+        return value;
     }
 
     /** A one-time token for the subject. */
@@ -210,17 +151,116 @@ export class Client {
     }
 }
 
-function tell(claim, error) {
-    console.error(`idem: the outcome of ${claim.scope}/${claim.key} could not be recorded: ${error.message}`);
+/** Work that is yours to do. */
+export class Claim {
+    #client;
+    #timer;
+    #lost = new AbortController();
+    #over = false;
+    #ends;
+
+    constructor(client, key, options, fence, asked) {
+        this.#client = client;
+        this.scope = options.scope;
+        this.key = key;
+        this.fence = fence;
+        this.options = options;
+        this.#ends = asked + options.lease;
+        if (client) this.#plan();
+    }
+
+    /** Aborted when the lease is lost: stop working. */
+    get signal() {
+        return this.#lost.signal;
+    }
+
+    toString() {
+        return `${this.scope}/${this.key}`;
+    }
+
+    #plan() {
+        this.#timer = setTimeout(() => this.#renew(), this.options.lease / 3);
+    }
+
+    async #renew() {
+        const asked = performance.now();
+        let good = false;
+        try {
+            const args = ["RENEW", this.scope, this.key, this.fence, Math.max(1, Math.round(this.options.lease))];
+            good = String((await this.#client.ask(args, Math.max(0, this.#ends - asked)))[0]) === "ok";
+        } catch { /* no answer before the lease was over */ }
+        if (this.#over) return;
+        this.#ends = asked + this.options.lease;
+        if (good) this.#plan();
+        else this.#lost.abort(new LeaseLost(`the lease of ${this} is over`));
+    }
+
+    /** The outcome is unknown: the claim stays until its lease is over. */
+    abandon() {
+        this.#over = true;
+        clearTimeout(this.#timer);
+    }
+
+    /** Give the key back: the request was not executed. */
+    async release() {
+        this.abandon();
+        await this.#client.ask(["RELEASE", this.scope, this.key, this.fence], this.options.deadline);
+    }
+
+    /** Record "SUCCEEDED" or "FAILED". A result of null is recorded as too large to keep. */
+    async finish(outcome, result, kind = "raw") {
+        this.abandon();
+        const args = ["FINISH", this.scope, this.key, this.fence, outcome, result ?? "", "KIND", kind, ...(result === null ? ["NOREPLAY"] : [])];
+        let verdict;
+        try {
+            [verdict] = await this.#client.ask(args, this.options.deadline);
+        } catch (error) {
+            if (error instanceof Refused && result !== null) return this.finish(outcome, null, kind);
+            if (!(error instanceof NotExecuted)) throw error;
+            throw new OutcomeUnknown(`the work was done, and its result could not be recorded: ${error.message}`, {cause: error});
+        }
+        if (String(verdict) !== "ok") throw new LeaseLost(`somebody else decided about ${this} meanwhile (${verdict})`);
+        return undefined;
+    }
+
+    /** The work threw this: record, release or abandon. What goes wrong here is logged, for the caller gets the work's error. */
+    async failed(error) {
+        if (error instanceof OutcomeUnknown) return this.abandon();
+        const recorded = this.options.mode === "loose" || error instanceof NotExecuted ? this.release() : this.finish("FAILED", failure(error));
+        return recorded.catch((e) => console.error(`idem: the outcome of ${this} could not be recorded: ${e.message}`));
+    }
 }
 
-function replayed([state, , , result], options, where) {
-    if (String(state) === "failed") throw failure(result);
+/** A failure as it is stored. */
+export function failure(error) {
+    return Buffer.from(JSON.stringify({error: error?.name ?? "Error", message: String(error?.message ?? error)}));
+}
+
+/** What a verdict other than "started" means: the stored outcome is returned, the rest is thrown. */
+export function found(verdict, retryAfter, stored, where) {
+    switch (verdict) {
+    case "replay": return stored;
+    case "busy": throw new InProgress(`${where} is being executed`, retryAfter);
+    case "doubt": throw new OutcomeUnknown(`nobody knows whether ${where} was executed: settle it`);
+    case "mismatch": throw new Mismatch(`${where} was used before with other arguments`);
+    case "duplicate": throw new TokenUsed("the token was used before");
+    case "unknown": throw new TokenUnknown("there is no such token for this subject");
+    default: throw new OutcomeUnknown(`unexpected verdict ${verdict} for ${where}`);
+    }
+}
+
+/** The value of a stored outcome, or the error that it is. */
+export function replayed({state, result}, options, where) {
+    if (state === "failed") throw stored(result);
     if (result === null) throw new ResultNotKept(`${where} was done; its result was too large to keep`);
-    return options.load(result);
+    try {
+        return options.load(result);
+    } catch (error) {
+        throw new Done(`${where} was done; its result cannot be read`, {cause: error});
+    }
 }
 
-function failure(result) {
+function stored(result) {
     try {
         const told = JSON.parse(result);
         if (typeof told.error === "string") return new Failed(told.error, told.message);

@@ -5,8 +5,9 @@ import net from "node:net";
 import {Refused} from "./errors.js";
 
 const CONNECT_MS = 2000;
-const REPLY_MS = 5000;
+export const REPLY_MS = 5000;
 const IDLE_MAX = 16;
+const TRUSTED_MS = 1000;
 
 /** The connection failed. `sent`: the server may have got the command. */
 export class Broken extends Error {
@@ -79,6 +80,7 @@ class Connection {
         socket.setNoDelay(true);
         socket.on("data", (chunk) => this.take(chunk));
         socket.on("error", (error) => this.fail(error));
+        socket.on("end", () => this.fail(new Error("the server closed the connection")));
         socket.on("close", () => this.fail(new Error("the server closed the connection")));
     }
 
@@ -108,12 +110,13 @@ class Connection {
         this.pending = null;
     }
 
-    call(args, wait = 0) {
+    call(args, replyMs) {
         return new Promise((resolve, reject) => {
-            const timer = setTimeout(() => this.fail(new Error("no reply in time")), REPLY_MS + wait);
+            const timer = setTimeout(() => this.fail(new Error("no reply in time")), Math.max(1, replyMs));
             const settle = (then) => (value) => {
                 clearTimeout(timer);
                 this.socket.unref();
+                this.usedAt = performance.now();
                 then(value);
             };
             if (this.broken) return settle(reject)(new Error("the connection is closed"));
@@ -124,7 +127,7 @@ class Connection {
     }
 }
 
-function open(address) {
+function open(address, ms) {
     return new Promise((resolve, reject) => {
         if (address.connect.path && address.auth) {
             // Do not send a secret to a socket that somebody else made.
@@ -132,7 +135,7 @@ function open(address) {
             if (owner !== 0 && owner !== process.geteuid()) throw new Error(`${address.connect.path} belongs to another user`);
         }
         const socket = net.connect(address.connect);
-        const timer = setTimeout(() => socket.destroy(new Error("connecting took too long")), CONNECT_MS);
+        const timer = setTimeout(() => socket.destroy(new Error("connecting took too long")), Math.max(1, Math.min(ms, CONNECT_MS)));
         socket.once("error", reject);
         socket.once("close", () => reject(new Error("the connection was closed")));
         socket.once("connect", () => {
@@ -151,14 +154,16 @@ export class Pool {
         this.idle = [];
     }
 
-    async take() {
+    async take(ms) {
         while (this.idle.length) {
             const connection = this.idle.pop();
+            // The event loop may not have seen yet that the server closed a connection that was idle for a while.
+            if (performance.now() - connection.usedAt > TRUSTED_MS) await new Promise(setImmediate);
             if (!connection.broken) return connection;
         }
-        const connection = await open(this.address);
+        const connection = await open(this.address, ms);
         if (this.address.auth) {
-            const answer = await connection.call(this.address.auth);
+            const answer = await connection.call(this.address.auth, Math.min(ms, REPLY_MS));
             if (answer instanceof Refused) {
                 connection.fail(answer);
                 throw answer;
@@ -167,27 +172,33 @@ export class Pool {
         return connection;
     }
 
-    async call(args, wait = 0) {
+    /** One command and its reply, which may take so many milliseconds, connecting not counted. */
+    async call(args, replyMs) {
         let connection, answer;
         try {
-            connection = await this.take();
+            connection = await this.take(replyMs);
         } catch (error) {
             if (error instanceof Refused) throw error;
             throw new Broken(error, false);
         }
         try {
-            answer = await connection.call(args, wait);
+            answer = await connection.call(args, replyMs);
         } catch (error) {
-            this.close(); // the others are of the same age and likely broken too
+            this.drop(); // the others are of the same age and likely broken too
             throw new Broken(error, true);
         }
-        if (this.idle.length < IDLE_MAX) this.idle.push(connection);
+        if (this.idle.length < IDLE_MAX && !this.closed) this.idle.push(connection);
         else connection.socket.destroy();
         if (answer instanceof Refused) throw answer;
         return answer;
     }
 
-    close() {
+    drop() {
         for (const connection of this.idle.splice(0)) connection.socket.destroy();
+    }
+
+    close() {
+        this.closed = true;
+        this.drop();
     }
 }

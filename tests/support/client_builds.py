@@ -1,0 +1,59 @@
+"""What the tests of the clients in Go and Node need to have built and installed."""
+import fcntl
+import functools
+import os
+import shutil
+import subprocess
+
+from lib import ROOT
+
+CLIENTS = os.path.join(ROOT, "clients")
+BUILD = os.path.join(ROOT, "build/clients")
+NODE = os.path.join(BUILD, "node")
+# The files of the client lie in clients/node, and what they import beside links to them.
+RUN_NODE = ["node", "--preserve-symlinks", "--preserve-symlinks-main"]
+
+
+def go(*argv):
+    """Run the go command with clients/go as the package idem, and Debian's packages."""
+    path = os.path.join(BUILD, "gopath")
+    os.makedirs(path + "/src", exist_ok=True)
+    if not os.path.islink(path + "/src/idem"):
+        os.symlink(os.path.join(CLIENTS, "go"), path + "/src/idem")
+    done = subprocess.run(["go", *argv], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, cwd=path + "/src/idem",
+                          env={**os.environ, "GO111MODULE": "off", "GOPATH": path + ":/usr/share/gocode", "PWD": path + "/src/idem",
+                               "GOCACHE": os.path.join(ROOT, "build/gocache"), "GOFLAGS": ""})
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@functools.lru_cache
+def build_go(program, to):
+    """A program of clients/go, as build/clients/TO."""
+    out = os.path.join(BUILD, to)
+    go("build", "-o", out, "idem/" + program)
+    return out
+
+
+@functools.lru_cache
+def node_packages():
+    """The packages that clients/node/package-lock.json pins, and the client itself: the folder node_modules."""
+    source, made = os.path.join(CLIENTS, "node"), os.path.join(NODE, "made")
+    with open(os.path.join(source, "package-lock.json")) as f:
+        lock = f.read()
+    os.makedirs(BUILD, exist_ok=True)
+    with open(os.path.join(BUILD, "node.lock"), "w") as one:
+        fcntl.flock(one, fcntl.LOCK_EX)
+        if not os.path.exists(made) or open(made).read() != lock:
+            shutil.rmtree(NODE, ignore_errors=True)
+            os.makedirs(NODE)
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(os.path.join(source, name), NODE)
+            done = subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=5"], cwd=NODE, text=True,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
+            assert done.returncode == 0, done.stdout
+            for name in ("src", "tests"):
+                os.symlink(os.path.join(source, name), os.path.join(NODE, name))
+            with open(made, "w") as f:
+                f.write(lock)
+    return os.path.join(NODE, "node_modules")

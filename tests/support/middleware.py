@@ -1,0 +1,164 @@
+"""Plays clients/conformance/middleware.json: the middleware of every client answers as the gateway does.
+
+    with folder() as where:
+        app = App(where, ["node", "app.js"])     # PORT FOLDER URL are added: see clients/conformance/README.md
+        app.play(SCENARIOS[0])
+        app.close()
+"""
+import hashlib
+import http.client
+import itertools
+import json
+import os
+import threading
+
+from lib import ROOT, Process, Server, free_port, wait_until
+
+with open(os.path.join(ROOT, "clients/conformance/middleware.json"), encoding="utf-8") as f:
+    SCENARIOS = json.load(f)
+names = itertools.count()
+
+
+def scenario_id(scenario):
+    return scenario["name"].replace(" ", "-")
+
+
+class App:
+    """A server of idem, and the application of one framework that uses it."""
+
+    def __init__(self, where, argv, **more):
+        self.server = Server(where, listen=True)
+        self.effects, self.port = os.path.join(where, "effects"), free_port()
+        self.url = "http://127.0.0.1:%d" % self.port
+        self.process = Process([*argv, str(self.port), where, "idem://127.0.0.1:%d" % self.server.port], ready=self.port, **more)
+
+    def play(self, scenario):
+        if self.server.process.poll() is not None:
+            self.start()
+        play = Play(self)
+        for step in scenario["steps"]:
+            play.step(step)
+
+    def close(self):
+        self.process.stop()
+        self.server.stop()
+
+    def stop(self):
+        self.server.kill()
+
+    def start(self):
+        old, self.server = self.server, Server.__new__(Server)
+        self.server.socket, self.server.port, self.server.http = old.socket, old.port, None
+        Process.__init__(self.server, old.argv, ready=old.port)
+
+    def ran(self, path):
+        if not os.path.exists(self.effects):
+            return 0
+        with open(self.effects) as f:
+            return f.read().split().count(path)
+
+
+def text(value):
+    return value["text"] * value["times"] if isinstance(value, dict) else value
+
+
+class Play:
+    """One scenario: its own callers, and answers that it remembers."""
+
+    def __init__(self, app):
+        self.app, self.name = app, "play-%d-%d" % (os.getpid(), next(names))
+        self.answers, self.started = {}, {}
+        self.before = {path: app.ran(path) for path in self.paths()}
+
+    def paths(self):
+        return set(open(self.app.effects).read().split()) if os.path.exists(self.app.effects) else set()
+
+    def ran(self, path):
+        return self.app.ran(path) - self.before.get(path, 0)
+
+    def credential(self, caller="ann"):
+        return "Bearer %s-%s" % (self.name, caller)
+
+    def key(self, value):
+        return text(value) if value != "$unique" else self.name
+
+    def send(self, request):
+        connection = http.client.HTTPConnection("127.0.0.1", self.app.port, timeout=120)
+        body = text(request.get("body", "x")).encode() if request.get("method") != "GET" else b""
+        connection.putrequest(request.get("method", "POST"), request["path"])
+        for key in request.get("keys", [request["key"]] if "key" in request else []):
+            connection.putheader("Idempotency-Key", self.key(key))
+        if request.get("caller", "ann") is not None:
+            connection.putheader("Authorization", self.credential(request.get("caller", "ann")))
+        if "tenant" in request:
+            connection.putheader("X-Tenant", self.name + text(request["tenant"]))
+        if body:
+            connection.putheader("Content-Type", request.get("type", "text/plain"))
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        answer.body = answer.read()
+        connection.close()
+        return answer
+
+    def check(self, answer, expect):
+        said = answer.status, dict(answer.headers), answer.body[:500]
+        for name, wanted in expect.get("headers", {}).items():
+            got = answer.headers.get_all(name)
+            assert (bool(got) == bool(wanted)) if wanted in (None, True) else (got == [wanted] or got == wanted), (name, said)
+        assert answer.status == expect["status"], said
+        if "problem" in expect:
+            assert answer.headers["Content-Type"].startswith("application/problem+json"), said
+            assert answer.headers["Link"] and answer.headers["Cache-Control"] == "no-store", said
+            told = json.loads(answer.body)
+            wanted = {k: expect[k] for k in ("status", "class", "retryable") if k in expect}
+            wanted["type"] = wanted["documentation"] = "https://idem.example/problems/" + expect["problem"]
+            assert {k: told[k] for k in wanted} == wanted, told
+        if "json" in expect:
+            assert json.loads(answer.body) == expect["json"], said
+        if "text" in expect:
+            assert answer.body.decode() == expect["text"], said
+        if "length" in expect:
+            assert len(answer.body) == expect["length"]
+        if "same_as" in expect:
+            first = self.answers[expect["same_as"]]
+            assert answer.body == first.body, (said, first.body)
+            for name in ("Content-Type", "Content-Length"):
+                assert answer.headers[name] == first.headers[name], (said, dict(first.headers))
+
+    def scope(self):
+        return "caller-" + hashlib.sha256(self.credential().encode()).hexdigest()[:40]
+
+    def step(self, step):
+        if "start" in step:
+            def ask():
+                self.answers[step["start"]] = self.send(step["send"])
+            self.started[step["start"]] = threading.Thread(target=ask)
+            self.started[step["start"]].start()
+        elif "finish" in step:
+            self.started[step["finish"]].join()
+            self.check(self.answers[step["finish"]], step["expect"])
+        elif "send" in step:
+            answer = self.answers[step.get("as")] = self.send(step["send"])
+            self.check(answer, step["expect"])
+        elif "ran" in step:
+            assert {path: self.ran(path) for path in step["ran"]} == step["ran"]
+        elif "until_ran" in step:
+            assert wait_until(lambda: {path: self.ran(path) for path in step["until_ran"]} == step["until_ran"])
+        elif "server" in step:
+            getattr(self.app, step["server"])()
+        else:
+            with self.app.server.client() as c:
+                self.control(c, step)
+
+    def control(self, c, step):
+        if "record" in step:
+            record = c("GET", step.get("scope", self.scope()), self.key(step["record"]))
+            assert set(step["expect"]) <= set(record), record
+        elif "settle" in step:
+            assert c("SETTLE", self.scope(), step["settle"], "REASON", "cancelled")[0] == "settled"
+        elif "doubt" in step:
+            c("BEGIN", self.scope(), step["doubt"], "LEASE", "100")
+            assert wait_until(lambda: c("BEGIN", self.scope(), step["doubt"])[0] == "doubt")
+        else:
+            raise AssertionError("no such step: %r" % step)
