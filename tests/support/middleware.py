@@ -33,11 +33,13 @@ class App:
         self.process = Process([*argv, str(self.port), where, "idem://127.0.0.1:%d" % self.server.port], ready=self.port, **more)
 
     def play(self, scenario):
-        if self.server.process.poll() is not None:
-            self.start()
         play = Play(self)
-        for step in scenario["steps"]:
-            play.step(step)
+        try:
+            for step in scenario["steps"]:
+                play.step(step)
+        finally:
+            if self.server.process.poll() is not None:
+                self.start()
 
     def close(self):
         self.process.stop()
@@ -145,6 +147,8 @@ class Play:
             assert {path: self.ran(path) for path in step["ran"]} == step["ran"]
         elif "until_ran" in step:
             assert wait_until(lambda: {path: self.ran(path) for path in step["until_ran"]} == step["until_ran"])
+        elif "sleep_ms" in step:
+            threading.Event().wait(step["sleep_ms"] / 1000)
         elif "server" in step:
             getattr(self.app, step["server"])()
         else:

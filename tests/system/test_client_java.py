@@ -4,11 +4,11 @@ import json
 import os
 import re
 import subprocess
-import threading
 
 import pytest
 
 from lib import ROOT, Process, Server, folder, free_port, wait_until
+from middleware import SCENARIOS, App, Play, scenario_id
 from test_rights import write_credentials
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 
@@ -69,192 +69,38 @@ def test_work_in_the_callers_own_transaction(built, postgres, mariadb):
 
 
 @pytest.fixture(scope="module", params=["10", "9"])
-def tomcat(request, built, server):
+def tomcat(request, built):
     """A Tomcat of that version with the filter in front of a servlet."""
+    version, package = request.param, {"10": "jakarta", "9": "javax"}[request.param]
     with folder() as where:
-        app = Tomcat(where, request.param, "idem://127.0.0.1:%d" % server.port)
-        app.idem = server
+        app = App(where, [*JAVA, "-cp", class_path("test" + version, "idem-client.jar", "tomcat%s.path" % version), "idem.%s.FilterApp" % package])
         yield app
-        app.process.stop()
+        app.close()
 
 
-class Tomcat:
-    def __init__(self, where, version, url):
-        self.effects, self.version = os.path.join(where, "effects"), version
-        self.port = free_port()
-        package = {"10": "jakarta", "9": "javax"}[version]
-        self.process = Process([*JAVA, "-cp", class_path("test" + version, "idem-client.jar", "tomcat%s.path" % version),
-                                "idem.%s.FilterApp" % package, str(self.port), where, url], ready=self.port)
-
-    def ask(self, path, key=None, body="x", method="POST", **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        headers = {k.replace("_", "-"): v for k, v in headers.items()}
-        if key is not None:
-            headers["Idempotency-Key"] = key
-        connection.request(method, path, body.encode(), headers)
-        answer = connection.getresponse()
-        answer.body = answer.read()
-        connection.close()
-        return answer
-
-    def ran(self, path):
-        if not os.path.exists(self.effects):
-            return 0
-        with open(self.effects) as f:
-            return f.read().split().count(path)
-
-    def key(self, name):
-        return '"%s-%s"' % (name, self.version)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=scenario_id)
+def test_the_filter_answers_as_the_gateway_does(tomcat, scenario):
+    tomcat.play(scenario)
 
 
-def problem(answer, status, name):
-    assert answer.status == status, answer.body
-    assert answer.headers["Content-Type"].startswith("application/problem+json")
-    told = json.loads(answer.body)
-    assert told["type"] == "https://idem.example/problems/" + name
-    assert told["status"] == status
-    return told
-
-
-def test_a_repeat_gets_the_same_answer_byte_for_byte(tomcat):
-    first = tomcat.ask("/orders", tomcat.key("orders"), "book")
-    again = tomcat.ask("/orders", tomcat.key("orders").strip('"'), "book")
-    assert first.status == again.status == 201
-    assert first.body == again.body and json.loads(first.body)["got"] == "book"
-    assert first.headers["Idempotent-Replayed"] is None and again.headers["Idempotent-Replayed"] == "true"
-    for name in ("Content-Type", "Location", "Content-Length"):
-        assert first.headers[name] == again.headers[name]
-    assert again.headers.get_all("X-Two") == first.headers.get_all("X-Two") == ["a", "b"]
-    assert first.headers["Set-Cookie"] and again.headers["Set-Cookie"] is None
-    assert tomcat.ran("/orders") == 1
-    with tomcat.idem.client() as c:
-        record = c("GET", "anonymous", "orders-" + tomcat.version)
-    assert "http" in record and "succeeded" in record
-
-
-def test_another_request_under_the_same_key_is_refused(tomcat):
-    assert tomcat.ask("/other", tomcat.key("mismatch"), "one").status == 200
-    assert problem(tomcat.ask("/other", tomcat.key("mismatch"), "two"), 422, "mismatch")["retryable"] is False
-    problem(tomcat.ask("/other?q=1", tomcat.key("mismatch"), "one"), 422, "mismatch")
-    problem(tomcat.ask("/other", tomcat.key("mismatch"), "one", method="PATCH"), 422, "mismatch")
-    assert tomcat.ask("/other", tomcat.key("mismatch"), "two", Authorization="Bearer bob").status == 200
-    assert tomcat.ran("/other") == 2
-
-
-def test_what_is_not_guarded_passes(tomcat):
-    for _ in range(2):
-        assert tomcat.ask("/passes", None).status == 200
-        assert tomcat.ask("/passes", tomcat.key("get"), method="GET").status == 200
-    assert tomcat.ran("/passes") == 4
-
-
-@pytest.mark.parametrize("key", ["", '"', "a b", '""', "x" * 256])
-def test_a_malformed_key_is_refused(tomcat, key):
-    assert problem(tomcat.ask("/malformed", key), 400, "key-malformed")["class"] == "not executed"
-    assert tomcat.ran("/malformed") == 0
-
-
-def test_a_route_may_require_keys_limit_bodies_and_name_the_caller(tomcat):
-    problem(tomcat.ask("/required/x"), 400, "key-missing")
-    problem(tomcat.ask("/required/x", tomcat.key("big"), "x" * 1001, X_Tenant="a"), 413, "body-too-large")
-    problem(tomcat.ask("/required/x", tomcat.key("tenant")), 400, "scope-missing")
-    problem(tomcat.ask("/required/x", tomcat.key("tenant"), X_Tenant="x" * 201), 403, "scope-refused")
-    for tenant in ("a", "a", "b"):
-        assert tomcat.ask("/required/x", tomcat.key("tenant"), X_Tenant=tenant).status == 200
-    assert tomcat.ran("/required/x") == 2
-
-
-def test_a_duplicate_is_told_to_wait_or_waits(tomcat):
-    started = []
-    threads = [threading.Thread(target=lambda path=path: started.append(tomcat.ask(path, tomcat.key("slow"), X_Tenant="a")))
-               for path in ("/slow", "/required/slow")]
-    for thread in threads:
-        thread.start()
-    assert wait_until(lambda: tomcat.ran("/slow") == 1 and tomcat.ran("/required/slow") == 1)
-    busy = tomcat.ask("/slow", tomcat.key("slow"))
-    assert problem(busy, 409, "in-progress")["retryable"] is True
-    assert int(busy.headers["Retry-After"]) >= 1
-    waited = tomcat.ask("/required/slow", tomcat.key("slow"), X_Tenant="a")
-    assert (waited.status, waited.body, waited.headers["Idempotent-Replayed"]) == (200, b"slow", "true")
-    for thread in threads:
-        thread.join()
-    assert [a.body for a in started] == [b"slow", b"slow"]
-    assert tomcat.ran("/required/slow") == 1
-
-
-@pytest.mark.parametrize("path,status", [("/missing", 404), ("/throws", 500), ("/redirect", 302), ("/async", 500)])
-def test_failures_are_answers_in_strict_mode_and_are_tried_again_in_loose_mode(tomcat, path, status):
-    key = tomcat.key("failure-" + path[1:])
-    first, again = tomcat.ask(path, key), tomcat.ask(path, key)
-    assert first.status == again.status == status
-    assert first.body == again.body
-    assert first.headers["Location"] == again.headers["Location"]
-    assert tomcat.ran(path) == 1
-    for _ in range(2):
-        assert tomcat.ask("/required" + path, key, X_Tenant="a").status == status
-    assert tomcat.ran("/required" + path) == (2 if status >= 400 else 1)
-
-
-def test_a_servlet_can_say_that_it_did_nothing_or_does_not_know(tomcat):
-    for n in (1, 2):
-        refused = tomcat.ask("/refused", tomcat.key("refused"))
-        assert problem(refused, 503, "not-executed")["retryable"] is True
-        assert tomcat.ran("/refused") == n
-    problem(tomcat.ask("/unknown", tomcat.key("unknown")), 504, "outcome-unknown")
-    problem(tomcat.ask("/unknown", tomcat.key("unknown")), 409, "in-progress")  # until the lease is over
-    assert tomcat.ran("/unknown") == 1
-
-
-def test_too_many_requests_frees_the_key(tomcat):
-    assert [tomcat.ask("/limited", tomcat.key("limited")).status for _ in range(2)] == [429, 429]
-    assert tomcat.ran("/limited") == 2
-
-
-def test_an_answer_that_is_too_large_is_done_and_not_replayed(tomcat):
-    assert len(tomcat.ask("/large", tomcat.key("large")).body) == 3 << 20
-    assert problem(tomcat.ask("/large", tomcat.key("large")), 410, "not-replayable")["class"] == "done"
-    assert tomcat.ran("/large") == 1
+def test_a_guarded_request_is_not_handled_asynchronously(tomcat):
+    play = Play(tomcat)
+    assert [play.send({"path": "/async", "key": "async"}).status for _ in range(2)] == [500, 500]
+    assert play.ran("/async") == 1
 
 
 def test_a_form_is_read_by_the_servlet_as_well(tomcat):
-    form = {"Content_Type": "application/x-www-form-urlencoded"}
-    answer = tomcat.ask("/form?q=1%202", tomcat.key("form"), "name=%E4%B9%A6+x&q=3", **form)
+    answer = Play(tomcat).send({"path": "/form?q=1%202", "key": "form", "body": "name=%E4%B9%A6+x&q=3", "type": "application/x-www-form-urlencoded"})
     assert answer.body.decode() == "书 x 1 2"
 
 
-def test_what_was_settled_or_is_in_doubt_is_told(tomcat):
-    with tomcat.idem.client() as c:
-        c("SETTLE", "anonymous", "settled-" + tomcat.version, "REASON", "cancelled")
-        c("BEGIN", "anonymous", "doubt-" + tomcat.version, "LEASE", "100")
-        assert wait_until(lambda: c("BEGIN", "anonymous", "doubt-" + tomcat.version)[0] == "doubt")
-    assert problem(tomcat.ask("/settled", tomcat.key("settled")), 409, "settled")["class"] == "done"
-    unknown = tomcat.ask("/doubt", tomcat.key("doubt"))
-    assert problem(unknown, 409, "outcome-unknown")["class"] == "outcome unknown"
-    assert unknown.headers["Retry-After"] is None
-
-
 def test_a_client_retries_until_there_is_an_answer(tomcat):
-    key = "retry-doubt-" + tomcat.version
-    with tomcat.idem.client() as c:
+    key, play = "retry-doubt", Play(tomcat)
+    with tomcat.server.client() as c:
         c("BEGIN", "anonymous", key, "LEASE", "100")
         assert wait_until(lambda: c("BEGIN", "anonymous", key)[0] == "doubt")
-        before = tomcat.ran("/slow")
-        run("HttpTest", 4, "http://127.0.0.1:%d" % tomcat.port, key)
-        assert tomcat.ran("/slow") == before + 1
-        c("FORGET", "anonymous", 'retried "e"')
-
-
-def test_without_a_server_nothing_runs(built):
-    with folder() as where:
-        app = Tomcat(where, "10", "idem://127.0.0.1:%d" % free_port())
-        try:
-            away = app.ask("/orders", '"away"')
-            assert problem(away, 503, "not-executed")["retryable"] is True
-            assert away.headers["Retry-After"] == "1"
-            assert app.ask("/orders").status == 201
-            assert app.ran("/orders") == 1
-        finally:
-            app.process.stop()
+    run("HttpTest", 4, tomcat.url, key)
+    assert play.ran("/slow") == 1
 
 
 PAGE_HEAD = """

@@ -42,11 +42,8 @@ names = itertools.count()
 class Driver:
     """A driver of one language: call() answers, start() and finish() apart."""
 
-    def __init__(self, language, url):
-        if language in BUILDS:
-            BUILDS.pop(language)()
-        self.process = subprocess.Popen([*DRIVERS[language], url], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        cwd=CLIENTS, text=True, encoding="utf-8")
+    def __init__(self, argv, url):
+        self.process = subprocess.Popen([*argv, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=CLIENTS, text=True, encoding="utf-8")
         self.lock = threading.Condition()
         self.answers, self.ended, self.ids = {}, False, itertools.count(1)
         self.reader = threading.Thread(target=self.read, daemon=True)
@@ -64,8 +61,9 @@ class Driver:
 
     def start(self, command):
         n = next(self.ids)
-        self.process.stdin.write(json.dumps({"id": n, **command}) + "\n")
-        self.process.stdin.flush()
+        with self.lock:
+            self.process.stdin.write(json.dumps({"id": n, **command}) + "\n")
+            self.process.stdin.flush()
         return n
 
     def finish(self, n, seconds=120):
@@ -85,6 +83,12 @@ class Driver:
             self.process.kill()
             self.process.wait()
             self.process.stdout.close()
+
+
+def driver(language, url):
+    if language in BUILDS:
+        BUILDS.pop(language)()
+    return Driver(DRIVERS[language], url)
 
 
 class World:
@@ -210,7 +214,7 @@ class Play:
 
 
 def play(world, languages, scenario):
-    drivers = [Driver(language, world.url) for language in languages]
+    drivers = [driver(language, world.url) for language in languages]
     try:
         for d in drivers:
             d.call({"op": "fingerprint", "arguments": 1})  # a scenario has its own clock: the driver's start is no part of it
@@ -232,7 +236,7 @@ def play(world, languages, scenario):
 
 def fresh(drivers, i, language, world):
     drivers[i].close()
-    drivers[i] = Driver(language, world.url)
+    drivers[i] = driver(language, world.url)
     return drivers[i]
 
 
@@ -265,9 +269,9 @@ ARGUMENTS = [{"amount": 5, "to": "bob"}, [1, 2, [3, None, True]], {"b": {"y": "Ã
 def test_all_languages_make_the_same_fingerprint(world):
     found = {}
     for language in LANGUAGES:
-        driver = Driver(language, world.url)
-        found[language] = [driver.call({"op": "fingerprint", "arguments": a})["value"] for a in ARGUMENTS]
-        driver.close()
+        one = driver(language, world.url)
+        found[language] = [one.call({"op": "fingerprint", "arguments": a})["value"] for a in ARGUMENTS]
+        one.close()
     for language in LANGUAGES:
         assert found[language] == found["python"], language
     assert len(set(found["python"])) == len(ARGUMENTS)

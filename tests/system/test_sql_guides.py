@@ -4,11 +4,11 @@ leaves nothing behind and may run again; the same key with another body is a mis
 import json
 import os
 import re
-import shutil
 import subprocess
 
 import pytest
 
+from client_builds import node_packages
 from lib import ROOT, build_go, folder
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 
@@ -289,23 +289,6 @@ def java(where, database):
     return ["java", "-Xshare:auto", "-cp", where + ":" + JARS, "Guide"]
 
 
-@pytest.fixture(scope="session")
-def node_packages():
-    """pg and mysql2 as tests/support/node/package-lock.json pins them."""
-    where = os.path.join(ROOT, "build/node")
-    lock = os.path.join(ROOT, "tests/support/node/package-lock.json")
-    made = os.path.join(where, "made")
-    if not os.path.exists(made) or open(made).read() != open(lock).read():
-        shutil.rmtree(where, ignore_errors=True)
-        shutil.copytree(os.path.join(ROOT, "tests/support/node"), where)
-        done = subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=5"],
-                              cwd=where, text=True,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
-        assert done.returncode == 0, done.stdout
-        shutil.copy(lock, made)
-    return where + "/node_modules"
-
-
 @pytest.fixture(params=DATABASES)
 def database(request):
     server = request.getfixturevalue({"mysql": "mariadb"}.get(request.param, request.param))
@@ -327,10 +310,10 @@ def play(argv, database, language, **env):
 
 
 @pytest.mark.parametrize("language", sorted(LANGUAGES))
-def test_the_page_does_what_it_says(database, language, node_packages):
+def test_the_page_does_what_it_says(database, language):
     with folder() as where:
         argv = {"python": python, "node": node, "go": go, "java": java}[language](where, database.name)
-        lines, effects = play(argv, database, language, NODE_PATH=node_packages)
+        lines, effects = play(argv, database, language, NODE_PATH=node_packages())
     assert len(lines) == 11, lines
     assert [json.loads(line)["order"] for line in lines[:6]] == ["one"] * 6, lines
     assert [json.loads(line) for line in lines[6:8]] == [{"error": "out of stock"}] * 2, lines

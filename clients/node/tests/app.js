@@ -27,6 +27,7 @@ async function serve(path, body) {
     case "/refused": throw new NotExecuted("the bank was not asked");
     case "/limited": return {status: 429};
     case "/redirect": return {status: 302, headers: {Location: "/elsewhere"}};
+    case "/large-failure": return {status: 500, body: Buffer.alloc(3 << 20)};
     case "/large": return {body: Buffer.alloc(3 << 20)};
     default: return {body: "fine"};
     }

@@ -261,7 +261,9 @@ public final class IdemClient implements AutoCloseable {
     private void finish(Claim claim, String outcome, String kind, byte[] result) {
         claim.stop();
         var args = new ArrayList<Object>(List.of("FINISH", claim.scope(), claim.key(), claim.fence(), outcome));
-        args.addAll(result == null ? List.of("", "NOREPLAY") : List.of(result, "KIND", kind));
+        args.addAll(List.of(result == null ? "" : result, "KIND", kind));
+        if (result == null)
+            args.add("NOREPLAY");
         List<?> answer;
         try {
             answer = ask(args, claim.options.deadline, Duration.ZERO);

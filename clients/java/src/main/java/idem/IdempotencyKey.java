@@ -19,6 +19,8 @@ public final class IdempotencyKey {
             throw new IllegalArgumentException("The key begins or ends with a space.");
         if (!text.startsWith("\"") && key.chars().anyMatch(c -> c <= ' ' || c > 0x7e || c == '"'))
             throw new IllegalArgumentException("The key holds a byte that a bare key must not: put it in double quotes.");
+        if (!text.startsWith("\"") && key.indexOf(',') >= 0)
+            throw new IllegalArgumentException("The key holds a comma, as if the header had been sent twice: put it in double quotes if it is one key.");
         return key;
     }
 

@@ -173,10 +173,11 @@ public final class IdempotencyFilter implements Filter {
     }
 
     private void replay(IdemClient.Begun begun, HttpServletResponse response) throws IOException {
-        if (begun.result() == null) {
+        boolean http = begun.kind().equals("http");
+        if (begun.state().equals("failed") && (!http || begun.result() == null)) {
+            send(response, (http ? Problem.FAILED : Problem.SETTLED).answer());
+        } else if (!http || begun.result() == null) {
             send(response, Problem.NOT_REPLAYABLE.answer());
-        } else if (!begun.kind().equals("http")) {
-            send(response, (begun.state().equals("failed") ? Problem.SETTLED : Problem.NOT_REPLAYABLE).answer());
         } else {
             response.setHeader("Idempotent-Replayed", "true");
             send(response, HttpAnswer.read(begun.result()));

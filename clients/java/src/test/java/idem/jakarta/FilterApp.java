@@ -36,7 +36,7 @@ public final class FilterApp extends HttpServlet {
         case "/orders":
             var body = new String(request.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
             response.setStatus(201);
-            response.setContentType("application/json");
+            response.setContentType("application/json;charset=UTF-8");
             response.setHeader("Location", "/orders/7");
             response.addHeader("X-Two", "a");
             response.addHeader("X-Two", "b");
@@ -66,6 +66,10 @@ public final class FilterApp extends HttpServlet {
             break;
         case "/redirect":
             response.sendRedirect("/elsewhere");
+            break;
+        case "/large-failure":
+            response.setStatus(500);
+            response.getOutputStream().write(new byte[3 << 20]);
             break;
         case "/large":
             response.getOutputStream().write(new byte[3 << 20]);
