@@ -284,6 +284,26 @@ need_fingerprint(const struct idem_engine *engine, const struct idem_op *op,
                       (int)op->scope.len, (const char *)op->scope.data);
 }
 
+/* A store that may forget cannot promise that something never happens again. */
+static enum idem_status
+need_memory(const struct idem_engine *engine, const struct idem_op *op,
+            struct idem_error *err)
+{
+    bool ids = op->type == IDEM_TYPE_WORKER && op->verb == IDEM_LOCK;
+    bool strict = op->verb == IDEM_BEGIN && op->mode == IDEM_STRICT;
+
+    if (!engine->store || !engine->store->forgets ||
+        !(strict || ids || op->verb == IDEM_SETTLE))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                      "this store may forget records (unsafe=forget), so it "
+                      "refuses %s: %suse a store that keeps records",
+                      strict ? "strict requests"
+                      : ids  ? "ids"
+                             : "SETTLE",
+                      strict ? "make them loose, or " : "");
+}
+
 enum idem_status
 idem_submit(struct idem_engine *engine, const struct idem_op *op,
             idem_done_fn *done, void *arg, uint64_t *ticket,
@@ -304,6 +324,8 @@ idem__submit(struct idem_engine *engine, const struct idem_op *op,
     status = idem__op_check(&checked, err);
     if (status == IDEM_OK)
         status = need_fingerprint(engine, &checked, err);
+    if (status == IDEM_OK)
+        status = need_memory(engine, &checked, err);
     if (status == IDEM_OK)
         status = fit_result(engine, &checked, err);
     if (status != IDEM_OK) {

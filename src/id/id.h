@@ -122,6 +122,8 @@ enum idem_status idem__ids_open(struct idem_engine *engine,
 /* keeper.c: the thread, and what it does for one source. Called with the mutex
  * held; it is let go during store operations. */
 void *idem__ids_keeper(void *arg);
+/* Does the last trouble stay until somebody changes something? */
+bool idem__source_hopeless(const struct source *source);
 
 /* Bring the clock of a leased source up to date: it counts ticks since its
  * epoch on the boot clock, so it never goes back and never waits. */

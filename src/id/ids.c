@@ -204,7 +204,7 @@ next_ids(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count,
 {
     size_t taken = 0;
 
-    if (!deadline && must_fetch(s, count)) {
+    if (!deadline && !idem__source_hopeless(s) && must_fetch(s, count)) {
         (void)wait_for_window(ids, s, NULL);
         return none_at_hand(s, err);
     }
@@ -217,6 +217,10 @@ next_ids(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count,
         }
         if (s->missing < count - taken)
             s->missing = count - taken;
+        if (idem__source_hopeless(s)) {
+            (void)wait_for_window(ids, s, NULL);
+            return idem__fail(err, s->trouble.status, "%s", s->trouble.text);
+        }
         if (!wait_for_window(ids, s, deadline)) {
             if (!deadline)
                 return none_at_hand(s, err);

@@ -428,9 +428,9 @@ other_bits_on_the_same_store_are_refused(void **state)
 
     (void)state;
     assert_int_equal(try_one(engine, NULL, &err), IDEM_OK);
-    assert_int_equal(try_one(engine, &bits, &err), IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(try_one(engine, &bits, &err), IDEM_ERR_INVALID);
     assert_non_null(strstr(err.text, "28,22,13 from 1767225600 s, not 31,12"));
-    assert_int_equal(try_one(engine, &epoch, &err), IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(try_one(engine, &epoch, &err), IDEM_ERR_INVALID);
     assert_int_equal(try_one(engine, NULL, &err), IDEM_OK);
     idem_close(engine);
 }
@@ -461,7 +461,7 @@ worker_numbers_come_from_the_pool(void **state)
     assert_non_null(strstr(err.text, "from 5 to 6 are all taken"));
     assert_int_equal(
         idem_ids_next(ids[3], IDEM_ID_SNOWFLAKE, NONE, &id, 1, &err),
-        IDEM_ERR_UNAVAILABLE);
+        IDEM_ERR_INVALID);
     assert_non_null(strstr(err.text, "begins at 1024"));
     assert_int_equal(worker_of(IDEM_ID_UID, one(ids[3], IDEM_ID_UID)), 1024);
     for (size_t i = 0; i < 4; i++)

@@ -289,10 +289,11 @@ agree(struct idem_ids *ids, struct source *s)
     idem_answer_clear(&answer);
     s->agreed = !theirs[0] || strcmp(theirs, ours) == 0;
     if (!s->agreed)
-        snprintf(s->trouble.text, sizeof(s->trouble.text),
-                 "the store's %ss have the bits %s, not %s: use the same bits "
-                 "and epoch, or another store",
-                 scope_of(s), theirs, ours);
+        idem__fail(
+            &s->trouble, IDEM_ERR_INVALID,
+            "the store's %ss have the bits %s, not %s: use the same bits "
+            "and epoch, or another store",
+            scope_of(s), theirs, ours);
     return s->agreed;
 }
 
@@ -316,11 +317,12 @@ lease_worker(struct idem_ids *ids, struct source *s)
             return renew_worker(ids, s);
     }
     if (first >= end)
-        snprintf(s->trouble.text, sizeof(s->trouble.text),
-                 "the pool of worker numbers begins at %llu, and those of a %s "
-                 "end at %llu",
-                 (unsigned long long)first, scope_of(s),
-                 (unsigned long long)end - 1);
+        idem__fail(
+            &s->trouble, IDEM_ERR_INVALID,
+            "the pool of worker numbers begins at %llu, and those of a %s "
+            "end at %llu",
+            (unsigned long long)first, scope_of(s),
+            (unsigned long long)end - 1);
     else
         snprintf(s->trouble.text, sizeof(s->trouble.text),
                  "the worker numbers from %llu to %llu are all taken",
@@ -423,6 +425,13 @@ serve_segment(struct idem_ids *ids, struct source *s)
     return ours;
 }
 
+bool
+idem__source_hopeless(const struct source *s)
+{
+    return s->trouble.status == IDEM_ERR_INVALID ||
+           s->trouble.status == IDEM_ERR_UNSUPPORTED;
+}
+
 /* When the keeper has something to do for this source; INT64_MAX: never. */
 static int64_t
 due_us(const struct source *s)
@@ -446,6 +455,8 @@ serve(struct idem_ids *ids, struct source *s)
     s->pins--;
     if (served)
         s->wanted = false;
+    else if (idem__source_hopeless(s))
+        tell_waiters(ids);
     s->not_before_us = served ? 0 : idem__ids_boot_us(ids) + RETRY_US;
 }
 

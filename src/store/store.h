@@ -24,6 +24,8 @@ struct idem_store_type;
 struct idem_store {
     const struct idem_store_type *type;
     size_t max_record; /* the most bytes one encoded record may have here */
+    bool forgets; /* it may lose records, as the operator accepted: the engine
+                     refuses what promises that something never happens again */
 };
 
 /* What became of one swap. */

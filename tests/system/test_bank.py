@@ -106,12 +106,15 @@ def test_a_transfer_without_one_of_its_fields_is_the_callers_mistake(bank, field
     assert status == 400 and field in said["error"] and said["retryable"] is False
 
 
-def test_tokens_can_be_in_redis():
-    redis = Redis()
+@pytest.mark.parametrize("settings,options", [({}, ""), ({"appendonly": "no"}, "?unsafe=forget")],
+                         ids=["kept", "may-forget"])
+def test_tokens_can_be_in_redis(settings, options):
+    redis = Redis(**settings)
+    url = redis.url + options
     try:
-        with folder() as where, Bank("sqlite:%s/bank.db" % where, redis.url) as bank:
+        with folder() as where, Bank("sqlite:%s/bank.db" % where, url) as bank:
             token = bank("GET", "/token")[1]
-            listed = subprocess.run([IDEM, "scan", "--store", redis.url], capture_output=True, text=True).stdout
+            listed = subprocess.run([IDEM, "scan", "--store", url], capture_output=True, text=True).stdout
             assert token in listed
             assert [bank("POST", "/test", token=token)[1] for _ in range(3)] == ["正常调用", "重复调用", "重复调用"]
             assert bank("PUT", "/accounts/ann/" + bank.ticket(), {"amount": 1})[0] == 200, "tickets are beside the accounts"

@@ -618,3 +618,11 @@ def test_a_caller_that_gives_up_makes_sure_that_a_late_request_does_not_run():
         answers = [settle("k") for _ in range(110)]
         refused = next(a for a in answers if a.status == 429)
         assert refused.problem == "too-many-questions" and refused.json()["retryable"] is True
+
+
+def test_a_store_that_may_forget_is_for_loose_routes_only():
+    url = "redis://127.0.0.1:1?unsafe=unseen,forget"
+    args = [IDEM, "gateway", "--upstream", "http://127.0.0.1:1", "--print-config", "--store", url]
+    refused = subprocess.run(args, capture_output=True, text=True)
+    assert refused.returncode == 2 and "the route / is strict" in refused.stderr, refused.stderr
+    assert subprocess.run([*args, "--mode", "loose"], capture_output=True).returncode == 0

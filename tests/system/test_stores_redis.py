@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.request
 
 import pytest
 
@@ -128,6 +129,33 @@ def test_everysec_is_accepted_by_name_and_says_what_it_gives_up():
         with folder() as where, Server(where, store=patient(server.url + "?unsafe=everysec")) as idem:
             assert idem.client()("BEGIN", "a", "b")[0] == "started"
             assert "power cut" in idem.output()
+    finally:
+        server.stop()
+
+
+def test_a_redis_that_forgets_is_for_loose_requests_and_tokens_only():
+    server = Redis(appendonly="no", appendfsync="no")
+    assert "unsafe=forget" in open_error(server.url)
+    try:
+        url = patient(server.url + "?unsafe=forget")
+        with folder() as where, Server(where, http=True, store=url) as idem:
+            assert "a restart of Redis may forget all records" in idem.output()
+            told = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % idem.http).read().decode()
+            assert "\nidem_redis_may_forget 1\n" in told
+            c = idem.client()
+            for refused, word in ((("BEGIN", "shop", "1"), "strict requests: make them loose"),
+                                  (("SETTLE", "shop", "1"), "refuses SETTLE"), (("ID", "snowflake"), "refuses ids")):
+                got = c(*refused)
+                assert isinstance(got, Error) and word in str(got), got
+            fence = c("BEGIN", "shop", "1", "LOOSE")[1]
+            assert c("FINISH", "shop", "1", fence, "SUCCEEDED", "done")[0] == "ok"
+            assert c("BEGIN", "shop", "1", "LOOSE")[0] == "replay"
+            token = c("ISSUE", "form")[1]
+            assert c("REDEEM", token, "form")[0] == "redeemed" and c("REDEEM", token, "form")[0] == "duplicate"
+            lost = c("ISSUE", "form")[1]
+            server.ask("flushall")  # what a restart does to it
+            assert c("BEGIN", "shop", "1", "LOOSE")[0] == "started"
+            assert c("REDEEM", lost, "form")[0] == "unknown"
     finally:
         server.stop()
 

@@ -558,6 +558,26 @@ check_content(const struct gateway_config *config,
     return IDEM_OK;
 }
 
+/* A store that may forget records refuses strict requests: better now than one
+ * by one. */
+static enum idem_status
+check_mode(const struct gateway_config *config,
+           const struct gateway_route *route, struct idem_error *err)
+{
+    const char *value = gateway_value(config, route, "mode");
+    const char *unsafe =
+        config->store ? strstr(config->store, "unsafe=") : NULL;
+
+    if (!unsafe || !strstr(unsafe, "forget") ||
+        (value && strcmp(value, "loose") == 0))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "the route %s is strict, and a store with unsafe=forget "
+                      "cannot keep that: give --mode loose, or a store that "
+                      "keeps records",
+                      route->path);
+}
+
 static enum idem_status
 check_routes(struct gateway_config *config, struct idem_error *err)
 {
@@ -578,6 +598,8 @@ check_routes(struct gateway_config *config, struct idem_error *err)
             route->upstream ? route->upstream : config->base.upstream, err);
         if (status == IDEM_OK)
             status = check_content(config, route, err);
+        if (status == IDEM_OK)
+            status = check_mode(config, route, err);
         if (status != IDEM_OK)
             return status;
         for (size_t j = 0; j < i; j++) {

@@ -42,6 +42,8 @@ static const struct {
     {"redis_connects_total", "Connections opened."},
     {"redis_full", "1 while a server refuses writes for lack of memory."},
     {"redis_lost_total", "Writes whose answer was lost."},
+    {"redis_may_forget",
+     "1 with unsafe=forget: a restart of Redis may forget all records."},
     {"redis_redirected_total", "Writes that a cluster sent elsewhere."},
     {"redis_refused_total", "Writes that found another revision."},
     {"redis_replicas_required", "Replicas that have to confirm a write."},

@@ -14,6 +14,7 @@
  *   prefix=idem:    what every name begins with
  *   connect_ms=1000, timeout_ms=2000
  *   unsafe=everysec accept to lose up to 2 s of answers at a power cut
+ *   unsafe=forget   accept to lose all records at a restart; no strict mode
  *   unsafe=unseen   appendfsync cannot be read here; the operator vouches
  *
  * A record is one string, named by its key in hex. Redis drops it by itself,
@@ -141,6 +142,7 @@ figures(struct idem_store *store, idem_figure_fn *each, void *arg)
     }
     each(arg, "redis_connections", open);
     each(arg, "redis_full", full);
+    each(arg, "redis_may_forget", self->settings.accept_forget);
     each(arg, "redis_connects_total", (double)self->connects);
     each(arg, "redis_swaps_total", (double)self->swaps);
     each(arg, "redis_refused_total", (double)self->refused);
@@ -181,9 +183,11 @@ read_unsafe(struct redis_settings *settings, struct idem_error *err)
             settings->accept_everysec = true;
         else if (len == 6 && strncmp(unsafe, "unseen", len) == 0)
             settings->accept_unseen = true;
+        else if (len == 6 && strncmp(unsafe, "forget", len) == 0)
+            settings->accept_forget = true;
         else
             return idem__fail(err, IDEM_ERR_INVALID,
-                              "redis: unsafe is everysec or unseen");
+                              "redis: unsafe is everysec, forget or unseen");
         unsafe += len + (unsafe[len] == ',');
     }
     return IDEM_OK;
@@ -347,6 +351,11 @@ say_what_is_given_up(const struct redis_store *self)
         idem__log(&self->options, IDEM_LOG_WARNING,
                   "redis: unsafe=everysec: a power cut may forget up to 2 s of "
                   "answered requests, which then run again");
+    if (self->settings.accept_forget)
+        idem__log(&self->options, IDEM_LOG_WARNING,
+                  "redis: unsafe=forget: a restart of Redis may forget all "
+                  "records, and repeated requests then run again; strict "
+                  "requests, SETTLE and ids are refused on this store");
     if (self->settings.accept_unseen)
         idem__log(&self->options, IDEM_LOG_WARNING,
                   "redis: unsafe=unseen: appendfsync is not checked");
@@ -410,6 +419,7 @@ open_any(const char *url, const struct idem_store_options *options,
         return status;
     }
     self->settings.opening = false;
+    self->base.forgets = self->settings.accept_forget;
     say_what_is_given_up(self);
     *store = &self->base;
     return IDEM_OK;

@@ -40,6 +40,7 @@ struct redis_settings {
     int64_t wait_ms, connect_ms, timeout_ms;
     bool accept_everysec;  /* ?unsafe=everysec */
     bool accept_unseen;    /* ?unsafe=unseen */
+    bool accept_forget;    /* ?unsafe=forget */
     struct redis_tls *tls; /* NULL: not encrypted */
     bool opening;          /* nobody else waits for a server that is silent */
 };

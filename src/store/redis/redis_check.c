@@ -100,10 +100,14 @@ static enum idem_status
 judge_fsync(const struct redis_settings *settings,
             const struct redis_facts *facts, struct idem_error *err)
 {
+    if (settings->accept_forget)
+        return IDEM_OK;
     if (!facts->aof)
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,
                           "redis: appendonly is no: a restart would forget "
-                          "records; set appendonly yes, appendfsync always");
+                          "records; set appendonly yes, appendfsync always; "
+                          "or, for loose requests and tokens only, accept that "
+                          "with ?unsafe=forget");
     if (!facts->fsync_seen && !settings->accept_unseen)
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,
                           "redis: CONFIG GET appendfsync is not allowed here; "
