@@ -1,16 +1,22 @@
 """The Python client beyond the conformance scenarios."""
 import asyncio
 import datetime
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import zipfile
 
 import pytest
 
-from lib import ROOT, Server, folder, wait_until
+from lib import IDEM, ROOT, Process, Server, folder, free_port, wait_until
+from test_client_middleware import problem, request
+from test_stores_sql import idem as idem_command
+from test_stores_sql import mariadb, postgres  # noqa: F401 (fixtures)
 
 PACKAGE = os.path.join(ROOT, "clients/python")
 sys.path.insert(0, PACKAGE)
@@ -285,3 +291,139 @@ def test_many_threads_share_a_client(client):
         thread.join(120)
     assert sorted(answers) == sorted(i % 5 for i in range(40))
     assert wait_until(lambda: not client._keeper.due)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "django", "pymysql"])
+def test_work_in_the_callers_own_transaction(driver, request):  # noqa: F811
+    database = request.getfixturevalue("mariadb" if driver == "pymysql" else "postgres")
+    idem_command("store", "init", database.url)
+    done = subprocess.run(["/usr/bin/python3", os.path.join(PACKAGE, "tests/sql.py"), driver, str(database.port)], capture_output=True,
+                          text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.count("passed") == 7, done.stdout + done.stderr
+
+
+PAGE = """
+import asyncio, os, psycopg
+DATABASE = "host=127.0.0.1 port=%(postgres)d user=idem password=secret dbname=postgres"
+with psycopg.connect(DATABASE) as db:
+    db.execute("create table orders (item text, count int)")
+runs = []
+def place_order(cart):
+    runs.append(cart)
+    return {"order": len(runs), "count": cart["count"]}
+%(code)s
+assert order == {"order": 3, "count": 2} and len(runs) == 4, runs
+assert client.once("order-7", lambda: 1, arguments=cart) == {"order": 1, "count": 2}
+assert asyncio.run(main()) == client.once("order-10", list, arguments={"order_id": 10, "cart": cart}) == {"order": 5, "count": 2}
+assert client.once("order-11", list) == {"order": 6, "count": 2} and len(runs) == 6, runs
+with psycopg.connect(DATABASE, autocommit=True) as db:
+    assert idem.sql.once(db, "order-9", lambda: 1, scope="shop", arguments=cart) == paid == {"order": 9, "count": 2}
+    assert db.execute("select count(*) from orders").fetchone() == (1,)
+assert answer.status == 201 and answer.json()["order"] == "placed book", answer
+test_an_order_is_placed_once()
+print("the page works")
+"""
+SERVICE = """
+import os, sys
+def place_order(cart):
+    with open(sys.argv[2], "a") as f:
+        f.write("placed\\n")
+    if cart["item"] == "nothing":
+        raise idem.NotExecuted("the bank was not asked")
+    return "placed " + cart["item"]
+"""
+DJANGO = """
+import json
+from django.conf import settings
+from django.http import JsonResponse
+from django.urls import path
+settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"])
+def orders(request):
+    return JsonResponse({"order": place_order(json.loads(request.body)), "fence": request.META["idem.claim"].fence}, status=201)
+urlpatterns = [path("orders", orders)]
+"""
+RUN = {"flask": "import werkzeug.serving; werkzeug.serving.run_simple('127.0.0.1', int(sys.argv[1]), app, threaded=True)",
+       "django": "import werkzeug.serving; werkzeug.serving.run_simple('127.0.0.1', int(sys.argv[1]), application, threaded=True)",
+       "fastapi": "import uvicorn; uvicorn.run(app, host='127.0.0.1', port=int(sys.argv[1]), log_level='warning')"}
+
+
+def blocks(page):
+    with open(os.path.join(PACKAGE, page), encoding="utf-8") as f:
+        return re.findall(r"```python\n(.*?)```", f.read(), re.S)
+
+
+def framework_of(code):
+    return next((name for name in RUN if "from %s" % name in code or "import %s" % name in code), None)
+
+
+def start_service(where, framework, server):
+    code, = [c for c in blocks("README.md") if framework_of(c) == framework]
+    port, effects = free_port(), os.path.join(where, "effects-" + framework)
+    program = os.path.join(where, framework + "_service.py")
+    with open(program, "w", encoding="utf-8") as f:
+        f.write(SERVICE + (DJANGO if framework == "django" else "") + code.replace("127.0.0.1:6390", "127.0.0.1:%d" % server.port) + "\n" + RUN[framework])
+    process = Process(["/usr/bin/python3", program, str(port), effects], ready=port, env={**os.environ, "PYTHONPATH": PACKAGE})
+    return process, port, effects
+
+
+def lines(path):
+    if not os.path.exists(path):
+        return 0
+    with open(path) as f:
+        return len(f.readlines())
+
+
+@pytest.mark.parametrize("framework", sorted(RUN))
+def test_the_services_of_the_page_work(server, framework):
+    def ask(key, item="book", tenant=framework):
+        return request(port, "POST", "/orders", json.dumps({"item": item}), {"Idempotency-Key": key, "X-Tenant": tenant,
+                                                                            "Content-Type": "application/json"})
+    with folder() as where:
+        process, port, effects = start_service(where, framework, server)
+        try:
+            first, again = ask("o-7"), ask("o-7")
+            assert (first.status, json.loads(first.body)["order"], again.body) == (201, "placed book", first.body)
+            assert json.loads(first.body)["fence"] > 0
+            assert again.headers["Idempotent-Replayed"] == "true" and lines(effects) == 1
+            problem(ask("o-7", "pen"), 422, "mismatch")
+            assert ask("o-7", tenant="").status in (201, 500)  # not guarded: there is no claim that the service could name
+            assert ask("o-7", tenant="bob-" + framework).status == 201 and lines(effects) == 3
+            if framework != "django":  # what its views raise is a 500, and the page says so
+                for n in (4, 5):
+                    problem(ask("nothing", "nothing"), 503, "not-executed")
+                    assert lines(effects) == n
+        finally:
+            process.stop()
+
+
+def test_the_code_of_the_page_works(server, postgres):  # noqa: F811
+    code = blocks("README.md")
+    assert code == blocks("README.zh-CN.md")
+    code = [c for c in code if framework_of(c) is None]
+    assert len(code) == 8
+    idem_command("store", "init", postgres.url)
+    postgres.sql("drop table if exists orders")
+    with folder() as where:
+        service, port, _ = start_service(where, "flask", server)
+        try:
+            page = PAGE % {"postgres": postgres.port, "code": "".join(code)}
+            page = page.replace("127.0.0.1:6390", "127.0.0.1:%d" % server.port).replace("127.0.0.1:8080", "127.0.0.1:%d" % port)
+            done = subprocess.run(["/usr/bin/python3", "-W", "error::RuntimeWarning", "-"], input=page, capture_output=True, text=True, timeout=120,
+                                  env={**os.environ, "PYTHONPATH": PACKAGE, "PATH": os.path.dirname(IDEM) + ":" + os.environ["PATH"]})
+        finally:
+            service.stop()
+    assert done.returncode == 0 and "the page works" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_package_can_be_built_and_is_complete():
+    """As pip does it: with the build backend that pyproject.toml names."""
+    with folder() as where:
+        subprocess.run(["cp", "-r", PACKAGE, where + "/source"], check=True)
+        done = subprocess.run(["/usr/bin/python3", "-c", "import setuptools.build_meta as b; print(b.build_wheel('..'))"], cwd=where + "/source",
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        with zipfile.ZipFile(os.path.join(where, done.stdout.split()[-1])) as wheel:
+            names = set(wheel.namelist())
+            metadata = wheel.read(next(n for n in names if n.endswith("/METADATA"))).decode()
+    assert {"idem/" + n for n in os.listdir(os.path.join(PACKAGE, "idem")) if n.endswith((".py", ".typed"))} <= names
+    assert "Name: idem-client\n" in metadata and "Requires-Dist" not in metadata

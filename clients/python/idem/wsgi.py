@@ -1,0 +1,113 @@
+"""Idempotency-Key for a WSGI application: Flask, Django and others."""
+import http
+import io
+from typing import Any, Callable, Collection, Dict, Iterable, List, Optional, Union
+from urllib.parse import quote
+
+from .client import Client, entered
+from .claim import Claim
+from .errors import Error
+from .web import Answer, Guard, problem
+
+Environ = Dict[str, Any]
+
+
+class Middleware:
+    """Guards the requests of an application with the statuses and problems of the gateway (docs/gateway.md).
+
+        app.wsgi_app = idem.wsgi.Middleware(app.wsgi_app, client)
+
+    scope: a function of the environ that says who asks; without one it is a digest of the Authorization header. A request for which
+    it gives nothing is not guarded. The answer of a guarded request is held until it is recorded. environ["idem.claim"] is the claim,
+    and idem.current() too.
+    """
+
+    def __init__(self, app: Callable[..., Iterable[bytes]], client: Client, *, scope: Optional[Callable[[Environ], Optional[str]]] = None,
+                 required: bool = False, methods: Collection[str] = ("POST", "PATCH"), max_body: int = 1 << 20):
+        self.app, self.client = app, client
+        self.guard = Guard(client.options, scope, required, methods, max_body)
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        keys = [environ["HTTP_IDEMPOTENCY_KEY"]] if "HTTP_IDEMPOTENCY_KEY" in environ else []
+        credential = environ.get("HTTP_AUTHORIZATION")
+        found = self.guard.admit(environ["REQUEST_METHOD"], keys, environ, None if credential is None else credential.encode("latin-1"))
+        if found is None:
+            return self.app(environ, start_response)
+        answer = found if isinstance(found, Answer) else self._guarded(environ, *found)
+        try:
+            reason = http.HTTPStatus(answer.status).phrase
+        except ValueError:
+            reason = "Unknown"
+        start_response("%d %s" % (answer.status, reason), answer.sent())
+        return [answer.body]
+
+    def _guarded(self, environ, key, options) -> Answer:
+        try:
+            body = self._body(environ)
+        except OverflowError:
+            return problem("body-too-large")
+        try:
+            got = self.client.claim(key, self.guard.asked(environ["REQUEST_METHOD"], self._target(environ), body), options)
+        except Error as e:
+            return self.guard.refused(e)
+        return self._run(got, environ) if isinstance(got, Claim) else self.guard.replay(got)
+
+    def _body(self, environ) -> Optional[bytes]:
+        if environ.get("CONTENT_TYPE", "").lower().startswith("multipart/"):
+            return None
+        length, limit = environ.get("CONTENT_LENGTH") or None, self.guard.max_body
+        if length is None and not environ.get("wsgi.input_terminated"):
+            return b""
+        if length is not None and int(length) > limit:
+            raise OverflowError
+        body = environ["wsgi.input"].read(limit + 1 if length is None else int(length))
+        if len(body) > limit:
+            raise OverflowError
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
+        return body
+
+    @staticmethod
+    def _target(environ) -> str:
+        raw = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
+        if raw.startswith("/"):
+            return raw
+        path = quote((environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1"), safe="/:@!$&'()*+,;=~")
+        return path + ("?" + environ["QUERY_STRING"] if environ.get("QUERY_STRING") else "")
+
+    def _run(self, claim: Claim, environ) -> Answer:
+        environ["idem.claim"] = claim
+        made: Union[Answer, Exception]
+        try:
+            with entered(claim):
+                made = self._collect(environ)
+        except Exception as e:
+            made = e
+        except BaseException:
+            self.client.abandon(claim)
+            raise
+        outcome, answer = self.guard.outcome(claim, made)
+        try:
+            if outcome == "release":
+                self.client.release(claim)
+            elif outcome is None:
+                self.client.abandon(claim)
+            else:
+                self.client.finish(claim, outcome, answer.stored(), "http")
+        except Error as e:
+            return self.guard.unrecorded(claim, e)
+        return answer
+
+    def _collect(self, environ) -> Answer:
+        head: List[Any] = []
+        parts: List[bytes] = []
+
+        def start(status, headers, exc_info=None):
+            head[:] = [int(status[:3]), list(headers)]
+            return parts.append
+
+        chunks = self.app(environ, start)
+        try:
+            parts.extend(chunks)
+        finally:
+            getattr(chunks, "close", bool)()
+        return Answer(*head, b"".join(parts))
