@@ -67,6 +67,10 @@
       "The first request with this key is still running")                      \
     X(MISMATCH, "mismatch", 422, NOT_EXECUTED, 0,                              \
       "This key was used for a different request")                             \
+    X(FIRST_SENT_EXPIRED, "first-sent-expired", 412, NOT_EXECUTED, 0,          \
+      "The request was first sent too long ago")                               \
+    X(NOT_REPEATABLE, "not-repeatable", 501, NOT_EXECUTED, 0,                  \
+      "Requests of this method are not repeatable here")                       \
     X(SAME_CONTENT, "same-content", 409, NOT_EXECUTED, 0,                      \
       "The same was asked a moment ago under another key")                     \
     X(OUTCOME_UNKNOWN, "outcome-unknown", 409, UNKNOWN, 0,                     \

@@ -30,6 +30,10 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
      "where the key stands: $http_idempotency_key (default), any nginx "
      "variable, json:PATH, form:NAME, xml:ELEMENT; the first one found; "
      "content: caller, method, path and body are the key (needs --ttl)"},
+    {"profile", "idem_profile", GATEWAY_WORD, "ietf|stripe|oasis|paypal",
+     "whose header names and statuses the clients know (default ietf)"},
+    {"replayed-header", "idem_replayed_header", GATEWAY_WORDS, "HEADERS",
+     "mark replays with these headers too (\"NAME: true\")"},
     {"dedupe-content", "idem_dedupe_content", GATEWAY_TIME, "TIME",
      "refuse a request whose caller sent the same content under another key "
      "this long ago or less (default 0: never)"},

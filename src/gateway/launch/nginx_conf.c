@@ -8,6 +8,7 @@
 #include "gateway.h"
 
 #include "../../base/problem.h"
+#include "../module/profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -268,6 +269,19 @@ add_upstreams(const struct gateway_config *config, struct idem_buf *out,
     if (status == IDEM_OK && auth && config->token_path)
         status = add_upstream(auth, "idem_auth", config->route_count, out, err);
     return status;
+}
+
+/* Where the key stands if nobody has said it. */
+static const char *
+default_key(const struct gateway_config *config,
+            const struct gateway_route *route)
+{
+    const char *name = gateway_value(config, route, "profile");
+    size_t i = GATEWAY_IETF;
+
+    while (name && strcmp(gateway_profiles[i].name, name) != 0)
+        i++;
+    return gateway_profiles[i].keys;
 }
 
 static bool
@@ -533,8 +547,9 @@ add_own_path(const struct gateway_config *config, const char *path,
              const char *name, enum idem__problem limit, const char *directive,
              struct idem_buf *out)
 {
-    static const char *const same[] = {"scope", "credential", "anonymous",
-                                       "token-ttl", "docs"};
+    static const char *const same[] = {
+        "scope", "credential", "anonymous",      "token-ttl",
+        "docs",  "profile",    "replayed-header"};
     bool good =
         add_limit(config, name, limit, out) &&
         idem_buf_add_text(out, "\n        location = ") &&
@@ -580,7 +595,8 @@ add_status_path(const struct gateway_config *config, struct idem_buf *out)
         idem_buf_add_text(out, "            idem_key");
 
     if (!key || strcmp(key, "off") != 0)
-        good = good && add_words(out, key ? key : "$http_idempotency_key");
+        good = good &&
+               add_words(out, key ? key : default_key(config, &config->base));
     good = good && idem_buf_add_text(out, " \"$arg_key\";\n");
     if (quoted)
         good = good && add_option(out, option_number("key-quoted"), quoted);
@@ -594,15 +610,15 @@ static bool
 add_policy_route(const struct gateway_config *config,
                  const struct gateway_route *route, struct idem_buf *out)
 {
-    static const char *const told[][2] = {{"key", "$http_idempotency_key"},
-                                          {"methods", "POST PATCH"},
-                                          {"required", "off"},
-                                          {"mode", "strict"},
-                                          {"ttl", "86400000ms"},
-                                          {"wait", "0ms"},
-                                          {"fingerprint", "body"},
-                                          {"duplicate", "replay"},
-                                          {"gated", "on"}};
+    const char *const told[][2] = {{"key", default_key(config, route)},
+                                   {"methods", "POST PATCH"},
+                                   {"required", "off"},
+                                   {"mode", "strict"},
+                                   {"ttl", "86400000ms"},
+                                   {"wait", "0ms"},
+                                   {"fingerprint", "body"},
+                                   {"duplicate", "replay"},
+                                   {"gated", "on"}};
     bool good = idem_buf_add_text(out, "{\"route\":") &&
                 add_json_text(out, route->path);
 

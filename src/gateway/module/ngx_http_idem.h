@@ -16,6 +16,7 @@
  *   _ctx.c                   the context of a gated request
  *   _gate.c                  the PRECONTENT handler: may it run?
  *   _name.c                  the record's name: key and scope
+ *   _repeat.c                what the profile "oasis" wants besides
  *   _body.c                  the request's body: size, fields, fingerprint
  *   _verdict.c               what the engine said, and what follows from it
  *   _token.c _status.c       the locations that issue tokens and tell of keys
@@ -48,6 +49,7 @@
 #include "../../wire/wire.h"
 
 #include "key_header.h"
+#include "profile.h"
 #include "result.h"
 #include "source.h"
 
@@ -249,6 +251,8 @@ typedef struct {
     ngx_array_t                 *credentials;  /* ngx_str_t, lower case */
     ngx_flag_t                   anonymous;  /* may be unset: see name.c */
     ngx_flag_t                   key_quoted;
+    ngx_uint_t                   profile;    /* enum gateway_profile_name */
+    ngx_array_t                 *replayed;   /* ngx_str_t: more markers */
     ngx_uint_t                   methods;
     ngx_flag_t                   required;
     ngx_uint_t                   mode;
@@ -278,6 +282,7 @@ typedef struct {
     unsigned                     tells:1;    /* what became of a key */
     unsigned                     needs_body:1;
     unsigned                     scope_needs_body:1;
+    unsigned                     keys_default:1;  /* those of the profile */
 } ngx_http_idem_loc_conf_t;
 
 
@@ -354,6 +359,7 @@ struct ngx_http_idem_ctx_s {
 
     unsigned                     token:1;
     unsigned                     by_content:1;  /* which is its key */
+    unsigned                     result_told:1; /* Repeatability-Result */
     unsigned                     page:1;     /* a GET that gets a token */
     unsigned                     next_asked:1;
     unsigned                     in_waiting:1;
@@ -525,6 +531,20 @@ ngx_int_t ngx_http_idem_add_no_store(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires);
 
 
+/* ngx_http_idem_repeat.c */
+
+/* NGX_ABORT: what the profile asks of a request with a key, or of one that has
+ * none, does not hold */
+ngx_int_t ngx_http_idem_first_sent(ngx_http_idem_ctx_t *ctx, ngx_uint_t found,
+    const ngx_http_idem_problem_t **problem, const char **flaw);
+/* a method that is not gated, and a request to repeat it safely? */
+ngx_uint_t ngx_http_idem_cannot_repeat(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
+/* tell the client, in this answer's header, once */
+ngx_int_t ngx_http_idem_add_result(ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t accepted);
+
+
 /* ngx_http_idem_name.c */
 
 ngx_int_t ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
@@ -606,6 +626,8 @@ extern const ngx_http_idem_problem_t  ngx_http_idem_unreachable;
 extern const ngx_http_idem_problem_t  ngx_http_idem_anonymous;
 extern const ngx_http_idem_problem_t  ngx_http_idem_scope_refused;
 extern const ngx_http_idem_problem_t  ngx_http_idem_scope_missing;
+extern const ngx_http_idem_problem_t  ngx_http_idem_first_sent_expired;
+extern const ngx_http_idem_problem_t  ngx_http_idem_not_repeatable;
 
 /* set headers_out; the body is what is to be sent after the header */
 ngx_chain_t *ngx_http_idem_problem_answer(ngx_http_request_t *r,
@@ -668,6 +690,8 @@ ngx_uint_t ngx_http_idem_reads_body(ngx_http_idem_source_t *source);
 ngx_uint_t ngx_http_idem_is_content(ngx_http_idem_source_t *source);
 ngx_uint_t ngx_http_idem_any_source(ngx_array_t *list,
     ngx_uint_t (*test)(ngx_http_idem_source_t *source));
+/* the list of what this text names, with spaces between */
+ngx_array_t *ngx_http_idem_source_words(ngx_conf_t *cf, const char *text);
 
 
 /* ngx_http_idem_conf.c */

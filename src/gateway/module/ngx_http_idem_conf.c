@@ -58,6 +58,8 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->credentials = NGX_CONF_UNSET_PTR;
     conf->anonymous = NGX_CONF_UNSET;
     conf->key_quoted = NGX_CONF_UNSET;
+    conf->profile = NGX_CONF_UNSET_UINT;
+    conf->replayed = NGX_CONF_UNSET_PTR;
     conf->required = NGX_CONF_UNSET;
     conf->mode = NGX_CONF_UNSET_UINT;
     conf->wait = NGX_CONF_UNSET_MSEC;
@@ -161,6 +163,8 @@ ngx_http_idem_merge_values(ngx_http_idem_loc_conf_t *conf,
     ngx_conf_merge_ptr_value(conf->drop, prev->drop, NULL);
     ngx_conf_merge_value(conf->anonymous, prev->anonymous, NGX_CONF_UNSET);
     ngx_conf_merge_value(conf->key_quoted, prev->key_quoted, 0);
+    ngx_conf_merge_uint_value(conf->profile, prev->profile, GATEWAY_IETF);
+    ngx_conf_merge_ptr_value(conf->replayed, prev->replayed, NULL);
     ngx_conf_merge_bitmask_value(conf->methods, prev->methods,
                                  (NGX_CONF_BITMASK_SET|NGX_HTTP_POST
                                   |NGX_HTTP_PATCH));
@@ -188,8 +192,6 @@ static char *
 ngx_http_idem_merge_groups(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
     ngx_http_idem_loc_conf_t *prev)
 {
-    static ngx_str_t  key = ngx_string("$http_idempotency_key");
-
     if (conf->scope == NULL) {
         conf->scope = prev->scope;
     }
@@ -223,9 +225,17 @@ ngx_http_idem_merge_groups(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
     }
 
     if (conf->keys == NGX_CONF_UNSET_PTR) {
-        conf->keys = prev->keys != NGX_CONF_UNSET_PTR
-                     ? prev->keys
-                     : ngx_http_idem_source_list(cf, &key, 1, GATEWAY_FOR_KEY);
+        conf->keys = prev->keys;
+        conf->keys_default = prev->keys == NGX_CONF_UNSET_PTR
+                             || prev->keys_default;
+    }
+
+    if (conf->keys_default) {
+        conf->keys = ngx_http_idem_source_words(cf,
+                                        gateway_profiles[conf->profile].keys);
+        if (conf->keys == NULL) {
+            return NGX_CONF_ERROR;
+        }
     }
 
     conf->scope_needs_body = conf->scope

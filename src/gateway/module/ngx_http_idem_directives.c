@@ -11,6 +11,8 @@ static char *ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_idem_names(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_idem_header_names(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static char *ngx_http_idem_statuses(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_idem_duplicate_directive(ngx_conf_t *cf,
@@ -26,6 +28,15 @@ static char *ngx_http_idem_issue_directive(ngx_conf_t *cf, ngx_command_t *cmd,
 static ngx_conf_enum_t  ngx_http_idem_modes[] = {
     { ngx_string("strict"), NGX_HTTP_IDEM_STRICT },
     { ngx_string("loose"), NGX_HTTP_IDEM_LOOSE },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_idem_profiles[] = {
+    { ngx_string("ietf"), GATEWAY_IETF },
+    { ngx_string("stripe"), GATEWAY_STRIPE },
+    { ngx_string("oasis"), GATEWAY_OASIS },
+    { ngx_string("paypal"), GATEWAY_PAYPAL },
     { ngx_null_string, 0 }
 };
 
@@ -97,6 +108,10 @@ ngx_command_t  ngx_http_idem_commands[] = {
                       anonymous, NULL),
     ngx_http_idem_loc("idem_key_quoted", NGX_CONF_FLAG, ngx_conf_set_flag_slot,
                       key_quoted, NULL),
+    ngx_http_idem_loc("idem_profile", NGX_CONF_TAKE1, ngx_conf_set_enum_slot,
+                      profile, &ngx_http_idem_profiles),
+    ngx_http_idem_loc("idem_replayed_header", NGX_CONF_1MORE,
+                      ngx_http_idem_header_names, replayed, NULL),
     ngx_http_idem_loc("idem_methods", NGX_CONF_1MORE,
                       ngx_conf_set_bitmask_slot, methods,
                       &ngx_http_idem_methods),
@@ -243,12 +258,15 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* header names as they are written */
+
 static char *
-ngx_http_idem_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+ngx_http_idem_header_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_str_t     *value, *s;
-    ngx_uint_t     i;
-    ngx_array_t  **list;
+    ngx_str_t          *value, *s;
+    ngx_uint_t          i;
+    ngx_array_t       **list;
+    struct idem_bytes   name;
 
     list = (ngx_array_t **) ((char *) conf + cmd->offset);
 
@@ -264,16 +282,40 @@ ngx_http_idem_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     for (i = 1; i < cf->args->nelts; i++) {
+        name.data = value[i].data;
+        name.len = value[i].len;
+
+        if (!gateway_header_name_ok(name)) {
+            return "has a value that is not the name of a header";
+        }
+
         s = ngx_array_push(*list);
         if (s == NULL) {
             return NGX_CONF_ERROR;
         }
 
-        ngx_strlow(value[i].data, value[i].data, value[i].len);
         *s = value[i];
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* to be compared, in lower case */
+
+static char *
+ngx_http_idem_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        ngx_strlow(value[i].data, value[i].data, value[i].len);
+    }
+
+    return ngx_http_idem_header_names(cf, cmd, conf);
 }
 
 

@@ -66,6 +66,10 @@ ngx_http_idem_keeps(ngx_http_idem_loc_conf_t *conf, ngx_str_t *name)
         }
     }
 
+    if (conf->replayed && ngx_http_idem_listed(conf->replayed, name)) {
+        return 0;
+    }
+
     return conf->drop == NULL || !ngx_http_idem_listed(conf->drop, name);
 }
 

@@ -32,6 +32,14 @@ ngx_http_idem_name(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
 
     rc = ngx_http_idem_key(ctx, body, flaw);
 
+    if ((rc == NGX_OK
+         || (rc == NGX_DECLINED && (body || !ctx->conf->needs_body)))
+        && ngx_http_idem_first_sent(ctx, rc == NGX_OK, problem, flaw)
+           != NGX_OK)
+    {
+        return NGX_ABORT;
+    }
+
     if (rc != NGX_OK) {
         *problem = rc == NGX_ABORT ? &ngx_http_idem_key_malformed
                                    : &ngx_http_idem_key_missing;
@@ -74,7 +82,7 @@ ngx_http_idem_unnamed(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* a request of a gated method */
+/* a request of a gated method, or one that asks in vain to be gated */
 
 static ngx_int_t
 ngx_http_idem_gated(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
@@ -87,6 +95,11 @@ ngx_http_idem_gated(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
     ctx = ngx_http_idem_create_ctx(r, conf);
     if (ctx == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (!(r->method & conf->methods)) {
+        ngx_http_idem_refuse(ctx, &ngx_http_idem_not_repeatable, NULL, 0);
+        return NGX_DONE;
     }
 
     flaw = NULL;
@@ -147,7 +160,7 @@ ngx_http_idem_handler(ngx_http_request_t *r)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (r->method & conf->methods) {
+    if ((r->method & conf->methods) || ngx_http_idem_cannot_repeat(r, conf)) {
         return ngx_http_idem_gated(r, conf);
     }
 

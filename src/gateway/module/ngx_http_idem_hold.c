@@ -83,7 +83,10 @@ ngx_http_idem_header_passes(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_loc_conf_t  *conf;
 
-    if (ctx && ngx_http_idem_add_next(ctx) != NGX_OK) {
+    if (ctx && (ngx_http_idem_add_next(ctx) != NGX_OK
+                || (ctx->claim && !ctx->page
+                    && ngx_http_idem_add_result(ctx, 1) != NGX_OK)))
+    {
         return NGX_ERROR;
     }
 
@@ -335,7 +338,9 @@ ngx_http_idem_overflow(ngx_http_idem_ctx_t *ctx)
     ctx->streamed = 1;
     ctx->state = NGX_HTTP_IDEM_STREAMING;
 
-    if (ngx_http_idem_add_next(ctx) != NGX_OK) {
+    if (ngx_http_idem_add_next(ctx) != NGX_OK
+        || ngx_http_idem_add_result(ctx, 1) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

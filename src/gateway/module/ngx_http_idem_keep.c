@@ -105,7 +105,8 @@ ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
     }
 
     if (ngx_http_idem_add_expires(r, ctx->expires) != NGX_OK
-        || ngx_http_idem_add_next(ctx) != NGX_OK)
+        || ngx_http_idem_add_next(ctx) != NGX_OK
+        || ngx_http_idem_add_result(ctx, 1) != NGX_OK)
     {
         return NGX_ERROR;
     }

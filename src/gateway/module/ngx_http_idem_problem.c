@@ -148,6 +148,20 @@ const ngx_http_idem_problem_t  ngx_http_idem_scope_missing = {
 };
 
 
+const ngx_http_idem_problem_t  ngx_http_idem_first_sent_expired = {
+    IDEM_PROBLEM_FIRST_SENT_EXPIRED, 0,
+    "Nobody remembers requests that are this old, so that it could run a "
+    "second time. Find out what became of it before you send a new one."
+};
+
+
+const ngx_http_idem_problem_t  ngx_http_idem_not_repeatable = {
+    IDEM_PROBLEM_NOT_REPEATABLE, 0,
+    "Send it without Repeatability-Request-ID, or use a method that is "
+    "gated here."
+};
+
+
 /* where the type is explained: on the operator's page, or by the type itself */
 
 static ngx_int_t
@@ -244,12 +258,28 @@ ngx_http_idem_problem_body(ngx_http_request_t *r,
 }
 
 
+/* the problem's status, or that of the profile's API */
+
+static ngx_uint_t
+ngx_http_idem_problem_status(const ngx_http_idem_problem_t *problem,
+    ngx_http_idem_loc_conf_t *conf)
+{
+    if (problem->type == IDEM_PROBLEM_MISMATCH) {
+        return gateway_profiles[conf->profile].mismatch;
+    }
+
+    return problem->status ? problem->status
+                           : idem__problem_type(problem->type)->status;
+}
+
+
 ngx_chain_t *
 ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     ngx_uint_t status, const char *detail, ngx_uint_t retry_after)
 {
     ngx_str_t                         url;
+    ngx_http_idem_ctx_t              *ctx;
     ngx_http_idem_main_conf_t        *mcf;
     const struct idem__problem_type  *type;
 
@@ -257,7 +287,7 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     type = idem__problem_type(problem->type);
 
     if (status == 0) {
-        status = problem->status ? problem->status : type->status;
+        status = ngx_http_idem_problem_status(problem, conf);
     }
 
     ngx_http_clean_header(r);
@@ -274,8 +304,17 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     r->headers_out.content_type_len = r->headers_out.content_type.len;
     r->headers_out.content_type_lowcase = NULL;
 
-    if (ngx_http_idem_problem_url(r, conf, &mcf->problem_base, type->name,
-                                  &url) != NGX_OK
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ctx) {
+        ctx->result_told = 0;   /* of an answer that is not sent after all */
+    }
+
+    if ((ctx && ngx_http_idem_add_result(ctx, type->class
+                                              != IDEM_CLASS_NOT_EXECUTED)
+                != NGX_OK)
+        || ngx_http_idem_problem_url(r, conf, &mcf->problem_base, type->name,
+                                     &url) != NGX_OK
         || ngx_http_idem_problem_headers(r, &url, retry_after) != NGX_OK)
     {
         return NULL;

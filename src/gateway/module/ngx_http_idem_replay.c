@@ -85,10 +85,28 @@ ngx_http_idem_set_type(ngx_http_request_t *r, struct gateway_header *h)
 static ngx_int_t
 ngx_http_idem_add_replayed(ngx_http_request_t *r)
 {
+    ngx_str_t            *name;
+    ngx_uint_t            i;
+    ngx_array_t          *more;
+    ngx_http_idem_ctx_t  *ctx;
+
     static ngx_str_t  value = ngx_string("true");
 
     if (ngx_http_idem_add_header(r, "Idempotent-Replayed", &value) != NGX_OK) {
         return NGX_ERROR;
+    }
+
+    ctx = ngx_http_idem_get_ctx(r);
+    more = ctx->conf->replayed;
+
+    for (i = 0; more && i < more->nelts; i++) {
+        name = more->elts;
+
+        if (ngx_http_idem_add_header(r, (char *) name[i].data, &value)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
     }
 
     return ngx_http_idem_add_no_store(r);

@@ -131,6 +131,27 @@ ngx_http_idem_source_list(ngx_conf_t *cf, ngx_str_t *texts, ngx_uint_t n,
 }
 
 
+ngx_array_t *
+ngx_http_idem_source_words(ngx_conf_t *cf, const char *text)
+{
+    u_char      *p, *end, *last;
+    ngx_str_t    words[2];
+    ngx_uint_t   n;
+
+    p = (u_char *) text;
+    last = p + ngx_strlen(text);
+
+    for (n = 0; p < last && n < 2; n++) {
+        end = ngx_strlchr(p, last, ' ');
+        words[n].data = p;
+        words[n].len = (end ? end : last) - p;
+        p += words[n].len + 1;
+    }
+
+    return ngx_http_idem_source_list(cf, words, n, GATEWAY_FOR_KEY);
+}
+
+
 char *
 ngx_http_idem_sources(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
