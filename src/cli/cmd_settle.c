@@ -170,9 +170,9 @@ cli_settle(int argc, char **argv)
          "with --http: its body; @FILE and - work"},
         CLI_REASON_OPTION(&s.reason),
         {"wait", 'w', CLI_MS, &s.verb.patience_ms, "TIME",
-         "while it is busy, ask again for this long; a lease\n"
-         "that is over by the clock is still watched for as\n"
-         "long as it lasts before it counts as over"},
+         "while it is busy, ask again for this long. Not given,\n"
+         "with --store: a lease of up to a minute that is over\n"
+         "by the clock is watched for as long as it lasts"},
         {"ttl", 0, CLI_MS, &s.ttl, "TIME",
          "how long the outcome is kept; default 24h"},
         {0},

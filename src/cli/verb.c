@@ -15,6 +15,10 @@
 
 /* A result on a terminal is cut here; --print result gives all of it. */
 #define SHOWN_MAX 4096
+/* SETTLE without a server watches a lease that is over for at most this long,
+ * and a little longer than the lease. */
+#define WATCH_MOST_MS 61000
+#define WATCH_MORE_MS 1000
 
 /* ---- reading arguments ------------------------------------------------ */
 
@@ -239,6 +243,57 @@ boot_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* An engine takes no lease for over before it has watched it that long itself,
+ * and the one in this process has just started. If that is why the record is
+ * busy, say so; how long it takes in ms, 0 if somebody is at work. */
+static int64_t
+watch_ms(struct idem_engine *engine, const struct idem_op *op)
+{
+    struct idem_op get = {
+        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
+    struct idem_answer answer = {0};
+    struct idem__stats stats;
+    int64_t ms = 0;
+
+    if (idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
+        answer.verdict == IDEM_V_RECORD) {
+        const struct idem_record *r = answer.record;
+
+        idem__stats(engine, &stats);
+        if (r->lease_until > 0 && r->lease_until <= stats.now_ms)
+            ms = r->lease_until - r->updated + WATCH_MORE_MS;
+    }
+    idem_answer_clear(&answer);
+    return ms;
+}
+
+/* How much longer to ask: SETTLE is for what nobody works on any more, so it
+ * waits by itself. */
+static int64_t
+patience_for_lease(const struct cli_verb *verb, struct idem_engine *engine,
+                   const struct idem_op *op)
+{
+    int64_t ms = 0;
+    bool waits;
+
+    if (verb->patience_ms == 0 && op->wait_ms == 0 &&
+        cli_store_url(&verb->where))
+        ms = watch_ms(engine, op);
+    waits = op->verb == IDEM_SETTLE && ms <= WATCH_MOST_MS;
+    if (ms > 0 && waits)
+        fprintf(stderr,
+                "idem: the lease is over by the clock; without a server it is "
+                "watched for %lld s before that counts\n",
+                (long long)(ms + 999) / 1000);
+    else if (ms > 0)
+        fprintf(stderr,
+                "idem: the lease is over by the clock, but this process has to "
+                "watch it for as long as it lasts: give --wait %llds, or ask a "
+                "server\n",
+                (long long)(ms + 999) / 1000);
+    return waits ? ms : 0;
+}
+
 /* Once, or for as long as it is busy and patience lasts. */
 static enum idem_status
 run_patiently(const struct cli_verb *verb, struct idem_engine *engine,
@@ -247,12 +302,18 @@ run_patiently(const struct cli_verb *verb, struct idem_engine *engine,
 {
     int64_t until = boot_ms() + verb->patience_ms;
     enum idem_status status;
+    bool looked = false;
 
     for (;;) {
         int64_t left = until - boot_ms(), pause;
         struct timespec t;
 
         status = idem__do_verb(engine, op, false, answer, err);
+        if (status == IDEM_OK && answer->verdict == IDEM_V_BUSY && !looked) {
+            looked = true;
+            until += patience_for_lease(verb, engine, op);
+            left = until - boot_ms();
+        }
         if (status != IDEM_OK || answer->verdict != IDEM_V_BUSY || left <= 0)
             return status;
         pause = answer->retry_after_ms < left ? answer->retry_after_ms : left;

@@ -95,6 +95,17 @@ def test_a_doubt_is_listed_and_settled(idem):
     assert idem("scan", "--doubt") == (0, "")
 
 
+def test_settle_waits_by_itself_for_a_lease_that_is_over(idem):
+    assert idem("begin", "s", "slow", "--lease", "1s")[0] == 0
+    time.sleep(1.2)
+    code, _ = idem("begin", "s", "slow")
+    assert code == 11 and "give --wait 2s" in idem.said
+    code, out = idem("settle", "s", "slow", "--as", "failed")
+    assert code == 0 and out.startswith("settled\n") and "watched for 2 s" in idem.said
+    assert idem("begin", "s", "work", "--lease", "60s")[0] == 0
+    assert idem("settle", "s", "work")[0] == 11 and idem.said == ""  # somebody may be at work
+
+
 def test_modes_and_fingerprints(idem):
     fence = idem("begin", "s", "1", "--loose", "--payload", "a", "-p", "fence")[1].strip()
     assert idem("begin", "s", "1", "--payload", "b")[0] == 13
