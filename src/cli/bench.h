@@ -19,9 +19,8 @@ enum bench_what {
 };
 
 struct bench {
-    const char *address; /* unix:PATH, a path, or HOST:PORT */
-    const char *secret;  /* "name:secret" or NULL */
-    bool redis;          /* the commands of Redis, not of idem */
+    const char *url; /* idem://..., also of a Redis */
+    bool redis;      /* the commands of Redis, not of idem */
     enum bench_what what;
     size_t clients, pipeline, result_len;
     int64_t run_ms;

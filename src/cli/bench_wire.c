@@ -6,29 +6,22 @@
  */
 #include "bench.h"
 
-#include "../base/peer.h"
-
-#include "../serve/resp/resp.h"
-#include "where.h"
+#include "../remote/remote.h"
 
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#define TTL_MS "86400000"
+#define REPLY_MAX (64 * 1024 * 1024)
+
 struct connection {
-    int fd;
-    struct idem_buf in;
-    struct resp_out out;
+    int fd; /* -1: none */
+    struct idem_buf in, out;
     size_t sent, answers; /* answers: still to come */
     size_t parsed;        /* bytes of `in` */
     int64_t sent_us;
@@ -38,6 +31,7 @@ struct connection {
 
 struct state {
     struct bench *bench;
+    struct idem__remote_line line; /* for what is not measured */
     struct connection *connections;
     uint64_t next_key;
     char salt[20];
@@ -47,205 +41,118 @@ struct state {
     size_t busy;
 };
 
+/* A command; its arguments may be views into it. */
+struct command {
+    struct idem__wire_args args;
+    char key[sizeof(((struct state *)0)->salt) + IDEM__WIRE_DIGITS_MAX];
+};
+
 static int64_t
 now_us(void)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
-/* ---- connecting ------------------------------------------------------ */
-
-static int
-connect_unix(const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd;
-
-    if (strlen(path) >= sizeof(address.sun_path))
-        return -1;
-    memcpy(address.sun_path, path, strlen(path));
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 &&
-        connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
-static int
-connect_tcp(const char *text)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    const char *colon = strrchr(text, ':');
-    char host[256];
-    int one = 1, fd;
-
-    if (!colon || (size_t)(colon - text) >= sizeof(host))
-        return -1;
-    snprintf(host, sizeof(host), "%.*s", (int)(colon - text), text);
-    if (getaddrinfo(host[0] ? host : "127.0.0.1", colon + 1, &hints, &found) !=
-        0)
-        return -1;
-    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) != 0) {
-        close(fd);
-        fd = -1;
-    }
-    freeaddrinfo(found);
-    if (fd >= 0)
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    return fd;
-}
-
-static int
-connect_to(const char *address)
-{
-    if (strncmp(address, "unix:", 5) == 0)
-        return connect_unix(address + 5);
-    return address[0] == '/' ? connect_unix(address) : connect_tcp(address);
-}
-
-/* ---- replies --------------------------------------------------------- */
-
-/* Skip one reply; returns its length, 0 if it is not whole. *fence is its
- * first integer; *error is set if it is one. */
-static size_t
-skip_reply(const char *at, size_t len, uint64_t *fence, const char **error)
-{
-    const char *line = memchr(at, '\n', len);
-    size_t used = line ? (size_t)(line + 1 - at) : 0;
-    long long number;
-
-    if (!line)
-        return 0;
-    number = strtoll(at + 1, NULL, 10);
-    switch (at[0]) {
-    case '-':
-        *error = at;
-        return used;
-    case ':':
-        if (*fence == 0)
-            *fence = (uint64_t)number;
-        return used;
-    case '$':
-        if (number >= 0)
-            used += (size_t)number + 2;
-        return used <= len ? used : 0;
-    case '*':
-        for (long long i = 0; i < number; i++) {
-            size_t part = skip_reply(at + used, len - used, fence, error);
-
-            if (part == 0)
-                return 0;
-            used += part;
-        }
-        return used;
-    default:
-        return used;
-    }
+    return idem__system_clocks.boot_us(NULL);
 }
 
 /* ---- commands -------------------------------------------------------- */
 
-static void
-add(struct connection *c, const char *text)
-{
-    resp_add_text(&c->out, text);
-}
-
-static void
-add_number(struct connection *c, uint64_t number)
-{
-    char text[RESP_DIGITS_MAX];
-    size_t len = resp_digits((int64_t)number, text);
-
-    resp_add_bytes(&c->out, (struct idem_bytes){text, len});
-}
-
 /* Keys of this run: its salt, then a number. */
-static void
-add_key(struct state *state, struct connection *c, uint64_t key)
+static struct idem_bytes
+make_key(const struct state *state, struct command *command, uint64_t key)
 {
-    char text[sizeof(state->salt) + RESP_DIGITS_MAX];
     size_t len = strlen(state->salt);
 
-    memcpy(text, state->salt, len);
-    len += resp_digits((int64_t)key, text + len);
-    resp_add_bytes(&c->out, (struct idem_bytes){text, len});
+    memcpy(command->key, state->salt, len);
+    len += idem__wire_digits((int64_t)key, command->key + len);
+    return (struct idem_bytes){command->key, len};
 }
 
 static void
-add_head(struct connection *c, size_t count, const char *name)
+add(struct command *command, const char *word)
 {
-    resp_add_array(&c->out, count);
-    add(c, name);
+    idem__wire_add(&command->args, idem_text(word));
 }
 
 static void
-add_first(struct state *state, struct connection *c, uint64_t key)
+make_set(struct command *command, struct idem_bytes key, const char *value)
 {
-    bool replay = state->bench->what == BENCH_REPLAY;
+    add(command, "SET");
+    idem__wire_add(&command->args, key);
+    add(command, value);
+    add(command, "PX");
+    add(command, TTL_MS);
+}
 
+static void
+make_first(const struct state *state, struct command *command, uint64_t number)
+{
+    struct idem_bytes key = make_key(state, command, number);
+    const struct idem__wire_command begin = {.op = {.verb = IDEM_BEGIN,
+                                                    .type = IDEM_TYPE_REQUEST,
+                                                    .scope = idem_text("bench"),
+                                                    .id = key}};
+
+    command->args.count = command->args.used = 0;
     if (state->bench->what == BENCH_PING) {
-        add_head(c, 1, "PING");
+        add(command, "PING");
     } else if (!state->bench->redis) {
-        add_head(c, 3, "BEGIN");
-        add(c, "bench");
-        add_key(state, c, key);
-    } else if (replay) {
-        add_head(c, 2, "GET");
-        add_key(state, c, key);
+        idem__wire_write(&begin, &command->args);
+    } else if (state->bench->what == BENCH_REPLAY) {
+        add(command, "GET");
+        idem__wire_add(&command->args, key);
     } else {
-        add_head(c, 6, "SET");
-        add_key(state, c, key);
-        add(c, "x");
-        add(c, "NX");
-        add(c, "PX");
-        add(c, "86400000");
+        make_set(command, key, "x");
+        add(command, "NX");
     }
 }
 
 static void
-add_second(struct state *state, struct connection *c, size_t i)
+make_second(const struct state *state, struct command *command, uint64_t number,
+            uint64_t fence)
 {
-    if (!state->bench->redis) {
-        add_head(c, 6, "FINISH");
-        add(c, "bench");
-        add_key(state, c, c->keys[i]);
-        add_number(c, c->fences[i]);
-        add(c, "SUCCEEDED");
-        add(c, state->result);
-    } else {
-        add_head(c, 5, "SET");
-        add_key(state, c, c->keys[i]);
-        add(c, state->result);
-        add(c, "PX");
-        add(c, "86400000");
-    }
+    struct idem_bytes key = make_key(state, command, number);
+    const struct idem__wire_command finish = {
+        .op = {.verb = IDEM_FINISH,
+               .scope = idem_text("bench"),
+               .id = key,
+               .fence = fence,
+               .outcome = IDEM_STATE_SUCCEEDED,
+               .result = {state->result, state->bench->result_len}}};
+
+    command->args.count = command->args.used = 0;
+    if (state->bench->redis)
+        make_set(command, key, state->result);
+    else
+        idem__wire_write(&finish, &command->args);
 }
 
-static void
+static bool
 fill(struct state *state, struct connection *c)
 {
     struct bench *bench = state->bench;
+    struct command command;
 
-    idem_buf_reset(&c->out.buf);
+    idem_buf_reset(&c->out);
     for (size_t i = 0; i < bench->pipeline; i++) {
+        size_t len;
+        uint8_t *room;
+
         if (c->finishing) {
-            add_second(state, c, i);
-            continue;
+            make_second(state, &command, c->keys[i], c->fences[i]);
+        } else {
+            c->keys[i] = bench->what == BENCH_REPLAY ? 0 : state->next_key++;
+            make_first(state, &command, c->keys[i]);
         }
-        c->keys[i] = bench->what == BENCH_REPLAY ? 0 : state->next_key++;
-        c->fences[i] = 0;
-        add_first(state, c, c->keys[i]);
+        len = idem__wire_len(&command.args);
+        room = idem_buf_room(&c->out, len);
+        if (!room)
+            return false;
+        idem__wire_put(&command.args, room);
+        c->out.len += len;
     }
     c->sent = 0;
     c->answers = bench->pipeline;
     c->sent_us = state->now_us;
+    return true;
 }
 
 /* ---- the run --------------------------------------------------------- */
@@ -253,9 +160,9 @@ fill(struct state *state, struct connection *c)
 static bool
 send_some(struct connection *c)
 {
-    while (c->sent < c->out.buf.len) {
-        ssize_t n = send(c->fd, c->out.buf.data + c->sent,
-                         c->out.buf.len - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (c->sent < c->out.len) {
+        ssize_t n = send(c->fd, c->out.data + c->sent, c->out.len - c->sent,
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (n < 0)
             return errno == EAGAIN || errno == EINTR;
@@ -264,15 +171,28 @@ send_some(struct connection *c)
     return true;
 }
 
+/* The fence of a start, else 1: no FINISH is sent without one. */
+static uint64_t
+fence_of(struct idem__wire_reply *reply)
+{
+    struct idem__wire_brief brief;
+
+    return idem__wire_brief(reply, &brief, NULL) == IDEM_OK && brief.fence > 0
+               ? (uint64_t)brief.fence
+               : 1;
+}
+
 static void
-count_answer(struct state *state, struct connection *c, const char *error)
+count_answer(struct state *state, struct connection *c,
+             const struct idem__wire_reply *reply)
 {
     struct bench *bench = state->bench;
     int64_t took = state->now_us - c->sent_us;
 
-    if (error && bench->errors++ == 0)
-        snprintf(bench->error, sizeof(bench->error), "%.*s",
-                 (int)strcspn(error, "\r\n"), error);
+    if (reply->error && bench->errors++ == 0)
+        snprintf(bench->error, sizeof(bench->error), "%.*s %.*s",
+                 (int)reply->word.len, (const char *)reply->word.data,
+                 (int)reply->text.len, (const char *)reply->text.data);
     bench->latency[took < BENCH_LATENCY_US ? took : BENCH_LATENCY_US - 1]++;
     bench->commands++;
     if (bench->what != BENCH_PAIR || c->finishing)
@@ -284,19 +204,20 @@ count_answer(struct state *state, struct connection *c, const char *error)
 static bool
 take_answers(struct state *state, struct connection *c)
 {
-    while (c->answers > 0) {
-        size_t i = state->bench->pipeline - c->answers;
-        const char *error = NULL;
-        uint64_t number = 0;
-        size_t used = skip_reply((const char *)c->in.data + c->parsed,
-                                 c->in.len - c->parsed, &number, &error);
+    bool pairs = state->bench->what == BENCH_PAIR && !state->bench->redis;
 
-        if (used == 0)
+    while (c->answers > 0) {
+        size_t i = state->bench->pipeline - c->answers, used;
+        struct idem__wire_reply reply;
+
+        if (idem__wire_reply((struct idem_bytes){c->in.data + c->parsed,
+                                                 c->in.len - c->parsed},
+                             REPLY_MAX, &reply, &used) != IDEM__WIRE_DONE)
             break;
         c->parsed += used;
-        if (!c->finishing)
-            c->fences[i] = number ? number : 1;
-        count_answer(state, c, error);
+        count_answer(state, c, &reply);
+        if (pairs && !c->finishing)
+            c->fences[i] = fence_of(&reply);
     }
     if (c->parsed == c->in.len) {
         idem_buf_reset(&c->in);
@@ -313,8 +234,7 @@ go_on(struct state *state, struct connection *c)
         state->busy--;
         return true;
     }
-    fill(state, c);
-    return send_some(c);
+    return fill(state, c) && send_some(c);
 }
 
 static bool
@@ -334,104 +254,55 @@ serve(struct state *state, struct connection *c)
     return go_on(state, c);
 }
 
-/* Send one command and wait for its answer; the text of it, to be freed. */
-static char *
-ask(struct connection *c)
-{
-    size_t used = 0;
-    const char *error = NULL;
-    uint64_t number = 0;
-    char *text;
-
-    idem_buf_reset(&c->in);
-    while (c->sent < c->out.buf.len) {
-        ssize_t n = send(c->fd, c->out.buf.data + c->sent,
-                         c->out.buf.len - c->sent, MSG_NOSIGNAL);
-
-        if (n <= 0)
-            return NULL;
-        c->sent += (size_t)n;
-    }
-    while (used == 0) {
-        uint8_t *at = idem_buf_room(&c->in, 4096);
-        ssize_t n = at ? recv(c->fd, at, 4096, 0) : -1;
-
-        if (n <= 0)
-            return NULL;
-        c->in.len += (size_t)n;
-        used = skip_reply((const char *)c->in.data, c->in.len, &number, &error);
-    }
-    text = strndup((const char *)c->in.data, c->in.len);
-    if (c->fences[0] == 0)
-        c->fences[0] = number;
-    idem_buf_reset(&c->in);
-    idem_buf_reset(&c->out.buf);
-    c->sent = 0;
-    return text;
-}
-
-static bool
-log_in(struct state *state, struct connection *c)
-{
-    const char *secret = state->bench->secret;
-    const char *colon = secret ? strchr(secret, ':') : NULL;
-    char name[128];
-    char *text;
-    bool ok;
-
-    if (!secret)
-        return true;
-    add_head(c, colon ? 3 : 2, "AUTH");
-    if (colon) {
-        snprintf(name, sizeof(name), "%.*s", (int)(colon - secret), secret);
-        add(c, name);
-    }
-    add(c, colon ? colon + 1 : secret);
-    text = ask(c);
-    ok = text && text[0] == '+';
-    free(text);
-    return ok;
-}
+/* ---- before and after ------------------------------------------------ */
 
 /* The one key that everybody replays. */
-static bool
-plant(struct state *state, struct connection *c)
+static enum idem_status
+plant(struct state *state, struct idem_error *err)
 {
-    char *text;
+    struct idem__wire_reply reply;
+    enum idem_status status = IDEM_OK;
+    struct command command;
+    uint64_t fence = 1;
 
     if (state->bench->what != BENCH_REPLAY)
-        return true;
-    c->keys[0] = 0;
-    c->fences[0] = 0;
+        return IDEM_OK;
     if (!state->bench->redis) {
-        add_first(state, c, 0);
-        text = ask(c);
-        free(text);
+        make_first(state, &command, 0);
+        status =
+            idem__remote_line_ask(&state->line, &command.args, &reply, err);
+        fence = status == IDEM_OK ? fence_of(&reply) : 1;
     }
-    add_second(state, c, 0);
-    text = ask(c);
-    free(text);
-    return text != NULL;
+    make_second(state, &command, 0, fence);
+    if (status == IDEM_OK)
+        status =
+            idem__remote_line_ask(&state->line, &command.args, &reply, err);
+    return status;
 }
 
 /* CPU time of the server's process so far, by the process_id of INFO. */
 static double
-server_cpu_us(struct connection *c)
+server_cpu_us(struct state *state)
 {
+    static const char name[] = "process_id:";
+    struct idem__wire_args args = {.count = 0};
+    struct idem__wire_value info = {.number = 0};
+    struct idem__wire_reply reply;
     unsigned long long user = 0, kernel = 0;
-    char path[64], *text, *at;
-    long pid = 0;
+    const char *at = NULL;
+    char path[64];
     FILE *in;
     int got;
 
-    add_head(c, 1, "INFO");
-    text = ask(c);
-    at = text ? strstr(text, "process_id:") : NULL;
-    if (at)
-        pid = strtol(at + strlen("process_id:"), NULL, 10);
-    free(text);
-    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
-    in = pid > 0 ? fopen(path, "re") : NULL;
+    idem__wire_add(&args, idem_text("INFO"));
+    if (idem__remote_line_ask(&state->line, &args, &reply, NULL) == IDEM_OK &&
+        idem__wire_take(&reply, IDEM__WIRE_BYTES, &info))
+        at = memmem(info.bytes.data, info.bytes.len, name, strlen(name));
+    if (!at)
+        return -1;
+    snprintf(path, sizeof(path), "/proc/%ld/stat",
+             strtol(at + strlen(name), NULL, 10)); /* CR LF ends it */
+    in = fopen(path, "re");
     if (!in)
         return -1;
     got = fscanf(in,
@@ -448,27 +319,29 @@ static enum idem_status
 open_all(struct state *state, struct idem_error *err)
 {
     struct bench *bench = state->bench;
+    struct idem__remote_hello hello;
+    enum idem_status status;
 
+    state->line.fd = -1;
+    idem_buf_init(&state->line.in, REPLY_MAX);
+    status = idem__remote_address_open(bench->url, &state->line.address, err);
+    state->line.address.plain = true;
     for (size_t i = 0; i < bench->clients; i++) {
+        struct connection *c = &state->connections[i];
+
+        c->fd = -1;
+        idem_buf_init(&c->in, REPLY_MAX);
+        idem_buf_init(&c->out, 4 * (size_t)REPLY_MAX);
+    }
+    for (size_t i = 0; i < bench->clients && status == IDEM_OK; i++) {
         struct connection *c = &state->connections[i];
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
 
-        idem_buf_init(&c->in, 64 * 1024 * 1024);
-        idem_buf_init(&c->out.buf, 256 * 1024 * 1024);
-        c->fd = connect_to(bench->address);
-        if (c->fd < 0)
-            return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                              "no server at %s: %s (idem serve starts one)",
-                              bench->address, strerror(errno));
-        if (bench->secret &&
-            idem__peer_trusted(c->fd, bench->address, err) != IDEM_OK)
-            return err->status;
-        if (!log_in(state, c))
-            return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                              "the server does not accept the credentials");
+        status = idem__remote_dial(&state->line.address, -1, NULL, &c->fd,
+                                   &hello, err);
         epoll_ctl(state->epoll, EPOLL_CTL_ADD, c->fd, &event);
     }
-    return IDEM_OK;
+    return status;
 }
 
 static enum idem_status
@@ -483,8 +356,8 @@ run_all(struct state *state, struct idem_error *err)
     state->end_us = start + bench->run_ms * 1000;
     state->busy = bench->clients;
     for (size_t i = 0; i < bench->clients && ok; i++) {
-        fill(state, &state->connections[i]);
-        ok = send_some(&state->connections[i]);
+        ok = fill(state, &state->connections[i]) &&
+             send_some(&state->connections[i]);
     }
     while (state->busy > 0 && ok) {
         int count = epoll_wait(state->epoll, events, 256, 10000);
@@ -506,11 +379,12 @@ clear(struct state *state)
     for (size_t i = 0; state->connections && i < state->bench->clients; i++) {
         struct connection *c = &state->connections[i];
 
-        if (c->fd > 0)
+        if (c->fd >= 0)
             close(c->fd);
         idem_buf_clear(&c->in);
-        idem_buf_clear(&c->out.buf);
+        idem_buf_clear(&c->out);
     }
+    idem__remote_line_close(&state->line);
     free(state->connections);
     free(state->result);
     close(state->epoll);
@@ -520,8 +394,9 @@ enum idem_status
 bench_run(struct bench *bench, struct idem_error *err)
 {
     struct state state = {.bench = bench,
+                          .line = {.fd = -1},
                           .epoll = epoll_create1(EPOLL_CLOEXEC)};
-    enum idem_status status = IDEM_OK;
+    enum idem_status status;
     double before = -1, after;
     uint64_t salt;
 
@@ -529,20 +404,22 @@ bench_run(struct bench *bench, struct idem_error *err)
     snprintf(state.salt, sizeof(state.salt), "%llx-", (unsigned long long)salt);
     state.connections = calloc(bench->clients, sizeof(*state.connections));
     state.result = calloc(1, bench->result_len + 1);
-    if (!state.connections || !state.result || state.epoll < 0)
+    if (!state.connections || !state.result || state.epoll < 0) {
+        free(state.connections);
+        state.connections = NULL;
         status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    if (status == IDEM_OK) {
+    } else {
         memset(state.result, 'r', bench->result_len);
         status = open_all(&state, err);
     }
-    if (status == IDEM_OK && !plant(&state, &state.connections[0]))
-        status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "no answer");
+    if (status == IDEM_OK)
+        status = plant(&state, err);
     if (status == IDEM_OK) {
-        before = server_cpu_us(&state.connections[0]);
+        before = server_cpu_us(&state);
         status = run_all(&state, err);
     }
     if (status == IDEM_OK) {
-        after = server_cpu_us(&state.connections[0]);
+        after = server_cpu_us(&state);
         bench->server_cpu_us = before < 0 || after < 0 ? -1 : after - before;
     }
     clear(&state);

@@ -2,19 +2,17 @@
  * cmd_bench.c - idem bench: how fast a server answers, idem's or Redis, with
  * the same client.
  */
-#include "../remote/remote.h"
 #include "bench.h"
 #include "where.h"
 
 #include "cli.h"
 
-#include "../serve/core/server.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 struct given {
-    const char *server, *what, *secret;
+    struct cli_where where;
+    const char *what;
     bool redis;
     int64_t clients, pipeline, run_ms, result_len;
 };
@@ -78,10 +76,10 @@ report(const struct bench *bench, const char *what)
 }
 
 static int
-run(const struct given *given, const char *address)
+run(const struct given *given)
 {
-    struct bench bench = {.address = address,
-                          .secret = given->secret,
+    char url[CLI_URL_MAX];
+    struct bench bench = {.url = url,
                           .redis = given->redis,
                           .clients = (size_t)given->clients,
                           .pipeline = (size_t)given->pipeline,
@@ -98,6 +96,9 @@ run(const struct given *given, const char *address)
         return cli_usage_error("1 to %d clients, a pipeline of 1 to %d, "
                                "results of up to 1m",
                                BENCH_CLIENTS_MAX, BENCH_PIPELINE_MAX);
+    err.status = cli_server_url(&given->where, url, sizeof(url), &err);
+    if (err.status != IDEM_OK)
+        return cli_fail(&err);
     bench.latency = calloc(BENCH_LATENCY_US, sizeof(*bench.latency));
     if (!bench.latency)
         return cli_error(IDEM_ERR_MEMORY, "out of memory");
@@ -115,12 +116,11 @@ cli_bench(int argc, char **argv)
                           .pipeline = 1,
                           .run_ms = 3000,
                           .result_len = 64};
-    const char *credentials = NULL;
     const struct cli_option options[] = {
-        {"server", 'S', CLI_TEXT, &given.server, "ADDRESS",
+        {"server", 'S', CLI_TEXT, &given.where.server, "ADDRESS",
          "unix:PATH or HOST:PORT; else IDEM_SERVER, else\n"
          "this user's socket"},
-        {"credentials", 0, CLI_TEXT, &credentials, "FILE",
+        {"credentials", 0, CLI_TEXT, &given.where.credentials, "FILE",
          "a line \"name secret\" for the server; else the\n"
          "variable IDEM_AUTH, name:secret"},
         {"what", 'w', CLI_TEXT, &given.what, "WHAT",
@@ -143,26 +143,9 @@ cli_bench(int argc, char **argv)
                  "the scope `bench` that expire in a day.",
         .options = options,
     };
-    char path[512] = "unix:";
-    struct idem_error err;
-    const char *address;
-    char *name = NULL, *secret = NULL, auth[1024] = "";
     char **args;
     size_t count;
     int code = cli_parse(&syntax, argc, argv, &args, &count);
 
-    if (code >= 0)
-        return code;
-    server_default_socket(path + 5, sizeof(path) - 5);
-    address = given.server ? given.server : getenv("IDEM_SERVER");
-    if (credentials &&
-        idem__remote_auth_file(credentials, &name, &secret, &err) != IDEM_OK)
-        return cli_fail(&err);
-    if (secret)
-        snprintf(auth, sizeof(auth), "%s:%s", name, secret);
-    given.secret = secret ? auth : getenv("IDEM_AUTH");
-    code = run(&given, address ? address : path);
-    free(name);
-    free(secret);
-    return code;
+    return code >= 0 ? code : run(&given);
 }

@@ -20,6 +20,7 @@ struct idem__remote_address {
     char *name, *secret; /* NULL: none; a secret may have no name */
     char shown[160];     /* for messages */
     int64_t timeout_ms;  /* for connecting, and for a reply */
+    bool plain;          /* any server of RESP will do: no greeting */
 };
 
 /* idem://[name:secret@]HOST[:PORT] or idem+unix:PATH, then ?timeout_ms= and
@@ -63,9 +64,5 @@ enum idem_status idem__remote_line_ask(struct idem__remote_line *line,
                                        struct idem__wire_reply *reply,
                                        struct idem_error *err);
 void idem__remote_line_close(struct idem__remote_line *line);
-
-/* Name and secret from a file's first line, "name secret"; free both. */
-enum idem_status idem__remote_auth_file(const char *file, char **name,
-                                        char **secret, struct idem_error *err);
 
 #endif

@@ -61,9 +61,10 @@ parse_auth(char *text, char **name, char **secret)
     return *name && *secret;
 }
 
-enum idem_status
-idem__remote_auth_file(const char *file, char **name, char **secret,
-                       struct idem_error *err)
+/* Name and secret from the first line, "name secret". */
+static enum idem_status
+read_auth_file(const char *file, char **name, char **secret,
+               struct idem_error *err)
 {
     int fd = open(file, O_RDONLY | O_CLOEXEC);
     struct stat about;
@@ -119,8 +120,7 @@ read_auth(const struct idem__url *url, struct idem__remote_address *address,
                           "idem://name:secret@host",
                           address->shown);
     } else if (file) {
-        return idem__remote_auth_file(file, &address->name, &address->secret,
-                                      err);
+        return read_auth_file(file, &address->name, &address->secret, err);
     } else {
         read_auth_variable(address);
     }
@@ -471,7 +471,7 @@ idem__remote_dial(const struct idem__remote_address *address, int stop,
 
     if (status == IDEM_OK)
         status = log_in(&d, &in, err);
-    if (status == IDEM_OK)
+    if (status == IDEM_OK && !address->plain)
         status = greet(&d, &in, hello, err);
     idem_buf_clear(&in);
     if (status == IDEM_OK)

@@ -2,9 +2,10 @@
  * wire.h - operations and answers as they travel (docs/protocol.md).
  *
  *   struct idem_op  --write-->  arguments  --put-->  RESP bytes
- *                  <--parse--   (wire_command.c)
- *   struct idem_answer  <-->  RESP bytes             (wire_full.c)
- *   the short answer    <---  RESP bytes             (wire_reply.c)
+ *                  <--parse--             <--request--
+ *                  (wire_command.c)          (wire_resp.c)
+ *   the short answer    <-->  RESP bytes     (wire_reply.c)
+ *   the whole record    <-->  RESP bytes     (wire_full.c)
  *
  * One table lists the places and options of every command; both directions use
  * it, so they cannot differ. Nothing here allocates, reads a clock or does I/O.
@@ -76,10 +77,14 @@ void idem__wire_add_number(struct idem__wire_args *args, int64_t number);
 size_t idem__wire_len(const struct idem__wire_args *args);
 void *idem__wire_put(const struct idem__wire_args *args, void *out);
 
+/* ---- RESP: wire_resp.c ----------------------------------------------- */
+
 /* A whole decimal number of at most 18 digits, and nothing else. */
 bool idem__wire_number(struct idem_bytes text, int64_t *number);
 
-/* ---- replies: wire_reply.c ------------------------------------------- */
+/* Decimal digits of a number, without an end; returns how many. */
+#define IDEM__WIRE_DIGITS_MAX 20
+size_t idem__wire_digits(int64_t number, char *out);
 
 enum idem__wire_got {
     IDEM__WIRE_DONE,
@@ -96,6 +101,8 @@ enum idem__wire_kind {
     IDEM__WIRE_ARRAY, /* `number` values follow */
 };
 
+#define IDEM__WIRE_VALUES_MAX (64 * 1024) /* of an array */
+
 struct idem__wire_value {
     enum idem__wire_kind kind;
     struct idem_bytes bytes;
@@ -107,8 +114,44 @@ struct idem__wire_reader {
     size_t longest; /* no string may be longer */
 };
 
+/* Of bytes that are not whole, or not right, kind and number (their length) are
+ * set as far as they were read. */
 enum idem__wire_got idem__wire_read(struct idem__wire_reader *reader,
                                     struct idem__wire_value *value);
+
+#define IDEM__WIRE_REQUEST_MAX 64
+
+/* What a client sends: views into the input. None: to be ignored. */
+struct idem__wire_request {
+    size_t count;
+    struct idem_bytes args[IDEM__WIRE_REQUEST_MAX];
+};
+
+/* Read one request of at most `max` bytes. DONE: *used bytes belong to it.
+ * MORE: it will have at least *used bytes. BAD: err says why; tell it, and
+ * close. */
+enum idem__wire_got idem__wire_request(struct idem_bytes in, size_t max,
+                                       struct idem__wire_request *request,
+                                       size_t *used, struct idem_error *err);
+
+/* All of these return the end of what was put. A line is a mark and a number;
+ * bytes take a line, themselves and two more. */
+#define IDEM__WIRE_LINE_MAX (IDEM__WIRE_DIGITS_MAX + 3)
+char *idem__wire_put_line(char *out, char mark, int64_t number);
+char *idem__wire_put_bytes(char *out, struct idem_bytes bytes);
+char *idem__wire_put_text(char *out, const char *text);
+char *idem__wire_put_null(char *out);
+/* +text and -WORD text, 3 and 4 bytes longer; what could break the line is
+ * replaced. */
+char *idem__wire_put_simple(char *out, const char *text);
+char *idem__wire_put_error(char *out, const char *word, const char *text);
+
+/* The array around `count` values; with a tag, ["tag", n, ...]. At most
+ * IDEM__WIRE_HEAD_MAX bytes. */
+#define IDEM__WIRE_HEAD_MAX (3 * IDEM__WIRE_LINE_MAX + 5)
+char *idem__wire_put_head(char *out, bool tagged, int64_t tag, size_t count);
+
+/* ---- replies: wire_reply.c ------------------------------------------- */
 
 /* One reply. `values` of them wait in `reader`, behind the tag if it had one;
  * an error has none, but its word and text. */
@@ -162,6 +205,22 @@ enum idem_status idem__wire_brief(struct idem__wire_reply *reply,
                                   struct idem__wire_brief *brief,
                                   struct idem_error *err);
 
+/* Put that answer, into room for _len bytes. The result is the last value; of
+ * one that is longer than `longest` only the length is put, and the caller
+ * sends its bytes and CR LF. */
+size_t idem__wire_brief_len(const struct idem_answer *answer, size_t longest);
+char *idem__wire_put_brief(char *out, bool tagged, int64_t tag,
+                           enum idem_verb verb,
+                           const struct idem_answer *answer, size_t longest);
+char *idem__wire_put_result(char *out, const struct idem_record *record,
+                            size_t longest);
+
+/* A record as names and values, without its result: how many values, into room
+ * for how many bytes. */
+size_t idem__wire_fields(void);
+size_t idem__wire_fields_len(const struct idem_record *record);
+char *idem__wire_put_fields(char *out, const struct idem_record *record);
+
 /* ---- answers with FULL: wire_full.c ---------------------------------- */
 
 /* The answer to a command with FULL. It shows `record`, whose bytes are views
@@ -182,14 +241,14 @@ enum idem_status idem__wire_record(struct idem__wire_reply *reply,
                                    struct idem_error *err);
 
 /* A FULL answer is four values: verdict, retry_after_ms, the record or null,
- * its result. This puts the first three, into room for _len bytes, and returns
- * the end of what was put. */
+ * its result. This puts all but the last, into room for _len bytes. */
 size_t idem__wire_full_len(const struct idem_answer *answer);
-char *idem__wire_put_full(const struct idem_answer *answer, char *out);
+char *idem__wire_put_full(char *out, bool tagged, int64_t tag,
+                          const struct idem_answer *answer);
 
 /* A record as one bulk string: what codec.c writes, without nonce and result.
  */
 size_t idem__wire_record_len(const struct idem_record *record);
-char *idem__wire_put_record(const struct idem_record *record, char *out);
+char *idem__wire_put_record(char *out, const struct idem_record *record);
 
 #endif

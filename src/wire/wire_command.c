@@ -197,25 +197,6 @@ idem__wire_knows(struct idem_bytes name)
 
 /* ---- reading --------------------------------------------------------- */
 
-bool
-idem__wire_number(struct idem_bytes text, int64_t *number)
-{
-    const uint8_t *bytes = text.data;
-    size_t i = text.len > 1 && bytes[0] == '-';
-    bool negative = i == 1;
-    int64_t value = 0;
-
-    if (text.len == 0 || text.len - i > 18)
-        return false;
-    for (; i < text.len; i++) {
-        if (bytes[i] < '0' || bytes[i] > '9')
-            return false;
-        value = value * 10 + (bytes[i] - '0');
-    }
-    *number = negative ? -value : value;
-    return true;
-}
-
 static enum idem_status
 wrong(struct idem_error *err, const char *what)
 {
@@ -495,42 +476,22 @@ add_word(struct idem__wire_args *args, const char *word)
     idem__wire_add(args, idem_text(word));
 }
 
-/* Digits from right to left; returns their start. */
-static char *
-digits(uint64_t number, char *end)
-{
-    do
-        *--end = (char)('0' + number % 10);
-    while ((number /= 10) > 0);
-    return end;
-}
-
-static char *
-scratch(struct idem__wire_args *args, size_t len)
-{
-    char *at = args->scratch + args->used;
-
-    args->used += len;
-    return at;
-}
-
 void
 idem__wire_add_number(struct idem__wire_args *args, int64_t number)
 {
-    char text[20], *end = text + sizeof(text), *start;
-    size_t len;
+    char *at = args->scratch + args->used;
+    size_t len = idem__wire_digits(number, at);
 
-    start = digits((uint64_t)number, end);
-    len = (size_t)(end - start);
-    idem__wire_add(
-        args, (struct idem_bytes){memcpy(scratch(args, len), start, len), len});
+    args->used += len;
+    idem__wire_add(args, (struct idem_bytes){at, len});
 }
 
 static void
 add_hex(struct idem__wire_args *args, const uint8_t *bytes, size_t len)
 {
-    char *at = scratch(args, 2 * len);
+    char *at = args->scratch + args->used;
 
+    args->used += 2 * len;
     idem__hex_write(bytes, len, at);
     idem__wire_add(args, (struct idem_bytes){at, 2 * len});
 }
@@ -617,7 +578,8 @@ is_set(const struct row *row, const struct field *option,
     case UNIT_FINGERPRINT:
         return *(const uint8_t *const *)from != NULL;
     case UNIT_TYPE:
-        return *(const enum idem_type *)from != row->type;
+        return *(const enum idem_type *)from != 0 &&
+               *(const enum idem_type *)from != row->type;
     case UNIT_STATE:
     case UNIT_OUTCOME:
     case UNIT_AS:
@@ -678,18 +640,6 @@ idem__wire_write(const struct idem__wire_command *command,
     }
 }
 
-static char *
-put_line(char *out, char mark, uint64_t number)
-{
-    char text[20], *end = text + sizeof(text), *start = digits(number, end);
-    size_t len = (size_t)(end - start);
-
-    *out++ = mark;
-    memcpy(out, start, len);
-    memcpy(out + len, "\r\n", 2);
-    return out + len + 2;
-}
-
 /* "$5\r\n" */
 static size_t
 line_len(uint64_t number)
@@ -714,12 +664,13 @@ idem__wire_len(const struct idem__wire_args *args)
 void *
 idem__wire_put(const struct idem__wire_args *args, void *out)
 {
-    char *at = put_line(out, '*', args->count), *room = NULL;
+    char *at = idem__wire_put_line(out, '*', (int64_t)args->count);
+    char *room = NULL;
 
     for (size_t i = 0; i < args->count; i++) {
         struct idem_bytes arg = args->list[i];
 
-        at = put_line(at, '$', arg.len);
+        at = idem__wire_put_line(at, '$', (int64_t)arg.len);
         if (arg.data)
             memcpy(at, arg.data, arg.len);
         else if (arg.len > 0)

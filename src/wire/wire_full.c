@@ -6,7 +6,6 @@
 #include "wire.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 enum idem_status
@@ -67,17 +66,16 @@ idem__wire_record(struct idem__wire_reply *reply, struct idem_record *record,
 
 /* ---- answers, written ------------------------------------------------ */
 
-#define NUMBER_ROOM 24
-
 size_t
 idem__wire_record_len(const struct idem_record *record)
 {
-    return NUMBER_ROOM + idem__encoded_len(record) - record->result.len + 2;
+    return IDEM__WIRE_LINE_MAX + idem__encoded_len(record) -
+           record->result.len + 2;
 }
 
 /* Who knows a nonce could pass for the one who began: it stays here. */
 char *
-idem__wire_put_record(const struct idem_record *record, char *out)
+idem__wire_put_record(char *out, const struct idem_record *record)
 {
     struct idem_record shown = *record;
     size_t len;
@@ -85,7 +83,7 @@ idem__wire_put_record(const struct idem_record *record, char *out)
     memset(shown.nonce, 0, sizeof(shown.nonce));
     shown.result = (struct idem_bytes){NULL, 0};
     len = idem__encoded_len(&shown);
-    out += snprintf(out, NUMBER_ROOM, "$%zu\r\n", len);
+    out = idem__wire_put_line(out, '$', (int64_t)len);
     idem__encode(&shown, (uint8_t *)out);
     memcpy(out + len, "\r\n", 2);
     return out + len + 2;
@@ -100,20 +98,18 @@ has_record(const struct idem_answer *answer)
 size_t
 idem__wire_full_len(const struct idem_answer *answer)
 {
-    return 64 + NUMBER_ROOM +
+    return IDEM__WIRE_HEAD_MAX + 2 * IDEM__WIRE_LINE_MAX + 64 +
            (has_record(answer) ? idem__wire_record_len(answer->record) : 8);
 }
 
 char *
-idem__wire_put_full(const struct idem_answer *answer, char *out)
+idem__wire_put_full(char *out, bool tagged, int64_t tag,
+                    const struct idem_answer *answer)
 {
-    const char *word = idem_verdict_name(answer->verdict);
-
     assert(!has_record(answer) || !idem__record_flaw(answer->record));
-    out += snprintf(out, 64 + NUMBER_ROOM, "$%zu\r\n%s\r\n:%lld\r\n",
-                    strlen(word), word, (long long)answer->retry_after_ms);
-    if (has_record(answer))
-        return idem__wire_put_record(answer->record, out);
-    memcpy(out, "$-1\r\n", 5);
-    return out + 5;
+    out = idem__wire_put_head(out, tagged, tag, 4);
+    out = idem__wire_put_text(out, idem_verdict_name(answer->verdict));
+    out = idem__wire_put_line(out, ':', answer->retry_after_ms);
+    return has_record(answer) ? idem__wire_put_record(out, answer->record)
+                              : idem__wire_put_null(out);
 }

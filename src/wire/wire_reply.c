@@ -1,108 +1,16 @@
 /*
- * wire_reply.c - replies: cutting them out of what was read, and what they say.
+ * wire_reply.c - replies: cutting them out of what was read, what they say, and
+ * putting the short answer.
  *
  * A reply that is not whole is read again from its start when more has arrived:
  * strings are jumped over by their length, and a short one costs little.
  */
 #include "wire.h"
 
+#include "../base/hex.h"
+
+#include <stddef.h>
 #include <string.h>
-
-#define LINE_MAX_LEN 4096 /* of a simple string or an error */
-#define VALUES_MAX (64 * 1024)
-
-/* ---- values ---------------------------------------------------------- */
-
-static enum idem__wire_got
-read_line(struct idem__wire_reader *in, struct idem_bytes *line)
-{
-    size_t len = (size_t)(in->end - in->at);
-    const uint8_t *lf = len ? memchr(in->at, '\n', len) : NULL;
-
-    if (!lf)
-        return len > LINE_MAX_LEN ? IDEM__WIRE_BAD : IDEM__WIRE_MORE;
-    if (lf == in->at || lf[-1] != '\r')
-        return IDEM__WIRE_BAD;
-    *line = (struct idem_bytes){in->at, (size_t)(lf - 1 - in->at)};
-    in->at = lf + 1;
-    return IDEM__WIRE_DONE;
-}
-
-/* Digits up to CR LF, in one go: an answer is mostly numbers. */
-static enum idem__wire_got
-read_digits(struct idem__wire_reader *in, int64_t *number)
-{
-    bool minus = in->at < in->end && *in->at == '-';
-    const uint8_t *at = in->at + minus, *first = at;
-    const uint8_t *last = in->end - at > 18 ? at + 18 : in->end;
-    uint64_t sum = 0;
-    unsigned digit;
-
-    while (at < last && (digit = *at - (unsigned)'0') < 10) {
-        sum = sum * 10 + digit;
-        at++;
-    }
-    if (at == in->end)
-        return IDEM__WIRE_MORE;
-    if (at == first || *at != '\r')
-        return IDEM__WIRE_BAD;
-    if (at + 1 == in->end)
-        return IDEM__WIRE_MORE;
-    if (at[1] != '\n')
-        return IDEM__WIRE_BAD;
-    *number = minus ? -(int64_t)sum : (int64_t)sum;
-    in->at = at + 2;
-    return IDEM__WIRE_DONE;
-}
-
-static enum idem__wire_got
-read_string(struct idem__wire_reader *in, int64_t len,
-            struct idem__wire_value *value)
-{
-    if (len < -1 || (len > 0 && (uint64_t)len > in->longest))
-        return IDEM__WIRE_BAD;
-    if (len == -1) {
-        value->kind = IDEM__WIRE_NULL;
-        return IDEM__WIRE_DONE;
-    }
-    value->kind = IDEM__WIRE_BYTES;
-    value->number = len; /* also when it is not whole */
-    if ((size_t)(in->end - in->at) < (size_t)len + 2)
-        return IDEM__WIRE_MORE;
-    value->bytes = (struct idem_bytes){in->at, (size_t)len};
-    in->at += len;
-    if (in->at[0] != '\r' || in->at[1] != '\n')
-        return IDEM__WIRE_BAD;
-    in->at += 2;
-    return IDEM__WIRE_DONE;
-}
-
-enum idem__wire_got
-idem__wire_read(struct idem__wire_reader *in, struct idem__wire_value *value)
-{
-    enum idem__wire_got got;
-    uint8_t mark;
-
-    *value = (struct idem__wire_value){.kind = IDEM__WIRE_NULL};
-    if (in->at == in->end)
-        return IDEM__WIRE_MORE;
-    mark = *in->at++;
-    if (mark == '+' || mark == '-') {
-        value->kind = mark == '+' ? IDEM__WIRE_LINE : IDEM__WIRE_ERROR;
-        return read_line(in, &value->bytes);
-    }
-    if (mark != ':' && mark != '$' && mark != '*')
-        return IDEM__WIRE_BAD;
-    got = read_digits(in, &value->number);
-    if (got != IDEM__WIRE_DONE)
-        return got;
-    if (mark == '$')
-        return read_string(in, value->number, value);
-    value->kind = mark == ':' ? IDEM__WIRE_NUMBER : IDEM__WIRE_ARRAY;
-    if (mark == '*' && (value->number < 0 || value->number > VALUES_MAX))
-        return IDEM__WIRE_BAD;
-    return IDEM__WIRE_DONE;
-}
 
 /* ---- a reply --------------------------------------------------------- */
 
@@ -124,7 +32,7 @@ skip(struct idem__wire_reader *in, size_t *missing)
         left--;
         if (value.kind == IDEM__WIRE_ARRAY)
             left += value.number;
-        if (left > VALUES_MAX)
+        if (left > IDEM__WIRE_VALUES_MAX)
             return IDEM__WIRE_BAD;
     }
     return IDEM__WIRE_DONE;
@@ -339,7 +247,7 @@ take_record(struct idem__wire_reply *reply, struct idem__wire_brief *brief)
     return ok && reply->values == 0;
 }
 
-/* What follows the verdict; see answer_add in the server. */
+/* What follows the verdict; idem__wire_put_brief puts it. */
 static bool
 take_rest(struct idem__wire_reply *reply, struct idem__wire_brief *brief)
 {
@@ -384,4 +292,212 @@ idem__wire_brief(struct idem__wire_reply *reply, struct idem__wire_brief *brief,
     if (status == IDEM_OK && !take_rest(reply, brief))
         status = idem__wire_unexpected(err);
     return status;
+}
+
+/* ---- answers, put ---------------------------------------------------- */
+
+enum shape {
+    SHAPE_TYPE,
+    SHAPE_STATE,
+    SHAPE_MODE,
+    SHAPE_KIND,
+    SHAPE_BYTES,
+    SHAPE_FENCE,
+    SHAPE_ATTEMPT,
+    SHAPE_TIME,
+    SHAPE_FINGERPRINT,
+    SHAPE_FLAG,   /* 1 if it is set */
+    SHAPE_NOFLAG, /* 1 if it is not */
+};
+
+#define AT(member) offsetof(struct idem_record, member)
+
+/* A record as names and values, but for its result. */
+static const struct shown {
+    const char *name;
+    enum shape shape;
+    size_t at; /* or the flag */
+} shown[] = {
+    {"type", SHAPE_TYPE, 0},
+    {"scope", SHAPE_BYTES, AT(scope)},
+    {"id", SHAPE_BYTES, AT(id)},
+    {"state", SHAPE_STATE, 0},
+    {"mode", SHAPE_MODE, 0},
+    {"kind", SHAPE_KIND, 0},
+    {"fence", SHAPE_FENCE, 0},
+    {"attempt", SHAPE_ATTEMPT, 0},
+    {"created", SHAPE_TIME, AT(created)},
+    {"updated", SHAPE_TIME, AT(updated)},
+    {"lease_until", SHAPE_TIME, AT(lease_until)},
+    {"expires", SHAPE_TIME, AT(expires)},
+    {"subject", SHAPE_BYTES, AT(subject)},
+    {"fingerprint", SHAPE_FINGERPRINT, 0},
+    {"replayable", SHAPE_NOFLAG, IDEM_FLAG_NOT_REPLAYABLE},
+    {"settled", SHAPE_FLAG, IDEM_FLAG_SETTLED},
+    {"redeemed", SHAPE_FLAG, IDEM_FLAG_REDEEMED},
+};
+
+#define SHOWN (sizeof(shown) / sizeof(shown[0]))
+/* A name and its value, if that is not bytes: each a line and a short word. */
+#define FIELD_ROOM (2 * (IDEM__WIRE_LINE_MAX + 16))
+/* A tagged verdict with its numbers and words. */
+#define BRIEF_ROOM (10 * IDEM__WIRE_LINE_MAX + 64)
+
+size_t
+idem__wire_fields(void)
+{
+    return 2 * SHOWN;
+}
+
+size_t
+idem__wire_fields_len(const struct idem_record *record)
+{
+    return SHOWN * FIELD_ROOM + record->scope.len + record->id.len +
+           record->subject.len + 2 * sizeof(record->fingerprint);
+}
+
+static char *
+put_shown(char *out, const struct shown *field, const struct idem_record *r)
+{
+    const void *from = (const char *)r + field->at;
+    char hex[2 * IDEM_FINGERPRINT_LEN];
+    bool marked = r->flags & IDEM_FLAG_FINGERPRINT;
+
+    switch (field->shape) {
+    case SHAPE_TYPE:
+        return idem__wire_put_text(out, idem_type_name(r->type));
+    case SHAPE_STATE:
+        return idem__wire_put_text(out, idem_state_name(r->state));
+    case SHAPE_MODE:
+        return idem__wire_put_text(out, idem_mode_name(r->mode));
+    case SHAPE_KIND:
+        return idem__wire_put_text(out, idem_kind_name(r->kind));
+    case SHAPE_BYTES:
+        return idem__wire_put_bytes(out, *(const struct idem_bytes *)from);
+    case SHAPE_FENCE:
+        return idem__wire_put_line(out, ':', (int64_t)r->fence);
+    case SHAPE_ATTEMPT:
+        return idem__wire_put_line(out, ':', r->attempt);
+    case SHAPE_TIME:
+        return idem__wire_put_line(out, ':', *(const int64_t *)from);
+    case SHAPE_FINGERPRINT:
+        idem__hex_write(r->fingerprint, IDEM_FINGERPRINT_LEN, hex);
+        return idem__wire_put_bytes(
+            out, (struct idem_bytes){hex, marked ? sizeof(hex) : 0});
+    case SHAPE_FLAG:
+        return idem__wire_put_line(out, ':', !!(r->flags & field->at));
+    case SHAPE_NOFLAG:
+        return idem__wire_put_line(out, ':', !(r->flags & field->at));
+    }
+    return out;
+}
+
+char *
+idem__wire_put_fields(char *out, const struct idem_record *record)
+{
+    for (size_t i = 0; i < SHOWN; i++) {
+        out = idem__wire_put_text(out, shown[i].name);
+        out = put_shown(out, &shown[i], record);
+    }
+    return out;
+}
+
+char *
+idem__wire_put_result(char *out, const struct idem_record *record,
+                      size_t longest)
+{
+    if (record->flags & IDEM_FLAG_NOT_REPLAYABLE)
+        return idem__wire_put_null(out);
+    if (record->result.len > longest)
+        return idem__wire_put_line(out, '$', (int64_t)record->result.len);
+    return idem__wire_put_bytes(out, record->result);
+}
+
+static size_t
+count_values(enum idem_verb verb, enum idem_verdict verdict)
+{
+    switch (verdict) {
+    case IDEM_V_STARTED:
+        return 4;
+    case IDEM_V_REPLAY:
+    case IDEM_V_FINISHED:
+        return 5;
+    case IDEM_V_RECORD:
+        return 1 + 2 * SHOWN + 2;
+    case IDEM_V_SETTLED:
+        return 3;
+    case IDEM_V_BUSY:
+    case IDEM_V_DOUBT:
+    case IDEM_V_ISSUED:
+        return 2;
+    case IDEM_V_OK:
+        return verb == IDEM_FINISH || verb == IDEM_RENEW ? 2 : 1;
+    default:
+        return 1;
+    }
+}
+
+/* What follows the verdict; take_rest takes it. */
+static char *
+put_rest(char *out, enum idem_verb verb, const struct idem_answer *answer,
+         size_t longest)
+{
+    const struct idem_record *record = answer->record;
+
+    switch (answer->verdict) {
+    case IDEM_V_STARTED:
+        out = idem__wire_put_line(out, ':', (int64_t)record->fence);
+        out = idem__wire_put_line(out, ':', record->lease_until);
+        return idem__wire_put_line(out, ':', record->expires);
+    case IDEM_V_REPLAY:
+    case IDEM_V_FINISHED:
+        out = idem__wire_put_text(out, idem_state_name(record->state));
+        out = idem__wire_put_text(out, idem_kind_name(record->kind));
+        out = idem__wire_put_line(out, ':', record->expires);
+        return idem__wire_put_result(out, record, longest);
+    case IDEM_V_RECORD:
+        out = idem__wire_put_fields(out, record);
+        out = idem__wire_put_text(out, "result");
+        return idem__wire_put_result(out, record, longest);
+    case IDEM_V_BUSY:
+        return idem__wire_put_line(out, ':', answer->retry_after_ms);
+    case IDEM_V_DOUBT:
+        return idem__wire_put_line(out, ':', record->lease_until);
+    case IDEM_V_SETTLED:
+        out = idem__wire_put_text(out, idem_state_name(record->state));
+        return idem__wire_put_line(out, ':', record->expires);
+    case IDEM_V_OK:
+        if (verb == IDEM_RENEW)
+            return idem__wire_put_line(out, ':', record->lease_until);
+        return verb == IDEM_FINISH
+                   ? idem__wire_put_line(out, ':', record->expires)
+                   : out;
+    case IDEM_V_ISSUED:
+        return idem__wire_put_bytes(out, record->id);
+    default:
+        return out;
+    }
+}
+
+size_t
+idem__wire_brief_len(const struct idem_answer *answer, size_t longest)
+{
+    const struct idem_record *record = answer->record;
+    size_t len = BRIEF_ROOM;
+
+    if (answer->verdict == IDEM_V_RECORD)
+        len += idem__wire_fields_len(record);
+    else if (answer->verdict == IDEM_V_ISSUED)
+        len += record->id.len;
+    return record->result.len > longest ? len : len + record->result.len;
+}
+
+char *
+idem__wire_put_brief(char *out, bool tagged, int64_t tag, enum idem_verb verb,
+                     const struct idem_answer *answer, size_t longest)
+{
+    out = idem__wire_put_head(out, tagged, tag,
+                              count_values(verb, answer->verdict));
+    out = idem__wire_put_text(out, idem_verdict_name(answer->verdict));
+    return put_rest(out, verb, answer, longest);
 }

@@ -287,19 +287,6 @@ random_record(void)
     return r;
 }
 
-/* What a server puts behind it. */
-static char *
-put_result(const struct idem_answer *answer, char *at)
-{
-    struct idem_bytes result = answer->record->result;
-
-    at += snprintf(at, 32, "$%zu\r\n", result.len);
-    if (result.len > 0)
-        memcpy(at, result.data, result.len);
-    memcpy(at + result.len, "\r\n", 2);
-    return at + result.len + 2;
-}
-
 static void
 every_answer_survives_the_way_back(void **state)
 {
@@ -314,19 +301,15 @@ every_answer_survives_the_way_back(void **state)
         struct idem_error err = {0};
         struct idem__wire_reply reply;
         bool tagged = roll(2);
-        char wire[8192], *at = wire;
+        char wire[8192], *at;
         size_t used, len;
 
         if (roll(4))
             record = random_record();
         sent.record = &record;
-        if (tagged)
-            at += snprintf(at, 64, "*6\r\n$3\r\ntag\r\n:%d\r\n", i);
-        else
-            at += snprintf(at, 64, "*4\r\n");
-        assert_true(idem__wire_full_len(&sent) < sizeof(wire) - 64);
-        at = idem__wire_put_full(&sent, at);
-        at = put_result(&sent, at);
+        at = idem__wire_put_full(wire, tagged, i, &sent);
+        assert_true((size_t)(at - wire) <= idem__wire_full_len(&sent));
+        at = idem__wire_put_bytes(at, record.result);
         len = (size_t)(at - wire);
 
         /* Halved anywhere, it is not whole, and says so. */
@@ -359,6 +342,83 @@ every_answer_survives_the_way_back(void **state)
     }
 }
 
+/* Who has a record gets all of it but what belongs to others; the fields that a
+ * verdict does not tell are zero. */
+static void
+assert_brief(const struct idem__wire_brief *got, const struct idem_answer *sent)
+{
+    const struct idem_record *r = sent->record;
+    bool kept = !(r->flags & IDEM_FLAG_NOT_REPLAYABLE);
+
+    assert_int_equal(got->verdict, sent->verdict);
+    switch (sent->verdict) {
+    case IDEM_V_RECORD:
+        assert_int_equal(got->redeemed, !!(r->flags & IDEM_FLAG_REDEEMED));
+        /* fall through */
+    case IDEM_V_STARTED:
+        assert_int_equal(got->fence, r->fence);
+        assert_int_equal(got->lease_until, r->lease_until);
+        assert_int_equal(got->expires, r->expires);
+        break;
+    case IDEM_V_BUSY:
+        assert_int_equal(got->retry_after_ms, sent->retry_after_ms);
+        break;
+    case IDEM_V_DOUBT:
+        assert_int_equal(got->lease_until, r->lease_until);
+        break;
+    case IDEM_V_ISSUED:
+        assert_bytes(got->bytes, r->id, "token");
+        break;
+    case IDEM_V_REPLAY:
+    case IDEM_V_FINISHED:
+        assert_int_equal(got->expires, r->expires);
+        break;
+    default:
+        break;
+    }
+    if (sent->verdict == IDEM_V_REPLAY || sent->verdict == IDEM_V_FINISHED ||
+        sent->verdict == IDEM_V_RECORD) {
+        assert_int_equal(got->state, r->state);
+        assert_int_equal(got->kind, r->kind);
+        assert_int_equal(got->bytes.data != NULL, kept);
+        if (kept)
+            assert_bytes(got->bytes, r->result, "result");
+    }
+}
+
+static void
+every_short_answer_survives_the_way_back(void **state)
+{
+    (void)state;
+    fill_bytes();
+    for (int i = 0; i < 20000; i++) {
+        struct idem_record record = random_record();
+        const struct idem_answer sent = {
+            .verdict = (enum idem_verdict)roll(IDEM__VERDICT_COUNT),
+            .retry_after_ms = some_ms(100000),
+            .record = &record};
+        enum idem_verb verb = (enum idem_verb)roll(IDEM__VERB_COUNT);
+        struct idem__wire_reply reply;
+        struct idem__wire_brief got;
+        struct idem_error err;
+        char wire[8192], *end;
+        size_t used;
+
+        end = idem__wire_put_brief(wire, i & 1, i, verb, &sent, 4096);
+        assert_true((size_t)(end - wire) <= idem__wire_brief_len(&sent, 4096));
+        assert_int_equal(
+            idem__wire_reply((struct idem_bytes){wire, (size_t)(end - wire)},
+                             1 << 20, &reply, &used),
+            IDEM__WIRE_DONE);
+        assert_int_equal(used, end - wire);
+        assert_int_equal(reply.tagged ? reply.tag : 0, i & 1 ? i : 0);
+        if (idem__wire_brief(&reply, &got, &err) != IDEM_OK)
+            fail_msg("%s: %s", idem_verdict_name(sent.verdict), err.text);
+        assert_brief(&got, &sent);
+        assert_int_equal(reply.values, 0);
+    }
+}
+
 static void
 a_nonce_is_told_to_nobody(void **state)
 {
@@ -366,15 +426,15 @@ a_nonce_is_told_to_nobody(void **state)
     struct idem_answer sent = {.verdict = IDEM_V_BUSY, .record = &record}, got;
     static const uint8_t zeros[IDEM_NONCE_LEN];
     struct idem__wire_reply reply;
-    char wire[8192] = "*4\r\n";
+    char wire[8192], *end;
     size_t used;
-    char *end;
 
     (void)state;
     fill_bytes();
     record = random_record();
     memset(record.nonce, 7, sizeof(record.nonce));
-    end = put_result(&sent, idem__wire_put_full(&sent, wire + 4));
+    end = idem__wire_put_full(wire, false, 0, &sent);
+    end = idem__wire_put_bytes(end, record.result);
     assert_int_equal(
         idem__wire_reply((struct idem_bytes){wire, (size_t)(end - wire)},
                          1 << 20, &reply, &used),
@@ -526,6 +586,7 @@ main(void)
         cmocka_unit_test(every_op_survives_the_way_there),
         cmocka_unit_test(every_filter_survives_the_way_there),
         cmocka_unit_test(every_answer_survives_the_way_back),
+        cmocka_unit_test(every_short_answer_survives_the_way_back),
         cmocka_unit_test(a_nonce_is_told_to_nobody),
         cmocka_unit_test(an_error_is_told_as_a_status),
         cmocka_unit_test(a_short_answer_says_what_its_verdict_promises),

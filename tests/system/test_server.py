@@ -10,6 +10,7 @@ import time
 import pytest
 import redis
 
+import servers
 from lib import IDEM, SANITIZED, Process, Resp, Server, encode, folder, free_port, patient, wait_until
 
 NONCE = "0102030405060708"
@@ -683,14 +684,32 @@ def test_a_remote_store_is_served_by_the_engines_own_thread():
 
 # ---- idem bench ------------------------------------------------------------
 
-@pytest.mark.parametrize("what", ["begin", "pair", "replay", "ping"])
-def test_bench_measures(server, c, what):
-    run = subprocess.run([IDEM, "bench", "-S", "unix:" + server.socket, "-w", what, "-c", "4", "-P", "3", "-t", "100ms",
-                          "--json"], capture_output=True, text=True, timeout=60)
+def bench(address, what, *more):
+    run = subprocess.run([IDEM, "bench", "-S", address, "-w", what, "-c", "4", "-P", "3", "-t", "100ms", "--json", *more],
+                         capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
     assert result["operations"] >= 12 and result["errors"] == 0 and result["per_second"] > 0
     assert 0 < result["p50_ms"] <= result["p99_ms"]
+
+
+@pytest.mark.parametrize("what", ["begin", "pair", "replay", "ping"])
+def test_bench_measures(server, c, what):
+    bench("unix:" + server.socket, what)
+
+
+def test_bench_takes_the_addresses_of_the_other_commands(server, c):
+    for address in ("idem+unix:" + server.socket, "127.0.0.1:%d" % server.port, "idem://127.0.0.1:%d" % server.port):
+        bench(address, "pair")
+
+
+def test_bench_measures_a_redis_with_the_same_client():
+    peer = servers.Redis()
+    try:
+        for what in ("begin", "pair", "replay", "ping"):
+            bench("127.0.0.1:%d" % peer.port, what, "--redis")
+    finally:
+        peer.stop()
 
 
 def test_a_client_that_hangs_up_with_a_full_pipeline_costs_nothing():

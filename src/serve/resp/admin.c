@@ -264,7 +264,7 @@ static void
 do_client(struct client *client, const struct command *command)
 {
     struct idem_bytes what = command->words[0];
-    char number[RESP_DIGITS_MAX + 1];
+    char number[3 + IDEM__WIRE_DIGITS_MAX + 1];
 
     if (idem__bytes_is(what, "ID")) {
         struct call *call;
@@ -418,7 +418,7 @@ do_id(struct client *client, const struct command *command)
     enum idem_status status;
 
     if (command->word_count == 2 &&
-        (!resp_read_number(command->words[1], &count) || count < 1 ||
+        (!idem__wire_number(command->words[1], &count) || count < 1 ||
          count > SERVER_COUNT_MAX)) {
         reply_error(client, command, "ERR", "the count is 1 to 1000");
         return;

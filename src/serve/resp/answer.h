@@ -25,7 +25,10 @@ void answer_add(struct resp_out *out, struct answer_tag tag,
  * out there, too. */
 void answer_add_full(struct resp_out *out, struct answer_tag tag,
                      const struct idem_answer *answer);
-void answer_add_record(struct resp_out *out, const struct idem_record *record);
+
+/* A record of a listing, without its result. */
+void answer_add_record(struct resp_out *out, const struct idem_record *record,
+                       bool full);
 
 /* -WORD text, or ["tag", n, "error", word, text]. */
 void answer_add_error(struct resp_out *out, struct answer_tag tag,
@@ -39,10 +42,5 @@ void answer_add_array(struct resp_out *out, struct answer_tag tag,
 
 /* What goes before a reply that is one value: nothing, or ["tag", n, ...]. */
 void answer_add_one(struct resp_out *out, struct answer_tag tag);
-
-/* A record's fields and values; how many elements that makes. */
-void answer_add_fields(struct resp_out *out, const struct idem_record *record,
-                       bool with_result);
-size_t answer_field_count(bool with_result);
 
 #endif

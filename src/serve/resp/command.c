@@ -106,7 +106,7 @@ command_word(const struct command *command, const char *name)
 }
 
 enum idem_status
-command_parse(const struct resp_command *in, struct command *command,
+command_parse(const struct idem__wire_request *in, struct command *command,
               struct idem_error *err)
 {
     const struct idem_bytes *args = in->args;

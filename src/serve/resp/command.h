@@ -42,7 +42,7 @@ struct command {
  * wrong; the tag is set whenever it could be read. The operation points into
  * `command`: do not copy the struct.
  */
-enum idem_status command_parse(const struct resp_command *in,
+enum idem_status command_parse(const struct idem__wire_request *in,
                                struct command *command, struct idem_error *err);
 
 /* The word behind this one, among SCOPE s ID i COUNT n; empty: none. */

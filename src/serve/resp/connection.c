@@ -439,27 +439,27 @@ protocol_error(struct client *client, const char *text)
 static size_t
 feed(struct client *client, const uint8_t *bytes, size_t len)
 {
-    struct resp_command command;
+    struct idem__wire_request request;
     size_t at = 0;
 
     client->needed = 0;
     while (at < len && may_parse(client)) {
         struct idem_bytes rest = {bytes + at, len - at};
-        const char *error = NULL;
+        struct idem_error err;
         size_t used;
 
-        switch (
-            resp_parse(rest, command_limit(client), &command, &used, &error)) {
-        case RESP_COMMAND:
+        switch (idem__wire_request(rest, command_limit(client), &request, &used,
+                                   &err)) {
+        case IDEM__WIRE_DONE:
             at += used;
-            if (command.count > 0)
-                client_command(client, &command);
+            if (request.count > 0)
+                client_command(client, &request);
             break;
-        case RESP_MORE:
+        case IDEM__WIRE_MORE:
             client->needed = used;
             return at;
-        case RESP_WRONG:
-            protocol_error(client, error);
+        case IDEM__WIRE_BAD:
+            protocol_error(client, err.text);
             return len;
         }
     }

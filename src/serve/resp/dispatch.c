@@ -50,14 +50,8 @@ add_records(struct call *call, struct resp_out *out,
     answer_add_array(out, call->tag, 2 + count);
     resp_add_text(out, "records");
     resp_add_text(out, next->text);
-    for (size_t i = 0; i < count; i++) {
-        if (call->full) {
-            answer_add_record(out, &records[i]);
-            continue;
-        }
-        resp_add_array(out, answer_field_count(false));
-        answer_add_fields(out, &records[i], false);
-    }
+    for (size_t i = 0; i < count; i++)
+        answer_add_record(out, &records[i], call->full);
 }
 
 static void
@@ -168,7 +162,7 @@ refused(struct client *client, const struct command *command)
 /* ---- commands -------------------------------------------------------- */
 
 void
-client_command(struct client *client, const struct resp_command *in)
+client_command(struct client *client, const struct idem__wire_request *in)
 {
     struct loop *loop = client->loop;
     struct idem_error err;

@@ -176,7 +176,7 @@ void calls_clear_pool(struct loop *loop);
 
 /* ---- dispatch.c ------------------------------------------------------ */
 
-void client_command(struct client *client, const struct resp_command *in);
+void client_command(struct client *client, const struct idem__wire_request *in);
 /* An error in the order of answers; `close`: and the end of it. */
 void client_error(struct client *client, struct answer_tag tag,
                   const char *word, const char *text, bool close);

@@ -1,5 +1,5 @@
 /*
- * resp_test.c - the RESP parser at every cut, the writer, the commands.
+ * resp_test.c - replies that grow, and the commands.
  */
 #include "../core/rights.h"
 #include "answer.h"
@@ -12,114 +12,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static enum resp_result
-parse(const char *text, size_t len, struct resp_command *command, size_t *used,
-      const char **error)
-{
-    return resp_parse((struct idem_bytes){text, len}, 1000, command, used,
-                      error);
-}
-
-static bool
-arg_is(const struct resp_command *command, size_t i, const char *text)
-{
-    return i < command->count &&
-           idem__bytes_equal(command->args[i], idem_text(text));
-}
-
-static void
-a_command_is_found_at_every_cut(void **state)
-{
-    static const char text[] = "*3\r\n$5\r\nBEGIN\r\n$4\r\nshop\r\n$2\r\n\r\n"
-                               "\r\n*1\r\n$4\r\nPING\r\n";
-    size_t first = strlen(text) - strlen("*1\r\n$4\r\nPING\r\n");
-    struct resp_command command;
-    const char *error;
-    size_t used;
-
-    (void)state;
-    for (size_t len = 0; len < first; len++) {
-        /* A copy of exactly this length: the sanitizer sees a read beyond. */
-        char *copy = malloc(len + 1);
-
-        memcpy(copy, text, len);
-        assert_int_equal(resp_parse((struct idem_bytes){copy, len}, 1000,
-                                    &command, &used, &error),
-                         RESP_MORE);
-        assert_true(used > len && used <= first);
-        free(copy);
-    }
-    assert_int_equal(parse(text, sizeof(text) - 1, &command, &used, &error),
-                     RESP_COMMAND);
-    assert_int_equal(used, first);
-    assert_int_equal(command.count, 3);
-    assert_true(arg_is(&command, 0, "BEGIN") && arg_is(&command, 1, "shop") &&
-                arg_is(&command, 2, "\r\n"));
-}
-
-static void
-inline_commands_are_words(void **state)
-{
-    static const char text[] = " BEGIN\tshop  \"order 7\" \"\" x\r\nPING\n";
-    struct resp_command command;
-    const char *error;
-    size_t used;
-
-    (void)state;
-    assert_int_equal(parse(text, sizeof(text) - 1, &command, &used, &error),
-                     RESP_COMMAND);
-    assert_int_equal(command.count, 5);
-    assert_true(arg_is(&command, 0, "BEGIN") && arg_is(&command, 1, "shop") &&
-                arg_is(&command, 2, "order 7") && arg_is(&command, 3, "") &&
-                arg_is(&command, 4, "x"));
-    assert_int_equal(used, sizeof(text) - 1 - strlen("PING\n"));
-}
-
-static void
-a_long_bulk_is_refused_by_its_length_alone(void **state)
-{
-    struct resp_command command;
-    const char *error;
-    size_t used;
-
-    (void)state;
-    assert_int_equal(parse("*1\r\n$980\r\n", 10, &command, &used, &error),
-                     RESP_MORE);
-    assert_int_equal(used, 10 + 980 + 2);
-    assert_int_equal(parse("*1\r\n$990\r\n", 10, &command, &used, &error),
-                     RESP_WRONG);
-    assert_non_null(strstr(error, "limit"));
-}
-
-static void
-numbers_are_whole_and_bounded(void **state)
-{
-    static const char *const wrong[] = {
-        "", "-", "+1", " 1", "1 ", "1.0", "0x1", "9999999999999999999", "--1"};
-    int64_t number;
-    char digits[RESP_DIGITS_MAX + 1];
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-        assert_false(resp_read_number(idem_text(wrong[i]), &number));
-    assert_true(resp_read_number(idem_text("-120"), &number));
-    assert_int_equal(number, -120);
-    digits[resp_digits(INT64_MIN, digits)] = '\0';
-    assert_string_equal(digits, "-9223372036854775808");
-    digits[resp_digits(0, digits)] = '\0';
-    assert_string_equal(digits, "0");
-    for (int64_t n = 1, i = 0; i < 18; n = n * 10 + i % 10, i++) {
-        char expected[24];
-
-        snprintf(expected, sizeof(expected), "%lld", (long long)n);
-        digits[resp_digits(n, digits)] = '\0';
-        assert_string_equal(digits, expected);
-        snprintf(expected, sizeof(expected), "%lld", (long long)-n - 1);
-        digits[resp_digits(-n - 1, digits)] = '\0';
-        assert_string_equal(digits, expected);
-    }
-}
 
 static void
 replies_stop_at_their_cap(void **state)
@@ -153,13 +45,12 @@ static enum idem_status
 command(const char *line, struct command *into, struct idem_error *err)
 {
     static char text[512];
-    struct resp_command in;
-    const char *error;
+    struct idem__wire_request in;
     size_t used;
 
     snprintf(text, sizeof(text), "%s\n", line);
-    assert_int_equal(resp_parse(idem_text(text), 512, &in, &used, &error),
-                     RESP_COMMAND);
+    assert_int_equal(idem__wire_request(idem_text(text), 512, &in, &used, err),
+                     IDEM__WIRE_DONE);
     return command_parse(&in, into, err);
 }
 
@@ -241,10 +132,6 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_command_is_found_at_every_cut),
-        cmocka_unit_test(inline_commands_are_words),
-        cmocka_unit_test(a_long_bulk_is_refused_by_its_length_alone),
-        cmocka_unit_test(numbers_are_whole_and_bounded),
         cmocka_unit_test(replies_stop_at_their_cap),
         cmocka_unit_test(an_error_is_one_line_whatever_its_text),
         cmocka_unit_test(begin_takes_its_options_in_any_order),

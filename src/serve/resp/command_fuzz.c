@@ -1,5 +1,5 @@
 /*
- * resp_fuzz.c - any bytes through the RESP parser and the command reader.
+ * command_fuzz.c - any bytes as requests, and those as commands.
  *
  * A command that is found must be found again from exactly its own bytes, and
  * the same bytes cut short must ask for more.
@@ -15,15 +15,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void
 check_cut(const uint8_t *data, size_t used, size_t cut)
 {
-    struct resp_command command;
-    const char *error = NULL;
+    struct idem__wire_request command;
+    struct idem_error error = {0};
     uint8_t *copy = malloc(cut + 1);
     size_t needed;
 
     assert(copy);
     memcpy(copy, data, cut);
-    assert(resp_parse((struct idem_bytes){copy, cut}, 4096, &command, &needed,
-                      &error) == RESP_MORE);
+    assert(idem__wire_request((struct idem_bytes){copy, cut}, 4096, &command,
+                              &needed, &error) == IDEM__WIRE_MORE);
     assert(needed > cut && needed <= used);
     free(copy);
 }
@@ -35,25 +35,25 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     while (at < size) {
         struct idem_bytes rest = {data + at, size - at};
-        struct resp_command in, again;
+        struct idem__wire_request in, again;
         struct command command;
-        struct idem_error err;
-        const char *error = NULL;
+        struct idem_error error = {0};
         size_t used = 0, used_again = 0;
-        enum resp_result result = resp_parse(rest, 4096, &in, &used, &error);
+        enum idem__wire_got result =
+            idem__wire_request(rest, 4096, &in, &used, &error);
 
-        if (result == RESP_WRONG)
-            assert(error);
-        if (result != RESP_COMMAND)
+        if (result == IDEM__WIRE_BAD)
+            assert(error.text[0]);
+        if (result != IDEM__WIRE_DONE)
             break;
         assert(used > 0 && used <= rest.len);
         rest.len = used;
-        assert(resp_parse(rest, 4096, &again, &used_again, &error) ==
-               RESP_COMMAND);
+        assert(idem__wire_request(rest, 4096, &again, &used_again, &error) ==
+               IDEM__WIRE_DONE);
         assert(used_again == used && again.count == in.count);
         check_cut(rest.data, used, used - 1);
         check_cut(rest.data, used, used / 2);
-        if (in.count > 0 && command_parse(&in, &command, &err) == IDEM_OK)
+        if (in.count > 0 && command_parse(&in, &command, &error) == IDEM_OK)
             assert(!command.wire.tagged || command.wire.tag >= 0);
         at += used;
     }

@@ -1,0 +1,396 @@
+/*
+ * wire_resp.c - RESP2, the Redis protocol: numbers and values, read and put,
+ * and the requests of clients.
+ *
+ * A request is an array of bulk strings, "*2\r\n$4\r\nPING\r\n$2\r\nhi\r\n",
+ * or an inline line of words, "PING hi\r\n" (a word in double quotes may hold
+ * spaces). Everything is read in place, and nothing is remembered: what is not
+ * whole is read again from its start when more has arrived.
+ */
+#include "wire.h"
+
+#include <string.h>
+
+#define LINE_MAX_LEN 4096 /* of a simple string or an error */
+#define INLINE_MAX 16384
+
+/* ---- numbers --------------------------------------------------------- */
+
+bool
+idem__wire_number(struct idem_bytes text, int64_t *number)
+{
+    const uint8_t *bytes = text.data;
+    size_t i = text.len > 1 && bytes[0] == '-';
+    bool negative = i == 1;
+    int64_t value = 0;
+
+    if (text.len == 0 || text.len - i > 18)
+        return false;
+    for (; i < text.len; i++) {
+        if (bytes[i] < '0' || bytes[i] > '9')
+            return false;
+        value = value * 10 + (bytes[i] - '0');
+    }
+    *number = negative ? -value : value;
+    return true;
+}
+
+size_t
+idem__wire_digits(int64_t number, char *out)
+{
+    static const char pairs[] =
+        "00010203040506070809101112131415161718192021222324"
+        "25262728293031323334353637383940414243444546474849"
+        "50515253545556575859606162636465666768697071727374"
+        "75767778798081828384858687888990919293949596979899";
+    char digits[IDEM__WIRE_DIGITS_MAX];
+    uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
+    size_t at = sizeof(digits), len;
+
+    while (left >= 10000) {
+        uint32_t four = (uint32_t)(left % 10000);
+
+        at -= 4;
+        memcpy(digits + at, pairs + 2 * (four / 100), 2);
+        memcpy(digits + at + 2, pairs + 2 * (four % 100), 2);
+        left /= 10000;
+    }
+    while (left >= 10) {
+        at -= 2;
+        memcpy(digits + at, pairs + 2 * (left % 100), 2);
+        left /= 100;
+    }
+    if (left > 0 || at == sizeof(digits))
+        digits[--at] = (char)('0' + left);
+    if (number < 0)
+        digits[--at] = '-';
+    len = sizeof(digits) - at;
+    memcpy(out, digits + at, len);
+    return len;
+}
+
+/* ---- values ---------------------------------------------------------- */
+
+static enum idem__wire_got
+read_line(struct idem__wire_reader *in, struct idem_bytes *line)
+{
+    size_t len = (size_t)(in->end - in->at);
+    const uint8_t *lf = len ? memchr(in->at, '\n', len) : NULL;
+
+    if (!lf)
+        return len > LINE_MAX_LEN ? IDEM__WIRE_BAD : IDEM__WIRE_MORE;
+    if (lf == in->at || lf[-1] != '\r')
+        return IDEM__WIRE_BAD;
+    *line = (struct idem_bytes){in->at, (size_t)(lf - 1 - in->at)};
+    in->at = lf + 1;
+    return IDEM__WIRE_DONE;
+}
+
+/* Digits up to CR LF, in one go: an answer is mostly numbers. */
+static enum idem__wire_got
+read_digits(struct idem__wire_reader *in, int64_t *number)
+{
+    bool minus = in->at < in->end && *in->at == '-';
+    const uint8_t *at = in->at + minus, *first = at;
+    const uint8_t *last = in->end - at > 18 ? at + 18 : in->end;
+    uint64_t sum = 0;
+    unsigned digit;
+
+    while (at < last && (digit = *at - (unsigned)'0') < 10) {
+        sum = sum * 10 + digit;
+        at++;
+    }
+    if (at == in->end)
+        return IDEM__WIRE_MORE;
+    if (at == first || *at != '\r')
+        return IDEM__WIRE_BAD;
+    if (at + 1 == in->end)
+        return IDEM__WIRE_MORE;
+    if (at[1] != '\n')
+        return IDEM__WIRE_BAD;
+    *number = minus ? -(int64_t)sum : (int64_t)sum;
+    in->at = at + 2;
+    return IDEM__WIRE_DONE;
+}
+
+static enum idem__wire_got
+read_string(struct idem__wire_reader *in, int64_t len,
+            struct idem__wire_value *value)
+{
+    if (len == -1)
+        return IDEM__WIRE_DONE;
+    value->kind = IDEM__WIRE_BYTES; /* also when it is not whole */
+    if (len < 0 || (uint64_t)len > in->longest)
+        return IDEM__WIRE_BAD;
+    if ((size_t)(in->end - in->at) < (size_t)len + 2)
+        return IDEM__WIRE_MORE;
+    value->bytes = (struct idem_bytes){in->at, (size_t)len};
+    in->at += len;
+    if (in->at[0] != '\r' || in->at[1] != '\n')
+        return IDEM__WIRE_BAD;
+    in->at += 2;
+    return IDEM__WIRE_DONE;
+}
+
+enum idem__wire_got
+idem__wire_read(struct idem__wire_reader *in, struct idem__wire_value *value)
+{
+    enum idem__wire_got got;
+    uint8_t mark;
+
+    *value = (struct idem__wire_value){.kind = IDEM__WIRE_NULL};
+    if (in->at == in->end)
+        return IDEM__WIRE_MORE;
+    mark = *in->at++;
+    if (mark == '+' || mark == '-') {
+        value->kind = mark == '+' ? IDEM__WIRE_LINE : IDEM__WIRE_ERROR;
+        return read_line(in, &value->bytes);
+    }
+    if (mark != ':' && mark != '$' && mark != '*')
+        return IDEM__WIRE_BAD;
+    got = read_digits(in, &value->number);
+    if (got != IDEM__WIRE_DONE)
+        return got;
+    if (mark == '$')
+        return read_string(in, value->number, value);
+    value->kind = mark == ':' ? IDEM__WIRE_NUMBER : IDEM__WIRE_ARRAY;
+    if (mark == '*' &&
+        (value->number < 0 || value->number > IDEM__WIRE_VALUES_MAX))
+        return IDEM__WIRE_BAD;
+    return IDEM__WIRE_DONE;
+}
+
+/* ---- put ------------------------------------------------------------- */
+
+char *
+idem__wire_put_line(char *out, char mark, int64_t number)
+{
+    size_t len;
+
+    *out++ = mark;
+    len = idem__wire_digits(number, out);
+    memcpy(out + len, "\r\n", 2);
+    return out + len + 2;
+}
+
+char *
+idem__wire_put_bytes(char *out, struct idem_bytes bytes)
+{
+    out = idem__wire_put_line(out, '$', (int64_t)bytes.len);
+    if (bytes.len > 0)
+        memcpy(out, bytes.data, bytes.len);
+    memcpy(out + bytes.len, "\r\n", 2);
+    return out + bytes.len + 2;
+}
+
+char *
+idem__wire_put_text(char *out, const char *text)
+{
+    return idem__wire_put_bytes(out, idem_text(text));
+}
+
+char *
+idem__wire_put_null(char *out)
+{
+    memcpy(out, "$-1\r\n", 5);
+    return out + 5;
+}
+
+static char *
+put_safe(char *out, const char *text)
+{
+    for (; *text; text++)
+        *out++ = (unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text;
+    return out;
+}
+
+char *
+idem__wire_put_simple(char *out, const char *text)
+{
+    *out = '+';
+    out = put_safe(out + 1, text);
+    memcpy(out, "\r\n", 2);
+    return out + 2;
+}
+
+char *
+idem__wire_put_error(char *out, const char *word, const char *text)
+{
+    *out = '-';
+    out = put_safe(out + 1, word);
+    *out = ' ';
+    out = put_safe(out + 1, text);
+    memcpy(out, "\r\n", 2);
+    return out + 2;
+}
+
+char *
+idem__wire_put_head(char *out, bool tagged, int64_t tag, size_t count)
+{
+    out = idem__wire_put_line(out, '*', (int64_t)count + (tagged ? 2 : 0));
+    if (!tagged)
+        return out;
+    out = idem__wire_put_text(out, "tag");
+    return idem__wire_put_line(out, ':', tag);
+}
+
+/* ---- requests -------------------------------------------------------- */
+
+static const char too_many[] = "Protocol error: more than 64 arguments";
+
+_Static_assert(IDEM__WIRE_REQUEST_MAX == 64, "too_many says so");
+
+static enum idem__wire_got
+wrong(struct idem_error *err, const char *text)
+{
+    (void)idem__fail(err, IDEM_ERR_INVALID, "%s", text);
+    return IDEM__WIRE_BAD;
+}
+
+static enum idem__wire_got
+wrong_mark(struct idem_error *err, uint8_t mark)
+{
+    (void)idem__fail(err, IDEM_ERR_INVALID,
+                     "Protocol error: expected '$', got '%c'",
+                     mark > 0x20 && mark < 0x7f ? mark : ' ');
+    return IDEM__WIRE_BAD;
+}
+
+/* One argument of a request that starts at `start`. MORE: *used bytes from
+ * there are needed, if its length is known. */
+static enum idem__wire_got
+read_arg(const uint8_t *start, struct idem__wire_reader *in,
+         struct idem_bytes *arg, size_t *used, struct idem_error *err)
+{
+    struct idem__wire_value value;
+    enum idem__wire_got got;
+    size_t end;
+
+    if (in->at < in->end && *in->at != '$')
+        return wrong_mark(err, *in->at);
+    got = idem__wire_read(in, &value);
+    end = (size_t)(in->at - start);
+    if (got == IDEM__WIRE_MORE) {
+        if (value.kind != IDEM__WIRE_BYTES)
+            return IDEM__WIRE_MORE;
+        *used = end += (size_t)value.number + 2;
+    }
+    if (value.kind != IDEM__WIRE_BYTES || value.number < 0)
+        return wrong(err, "Protocol error: invalid bulk length");
+    if (got == IDEM__WIRE_BAD && value.bytes.data)
+        return wrong(err, "Protocol error: a bulk string does not end in CRLF");
+    if (got == IDEM__WIRE_BAD || end > in->longest)
+        return wrong(err,
+                     "Protocol error: the command is longer than the limit");
+    *arg = value.bytes;
+    return got;
+}
+
+static enum idem__wire_got
+read_array(const uint8_t *start, struct idem__wire_reader *in,
+           struct idem__wire_request *request, size_t *used,
+           struct idem_error *err)
+{
+    struct idem__wire_value value;
+    enum idem__wire_got got = idem__wire_read(in, &value);
+
+    if (got == IDEM__WIRE_MORE)
+        return got;
+    if (value.kind != IDEM__WIRE_ARRAY || value.number > 1024 * 1024)
+        return wrong(err, "Protocol error: invalid multibulk length");
+    if (value.number > IDEM__WIRE_REQUEST_MAX)
+        return wrong(err, too_many);
+    request->count = value.number > 0 ? (size_t)value.number : 0;
+    for (size_t i = 0; i < request->count; i++) {
+        got = read_arg(start, in, &request->args[i], used, err);
+        if (got != IDEM__WIRE_DONE)
+            return got;
+    }
+    *used = (size_t)(in->at - start);
+    return IDEM__WIRE_DONE;
+}
+
+static bool
+is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+static const char *
+split_words(const char *at, const char *end, struct idem__wire_request *request)
+{
+    for (;;) {
+        const char *start;
+
+        while (at < end && is_space(*at))
+            at++;
+        if (at == end)
+            return NULL;
+        if (request->count == IDEM__WIRE_REQUEST_MAX)
+            return too_many;
+        start = at;
+        if (*at == '"') {
+            start = ++at;
+            at = memchr(at, '"', (size_t)(end - at));
+            if (!at || (at + 1 < end && !is_space(at[1])))
+                return "Protocol error: unbalanced quotes in request";
+        } else {
+            while (at < end && !is_space(*at))
+                at++;
+        }
+        request->args[request->count++] =
+            (struct idem_bytes){start, (size_t)(at - start)};
+        if (at < end)
+            at++; /* the quote or the space */
+    }
+}
+
+/* A web page can make its reader's browser send HTTP to any port of this
+ * machine. The lines of such a request are no commands, above all not those of
+ * its body: its first line ends the conversation. */
+static bool
+is_http(const struct idem__wire_request *request)
+{
+    struct idem_bytes last = {NULL, 0};
+
+    if (request->count > 2)
+        last = request->args[request->count - 1];
+    return last.len > 5 && memcmp(last.data, "HTTP/", 5) == 0;
+}
+
+static enum idem__wire_got
+read_inline(struct idem_bytes in, size_t max,
+            struct idem__wire_request *request, size_t *used,
+            struct idem_error *err)
+{
+    size_t most = max < INLINE_MAX ? max : INLINE_MAX;
+    size_t look = in.len < most ? in.len : most;
+    const char *start = in.data, *newline = memchr(start, '\n', look);
+    const char *flaw;
+
+    if (!newline)
+        return in.len < most
+                   ? IDEM__WIRE_MORE
+                   : wrong(err, "Protocol error: too big inline request");
+    flaw = split_words(start, newline, request);
+    if (!flaw && is_http(request))
+        flaw = "Protocol error: this is HTTP, which idem serve --http takes";
+    *used = (size_t)(newline + 1 - start);
+    return flaw ? wrong(err, flaw) : IDEM__WIRE_DONE;
+}
+
+enum idem__wire_got
+idem__wire_request(struct idem_bytes in, size_t max,
+                   struct idem__wire_request *request, size_t *used,
+                   struct idem_error *err)
+{
+    const uint8_t *start = in.data;
+    struct idem__wire_reader reader = {start, start + in.len, max};
+
+    request->count = 0;
+    *used = in.len + 1;
+    if (in.len == 0)
+        return IDEM__WIRE_MORE;
+    return *start == '*' ? read_array(start, &reader, request, used, err)
+                         : read_inline(in, max, request, used, err);
+}
