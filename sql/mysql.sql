@@ -48,6 +48,15 @@ create table if not exists idem_record (
     index idem_record_state (state, expires)
 ) engine = InnoDB row_format = dynamic;
 
+-- For `idem find`: an id in whatever scope. MySQL has no "if not exists" here.
+set @idem_ddl = if((select count(*) from information_schema.statistics
+        where table_schema = database() and table_name = 'idem_record'
+        and index_name = 'idem_record_id') = 0,
+    'create index idem_record_id on idem_record (id)', 'do 0');
+prepare idem_ddl from @idem_ddl;
+execute idem_ddl;
+deallocate prepare idem_ddl;
+
 -- Moves that a state machine allows; see idem_transition.
 create table if not exists idem_machine (
     machine    varbinary(100) not null,

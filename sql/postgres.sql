@@ -52,6 +52,8 @@ create index if not exists idem_record_sweep
     on idem.idem_record (expires) where state <> 2 and expires > 0;
 create index if not exists idem_record_started
     on idem.idem_record (created) where state = 2;
+-- For `idem find`: an id in whatever scope.
+create index if not exists idem_record_id on idem.idem_record (id);
 
 -- What earlier installations had, and paid for with every statement.
 drop index if exists idem.idem_record_executing;

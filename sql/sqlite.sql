@@ -31,6 +31,8 @@ create index if not exists idem_record_sweep
     on idem_record (expires) where state <> 2 and expires > 0;
 create index if not exists idem_record_executing
     on idem_record (key_hash) where state = 2;
+-- For `idem find`: an id in whatever scope.
+create index if not exists idem_record_id on idem_record (id);
 
 create table if not exists idem_version (version integer not null);
 insert into idem_version select 1 where not exists (select 1 from idem_version);

@@ -1,5 +1,5 @@
 /*
- * cmd_scan.c - idem scan: list records.
+ * cmd_scan.c - idem scan: list records; idem find: those with an id.
  */
 #include "where.h"
 
@@ -12,7 +12,7 @@
 
 struct scan {
     struct cli_where where;
-    const char *type, *state, *scope;
+    const char *type, *state, *scope, *id;
     int64_t older, limit;
     bool doubt;
     int64_t printed;
@@ -27,6 +27,7 @@ print_one(void *arg, const struct idem_record *r)
     if (s->limit > 0 && s->printed >= s->limit)
         return false;
     s->printed++;
+    cli_progress(NULL);
     if (cli_json) {
         cli_json_print(cli_json_record(r, true, false));
         return true;
@@ -54,6 +55,7 @@ read_filter(struct scan *s, struct idem_filter *filter)
                                "succeeded, failed or free",
                                s->state);
     filter->scope = idem_text(s->scope);
+    filter->id = idem_text(s->id);
     filter->doubt = s->doubt;
     if (s->older > 0) {
         clock_gettime(CLOCK_REALTIME, &now);
@@ -70,14 +72,18 @@ run(struct scan *s, const struct idem_filter *filter)
     struct idem_error err = {0};
     struct idem_engine *engine = NULL;
     enum idem_status status = cli_engine_open(&s->where, &engine, &err);
-    int code = CLI_OK;
+    int code = CLI_OK, calls = 0;
 
     do {
+        if (calls++ > 0)
+            cli_progress("searching; found so far: %lld",
+                         (long long)s->printed);
         if (status == IDEM_OK)
             status =
                 cli_list(engine, filter, &cursor, A_CALL, print_one, s, &err);
     } while (status == IDEM_OK && strcmp(cursor.text, "0") != 0 &&
              (s->limit == 0 || s->printed < s->limit) && !ferror(stdout));
+    cli_progress(NULL);
     if (status != IDEM_OK) {
         err.status = status;
         code = cli_fail(&err);
@@ -97,6 +103,7 @@ cli_scan(int argc, char **argv)
         {"state", 0, CLI_TEXT, &s.state, "STATE",
          "only issued, executing, succeeded, failed or free"},
         {"scope", 0, CLI_TEXT, &s.scope, "SCOPE", "only this scope"},
+        {"id", 0, CLI_TEXT, &s.id, "ID", "only this id, in every scope"},
         {"doubt", 'd', CLI_FLAG, &s.doubt, NULL,
          "only what is in doubt: its lease is over"},
         {"older", 0, CLI_MS, &s.older, "TIME",
@@ -121,4 +128,41 @@ cli_scan(int argc, char **argv)
     if (code < 0)
         code = read_filter(&s, &filter);
     return code >= 0 ? code : run(&s, &filter);
+}
+
+int
+cli_find(int argc, char **argv)
+{
+    struct scan s = {0};
+    const struct cli_option options[] = {
+        CLI_WHERE_OPTIONS(&s.where),
+        {"type", 't', CLI_TEXT, &s.type, "TYPE",
+         "only request, token, lock or worker"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "find ID [options]",
+        .about = "Find the records with this id, in whatever scope they are: "
+                 "type, state, last\nchange, fence, scope, id. \"absent\" (16) "
+                 "if there is none. SQL stores have an\nindex for this (idem "
+                 "store init makes it); others are searched record by record.",
+        .options = options,
+        .min_args = 1,
+        .max_args = 1,
+    };
+    struct idem_filter filter = {0};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code >= 0)
+        return code;
+    if (!*args[0])
+        return cli_usage_error("the id is empty: give 1 to 255 bytes");
+    s.id = args[0];
+    code = read_filter(&s, &filter);
+    if (code < 0)
+        code = run(&s, &filter);
+    return code == CLI_OK && s.printed == 0 ? cli_exit_verdict(IDEM_V_ABSENT)
+                                            : code;
 }

@@ -749,6 +749,40 @@ a_scan_filters_by_type_state_age_and_doubt(void **state)
     assert_true(seen.times[3] && seen.total == seen.times[3]);
 }
 
+/* In two scopes, among others, and whatever its state is. */
+static void
+a_scan_finds_an_id_in_every_scope(void **state)
+{
+    struct clause *c = *state;
+    struct idem_filter filter = {.id = idem_text("id-3")};
+    char other[IDEM_SCOPE_MAX];
+    struct idem_record r;
+    static struct seen seen;
+
+    for (unsigned i = 0; i < 20; i++) {
+        r = record_of(c, i);
+        if (i == 3)
+            r.state = IDEM_STATE_EXECUTING;
+        put(c, &r);
+    }
+    snprintf(other, sizeof(other), "%s-other", c->scope);
+    r = record_of(c, 3);
+    r.scope = idem_text(other);
+    put(c, &r);
+
+    scan_all(c, &filter, 10, &seen, false);
+    assert_true(seen.times[3] >= 1 && seen.foreign >= 1);
+    assert_int_equal(seen.total, seen.times[3]);
+    filter.scope = idem_text(c->scope);
+    filter.state = IDEM_STATE_EXECUTING;
+    scan_all(c, &filter, 10, &seen, false);
+    assert_true(seen.times[3] >= 1);
+    assert_int_equal(seen.total, seen.times[3]);
+    filter.id = idem_text("id-nobody");
+    scan_all(c, &filter, 10, &seen, false);
+    assert_int_equal(seen.total, 0);
+}
+
 static void
 a_scan_stops_when_told_and_refuses_a_made_up_cursor(void **state)
 {
@@ -974,6 +1008,7 @@ run_contract(const char *url)
         CLAUSE(an_expired_record_is_refused_or_gone),
         CLAUSE(a_scan_sees_everything_that_lives_through_it),
         CLAUSE(a_scan_filters_by_type_state_age_and_doubt),
+        CLAUSE(a_scan_finds_an_id_in_every_scope),
         CLAUSE(a_scan_stops_when_told_and_refuses_a_made_up_cursor),
         CLAUSE(the_clock_never_goes_back_and_is_no_fantasy),
         CLAUSE(figures_have_names),

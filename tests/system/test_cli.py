@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lib import IDEM, ROOT, folder, open_files, wait_until
+from lib import IDEM, ROOT, Server, folder, open_files, wait_until
 
 
 class Cli:
@@ -392,3 +392,24 @@ def test_ready_is_said_only_of_a_store_that_answers(bare):
 def test_looking_at_a_journal_that_is_not_there_does_not_ask_to_make_it(bare):
     for what in ("check", "dump"):
         assert bare("journal", what, bare.where + "/none")[0] == 2 and "no folder" in bare.said
+
+
+# ---- finding ------------------------------------------------------------------------------------------------------------------
+
+def test_an_id_is_found_in_whatever_scope():
+    """A customer gives an order number. Nobody knows its scope: it may be a digest."""
+    with folder() as where, Server(where, http=True) as s, s.client() as c:
+        for scope in ("shop", "3f2a9c01d4e5b6a7"):
+            assert c("SETTLE", scope, "order-7")[0] == "settled"
+        for i in range(50):
+            c("SETTLE", "shop", "other-%d" % i)
+        find = lambda *argv: subprocess.run([IDEM, *argv, "--server", s.socket], capture_output=True, text=True, timeout=60)  # noqa: E731
+        done = find("find", "order-7")
+        assert done.returncode == 0 and done.stderr == ""
+        assert sorted(line.split()[-2:] for line in done.stdout.splitlines()) == [["3f2a9c01d4e5b6a7", "order-7"], ["shop", "order-7"]]
+        assert {json.loads(line)["scope"] for line in find("find", "order-7", "--json").stdout.splitlines()} == \
+            {"shop", "3f2a9c01d4e5b6a7"}
+        assert find("find", "order-8").returncode == 16 and find("find", "order-7", "--type", "lock").returncode == 16
+        assert len(find("scan", "--id", "order-7", "--scope", "shop").stdout.splitlines()) == 1
+        assert find("find", "").returncode == 2
+        assert "ID is empty" in str(c("SCAN", "0", "ID", ""))

@@ -552,13 +552,13 @@ OLDER = {  # what an older release could have left: another begin, no sweep, no 
         language sql as 'select ''old''::text, 0::bigint';
         drop function idem.sweep; drop table idem.idem_machine; drop index idem.idem_record_sweep;
         alter table idem.idem_record add check (octet_length(key_hash) = 32), add check (octet_length(nonce) = 8);
-        drop index idem.idem_record_started;
+        drop index idem.idem_record_started; drop index idem.idem_record_id;
         create index idem_record_executing on idem.idem_record (key_hash) where state = 2""",
     "mysql": """
         update idem_version set version = 0;
         create or replace procedure idem_begin(in p_scope varbinary(1000), out o_verdict varchar(10))
             set o_verdict = 'old';
-        drop procedure idem_sweep; drop table idem_machine"""}
+        drop procedure idem_sweep; drop table idem_machine; drop index idem_record_id on idem_record"""}
 
 
 @pytest.mark.parametrize("how", ["idem store init", "by hand"])
@@ -602,9 +602,12 @@ def test_an_older_installation_is_upgraded_and_a_newer_one_left_alone(database, 
         "call idem_sweep(10, @n); call idem_declare_move('m', 'a', 'b')")
     if psql:
         assert sql("select indexname from pg_indexes where tablename = 'idem_record' order by 1") == (
-            "idem_record_pkey\nidem_record_started\nidem_record_sweep")
+            "idem_record_id\nidem_record_pkey\nidem_record_started\nidem_record_sweep")
         assert sql("select count(*) from pg_constraint where contype = 'c' and conrelid = 'idem.idem_record'::regclass") == "0"
         assert sql("select count(*) from pg_proc where proname = 'begin' and pronamespace = 'idem'::regnamespace") == "1"
+    else:
+        assert sql("select count(*) from information_schema.statistics where table_schema = database() and index_name = "
+                   "'idem_record_id'") == "1"
     assert "can be used" in idem("store", "check", url)
     # Whoever comes from the future is not changed.
     sql("update %sidem_version set version = 2; " % ("idem." if psql else "") +

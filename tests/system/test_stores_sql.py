@@ -658,6 +658,26 @@ def test_a_sweep_of_postgres_reads_only_what_has_expired(postgres):
     assert sql(counts) == "t|0"
 
 
+def test_an_id_is_found_by_its_index(postgres):
+    postgres.sql("create database found")
+    url = postgres.url.replace("/postgres", "/found")
+    idem("store", "init", url)
+
+    def sql(text):
+        return subprocess.run([postgres.bin + "psql", "-qAt", url, "-c", text], check=True, stdout=subprocess.PIPE,
+                              text=True).stdout.strip()
+
+    with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
+        for i in range(600):
+            c.send("SETTLE", "scope-%d" % (i % 3), "order-%d" % (i // 3))
+        for i in range(600):
+            assert c.read()[0] == "settled"
+        found = c("SCAN", "0", "ID", "order-7", "COUNT", "1000")
+        assert found[1] == "0" and sorted(fields[3] for fields in found[2:]) == ["scope-0", "scope-1", "scope-2"]
+    used = "select idx_scan from pg_stat_user_indexes where indexrelname = 'idem_record_id'"
+    assert wait_until(lambda: sql(used) != "0"), "the statement did not use the index"
+
+
 def test_a_table_in_partitions_holds_the_contract(postgres):
     with open(os.path.join(ROOT, "sql/postgres.sql")) as f:
         script = f.read()

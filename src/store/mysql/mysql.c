@@ -148,8 +148,15 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
     idem_buf_reset(&self->query);
     idem__mysql_add_text(&self->query, "select ");
     idem__mysql_add_text(&self->query, idem__columns_but_result);
-    idem__mysql_add_text(&self->query, " from idem_record where key_hash > ");
+    idem__mysql_add_text(&self->query, " from idem_record");
+    if (filter->id.len > 0) /* an id is in few scopes: its index finds them */
+        idem__mysql_add_text(&self->query, " ignore index (primary)");
+    idem__mysql_add_text(&self->query, " where key_hash > ");
     idem__mysql_add_hex(&self->query, last, start ? 0 : IDEM_KEY_LEN);
+    if (filter->id.len > 0) {
+        idem__mysql_add_text(&self->query, " and id = ");
+        idem__mysql_add_hex(&self->query, filter->id.data, filter->id.len);
+    }
     if (executing)
         idem__mysql_add_text(&self->query, " and state = 2");
     idem_buf_printf(&self->query, " order by key_hash limit %zu", limit);

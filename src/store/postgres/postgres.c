@@ -74,7 +74,7 @@ static bool
 send_plain(struct postgres_store *self, enum postgres_statement statement,
            int count, const char *const *values, const int *lengths)
 {
-    static const int binary[2] = {1, 1};
+    static const int binary[3] = {1, 1, 1};
 
     return PQsendQueryPrepared(self->conn, idem__postgres_names[statement],
                                count, values, lengths, binary, 1) == 1;
@@ -172,8 +172,10 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
     bool executing = filter->doubt || filter->state == IDEM_STATE_EXECUTING;
     size_t limit = idem__scan_rows(count);
     uint8_t last[IDEM_KEY_LEN], limit_bytes[8];
-    const char *values[2] = {(const char *)last, (const char *)limit_bytes};
-    int lengths[2] = {IDEM_KEY_LEN, 8};
+    const char *values[3] = {(const char *)last, (const char *)limit_bytes,
+                             filter->id.data};
+    int lengths[3] = {IDEM_KEY_LEN, 8, (int)filter->id.len};
+    bool by_id = filter->id.len > 0;
     PGresult *rows = NULL;
     enum idem_status status;
     bool start, sent;
@@ -186,8 +188,11 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
     if (start)
         lengths[0] = 0;
     put_count(limit_bytes, limit);
-    sent = send_plain(self, executing ? POSTGRES_SCAN_EXECUTING : POSTGRES_SCAN,
-                      2, values, lengths) &&
+    sent = send_plain(self,
+                      by_id       ? POSTGRES_SCAN_ID
+                      : executing ? POSTGRES_SCAN_EXECUTING
+                                  : POSTGRES_SCAN,
+                      by_id ? 3 : 2, values, lengths) &&
            idem__postgres_send_confirm(self);
     status = idem__postgres_one(self, sent, &rows, err);
     if (status == IDEM_OK)

@@ -22,6 +22,7 @@ enum postgres_statement {
     POSTGRES_LOAD,
     POSTGRES_SCAN,
     POSTGRES_SCAN_EXECUTING,
+    POSTGRES_SCAN_ID,
     POSTGRES_SWEEP,
     POSTGRES_CLOCK,
     POSTGRES_CONFIRM, /* what was read is on the standby once this commits */

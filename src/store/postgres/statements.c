@@ -32,8 +32,8 @@
 const char *const idem__postgres_names[POSTGRES_STATEMENTS] = {
     "idem_check",    "idem_table",       "idem_insert",         "idem_update",
     "idem_patience", "idem_update_free", "idem_delete",         "idem_truth",
-    "idem_load",     "idem_scan",        "idem_scan_executing", "idem_sweep",
-    "idem_clock",    "idem_confirm",
+    "idem_load",     "idem_scan",        "idem_scan_executing", "idem_scan_id",
+    "idem_sweep",    "idem_clock",       "idem_confirm",
 };
 
 const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
@@ -89,6 +89,12 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "with e as materialized (select key_hash from " TABLE
         " where state = 2) select " R_COLUMNS " from (select key_hash from e "
         "where key_hash > $1::bytea order by key_hash limit $2::int8) k "
+        "join " TABLE " r on r.key_hash = k.key_hash order by k.key_hash",
+    /* An id is in few scopes. */
+    [POSTGRES_SCAN_ID] =
+        "with e as materialized (select key_hash from " TABLE
+        " where id = $3::bytea) select " R_COLUMNS " from (select key_hash "
+        "from e where key_hash > $1::bytea order by key_hash limit $2::int8) k "
         "join " TABLE " r on r.key_hash = k.key_hash order by k.key_hash",
     [POSTGRES_SWEEP] =
         "with dead as (select key_hash from " TABLE " where state <> 2 "

@@ -43,6 +43,7 @@ enum statement {
     DROP,
     SCAN,
     SCAN_EXECUTING,
+    SCAN_ID,
     SWEEP,
     VERSION,
     STATEMENTS
@@ -70,6 +71,8 @@ static const char *const texts[STATEMENTS] = {
     [SCAN_EXECUTING] = "select %s from idem_record "
                        "where state = 2 and key_hash > ?1 "
                        "order by key_hash limit ?2",
+    [SCAN_ID] = "select %s from idem_record where id = ?3 and key_hash > ?1 "
+                "order by key_hash limit ?2",
     [SWEEP] = "delete from idem_record where key_hash in "
               "(select key_hash from idem_record where state <> 2 "
               "and expires > 0 and expires < ?1 and fence < (?1 - 1) * 1000 "
@@ -513,7 +516,12 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
         status = connect_store(self, err);
     if (status != IDEM_OK)
         return status;
-    s = self->statements[executing ? SCAN_EXECUTING : SCAN];
+    s = self->statements[filter->id.len > 0 ? SCAN_ID
+                         : executing        ? SCAN_EXECUTING
+                                            : SCAN];
+    if (filter->id.len > 0)
+        sqlite3_bind_blob(s, 3, filter->id.data, (int)filter->id.len,
+                          SQLITE_TRANSIENT);
     sqlite3_bind_blob(s, 1, last, start ? 0 : IDEM_KEY_LEN, SQLITE_TRANSIENT);
     sqlite3_bind_int64(s, 2, (int64_t)rows);
     while (more && (rc = sqlite3_step(s)) == SQLITE_ROW) {
@@ -630,16 +638,21 @@ open_store(const char *url, const struct idem_store_options *options,
     return IDEM_OK;
 }
 
-/* Opening makes the table; so does this. */
+/* Opening makes the table; this adds what a file of an older version lacks. */
 static enum idem_status
 init_store(const char *url, struct idem_error *err)
 {
     struct idem_store_options options = {0};
     struct idem_store *store;
     enum idem_status status = open_store(url, &options, &store, err);
+    int rc;
 
-    if (status == IDEM_OK)
-        close_store(store);
+    if (status != IDEM_OK)
+        return status;
+    rc = run((struct sqlite_store *)store, idem__sqlite_script);
+    if (rc != SQLITE_OK)
+        status = fail((struct sqlite_store *)store, rc, err);
+    close_store(store);
     return status;
 }
 
