@@ -5,7 +5,7 @@ It works on a connection of psycopg, psycopg2, PyMySQL, mysqlclient or Django, a
 import contextlib
 from typing import Any, Callable, Mapping, Sequence, Tuple, TypeVar
 
-from .claim import NOTHING, Claim, Options, Stored, fingerprint, is_unknown, refusal, stale, told
+from .claim import NOTHING, Claim, Options, Stored, fingerprint, is_unknown, log, refusal, stale, told
 from .client import entered
 from .errors import NotExecuted, OutcomeUnknown
 
@@ -37,8 +37,8 @@ def _code(error: BaseException) -> Tuple[str, int]:
     return "", 0
 
 
-def _is_undone(error: BaseException) -> bool:
-    """A deadlock, a serialization failure or a lost connection has undone the claim as well."""
+def is_undone(error: BaseException) -> bool:
+    """A deadlock, a serialization failure or a lost connection: the transaction has to run again."""
     state, number = _code(error)
     return state[:2] in ("40", "08") or state[:4] == "57P0" or number in (1020, 1205, 1213, 2006, 2013)
 
@@ -106,6 +106,8 @@ class _Once:
             raise
 
     def _guarded(self, work):
+        if not self.own:
+            self._do("savepoint idem_claim")
         got = self._begin()
         if isinstance(got, Stored):
             return got.value(self.options, self.key)
@@ -113,24 +115,31 @@ class _Once:
         try:
             with entered(got):
                 value = work()
+            result = self._written(got, value)
         except BaseException as e:
-            self._failed(got, e)
+            try:
+                self._failed(got, e)
+            except Exception as second:  # the connection may be gone, and the claim with it
+                log.error("the failure of %s could not be recorded: %s", got, second)
             raise
-        try:
-            result = self.options.dump(value)
-        except Exception as e:  # it is not committed: nothing has happened
-            raise NotExecuted("the result of %s cannot be written: %s" % (got, e)) from e
         self._finish(got, "succeeded", result)
         return value
 
+    def _written(self, claim, value):
+        try:
+            return self.options.dump(value)
+        except Exception as e:  # it is not committed: nothing has happened
+            raise NotExecuted("the result of %s cannot be written: %s" % (claim, e)) from e
+
     def _failed(self, claim, error):
         """What certainly did not happen, or may be tried again, leaves nothing."""
-        if _is_undone(error) or isinstance(error, NotExecuted) or self.options.mode == "loose" and not is_unknown(error):
+        if is_undone(error):
             return
-        try:
-            self._do("rollback to savepoint idem_work")
-        except Exception:  # the connection is gone, and the claim with it
+        if isinstance(error, NotExecuted) or self.options.mode == "loose" and not is_unknown(error):
+            if not self.own:
+                self._do("rollback to savepoint idem_claim")
             return
+        self._do("rollback to savepoint idem_work")
         if not is_unknown(error):
             self._finish(claim, "failed", told(error))
         self.keeps = True

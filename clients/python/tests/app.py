@@ -1,4 +1,4 @@
-"""A service behind the middleware: python web.py wsgi|asgi PORT FOLDER URL. It notes every request that reaches it in FOLDER/effects."""
+"""The application of clients/conformance/README.md: python app.py wsgi|asgi PORT FOLDER URL."""
 import asyncio
 import os
 import sys
@@ -32,12 +32,14 @@ def service(path, body):
         return 500, TEXT, b"status 500"
     if path == "/large":
         return 200, TEXT, bytes(3 << 20)
+    if path == "/large-failure":
+        return 500, TEXT, bytes(3 << 20)
     if path == "/redirect":
         return 302, [("Location", "/elsewhere")], b""
     if path == "/nothing":
         return 204, [], b""
     status = {"/missing": 404, "/limited": 429}.get(path, 200)
-    return status, TEXT, path[1:].encode() if path in ("/slow", "/missing") else b"fine"
+    return status, TEXT, {"/slow": b"slow", "/missing": b"no such order"}.get(path, b"fine")
 
 
 def wsgi_app(environ, start_response):
