@@ -7,7 +7,7 @@ import (
 )
 
 // sorted gives the names of a map in the order of their bytes, which is Go's order of strings.
-func sorted(m map[string]any) []string {
+func sorted[V any, M ~map[string]V](m M) []string {
 	names := make([]string, 0, len(m))
 	for name := range m {
 		names = append(names, name)

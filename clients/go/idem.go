@@ -34,7 +34,16 @@ type options struct {
 	loose, token, failOpen     bool
 	ttl, lease, wait, deadline time.Duration
 	arguments                  any
-	hasArguments               bool
+	hasArguments, mysql        bool
+}
+
+var standard = options{scope: "default", ttl: 24 * time.Hour, lease: 30 * time.Second, deadline: 30 * time.Second}
+
+func (o options) with(changes []Option) options {
+	for _, change := range changes {
+		change(&o)
+	}
+	return o
 }
 
 // Option changes how a call is made.
@@ -73,12 +82,7 @@ func Open(url string, defaults ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{pool: &pool{address: a}, options: options{scope: "default", ttl: 24 * time.Hour, lease: 30 * time.Second,
-		deadline: 30 * time.Second}}
-	for _, set := range defaults {
-		set(&c.options)
-	}
-	return c, nil
+	return &Client{pool: &pool{address: a}, options: standard.with(defaults)}, nil
 }
 
 // Close closes the connections that are kept.
@@ -92,6 +96,10 @@ type Claim struct {
 	client  *Client
 	options options
 	ends    time.Time
+	keeping context.Context // until stop
+	stop    context.CancelFunc
+	lost    chan struct{} // closed when the lease is lost
+	report  error         // what a handler said instead of an answer
 }
 
 type claimKey struct{}
@@ -109,7 +117,7 @@ func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Durati
 	end := time.Now().Add(deadline + wait)
 	sent := false
 	for pause := 20 * time.Millisecond; ; {
-		answer, err := c.pool.call(args, wait)
+		answer, err := c.pool.call(args, most(time.Millisecond, least(time.Until(end), replyTime+wait)))
 		var b *broken
 		var refused *Refused
 		switch {
@@ -139,6 +147,8 @@ func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Durati
 	}
 }
 
+func most(a, b time.Duration) time.Duration { return -least(-a, -b) }
+
 func milliseconds(d time.Duration) int64 {
 	if ms := d.Milliseconds(); ms > 0 {
 		return ms
@@ -154,8 +164,14 @@ func nonce() string {
 	return hex.EncodeToString(bytes[:])
 }
 
-// begin gives a claim, or the stored result.
-func (c *Client) begin(ctx context.Context, key string, o options) (*Claim, []byte, error) {
+// stored is what a finished request has left behind. No result: it was too large to keep.
+type stored struct {
+	state, kind string
+	result      []byte
+}
+
+// begin gives a claim, or what is stored.
+func (c *Client) begin(ctx context.Context, key string, o options) (*Claim, *stored, error) {
 	mode := "STRICT"
 	if o.loose {
 		mode = "LOOSE"
@@ -174,37 +190,79 @@ func (c *Client) begin(ctx context.Context, key string, o options) (*Claim, []by
 	if o.token {
 		args = append(args, "TOKEN")
 	}
-	started := time.Now()
+	asked := time.Now()
 	answer, err := c.ask(ctx, args, o.deadline, o.wait)
 	if err != nil {
 		return nil, nil, err
 	}
-	where := o.scope + "/" + key
-	switch verdict := word(answer, 0); verdict {
-	case "started":
-		return &Claim{o.scope, key, number(answer, 1), c, o, started.Add(o.lease)}, nil, nil
-	case "replay":
-		result, _ := at(answer, 4).([]byte)
-		if word(answer, 1) == "failed" {
-			return nil, nil, failure(result)
-		}
-		if result == nil {
-			return nil, nil, because(ErrResultNotKept, "%s", where)
-		}
-		return nil, result, nil
-	case "busy":
-		return nil, nil, &InProgress{time.Duration(number(answer, 1)) * time.Millisecond}
-	case "doubt":
-		return nil, nil, because(ErrOutcomeUnknown, "nobody knows whether %s was executed: settle it", where)
-	case "mismatch":
-		return nil, nil, because(ErrMismatch, "%s", where)
-	case "duplicate":
-		return nil, nil, ErrTokenUsed
-	case "unknown":
-		return nil, nil, ErrTokenUnknown
-	default:
-		return nil, nil, because(ErrOutcomeUnknown, "unexpected verdict %s for %s", verdict, where)
+	if word(answer, 0) == "started" {
+		return newClaim(c, key, o, number(answer, 1), asked), nil, nil
 	}
+	result, _ := at(answer, 4).([]byte)
+	kept, err := found(word(answer, 0), o.scope+"/"+key, time.Duration(number(answer, 1))*time.Millisecond,
+		stored{word(answer, 1), word(answer, 2), result})
+	return nil, kept, err
+}
+
+// beginOrLeave begins, but does not wait longer than the caller does. A claim that comes too late is released.
+func (c *Client) beginOrLeave(ctx context.Context, key string, o options) (claim *Claim, kept *stored, err error) {
+	if ctx.Done() == nil {
+		return c.begin(ctx, key, o)
+	}
+	if ctx.Err() != nil {
+		return nil, nil, because(ErrNotExecuted, "%v", ctx.Err())
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		claim, kept, err = c.begin(context.Background(), key, o)
+	}()
+	select {
+	case <-done:
+		return claim, kept, err
+	case <-ctx.Done():
+		go func() {
+			<-done
+			if claim != nil {
+				claim.tell(claim.finish("", "", nil))
+			}
+		}()
+		return nil, nil, because(ErrNotExecuted, "%v", ctx.Err())
+	}
+}
+
+// found says what a verdict other than "started" means.
+func found(verdict, where string, after time.Duration, kept stored) (*stored, error) {
+	switch verdict {
+	case "replay":
+		return &kept, nil
+	case "busy":
+		return nil, &InProgress{after}
+	case "doubt":
+		return nil, because(ErrOutcomeUnknown, "nobody knows whether %s was executed: settle it", where)
+	case "mismatch":
+		return nil, because(ErrMismatch, "%s", where)
+	case "duplicate":
+		return nil, ErrTokenUsed
+	case "unknown":
+		return nil, ErrTokenUnknown
+	default:
+		return nil, because(ErrOutcomeUnknown, "unexpected verdict %s for %s", verdict, where)
+	}
+}
+
+// read gives the stored result as a value, or the error that it is.
+func (s *stored) read(value any, where string) error {
+	if s.state == "failed" {
+		return failure(s.result)
+	}
+	if s.result == nil {
+		return because(ErrResultNotKept, "%s", where)
+	}
+	if err := json.Unmarshal(s.result, value); err != nil {
+		return because(ErrDone, "the result of %s cannot be read: %v", where, err)
+	}
+	return nil
 }
 
 func at(answer []any, i int) any {
@@ -232,44 +290,66 @@ func failure(result []byte) error {
 	return &Failed{"", string(result)}
 }
 
-// keep renews every third of the lease until ctx is over; if the lease is lost it calls lost.
-func (claim *Claim) keep(ctx context.Context, lost func()) {
+// newClaim makes a claim and renews it until it is stopped; its context is cancelled when the lease is lost.
+func newClaim(c *Client, key string, o options, fence int64, asked time.Time) *Claim {
+	claim := &Claim{Scope: o.scope, Key: key, Fence: fence, client: c, options: o, ends: asked.Add(o.lease)}
+	claim.keeping, claim.stop = context.WithCancel(context.Background())
+	claim.lost = make(chan struct{})
+	go claim.keep()
+	return claim
+}
+
+func (claim *Claim) keep() {
 	for {
 		select {
 		case <-time.After(claim.options.lease / 3):
-		case <-ctx.Done():
+		case <-claim.keeping.Done():
 			return
 		}
 		asked := time.Now()
-		answer, err := claim.client.ask(ctx, []any{"RENEW", claim.Scope, claim.Key, claim.Fence, milliseconds(claim.options.lease)},
+		answer, err := claim.client.ask(claim.keeping, []any{"RENEW", claim.Scope, claim.Key, claim.Fence, milliseconds(claim.options.lease)},
 			time.Until(claim.ends), 0)
 		if err != nil || word(answer, 0) != "ok" {
-			lost()
+			close(claim.lost)
 			return
 		}
 		claim.ends = asked.Add(claim.options.lease)
 	}
 }
 
+// context is that of the work: it knows its claim, and is cancelled when the lease is lost.
+func (claim *Claim) context(ctx context.Context) (context.Context, context.CancelFunc) {
+	working, cancel := context.WithCancel(context.WithValue(ctx, claimKey{}, claim))
+	if claim.lost != nil {
+		go func() {
+			select {
+			case <-claim.lost:
+				cancel()
+			case <-working.Done():
+			}
+		}()
+	}
+	return working, cancel
+}
+
 // finish records the outcome; "" releases the claim. A nil result is recorded as too large to keep.
-func (claim *Claim) finish(outcome string, result []byte) error {
+func (claim *Claim) finish(outcome, kind string, result []byte) error {
+	claim.stop()
 	args := []any{"RELEASE", claim.Scope, claim.Key, claim.Fence}
 	if outcome != "" {
-		args = append([]any{"FINISH"}, append(args[1:], outcome)...)
+		args = append([]any{"FINISH"}, append(args[1:], outcome, result, "KIND", kind)...)
 		if result == nil {
-			args = append(args, "", "NOREPLAY")
-		} else {
-			args = append(args, result)
+			args = append(args, "NOREPLAY")
 		}
 	}
 	// The caller's context may be over; the outcome is recorded all the same.
 	answer, err := claim.client.ask(context.Background(), args, claim.options.deadline, 0)
 	var refused *Refused
-	if errors.Is(err, ErrUnavailable) {
-		return because(ErrOutcomeUnknown, "the work was done, and its result could not be recorded: %v", err)
-	}
 	if errors.As(err, &refused) && outcome != "" && result != nil {
-		return claim.finish(outcome, nil)
+		return claim.finish(outcome, kind, nil)
+	}
+	if errors.Is(err, ErrNotExecuted) && outcome != "" {
+		return because(ErrOutcomeUnknown, "the work was done, and its result could not be recorded: %v", err)
 	}
 	if err != nil {
 		return err
@@ -288,19 +368,22 @@ func typeName(err error) string {
 	return strings.TrimPrefix(reflect.TypeOf(err).String(), "*")
 }
 
-func (claim *Claim) conclude(result []byte, failed error) error {
+// written is how a failure is stored.
+func written(failed error) []byte {
+	told, _ := json.Marshal(map[string]string{"error": typeName(failed), "message": failed.Error()})
+	return told
+}
+
+// failed records the error of the work, releases the claim or leaves it. What goes wrong here is logged: the caller gets the work's error.
+func (claim *Claim) failed(err error) {
 	switch {
-	case failed == nil:
-		return claim.finish("SUCCEEDED", result)
-	case errors.Is(failed, ErrOutcomeUnknown):
-		return failed
-	case claim.options.loose, errors.Is(failed, ErrNotExecuted):
-		claim.tell(claim.finish("", nil))
+	case errors.Is(err, ErrOutcomeUnknown):
+		claim.stop()
+	case claim.options.loose, errors.Is(err, ErrNotExecuted):
+		claim.tell(claim.finish("", "", nil))
 	default:
-		told, _ := json.Marshal(map[string]string{"error": typeName(failed), "message": failed.Error()})
-		claim.tell(claim.finish("FAILED", told))
+		claim.tell(claim.finish("FAILED", "raw", written(err)))
 	}
-	return failed
 }
 
 func (claim *Claim) tell(err error) {
@@ -315,14 +398,11 @@ func (claim *Claim) tell(err error) {
 // If work panics, the claim stays: nobody knows how far it got.
 func Do[T any](ctx context.Context, c *Client, key string, work func(context.Context) (T, error), opts ...Option) (T, error) {
 	var value T
-	o := c.options
-	for _, set := range opts {
-		set(&o)
-	}
+	o := c.options.with(opts)
 	if o.failOpen && !o.loose {
 		return value, errors.New("idem: FailOpen needs Loose: strict work never runs without its record")
 	}
-	claim, stored, err := c.begin(ctx, key, o)
+	claim, kept, err := c.beginOrLeave(ctx, key, o)
 	if errors.Is(err, ErrUnavailable) && o.failOpen {
 		log.Printf("idem: running without protection (FailOpen): %v", err)
 		return work(ctx)
@@ -331,23 +411,24 @@ func Do[T any](ctx context.Context, c *Client, key string, work func(context.Con
 		return value, err
 	}
 	if claim == nil {
-		return value, json.Unmarshal(stored, &value)
+		return value, kept.read(&value, o.scope+"/"+key)
 	}
-	working, lost := context.WithCancel(context.WithValue(ctx, claimKey{}, claim))
-	keeping, stop := context.WithCancel(context.Background())
-	go claim.keep(keeping, lost)
-	defer lost()
-	defer stop()
+	working, cancel := claim.context(ctx)
+	defer cancel()
+	defer claim.stop()
 	value, failed := work(working)
-	stop()
-	result, err := json.Marshal(value)
-	if err != nil && failed == nil { // the result cannot be written: the work is done all the same
-		if finished := claim.finish("SUCCEEDED", nil); finished != nil {
-			return value, finished
-		}
-		return value, err
+	if failed != nil {
+		claim.failed(failed)
+		return value, failed
 	}
-	return value, claim.conclude(result, failed)
+	result, err := json.Marshal(value)
+	if finished := claim.finish("SUCCEEDED", "raw", result); finished != nil {
+		return value, finished
+	}
+	if err != nil { // recorded without its result: the work is done all the same
+		return value, because(ErrDone, "the result of %s/%s cannot be written: %v", o.scope, key, err)
+	}
+	return value, nil
 }
 
 // Issue gives a one-time token for the subject.

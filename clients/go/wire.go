@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -19,6 +18,8 @@ const (
 	connectTime = 2 * time.Second
 	replyTime   = 5 * time.Second
 	idleMax     = 16
+	longest     = 512 << 20
+	trusted     = time.Second // after so long without use a connection is asked whether it is alive
 )
 
 // broken: the connection failed. sent: the server may have got the command.
@@ -82,26 +83,26 @@ func cut(text, prefix string) (string, bool) {
 type connection struct {
 	net.Conn
 	reader *bufio.Reader
+	used   time.Time
 }
 
-func (a *address) open() (*connection, error) {
+func (a *address) open(limit time.Duration) (*connection, error) {
 	if a.network == "unix" && a.auth != nil {
-		// Do not send a secret to a socket that somebody else made.
 		info, err := os.Stat(a.where)
 		if err != nil {
 			return nil, err
 		}
-		if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Uid != 0 && int(s.Uid) != os.Geteuid() {
+		if !isTrusted(info) { // do not send a secret to a socket that somebody else made
 			return nil, fmt.Errorf("%s belongs to another user: no secret is sent to it", a.where)
 		}
 	}
-	raw, err := net.DialTimeout(a.network, a.where, connectTime)
+	raw, err := net.DialTimeout(a.network, a.where, least(limit, connectTime))
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{raw, bufio.NewReader(raw)}
+	c := &connection{Conn: raw, reader: bufio.NewReader(raw)}
 	if a.auth != nil {
-		answer, err := c.call(a.auth, 0)
+		answer, err := c.call(a.auth, least(limit, replyTime))
 		if refused, is := answer.(*Refused); is {
 			err = refused
 		}
@@ -113,8 +114,23 @@ func (a *address) open() (*connection, error) {
 	return c, nil
 }
 
-func (c *connection) call(args []any, wait time.Duration) (any, error) {
-	c.SetDeadline(time.Now().Add(replyTime + wait))
+func least(a, b time.Duration) time.Duration {
+	if a < b {
+		return a
+	}
+	return b
+}
+
+// isAlive: a server that went away has closed the connection, and reading says so at once.
+func (c *connection) isAlive() bool {
+	c.SetReadDeadline(time.Now().Add(time.Millisecond))
+	_, err := c.reader.Peek(1)
+	var waited net.Error
+	return errors.As(err, &waited) && waited.Timeout()
+}
+
+func (c *connection) call(args []any, limit time.Duration) (any, error) {
+	c.SetDeadline(time.Now().Add(limit))
 	out := []byte("*" + strconv.Itoa(len(args)) + "\r\n")
 	for _, arg := range args {
 		bytes, is := arg.([]byte)
@@ -158,10 +174,16 @@ func (c *connection) read() (any, error) {
 		if number < 0 {
 			return []byte(nil), nil
 		}
+		if number > longest {
+			return nil, errors.New("unexpected reply: is this an idem server?")
+		}
 		data := make([]byte, number+2)
 		_, err := io.ReadFull(c.reader, data)
 		return data[:number], err
 	case '*':
+		if number < 0 || number > longest {
+			return nil, errors.New("unexpected reply: is this an idem server?")
+		}
 		items := make([]any, number)
 		for i := range items {
 			if items[i], err = c.read(); err != nil {
@@ -178,23 +200,34 @@ type pool struct {
 	address *address
 	lock    sync.Mutex
 	idle    []*connection
+	closed  bool
 }
 
-func (p *pool) take() (*connection, error) {
+func (p *pool) pop() *connection {
 	p.lock.Lock()
-	if n := len(p.idle); n > 0 {
-		c := p.idle[n-1]
-		p.idle = p.idle[:n-1]
-		p.lock.Unlock()
-		return c, nil
+	defer p.lock.Unlock()
+	n := len(p.idle)
+	if n == 0 {
+		return nil
 	}
-	p.lock.Unlock()
-	return p.address.open()
+	c := p.idle[n-1]
+	p.idle = p.idle[:n-1]
+	return c
 }
 
-// call gives the values of an answer; the error is *Refused, *broken or of the address.
-func (p *pool) call(args []any, wait time.Duration) ([]any, error) {
-	c, err := p.take()
+func (p *pool) take(limit time.Duration) (*connection, error) {
+	for c := p.pop(); c != nil; c = p.pop() {
+		if time.Since(c.used) < trusted || c.isAlive() {
+			return c, nil
+		}
+		c.Close()
+	}
+	return p.address.open(limit)
+}
+
+// call gives the values of an answer, for which it waits so long; the error is *Refused or *broken.
+func (p *pool) call(args []any, limit time.Duration) ([]any, error) {
+	c, err := p.take(limit)
 	if err != nil {
 		var refused *Refused
 		if errors.As(err, &refused) {
@@ -202,14 +235,15 @@ func (p *pool) call(args []any, wait time.Duration) ([]any, error) {
 		}
 		return nil, &broken{err, false}
 	}
-	answer, err := c.call(args, wait)
+	answer, err := c.call(args, limit)
 	if err != nil {
 		c.Close()
-		p.close() // the others are of the same age and likely broken too
+		p.drop() // the others are of the same age and likely broken too
 		return nil, &broken{err, true}
 	}
+	c.used = time.Now()
 	p.lock.Lock()
-	if len(p.idle) < idleMax {
+	if len(p.idle) < idleMax && !p.closed {
 		p.idle = append(p.idle, c)
 		c = nil
 	}
@@ -227,6 +261,13 @@ func (p *pool) call(args []any, wait time.Duration) ([]any, error) {
 }
 
 func (p *pool) close() {
+	p.lock.Lock()
+	p.closed = true
+	p.lock.Unlock()
+	p.drop()
+}
+
+func (p *pool) drop() {
 	p.lock.Lock()
 	idle := p.idle
 	p.idle = nil

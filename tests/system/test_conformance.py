@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from chaos import Chaos, resp_replies
+from client_builds import build_go
 from lib import ROOT, Process, Server, folder, wait_until
 
 CLIENTS = os.path.join(ROOT, "clients")
@@ -23,16 +24,11 @@ DRIVERS = {"python": ["/usr/bin/python3", os.path.join(CLIENTS, "python/tests/dr
                     "%s/java/test:%s/java/idem-client.jar" % (BUILD, BUILD), "idem.Driver"]}
 
 
-def build_go():
-    subprocess.run(["go", "build", "-o", DRIVERS["go"][0], "./driver"], cwd=os.path.join(CLIENTS, "go"), check=True,
-                   env={**os.environ, "GOCACHE": os.path.join(BUILD, "go-cache"), "GOFLAGS": "-mod=mod", "GOPROXY": "off"})
-
-
 def build_java():
     subprocess.run([os.path.join(CLIENTS, "java/build"), "--tests", os.path.join(BUILD, "java")], check=True)
 
 
-BUILDS = {"go": build_go, "java": build_java}  # what has to be done once before a driver runs
+BUILDS = {"go": lambda: build_go("tests/driver", "go-driver"), "java": build_java}  # what has to be done once before a driver runs
 LANGUAGES = sorted(DRIVERS)
 with open(os.path.join(CLIENTS, "conformance/scenarios.json"), encoding="utf-8") as f:
     SCENARIOS = json.load(f)

@@ -129,7 +129,7 @@ function peek(req, most) {
 function send(res, answer) {
     res.statusCode = answer.status;
     for (const [name, value] of Object.entries(grouped(answer.headers))) res.setHeader(name, value);
-    res.setHeader("Content-Length", answer.body.length);
+    if (answer.status !== 204 && answer.status !== 304) res.setHeader("Content-Length", answer.body.length);
     res.end(answer.body);
 }
 

@@ -4,19 +4,25 @@ package main
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+	"github.com/lib/pq"
+
 	"idem"
 )
 
 type step struct {
+	SQL         string          `json:"sql"`
 	Append      string          `json:"append"`
 	SleepMs     int             `json:"sleep_ms"`
 	AwaitLossMs int             `json:"await_loss_ms"`
@@ -46,6 +52,8 @@ type command struct {
 	} `json:"options"`
 	Arguments json.RawMessage `json:"arguments"`
 	Work      []step          `json:"work"`
+	Database  string          `json:"database"`
+	End       string          `json:"end"`
 }
 
 type raised struct{ name, message string }
@@ -62,9 +70,13 @@ func addLine(path string, text any) {
 	fmt.Fprintln(f, text)
 }
 
-func work(ctx context.Context, steps []step) (json.RawMessage, error) {
+func work(ctx context.Context, steps []step, tx *sql.Tx) (json.RawMessage, error) {
 	for _, s := range steps {
 		switch {
+		case s.SQL != "":
+			if _, err := tx.ExecContext(ctx, s.SQL); err != nil {
+				return nil, err
+			}
 		case s.Append != "":
 			var fence int64
 			if claim := idem.Current(ctx); claim != nil {
@@ -120,6 +132,10 @@ func told(err error) map[string]any {
 	}
 	var failed *idem.Failed
 	var own *raised
+	var postgres *pq.Error
+	var maria *mysql.MySQLError
+	answer["deadlock"] = errors.As(err, &postgres) && strings.HasPrefix(string(postgres.Code), "40") ||
+		errors.As(err, &maria) && (maria.Number == 1213 || maria.Number == 1205)
 	switch {
 	case errors.As(err, &failed):
 		answer["error"], answer["type"], answer["message"] = "Failed", failed.Type, failed.Message
@@ -138,8 +154,8 @@ func told(err error) map[string]any {
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
-func once(client *idem.Client, c *command) map[string]any {
-	o, ran := c.Options, false
+func optionsOf(c *command) []idem.Option {
+	o := c.Options
 	opts := []idem.Option{idem.Scope(c.Scope)}
 	if o.Mode == "loose" {
 		opts = append(opts, idem.Loose())
@@ -165,10 +181,16 @@ func once(client *idem.Client, c *command) map[string]any {
 	if c.Arguments != nil {
 		opts = append(opts, idem.Arguments(c.Arguments))
 	}
-	value, err := idem.Do(context.Background(), client, c.Key, func(ctx context.Context) (json.RawMessage, error) {
+	return opts
+}
+
+// answer is that to a command that runs work; call gets the work.
+func answer(c *command, call func(func(context.Context, *sql.Tx) (json.RawMessage, error)) (json.RawMessage, error)) map[string]any {
+	ran := false
+	value, err := call(func(ctx context.Context, tx *sql.Tx) (json.RawMessage, error) {
 		ran = true
-		return work(ctx, c.Work)
-	}, opts...)
+		return work(ctx, c.Work, tx)
+	})
 	answer := map[string]any{"class": "done", "value": value}
 	if err != nil {
 		answer = told(err)
@@ -177,12 +199,58 @@ func once(client *idem.Client, c *command) map[string]any {
 	return answer
 }
 
+var databases sync.Map
+
+func open(where string) *sql.DB {
+	if db, is := databases.Load(where); is {
+		return db.(*sql.DB)
+	}
+	name, address := "postgres", where+"?sslmode=disable"
+	if u, err := url.Parse(where); err == nil && u.Scheme == "mysql" {
+		name, address = "mysql", fmt.Sprintf("%s@tcp(%s)%s", u.User, u.Host, u.Path)
+	}
+	db, err := sql.Open(name, address)
+	if err != nil {
+		panic(err)
+	}
+	kept, _ := databases.LoadOrStore(where, db)
+	return kept.(*sql.DB)
+}
+
+// transaction: End says how the caller's own ends; without it the transaction is the helper's.
+func transaction(c *command) map[string]any {
+	ctx, db, opts := context.Background(), open(c.Database), optionsOf(c)
+	if strings.HasPrefix(c.Database, "mysql") {
+		opts = append(opts, idem.MySQL())
+	}
+	if c.End == "" {
+		return answer(c, func(run func(context.Context, *sql.Tx) (json.RawMessage, error)) (json.RawMessage, error) {
+			return idem.DoDB(ctx, db, c.Key, run, opts...)
+		})
+	}
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		panic(err)
+	}
+	told := answer(c, func(run func(context.Context, *sql.Tx) (json.RawMessage, error)) (json.RawMessage, error) {
+		return idem.DoTx(ctx, tx, c.Key, func(ctx context.Context) (json.RawMessage, error) { return run(ctx, tx) }, opts...)
+	})
+	if end := map[string]func() error{"commit": tx.Commit, "rollback": tx.Rollback}[c.End]; end() != nil {
+		panic("the transaction could not be ended")
+	}
+	return told
+}
+
 func perform(client *idem.Client, c *command) map[string]any {
 	var value any
 	var err error
 	switch c.Op {
 	case "once":
-		return once(client, c)
+		return answer(c, func(run func(context.Context, *sql.Tx) (json.RawMessage, error)) (json.RawMessage, error) {
+			return idem.Do(context.Background(), client, c.Key, func(ctx context.Context) (json.RawMessage, error) { return run(ctx, nil) }, optionsOf(c)...)
+		})
+	case "transaction":
+		return transaction(c)
 	case "issue":
 		value, err = client.Issue(context.Background(), c.Subject, 5*time.Minute)
 	case "redeem":
