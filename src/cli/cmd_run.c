@@ -1,7 +1,7 @@
 /*
  * cmd_run.c - idem run: any command, at most once.
  *
- *   begin ── started ─▶ the command runs, a thread renews ─▶ finish
+ *   begin ── started ─▶ the command runs, the engine renews ─▶ finish
  *       └─── replay ──▶ the same output and the same exit status again
  *
  * Between begin and finish nobody else runs it. If this process is killed, the
@@ -12,11 +12,9 @@
 
 #include "../engine/engine.h"
 
-#include <pthread.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define HEAD_ROOM 128 /* of a stored result, in front of the output */
 #define KEEP_DEFAULT (IDEM_RESULT_DEFAULT_MAX - HEAD_ROOM)
@@ -30,171 +28,61 @@ struct run {
     const char *scope, *id;
     char **command;
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
-    uint8_t nonce[IDEM_NONCE_LEN];
     struct idem_engine *engine;
-    uint64_t fence;
     sigset_t before; /* the signal mask that the command gets */
-
-    pthread_mutex_t lock; /* guards the link and what follows */
-    pthread_cond_t stir;
-    bool over, lost;
 };
-
-/* ---- keeping the claim --------------------------------------------------- */
-
-static struct idem_op
-op_on(const struct run *run, enum idem_verb verb)
-{
-    return (struct idem_op){.verb = verb,
-                            .type = IDEM_TYPE_REQUEST,
-                            .scope = idem_text(run->scope),
-                            .id = idem_text(run->id),
-                            .fence = run->fence,
-                            .lease_ms = cli_ms_or_default(run->lease),
-                            .mode = run->loose ? IDEM_LOOSE : IDEM_STRICT};
-}
-
-/* Under the lock. Milliseconds until the next time. */
-static int64_t
-renew(struct run *run, int64_t third_ms, bool *told)
-{
-    const struct idem_op op = op_on(run, IDEM_RENEW);
-    struct idem_answer answer = {0};
-    struct idem_error err = {0};
-    enum idem_status status = idem_do(run->engine, &op, &answer, &err);
-
-    if (status != IDEM_OK) {
-        if (!*told)
-            fprintf(stderr,
-                    "idem: the claim could not be renewed (%s); trying on\n",
-                    err.text);
-        *told = true;
-        return third_ms < 1000 ? third_ms : 1000;
-    }
-    if (answer.verdict == IDEM_V_STALE) {
-        fprintf(stderr,
-                "idem: the claim is lost: it was settled, or somebody took "
-                "over; the command goes on, its outcome will not count\n");
-        run->lost = true;
-    }
-    *told = false;
-    idem_answer_clear(&answer);
-    return third_ms;
-}
-
-static void *
-keep_claim(void *arg)
-{
-    struct run *run = arg;
-    int64_t lease = cli_ms_or_default(run->lease);
-    int64_t third_ms = (lease ? lease : IDEM_LEASE_DEFAULT_MS) / 3;
-    struct timespec next = idem__deadline(third_ms * 1000);
-    bool told = false;
-
-    pthread_mutex_lock(&run->lock);
-    while (!run->over && !run->lost) {
-        if (pthread_cond_timedwait(&run->stir, &run->lock, &next) == 0)
-            continue;
-        if (!run->over)
-            next = idem__deadline(renew(run, third_ms, &told) * 1000);
-    }
-    pthread_mutex_unlock(&run->lock);
-    return NULL;
-}
 
 /* ---- the outcome --------------------------------------------------------- */
 
-/* Try again while the store or the server is away: what was done must not be
- * forgotten. The claim is kept alive meanwhile. A BEGIN that surely was not
- * stored need not be tried again; one whose answer was lost must be, with the
- * same nonce, or nobody would ever know that nothing was run. */
-static enum idem_status
-run_until_stored(struct run *run, const struct idem_op *op,
-                 struct idem_answer *answer, struct idem_error *err)
-{
-    int64_t pause_ms = 100, waited_ms = 0;
-    enum idem_status status;
-    bool lost = false;
-
-    for (;;) {
-        struct timespec pause;
-
-        pthread_mutex_lock(&run->lock);
-        status = idem_do(run->engine, op, answer, err);
-        pthread_mutex_unlock(&run->lock);
-        if (status == IDEM_OK || status == IDEM_ERR_INVALID ||
-            (op->verb == IDEM_BEGIN && status != IDEM_ERR_LOST && !lost) ||
-            waited_ms >= FINISH_MS)
-            return status;
-        lost |= status == IDEM_ERR_LOST;
-        pause = (struct timespec){pause_ms / 1000, pause_ms % 1000 * 1000000};
-        nanosleep(&pause, NULL);
-        waited_ms += pause_ms;
-        pause_ms = pause_ms < 2000 ? pause_ms * 2 : 2000;
-    }
-}
-
-static enum idem_status
-store_outcome(struct run *run, const struct exec_outcome *outcome,
-              struct idem_answer *answer, struct idem_error *err)
-{
-    struct idem_op op = op_on(run, IDEM_FINISH);
-    bool good = !outcome->signalled && outcome->code == 0;
-    enum idem_status status;
-    struct idem_buf stored;
-
-    idem_buf_init(&stored, IDEM_RESULT_MAX);
-    op.outcome = good ? IDEM_STATE_SUCCEEDED : IDEM_STATE_FAILED;
-    op.kind = IDEM_KIND_EXEC;
-    if (exec_encode(outcome, &stored)) {
-        op.result = (struct idem_bytes){stored.data, stored.len};
-        status = run_until_stored(run, &op, answer, err);
-    } else {
-        status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    }
-    idem_buf_clear(&stored);
-    return status;
-}
-
 static int
-finish(struct run *run, struct exec_outcome *outcome)
+report(const struct exec_outcome *outcome, const struct idem_answer *answer,
+       const struct idem_error *err)
 {
-    struct idem_answer answer = {0};
-    struct idem_error err = {0};
     int code = exec_exit_code(outcome);
 
-    err.status = store_outcome(run, outcome, &answer, &err);
-    if (err.status != IDEM_OK) {
+    if (err->status != IDEM_OK) {
         fprintf(stderr,
-                "idem: the command ended with %d, but that could not be "
-                "recorded: %s\nidem: it will be in doubt; settle it\n",
-                code, err.text);
-        return cli_exit_status(err.status);
+                "idem: the command ended with %d: %s\nidem: what is not "
+                "recorded will be in doubt; settle it\n",
+                code, err->text);
+        return cli_exit_status(err->status);
     }
-    if (answer.verdict != IDEM_V_OK) {
+    if (answer->verdict != IDEM_V_STARTED) {
         fprintf(stderr,
                 "idem: the command ended with %d, but its claim was "
                 "lost (%s)\n",
-                code, idem_verdict_name(answer.verdict));
-        code = cli_exit_verdict(answer.verdict);
+                code, idem_verdict_name(answer->verdict));
+        return cli_exit_verdict(answer->verdict);
     }
-    idem_answer_clear(&answer);
     return code;
 }
 
-static void
-release(struct run *run)
+static int
+finish(struct idem__run *claim, const struct exec_outcome *outcome,
+       struct idem_answer *answer)
 {
-    const struct idem_op op = op_on(run, IDEM_RELEASE);
-    struct idem_answer answer = {0};
+    bool good = !outcome->signalled && outcome->code == 0;
+    enum idem_state state = good ? IDEM_STATE_SUCCEEDED : IDEM_STATE_FAILED;
     struct idem_error err = {0};
+    struct idem_buf stored;
 
-    if (run_until_stored(run, &op, &answer, &err) == IDEM_OK)
-        idem_answer_clear(&answer);
+    idem_buf_init(&stored, IDEM_RESULT_MAX);
+    if (exec_encode(outcome, &stored)) {
+        err.status = idem__run_end(claim, state,
+                                   (struct idem_bytes){stored.data, stored.len},
+                                   answer, &err);
+    } else {
+        (void)idem__run_end(claim, IDEM_STATE_EXECUTING,
+                            (struct idem_bytes){NULL, 0}, answer, NULL);
+        (void)idem__fail(&err, IDEM_ERR_MEMORY,
+                         "out of memory, so it is not recorded");
+    }
+    idem_buf_clear(&stored);
+    return report(outcome, answer, &err);
 }
 
 static int
-execute(struct run *run)
+execute(struct run *run, struct idem__run *claim, struct idem_answer *answer)
 {
     char fence[32];
     const struct idem_setting settings[] = {{"IDEM_SCOPE", run->scope},
@@ -202,30 +90,22 @@ execute(struct run *run)
                                             {"IDEM_FENCE", fence}};
     struct exec_outcome outcome;
     struct idem_error err = {0};
-    pthread_t keeper;
-    bool kept;
     int code;
 
-    snprintf(fence, sizeof(fence), "%llu", (unsigned long long)run->fence);
+    snprintf(fence, sizeof(fence), "%llu",
+             (unsigned long long)answer->record->fence);
     exec_outcome_init(&outcome);
     exec_hold_signals(NULL); /* until the outcome is recorded */
-    kept = pthread_create(&keeper, NULL, keep_claim, run) == 0;
-    if (!kept)
-        fprintf(stderr, "idem: no thread to keep the claim alive\n");
+    idem__run_patience(claim, FINISH_MS);
     if (exec_run(run->command, settings, 3, (size_t)run->keep, &run->before,
                  &outcome, &err) == IDEM_OK) {
-        code = finish(run, &outcome);
+        code = finish(claim, &outcome, answer);
     } else {
         fprintf(stderr, "idem: %s\n", err.text);
-        release(run); /* nothing was done */
+        (void)idem__run_end(claim, IDEM_STATE_FREE,
+                            (struct idem_bytes){NULL, 0}, answer, NULL);
         code = outcome.code ? outcome.code : CLI_FAILED;
     }
-    pthread_mutex_lock(&run->lock);
-    run->over = true;
-    pthread_cond_signal(&run->stir);
-    pthread_mutex_unlock(&run->lock);
-    if (kept)
-        pthread_join(keeper, NULL);
     exec_outcome_clear(&outcome);
     return code;
 }
@@ -290,8 +170,7 @@ make_fingerprint(struct run *run)
 }
 
 /* A result that is larger than the server or the store takes is not kept at
- * all, and the status would go with it. To be asked before there is a claim,
- * for nothing keeps that alive until its command runs. */
+ * all, and the status would go with it. */
 static void
 limit_output(struct run *run)
 {
@@ -308,30 +187,34 @@ limit_output(struct run *run)
 static int
 begin(struct run *run)
 {
-    struct idem_op op = op_on(run, IDEM_BEGIN);
+    const struct idem_op op = {.verb = IDEM_BEGIN,
+                               .type = IDEM_TYPE_REQUEST,
+                               .scope = idem_text(run->scope),
+                               .id = idem_text(run->id),
+                               .mode = run->loose ? IDEM_LOOSE : IDEM_STRICT,
+                               .kind = IDEM_KIND_EXEC,
+                               .fingerprint =
+                                   run->any_command ? NULL : run->fingerprint,
+                               .lease_ms = cli_ms_or_default(run->lease),
+                               .ttl_ms = cli_ms_or_default(run->ttl),
+                               .wait_ms = run->wait,
+                               .subject = idem_text(run->subject)};
     struct idem_answer answer = {0};
     struct idem_error err = {0};
+    struct idem__run *claim;
     int code;
 
     make_fingerprint(run);
-    randombytes_buf(run->nonce, sizeof(run->nonce));
-    op.fingerprint = run->any_command ? NULL : run->fingerprint;
-    op.nonce = run->nonce;
-    op.ttl_ms = cli_ms_or_default(run->ttl);
-    op.wait_ms = run->wait;
-    op.subject = idem_text(run->subject);
     limit_output(run);
-    err.status = run_until_stored(run, &op, &answer, &err);
+    err.status = idem__run_begin(run->engine, &op, &claim, &answer, &err);
     if (err.status != IDEM_OK)
         return cli_fail(&err);
-    if (answer.verdict == IDEM_V_STARTED) {
-        run->fence = answer.record->fence;
-        code = execute(run);
-    } else if (answer.verdict == IDEM_V_REPLAY) {
+    if (claim)
+        code = execute(run, claim, &answer);
+    else if (answer.verdict == IDEM_V_REPLAY)
         code = replay(answer.record);
-    } else {
+    else
         code = refuse(run, &answer);
-    }
     idem_answer_clear(&answer);
     return code;
 }
@@ -357,14 +240,8 @@ static int
 run_it(struct run *run)
 {
     struct idem_error err = {0};
-    pthread_condattr_t attr;
     int code;
 
-    pthread_mutex_init(&run->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&run->stir, &attr);
-    pthread_condattr_destroy(&attr);
     exec_hold_signals(&run->before);
     cli_files_note();
     err.status = cli_engine_open(&run->verb.where, &run->engine, &err);
@@ -372,8 +249,6 @@ run_it(struct run *run)
         exec_let_signals(&run->before); /* who waits may be interrupted */
     code = err.status == IDEM_OK ? begin(run) : cli_fail(&err);
     idem_close(run->engine);
-    pthread_cond_destroy(&run->stir);
-    pthread_mutex_destroy(&run->lock);
     return code;
 }
 

@@ -33,7 +33,7 @@ idem__word_set(atomic_int *word)
 struct waiter {
     atomic_int done;
     enum idem_status status;
-    struct idem__run *run; /* that this BEGIN may start, or NULL */
+    struct idem__keeper *keeper; /* of what this op may start, or NULL */
     struct idem_answer *answer;
     struct idem_error *err;
 };
@@ -55,9 +55,9 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
                 waiter->err, IDEM_ERR_LOST,
                 "out of memory for the answer; it may have been stored");
     }
-    if (waiter->run && waiter->status == IDEM_OK &&
+    if (waiter->keeper && waiter->status == IDEM_OK &&
         answer->verdict == IDEM_V_STARTED)
-        idem__watch_add(waiter->run, answer->record->fence);
+        idem__keeper_start(waiter->keeper, answer->record->fence);
     idem__word_set(&waiter->done);
 }
 
@@ -76,10 +76,10 @@ drive(struct idem_engine *engine, struct waiter *waiter)
 
 static enum idem_status
 do_step(struct idem_engine *engine, const struct idem_op *op,
-        enum idem__step step, struct idem__run *run, struct idem_answer *answer,
-        struct idem_error *err)
+        enum idem__step step, struct idem__keeper *keeper,
+        struct idem_answer *answer, struct idem_error *err)
 {
-    struct waiter waiter = {.run = run, .answer = answer, .err = err};
+    struct waiter waiter = {.keeper = keeper, .answer = answer, .err = err};
     bool own = idem__on_own_thread(engine);
     enum idem_status status;
 
@@ -87,6 +87,8 @@ do_step(struct idem_engine *engine, const struct idem_op *op,
     if (own && (!engine->inner.driven || atomic_load(&engine->in_turn)))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a callback must not wait: use idem_submit");
+    if (keeper)
+        keeper->lease.asked_us = idem__boot_us(engine);
     status = idem__submit(engine, op, step, done, &waiter, NULL, err);
     if (status != IDEM_OK)
         return status;
@@ -98,11 +100,11 @@ do_step(struct idem_engine *engine, const struct idem_op *op,
 }
 
 enum idem_status
-idem__do_run(struct idem_engine *engine, const struct idem_op *op,
-             struct idem__run *run, struct idem_answer *answer,
-             struct idem_error *err)
+idem__do_kept(struct idem_engine *engine, const struct idem_op *op,
+              struct idem__keeper *keeper, struct idem_answer *answer,
+              struct idem_error *err)
 {
-    return do_step(engine, op, IDEM__STEP_LAST, run, answer, err);
+    return do_step(engine, op, IDEM__STEP_LAST, keeper, answer, err);
 }
 
 enum idem_status

@@ -49,7 +49,7 @@ fire_timers(struct idem_engine *engine)
         if (timer->kind == IDEM__TIMER_WAIT)
             wait_over(engine, IDEM__OF(timer, struct idem__job, timer));
         else if (timer->kind == IDEM__TIMER_RENEW)
-            idem__watch_due(IDEM__OF(timer, struct idem__run, timer));
+            idem__keeper_due(IDEM__OF(timer, struct idem__keeper, timer));
     }
 }
 
@@ -73,8 +73,8 @@ run_item(struct idem_engine *engine, struct idem__item *item)
         idem__word_set(figures->woken);
         break;
     }
-    case IDEM__ITEM_UNWATCH:
-        idem__watch_end(IDEM__OF(item, struct idem__run, unwatch));
+    case IDEM__ITEM_KEPT:
+        idem__keeper_over(IDEM__OF(item, struct idem__keeper, end));
         break;
     }
 }
@@ -469,7 +469,7 @@ idem_close(struct idem_engine *engine)
     while (idem__engine_turn(engine))
         ;
     engine->carrier->finish(engine);
-    idem__watch_drop_all(engine);
+    idem__keepers_close(engine);
     drop_engine(engine);
 }
 

@@ -63,6 +63,8 @@ enum idem_status idem__run_begin(struct idem_engine *engine,
                                  struct idem__run **run,
                                  struct idem_answer *answer,
                                  struct idem_error *err);
+/* How long idem__run_end tries to record the outcome; else for one lease. */
+void idem__run_patience(struct idem__run *run, int64_t ms);
 enum idem_status idem__run_end(struct idem__run *run, enum idem_state outcome,
                                struct idem_bytes result,
                                struct idem_answer *answer,

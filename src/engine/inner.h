@@ -1,5 +1,6 @@
 /*
- * inner.h - the engine's own parts, seen by nobody outside this folder.
+ * inner.h - the engine's own parts, seen outside this folder only by a carrier
+ * (../remote) and by an owner of a lease that is kept alive (../lock).
  *
  *   submit ──▶ queue ──▶ turn: batch ──▶ step() ──▶ store.swap ──▶ answer
  *    any thread            │    ▲
@@ -13,6 +14,7 @@
 #define IDEM__ENGINE_INNER_H
 
 #include "engine.h"
+#include "lease.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,7 +25,7 @@
 enum idem__timer_kind {
     IDEM__TIMER_WAIT,  /* in a job: its wait ends */
     IDEM__TIMER_LOOK,  /* in a crowd: look at the record again */
-    IDEM__TIMER_RENEW, /* in a run: its lease wants renewing */
+    IDEM__TIMER_RENEW, /* in a keeper: its lease wants renewing */
 };
 
 struct idem__timer {
@@ -82,7 +84,7 @@ enum idem__item_kind {
     IDEM__ITEM_CANCEL,
     IDEM__ITEM_SCAN,
     IDEM__ITEM_FIGURES,
-    IDEM__ITEM_UNWATCH, /* a run is over */
+    IDEM__ITEM_KEPT, /* a lease need not be kept any longer */
 };
 
 struct idem__item {
@@ -150,21 +152,60 @@ struct idem__figures {
     atomic_int *woken;
 };
 
-/* One run: work that was begun, and its lease, which the engine's thread
- * renews. Lives until that thread has seen `unwatch`. */
-struct idem__run {
-    struct idem__item unwatch;
-    struct idem__run *next, **prev; /* all of an engine's */
+/* ---- leases that are kept alive (keep.c) ------------------------------ */
+
+struct idem__keeper;
+
+enum idem__kept {
+    IDEM__KEPT,
+    IDEM__KEPT_UNSURE, /* not renewed, for a reason that may pass: asks again */
+    IDEM__KEPT_LOST,   /* somebody else has the record: asks no more */
+};
+
+/* What became of a renewal; err, which may be NULL, says why it is UNSURE.
+ * Returns whether to go on. Called, as the next one, on the thread that takes
+ * turns. */
+typedef bool idem__kept_fn(struct idem__keeper *keeper, enum idem__kept kept,
+                           const struct idem_error *err);
+/* Nobody uses the keeper any more: free what it is part of. */
+typedef void idem__keeper_gone_fn(struct idem__keeper *keeper);
+
+/* Keeps the lease of one record; part of its owner, which lives until `gone`
+ * is called. */
+struct idem__keeper {
+    struct idem__item end;
+    struct idem__keeper *next, **prev; /* all of an engine's */
     struct idem_engine *engine;
     struct idem__timer timer;
-    struct idem_op renew; /* its scope and id follow the struct */
-    int64_t every_us;
+    struct idem__lease lease;
+    struct idem_op renew;
     bool in_flight, over;
-    bool lost;           /* a FINISH that was submitted was */
-    enum idem_kind kind; /* of its result */
-    idem_done_fn *done;  /* of idem__run_submit_end */
-    void *arg;
+    idem__kept_fn *kept;
+    idem__keeper_gone_fn *gone;
 };
+
+/* The bytes of `renew` stay the owner's. */
+void idem__keeper_init(struct idem__keeper *keeper, struct idem_engine *engine,
+                       const struct idem_op *renew, idem__kept_fn *kept,
+                       idem__keeper_gone_fn *gone);
+/* Any thread, and only once it was started: keep it no longer. */
+void idem__keeper_end(struct idem__keeper *keeper);
+
+/* As idem_do; if this BEGIN or LOCK is STARTED, the keeper (or NULL) keeps its
+ * lease from then on. */
+enum idem_status idem__do_kept(struct idem_engine *engine,
+                               const struct idem_op *op,
+                               struct idem__keeper *keeper,
+                               struct idem_answer *answer,
+                               struct idem_error *err);
+
+/* The engine's own: as above, on the thread that takes turns. */
+void idem__keeper_start(struct idem__keeper *keeper, uint64_t fence);
+void idem__keeper_due(struct idem__keeper *keeper);
+void idem__keeper_over(struct idem__keeper *keeper);
+void idem__keepers_close(struct idem_engine *engine);
+
+/* ---- the queue --------------------------------------------------------- */
 
 struct idem__queue {
     pthread_mutex_t lock;
@@ -412,7 +453,8 @@ struct idem_engine {
     pthread_t thread;                 /* its own, if it is not driven */
     _Atomic pthread_t turner;         /* who took the last turn */
     _Atomic bool has_turner, in_turn; /* in_turn: of its turner's alone */
-    struct idem__run *watches;
+    struct idem__keeper *keepers;
+    bool renewals_fail; /* and that was said */
     struct idem__timers timers;
     struct idem__parked parked;
     struct idem__recents recents;
@@ -476,16 +518,6 @@ bool idem__queue_done(struct idem__queue *queue, size_t count, size_t bytes);
     ((type *)((char *)(pointer)-offsetof(type, member)))
 
 void idem__scan_run(struct idem_engine *engine, struct idem__scan *scan);
-void idem__watch_add(struct idem__run *run, uint64_t fence);
-void idem__watch_due(struct idem__run *run);
-void idem__watch_end(struct idem__run *run);
-void idem__watch_drop_all(struct idem_engine *engine);
-
-/* As idem_do; a BEGIN that starts this run (or NULL) has its lease renewed. */
-enum idem_status idem__do_run(struct idem_engine *engine,
-                              const struct idem_op *op, struct idem__run *run,
-                              struct idem_answer *answer,
-                              struct idem_error *err);
 
 /* Wait until *word is not 0; wake who waits. */
 void idem__word_wait(atomic_int *word);

@@ -1,9 +1,8 @@
 /*
  * run.c - work done once: begin, keep the lease alive, finish.
  *
- * The engine itself renews the leases of all runs, every third of a lease,
- * until the finish is acknowledged: no thread a run, and a run whose process
- * dies stops renewing with it.
+ * The engine itself renews the leases of all runs (keep.c) until the finish is
+ * acknowledged.
  *
  * idem_run is made of three pieces: begin, work, end. Who does not want to wait
  * for the end submits it, and ends the run the long way only if that failed.
@@ -17,82 +16,42 @@
 #define BEGIN_TRIES 10
 #define LONGEST_PAUSE_MS 1000
 
-/* ---- leases of runs, on the engine's thread ----------------------------- */
+/* Work that was begun. Lives until its lease need not be kept any longer. */
+struct idem__run {
+    struct idem__keeper keeper; /* its scope and id follow the struct */
+    int64_t patience_ms;        /* to record the outcome */
+    bool lost;                  /* a FINISH that was submitted was */
+    enum idem_kind kind;        /* of its result */
+    idem_done_fn *done;         /* of idem__run_submit_end */
+    void *arg;
+};
 
 static void
-drop_watch(struct idem__run *run)
+free_run(struct idem__keeper *keeper)
 {
-    idem__timer_stop(&run->engine->timers, &run->timer);
-    *run->prev = run->next;
-    if (run->next)
-        run->next->prev = run->prev;
-    free(run);
+    free(IDEM__OF(keeper, struct idem__run, keeper));
 }
 
-void
-idem__watch_add(struct idem__run *run, uint64_t fence)
+/* A store that is away is said once for all runs of an engine. */
+static bool
+note_renewal(struct idem__keeper *keeper, enum idem__kept kept,
+             const struct idem_error *err)
 {
-    struct idem_engine *engine = run->engine;
+    struct idem_engine *engine = keeper->engine;
 
-    run->renew.fence = fence;
-    run->next = engine->watches;
-    run->prev = &engine->watches;
-    if (run->next)
-        run->next->prev = &run->next;
-    engine->watches = run;
-    (void)idem__timer_set(&engine->timers, &run->timer,
-                          engine->boot_now_us + run->every_us);
+    if (kept == IDEM__KEPT_LOST)
+        idem__log(&engine->store_options, IDEM_LOG_WARNING,
+                  "run with fence %llu: its claim is lost: somebody settled it "
+                  "or took it over; the work goes on, its outcome will not "
+                  "count",
+                  (unsigned long long)keeper->renew.fence);
+    else if (kept == IDEM__KEPT_UNSURE && err && !engine->renewals_fail)
+        idem__log(&engine->store_options, IDEM_LOG_WARNING,
+                  "claims of runs cannot be renewed (%s); trying on",
+                  err->text);
+    engine->renewals_fail = kept == IDEM__KEPT_UNSURE && err;
+    return true;
 }
-
-static void
-renewed(void *arg, enum idem_status status, const struct idem_answer *answer,
-        const struct idem_error *err)
-{
-    struct idem__run *run = arg;
-    int64_t next_us = run->every_us;
-
-    (void)err;
-    run->in_flight = false;
-    if (run->over) {
-        drop_watch(run);
-        return;
-    }
-    if (status == IDEM_OK && answer->verdict == IDEM_V_STALE)
-        return; /* finished or taken over: nothing left to renew */
-    if (status != IDEM_OK || answer->verdict != IDEM_V_OK)
-        next_us /= 4;
-    (void)idem__timer_set(&run->engine->timers, &run->timer,
-                          run->engine->boot_now_us + next_us);
-}
-
-void
-idem__watch_due(struct idem__run *run)
-{
-    struct idem_engine *engine = run->engine;
-
-    if (idem_submit(engine, &run->renew, renewed, run, NULL, NULL) == IDEM_OK)
-        run->in_flight = true;
-    else
-        (void)idem__timer_set(&engine->timers, &run->timer,
-                              engine->boot_now_us + run->every_us / 4);
-}
-
-void
-idem__watch_end(struct idem__run *run)
-{
-    run->over = true;
-    if (!run->in_flight)
-        drop_watch(run);
-}
-
-void
-idem__watch_drop_all(struct idem_engine *engine)
-{
-    while (engine->watches)
-        drop_watch(engine->watches);
-}
-
-/* ---- the run, on the caller's thread ------------------------------------ */
 
 static struct idem__run *
 make_run(struct idem_engine *engine, const struct idem_op *op)
@@ -100,23 +59,25 @@ make_run(struct idem_engine *engine, const struct idem_op *op)
     struct idem__run *run =
         calloc(1, sizeof(*run) + op->scope.len + op->id.len);
     uint8_t *at = (uint8_t *)(run + 1);
+    struct idem_op renew = {.type = op->type, .lease_ms = op->lease_ms};
 
     if (!run)
         return NULL;
-    run->engine = engine;
-    run->unwatch.kind = IDEM__ITEM_UNWATCH;
-    run->timer.kind = IDEM__TIMER_RENEW;
-    run->kind = op->kind;
-    run->renew.verb = IDEM_RENEW;
-    run->renew.type = op->type;
-    run->renew.lease_ms = op->lease_ms;
-    run->renew.scope.data = memcpy(at, op->scope.data, op->scope.len);
-    run->renew.scope.len = op->scope.len;
+    renew.scope.data = memcpy(at, op->scope.data, op->scope.len);
+    renew.scope.len = op->scope.len;
     at += op->scope.len;
-    run->renew.id.data = memcpy(at, op->id.data, op->id.len);
-    run->renew.id.len = op->id.len;
-    run->every_us = op->lease_ms < 3 ? 1000 : op->lease_ms * 1000 / 3;
+    renew.id.data = memcpy(at, op->id.data, op->id.len);
+    renew.id.len = op->id.len;
+    idem__keeper_init(&run->keeper, engine, &renew, note_renewal, free_run);
+    run->kind = op->kind;
+    run->patience_ms = op->lease_ms;
     return run;
+}
+
+void
+idem__run_patience(struct idem__run *run, int64_t ms)
+{
+    run->patience_ms = ms;
 }
 
 static void
@@ -144,8 +105,9 @@ static enum idem_status
 begin(struct idem__run *run, const struct idem_op *op,
       struct idem_answer *answer, struct idem_error *err)
 {
-    struct idem_engine *engine = run->engine;
-    enum idem_status status = idem__do_run(engine, op, run, answer, err);
+    struct idem_engine *engine = run->keeper.engine;
+    enum idem_status status =
+        idem__do_kept(engine, op, &run->keeper, answer, err);
     bool lost = status == IDEM_ERR_LOST;
 
     for (int i = 0; i < BEGIN_TRIES && lost && worth_another(status, answer);
@@ -153,7 +115,7 @@ begin(struct idem__run *run, const struct idem_op *op,
         if (status == IDEM_OK)
             idem_answer_clear(answer);
         pause_ms(10 << i < LONGEST_PAUSE_MS ? 10 << i : LONGEST_PAUSE_MS);
-        status = idem__do_run(engine, op, run, answer, err);
+        status = idem__do_kept(engine, op, &run->keeper, answer, err);
     }
     if (lost && status != IDEM_OK)
         return idem__fail(err, IDEM_ERR_LOST,
@@ -163,13 +125,13 @@ begin(struct idem__run *run, const struct idem_op *op,
 }
 
 /* Finishing is idempotent: what could not be told is told again, for as long
- * as the lease would hold without being renewed. */
+ * as the lease would hold without being renewed, or as was asked for. */
 static enum idem_status
 finish(struct idem__run *run, const struct idem_op *op,
        struct idem_answer *answer, struct idem_error *err)
 {
-    struct idem_engine *engine = run->engine;
-    int64_t end_us = idem__boot_us(engine) + op->lease_ms * 1000;
+    struct idem_engine *engine = run->keeper.engine;
+    int64_t end_us = idem__boot_us(engine) + run->patience_ms * 1000;
     enum idem_status status = idem_do(engine, op, answer, err);
     bool lost = run->lost || status == IDEM_ERR_LOST;
 
@@ -247,7 +209,7 @@ static struct idem_op
 end_op(const struct idem__run *run, enum idem_state outcome,
        struct idem_bytes result)
 {
-    struct idem_op op = run->renew;
+    struct idem_op op = run->keeper.renew;
 
     op.verb = outcome == IDEM_STATE_FREE ? IDEM_RELEASE : IDEM_FINISH;
     if (op.verb == IDEM_FINISH)
@@ -276,8 +238,7 @@ idem__run_end(struct idem__run *run, enum idem_state outcome,
                 tell_failure(&op, answer);
         }
     }
-    /* An engine that is closing drops it by itself. */
-    (void)idem__queue_put(run->engine, &run->unwatch);
+    idem__keeper_end(&run->keeper);
     return status;
 }
 
@@ -291,7 +252,7 @@ ended(void *arg, enum idem_status status, const struct idem_answer *answer,
 
     run->lost = status == IDEM_ERR_LOST;
     if (status == IDEM_OK && answer->verdict != IDEM_V_BUSY)
-        idem__watch_end(run);
+        idem__keeper_over(&run->keeper);
     done(done_arg, status, answer, err);
 }
 
@@ -304,7 +265,7 @@ idem__run_submit_end(struct idem__run *run, enum idem_state outcome,
 
     run->done = done;
     run->arg = arg;
-    return idem_submit(run->engine, &op, ended, run, NULL, err);
+    return idem_submit(run->keeper.engine, &op, ended, run, NULL, err);
 }
 
 enum idem_status

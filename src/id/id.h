@@ -11,12 +11,13 @@
 #ifndef IDEM__ID_H
 #define IDEM__ID_H
 
+#include "../engine/lease.h"
 #include "../store/store.h"
 
 #include <idem/id.h>
+#include <pthread.h>
 
 #define IDEM__ID_KIND_COUNT (IDEM_ID_UUID7 + 1)
-#include <pthread.h>
 
 #define SNOWFLAKE_EPOCH_MS INT64_C(1704067200000)
 #define SNOWFLAKE_WORKER_BITS 10
@@ -72,8 +73,7 @@ struct source {
     bool agreed; /* the store has the same layout */
     bool leased;
     uint64_t worker, fence;
-    int64_t lease_deadline_us; /* on the boot clock; nothing after it */
-    int64_t renew_at_us;
+    struct idem__lease lease;   /* on the boot clock; nothing after its end */
     int64_t tick, tick_ends_us; /* the clock of this source, boot time */
     uint64_t ahead;             /* uid: ticks to reserve at once */
     bool warned_epoch;

@@ -37,7 +37,7 @@ window_end(struct idem_ids *ids, struct source *s)
     if (s->kind == IDEM_ID_SEGMENT)
         return s->limit;
     boot_us = idem__ids_boot_us(ids);
-    if (!s->leased || boot_us >= s->lease_deadline_us)
+    if (!s->leased || idem__lease_ended(&s->lease, boot_us))
         return s->next;
     if (boot_us >= s->tick_ends_us)
         idem__source_tick(ids, s, boot_us);
@@ -174,7 +174,7 @@ static bool
 waits_for_tick(struct idem_ids *ids, const struct source *s)
 {
     return s->kind == IDEM_ID_SNOWFLAKE && s->leased && s->next < s->limit &&
-           idem__ids_boot_us(ids) < s->lease_deadline_us;
+           !idem__lease_ended(&s->lease, idem__ids_boot_us(ids));
 }
 
 static enum idem_status

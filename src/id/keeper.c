@@ -136,13 +136,11 @@ wanted_mark(struct idem_ids *ids, struct source *s)
 }
 
 static void
-open_window(struct idem_ids *ids, struct source *s, uint64_t mark,
-            int64_t asked_at_us)
+open_window(struct idem_ids *ids, struct source *s, uint64_t mark)
 {
     uint64_t limit = mark << s->layout.sequence_bits;
 
-    s->lease_deadline_us = asked_at_us + ids->options.lease_ms * 1000 * 9 / 10;
-    s->renew_at_us = asked_at_us + ids->options.lease_ms * 1000 / 3;
+    idem__lease_granted(&s->lease);
     if (limit > s->limit)
         s->limit = limit;
     warn_before_the_epoch_ends(ids, s);
@@ -160,6 +158,7 @@ renew_worker(struct idem_ids *ids, struct source *s)
 
     if (asked_at_us >= s->tick_ends_us)
         idem__source_tick(ids, s, asked_at_us);
+    s->lease.asked_us = asked_at_us;
     mark = wanted_mark(ids, s);
     snprintf(id, sizeof(id), "%" PRIu64, s->worker);
     if (run(ids, s,
@@ -175,7 +174,7 @@ renew_worker(struct idem_ids *ids, struct source *s)
     renewed = answer.verdict == IDEM_V_OK;
     idem_answer_clear(&answer);
     if (renewed)
-        open_window(ids, s, mark, asked_at_us);
+        open_window(ids, s, mark);
     else
         s->leased = false;
     return renewed;
@@ -242,7 +241,10 @@ try_worker(struct idem_ids *ids, struct source *s, uint64_t worker)
     if (answer.verdict == IDEM_V_STARTED) {
         s->worker = worker;
         s->fence = answer.record->fence;
-        s->lease_deadline_us = 0; /* nothing is given out before the mark */
+        /* Nothing is given out before the mark, and nothing in the last tenth
+         * of a lease. */
+        s->lease = (struct idem__lease){.length_us = ids->options.lease_ms *
+                                                     1000 * 9 / 10};
         start_clock(ids, s, read_note(answer.record->result));
         attempt = GOT_IT;
     }
@@ -336,7 +338,7 @@ serve_worker(struct idem_ids *ids, struct source *s)
     int64_t now_us = idem__ids_boot_us(ids);
     uint64_t left = (s->limit - s->next) >> s->layout.sequence_bits;
 
-    if (s->leased && now_us >= s->lease_deadline_us) {
+    if (s->leased && idem__lease_ended(&s->lease, now_us)) {
         s->leased = false;
         idem__log(&ids->log_options, IDEM_LOG_WARNING,
                   "ids: the lease on %s worker %llu could not be renewed in "
@@ -440,8 +442,7 @@ due_us(const struct source *s)
         return s->not_before_us;
     if (!s->leased)
         return INT64_MAX;
-    return s->renew_at_us > s->not_before_us ? s->renew_at_us
-                                             : s->not_before_us;
+    return idem__lease_due_us(&s->lease);
 }
 
 static void

@@ -1,17 +1,14 @@
 /*
- * lock.c - a lock with a watchdog.
+ * lock.c - a lock that is kept, and a watchdog for who wants to be told.
  *
- * The watchdog asks for a renewal every third of the lease and does not wait
- * for the answer longer than the lease lasts. It counts the lease from before
- * the question was sent, on a clock that nobody sets; when that runs out
- * without a renewal, however long the store hangs, or the store says that
- * somebody else holds the lock, it is lost, and the holder is told before
- * anything else happens.
+ * The engine renews it (engine/keep.c). It is lost when the store says that
+ * somebody else holds it, and when its lease runs out without a renewal,
+ * however long the store hangs: that is why the watchdog is a thread of its
+ * own. What was lost once stays lost.
  */
-#include "../store/store.h"
+#include "../engine/inner.h"
 
 #include <idem/lock.h>
-#include <pthread.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,24 +19,24 @@
 #define NAP_MAX_US 1000000 /* a machine that slept notices soon */
 
 struct idem_lock {
-    struct idem_engine *engine;
+    struct idem__keeper keeper;
     struct idem_lock_options options;
     char name[IDEM_ID_MAX + 1];
     char owner[IDEM_SUBJECT_MAX + 1];
     uint64_t fence;
-    pthread_t watchdog;
+    pthread_t watchdog; /* if somebody wants to be told */
 
     pthread_mutex_t mutex; /* guards all below */
     pthread_cond_t wake;
-    int64_t deadline_us; /* on the boot clock */
-    int64_t asked_at_us; /* the renewal that is under way */
-    bool asking, over, held, giving;
+    int64_t until_us; /* on the boot clock */
+    bool renewed;     /* or not, but the store has been asked */
+    bool held, over, giving;
 };
 
 static int64_t
-boot_us(void)
+boot_us(const struct idem_lock *lock)
 {
-    return idem__system_clocks.boot_us(NULL);
+    return idem__boot_us(lock->keeper.engine);
 }
 
 static struct idem_op
@@ -53,94 +50,55 @@ op_on(const struct idem_lock *lock, enum idem_verb verb)
                             .lease_ms = lock->options.lease_ms};
 }
 
-static void
-answered(void *arg, enum idem_status status, const struct idem_answer *answer,
-         const struct idem_error *err)
+/* With the mutex held. A renewal that comes too late does not bring it back. */
+static bool
+still_held(struct idem_lock *lock)
 {
-    struct idem_lock *lock = arg;
+    lock->over = lock->over || (lock->held && boot_us(lock) >= lock->until_us);
+    return lock->held && !lock->over;
+}
+
+static bool
+note_renewal(struct idem__keeper *keeper, enum idem__kept kept,
+             const struct idem_error *err)
+{
+    struct idem_lock *lock = IDEM__OF(keeper, struct idem_lock, keeper);
+    bool over;
 
     (void)err;
     pthread_mutex_lock(&lock->mutex);
-    if (status == IDEM_OK && answer->verdict == IDEM_V_OK)
-        lock->deadline_us = lock->asked_at_us + lock->options.lease_ms * 1000;
-    /* Anything but "stale" (an error, a row that is locked for a moment) says
-     * nothing about who holds it. */
-    else if (status == IDEM_OK && answer->verdict == IDEM_V_STALE)
-        lock->over = true;
-    lock->asking = false;
-    pthread_cond_signal(&lock->wake);
+    (void)still_held(lock);
+    lock->over = lock->over || kept == IDEM__KEPT_LOST;
+    lock->until_us = keeper->lease.until_us;
+    lock->renewed = true;
+    over = lock->over;
+    pthread_cond_broadcast(&lock->wake);
     pthread_mutex_unlock(&lock->mutex);
+    return !over;
 }
 
-/* Send a renewal; called, and returns, with the mutex held. */
+/* Until its end as known now, or until somebody signals. */
 static void
-ask(struct idem_lock *lock)
+sleep_until_end(struct idem_lock *lock)
 {
-    struct idem_op op = op_on(lock, IDEM_RENEW);
-    bool sent;
+    int64_t us = lock->until_us - boot_us(lock);
+    struct timespec until = idem__deadline(us < NAP_MAX_US ? us : NAP_MAX_US);
 
-    lock->asking = true;
-    lock->asked_at_us = boot_us();
-    pthread_mutex_unlock(&lock->mutex);
-    sent =
-        idem_submit(lock->engine, &op, answered, lock, NULL, NULL) == IDEM_OK;
-    pthread_mutex_lock(&lock->mutex);
-    if (!sent)
-        lock->asking = false;
-}
-
-static void
-wait_for_answer(struct idem_lock *lock)
-{
-    while (lock->asking)
-        pthread_cond_wait(&lock->wake, &lock->mutex);
-}
-
-/* Until a moment on the boot clock, or somebody signals. */
-static void
-sleep_until(struct idem_lock *lock, int64_t until_us)
-{
-    int64_t us = until_us - boot_us();
-    struct timespec until;
-
-    if (us <= 0)
-        return;
-    until = idem__deadline(us < NAP_MAX_US ? us : NAP_MAX_US);
     pthread_cond_timedwait(&lock->wake, &lock->mutex, &until);
-}
-
-static int64_t
-earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 static void *
 watch(void *arg)
 {
     struct idem_lock *lock = arg;
-    int64_t lease_us = lock->options.lease_ms * 1000, ask_at_us;
     bool lost;
 
     pthread_mutex_lock(&lock->mutex);
-    while (!lock->giving && !lock->over) {
-        /* A third of the lease after the last success, soon after a failure. */
-        ask_at_us = lock->deadline_us - lease_us + lease_us / 3;
-        if (ask_at_us < lock->asked_at_us + earlier(RETRY_US, lease_us / 3))
-            ask_at_us = lock->asked_at_us + earlier(RETRY_US, lease_us / 3);
-        if (boot_us() >= lock->deadline_us)
-            lock->over = true;
-        else if (lock->asking)
-            sleep_until(lock, lock->deadline_us);
-        else if (boot_us() < ask_at_us)
-            sleep_until(lock, earlier(ask_at_us, lock->deadline_us));
-        else
-            ask(lock);
-    }
-    lost = lock->over && !lock->giving;
-    lock->held = lock->held && !lock->over;
+    while (!lock->giving && still_held(lock))
+        sleep_until_end(lock);
+    lost = !lock->giving;
     pthread_mutex_unlock(&lock->mutex);
-    if (lost && lock->options.lost)
+    if (lost)
         lock->options.lost(lock->options.lost_arg, lock);
     return NULL;
 }
@@ -158,6 +116,16 @@ name_owner(struct idem_lock *lock)
     sodium_bin2hex(lock->owner, sizeof(lock->owner), random, sizeof(random));
 }
 
+static void
+drop(struct idem__keeper *keeper)
+{
+    struct idem_lock *lock = IDEM__OF(keeper, struct idem_lock, keeper);
+
+    pthread_cond_destroy(&lock->wake);
+    pthread_mutex_destroy(&lock->mutex);
+    free(lock);
+}
+
 static enum idem_status
 make(struct idem_engine *engine, const char *name,
      const struct idem_lock_options *options, struct idem_lock **out,
@@ -165,6 +133,7 @@ make(struct idem_engine *engine, const char *name,
 {
     struct idem_lock *lock;
     pthread_condattr_t monotonic;
+    struct idem_op renew;
 
     if (options && IDEM__ROOM_CHECK(options, err) != IDEM_OK)
         return IDEM_ERR_UNSUPPORTED;
@@ -178,13 +147,14 @@ make(struct idem_engine *engine, const char *name,
     lock = calloc(1, sizeof(*lock));
     if (!lock)
         return idem__fail(err, IDEM_ERR_MEMORY, "lock: out of memory");
-    lock->engine = engine;
     if (options)
         lock->options = *options;
     if (!lock->options.lease_ms)
         lock->options.lease_ms = IDEM_LEASE_DEFAULT_MS;
     memcpy(lock->name, name, strlen(name));
     name_owner(lock);
+    renew = op_on(lock, IDEM_RENEW);
+    idem__keeper_init(&lock->keeper, engine, &renew, note_renewal, drop);
     pthread_mutex_init(&lock->mutex, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -194,52 +164,45 @@ make(struct idem_engine *engine, const char *name,
     return IDEM_OK;
 }
 
-static void
-drop(struct idem_lock *lock)
-{
-    pthread_cond_destroy(&lock->wake);
-    pthread_mutex_destroy(&lock->mutex);
-    free(lock);
-}
-
 /* The lease counts from before the question, which errs on the safe side. After
- * a long wait little or nothing is left of it, so it is renewed at once. */
+ * a long wait little or nothing is left of it, and the engine renews it at
+ * once. */
 static enum idem_status
 begin_lease(struct idem_lock *lock, int64_t asked_at_us, struct idem_error *err)
 {
     int64_t lease_us = lock->options.lease_ms * 1000;
-    bool over, late;
+    bool held, over;
 
     pthread_mutex_lock(&lock->mutex);
-    lock->asked_at_us = asked_at_us;
-    lock->deadline_us = asked_at_us + lease_us;
-    if (boot_us() - asked_at_us >= lease_us / 3) {
-        ask(lock);
-        wait_for_answer(lock);
-    }
+    if (!lock->renewed)
+        lock->until_us = asked_at_us + lease_us;
+    if (boot_us(lock) - asked_at_us >= idem__lease_third(lease_us))
+        while (!lock->renewed)
+            pthread_cond_wait(&lock->wake, &lock->mutex);
     over = lock->over;
-    late = boot_us() >= lock->deadline_us;
-    lock->held = !over && !late;
+    lock->held = !over;
+    held = still_held(lock);
     pthread_mutex_unlock(&lock->mutex);
-    if (!over && !late)
+    if (held)
         return IDEM_OK;
     return idem__fail(err, over ? IDEM_ERR_TIMEOUT : IDEM_ERR_LOST,
                       "lock \"%s\" was taken and lost again at once",
                       lock->name);
 }
 
+/* Sets lock->fence if it was taken: from then on it is kept. */
 static enum idem_status
 acquire(struct idem_lock *lock, struct idem_error *err)
 {
     struct idem_op op = op_on(lock, IDEM_LOCK);
     struct idem_answer answer = {0};
-    int64_t asked_at_us = boot_us();
+    int64_t asked_at_us = boot_us(lock);
     enum idem_status status;
 
-    op.fence = 0;
     op.subject = idem_text(lock->owner);
     op.wait_ms = lock->options.wait_ms;
-    status = idem_do(lock->engine, &op, &answer, err);
+    status =
+        idem__do_kept(lock->keeper.engine, &op, &lock->keeper, &answer, err);
     if (status != IDEM_OK)
         return status;
     if (answer.verdict == IDEM_V_STARTED)
@@ -254,32 +217,51 @@ acquire(struct idem_lock *lock, struct idem_error *err)
     return status == IDEM_OK ? begin_lease(lock, asked_at_us, err) : status;
 }
 
+/* A row that somebody's transaction holds is free again in a moment. */
+static enum idem_status
+unlock(struct idem_lock *lock, struct idem_answer *answer,
+       struct idem_error *err)
+{
+    struct idem_engine *engine = lock->keeper.engine;
+    struct idem_op op = op_on(lock, IDEM_UNLOCK);
+    int64_t end_us = boot_us(lock) + lock->options.lease_ms * 1000;
+    enum idem_status status = idem_do(engine, &op, answer, err);
+
+    while (status == IDEM_OK && answer->verdict == IDEM_V_BUSY &&
+           boot_us(lock) < end_us) {
+        idem_answer_clear(answer);
+        usleep(RETRY_US);
+        status = idem_do(engine, &op, answer, err);
+    }
+    return status;
+}
+
 enum idem_status
 idem_lock_take(struct idem_engine *engine, const char *name,
                const struct idem_lock_options *options, struct idem_lock **out,
                struct idem_error *err)
 {
     struct idem_lock *lock = NULL;
+    struct idem_answer answer = {0};
     enum idem_status status = make(engine, name, options, &lock, err);
 
     if (status != IDEM_OK)
         return status;
     status = acquire(lock, err);
-    if (status != IDEM_OK) {
-        drop(lock);
-        return status;
+    if (status == IDEM_OK && lock->options.lost &&
+        pthread_create(&lock->watchdog, NULL, watch, lock) != 0) {
+        (void)unlock(lock, &answer, NULL);
+        idem_answer_clear(&answer);
+        status =
+            idem__fail(err, IDEM_ERR_MEMORY, "lock: cannot start a thread");
     }
-    if (pthread_create(&lock->watchdog, NULL, watch, lock) != 0) {
-        struct idem_op op = op_on(lock, IDEM_UNLOCK);
-        struct idem_answer answer = {0};
-
-        if (idem_do(engine, &op, &answer, NULL) == IDEM_OK)
-            idem_answer_clear(&answer);
-        drop(lock);
-        return idem__fail(err, IDEM_ERR_MEMORY, "lock: cannot start a thread");
-    }
-    *out = lock;
-    return IDEM_OK;
+    if (status == IDEM_OK)
+        *out = lock;
+    else if (lock->fence)
+        idem__keeper_end(&lock->keeper);
+    else
+        drop(&lock->keeper);
+    return status;
 }
 
 uint64_t
@@ -294,26 +276,9 @@ idem_lock_held(struct idem_lock *lock)
     bool held;
 
     pthread_mutex_lock(&lock->mutex);
-    held = lock->held && boot_us() < lock->deadline_us;
+    held = still_held(lock);
     pthread_mutex_unlock(&lock->mutex);
     return held;
-}
-
-/* A row that somebody's transaction holds is free again in a moment. */
-static enum idem_status
-unlock(struct idem_lock *lock, struct idem_answer *answer,
-       struct idem_error *err)
-{
-    struct idem_op op = op_on(lock, IDEM_UNLOCK);
-    enum idem_status status = idem_do(lock->engine, &op, answer, err);
-
-    while (status == IDEM_OK && answer->verdict == IDEM_V_BUSY &&
-           boot_us() < lock->deadline_us) {
-        idem_answer_clear(answer);
-        usleep(RETRY_US);
-        status = idem_do(lock->engine, &op, answer, err);
-    }
-    return status;
 }
 
 enum idem_status
@@ -326,19 +291,17 @@ idem_lock_give(struct idem_lock *lock, bool *lost, struct idem_error *err)
         *lost = false;
     if (!lock)
         return IDEM_OK;
-    pthread_mutex_lock(&lock->mutex);
-    lock->giving = true;
-    pthread_cond_signal(&lock->wake);
-    pthread_mutex_unlock(&lock->mutex);
-    pthread_join(lock->watchdog, NULL);
-    pthread_mutex_lock(&lock->mutex);
-    wait_for_answer(lock);
-    pthread_mutex_unlock(&lock->mutex);
-
+    if (lock->options.lost) {
+        pthread_mutex_lock(&lock->mutex);
+        lock->giving = true;
+        pthread_cond_broadcast(&lock->wake);
+        pthread_mutex_unlock(&lock->mutex);
+        pthread_join(lock->watchdog, NULL);
+    }
     status = unlock(lock, &answer, err);
     if (lost)
         *lost = status == IDEM_OK && answer.verdict != IDEM_V_OK;
     idem_answer_clear(&answer);
-    drop(lock);
+    idem__keeper_end(&lock->keeper);
     return status;
 }

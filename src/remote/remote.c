@@ -350,8 +350,8 @@ take_items(struct idem_engine *engine)
         case IDEM__ITEM_FIGURES:
             idem__word_set(((struct idem__figures *)item)->woken);
             break;
-        case IDEM__ITEM_UNWATCH:
-            idem__watch_end(IDEM__OF(item, struct idem__run, unwatch));
+        case IDEM__ITEM_KEPT:
+            idem__keeper_over(IDEM__OF(item, struct idem__keeper, end));
             break;
         }
     }
@@ -683,7 +683,7 @@ fire(struct idem_engine *engine)
 
         idem__timer_stop(&engine->timers, timer);
         if (timer->kind == IDEM__TIMER_RENEW) {
-            idem__watch_due(IDEM__OF(timer, struct idem__run, timer));
+            idem__keeper_due(IDEM__OF(timer, struct idem__keeper, timer));
         } else if (was_sent(remote, flight)) {
             lose_flight(engine, flight, "no answer in time");
         } else {

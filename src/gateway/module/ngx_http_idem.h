@@ -46,6 +46,7 @@
 #include <ngx_http.h>
 
 #include "../../base/problem.h"
+#include "../../engine/lease.h"
 #include "../../wire/wire.h"
 
 #include "key_header.h"
@@ -164,6 +165,7 @@ typedef struct {
     ngx_queue_t                  claims;     /* to be renewed */
     ngx_msec_t                   backoff;
     ngx_msec_t                   down_since;
+    ngx_msec_t                   patience;   /* without a connection */
     uint64_t                     nonce;
 
     u_char                       digest_key[NGX_HTTP_IDEM_DIGEST_LEN];

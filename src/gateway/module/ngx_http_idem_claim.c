@@ -270,7 +270,7 @@ ngx_http_idem_renew_start(ngx_http_idem_claim_t *claim)
 {
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
-    claim->renew_at = ngx_current_msec + claim->lease / 3;
+    claim->renew_at = ngx_current_msec + idem__lease_third(claim->lease);
     claim->renewing = 1;
     ngx_queue_insert_tail(&e->claims, &claim->queue);
     ngx_http_idem_tick_start(e);
@@ -313,7 +313,7 @@ ngx_http_idem_send_renew(ngx_http_idem_claim_t *claim, ngx_uint_t lost)
 void
 ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim)
 {
-    claim->renew_at = ngx_current_msec + claim->lease / 3;
+    claim->renew_at = ngx_current_msec + idem__lease_third(claim->lease);
 
     if (claim->renewal == NULL) {
         claim->renewal = ngx_http_idem_send_renew(claim, 0);
