@@ -52,6 +52,9 @@ static const struct cli_option global_options[] = {
      "user's socket, if no other server has it); off for none"},
     {"drain-timeout", 0, CLI_TEXT, NULL, "TIME",
      "to finish what runs after SIGTERM (default 10s)"},
+    {"engine-restarts", 0, CLI_TEXT, NULL, "N",
+     "start an engine that died again, so often in a row before giving up "
+     "(default 10); one that ran for a minute counts from 0"},
     {"folder", 0, CLI_TEXT, NULL, "PATH",
      "for the socket and temporary files (default: one that is removed "
      "again)"},

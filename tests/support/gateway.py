@@ -68,7 +68,7 @@ class Nginx(Process):
     """nginx with our module in front of a ledger; `location` goes into the gated location, `more` beside it."""
 
     def __init__(self, where, engine, upstream, location="", more="", http="", workers=1, module=MODULE, env=None,
-                 engine_options="timeout=10s", proxy=None, listen="", port=None):
+                 engine_options="timeout=10s away=10s", proxy=None, listen="", port=None):
         self.port = port or free_port()
         self.where = where
         self.conf = os.path.join(where, "nginx.conf")

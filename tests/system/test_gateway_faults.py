@@ -133,13 +133,15 @@ def test_whatever_dies_at_whatever_step(stack, victim, step, path):
 
 
 def test_an_engine_that_is_away_means_not_executed():
-    with folder() as where, Stack(where, engine_options="timeout=3s", more="""
+    with folder() as where, Stack(where, engine_options="timeout=30s", more="""
             location /open { idem on; idem_mode loose; idem_fail_open on; proxy_pass http://service; }
             location /loose { idem on; idem_mode loose; proxy_pass http://service; }
             location = /token { idem_issue_token; }""") as s:
         assert ask(s.port, "warm").status == 201
         s.engine.kill()
+        start = time.monotonic()
         got = ask(s.port, "away")
+        assert time.monotonic() - start < 15, "the first one does not wait for the time-out either"
         assert got.status == 503 and got.problem == "not-executed" and got.json()["retryable"]
         assert int(got.headers["retry-after"]) >= 1
         time.sleep(1.2)
@@ -173,7 +175,7 @@ def test_a_finish_that_nobody_acknowledged_is_kept_and_sent_again():
 
 
 def test_a_begin_whose_answer_was_lost_finds_itself_again():
-    with folder() as where, Stack(where, engine_options="timeout=5s") as s:
+    with folder() as where, Stack(where, engine_options="timeout=30s away=30s") as s:
         ask(s.port, "warm")
         s.engine.send(signal.SIGSTOP)
         one = Later(ask, s.port, "key")

@@ -124,8 +124,8 @@ def test_what_runs_is_finished_before_it_ends():
 
 
 @pytest.mark.parametrize("which", ["engine", "nginx"])
-def test_a_part_that_dies_is_told_and_ends_the_rest(which):
-    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+def test_a_part_that_dies_for_good_is_told_and_ends_the_rest(which):
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--engine-restarts", "0") as g:
         engine, nginx = parts(g)
         private = private_folder(g)
         workers = eventually(lambda: children(nginx))

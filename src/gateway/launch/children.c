@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define STOP_MS 10000 /* between SIGTERM and SIGKILL */
-#define SETTINGS 4
+#define SETTINGS 5
 
 /* Memory that one burst or one request needed, the next one needs again: with
  * glibc's usual limits both children give it back and fault it in again all the
@@ -99,6 +99,7 @@ start_engine(struct launch *self, struct idem_error *err)
     struct idem_setting settings[SETTINGS];
     size_t count = add_unset(engine_memory, settings);
     const char *argv[20];
+    char restarts[24];
     int n = 0;
 
     argv[n++] = launch_own_path();
@@ -127,6 +128,10 @@ start_engine(struct launch *self, struct idem_error *err)
     if (self->config->store)
         settings[count++] =
             (struct idem_setting){"IDEM_STORE", self->config->store};
+    snprintf(restarts, sizeof(restarts), "%llu",
+             (unsigned long long)self->restarts);
+    settings[count++] =
+        (struct idem_setting){"IDEM_GATEWAY_RESTARTS", restarts};
     return start((char **)argv, settings, count, &self->engine, err);
 }
 
@@ -134,12 +139,14 @@ enum idem_status
 launch_engine_start(struct launch *self, struct idem_error *err)
 {
     int64_t told = launch_now_ms() + 5000;
+    bool fronted = launch_runs(&self->nginx);
     enum idem_status status = start_engine(self, err);
     char text[64];
 
     if (status != IDEM_OK)
         return status;
     while (launch_runs(&self->engine) && self->stops == 0 &&
+           launch_runs(&self->nginx) == fronted &&
            server_socket_is_abandoned(self->socket)) {
         launch_take_signals(self, 10);
         if (launch_now_ms() > told) {
@@ -150,6 +157,7 @@ launch_engine_start(struct launch *self, struct idem_error *err)
     if (!launch_runs(&self->engine))
         return idem__fail(err, IDEM_ERR_INTERNAL, "the engine %s",
                           launch_how_it_ended(self->engine_status, text));
+    self->engine_up_ms = launch_now_ms();
     return IDEM_OK;
 }
 

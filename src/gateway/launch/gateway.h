@@ -62,6 +62,7 @@ struct gateway_config {
                      socket if it is free, "off" */
     int64_t workers; /* 0: by the number of cores */
     int64_t drain_ms;
+    int64_t engine_restarts;   /* before we give up */
     bool forwarded;            /* tell the service who asked */
     struct gateway_route base; /* what every route has */
     struct gateway_route routes[GATEWAY_ROUTES_MAX];

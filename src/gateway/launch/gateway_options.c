@@ -131,6 +131,8 @@ static const struct setting settings[] = {
     {"forwarded", offsetof(struct gateway_config, forwarded), GATEWAY_SWITCH},
     {"workers", offsetof(struct gateway_config, workers), GATEWAY_SIZE},
     {"drain-timeout", offsetof(struct gateway_config, drain_ms), GATEWAY_TIME},
+    {"engine-restarts", offsetof(struct gateway_config, engine_restarts),
+     GATEWAY_SIZE},
 };
 
 void
@@ -138,6 +140,7 @@ gateway_config_init(struct gateway_config *config)
 {
     memset(config, 0, sizeof(*config));
     config->drain_ms = 10000;
+    config->engine_restarts = 10;
 }
 
 static void

@@ -2,13 +2,15 @@
  * launch.c - starts the engine and nginx, and stands between them and the
  * operator: passes signals on, stops both in order, and tells when one dies.
  *
+ * An engine that dies is started again while nginx goes on: requests that are
+ * not gated pass, gated ones get 503 or 504 until it is back. When it dies
+ * again and again, the gateway gives up and ends. nginx replaces its workers
+ * itself; when its master dies, the gateway ends.
+ *
  *   SIGTERM, SIGINT  nginx finishes what it has, then the engine stops
  *   again            at once
  *   SIGHUP           the configuration anew, without losing a request
  *   SIGUSR1          nginx opens its log files anew
- *
- * Neither child is ever started again silently: a gateway whose engine died
- * says so and ends.
  */
 #include "launch.h"
 
@@ -25,6 +27,11 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <time.h>
+
+#define QUIET_MS 100    /* after a child's end: are we to stop, too? */
+#define STEADY_MS 60000 /* an engine that ran for so long has recovered */
+#define PAUSE_MS 50     /* before it is started again, doubled each time */
+#define PAUSE_MAX_MS 10000
 
 void
 launch_say(const char *format, ...)
@@ -86,7 +93,8 @@ reload(struct launch *self)
         self->config = fresh;
         if (launch_conf_write(self, &err) == IDEM_OK) {
             kill(self->nginx.pid, SIGHUP);
-            kill(self->engine.pid, SIGHUP);
+            if (launch_runs(&self->engine))
+                kill(self->engine.pid, SIGHUP);
             gateway_config_clear(old);
             launch_say("reloaded");
             return;
@@ -117,7 +125,7 @@ launch_take_signals(struct launch *self, int timeout_ms)
                     kill(self->nginx.pid, SIGUSR1);
                 break;
             case SIGHUP:
-                if (launch_runs(&self->nginx) && launch_runs(&self->engine))
+                if (launch_runs(&self->nginx))
                     reload(self);
                 break;
             default:
@@ -167,24 +175,69 @@ announce(const struct launch *self)
     fflush(stdout);
 }
 
-/* Until told to stop, or until one of them is gone. */
+static void
+rest(struct launch *self, int64_t ms)
+{
+    int64_t until = launch_now_ms() + ms;
+
+    while (self->stops == 0 && launch_runs(&self->nginx) &&
+           launch_now_ms() < until)
+        launch_take_signals(self, (int)(until - launch_now_ms()));
+}
+
+/* The engine is gone: start it again, more and more patiently. False: give up,
+ * or something else has ended. */
+static bool
+revive_engine(struct launch *self)
+{
+    int64_t limit = self->config->engine_restarts, pause;
+    struct idem_error err = {0};
+    char text[64];
+
+    idem__fail(&err, IDEM_ERR_INTERNAL, "the engine %s",
+               launch_how_it_ended(self->engine_status, text));
+    if (launch_now_ms() - self->engine_up_ms >= STEADY_MS)
+        self->tries = 0;
+    while (self->tries < limit) {
+        pause = PAUSE_MS << (self->tries < 16 ? self->tries : 16);
+        pause = pause < PAUSE_MAX_MS ? pause : PAUSE_MAX_MS;
+        self->tries++;
+        launch_say("%s; starting it again in %lld ms (%lld of %lld); gated "
+                   "requests are refused meanwhile",
+                   err.text, (long long)pause, (long long)self->tries,
+                   (long long)limit);
+        rest(self, pause);
+        if (self->stops > 0 || !launch_runs(&self->nginx))
+            return false;
+        self->restarts++;
+        if (launch_engine_start(self, &err) == IDEM_OK) {
+            launch_say("the engine is back");
+            return self->stops == 0;
+        }
+    }
+    launch_say("%s; it was started again %lld times and never ran for a "
+               "minute: giving up, stopping",
+               err.text, (long long)limit);
+    return false;
+}
+
+/* Until told to stop, or until one of them is gone for good. */
 static int
 watch(struct launch *self)
 {
     char text[64];
 
-    while (launch_runs(&self->engine) && launch_runs(&self->nginx) &&
-           self->stops == 0)
-        launch_take_signals(self, 1000);
-    if (self->stops == 0) {
+    do {
+        while (launch_runs(&self->engine) && launch_runs(&self->nginx) &&
+               self->stops == 0)
+            launch_take_signals(self, 1000);
         /* Whoever stopped a child may be about to stop us as well. */
-        launch_take_signals(self, 300);
-    }
+        if (self->stops == 0)
+            launch_take_signals(self, QUIET_MS);
+    } while (self->stops == 0 && launch_runs(&self->nginx) &&
+             revive_engine(self));
     if (self->stops > 0)
         return 0;
-    if (!launch_runs(&self->engine))
-        launch_say("the engine %s; stopping",
-                   launch_how_it_ended(self->engine_status, text));
     if (!launch_runs(&self->nginx))
         launch_say("nginx %s; stopping",
                    launch_how_it_ended(self->nginx_status, text));

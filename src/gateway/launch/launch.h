@@ -28,8 +28,11 @@ struct launch {
     struct idem_child engine, nginx; /* pid -1: not running */
     pid_t nginx_group; /* of nginx and its workers; 0: never started */
     int engine_status, nginx_status;
-    int signals; /* a signalfd */
-    int stops;   /* how often we were told to stop */
+    int64_t engine_up_ms; /* since when the engine listens */
+    int64_t tries;        /* to start it again since it last ran steadily */
+    uint64_t restarts;    /* ever; the engine has them in its metrics */
+    int signals;          /* a signalfd */
+    int stops;            /* how often we were told to stop */
 };
 
 /* A line on standard error. */

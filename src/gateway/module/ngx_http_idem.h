@@ -125,6 +125,7 @@ typedef struct {
     ngx_str_t                    name;
     ngx_str_t                    password;
     ngx_msec_t                   timeout;
+    ngx_msec_t                   patience;   /* without a connection */
     size_t                       max_buffered;
     size_t                       max_result; /* that a FINISH may bring */
 
@@ -165,7 +166,6 @@ typedef struct {
     ngx_queue_t                  claims;     /* to be renewed */
     ngx_msec_t                   backoff;
     ngx_msec_t                   down_since;
-    ngx_msec_t                   patience;   /* without a connection */
     uint64_t                     nonce;
 
     u_char                       digest_key[NGX_HTTP_IDEM_DIGEST_LEN];

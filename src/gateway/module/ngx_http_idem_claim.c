@@ -12,6 +12,9 @@
 #include "ngx_http_idem.h"
 
 
+#define NGX_HTTP_IDEM_TRIES           4
+
+
 static void ngx_http_idem_claim_begun(ngx_http_idem_op_t *op,
     ngx_http_idem_reply_t *reply);
 static void ngx_http_idem_claim_ended(ngx_http_idem_op_t *op,
@@ -192,13 +195,15 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
 /*
  * An answer to it was lost, so it may be stored: the same nonce finds out.  An
  * error says nothing about that, and "busy" may be somebody's row lock, behind
- * which the record is ours.  Who waits is told "busy" at once.
+ * which the record is ours.  Who waits is told "busy" at once, and after a few
+ * tries that the store is away; then a worker that leaves does not stay for it
+ * either: nothing ran.
  */
 
 static ngx_int_t
 ngx_http_idem_claim_unsure(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
-    ngx_uint_t              busy;
+    ngx_uint_t              busy, away;
     ngx_http_idem_ctx_t    *ctx;
     ngx_http_idem_claim_t  *claim = op->data;
 
@@ -212,11 +217,21 @@ ngx_http_idem_claim_unsure(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
         return 0;
     }
 
-    ngx_http_idem_op_again(ngx_http_idem_engine(), op);
-
     ctx = claim->ctx;
 
-    if (busy && ctx) {
+    away = !busy && op->tries >= NGX_HTTP_IDEM_TRIES;
+
+    if (away && ctx == NULL && ngx_exiting) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idem: this worker ends and cannot tell whether a claim "
+                      "was stored: %s; if it was, its record will be in doubt "
+                      "although nothing ran", reply->err.text);
+        return 0;
+    }
+
+    ngx_http_idem_op_again(ngx_http_idem_engine(), op);
+
+    if (ctx && (busy || away)) {
         ctx->claim = NULL;
         ngx_http_idem_claim_detach(claim);
         ngx_http_idem_begun(ctx, reply);

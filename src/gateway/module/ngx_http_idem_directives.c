@@ -174,7 +174,7 @@ ngx_command_t  ngx_http_idem_commands[] = {
 };
 
 
-/* password=, timeout=, max_buffered= */
+/* password=, timeout=, away=, max_buffered= */
 
 static ngx_int_t
 ngx_http_idem_engine_parameter(ngx_http_idem_engine_t *e, ngx_str_t *value)
@@ -194,6 +194,14 @@ ngx_http_idem_engine_parameter(ngx_http_idem_engine_t *e, ngx_str_t *value)
 
         return e->timeout != (ngx_msec_t) NGX_ERROR && e->timeout ? NGX_OK
                                                                   : NGX_ERROR;
+    }
+
+    if (ngx_strncmp(value->data, "away=", 5) == 0) {
+        s.data = value->data + 5;
+        s.len = value->len - 5;
+        e->patience = ngx_parse_time(&s, 0);
+
+        return e->patience != (ngx_msec_t) NGX_ERROR ? NGX_OK : NGX_ERROR;
     }
 
     if (ngx_strncmp(value->data, "max_buffered=", 13) == 0) {
@@ -242,6 +250,7 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     e->addr = u.addrs[0];
     e->name = value[1];
     e->timeout = 5000;
+    e->patience = 1000;
     e->max_buffered = 64 * 1024 * 1024;
 
     for (i = 2; i < cf->args->nelts; i++) {

@@ -76,7 +76,19 @@ ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e)
 }
 
 
-/* for longer than a request would wait for it? then say so at once */
+/*
+ * Without a connection for longer than a request waits for one: an engine that
+ * is only started again is back before that.
+ */
+
+static ngx_int_t
+ngx_http_idem_engine_down(ngx_http_idem_engine_t *e)
+{
+    return !e->up
+           && ngx_current_msec - e->down_since
+              >= ngx_min(e->patience, e->timeout);
+}
+
 
 ngx_int_t
 ngx_http_idem_engine_away(ngx_http_idem_engine_t *e)
@@ -89,7 +101,7 @@ ngx_http_idem_engine_away(ngx_http_idem_engine_t *e)
         return 1;
     }
 
-    return !e->up && ngx_current_msec - e->down_since > e->timeout;
+    return ngx_http_idem_engine_down(e);
 }
 
 
@@ -132,11 +144,7 @@ ngx_http_idem_sweep_handler(ngx_event_t *ev)
     }
 
     if (e->ops || e->in_size || e->out_size) {
-
-        /* a worker that leaves stays until what it owes is acknowledged */
-
-        e->sweep.cancelable = (e->ops == 0);
-        ngx_add_timer(&e->sweep, ngx_exiting ? 100 : NGX_HTTP_IDEM_SWEEP);
+        ngx_add_timer(&e->sweep, NGX_HTTP_IDEM_SWEEP);
     }
 }
 
@@ -158,10 +166,13 @@ ngx_http_idem_tick_start(ngx_http_idem_engine_t *e)
 static void
 ngx_http_idem_tick_handler(ngx_event_t *ev)
 {
+    ngx_int_t                down;
     ngx_queue_t             *q;
     ngx_http_idem_ctx_t     *ctx;
     ngx_http_idem_claim_t   *claim;
     ngx_http_idem_engine_t  *e = ev->data;
+
+    down = ngx_http_idem_engine_down(e);
 
 again:
 
@@ -171,8 +182,9 @@ again:
     {
         ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, queue);
 
-        if ((ngx_msec_int_t) (ctx->deadline - ngx_current_msec) <= 0) {
-
+        if ((ngx_msec_int_t) (ctx->deadline - ngx_current_msec) <= 0
+            || (down && ctx->state == NGX_HTTP_IDEM_ASKING))
+        {
             /* it leaves the queue, and may take others with it */
 
             ngx_http_idem_deadline(ctx);

@@ -188,8 +188,11 @@ ngx_http_idem_op_create(ngx_http_idem_engine_t *e, struct idem_op *what,
     op->resend = 1;
     op->until = ngx_current_msec + 600 * 1000;
 
+    /* a worker that leaves stays until what it owes is acknowledged */
+
     e->ops++;
     e->bytes += len;
+    e->sweep.cancelable = 0;
 
     return op;
 }
@@ -268,6 +271,7 @@ ngx_http_idem_op_cancel(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
 
     e->ops--;
     e->bytes -= op->len;
+    e->sweep.cancelable = (e->ops == 0);
 
     ngx_http_idem_free(e, op, op->size);
 }

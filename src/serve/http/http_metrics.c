@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool
@@ -123,6 +124,16 @@ add_engine(struct idem_buf *out, const struct idem__stats *stats)
            single(out, "idem_clock_alarm", "gauge",
                   "1 after a clock jumped: nothing expires early or is swept.",
                   stats->clock_alarm);
+}
+
+static bool
+add_gateway(struct idem_buf *out)
+{
+    const char *restarts = getenv("IDEM_GATEWAY_RESTARTS");
+
+    return single(out, "idem_gateway_engine_restarts_total", "counter",
+                  "Times that idem gateway has started its engine again.",
+                  restarts ? strtod(restarts, NULL) : 0);
 }
 
 static bool
@@ -285,8 +296,8 @@ http_metrics(struct http *http, struct idem_buf *out)
                          IDEM_VERSION) &&
          add_process(out, server->metrics) && add_verdicts(out, &stats) &&
          add_latency(out, server->metrics) && add_engine(out, &stats) &&
-         add_surfaces(out, http) && add_ids(out, server->ids) &&
-         add_doubt(out, http);
+         add_surfaces(out, http) && add_gateway(out) &&
+         add_ids(out, server->ids) && add_doubt(out, http);
     if (ok)
         idem__store_figures(server->engine, add_figure, out);
     return ok;

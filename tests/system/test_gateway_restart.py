@@ -1,0 +1,211 @@
+"""`idem gateway` stays up when its engine dies: other traffic goes on, gated requests are answered rightly, service returns."""
+import collections
+import os
+import re
+import signal
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from gateway import *
+from lib import folder, listens, runs
+from servers import Redis
+
+
+def engine_of(gateway):
+    """The engine's pid, or None while there is none."""
+    with open("/proc/%d/task/%d/children" % (gateway.pid, gateway.pid)) as f:
+        pids = f.read().split()
+    for pid in pids:
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as f:
+                if b"\0serve\0" in f.read():
+                    return int(pid)
+        except FileNotFoundError:
+            pass
+    return None
+
+
+def kill_engine(gateway):
+    """As a crash would; returns when the launcher has started another, which may not listen yet."""
+    before = eventually(lambda: engine_of(gateway))
+    os.kill(before, signal.SIGKILL)
+    return eventually(lambda: engine_of(gateway) not in (None, before))
+
+
+class Load:
+    """Threads that ask until the end; answers is what they got: (key, status)."""
+
+    def __init__(self, one, threads):
+        self.answers, self.over = [], threading.Event()
+        self.threads = [threading.Thread(target=self.run, args=(one, i), daemon=True) for i in range(threads)]
+        for t in self.threads:
+            t.start()
+
+    def run(self, one, i):
+        n = 0
+        while not self.over.is_set():
+            n += 1
+            key = "load-%d-%d" % (i, n)
+            try:
+                self.answers.append((key, one(key).status))
+            except OSError as e:
+                self.answers.append((key, repr(e)))
+
+    def stop(self):
+        self.over.set()
+        for t in self.threads:
+            t.join(60)
+            assert not t.is_alive(), "no answer"
+        return self.answers
+
+
+def test_an_engine_that_is_killed_under_load_harms_nobody():
+    with folder() as where, Ledger(where) as ledger:
+        conf = os.path.join(where, "gateway.conf")
+        with open(conf, "w") as f:
+            f.write("[route /]\n[route /free]\ngated = off\n")
+        with Gateway(where, ledger.port, "--config", conf, "--engine-restarts", "100") as g:
+            free = Load(lambda key: ask(g.port, key, path="/free"), 2)
+            gated = Load(lambda key: ask(g.port, key), 4)
+            for _ in range(4):
+                done = len(ledger.entries())
+                eventually(lambda: len(ledger.entries()) > done + 20)
+                kill_engine(g)
+                count = len(gated.answers)
+                eventually(lambda: any(status == 201 for _, status in gated.answers[count + 4:]))
+            gated.stop()
+            assert collections.Counter(status for _, status in free.stop()).keys() == {201}
+            statuses = collections.Counter(status for _, status in gated.answers)
+            assert set(statuses) <= {201, 503, 504} and statuses[201] > 50, statuses
+            ran = collections.Counter(e["key"] for e in ledger.entries() if e["path"] == "/orders")
+            for key, status in gated.answers:
+                assert ran[key] == {201: 1, 503: 0}.get(status, ran[key]) <= 1, (key, status, ran[key])
+            # What was refused runs now; what was unknown ran once, and is known in the end.
+            for key, status in gated.answers:
+                if status != 201:
+                    assert eventually(lambda: ask(g.port, key).status == 201)
+                    assert ledger.executions(key) == 1, (key, status)
+            assert "the engine was killed by signal 9; starting it again" in g.output() and "the engine is back" in g.output()
+
+
+def test_an_engine_that_cannot_start_is_tried_again_and_comes_back():
+    with folder() as where, Ledger(where) as ledger:
+        conf, journal = os.path.join(where, "gateway.conf"), os.path.join(where, "journal")
+        with open(conf, "w") as f:
+            f.write("[route /]\n[route /free]\ngated = off\n")
+        with Gateway(where, ledger.port, "--config", conf, "--engine-restarts", "1000") as g:
+            assert ask(g.port, "before").status == 201
+            os.rename(journal, journal + ".away")
+            open(journal, "w").close()
+            os.kill(engine_of(g), signal.SIGKILL)
+            eventually(lambda: "(4 of 1000)" in g.output())
+            times = []
+            for n in range(5):
+                start = time.monotonic()
+                got = ask(g.port, "during-%d" % n)
+                times.append(time.monotonic() - start)
+                assert got.status == 503 and got.problem == "not-executed"
+                assert ask(g.port, "during", path="/free").status == 201
+            assert sorted(times)[2] < 2, times
+            g.send(signal.SIGHUP)  # nginx's part of a reload does not need the engine
+            eventually(lambda: "reloaded" in g.output())
+            os.unlink(journal)
+            os.rename(journal + ".away", journal)
+            eventually(lambda: ask(g.port, "during-0").status == 201)
+            assert ask(g.port, "before").replayed and ledger.executions("during-0") == 1
+
+
+def test_a_gateway_whose_engine_dies_again_and_again_gives_up():
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--engine-restarts", "2") as g:
+        one = Working(g.port, ledger, "k")
+        for _ in range(2):
+            kill_engine(g)
+            eventually(lambda: g.output().count("the engine is back") == _ + 1)
+        engine = engine_of(g)
+        os.kill(engine, signal.SIGKILL)
+        eventually(lambda: "giving up" in g.output())
+        assert one.result().status == 504  # it ran, and nobody could record that
+        assert g.wait() == 1
+        said = g.output()
+        assert "(2 of 2)" in said and "it was started again 2 times and never ran for a minute: giving up" in said
+        assert not runs(engine) and ledger.executions("k") == 1
+
+
+def test_a_gateway_can_be_stopped_while_its_engine_is_away():
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--engine-restarts", "1000") as g:
+        journal = os.path.join(where, "journal")
+        assert ask(g.port, "k").status == 201
+        os.rename(journal, journal + ".away")
+        open(journal, "w").close()
+        os.kill(engine_of(g), signal.SIGKILL)
+        eventually(lambda: "(6 of 1000)" in g.output())
+        start = time.monotonic()
+        g.send(signal.SIGTERM)
+        assert g.wait() == 0 and time.monotonic() - start < 8
+
+
+def test_restarts_are_counted():
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+        url = re.search(r"metrics at (http://\S+)", eventually(lambda: "metrics at" in g.output() and g.output())).group(1)
+
+        def count():
+            try:
+                text = urllib.request.urlopen(url + "metrics", timeout=30).read().decode()
+            except OSError:
+                return None
+            return int(re.search(r"^idem_gateway_engine_restarts_total (\d+)$", text, re.M).group(1))
+        assert count() == 0
+        for n in (1, 2):
+            kill_engine(g)
+            eventually(lambda: count() == n)
+
+
+@pytest.fixture
+def redis():
+    server = Redis()
+    yield server
+    server.stop()
+
+
+def test_a_store_that_is_gone_is_told_at_once_and_nobody_stays_for_it(redis):
+    """The first request finds out: the answer to its claim is lost, so that it might be stored."""
+    with folder() as where, Stack(where, store=redis.url, engine_options="timeout=40s") as s:
+        assert ask(s.port, "k").status == 201
+        redis.kill()
+        start = time.monotonic()
+        got = ask(s.port, "away")
+        assert got.status == 503 and got.problem == "not-executed"
+        assert time.monotonic() - start < 20, "not only after the time-out"
+        assert s.nginx.stop(seconds=20) == 0, "nothing was owed"
+        assert s.ledger.executions("away") == 0
+
+
+def test_a_worker_that_leaves_stays_for_an_outcome_that_is_not_recorded_yet(redis):
+    with folder() as where, Stack(where, store=redis.url, engine_options="timeout=2s") as s:
+        one = Working(s.port, s.ledger, "k")
+        redis.kill()
+        assert one.result().status == 504
+        s.nginx.send(signal.SIGQUIT)
+        eventually(lambda: not listens(s.port))
+        assert s.nginx.process.poll() is None
+        redis.start()
+        assert s.nginx.wait() == 0
+        with Nginx(where, s.engine.socket, s.ledger.port) as again:
+            assert eventually(lambda: ask(again.port, "k").replayed) and s.ledger.executions("k") == 1
+
+
+def test_a_gateway_whose_store_is_gone_answers_and_stops_without_waiting_for_it(redis):
+    with folder() as where, Ledger(where) as ledger:
+        with Gateway(where, ledger.port, "--drain-timeout", "60s", store=redis.url) as g:
+            assert ask(g.port, "k").status == 201
+            redis.kill()
+            got = ask(g.port, "away")
+            assert got.status == 503 and got.problem == "not-executed"
+            start = time.monotonic()
+            g.send(signal.SIGTERM)
+            assert g.wait(100) == 0
+            assert time.monotonic() - start < 20, "nothing was owed"
+        assert ledger.executions("away") == 0
