@@ -157,6 +157,7 @@ int cli_settle(int argc, char **argv);
 int cli_get(int argc, char **argv);
 int cli_forget(int argc, char **argv);
 int cli_scan(int argc, char **argv);
+int cli_doubts(int argc, char **argv);
 int cli_find(int argc, char **argv);
 int cli_audit(int argc, char **argv);
 int cli_run(int argc, char **argv);

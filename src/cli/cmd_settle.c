@@ -2,7 +2,7 @@
  * cmd_settle.c - idem settle: query for compensation, and an operator's word on
  * what is in doubt.
  */
-#include "verb.h"
+#include "doubts.h"
 
 #include "../gateway/module/result.h"
 
@@ -15,6 +15,7 @@ struct settle {
     const char *body;
     struct cli_list headers;
     int64_t ttl, http;
+    struct cli_doubts doubts;
 };
 
 /* A header as people write it: "Content-Type: application/json". */
@@ -79,8 +80,16 @@ compose(const struct settle *s, struct idem_buf *result)
 }
 
 static int
-check_usage(const struct settle *s)
+check_usage(const struct settle *s, size_t count)
 {
+    const struct cli_doubts *d = &s->doubts;
+
+    if (count == 1)
+        return cli_usage_error("give SCOPE and ID, or neither");
+    if (count == 2 &&
+        (d->scope || d->older_ms || d->all || d->dry_run || d->yes))
+        return cli_usage_error("--scope, --older, --all, --dry-run and --yes "
+                               "are for settling many: leave out SCOPE ID");
     if ((s->result || s->http || s->body || s->headers.count) && !s->as)
         return cli_usage_error("--%s needs --as succeeded or --as failed",
                                s->result ? "result" : "http");
@@ -122,14 +131,14 @@ place_reason(const struct settle *s, struct idem_op *op)
 }
 
 static int
-run(struct settle *s, char **args)
+run(struct settle *s, char **args, size_t count)
 {
     struct idem_op op = {.verb = IDEM_SETTLE,
-                         .scope = idem_text(args[0]),
-                         .id = idem_text(args[1]),
+                         .scope = idem_text(count == 2 ? args[0] : NULL),
+                         .id = idem_text(count == 2 ? args[1] : NULL),
                          .ttl_ms = cli_ms_or_default(s->ttl)};
     struct idem_buf result = {0};
-    int code = check_usage(s);
+    int code = check_usage(s, count);
 
     if (code < 0 && s->as)
         code = cli_read_outcome(s->as, &op.outcome);
@@ -142,7 +151,8 @@ run(struct settle *s, char **args)
     code = read_result(s, &op, &result);
     if (code < 0) {
         place_reason(s, &op);
-        code = cli_run_verb(&s->verb, &op);
+        code = count == 2 ? cli_run_verb(&s->verb, &op)
+                          : cli_settle_doubts(&s->verb, &s->doubts, &op);
     }
     idem_buf_clear(&result);
     return code;
@@ -175,22 +185,36 @@ cli_settle(int argc, char **argv)
          "by the clock is watched for as long as it lasts"},
         {"ttl", 0, CLI_MS, &s.ttl, "TIME",
          "how long the outcome is kept; default 24h"},
+        {"scope", 0, CLI_TEXT, &s.doubts.scope, "SCOPE",
+         "without SCOPE ID: all doubts of this scope"},
+        {"older", 0, CLI_MS, &s.doubts.older_ms, "TIME",
+         "without SCOPE ID: what has been in doubt for this long"},
+        {"all", 0, CLI_FLAG, &s.doubts.all, NULL,
+         "without SCOPE ID: every doubt there is"},
+        {"dry-run", 0, CLI_FLAG, &s.doubts.dry_run, NULL,
+         "list what would be settled, and settle nothing"},
+        {"yes", 'y', CLI_FLAG, &s.doubts.yes, NULL,
+         "settle them without asking; needed without a terminal"},
         {0},
     };
     const struct cli_syntax syntax = {
-        .usage = "settle SCOPE ID [options]",
+        .usage = "settle SCOPE ID [options]\n"
+                 "settle --as OUTCOME --scope SCOPE | --older TIME | --all "
+                 "[options]",
         .about =
             "Ask what became of a request, for good: if it never began, it is "
             "failed now\nand a late begin cannot run it any more. What is at "
             "work stays \"busy\" (11).\nWhat is in \"doubt\" (12) stays so "
-            "unless --as says how it ended, which is an\noperator's right.",
+            "unless --as says how it ended, which is an\noperator's right. "
+            "Without SCOPE ID, everything is settled that is in doubt now\nand "
+            "that the filter names, after a question; idem doubts lists it.",
         .options = options,
-        .min_args = 2,
+        .min_args = 0,
         .max_args = 2,
     };
     char **args;
     size_t count;
     int code = cli_parse(&syntax, argc, argv, &args, &count);
 
-    return code >= 0 ? code : run(&s, args);
+    return code >= 0 ? code : run(&s, args, count);
 }

@@ -32,6 +32,7 @@ static const struct command commands[] = {
     {"redeem", "use a token up", cli_redeem},
     {"Many records:", NULL, NULL},
     {"scan", "list records by type, scope, state, age", cli_scan},
+    {"doubts", "what nobody knows the outcome of, oldest first", cli_doubts},
     {"find", "records with this id, in whatever scope", cli_find},
     {"audit", "what operators did to records", cli_audit},
     {"The store:", NULL, NULL},

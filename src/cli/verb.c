@@ -352,6 +352,18 @@ audit(const char *store, const struct idem_op *op, enum idem_status status,
     audit_close(trail);
 }
 
+enum idem_status
+cli_do_verb(const struct cli_verb *verb, struct idem_engine *engine,
+            const struct idem_op *op, struct idem_answer *answer,
+            struct idem_error *err)
+{
+    enum idem_status status = run_patiently(verb, engine, op, answer, err);
+
+    if (server_op_operates(op))
+        audit(cli_store_url(&verb->where), op, status, answer);
+    return status;
+}
+
 int
 cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
 {
@@ -370,11 +382,8 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
             return code;
     }
     status = cli_engine_open(&verb->where, &engine, &err);
-    if (status == IDEM_OK) {
-        status = run_patiently(verb, engine, op, &answer, &err);
-        if (server_op_operates(op))
-            audit(cli_store_url(&verb->where), op, status, &answer);
-    }
+    if (status == IDEM_OK)
+        status = cli_do_verb(verb, engine, op, &answer, &err);
     if (status != IDEM_OK) {
         err.status = status;
         code = cli_fail(&err);

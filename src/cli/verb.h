@@ -36,6 +36,14 @@ struct cli_verb {
             "why, for the record and the audit trail: ticket 7"                \
     }
 
+/* Run the op on an open engine, with the patience that the verb has; what an
+ * operator does to a journal is kept in its audit trail. */
+enum idem_status cli_do_verb(const struct cli_verb *verb,
+                             struct idem_engine *engine,
+                             const struct idem_op *op,
+                             struct idem_answer *answer,
+                             struct idem_error *err);
+
 /* Run the op and print its answer; returns the exit code. */
 int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);
 

@@ -1,4 +1,5 @@
 """An operator's day, with the commands as the pages have them: find a doubt, settle it, and the client gets the answer."""
+import json
 import os
 import re
 import subprocess
@@ -6,7 +7,7 @@ import subprocess
 import pytest
 
 from gateway import *
-from lib import IDEM, ROOT, Process, folder, free_port
+from lib import IDEM, ROOT, Process, Server, folder, free_port, wait_until
 
 
 def page(name):
@@ -158,3 +159,62 @@ def test_a_time_without_a_unit_is_refused(home, line):
     assert code == 2 and "30s or 30ms?" in err and out == "", (out[:200], err)
     code, _, err = home.shell(line.replace("30", "0"))
     assert "0s or 0ms?" not in err
+
+
+# ---- many doubts ----------------------------------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def doubtful():
+    """A server with doubts of three scopes, the last of them just now, and one request at work."""
+    with folder() as where, Server(where, http=True) as s, s.client() as c:
+        for scope, id in (("shop", "a"), ("shop", "b"), ("bank", "c"), ("late", "d")):
+            assert c("BEGIN", scope, id, "LEASE", "50", "SUBJECT", "POST /" + scope)[0] == "started"
+            assert wait_until(lambda: c("BEGIN", scope, id)[0] == "doubt")
+        assert c("BEGIN", "shop", "at-work", "LEASE", "600000")[0] == "started"
+        s.c = c
+        yield s
+
+
+def run_idem(server, *argv, **more):
+    return subprocess.run([IDEM, *argv, "--server", server.socket], capture_output=True, text=True, timeout=60, **more)
+
+
+def test_doubts_are_listed_oldest_first(doubtful):
+    done = run_idem(doubtful, "doubts")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[4:6] for line in lines] == [["shop", "a"], ["shop", "b"], ["bank", "c"], ["late", "d"]], done
+    assert re.fullmatch(r"\d+s", lines[0][0]) and lines[0][1:3] == ["request", "1"] and lines[0][6:] == ["(POST", "/shop)"]
+    told = [json.loads(line) for line in run_idem(doubtful, "doubts", "--json", "--scope", "bank").stdout.splitlines()]
+    assert [(t["id"], t["doubt_ms"] >= 0, t["attempt"]) for t in told] == [("c", True, 1)]
+    assert run_idem(doubtful, "doubts", "--older", "1h").stdout == ""
+
+
+@pytest.mark.parametrize("argv,wrong", [
+    (["--as", "failed"], "--scope, --older or --all"), (["--scope", "shop"], "--as"), (["shop"], "SCOPE and ID"),
+    (["shop", "a", "--as", "failed", "--all"], "leave out"), (["--as", "failed", "--scope", "shop"], "--yes")])
+def test_many_are_not_settled_by_mistake(doubtful, argv, wrong):
+    done = run_idem(doubtful, "settle", *argv, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and wrong in done.stderr, done
+    assert run_idem(doubtful, "doubts").stdout.count("\n") == 4
+
+
+def test_many_doubts_are_settled_by_a_filter(doubtful):
+    dry = run_idem(doubtful, "settle", "--as", "failed", "--scope", "shop", "--dry-run")
+    assert dry.returncode == 0 and len(dry.stdout.splitlines()) == 2 and len(run_idem(doubtful, "doubts").stdout.splitlines()) == 4
+    done = run_idem(doubtful, "settle", "--as", "failed", "--scope", "shop", "--yes", "--reason", "the bank was down")
+    assert done.returncode == 0 and done.stdout == "settled shop a\nsettled shop b\n" and "2 of 2" in done.stderr, done
+    assert [line.split()[4:6] for line in run_idem(doubtful, "doubts").stdout.splitlines()] == [["bank", "c"], ["late", "d"]]
+    assert doubtful.c("GET", "shop", "at-work")[8] == "executing", "who is at work is not touched"
+    assert run_idem(doubtful, "audit").stdout.count('settled: doubt -> failed "the bank was down"') == 2
+    assert run_idem(doubtful, "settle", "--as", "failed", "--scope", "shop", "--yes").returncode == 0, "nothing left is fine"
+
+
+def test_a_terminal_is_asked_first(doubtful):
+    import pty
+    for answer, settled in ((b"n\n", False), (b"y\n", True)):
+        ours, theirs = pty.openpty()
+        os.write(ours, answer)
+        done = run_idem(doubtful, "settle", "--as", "succeeded", "--scope", "bank", stdin=theirs)
+        os.close(ours), os.close(theirs)
+        assert "Settle these 1 as succeeded?" in done.stderr and (done.returncode == 0) == settled, done
+        assert (doubtful.c("BEGIN", "bank", "c")[0] == "replay") == settled

@@ -1,0 +1,309 @@
+/*
+ * cmd_doubts.c - idem doubts: what is in doubt, oldest first; and settling all
+ * of it that a filter names.
+ *
+ * Nobody decides about a moving target: the doubts are collected first, shown,
+ * and only those are settled, each by its own SETTLE. One that was settled or
+ * finished meanwhile answers so and is left as it is.
+ */
+#include "doubts.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define A_CALL 500
+#define MOST 100000 /* that one run collects */
+
+struct list {
+    const struct cli_doubts *wanted;
+    int64_t now_ms;
+    struct idem_arena arena;
+    struct idem_record *records;
+    size_t count, room;
+    bool failed, full;
+};
+
+static bool
+collect(void *arg, const struct idem_record *record)
+{
+    struct list *list = arg;
+
+    if (list->now_ms - record->lease_until < list->wanted->older_ms)
+        return true;
+    if (list->count == MOST) {
+        list->full = true;
+        return false;
+    }
+    if (list->count == list->room) {
+        size_t room = list->room ? list->room * 2 : 64;
+        void *more = realloc(list->records, room * sizeof(*list->records));
+
+        list->failed = !more;
+        if (!more)
+            return false;
+        list->records = more;
+        list->room = room;
+    }
+    list->failed =
+        !idem_arena_record(&list->arena, record, &list->records[list->count]);
+    list->count += !list->failed;
+    return !list->failed;
+}
+
+static int
+older_first(const void *a, const void *b)
+{
+    const struct idem_record *x = a, *y = b;
+
+    return (x->lease_until > y->lease_until) -
+           (x->lease_until < y->lease_until);
+}
+
+static enum idem_status
+find_doubts(struct idem_engine *engine, const struct cli_doubts *wanted,
+            struct list *list, struct idem_error *err)
+{
+    const struct idem_filter filter = {.doubt = true,
+                                       .scope = idem_text(wanted->scope)};
+    struct idem_cursor cursor = {"0"};
+    enum idem_status status;
+    struct idem__stats stats;
+
+    idem__stats(engine, &stats);
+    *list = (struct list){.wanted = wanted, .now_ms = stats.now_ms};
+    do {
+        status = cli_list(engine, &filter, &cursor, A_CALL, collect, list, err);
+        idem__stats(engine, &stats);
+        list->now_ms = stats.now_ms;
+        cli_progress("searching; in doubt so far: %zu", list->count);
+    } while (status == IDEM_OK && strcmp(cursor.text, "0") != 0 &&
+             !list->failed && !list->full);
+    cli_progress(NULL);
+    if (list->failed)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    if (list->count > 0)
+        qsort(list->records, list->count, sizeof(*list->records), older_first);
+    return status;
+}
+
+static void
+clear_list(struct list *list)
+{
+    idem_arena_clear(&list->arena);
+    free(list->records);
+}
+
+/* ---- showing ----------------------------------------------------------- */
+
+/* The two largest units: "3d4h", "12m30s". */
+static void
+print_age(int64_t ms, char *out, size_t len)
+{
+    static const struct {
+        int64_t seconds;
+        char unit;
+    } units[] = {{86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}};
+    int64_t s = ms < 0 ? 0 : ms / 1000;
+    size_t i = 0;
+
+    while (i < 3 && s < units[i].seconds)
+        i++;
+    if (i == 3)
+        snprintf(out, len, "%" PRId64 "s", s);
+    else
+        snprintf(out, len, "%" PRId64 "%c%" PRId64 "%c", s / units[i].seconds,
+                 units[i].unit, s % units[i].seconds / units[i + 1].seconds,
+                 units[i + 1].unit);
+}
+
+static void
+print_doubt(const struct list *list, const struct idem_record *r)
+{
+    char age[32], time[CLI_TIME_LEN];
+    json_t *json;
+
+    if (cli_json) {
+        json = cli_json_record(r, true, false);
+        json_object_set_new(json, "doubt_ms",
+                            json_integer(list->now_ms - r->lease_until));
+        cli_json_print(json);
+        return;
+    }
+    print_age(list->now_ms - r->lease_until, age, sizeof(age));
+    printf("%-7s %-7s %7" PRIu32 "  %s  ", age, idem_type_name(r->type),
+           r->attempt, cli_time(r->created, time));
+    cli_print_safe(stdout, r->scope);
+    putchar(' ');
+    cli_print_safe(stdout, r->id);
+    if (r->subject.len > 0) {
+        printf("  (");
+        cli_print_safe(stdout, r->subject);
+        putchar(')');
+    }
+    putchar('\n');
+}
+
+static void
+print_list(const struct list *list)
+{
+    if (cli_is_terminal() && list->count > 0)
+        printf("%s%-7s %-7s %7s  %-24s  %s%s\n", cli_colour(CLI_BOLD), "AGE",
+               "TYPE", "ATTEMPT", "BEGUN", "SCOPE ID (LABEL)",
+               cli_colour(CLI_PLAIN));
+    for (size_t i = 0; i < list->count; i++)
+        print_doubt(list, &list->records[i]);
+    if (list->full)
+        fprintf(stderr, "idem: there are more than %d; settle these first\n",
+                MOST);
+}
+
+int
+cli_doubts(int argc, char **argv)
+{
+    struct cli_where where = {0};
+    struct cli_doubts wanted = {0};
+    const struct cli_option options[] = {
+        CLI_WHERE_OPTIONS(&where),
+        {"scope", 0, CLI_TEXT, &wanted.scope, "SCOPE", "only this scope"},
+        {"older", 0, CLI_MS, &wanted.older_ms, "TIME",
+         "only what has been in doubt for this long: 1h"},
+        {0},
+    };
+    const struct cli_syntax syntax = {
+        .usage = "doubts [options]",
+        .about =
+            "List what is in doubt, oldest first: for how long, type, how "
+            "often it was begun,\nwhen, scope, id, and the label that the "
+            "caller gave. Its lease is over and nobody\nknows whether it was "
+            "done: find out, then settle it (idem settle --help).",
+        .options = options,
+    };
+    struct idem_engine *engine = NULL;
+    struct idem_error err = {0};
+    struct list list = {0};
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code >= 0)
+        return code;
+    err.status = cli_engine_open(&where, &engine, &err);
+    if (err.status == IDEM_OK)
+        err.status = find_doubts(engine, &wanted, &list, &err);
+    if (err.status == IDEM_OK)
+        print_list(&list);
+    code = err.status == IDEM_OK ? CLI_OK : cli_fail(&err);
+    clear_list(&list);
+    idem_close(engine);
+    return code;
+}
+
+/* ---- settling ---------------------------------------------------------- */
+
+/* -1 to go on, else the exit code. */
+static int
+confirm(const struct list *list, const struct cli_doubts *wanted,
+        const struct idem_op *op)
+{
+    char answer[8] = "";
+
+    if (wanted->yes)
+        return -1;
+    if (!isatty(STDIN_FILENO))
+        return cli_usage_error("%zu doubts would be settled as %s: look at "
+                               "them with --dry-run, then give --yes",
+                               list->count, idem_state_name(op->outcome));
+    print_list(list);
+    fprintf(stderr, "Settle these %zu as %s? [y/N] ", list->count,
+            idem_state_name(op->outcome));
+    if (fgets(answer, sizeof(answer), stdin) &&
+        (answer[0] == 'y' || answer[0] == 'Y'))
+        return -1;
+    fprintf(stderr, "idem: nothing was settled\n");
+    return CLI_FAILED;
+}
+
+static bool
+settle_one(const struct cli_verb *verb, struct idem_engine *engine,
+           const struct idem_record *r, struct idem_op *op)
+{
+    struct idem_answer answer = {0};
+    struct idem_error err = {0};
+    enum idem_status status;
+    const char *word;
+
+    op->type = r->type;
+    op->scope = r->scope;
+    op->id = r->id;
+    status = cli_do_verb(verb, engine, op, &answer, &err);
+    word = status == IDEM_OK ? idem_verdict_name(answer.verdict)
+                             : idem_status_name(status);
+    if (cli_json) {
+        json_t *json = json_pack("{s:s}", "verdict", word);
+
+        cli_json_bytes(json, "scope", r->scope);
+        cli_json_bytes(json, "id", r->id);
+        cli_json_print(json);
+    } else {
+        printf("%s ", word);
+        cli_print_safe(stdout, r->scope);
+        putchar(' ');
+        cli_print_safe(stdout, r->id);
+        printf("%s%s\n", status == IDEM_OK ? "" : ": ", err.text);
+    }
+    status = status == IDEM_OK && answer.verdict == IDEM_V_SETTLED
+                 ? IDEM_OK
+                 : IDEM_ERR_INVALID;
+    idem_answer_clear(&answer);
+    return status == IDEM_OK;
+}
+
+static int
+settle_list(const struct cli_verb *verb, struct idem_engine *engine,
+            const struct list *list, const struct cli_doubts *wanted,
+            struct idem_op *op)
+{
+    size_t settled = 0;
+    int code;
+
+    if (wanted->dry_run) {
+        print_list(list);
+        return CLI_OK;
+    }
+    code = list->count > 0 ? confirm(list, wanted, op) : -1;
+    if (code >= 0)
+        return code;
+    for (size_t i = 0; i < list->count; i++)
+        settled += settle_one(verb, engine, &list->records[i], op);
+    if (!cli_json)
+        fprintf(stderr, "idem: %zu of %zu doubts settled\n", settled,
+                list->count);
+    return settled == list->count ? CLI_OK : CLI_FAILED;
+}
+
+int
+cli_settle_doubts(const struct cli_verb *verb, const struct cli_doubts *wanted,
+                  struct idem_op *op)
+{
+    struct idem_engine *engine = NULL;
+    struct idem_error err = {0};
+    struct list list = {0};
+    int code;
+
+    if (!op->outcome)
+        return cli_usage_error("settling all doubts of a filter needs --as "
+                               "succeeded or --as failed");
+    if (!wanted->scope && !wanted->older_ms && !wanted->all)
+        return cli_usage_error("give SCOPE ID, or which doubts to settle: "
+                               "--scope, --older or --all");
+    err.status = cli_engine_open(&verb->where, &engine, &err);
+    if (err.status == IDEM_OK)
+        err.status = find_doubts(engine, wanted, &list, &err);
+    code = err.status == IDEM_OK ? settle_list(verb, engine, &list, wanted, op)
+                                 : cli_fail(&err);
+    clear_list(&list);
+    idem_close(engine);
+    return code;
+}
