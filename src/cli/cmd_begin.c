@@ -113,13 +113,9 @@ cli_begin(int argc, char **argv)
     };
     struct idem_op op = {.verb = IDEM_BEGIN};
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse_key(&syntax, argc, argv, &args, &op);
 
-    if (code >= 0)
-        return code;
-    op.scope = idem_text(args[0]);
-    op.id = idem_text(args[1]);
-    code = fill(&b, &op);
+    if (code < 0)
+        code = fill(&b, &op);
     return code >= 0 ? code : cli_run_verb(&b.verb, &op);
 }

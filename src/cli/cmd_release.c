@@ -19,14 +19,9 @@ cli_release(int argc, char **argv)
     };
     struct idem_op op = {.verb = IDEM_RELEASE};
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse_key(&syntax, argc, argv, &args, &op);
 
     if (code < 0)
         code = cli_read_fence(args[2], &op.fence);
-    if (code >= 0)
-        return code;
-    op.scope = idem_text(args[0]);
-    op.id = idem_text(args[1]);
-    return cli_run_verb(&verb, &op);
+    return code >= 0 ? code : cli_run_verb(&verb, &op);
 }

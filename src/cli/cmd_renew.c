@@ -22,8 +22,7 @@ cli_renew(int argc, char **argv)
     struct idem_op op = {.verb = IDEM_RENEW};
     char flaw[IDEM__TIME_FLAW_LEN];
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse_key(&syntax, argc, argv, &args, &op);
 
     if (code < 0)
         code = cli_read_fence(args[2], &op.fence);
@@ -32,9 +31,5 @@ cli_renew(int argc, char **argv)
                                idem__time_flaw(args[3], flaw));
     else if (code < 0 && op.lease_ms == 0)
         code = cli_usage_error("a lease is at least 1ms");
-    if (code >= 0)
-        return code;
-    op.scope = idem_text(args[0]);
-    op.id = idem_text(args[1]);
-    return cli_run_verb(&verb, &op);
+    return code >= 0 ? code : cli_run_verb(&verb, &op);
 }

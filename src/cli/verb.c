@@ -23,6 +23,20 @@
 /* ---- reading arguments ------------------------------------------------ */
 
 int
+cli_parse_key(const struct cli_syntax *syntax, int argc, char **argv,
+              char ***args, struct idem_op *op)
+{
+    size_t count;
+    int code = cli_parse(syntax, argc, argv, args, &count);
+
+    if (code < 0) {
+        op->scope = idem_text((*args)[0]);
+        op->id = idem_text((*args)[1]);
+    }
+    return code;
+}
+
+int
 cli_read_fence(const char *text, uint64_t *fence)
 {
     char *end;

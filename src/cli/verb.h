@@ -52,6 +52,8 @@ void cli_print_answer(const struct idem_answer *answer, const char *field);
 
 /* The arguments that many verbs share: SCOPE ID, and FENCE behind them. -1 to
  * go on, else the exit code. */
+int cli_parse_key(const struct cli_syntax *syntax, int argc, char **argv,
+                  char ***args, struct idem_op *op);
 int cli_read_fence(const char *text, uint64_t *fence);
 int cli_read_outcome(const char *text, enum idem_state *outcome);
 int cli_read_kind(const char *text, enum idem_kind *kind);

@@ -4,8 +4,9 @@
  *   struct idem_op  --write-->  arguments  --put-->  RESP bytes
  *                  <--parse--             <--request--
  *                  (wire_command.c)          (wire_resp.c)
- *   the short answer    <-->  RESP bytes     (wire_reply.c)
- *   the whole record    <-->  RESP bytes     (wire_full.c)
+ *   a reply              <--  RESP bytes     (wire_reply.c)
+ *   the short answer    <-->  a reply        (wire_brief.c)
+ *   the whole record    <-->  a reply        (wire_full.c)
  *
  * One table lists the places and options of every command; both directions use
  * it, so they cannot differ. Nothing here allocates, reads a clock or does I/O.
@@ -187,6 +188,8 @@ enum idem_status idem__wire_verdict(struct idem__wire_reply *reply,
                                     enum idem_verdict *verdict,
                                     struct idem_error *err);
 enum idem_status idem__wire_unexpected(struct idem_error *err);
+
+/* ---- answers without FULL: wire_brief.c ------------------------------ */
 
 /* The answer to a command without FULL: the verdict and what else it says, zero
  * for the rest. `bytes` is the stored result or the token; its data is NULL if

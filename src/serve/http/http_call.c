@@ -120,6 +120,44 @@ check_value(struct http_call *call, const struct http_field_type *type,
     return status;
 }
 
+/* How many, and which: for listings, tokens and ids. */
+static void
+set_choice(struct http_call *call, enum http_field field,
+           const struct value *value)
+{
+    switch (field) {
+    case HTTP_TOKENS_FIELD:
+    case HTTP_IDS_FIELD:
+    case HTTP_COUNT_FIELD:
+        call->count = (size_t)value->number;
+        break;
+    case HTTP_CURSOR_FIELD:
+        memcpy(call->cursor.text, value->bytes.data, value->bytes.len);
+        call->cursor.text[value->bytes.len] = 0;
+        break;
+    case HTTP_IN_SCOPE_FIELD:
+        call->filter.scope = value->bytes;
+        break;
+    case HTTP_WITH_ID_FIELD:
+        call->filter.id = value->bytes;
+        break;
+    case HTTP_IN_STATE_FIELD:
+        idem__state_parse(value->bytes, &call->filter.state);
+        break;
+    case HTTP_OF_TYPE_FIELD:
+        idem__type_parse(value->bytes, &call->filter.type);
+        break;
+    case HTTP_DOUBT_FIELD:
+        call->filter.doubt = value->flag;
+        break;
+    case HTTP_BEFORE_FIELD:
+        call->filter.updated_before = value->number;
+        break;
+    default:
+        break;
+    }
+}
+
 static enum idem_status
 set_field(struct http_call *call, enum http_field field,
           const struct value *value, struct idem_error *err)
@@ -180,34 +218,8 @@ set_field(struct http_call *call, enum http_field field,
     case HTTP_NEXT_FIELD:
         call->next = value->flag;
         break;
-    case HTTP_TOKENS_FIELD:
-    case HTTP_IDS_FIELD:
-    case HTTP_COUNT_FIELD:
-        call->count = (size_t)value->number;
-        break;
-    case HTTP_CURSOR_FIELD:
-        memcpy(call->cursor.text, value->bytes.data, value->bytes.len);
-        call->cursor.text[value->bytes.len] = 0;
-        break;
-    case HTTP_IN_SCOPE_FIELD:
-        call->filter.scope = value->bytes;
-        break;
-    case HTTP_WITH_ID_FIELD:
-        call->filter.id = value->bytes;
-        break;
-    case HTTP_IN_STATE_FIELD:
-        idem__state_parse(value->bytes, &call->filter.state);
-        break;
-    case HTTP_OF_TYPE_FIELD:
-        idem__type_parse(value->bytes, &call->filter.type);
-        break;
-    case HTTP_DOUBT_FIELD:
-        call->filter.doubt = value->flag;
-        break;
-    case HTTP_BEFORE_FIELD:
-        call->filter.updated_before = value->number;
-        break;
-    case HTTP_FIELD_COUNT:
+    default:
+        set_choice(call, field, value);
         break;
     }
     return IDEM_OK;

@@ -171,17 +171,34 @@ settle_debt(struct http_request *request)
 }
 
 static void
-call_back(struct http_request *request)
+observe(const struct http_request *request)
 {
     int64_t took_us = metrics_now_us() - request->started_us;
 
-    if (request->outstanding > 0 || request->abandoned)
-        return;
     if (request->route->action == HTTP_OP ||
         request->route->action == HTTP_ISSUE)
         metrics_observe(request->http->server->metrics, request->route->verb,
                         took_us);
-    http_resume(request);
+}
+
+/* The engine calls back: under the lock from here to end_callback. */
+static void
+start_callback(struct http_request *request)
+{
+    pthread_mutex_lock(&request->http->lock);
+    request->outstanding--;
+    request->http->in_flight--;
+}
+
+static void
+end_callback(struct http_request *request)
+{
+    if (request->outstanding == 0 && !request->abandoned) {
+        observe(request);
+        http_resume(request);
+    }
+    pthread_mutex_unlock(&request->http->lock);
+    http_request_put(request);
 }
 
 static void
@@ -201,14 +218,11 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
      const struct idem_error *err)
 {
     struct http_request *request = arg;
-    struct http *http = request->http;
 
-    pthread_mutex_lock(&http->lock);
-    request->outstanding--;
-    http->in_flight--;
+    start_callback(request);
     if (request->abandoned) {
         if (status == IDEM_OK && nobody_else_knows(request, answer))
-            release(http, answer->record);
+            release(request->http, answer->record);
     } else if (status != IDEM_OK) {
         http_fail_with(request, status, err);
     } else {
@@ -216,9 +230,7 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
     }
     if (request->audit.who[0] && request->outstanding == 0)
         audit_request(request, status, answer);
-    call_back(request);
-    pthread_mutex_unlock(&http->lock);
-    http_request_put(request);
+    end_callback(request);
 }
 
 static void
@@ -227,11 +239,8 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
         const struct idem_error *err)
 {
     struct http_request *request = arg;
-    struct http *http = request->http;
 
-    pthread_mutex_lock(&http->lock);
-    request->outstanding--;
-    http->in_flight--;
+    start_callback(request);
     if (status != IDEM_OK) {
         http_fail_with(request, status, err);
     } else if (!request->abandoned) {
@@ -244,9 +253,7 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
         if (request->record_count < count)
             http_fail_with(request, IDEM_ERR_MEMORY, NULL);
     }
-    call_back(request);
-    pthread_mutex_unlock(&http->lock);
-    http_request_put(request);
+    end_callback(request);
 }
 
 /* ---- starting -------------------------------------------------------- */
