@@ -55,6 +55,7 @@ $(eval $(call module,ZOOKEEPER,zookeeper,src/store/zookeeper/*.c,,-lzookeeper_mt
 $(eval $(call module,ETCD,etcd,src/store/etcd/*.c,libcurl))
 $(eval $(call module,RABBITMQ,rabbitmq,src/consume/rabbitmq.c,librabbitmq))
 $(eval $(call module,KAFKA,kafka,src/consume/kafka.c,rdkafka))
+$(eval $(call module,NATS,nats,src/consume/nats.c,libnats))
 extra_cflags := -DTHREADED # the form of ZooKeeper's client that we use
 
 lib_dirs := src/base src/record src/store src/store/journal src/engine src/sql \

@@ -68,6 +68,7 @@ struct idem_consume_options {
      * amqp://user:password@host:port/vhost?queue=orders
      * redis-stream://:password@host:port/0?stream=orders&group=mail
      * kafka://host:port?topic=orders&group=mail      (experimental)
+     * nats://host:port?stream=ORDERS&durable=mail
      */
     const char *source;
     const char *consumer; /* several consumers handle a message once each; NULL:

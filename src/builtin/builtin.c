@@ -43,6 +43,9 @@ static const struct {
 #ifdef IDEM_WITH_KAFKA
     {"idem__kafka_source", &idem__kafka_source},
 #endif
+#ifdef IDEM_WITH_NATS
+    {"idem__nats_source", &idem__nats_source},
+#endif
     {NULL, NULL},
 };
 

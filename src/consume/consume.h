@@ -123,6 +123,7 @@ idem__source_name_letters(struct source *source,
 extern IDEM__MODULE const struct source_type idem__rabbitmq_source;
 extern IDEM__MODULE const struct source_type idem__redis_stream_source;
 extern IDEM__MODULE const struct source_type idem__kafka_source;
+extern IDEM__MODULE const struct source_type idem__nats_source;
 
 /* ---- what a source's URL says ------------------------------------------ */
 

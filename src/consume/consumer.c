@@ -23,6 +23,7 @@ static const struct {
     {"amqp", "rabbitmq", "idem__rabbitmq_source"},
     {"redis-stream", "redis", "idem__redis_stream_source"},
     {"kafka", "kafka", "idem__kafka_source"},
+    {"nats", "nats", "idem__nats_source"},
 };
 
 static enum idem_status
@@ -39,7 +40,7 @@ find_type(const char *url, const struct source_type **type,
     }
     return idem__fail(err, IDEM_ERR_INVALID,
                       "the source names no broker: use amqp://, "
-                      "redis-stream:// or kafka://");
+                      "redis-stream://, kafka:// or nats://");
 }
 
 enum idem_status

@@ -1,0 +1,648 @@
+/*
+ * nats.c - messages from a NATS JetStream stream, through a durable pull
+ * consumer.
+ *
+ * A message stays pending until it is acknowledged; what nobody acknowledges
+ * for ack_ms comes again. What this process has in hand is reported as work in
+ * progress at a third of that time. Acknowledgements are messages to the
+ * delivery's reply subject, so that a delivery needs nothing of the library.
+ *
+ * Letters are published to subjects of their own, each in a stream that is made
+ * if it is missing, and count when JetStream has stored them.
+ */
+#include "consume.h"
+
+#include <nats/nats.h>
+#include <search.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATIENCE_MS 5000
+#define ACK_DEFAULT_MS 30000
+#define ACK_MAX_MS 86400000
+#define PUT_BACK_MS 500
+#define READ_COUNT 64
+
+struct nats_source {
+    struct source base;
+    struct idem__url url;
+    int prefetch;
+    char durable[SOURCE_NAME_MAX + 1], subject[SOURCE_NAME_MAX + 1];
+    int64_t ack_ms, alive_at_us;
+    natsConnection *connection;
+    jsCtx *js;
+    natsSubscription *subscription;
+    struct delivery *ready, **ready_last; /* read but not taken yet */
+    void *in_hand; /* read and not concluded: a tree, by reply subject */
+};
+
+static enum idem_status
+fail(struct nats_source *self, struct idem_error *err, const char *what,
+     natsStatus status)
+{
+    const char *last = nats_GetLastError(NULL);
+
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE, "nats %s:%d: %s: %s%s%.120s",
+                      self->url.hosts[0].name, self->url.hosts[0].port, what,
+                      natsStatus_GetText(status), last && *last ? ": " : "",
+                      last ? last : "");
+}
+
+static int
+by_reply(const void *a, const void *b)
+{
+    return strcmp(((const struct delivery *)a)->original,
+                  ((const struct delivery *)b)->original);
+}
+
+static void
+keep(void *delivery)
+{
+    (void)delivery; /* the tree owns nothing */
+}
+
+/* What the handlers still have is of an older connection from now on. */
+static void
+drop_ready(struct nats_source *self)
+{
+    tdestroy(self->in_hand, keep);
+    self->in_hand = NULL;
+    while (self->ready) {
+        struct delivery *d = self->ready;
+
+        self->ready = d->next;
+        idem__delivery_drop(d);
+    }
+    self->ready_last = &self->ready;
+}
+
+static void
+disconnect(struct nats_source *self)
+{
+    drop_ready(self);
+    natsSubscription_Destroy(self->subscription);
+    jsCtx_Destroy(self->js);
+    natsConnection_Destroy(self->connection);
+    self->subscription = NULL;
+    self->js = NULL;
+    self->connection = NULL;
+}
+
+/* ---- connecting --------------------------------------------------------- */
+
+static natsStatus
+set_security(struct nats_source *self, natsOptions *options)
+{
+    const char *ca = idem__url_option(&self->url, "ca"),
+               *cert = idem__url_option(&self->url, "cert"),
+               *key = idem__url_option(&self->url, "key"),
+               *creds = idem__url_option(&self->url, "creds");
+    natsStatus s = NATS_OK;
+
+    if (self->url.user)
+        s = natsOptions_SetUserInfo(options, self->url.user,
+                                    self->url.password ? self->url.password
+                                                       : "");
+    if (s == NATS_OK && creds)
+        s = natsOptions_SetUserCredentialsFromFiles(options, creds, NULL);
+    if (s == NATS_OK && (ca || cert || idem__url_option(&self->url, "tls")))
+        s = natsOptions_SetSecure(options, true);
+    if (s == NATS_OK && ca)
+        s = natsOptions_LoadCATrustedCertificates(options, ca);
+    if (s == NATS_OK && cert)
+        s = natsOptions_LoadCertificatesChain(options, cert, key);
+    return s;
+}
+
+static natsStatus
+set_servers(struct nats_source *self, natsOptions *options)
+{
+    char text[IDEM__URL_HOSTS_MAX][300];
+    const char *servers[IDEM__URL_HOSTS_MAX];
+
+    for (size_t i = 0; i < self->url.host_count; i++) {
+        const struct idem__host *host = &self->url.hosts[i];
+
+        snprintf(text[i], sizeof(text[i]),
+                 strchr(host->name, ':') ? "nats://[%s]:%d" : "nats://%s:%d",
+                 host->name, host->port);
+        servers[i] = text[i];
+    }
+    return natsOptions_SetServers(options, servers,
+                                  (int)self->url.host_count);
+}
+
+/* The consumer connects again by itself, so the library must not. */
+static enum idem_status
+dial(struct nats_source *self, struct idem_error *err)
+{
+    natsOptions *options = NULL;
+    natsStatus s = natsOptions_Create(&options);
+
+    if (s == NATS_OK)
+        s = set_servers(self, options);
+    if (s == NATS_OK)
+        s = set_security(self, options);
+    if (s == NATS_OK)
+        s = natsOptions_SetAllowReconnect(options, false);
+    if (s == NATS_OK)
+        s = natsOptions_SetTimeout(options, PATIENCE_MS);
+    if (s == NATS_OK)
+        s = natsOptions_SetPingInterval(options, PATIENCE_MS);
+    if (s == NATS_OK)
+        s = natsOptions_SetName(options, "idem");
+    if (s == NATS_OK)
+        s = natsConnection_Connect(&self->connection, options);
+    natsOptions_Destroy(options);
+    if (s == NATS_OK)
+        s = natsConnection_JetStream(&self->js, self->connection, NULL);
+    return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot connect", s);
+}
+
+/* Does a subject belong to a stream's pattern, as in "orders.>"? */
+static bool
+matches(const char *pattern, const char *subject)
+{
+    for (;;) {
+        size_t p = strcspn(pattern, "."), s = strcspn(subject, ".");
+
+        if (p == 1 && pattern[0] == '>')
+            return s > 0;
+        if (!(p == 1 && pattern[0] == '*') &&
+            (p != s || strncmp(pattern, subject, p) != 0))
+            return false;
+        if (!pattern[p] || !subject[s])
+            return !pattern[p] && !subject[s];
+        pattern += p + 1;
+        subject += s + 1;
+    }
+}
+
+/* A letter that the stream itself keeps would come back as a message. */
+static enum idem_status
+check_letters(struct nats_source *self, const jsStreamConfig *stream,
+              struct idem_error *err)
+{
+    const char *const places[] = {self->base.dead_letter, self->base.doubt};
+
+    for (int i = 0; i < stream->SubjectsLen; i++) {
+        for (size_t k = 0; k < 2; k++) {
+            if (matches(stream->Subjects[i], places[k]))
+                return idem__fail(err, IDEM_ERR_INVALID,
+                                  "nats: the stream %s keeps %s, so the letter "
+                                  "place %s would come back to this consumer: "
+                                  "name others with --dead-letter and --doubt",
+                                  self->base.name, stream->Subjects[i],
+                                  places[k]);
+        }
+    }
+    return IDEM_OK;
+}
+
+static enum idem_status
+look_at_stream(struct nats_source *self, struct idem_error *err)
+{
+    jsStreamInfo *info = NULL;
+    natsStatus s =
+        js_GetStreamInfo(&info, self->js, self->base.name, NULL, NULL);
+    enum idem_status status;
+
+    if (s == NATS_NOT_FOUND)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "nats %s:%d: there is no stream %s: create it first",
+                          self->url.hosts[0].name, self->url.hosts[0].port,
+                          self->base.name);
+    if (s != NATS_OK)
+        return fail(self, err, "cannot look at the stream", s);
+    status = check_letters(self, info->Config, err);
+    jsStreamInfo_Destroy(info);
+    return status;
+}
+
+/* A stream for one subject, called like it with "_" for what a stream's name
+ * may not have. If another stream keeps the subject already, that one does. */
+static enum idem_status
+make_place(struct nats_source *self, const char *subject,
+           struct idem_error *err)
+{
+    char name[LETTER_PLACE_MAX];
+    jsStreamConfig config;
+    jsErrCode code = 0;
+    natsStatus s;
+
+    snprintf(name, sizeof(name), "%s", subject);
+    for (char *at = name; *at; at++) {
+        if (strchr(".*>/\\ ", *at))
+            *at = '_';
+    }
+    jsStreamConfig_Init(&config);
+    config.Name = name;
+    config.Subjects = &subject;
+    config.SubjectsLen = 1;
+    s = js_AddStream(NULL, self->js, &config, NULL, &code);
+    if (s == NATS_OK || code == JSStreamNameExistErr ||
+        code == JSStreamSubjectOverlapErr)
+        return IDEM_OK;
+    return fail(self, err, "cannot make the stream for letters", s);
+}
+
+static enum idem_status
+make_consumer(struct nats_source *self, struct idem_error *err)
+{
+    jsConsumerConfig config;
+    natsStatus s;
+
+    jsConsumerConfig_Init(&config);
+    config.Durable = self->durable;
+    config.AckPolicy = js_AckExplicit;
+    config.AckWait = self->ack_ms * 1000000;
+    config.MaxAckPending = -1;
+    config.FilterSubject = self->subject[0] ? self->subject : NULL;
+    s = js_AddConsumer(NULL, self->js, self->base.name, &config, NULL, NULL);
+    return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot make a consumer", s);
+}
+
+/* One that is there is taken as it is, if it waits for acknowledgements. */
+static enum idem_status
+look_at_consumer(struct nats_source *self, struct idem_error *err)
+{
+    jsConsumerInfo *info = NULL;
+    natsStatus s = js_GetConsumerInfo(&info, self->js, self->base.name,
+                                      self->durable, NULL, NULL);
+    enum idem_status status = IDEM_OK;
+
+    if (s == NATS_NOT_FOUND)
+        return make_consumer(self, err);
+    if (s != NATS_OK)
+        return fail(self, err, "cannot look at the consumer", s);
+    if (info->Config->AckPolicy != js_AckExplicit ||
+        info->Config->DeliverSubject)
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "nats: the durable consumer %s of the stream %s is "
+                            "not a pull consumer with explicit acknowledgement: "
+                            "name another one, idem makes it",
+                            self->durable, self->base.name);
+    else if (info->Config->AckWait >= 1000000)
+        self->ack_ms = info->Config->AckWait / 1000000;
+    jsConsumerInfo_Destroy(info);
+    return status;
+}
+
+static enum idem_status
+subscribe(struct nats_source *self, struct idem_error *err)
+{
+    enum idem_status status = look_at_consumer(self, err);
+    jsSubOptions options;
+    natsStatus s;
+
+    if (status != IDEM_OK)
+        return status;
+    jsSubOptions_Init(&options);
+    options.Stream = self->base.name;
+    options.Consumer = self->durable;
+    s = js_PullSubscribe(&self->subscription, self->js, NULL, self->durable,
+                         NULL, &options, NULL);
+    return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot consume", s);
+}
+
+static enum idem_status
+connect_source(struct source *source, struct idem_error *err)
+{
+    struct nats_source *self = (struct nats_source *)source;
+    enum idem_status status;
+
+    disconnect(self);
+    status = dial(self, err);
+    if (status == IDEM_OK)
+        status = look_at_stream(self, err);
+    if (status == IDEM_OK)
+        status = make_place(self, self->base.dead_letter, err);
+    if (status == IDEM_OK)
+        status = make_place(self, self->base.doubt, err);
+    if (status == IDEM_OK)
+        status = subscribe(self, err);
+    self->alive_at_us = 0;
+    return status;
+}
+
+/* ---- taking ------------------------------------------------------------- */
+
+static bool
+copy_headers(struct delivery *d, natsMsg *message)
+{
+    const char **names = NULL;
+    int count = 0;
+    bool copied = true;
+
+    if (natsMsgHeader_Keys(message, &names, &count) != NATS_OK)
+        return true; /* it has none */
+    for (int i = 0; copied && i < count; i++) {
+        const char *value = NULL;
+
+        if (natsMsgHeader_Get(message, names[i], &value) != NATS_OK)
+            continue;
+        copied = idem__delivery_header(d, idem_text(names[i]),
+                                       idem_text(value));
+        if (copied && strcmp(names[i], "Nats-Msg-Id") == 0)
+            copied = idem__delivery_copy(d, value, strlen(value),
+                                         &d->message_id);
+    }
+    free(names);
+    return copied;
+}
+
+/* False: out of memory. */
+static bool
+add_message(struct nats_source *self, natsMsg *message)
+{
+    struct delivery *d = idem__delivery_make();
+    jsMsgMetaData *about = NULL;
+    struct delivery **found;
+    bool copied;
+
+    if (!d)
+        return false;
+    if (natsMsg_GetMetaData(&about, message) == NATS_OK)
+        snprintf(d->place, sizeof(d->place), "%llu",
+                 (unsigned long long)about->Sequence.Stream);
+    jsMsgMetaData_Destroy(about);
+    d->original = strdup(natsMsg_GetReply(message));
+    d->drop_original = free;
+    copied = d->original && d->place[0] && copy_headers(d, message) &&
+             idem__delivery_copy(d, natsMsg_GetData(message),
+                                 (size_t)natsMsg_GetDataLength(message),
+                                 &d->body);
+    found = copied ? tsearch(d, &self->in_hand, by_reply) : NULL;
+    if (!found || *found != d) {
+        idem__delivery_drop(d);
+        return found != NULL;
+    }
+    d->next = NULL;
+    *self->ready_last = d;
+    self->ready_last = &d->next;
+    return true;
+}
+
+static enum idem_status
+read_new(struct nats_source *self, int wait_ms, struct idem_error *err)
+{
+    jsFetchRequest request;
+    natsMsgList list = {0};
+    natsStatus s;
+    bool fits = true;
+
+    jsFetchRequest_Init(&request);
+    request.Batch = self->prefetch < READ_COUNT ? self->prefetch : READ_COUNT;
+    request.NoWait = true;
+    s = natsSubscription_FetchRequest(&list, self->subscription, &request);
+    if ((s == NATS_TIMEOUT || s == NATS_NOT_FOUND) && wait_ms > 0)
+        s = natsSubscription_Fetch(&list, self->subscription, 1, wait_ms, NULL);
+    if (s == NATS_TIMEOUT || s == NATS_NOT_FOUND)
+        s = natsConnection_IsClosed(self->connection) ? NATS_CONNECTION_CLOSED
+                                                      : NATS_OK;
+    for (int i = 0; fits && i < list.Count; i++)
+        fits = add_message(self, list.Msgs[i]);
+    natsMsgList_Destroy(&list);
+    if (!fits)
+        return idem__fail(err, IDEM_ERR_MEMORY, "nats: out of memory");
+    return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot read", s);
+}
+
+static void
+report_work(const void *node, VISIT visit, void *connection)
+{
+    const struct delivery *d = *(struct delivery *const *)node;
+
+    if (visit == postorder || visit == leaf)
+        (void)natsConnection_PublishString(connection, d->original, "+WPI");
+}
+
+/* Tell the server that what is in hand is still worked on. */
+static void
+keep_alive(struct nats_source *self)
+{
+    int64_t now_us = idem__system_clocks.boot_us(NULL);
+
+    if (now_us < self->alive_at_us)
+        return;
+    if (self->alive_at_us > 0)
+        twalk_r(self->in_hand, report_work, self->connection);
+    self->alive_at_us = now_us + self->ack_ms * 1000 / 3;
+}
+
+static enum idem_status
+take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
+     struct idem_error *err)
+{
+    struct nats_source *self = (struct nats_source *)source;
+    enum idem_status status = IDEM_OK;
+
+    *delivery = NULL;
+    keep_alive(self);
+    if (!more)
+        return natsConnection_IsClosed(self->connection)
+                   ? fail(self, err, "the connection is gone",
+                          NATS_CONNECTION_CLOSED)
+                   : IDEM_OK;
+    if (!self->ready)
+        status = read_new(self, wait_ms, err);
+    if (status != IDEM_OK || !self->ready)
+        return status;
+    *delivery = self->ready;
+    self->ready = self->ready->next;
+    if (!self->ready)
+        self->ready_last = &self->ready;
+    return IDEM_OK;
+}
+
+/* ---- concluding --------------------------------------------------------- */
+
+/* Headers have no line ends. */
+static natsStatus
+set_header(natsMsg *letter, const char *name, const char *value)
+{
+    char text[512];
+
+    if (!strpbrk(value, "\r\n"))
+        return natsMsgHeader_Set(letter, name, value);
+    snprintf(text, sizeof(text), "%s", value);
+    for (char *at = text; *at; at++) {
+        if (*at == '\r' || *at == '\n')
+            *at = ' ';
+    }
+    return natsMsgHeader_Set(letter, name, text);
+}
+
+/* What the server itself understands in a header stays behind; the message's id
+ * goes along under a plain name. */
+static natsStatus
+copy_letter_headers(natsMsg *letter, const struct delivery *d)
+{
+    natsStatus s = NATS_OK;
+
+    if (d->message_id.len > 0)
+        s = set_header(letter, "message-id", d->message_id.data);
+    for (size_t i = 0; s == NATS_OK && i < d->header_count; i++) {
+        const struct idem_header *header = &d->headers[i];
+
+        if (idem__delivery_header_is_own(header) &&
+            strncmp(header->name.data, "Nats-", 5) != 0)
+            s = set_header(letter, header->name.data, header->value.data);
+    }
+    if (s == NATS_OK)
+        s = set_header(letter, "idem-reason", d->reason);
+    return s == NATS_OK ? set_header(letter, "idem-position", d->place) : s;
+}
+
+static enum idem_status
+write_letter(struct nats_source *self, const struct delivery *d,
+             struct idem_error *err)
+{
+    const char *subject =
+        d->fate == FATE_DOUBT ? self->base.doubt : self->base.dead_letter;
+    natsMsg *letter = NULL;
+    natsStatus s = natsMsg_Create(&letter, subject, NULL, d->body.data,
+                                  (int)d->body.len);
+
+    if (s == NATS_OK)
+        s = copy_letter_headers(letter, d);
+    if (s == NATS_OK)
+        s = js_PublishMsg(NULL, self->js, letter, NULL, NULL);
+    natsMsg_Destroy(letter);
+    return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot write a letter", s);
+}
+
+static natsStatus
+tell_fate(struct nats_source *self, const struct delivery *d)
+{
+    char text[64] = "+ACK";
+
+    if (d->fate == FATE_PUT_BACK)
+        snprintf(text, sizeof(text), "-NAK {\"delay\": %lld}",
+                 (long long)PUT_BACK_MS * 1000000);
+    return natsConnection_PublishString(self->connection, d->original, text);
+}
+
+static enum idem_status
+conclude(struct source *source, struct delivery *deliveries,
+         struct idem_error *err)
+{
+    struct nats_source *self = (struct nats_source *)source;
+    enum idem_status status = IDEM_OK;
+    natsStatus s = NATS_OK;
+
+    for (struct delivery *d = deliveries; d; d = d->next)
+        tdelete(d, &self->in_hand, by_reply);
+    for (struct delivery *d = deliveries; d && s == NATS_OK; d = d->next) {
+        if (idem__delivery_is_letter(d))
+            status = write_letter(self, d, err);
+        if (status != IDEM_OK)
+            break;
+        s = tell_fate(self, d);
+    }
+    if (s == NATS_OK && deliveries)
+        s = natsConnection_FlushTimeout(self->connection, PATIENCE_MS);
+    if (status != IDEM_OK)
+        return status;
+    return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot acknowledge", s);
+}
+
+static enum idem_status
+stop(struct source *source, struct idem_error *err)
+{
+    struct nats_source *self = (struct nats_source *)source;
+    enum idem_status status;
+
+    for (struct delivery *d = self->ready; d; d = d->next)
+        d->fate = FATE_PUT_BACK;
+    status = conclude(source, self->ready, err);
+    while (self->ready) {
+        struct delivery *d = self->ready;
+
+        self->ready = d->next;
+        idem__delivery_drop(d);
+    }
+    self->ready_last = &self->ready;
+    return status;
+}
+
+static void
+close_source(struct source *source)
+{
+    struct nats_source *self = (struct nats_source *)source;
+
+    if (!self)
+        return;
+    disconnect(self);
+    idem__url_clear(&self->url);
+    free(self);
+}
+
+/* ---- the URL ------------------------------------------------------------ */
+
+static const char *const known[] = {"stream", "durable", "subject",
+                                    "ack_ms", "tls",     "ca",
+                                    "cert",   "key",     "creds",
+                                    NULL};
+#define EXAMPLE "nats://host?stream=ORDERS&durable=mail"
+
+static enum idem_status
+read_url(struct nats_source *self, const char *text, struct idem_error *err)
+{
+    const struct idem__url *url = &self->url;
+    enum idem_status status =
+        idem__url_parse(text, 4222, known, &self->url, err);
+
+    if (status == IDEM_OK)
+        status = idem__source_option(url, "stream", NULL, EXAMPLE,
+                                     self->base.name, err);
+    if (status == IDEM_OK)
+        status = idem__source_option(url, "durable", NULL, EXAMPLE,
+                                     self->durable, err);
+    if (status == IDEM_OK)
+        status = idem__source_option(url, "subject", "", EXAMPLE, self->subject,
+                                     err);
+    if (status == IDEM_OK)
+        status = idem__url_number(url, "ack_ms", 1000, ACK_MAX_MS,
+                                  ACK_DEFAULT_MS, &self->ack_ms, err);
+    if (status == IDEM_OK && !idem__url_option(url, "cert") !=
+                                 !idem__url_option(url, "key"))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "nats: cert= and key= belong together");
+    memcpy(self->base.default_consumer, self->durable, sizeof(self->durable));
+    return status;
+}
+
+static enum idem_status
+open_source(const struct source_settings *settings, struct source **source,
+            struct idem_error *err)
+{
+    struct nats_source *self = calloc(1, sizeof(*self));
+    enum idem_status status;
+
+    if (!self)
+        return idem__fail(err, IDEM_ERR_MEMORY, "nats: out of memory");
+    self->base.type = &idem__nats_source;
+    self->prefetch = settings->prefetch;
+    self->ready_last = &self->ready;
+    status = read_url(self, settings->url, err);
+    if (status == IDEM_OK)
+        status = idem__source_name_letters(&self->base, settings, err);
+    if (status != IDEM_OK) {
+        close_source(&self->base);
+        return status;
+    }
+    *source = &self->base;
+    return IDEM_OK;
+}
+
+const struct source_type idem__nats_source = {
+    .scheme = "nats",
+    .open = open_source,
+    .connect = connect_source,
+    .take = take,
+    .conclude = conclude,
+    .stop = stop,
+    .close = close_source,
+};

@@ -1,0 +1,82 @@
+"""NATS JetStream: what test_consume.py asks of every broker, and what is NATS's own. Waits more than it works."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import servers
+from lib import ROOT, folder
+from nats import Nats
+from test_consume import (consume, run_until_idle,  # noqa: F401
+                          test_a_command_gets_the_message_and_its_exit_status_decides,
+                          test_a_letter_keeps_what_the_message_came_with,
+                          test_an_endpoint_that_is_away_is_waited_for,
+                          test_every_message_is_handled_once_although_published_twice,
+                          test_in_one_transaction_every_effect_is_there_exactly_once,
+                          test_loose_with_an_idempotent_sink_handles_every_message,
+                          test_sigterm_finishes_what_is_being_handled_and_puts_back_the_rest,
+                          test_strict_never_handles_twice_and_names_every_doubt,
+                          test_two_consumers_handle_each_message_once_between_them)
+
+
+@pytest.fixture(scope="module")
+def broker():
+    broker = Nats()
+    broker.make_stream("orders", "orders.new")
+    yield broker
+    broker.stop()
+
+
+def test_work_that_takes_longer_than_the_acknowledgement_comes_once(broker):
+    """ack_ms is 2 s here; the consumer says meanwhile that it is at work, so the server does not deliver again."""
+    broker.publish([{"id": "long"}])
+    with folder() as f:
+        stats = run_until_idle(broker, "journal:" + f + "/j", "--", "sh", "-c", 'echo "$IDEM_ID" >> "$0/ran"; sleep 7', f)
+        with open(f + "/ran") as ran:
+            assert ran.read().split() == ["long"]
+    assert stats["handled"] == 1 and stats["received"] == 1
+
+
+def refused(broker, *flags):
+    with folder() as f:
+        done = subprocess.run(consume(broker, "journal:" + f, "--until-idle", "1s", *flags, "--", "true"), cwd=ROOT, timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode != 0
+    return done.stdout
+
+
+def test_letters_never_come_back_to_their_consumer():
+    broker = Nats()
+    try:
+        assert "there is no stream orders: create it first" in refused(broker)
+        broker.make_stream("orders", "orders.>")
+        assert "--dead-letter" in refused(broker)
+        broker.publish([{"id": "p"}])
+        with folder() as f:
+            run_until_idle(broker, "journal:" + f, "--dead-letter", "letters.dead", "--doubt", "letters.doubt", "--", "sh", "-c", "exit 65")
+        assert broker.letters("letters.dead") == [("p", "the command exited with 65")]
+        assert broker.left() == 0
+    finally:
+        broker.stop()
+
+
+def test_user_and_password_and_tls(tmp_path):
+    authority, certificate, key = servers.authority(str(tmp_path), "nats")
+    with_user = Nats(user=("ann", "s3cret/x"))
+    with_user.source = with_user.source.replace("s3cret/x", "s3cret%2Fx")
+    try:
+        said = refused(with_user)
+        assert "there is no stream" in said and "s3cret" not in said
+        with_user.source = with_user.source.replace("s3cret", "wrong")
+        assert "Authorization Violation" in refused(with_user)
+    finally:
+        with_user.stop()
+    with_tls = Nats(tls=(authority, certificate, key))
+    try:
+        assert "there is no stream" not in refused(with_tls)  # without tls nothing is believed
+        with_tls.source += "&ca=" + authority
+        assert "there is no stream" in refused(with_tls)
+    finally:
+        with_tls.stop()
