@@ -35,6 +35,7 @@ struct partition {
 
 struct kafka_source {
     struct source base;
+    struct idem__url url;
     char servers[512], group[200];
     char session_ms[16], heartbeat_ms[24]; /* "": librdkafka's own */
     rd_kafka_t *consumer, *producer;
@@ -124,6 +125,42 @@ set_all(rd_kafka_conf_t *conf, const struct setting *settings, char *text,
     return set;
 }
 
+/* An option of the URL, or "". */
+static const char *
+said(const struct kafka_source *self, const char *option)
+{
+    const char *value = idem__url_option(&self->url, option);
+
+    return value ? value : "";
+}
+
+/* TLS by tls=1 or any of its files, a login by the URL's user. */
+static bool
+set_security(struct kafka_source *self, rd_kafka_conf_t *conf, char *text,
+             size_t text_len)
+{
+    bool tls = said(self, "tls")[0] || said(self, "ca")[0] ||
+               said(self, "cert")[0];
+    bool sasl = self->url.user != NULL;
+    const struct setting settings[] = {
+        {"security.protocol", tls && sasl ? "sasl_ssl"
+                              : tls       ? "ssl"
+                              : sasl      ? "sasl_plaintext"
+                                          : ""},
+        {"ssl.ca.location", said(self, "ca")},
+        {"ssl.certificate.location", said(self, "cert")},
+        {"ssl.key.location", said(self, "key")},
+        {"sasl.mechanism", !sasl                   ? ""
+                           : said(self, "sasl")[0] ? said(self, "sasl")
+                                                   : "PLAIN"},
+        {"sasl.username", sasl ? self->url.user : ""},
+        {"sasl.password",
+         sasl && self->url.password ? self->url.password : ""},
+        {NULL, NULL}};
+
+    return set_all(conf, settings, text, text_len);
+}
+
 static rd_kafka_t *
 make_client(struct kafka_source *self, rd_kafka_type_t type,
             struct idem_error *err)
@@ -150,7 +187,8 @@ make_client(struct kafka_source *self, rd_kafka_type_t type,
     else
         rd_kafka_conf_set_dr_msg_cb(conf, delivered);
     if (set_all(conf, type == RD_KAFKA_CONSUMER ? consumer : producer, text,
-                sizeof(text)))
+                sizeof(text)) &&
+        set_security(self, conf, text, sizeof(text)))
         client = rd_kafka_new(type, conf, text, sizeof(text));
     if (!client) {
         rd_kafka_conf_destroy(conf);
@@ -504,10 +542,12 @@ close_source(struct source *source)
     if (!self)
         return;
     disconnect(self);
+    idem__url_clear(&self->url);
     free(self);
 }
 
-static const char *const known[] = {"topic", "group", "session_ms", NULL};
+static const char *const known[] = {"topic", "group", "session_ms", "tls", "ca",
+                                    "cert",  "key",   "sasl",       NULL};
 #define EXAMPLE "kafka://host:9092?topic=orders&group=mail"
 
 static void
@@ -541,10 +581,13 @@ read_url(struct kafka_source *self, const struct idem__url *url,
     if (status == IDEM_OK)
         status = idem__url_number(url, "session_ms", 1, SESSION_MAX_MS, 0,
                                   &session_ms, err);
-    if (status == IDEM_OK && (url->user || url->password || url->path))
+    if (status == IDEM_OK && url->path)
         status = idem__fail(err, IDEM_ERR_INVALID,
-                            "kafka: there is no logging in and no path: "
-                            "write " EXAMPLE);
+                            "kafka: there is no path: write " EXAMPLE);
+    if (status == IDEM_OK && idem__url_option(url, "sasl") && !url->user)
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "kafka: sasl= needs a user and a password: "
+                            "kafka://user:password@host:9093?...");
     if (status == IDEM_OK)
         keep_numbers(self, url, session_ms);
     memcpy(self->base.default_consumer, self->group, sizeof(self->group));
@@ -556,22 +599,19 @@ open_source(const struct source_settings *settings, struct source **source,
             struct idem_error *err)
 {
     struct kafka_source *self = calloc(1, sizeof(*self));
-    struct idem__url url;
     enum idem_status status;
 
     if (!self)
         return idem__fail(err, IDEM_ERR_MEMORY, "kafka: out of memory");
     self->base.type = &idem__kafka_source;
     self->log = settings->log;
-    status = idem__url_parse(settings->url, 9092, known, &url, err);
-    if (status == IDEM_OK) {
-        status = read_url(self, &url, err);
-        idem__url_clear(&url);
-    }
+    status = idem__url_parse(settings->url, 9092, known, &self->url, err);
+    if (status == IDEM_OK)
+        status = read_url(self, &self->url, err);
     if (status == IDEM_OK)
         status = idem__source_name_letters(&self->base, settings, err);
     if (status != IDEM_OK) {
-        free(self);
+        close_source(&self->base);
         return status;
     }
     *source = &self->base;

@@ -13,10 +13,12 @@
 #if __has_include(<rabbitmq-c/amqp.h>) /* from version 0.12 on */
 #include <rabbitmq-c/amqp.h>
 #include <rabbitmq-c/framing.h>
+#include <rabbitmq-c/ssl_socket.h>
 #include <rabbitmq-c/tcp_socket.h>
 #else
 #include <amqp.h>
 #include <amqp_framing.h>
+#include <amqp_ssl_socket.h>
 #include <amqp_tcp_socket.h>
 #endif
 #include <stdio.h>
@@ -29,12 +31,14 @@
 #define HEARTBEAT_MAX_S 3600
 #define FRAME_MAX 131072
 #define CONNECT_S 5
+#define SYSTEM_CA "/etc/ssl/certs/ca-certificates.crt"
 
 struct rabbitmq_source {
     struct source base;
     struct idem__url url;
     const struct idem_store_options *log;
     int prefetch, heartbeat_s;
+    bool tls;
     amqp_connection_state_t consuming, publishing;
 };
 
@@ -112,6 +116,35 @@ open_channel(struct rabbitmq_source *self, amqp_connection_state_t connection,
                             : fail(self, err, "cannot open a channel", reply);
 }
 
+/* The socket belongs to the connection. NULL: out of memory, or a file cannot
+ * be read, which err says. */
+static amqp_socket_t *
+make_socket(struct rabbitmq_source *self, amqp_connection_state_t connection,
+            struct idem_error *err)
+{
+    const char *ca = idem__url_option(&self->url, "ca"),
+               *cert = idem__url_option(&self->url, "cert"),
+               *key = idem__url_option(&self->url, "key");
+    amqp_socket_t *socket = self->tls ? amqp_ssl_socket_new(connection)
+                                      : amqp_tcp_socket_new(connection);
+    int rc = AMQP_STATUS_OK;
+
+    if (!socket || !self->tls)
+        return socket;
+    amqp_ssl_socket_set_verify_peer(socket, 1);
+    amqp_ssl_socket_set_verify_hostname(socket, 1);
+    amqp_ssl_socket_set_ssl_versions(socket, AMQP_TLSv1_2, AMQP_TLSvLATEST);
+    rc = amqp_ssl_socket_set_cacert(socket, ca ? ca : SYSTEM_CA);
+    if (rc == AMQP_STATUS_OK && cert)
+        rc = amqp_ssl_socket_set_key(socket, cert, key);
+    if (rc == AMQP_STATUS_OK)
+        return socket;
+    idem__fail(err, IDEM_ERR_INVALID,
+               "rabbitmq: the files of ca=, cert= or key= cannot be used: %s",
+               amqp_error_string2(rc));
+    return NULL;
+}
+
 static enum idem_status
 dial(struct rabbitmq_source *self, amqp_connection_state_t *connection,
      int heartbeat_s, struct idem_error *err)
@@ -123,9 +156,10 @@ dial(struct rabbitmq_source *self, amqp_connection_state_t *connection,
 
     disconnect(connection);
     *connection = amqp_new_connection();
-    socket = *connection ? amqp_tcp_socket_new(*connection) : NULL;
+    idem__fail(err, IDEM_ERR_MEMORY, "rabbitmq: out of memory");
+    socket = *connection ? make_socket(self, *connection, err) : NULL;
     if (!socket)
-        return idem__fail(err, IDEM_ERR_MEMORY, "rabbitmq: out of memory");
+        return err->status;
     amqp_set_handshake_timeout(*connection, &patience);
     amqp_set_rpc_timeout(*connection, &patience);
     rc = amqp_socket_open_noblock(socket, self->url.hosts[0].name,
@@ -526,7 +560,8 @@ open_source(const struct source_settings *settings, struct source **source,
             struct idem_error *err)
 {
     struct rabbitmq_source *self = calloc(1, sizeof(*self));
-    static const char *const known[] = {"queue", "heartbeat", NULL};
+    static const char *const known[] = {"queue", "heartbeat", "ca",
+                                        "cert",  "key",       NULL};
     int64_t heartbeat_s;
     enum idem_status status;
 
@@ -535,7 +570,16 @@ open_source(const struct source_settings *settings, struct source **source,
     self->base.type = &idem__rabbitmq_source;
     self->log = settings->log;
     self->prefetch = settings->prefetch;
-    status = idem__url_parse(settings->url, 5672, known, &self->url, err);
+    self->tls = strncmp(settings->url, "amqps:", 6) == 0;
+    status = idem__url_parse(settings->url, self->tls ? 5671 : 5672, known,
+                             &self->url, err);
+    if (status == IDEM_OK && (!idem__url_option(&self->url, "cert") !=
+                              !idem__url_option(&self->url, "key")))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "rabbitmq: cert= and key= belong together");
+    if (status == IDEM_OK && !self->tls && idem__url_option(&self->url, "ca"))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "rabbitmq: ca= is for TLS: write amqps://");
     if (status == IDEM_OK)
         status = idem__source_option(&self->url, "queue", NULL,
                                      "amqp://host?queue=orders",

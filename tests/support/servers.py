@@ -86,15 +86,15 @@ class Server:
     stop_signal = signal.SIGTERM
 
 
-def authority(where, name):
-    """A certificate authority, and a certificate that it signed for 127.0.0.1: the files."""
+def authority(where, name, host="IP:127.0.0.1"):
+    """A certificate authority, and a certificate that it signed for that host: the files."""
     at = lambda end: os.path.join(where, name + end)  # noqa: E731
     openssl = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)  # noqa: E731
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=idem " + name,
             "-keyout", at("-ca.key"), "-out", at("-ca.pem"))
     openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", at(".key"), "-out", at(".csr"))
     with open(at(".ext"), "w") as f:
-        f.write("subjectAltName=IP:127.0.0.1")
+        f.write("subjectAltName=" + host)
     openssl("x509", "-req", "-in", at(".csr"), "-CA", at("-ca.pem"), "-CAkey", at("-ca.key"), "-CAcreateserial",
             "-days", "2", "-extfile", at(".ext"), "-out", at(".pem"))
     return at("-ca.pem"), at(".pem"), at(".key")
@@ -293,9 +293,10 @@ class MySQL(Server):
 
 
 class RabbitMQ(Server):
-    """With an epmd of its own, so that no daemon is left behind."""
+    """With an epmd of its own, so that no daemon is left behind. tls: an authority, a certificate and its key;
+    .tls_port then speaks it, and asks for the client's certificate too."""
 
-    def __init__(self):
+    def __init__(self, tls=None):
         super().__init__("rabbitmq")
         self.url = "amqp://guest:guest@127.0.0.1:%d" % self.port
         self.epmd_port, self.dist_port = free_port(), free_port()
@@ -304,10 +305,16 @@ class RabbitMQ(Server):
                     "RABBITMQ_LOG_BASE": self.folder + "/logs", "RABBITMQ_NODENAME": "idem%d@localhost" % self.port,
                     "RABBITMQ_NODE_PORT": str(self.port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
                     "RABBITMQ_DIST_PORT": str(self.dist_port), "RABBITMQ_PID_FILE": self.folder + "/pid",
-                    "RABBITMQ_CONFIG_FILE": self.folder + "/none",
+                    "RABBITMQ_CONFIG_FILE": self.folder + "/rabbitmq",
                     "RABBITMQ_ENABLED_PLUGINS_FILE": self.folder + "/plugins"}
         with open(self.folder + "/plugins", "w") as f:
             f.write("[].")
+        if tls:
+            self.tls_port = free_port()
+            with open(self.folder + "/rabbitmq.conf", "w") as f:
+                f.write("listeners.ssl.1 = 127.0.0.1:%d\nssl_options.cacertfile = %s\nssl_options.certfile = %s\n"
+                        "ssl_options.keyfile = %s\nssl_options.verify = verify_peer\n"
+                        "ssl_options.fail_if_no_peer_cert = true\n" % (self.tls_port, *tls))
         self.epmd = subprocess.Popen(["epmd", "-port", str(self.epmd_port), "-address", "127.0.0.1"],
                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.start()

@@ -1,0 +1,34 @@
+"""Brokers over TLS: the certificate is checked, a client's own is shown. (NATS: test_consume_nats.py.)"""
+import subprocess
+
+import pika
+import servers
+from lib import IDEM, ROOT, folder
+
+
+def consume(source):
+    with folder() as f:
+        return subprocess.run([IDEM, "consume", source, "--store", "journal:" + f, "--until-idle", "3s", "--", "cat"], cwd=ROOT,
+                              timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_rabbitmq_over_tls(tmp_path):
+    mine, other = (servers.authority(str(tmp_path), name, "DNS:localhost") for name in ("mine", "other"))
+    broker = servers.RabbitMQ(tls=mine)
+    try:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url + "/%2F"))
+        channel = connection.channel()
+        channel.queue_declare("orders", durable=True)
+        channel.basic_publish("", "orders", b"over TLS", pika.BasicProperties(message_id="one"))
+        connection.close()
+        url = "amqps://guest:guest@localhost:%d?queue=orders&ca=%s" % (broker.tls_port, mine[0])
+        for wrong in (url,  # no certificate of its own
+                      url.replace(mine[0], other[0]) + "&cert=%s&key=%s" % mine[1:],
+                      url.replace("localhost", "127.0.0.1") + "&cert=%s&key=%s" % mine[1:]):
+            done = consume(wrong)
+            assert done.returncode != 0 and "over TLS" not in done.stdout and "guest:guest" not in done.stdout, (wrong, done.stdout)
+        assert "cannot be used" in consume(url.replace(mine[0], "/no/such/file")).stdout
+        done = consume(url + "&cert=%s&key=%s" % mine[1:])
+        assert done.returncode == 0 and "over TLS" in done.stdout and "handled 1" in done.stdout, done.stdout
+    finally:
+        broker.stop()
