@@ -17,12 +17,13 @@
 /* ---- options (options.c) ---------------------------------------------- */
 
 enum cli_kind {
-    CLI_FLAG,   /* bool *into: --json */
-    CLI_TEXT,   /* const char **into */
-    CLI_NUMBER, /* int64_t *into: 0 or more */
-    CLI_MS,     /* int64_t *into: 1500ms, 30s, 5m, 24h, 7d */
-    CLI_SIZE,   /* int64_t *into: bytes: 4096, 64k, 1m, 2g */
-    CLI_LIST,   /* struct cli_list *into: may be given many times */
+    CLI_FLAG,    /* bool *into: --json */
+    CLI_TEXT,    /* const char **into */
+    CLI_NUMBER,  /* int64_t *into: 0 or more */
+    CLI_MS,      /* int64_t *into: 1500ms, 30s, 5m, 24h, 7d */
+    CLI_SIZE,    /* int64_t *into: bytes: 4096, 64k, 1m, 2g */
+    CLI_LIST,    /* struct cli_list *into: may be given many times */
+    CLI_HEADING, /* no option: `help` stands above those that follow */
 };
 
 #define CLI_LIST_MAX 64
@@ -62,6 +63,19 @@ extern bool cli_json;
  */
 int cli_parse(const struct cli_syntax *syntax, int argc, char **argv,
               char ***args, size_t *arg_count);
+
+/* If set, cli_parse gives the syntax to it where it would print help. */
+extern void (*cli_describe)(const struct cli_syntax *syntax);
+
+/* The name that is nearest to a mistyped word: start with {word, len}, look at
+ * every name, then `name` is it, or NULL. */
+struct cli_guess {
+    const char *word;
+    size_t len;
+    const char *name;
+    size_t distance;
+};
+void cli_guess(struct cli_guess *guess, const char *name);
 
 /* Tell what is wrong with the command line; returns CLI_USAGE. */
 int cli_usage_error(const char *format, ...)
@@ -108,6 +122,10 @@ void cli_line(const char *name, const char *format, ...)
 #define CLI_TIME_LEN 40
 const char *cli_time(int64_t ms, char *out);
 
+/* How long ago, in one unit: "5s", "3m", "2h", "9d". */
+#define CLI_AGE_LEN 24
+const char *cli_age(int64_t ms, char *out);
+
 /* Set object[name], or object[name_base64] where the bytes are not UTF-8. */
 void cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes);
 /* Print and give back the object; one line. */
@@ -136,6 +154,13 @@ const char *cli_colour(enum cli_colour colour);
  * line, before anything else is printed. */
 void cli_progress(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
+
+/* ---- topics.c --------------------------------------------------------- */
+
+/* Examples of a command, a line each; `usage` begins with its name. */
+const char *cli_example(const char *usage);
+/* The page of `idem help connecting`. */
+void cli_print_connecting(void);
 
 /* ---- files.c ----------------------------------------------------------- */
 

@@ -81,10 +81,10 @@ copy(const char *from, const char *to, bool fresh)
         return code;
     cli_time(copied.time_us / 1000, time);
     if (cli_json) {
-        json_t *told = json_pack(
-            "{s:s, s:I, s:I, s:s}", "folder", to, "segments",
-            (json_int_t)copied.segments, "copied_bytes",
-            (json_int_t)copied.copied_bytes, "time", time);
+        json_t *told =
+            json_pack("{s:s, s:I, s:I, s:s}", "folder", to, "segments",
+                      (json_int_t)copied.segments, "copied_bytes",
+                      (json_int_t)copied.copied_bytes, "time", time);
 
         if (check)
             json_object_set_new(told, "records",
@@ -110,8 +110,7 @@ cli_backup(int argc, char **argv)
             "its server runs. What was acknowledged before the copy began is "
             "in it. Every entry is checked on the way. Name the same TO again "
             "and only what is new is copied. An interrupted backup cannot be "
-            "used until the command was run again; use two folders in turn.\n"
-            "Example: idem backup /var/lib/idem /backup/idem-monday",
+            "used until the command was run again; use two folders in turn.",
         .options = options,
         .min_args = 2,
         .max_args = 2,
@@ -136,8 +135,7 @@ cli_restore(int argc, char **argv)
             "Makes a journal (journal:DIR or DIR) from a backup; its folder "
             "must be empty or missing. What was claimed after the backup is "
             "unknown then: a strict request of that time that is repeated runs "
-            "again. Settle such keys before you let clients in.\n"
-            "Example: idem restore /backup/idem-monday /var/lib/idem",
+            "again. Settle such keys before you let clients in.",
         .options = options,
         .min_args = 2,
         .max_args = 2,

@@ -307,8 +307,7 @@ cli_check(int argc, char **argv)
             "3 x --parallel of them; an idempotent service executes --parallel "
             "+ 5. Use a test system that nobody else uses meanwhile.\n\nExit "
             "code: 0 idempotent, 1 not idempotent, 3 cannot tell, 20 no "
-            "answer.\n\nExample: idem check http://127.0.0.1:8080/orders "
-            "--body '{\"amount\":10}'",
+            "answer.",
         .options = options,
         .min_args = 1,
         .max_args = 1,

@@ -8,17 +8,42 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HEADING(text)                                                          \
+    {                                                                          \
+        "", 0, CLI_HEADING, NULL, NULL, text                                   \
+    }
+
 static const struct cli_option global_options[] = {
+    HEADING("The service:"),
     {"upstream", 'u', CLI_TEXT, NULL, "URL",
      "the service: http://host:port, https://..., http://unix:/path"},
     {"auth-request", 0, CLI_TEXT, NULL, "URL",
      "ask here first whether a request may pass, also before a replay: 2xx "
      "lets it pass, 401 and 403 refuse it"},
+    {"forwarded", 0, CLI_TEXT, NULL, "on|off",
+     "tell the service who asked, in X-Forwarded-For and X-Forwarded-Proto "
+     "(default off)"},
+    HEADING("Where clients connect:"),
     {"listen", 'l', CLI_TEXT, NULL, "ADDRESS",
      "HOST:PORT, several with commas (default 127.0.0.1:8080)"},
+    {"tls-cert", 0, CLI_TEXT, NULL, "FILE",
+     "a certificate; HTTP/2 comes along"},
+    {"tls-key", 0, CLI_TEXT, NULL, "FILE", "its key"},
+    {"workers", 'w', CLI_TEXT, NULL, "N",
+     "nginx worker processes (default: half of the cores)"},
+    HEADING("Records and the engine:"),
     {"store", 0, CLI_TEXT, NULL, "URL",
      "where records are kept (default: a journal in the state folder of this "
      "user)"},
+    {"socket", 0, CLI_TEXT, NULL, "PATH",
+     "where idem scan, settle and the others reach the engine (default: this "
+     "user's socket, if no other server has it); off for none"},
+    {"http", 0, CLI_TEXT, NULL, "ADDRESS",
+     "the engine's HTTP API and metrics (default: a free port of loopback); "
+     "off for none"},
+    {"credentials", 0, CLI_TEXT, NULL, "FILE",
+     "who may use that; see idem serve"},
+    HEADING("Paths of its own:"),
     {"token-path", 0, CLI_TEXT, NULL, "PATH",
      "issue one-time tokens here, and take them in a token header"},
     {"token-rate", 0, CLI_TEXT, NULL, "RATE",
@@ -32,24 +57,9 @@ static const struct cli_option global_options[] = {
      "serve idem.js here, which makes a page submit a form once"},
     {"policy-path", 0, CLI_TEXT, NULL, "PATH",
      "tell clients here, as JSON, what holds on which route"},
-    {"tls-cert", 0, CLI_TEXT, NULL, "FILE",
-     "a certificate; HTTP/2 comes along"},
-    {"tls-key", 0, CLI_TEXT, NULL, "FILE", "its key"},
-    {"workers", 'w', CLI_TEXT, NULL, "N",
-     "nginx worker processes (default: half of the cores)"},
-    {"http", 0, CLI_TEXT, NULL, "ADDRESS",
-     "the engine's HTTP API and metrics (default: a free port of loopback); "
-     "off for none"},
-    {"credentials", 0, CLI_TEXT, NULL, "FILE",
-     "who may use that; see idem serve"},
+    HEADING("Running it:"),
     {"access-log", 0, CLI_TEXT, NULL, "FILE",
      "a line a request, with idem's verdict (default: none)"},
-    {"forwarded", 0, CLI_TEXT, NULL, "on|off",
-     "tell the service who asked, in X-Forwarded-For and X-Forwarded-Proto "
-     "(default off)"},
-    {"socket", 0, CLI_TEXT, NULL, "PATH",
-     "where idem scan, settle and the others reach the engine (default: this "
-     "user's socket, if no other server has it); off for none"},
     {"drain-timeout", 0, CLI_TEXT, NULL, "TIME",
      "to finish what runs after SIGTERM (default 10s)"},
     {"engine-restarts", 0, CLI_TEXT, NULL, "N",
@@ -58,6 +68,7 @@ static const struct cli_option global_options[] = {
     {"folder", 0, CLI_TEXT, NULL, "PATH",
      "for the socket and temporary files (default: one that is removed "
      "again)"},
+    HEADING("For every route, or for one in a [route PATH] section:"),
 };
 
 #define GLOBALS (sizeof(global_options) / sizeof(global_options[0]))
@@ -67,7 +78,7 @@ struct flags {
     bool set[GLOBALS + GATEWAY_OPTIONS];
     const char *config, *nginx, *module;
     bool print;
-    struct cli_option options[GLOBALS + GATEWAY_OPTIONS + 5];
+    struct cli_option options[GLOBALS + GATEWAY_OPTIONS + 6];
 };
 
 static void
@@ -95,6 +106,7 @@ make_options(struct flags *flags)
             .help = option->help,
         };
     }
+    flags->options[n++] = (struct cli_option)HEADING("Configuration:");
     flags->options[n++] =
         (struct cli_option){"config",
                             'c',

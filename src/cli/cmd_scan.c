@@ -15,8 +15,28 @@ struct scan {
     const char *type, *state, *scope, *id;
     int64_t older, limit;
     bool doubt;
-    int64_t printed;
+    int64_t printed, now_ms;
 };
+
+/* For a person: how long ago, and what needs one stands out. */
+static void
+print_row(const struct scan *s, const struct idem_record *r)
+{
+    bool doubt = r->state == IDEM_STATE_EXECUTING &&
+                 r->type != IDEM_TYPE_LOCK && r->mode == IDEM_STRICT &&
+                 r->lease_until <= s->now_ms;
+    char age[CLI_AGE_LEN];
+
+    cli_progress(NULL);
+    if (s->printed == 1)
+        printf("%s%-8s %-9s %5s  %-16s %s%s\n", cli_colour(CLI_BOLD), "TYPE",
+               "STATE", "AGE", "FENCE", "SCOPE ID", cli_colour(CLI_PLAIN));
+    printf("%-8s %s%-9s%s %5s  %-16" PRIu64 " ", idem_type_name(r->type),
+           doubt ? cli_colour(CLI_RED) : "",
+           doubt ? "DOUBT" : idem_state_name(r->state),
+           doubt ? cli_colour(CLI_PLAIN) : "",
+           cli_age(s->now_ms - r->updated, age), r->fence);
+}
 
 static bool
 print_one(void *arg, const struct idem_record *r)
@@ -32,8 +52,11 @@ print_one(void *arg, const struct idem_record *r)
         cli_json_print(cli_json_record(r, true, false));
         return true;
     }
-    printf("%-7s %-9s %s %" PRIu64 " ", idem_type_name(r->type),
-           idem_state_name(r->state), cli_time(r->updated, time), r->fence);
+    if (cli_is_terminal())
+        print_row(s, r);
+    else
+        printf("%-7s %-9s %s %" PRIu64 " ", idem_type_name(r->type),
+               idem_state_name(r->state), cli_time(r->updated, time), r->fence);
     cli_print_safe(stdout, r->scope);
     putchar(' ');
     cli_print_safe(stdout, r->id);
@@ -72,8 +95,12 @@ run(struct scan *s, const struct idem_filter *filter)
     struct idem_error err = {0};
     struct idem_engine *engine = NULL;
     enum idem_status status = cli_engine_open(&s->where, &engine, &err);
+    struct idem__stats stats = {0};
     int code = CLI_OK, calls = 0;
 
+    if (status == IDEM_OK)
+        idem__stats(engine, &stats);
+    s->now_ms = stats.now_ms;
     do {
         if (calls++ > 0)
             cli_progress("searching; found so far: %lld",
@@ -114,8 +141,9 @@ cli_scan(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "scan [options]",
         .about = "List records, one a line: type, state, last change, fence, "
-                 "scope, id.\nWhile others write, a record may be listed "
-                 "twice.",
+                 "scope, id.\nA terminal gets a table with ages, in which "
+                 "DOUBT stands for a strict request\nwhose lease is over. "
+                 "While others write, a record may be listed twice.",
         .options = options,
         .min_args = 0,
         .max_args = 0,

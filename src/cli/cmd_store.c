@@ -23,9 +23,7 @@ static const struct cli_syntax syntax = {
         "copy moves every record of one store to another, of the same kind or "
         "not: stop everything that uses them, copy, then start with the new "
         "URL. A copy may be repeated; a record that the second store already "
-        "has otherwise is told and not changed (exit code 1).\n"
-        "Example: idem store copy journal:/var/lib/idem "
-        "postgres://idem@db/idem",
+        "has otherwise is told and not changed (exit code 1).",
     .min_args = 2,
     .max_args = 3,
 };
@@ -121,8 +119,7 @@ copy(const char *from, const char *to)
                                  (json_int_t)copied.records, "others",
                                  (json_int_t)copied.others));
     else
-        printf("%" PRIu64 " records are in the second store\n",
-               copied.records);
+        printf("%" PRIu64 " records are in the second store\n", copied.records);
     if (copied.others > 0 && !cli_json)
         fprintf(stderr,
                 "idem: %" PRIu64 " keys were not copied: the second store has "

@@ -17,6 +17,8 @@ struct command {
     int (*run)(int argc, char **argv);
 };
 
+static int cli_version(int argc, char **argv);
+
 /* In the order of help; a NULL function is a heading. */
 static const struct command commands[] = {
     {"One record:", NULL, NULL},
@@ -54,7 +56,9 @@ static const struct command commands[] = {
     {"id", "snowflakes, UUIDs and numbers that nobody else has", cli_id},
     {"consume", "hand each message of a broker over once", cli_consume},
     {"Help:", NULL, NULL},
-    {"help", "idem help COMMAND; idem help exit-codes", cli_help},
+    {"help", "idem help COMMAND; idem help connecting; idem help exit-codes",
+     cli_help},
+    {"version", "the version of this program", cli_version},
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -80,58 +84,45 @@ print_help(void)
         else
             printf("\n%s\n", commands[i].name);
     }
-    printf("\nEvery command knows --help and --json. They ask a "
-           "server (idem serve):\n--server ADDRESS, the variable IDEM_SERVER, "
-           "or this user's socket; or they open\na store themselves: --store "
-           "URL or IDEM_STORE, for instance journal:/var/lib/idem.\n");
-}
-
-/* Letters to insert, drop or change to come from one word to the other. */
-static size_t
-distance(const char *a, const char *b)
-{
-    size_t row[32];
-    size_t len = strlen(b);
-
-    if (len >= 32)
-        return 32;
-    for (size_t j = 0; j <= len; j++)
-        row[j] = j;
-    for (size_t i = 1; a[i - 1]; i++) {
-        size_t diagonal = row[0];
-
-        row[0] = i;
-        for (size_t j = 1; j <= len; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
-            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
-
-            diagonal = row[j];
-            row[j] = change < least ? change : least;
-        }
-    }
-    return row[len];
+    printf("\nEvery command knows --help and --json. They ask a server (idem "
+           "serve), or open a\nstore themselves: idem help connecting.\n");
 }
 
 static int
 unknown_command(const char *name)
 {
-    const char *nearest = NULL;
-    size_t best = 3; /* further away is no suggestion */
+    struct cli_guess guess = {name, strlen(name), NULL, 0};
 
     for (size_t i = 0; i < COMMANDS; i++) {
-        size_t d = commands[i].run ? distance(name, commands[i].name) : best;
-
-        if (d < best) {
-            best = d;
-            nearest = commands[i].name;
-        }
+        if (commands[i].run)
+            cli_guess(&guess, commands[i].name);
     }
-    if (nearest)
+    if (guess.name)
         return cli_usage_error("there is no command \"%s\"; did you mean "
                                "\"%s\"?",
-                               name, nearest);
+                               name, guess.name);
     return cli_usage_error("there is no command \"%s\": idem --help lists them",
                            name);
+}
+
+static int
+cli_version(int argc, char **argv)
+{
+    const struct cli_syntax syntax = {
+        .usage = "version",
+        .about = "Print the version of this program, as idem --version does.",
+    };
+    char **args;
+    size_t count;
+    int code = cli_parse(&syntax, argc, argv, &args, &count);
+
+    if (code >= 0)
+        return code;
+    if (cli_json)
+        cli_json_print(json_pack("{s:s}", "version", IDEM_VERSION));
+    else
+        printf("idem %s\n", IDEM_VERSION);
+    return CLI_OK;
 }
 
 int
@@ -147,6 +138,10 @@ cli_help(int argc, char **argv)
     }
     if (strcmp(argv[1], "exit-codes") == 0) {
         cli_print_exit_codes();
+        return CLI_OK;
+    }
+    if (strcmp(argv[1], "connecting") == 0) {
+        cli_print_connecting();
         return CLI_OK;
     }
     command = find(argv[1]);
@@ -202,10 +197,8 @@ run(int argc, char **argv)
         print_help();
         return CLI_USAGE;
     }
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
-        printf("idem %s\n", IDEM_VERSION);
-        return flushed(CLI_OK);
-    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
+        return flushed(cli_version(1, argv));
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
         return flushed(cli_help(1, argv));
     command = find(argv[1]);

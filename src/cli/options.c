@@ -13,6 +13,7 @@
 #include <string.h>
 
 bool cli_json;
+void (*cli_describe)(const struct cli_syntax *syntax);
 
 int
 cli_usage_error(const char *format, ...)
@@ -27,6 +28,50 @@ cli_usage_error(const char *format, ...)
     cli_print_safe(stderr, idem_text(text));
     fputc('\n', stderr);
     return CLI_USAGE;
+}
+
+/* ---- mistyped words --------------------------------------------------- */
+
+/* Letters to insert, drop or change to come from one word to the other. */
+static size_t
+distance(const char *a, size_t a_len, const char *b)
+{
+    size_t row[32];
+    size_t len = strlen(b);
+
+    if (len >= 32)
+        return 32;
+    for (size_t j = 0; j <= len; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= a_len; i++) {
+        size_t diagonal = row[0];
+
+        row[0] = i;
+        for (size_t j = 1; j <= len; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+
+            diagonal = row[j];
+            row[j] = change < least ? change : least;
+        }
+    }
+    return row[len];
+}
+
+/* A third of the letters may be wrong, and two at most; or the rest of the name
+ * is missing. */
+void
+cli_guess(struct cli_guess *guess, const char *name)
+{
+    size_t d = distance(guess->word, guess->len, name);
+    size_t most = guess->len < 4 ? 1 : 2;
+
+    if (guess->len >= 3 && strncmp(name, guess->word, guess->len) == 0)
+        d = 1;
+    if (d <= most && (!guess->name || d < guess->distance)) {
+        guess->name = name;
+        guess->distance = d;
+    }
 }
 
 /* ---- values ----------------------------------------------------------- */
@@ -71,6 +116,8 @@ set(const struct cli_option *option, const char *value)
         break;
     case CLI_SIZE:
         ok = cli_size_parse(value, option->into);
+        break;
+    case CLI_HEADING:
         break;
     case CLI_LIST:
         if (list->count == CLI_LIST_MAX)
@@ -120,6 +167,10 @@ print_option(const struct cli_option *option)
     char left[64];
     char letter[5] = "    ";
 
+    if (option->kind == CLI_HEADING) {
+        printf("\n%s\n", option->help);
+        return;
+    }
     if (option->letter)
         snprintf(letter, sizeof(letter), "-%c, ", option->letter);
     snprintf(left, sizeof(left), "%s--%s%s%s", letter, option->name,
@@ -132,7 +183,7 @@ print_option(const struct cli_option *option)
 }
 
 static void
-print_usage(const char *usage)
+print_usage(FILE *out, const char *usage)
 {
     const char *before = "usage:";
 
@@ -143,9 +194,36 @@ print_usage(const char *usage)
         if (strncmp(usage, "idem ", 5) == 0)
             usage += 5;
         len = strcspn(usage, "\n");
-        printf("%-6s idem %.*s\n", before, (int)len, usage);
+        fprintf(out, "%-6s idem %.*s\n", before, (int)len, usage);
         usage += len + (usage[len] == '\n');
         before = "";
+    }
+}
+
+static const struct cli_option *
+find(const struct cli_syntax *syntax, const char *word, size_t len)
+{
+    for (const struct cli_option *o = syntax->options; o && o->name; o++) {
+        if (o->kind != CLI_HEADING && strlen(o->name) == len &&
+            strncmp(o->name, word, len) == 0)
+            return o;
+    }
+    return NULL;
+}
+
+static void
+print_examples(const char *usage)
+{
+    const char *lines = cli_example(usage);
+
+    if (!lines)
+        return;
+    printf("\nExample%s:\n", strchr(lines, '\n') ? "s" : "");
+    while (*lines) {
+        size_t len = strcspn(lines, "\n");
+
+        printf("  %.*s\n", (int)len, lines);
+        lines += len + (lines[len] == '\n');
     }
 }
 
@@ -157,7 +235,7 @@ print_help(const struct cli_syntax *syntax)
         {"help", 'h', CLI_FLAG, NULL, NULL, "this text"},
     };
 
-    print_usage(syntax->usage);
+    print_usage(stdout, syntax->usage);
     putchar('\n');
     print_wrapped(syntax->about, 0);
     putchar('\n');
@@ -165,19 +243,12 @@ print_help(const struct cli_syntax *syntax)
         print_option(o);
     print_option(&common[0]);
     print_option(&common[1]);
+    if (find(syntax, "server", 6))
+        printf("\nidem help connecting explains how it finds the records.\n");
+    print_examples(syntax->usage);
 }
 
 /* ---- the command line ------------------------------------------------- */
-
-static const struct cli_option *
-find(const struct cli_syntax *syntax, const char *word, size_t len)
-{
-    for (const struct cli_option *o = syntax->options; o && o->name; o++) {
-        if (strlen(o->name) == len && strncmp(o->name, word, len) == 0)
-            return o;
-    }
-    return NULL;
-}
 
 static const struct cli_option *
 find_letter(const struct cli_syntax *syntax, char letter)
@@ -187,6 +258,36 @@ find_letter(const struct cli_syntax *syntax, char letter)
             return o;
     }
     return NULL;
+}
+
+/* Behind an error: how it is called right. */
+static int
+show_usage(const struct cli_syntax *syntax, const char *command)
+{
+    print_usage(stderr, syntax->usage);
+    fprintf(stderr, "       idem help %s explains it\n", command);
+    return CLI_USAGE;
+}
+
+static int
+unknown_option(const struct cli_syntax *syntax, const char *command,
+               const char *word, size_t len)
+{
+    struct cli_guess guess = {word + 2, len > 2 ? len - 2 : 0, NULL, 0};
+
+    for (const struct cli_option *o = syntax->options;
+         guess.len > 0 && o && o->name; o++) {
+        if (o->kind != CLI_HEADING)
+            cli_guess(&guess, o->name);
+    }
+    cli_guess(&guess, "json");
+    cli_guess(&guess, "help");
+    if (guess.name)
+        cli_usage_error("%s has no option %.*s; did you mean --%s?", command,
+                        (int)len, word, guess.name);
+    else
+        cli_usage_error("%s has no option %.*s", command, (int)len, word);
+    return show_usage(syntax, command);
 }
 
 /* One word that begins with "-". *i moves past a value of its own. */
@@ -201,7 +302,10 @@ read_option(const struct cli_syntax *syntax, int argc, char **argv, int *i)
     const struct cli_option *option;
 
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-        print_help(syntax);
+        if (cli_describe)
+            cli_describe(syntax);
+        else
+            print_help(syntax);
         return CLI_OK;
     }
     if (strcmp(word, "--json") == 0) {
@@ -212,9 +316,7 @@ read_option(const struct cli_syntax *syntax, int argc, char **argv, int *i)
              : len == 1 ? find_letter(syntax, *name)
                         : NULL;
     if (!option)
-        return cli_usage_error("%s has no option %.*s: see idem help %s",
-                               argv[0], (int)(len + (is_long ? 2 : 1)), word,
-                               argv[0]);
+        return unknown_option(syntax, argv[0], word, len + (is_long ? 2 : 1));
     if (option->kind == CLI_FLAG) {
         if (equals)
             return cli_usage_error("--%s takes no value", option->name);
@@ -252,10 +354,11 @@ cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
                 options_over = true;
         }
     }
-    if (count < syntax->min_args || count > syntax->max_args)
-        return cli_usage_error(
-            "%s: too %s arguments: see idem help %s", argv[0],
-            count < syntax->min_args ? "few" : "many", argv[0]);
+    if (count < syntax->min_args || count > syntax->max_args) {
+        cli_usage_error("%s: too %s arguments", argv[0],
+                        count < syntax->min_args ? "few" : "many");
+        return show_usage(syntax, argv[0]);
+    }
     *args = argv + 1;
     *arg_count = count;
     return -1;

@@ -94,6 +94,21 @@ cli_line(const char *name, const char *format, ...)
 }
 
 const char *
+cli_age(int64_t ms, char *out)
+{
+    int64_t s = ms > 0 ? ms / 1000 : 0;
+    bool days = s >= 2 * 86400, hours = s >= 2 * 3600, minutes = s >= 2 * 60;
+    int64_t unit = days ? 86400 : hours ? 3600 : minutes ? 60 : 1;
+
+    snprintf(out, CLI_AGE_LEN, "%lld%c", (long long)(s / unit),
+             days      ? 'd'
+             : hours   ? 'h'
+             : minutes ? 'm'
+                       : 's');
+    return out;
+}
+
+const char *
 cli_time(int64_t ms, char *out)
 {
     time_t seconds = (time_t)(ms / 1000);

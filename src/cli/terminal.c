@@ -41,6 +41,7 @@ void
 cli_progress(const char *format, ...)
 {
     static int64_t last_ms;
+    static bool shown;
     struct timespec t;
     char text[200];
     int64_t now_ms;
@@ -48,15 +49,18 @@ cli_progress(const char *format, ...)
 
     if (!isatty(STDERR_FILENO))
         return;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    now_ms = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-    if (format && now_ms < last_ms + 100)
-        return;
-    last_ms = format ? now_ms : 0;
     if (!format) {
-        fputs("\r\033[K", stderr);
+        if (shown)
+            fputs("\r\033[K", stderr);
+        shown = false;
         return;
     }
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    now_ms = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    if (now_ms < last_ms + 100)
+        return;
+    last_ms = now_ms;
+    shown = true;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);

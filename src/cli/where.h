@@ -19,26 +19,18 @@ struct cli_where {
 
 /* The rows that every verb has in its table of options. */
 #define CLI_SERVER_OPTIONS(where)                                              \
-    {"server",                                                                 \
-     'S',                                                                      \
-     CLI_TEXT,                                                                 \
-     &(where)->server,                                                         \
-     "ADDRESS",                                                                \
-     "the server: unix:PATH or HOST:PORT; else\n"                              \
-     "the variable IDEM_SERVER, else this user's socket"},                     \
+    {"server",         'S',       CLI_TEXT,                                    \
+     &(where)->server, "ADDRESS", "ask this server: unix:PATH or HOST:PORT"},  \
     {                                                                          \
         "credentials", 0, CLI_TEXT, &(where)->credentials, "FILE",             \
-            "a line \"name secret\" for the server; else the\n"                \
-            "variable IDEM_AUTH, name:secret"                                  \
+            "a file with a line \"name secret\" for the server"                \
     }
 
 #define CLI_WHERE_OPTIONS(where)                                               \
     CLI_SERVER_OPTIONS(where),                                                 \
     {                                                                          \
         "store", 's', CLI_TEXT, &(where)->store, "URL",                        \
-            "no server: open this store here. journal:DIR,\n"                  \
-            "sqlite:FILE, redis://HOST, postgres://HOST/DB, ...;\n"            \
-            "else the variable IDEM_STORE"                                     \
+            "no server: open this store, for instance journal:DIR"             \
     }
 
 #define CLI_URL_MAX 2048

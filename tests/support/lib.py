@@ -2,6 +2,7 @@
 import contextlib
 import fcntl
 import os
+import pty
 import random
 import shutil
 import signal
@@ -257,6 +258,21 @@ class Server(Process):
 
     def client(self, timeout=60, tcp=False):
         return Resp(self.port if tcp else self.socket, timeout)
+
+
+def on_a_terminal(*args, **env):
+    """What a person sees."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("IDEM_") and k != "NO_COLOR"}
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execve(IDEM, [IDEM, *args], {**clean, "TERM": "xterm", **env})
+    out = b""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(fd, 65536):
+            out += chunk
+    os.close(fd)
+    os.waitpid(pid, 0)
+    return out.decode().replace("\r\n", "\n")
 
 
 def build_go(source):

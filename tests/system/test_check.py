@@ -2,13 +2,11 @@
 import contextlib
 import http.server
 import json
-import os
-import pty
 import subprocess
 import threading
 
 from gateway import Gateway, Ledger
-from lib import IDEM, folder, free_port
+from lib import IDEM, folder, free_port, on_a_terminal
 
 
 class Shop(http.server.ThreadingHTTPServer):
@@ -226,17 +224,3 @@ def test_progress_and_colour_are_for_terminals():
         assert "one key, at the same time: " in out and "\r\x1b[K" in out and "\x1b[31mFAILED" in out, out
         out = on_a_terminal("check", shop.url + "/", "--body", "{}", "--parallel", "4", NO_COLOR="1")
         assert "\x1b[3" not in out and "FAILED" in out, out
-
-
-def on_a_terminal(*args, **env):
-    """What a person sees."""
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.execve(IDEM, [IDEM, *args], {**os.environ, "TERM": "xterm", **env})
-    out = b""
-    with contextlib.suppress(OSError):
-        while chunk := os.read(fd, 65536):
-            out += chunk
-    os.close(fd)
-    os.waitpid(pid, 0)
-    return out.decode()
