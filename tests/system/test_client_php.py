@@ -1,11 +1,17 @@
-"""The PHP client beyond the conformance scenarios."""
+"""The PHP client beyond the conformance scenarios: values, PSR-15, transactions, and the code of its page."""
+import json
 import os
+import re
 import signal
+import socket
 import subprocess
 
 import pytest
 
-from lib import ROOT, Server, folder, wait_until
+import transactions
+from lib import IDEM, ROOT, Server, folder, wait_until
+from middleware import SCENARIOS, App, Play, scenario_id
+from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 
 SRC = os.path.join(ROOT, "clients/php/src")
 HEAD = """<?php
@@ -91,3 +97,135 @@ def test_work_is_told_by_the_end_of_its_lease_that_the_server_hangs():
             server.send(signal.SIGCONT)
         assert process.returncode == 0, out + err
         assert float(out) < 4.5
+
+
+@pytest.mark.parametrize("database", ["postgres", "mariadb"])
+@pytest.mark.parametrize("scenario", transactions.SCENARIOS, ids=scenario_id)
+def test_work_in_the_callers_own_transaction(database, scenario, request):
+    server = request.getfixturevalue(database)
+    idem("store", "init", server.url)
+    transactions.play(["php", os.path.join(ROOT, "clients/php/tests/driver.php")], server, scenario)
+
+
+@pytest.fixture(scope="module")
+def app():
+    with folder() as where:
+        app = App(where, ["php", os.path.join(ROOT, "clients/php/tests/app.php")])
+        yield app
+        app.close()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=scenario_id)
+def test_middleware_answers_as_the_gateway_does(app, scenario):
+    app.play(scenario)
+
+
+def test_a_client_that_goes_away_does_not_stop_the_work(app):
+    play = Play(app)
+    with socket.create_connection(("127.0.0.1", app.port)) as s:
+        s.sendall(b"POST /slow HTTP/1.1\r\nHost: x\r\nIdempotency-Key: gone\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\nx")
+        assert wait_until(lambda: play.ran("/slow") == 1)
+    assert wait_until(lambda: play.send({"path": "/slow", "key": "gone", "caller": None}).status == 200)
+    assert play.ran("/slow") == 1
+
+
+def test_an_answer_without_content_is_replayed(app):
+    play = Play(app)
+    assert [play.send({"path": "/nothing", "key": "k"}).status for _ in range(2)] == [204, 204]
+    assert play.ran("/nothing") == 1
+
+
+def test_another_boundary_of_a_form_is_the_same_request(app):
+    play = Play(app)
+    for boundary in ("one", "two"):
+        form = "--%s\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--%s--\r\n" % (boundary, boundary)
+        assert play.send({"path": "/form", "key": "k", "body": form, "type": "multipart/form-data; boundary=" + boundary}).status == 200
+    assert play.ran("/form") == 1
+
+
+def test_the_first_caller_gets_what_a_repeat_gets(server):
+    php("""
+        final class Cart { public function __construct(public string $item, private int $secret = 1) {} }
+        enum Size: string { case Small = 's'; }
+        $client = new Idem\\Client($argv[1], ['scope' => 'php-values']);
+        foreach ([1, 1.5, 2.0, 'x', null, true, [], [1, [2]], ['a' => ['b' => null]]] as $i => $value) {
+            equal($client->once("k$i", fn () => $value), $value);
+            equal($client->once("k$i", fn () => 'another'), $value);
+        }
+        equal($client->once('object', fn () => new Cart('book')), ['item' => 'book']);
+        equal($client->once('own', fn () => new Cart('pen'), ['dump' => 'serialize', 'load' => 'unserialize']), new Cart('pen'));
+        equal($client->once('own', fn () => 1, ['dump' => 'serialize', 'load' => 'unserialize']), new Cart('pen'));
+        fails(Idem\\Done::class, fn () => $client->once('own', fn () => 1));
+        fails(Idem\\Done::class, fn () => $client->once('unwritable', fn () => NAN));
+        fails(Idem\\ResultNotKept::class, fn () => $client->once('unwritable', fn () => 1));
+
+        $asked = [new Cart('book'), Size::Small, new DateTimeImmutable('2026-11-16T00:00:00Z'), (object)[]];
+        equal(Idem\\Client::fingerprint($asked), Idem\\Client::fingerprint([['item' => 'book'], 's', '2026-11-16T00:00:00.000+00:00', new stdClass()]));
+        fails(InvalidArgumentException::class, fn () => Idem\\Client::fingerprint([fn () => 1]));
+        foreach ([['mode' => 'careless'], ['fail_open' => true], ['no_such_option' => 1]] as $wrong)
+            fails(InvalidArgumentException::class, fn () => $client->once('k', fn () => 1, $wrong));
+        """, server.url)
+
+
+def test_claims_inside_of_claims_are_both_kept(server):
+    php("""
+        $client = new Idem\\Client($argv[1], ['scope' => 'php-nested', 'lease' => 900]);
+        equal($client->once('outer', fn ($outer) => $client->once('inner', function ($inner) use ($outer) {
+            sleep(3);
+            equal([$inner->lost(), $outer->lost()], [false, false]);
+            return 1;
+        }) + 1), 2);
+        $web = new Idem\\Client($argv[1], ['scope' => 'php-nested', 'lease' => 300, 'renew' => false]);
+        fails(Idem\\LeaseLost::class, fn () => $web->once('web', function ($claim) { usleep(400000); $claim->check(); }));
+        """, server.url)
+
+
+def blocks(page):
+    with open(os.path.join(ROOT, "clients/php", page), encoding="utf-8") as f:
+        return re.findall(r"```php\n(.*?)```", f.read(), re.S)
+
+
+PAGE = """
+require 'Nyholm/Psr7/autoload.php';
+function place_order(array $cart): array
+{
+    static $runs = 0;
+    return ['order' => ++$runs, 'count' => $cart['count']];
+}
+[, $dsn, $user, $password] = $argv;
+(new PDO($dsn, $user, $password))->exec('create table orders (item text, count int)');
+%s
+equal([$order['order'], $order['count'], $order['fence'] > 0], [2, 2, true]);
+equal($client->once('order-7', fn () => 1, ['arguments' => $cart]), ['order' => 1, 'count' => 2]);
+$again = $guard->process($request, new Orders());
+equal([$response->getStatusCode(), (string)$response->getBody()], [201, '{"order":3,"count":2}']);
+equal([$again->getHeaderLine('Idempotent-Replayed'), (string)$again->getBody()], ['true', '{"order":3,"count":2}']);
+equal(Idem\\PdoOnce::once($db, 'order-9', fn () => 1, ['scope' => 'shop', 'arguments' => $cart]), $paid);
+equal((int)$db->query('select count(*) from orders')->fetchColumn(), 1);
+equal([$answer->status, json_decode($answer->body)->got], [201, json_encode($cart)]);
+proc_close($server);
+rmdir($folder);
+echo "the page works";
+"""
+
+
+def test_the_code_of_the_page_works(server, app, postgres):  # noqa: F811
+    code = blocks("README.md")
+    assert code == blocks("README.zh-CN.md") and len(code) == 10
+    code = "".join(code).replace("require 'clients/php/src/autoload.php';", "").replace("127.0.0.1:6390", "127.0.0.1:%d" % server.port)
+    idem("store", "init", postgres.url)
+    postgres.sql("drop table if exists orders")
+    out = php(PAGE % code.replace("127.0.0.1:8080", "127.0.0.1:%d" % app.port), "pgsql:host=127.0.0.1;port=%d;dbname=postgres" % postgres.port,
+              "idem", "secret", PATH=os.path.dirname(IDEM) + ":" + os.environ["PATH"])
+    assert out == "the page works", out
+
+
+def test_composer_finds_every_class():
+    """As Composer does it: one class a file under src, but for the errors, which are listed."""
+    with open(os.path.join(ROOT, "clients/php/composer.json")) as f:
+        package = json.load(f)
+    assert set(package["require"]) == {"php"} and package["autoload"] == {"psr-4": {"Idem\\": "src/"}, "classmap": ["src/errors.php"]}
+    for name in set(os.listdir(SRC)) - {"errors.php", "autoload.php"}:
+        with open(os.path.join(SRC, name)) as f:
+            found = re.findall(r"^(?:final |abstract )*(?:class|interface|enum) (\w+)", f.read(), re.M)
+        assert found == [name[:-4]], name

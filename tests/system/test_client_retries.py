@@ -16,6 +16,7 @@ from lib import ROOT, folder, wait_until
 from middleware import App, Play
 
 SENDERS = {
+    "php": ["php", "clients/php/tests/send.php"],
     "python": ["/usr/bin/python3", "clients/python/tests/send.py"],
 }
 

@@ -7,10 +7,12 @@ require __DIR__ . '/../src/autoload.php';
 const CLASSES = [Idem\Done::class => 'done', Idem\NotExecuted::class => 'not_executed', Idem\InProgress::class => 'in_progress',
     Idem\OutcomeUnknown::class => 'unknown'];
 
-function work(array $steps, Idem\Claim $claim): mixed
+function work(array $steps, Idem\Claim $claim, ?PDO $db): mixed
 {
     foreach ($steps as $step) {
-        if (property_exists($step, 'append')) {
+        if (property_exists($step, 'sql')) {
+            $db->exec($step->sql);
+        } elseif (property_exists($step, 'append')) {
             file_put_contents($step->append, "{$claim->fence}\n", FILE_APPEND);
         } elseif (property_exists($step, 'sleep_ms')) {
             usleep($step->sleep_ms * 1000);
@@ -46,10 +48,14 @@ function told(Throwable $e): array
     foreach (CLASSES as $kind => $class) {
         $answer['class'] = $e instanceof $kind ? $class : $answer['class'];
     }
+    if (Idem\PdoOnce::isUndone($e)) {
+        $answer['deadlock'] = true;
+    }
     return $e instanceof Idem\Failed ? ['type' => $e->type, 'message' => $e->text] + $answer : $answer;
 }
 
-function once(Idem\Client $client, stdClass $command): array
+/** @param callable(string, callable, array): mixed $call */
+function answer(stdClass $command, callable $call, ?PDO $db = null): array
 {
     $options = ['load' => json_decode(...), 'scope' => $command->scope, 'token' => $command->token ?? false];
     foreach ((array)($command->options ?? []) as $name => $value) {
@@ -60,9 +66,9 @@ function once(Idem\Client $client, stdClass $command): array
     }
     $ran = false;
     try {
-        $value = $client->once($command->key, function ($claim) use ($command, &$ran) {
+        $value = $call($command->key, function ($claim) use ($command, $db, &$ran) {
             $ran = true;
-            return work($command->work, $claim);
+            return work($command->work, $claim, $db);
         }, $options);
         return ['class' => 'done', 'value' => $value, 'ran' => $ran];
     } catch (Throwable $e) {
@@ -70,12 +76,32 @@ function once(Idem\Client $client, stdClass $command): array
     }
 }
 
+/** `end` says how the caller's own transaction ends; without it the transaction is the helper's. */
+function transaction(stdClass $command): array
+{
+    $u = parse_url($command->database);
+    $maria = $u['scheme'] === 'mysql';
+    $name = substr($u['path'], 1);
+    $db = new PDO(($maria ? 'mysql:charset=utf8mb4;' : 'pgsql:') . "host={$u['host']};port={$u['port']};dbname=$name", $u['user'], $u['pass']);
+    if (isset($command->end)) {
+        $maria && $db->exec('set transaction isolation level read committed');
+        $db->beginTransaction();
+    }
+    $answer = answer($command, fn (...$args) => Idem\PdoOnce::once($db, ...$args), $db);
+    if (isset($command->end)) {
+        $command->end === 'commit' ? $db->commit() : $db->rollBack();
+    }
+    return $answer;
+}
+
 function perform(Idem\Client $client, stdClass $command): array
 {
     try {
         switch ($command->op) {
             case 'once':
-                return once($client, $command);
+                return answer($command, $client->once(...));
+            case 'transaction':
+                return transaction($command);
             case 'issue':
                 return ['class' => 'done', 'value' => $client->issue($command->subject)];
             case 'redeem':
