@@ -214,18 +214,18 @@ def libraries(file):
 
 def test_a_journal_loads_no_database_library():
     """What a store or a broker needs is loaded by its module, not by the library or by idem."""
-    foreign = ("libpq", "libmariadb", "libsqlite3", "libzookeeper", "librdkafka", "librabbitmq", "libhiredis", "libcurl")
+    foreign = ("libpq", "libmariadb", "libsqlite3", "libzookeeper", "librdkafka", "librabbitmq", "libnats", "libhiredis", "libcurl")
     for name in libraries(os.path.join(ROOT, "build/libidem.so")):
         assert not name.startswith(foreign), name
     for name in libraries(os.path.join(ROOT, "build/idem")):
-        assert not name.startswith(foreign[:6]), name
+        assert not name.startswith(foreign[:7]), name
 
 
 def test_modules_are_installed_and_found(installed):
     program = installed + "/opt/idem/bin/idem"
     modules = {os.path.basename(f) for f in glob.glob(installed + "/opt/idem/lib/idem/*.so")}
     assert modules == {name + ".so" for name in ("sqlite", "redis", "postgres", "mysql", "zookeeper", "etcd", "rabbitmq",
-                                                 "kafka", "ngx_http_idem_module")}
+                                                 "kafka", "nats", "ngx_http_idem_module")}
     with folder() as where:
         assert "absent" in run(program, "get", "s", "i", "--store", "sqlite:" + where + "/db", code=16)
         assert "not installed" in run(program, "get", "s", "i", "--store", "sqlite:" + where + "/db", code=26,
