@@ -104,7 +104,6 @@ cli_audit(int argc, char **argv)
         .options = options,
     };
     struct idem__remote_line line;
-    char url[CLI_URL_MAX];
     struct idem_error err = {0};
     char **args;
     size_t count;
@@ -114,9 +113,7 @@ cli_audit(int argc, char **argv)
         return code;
     if (query.count < 1 || query.count > 1000)
         return cli_usage_error("--count is 1 to 1000");
-    err.status = cli_server_url(&query.where, url, sizeof(url), &err);
-    if (err.status == IDEM_OK)
-        err.status = idem__remote_line_open(url, &line, &err);
+    err.status = cli_line_open(&query.where, &line, &err);
     if (err.status == IDEM_OK) {
         err.status = ask(&query, &line, &err);
         idem__remote_line_close(&line);

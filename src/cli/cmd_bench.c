@@ -117,12 +117,7 @@ cli_bench(int argc, char **argv)
                           .run_ms = 3000,
                           .result_len = 64};
     const struct cli_option options[] = {
-        {"server", 'S', CLI_TEXT, &given.where.server, "ADDRESS",
-         "unix:PATH or HOST:PORT; else IDEM_SERVER, else\n"
-         "this user's socket"},
-        {"credentials", 0, CLI_TEXT, &given.where.credentials, "FILE",
-         "a line \"name secret\" for the server; else the\n"
-         "variable IDEM_AUTH, name:secret"},
+        CLI_SERVER_OPTIONS(&given.where),
         {"what", 'w', CLI_TEXT, &given.what, "WHAT",
          "begin, pair (BEGIN and FINISH), replay or ping"},
         {"redis", 0, CLI_FLAG, &given.redis, NULL,

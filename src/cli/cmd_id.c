@@ -99,11 +99,8 @@ from_server(const struct cli_where *where, const char *kind, size_t count,
             struct printer *printer, struct idem_error *err)
 {
     struct idem__remote_line line;
-    char url[CLI_URL_MAX];
-    enum idem_status status = cli_server_url(where, url, sizeof(url), err);
+    enum idem_status status = cli_line_open(where, &line, err);
 
-    if (status == IDEM_OK)
-        status = idem__remote_line_open(url, &line, err);
     if (status != IDEM_OK)
         return status;
     while (status == IDEM_OK && count > 0) {

@@ -283,7 +283,6 @@ cli_top(int argc, char **argv)
     };
     struct sigaction stop = {.sa_handler = on_interrupt};
     struct idem__remote_line line;
-    char url[CLI_URL_MAX];
     struct idem_error err = {0};
     char **args;
     size_t count;
@@ -295,9 +294,7 @@ cli_top(int argc, char **argv)
         return cli_usage_error("--every is at least 10ms");
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
-    err.status = cli_server_url(&top.where, url, sizeof(url), &err);
-    if (err.status == IDEM_OK)
-        err.status = idem__remote_line_open(url, &line, &err);
+    err.status = cli_line_open(&top.where, &line, &err);
     if (err.status == IDEM_OK) {
         err.status = watch(&top, &line, &err);
         idem__remote_line_close(&line);

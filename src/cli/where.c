@@ -4,6 +4,7 @@
  */
 #include "where.h"
 
+#include "../remote/remote.h"
 #include "../serve/core/server.h"
 
 #include <ctype.h>
@@ -78,6 +79,16 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
     if (where->credentials)
         add_file(url, len, where->credentials);
     return IDEM_OK;
+}
+
+enum idem_status
+cli_line_open(const struct cli_where *where, struct idem__remote_line *line,
+              struct idem_error *err)
+{
+    char url[CLI_URL_MAX];
+    enum idem_status status = cli_server_url(where, url, sizeof(url), err);
+
+    return status == IDEM_OK ? idem__remote_line_open(url, line, err) : status;
 }
 
 enum idem_status

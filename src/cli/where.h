@@ -48,6 +48,12 @@ const char *cli_store_url(const struct cli_where *where);
 enum idem_status cli_server_url(const struct cli_where *where, char *url,
                                 size_t len, struct idem_error *err);
 
+/* A connection to that server, for what is no operation (INFO, ID). */
+struct idem__remote_line;
+enum idem_status cli_line_open(const struct cli_where *where,
+                               struct idem__remote_line *line,
+                               struct idem_error *err);
+
 /* As idem_scan; a doubt is what the store's clock says, however short this
  * process has watched it. */
 enum idem_status cli_list(struct idem_engine *engine,

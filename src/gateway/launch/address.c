@@ -14,24 +14,16 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Whatever a dead server or gateway left there is replaced. */
 static enum idem_status
 take(const char *path, const char *engine, struct idem_error *err)
 {
-    struct stat stat;
+    enum idem_status status = server_socket_make_way(path, err);
 
-    if (lstat(path, &stat) == 0) {
-        if (!S_ISSOCK(stat.st_mode) && !S_ISLNK(stat.st_mode))
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "%s is there and is not a socket", path);
-        if (!server_socket_is_abandoned(path))
-            return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                              "another server listens on %s", path);
-        (void)unlink(path);
-    }
+    if (status != IDEM_OK)
+        return status;
     if (symlink(engine, path) != 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE, "%s: %s", path,
                           strerror(errno));

@@ -174,6 +174,23 @@ server_socket_is_abandoned(const char *path)
     return refused;
 }
 
+enum idem_status
+server_socket_make_way(const char *path, struct idem_error *err)
+{
+    struct stat stat;
+
+    if (lstat(path, &stat) != 0)
+        return IDEM_OK;
+    if (!S_ISSOCK(stat.st_mode) && !S_ISLNK(stat.st_mode))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s is there and is not a socket", path);
+    if (!server_socket_is_abandoned(path))
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "another server listens on %s", path);
+    (void)unlink(path);
+    return IDEM_OK;
+}
+
 static bool
 set_access(const char *path, unsigned mode, const char *group)
 {
@@ -192,7 +209,7 @@ server_listen_unix(const char *path, unsigned mode, const char *group, int *fd,
                    struct idem_error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct stat stat;
+    enum idem_status status;
     mode_t mask;
     bool bound;
 
@@ -201,15 +218,9 @@ server_listen_unix(const char *path, unsigned mode, const char *group, int *fd,
                           "the socket's path %s is longer than %zu bytes", path,
                           sizeof(address.sun_path) - 1);
     memcpy(address.sun_path, path, strlen(path) + 1);
-    if (lstat(path, &stat) == 0) {
-        if (!S_ISSOCK(stat.st_mode) && !S_ISLNK(stat.st_mode))
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "%s is there and is not a socket", path);
-        if (!server_socket_is_abandoned(path))
-            return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                              "another server listens on %s", path);
-        unlink(path);
-    }
+    status = server_socket_make_way(path, err);
+    if (status != IDEM_OK)
+        return status;
     *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (*fd < 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE, "socket: %s",

@@ -23,5 +23,8 @@ enum idem_status server_listen_unix(const char *path, unsigned mode,
 /* A socket that nobody answers on, or a link to none: left from a process that
  * died. */
 bool server_socket_is_abandoned(const char *path);
+/* Remove such a socket; an error if anything else is there. */
+enum idem_status server_socket_make_way(const char *path,
+                                        struct idem_error *err);
 
 #endif
