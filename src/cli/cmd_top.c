@@ -167,7 +167,28 @@ show_json(const struct look *then, const struct look *now)
                           percentile_us(then, now, (enum idem_verb)i, 0.99)));
     }
     json_object_set_new(object, "latency", latency);
+    if (find(now, "doubts")) {
+        json_object_set_new(object, "doubts", json_real(number(now, "doubts")));
+        json_object_set_new(object, "oldest_doubt_seconds",
+                            json_real(number(now, "oldest_doubt_seconds")));
+    }
     cli_json_print(object);
+}
+
+/* The server looks through its store for them, which takes a moment. */
+static void
+show_doubts(const struct look *now)
+{
+    double count = number(now, "doubts");
+
+    if (!find(now, "doubts")) {
+        printf("%-12s %10s    %-12s %10s\n\n", "doubts", "-", "oldest", "-");
+        return;
+    }
+    printf("%s%-12s %10.0f    %-12s %8.0f s%s\n\n",
+           cli_colour(count > 0 ? CLI_RED : CLI_PLAIN), "doubts", count,
+           "oldest", number(now, "oldest_doubt_seconds"),
+           cli_colour(CLI_PLAIN));
 }
 
 static void
@@ -192,6 +213,7 @@ show_text(const struct look *then, const struct look *now)
     printf("%-12s %10.0f    %-12s %10.0f\n\n", "buffered",
            number(now, "buffered_bytes"), "store errors",
            number(now, "store_errors"));
+    show_doubts(now);
     printf("%-12s %10s    %s\n", "verdict", "per second", "in all");
     for (int i = 0; i < IDEM__VERDICT_COUNT; i++) {
         const char *word = idem_verdict_name((enum idem_verdict)i);
@@ -277,8 +299,8 @@ cli_top(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "top [options]",
         .about = "Show what a server is doing: clients, waiting duplicates, "
-                 "commits, verdicts a\nsecond, latency by verb since the last "
-                 "look. With --json, one object a look.",
+                 "doubts, commits,\nverdicts a second, latency by verb since "
+                 "the last look. With --json, one object a\nlook.",
         .options = options,
     };
     struct sigaction stop = {.sa_handler = on_interrupt};

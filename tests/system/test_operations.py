@@ -218,3 +218,105 @@ def test_a_terminal_is_asked_first(doubtful):
         os.close(ours), os.close(theirs)
         assert "Settle these 1 as succeeded?" in done.stderr and (done.returncode == 0) == settled, done
         assert (doubtful.c("BEGIN", "bank", "c")[0] == "replay") == settled
+
+
+def test_top_shows_doubts_and_the_oldest(doubtful):
+    def told():
+        done = run_idem(doubtful, "top", "--once", "--json", "--every", "100ms")
+        return json.loads(done.stdout) if done.returncode == 0 else {}
+    assert wait_until(lambda: told().get("doubts", 0) > 0)
+    assert told()["oldest_doubt_seconds"] >= 0
+    assert wait_until(lambda: re.search(r"^doubts +[1-9]\d* +oldest +\d+ s$",
+                                        run_idem(doubtful, "top", "--once", "--every", "100ms").stdout, re.M))
+
+
+# ---- being told -----------------------------------------------------------------------------------------------------------------
+
+def new_doubt(c, id):
+    assert c("BEGIN", "shop", id, "LEASE", "50", "SUBJECT", "POST /pay")[0] == "started"
+
+
+def lines_of(path):
+    try:
+        with open(path) as f:
+            return [json.loads(line) for line in f]
+    except FileNotFoundError:
+        return []
+
+
+def test_a_command_is_told_of_new_doubts_and_not_too_often():
+    with folder() as where:
+        told = where + "/told"
+        command = "cat >>%s; echo >>%s" % (told, told)
+        with Server(where, "--on-doubt", command, "--on-doubt-every", "2s") as s, s.client() as c:
+            new_doubt(c, "a")
+            assert wait_until(lambda: len(lines_of(told)) == 1)
+            first, = lines_of(told)
+            assert (first["event"], first["new"], first["doubts"]) == ("doubt", 1, 1), first
+            record, = first["records"]
+            assert (record["scope"], record["id"], record["subject"], record["attempt"]) == ("shop", "a", "POST /pay", 1)
+            for id in "bcd":
+                new_doubt(c, id)
+            assert wait_until(lambda: sum(t["new"] for t in lines_of(told)) == 4)
+            later = lines_of(told)[1:]
+            assert sorted(r["id"] for t in later for r in t["records"]) == ["b", "c", "d"] and len(later) <= 3, later
+            assert s.output().count("event=doubt") == len(lines_of(told))
+
+
+def test_a_command_that_fails_is_told_again():
+    with folder() as where:
+        told = where + "/told"
+        command = "test -e %s/up || exit 3; cat >>%s; echo >>%s" % (where, told, told)
+        with Server(where, "--on-doubt", command, "--on-doubt-every", "100ms") as s, s.client() as c:
+            new_doubt(c, "a")
+            assert wait_until(lambda: 'event=on-doubt-failed why="it ended with exit status 3"' in s.output())
+            open(where + "/up", "w").close()
+            assert wait_until(lambda: lines_of(told))
+            assert lines_of(told)[0]["records"][0]["id"] == "a"
+
+
+def test_a_url_is_told_of_new_doubts():
+    import http.server
+    import threading
+    got = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append((self.headers["Content-Type"], json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+    hook = http.server.HTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=hook.serve_forever)
+    thread.start()
+    try:
+        with folder() as where, Server(where, "--on-doubt", "http://127.0.0.1:%d/hook" % hook.server_port) as s, s.client() as c:
+            new_doubt(c, "a")
+            assert wait_until(lambda: got)
+            assert got[0][0] == "application/json" and got[0][1]["records"][0]["id"] == "a"
+    finally:
+        hook.shutdown()
+        thread.join()
+        hook.server_close()
+
+
+def test_a_server_stops_while_its_command_hangs():
+    with folder() as where:
+        with Server(where, "--on-doubt", "touch %s/runs; sleep 1000" % where) as s, s.client() as c:
+            new_doubt(c, "a")
+            assert wait_until(lambda: os.path.exists(where + "/runs"))
+            assert s.stop(seconds=20) == 0
+
+
+def test_a_gateways_engine_tells_of_doubts_too():
+    with folder() as where, Ledger(where) as ledger:
+        os.environ["IDEM_ON_DOUBT"] = "cat >>%s/told; echo >>%s/told" % (where, where)
+        try:
+            with Gateway(where, ledger.port, "--lease", "1s") as g:
+                assert ask(g.port, "k", x_way="half-body").status == 504
+                assert wait_until(lambda: lines_of(where + "/told"))
+                assert lines_of(where + "/told")[0]["records"][0]["id"] == "k"
+        finally:
+            del os.environ["IDEM_ON_DOUBT"]

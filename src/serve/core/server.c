@@ -2,6 +2,7 @@
  * server.c - `idem serve` from the first check to the last answer.
  */
 #include "../resp/loop.h"
+#include "doubts.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -210,6 +211,8 @@ start(struct loop *loop, struct idem_error *err)
     if (status == IDEM_OK)
         status = open_audit(loop->server, err);
     if (status == IDEM_OK)
+        status = doubts_open(loop->server, &loop->server->doubts, err);
+    if (status == IDEM_OK)
         status = loop_listen(loop, err);
     if (status == IDEM_OK && loop->config->http)
         status = http_start(loop->server, &loop->http, err);
@@ -244,8 +247,10 @@ server_run(const struct server_config *given)
         } else {
             http_stop(loop.http, 0);
         }
+        doubts_stop(server.doubts);
         idem_ids_close(server.ids);
         idem_close(loop.engine);
+        doubts_close(server.doubts);
         loop_close(&loop);
         idem_token_limit_close(server.token_limit);
         audit_close(server.audit);

@@ -49,13 +49,15 @@ struct server_config {
     char *socket;       /* the unix socket's path; NULL: none */
     char *socket_group; /* who else may open it; NULL: nobody */
     int64_t socket_mode;
-    char *listen;        /* RESP on TCP, "host:port[,host:port]"; NULL: none */
-    char *http;          /* HTTP/JSON, "host:port[,host:port]"; NULL: none */
-    char *credentials;   /* a file; NULL: see credentials.h */
-    bool trust_socket;   /* who can open the unix socket need not AUTH */
-    bool require_reason; /* of operators */
-    char *audit;         /* a file; NULL: beside a journal; "none" */
-    int64_t audit_size;  /* bytes of it before a new one is begun */
+    char *listen;      /* RESP on TCP, "host:port[,host:port]"; NULL: none */
+    char *http;        /* HTTP/JSON, "host:port[,host:port]"; NULL: none */
+    char *credentials; /* a file; NULL: see credentials.h */
+    bool trust_socket; /* who can open the unix socket need not AUTH */
+    char *on_doubt;    /* a command or URL to tell of new doubts */
+    int64_t on_doubt_every_ms;
+    bool require_reason;    /* of operators */
+    char *audit;            /* a file; NULL: beside a journal; "none" */
+    int64_t audit_size;     /* bytes of it before a new one is begun */
     bool http_metrics_only; /* HTTP without credentials: health, metrics */
     int64_t max_clients;    /* RESP connections */
     int64_t max_result;     /* bytes of one result */
@@ -76,6 +78,7 @@ struct server_config {
 };
 
 struct audit;
+struct doubts;
 struct returned;
 struct server_returns {
     pthread_mutex_t lock;
@@ -92,6 +95,7 @@ struct server {
     struct idem_ids *ids;
     struct idem_token_limit *token_limit; /* NULL: none */
     struct audit *audit;                  /* what operators did; never NULL */
+    struct doubts *doubts;
     struct server_returns returns;
     struct results results; /* long ones that clients have yet to read */
 };

@@ -88,17 +88,6 @@ struct http_request {
     struct http_request *aside_next;
 };
 
-/* A look through the store for what is in doubt, a little at a time. */
-struct http_doubt {
-    struct idem_cursor cursor;
-    int64_t wanted_until_ms, next_ms;
-    bool looking;
-    uint64_t begun, whole; /* looks: the last begun, the last whole one */
-    uint64_t wanted;       /* by somebody who waits for it; 0: nobody does */
-    uint64_t count, last_count;  /* of this look, and of the last whole one */
-    int64_t oldest, last_oldest; /* since when, in the store's time */
-};
-
 struct http {
     struct server *server;
     struct http_daemon daemons[HTTP_DAEMONS_MAX];
@@ -120,7 +109,6 @@ struct http {
     size_t in_flight; /* callbacks that the engine owes us */
     /* Bytes of bodies that came, and of long replies that have yet to go. */
     atomic_size_t client_count, buffered;
-    struct http_doubt doubt;
 };
 
 int64_t http_now_ms(void);
@@ -185,8 +173,5 @@ struct http_process {
 };
 void http_process_figures(int64_t start_us, struct http_process *process);
 
-/* http_doubt.c: how many doubts there are, and how old the oldest is. */
-void http_doubts(struct http *http, double *count, double *oldest_s);
-void http_doubt_tick(struct http *http, int64_t now); /* under the lock */
 
 #endif

@@ -5,12 +5,18 @@
  */
 #include "../../engine/engine.h"
 #include "../../id/id.h"
+#include "../core/doubts.h"
 #include "http_inner.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* Of a reader, for a look that began after it came. */
+#define PATIENCE_MS 300
+#define NAP_NS (5 * 1000000L)
 
 static bool
 head(struct idem_buf *out, const char *name, const char *type, const char *help)
@@ -270,12 +276,35 @@ add_figure(void *arg, const char *name, double value)
                  http_figure_help(name), value);
 }
 
+/* In a small store a look is done at once, and its reader sees what is in doubt
+ * now. Nobody waits long for a look through a large one, nor while others wait
+ * for this thread. */
+static void
+read_doubts(struct http *http, double *count, double *oldest_s)
+{
+    const struct timespec nap = {0, NAP_NS};
+    struct doubts *doubts = http->server->doubts;
+    uint64_t wanted = doubts_want(doubts), number = 0;
+    int64_t until = http_now_ms() + PATIENCE_MS;
+    bool waits = true;
+
+    while (waits && doubts_read(doubts, &number, oldest_s) < wanted) {
+        nanosleep(&nap, NULL);
+        pthread_mutex_lock(&http->lock);
+        waits = http_now_ms() < until && !http->aside && !http->draining;
+        pthread_mutex_unlock(&http->lock);
+    }
+    *count = (double)number;
+    if (doubts_read(doubts, &number, oldest_s) == 0)
+        *count = *oldest_s = NAN;
+}
+
 static bool
 add_doubt(struct idem_buf *out, struct http *http)
 {
     double age_s = 0, count = 0;
 
-    http_doubts(http, &count, &age_s);
+    read_doubts(http, &count, &age_s);
     return single(out, "idem_doubts", "gauge",
                   "Records in doubt, as of the last look.", count) &&
            single(out, "idem_oldest_doubt_seconds", "gauge",

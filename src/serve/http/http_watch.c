@@ -128,7 +128,6 @@ watch(void *arg)
             continue; /* what came meanwhile is being read only now */
         check_due(http, now);
         drop_dawdlers(http, now);
-        http_doubt_tick(http, now);
     }
     pthread_mutex_unlock(&http->lock);
     return NULL;

@@ -1,6 +1,7 @@
 /*
  * info.c - the text of INFO: sections of name:value lines, as Redis has it.
  */
+#include "../core/doubts.h"
 #include "loop.h"
 
 #include <string.h>
@@ -88,6 +89,20 @@ add_engine(struct loop *loop, struct resp_out *out)
                         (unsigned long long)stats.errors[i]);
 }
 
+/* As of the last whole look through the store; nothing before there is one. */
+static void
+add_doubts(struct loop *loop, struct resp_out *out)
+{
+    uint64_t count;
+    double oldest_s;
+
+    (void)doubts_want(loop->server->doubts);
+    if (doubts_read(loop->server->doubts, &count, &oldest_s) > 0)
+        idem_buf_printf(&out->buf,
+                        "doubts:%llu\r\noldest_doubt_seconds:%.0f\r\n",
+                        (unsigned long long)count, oldest_s);
+}
+
 /* How many answers took up to 16, 32, 64 ... microseconds, by verb. */
 static void
 add_latency(struct loop *loop, struct resp_out *out)
@@ -113,6 +128,7 @@ info_add(struct loop *loop, struct resp_out *out)
     add_server(loop, out);
     add_clients(loop, out);
     add_engine(loop, out);
+    add_doubts(loop, out);
     add_latency(loop, out);
     if (loop->driven) {
         /* An engine of its own thread would have to be waited for. */

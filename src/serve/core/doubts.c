@@ -1,0 +1,339 @@
+/*
+ * doubts.c - the thread that looks for doubts; see doubts.h.
+ *
+ * A doubt is new if the look before did not see it. The keys that it saw are
+ * remembered as 8 bytes each, DOUBTS_KNOWN of them at most; with more doubts
+ * than that, further ones are counted but not told one by one.
+ */
+#include "doubts.h"
+
+#include "../../engine/engine.h"
+#include "../../store/store.h"
+#include "../http/http.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOK_COUNT 2000
+#define WANTED_MS 120000 /* a reader comes about every 15 s to 60 s */
+#define PAUSE_MS 1000    /* between two looks */
+#define NAP_MS 200       /* between two parts of a look */
+#define DOUBTS_KNOWN 100000
+#define TOLD_MAX 100 /* records in one message */
+
+struct keys {
+    uint64_t *list;
+    size_t count, room;
+};
+
+struct doubts {
+    struct server *server;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t stir;
+    atomic_bool over;
+    int64_t wanted_until_ms;
+    uint64_t begun, whole, wanted; /* looks */
+    uint64_t last_count;           /* of the last whole look */
+    int64_t last_oldest;           /* when, in the store's time; 0: none */
+
+    /* This look. */
+    bool looking, failed; /* the engine owes a part; it had none */
+    struct idem_cursor cursor;
+    uint64_t count;
+    int64_t oldest;
+    struct keys seen, before; /* by this look; by the last whole one, sorted */
+
+    /* To be told: of the thread alone, while no part of a look is due. */
+    int64_t next_told_ms;
+    json_t *news;
+    uint64_t news_count;
+};
+
+static int64_t
+now_ms(void)
+{
+    return metrics_now_us() / 1000;
+}
+
+/* ---- one look ---------------------------------------------------------- */
+
+static int
+by_number(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static bool
+keys_add(struct keys *keys, uint64_t key)
+{
+    if (keys->count == keys->room) {
+        size_t room = keys->room ? keys->room * 2 : 64;
+        void *more = realloc(keys->list, room * sizeof(key));
+
+        if (!more || keys->count >= DOUBTS_KNOWN)
+            return false;
+        keys->list = more;
+        keys->room = room;
+    }
+    keys->list[keys->count++] = key;
+    return true;
+}
+
+static void
+add_news(struct doubts *doubts, const struct idem_record *r)
+{
+    json_t *json;
+
+    doubts->news_count++;
+    if (json_array_size(doubts->news) >= TOLD_MAX)
+        return;
+    json = json_pack("{s:s, s:I, s:I, s:I}", "type", idem_type_name(r->type),
+                     "since", (json_int_t)r->lease_until, "attempt",
+                     (json_int_t)r->attempt, "fence", (json_int_t)r->fence);
+    http_put_bytes(json, "scope", r->scope, false);
+    http_put_bytes(json, "id", r->id, false);
+    http_put_bytes(json, "subject", r->subject, false);
+    json_array_append_new(doubts->news, json);
+}
+
+static void
+note(struct doubts *doubts, const struct idem_record *record)
+{
+    uint8_t digest[IDEM_KEY_LEN];
+    uint64_t key;
+
+    doubts->count++;
+    if (doubts->oldest == 0 || record->lease_until < doubts->oldest)
+        doubts->oldest = record->lease_until;
+    if (!doubts->server->config->on_doubt)
+        return;
+    idem__key(record->type, record->scope, record->id, digest);
+    memcpy(&key, digest, sizeof(key));
+    if (keys_add(&doubts->seen, key) &&
+        (doubts->before.count == 0 ||
+         !bsearch(&key, doubts->before.list, doubts->before.count, sizeof(key),
+                  by_number)))
+        add_news(doubts, record);
+}
+
+/* On the engine's thread. */
+static void
+looked(void *arg, enum idem_status status, const struct idem_record *records,
+       size_t count, const struct idem_cursor *next,
+       const struct idem_error *err)
+{
+    struct doubts *doubts = arg;
+
+    (void)err;
+    pthread_mutex_lock(&doubts->mutex);
+    doubts->looking = false;
+    doubts->failed = status != IDEM_OK;
+    for (size_t i = 0; i < count; i++)
+        note(doubts, &records[i]);
+    if (next)
+        doubts->cursor = *next;
+    pthread_cond_broadcast(&doubts->stir);
+    pthread_mutex_unlock(&doubts->mutex);
+}
+
+/* Wait, unless somebody wants a look at once. Under the lock. */
+static void
+nap(struct doubts *doubts, int64_t ms)
+{
+    struct timespec until = idem__deadline(ms * 1000);
+
+    if (!doubts->over && doubts->whole >= doubts->wanted)
+        pthread_cond_timedwait(&doubts->stir, &doubts->mutex, &until);
+}
+
+/* One part of a look. Submitted under the lock: once `over` is set, the engine
+ * may be closed. It answers a part that it has, then. */
+static bool
+look_on(struct doubts *doubts)
+{
+    const struct idem_filter filter = {.doubt = true};
+
+    if (doubts->over ||
+        idem__scan_submit(doubts->server->engine, &filter, &doubts->cursor,
+                          LOOK_COUNT, looked, doubts, NULL) != IDEM_OK)
+        return false;
+    doubts->looking = true;
+    while (doubts->looking && !doubts->over)
+        pthread_cond_wait(&doubts->stir, &doubts->mutex);
+    return !doubts->over && !doubts->failed;
+}
+
+/* Under the lock, which is given up while it waits. */
+static void
+look(struct doubts *doubts)
+{
+    struct keys last;
+    bool fine;
+
+    doubts->begun++;
+    doubts->count = 0;
+    doubts->oldest = 0;
+    doubts->seen.count = 0;
+    doubts->cursor = (struct idem_cursor){"0"};
+    for (;;) {
+        fine = look_on(doubts);
+        if (!fine || strcmp(doubts->cursor.text, "0") == 0)
+            break;
+        nap(doubts, NAP_MS);
+    }
+    if (!fine) {
+        doubts->wanted = 0; /* nobody gets it now */
+        return;
+    }
+    doubts->whole = doubts->begun;
+    doubts->last_count = doubts->count;
+    doubts->last_oldest = doubts->oldest;
+    if (doubts->seen.count > 0)
+        qsort(doubts->seen.list, doubts->seen.count, sizeof(uint64_t),
+              by_number);
+    last = doubts->before;
+    doubts->before = doubts->seen;
+    doubts->seen = last;
+}
+
+/* ---- telling ----------------------------------------------------------- */
+
+/* What is new goes out with the next message, on-doubt-every later at the
+ * earliest; a message that failed is sent again then. */
+static void
+tell(struct doubts *doubts)
+{
+    const struct server_config *config = doubts->server->config;
+    json_t *json;
+    char *text, why[256];
+
+    if (doubts->news_count == 0 || now_ms() < doubts->next_told_ms)
+        return;
+    doubts->next_told_ms = now_ms() + config->on_doubt_every_ms;
+    json = json_pack("{s:s, s:I, s:I, s:O}", "event", "doubt", "new",
+                     (json_int_t)doubts->news_count, "doubts",
+                     (json_int_t)doubts->last_count, "records", doubts->news);
+    text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    if (!text)
+        return;
+    server_log(doubts->server->log, LOG_WARNING, "doubt",
+               LOG_NUMBER("new", doubts->news_count),
+               LOG_NUMBER("doubts", doubts->last_count));
+    if (on_doubt_tell(config->on_doubt, text, &doubts->over, why,
+                      sizeof(why))) {
+        json_array_clear(doubts->news);
+        doubts->news_count = 0;
+    } else {
+        server_log(doubts->server->log, LOG_WARNING, "on-doubt-failed",
+                   LOG_TEXT("why", why));
+    }
+    free(text);
+}
+
+/* ---- the thread -------------------------------------------------------- */
+
+static void *
+watch(void *arg)
+{
+    struct doubts *doubts = arg;
+    bool always = doubts->server->config->on_doubt != NULL;
+
+    pthread_mutex_lock(&doubts->mutex);
+    while (!doubts->over) {
+        if (always || now_ms() < doubts->wanted_until_ms)
+            look(doubts);
+        pthread_mutex_unlock(&doubts->mutex);
+        if (always && !doubts->over)
+            tell(doubts);
+        pthread_mutex_lock(&doubts->mutex);
+        nap(doubts, PAUSE_MS);
+    }
+    pthread_mutex_unlock(&doubts->mutex);
+    return NULL;
+}
+
+enum idem_status
+doubts_open(struct server *server, struct doubts **doubts,
+            struct idem_error *err)
+{
+    struct doubts *self = calloc(1, sizeof(*self));
+    pthread_condattr_t attr;
+
+    if (!self || !(self->news = json_array())) {
+        free(self);
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    }
+    self->server = server;
+    pthread_mutex_init(&self->mutex, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&self->stir, &attr);
+    pthread_condattr_destroy(&attr);
+    if (pthread_create(&self->thread, NULL, watch, self) != 0) {
+        json_decref(self->news);
+        free(self);
+        return idem__fail(err, IDEM_ERR_MEMORY, "cannot start a thread");
+    }
+    *doubts = self;
+    return IDEM_OK;
+}
+
+void
+doubts_stop(struct doubts *doubts)
+{
+    if (!doubts)
+        return;
+    pthread_mutex_lock(&doubts->mutex);
+    doubts->over = true;
+    pthread_cond_signal(&doubts->stir);
+    pthread_mutex_unlock(&doubts->mutex);
+}
+
+void
+doubts_close(struct doubts *doubts)
+{
+    if (!doubts)
+        return;
+    doubts_stop(doubts);
+    pthread_join(doubts->thread, NULL);
+    pthread_cond_destroy(&doubts->stir);
+    pthread_mutex_destroy(&doubts->mutex);
+    json_decref(doubts->news);
+    free(doubts->seen.list);
+    free(doubts->before.list);
+    free(doubts);
+}
+
+uint64_t
+doubts_want(struct doubts *doubts)
+{
+    uint64_t wanted;
+
+    pthread_mutex_lock(&doubts->mutex);
+    doubts->wanted_until_ms = now_ms() + WANTED_MS;
+    wanted = doubts->wanted = doubts->begun + 1;
+    pthread_cond_signal(&doubts->stir);
+    pthread_mutex_unlock(&doubts->mutex);
+    return wanted;
+}
+
+uint64_t
+doubts_read(struct doubts *doubts, uint64_t *count, double *oldest_s)
+{
+    struct idem__stats stats = {0};
+    uint64_t whole;
+
+    idem__stats(doubts->server->engine, &stats);
+    pthread_mutex_lock(&doubts->mutex);
+    whole = doubts->whole;
+    *count = doubts->last_count;
+    *oldest_s = 0;
+    if (doubts->last_oldest > 0 && stats.now_ms > doubts->last_oldest)
+        *oldest_s = (double)(stats.now_ms - doubts->last_oldest) / 1000.0;
+    pthread_mutex_unlock(&doubts->mutex);
+    return whole;
+}
