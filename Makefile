@@ -274,15 +274,20 @@ install: all
 	if [ -d sql ]; then install -d $(DESTDIR)$(PREFIX)/share/idem/sql && install -m 644 sql/*.sql $(DESTDIR)$(PREFIX)/share/idem/sql; fi
 	install -m 644 clients/js/idem.js $(DESTDIR)$(PREFIX)/share/idem
 	if [ -d docs/man ]; then install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1; fi
-	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	install -m 644 scripts/completion/idem.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem
+	for c in $$($(B)/idem --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | grep -vx help); do \
+	    $(B)/idem help --man $$c > $(DESTDIR)$(PREFIX)/share/man/man1/idem-$$c.1 || exit 1; done
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
+	$(B)/idem completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem
+	$(B)/idem completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_idem
+	$(B)/idem completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/idem.fish
 	install -d $(DESTDIR)$(LIBDIR)/idem && install -m 644 $(module_files) $(DESTDIR)$(LIBDIR)/idem
 	if [ -f $(B)/ngx_http_idem_module.so ]; then install -m 644 $(B)/ngx_http_idem_module.so $(DESTDIR)$(LIBDIR)/idem; fi
 
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/idem $(DESTDIR)$(PREFIX)/include/idem $(DESTDIR)$(LIBDIR)/libidem.* \
 	    $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc $(DESTDIR)$(PREFIX)/share/idem $(DESTDIR)$(LIBDIR)/idem $(DESTDIR)$(PREFIX)/share/man/man1/idem*.1 \
-	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem \
+	    $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_idem $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/idem.fish
 
 clean:
 	rm -rf build

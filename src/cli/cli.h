@@ -172,6 +172,22 @@ void cli_files_hold(void);
 void cli_files_note(void);
 void cli_files_leave(void);
 
+/* ---- main.c, manual.c -------------------------------------------------- */
+
+struct cli_command {
+    const char *name;
+    const char *help; /* one line */
+    int (*run)(int argc, char **argv);
+};
+
+/* In the order of help; NULL behind the last. A heading has no `run`. */
+const struct cli_command *cli_command_at(size_t i);
+/* Its line of help; empty if there is none. */
+const char *cli_command_help(const char *name, size_t len);
+
+/* The manual page of a command. */
+void cli_print_manual(const struct cli_syntax *syntax);
+
 /* ---- subcommands ------------------------------------------------------ */
 
 int cli_begin(int argc, char **argv);
@@ -200,6 +216,7 @@ int cli_unlock(int argc, char **argv);
 int cli_consume(int argc, char **argv);
 int cli_journal(int argc, char **argv);
 int cli_check(int argc, char **argv);
+int cli_completion(int argc, char **argv);
 int cli_backup(int argc, char **argv);
 int cli_restore(int argc, char **argv);
 

@@ -11,16 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct command {
-    const char *name;
-    const char *help; /* one line */
-    int (*run)(int argc, char **argv);
-};
-
 static int cli_version(int argc, char **argv);
 
 /* In the order of help; a NULL function is a heading. */
-static const struct command commands[] = {
+static const struct cli_command commands[] = {
     {"One record:", NULL, NULL},
     {"begin", "claim a request: started, or what became of it", cli_begin},
     {"finish", "record its outcome, for everyone who asks again", cli_finish},
@@ -58,12 +52,14 @@ static const struct command commands[] = {
     {"Help:", NULL, NULL},
     {"help", "idem help COMMAND; idem help connecting; idem help exit-codes",
      cli_help},
+    {"completion", "completion of commands for bash, zsh and fish",
+     cli_completion},
     {"version", "the version of this program", cli_version},
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
-static const struct command *
+static const struct cli_command *
 find(const char *name)
 {
     for (size_t i = 0; i < COMMANDS; i++) {
@@ -71,6 +67,23 @@ find(const char *name)
             return &commands[i];
     }
     return NULL;
+}
+
+const struct cli_command *
+cli_command_at(size_t i)
+{
+    return i < COMMANDS ? &commands[i] : NULL;
+}
+
+const char *
+cli_command_help(const char *name, size_t len)
+{
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (commands[i].run && strlen(commands[i].name) == len &&
+            strncmp(commands[i].name, name, len) == 0)
+            return commands[i].help;
+    }
+    return "";
 }
 
 static void
@@ -129,7 +142,7 @@ int
 cli_help(int argc, char **argv)
 {
     char *help[] = {argc > 1 ? argv[1] : NULL, (char *)"--help", NULL};
-    const struct command *command;
+    const struct cli_command *command;
 
     if (argc < 2 || strcmp(argv[1], "--help") == 0 ||
         strcmp(argv[1], "help") == 0) {
@@ -143,6 +156,10 @@ cli_help(int argc, char **argv)
     if (strcmp(argv[1], "connecting") == 0) {
         cli_print_connecting();
         return CLI_OK;
+    }
+    if (strcmp(argv[1], "--man") == 0) {
+        cli_describe = cli_print_manual;
+        return cli_help(argc - 1, argv + 1);
     }
     command = find(argv[1]);
     return command ? command->run(2, help) : unknown_command(argv[1]);
@@ -191,7 +208,7 @@ hide_passwords(int argc, char **argv)
 static int
 run(int argc, char **argv)
 {
-    const struct command *command;
+    const struct cli_command *command;
 
     if (argc < 2) {
         print_help();

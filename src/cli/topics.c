@@ -21,6 +21,7 @@ static const struct {
     {"issue", "idem issue session-42 --ttl 10m"},
     {"redeem", "idem redeem $token session-42"},
     {"scan", "idem scan --doubt\nidem scan --scope shop --older 1h --json"},
+    {"doubts", "idem doubts\nidem doubts --scope shop --json"},
     {"find", "idem find order-7"},
     {"audit", "idem audit --scope shop"},
     {"store", "idem store init postgres://idem@db/idem\n"

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from lib import ROOT, folder
+from lib import IDEM, ROOT, folder
 
 
 def run(*args, cwd=ROOT, env=None, code=0):
@@ -32,7 +32,8 @@ def pkg_config(root, *args):
 def test_everything_is_where_people_look_for_it(installed):
     for path in ("bin/idem", "include/idem/idem.h", "include/idem/engine.h", "include/idem/record.h",
                  "lib/libidem.a", "lib/libidem.so", "lib/pkgconfig/idem.pc", "share/man/man1/idem.1",
-                 "share/bash-completion/completions/idem", "share/idem/idem.js", "share/idem/sql/postgres.sql"):
+                 "share/bash-completion/completions/idem", "share/zsh/vendor-completions/_idem",
+                 "share/fish/vendor_completions.d/idem.fish", "share/man/man1/idem-settle.1", "share/idem/idem.js", "share/idem/sql/postgres.sql"):
         assert os.path.exists(os.path.join(installed, "opt/idem", path)), path
     assert glob.glob(installed + "/opt/idem/lib/idem/ngx_http_idem_module.so")
     assert os.readlink(installed + "/opt/idem/lib/libidem.so") == "libidem.so.0"
@@ -179,8 +180,8 @@ def test_uninstall_leaves_no_file():
 
 def complete(*words):
     """What bash offers for the last word."""
-    script = ("source %s/scripts/completion/idem.bash; COMP_WORDS=(%s); COMP_CWORD=%d; _idem; "
-              'printf "%%s\\n" "${COMPREPLY[@]}"' % (ROOT, " ".join("'%s'" % w for w in words), len(words) - 1))
+    script = ("source <(idem completion bash); COMP_WORDS=(%s); COMP_CWORD=%d; _idem; "
+              'printf "%%s\\n" "${COMPREPLY[@]}"' % (" ".join("'%s'" % w for w in words), len(words) - 1))
     env = {"PATH": os.path.join(ROOT, "build") + ":" + os.environ["PATH"]}
     return run("bash", "-c", script, env=env).split()
 
@@ -190,7 +191,48 @@ def test_bash_completes_commands_options_and_values():
     assert "begin" in complete("idem", "") and "--version" in complete("idem", "")
     assert complete("idem", "begin", "--pay") == ["--payload"]
     assert complete("idem", "settle", "a", "b", "--as", "s") == ["succeeded"]
-    assert "exit-codes" in complete("idem", "help", "")
+    assert "exit-codes" in complete("idem", "help", "") and "begin" in complete("idem", "help", "")
+    assert complete("idem", "id", "explain", "7", "--kind", "") == ["snowflake", "uid"]
+    assert complete("idem", "completion", "z") == ["zsh"] and complete("idem", "gateway", "--upst") == ["--upstream"]
+
+
+def help_options():
+    """Every command and its options, as help tells them."""
+    names = re.findall(r"^  ([a-z]+) ", run(IDEM, "--help"), re.M)
+    return {n: re.findall(r"^ +(?:-\w, )?--([a-z-]+)", run(IDEM, "help", n), re.M) for n in names if n != "help"}
+
+
+def test_fish_completes_every_command_and_option():
+    def offered(line):
+        env = {"PATH": os.path.join(ROOT, "build") + ":" + os.environ["PATH"], "HOME": "/nonexistent"}
+        said = run("fish", "--no-config", "-c", "idem completion fish | source; complete -C '%s'" % line, env=env)
+        return [entry.split("\t")[0] for entry in said.splitlines()]
+
+    assert offered("idem rel") == ["release"] and offered("idem settle a b --as s") == ["succeeded"]
+    assert offered("idem completion z") == ["zsh"] and "connecting" in offered("idem help ")
+    for command in ("begin", "gateway", "check"):
+        assert {"--" + o for o in help_options()[command]} <= set(offered("idem %s --" % command)), command
+
+
+def test_zsh_completes_every_command_and_option():
+    script = """source <(idem completion zsh)
+_describe() { print -l -- "DESCRIBE" "${commands[@]}" }
+_arguments() { print -l -- "$@" }
+words=(%s); CURRENT=%d; _idem"""
+    env = {"PATH": os.path.join(ROOT, "build") + ":" + os.environ["PATH"]}
+    offered = run("zsh", "-f", "-c", script % ("idem ''", 2), env=env)
+    assert {line.split(":")[0] for line in offered.splitlines()[1:]} == set(help_options()) | {"help"}
+    for command, options in help_options().items():
+        offered = run("zsh", "-f", "-c", script % ("idem %s ''" % command, 3), env=env)
+        assert set(options) <= set(re.findall(r"^\*?--([a-z-]+)\[", offered, re.M)), command
+
+
+def test_every_command_has_a_manual_page():
+    for command, options in help_options().items():
+        page = run(IDEM, "help", "--man", command)
+        assert ".TH IDEM\\-%s 1" % command.upper() in page and ".SH SYNOPSIS\n.nf\nidem %s" % command in page, command
+        told = set(re.findall(r"^\\fB(?:\\-\w\\fR, \\fB)?\\-\\-([a-z\\-]+)\\fR", page, re.M))
+        assert {o.replace("-", "\\-") for o in options} - {"help"} == told, command
 
 
 def test_every_store_and_broker_can_be_left_out():
