@@ -57,6 +57,21 @@ def test_the_example_runs_once():
         assert refused.stderr.startswith("once: ")
 
 
+def test_what_is_written_once_stays_so():
+    """Commands are started by base/spawn alone; the third of a lease is a third in engine/lease.h alone."""
+    ways = {"src/base/spawn.c": r"\b(v?fork|execv\w*|execl\w*|posix_spawnp?|popen|system)\(",
+            "src/engine/lease.h": r"\b(lease|length)(_[mu]s)?( \* 1000)? / 3\b"}
+    files = [f for end in "ch" for f in glob.glob(os.path.join(ROOT, "src/**/*." + end), recursive=True) if not f.endswith("_test.c")]
+    for home, way in ways.items():
+        found = set()
+        for path in files:
+            with open(path) as f:
+                code = re.sub(r"/\*.*?\*/|//[^\n]*|\"[^\"\n]*\"", "", f.read(), flags=re.S)
+            if re.search(way, code):
+                found.add(os.path.relpath(path, ROOT))
+        assert found == {home}, found
+
+
 def test_the_library_exports_nothing_but_the_api():
     names = {line.split()[-1] for line in
              run("nm", "-D", "--defined-only", "build/libidem.so").splitlines() if line.split()}
