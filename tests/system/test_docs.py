@@ -146,6 +146,38 @@ def test_the_configuration_for_ones_own_nginx_is_one(page):
         assert told.returncode == 0, told.stderr + block
 
 
+def sources(folder="src"):
+    for where, _, files in os.walk(os.path.join(ROOT, folder)):
+        for name in files:
+            if name.endswith(".c") and not name.endswith(("_test.c", "_fuzz.c")):
+                yield text(os.path.join(where, name))
+
+
+def test_every_log_event_is_in_the_catalogue_and_the_other_way_round():
+    levels = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error", "ALWAYS": "info"}
+    logged = {"engine": "info, warning", "alarm": "error"}  # server_log_engine
+    for code in sources():
+        for level, event in re.findall(r'server_log\([^;]*?LOG_(\w+),\s*"([\w-]+)"', code):
+            logged[event] = levels[level]
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| ([a-z, ]+) \|", text("docs/events.md"), re.M))
+    assert rows == logged and len(rows) > 15
+    for document in documents():
+        for event in re.findall(r"\bevent=([\w-]+)", text(document)):
+            assert event in rows, (document, event)
+
+
+def test_every_alarm_is_in_the_catalogue_and_the_other_way_round():
+    raised = []
+    for code in sources():
+        for parts in re.findall(r'IDEM_LOG_ALARM,\s*((?:"(?:[^"\\]|\\.)*"|PRI\w+|\s)+)', code):
+            raised.append("".join(re.findall(r'"((?:[^"\\]|\\.)*)"', parts)))
+    raised = [said for said in raised if said != "%s"]  # what a database's check found
+    phrases = re.findall(r"^\| `([^`]+)` \|", text("docs/events.md").split("## Alarms")[1], re.M)
+    assert len(raised) > 5
+    assert [said for said in raised if not any(p in said for p in phrases)] == []
+    assert [p for p in phrases if not any(p in said for said in raised)] == []
+
+
 def test_contributing_names_make_targets_that_exist():
     makefile = text("Makefile")
     for target in re.findall(r"^    make ([a-z]+)\b", text("CONTRIBUTING.md"), re.M):

@@ -198,7 +198,7 @@ log_defect(const struct http_request *request)
         request->problem == IDEM_PROBLEM_CLOSED)
         return;
     server_log(
-        request->http->server->log, LOG_WARNING, "http_problem",
+        request->http->server->log, LOG_WARNING, "http-problem",
         LOG_TEXT("problem", problem_type(request)->name),
         LOG_TEXT("operation", request->route ? request->route->name : "none"),
         LOG_TEXT("text", request->error.text));
