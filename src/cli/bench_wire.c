@@ -5,6 +5,7 @@
  * answers, and goes on: with FINISH for the fences it got, or with fresh keys.
  */
 #include "bench.h"
+#include "cli.h"
 
 #include "../remote/remote.h"
 
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #define TTL_MS "86400000"
+#define TELL_EVERY 100 /* rounds between two looks at the clock */
 #define REPLY_MAX (64 * 1024 * 1024)
 
 struct connection {
@@ -350,6 +352,7 @@ run_all(struct state *state, struct idem_error *err)
     struct bench *bench = state->bench;
     struct epoll_event events[256];
     int64_t start = now_us();
+    int until_told = TELL_EVERY;
     bool ok = true;
 
     state->now_us = start;
@@ -362,11 +365,19 @@ run_all(struct state *state, struct idem_error *err)
     while (state->busy > 0 && ok) {
         int count = epoll_wait(state->epoll, events, 256, 10000);
 
+        if (--until_told == 0) { /* the clock costs more than a count */
+            until_told = TELL_EVERY;
+            cli_progress("%lld of %lld ms",
+                         (long long)(now_us() - start) / 1000,
+                         (long long)bench->run_ms);
+        }
+
         ok = count > 0;
         for (int i = 0; i < count && ok; i++)
             ok = serve(state, events[i].data.ptr);
     }
     bench->took_us = now_us() - start;
+    cli_progress(NULL);
     return ok ? IDEM_OK
               : idem__fail(err, IDEM_ERR_UNAVAILABLE,
                            "the server closed a connection, or was silent "

@@ -433,7 +433,8 @@ parse(const struct idem_bytes *args, size_t count,
         return status;
     if (count < row->place_count)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "wrong number of arguments for '%s' command",
+                          "wrong number of arguments for '%s' command of idem "
+                          "(docs/protocol.md)",
                           row->name);
     for (size_t i = 0; i < row->place_count && status == IDEM_OK; i++)
         status = read_field(row->places[i], args + i, command, err);

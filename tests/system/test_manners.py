@@ -4,7 +4,7 @@ import re
 import subprocess
 import time
 
-from lib import IDEM, folder, on_a_terminal
+from lib import IDEM, Server, folder, on_a_terminal
 
 
 def idem(*args, **env):
@@ -77,3 +77,11 @@ def test_a_terminal_gets_a_table_and_a_pipe_gets_lines():
         code, out, err = idem("scan", "--store", store)
         assert code == 0 and err == "" and "\x1b" not in out and "DOUBT" not in out and "TYPE" not in out
         assert re.search(r"^request executing \d{4}-\d\d-\d\dT\S+ \d+ shop slow$", out, re.M), out
+
+
+def test_bench_shows_how_far_it_is():
+    with folder() as where, Server(where, store="memory:") as server:
+        flags = ["bench", "--server", "unix:" + server.socket, "--time", "1s", "--clients", "4"]
+        assert re.search(r"\r\x1b\[K\d+ of 1000 ms", on_a_terminal(*flags))
+        code, out, err = idem(*flags)
+        assert code == 0 and err == "" and "ms" in out

@@ -80,6 +80,8 @@ def test_a_web_page_cannot_send_commands(server, c):
 
 @pytest.mark.parametrize("command, told", [
     (["NOSUCH"], "unknown command 'NOSUCH'"),
+    (["SET", "a", "b"], "unknown command 'SET': this is idem, not Redis"),
+    (["GET", "a"], "wrong number of arguments for 'GET' command of idem"),
     (["\r\n\x01bad"], "unknown command '???bad'"),
     ([""], "unknown command ''"),
     (["BEGIN"], "wrong number of arguments for 'BEGIN'"),

@@ -122,7 +122,10 @@ command_parse(const struct idem__wire_request *in, struct command *command,
     memset(&command->wire, 0, sizeof(command->wire)); /* no operation */
     row = find_row(args[0]);
     status = row ? parse_words(row, args + 1, count, command, err)
-                 : idem__fail(err, IDEM_ERR_INVALID, "unknown command '%.*s'",
+                 : idem__fail(err, IDEM_ERR_INVALID,
+                              "unknown command '%.*s': this is idem, not "
+                              "Redis; it has BEGIN, FINISH, GET and others "
+                              "(docs/protocol.md)",
                               (int)(args[0].len > 64 ? 64 : args[0].len),
                               (const char *)args[0].data);
     /* As in src/wire: the answer to a wrong command has its tag, too. */
