@@ -3,7 +3,7 @@
  */
 #include "cli.h"
 
-#include "../store/journal/check.h"
+#include "../store/journal/journal_check.h"
 
 #include <inttypes.h>
 #include <string.h>

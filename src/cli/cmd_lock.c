@@ -40,12 +40,6 @@ on_signal(int number)
     forwarded = number;
 }
 
-static int64_t
-boot_us(void)
-{
-    return idem__system_clocks.boot_us(NULL);
-}
-
 static const char *
 owner_of(const struct holder *h)
 {
@@ -112,8 +106,8 @@ watch(struct holder *h, struct idem_child *process)
                     "idem: lock \"%s\" was lost: stopping the command\n",
                     h->name);
             kill(-child, SIGTERM);
-            kill_at_us = boot_us() + h->grace_ms * 1000;
-        } else if (kill_at_us && boot_us() >= kill_at_us) {
+            kill_at_us = idem__system_boot_us() + h->grace_ms * 1000;
+        } else if (kill_at_us && idem__system_boot_us() >= kill_at_us) {
             kill(-child, SIGKILL);
         }
     }

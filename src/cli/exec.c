@@ -7,6 +7,8 @@
  */
 #include "exec.h"
 
+#include "../base/wait.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -133,15 +135,6 @@ read_signal(struct child *child)
         kill(child->process.pid, (int)info.ssi_signo);
 }
 
-static int64_t
-now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static void
 follow(struct child *child)
 {
@@ -157,10 +150,10 @@ follow(struct child *child)
         int64_t left;
 
         if (child->ended && until == 0)
-            until = now_ms() + LINGER_MS;
+            until = idem__mono_us() / 1000 + LINGER_MS;
         if (child->ended && fds[1].fd < 0 && fds[2].fd < 0)
             return;
-        left = until - now_ms();
+        left = until - idem__mono_us() / 1000;
         if (child->ended && left <= 0)
             return;
         poll(fds, 4,

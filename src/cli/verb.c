@@ -3,6 +3,7 @@
  */
 #include "verb.h"
 
+#include "../base/units.h"
 #include "../serve/core/rights.h"
 
 #include <inttypes.h>
@@ -68,8 +69,8 @@ cli_read_kind(const char *text, enum idem_kind *kind)
     return cli_usage_error("\"%s\" is not a kind: raw, http or exec", text);
 }
 
-int
-cli_read_type(const char *text, enum idem_type *type)
+static int
+read_type(const char *text, enum idem_type *type)
 {
     if (!text || idem__type_parse(idem_text(text), type))
         return -1;
@@ -391,7 +392,7 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
         return cli_usage_error("--print \"%s\" is not a field of an answer",
                                verb->print);
     if (op->type == 0) {
-        code = cli_read_type(verb->type, &op->type);
+        code = read_type(verb->type, &op->type);
         if (code >= 0)
             return code;
     }
@@ -408,4 +409,49 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     idem_answer_clear(&answer);
     idem_close(engine);
     return code;
+}
+
+/* ---- verbs without options of their own ---------------------------------- */
+
+static int
+read_lease(const char *text, int64_t *lease_ms)
+{
+    char flaw[IDEM__TIME_FLAW_LEN];
+
+    if (!cli_ms_parse(text, lease_ms))
+        return cli_usage_error("the lease \"%s\" %s", text,
+                               idem__time_flaw(text, flaw));
+    return *lease_ms > 0 ? -1 : cli_usage_error("a lease is at least 1ms");
+}
+
+int
+cli_plain_verb(enum idem_verb which, const char *usage, const char *about,
+               int argc, char **argv)
+{
+    struct cli_verb verb = {0};
+    const char *reason = NULL;
+    struct cli_option options[] = {CLI_VERB_OPTIONS(&verb),
+                                   CLI_TYPE_OPTION(&verb),
+                                   CLI_REASON_OPTION(&reason),
+                                   {0}};
+    size_t wanted = which == IDEM_RENEW ? 4 : which == IDEM_RELEASE ? 3 : 2;
+    const struct cli_syntax syntax = {.usage = usage,
+                                      .about = about,
+                                      .options = options,
+                                      .min_args = wanted,
+                                      .max_args = wanted};
+    struct idem_op op = {.verb = which};
+    char **args;
+    int code;
+
+    if (which != IDEM_FORGET) /* which alone takes an operator */
+        options[sizeof(options) / sizeof(options[0]) - 2] =
+            (struct cli_option){0};
+    code = cli_parse_key(&syntax, argc, argv, &args, &op);
+    if (code < 0 && wanted > 2)
+        code = cli_read_fence(args[2], &op.fence);
+    if (code < 0 && wanted > 3)
+        code = read_lease(args[3], &op.lease_ms);
+    op.subject = idem_text(reason);
+    return code >= 0 ? code : cli_run_verb(&verb, &op);
 }

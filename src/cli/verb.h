@@ -47,6 +47,11 @@ enum idem_status cli_do_verb(const struct cli_verb *verb,
 /* Run the op and print its answer; returns the exit code. */
 int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);
 
+/* A whole subcommand with the arguments SCOPE ID, then FENCE and LEASE where
+ * the verb needs them, and the options of every verb. */
+int cli_plain_verb(enum idem_verb verb, const char *usage, const char *about,
+                   int argc, char **argv);
+
 /* Print an answer, or one field of it. */
 void cli_print_answer(const struct idem_answer *answer, const char *field);
 
@@ -57,7 +62,6 @@ int cli_parse_key(const struct cli_syntax *syntax, int argc, char **argv,
 int cli_read_fence(const char *text, uint64_t *fence);
 int cli_read_outcome(const char *text, enum idem_state *outcome);
 int cli_read_kind(const char *text, enum idem_kind *kind);
-int cli_read_type(const char *text, enum idem_type *type);
 
 /* A time that was given must not be 0: zero means "default" inside. */
 int cli_check_time(const char *option, const int64_t *ms);

@@ -211,17 +211,13 @@ idem_consume_open(struct idem_engine *engine,
                   struct idem_consumer **consumer, struct idem_error *err)
 {
     struct idem_consumer *c = calloc(1, sizeof(*c));
-    pthread_condattr_t monotonic;
     enum idem_status status;
 
     if (!c)
         return idem__fail(err, IDEM_ERR_MEMORY, "consumer: out of memory");
     c->engine = engine;
     pthread_mutex_init(&c->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->concluded, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    idem__cond_init(&c->concluded);
     status = set_options(c, options, err);
     if (status == IDEM_OK)
         status = open_source(c, err);

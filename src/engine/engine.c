@@ -308,13 +308,8 @@ take_options(struct idem_options *options, const struct idem_options *given,
 static void
 open_queue(struct idem__queue *queue)
 {
-    pthread_condattr_t attr;
-
     pthread_mutex_init(&queue->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&queue->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    idem__cond_init(&queue->wake);
     queue->last = &queue->first;
 }
 

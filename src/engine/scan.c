@@ -53,9 +53,11 @@ idem__scan_run(struct idem_engine *engine, struct idem__scan *scan)
     enum idem_status status = idem__time_update(engine, &err);
 
     if (status == IDEM_OK)
-        status = engine->store->type->scan(engine->store, &scan->filter,
-                                           &engine->now, &scan->cursor,
-                                           scan->count, collect, &found, &err);
+        status = engine->store->type->scan(
+            engine->store,
+            &(struct idem_query){&scan->filter, &engine->now, &scan->cursor,
+                                 scan->count, collect, &found},
+            &err);
     if (found.failed)
         status = idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");
     if (status == IDEM_OK)

@@ -56,8 +56,8 @@ void idem__id_layout_text(const struct layout *layout,
  * A source of numbers. A number counts tick and sequence in one: number =
  * tick << sequence_bits | sequence; a segment's number is the id itself.
  */
-struct source {
-    struct source *next_source;
+struct id_source {
+    struct id_source *next_source;
     enum idem_id_kind kind;
     struct layout layout;
     char name[IDEM_SCOPE_MAX + 1]; /* segment */
@@ -96,7 +96,7 @@ struct idem_ids {
     pthread_cond_t keeper_wanted, window_grew;
     pthread_t keeper;
     bool closing;
-    struct source *sources;
+    struct id_source *sources;
     size_t segment_count;
     uint64_t uses; /* asks for segments so far */
     uint64_t given[IDEM__ID_KIND_COUNT];
@@ -123,11 +123,11 @@ enum idem_status idem__ids_open(struct idem_engine *engine,
  * held; it is let go during store operations. */
 void *idem__ids_keeper(void *arg);
 /* Does the last trouble stay until somebody changes something? */
-bool idem__source_hopeless(const struct source *source);
+bool idem__source_hopeless(const struct id_source *source);
 
 /* Bring the clock of a leased source up to date: it counts ticks since its
  * epoch on the boot clock, so it never goes back and never waits. */
-void idem__source_tick(const struct idem_ids *ids, struct source *source,
+void idem__source_tick(const struct idem_ids *ids, struct id_source *source,
                        int64_t boot_us);
 
 int64_t idem__ids_boot_us(const struct idem_ids *ids);

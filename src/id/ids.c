@@ -18,7 +18,7 @@ idem__ids_boot_us(const struct idem_ids *ids)
 
 /* Ask the keeper and, if there is time, wait for what it does. */
 static bool
-wait_for_window(struct idem_ids *ids, struct source *source,
+wait_for_window(struct idem_ids *ids, struct id_source *source,
                 const struct timespec *deadline)
 {
     source->wanted = true;
@@ -28,7 +28,7 @@ wait_for_window(struct idem_ids *ids, struct source *source,
 }
 
 static uint64_t
-window_end(struct idem_ids *ids, struct source *s)
+window_end(struct idem_ids *ids, struct id_source *s)
 {
     int bits = s->layout.sequence_bits;
     int64_t tick, boot_us;
@@ -54,7 +54,7 @@ window_end(struct idem_ids *ids, struct source *s)
 
 /* Move on to the range that was fetched ahead, if this one is used up. */
 static bool
-use_spare(struct source *s)
+use_spare(struct id_source *s)
 {
     if (s->kind != IDEM_ID_SEGMENT || s->next < s->limit || !s->spare_limit)
         return false;
@@ -65,7 +65,7 @@ use_spare(struct source *s)
 }
 
 static uint64_t
-id_of(const struct source *s, uint64_t number)
+id_of(const struct id_source *s, uint64_t number)
 {
     int bits = s->layout.sequence_bits;
 
@@ -77,7 +77,7 @@ id_of(const struct source *s, uint64_t number)
 
 /* Give out what can be given out now; the keeper is told in good time. */
 static size_t
-take(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count)
+take(struct idem_ids *ids, struct id_source *s, uint64_t *out, size_t count)
 {
     size_t taken = 0;
 
@@ -103,7 +103,7 @@ take(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count)
 }
 
 static bool
-same_source(const struct source *s, enum idem_id_kind kind,
+same_source(const struct id_source *s, enum idem_id_kind kind,
             struct idem_bytes name)
 {
     return s->kind == kind && (kind != IDEM_ID_SEGMENT ||
@@ -116,9 +116,9 @@ same_source(const struct source *s, enum idem_id_kind kind,
 static bool
 forget_oldest(struct idem_ids *ids)
 {
-    struct source **oldest = NULL, *s;
+    struct id_source **oldest = NULL, *s;
 
-    for (struct source **at = &ids->sources; *at; at = &(*at)->next_source) {
+    for (struct id_source **at = &ids->sources; *at; at = &(*at)->next_source) {
         if ((*at)->kind == IDEM_ID_SEGMENT && (*at)->pins == 0 &&
             (!oldest || (*at)->last_use < (*oldest)->last_use))
             oldest = at;
@@ -132,11 +132,11 @@ forget_oldest(struct idem_ids *ids)
     return true;
 }
 
-static struct source *
+static struct id_source *
 find_source(struct idem_ids *ids, enum idem_id_kind kind,
             struct idem_bytes name, struct idem_error *err)
 {
-    struct source *s = ids->sources;
+    struct id_source *s = ids->sources;
 
     while (s && !same_source(s, kind, name))
         s = s->next_source;
@@ -171,14 +171,14 @@ find_source(struct idem_ids *ids, enum idem_id_kind kind,
 /* Does only the clock stand between us and the next id? Then it is at most a
  * millisecond away. */
 static bool
-waits_for_tick(struct idem_ids *ids, const struct source *s)
+waits_for_tick(struct idem_ids *ids, const struct id_source *s)
 {
     return s->kind == IDEM_ID_SNOWFLAKE && s->leased && s->next < s->limit &&
            !idem__lease_ended(&s->lease, idem__ids_boot_us(ids));
 }
 
 static enum idem_status
-none_at_hand(const struct source *s, struct idem_error *err)
+none_at_hand(const struct id_source *s, struct idem_error *err)
 {
     return idem__fail(err, IDEM_ERR_OVERLOADED,
                       "no %s is at hand yet: try again soon",
@@ -188,7 +188,7 @@ none_at_hand(const struct source *s, struct idem_error *err)
 /* A segment from which only a part could be given out: who does not wait takes
  * nothing of it, for that part would be lost. */
 static bool
-must_fetch(struct source *s, size_t count)
+must_fetch(struct id_source *s, size_t count)
 {
     if (s->kind != IDEM_ID_SEGMENT || s->spare_limit ||
         s->limit - s->next >= count)
@@ -199,7 +199,7 @@ must_fetch(struct source *s, size_t count)
 }
 
 static enum idem_status
-next_ids(struct idem_ids *ids, struct source *s, uint64_t *out, size_t count,
+next_ids(struct idem_ids *ids, struct id_source *s, uint64_t *out, size_t count,
          const struct timespec *deadline, struct idem_error *err)
 {
     size_t taken = 0;
@@ -255,7 +255,7 @@ ask(struct idem_ids *ids, enum idem_id_kind kind, struct idem_bytes name,
     enum idem_status status = check_ask(kind, name, err);
     struct idem_error trouble;
     struct timespec deadline;
-    struct source *s;
+    struct id_source *s;
 
     if (status != IDEM_OK)
         return status;
@@ -304,7 +304,7 @@ idem__ids_figures(struct idem_ids *ids, struct idem__ids_figures *out)
     memcpy(out->given, ids->given, sizeof(out->given));
     out->names = ids->segment_count;
     out->ranges = ids->ranges;
-    for (const struct source *s = ids->sources; s; s = s->next_source) {
+    for (const struct id_source *s = ids->sources; s; s = s->next_source) {
         int64_t tick = (int64_t)(s->next >> s->layout.sequence_bits);
 
         out->reserved[s->kind] +=
@@ -322,23 +322,10 @@ idem__ids_figures(struct idem_ids *ids, struct idem__ids_figures *out)
 }
 
 static void
-init_conditions(struct idem_ids *ids)
-{
-    pthread_condattr_t monotonic;
-
-    pthread_mutex_init(&ids->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&ids->keeper_wanted, &monotonic);
-    pthread_cond_init(&ids->window_grew, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
-static void
 clear(struct idem_ids *ids)
 {
     while (ids->sources) {
-        struct source *s = ids->sources;
+        struct id_source *s = ids->sources;
 
         ids->sources = s->next_source;
         free(s);
@@ -374,7 +361,9 @@ idem__ids_open(struct idem_engine *engine,
     ids->log_options.log_arg = ids->options.log_arg;
     randombytes_buf(random, sizeof(random));
     sodium_bin2hex(ids->owner, sizeof(ids->owner), random, sizeof(random));
-    init_conditions(ids);
+    pthread_mutex_init(&ids->mutex, NULL);
+    idem__cond_init(&ids->keeper_wanted);
+    idem__cond_init(&ids->window_grew);
     if (pthread_create(&ids->keeper, NULL, idem__ids_keeper, ids) != 0) {
         clear(ids);
         return idem__fail(err, IDEM_ERR_MEMORY, "ids: cannot start a thread");

@@ -210,7 +210,7 @@ static void
 vanish(struct idem_ids *ids)
 {
     pthread_mutex_lock(&ids->mutex);
-    for (struct source *s = ids->sources; s; s = s->next_source)
+    for (struct id_source *s = ids->sources; s; s = s->next_source)
         s->leased = false;
     pthread_mutex_unlock(&ids->mutex);
     idem_ids_close(ids);

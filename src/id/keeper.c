@@ -32,13 +32,13 @@
 #define YEAR_MS (INT64_C(366) * 24 * 3600 * 1000)
 
 static const char *
-scope_of(const struct source *s)
+scope_of(const struct id_source *s)
 {
     return idem_id_kind_name(s->kind);
 }
 
 static int64_t
-wall_tick(const struct idem_ids *ids, const struct source *s)
+wall_tick(const struct idem_ids *ids, const struct id_source *s)
 {
     int64_t ms = ids->clocks->wall_us(ids->clocks->arg) / 1000;
 
@@ -46,7 +46,8 @@ wall_tick(const struct idem_ids *ids, const struct source *s)
 }
 
 void
-idem__source_tick(const struct idem_ids *ids, struct source *s, int64_t boot_us)
+idem__source_tick(const struct idem_ids *ids, struct id_source *s,
+                  int64_t boot_us)
 {
     int64_t tick_us = s->layout.tick_ms * 1000;
     int64_t passed = (boot_us - s->tick_ends_us) / tick_us + 1;
@@ -72,7 +73,7 @@ tell_waiters(struct idem_ids *ids)
 
 /* One op, with the mutex let go meanwhile. */
 static enum idem_status
-run(struct idem_ids *ids, struct source *s, const struct idem_op *op,
+run(struct idem_ids *ids, struct id_source *s, const struct idem_op *op,
     struct idem_answer *answer)
 {
     enum idem_status status;
@@ -106,7 +107,7 @@ write_note(char text[32], uint64_t value)
 }
 
 static void
-warn_before_the_epoch_ends(struct idem_ids *ids, struct source *s)
+warn_before_the_epoch_ends(struct idem_ids *ids, struct id_source *s)
 {
     int64_t end = INT64_C(1) << s->layout.time_bits;
     int64_t left_ms = (end - s->tick) * s->layout.tick_ms;
@@ -122,7 +123,7 @@ warn_before_the_epoch_ends(struct idem_ids *ids, struct source *s)
 
 /* How far the mark shall be: what may be given out until the next renewal. */
 static uint64_t
-wanted_mark(struct idem_ids *ids, struct source *s)
+wanted_mark(struct idem_ids *ids, struct id_source *s)
 {
     uint64_t end = UINT64_C(1) << s->layout.time_bits;
     uint64_t next_tick = s->next >> s->layout.sequence_bits;
@@ -136,7 +137,7 @@ wanted_mark(struct idem_ids *ids, struct source *s)
 }
 
 static void
-open_window(struct idem_ids *ids, struct source *s, uint64_t mark)
+open_window(struct idem_ids *ids, struct id_source *s, uint64_t mark)
 {
     uint64_t limit = mark << s->layout.sequence_bits;
 
@@ -148,7 +149,7 @@ open_window(struct idem_ids *ids, struct source *s, uint64_t mark)
 }
 
 static bool
-renew_worker(struct idem_ids *ids, struct source *s)
+renew_worker(struct idem_ids *ids, struct id_source *s)
 {
     char id[32], note[32];
     struct idem_answer answer = {0};
@@ -181,7 +182,7 @@ renew_worker(struct idem_ids *ids, struct source *s)
 }
 
 static void
-give_worker_back(struct idem_ids *ids, struct source *s)
+give_worker_back(struct idem_ids *ids, struct id_source *s)
 {
     char id[32], note[32];
     struct idem_answer answer = {0};
@@ -205,7 +206,7 @@ give_worker_back(struct idem_ids *ids, struct source *s)
 /* The number is ours: its clock starts at the wall clock or at the mark that
  * the last holder left, whichever is later. */
 static void
-start_clock(struct idem_ids *ids, struct source *s, uint64_t mark)
+start_clock(struct idem_ids *ids, struct id_source *s, uint64_t mark)
 {
     int64_t wall = wall_tick(ids, s);
 
@@ -222,7 +223,7 @@ start_clock(struct idem_ids *ids, struct source *s, uint64_t mark)
 enum attempt { GOT_IT, TAKEN, TROUBLE };
 
 static enum attempt
-try_worker(struct idem_ids *ids, struct source *s, uint64_t worker)
+try_worker(struct idem_ids *ids, struct id_source *s, uint64_t worker)
 {
     char id[32];
     struct idem_answer answer = {0};
@@ -255,7 +256,7 @@ try_worker(struct idem_ids *ids, struct source *s, uint64_t worker)
 /* Two layouts on one store would give the same number twice. The first
  * generator writes down its own, in the record `layout`. */
 static bool
-agree(struct idem_ids *ids, struct source *s)
+agree(struct idem_ids *ids, struct id_source *s)
 {
     struct idem_op op = {.verb = IDEM_LOCK,
                          .type = IDEM_TYPE_WORKER,
@@ -300,7 +301,7 @@ agree(struct idem_ids *ids, struct source *s)
 }
 
 static bool
-lease_worker(struct idem_ids *ids, struct source *s)
+lease_worker(struct idem_ids *ids, struct id_source *s)
 {
     uint64_t end = UINT64_C(1) << s->layout.worker_bits;
     uint64_t first = ids->options.worker_first;
@@ -333,7 +334,7 @@ lease_worker(struct idem_ids *ids, struct source *s)
 }
 
 static bool
-serve_worker(struct idem_ids *ids, struct source *s)
+serve_worker(struct idem_ids *ids, struct id_source *s)
 {
     int64_t now_us = idem__ids_boot_us(ids);
     uint64_t left = (s->limit - s->next) >> s->layout.sequence_bits;
@@ -355,7 +356,7 @@ serve_worker(struct idem_ids *ids, struct source *s)
 
 /* Ranges that are used up quickly grow, ranges that last shrink. */
 static void
-adapt_step(struct idem_ids *ids, struct source *s)
+adapt_step(struct idem_ids *ids, struct id_source *s)
 {
     int64_t now_us = idem__ids_boot_us(ids);
     int64_t lasted = now_us - s->fetched_at_us;
@@ -372,7 +373,7 @@ adapt_step(struct idem_ids *ids, struct source *s)
 }
 
 static void
-add_range(struct idem_ids *ids, struct source *s, uint64_t from, uint64_t to)
+add_range(struct idem_ids *ids, struct id_source *s, uint64_t from, uint64_t to)
 {
     if (s->next == s->limit && !s->spare_limit) {
         s->next = from;
@@ -385,7 +386,7 @@ add_range(struct idem_ids *ids, struct source *s, uint64_t from, uint64_t to)
 }
 
 static bool
-serve_segment(struct idem_ids *ids, struct source *s)
+serve_segment(struct idem_ids *ids, struct id_source *s)
 {
     struct idem_op op = {.type = IDEM_TYPE_WORKER,
                          .scope = idem_text(scope_of(s)),
@@ -428,7 +429,7 @@ serve_segment(struct idem_ids *ids, struct source *s)
 }
 
 bool
-idem__source_hopeless(const struct source *s)
+idem__source_hopeless(const struct id_source *s)
 {
     return s->trouble.status == IDEM_ERR_INVALID ||
            s->trouble.status == IDEM_ERR_UNSUPPORTED;
@@ -436,7 +437,7 @@ idem__source_hopeless(const struct source *s)
 
 /* When the keeper has something to do for this source; INT64_MAX: never. */
 static int64_t
-due_us(const struct source *s)
+due_us(const struct id_source *s)
 {
     if (s->wanted)
         return s->not_before_us;
@@ -446,7 +447,7 @@ due_us(const struct source *s)
 }
 
 static void
-serve(struct idem_ids *ids, struct source *s)
+serve(struct idem_ids *ids, struct id_source *s)
 {
     bool served;
 
@@ -468,7 +469,7 @@ sleep_until_due(struct idem_ids *ids)
     int64_t now_us = idem__ids_boot_us(ids), until_us = now_us + 1000000;
     struct timespec until;
 
-    for (struct source *s = ids->sources; s; s = s->next_source) {
+    for (struct id_source *s = ids->sources; s; s = s->next_source) {
         if (due_us(s) < until_us)
             until_us = due_us(s);
     }
@@ -485,14 +486,14 @@ idem__ids_keeper(void *arg)
 
     pthread_mutex_lock(&ids->mutex);
     while (!ids->closing) {
-        for (struct source *s = ids->sources; s; s = s->next_source) {
+        for (struct id_source *s = ids->sources; s; s = s->next_source) {
             if (due_us(s) <= idem__ids_boot_us(ids) && !ids->closing)
                 serve(ids, s);
         }
         if (!ids->closing)
             sleep_until_due(ids);
     }
-    for (struct source *s = ids->sources; s; s = s->next_source) {
+    for (struct id_source *s = ids->sources; s; s = s->next_source) {
         if (s->kind != IDEM_ID_SEGMENT)
             give_worker_back(ids, s);
     }

@@ -132,7 +132,6 @@ make(struct idem_engine *engine, const char *name,
      struct idem_error *err)
 {
     struct idem_lock *lock;
-    pthread_condattr_t monotonic;
     struct idem_op renew;
 
     if (options && IDEM__ROOM_CHECK(options, err) != IDEM_OK)
@@ -156,10 +155,7 @@ make(struct idem_engine *engine, const char *name,
     renew = op_on(lock, IDEM_RENEW);
     idem__keeper_init(&lock->keeper, engine, &renew, note_renewal, drop);
     pthread_mutex_init(&lock->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&lock->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    idem__cond_init(&lock->wake);
     *out = lock;
     return IDEM_OK;
 }

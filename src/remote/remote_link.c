@@ -221,12 +221,6 @@ struct dial {
     int64_t until_us;
 };
 
-static int64_t
-boot_us(void)
-{
-    return idem__system_clocks.boot_us(NULL);
-}
-
 static bool
 stopping(const struct dial *d)
 {
@@ -239,7 +233,7 @@ wait_for(const struct dial *d, short events)
 {
     for (;;) {
         struct pollfd fds[2] = {{d->fd, events, 0}, {d->stop, POLLIN, 0}};
-        int64_t left_ms = (d->until_us - boot_us()) / 1000;
+        int64_t left_ms = (d->until_us - idem__system_boot_us()) / 1000;
         bool watch = d->stop >= 0 && !stopping(d);
 
         if (left_ms <= 0 || stopping(d))
@@ -285,7 +279,8 @@ connect_to(struct dial *d, const struct sockaddr *to, socklen_t len)
         return errno;
     for (;;) {
         flaw = connect(d->fd, to, len) == 0 ? 0 : errno;
-        if (flaw != EAGAIN || stopping(d) || boot_us() >= d->until_us)
+        if (flaw != EAGAIN || stopping(d) ||
+            idem__system_boot_us() >= d->until_us)
             break;
         usleep(2000); /* a unix socket with a full backlog */
     }
@@ -464,7 +459,7 @@ idem__remote_dial(const struct idem__remote_address *address, int stop,
                      .stop = stop,
                      .stopped = stopped,
                      .fd = -1,
-                     .until_us = boot_us() + ms * 1000};
+                     .until_us = idem__system_boot_us() + ms * 1000};
     struct idem_buf in = {.cap = 256 * 1024};
     enum idem_status status =
         address->path ? dial_unix(&d, err) : dial_tcp(&d, err);
@@ -520,7 +515,7 @@ idem__remote_line_ask(struct idem__remote_line *line,
         if (status != IDEM_OK)
             return status;
         d.fd = line->fd;
-        d.until_us = boot_us() + line->address.timeout_ms * 1000;
+        d.until_us = idem__system_boot_us() + line->address.timeout_ms * 1000;
         status = ask(&d, args, &line->in, reply, err);
         if (status == IDEM_OK)
             return reply->error ? idem__wire_error(reply, err) : IDEM_OK;

@@ -162,8 +162,6 @@ extern IDEM__MODULE const struct sql_driver idem__sql_sqlite;
 
 /* ---- helpers (sql.c) -------------------------------------------------- */
 
-struct idem_sql *idem__sql_make(const struct sql_driver *driver, void *conn);
-
 /* Start a public call: what the last one brought is gone, and the answer, if it
  * gives one, is empty until it is known. */
 void idem__sql_start(struct idem_sql *db, struct idem_answer *answer);
@@ -256,9 +254,6 @@ enum idem_status idem__sql_bad_isolation(struct idem_sql *db, const char *level,
 enum idem_status idem__sql_claim(struct idem_sql *db, const struct idem_op *op,
                                  bool guess, struct idem_answer *answer,
                                  struct idem_error *err);
-/* Remember what was written, give it to the caller. */
-bool idem__sql_hold(struct idem_sql *db, const uint8_t *key,
-                    const struct idem_record *record);
 enum idem_status idem__sql_answer(struct idem_answer *answer,
                                   enum idem_verdict verdict,
                                   const struct idem_record *record,

@@ -160,9 +160,9 @@ idem__sql_answer(struct idem_answer *answer, enum idem_verdict verdict,
                : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 }
 
-bool
-idem__sql_hold(struct idem_sql *db, const uint8_t *key,
-               const struct idem_record *record)
+static bool
+hold_record(struct idem_sql *db, const uint8_t *key,
+            const struct idem_record *record)
 {
     struct idem_record copy = *record;
 
@@ -191,19 +191,13 @@ struct task {
     int pause_ms;
 };
 
-static int64_t
-boot_us(void)
-{
-    return idem__system_clocks.boot_us(NULL);
-}
-
 /* True: some time has passed, look again. False: the caller waits no longer. */
 static bool
 wait_a_little(struct task *task)
 {
     struct timespec pause = {0, task->pause_ms * 1000000L};
 
-    if (boot_us() >= task->deadline_us)
+    if (idem__system_boot_us() >= task->deadline_us)
         return false;
     nanosleep(&pause, NULL);
     if (task->pause_ms < LOOK_AGAIN_MAX_MS)
@@ -322,7 +316,7 @@ decide(struct idem_sql *db, struct task *task, struct idem_answer *answer,
         if (writes && !write_record(db, task, &next, &written))
             return idem__sql_fail(db, err);
         if (written) {
-            idem__sql_hold(db, task->key, &next);
+            hold_record(db, task->key, &next);
             return idem__sql_answer(answer, verdict, &next, &task->now, err);
         }
         if (task->looked && !writes && (final || !wait_a_little(task)))
@@ -363,7 +357,7 @@ start_task(struct idem_sql *db, const struct idem_op *op, struct task *task,
         task->op.nonce = task->nonce;
     }
     idem__key(task->op.type, task->op.scope, task->op.id, task->key);
-    task->deadline_us = boot_us() + op->wait_ms * 1000;
+    task->deadline_us = idem__system_boot_us() + op->wait_ms * 1000;
     task->pause_ms = LOOK_AGAIN_MS;
     return IDEM_OK;
 }
@@ -462,7 +456,7 @@ join_once(struct idem_sql *db, const struct task *task, uint64_t fence,
         return idem__sql_answer(answer, IDEM_V_REPLAY, &r, &task->now, err);
     if (r.state != IDEM_STATE_EXECUTING)
         return idem__sql_answer(answer, IDEM_V_STALE, NULL, &task->now, err);
-    if (!idem__sql_hold(db, task->key, &r))
+    if (!hold_record(db, task->key, &r))
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     return idem__sql_answer(answer, IDEM_V_STARTED, &r, &task->now, err);
 }

@@ -403,12 +403,6 @@ idem_sql_deduct(struct idem_sql *db, const struct idem_sql_place *place,
 
 /* ---- lock -------------------------------------------------------------- */
 
-static int64_t
-boot_us(void)
-{
-    return idem__system_clocks.boot_us(NULL);
-}
-
 /* SQLite has no row locks: a write that changes nothing takes the file. */
 static bool
 touch(struct idem_sql *db, const struct idem_sql_place *place)
@@ -446,7 +440,7 @@ idem_sql_lock_row(struct idem_sql *db, const struct idem_sql_place *place,
                   int64_t wait_ms, enum idem_sql_verdict *verdict,
                   struct idem_sql_row *row, struct idem_error *err)
 {
-    int64_t deadline_us = boot_us() + wait_ms * 1000;
+    int64_t deadline_us = idem__system_boot_us() + wait_ms * 1000;
     struct timespec pause = {0, LOOK_AGAIN_MS * 1000000L};
     enum idem_status status = start(db, place, 0, row, err);
     bool held;
@@ -463,7 +457,7 @@ idem_sql_lock_row(struct idem_sql *db, const struct idem_sql_place *place,
         if (!read_row(db, place, "", row))
             return idem__sql_fail(db, err);
         *verdict = row->count > 0 ? IDEM_SQL_IS_CONFLICT : IDEM_SQL_IS_REFUSED;
-        if (row->count == 0 || boot_us() >= deadline_us)
+        if (row->count == 0 || idem__system_boot_us() >= deadline_us)
             return IDEM_OK;
         nanosleep(&pause, NULL);
     }

@@ -15,8 +15,8 @@
 #define NAME_MAX_LEN 128
 #define CLOCK_KEEP_US INT64_C(60000000)
 
-struct idem_sql *
-idem__sql_make(const struct sql_driver *driver, void *conn)
+static struct idem_sql *
+make(const struct sql_driver *driver, void *conn)
 {
     struct idem_sql *db = calloc(1, sizeof(*db));
 
@@ -40,7 +40,7 @@ attach(const char *module, const char *symbol, void *conn, struct idem_sql **db,
 
     if (status != IDEM_OK)
         return status;
-    made = conn ? idem__sql_make(driver, conn) : NULL;
+    made = conn ? make(driver, conn) : NULL;
     if (conn && !made)
         return idem__fail(err, IDEM_ERR_MEMORY, "%s: out of memory", module);
     if (!conn || !driver->attach(made)) {
@@ -574,12 +574,6 @@ idem__sql_need_unique(struct idem_sql *db, const struct idem_sql_place *place,
 
 /* ---- the database's clock --------------------------------------------- */
 
-static int64_t
-boot_us(void)
-{
-    return idem__system_clocks.boot_us(NULL);
-}
-
 /* A clock that is set forward while we look ends nothing early: what is judged
  * gains on our boot clock by one part in a thousand at most (as time.c does),
  * and follows at once when it goes back. */
@@ -599,7 +593,7 @@ note_clock(struct idem_sql *db, int64_t offset_us, int64_t read_us)
 static bool
 read_clock(struct idem_sql *db)
 {
-    int64_t before = boot_us(), after;
+    int64_t before = idem__system_boot_us(), after;
 
     if (!db->driver->read_clock) {
         note_clock(db, idem__system_clocks.wall_us(NULL) - before, before);
@@ -607,7 +601,7 @@ read_clock(struct idem_sql *db)
     }
     if (!db->driver->read_clock(db) || db->rows.rows != 1)
         return false;
-    after = boot_us();
+    after = idem__system_boot_us();
     note_clock(db, db->rows.values[0].number - (before + after) / 2, after);
     return true;
 }
@@ -618,11 +612,11 @@ idem__sql_now(struct idem_sql *db, struct idem_now *now, struct idem_error *err)
     int64_t us;
 
     if (!db->clock_known || !db->driver->read_clock ||
-        boot_us() - db->clock_read_us > CLOCK_KEEP_US) {
+        idem__system_boot_us() - db->clock_read_us > CLOCK_KEEP_US) {
         if (!read_clock(db))
             return idem__sql_fail(db, err);
     }
-    us = boot_us() + db->clock_offset_us;
+    us = idem__system_boot_us() + db->clock_offset_us;
     now->early_ms = (us - db->clock_offset_us + db->early_offset_us) / 1000;
     now->late_ms = us / 1000;
     now->late_us = (uint64_t)us;

@@ -3,11 +3,16 @@
  */
 #include "columns.h"
 
+#include "value.h"
+
 #include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define RETRY_FIRST_US 50000
+#define RETRY_MAX_US 1000000
 
 const char *const idem__column_names[IDEM_COLUMN_COUNT] = {
 #define X(name, word, type) word,
@@ -162,32 +167,76 @@ idem__cells_to_record(const struct idem_cell cells[IDEM_COLUMN_COUNT],
 }
 
 enum idem_status
-idem__cursor_key(const struct idem_cursor *cursor, uint8_t key[IDEM_KEY_LEN],
-                 bool *start, struct idem_error *err)
+idem__rows_start(struct idem_rows *rows, const struct idem_query *query,
+                 struct idem_error *err)
 {
-    size_t len = strnlen(cursor->text, sizeof(cursor->text));
-    size_t got = 0;
+    const struct idem_filter *filter = query->filter;
+    const char *text = query->cursor->text;
+    size_t count = query->count;
 
-    *start = strcmp(cursor->text, "0") == 0;
-    memset(key, 0, IDEM_KEY_LEN);
-    if (*start)
+    *rows = (struct idem_rows){.query = query};
+    rows->executing = filter->doubt || filter->state == IDEM_STATE_EXECUTING;
+    rows->limit = count < 256 ? 256 : count > 4096 ? 4096 : count;
+    if (strcmp(text, "0") == 0)
         return IDEM_OK;
-    if (sodium_hex2bin(key, IDEM_KEY_LEN, cursor->text, len, NULL, &got,
-                       NULL) != 0 ||
-        got != IDEM_KEY_LEN || len != 2 * IDEM_KEY_LEN)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%.100s\" is not a cursor: start with 0",
-                          cursor->text);
+    rows->last_len = IDEM_KEY_LEN;
+    return idem__key_from_hex(text, strnlen(text, sizeof(query->cursor->text)),
+                              rows->last)
+               ? IDEM_OK
+               : idem__query_bad_cursor(query, err);
+}
+
+enum idem_status
+idem__rows_give(struct idem_rows *rows,
+                const struct idem_cell cells[IDEM_COLUMN_COUNT],
+                struct idem_error *err)
+{
+    const struct idem_query *query = rows->query;
+    struct idem_record r;
+    enum idem_status status = idem__cells_to_record(cells, &r, err);
+
+    if (status != IDEM_OK)
+        return status;
+    memcpy(rows->last, cells[IDEM_COLUMN_KEY].bytes.data, IDEM_KEY_LEN);
+    rows->seen++;
+    if (idem__filter_match(query->filter, &r, query->now))
+        rows->over =
+            !query->each(query->arg, &r) || ++rows->given >= query->count;
     return IDEM_OK;
 }
 
 void
-idem__cursor_set(struct idem_cursor *cursor, const uint8_t *key)
+idem__rows_end(struct idem_rows *rows)
 {
-    if (key)
-        sodium_bin2hex(cursor->text, sizeof(cursor->text), key, IDEM_KEY_LEN);
+    struct idem_cursor *cursor = rows->query->cursor;
+
+    if (rows->over || rows->seen >= rows->limit)
+        sodium_bin2hex(cursor->text, sizeof(cursor->text), rows->last,
+                       IDEM_KEY_LEN);
     else
         memcpy(cursor->text, "0", 2);
+}
+
+enum idem_status
+idem__retry_connect(struct idem_retry *retry, struct idem_store *store,
+                    enum idem_status (*connect)(struct idem_store *,
+                                                struct idem_error *),
+                    struct idem_error *err)
+{
+    enum idem_status status = retry->why.status;
+
+    if (idem__store_boot_us(store) >= retry->at_us) {
+        status = connect(store, &retry->why);
+        retry->pause_us = status == IDEM_OK ? 0
+                          : retry->pause_us ? retry->pause_us * 2
+                                            : RETRY_FIRST_US;
+        if (retry->pause_us > RETRY_MAX_US)
+            retry->pause_us = RETRY_MAX_US;
+        retry->at_us = idem__store_boot_us(store) + retry->pause_us;
+    }
+    if (status != IDEM_OK && err)
+        *err = retry->why;
+    return status;
 }
 
 size_t
@@ -240,12 +289,6 @@ idem__key_lock(const uint8_t *key)
     for (int i = 0; i < 8; i++)
         lock = lock << 8 | key[i];
     return (int64_t)lock;
-}
-
-size_t
-idem__scan_rows(size_t count)
-{
-    return count < 256 ? 256 : count > 4096 ? 4096 : count;
 }
 
 bool

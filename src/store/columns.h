@@ -65,12 +65,41 @@ enum idem_status
 idem__cells_to_record(const struct idem_cell cells[IDEM_COLUMN_COUNT],
                       struct idem_record *record, struct idem_error *err);
 
-/* A scan goes through the keys in order; the cursor is the last key seen, in
- * hex, and "0" at both ends. */
-enum idem_status idem__cursor_key(const struct idem_cursor *cursor,
-                                  uint8_t key[IDEM_KEY_LEN], bool *start,
+/*
+ * A scan's rows, in the order of their keys, `limit` of them in one select
+ * behind `last`, which has last_len bytes. The cursor is the last key seen, in
+ * hex, and "0" at both ends.
+ */
+struct idem_rows {
+    const struct idem_query *query;
+    bool executing; /* other states need not be selected */
+    size_t limit, seen, given, last_len;
+    uint8_t last[IDEM_KEY_LEN];
+    bool over; /* no more are wanted */
+};
+
+enum idem_status idem__rows_start(struct idem_rows *rows,
+                                  const struct idem_query *query,
                                   struct idem_error *err);
-void idem__cursor_set(struct idem_cursor *cursor, const uint8_t *key);
+/* A row without its result. */
+enum idem_status
+idem__rows_give(struct idem_rows *rows,
+                const struct idem_cell cells[IDEM_COLUMN_COUNT],
+                struct idem_error *err);
+void idem__rows_end(struct idem_rows *rows);
+
+/* When a server that could not be reached is tried again, and why not before.
+ */
+struct idem_retry {
+    int64_t at_us, pause_us;
+    struct idem_error why;
+};
+
+/* Connect, unless it is too early: then the last error is told again. */
+enum idem_status idem__retry_connect(
+    struct idem_retry *retry, struct idem_store *store,
+    enum idem_status (*connect)(struct idem_store *, struct idem_error *),
+    struct idem_error *err);
 
 /*
  * A batch is guessed to be stored as it is; that saves a read. Where a guess
@@ -96,9 +125,6 @@ void idem__swaps_set(struct idem_swap *swaps, size_t count,
 /* The number of the advisory lock that a claim in a PostgreSQL transaction
  * holds: the key's first 8 bytes, as sql/postgres.sql has it. */
 int64_t idem__key_lock(const uint8_t *key);
-
-/* How many rows a scan reads for one call that wants `count` records. */
-size_t idem__scan_rows(size_t count);
 
 /*
  * Take "name=value" out of a URL's query: true if it was there, with the value

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/timex.h>
 #include <time.h>
@@ -159,15 +160,61 @@ idem__new_rev(void)
     return rev;
 }
 
-struct timespec
-idem__deadline(int64_t us)
+int64_t
+idem__system_boot_us(void)
 {
-    struct timespec t;
+    return idem__system_clocks.boot_us(NULL);
+}
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += us / 1000000;
-    t.tv_nsec += us % 1000000 * 1000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
-    return t;
+/* ---- what stores have in common ----------------------------------------- */
+
+void *
+idem__store_make(size_t size, const struct idem_store_type *type,
+                 const struct idem_store_options *options,
+                 struct idem_error *err)
+{
+    struct idem_store *store = calloc(1, size);
+
+    if (!store) {
+        idem__fail(err, IDEM_ERR_MEMORY, "%s: out of memory", type->scheme);
+        return NULL;
+    }
+    store->type = type;
+    store->max_record = idem__encoded_max(IDEM_RESULT_MAX);
+    store->options = *options;
+    store->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+    return store;
+}
+
+enum idem_status
+idem__store_opened(struct idem_store *made, enum idem_status status,
+                   struct idem_store **store)
+{
+    if (status == IDEM_OK)
+        *store = made;
+    else
+        made->type->close(made);
+    return status;
+}
+
+int64_t
+idem__store_boot_us(const struct idem_store *store)
+{
+    return store->clocks->boot_us(store->clocks->arg);
+}
+
+bool
+idem__query_give(const struct idem_query *query,
+                 const struct idem_record *record)
+{
+    return !idem__filter_match(query->filter, record, query->now) ||
+           query->each(query->arg, record);
+}
+
+enum idem_status
+idem__query_bad_cursor(const struct idem_query *query, struct idem_error *err)
+{
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "\"%.100s\" is not a cursor: start with 0",
+                      query->cursor->text);
 }

@@ -23,8 +23,6 @@ struct node {
 
 struct memory_store {
     struct idem_store base;
-    struct idem_store_options options;
-    const struct idem_clocks *clocks;
     int64_t wall_at_open_us, boot_at_open_us;
     struct node **chains;
     size_t chain_count; /* a power of two */
@@ -198,9 +196,7 @@ reverse(uint32_t bits)
 }
 
 static enum idem_status
-scan_records(struct idem_store *store, const struct idem_filter *filter,
-             const struct idem_now *now, struct idem_cursor *cursor,
-             size_t count, idem_each_fn *each, void *arg,
+scan_records(struct idem_store *store, const struct idem_query *query,
              struct idem_error *err)
 {
     struct memory_store *self = (struct memory_store *)store;
@@ -209,23 +205,21 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
     size_t seen = 0;
     char *end;
 
-    place = strtoull(cursor->text, &end, 10);
-    if (*end != 0 || end == cursor->text || place >= UINT64_C(1) << 32)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%s\" is not a cursor: start with 0", cursor->text);
-    for (; place < UINT64_C(1) << 32 && seen < count; place += step) {
+    place = strtoull(query->cursor->text, &end, 10);
+    if (*end != 0 || end == query->cursor->text || place >= UINT64_C(1) << 32)
+        return idem__query_bad_cursor(query, err);
+    for (; place < UINT64_C(1) << 32 && seen < query->count; place += step) {
         size_t chain = reverse((uint32_t)place) & (self->chain_count - 1);
 
         for (struct node *node = self->chains[chain]; node; node = node->next) {
             seen++;
-            if (idem__filter_match(filter, &node->record, now) &&
-                !each(arg, &node->record))
+            if (!idem__query_give(query, &node->record))
                 return IDEM_OK;
         }
     }
     if (place >= UINT64_C(1) << 32)
         place = 0;
-    snprintf(cursor->text, sizeof(cursor->text), "%llu", place);
+    snprintf(query->cursor->text, sizeof(query->cursor->text), "%llu", place);
     return IDEM_OK;
 }
 
@@ -236,7 +230,7 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     struct memory_store *self = (struct memory_store *)store;
 
     (void)err;
-    *now_us = self->wall_at_open_us + self->clocks->boot_us(self->clocks->arg) -
+    *now_us = self->wall_at_open_us + idem__store_boot_us(&self->base) -
               self->boot_at_open_us;
     return IDEM_OK;
 }
@@ -291,19 +285,16 @@ open_store(const char *url, const struct idem_store_options *options,
     if (strcmp(url, "memory:") != 0)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\": nothing follows memory: in a URL", url);
-    self = calloc(1, sizeof(*self));
-    if (self)
-        self->chains = calloc(FIRST_CHAINS, sizeof(*self->chains));
-    if (!self || !self->chains) {
+    self = idem__store_make(sizeof(*self), &idem__memory_store, options, err);
+    if (!self)
+        return IDEM_ERR_MEMORY;
+    self->chains = calloc(FIRST_CHAINS, sizeof(*self->chains));
+    if (!self->chains) {
         free(self);
         return idem__fail(err, IDEM_ERR_MEMORY, "memory: out of memory");
     }
-    self->base.type = &idem__memory_store;
-    self->base.max_record = idem__encoded_max(IDEM_RESULT_MAX);
-    self->options = *options;
-    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
-    self->wall_at_open_us = self->clocks->wall_us(self->clocks->arg);
-    self->boot_at_open_us = self->clocks->boot_us(self->clocks->arg);
+    self->wall_at_open_us = self->base.clocks->wall_us(self->base.clocks->arg);
+    self->boot_at_open_us = idem__store_boot_us(&self->base);
     self->chain_count = FIRST_CHAINS;
     *store = &self->base;
     return IDEM_OK;

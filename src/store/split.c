@@ -52,10 +52,8 @@ struct helper {
 struct split_store {
     struct idem_store base;
     const struct idem_store_type *type; /* of the stores within */
-    struct idem_store_options log;      /* for what is said here */
     struct idem_store_options options;  /* of the helpers, who say nothing */
-    const struct idem_clocks *clocks;
-    char *url; /* without our own parameters */
+    char *url;                          /* without our own parameters */
     struct idem_store *first;
     struct helper helpers[CONNECTIONS_MAX - 1];
     size_t connections, share;
@@ -172,8 +170,7 @@ shares_of(struct split_store *self, size_t count)
 
     if (shares > self->connections)
         shares = self->connections;
-    if (shares < 2 ||
-        self->clocks->boot_us(self->clocks->arg) < self->rest_until_us)
+    if (shares < 2 || idem__store_boot_us(&self->base) < self->rest_until_us)
         return 1;
     for (size_t i = 0; i < shares - 1; i++) {
         if (!start_helper(&self->helpers[i]))
@@ -218,12 +215,12 @@ static void
 rest(struct split_store *self, const struct helper *helper)
 {
     if (!self->told)
-        idem__log(&self->log, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "one of several connections failed, so the first does all "
                   "for now: %s",
                   helper->err.text);
     self->told = true;
-    self->rest_until_us = self->clocks->boot_us(self->clocks->arg) + REST_US;
+    self->rest_until_us = idem__store_boot_us(&self->base) + REST_US;
 }
 
 /* What became of a share. */
@@ -303,15 +300,12 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
 }
 
 static enum idem_status
-scan_records(struct idem_store *store, const struct idem_filter *filter,
-             const struct idem_now *now, struct idem_cursor *cursor,
-             size_t count, idem_each_fn *each, void *arg,
+scan_records(struct idem_store *store, const struct idem_query *query,
              struct idem_error *err)
 {
     struct split_store *self = (struct split_store *)store;
 
-    return self->type->scan(self->first, filter, now, cursor, count, each, arg,
-                            err);
+    return self->type->scan(self->first, query, err);
 }
 
 static enum idem_status
@@ -398,17 +392,16 @@ idem__split_open(const struct idem_store_type *type, const char *url,
                  const struct idem_store_options *options,
                  struct idem_store **store, struct idem_error *err)
 {
-    struct split_store *self = calloc(1, sizeof(*self));
+    struct split_store *self =
+        idem__store_make(sizeof(*self), &split_type, options, err);
     enum idem_status status;
 
     if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    self->base.type = &split_type;
+        return IDEM_ERR_MEMORY;
     self->type = type;
-    self->log = self->options = *options;
+    self->options = *options;
     self->options.log = say_nothing;
     self->options.helps = true;
-    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
     for (size_t i = 0; i < CONNECTIONS_MAX - 1; i++) {
         self->helpers[i].owner = self;
         pthread_mutex_init(&self->helpers[i].lock, NULL);
@@ -417,13 +410,9 @@ idem__split_open(const struct idem_store_type *type, const char *url,
     status = take_parameters(url, self, err);
     if (status == IDEM_OK)
         status = type->open(self->url, options, &self->first, err);
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
-    self->base.max_record = self->first->max_record;
-    *store = &self->base;
-    return IDEM_OK;
+    if (status == IDEM_OK)
+        self->base.max_record = self->first->max_record;
+    return idem__store_opened(&self->base, status, store);
 }
 
 enum idem_status

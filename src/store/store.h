@@ -15,18 +15,11 @@
 #include "../base/buf.h"
 #include "../base/module.h"
 #include "../base/url.h"
+#include "../base/wait.h"
 #include "../record/record.h"
 
-#include <time.h>
-
 struct idem_store_type;
-
-struct idem_store {
-    const struct idem_store_type *type;
-    size_t max_record; /* the most bytes one encoded record may have here */
-    bool forgets; /* it may lose records, as the operator accepted: the engine
-                     refuses what promises that something never happens again */
-};
+struct idem_store;
 
 /* What became of one swap. */
 enum idem_outcome {
@@ -66,6 +59,7 @@ struct idem_clocks {
 };
 
 extern const struct idem_clocks idem__system_clocks;
+int64_t idem__system_boot_us(void);
 
 struct idem_store_options {
     const struct idem_clocks *clocks; /* NULL: the system's */
@@ -73,6 +67,15 @@ struct idem_store_options {
     idem_log_fn *log;                 /* NULL: standard error */
     void *log_arg;
     bool helps; /* one of several connections: another one sweeps */
+};
+
+struct idem_store {
+    const struct idem_store_type *type;
+    size_t max_record; /* the most bytes one encoded record may have here */
+    bool forgets; /* it may lose records, as the operator accepted: the engine
+                     refuses what promises that something never happens again */
+    struct idem_store_options options;
+    const struct idem_clocks *clocks; /* the options', or the system's */
 };
 
 /* Open what the URL names. The URL's scheme is this store's. An error never
@@ -100,13 +103,19 @@ typedef enum idem_status idem_load_fn(struct idem_store *store,
                                       struct idem_arena *arena,
                                       struct idem_error *err);
 
-/* As idem_scan in idem/engine.h; `now` is for the filter. Results may be left
- * out of the records. */
+/* What idem_scan in idem/engine.h asks for. */
+struct idem_query {
+    const struct idem_filter *filter;
+    const struct idem_now *now; /* for the filter */
+    struct idem_cursor *cursor;
+    size_t count;
+    idem_each_fn *each;
+    void *arg;
+};
+
+/* Results may be left out of the records. */
 typedef enum idem_status idem_scan_fn(struct idem_store *store,
-                                      const struct idem_filter *filter,
-                                      const struct idem_now *now,
-                                      struct idem_cursor *cursor, size_t count,
-                                      idem_each_fn *each, void *arg,
+                                      const struct idem_query *query,
                                       struct idem_error *err);
 
 /* The store's own clock, in microseconds since 1970. */
@@ -202,6 +211,22 @@ enum idem_status idem__store_copy(const char *from, const char *to,
                                   struct idem_store_copied *copied,
                                   struct idem_error *err);
 
+/* For stores: zeroed memory that begins with a store's base, which is filled
+ * in. NULL: out of memory, as err says. */
+void *idem__store_make(size_t size, const struct idem_store_type *type,
+                       const struct idem_store_options *options,
+                       struct idem_error *err);
+/* How the opening of it ended: hand it out, or close it. Returns the status. */
+enum idem_status idem__store_opened(struct idem_store *made,
+                                    enum idem_status status,
+                                    struct idem_store **store);
+int64_t idem__store_boot_us(const struct idem_store *store);
+/* Give a record to the one who scans, if it matches. False: no more of them. */
+bool idem__query_give(const struct idem_query *query,
+                      const struct idem_record *record);
+enum idem_status idem__query_bad_cursor(const struct idem_query *query,
+                                        struct idem_error *err);
+
 /* Say something to the operator, through the log of the options. */
 void idem__log(const struct idem_store_options *options,
                enum idem_log_level level, const char *format, ...)
@@ -209,8 +234,5 @@ void idem__log(const struct idem_store_options *options,
 
 /* A fresh rev: 64 random bits, never 0. */
 uint64_t idem__new_rev(void);
-
-/* So many microseconds from now on CLOCK_MONOTONIC, for a condition's wait. */
-struct timespec idem__deadline(int64_t us);
 
 #endif

@@ -108,8 +108,8 @@ copy_page(struct idem_store *from, struct idem_store *to, struct page *page,
 
         status = from->type->load(from, page->loads + at, n, &arena, err);
         if (status == IDEM_OK)
-            status = store_one_batch(to, page->loads + at, n, &arena, copied,
-                                     err);
+            status =
+                store_one_batch(to, page->loads + at, n, &arena, copied, err);
         idem_arena_clear(&arena);
     }
     return status;
@@ -124,12 +124,13 @@ copy_all(struct idem_store *from, struct idem_store *to,
     const struct idem_now now = {0};
     struct idem_cursor cursor = {"0"};
     struct page page = {0};
+    const struct idem_query query = {&everything, &now, &cursor,
+                                     A_CALL,      note, &page};
     enum idem_status status;
 
     do {
         page.count = 0;
-        status = from->type->scan(from, &everything, &now, &cursor, A_CALL,
-                                  note, &page, err);
+        status = from->type->scan(from, &query, err);
         if (status == IDEM_OK && page.no_memory)
             status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
         sort_page(&page);

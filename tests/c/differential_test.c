@@ -88,13 +88,12 @@ window_load(struct idem_store *store, struct idem_load *loads, size_t count,
 }
 
 static enum idem_status
-window_scan(struct idem_store *store, const struct idem_filter *filter,
-            const struct idem_now *now, struct idem_cursor *cursor,
-            size_t count, idem_each_fn *each, void *arg, struct idem_error *err)
+window_scan(struct idem_store *store, const struct idem_query *query,
+            struct idem_error *err)
 {
     struct idem_store *in = ((struct window *)store)->within;
 
-    return in->type->scan(in, filter, now, cursor, count, each, arg, err);
+    return in->type->scan(in, query, err);
 }
 
 static enum idem_status
@@ -437,9 +436,11 @@ list_records(struct side *side, struct listing *listing)
     now.early_ms = now.late_ms = now_us / 1000;
     memset(listing, 0, sizeof(*listing));
     do {
-        assert_int_equal(side->store->type->scan(side->store, &filter, &now,
-                                                 &cursor, 100, note_record,
-                                                 listing, NULL),
+        assert_int_equal(side->store->type->scan(
+                             side->store,
+                             &(struct idem_query){&filter, &now, &cursor, 100,
+                                                  note_record, listing},
+                             NULL),
                          IDEM_OK);
         assert_true(++calls < 1000000);
     } while (strcmp(cursor.text, "0") != 0);

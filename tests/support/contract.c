@@ -663,8 +663,10 @@ scan_all(struct clause *c, const struct idem_filter *filter, size_t count,
     memset(seen, 0, sizeof(*seen));
     seen->scope = c->scope;
     do {
-        if (c->store->type->scan(c->store, filter, &now, &cursor, count,
-                                 note_record, seen, &err) != IDEM_OK)
+        if (c->store->type->scan(c->store,
+                                 &(struct idem_query){filter, &now, &cursor,
+                                                      count, note_record, seen},
+                                 &err) != IDEM_OK)
             fail_msg("scan: %s", err.text);
         if (writing && calls < 40) {
             struct idem_record r = record_of(c, 1000 + calls);
@@ -799,13 +801,19 @@ a_scan_stops_when_told_and_refuses_a_made_up_cursor(void **state)
         put(c, &r);
     }
     for (int calls = 0; calls < 100000 && seen.total == 0; calls++)
-        assert_int_equal(c->store->type->scan(c->store, &filter, &now, &cursor,
-                                              1000, note_record, &seen, NULL),
-                         IDEM_OK);
+        assert_int_equal(
+            c->store->type->scan(c->store,
+                                 &(struct idem_query){&filter, &now, &cursor,
+                                                      1000, note_record, &seen},
+                                 NULL),
+            IDEM_OK);
     assert_int_equal(seen.total, 1);
-    assert_int_equal(c->store->type->scan(c->store, &filter, &now, &wrong, 10,
-                                          note_record, &seen, &err),
-                     IDEM_ERR_INVALID);
+    assert_int_equal(
+        c->store->type->scan(
+            c->store,
+            &(struct idem_query){&filter, &now, &wrong, 10, note_record, &seen},
+            &err),
+        IDEM_ERR_INVALID);
     assert_true(err.text[0] != 0);
 }
 

@@ -201,17 +201,14 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
 }
 
 static enum idem_status
-scan_records(struct idem_store *store, const struct idem_filter *filter,
-             const struct idem_now *now, struct idem_cursor *cursor,
-             size_t count, idem_each_fn *each, void *arg,
+scan_records(struct idem_store *store, const struct idem_query *query,
              struct idem_error *err)
 {
     struct faulty_store *self = (struct faulty_store *)store;
     enum idem_status status;
 
     enter(self);
-    status = self->inner->type->scan(self->inner, filter, now, cursor, count,
-                                     each, arg, err);
+    status = self->inner->type->scan(self->inner, query, err);
     leave(self);
     return status;
 }

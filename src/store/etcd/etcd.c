@@ -30,8 +30,6 @@
 
 struct etcd_store {
     struct idem_store base;
-    struct idem_store_options options;
-    const struct idem_clocks *clocks;
     int64_t wall_at_open_us, boot_at_open_us;
     struct etcd_client client;
     struct etcd_leases leases;
@@ -47,10 +45,9 @@ struct etcd_store {
 static int64_t
 now_ms(const struct etcd_store *self)
 {
-    int64_t wall_us = self->clocks->wall_us(self->clocks->arg);
+    int64_t wall_us = self->base.clocks->wall_us(self->base.clocks->arg);
     int64_t count_us = self->wall_at_open_us +
-                       self->clocks->boot_us(self->clocks->arg) -
-                       self->boot_at_open_us;
+                       idem__store_boot_us(&self->base) - self->boot_at_open_us;
 
     return (wall_us < count_us ? wall_us : count_us) / 1000;
 }
@@ -185,7 +182,7 @@ static void
 note_full(struct etcd_store *self)
 {
     if (!self->full)
-        idem__log(&self->options, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "etcd: out of space; new requests are refused (FULL), "
                   "requests that are executing can still finish: compact, "
                   "defragment and disarm the alarm");
@@ -554,26 +551,24 @@ show(struct etcd_store *self, const json_t *kv, struct idem_arena *arena,
 }
 
 static enum idem_status
-scan_records(struct idem_store *store, const struct idem_filter *filter,
-             const struct idem_now *now, struct idem_cursor *cursor,
-             size_t count, idem_each_fn *each, void *arg,
+scan_records(struct idem_store *store, const struct idem_query *query,
              struct idem_error *err)
 {
     struct etcd_store *self = (struct etcd_store *)store;
-    bool start = strcmp(cursor->text, "0") == 0;
+    bool start = strcmp(query->cursor->text, "0") == 0;
     struct idem_arena arena = {NULL, 0};
     enum idem_status status = IDEM_OK;
     enum etcd_result result = ETCD_SPLIT;
     struct idem_error why;
     uint8_t key[IDEM_KEY_LEN];
-    size_t limit = count < 1 ? 1 : count < SWAPS_MAX ? count : SWAPS_MAX;
+    size_t limit = query->count < SWAPS_MAX ? query->count : SWAPS_MAX;
     json_t *reply = NULL, *kvs;
 
-    if (!start && !idem__key_from_hex(cursor->text, strlen(cursor->text), key))
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%s\" is not a cursor: start with 0", cursor->text);
-    for (; limit > 0 && result == ETCD_SPLIT; limit /= 2) {
-        if (!build_scan(self, start ? NULL : cursor->text, limit))
+    if (!start && !idem__key_from_hex(query->cursor->text,
+                                      strlen(query->cursor->text), key))
+        return idem__query_bad_cursor(query, err);
+    for (limit += limit == 0; limit > 0 && result == ETCD_SPLIT; limit /= 2) {
+        if (!build_scan(self, start ? NULL : query->cursor->text, limit))
             return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
         result = idem__etcd_post(
             &self->client, "/v3/kv/range",
@@ -586,15 +581,15 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
     for (size_t i = 0; i < json_array_size(kvs) && status == IDEM_OK; i++) {
         struct idem_record record;
 
-        status =
-            show(self, json_array_get(kvs, i), &arena, cursor, &record, err);
+        status = show(self, json_array_get(kvs, i), &arena, query->cursor,
+                      &record, err);
         record.result = (struct idem_bytes){NULL, 0};
         if (status == IDEM_OK && record.state != IDEM_STATE_ABSENT &&
-            idem__filter_match(filter, &record, now) && !each(arg, &record))
+            !idem__query_give(query, &record))
             goto out;
     }
     if (status == IDEM_OK && !json_is_true(json_object_get(reply, "more")))
-        snprintf(cursor->text, sizeof(cursor->text), "0");
+        snprintf(query->cursor->text, sizeof(query->cursor->text), "0");
 out:
     json_decref(reply);
     idem_arena_clear(&arena);
@@ -655,18 +650,16 @@ static enum idem_status
 open_store(const char *url, const struct idem_store_options *options,
            struct idem_store **store, struct idem_error *err)
 {
-    struct etcd_store *self = calloc(1, sizeof(*self));
+    struct etcd_store *self =
+        idem__store_make(sizeof(*self), &idem__etcd_store, options, err);
     enum idem_status status;
     const char *prefix;
 
     if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
-    self->base.type = &idem__etcd_store;
+        return IDEM_ERR_MEMORY;
     self->base.max_record = idem__encoded_max(IDEM_RESULT_DEFAULT_MAX);
-    self->options = *options;
-    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
-    self->wall_at_open_us = self->clocks->wall_us(self->clocks->arg);
-    self->boot_at_open_us = self->clocks->boot_us(self->clocks->arg);
+    self->wall_at_open_us = self->base.clocks->wall_us(self->base.clocks->arg);
+    self->boot_at_open_us = idem__store_boot_us(&self->base);
     idem_buf_init(&self->request, REQUEST_MAX);
     status = idem__etcd_client_open(&self->client, url, err);
     prefix = self->client.url.path ? self->client.url.path : "idem";
@@ -678,12 +671,7 @@ open_store(const char *url, const struct idem_store_options *options,
             (size_t)snprintf(self->prefix, sizeof(self->prefix), "%s/", prefix);
         status = first_look(self, err);
     }
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
-    *store = &self->base;
-    return IDEM_OK;
+    return idem__store_opened(&self->base, status, store);
 }
 
 const struct idem_store_type idem__etcd_store = {

@@ -18,15 +18,6 @@
 /* Codes of gRPC that etcd uses. */
 enum { BAD_REQUEST = 3, NO_SUCH = 5, FORBIDDEN = 7, EXHAUSTED = 8, WHO = 16 };
 
-static int64_t
-monotonic_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
 static size_t
 on_bytes(char *data, size_t size, size_t count, void *arg)
 {
@@ -137,7 +128,7 @@ pause_client(struct etcd_client *client, enum etcd_result result)
     if (client->failures < 8)
         client->failures++;
     client->try_after_us =
-        monotonic_us() + (pause_us < PAUSE_MAX_US ? pause_us : PAUSE_MAX_US);
+        idem__mono_us() + (pause_us < PAUSE_MAX_US ? pause_us : PAUSE_MAX_US);
     return result;
 }
 
@@ -147,7 +138,7 @@ post_once(struct etcd_client *client, const char *path, struct idem_bytes json,
 {
     CURLcode code = CURLE_OK;
 
-    if (monotonic_us() < client->try_after_us)
+    if (idem__mono_us() < client->try_after_us)
         return fail(client, ETCD_NOT_DONE, IDEM_ERR_UNAVAILABLE,
                     "was away a moment ago", err);
     for (size_t i = 0; i < client->url.host_count; i++) {

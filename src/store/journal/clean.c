@@ -53,7 +53,7 @@ stuck(struct journal *self, const char *why)
 {
     self->clean_stuck = true;
     idem__clean_restart(self);
-    idem__log(&self->options, IDEM_LOG_ALARM,
+    idem__log(&self->base.options, IDEM_LOG_ALARM,
               "journal: %s: segment %016" PRIx64 " cannot be cleaned: %s; run "
               "idem journal check",
               self->dir, self->segments[0].head.id, why);

@@ -83,12 +83,12 @@ write_offset(const struct journal *self, const char *boot_id,
 static enum remembers
 ask_wall(struct journal *self, int64_t wall_us)
 {
-    const struct idem_clocks *clocks = self->clocks;
+    const struct idem_clocks *clocks = self->base.clocks;
     bool synced = clocks->synced && clocks->synced(clocks->arg);
     int64_t ahead_us = wall_us - self->start_us;
 
     if (ahead_us < 0) {
-        idem__log(&self->options, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "journal: %s: the wall clock is %" PRId64
                   " ms behind the journal, whose time goes on",
                   self->dir, -ahead_us / 1000);
@@ -100,7 +100,7 @@ ask_wall(struct journal *self, int64_t wall_us)
         return SETTLED;
     }
     idem__log(
-        &self->options, IDEM_LOG_ALARM,
+        &self->base.options, IDEM_LOG_ALARM,
         "journal: %s: the wall clock is %.1f hours ahead of the journal%s; "
         "nothing expires early: the journal's own time goes on. If the "
         "wall clock is right, open journal:%s?clock=trust once",
@@ -113,7 +113,7 @@ ask_wall(struct journal *self, int64_t wall_us)
 void
 idem__journal_clock_start(struct journal *self)
 {
-    const struct idem_clocks *clocks = self->clocks;
+    const struct idem_clocks *clocks = self->base.clocks;
     int64_t wall_us = clocks->wall_us(clocks->arg), offset_us;
     char boot_id[IDEM__BOOT_ID_LEN];
     bool known = clocks->boot_id && clocks->boot_id(clocks->arg, boot_id);
@@ -133,6 +133,6 @@ idem__journal_clock_start(struct journal *self)
 int64_t
 idem__journal_now_us(const struct journal *self)
 {
-    return self->start_us + self->clocks->boot_us(self->clocks->arg) -
+    return self->start_us + idem__store_boot_us(&self->base) -
            self->boot_at_start_us;
 }

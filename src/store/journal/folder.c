@@ -200,10 +200,11 @@ idem__folder_complete(struct journal *self, struct idem_error *err)
 {
     if (faccessat(self->dir_fd, JOURNAL_INCOMPLETE, F_OK, 0) != 0)
         return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_CORRUPT,
-                      "journal: %.120s is a copy that was interrupted: run idem "
-                      "backup or idem restore again, whichever began it",
-                      self->dir);
+    return idem__fail(
+        err, IDEM_ERR_CORRUPT,
+        "journal: %.120s is a copy that was interrupted: run idem "
+        "backup or idem restore again, whichever began it",
+        self->dir);
 }
 
 enum idem_status
@@ -217,8 +218,9 @@ idem__folder_open(struct journal *self, struct idem_error *err)
         status = check_owner(self, err);
     if (status == IDEM_OK)
         status = lock(self, err);
-    return status == IDEM_OK && !self->copying ? idem__folder_complete(self, err)
-                                               : status;
+    return status == IDEM_OK && !self->copying
+               ? idem__folder_complete(self, err)
+               : status;
 }
 
 void

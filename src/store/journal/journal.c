@@ -391,17 +391,16 @@ idem__journal_open(const char *url, const struct idem_store_options *options,
                    const struct journal_tuning *tuning,
                    struct idem_store **store, struct idem_error *err)
 {
-    struct journal *self = calloc(1, sizeof(*self));
+    struct journal *self =
+        idem__store_make(sizeof(*self), &idem__journal_store, options, err);
     enum idem_status status;
 
     if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
-    self->base.type = &idem__journal_store;
-    self->base.max_record = idem__encoded_max(IDEM_RESULT_MAX);
-    self->options = *options;
+        return IDEM_ERR_MEMORY;
     self->tuning = *tuning;
     self->io = tuning->io ? tuning->io : &idem__system_io;
-    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+    self->base.clocks =
+        options->clocks ? options->clocks : &idem__system_clocks;
     self->dir_fd = self->lock_fd = -1;
     idem_buf_init(&self->batch, BATCH_CAP);
     idem_buf_init(&self->scratch, BATCH_CAP);
@@ -416,13 +415,8 @@ idem__journal_open(const char *url, const struct idem_store_options *options,
         idem__segment_reserve(self);
         status = idem__journal_recover(self, err);
     }
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
-    self->opened = true;
-    *store = &self->base;
-    return IDEM_OK;
+    self->opened = status == IDEM_OK;
+    return idem__store_opened(&self->base, status, store);
 }
 
 static enum idem_status

@@ -89,10 +89,8 @@ struct fresh {
 
 struct journal {
     struct idem_store base;
-    struct idem_store_options options;
     struct journal_tuning tuning;
     const struct idem_io *io;
-    const struct idem_clocks *clocks;
     char *dir;
     int dir_fd, lock_fd;
     bool accept_damage, trust_clock;
@@ -148,12 +146,7 @@ enum idem_status idem__journal_read(struct journal *self,
 
 /* ---- scan.c ---- */
 
-enum idem_status idem__journal_scan(struct idem_store *store,
-                                    const struct idem_filter *filter,
-                                    const struct idem_now *now,
-                                    struct idem_cursor *cursor, size_t count,
-                                    idem_each_fn *each, void *arg,
-                                    struct idem_error *err);
+idem_scan_fn idem__journal_scan;
 
 /* ---- clock.c ---- */
 

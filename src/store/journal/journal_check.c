@@ -4,7 +4,7 @@
  * Two passes: the first reads every entry and builds an index, which says what
  * lives; the second shows the entries, if somebody wants to see them.
  */
-#include "check.h"
+#include "journal_check.h"
 
 #include "journal.h"
 

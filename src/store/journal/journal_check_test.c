@@ -4,7 +4,7 @@
  */
 #include "model.h"
 
-#include "check.h"
+#include "journal_check.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -97,9 +97,8 @@ walk_entries(struct copier *self, const struct journal *where,
         }
         at = walk.at;
         batch = walk.batch;
-        error = step == WALK_ERROR
-                    ? errno
-                    : idem__walk_find(&walk, batch + 1, &later);
+        error = step == WALK_ERROR ? errno
+                                   : idem__walk_find(&walk, batch + 1, &later);
         walk.at = at;
         walk.batch = batch;
     }
@@ -115,8 +114,8 @@ copy_bytes(struct copier *self, int from, int to, uint64_t len)
 {
     for (uint64_t at = 0; at < len;) {
         size_t want = (size_t)(len - at < PART ? len - at : PART), got = 0;
-        int error = idem__io_read(self->from.io, from, self->part, want, at,
-                                  &got);
+        int error =
+            idem__io_read(self->from.io, from, self->part, want, at, &got);
 
         if (error || got == 0)
             return failed(self, &self->from, error ? error : EIO);
@@ -140,9 +139,9 @@ copy_file(struct copier *self, const struct segment *source, uint64_t end,
     bool damaged = false;
     int error = idem__io_open(io, self->to.dir_fd, "incoming",
                               O_RDWR | O_CREAT | O_TRUNC, &copy.fd);
-    enum idem_status status =
-        error ? failed(self, &self->to, error)
-              : copy_bytes(self, source->fd, copy.fd, end);
+    enum idem_status status = error
+                                  ? failed(self, &self->to, error)
+                                  : copy_bytes(self, source->fd, copy.fd, end);
 
     if (status == IDEM_OK)
         status = walk_entries(self, &self->to, &copy, end, &reached, &damaged);

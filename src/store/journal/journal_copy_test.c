@@ -85,8 +85,7 @@ write_one(struct world *world, uint64_t id)
 
     test_make(&t, id, IDEM_STATE_SUCCEEDED, rev + 1, 200);
     t.record.expires = INT64_C(4000000000000);
-    assert_int_equal(test_swap(world->store, &t, rev, false),
-                     IDEM_SWAP_STORED);
+    assert_int_equal(test_swap(world->store, &t, rev, false), IDEM_SWAP_STORED);
     world->told[id] = rev + 1;
     world->writes++;
 }

@@ -41,8 +41,7 @@ sorted_shard(struct journal *self, uint64_t from, size_t *count)
 
 static enum idem_status
 show(struct journal *self, const struct slot *slot,
-     const struct idem_filter *filter, const struct idem_now *now,
-     idem_each_fn *each, void *arg, bool *go_on, struct idem_error *err)
+     const struct idem_query *query, bool *go_on, struct idem_error *err)
 {
     struct entry_head head;
     struct idem_record record;
@@ -58,30 +57,27 @@ show(struct journal *self, const struct slot *slot,
         status = idem__decode(
             (struct idem_bytes){bytes + ENTRY_HEAD_LEN, head.body_len}, &record,
             err);
-    if (status == IDEM_OK && idem__filter_match(filter, &record, now))
-        *go_on = each(arg, &record);
+    if (status == IDEM_OK)
+        *go_on = idem__query_give(query, &record);
     return status;
 }
 
 enum idem_status
-idem__journal_scan(struct idem_store *store, const struct idem_filter *filter,
-                   const struct idem_now *now, struct idem_cursor *cursor,
-                   size_t count, idem_each_fn *each, void *arg,
+idem__journal_scan(struct idem_store *store, const struct idem_query *query,
                    struct idem_error *err)
 {
     struct journal *self = (struct journal *)store;
     char *end;
-    uint64_t from = strtoull(cursor->text, &end, 10);
+    uint64_t from = strtoull(query->cursor->text, &end, 10);
     size_t seen = 0;
     bool go_on = true;
 
-    if (*end != 0 || end == cursor->text || cursor->text[0] == '-')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%.60s\" is not a cursor: start with 0",
-                          cursor->text);
+    if (*end != 0 || end == query->cursor->text ||
+        query->cursor->text[0] == '-')
+        return idem__query_bad_cursor(query, err);
     if (idem__journal_heal(self, err) != IDEM_OK)
         return IDEM_ERR_UNAVAILABLE;
-    while (seen < count && go_on) {
+    while (seen < query->count && go_on) {
         size_t n, i;
         struct slot *slots = sorted_shard(self, from, &n);
 
@@ -91,9 +87,9 @@ idem__journal_scan(struct idem_store *store, const struct idem_filter *filter,
             enum idem_status status;
 
             /* All of one tag belong to the same call. */
-            if (seen >= count && slots[i].tag != slots[i - 1].tag)
+            if (seen >= query->count && slots[i].tag != slots[i - 1].tag)
                 break;
-            status = show(self, &slots[i], filter, now, each, arg, &go_on, err);
+            status = show(self, &slots[i], query, &go_on, err);
             if (status != IDEM_OK) {
                 free(slots);
                 return status;
@@ -110,6 +106,7 @@ idem__journal_scan(struct idem_store *store, const struct idem_filter *filter,
             break; /* behind the last shard */
     }
     if (go_on)
-        snprintf(cursor->text, sizeof(cursor->text), "%" PRIu64, from);
+        snprintf(query->cursor->text, sizeof(query->cursor->text), "%" PRIu64,
+                 from);
     return IDEM_OK;
 }

@@ -234,9 +234,12 @@ a_scan_sees_every_record_that_was_there_all_the_time(void **state)
         assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
     }
     do {
-        assert_int_equal(store->type->scan(store, &filter, &now, &cursor, 10,
-                                           see, seen, NULL),
-                         IDEM_OK);
+        assert_int_equal(
+            store->type->scan(
+                store,
+                &(struct idem_query){&filter, &now, &cursor, 10, see, seen},
+                NULL),
+            IDEM_OK);
         for (int i = 0; i < 5; i++, next++) {
             test_make(&t, next, IDEM_STATE_FAILED, next + 1, 5);
             assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);

@@ -37,7 +37,7 @@ damage(const struct journal *self, uint64_t id, uint64_t at,
        struct idem_error *err)
 {
     if (self->accept_damage) {
-        idem__log(&self->options, IDEM_LOG_ALARM,
+        idem__log(&self->base.options, IDEM_LOG_ALARM,
                   "journal: %s: segment %016" PRIx64
                   " is damaged at offset %" PRIu64
                   "; going on without what stood there, as damage=accept says",

@@ -298,7 +298,7 @@ idem__segment_drop_oldest(struct journal *self)
     if (!error || error == ENOENT)
         error = idem__io_sync(self->io, self->dir_fd);
     if (error) {
-        idem__log(&self->options, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "journal: %s/%s: cannot be taken away: %s", self->dir,
                   name.text, strerror(error));
         return false;
@@ -359,14 +359,14 @@ idem__segment_prepare(struct journal *self)
     }
     if (idem__journal_status(error) == IDEM_ERR_FULL && !self->full) {
         self->full = true;
-        idem__log(&self->options, IDEM_LOG_ALARM,
+        idem__log(&self->base.options, IDEM_LOG_ALARM,
                   "journal: %s: the disk is full: new claims are refused, "
                   "replays go on, what was claimed can be finished. Make room; "
                   "nothing has to be restarted",
                   self->dir);
     } else if (!error && self->full && idem__helper_ready(self)) {
         self->full = false;
-        idem__log(&self->options, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "journal: %s: there is room again, claims are taken",
                   self->dir);
     }

@@ -26,7 +26,7 @@ void
 idem__journal_poison(struct journal *self, const char *what, int error)
 {
     if (!self->poisoned)
-        idem__log(&self->options, IDEM_LOG_ALARM,
+        idem__log(&self->base.options, IDEM_LOG_ALARM,
                   "journal: %s: %s failed: %s; what it was to write may or may "
                   "not be on the disk. Nothing is taken or answered until the "
                   "folder has been read again",
@@ -77,7 +77,7 @@ idem__journal_heal(struct journal *self, struct idem_error *err)
                           "a write failed before, and: %.200s", why.text);
     self->poisoned = false;
     self->heals++;
-    idem__log(&self->options, IDEM_LOG_WARNING,
+    idem__log(&self->base.options, IDEM_LOG_WARNING,
               "journal: %s: read again; it goes on in segment %016" PRIx64,
               self->dir, self->segments[self->segment_count - 1].head.id);
     return IDEM_OK;

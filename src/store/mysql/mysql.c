@@ -96,51 +96,32 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
 }
 
 static enum idem_status
-give_rows(MYSQL_RES *rows, const struct idem_filter *filter,
-          const struct idem_now *now, struct idem_cursor *cursor, size_t count,
-          size_t limit, idem_each_fn *each, void *arg, struct idem_error *err)
+give_rows(MYSQL_RES *result, struct idem_rows *rows, struct idem_error *err)
 {
     struct idem_cell cells[IDEM_COLUMN_COUNT];
-    size_t seen = 0, given = 0;
-    uint8_t last[IDEM_KEY_LEN];
-    struct idem_record r;
+    enum idem_status status = IDEM_OK;
     MYSQL_ROW row;
 
-    while ((row = mysql_fetch_row(rows))) {
-        enum idem_status status;
-
-        idem__mysql_read_cells(rows, row, IDEM_COLUMN_RESULT, cells);
-        memcpy(last, row[0], IDEM_KEY_LEN);
-        seen++;
-        status = idem__cells_to_record(cells, &r, err);
-        if (status != IDEM_OK)
-            return status;
-        if (!idem__filter_match(filter, &r, now))
-            continue;
-        if (!each(arg, &r) || ++given >= count) {
-            idem__cursor_set(cursor, last);
-            return IDEM_OK;
-        }
+    while (status == IDEM_OK && !rows->over &&
+           (row = mysql_fetch_row(result))) {
+        idem__mysql_read_cells(result, row, IDEM_COLUMN_RESULT, cells);
+        status = idem__rows_give(rows, cells, err);
     }
-    idem__cursor_set(cursor, seen < limit ? NULL : last);
-    return IDEM_OK;
+    if (status == IDEM_OK)
+        idem__rows_end(rows);
+    return status;
 }
 
 static enum idem_status
-scan_records(struct idem_store *store, const struct idem_filter *filter,
-             const struct idem_now *now, struct idem_cursor *cursor,
-             size_t count, idem_each_fn *each, void *arg,
+scan_records(struct idem_store *store, const struct idem_query *query,
              struct idem_error *err)
 {
     struct mysql_store *self = (struct mysql_store *)store;
-    bool executing = filter->doubt || filter->state == IDEM_STATE_EXECUTING;
-    size_t limit = idem__scan_rows(count);
-    uint8_t last[IDEM_KEY_LEN];
-    enum idem_status status;
-    MYSQL_RES *rows;
-    bool start;
+    struct idem_bytes id = query->filter->id;
+    struct idem_rows rows;
+    enum idem_status status = idem__rows_start(&rows, query, err);
+    MYSQL_RES *result;
 
-    status = idem__cursor_key(cursor, last, &start, err);
     if (status == IDEM_OK)
         status = idem__mysql_connect(self, err);
     if (status != IDEM_OK)
@@ -149,22 +130,22 @@ scan_records(struct idem_store *store, const struct idem_filter *filter,
     idem__mysql_add_text(&self->query, "select ");
     idem__mysql_add_text(&self->query, idem__columns_but_result);
     idem__mysql_add_text(&self->query, " from idem_record");
-    if (filter->id.len > 0) /* an id is in few scopes: its index finds them */
+    if (id.len > 0) /* an id is in few scopes: its index finds them */
         idem__mysql_add_text(&self->query, " ignore index (primary)");
     idem__mysql_add_text(&self->query, " where key_hash > ");
-    idem__mysql_add_hex(&self->query, last, start ? 0 : IDEM_KEY_LEN);
-    if (filter->id.len > 0) {
+    idem__mysql_add_hex(&self->query, rows.last, rows.last_len);
+    if (id.len > 0) {
         idem__mysql_add_text(&self->query, " and id = ");
-        idem__mysql_add_hex(&self->query, filter->id.data, filter->id.len);
+        idem__mysql_add_hex(&self->query, id.data, id.len);
     }
-    if (executing)
+    if (rows.executing)
         idem__mysql_add_text(&self->query, " and state = 2");
-    idem_buf_printf(&self->query, " order by key_hash limit %zu", limit);
-    rows = ask(self, &status, err);
-    if (!rows)
+    idem_buf_printf(&self->query, " order by key_hash limit %zu", rows.limit);
+    result = ask(self, &status, err);
+    if (!result)
         return status;
-    status = give_rows(rows, filter, now, cursor, count, limit, each, arg, err);
-    mysql_free_result(rows);
+    status = give_rows(result, &rows, err);
+    mysql_free_result(result);
     return status;
 }
 
@@ -202,7 +183,7 @@ sweep(struct mysql_store *self, int64_t now_us, int64_t drop_ms)
 {
     char query[200];
 
-    if (self->options.helps || drop_ms <= 0 ||
+    if (self->base.options.helps || drop_ms <= 0 ||
         now_us - self->swept_at_us < SWEEP_EVERY_US)
         return;
     self->swept_at_us = now_us;
@@ -229,7 +210,7 @@ check(struct mysql_store *self, int64_t now_us)
         return;
     self->checked_at_us = now_us;
     if (idem__mysql_check(self, &err) != IDEM_OK) {
-        idem__log(&self->options, IDEM_LOG_ALARM, "%s", err.text);
+        idem__log(&self->base.options, IDEM_LOG_ALARM, "%s", err.text);
         idem__mysql_disconnect(self);
     }
 }
@@ -238,7 +219,7 @@ static void
 tend(struct idem_store *store, int64_t drop_ms)
 {
     struct mysql_store *self = (struct mysql_store *)store;
-    int64_t now_us = self->clocks->boot_us(self->clocks->arg);
+    int64_t now_us = idem__store_boot_us(&self->base);
 
     if (self->conn)
         sweep(self, now_us, drop_ms);
@@ -282,14 +263,12 @@ static enum idem_status
 make_store(const char *url, const struct idem_store_options *options,
            struct mysql_store **made, struct idem_error *err)
 {
-    struct mysql_store *self = calloc(1, sizeof(*self));
+    struct mysql_store *self =
+        idem__store_make(sizeof(*self), &idem__mysql_store, options, err);
     enum idem_status status;
 
     if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
-    self->base.type = &idem__mysql_store;
-    self->options = *options;
-    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+        return IDEM_ERR_MEMORY;
     idem_buf_init(&self->query, IDEM__MYSQL_QUERY_MAX);
     status = idem__mysql_parse(self, url, err);
     if (status != IDEM_OK) {

@@ -11,8 +11,6 @@
 
 struct mysql_store {
     struct idem_store base;
-    struct idem_store_options options;
-    const struct idem_clocks *clocks;
     char *host, *user, *password, *database, *socket;
     unsigned port;
     bool tls;
@@ -21,8 +19,7 @@ struct mysql_store {
     unsigned timeout_s;
     MYSQL *conn;             /* NULL: to be opened again; autocommit is off */
     struct mysql_bulk *bulk; /* NULL: nothing is guessed on this connection */
-    int64_t retry_at_us, backoff_us;
-    struct idem_error last; /* why the last connection failed */
+    struct idem_retry retry;
     size_t packet_max;
     struct idem_buf query;
     int wary; /* see columns.h */

@@ -20,8 +20,6 @@
 #define DEFAULT_PORT 3306
 #define TIMEOUT_MS 2000
 #define CONNECT_S 2
-#define BACKOFF_FIRST_US 50000
-#define BACKOFF_MAX_US 1000000
 
 /* ---- the URL --------------------------------------------------------- */
 
@@ -324,8 +322,9 @@ set_session(struct mysql_store *self, struct idem_error *err)
 }
 
 static enum idem_status
-connect_fresh(struct mysql_store *self, struct idem_error *err)
+connect_fresh(struct idem_store *store, struct idem_error *err)
 {
+    struct mysql_store *self = (struct mysql_store *)store;
     enum idem_status status = idem__mysql_connect_bare(self, err);
 
     if (status != IDEM_OK)
@@ -362,28 +361,8 @@ still_there(struct mysql_store *self)
 enum idem_status
 idem__mysql_connect(struct mysql_store *self, struct idem_error *err)
 {
-    enum idem_status status;
-
     if (still_there(self))
         return IDEM_OK;
     idem__mysql_disconnect(self);
-    if (self->clocks->boot_us(self->clocks->arg) < self->retry_at_us) {
-        if (err)
-            *err = self->last;
-        return self->last.status;
-    }
-    status = connect_fresh(self, &self->last);
-    if (status == IDEM_OK) {
-        self->backoff_us = 0;
-        return IDEM_OK;
-    }
-    self->backoff_us =
-        self->backoff_us ? self->backoff_us * 2 : BACKOFF_FIRST_US;
-    if (self->backoff_us > BACKOFF_MAX_US)
-        self->backoff_us = BACKOFF_MAX_US;
-    self->retry_at_us =
-        self->clocks->boot_us(self->clocks->arg) + self->backoff_us;
-    if (err)
-        *err = self->last;
-    return status;
+    return idem__retry_connect(&self->retry, &self->base, connect_fresh, err);
 }

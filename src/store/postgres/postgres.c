@@ -134,71 +134,53 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
 }
 
 static enum idem_status
-give_rows(const PGresult *rows, const struct idem_filter *filter,
-          const struct idem_now *now, struct idem_cursor *cursor, size_t count,
-          size_t limit, idem_each_fn *each, void *arg, struct idem_error *err)
+give_rows(const PGresult *result, struct idem_rows *rows,
+          struct idem_error *err)
 {
     struct idem_cell cells[IDEM_COLUMN_COUNT];
-    size_t given = 0;
-    struct idem_record r;
+    enum idem_status status = IDEM_OK;
 
-    for (int row = 0; row < PQntuples(rows); row++) {
-        enum idem_status status;
-
-        idem__postgres_cells(rows, row, 0, IDEM_COLUMN_RESULT, cells);
-        status = idem__cells_to_record(cells, &r, err);
-        if (status != IDEM_OK)
-            return status;
-        if (!idem__filter_match(filter, &r, now))
-            continue;
-        if (!each(arg, &r) || ++given >= count) {
-            idem__cursor_set(cursor, cells[IDEM_COLUMN_KEY].bytes.data);
-            return IDEM_OK;
-        }
+    for (int row = 0;
+         row < PQntuples(result) && status == IDEM_OK && !rows->over; row++) {
+        idem__postgres_cells(result, row, 0, IDEM_COLUMN_RESULT, cells);
+        status = idem__rows_give(rows, cells, err);
     }
-    idem__cursor_set(cursor, (size_t)PQntuples(rows) < limit
-                                 ? NULL
-                                 : cells[IDEM_COLUMN_KEY].bytes.data);
-    return IDEM_OK;
+    if (status == IDEM_OK)
+        idem__rows_end(rows);
+    return status;
 }
 
 static enum idem_status
-scan_records(struct idem_store *store, const struct idem_filter *filter,
-             const struct idem_now *now, struct idem_cursor *cursor,
-             size_t count, idem_each_fn *each, void *arg,
+scan_records(struct idem_store *store, const struct idem_query *query,
              struct idem_error *err)
 {
     struct postgres_store *self = (struct postgres_store *)store;
-    bool executing = filter->doubt || filter->state == IDEM_STATE_EXECUTING;
-    size_t limit = idem__scan_rows(count);
-    uint8_t last[IDEM_KEY_LEN], limit_bytes[8];
-    const char *values[3] = {(const char *)last, (const char *)limit_bytes,
-                             filter->id.data};
-    int lengths[3] = {IDEM_KEY_LEN, 8, (int)filter->id.len};
-    bool by_id = filter->id.len > 0;
-    PGresult *rows = NULL;
-    enum idem_status status;
-    bool start, sent;
+    struct idem_bytes id = query->filter->id;
+    struct idem_rows rows;
+    uint8_t limit[8];
+    const char *values[3] = {(const char *)rows.last, (const char *)limit,
+                             id.data};
+    int lengths[3] = {0, sizeof(limit), (int)id.len};
+    enum idem_status status = idem__rows_start(&rows, query, err);
+    PGresult *result = NULL;
+    bool sent;
 
-    status = idem__cursor_key(cursor, last, &start, err);
     if (status == IDEM_OK)
         status = idem__postgres_connect(self, err);
     if (status != IDEM_OK)
         return status;
-    if (start)
-        lengths[0] = 0;
-    put_count(limit_bytes, limit);
+    lengths[0] = (int)rows.last_len;
+    put_count(limit, rows.limit);
     sent = send_plain(self,
-                      by_id       ? POSTGRES_SCAN_ID
-                      : executing ? POSTGRES_SCAN_EXECUTING
-                                  : POSTGRES_SCAN,
-                      by_id ? 3 : 2, values, lengths) &&
+                      id.len > 0       ? POSTGRES_SCAN_ID
+                      : rows.executing ? POSTGRES_SCAN_EXECUTING
+                                       : POSTGRES_SCAN,
+                      id.len > 0 ? 3 : 2, values, lengths) &&
            idem__postgres_send_confirm(self);
-    status = idem__postgres_one(self, sent, &rows, err);
+    status = idem__postgres_one(self, sent, &result, err);
     if (status == IDEM_OK)
-        status =
-            give_rows(rows, filter, now, cursor, count, limit, each, arg, err);
-    PQclear(rows);
+        status = give_rows(result, &rows, err);
+    PQclear(result);
     return status;
 }
 
@@ -229,7 +211,7 @@ sweep(struct postgres_store *self, int64_t now_us, int64_t drop_ms)
     int lengths[2] = {8, 8};
     PGresult *rows;
 
-    if (self->options.helps || drop_ms <= 0 ||
+    if (self->base.options.helps || drop_ms <= 0 ||
         now_us - self->swept_at_us < SWEEP_EVERY_US)
         return;
     self->swept_at_us = now_us;
@@ -254,7 +236,7 @@ check(struct postgres_store *self, int64_t now_us)
     if (idem__postgres_one(self, idem__postgres_send_check(self), &rows,
                            NULL) == IDEM_OK &&
         idem__postgres_judge(self, rows, &err) != IDEM_OK) {
-        idem__log(&self->options, IDEM_LOG_ALARM, "%s", err.text);
+        idem__log(&self->base.options, IDEM_LOG_ALARM, "%s", err.text);
         idem__postgres_disconnect(self);
     }
     PQclear(rows);
@@ -264,7 +246,7 @@ static void
 tend(struct idem_store *store, int64_t drop_ms)
 {
     struct postgres_store *self = (struct postgres_store *)store;
-    int64_t now_us = self->clocks->boot_us(self->clocks->arg);
+    int64_t now_us = idem__store_boot_us(&self->base);
 
     if (!self->conn)
         return;
@@ -334,15 +316,12 @@ static enum idem_status
 make_store(const char *url, const struct idem_store_options *options,
            struct postgres_store **made, struct idem_error *err)
 {
-    struct postgres_store *self = calloc(1, sizeof(*self));
+    struct postgres_store *self =
+        idem__store_make(sizeof(*self), &idem__postgres_store, options, err);
     enum idem_status status;
 
     if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
-    self->base.type = &idem__postgres_store;
-    self->base.max_record = idem__encoded_max(IDEM_RESULT_MAX);
-    self->options = *options;
-    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+        return IDEM_ERR_MEMORY;
     status = parse(self, url, err);
     if (status != IDEM_OK) {
         close_store(&self->base);

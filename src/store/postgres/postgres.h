@@ -31,18 +31,15 @@ enum postgres_statement {
 
 struct postgres_store {
     struct idem_store base;
-    struct idem_store_options options;
-    const struct idem_clocks *clocks;
     char *url;        /* without our own parameters */
     char unsafe[128]; /* what the operator gave up, in so many words */
     int64_t timeout_us;
     PGconn *conn; /* NULL: to be opened again */
-    int64_t retry_at_us, backoff_us;
-    struct idem_error last; /* why the last connection failed */
-    uint32_t row_type;      /* of idem.idem_record */
-    int wary;               /* see columns.h */
-    int careful;            /* see batch.c */
-    bool warned;            /* the server has sent a WARNING since reset */
+    struct idem_retry retry;
+    uint32_t row_type; /* of idem.idem_record */
+    int wary;          /* see columns.h */
+    int careful;       /* see batch.c */
+    bool warned;       /* the server has sent a WARNING since reset */
     int stuck; /* the last backend that gave no answer in time; 0: none */
     int64_t swept_at_us, checked_at_us;
     uint64_t connects, splits;

@@ -20,8 +20,6 @@
 #include <string.h>
 
 #define CONNECT_US 2000000
-#define BACKOFF_FIRST_US 50000
-#define BACKOFF_MAX_US 1000000
 
 static const char session[] =
     "set lock_timeout = '2ms';"
@@ -43,7 +41,7 @@ static const char commits[] =
 static int64_t
 clock_us(const struct postgres_store *self)
 {
-    return self->clocks->boot_us(self->clocks->arg);
+    return idem__store_boot_us(&self->base);
 }
 
 int64_t
@@ -362,8 +360,9 @@ set_up(struct postgres_store *self, const char *sql, struct idem_error *err)
 }
 
 static enum idem_status
-connect_fresh(struct postgres_store *self, struct idem_error *err)
+connect_fresh(struct idem_store *store, struct idem_error *err)
 {
+    struct postgres_store *self = (struct postgres_store *)store;
     enum idem_status status = idem__postgres_connect_bare(self, err);
 
     if (status != IDEM_OK)
@@ -395,28 +394,8 @@ still_there(struct postgres_store *self)
 enum idem_status
 idem__postgres_connect(struct postgres_store *self, struct idem_error *err)
 {
-    enum idem_status status;
-    int64_t now = clock_us(self);
-
     if (still_there(self))
         return IDEM_OK;
     idem__postgres_disconnect(self);
-    if (now < self->retry_at_us) {
-        if (err)
-            *err = self->last;
-        return self->last.status;
-    }
-    status = connect_fresh(self, &self->last);
-    if (status == IDEM_OK) {
-        self->backoff_us = 0;
-        return IDEM_OK;
-    }
-    self->backoff_us =
-        self->backoff_us ? self->backoff_us * 2 : BACKOFF_FIRST_US;
-    if (self->backoff_us > BACKOFF_MAX_US)
-        self->backoff_us = BACKOFF_MAX_US;
-    self->retry_at_us = clock_us(self) + self->backoff_us;
-    if (err)
-        *err = self->last;
-    return status;
+    return idem__retry_connect(&self->retry, &self->base, connect_fresh, err);
 }

@@ -53,7 +53,7 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
 int64_t
 idem__redis_deadline(const struct redis_store *self)
 {
-    return idem__redis_now_us() + self->settings.timeout_ms * 1000;
+    return idem__mono_us() + self->settings.timeout_ms * 1000;
 }
 
 /* ---- the clock ------------------------------------------------------- */
@@ -99,7 +99,7 @@ say_if_full(struct redis_store *self, struct redis_link *link)
     bool full = idem__redis_facts_full(&link->facts);
 
     if (full && !link->said_full)
-        idem__log(&self->options, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "redis %s:%d: %lld of maxmemory's %lld bytes are used; new "
                   "requests are refused (FULL) until there is room, requests "
                   "that are executing can still finish",
@@ -117,14 +117,15 @@ tend(struct idem_store *store, int64_t drop_ms)
 
     (void)drop_ms;
     if (self->slots && self->map_stale &&
-        idem__redis_now_us() - self->map_us > 1000000)
+        idem__mono_us() - self->map_us > 1000000)
         (void)idem__redis_route_refresh(self, until_us, &err);
     for (size_t i = 0; i < self->link_count; i++) {
         struct redis_link *link = self->links[i];
 
         if (link->context && link->judged &&
             !idem__redis_link_ready(link, until_us))
-            idem__log(&self->options, IDEM_LOG_ALARM, "%s", link->why.text);
+            idem__log(&self->base.options, IDEM_LOG_ALARM, "%s",
+                      link->why.text);
         if (link->judged)
             say_if_full(self, link);
     }
@@ -348,18 +349,18 @@ static void
 say_what_is_given_up(const struct redis_store *self)
 {
     if (self->settings.accept_everysec)
-        idem__log(&self->options, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "redis: unsafe=everysec: a power cut may forget up to 2 s of "
                   "answered requests, which then run again");
     if (self->settings.accept_forget)
-        idem__log(&self->options, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "redis: unsafe=forget: a restart of Redis may forget all "
                   "records, and repeated requests then run again; strict "
                   "requests, SETTLE and ids are refused on this store");
     if (self->settings.accept_unseen)
-        idem__log(&self->options, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "redis: unsafe=unseen: appendfsync is not checked");
-    idem__log(&self->options, IDEM_LOG_INFO,
+    idem__log(&self->base.options, IDEM_LOG_INFO,
               "redis: %d replica(s) must confirm every write",
               idem__redis_replicas(self));
 }
@@ -394,17 +395,19 @@ open_any(const char *url, const struct idem_store_options *options,
     struct redis_store *self;
     enum idem_status status;
 
-    self = calloc(1, sizeof(*self));
-    if (self && cluster)
+    self = idem__store_make(sizeof(*self),
+                            cluster ? &idem__redis_cluster_store
+                                    : &idem__redis_store,
+                            options, err);
+    if (!self)
+        return IDEM_ERR_MEMORY;
+    if (cluster)
         self->slots = malloc(REDIS_SLOTS * sizeof(*self->slots));
-    if (!self || (cluster && !self->slots)) {
+    if (cluster && !self->slots) {
         free(self);
         return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
     }
-    self->base.type = cluster ? &idem__redis_cluster_store : &idem__redis_store;
-    self->base.max_record = idem__encoded_max(IDEM_RESULT_MAX);
-    self->options = *options;
-    self->settings.options = &self->options;
+    self->settings.options = &self->base.options;
     self->settings.cluster = cluster;
     self->settings.opening = true;
     for (size_t i = 0; cluster && i < REDIS_SLOTS; i++)
@@ -414,15 +417,11 @@ open_any(const char *url, const struct idem_store_options *options,
         status = add_hosts(self, err);
     if (status == IDEM_OK)
         status = first_look(self, err);
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
     self->settings.opening = false;
     self->base.forgets = self->settings.accept_forget;
-    say_what_is_given_up(self);
-    *store = &self->base;
-    return IDEM_OK;
+    if (status == IDEM_OK)
+        say_what_is_given_up(self);
+    return idem__store_opened(&self->base, status, store);
 }
 
 static enum idem_status

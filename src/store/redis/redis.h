@@ -130,8 +130,6 @@ void idem__redis_links_run(struct redis_link **links, size_t count,
                            int64_t deadline_us, redis_answer_fn *answer,
                            void *arg);
 
-int64_t idem__redis_now_us(void); /* CLOCK_MONOTONIC */
-
 /* ---- TLS (tls.c) ------------------------------------------------------- */
 
 /* Whom to trust and who we are, by the URL's options; close it in any case. */
@@ -154,7 +152,6 @@ ssize_t idem__redis_tls_recv(struct redis_link *link, void *room, size_t len);
 
 struct redis_store {
     struct idem_store base;
-    struct idem_store_options options;
     struct redis_settings settings;
     struct redis_link *links[REDIS_NODES_MAX];
     size_t link_count;

@@ -206,7 +206,7 @@ route(struct batch *batch, size_t i)
     struct redis_link *link = element->ask;
     struct idem_error why = {IDEM_ERR_UNAVAILABLE, "redis: no time left"};
 
-    if (idem__redis_now_us() >= batch->deadline_us)
+    if (idem__mono_us() >= batch->deadline_us)
         link = NULL;
     else if (!link)
         link = idem__redis_route(batch->self,
@@ -490,7 +490,7 @@ run_chunk(struct batch *batch)
     const struct redis_settings *settings = &batch->self->settings;
     int round = 0;
 
-    batch->deadline_us = idem__redis_now_us() + settings->timeout_ms * 1000;
+    batch->deadline_us = idem__mono_us() + settings->timeout_ms * 1000;
     if (idem__redis_replicas(batch->self) > 0)
         batch->deadline_us += settings->wait_ms * 1000;
     for (size_t i = 0; i < batch->count; i++)

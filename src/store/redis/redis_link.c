@@ -31,15 +31,6 @@ enum handshake {
     ASK_TIME
 };
 
-int64_t
-idem__redis_now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
 struct redis_link *
 idem__redis_link_new(const struct redis_settings *settings, const char *host,
                      int port)
@@ -75,8 +66,8 @@ pause_link(struct redis_link *link)
 
     link->failures = link->failures < 7 ? link->failures + 1 : 8;
     link->judged = false;
-    link->try_after_us = idem__redis_now_us() +
-                         (pause_us < PAUSE_MAX_US ? pause_us : PAUSE_MAX_US);
+    link->try_after_us =
+        idem__mono_us() + (pause_us < PAUSE_MAX_US ? pause_us : PAUSE_MAX_US);
 }
 
 void
@@ -239,7 +230,7 @@ static void
 poll_links(struct redis_link **links, size_t count, struct pollfd *polls,
            int64_t deadline_us)
 {
-    int64_t left_us = deadline_us - idem__redis_now_us();
+    int64_t left_us = deadline_us - idem__mono_us();
 
     for (size_t i = 0; i < count; i++) {
         bool unsent = links[i]->written < links[i]->out.len;
@@ -265,7 +256,7 @@ idem__redis_links_run(struct redis_link **links, size_t count,
         open |= is_open(links[i]);
     }
     while (open) {
-        bool late = idem__redis_now_us() >= deadline_us;
+        bool late = idem__mono_us() >= deadline_us;
 
         open = false;
         poll_links(links, count, polls, deadline_us);
@@ -301,7 +292,7 @@ note_time(struct redis_facts *facts, const redisReply *reply)
         reply->element[0]->str && reply->element[1]->str)
         facts->ahead_us = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
                           strtoll(reply->element[1]->str, NULL, 10) -
-                          idem__redis_now_us();
+                          idem__mono_us();
 }
 
 static void
@@ -408,7 +399,7 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
     }
     if (greeting.broken)
         return false;
-    link->checked_us = idem__redis_now_us();
+    link->checked_us = idem__mono_us();
     if (idem__redis_facts_judge(link->settings, &link->facts, &link->why) !=
         IDEM_OK) {
         /* A cluster's replica stays connected: it knows the slot map. */
@@ -425,7 +416,7 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
 static bool
 connect_link(struct redis_link *link, int64_t deadline_us)
 {
-    int64_t left_us = deadline_us - idem__redis_now_us();
+    int64_t left_us = deadline_us - idem__mono_us();
     int64_t limit_us = link->settings->connect_ms * 1000;
     struct timeval tv;
     redisContext *context;
@@ -446,7 +437,7 @@ connect_link(struct redis_link *link, int64_t deadline_us)
     (void)redisEnableKeepAlive(context);
     (void)fcntl(context->fd, F_SETFL, fcntl(context->fd, F_GETFL) | O_NONBLOCK);
     link->context = context;
-    limit_us = idem__redis_now_us() + link->settings->connect_ms * 1000;
+    limit_us = idem__mono_us() + link->settings->connect_ms * 1000;
     if (deadline_us < limit_us || link->settings->opening)
         limit_us = deadline_us;
     if (link->settings->tls &&
@@ -461,7 +452,7 @@ connect_link(struct redis_link *link, int64_t deadline_us)
 bool
 idem__redis_link_ready(struct redis_link *link, int64_t deadline_us)
 {
-    int64_t now_us = idem__redis_now_us(), took_us;
+    int64_t now_us = idem__mono_us(), took_us;
     bool ok;
 
     if (link->context && link->judged &&
@@ -473,7 +464,7 @@ idem__redis_link_ready(struct redis_link *link, int64_t deadline_us)
                        : connect_link(link, deadline_us);
     /* One that hangs must not hold up those that work: at most a third of the
      * time is spent on it. */
-    took_us = idem__redis_now_us() - now_us;
+    took_us = idem__mono_us() - now_us;
     if (!ok && link->try_after_us < now_us + 3 * took_us)
         link->try_after_us = now_us + 3 * took_us;
     return ok;

@@ -25,10 +25,7 @@ struct scan {
     struct redis_store *self;
     struct place *place;
     const redisReply *names;
-    const struct idem_filter *filter;
-    const struct idem_now *now;
-    idem_each_fn *each;
-    void *each_arg;
+    const struct idem_query *query;
     bool ok, stopped;
     enum idem_status status;
     struct idem_error *err;
@@ -110,8 +107,7 @@ on_record(void *arg, struct redis_link *link, uint32_t tag,
         return;
     }
     record.result = (struct idem_bytes){NULL, 0};
-    if (idem__filter_match(scan->filter, &record, scan->now))
-        scan->stopped = !scan->each(scan->each_arg, &record);
+    scan->stopped = !idem__query_give(scan->query, &record);
 }
 
 static bool
@@ -180,27 +176,19 @@ scan_server(struct scan *scan, struct redis_link *link, size_t count)
 }
 
 enum idem_status
-idem__redis_scan(struct idem_store *store, const struct idem_filter *filter,
-                 const struct idem_now *now, struct idem_cursor *cursor,
-                 size_t count, idem_each_fn *each, void *arg,
+idem__redis_scan(struct idem_store *store, const struct idem_query *query,
                  struct idem_error *err)
 {
     struct redis_store *self = (struct redis_store *)store;
     struct place place;
-    struct scan scan = {.self = self,
-                        .place = &place,
-                        .filter = filter,
-                        .now = now,
-                        .each = each,
-                        .each_arg = arg,
-                        .err = err};
+    struct scan scan = {
+        .self = self, .place = &place, .query = query, .err = err};
     struct redis_link *link;
     enum idem_status status;
     unsigned next;
 
-    if (!parse_place(cursor->text, &place))
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%s\" is not a cursor: start with 0", cursor->text);
+    if (!parse_place(query->cursor->text, &place))
+        return idem__query_bad_cursor(query, err);
     link = self->slots
                ? idem__redis_route_slot(self, place.slot, &next)
                : idem__redis_route_clock(self, idem__redis_deadline(self), err);
@@ -211,16 +199,17 @@ idem__redis_scan(struct idem_store *store, const struct idem_filter *filter,
                    : IDEM_ERR_UNAVAILABLE;
     if (!self->slots)
         next = REDIS_SLOTS;
-    status = scan_server(&scan, link, count);
+    status = scan_server(&scan, link, query->count);
     free(scan.keys);
     if (status != IDEM_OK || scan.stopped)
         return status;
     if (strcmp(place.redis, "0") != 0)
-        snprintf(cursor->text, sizeof(cursor->text), "%u.%s.%s", place.slot,
-                 link->facts.run_id, place.redis);
+        snprintf(query->cursor->text, sizeof(query->cursor->text), "%u.%s.%s",
+                 place.slot, link->facts.run_id, place.redis);
     else if (next < REDIS_SLOTS)
-        snprintf(cursor->text, sizeof(cursor->text), "%u.00000000.0", next);
+        snprintf(query->cursor->text, sizeof(query->cursor->text),
+                 "%u.00000000.0", next);
     else
-        snprintf(cursor->text, sizeof(cursor->text), "0");
+        snprintf(query->cursor->text, sizeof(query->cursor->text), "0");
     return IDEM_OK;
 }

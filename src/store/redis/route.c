@@ -185,7 +185,7 @@ idem__redis_route_refresh(struct redis_store *self, int64_t deadline_us,
     struct reading reading = {.self = self};
     size_t count = self->link_count; /* new ones are added meanwhile */
 
-    self->map_us = idem__redis_now_us();
+    self->map_us = idem__mono_us();
     for (size_t i = 0; i < count && !reading.ok; i++) {
         struct redis_link *link = self->links[i];
         int64_t until_us = time_for_one(self, deadline_us);
@@ -268,7 +268,7 @@ find_owner(struct redis_store *self, unsigned slot, int64_t deadline_us,
 {
     struct redis_link *link, *clock;
 
-    if (self->map_stale && idem__redis_now_us() - self->map_us > REFRESH_US)
+    if (self->map_stale && idem__mono_us() - self->map_us > REFRESH_US)
         (void)idem__redis_route_refresh(self, deadline_us, err);
     if (self->slots[slot] == REDIS_NO_NODE) {
         self->map_stale = true;

@@ -139,7 +139,7 @@ ask(struct redis_store *self, int64_t deadline_us, struct idem_error *err)
     const struct vote *elected;
     struct redis_link *link;
 
-    self->map_us = idem__redis_now_us();
+    self->map_us = idem__mono_us();
     self->map_stale = true;
     ask_all(self, deadline_us, &votes);
     elected = elect(self, &votes);
@@ -168,7 +168,7 @@ idem__redis_sentinel_primary(struct redis_store *self, int64_t deadline_us,
 {
     struct redis_link *link =
         self->link_count > 0 ? self->links[self->primary] : NULL;
-    int64_t age_us = idem__redis_now_us() - self->map_us;
+    int64_t age_us = idem__mono_us() - self->map_us;
 
     if (!link || !link->context || self->map_stale || age_us > ASK_AGAIN_US) {
         if (self->map_us != 0 && self->map_stale && age_us < REFRESH_US) {

@@ -177,7 +177,7 @@ wait_for(const struct redis_link *link, int error, int64_t deadline_us)
 {
     struct pollfd fd = {link->context->fd,
                         error == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN, 0};
-    int64_t left_us = deadline_us - idem__redis_now_us();
+    int64_t left_us = deadline_us - idem__mono_us();
 
     return left_us > 0 && poll(&fd, 1, (int)(left_us / 1000) + 1) != 0;
 }

@@ -51,8 +51,6 @@ enum statement {
 
 struct sqlite_store {
     struct idem_store base;
-    struct idem_store_options options;
-    const struct idem_clocks *clocks;
     char *path;
     bool wal;
     sqlite3 *db; /* NULL: to be opened again */
@@ -222,7 +220,7 @@ guard_file(struct sqlite_store *self)
         close(fd);
     else if (stat(self->path, &info) == 0 && S_ISREG(info.st_mode) &&
              (info.st_mode & S_IRWXO) != 0)
-        idem__log(&self->options, IDEM_LOG_WARNING,
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "sqlite: \"%s\" and the answers in it are open to every user "
                   "of this machine: chmod o= it",
                   self->path);
@@ -495,51 +493,38 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
 }
 
 static enum idem_status
-scan_records(struct idem_store *store, const struct idem_filter *filter,
-             const struct idem_now *now, struct idem_cursor *cursor,
-             size_t count, idem_each_fn *each, void *arg,
+scan_records(struct idem_store *store, const struct idem_query *query,
              struct idem_error *err)
 {
     struct sqlite_store *self = (struct sqlite_store *)store;
-    bool executing = filter->doubt || filter->state == IDEM_STATE_EXECUTING;
-    size_t rows = idem__scan_rows(count), seen = 0, given = 0;
+    struct idem_bytes id = query->filter->id;
     struct idem_cell cells[IDEM_COLUMN_COUNT];
-    uint8_t last[IDEM_KEY_LEN];
-    enum idem_status status;
-    struct idem_record r;
+    struct idem_rows rows;
+    enum idem_status status = idem__rows_start(&rows, query, err);
     sqlite3_stmt *s;
-    bool start, more = true;
-    int rc;
+    int rc = SQLITE_DONE;
 
-    status = idem__cursor_key(cursor, last, &start, err);
     if (status == IDEM_OK)
         status = connect_store(self, err);
     if (status != IDEM_OK)
         return status;
-    s = self->statements[filter->id.len > 0 ? SCAN_ID
-                         : executing        ? SCAN_EXECUTING
-                                            : SCAN];
-    if (filter->id.len > 0)
-        sqlite3_bind_blob(s, 3, filter->id.data, (int)filter->id.len,
-                          SQLITE_TRANSIENT);
-    sqlite3_bind_blob(s, 1, last, start ? 0 : IDEM_KEY_LEN, SQLITE_TRANSIENT);
-    sqlite3_bind_int64(s, 2, (int64_t)rows);
-    while (more && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+    s = self->statements[id.len > 0       ? SCAN_ID
+                         : rows.executing ? SCAN_EXECUTING
+                                          : SCAN];
+    if (id.len > 0)
+        sqlite3_bind_blob(s, 3, id.data, (int)id.len, SQLITE_TRANSIENT);
+    sqlite3_bind_blob(s, 1, rows.last, (int)rows.last_len, SQLITE_TRANSIENT);
+    sqlite3_bind_int64(s, 2, (int64_t)rows.limit);
+    while (status == IDEM_OK && !rows.over &&
+           (rc = sqlite3_step(s)) == SQLITE_ROW) {
         read_cells(s, IDEM_COLUMN_RESULT, cells);
-        memcpy(last, cells[IDEM_COLUMN_KEY].bytes.data, IDEM_KEY_LEN);
-        seen++;
-        status = idem__cells_to_record(cells, &r, err);
-        if (status != IDEM_OK)
-            break;
-        if (!idem__filter_match(filter, &r, now))
-            continue;
-        more = each(arg, &r) && ++given < count;
+        status = idem__rows_give(&rows, cells, err);
     }
-    if (status == IDEM_OK && more && rc != SQLITE_DONE)
+    if (status == IDEM_OK && !rows.over && rc != SQLITE_DONE)
         status = fail(self, rc, err);
     sqlite3_reset(s);
     if (status == IDEM_OK)
-        idem__cursor_set(cursor, more && seen < rows ? NULL : last);
+        idem__rows_end(&rows);
     return status;
 }
 
@@ -549,7 +534,7 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     struct sqlite_store *self = (struct sqlite_store *)store;
 
     (void)err;
-    *now_us = self->clocks->wall_us(self->clocks->arg);
+    *now_us = self->base.clocks->wall_us(self->base.clocks->arg);
     return IDEM_OK;
 }
 
@@ -557,7 +542,7 @@ static void
 tend(struct idem_store *store, int64_t drop_ms)
 {
     struct sqlite_store *self = (struct sqlite_store *)store;
-    int64_t now_us = self->clocks->boot_us(self->clocks->arg);
+    int64_t now_us = idem__store_boot_us(&self->base);
     sqlite3_stmt *s = self->statements[SWEEP];
 
     if (!self->db || drop_ms <= 0 ||
@@ -618,24 +603,16 @@ static enum idem_status
 open_store(const char *url, const struct idem_store_options *options,
            struct idem_store **store, struct idem_error *err)
 {
-    struct sqlite_store *self = calloc(1, sizeof(*self));
+    struct sqlite_store *self =
+        idem__store_make(sizeof(*self), &idem__sqlite_store, options, err);
     enum idem_status status;
 
     if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "sqlite: out of memory");
-    self->base.type = &idem__sqlite_store;
-    self->base.max_record = idem__encoded_max(IDEM_RESULT_MAX);
-    self->options = *options;
-    self->clocks = options->clocks ? options->clocks : &idem__system_clocks;
+        return IDEM_ERR_MEMORY;
     status = parse(self, url, err);
     if (status == IDEM_OK)
         status = connect_store(self, err);
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
-    *store = &self->base;
-    return IDEM_OK;
+    return idem__store_opened(&self->base, status, store);
 }
 
 /* Opening makes the table; this adds what a file of an older version lacks. */

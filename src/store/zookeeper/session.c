@@ -15,27 +15,6 @@
 #define PAUSE_US 100000
 #define AGAIN_US 50000
 
-int64_t
-idem__zk_now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
-static void
-wait_init(pthread_mutex_t *lock, pthread_cond_t *change)
-{
-    pthread_condattr_t attr;
-
-    pthread_mutex_init(lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(change, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 /* False: it is later than that. */
 static bool
 wait_until(pthread_mutex_t *lock, pthread_cond_t *change, int64_t until_us)
@@ -157,7 +136,7 @@ make_root(struct zk_store *self, struct idem_error *err)
 enum idem_status
 idem__zk_ready(struct zk_store *self, struct idem_error *err)
 {
-    int64_t now_us = idem__zk_now_us(), wait_us = self->connect_ms * 1000;
+    int64_t now_us = idem__mono_us(), wait_us = self->connect_ms * 1000;
 
     if (self->zh && is_unrecoverable(self->zh) != ZOK)
         idem__zk_hang_up(self); /* the session expired */
@@ -169,7 +148,7 @@ idem__zk_ready(struct zk_store *self, struct idem_error *err)
         wait_us = now_us < self->try_after_us ? 0 : AGAIN_US;
     if (!self->zh || !wait_connected(self, now_us + wait_us)) {
         if (wait_us > 0)
-            self->try_after_us = idem__zk_now_us() + PAUSE_US;
+            self->try_after_us = idem__mono_us() + PAUSE_US;
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "zookeeper %s: not connected", self->hosts);
     }
@@ -187,7 +166,8 @@ idem__zk_round_new(size_t count)
 
     if (!round)
         return NULL;
-    wait_init(&round->lock, &round->change);
+    pthread_mutex_init(&round->lock, NULL);
+    idem__cond_init(&round->change);
     round->count = count;
     for (size_t i = 0; i < count; i++) {
         round->calls[i].round = round;
@@ -226,7 +206,7 @@ idem__zk_round_leave(struct zk_round *round)
 void
 idem__zk_round_wait(struct zk_store *self, struct zk_round *round)
 {
-    int64_t until_us = idem__zk_now_us() + self->timeout_ms * 1000;
+    int64_t until_us = idem__mono_us() + self->timeout_ms * 1000;
     bool late = false;
 
     pthread_mutex_lock(&round->lock);
@@ -237,7 +217,7 @@ idem__zk_round_wait(struct zk_store *self, struct zk_round *round)
         return;
     /* Closing answers whatever is open. */
     idem__zk_hang_up(self);
-    self->try_after_us = idem__zk_now_us() + PAUSE_US;
+    self->try_after_us = idem__mono_us() + PAUSE_US;
 }
 
 /* An answer came: note it and, if nobody waits any more, tidy up. */

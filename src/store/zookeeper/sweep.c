@@ -126,22 +126,14 @@ read_cursor(const char *text, unsigned *shard, const char **after)
     return true;
 }
 
-struct scan {
-    const struct idem_filter *filter;
-    const struct idem_now *now;
-    idem_each_fn *each;
-    void *arg;
-    bool stopped;
-};
-
 static enum idem_status
 show_page(struct zk_store *self, const struct page *page, size_t count,
-          struct scan *scan, struct idem_error *err)
+          const struct idem_query *query, bool *go_on, struct idem_error *err)
 {
     struct zk_round *round = read_page(self, page, count, err);
     enum idem_status status = round ? IDEM_OK : IDEM_ERR_MEMORY;
 
-    for (size_t i = 0; i < count && status == IDEM_OK && !scan->stopped; i++) {
+    for (size_t i = 0; i < count && status == IDEM_OK && *go_on; i++) {
         const struct zk_call *call = &round->calls[i];
         struct idem_record record;
         uint8_t key[IDEM_KEY_LEN];
@@ -158,30 +150,26 @@ show_page(struct zk_store *self, const struct page *page, size_t count,
             key, (struct idem_bytes){call->data, (size_t)call->data_len}, NULL,
             &record, err);
         record.result = (struct idem_bytes){NULL, 0};
-        if (status == IDEM_OK &&
-            idem__filter_match(scan->filter, &record, scan->now))
-            scan->stopped = !scan->each(scan->arg, &record);
+        if (status == IDEM_OK)
+            *go_on = idem__query_give(query, &record);
     }
     idem__zk_round_leave(round);
     return status;
 }
 
 enum idem_status
-idem__zk_scan(struct idem_store *store, const struct idem_filter *filter,
-              const struct idem_now *now, struct idem_cursor *cursor,
-              size_t count, idem_each_fn *each, void *arg,
+idem__zk_scan(struct idem_store *store, const struct idem_query *query,
               struct idem_error *err)
 {
     struct zk_store *self = (struct zk_store *)store;
-    struct scan scan = {filter, now, each, arg, false};
     enum idem_status status = idem__zk_ready(self, err);
-    size_t left = count > 0 ? count : 1;
+    size_t left = query->count > 0 ? query->count : 1;
     const char *after;
     unsigned shard;
+    bool go_on = true;
 
-    if (!read_cursor(cursor->text, &shard, &after))
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%s\" is not a cursor: start with 0", cursor->text);
+    if (!read_cursor(query->cursor->text, &shard, &after))
+        return idem__query_bad_cursor(query, err);
     for (int looked = 0; status == IDEM_OK && looked < SCAN_SHARDS && left > 0;
          looked++) {
         struct page page;
@@ -190,17 +178,18 @@ idem__zk_scan(struct idem_store *store, const struct idem_filter *filter,
         status = open_page(self, shard, after, &page, err);
         take = page.count < left ? page.count : left;
         if (status == IDEM_OK && take > 0)
-            status = show_page(self, &page, take, &scan, err);
+            status = show_page(self, &page, take, query, &go_on, err);
         left -= take;
         if (status == IDEM_OK && take < page.count)
-            snprintf(cursor->text, sizeof(cursor->text), "%s",
+            snprintf(query->cursor->text, sizeof(query->cursor->text), "%s",
                      page.names[take - 1]);
         else if (status == IDEM_OK && ++shard < ZK_SHARDS)
-            snprintf(cursor->text, sizeof(cursor->text), "%02x", shard);
+            snprintf(query->cursor->text, sizeof(query->cursor->text), "%02x",
+                     shard);
         else if (status == IDEM_OK)
-            snprintf(cursor->text, sizeof(cursor->text), "0");
+            snprintf(query->cursor->text, sizeof(query->cursor->text), "0");
         close_page(&page);
-        if (scan.stopped || shard == ZK_SHARDS)
+        if (!go_on || shard == ZK_SHARDS)
             break;
         after = "";
     }
@@ -285,7 +274,7 @@ sweep_some(struct zk_store *self, int64_t drop_ms)
 void
 idem__zk_sweep(struct zk_store *self, int64_t drop_ms)
 {
-    int64_t now_us = idem__zk_now_us();
+    int64_t now_us = idem__mono_us();
 
     if (now_us < self->sweep_after_us || drop_ms <= 0 || !self->zh ||
         !self->rooted)

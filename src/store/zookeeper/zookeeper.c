@@ -188,25 +188,21 @@ static enum idem_status
 open_store(const char *url, const struct idem_store_options *options,
            struct idem_store **store, struct idem_error *err)
 {
-    struct zk_store *self = calloc(1, sizeof(*self));
-    pthread_condattr_t attr;
+    struct zk_store *self =
+        idem__store_make(sizeof(*self), &idem__zookeeper_store, options, err);
     enum idem_status status;
 
-    if (self)
-        self->versions = calloc(ZK_VERSIONS, sizeof(*self->versions));
-    if (!self || !self->versions) {
+    if (!self)
+        return IDEM_ERR_MEMORY;
+    self->versions = calloc(ZK_VERSIONS, sizeof(*self->versions));
+    if (!self->versions) {
         free(self);
         return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
     }
     memset(self->shard_versions, 0xff, sizeof(self->shard_versions));
-    self->base.type = &idem__zookeeper_store;
     self->base.max_record = RECORD_MAX;
-    self->options = *options;
     pthread_mutex_init(&self->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&self->change, &attr);
-    pthread_condattr_destroy(&attr);
+    idem__cond_init(&self->change);
     status = read_url(self, url, err);
     self->acl = self->url.user ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
     /* A session takes its time with a server that has just been started. */
@@ -216,12 +212,7 @@ open_store(const char *url, const struct idem_store_options *options,
         self->try_after_us = 0;
         status = idem__zk_ready(self, err);
     }
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
-    *store = &self->base;
-    return IDEM_OK;
+    return idem__store_opened(&self->base, status, store);
 }
 
 const struct idem_store_type idem__zookeeper_store = {

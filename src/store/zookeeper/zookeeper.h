@@ -57,7 +57,6 @@ struct zk_round {
 
 struct zk_store {
     struct idem_store base;
-    struct idem_store_options options;
     struct idem__url url;
     char *hosts;            /* as the library wants them */
     char root[ZK_ROOT_MAX]; /* "/idem" */
@@ -79,8 +78,6 @@ struct zk_store {
 
     uint64_t sessions, requests, lost, swept;
 };
-
-int64_t idem__zk_now_us(void); /* CLOCK_MONOTONIC */
 
 /* Have a session, or say why not: quick when there was none a moment ago. */
 enum idem_status idem__zk_ready(struct zk_store *self, struct idem_error *err);

@@ -1,5 +1,5 @@
 /*
- * answer.c - an answer that outlives the record it was made from.
+ * kept.c - an answer that outlives the record it was made from.
  */
 #include "record.h"
 

@@ -1,5 +1,5 @@
 /*
- * check.h - look at a journal, running or dead, without changing anything.
+ * journal_check.h - look at a journal, running or dead, without changing anything.
  *
  * No lock is taken. What is written meanwhile may or may not be seen; a segment
  * that the running journal takes away meanwhile is left out.

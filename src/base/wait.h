@@ -1,0 +1,19 @@
+/*
+ * wait.h - a clock that nobody sets, and conditions that wait by it.
+ */
+#ifndef IDEM__WAIT_H
+#define IDEM__WAIT_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <time.h>
+
+/* CLOCK_MONOTONIC in microseconds. */
+int64_t idem__mono_us(void);
+
+/* A condition for pthread_cond_timedwait by that clock, and so many
+ * microseconds from now. */
+void idem__cond_init(pthread_cond_t *cond);
+struct timespec idem__deadline(int64_t us);
+
+#endif
