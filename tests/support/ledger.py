@@ -8,7 +8,7 @@ What it answers is chosen by the request, so that a test says it in one place:
   X-Sleep: 0.5         answer later
   X-Size: 100000       a body of so many bytes
   X-Way: chunked | close | trailers | nothing | half-header | half-body | half-chunk | bad-chunk | garbage | continue |
-         early-close | two-lengths | odd | cookie | no-content | redirect | accel:/path | reset | bytes:HEX | open:HEX
+         early-close | two-lengths | odd | cookie | no-content | redirect | accel:/path | reset | bytes:HEX | open:HEX | file:PATH
   X-Finish: SOCKET     finish the record itself, over the engine's socket, before it answers
 """
 import base64
@@ -138,6 +138,9 @@ def answer(c, headers, n):
         return False
     elif way.startswith("open:"):  # the connection stays
         c.sendall(bytes.fromhex(way[5:]))
+    elif way.startswith("file:"):
+        with open(way[5:], "rb") as f:
+            c.sendall(f.read())
     else:
         c.sendall(head + length + b"\r\n" + (b"" if headers.get(":method") == "HEAD" else body))
     return True

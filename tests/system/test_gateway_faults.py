@@ -510,3 +510,11 @@ def test_a_configuration_that_would_break_a_promise_is_refused(location, word):
             f.write(good)
         got = nginx_test(where, conf)
         assert got.returncode == 0, got.stderr
+
+
+def test_a_worker_ends_although_its_engine_died_while_the_digest_key_was_made():
+    for _ in range(8):  # the moment is short
+        with folder() as where, Stack(where, engine_options="timeout=200ms") as stack:
+            stack.engine.kill()
+            eventually(lambda: "Connection refused" in stack.nginx.errors())
+            assert stack.nginx.stop(seconds=20) == 0

@@ -26,6 +26,7 @@ window.events = [];
 for (const name of ["idem:done", "idem:failed"])
     document.addEventListener(name, (e) => events.push(name + " " + (e.detail.status || e.detail)));
 </script>"""
+SCRIPT = '<script src="idem.js"></script>'
 PAGES = {
     "form.html": FORM % 'data-idem-next="thanks.html"',
     "stay.html": FORM % "",
@@ -40,6 +41,8 @@ PAGES = {
     "field.html": FORM.replace('data-idem-token="/token"', 'data-idem-field="token"').replace(
         "<input", '<input type="hidden" name="token" value="TOKEN"><input', 1).replace("/orders", "/field") %
     'data-idem-next="thanks.html"',
+    "inject.html": FORM.replace('data-idem-token="/token"', 'data-idem-field="token"').replace("/orders", "/field") %
+    'data-idem-next="/pages/thanks.html"',
     "checked.html": FORM % 'onsubmit="return false"',
     "thanks.html": '<!doctype html><link rel="icon" href="data:,"><title>Thanks</title>',
 }
@@ -56,6 +59,7 @@ def site():
         shutil.copy(os.path.join(ROOT, "clients/js/idem.js"), f + "/pages")
         for name, text in PAGES.items():
             open(f + "/pages/" + name, "w").write(text)
+        open(f + "/pages/inject-plain.html", "w").write(PAGES["inject.html"].replace(SCRIPT, ""))
         more = """
         location = /token { idem_issue_token; }
         location /orders { %s proxy_set_header X-Sleep 0.4; }
@@ -67,8 +71,9 @@ def site():
         location /bad { %s proxy_set_header X-Code 400; }
         location /redirect { %s proxy_set_header X-Way bytes:%s; }
         location /pages/ { alias %s/pages/; types { text/html html; text/javascript js; } }
+        location /inject/ { idem on; idem_inject_token token; alias %s/pages/; types { text/html html; text/javascript js; } }
         """ % (GATED, GATED, GATED, GATED.replace("http://service", "http://127.0.0.1:%d" % away),
-               GATED.replace("$http_token", "form:token"), SEE_THANKS, GATED, GATED, SEE_THANKS, f)
+               GATED.replace("$http_token", "form:token"), SEE_THANKS, GATED, GATED, SEE_THANKS, f, f)
         with Stack(f, more=more) as stack:
             stack.pages, stack.away = f + "/pages/", away
             stack.line = Chaos(stack.port)
@@ -232,7 +237,7 @@ def test_a_hidden_field_that_the_service_renders_works_with_the_script_and_witho
         with urllib.request.urlopen("http://127.0.0.1:%d/token" % site.port, data=b"") as answer:
             text = PAGES["field.html"].replace("TOKEN", json.load(answer)["token"])
         with open(site.pages + "field.html", "w") as f:
-            f.write(text if script else text.replace('<script src="idem.js"></script>', ""))
+            f.write(text if script else text.replace(SCRIPT, ""))
 
     render()
     browser.open("http://127.0.0.1:%d/pages/field.html" % site.line.port)
@@ -245,6 +250,25 @@ def test_a_hidden_field_that_the_service_renders_works_with_the_script_and_witho
         browser.click("#pay")
         assert page.arrives_at("thanks.html")
         assert len(page.new_orders()) == 1
+
+
+@pytest.mark.parametrize("name", ["inject.html", "inject-plain.html"])
+def test_a_field_that_the_gateway_puts_into_the_form_works_with_the_script_and_without(page, browser, site, name):
+    def buys(times):
+        browser.click("#pay", times=times)
+        assert page.arrives_at("thanks.html")
+        return [{k: v for k, v in order.items() if k != "token"} for order in page.new_orders()]
+
+    address = "http://127.0.0.1:%d/inject/%s" % (site.line.port, name)
+    browser.open(address)
+    assert browser.run("return document.forms[0].elements[0].name") == "token"
+    assert buys(2) == [ORDER]
+    browser.back()
+    assert wait_until(lambda: browser.url() == address, 10)
+    assert wait_until(lambda: browser.run("return document.readyState == 'complete' && !document.querySelector('#pay').disabled"), 10)
+    assert buys(1) == [ORDER]
+    browser.open(address)
+    assert buys(1) == [ORDER, ORDER]
 
 
 def test_without_a_result_page_the_form_is_told_and_can_be_used_again(page, browser):

@@ -33,7 +33,7 @@ struct gateway_option {
     const char *help;
 };
 
-#define GATEWAY_OPTIONS 33
+#define GATEWAY_OPTIONS 34
 
 /* In the order of help; ends with a NULL name. */
 extern const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1];

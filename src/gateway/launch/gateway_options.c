@@ -65,6 +65,9 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
     {"page-token", "idem_page_token", GATEWAY_SWITCH, NULL,
      "give the service a token with every GET, in the header Idem-Token, for "
      "the forms that it renders"},
+    {"inject-token", "idem_inject_token", GATEWAY_WORD, "FIELD",
+     "put a hidden field with a token into the POST forms of the service's "
+     "pages, and take it from there"},
     {"max-body", "idem_max_body", GATEWAY_SIZE, "SIZE",
      "larger gated requests are refused (default 1m)"},
     {"max-answer", "idem_max_answer", GATEWAY_SIZE, "SIZE",

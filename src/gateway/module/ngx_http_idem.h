@@ -20,6 +20,7 @@
  *   _body.c                  the request's body: size, fields, fingerprint
  *   _verdict.c               what the engine said, and what follows from it
  *   _token.c _status.c       the locations that issue tokens and tell of keys
+ *   _inject.c                tokens in the forms of a page
  *
  *   _engine.c _link.c        one pipelined connection a worker
  *   _op.c _send.c            the commands on it
@@ -49,6 +50,7 @@
 #include "../../engine/lease.h"
 #include "../../wire/wire.h"
 
+#include "form_tag.h"
 #include "key_header.h"
 #include "profile.h"
 #include "result.h"
@@ -108,6 +110,7 @@ struct ngx_http_idem_op_s {
     u_char                      *room;       /* for a result without data */
     unsigned                     sent:1;     /* on some connection, once */
     unsigned                     resend:1;   /* may be sent once more */
+    unsigned                     once:1;     /* for this connection only */
     unsigned                     queued:1;
     unsigned                     unsure:1;   /* an answer to it was lost */
     unsigned                     hurry:1;    /* waits for no other command */
@@ -279,6 +282,7 @@ typedef struct {
     ngx_msec_t                   token_ttl;
     ngx_flag_t                   next_token; /* with every answer */
     ngx_flag_t                   page_token; /* with every GET, to the service */
+    ngx_str_t                    inject;     /* a field of the page's forms */
     struct idem_op               begin;      /* what every BEGIN says */
     unsigned                     issues:1;
     unsigned                     tells:1;    /* what became of a key */
@@ -347,6 +351,7 @@ struct ngx_http_idem_ctx_s {
 
     const ngx_http_idem_problem_t  *problem; /* instead of the held answer */
     ngx_uint_t                   problem_status;
+    struct gateway_form_scan    *inject;     /* looks through the page */
     ngx_chain_t                 *held;
     ngx_chain_t                **held_last;
     ngx_chain_t                 *held_tail;
@@ -520,6 +525,8 @@ ngx_table_elt_t *ngx_http_idem_next_header(ngx_list_part_t **part,
     ngx_uint_t *i, ngx_str_t *name);
 ngx_int_t ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
     ngx_str_t *value, ngx_uint_t *count);
+ngx_int_t ngx_http_idem_strip(ngx_http_request_t *r,
+    ngx_uint_t (*matches)(ngx_table_elt_t *h));
 ngx_int_t ngx_http_idem_strip_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_strip_upgrade(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_forget_wishes(ngx_http_request_t *r);
@@ -660,6 +667,21 @@ ngx_int_t ngx_http_idem_send_replay(ngx_http_request_t *r,
     ngx_uint_t replayed);
 ngx_int_t ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
     int64_t expires);
+
+
+/* ngx_http_idem_inject.c */
+
+char *ngx_http_idem_inject_directive(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+/* the field is a source of tokens too */
+ngx_int_t ngx_http_idem_inject_source(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+/* is this a page that gets a token? */
+ngx_uint_t ngx_http_idem_wants_page(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
+ngx_int_t ngx_http_idem_inject_request(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_inject_header(ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_inject_body(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 
 
 /* ngx_http_idem_token.c */

@@ -127,6 +127,7 @@ ngx_http_idem_claim_ask(ngx_http_idem_ctx_t *ctx, struct idem_op *what,
     /* an ISSUE that is sent twice makes two tokens */
 
     op->resend = (what->verb != IDEM_ISSUE);
+    ctx->claim->begin = op;
 
     ngx_http_idem_op_send(ngx_http_idem_engine(), op);
 
@@ -459,6 +460,21 @@ ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim, ngx_uint_t strict)
 }
 
 
+/* a command that did not leave yet need not leave any more; a worker that
+ * ends would wait for its answer */
+
+static void
+ngx_http_idem_claim_withdraw(ngx_http_idem_claim_t *claim)
+{
+    if (claim->begin && !claim->begin->sent) {
+        ngx_http_idem_op_cancel(ngx_http_idem_engine(), claim->begin);
+        claim->begin = NULL;
+        claim->state = NGX_HTTP_IDEM_ENDED;
+        ngx_http_idem_claim_unref(claim);
+    }
+}
+
+
 /* the request goes away */
 
 void
@@ -466,11 +482,10 @@ ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim)
 {
     claim->ctx = NULL;
 
-    if (claim->begin && !claim->begin->sent) {
-        ngx_http_idem_op_cancel(ngx_http_idem_engine(), claim->begin);
-        claim->begin = NULL;
-        claim->state = NGX_HTTP_IDEM_ENDED;
-        ngx_http_idem_claim_unref(claim);
+    ngx_http_idem_claim_withdraw(claim);
+
+    if (claim->content) {
+        ngx_http_idem_claim_withdraw(claim->content);
     }
 
     ngx_http_idem_claim_unref(claim);

@@ -180,6 +180,7 @@ ngx_http_idem_merge_values(ngx_http_idem_loc_conf_t *conf,
                               IDEM_RESULT_DEFAULT_MAX);
     ngx_conf_merge_value(conf->fail_open, prev->fail_open, 0);
     ngx_conf_merge_str_value(conf->docs, prev->docs, "");
+    ngx_conf_merge_str_value(conf->inject, prev->inject, "");
     ngx_conf_merge_value(conf->unbuffer_events, prev->unbuffer_events, 0);
     ngx_conf_merge_msec_value(conf->token_ttl, prev->token_ttl,
                               IDEM_TOKEN_TTL_DEFAULT_MS);
@@ -236,6 +237,10 @@ ngx_http_idem_merge_groups(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
         if (conf->keys == NULL) {
             return NGX_CONF_ERROR;
         }
+    }
+
+    if (conf->inject.len && ngx_http_idem_inject_source(cf, conf) != NGX_OK) {
+        return NGX_CONF_ERROR;
     }
 
     conf->scope_needs_body = conf->scope

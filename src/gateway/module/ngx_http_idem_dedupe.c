@@ -79,6 +79,7 @@ ngx_http_idem_dedupe_begin(ngx_http_idem_claim_t *content, ngx_uint_t named)
 
     content->state = NGX_HTTP_IDEM_BEGINNING;
     content->taken = !named;
+    content->begin = op;
     op->hurry = 1;
 
     ngx_http_idem_op_send(e, op);
@@ -193,6 +194,7 @@ ngx_http_idem_dedupe_begun(ngx_http_idem_op_t *op,
     }
 
     ctx = content->main ? content->main->ctx : NULL;
+    content->begin = NULL;
     content->state = NGX_HTTP_IDEM_ENDED;
 
     if (verdict == IDEM_V_STARTED) {

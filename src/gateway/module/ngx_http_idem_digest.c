@@ -32,6 +32,7 @@ ngx_http_idem_digest_op(ngx_http_idem_engine_t *e, struct idem_op *what,
 
     if (op) {
         op->resend = 0;
+        op->once = 1;
         ngx_http_idem_op_send(e, op);
     }
 

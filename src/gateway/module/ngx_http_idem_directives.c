@@ -135,6 +135,8 @@ ngx_command_t  ngx_http_idem_commands[] = {
                       ngx_conf_set_flag_slot, next_token, NULL),
     ngx_http_idem_loc("idem_page_token", NGX_CONF_FLAG,
                       ngx_conf_set_flag_slot, page_token, NULL),
+    ngx_http_idem_loc("idem_inject_token", NGX_CONF_TAKE1,
+                      ngx_http_idem_inject_directive, inject, NULL),
     ngx_http_idem_loc("idem_close_delimited", NGX_CONF_FLAG,
                       ngx_conf_set_flag_slot, close_delimited, NULL),
     ngx_http_idem_loc("idem_release", NGX_CONF_1MORE, ngx_http_idem_statuses,

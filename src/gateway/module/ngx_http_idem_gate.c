@@ -164,8 +164,8 @@ ngx_http_idem_handler(ngx_http_request_t *r)
         return ngx_http_idem_gated(r, conf);
     }
 
-    return conf->page_token && (r->method & NGX_HTTP_GET)
-           ? ngx_http_idem_page(r, conf) : NGX_DECLINED;
+    return ngx_http_idem_wants_page(r, conf) ? ngx_http_idem_page(r, conf)
+                                             : NGX_DECLINED;
 }
 
 
@@ -315,13 +315,24 @@ ngx_http_idem_body_handler(ngx_http_request_t *r)
 static void
 ngx_http_idem_ask_page(ngx_http_idem_ctx_t *ctx)
 {
+    ngx_http_request_t  *r = ctx->request;
+
     ngx_http_idem_clear_deadline(ctx);
     ctx->state = NGX_HTTP_IDEM_PASSING;
 
     if (ctx->next.len) {
         ngx_str_set(&ctx->verdict, "issued");
-        (void) ngx_http_idem_tell_service(ctx->request, "Idem-Token",
-                                          "idem-token", &ctx->next);
+
+        if ((ctx->conf->page_token
+             && ngx_http_idem_tell_service(r, "Idem-Token", "idem-token",
+                                           &ctx->next)
+                != NGX_OK)
+            || (ctx->conf->inject.len
+                && ngx_http_idem_inject_request(r) != NGX_OK))
+        {
+            ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+            return;
+        }
     }
 
     ngx_http_idem_resume(ctx);

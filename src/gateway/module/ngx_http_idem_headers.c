@@ -61,7 +61,7 @@ ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
 
 /* leave out the request's headers that match; none of this copies a value */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idem_strip(ngx_http_request_t *r,
     ngx_uint_t (*matches)(ngx_table_elt_t *h))
 {

@@ -84,6 +84,7 @@ ngx_http_idem_header_passes(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_loc_conf_t  *conf;
 
     if (ctx && (ngx_http_idem_add_next(ctx) != NGX_OK
+                || ngx_http_idem_inject_header(ctx) != NGX_OK
                 || (ctx->claim && !ctx->page
                     && ngx_http_idem_add_result(ctx, 1) != NGX_OK)))
     {
@@ -321,7 +322,8 @@ ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return ngx_http_idem_next_body_filter(r, NULL);
 
     default:
-        return ngx_http_idem_next_body_filter(r, in);
+        return ctx->inject ? ngx_http_idem_inject_body(ctx, in)
+                           : ngx_http_idem_next_body_filter(r, in);
     }
 }
 

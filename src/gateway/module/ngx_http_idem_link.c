@@ -142,6 +142,19 @@ ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why)
         ngx_http_idem_op_cancel(e, op);
     }
 
+    for (q = ngx_queue_head(&e->pending);
+         q != ngx_queue_sentinel(&e->pending);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+
+        if (op->once) {
+            op->handler(op, NULL);
+            ngx_http_idem_op_cancel(e, op);
+        }
+    }
+
     /* the store may be another one when we are back */
 
     e->digest_asked = 0;

@@ -165,6 +165,7 @@ ngx_http_idem_status_told(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
     static ngx_str_t  settled = ngx_string("{\"settled\":\"failed\"}\n");
 
     ctx = claim->ctx;
+    claim->begin = NULL;
 
     if (ctx == NULL) {
         ngx_http_idem_claim_unref(claim);

@@ -145,7 +145,7 @@ ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_pt handler)
 {
     struct idem_op  what;
 
-    static ngx_str_t  none = ngx_null_string;
+    static ngx_str_t  none = ngx_string("");
 
     ngx_memzero(&what, sizeof(what));
     what.verb = IDEM_ISSUE;
@@ -197,6 +197,7 @@ ngx_http_idem_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
     ngx_http_idem_claim_t  *claim = op->data;
 
     ctx = claim->ctx;
+    claim->begin = NULL;
 
     if (ctx) {
         c = ctx->request->connection;
@@ -231,6 +232,7 @@ ngx_http_idem_next_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
     ngx_http_idem_claim_t  *claim = op->data;
 
     ctx = claim->ctx;
+    claim->begin = NULL;
 
     if (ctx) {
         c = ctx->request->connection;

@@ -4,6 +4,7 @@
  */
 #include "../launch/gateway.h"
 #include "fields.h"
+#include "form_tag.h"
 #include "json.h"
 #include "key_header.h"
 #include "result.h"
@@ -21,6 +22,98 @@ static struct idem_bytes
 text(const char *s)
 {
     return (struct idem_bytes){s, strlen(s)};
+}
+
+/* ---- forms of a page ---------------------------------------------------- */
+
+/* The page with a + where a field goes in, read in pieces of so many bytes. */
+static const char *
+marked(const char *page, size_t piece)
+{
+    static char out[2048];
+    struct gateway_form_scan scan = {0};
+    size_t len = strlen(page), used = 0, at;
+
+    for (size_t from = 0; from < len;) {
+        size_t n = len - from < piece ? len - from : piece;
+        size_t begun = from;
+
+        while (gateway_form_next(
+            &scan, (struct idem_bytes){page + from, begun + n - from}, &at)) {
+            memcpy(out + used, page + from, at);
+            used += at;
+            out[used++] = '+';
+            from += at;
+        }
+        memcpy(out + used, page + from, begun + n - from);
+        used += begun + n - from;
+        from = begun + n;
+    }
+    out[used] = '\0';
+    return out;
+}
+
+static void
+a_field_goes_into_forms_that_are_posted_to_the_page_s_own_site(void **state)
+{
+    /* + says where; a page without one stays as it is */
+    static const char *const pages[] = {
+        "<form method=\"post\">+</form>",
+        "<form method=post>+x",
+        "<FORM action='/a' METHOD = 'Post' >+<b>",
+        "<p><form\n method=post action=a/b?c=/>+ <form method=post>+ ",
+        "a < b <form method=post class=\"a>b\">+x",
+        "<form method=post/>x",
+        "<form action=/x method>x",
+        "<form>x",
+        "<form method=get>x",
+        "<form method=posts>x",
+        "<form method=get method=post>x",
+        "<form data-method=post>x",
+        "<formula method=post>x",
+        "</form method=post>x",
+        "<form method=post action=https://other.example/>x",
+        "<form method=post action=\"//other.example\">x",
+        "<form action=HTTP://a method=post>x",
+        "<form method=post data-idem-token=\"/token\">x",
+        "<form method=post data-idem-field=\"token\">+x",
+        "<!-- <form method=post> --><form method=post>+x",
+        "<!--> <form method=post>+x",
+        "<!-- -- > <form method=post> -->x",
+        "<!DOCTYPE html><form method=post>+x",
+        "<script>'<form method=post>'</script><form method=post>+x",
+        "<script>a</scrip></<</script ><form method=post>+x",
+        "<textarea><form method=post></textarea>x",
+        "<TITLE><form method=post></Title><form method=post>+x",
+        "<form method=post>",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
+        char page[256];
+        size_t len = 0;
+
+        for (const char *c = pages[i]; *c; c++) {
+            if (*c != '+')
+                page[len++] = *c;
+        }
+        page[len] = '\0';
+        for (size_t piece = 1; piece <= len; piece++)
+            assert_string_equal(marked(page, piece), pages[i]);
+    }
+}
+
+static void
+a_page_has_only_so_many_forms(void **state)
+{
+    struct gateway_form_scan scan = {0};
+    unsigned found = 0;
+    size_t at;
+
+    (void)state;
+    for (unsigned i = 0; i < 2 * GATEWAY_FORMS_MAX; i++)
+        found += gateway_form_next(&scan, text("<form method=post> "), &at);
+    assert_int_equal(found, GATEWAY_FORMS_MAX);
 }
 
 /* ---- sources ------------------------------------------------------------ */
@@ -553,6 +646,9 @@ main(void)
         cmocka_unit_test(a_json_member),
         cmocka_unit_test(canonical_json_sorts_and_shrinks),
         cmocka_unit_test(what_is_no_json_has_no_canonical_form),
+        cmocka_unit_test(
+            a_field_goes_into_forms_that_are_posted_to_the_page_s_own_site),
+        cmocka_unit_test(a_page_has_only_so_many_forms),
         cmocka_unit_test(a_file_becomes_routes),
         cmocka_unit_test(a_services_path_stands_before_the_requests),
         cmocka_unit_test(a_value_never_becomes_a_directive),

@@ -1,0 +1,245 @@
+/*
+ * form_tag.c - the start tags of forms; see form_tag.h.
+ *
+ *   TEXT --<--> OPEN --letter--> TAG --space--> SPACE --> ATTR --=--> BEFORE
+ *    ^  ^                         |               ^                     |
+ *    |  +---- COMMENT, OTHER      |               +--- QUOTED, VALUE <--+
+ *    +--- RAW <--script ...-- > --+--form--> FORM: insert, then TEXT
+ */
+#include "form_tag.h"
+
+#include <ctype.h>
+#include <string.h>
+
+enum {
+    TEXT = 0,
+    OPEN,    /* behind < */
+    TAG,     /* its name */
+    SPACE,   /* before an attribute or the end */
+    ATTR,    /* its name */
+    AFTER,   /* spaces behind it */
+    BEFORE,  /* spaces behind = */
+    VALUE,   /* without quotes */
+    QUOTED,  /* up to the same quote */
+    BANG,    /* behind <! */
+    OTHER,   /* <!DOCTYPE and the like, up to > */
+    COMMENT, /* up to --> */
+    RAW,     /* up to the end tag of `raw` */
+    FORM,    /* behind the start tag of a form */
+};
+
+static bool
+is_space(int c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static void
+add_name(struct gateway_form_scan *scan, int c)
+{
+    if (scan->name_len < sizeof(scan->name))
+        scan->name[scan->name_len] = (char)tolower(c);
+    scan->name_len++;
+}
+
+static void
+add_value(struct gateway_form_scan *scan, int c)
+{
+    if (scan->value_len < sizeof(scan->value))
+        scan->value[scan->value_len] = (char)tolower(c);
+    scan->value_len++;
+}
+
+static bool
+name_is(const struct gateway_form_scan *scan, const char *name)
+{
+    size_t len = strlen(name);
+
+    return scan->name_len == len && memcmp(scan->name, name, len) == 0;
+}
+
+static bool
+value_begins(const struct gateway_form_scan *scan, const char *with)
+{
+    size_t len = strlen(with);
+
+    return scan->value_len >= len && memcmp(scan->value, with, len) == 0;
+}
+
+/* The name of a tag is complete. */
+static void
+end_name(struct gateway_form_scan *scan)
+{
+    static const char *const raw[] = {"script", "style", "textarea", "title"};
+
+    scan->form = name_is(scan, "form");
+    scan->post = scan->method = scan->skip = false;
+    scan->raw = NULL;
+    for (size_t i = 0; i < sizeof(raw) / sizeof(raw[0]); i++) {
+        if (name_is(scan, raw[i]))
+            scan->raw = raw[i];
+    }
+}
+
+/* An attribute is complete. Of two with one name the first one counts. */
+static void
+end_attr(struct gateway_form_scan *scan)
+{
+    if (name_is(scan, "method") && !scan->method) {
+        scan->method = true;
+        scan->post = scan->value_len == 4 && value_begins(scan, "post");
+    }
+    if (name_is(scan, "action") &&
+        (value_begins(scan, "http:") || value_begins(scan, "https:") ||
+         value_begins(scan, "//")))
+        scan->skip = true;
+    if (name_is(scan, "data-idem-token"))
+        scan->skip = true;
+}
+
+static uint8_t
+end_tag(struct gateway_form_scan *scan)
+{
+    scan->count = 0;
+    if (scan->raw)
+        return RAW;
+    if (!scan->form || !scan->post || scan->skip ||
+        scan->forms == GATEWAY_FORMS_MAX)
+        return TEXT;
+    scan->forms++;
+    return FORM;
+}
+
+static uint8_t
+begin_attr(struct gateway_form_scan *scan, int c)
+{
+    scan->name_len = scan->value_len = 0;
+    add_name(scan, c);
+    return ATTR;
+}
+
+/* Inside of a tag. */
+static uint8_t
+step_tag(struct gateway_form_scan *scan, int c)
+{
+    bool space = is_space(c);
+
+    switch (scan->state) {
+    case TAG:
+        if (!space && c != '/' && c != '>') {
+            add_name(scan, c);
+            return TAG;
+        }
+        end_name(scan);
+        return c == '>' ? end_tag(scan) : SPACE;
+    case SPACE:
+        if (c == '>')
+            return end_tag(scan);
+        return space || c == '/' ? SPACE : begin_attr(scan, c);
+    case ATTR:
+    case AFTER:
+        if (c == '=')
+            return BEFORE;
+        if (space)
+            return AFTER;
+        if (c != '>' && c != '/' && scan->state == ATTR) {
+            add_name(scan, c);
+            return ATTR;
+        }
+        end_attr(scan);
+        return c == '>'   ? end_tag(scan)
+               : c == '/' ? SPACE
+                          : begin_attr(scan, c);
+    case BEFORE:
+        if (space)
+            return BEFORE;
+        if (c == '"' || c == '\'') {
+            scan->quote = (uint8_t)c;
+            return QUOTED;
+        }
+        break;
+    default:
+        break;
+    }
+
+    /* BEFORE, VALUE: without quotes */
+    if (c != '>' && !space) {
+        add_value(scan, c);
+        return VALUE;
+    }
+    end_attr(scan);
+    return c == '>' ? end_tag(scan) : SPACE;
+}
+
+/* The end tag of a script or the like, from its < on. */
+static uint8_t
+step_raw(struct gateway_form_scan *scan, int c)
+{
+    char wanted = scan->count == 0   ? '<'
+                  : scan->count == 1 ? '/'
+                                     : scan->raw[scan->count - 2];
+
+    if (tolower(c) != wanted) {
+        scan->count = c == '<';
+        return RAW;
+    }
+    scan->count++;
+    return scan->count > 2 && scan->raw[scan->count - 2] == '\0' ? TEXT : RAW;
+}
+
+static uint8_t
+step(struct gateway_form_scan *scan, int c)
+{
+    switch (scan->state) {
+    case TEXT:
+        return c == '<' ? OPEN : TEXT;
+    case OPEN:
+        scan->name_len = 0;
+        scan->count = 0;
+        if (c == '!')
+            return BANG;
+        if (!isalpha(c))
+            return c == '<' ? OPEN : TEXT;
+        add_name(scan, c);
+        return TAG;
+    case QUOTED:
+        if (c != scan->quote) {
+            add_value(scan, c);
+            return QUOTED;
+        }
+        end_attr(scan);
+        return SPACE;
+    case BANG:
+        if (c == '-')
+            return ++scan->count == 2 ? COMMENT : BANG;
+        return c == '>' ? TEXT : OTHER;
+    case OTHER:
+        return c == '>' ? TEXT : OTHER;
+    case COMMENT: /* count: dashes in front, two of them at its start */
+        if (c == '>' && scan->count >= 2)
+            return TEXT;
+        scan->count = c != '-' ? 0 : scan->count < 2 ? scan->count + 1 : 2;
+        return COMMENT;
+    case RAW:
+        return step_raw(scan, c);
+    default:
+        return step_tag(scan, c);
+    }
+}
+
+bool
+gateway_form_next(struct gateway_form_scan *scan, struct idem_bytes in,
+                  size_t *at)
+{
+    const uint8_t *bytes = in.data;
+
+    for (size_t i = 0; i < in.len; i++) {
+        if (scan->state == FORM) {
+            scan->state = TEXT;
+            *at = i;
+            return true;
+        }
+        scan->state = step(scan, bytes[i]);
+    }
+    return false;
+}

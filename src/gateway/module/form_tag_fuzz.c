@@ -1,0 +1,38 @@
+/*
+ * form_tag_fuzz.c - a page in two pieces has its forms where the whole page has
+ * them.
+ */
+#include "form_tag.h"
+
+#include <assert.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
+
+/* Where a field goes in, added up; pieces are data[0..cut) and the rest. */
+static size_t
+places(const uint8_t *data, size_t len, size_t cut)
+{
+    struct gateway_form_scan scan = {0};
+    size_t ends[] = {cut, len}, from = 0, sum = 0, at;
+
+    for (int i = 0; i < 2; i++) {
+        while (gateway_form_next(
+            &scan, (struct idem_bytes){data + from, ends[i] - from}, &at)) {
+            assert(at < ends[i] - from);
+            from += at;
+            sum = sum * 31 + from + 1;
+        }
+        from = ends[i];
+    }
+    assert(scan.forms <= GATEWAY_FORMS_MAX);
+    return sum;
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
+{
+    if (len > 0)
+        assert(places(data + 1, len - 1, data[0] % len) ==
+               places(data + 1, len - 1, len - 1));
+    return 0;
+}
