@@ -29,7 +29,8 @@ struct idem_lock;
 typedef void idem_lock_lost_fn(void *arg, struct idem_lock *lock);
 
 struct idem_lock_options {
-    /* NULL: a random one. The same owner may take it again. */
+    /* NULL: a random one. The same owner may take it again: in one process
+     * that is counted, the lock is free when it was given back as often. */
     const char *owner;
     int64_t lease_ms; /* 0: 30 s; renewed every third of it */
     int64_t wait_ms;  /* 0: do not wait */
@@ -62,6 +63,43 @@ IDEM_API bool idem_lock_held(struct idem_lock *lock);
  */
 IDEM_API enum idem_status idem_lock_give(struct idem_lock *lock, bool *lost,
                                          struct idem_error *err);
+
+/* ---- several at once, permits, readers and a writer -------------------- */
+
+#define IDEM_LOCKS_MAX 64
+
+enum idem_lock_mode {
+    IDEM_LOCK_ALL,    /* every lock of the list */
+    IDEM_LOCK_PERMIT, /* a semaphore: at most `permits` holders at once */
+    IDEM_LOCK_READ,   /* together with at most permits - 1 other readers */
+    IDEM_LOCK_WRITE,  /* alone; readers that come later wait */
+};
+
+struct idem_locks;
+
+/*
+ * Take them, within options->wait_ms altogether. Everybody who names a lock
+ * with permits, readers or a writer must say the same number; other modes than
+ * IDEM_LOCK_ALL have one name. Otherwise as idem_lock_take; after an error
+ * nothing is held and *locks is NULL. options->lost is called once, with the
+ * part that was lost.
+ */
+IDEM_API enum idem_status
+idem_locks_take(struct idem_engine *engine, enum idem_lock_mode mode,
+                const char *const *names, size_t count, uint32_t permits,
+                const struct idem_lock_options *options,
+                struct idem_locks **locks, struct idem_error *err);
+
+/* Of the last lock of the list; of a writer: larger than that of every writer
+ * before it. */
+IDEM_API uint64_t idem_locks_fence(const struct idem_locks *locks);
+
+/* Are all of them held? As idem_lock_held. */
+IDEM_API bool idem_locks_held(struct idem_locks *locks);
+
+/* Give all of them back, as idem_lock_give. */
+IDEM_API enum idem_status idem_locks_give(struct idem_locks *locks, bool *lost,
+                                          struct idem_error *err);
 
 #ifdef __cplusplus
 }

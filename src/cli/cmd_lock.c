@@ -22,12 +22,16 @@
 
 #define EXIT_LOST 76
 #define TICK_US 20000
+#define READERS 16
 
 struct holder {
     struct cli_verb verb;
     struct idem_engine *engine;
-    struct idem_lock *lock;
+    struct idem_locks *locks;
     const char *name, *owner_option;
+    struct cli_list also;
+    int64_t permits;
+    bool read, write;
     char owner[33];
     int64_t lease_ms, wait_ms, grace_ms;
 };
@@ -52,17 +56,22 @@ take(struct holder *h)
 {
     const struct idem_lock_options options = {
         .owner = owner_of(h), .lease_ms = h->lease_ms, .wait_ms = h->wait_ms};
+    const char *names[CLI_LIST_MAX + 1] = {h->name};
+    enum idem_lock_mode mode = h->read      ? IDEM_LOCK_READ
+                               : h->write   ? IDEM_LOCK_WRITE
+                               : h->permits ? IDEM_LOCK_PERMIT
+                                            : IDEM_LOCK_ALL;
     struct idem_error err = {0};
 
-    err.status = idem_lock_take(h->engine, h->name, &options, &h->lock, &err);
+    memcpy(names + 1, h->also.items, h->also.count * sizeof(names[0]));
+    err.status = idem_locks_take(
+        h->engine, mode, names, 1 + h->also.count,
+        h->permits ? (uint32_t)h->permits : READERS, &options, &h->locks, &err);
     if (err.status == IDEM_OK)
         return -1;
     if (err.status != IDEM_ERR_TIMEOUT)
         return cli_fail(&err);
-    fprintf(stderr,
-            "idem: lock \"%s\" is held by another; give --wait TIME "
-            "to wait for it\n",
-            h->name);
+    fprintf(stderr, "idem: %s; give --wait TIME to wait for it\n", err.text);
     return cli_exit_verdict(IDEM_V_BUSY);
 }
 
@@ -84,7 +93,7 @@ start(const struct holder *h, char **command, struct idem_child *child)
                                    .files = cli_files_leave};
 
     snprintf(fence, sizeof(fence), "%llu",
-             (unsigned long long)idem_lock_fence(h->lock));
+             (unsigned long long)idem_locks_fence(h->locks));
     return idem__spawn(&how, child);
 }
 
@@ -101,7 +110,7 @@ watch(struct holder *h, struct idem_child *process)
             kill(-child, forwarded);
             forwarded = 0;
         }
-        if (!kill_at_us && !idem_lock_held(h->lock)) {
+        if (!kill_at_us && !idem_locks_held(h->locks)) {
             fprintf(stderr,
                     "idem: lock \"%s\" was lost: stopping the command\n",
                     h->name);
@@ -111,7 +120,7 @@ watch(struct holder *h, struct idem_child *process)
             kill(-child, SIGKILL);
         }
     }
-    if (kill_at_us || !idem_lock_held(h->lock))
+    if (kill_at_us || !idem_locks_held(h->locks))
         return EXIT_LOST;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -130,12 +139,12 @@ run(struct holder *h, char **command)
     sigaction(SIGHUP, &forward, NULL);
     why = start(h, command, &child);
     if (why) {
-        (void)idem_lock_give(h->lock, NULL, NULL);
+        (void)idem_locks_give(h->locks, NULL, NULL);
         fprintf(stderr, "idem: cannot run %s: %s\n", command[0], strerror(why));
         return why == ENOENT ? 127 : 126;
     }
     code = watch(h, &child);
-    (void)idem_lock_give(h->lock, NULL, NULL);
+    (void)idem_locks_give(h->locks, NULL, NULL);
     return code;
 }
 
@@ -168,6 +177,15 @@ cli_lock(int argc, char **argv)
         {"owner", 'o', CLI_TEXT, &h.owner_option, "TEXT",
          "who holds it (a random text); the same owner may\n"
          "take it again"},
+        {"also", 0, CLI_LIST, &h.also, "NAME",
+         "hold this lock as well; may be given many times"},
+        {"permits", 'n', CLI_NUMBER, &h.permits, "N",
+         "so many holders at once; everybody says the same N"},
+        {"read", 0, CLI_FLAG, &h.read, NULL,
+         "hold it together with other readers (at most 16,\n"
+         "or --permits N); everybody says the same N"},
+        {"write", 0, CLI_FLAG, &h.write, NULL,
+         "hold it alone; readers that come later wait"},
         {"grace", 0, CLI_MS, &h.grace_ms, "TIME",
          "between SIGTERM and SIGKILL when the lock is lost (5s)"},
         {0},
@@ -205,6 +223,14 @@ cli_lock(int argc, char **argv)
     sodium_bin2hex(h.owner, sizeof(h.owner), random, sizeof(random));
     if (count == 1 && wants_command)
         return cli_usage_error("lock: which command? nothing stands behind --");
+    if (h.read && h.write)
+        return cli_usage_error("lock: --read or --write, not both");
+    if (h.permits > IDEM_LOCKS_MAX)
+        return cli_usage_error("lock: --permits has at most %d",
+                               IDEM_LOCKS_MAX);
+    if (count == 1 && (h.permits || h.read || h.write || h.also.count))
+        return cli_usage_error("lock: --also, --permits, --read and --write "
+                               "need a command: lock NAME ... -- COMMAND");
     if (count == 1)
         return take_only(&h);
     if (h.lease_ms < 100)

@@ -19,6 +19,8 @@
 #define NAP_MAX_US 1000000 /* a machine that slept notices soon */
 
 struct idem_lock {
+    struct idem_lock *next; /* locks whose owner was named; owned_mutex ... */
+    int takes;              /* ... guards this too; 0: it is being taken */
     struct idem__keeper keeper;
     struct idem_lock_options options;
     char name[IDEM_ID_MAX + 1];
@@ -32,6 +34,12 @@ struct idem_lock {
     bool renewed;     /* or not, but the store has been asked */
     bool held, over, giving;
 };
+
+/* An owner who takes a lock that it has in this process gets the same handle:
+ * it is given back with the last take. */
+static pthread_mutex_t owned_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t owned_changed = PTHREAD_COND_INITIALIZER;
+static struct idem_lock *owned;
 
 static int64_t
 boot_us(const struct idem_lock *lock)
@@ -232,17 +240,79 @@ unlock(struct idem_lock *lock, struct idem_answer *answer,
     return status;
 }
 
+static struct idem_lock *
+find_owned(const struct idem_lock *like)
+{
+    struct idem_lock *lock = owned;
+
+    while (lock && (lock->keeper.engine != like->keeper.engine ||
+                    strcmp(lock->name, like->name) != 0 ||
+                    strcmp(lock->owner, like->owner) != 0))
+        lock = lock->next;
+    return lock;
+}
+
+/* The handle that this owner has, counted once more; or NULL, and `lock` is
+ * listed as being taken. One that was lost is nobody's to share. */
+static struct idem_lock *
+share(struct idem_lock *lock)
+{
+    struct idem_lock *mine;
+
+    if (!lock->options.owner)
+        return NULL;
+    pthread_mutex_lock(&owned_mutex);
+    while ((mine = find_owned(lock)) && mine->takes == 0)
+        pthread_cond_wait(&owned_changed, &owned_mutex);
+    if (mine && idem_lock_held(mine)) {
+        mine->takes++;
+    } else {
+        mine = NULL;
+        lock->next = owned;
+        owned = lock;
+    }
+    pthread_mutex_unlock(&owned_mutex);
+    return mine;
+}
+
+/* One more take, or one less: is it the last? Then it leaves the list. */
+static bool
+count_takes(struct idem_lock *lock, int change)
+{
+    struct idem_lock **at = &owned;
+    bool last;
+
+    if (!lock->options.owner)
+        return true;
+    pthread_mutex_lock(&owned_mutex);
+    lock->takes += change;
+    last = lock->takes == 0;
+    while (last && *at && *at != lock)
+        at = &(*at)->next;
+    if (last && *at)
+        *at = lock->next;
+    pthread_cond_broadcast(&owned_changed);
+    pthread_mutex_unlock(&owned_mutex);
+    return last;
+}
+
 enum idem_status
 idem_lock_take(struct idem_engine *engine, const char *name,
                const struct idem_lock_options *options, struct idem_lock **out,
                struct idem_error *err)
 {
-    struct idem_lock *lock = NULL;
+    struct idem_lock *lock = NULL, *mine;
     struct idem_answer answer = {0};
     enum idem_status status = make(engine, name, options, &lock, err);
 
     if (status != IDEM_OK)
         return status;
+    mine = share(lock);
+    if (mine) {
+        drop(&lock->keeper);
+        *out = mine;
+        return IDEM_OK;
+    }
     status = acquire(lock, err);
     if (status == IDEM_OK && lock->options.lost &&
         pthread_create(&lock->watchdog, NULL, watch, lock) != 0) {
@@ -251,6 +321,7 @@ idem_lock_take(struct idem_engine *engine, const char *name,
         status =
             idem__fail(err, IDEM_ERR_MEMORY, "lock: cannot start a thread");
     }
+    (void)count_takes(lock, status == IDEM_OK ? 1 : 0);
     if (status == IDEM_OK)
         *out = lock;
     else if (lock->fence)
@@ -287,6 +358,11 @@ idem_lock_give(struct idem_lock *lock, bool *lost, struct idem_error *err)
         *lost = false;
     if (!lock)
         return IDEM_OK;
+    if (!count_takes(lock, -1)) {
+        if (lost)
+            *lost = !idem_lock_held(lock);
+        return IDEM_OK;
+    }
     if (lock->options.lost) {
         pthread_mutex_lock(&lock->mutex);
         lock->giving = true;

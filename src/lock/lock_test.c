@@ -58,15 +58,22 @@ static void
 the_same_owner_may_take_it_again(void **state)
 {
     struct idem_engine *engine = open_engine();
+    const struct idem_lock_options b = {.owner = "b"};
     struct idem_lock *first = take(engine, "a", 0);
-    struct idem_lock *again = take(engine, "a", 0);
-    bool was_lost = false;
+    struct idem_lock *again = take(engine, "a", 0), *other = NULL;
+    bool was_lost = true;
 
     (void)state;
     assert_true(idem_lock_fence(first) == idem_lock_fence(again));
-    assert_int_equal(idem_lock_give(again, NULL, NULL), IDEM_OK);
+    assert_int_equal(idem_lock_give(again, &was_lost, NULL), IDEM_OK);
+    assert_false(was_lost);
+    assert_true(idem_lock_held(first)); /* taken twice, given back once */
+    assert_int_equal(idem_lock_take(engine, "job", &b, &other, NULL),
+                     IDEM_ERR_TIMEOUT);
     assert_int_equal(idem_lock_give(first, &was_lost, NULL), IDEM_OK);
-    assert_true(was_lost);
+    assert_false(was_lost);
+    assert_int_equal(idem_lock_take(engine, "job", &b, &other, NULL), IDEM_OK);
+    idem_lock_give(other, NULL, NULL);
     idem_close(engine);
 }
 

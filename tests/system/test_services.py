@@ -238,6 +238,33 @@ def test_idem_lock_gives_the_commands_own_status_and_says_when_it_is_held():
         assert done.returncode not in (0, 7) and "held by another" in done.stderr
 
 
+def test_permits_readers_writers_and_several_locks_on_the_command_line():
+    lock = lambda server, name, *words: [IDEM, "lock", name, "--server", "unix:" + server.socket, *words]  # noqa: E731
+    code = lambda *argv: subprocess.run(argv, stderr=subprocess.DEVNULL).returncode  # noqa: E731
+    hold = ["--", "sh", "-c", 'touch "$0"; exec sleep 60']
+    with folder() as f, Server(f) as server:
+        def holding(name, *words):
+            mark = "%s/held-%d" % (f, len(os.listdir(f)))
+            process = Process(lock(server, name, *words, *hold, mark))
+            assert wait_until(lambda: os.path.exists(mark)), process.output()
+            return process
+
+        with holding("pool", "--permits", "2"), holding("pool", "--permits", "2") as second:
+            assert code(*lock(server, "pool", "--permits", "2", "--", "true")) == 11
+            second.stop()
+            assert code(*lock(server, "pool", "--permits", "2", "--wait", "20s", "--", "true")) == 0
+        with holding("file", "--read"):
+            assert code(*lock(server, "file", "--read", "--", "true")) == 0
+            assert code(*lock(server, "file", "--write", "--", "true")) == 11
+        assert code(*lock(server, "file", "--write", "--wait", "40s", "--", "true")) == 0
+        with holding("b", "--also", "a"):
+            assert code(*lock(server, "a", "--", "true")) == 11
+            assert code(*lock(server, "c", "--also", "b", "--", "true")) == 11
+            assert code(*lock(server, "c", "--", "true")) == 0
+        assert code(*lock(server, "x", "--read", "--write", "--", "true")) == 2
+        assert code(*lock(server, "x", "--permits", "2")) == 2
+
+
 def test_a_command_ends_with_the_idem_that_held_its_lock():
     with folder() as f, Server(f) as server:
         holder = Process(lock_command(server, "--", "sh", "-c", "echo $$ > %s/pid; exec sleep 60" % f))
