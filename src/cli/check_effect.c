@@ -16,42 +16,51 @@ check_pause_ms(int64_t ms)
     nanosleep(&t, NULL);
 }
 
-/* A number, the length of an array, the named or first such member of an
- * object, else the first number in a text. */
 static bool
-read_number(const struct check *check, const char *text, double *value)
+number_in_text(const char *text, double *value)
 {
-    json_t *json = json_loads(text, JSON_DECODE_ANY, NULL), *found = json;
+    const char *digit = text ? strpbrk(text, "0123456789") : NULL;
+
+    if (digit)
+        *value =
+            strtod(digit > text && digit[-1] == '-' ? digit - 1 : digit, NULL);
+    return digit;
+}
+
+/* The named member, else the first that is a number or an array. */
+static json_t *
+find_member(const struct check *check, json_t *object)
+{
     const char *name;
     json_t *member;
 
-    if (json_is_object(json)) {
-        found = json_object_get(json,
-                                check->effect_field ? check->effect_field : "");
-        json_object_foreach(json, name, member)
-        {
-            if (!found && !check->effect_field &&
-                (json_is_number(member) || json_is_array(member)))
-                found = member;
-        }
+    if (check->effect_field)
+        return json_object_get(object, check->effect_field);
+    json_object_foreach(object, name, member)
+    {
+        if (json_is_number(member) || json_is_array(member))
+            return member;
     }
+    return NULL;
+}
+
+/* A number, the length of an array, a member of an object that is one of
+ * these, else the first number in a text. */
+static bool
+read_number(const struct check *check, const char *text, double *value)
+{
+    json_t *json = json_loads(text, JSON_DECODE_ANY, NULL);
+    json_t *found = json_is_object(json) ? find_member(check, json) : json;
+    bool fine = true;
+
     if (json_is_number(found))
         *value = json_number_value(found);
     else if (json_is_array(found))
         *value = (double)json_array_size(found);
-    else if (json_is_string(found))
-        text = json_string_value(found);
-    if (!json || json_is_string(found)) {
-        const char *digit = strpbrk(text, "0123456789");
-
-        if (digit)
-            *value = strtod(
-                digit > text && digit[-1] == '-' ? digit - 1 : digit, NULL);
-        json_decref(json);
-        return digit;
-    }
+    else
+        fine = number_in_text(json ? json_string_value(found) : text, value);
     json_decref(json);
-    return found && !json_is_object(found);
+    return fine;
 }
 
 bool

@@ -2,6 +2,7 @@
 import contextlib
 import http.server
 import json
+import re
 import subprocess
 import threading
 
@@ -110,7 +111,7 @@ def test_a_service_that_executes_every_request_is_not_idempotent():
     with Shop("none") as shop:
         code, out, _ = check(shop.url + "/orders")
         assert code == 1 and "\nnot idempotent: one key" in out, out
-        assert 'FAILED  one key, at the same time: 23 x 201; 23 different answers: {"order": 2} and' in out, out
+        assert re.search(r'^FAILED  one key, at the same time: 23 x 201; 23 different answers: {"order": \d+} and', out, re.M)
         assert "\x1b" not in out
 
 
@@ -160,10 +161,10 @@ def test_one_answer_for_all_keys_is_not_idempotence():
 
 def test_repeats_may_be_refused():
     with Shop("refuse") as shop:
-        code, found, rounds = check_json(shop.url + "/orders", "--timeout", "2s")
+        code, found, rounds = check_json(shop.url + "/orders", "--timeout", "5s")
         assert code == 0 and rounds["one key"]["statuses"] == {"201": 1, "409": 22}, found
-        assert rounds["cut connections"]["result"] == "open"
-        code, found, rounds = check_json(shop.url + "/orders", "--timeout", "2s", "--effect-url", shop.url)
+        assert rounds["cut connections"]["result"] in ("open", "ok")  # the first answer may be faster than the cut
+        code, found, rounds = check_json(shop.url + "/orders", "--timeout", "5s", "--effect-url", shop.url)
         assert code == 0 and rounds["cut connections"]["result"] == "ok", found
 
 
