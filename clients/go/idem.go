@@ -11,15 +11,11 @@ package idem
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log"
 	mathrand "math/rand"
-	"reflect"
-	"strings"
 	"time"
 )
 
@@ -87,28 +83,6 @@ func Open(url string, defaults ...Option) (*Client, error) {
 
 // Close closes the connections that are kept.
 func (c *Client) Close() { c.pool.close() }
-
-// Claim is work that is yours to do.
-type Claim struct {
-	Scope, Key string
-	// Fence grows with every execution of a key: hand it to what the work changes.
-	Fence   int64
-	client  *Client
-	options options
-	ends    time.Time
-	keeping context.Context // until stop
-	stop    context.CancelFunc
-	lost    chan struct{} // closed when the lease is lost
-	report  error         // what a handler said instead of an answer
-}
-
-type claimKey struct{}
-
-// Current is the claim of the work that runs with this context, or nil.
-func Current(ctx context.Context) *Claim {
-	claim, _ := ctx.Value(claimKey{}).(*Claim)
-	return claim
-}
 
 var transient = map[string]bool{"UNAVAILABLE": true, "LOST": true, "OVERLOADED": true, "CLOSED": true, "MEMORY": true, "TIMEOUT": true}
 
@@ -290,108 +264,6 @@ func failure(result []byte) error {
 	return &Failed{"", string(result)}
 }
 
-// newClaim makes a claim and renews it until it is stopped; its context is cancelled when the lease is lost.
-func newClaim(c *Client, key string, o options, fence int64, asked time.Time) *Claim {
-	claim := &Claim{Scope: o.scope, Key: key, Fence: fence, client: c, options: o, ends: asked.Add(o.lease)}
-	claim.keeping, claim.stop = context.WithCancel(context.Background())
-	claim.lost = make(chan struct{})
-	go claim.keep()
-	return claim
-}
-
-func (claim *Claim) keep() {
-	for {
-		select {
-		case <-time.After(claim.options.lease / 3):
-		case <-claim.keeping.Done():
-			return
-		}
-		asked := time.Now()
-		answer, err := claim.client.ask(claim.keeping, []any{"RENEW", claim.Scope, claim.Key, claim.Fence, milliseconds(claim.options.lease)},
-			time.Until(claim.ends), 0)
-		if err != nil || word(answer, 0) != "ok" {
-			close(claim.lost)
-			return
-		}
-		claim.ends = asked.Add(claim.options.lease)
-	}
-}
-
-// context is that of the work: it knows its claim, and is cancelled when the lease is lost.
-func (claim *Claim) context(ctx context.Context) (context.Context, context.CancelFunc) {
-	working, cancel := context.WithCancel(context.WithValue(ctx, claimKey{}, claim))
-	if claim.lost != nil {
-		go func() {
-			select {
-			case <-claim.lost:
-				cancel()
-			case <-working.Done():
-			}
-		}()
-	}
-	return working, cancel
-}
-
-// finish records the outcome; "" releases the claim. A nil result is recorded as too large to keep.
-func (claim *Claim) finish(outcome, kind string, result []byte) error {
-	claim.stop()
-	args := []any{"RELEASE", claim.Scope, claim.Key, claim.Fence}
-	if outcome != "" {
-		args = append([]any{"FINISH"}, append(args[1:], outcome, result, "KIND", kind)...)
-		if result == nil {
-			args = append(args, "NOREPLAY")
-		}
-	}
-	// The caller's context may be over; the outcome is recorded all the same.
-	answer, err := claim.client.ask(context.Background(), args, claim.options.deadline, 0)
-	var refused *Refused
-	if errors.As(err, &refused) && outcome != "" && result != nil {
-		return claim.finish(outcome, kind, nil)
-	}
-	if errors.Is(err, ErrNotExecuted) && outcome != "" {
-		return because(ErrOutcomeUnknown, "the work was done, and its result could not be recorded: %v", err)
-	}
-	if err != nil {
-		return err
-	}
-	if outcome != "" && word(answer, 0) != "ok" {
-		return because(ErrLeaseLost, "somebody else decided about %s/%s meanwhile (%s)", claim.Scope, claim.Key, word(answer, 0))
-	}
-	return nil
-}
-
-// typeName is how a failure's type is stored: of an error that was wrapped, the innermost.
-func typeName(err error) string {
-	if named, is := err.(interface{ TypeName() string }); is {
-		return named.TypeName()
-	}
-	return strings.TrimPrefix(reflect.TypeOf(err).String(), "*")
-}
-
-// written is how a failure is stored.
-func written(failed error) []byte {
-	told, _ := json.Marshal(map[string]string{"error": typeName(failed), "message": failed.Error()})
-	return told
-}
-
-// failed records the error of the work, releases the claim or leaves it. What goes wrong here is logged: the caller gets the work's error.
-func (claim *Claim) failed(err error) {
-	switch {
-	case errors.Is(err, ErrOutcomeUnknown):
-		claim.stop()
-	case claim.options.loose, errors.Is(err, ErrNotExecuted):
-		claim.tell(claim.finish("", "", nil))
-	default:
-		claim.tell(claim.finish("FAILED", "raw", written(err)))
-	}
-}
-
-func (claim *Claim) tell(err error) {
-	if err != nil {
-		log.Printf("idem: the outcome of %s/%s could not be recorded: %v", claim.Scope, claim.Key, err)
-	}
-}
-
 // Do runs work at most once for the key; every caller gets its result, which is stored as JSON. The context that the work
 // gets is cancelled when the lease is lost. An error is recorded in strict mode and releases the claim in loose mode.
 //
@@ -449,54 +321,4 @@ func (c *Client) Redeem(ctx context.Context, token, subject string) error {
 		return ErrTokenUsed
 	}
 	return ErrTokenUnknown
-}
-
-// Fingerprint is 64 hex digits over what was asked.
-func Fingerprint(arguments any) (string, error) {
-	var out strings.Builder
-	data, err := json.Marshal(arguments)
-	if err != nil {
-		return "", err
-	}
-	decoder := json.NewDecoder(strings.NewReader(string(data)))
-	decoder.UseNumber()
-	var plain any
-	if err := decoder.Decode(&plain); err != nil {
-		return "", err
-	}
-	canonical(&out, plain)
-	sum := sha256.Sum256([]byte(out.String()))
-	return hex.EncodeToString(sum[:]), nil
-}
-
-// canonical writes JSON that two languages write alike: see clients/README.md.
-func canonical(out *strings.Builder, value any) {
-	switch v := value.(type) {
-	case map[string]any:
-		out.WriteByte('{')
-		for i, name := range sorted(v) {
-			if i > 0 {
-				out.WriteByte(',')
-			}
-			quote(out, name)
-			out.WriteByte(':')
-			canonical(out, v[name])
-		}
-		out.WriteByte('}')
-	case []any:
-		out.WriteByte('[')
-		for i, item := range v {
-			if i > 0 {
-				out.WriteByte(',')
-			}
-			canonical(out, item)
-		}
-		out.WriteByte(']')
-	case string:
-		quote(out, v)
-	case nil:
-		out.WriteString("null")
-	default:
-		fmt.Fprint(out, v)
-	}
 }

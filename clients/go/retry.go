@@ -48,7 +48,7 @@ func (s *Sender) Send(r *http.Request, key string) (*http.Response, error) {
 		answer, err := client.Do(try)
 		retry, told := false, problemDocument{}
 		if err == nil {
-			if told, err = readProblem(answer); strings.HasSuffix(told.Type, "/outcome-unknown") {
+			if told, err = readAll(answer); strings.HasSuffix(told.Type, "/outcome-unknown") {
 				return nil, because(ErrOutcomeUnknown, "nobody knows whether the request with the key %s was executed", key)
 			}
 			retry = told.Retryable
@@ -77,15 +77,12 @@ type problemDocument struct {
 	Retryable bool
 }
 
-// readProblem reads the body of a problem, and leaves it to be read again.
-func readProblem(answer *http.Response) (told problemDocument, err error) {
-	if !strings.HasPrefix(answer.Header.Get("Content-Type"), "application/problem+json") {
-		return told, nil
-	}
+// readAll reads the body, for a connection may break in the middle of it, and leaves it to be read again; the problem that it is, if it is one.
+func readAll(answer *http.Response) (told problemDocument, err error) {
 	data, err := io.ReadAll(answer.Body)
 	answer.Body.Close()
 	answer.Body = io.NopCloser(bytes.NewReader(data))
-	if json.Unmarshal(data, &told) != nil {
+	if strings.HasPrefix(answer.Header.Get("Content-Type"), "application/problem+json") && json.Unmarshal(data, &told) != nil {
 		told = problemDocument{}
 	}
 	return told, err

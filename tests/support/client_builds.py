@@ -14,7 +14,7 @@ NODE = os.path.join(BUILD, "node")
 RUN_NODE = ["node", "--preserve-symlinks", "--preserve-symlinks-main"]
 
 
-def go(*argv):
+def go(*argv, **env):
     """Run the go command with clients/go as the package idem, and Debian's packages."""
     path = os.path.join(BUILD, "gopath")
     os.makedirs(path + "/src", exist_ok=True)
@@ -22,7 +22,7 @@ def go(*argv):
         os.symlink(os.path.join(CLIENTS, "go"), path + "/src/idem")
     done = subprocess.run(["go", *argv], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, cwd=path + "/src/idem",
                           env={**os.environ, "GO111MODULE": "off", "GOPATH": path + ":/usr/share/gocode", "PWD": path + "/src/idem",
-                               "GOCACHE": os.path.join(ROOT, "build/gocache"), "GOFLAGS": ""})
+                               "GOCACHE": os.path.join(ROOT, "build/gocache"), "GOFLAGS": "", **env})
     assert done.returncode == 0, done.stdout
     return done.stdout
 

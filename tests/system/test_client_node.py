@@ -2,11 +2,12 @@
 import os
 import re
 import subprocess
+import tempfile
 
 import pytest
 
 from client_builds import NODE, RUN_NODE, node_packages
-from lib import folder
+from lib import ROOT, Server, folder, free_port
 from middleware import SCENARIOS, App, scenario_id
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 import transactions
@@ -52,3 +53,106 @@ def test_the_types_name_what_the_package_exports():
     done = subprocess.run(["node", "--input-type=module", "-e", 'console.log(...Object.keys(await import("idem-client")))'], cwd=NODE,
                           capture_output=True, text=True, timeout=60)
     assert declared == set(done.stdout.split()), done
+
+
+PAGE = """
+const placeOrder = (cart) => ({id: String(++placed), total: 10 * cart.count});
+let placed = 0;
+%s
+const post = async (port, key) => {
+    const sent = await fetch(`http://127.0.0.1:${port}/orders`, {method: "POST", body: JSON.stringify(cart),
+        headers: {"Content-Type": "application/json", "Idempotency-Key": key, "X-Tenant": "ann"}});
+    return [sent.status, sent.headers.get("Idempotent-Replayed"), await sent.text()];
+};
+try {
+    assert.deepEqual(await client.once("order-7", () => "another", {arguments: cart}), order);
+    assert.equal(second.stock, "2 books");
+    assert.ok(second.fence > 0);
+    assert.equal(answer.status, 201);
+    const [status, replayed, text] = await post(8080, "order-11");
+    assert.deepEqual([status, replayed, text], [201, "true", await answer.text()]);
+    for (const port of [8081, 8082]) {
+        const first = await post(port, "k" + port), again = await post(port, "k" + port);
+        assert.deepEqual([first[0], first[1], again[1], again[2]], [200, null, "true", first[2]]);
+    }
+    assert.deepEqual(await sqlOnce(pool, "order-9", () => "another", {scope: "shop", arguments: cart}), paid);
+    assert.equal((await pool.query("select count(*) from orders")).rows[0].count, "1");
+    const [[rows]] = await maria.query("select count(*) as n from orders");
+    assert.equal(rows.n, 1);
+} catch (error) { // the servers of the page would keep the process alive
+    console.error(error);
+    process.exit(1);
+}
+console.log("the page works");
+process.exit(process.exitCode ?? 0);
+"""
+
+
+def blocks(page):
+    with open(os.path.join(ROOT, "clients/node", page), encoding="utf-8") as f:
+        return re.findall(r"```js\n(.*?)```", f.read(), re.S)
+
+
+def test_the_code_of_the_pages_works(postgres, mariadb):
+    node_packages()
+    code = blocks("README.md")
+    assert code == blocks("README.zh-CN.md")
+    # What starts the servers comes first, for the page asks one of them before it shows how it is started.
+    code = [c for c in code if "import {Client}" in c] + [c for c in code if "listen(" in c] + [c for c in code if "import {Client}" not in c and "listen(" not in c]
+    for database in (postgres, mariadb):
+        idem("store", "init", database.url)
+        database.sql("create table orders (item varchar(20), count int)")
+    with folder() as where, Server(where, listen=True) as server, tempfile.NamedTemporaryFile("w", suffix=".mjs", dir=NODE, encoding="utf-8") as page:
+        text = PAGE % "".join(code).replace('test("', 'await test("')
+        for old, new in (("127.0.0.1:6390", "127.0.0.1:%d" % server.port), ("postgres://shop@127.0.0.1/shop", postgres.url),
+                         ("mysql://shop:secret@127.0.0.1/shop", mariadb.url), *((str(port), str(free_port())) for port in (8080, 8081, 8082))):
+            assert old in text
+            text = text.replace(old, new)
+        page.write(text)
+        page.flush()
+        done = subprocess.run([*RUN_NODE, page.name], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PATH": os.path.join(ROOT, "build") + ":" + os.environ["PATH"]})
+        assert done.returncode == 0 and "the page works" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_package_has_what_it_needs():
+    with folder() as where:
+        subprocess.run(["npm", "pack", "--silent", "--pack-destination", where, os.path.join(ROOT, "clients/node")], check=True, timeout=120,
+                       stdin=subprocess.DEVNULL, capture_output=True)
+        subprocess.run("tar xf *.tgz && mkdir node_modules && mv package node_modules/idem-client", shell=True, cwd=where, check=True)
+        names = set(os.listdir(where + "/node_modules/idem-client"))
+        assert names == {"package.json", "README.md", "README.zh-CN.md", "src"}
+        done = subprocess.run(["node", "--input-type=module", "-e", 'import {Client} from "idem-client"; new Client(); console.log("fine")'], cwd=where,
+                              capture_output=True, text=True, timeout=60)
+        assert done.stdout == "fine\n", done
+    with open(os.path.join(ROOT, "clients/node/package-lock.json")) as f:
+        assert "resolved" not in f.read()  # it names no registry
+
+
+def test_a_caller_that_blocks_the_event_loop_notices_a_server_that_went_away():
+    """The connection was closed while the loop could not see it."""
+    code = """
+import {Client, Unavailable} from "idem-client";
+const client = new Client(process.argv[2], {deadline: 500});
+await client.once("warm", () => 1);
+process.kill(Number(process.argv[3]), "SIGKILL");
+Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1500);
+console.log(await client.once("k", () => 1).catch((error) => error.name));
+"""
+    with folder() as where, tempfile.NamedTemporaryFile("w", suffix=".mjs", dir=NODE) as program:
+        node_packages()
+        program.write(code)
+        program.flush()
+        server = Server(where, listen=True)
+        try:
+            done = subprocess.run([*RUN_NODE, program.name, "idem://127.0.0.1:%d" % server.port, str(server.pid)], capture_output=True, text=True, timeout=60)
+        finally:
+            server.stop()
+    assert done.stdout == "Unavailable\n", done
+
+
+def test_body_parsers_find_what_the_middleware_has_read():
+    node_packages()
+    with folder() as where, Server(where, listen=True) as server:
+        done = subprocess.run([*RUN_NODE, os.path.join(NODE, "tests/forms.js"), "idem://127.0.0.1:%d" % server.port], capture_output=True, text=True, timeout=120)
+        assert done.stdout == "fine\n", done.stdout + done.stderr

@@ -12,10 +12,13 @@ import time
 
 import pytest
 
+from client_builds import BUILD, build_go
 from lib import ROOT, folder, wait_until
 from middleware import App, Play
 
 SENDERS = {
+    "go": [os.path.join(BUILD, "go-send")],
+    "node": ["node", "clients/node/tests/send.js"],
     "php": ["php", "clients/php/tests/send.php"],
     "python": ["/usr/bin/python3", "clients/python/tests/send.py"],
 }
@@ -56,6 +59,8 @@ AGAIN = b'{"type":"https://idem.example/problems/not-executed","retryable":true}
 
 @pytest.fixture(scope="module", params=sorted(SENDERS))
 def sender(request):
+    if request.param == "go":
+        build_go("tests/send", "go-send")
     return request.param
 
 

@@ -1,5 +1,6 @@
 // Idempotency-Key for services in Express (and plain node:http), Koa and Fastify, with the statuses and problems of the gateway.
 import {createHash} from "node:crypto";
+import {Readable} from "node:stream";
 
 import {answerOf, grouped, parseKey, problem, read, write} from "./answer.js";
 import {choose, storage} from "./client.js";
@@ -114,13 +115,17 @@ function peek(req, most) {
                 if (!req.complete) return undefined;
                 const body = Buffer.concat(chunks);
                 if (body.length) req.unshift(body); // before the stream says "end", which it does in the next tick
+                else delete req.headers["transfer-encoding"]; // it was chunked, and there was nothing: so there is no body to be parsed
                 return end(resolve, body);
             },
             error: (error) => end(reject, error),
             close: () => end(reject, new Error("the client closed the connection")),
         };
         if (req.readableEnded || req.readableFlowing) return reject(new Error("the body was read already: put idempotency() before the body parser"));
-        if (Number(req.headers["content-length"]) > most) return resolve(null);
+        const announced = req.headers["content-length"];
+        if (Number(announced) > most) return resolve(null);
+        // To look at a stream of no bytes is to end it, and a body parser would not see that.
+        if (!Number(announced ?? 0) && !req.headers["transfer-encoding"]) return resolve(Buffer.alloc(0));
         for (const [name, listener] of Object.entries(listeners)) req.on(name, listener);
         return req.complete && listeners.readable();
     });
@@ -239,7 +244,7 @@ export function fastifyIdempotency(client, options) {
                 if (!claim) return go(null, payload);
                 request.idem = claim;
                 hold(reply.raw, (given) => guard.record(claim, given), reply.getHeaders());
-                return storage.run(claim, () => go(null, payload));
+                return storage.run(claim, () => go(null, payload.readableEnded ? Readable.from([]) : payload));
             }).catch(go);
         });
         fastify.addHook("onError", async (request, reply, error) => {

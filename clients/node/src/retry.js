@@ -32,14 +32,16 @@ export async function retryingFetch(url, init = {}, {key = randomUUID(), tries =
     }
 }
 
-/** One try; a server that never answers is not waited for. */
+/** One try, with the body, for a connection may break in the middle of it. A server that never answers is not waited for. */
 async function attempt(fetch, url, init, timeout) {
     const over = new AbortController(), end = () => over.abort(init.signal.reason);
     const timer = setTimeout(() => over.abort(new Error(`no answer after ${timeout} ms`)), timeout);
     if (init.signal?.aborted) end();
     init.signal?.addEventListener("abort", end);
     try {
-        return await fetch(url, {...init, signal: over.signal});
+        const answer = await fetch(url, {...init, signal: over.signal});
+        await answer.clone().arrayBuffer();
+        return answer;
     } finally {
         clearTimeout(timer);
         init.signal?.removeEventListener("abort", end);

@@ -1,0 +1,135 @@
+package idem
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// Claim is work that is yours to do.
+type Claim struct {
+	Scope, Key string
+	// Fence grows with every execution of a key: hand it to what the work changes.
+	Fence   int64
+	client  *Client
+	options options
+	ends    time.Time
+	keeping context.Context // until stop
+	stop    context.CancelFunc
+	lost    chan struct{} // closed when the lease is lost
+	report  error         // what a handler said instead of an answer
+}
+
+type claimKey struct{}
+
+// Current is the claim of the work that runs with this context, or nil.
+func Current(ctx context.Context) *Claim {
+	claim, _ := ctx.Value(claimKey{}).(*Claim)
+	return claim
+}
+
+// newClaim makes a claim and renews it until it is stopped; its context is cancelled when the lease is lost.
+func newClaim(c *Client, key string, o options, fence int64, asked time.Time) *Claim {
+	claim := &Claim{Scope: o.scope, Key: key, Fence: fence, client: c, options: o, ends: asked.Add(o.lease)}
+	claim.keeping, claim.stop = context.WithCancel(context.Background())
+	claim.lost = make(chan struct{})
+	go claim.keep()
+	return claim
+}
+
+func (claim *Claim) keep() {
+	for {
+		select {
+		case <-time.After(claim.options.lease / 3):
+		case <-claim.keeping.Done():
+			return
+		}
+		asked := time.Now()
+		answer, err := claim.client.ask(claim.keeping, []any{"RENEW", claim.Scope, claim.Key, claim.Fence, milliseconds(claim.options.lease)},
+			time.Until(claim.ends), 0)
+		if err != nil || word(answer, 0) != "ok" {
+			close(claim.lost)
+			return
+		}
+		claim.ends = asked.Add(claim.options.lease)
+	}
+}
+
+// context is that of the work: it knows its claim, and is cancelled when the lease is lost.
+func (claim *Claim) context(ctx context.Context) (context.Context, context.CancelFunc) {
+	working, cancel := context.WithCancel(context.WithValue(ctx, claimKey{}, claim))
+	if claim.lost != nil {
+		go func() {
+			select {
+			case <-claim.lost:
+				cancel()
+			case <-working.Done():
+			}
+		}()
+	}
+	return working, cancel
+}
+
+// finish records the outcome; "" releases the claim. A nil result is recorded as too large to keep.
+func (claim *Claim) finish(outcome, kind string, result []byte) error {
+	claim.stop()
+	args := []any{"RELEASE", claim.Scope, claim.Key, claim.Fence}
+	if outcome != "" {
+		args = append([]any{"FINISH"}, append(args[1:], outcome, result, "KIND", kind)...)
+		if result == nil {
+			args = append(args, "NOREPLAY")
+		}
+	}
+	// The caller's context may be over; the outcome is recorded all the same.
+	answer, err := claim.client.ask(context.Background(), args, claim.options.deadline, 0)
+	var refused *Refused
+	if errors.As(err, &refused) && outcome != "" && result != nil {
+		return claim.finish(outcome, kind, nil)
+	}
+	if errors.Is(err, ErrNotExecuted) && outcome != "" {
+		return because(ErrOutcomeUnknown, "the work was done, and its result could not be recorded: %v", err)
+	}
+	if err != nil {
+		return err
+	}
+	if outcome != "" && word(answer, 0) != "ok" {
+		return because(ErrLeaseLost, "somebody else decided about %s/%s meanwhile (%s)", claim.Scope, claim.Key, word(answer, 0))
+	}
+	return nil
+}
+
+// typeName is how a failure's type is stored: of an error that was wrapped, the innermost.
+func typeName(err error) string {
+	if named, is := err.(interface{ TypeName() string }); is {
+		return named.TypeName()
+	}
+	return strings.TrimPrefix(reflect.TypeOf(err).String(), "*")
+}
+
+// written is how a failure is stored.
+func written(failed error) []byte {
+	told, _ := json.Marshal(map[string]string{"error": typeName(failed), "message": failed.Error()})
+	return told
+}
+
+// failed records the error of the work, releases the claim or leaves it. What goes wrong here is logged: the caller gets the work's error.
+func (claim *Claim) failed(err error) {
+	switch {
+	case errors.Is(err, ErrOutcomeUnknown):
+		claim.stop()
+	case claim.options.loose, errors.Is(err, ErrNotExecuted):
+		claim.tell(claim.finish("", "", nil))
+	default:
+		claim.tell(claim.finish("FAILED", "raw", written(err)))
+	}
+}
+
+func (claim *Claim) tell(err error) {
+	if err != nil {
+		log.Printf("idem: the outcome of %s/%s could not be recorded: %v", claim.Scope, claim.Key, err)
+	}
+}

@@ -1,0 +1,131 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// open gives a client of the server that tests/system/test_client_go.py has started, in a scope of its own.
+func open(t *testing.T, opts ...Option) *Client {
+	client, err := Open(os.Getenv("IDEM_SERVER"), append([]Option{Scope(t.Name() + nonce())}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func one(context.Context) (int, error) { return 1, nil }
+
+func TestACallerWhoLeavesGivesALateClaimBack(t *testing.T) {
+	client, ctx := open(t), context.Background()
+	first, _, err := client.begin(ctx, "k", client.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	if _, err = Do(short, client, "k", one, Wait(time.Minute)); !errors.Is(err, ErrNotExecuted) {
+		t.Fatal(err)
+	}
+	if err = first.finish("", "", nil); err != nil { // now the call that was left gets the claim
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		value, err := Do(ctx, client, "k", func(context.Context) (int, error) { return 2, nil })
+		if err == nil && value == 2 {
+			return
+		}
+		if !errors.Is(err, ErrInProgress) || time.Now().After(end) {
+			t.Fatal(value, err)
+		}
+	}
+}
+
+func TestAPanicKeepsTheClaim(t *testing.T) {
+	client, ctx := open(t), context.Background()
+	func() {
+		defer func() { _ = recover() }()
+		Do(ctx, client, "k", func(context.Context) (int, error) { panic("in the middle") })
+	}()
+	if _, err := Do(ctx, client, "k", one); !errors.Is(err, ErrInProgress) {
+		t.Fatal(err)
+	}
+}
+
+func TestAResultThatCannotBeWrittenIsDone(t *testing.T) {
+	client, ctx := open(t), context.Background()
+	if _, err := Do(ctx, client, "k", func(context.Context) (chan int, error) { return make(chan int), nil }); !errors.Is(err, ErrDone) {
+		t.Fatal(err)
+	}
+	if _, err := Do(ctx, client, "k", one); !errors.Is(err, ErrResultNotKept) {
+		t.Fatal(err)
+	}
+}
+
+func post(handler http.Handler, kind, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("POST", "/x", strings.NewReader(body))
+	r.Header.Set("Idempotency-Key", "k")
+	r.Header.Set("Content-Type", kind)
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	return w
+}
+
+func guarded(t *testing.T, handler http.HandlerFunc) http.Handler {
+	scope := t.Name() + nonce()
+	return Guard{Client: open(t), Scope: func(*http.Request) string { return scope }}.Wrap(handler)
+}
+
+func TestAnotherBoundaryOfAFormIsTheSameRequest(t *testing.T) {
+	handler := guarded(t, func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.FormValue("a"))) })
+	for _, boundary := range []string{"one", "two"} {
+		form := "--" + boundary + "\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--" + boundary + "--\r\n"
+		w := post(handler, "multipart/form-data; boundary="+boundary, form)
+		if w.Code != 200 || w.Body.String() != "1" || (w.Header().Get("Idempotent-Replayed") == "true") != (boundary == "two") {
+			t.Fatal(boundary, w)
+		}
+	}
+}
+
+func TestAnAnswerWithoutABodyIsReplayed(t *testing.T) {
+	handler := guarded(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	for _, replayed := range []string{"", "true"} {
+		if w := post(handler, "text/plain", "x"); w.Code != 204 || w.Header().Get("Idempotent-Replayed") != replayed || w.Header().Get("Content-Length") != "" {
+			t.Fatal(w)
+		}
+	}
+}
+
+func TestHeadersOfOuterHandlersAreNotRecorded(t *testing.T) {
+	inner := guarded(t, func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-Mine", "1") })
+	for _, id := range []string{"a", "b"} {
+		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Request-Id", id)
+			inner.ServeHTTP(w, r)
+		})
+		if w := post(outer, "text/plain", "x"); w.Header().Get("X-Request-Id") != id || w.Header().Get("X-Mine") != "1" {
+			t.Fatal(id, w.Header())
+		}
+	}
+}
+
+func TestAnAbortedHandlerLeavesTheOutcomeUnknown(t *testing.T) {
+	handler := guarded(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	func() {
+		defer func() {
+			if recover() != http.ErrAbortHandler {
+				t.Error("net/http was not told")
+			}
+		}()
+		post(handler, "text/plain", "x")
+	}()
+	if w := post(handler, "text/plain", "x"); w.Code != http.StatusConflict {
+		t.Fatal(w)
+	}
+}
