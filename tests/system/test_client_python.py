@@ -479,3 +479,13 @@ def test_the_package_can_be_built_and_is_complete():
             metadata = wheel.read(next(n for n in names if n.endswith("/METADATA"))).decode()
     assert {"idem/" + n for n in os.listdir(os.path.join(PACKAGE, "idem")) if n.endswith((".py", ".typed"))} <= names
     assert "Name: idem-client\n" in metadata and "Requires-Dist" not in metadata
+
+
+def test_the_types_say_what_the_client_does():
+    with folder() as where:
+        def mypy(*argv):
+            done = subprocess.run(["/usr/bin/python3", "-m", "mypy", "--cache-dir", where, "--python-version", "3.9", *argv], cwd=PACKAGE,
+                                  capture_output=True, text=True, timeout=300, env={**os.environ, "MYPYPATH": PACKAGE})
+            assert done.returncode == 0, done.stdout + done.stderr
+        mypy("idem")
+        mypy("--strict", "--follow-imports", "silent", "tests/typed.py")

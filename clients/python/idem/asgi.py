@@ -50,7 +50,7 @@ class Middleware:
         await send({"type": "http.response.body", "body": found.body})
 
     async def _guarded(self, scope, receive, key, options) -> Optional[Answer]:
-        body = None
+        body: Any = None
         if not (header(scope, "content-type") or "").lower().startswith("multipart/"):
             body, more = b"", True
             while more:
@@ -121,4 +121,5 @@ class Middleware:
                 parts.append(message.get("body", b""))
 
         await self.app(scope, receive, send)
-        return Answer(*head, b"".join(parts))
+        status, headers = head
+        return Answer(status, headers, b"".join(parts))

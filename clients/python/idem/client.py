@@ -50,14 +50,14 @@ class Keeper:
         os.register_at_fork(after_in_child=lambda: (reset() or bool)())
 
     def reset(self):
-        self.lock, self.due, self.thread, self.wakes = threading.Condition(), {}, None, 0.0
+        self.lock, self.due, self.thread, self.wakes, self.used = threading.Condition(), {}, None, 0.0, True
 
     def watch(self, claim: Claim) -> None:
         claim.kept, claim.lost = True, threading.Event()
         at = time.monotonic() + claim.options.lease / 3
         with self.lock:
-            self.due[claim] = at
-            if self.thread is None:
+            self.due[claim], self.used = at, True
+            if self.thread is None or not self.thread.is_alive():
                 self.wakes = at
                 self.thread = threading.Thread(target=self.work, name="idem-keeper", daemon=True)
                 self.thread.start()
@@ -77,7 +77,9 @@ class Keeper:
                     del self.due[claim]
                     # A slow renewal must not hold up the others'.
                     threading.Thread(target=self.renew, args=(claim,), daemon=True).start()
-                self.wakes = min(self.due.values(), default=now + 3600)
+                # While claims come and go it looks once a second, instead of being woken for each of them.
+                self.wakes = min([now + (1.0 if self.used else 3600.0), *self.due.values()])
+                self.used = False
                 self.lock.wait(self.wakes - now)
 
     def renew(self, claim: Claim) -> None:
@@ -152,7 +154,8 @@ class Client(_Base):
                     if isinstance(step, Send):
                         answer = self._pool.call(step.args, step.seconds)
                     else:
-                        answer = time.sleep(step.seconds)
+                        time.sleep(step.seconds)
+                        answer = None
                 except Exception as e:
                     step = steps.throw(e)
                 else:
@@ -161,7 +164,7 @@ class Client(_Base):
             return end.value
 
     @overload
-    def once(self, key: Key, *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
+    def once(self, key: Key, work: None = None, *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
 
     @overload
     def once(self, key: str, work: Callable[[], T], *, arguments: Any = ..., **options: Any) -> T: ...
@@ -284,7 +287,7 @@ class AsyncClient(_Base):
                     if isinstance(step, Send):
                         answer = await self._pool.call(step.args, step.seconds)
                     else:
-                        answer = await asyncio.sleep(step.seconds)
+                        answer = await asyncio.sleep(step.seconds, None)
                 except Exception as e:
                     step = steps.throw(e)
                 else:
@@ -293,7 +296,7 @@ class AsyncClient(_Base):
             return end.value
 
     @overload
-    def once(self, key: Key, *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
+    def once(self, key: Key, work: None = None, *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
 
     @overload
     def once(self, key: str, work: Callable[[], Awaitable[T]], *, arguments: Any = ..., **options: Any) -> Awaitable[T]: ...

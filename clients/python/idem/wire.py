@@ -4,6 +4,7 @@ import os
 import select
 import socket
 import stat
+import struct
 import time
 from typing import Any, List, Optional
 from urllib.parse import unquote, urlsplit
@@ -29,7 +30,8 @@ class Address:
 
     def __init__(self, url: Optional[str] = None):
         url = url or os.environ.get("IDEM_SERVER") or "idem://127.0.0.1:6390"
-        self.path = self.host = self.port = None
+        self.path: Optional[str] = None
+        self.host, self.port = "", 0
         auth = os.environ.get("IDEM_AUTH", "")
         if url.startswith("idem+unix:"):
             self.path = url[len("idem+unix:"):]
@@ -81,8 +83,8 @@ def parse():
 
 def fed(parser, data):
     """Give the parser what it asked for: (True, the reply) or (False, what it wants next)."""
-    if not data.endswith(b"\r\n"):
-        raise OSError("the server closed the connection")
+    if not data or not data.endswith(b"\r\n"):
+        raise OSError("no reply: the server closed the connection, or it took too long")
     try:
         return False, parser.send(data)
     except StopIteration as end:
@@ -90,17 +92,18 @@ def fed(parser, data):
 
 
 def is_silent(fd: int) -> bool:
-    """A connection on which nothing was asked has nothing to read: what is there is the end, because the server went away."""
+    """As Connection.is_alive, for a socket that belongs to asyncio."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return not poll.poll(0)
 
 
 class Connection:
-    """One command at a time."""
+    """One command at a time. The kernel watches the time of a read: Python would ask it twice for that."""
 
     def __init__(self, address: Address, seconds: float):
         address.check_owner()
+        self.limit = 0.0
         if address.path:
             self.socket = socket.socket(socket.AF_UNIX)
         else:
@@ -112,6 +115,7 @@ class Connection:
                 self.socket.connect(address.path)
             else:
                 self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.socket.settimeout(None)
             answer = self.call(address.auth, seconds) if address.auth else None
             if isinstance(answer, Refused):
                 raise answer
@@ -120,18 +124,27 @@ class Connection:
             raise
 
     def call(self, args: List[Any], seconds: float) -> Any:
+        if seconds != self.limit:
+            self.limit, time_ = seconds, struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time_)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time_)
         end = time.monotonic() + seconds
-        self.socket.settimeout(seconds)
         self.socket.sendall(encode(args))
         parser = parse()
         done, value = False, next(parser)
         while not done:
-            self.socket.settimeout(max(0.001, end - time.monotonic()))
             done, value = fed(parser, self.file.readline(LINE_MAX) if value is None else self.file.read(value))
+            if time.monotonic() > end and not done:
+                raise OSError("no reply in time")
         return value
 
     def is_alive(self) -> bool:
-        return is_silent(self.socket.fileno())
+        """Where nothing was asked there is nothing to read: what is there is the end, because the server went away."""
+        try:
+            self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError as e:
+            return isinstance(e, BlockingIOError)
+        return False
 
     def close(self):
         self.file.close()
@@ -191,7 +204,9 @@ class AsyncPool:
     """The same for asyncio. Its connections belong to the event loop that made them."""
 
     def __init__(self, address: Address):
-        self.address, self.idle, self.loop = address, [], None
+        self.address = address
+        self.idle: List[Any] = []
+        self.loop: Any = None
 
     async def take(self, seconds: float):
         if self.loop is not asyncio.get_running_loop():

@@ -110,4 +110,5 @@ class Middleware:
             parts.extend(chunks)
         finally:
             getattr(chunks, "close", bool)()
-        return Answer(*head, b"".join(parts))
+        status, headers = head
+        return Answer(status, headers, b"".join(parts))
