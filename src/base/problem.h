@@ -45,6 +45,8 @@
     X(LOST, "lost", 504, UNKNOWN, 0, "The store's answer was lost")            \
     X(OVERLOADED, "overloaded", 503, NOT_EXECUTED, 1,                          \
       "A limit of the server is reached")                                      \
+    X(QUOTA, "over-quota", 429, NOT_EXECUTED, 1,                               \
+      "A quota of this scope is used up for now")                              \
     X(FULL, "full", 507, NOT_EXECUTED, 0, "The store is full")                 \
     X(CLOSED, "closed", 503, NOT_EXECUTED, 1, "The server is shutting down")   \
     X(CORRUPT, "corrupt", 500, UNKNOWN, 0, "Stored data is damaged")           \

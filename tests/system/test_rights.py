@@ -365,3 +365,34 @@ def test_a_reason_can_be_required():
         assert idem("forget", "shop", "2", "--reason", "ticket 8").returncode == 0
         fence = str(c("LOCK", "l", "me", "60000")[1])
         assert idem("unlock", "l", fence, "--reason", "its host is gone").stdout.startswith("ok")
+
+
+# ---- quotas -----------------------------------------------------------------------------------------------------------------
+
+def test_one_scope_cannot_take_the_server_from_the_others():
+    with folder() as where, Server(where, "--scope-rate", "1", http=True, store="memory:") as s, s.client() as c:
+        fence = c("BEGIN", "loud", "1")[1]
+
+        def refused():
+            got = c("GET", "loud", "1")
+            return got if isinstance(got, Exception) else None
+        got = wait_until(refused, step=0)
+        assert got.word == "OVERLOADED" and "scope-rate" in str(got) and " ms" in str(got), got
+        status = None
+        for _ in range(200):
+            status, said = call(s.http, "POST", "/v1/records/loud/2/begin")
+            if status != 200:
+                break
+        assert status == 429 and said["type"].endswith("/over-quota") and said["retryable"] and \
+            said["class"] == "not executed" and said["detail"].startswith("scope-rate"), said
+        assert c("FINISH", "loud", "1", fence, "SUCCEEDED", "x")[0] == "ok", "what ends a claim is never refused"
+        assert c("FORGET", "loud", "1")[0] == "ok" and c("BEGIN", "quiet", "1")[0] == "started"
+
+
+def test_too_many_tokens_are_told_by_the_name_of_the_limit():
+    with folder() as where, Server(where, "--token-rate", "1", http=True, store="memory:") as s, s.client() as c:
+        assert c("ISSUE", "me", "COUNT", "2")[0] == "issued"
+        got = c("ISSUE", "me", "COUNT", "1000")
+        assert got.word == "OVERLOADED" and str(got).startswith("OVERLOADED token-rate: "), got
+        status, said = call(s.http, "POST", "/v1/tokens", subject="me", count=1000)
+        assert status == 429 and said["detail"].startswith("token-rate: "), said

@@ -206,6 +206,14 @@ static const struct option options[] = {
      0,
      0,
      0},
+    {{"scope-rate", "N",
+      "requests a second that one scope may send (BEGIN, LOCK, ISSUE, REDEEM, "
+      "GET, SETTLE); 0: no limit (default)"},
+     NUMBER,
+     AT(scope_rate),
+     0,
+     0,
+     1000000000},
     {{"token-rate", "N",
       "tokens a second that one subject may ask for; 0: no "
       "limit (default 10000)"},

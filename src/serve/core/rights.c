@@ -59,6 +59,53 @@ refuse(const struct server *server, const struct principal *principal,
     return PERMIT_NEEDS_RIGHT;
 }
 
+/* What ends a claim is never refused for a quota: that would leave a doubt. */
+static bool
+is_limited(const struct idem_op *op)
+{
+    switch (op->verb) {
+    case IDEM_BEGIN:
+    case IDEM_LOCK:
+    case IDEM_ISSUE:
+    case IDEM_REDEEM:
+    case IDEM_GET:
+        return true;
+    case IDEM_SETTLE:
+        return op->outcome == 0;
+    default:
+        return false;
+    }
+}
+
+static enum server_permit
+check_quotas(const struct server *server, const struct server_wish *wish,
+             struct idem_error *err)
+{
+    int64_t retry_after_ms = 0;
+
+    if (is_limited(wish->op) &&
+        !idem_token_allowed(server->scope_limit, wish->op->scope, 1,
+                            &retry_after_ms)) {
+        idem__fail(err, IDEM_ERR_OVERLOADED,
+                   "scope-rate: this scope may ask %lld times a second: try "
+                   "again in %lld ms",
+                   (long long)server->config->scope_rate,
+                   (long long)retry_after_ms);
+        return PERMIT_OVER_QUOTA;
+    }
+    if (wish->op->verb == IDEM_ISSUE &&
+        !idem_token_allowed(server->token_limit, wish->op->scope, wish->tokens,
+                            &retry_after_ms)) {
+        idem__fail(err, IDEM_ERR_OVERLOADED,
+                   "token-rate: this subject may ask for %lld tokens a second: "
+                   "try again in %lld ms",
+                   (long long)server->config->token_rate,
+                   (long long)retry_after_ms);
+        return PERMIT_OVER_QUOTA;
+    }
+    return PERMIT_GIVEN;
+}
+
 enum server_permit
 server_permit(const struct server *server, const struct principal *principal,
               const struct server_wish *wish, struct idem_error *err)
@@ -83,7 +130,8 @@ server_permit(const struct server *server, const struct principal *principal,
                    "REASON (--reason on the command line, `reason` in HTTP)");
         return PERMIT_NEEDS_REASON;
     }
-    return PERMIT_GIVEN;
+    return wish->what == ASKS_OP ? check_quotas(server, wish, err)
+                                 : PERMIT_GIVEN;
 }
 
 const struct idem_answer *

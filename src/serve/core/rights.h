@@ -20,6 +20,7 @@
 struct server_wish {
     enum { ASKS_FIGURES, ASKS_OP, ASKS_LIST, ASKS_IDS } what;
     const struct idem_op *op; /* ASKS_OP */
+    size_t tokens;            /* of an ISSUE */
     struct idem_bytes scope;  /* ASKS_LIST: empty for all; ASKS_IDS: empty if
                                  the ids belong to no scope */
 };
@@ -29,6 +30,7 @@ enum server_permit {
     PERMIT_NEEDS_LOGIN,  /* nobody, or a credential that was taken away */
     PERMIT_NEEDS_RIGHT,  /* this right, or this scope, is not the caller's */
     PERMIT_NEEDS_REASON, /* require-reason is set */
+    PERMIT_OVER_QUOTA,   /* not yet: err names the limit */
 };
 
 /* Does this op decide over what others did? Then it is audited. */

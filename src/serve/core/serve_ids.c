@@ -13,21 +13,6 @@
 
 #define SEGMENT "segment:"
 
-enum idem_status
-server_token_allowed(struct server *server, struct idem_bytes subject,
-                     size_t count, struct idem_error *err)
-{
-    int64_t retry_after_ms;
-
-    if (idem_token_allowed(server->token_limit, subject, count,
-                           &retry_after_ms))
-        return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_OVERLOADED,
-                      "this subject asks for tokens too fast: try again in "
-                      "%lld ms",
-                      (long long)retry_after_ms);
-}
-
 static bool
 parse_kind(struct idem_bytes text, enum idem_id_kind *kind,
            struct idem_bytes *name)

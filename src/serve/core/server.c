@@ -115,20 +115,27 @@ raise_file_limit(struct server_config *config, struct server_log *log)
                LOG_NUMBER("max-clients", config->max_clients));
 }
 
+/* 0: no limit. */
+static bool
+open_limit(int64_t rate, struct idem_token_limit **limit)
+{
+    if (rate > 0)
+        *limit = idem_token_limit_open((double)rate, 2.0 * (double)rate);
+    return rate <= 0 || *limit;
+}
+
 static enum idem_status
 open_services(struct loop *loop, struct idem_error *err)
 {
     struct server *server = loop->server;
     struct idem_ids_options options = loop->config->ids;
-    double rate = (double)loop->config->token_rate;
 
     options.grew = loop_wake;
     options.grew_arg = loop;
     options.log = server_log_engine;
     options.log_arg = loop->log;
-    if (rate > 0)
-        server->token_limit = idem_token_limit_open(rate, 2 * rate);
-    if (rate > 0 && !server->token_limit)
+    if (!open_limit(loop->config->token_rate, &server->token_limit) ||
+        !open_limit(loop->config->scope_rate, &server->scope_limit))
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     return idem_ids_open(server->engine, &options, &server->ids, err);
 }
@@ -253,6 +260,7 @@ server_run(const struct server_config *given)
         doubts_close(server.doubts);
         loop_close(&loop);
         idem_token_limit_close(server.token_limit);
+        idem_token_limit_close(server.scope_limit);
         audit_close(server.audit);
     }
     results_close(&server.results);

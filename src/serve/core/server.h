@@ -67,6 +67,7 @@ struct server_config {
     int64_t max_queue, max_batch; /* the engine's; 0: its own */
     int64_t max_parked, max_parked_key, max_parked_scope; /* likewise */
     char *require_fingerprint; /* the engine's; NULL: none */
+    int64_t scope_rate;        /* requests a second of one scope; 0: no limit */
     int64_t token_rate; /* tokens a second for one subject; 0: no limit */
     struct idem_ids_options ids; /* bits, epochs, steps */
     int64_t idle_ms;  /* a client that says nothing is closed; 0: never */
@@ -93,8 +94,8 @@ struct server {
     struct server_log *log;
     struct server_metrics *metrics;
     struct idem_ids *ids;
-    struct idem_token_limit *token_limit; /* NULL: none */
-    struct audit *audit;                  /* what operators did; never NULL */
+    struct idem_token_limit *token_limit, *scope_limit; /* NULL: none */
+    struct audit *audit; /* what operators did; never NULL */
     struct doubts *doubts;
     struct server_returns returns;
     struct results results; /* long ones that clients have yet to read */
@@ -153,11 +154,6 @@ bool server_address_next(const char **list, struct server_address *address,
                          struct idem_error *err);
 
 /* ---- ids and tokens, for both surfaces ------------------------------- */
-
-/* May this subject have so many more tokens? IDEM_ERR_OVERLOADED: not yet. */
-enum idem_status server_token_allowed(struct server *server,
-                                      struct idem_bytes subject, size_t count,
-                                      struct idem_error *err);
 
 /* The scope that ids of this kind belong to: a segment's name; else empty. */
 struct idem_bytes server_ids_scope(struct idem_bytes kind);

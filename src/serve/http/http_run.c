@@ -308,12 +308,6 @@ run_issue(struct http_request *request)
     struct idem_error err = {0};
     size_t i;
 
-    status = server_token_allowed(request->http->server, call->op.scope,
-                                  call->count, &err);
-    if (status != IDEM_OK) {
-        http_fail_with(request, status, &err);
-        return true;
-    }
     request->tokens = calloc(call->count, sizeof(*request->tokens));
     if (!request->tokens)
         return !http_fail(request, IDEM_PROBLEM_MEMORY, "out of memory");

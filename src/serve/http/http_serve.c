@@ -160,9 +160,11 @@ check_right(struct http_request *request)
         [PERMIT_NEEDS_LOGIN] = IDEM_PROBLEM_UNAUTHORIZED,
         [PERMIT_NEEDS_RIGHT] = IDEM_PROBLEM_FORBIDDEN,
         [PERMIT_NEEDS_REASON] = IDEM_PROBLEM_INVALID,
+        [PERMIT_OVER_QUOTA] = IDEM_PROBLEM_QUOTA,
     };
     const struct http_call *call = &request->call;
-    struct server_wish wish = {.what = ASKS_OP, .op = &call->op};
+    struct server_wish wish = {
+        .what = ASKS_OP, .op = &call->op, .tokens = call->count};
     struct idem_error err;
     enum server_permit permit;
 

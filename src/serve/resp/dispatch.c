@@ -128,6 +128,7 @@ wish_of(const struct command *command, struct server_wish *wish)
     default:
         wish->what = ASKS_OP;
         wish->op = &command->wire.op;
+        wish->tokens = (size_t)command->wire.count;
         return is_engine_command(command->kind);
     }
 }
@@ -140,6 +141,7 @@ refused(struct client *client, const struct command *command)
         [PERMIT_NEEDS_LOGIN] = "NOAUTH",
         [PERMIT_NEEDS_RIGHT] = "NOPERM",
         [PERMIT_NEEDS_REASON] = "ERR",
+        [PERMIT_OVER_QUOTA] = "OVERLOADED",
     };
     struct answer_tag tag = {command->wire.tagged, command->wire.tag};
     struct server_wish wish;
@@ -184,14 +186,6 @@ client_command(struct client *client, const struct idem__wire_request *in)
     }
     if (command.kind == COMMAND_SCAN) {
         submit_scan(client, &command);
-        return;
-    }
-    if (command.wire.op.verb == IDEM_ISSUE &&
-        server_token_allowed(loop->server, command.wire.op.scope,
-                             (size_t)command.wire.count, &err) != IDEM_OK) {
-        client_error(client,
-                     (struct answer_tag){command.wire.tagged, command.wire.tag},
-                     "OVERLOADED", err.text, false);
         return;
     }
     call = call_new(client, &command);
