@@ -65,7 +65,7 @@ def test_a_secret_is_sent(built):
 def test_work_in_the_callers_own_transaction(built, postgres, mariadb):
     for database, jdbc in ((postgres, "jdbc:postgresql://127.0.0.1:%d/postgres"), (mariadb, "jdbc:mariadb://127.0.0.1:%d/shop")):
         idem("store", "init", database.url)
-        run("SqlTest", 6, jdbc % database.port)
+        run("SqlTest", 7, jdbc % database.port)
 
 
 @pytest.fixture(scope="module", params=["10", "9"])

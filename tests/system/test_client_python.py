@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from test_stores_sql import mariadb, postgres  # noqa: F401 (fixtures)
 PACKAGE = os.path.join(ROOT, "clients/python")
 sys.path.insert(0, PACKAGE)
 import idem  # noqa: E402
+import idem.sql  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -307,6 +309,11 @@ def test_work_in_the_callers_own_transaction(driver, scenario, request):
     database = request.getfixturevalue("mariadb" if driver == "pymysql" else "postgres")
     idem_command("store", "init", database.url)
     transactions.play(["/usr/bin/python3", os.path.join(PACKAGE, "tests/driver.py"), driver], database, scenario)
+
+
+def test_a_connection_that_is_not_known_is_refused():
+    with pytest.raises(TypeError, match="psycopg"):
+        idem.sql.once(sqlite3.connect(":memory:"), "k", list, arguments=None)
 
 
 @pytest.fixture(scope="module", params=["wsgi", "asgi"])

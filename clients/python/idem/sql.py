@@ -1,6 +1,6 @@
 """Run work once, with its record in your own database transaction: both commit or neither. It needs no server.
 
-It works on a connection of psycopg, psycopg2, PyMySQL, mysqlclient or Django, after `idem store init URL` (docs/sql/README.md).
+It works on a connection of psycopg, psycopg2, PyMySQL or Django, after `idem store init URL` (docs/sql/README.md).
 """
 import contextlib
 from typing import Any, Callable, Mapping, Sequence, Tuple, TypeVar
@@ -10,7 +10,7 @@ from .client import entered
 from .errors import NotExecuted, OutcomeUnknown
 
 T = TypeVar("T")
-MARIA = ("pymysql", "MySQLdb", "mariadb", "mysql")
+DRIVERS = ("psycopg", "psycopg2", "pymysql", "django")
 
 
 def once(connection: Any, key: str, work: Callable[[], T], *, arguments: Any = NOTHING, **options: Any) -> T:
@@ -46,9 +46,11 @@ def is_undone(error: BaseException) -> bool:
 class _Once:
     def __init__(self, connection, key, options, arguments):
         self.db, self.key, self.options, self.arguments = connection, key, options, arguments
-        driver = type(connection).__module__.split(".")[0]
+        driver = next((d for c in type(connection).__mro__ for d in DRIVERS if c.__module__.split(".")[0] == d), None)
+        if driver is None:
+            raise TypeError("%r is no connection of psycopg, psycopg2, PyMySQL or Django" % connection)
         self.django, self.keeps = driver == "django", False
-        self.maria = driver in MARIA or getattr(connection, "vendor", "") == "mysql"
+        self.maria = driver == "pymysql" or self.django and connection.vendor == "mysql"
         if self.django:
             self.own = connection.get_autocommit()
         elif self.maria:

@@ -2,6 +2,7 @@ package idem;
 
 import java.sql.Connection;
 import java.sql.SQLException;
+import java.sql.Savepoint;
 import java.sql.Types;
 import java.time.Duration;
 import java.util.Locale;
@@ -70,6 +71,7 @@ public final class SqlOnce<T, E extends Exception> {
 
     @SuppressWarnings("unchecked")
     private T guarded(Class<T> type, Work<T, E> work) throws SQLException, E {
+        var unclaimed = own ? null : db.setSavepoint();
         var begun = maria ? beginMaria() : beginPostgres();
         if (begun.claim() == null) {
             begun.check();
@@ -81,23 +83,33 @@ public final class SqlOnce<T, E extends Exception> {
         }
         var claimed = db.setSavepoint();
         T value;
+        byte[] result;
         var outer = begun.claim().enter();
         try {
             value = work.run();
+            result = written(value);
         } catch (Throwable e) {
             begun.claim().leave(outer);
-            if (!isUndone(e) && keeps(e)) {
-                db.rollback(claimed);
-                if (!isUnknown(e))
-                    finish(begun.claim().fence(), "failed", IdemClient.failure(e));
-                if (own)
-                    commit();
-            }
+            if (!isUndone(e))
+                undo(begun.claim(), e, keeps(e) ? claimed : unclaimed);
             throw e;
         }
         begun.claim().leave(outer);
-        finish(begun.claim().fence(), "succeeded", written(value));
+        finish(begun.claim().fence(), "succeeded", result);
         return value;
+    }
+
+    /** Back to the savepoint: behind the claim if it stays, else before it. Null: the whole transaction is rolled back. */
+    private void undo(Claim claim, Throwable error, Savepoint to) throws SQLException {
+        if (to == null)
+            return;
+        db.rollback(to);
+        if (!keeps(error))
+            return;
+        if (!isUnknown(error))
+            finish(claim.fence(), "failed", IdemClient.failure(error));
+        if (own)
+            commit();
     }
 
     private byte[] written(T value) {

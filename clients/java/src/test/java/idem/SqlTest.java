@@ -142,6 +142,28 @@ public final class SqlTest {
         ClientTest.equal(now(), before - 1);
     }
 
+    void inTheCallersTransactionALooseFailureLeavesNothing() throws Exception {
+        long before = now();
+        try (var db = open()) {
+            db.setTransactionIsolation(Connection.TRANSACTION_READ_COMMITTED);
+            db.setAutoCommit(false);
+            ClientTest.fails(IllegalStateException.class, () -> SqlOnce.once(db, "mine-loose", Long.class, options.mode(Mode.LOOSE), () -> {
+                pay(db);
+                throw new IllegalStateException("later");
+            }));
+            ClientTest.fails(IdemException.NotExecuted.class, () -> SqlOnce.once(db, "mine-not", Long.class, options, () -> {
+                pay(db);
+                throw new IdemException.NotExecuted("not now");
+            }));
+            db.commit();
+            ClientTest.equal(now(), before);
+            SqlOnce.once(db, "mine-loose", Long.class, options.mode(Mode.LOOSE), () -> pay(db));
+            SqlOnce.once(db, "mine-not", Long.class, options, () -> pay(db));
+            db.commit();
+        }
+        ClientTest.equal(now(), before - 2);
+    }
+
     public static void main(String[] args) throws Exception {
         var test = new SqlTest(args[0]);
         try (var db = test.open(); var s = db.createStatement()) {
