@@ -226,7 +226,7 @@ idem: begin
     declare continue handler for 1205 /*!80000 , 3572 */ set v_refused = true;
     declare continue handler for not found set v_none = true;
     /*!80000 declare exit handler for sqlexception begin
-        set @@session.innodb_lock_wait_timeout = coalesce(v_wait, @@innodb_lock_wait_timeout);
+        if v_wait is not null then set @@session.innodb_lock_wait_timeout = v_wait; end if;
         resignal;
     end; */
 
@@ -545,7 +545,7 @@ idem: begin
     declare continue handler for 1205 /*!80000 , 3572 */ set v_refused = true;
     declare continue handler for not found set v_none = true;
     /*!80000 declare exit handler for sqlexception begin
-        set @@session.innodb_lock_wait_timeout = coalesce(v_wait, @@innodb_lock_wait_timeout);
+        if v_wait is not null then set @@session.innodb_lock_wait_timeout = v_wait; end if;
         resignal;
     end; */
 

@@ -1,7 +1,9 @@
 /*
- * sqlmodel_test.c - random operations through idem/sql.h and through the SQL
- * functions, and the same on a record in memory through step(): every verdict
- * and every record must agree.
+ * sqlmodel_test.c - idem/sql.h and the SQL functions decide as the engine does.
+ *
+ * Every row of the table that step_test.c uses, on a record that is written
+ * into the database for it. Then random operations, and the same on a record in
+ * memory through step(): every verdict and every record must agree.
  *
  * Leases and TTLs are either over by the next operation or last for an hour, so
  * that the time it takes does not matter.
@@ -9,7 +11,7 @@
  *   IDEM_TEST_SQL=postgres://... IDEM_TEST_OPS=20000
  * build/tests/c/sqlmodel_test
  */
-#include "../../src/record/record.h"
+#include "../../src/store/columns.h"
 #include "../support/sqldb.h"
 #include "../support/stores.h"
 
@@ -23,6 +25,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "../support/step_table.h"
 
 #define KEYS 6
 #define FENCES 3
@@ -146,17 +150,34 @@ through_c(struct request *r)
 }
 
 static const char *
-print_literal(const struct request *r, char *out, size_t len)
+table_name(void)
 {
-    size_t n = 0;
+    return s.postgres ? "idem.idem_record" : "idem_record";
+}
 
-    if (!r->op.fingerprint)
-        return "null";
-    n += (size_t)snprintf(out, len, s.postgres ? "'\\x" : "x'");
-    for (int i = 0; i < IDEM_FINGERPRINT_LEN; i++)
-        n += (size_t)snprintf(out + n, len - n, "%02x", r->print[i]);
-    snprintf(out + n, len - n, "'");
+/* Bytes as the database writes them; the text lives until the next but one. */
+static const char *
+literal(struct idem_bytes bytes)
+{
+    static char texts[2][600];
+    static int next;
+    char *out = texts[next++ % 2];
+    size_t n =
+        (size_t)snprintf(out, sizeof(texts[0]), s.postgres ? "'\\x" : "x'");
+
+    for (size_t i = 0; i < bytes.len; i++)
+        n += (size_t)snprintf(out + n, sizeof(texts[0]) - n, "%02x",
+                              ((const uint8_t *)bytes.data)[i]);
+    snprintf(out + n, sizeof(texts[0]) - n, "'");
     return out;
+}
+
+static const char *
+print_literal(const struct request *r)
+{
+    return r->op.fingerprint
+               ? literal((struct idem_bytes){r->print, sizeof(r->print)})
+               : "null";
 }
 
 static const char *
@@ -165,18 +186,18 @@ through_postgres(struct request *r)
     const struct idem_op *op = &r->op;
     const char *state = op->outcome ? idem_state_name(op->outcome) : NULL;
     long long fence = (long long)op->fence;
-    char print[80], ttl[24] = "null";
+    char ttl[24] = "null";
 
     if (op->ttl_ms)
         snprintf(ttl, sizeof(ttl), "%lld", (long long)op->ttl_ms);
     switch (op->verb) {
     case IDEM_BEGIN:
-        return sqldb_text(
-            &s,
-            "select verdict from idem.begin('%s', '%s', %s, "
-            "'%s', %lld, %s)",
-            scope_text, r->id, print_literal(r, print, sizeof(print)),
-            idem_mode_name(op->mode), (long long)op->lease_ms, ttl);
+        return sqldb_text(&s,
+                          "select verdict from idem.begin('%s', '%s', %s, "
+                          "'%s', %lld, %s)",
+                          scope_text, r->id, print_literal(r),
+                          idem_mode_name(op->mode), (long long)op->lease_ms,
+                          ttl);
     case IDEM_FINISH:
         return sqldb_text(&s,
                           "select idem.try_finish('%s', '%s', %lld, '%s', "
@@ -209,7 +230,7 @@ through_mysql(struct request *r)
     const struct idem_op *op = &r->op;
     const char *state = op->outcome ? idem_state_name(op->outcome) : NULL;
     long long fence = (long long)op->fence;
-    char print[80], ttl[24] = "null";
+    char ttl[24] = "null";
 
     if (op->ttl_ms)
         snprintf(ttl, sizeof(ttl), "%lld", (long long)op->ttl_ms);
@@ -218,8 +239,8 @@ through_mysql(struct request *r)
         sqldb_run(&s,
                   "call idem_begin('%s', '%s', %s, '%s', %lld, %s, @v, @f, @k, "
                   "@r)",
-                  scope_text, r->id, print_literal(r, print, sizeof(print)),
-                  idem_mode_name(op->mode), (long long)op->lease_ms, ttl);
+                  scope_text, r->id, print_literal(r), idem_mode_name(op->mode),
+                  (long long)op->lease_ms, ttl);
         break;
     case IDEM_FINISH:
         sqldb_run(&s,
@@ -297,21 +318,21 @@ compare_records(size_t key, const struct request *r,
     idem_answer_clear(&answer);
 }
 
+static struct idem_bytes
+key_of(const struct idem_op *op)
+{
+    static uint8_t key[IDEM_KEY_LEN];
+
+    idem__key(IDEM_TYPE_REQUEST, op->scope, op->id, key);
+    return (struct idem_bytes){key, sizeof(key)};
+}
+
 static uint64_t
 fence_in_table(const struct request *r)
 {
-    uint8_t key[IDEM_KEY_LEN];
-    char hex[2 * IDEM_KEY_LEN + 1];
-
-    idem__key(IDEM_TYPE_REQUEST, r->op.scope, r->op.id, key);
-    for (int i = 0; i < IDEM_KEY_LEN; i++)
-        snprintf(hex + 2 * i, 3, "%02x", key[i]);
-    return (uint64_t)sqldb_number(
-        &s,
-        s.postgres ? "select fence from idem.idem_record where key_hash = "
-                     "'\\x%s'"
-                   : "select fence from idem_record where key_hash = x'%s'",
-        hex);
+    return (uint64_t)sqldb_number(&s,
+                                  "select fence from %s where key_hash = %s",
+                                  table_name(), literal(key_of(&r->op)));
 }
 
 static void
@@ -381,6 +402,188 @@ agree(bool functions)
                                seen[IDEM_V_RECORD] && seen[IDEM_V_ABSENT]));
 }
 
+/* ---- row by row -------------------------------------------------------- */
+
+#define NEEDS_OTHER_RECORDS (TOKEN | NONCE | REDEEMED | OWNER)
+
+/* A record in the table, as it stands there between two requests. */
+struct place {
+    enum idem_state state; /* ABSENT: none is there */
+    bool loose, over, expired, print;
+};
+
+static void
+write_place(const struct place *p, const struct request *r, uint64_t fence)
+{
+    struct idem_now now = time_now();
+    int64_t later = now.late_ms + LONG_MS, before = now.early_ms - 1000;
+    bool executing = p->state == IDEM_STATE_EXECUTING;
+    struct idem_record record = {
+        .type = IDEM_TYPE_REQUEST,
+        .state = (uint8_t)p->state,
+        .mode = p->loose ? IDEM_LOOSE : IDEM_STRICT,
+        .flags = p->print ? IDEM_FLAG_FINGERPRINT : 0,
+        .attempt = 1,
+        .fence = fence,
+        .rev = 9,
+        .created = before - 1000,
+        .updated = before - 1000,
+        .lease_until = !executing ? 0
+                       : p->over  ? before
+                                  : later,
+        .expires = p->expired ? before : later,
+        .nonce = {1},
+        .scope = r->op.scope,
+        .id = r->op.id,
+        .result = executing || p->state == IDEM_STATE_FREE
+                      ? (struct idem_bytes){NULL, 0}
+                      : idem_text("stored"),
+    };
+    struct idem_cell cells[IDEM_COLUMN_COUNT];
+    char values[3000];
+    size_t n = 0;
+
+    if (p->print)
+        memset(record.fingerprint, 1, sizeof(record.fingerprint));
+    sqldb_run(&s, "delete from %s where key_hash = %s", table_name(),
+              literal(key_of(&r->op)));
+    if (p->state == IDEM_STATE_ABSENT)
+        return;
+    idem__record_to_cells(key_of(&r->op).data, &record, cells);
+    for (int i = 0; i < IDEM_COLUMN_COUNT; i++) {
+        const char *comma = i ? ", " : "";
+
+        if (cells[i].null)
+            n += (size_t)snprintf(values + n, sizeof(values) - n, "%snull",
+                                  comma);
+        else if (idem__column_types[i] == IDEM_COLUMN_BYTES)
+            n += (size_t)snprintf(values + n, sizeof(values) - n, "%s%s", comma,
+                                  literal(cells[i].bytes));
+        else
+            n += (size_t)snprintf(values + n, sizeof(values) - n, "%s%lld",
+                                  comma, (long long)cells[i].number);
+    }
+    sqldb_run(&s, "insert into %s (%s) values (%s)", table_name(),
+              idem__columns_all, values);
+}
+
+static bool reached[ROWS];
+static size_t cases;
+
+/* One operation on one place: the row that applies says what is answered. */
+static void
+try_case(const struct place *p, struct request *r, bool mine, bool functions)
+{
+    uint64_t fence = time_now().late_us - 5000000;
+    enum idem_state state = p->expired ? IDEM_STATE_ABSENT : p->state;
+    bool same = r->op.outcome == p->state && strcmp(r->result, "stored") == 0;
+    int facts = (p->over ? OVER : 0) | (p->loose ? LOOSE : 0) |
+                (mine ? MINE : 0) | (same ? SAME : 0) |
+                (r->op.outcome ? AS : 0) |
+                (r->op.outcome == IDEM_STATE_FAILED ? FAIL : 0) |
+                (p->print && r->op.fingerprint && r->print[0] == 2 ? OTHER : 0);
+    const struct row *row = find_row(r->op.verb, state, facts);
+    const char *got;
+
+    r->op.fence = mine ? fence : 12345;
+    r->op.lease_ms = LONG_MS;
+    r->op.scope = idem_text(scope_text);
+    snprintf(r->id, sizeof(r->id), "row");
+    r->op.id = idem_text(r->id);
+    write_place(p, r, fence);
+    got = functions ? through_functions(r) : through_c(r);
+    if (strcmp(got, idem_verdict_name(row->verdict)) != 0)
+        fail_msg(
+            "row %zu, %s on %s (facts %x): the table says %s, the database "
+            "%s",
+            (size_t)(row - table), idem_verb_name(r->op.verb),
+            idem_state_name(state), (unsigned)facts,
+            idem_verdict_name(row->verdict), got);
+    reached[row - table] = true;
+    cases++;
+}
+
+/* Every request that can come, on one place. */
+static void
+try_place(const struct place *p, bool functions)
+{
+    static const enum idem_state outcomes[] = {
+        IDEM_STATE_SUCCEEDED, IDEM_STATE_FAILED, IDEM_STATE_ABSENT};
+    static const char *const results[] = {"stored", "new"};
+    int fences = p->state == IDEM_STATE_ABSENT ? 1 : 2;
+
+    for (int print = 0; print < 3; print++) {
+        struct request r = {.op.verb = IDEM_BEGIN};
+
+        memset(r.print, print, sizeof(r.print));
+        r.op.fingerprint = print ? r.print : NULL;
+        try_case(p, &r, false, functions);
+    }
+    for (int mine = 0; mine < fences; mine++) {
+        for (int i = 0; i < 4; i++) {
+            struct request r = {.op.verb = IDEM_FINISH};
+
+            r.op.outcome = outcomes[i % 2];
+            snprintf(r.result, sizeof(r.result), "%s", results[i / 2]);
+            r.op.result = idem_text(r.result);
+            try_case(p, &r, mine, functions);
+        }
+        try_case(p, &(struct request){.op.verb = IDEM_RELEASE}, mine,
+                 functions);
+        try_case(p, &(struct request){.op.verb = IDEM_RENEW}, mine, functions);
+    }
+    for (int i = 0; i < 3; i++)
+        try_case(p,
+                 &(struct request){.op.verb = IDEM_SETTLE,
+                                   .op.outcome = outcomes[i]},
+                 false, functions);
+    try_case(p, &(struct request){.op.verb = IDEM_GET}, false, functions);
+}
+
+static void
+agree_with_the_table(bool functions)
+{
+    memset(reached, 0, sizeof(reached));
+    cases = 0;
+    snprintf(scope_text, sizeof(scope_text), "table-%d-%d-%lld", functions,
+             (int)getpid(), (long long)time(NULL));
+    for (int i = 0; i < 6 * 16; i++) {
+        struct place p = {.state = (enum idem_state)(i / 16),
+                          .loose = i & 1,
+                          .over = i & 2,
+                          .expired = i & 4,
+                          .print = i & 8};
+        bool executing = p.state == IDEM_STATE_EXECUTING;
+        bool sense = !(p.over && !executing) && !(p.expired && executing) &&
+                     !(p.print && p.state == IDEM_STATE_FREE) &&
+                     p.state != IDEM_STATE_ISSUED;
+
+        if (p.state == IDEM_STATE_ABSENT ? i == 0 : sense)
+            try_place(&p, functions);
+    }
+    printf("%zu cases, %s\n", cases,
+           functions ? "SQL functions" : "idem/sql.h");
+    for (size_t i = 0; i < ROWS; i++) {
+        if (table[i].verb <= IDEM_GET &&
+            !(table[i].when & NEEDS_OTHER_RECORDS) && !reached[i])
+            fail_msg("row %zu of the table was not tried", i);
+    }
+}
+
+static void
+the_c_functions_decide_as_the_table_says(void **state)
+{
+    (void)state;
+    agree_with_the_table(false);
+}
+
+static void
+the_sql_functions_decide_as_the_table_says(void **state)
+{
+    (void)state;
+    agree_with_the_table(true);
+}
+
 static void
 the_c_functions_decide_as_step_does(void **state)
 {
@@ -399,8 +602,10 @@ int
 main(void)
 {
     const struct CMUnitTest c_test[] = {
+        cmocka_unit_test(the_c_functions_decide_as_the_table_says),
         cmocka_unit_test(the_c_functions_decide_as_step_does)};
     const struct CMUnitTest sql_test[] = {
+        cmocka_unit_test(the_sql_functions_decide_as_the_table_says),
         cmocka_unit_test(the_sql_functions_decide_as_step_does)};
     int failed;
 

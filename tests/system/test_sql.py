@@ -95,6 +95,13 @@ def test_a_mysql_that_detects_torn_pages_and_cannot_repair_them_is_refused(mysql
         mysql.sql("set global innodb_doublewrite = DETECT_AND_RECOVER")
 
 
+def test_mysql_tells_what_is_wrong_with_a_call(mysql):
+    with pytest.raises(AssertionError, match="a lease is 1 to 604800000 ms"):
+        mysql.sql("start transaction; call idem_begin('wrong', 'x', null, null, 0, null, @v, @f, @k, @r)")
+    with pytest.raises(AssertionError, match="idem: "):
+        mysql.sql("start transaction; call idem_settle('', 'x', null, null, null, @v, @s, @k, @r)")
+
+
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
 def test_mysql_says_busy_soon_and_keeps_the_sessions_own_patience(mysql, level):
     scope = "soon-%d" % time.time_ns()
