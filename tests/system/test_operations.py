@@ -3,6 +3,7 @@ import json
 import os
 import re
 import subprocess
+import time
 
 import pytest
 
@@ -320,3 +321,18 @@ def test_a_gateways_engine_tells_of_doubts_too():
                 assert lines_of(where + "/told")[0]["records"][0]["id"] == "k"
         finally:
             del os.environ["IDEM_ON_DOUBT"]
+
+
+def test_a_scope_over_its_rate_gets_503_from_the_gateway():
+    """Nothing was executed, and sending it again is safe."""
+    with folder() as where, Ledger(where) as ledger:
+        os.environ["IDEM_SCOPE_RATE"] = "1"
+        try:
+            with Gateway(where, ledger.port) as g:
+                def refused():
+                    got = ask(g.port, "k-%d" % time.monotonic_ns())
+                    return got if got.status != 201 else None
+                got = wait_until(refused, step=0)
+                assert got.status == 503 and got.problem == "not-executed" and got.headers["retry-after"] == "1"
+        finally:
+            del os.environ["IDEM_SCOPE_RATE"]
