@@ -169,7 +169,7 @@ def test_the_first_caller_gets_what_a_repeat_gets(server):
 
 def test_claims_inside_of_claims_are_both_kept(server):
     php("""
-        $client = new Idem\\Client($argv[1], ['scope' => 'php-nested', 'lease' => 900]);
+        $client = new Idem\\Client($argv[1], ['scope' => 'php-nested', 'lease' => 2000]);
         equal($client->once('outer', fn ($outer) => $client->once('inner', function ($inner) use ($outer) {
             sleep(3);
             equal([$inner->lost(), $outer->lost()], [false, false]);

@@ -280,7 +280,7 @@ def test_a_child_process_has_connections_and_a_keeper_of_its_own(client):
         child = os.fork()
         if child == 0:
             try:
-                os._exit(client.once("child", lambda: time.sleep(1.2) or 7, lease=0.6, deadline=20) != 7)
+                os._exit(client.once("child", lambda: time.sleep(3) or 7, lease=2, deadline=20) != 7)
             finally:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0

@@ -2,6 +2,8 @@
 
 A language is one line in SENDERS: a program that gets URL, KEY (empty: one of its own) and TRIES, sends a POST of "book" and prints what
 it got: {"status": …, "body": …} or {"error": "OutcomeUnknown" | "no answer"}.
+
+Waits more than it works.
 """
 import json
 import os
