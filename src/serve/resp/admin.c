@@ -503,7 +503,8 @@ do_audit(struct client *client, const struct command *command)
     if (out) {
         answer_add_array(out, tag_of(command), 1 + entries.count);
         resp_add_text(out, "entries");
-        resp_add_raw(out, entries.out.buf.data, entries.out.buf.len);
+        if (entries.count > 0)
+            resp_add_raw(out, entries.out.buf.data, entries.out.buf.len);
         out->failed = out->failed || entries.out.failed;
     }
     if (call)
