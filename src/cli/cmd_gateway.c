@@ -60,6 +60,9 @@ static const struct cli_option global_options[] = {
     HEADING("Running it:"),
     {"access-log", 0, CLI_TEXT, NULL, "FILE",
      "a line a request, with idem's verdict (default: none)"},
+    {"log-keys", 0, CLI_TEXT, NULL, "on|off",
+     "name keys in the access log as they are, not by their digests (default "
+     "off)"},
     {"drain-timeout", 0, CLI_TEXT, NULL, "TIME",
      "to finish what runs after SIGTERM (default 10s)"},
     {"engine-restarts", 0, CLI_TEXT, NULL, "N",

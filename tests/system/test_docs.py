@@ -124,10 +124,10 @@ def test_every_option_of_the_servers_is_explained(command):
 def test_every_directive_of_the_module_is_in_the_guide():
     code = text("src/gateway/module/ngx_http_idem_directives.c")
     directives = set(re.findall(r'^    (?:\{ ngx_string|ngx_http_idem_loc)\("(idem\w*)"', code, re.M))
-    variables = set(re.findall(r'^    \{ ngx_string\("(idem_\w+)"\)', text("src/gateway/module/ngx_http_idem_module.c"), re.M))
+    variables = set(re.findall(r'^    \{ ngx_string\("(idem_\w+)"\)', text("src/gateway/module/ngx_http_idem_variables.c"), re.M))
     guide = text("docs/gateway.md")
     named = set(re.findall(r"(?<![\w$])(idem_\w+|idem(?= on))", " ".join(re.findall(r"`[^`]+`", guide))))
-    assert len(directives) > 20 and len(variables) == 4
+    assert len(directives) > 20 and len(variables) == 6
     assert {n for n in named if not n.endswith("_total")} - {"idem_module"} == directives  # metrics: test_metrics.py
     assert variables == set(re.findall(r"\$(idem_\w+)", guide))
 

@@ -1,5 +1,6 @@
 """The service's answer: whole or not, never altered by its client's wishes, and the same for everybody."""
 import contextlib
+import hashlib
 import http.client
 import os
 import re
@@ -329,3 +330,40 @@ def test_websockets_pass_a_gated_location(stack, upgrade):
 def test_a_gated_request_changes_no_protocol(stack, key):
     got = ask(stack.port, key, path="/tunnel", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
     assert got.status == 201 and stack.ledger.executions(key) == 1
+
+
+def test_a_problem_leads_to_its_line_in_the_access_log():
+    """A customer's screenshot has the key and the instance; the log has the instance, and the engine's log the same digest."""
+    with folder() as where, Ledger(where) as ledger:
+        def line(instance):
+            with open(os.path.join(where, "log")) as f:
+                return eventually(lambda: [one for one in f.readlines() if instance in one])[0]
+
+        def told(port, **named):
+            got = ask(port, "order-7", body=b"another", headers={"X-User": "al ice"}, **named)
+            assert got.problem == "mismatch" and got.json()["idempotency_key"] == "order-7"
+            assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", got.json()["instance"])
+            return got.json()["instance"]
+
+        flags = ("--scope", "$http_x_user", "--access-log", os.path.join(where, "log"))
+        with Gateway(where, ledger.port, *flags) as g:
+            assert ask(g.port, "order-7", headers={"X-User": "al ice"}).status == 201
+            first, second = told(g.port), told(g.port)
+            assert first != second
+            key = hashlib.sha256(b"\1\0\6al ice\0\7order-7").hexdigest()[:16]
+            assert " idem=mismatch key=%s fence=- upstream=- instance=%s" % (key, first) in line(first)
+            assert "order-7" not in line(first)
+        with Gateway(where, ledger.port, *flags, "--log-keys", "on", port=g.port) as g:
+            instance = told(g.port)
+            assert ' idem=mismatch scope="al ice" id="order-7" fence=- upstream=- instance=%s' % instance in line(instance)
+            got = ask(g.port, r'"a\"b\\"', headers={"X-User": "u"}, x_way="nothing")
+            assert got.json()["idempotency_key"] == 'a"b\\' and got.problem == "outcome-unknown"
+            said = line(got.json()["instance"])
+            assert re.search(r"idem=outcome-unknown .* fence=\d+ upstream=0\.\d+ ", said), said
+
+
+def test_a_limit_has_an_instance_too():
+    with folder() as where, Ledger(where) as ledger:
+        with Gateway(where, ledger.port, "--token-path", "/token", "--token-rate", "1r/m", store="memory:") as g:
+            got = eventually(lambda: (lambda a: a if a.status == 429 else None)(ask(g.port, path="/token", body=None)))
+            assert got.problem == "too-many-tokens" and got.json()["instance"].startswith("urn:uuid:")

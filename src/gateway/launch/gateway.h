@@ -64,6 +64,7 @@ struct gateway_config {
     int64_t drain_ms;
     int64_t engine_restarts;   /* before we give up */
     bool forwarded;            /* tell the service who asked */
+    bool log_keys;             /* as they are, not their digests */
     struct gateway_route base; /* what every route has */
     struct gateway_route routes[GATEWAY_ROUTES_MAX];
     size_t route_count;

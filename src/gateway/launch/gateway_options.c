@@ -131,6 +131,7 @@ static const struct setting settings[] = {
     TEXT("module", module),
     TEXT("folder", folder),
     TEXT("socket", socket),
+    {"log-keys", offsetof(struct gateway_config, log_keys), GATEWAY_SWITCH},
     {"forwarded", offsetof(struct gateway_config, forwarded), GATEWAY_SWITCH},
     {"workers", offsetof(struct gateway_config, workers), GATEWAY_SIZE},
     {"drain-timeout", offsetof(struct gateway_config, drain_ms), GATEWAY_TIME},

@@ -155,10 +155,15 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                                        temp[i], place->folder, temp[i]);
     if (config->access_log)
         good = good &&
-               idem_buf_add_text(
-                   out, "    log_format idem '$remote_addr [$time_iso8601] "
-                        "\"$request\" $status $bytes_sent $request_time "
-                        "idem=$idem_verdict';\n    access_log ") &&
+               idem_buf_printf(
+                   out,
+                   "    log_format idem '$remote_addr [$time_iso8601] "
+                   "\"$request\" $status $bytes_sent $request_time "
+                   "idem=$idem_verdict %s fence=$idem_fence "
+                   "upstream=$upstream_response_time "
+                   "instance=$idem_instance';\n    access_log ",
+                   config->log_keys ? "scope=\"$idem_scope\" id=\"$idem_id\""
+                                    : "key=$idem_key") &&
                add_quoted(out, config->access_log) &&
                idem_buf_add_text(out, " idem buffer=64k flush=1s;\n");
     else
@@ -525,7 +530,8 @@ add_limit(const struct gateway_config *config, const char *name,
              "            return %u '{\"type\":\"" IDEM_PROBLEM_BASE "%s\","
              "\"title\":\"%s\",\"status\":%u,\"detail\":\"This address "
              "asks too fast. Ask again after a while.\","
-             "\"retryable\":%s,\"class\":\"%s\",\"documentation\":",
+             "\"retryable\":%s,\"class\":\"%s\","
+             "\"instance\":\"$idem_instance\",\"documentation\":",
              problem->status, problem->name, problem->title, problem->status,
              problem->retryable ? "true" : "false",
              idem__class_name(problem->class));

@@ -8,7 +8,8 @@
  *                                                             |
  *   client <-- answer: held until <-- engine: FINISH <--------+
  *
- *   ngx_http_idem_module.c   variables, start and stop
+ *   ngx_http_idem_module.c   start and stop
+ *   _variables.c             what a log can say
  *   _directives.c _source.c  what can be configured
  *   _conf.c                  defaults, and what is refused
  *   _content.c               what may stand behind the gate
@@ -731,6 +732,13 @@ char *ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
 extern ngx_module_t  ngx_http_idem_module;
 
 ngx_http_idem_engine_t *ngx_http_idem_engine(void);
+
+
+/* ngx_http_idem_variables.c */
+
+ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
+/* urn:uuid:..., the name of this request in problems and in the log */
+ngx_int_t ngx_http_idem_instance(ngx_http_request_t *r, ngx_str_t *instance);
 
 
 /* steps that a test stops at, in a module built for that */

@@ -1,42 +1,19 @@
 
 /*
- * ngx_http_idem_module.c - start, stop and variables of the module.
+ * ngx_http_idem_module.c - start and stop of the module.
  */
 
 
 #include "ngx_http_idem.h"
 
 
-static ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
 static ngx_int_t ngx_http_idem_init(ngx_conf_t *cf);
 static ngx_int_t ngx_http_idem_init_process(ngx_cycle_t *cycle);
 static void ngx_http_idem_exit_process(ngx_cycle_t *cycle);
-static ngx_int_t ngx_http_idem_text_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_idem_fence_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
 
 
 static ngx_http_idem_engine_t  *ngx_http_idem_worker_engine;
 static ngx_uint_t               ngx_http_idem_orphaned;
-
-
-static ngx_http_variable_t  ngx_http_idem_variables[] = {
-
-    { ngx_string("idem_verdict"), NULL, ngx_http_idem_text_variable,
-      offsetof(ngx_http_idem_ctx_t, verdict), NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("idem_scope"), NULL, ngx_http_idem_text_variable,
-      offsetof(ngx_http_idem_ctx_t, scope), NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("idem_id"), NULL, ngx_http_idem_text_variable,
-      offsetof(ngx_http_idem_ctx_t, id), NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("idem_fence"), NULL, ngx_http_idem_fence_variable,
-      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-      ngx_http_null_variable
-};
 
 
 static ngx_http_module_t  ngx_http_idem_module_ctx = {
@@ -194,78 +171,6 @@ ngx_http_idem_init(ngx_conf_t *cf)
     ngx_http_idem_body_init();
 
     return ngx_http_idem_hold_init(cf);
-}
-
-
-static ngx_int_t
-ngx_http_idem_add_variables(ngx_conf_t *cf)
-{
-    ngx_http_variable_t  *var, *v;
-
-    for (v = ngx_http_idem_variables; v->name.len; v++) {
-        var = ngx_http_add_variable(cf, &v->name, v->flags);
-        if (var == NULL) {
-            return NGX_ERROR;
-        }
-
-        var->get_handler = v->get_handler;
-        var->data = v->data;
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_text_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    ngx_str_t            *s;
-    ngx_http_idem_ctx_t  *ctx;
-
-    ctx = ngx_http_idem_get_ctx(r->main);
-
-    if (ctx == NULL) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    s = (ngx_str_t *) ((char *) ctx + data);
-
-    v->valid = 1;
-    v->no_cacheable = 0;
-    v->not_found = (s->len == 0);
-    v->len = s->len;
-    v->data = s->data;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_fence_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    ngx_http_idem_ctx_t  *ctx;
-
-    ctx = ngx_http_idem_get_ctx(r->main);
-
-    if (ctx == NULL || ctx->claim == NULL || ctx->claim->fence == 0) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    v->data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
-    if (v->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    v->len = ngx_sprintf(v->data, "%uL", ctx->claim->fence) - v->data;
-    v->valid = 1;
-    v->no_cacheable = 0;
-    v->not_found = 0;
-
-    return NGX_OK;
 }
 
 

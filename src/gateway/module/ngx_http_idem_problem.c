@@ -222,18 +222,30 @@ ngx_http_idem_problem_headers(ngx_http_request_t *r, ngx_str_t *url,
 }
 
 
-/* all of these texts are ours; quotes and backslashes are escaped */
+/* all of these texts but the key are ours; they are escaped all the same */
 
 static ngx_chain_t *
-ngx_http_idem_problem_body(ngx_http_request_t *r,
+ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     const struct idem__problem_type *type, const char *detail, ngx_str_t *base,
     ngx_str_t *url)
 {
-    u_char  *p, *last;
-    size_t   len;
+    u_char     *p, *last;
+    size_t      len;
+    ngx_str_t   key, instance;
+
+    ngx_str_null(&key);
+
+    if (ctx && !ctx->by_content) {
+        key = ctx->id;
+    }
+
+    if (ngx_http_idem_instance(r, &instance) != NGX_OK) {
+        return NULL;
+    }
 
     len = base->len + ngx_strlen(type->name) + ngx_strlen(type->title)
-          + 2 * ngx_strlen(detail) + url->len + 256;
+          + 2 * ngx_strlen(detail) + url->len + instance.len + 6 * key.len
+          + 256;
 
     p = ngx_pnalloc(r->pool, len);
     if (p == NULL) {
@@ -248,9 +260,17 @@ ngx_http_idem_problem_body(ngx_http_request_t *r,
                                       ngx_strlen(detail));
 
     last = ngx_sprintf(last, "\",\"retryable\":%s,\"class\":\"%s\","
-                             "\"documentation\":\"%V\"}\n",
+                             "\"documentation\":\"%V\",\"instance\":\"%V\"",
                        type->retryable ? "true" : "false",
-                       idem__class_name(type->class), url);
+                       idem__class_name(type->class), url, &instance);
+
+    if (key.len) {
+        last = ngx_sprintf(last, ",\"idempotency_key\":\"");
+        last = (u_char *) ngx_escape_json(last, key.data, key.len);
+        *last++ = '"';
+    }
+
+    last = ngx_sprintf(last, "}\n");
 
     r->headers_out.content_length_n = last - p;
 
@@ -320,7 +340,7 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
         return NULL;
     }
 
-    return ngx_http_idem_problem_body(r, type,
+    return ngx_http_idem_problem_body(r, ctx, type,
                                       detail ? detail : problem->detail,
                                       &mcf->problem_base, &url);
 }

@@ -1,0 +1,230 @@
+
+/*
+ * ngx_http_idem_variables.c - what a log can say of a request.
+ */
+
+
+#include "ngx_http_idem.h"
+#include <sodium.h>
+
+
+static ngx_int_t ngx_http_idem_text_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_idem_fence_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_idem_key_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_idem_instance_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+
+
+/* as an indexed variable it has one value for the whole request */
+
+static ngx_int_t  ngx_http_idem_request_id;
+
+
+static ngx_http_variable_t  ngx_http_idem_variables[] = {
+
+    { ngx_string("idem_verdict"), NULL, ngx_http_idem_text_variable,
+      offsetof(ngx_http_idem_ctx_t, verdict), NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idem_scope"), NULL, ngx_http_idem_text_variable,
+      offsetof(ngx_http_idem_ctx_t, scope), NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idem_id"), NULL, ngx_http_idem_text_variable,
+      offsetof(ngx_http_idem_ctx_t, id), NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idem_key"), NULL, ngx_http_idem_key_variable,
+      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idem_instance"), NULL, ngx_http_idem_instance_variable,
+      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idem_fence"), NULL, ngx_http_idem_fence_variable,
+      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+      ngx_http_null_variable
+};
+
+
+ngx_int_t
+ngx_http_idem_add_variables(ngx_conf_t *cf)
+{
+    ngx_http_variable_t  *var, *v;
+
+    static ngx_str_t  request_id = ngx_string("request_id");
+
+    for (v = ngx_http_idem_variables; v->name.len; v++) {
+        var = ngx_http_add_variable(cf, &v->name, v->flags);
+        if (var == NULL) {
+            return NGX_ERROR;
+        }
+
+        var->get_handler = v->get_handler;
+        var->data = v->data;
+    }
+
+    ngx_http_idem_request_id = ngx_http_get_variable_index(cf, &request_id);
+
+    return ngx_http_idem_request_id == NGX_ERROR ? NGX_ERROR : NGX_OK;
+}
+
+
+static void
+ngx_http_idem_value(ngx_http_variable_value_t *v, ngx_str_t *s)
+{
+    v->valid = 1;
+    v->no_cacheable = 0;
+    v->not_found = (s->len == 0);
+    v->len = s->len;
+    v->data = s->data;
+}
+
+
+static ngx_int_t
+ngx_http_idem_text_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r->main);
+
+    if (ctx == NULL) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    ngx_http_idem_value(v, (ngx_str_t *) ((char *) ctx + data));
+
+    return NGX_OK;
+}
+
+
+/* each part behind its length as two bytes, as the engine hashes it */
+
+static void
+ngx_http_idem_hash_name(crypto_hash_sha256_state *hash, ngx_str_t *s)
+{
+    u_char  len[2];
+
+    len[0] = (u_char) (s->len >> 8);
+    len[1] = (u_char) s->len;
+
+    crypto_hash_sha256_update(hash, len, sizeof(len));
+    crypto_hash_sha256_update(hash, s->data, s->len);
+}
+
+
+/* "key=" of the engine's log: the first digits of the record's lookup key */
+
+static ngx_int_t
+ngx_http_idem_key_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    u_char                     type, digest[crypto_hash_sha256_BYTES];
+    ngx_str_t                  s;
+    ngx_http_idem_ctx_t       *ctx;
+    crypto_hash_sha256_state   hash;
+
+    ctx = ngx_http_idem_get_ctx(r->main);
+
+    if (ctx == NULL || ctx->scope.len == 0 || ctx->id.len == 0) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    type = IDEM_TYPE_REQUEST;
+
+    crypto_hash_sha256_init(&hash);
+    crypto_hash_sha256_update(&hash, &type, 1);
+    ngx_http_idem_hash_name(&hash, &ctx->scope);
+    ngx_http_idem_hash_name(&hash, &ctx->id);
+    crypto_hash_sha256_final(&hash, digest);
+
+    s.len = 16;
+    s.data = ngx_pnalloc(r->pool, s.len);
+    if (s.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    (void) ngx_hex_dump(s.data, digest, s.len / 2);
+    ngx_http_idem_value(v, &s);
+
+    return NGX_OK;
+}
+
+
+/* nginx's $request_id in the form of a random UUID */
+
+ngx_int_t
+ngx_http_idem_instance(ngx_http_request_t *r, ngx_str_t *instance)
+{
+    u_char                      id[32];
+    ngx_http_variable_value_t  *v;
+
+    v = ngx_http_get_indexed_variable(r->main, ngx_http_idem_request_id);
+
+    instance->data = ngx_pnalloc(r->pool, sizeof("urn:uuid:") - 1 + 36);
+
+    if (v == NULL || v->not_found || v->len != sizeof(id)
+        || instance->data == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(id, v->data, sizeof(id));
+    id[12] = '4';
+    id[16] = "89ab"[id[16] & 3];
+
+    instance->len = ngx_sprintf(instance->data,
+                                "urn:uuid:%*s-%*s-%*s-%*s-%*s",
+                                (size_t) 8, id, (size_t) 4, &id[8],
+                                (size_t) 4, &id[12], (size_t) 4, &id[16],
+                                (size_t) 12, &id[20])
+                    - instance->data;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_instance_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t  s;
+
+    if (ngx_http_idem_instance(r, &s) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_value(v, &s);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_fence_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t             s;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r->main);
+
+    if (ctx == NULL || ctx->claim == NULL || ctx->claim->fence == 0) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    s.data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+    if (s.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    s.len = ngx_sprintf(s.data, "%uL", ctx->claim->fence) - s.data;
+
+    ngx_http_idem_value(v, &s);
+
+    return NGX_OK;
+}
