@@ -184,7 +184,7 @@ def serve(c, ledger):
                 "key": headers.get("idempotency-key"), "token": headers.get("token"), "method": method, "path": path,
                 "body": base64.b64encode(body).decode() if len(body) < 5000 else len(body),
                 "idem": {h: v for h, v in headers.items() if h.startswith("idem-")}, "names": raw,
-                "headers": {h: v for h, v in headers.items() if h in ("host", "x-probe", "expect", "idem-token")}})
+                "headers": {h: v for h, v in headers.items() if h in ("host", "x-probe", "expect", "idem-token", "traceparent")}})
             time.sleep(float(headers.get("x-sleep") or 0))
             while headers.get("x-until") and not os.path.exists(headers["x-until"]):
                 time.sleep(0.01)

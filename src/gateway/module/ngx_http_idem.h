@@ -63,6 +63,7 @@
 #define NGX_HTTP_IDEM_BUFFERED     0x08
 
 #define NGX_HTTP_IDEM_DIGEST_LEN   32
+#define NGX_HTTP_IDEM_TRACE_LEN    55
 
 #define NGX_HTTP_IDEM_SWEEP        5000
 #define NGX_HTTP_IDEM_FOLLOW       1000
@@ -340,6 +341,7 @@ struct ngx_http_idem_ctx_s {
     ngx_str_t                    verdict;
     ngx_str_t                    scope;
     ngx_str_t                    id;
+    ngx_str_t                    trace;      /* traceparent */
     ngx_str_t                    next;       /* a token for the next request */
     u_char                       fingerprint[IDEM_FINGERPRINT_LEN];
     u_char                       content[IDEM_FINGERPRINT_LEN];
@@ -526,6 +528,7 @@ ngx_table_elt_t *ngx_http_idem_next_header(ngx_list_part_t **part,
     ngx_uint_t *i, ngx_str_t *name);
 ngx_int_t ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
     ngx_str_t *value, ngx_uint_t *count);
+void ngx_http_idem_find_trace(ngx_http_request_t *r, ngx_str_t *trace);
 ngx_int_t ngx_http_idem_strip(ngx_http_request_t *r,
     ngx_uint_t (*matches)(ngx_table_elt_t *h));
 ngx_int_t ngx_http_idem_strip_handler(ngx_http_request_t *r);

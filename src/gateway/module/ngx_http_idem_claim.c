@@ -180,6 +180,12 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
         what.fingerprint = ctx->fingerprint;
     }
 
+    /* the record's label: who looks at a doubt finds the trace */
+
+    ngx_http_idem_find_trace(ctx->request, &ctx->trace);
+    what.subject.data = ctx->trace.data;
+    what.subject.len = ctx->trace.len;
+
     op = ngx_http_idem_claim_op(ctx->claim, &what, ngx_http_idem_claim_begun);
     if (op == NULL) {
         ngx_http_idem_begun(ctx, NULL);

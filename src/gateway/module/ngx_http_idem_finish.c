@@ -44,6 +44,7 @@ ngx_http_idem_keeps(ngx_http_idem_loc_conf_t *conf, ngx_str_t *name)
         ngx_string("www-authenticate"),
         ngx_string("idempotent-replayed"),
         ngx_string("idempotency-expires"),
+        ngx_string("idem-first-trace"),
         ngx_null_string
     };
 
@@ -75,15 +76,35 @@ ngx_http_idem_keeps(ngx_http_idem_loc_conf_t *conf, ngx_str_t *name)
 
 
 static ngx_int_t
-ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
+ngx_http_idem_put_header(struct gateway_result *result, ngx_str_t *name,
+    ngx_str_t *value)
 {
-    ngx_uint_t              i;
-    ngx_list_part_t        *part;
-    ngx_table_elt_t        *h;
-    ngx_http_request_t     *r;
     struct gateway_header  *header;
 
+    if (result->header_count == GATEWAY_HEADERS_MAX) {
+        return NGX_DECLINED;
+    }
+
+    header = &result->headers[result->header_count++];
+    header->name.data = name->data;
+    header->name.len = name->len;
+    header->value.data = value->data;
+    header->value.len = value->len;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
+{
+    ngx_uint_t           i;
+    ngx_list_part_t     *part;
+    ngx_table_elt_t     *h;
+    ngx_http_request_t  *r;
+
     static ngx_str_t  type = ngx_string("Content-Type");
+    static ngx_str_t  trace = ngx_string("Idem-First-Trace");
 
     r = ctx->request;
 
@@ -93,11 +114,8 @@ ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
     if (r->headers_out.content_type.len
         && ngx_http_idem_keeps(ctx->conf, &type))
     {
-        result->headers[0].name.data = type.data;
-        result->headers[0].name.len = type.len;
-        result->headers[0].value.data = r->headers_out.content_type.data;
-        result->headers[0].value.len = r->headers_out.content_type.len;
-        result->header_count = 1;
+        (void) ngx_http_idem_put_header(result, &type,
+                                        &r->headers_out.content_type);
     }
 
     i = 0;
@@ -109,15 +127,15 @@ ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
             continue;
         }
 
-        if (result->header_count == GATEWAY_HEADERS_MAX) {
+        if (ngx_http_idem_put_header(result, &h->key, &h->value) != NGX_OK) {
             return NGX_DECLINED;
         }
+    }
 
-        header = &result->headers[result->header_count++];
-        header->name.data = h->key.data;
-        header->name.len = h->key.len;
-        header->value.data = h->value.data;
-        header->value.len = h->value.len;
+    /* repeats are told which execution this is the answer of */
+
+    if (ctx->trace.len) {
+        (void) ngx_http_idem_put_header(result, &trace, &ctx->trace);
     }
 
     return NGX_OK;

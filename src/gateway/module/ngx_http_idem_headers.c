@@ -59,6 +59,67 @@ ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
 }
 
 
+/*
+ * W3C Trace Context: 00-(trace, 32 digits)-(parent, 16 digits)-(flags, 2), all
+ * in lower case, neither id zero.  Only one that is right is kept: it is told
+ * to others later.
+ */
+
+static ngx_uint_t
+ngx_http_idem_is_trace(ngx_str_t *s)
+{
+    u_char       c, any[4];
+    ngx_uint_t   i, part;
+
+    if (s->len != NGX_HTTP_IDEM_TRACE_LEN
+        || ngx_strncmp(s->data, "ff", 2) == 0)
+    {
+        return 0;
+    }
+
+    part = 0;
+    ngx_memzero(any, sizeof(any));
+
+    for (i = 0; i < s->len; i++) {
+        c = s->data[i];
+
+        if (i == 2 || i == 35 || i == 52) {
+            if (c != '-') {
+                return 0;
+            }
+
+            part++;
+            continue;
+        }
+
+        if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f')) {
+            return 0;
+        }
+
+        any[part] |= (c != '0');
+    }
+
+    return any[1] && any[2];
+}
+
+
+/* the trace that this request belongs to; empty: none, or not one */
+
+void
+ngx_http_idem_find_trace(ngx_http_request_t *r, ngx_str_t *trace)
+{
+    ngx_uint_t  count;
+
+    static ngx_str_t  name = ngx_string("traceparent");
+
+    if (ngx_http_idem_find_header(r, &name, trace, &count) != NGX_OK
+        || count > 1 || !ngx_http_idem_is_trace(trace))
+    {
+        ngx_str_null(trace);
+    }
+}
+
+
 /* leave out the request's headers that match; none of this copies a value */
 
 ngx_int_t
