@@ -23,6 +23,7 @@ static const struct {
     {"amqp", "rabbitmq", "idem__rabbitmq_source"},
     {"amqps", "rabbitmq", "idem__rabbitmq_source"},
     {"redis-stream", "redis", "idem__redis_stream_source"},
+    {"rediss-stream", "redis", "idem__redis_stream_source"},
     {"kafka", "kafka", "idem__kafka_source"},
     {"nats", "nats", "idem__nats_source"},
 };

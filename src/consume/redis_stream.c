@@ -16,19 +16,22 @@
  * ?body=NAME) is its body, and an entry without it is handed over as a JSON
  * object of all its fields.
  */
+#include "../store/redis/redis.h"
 #include "consume.h"
 
-#include <hiredis/hiredis.h>
+#include <errno.h>
 #include <jansson.h>
 #include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define PATIENCE_S 5
 #define CLAIM_DEFAULT_MS 10000
 #define CLAIM_MAX_MS 86400000
 #define READ_COUNT 64
+#define OUT_MAX (256 << 20)
 
 struct redis_source {
     struct source base;
@@ -38,7 +41,11 @@ struct redis_source {
         body_field[SOURCE_NAME_MAX + 1];
     int64_t claim_ms, claim_at_us;
     char claim_from[64];
-    redisContext *context;
+    redisContext *context;          /* its socket and its reader */
+    struct redis_settings security; /* its url and tls are used */
+    struct redis_link link;         /* for TLS */
+    struct idem_buf out;
+    const char *flaw; /* why the connection is of no use */
     struct delivery *ready, **ready_last; /* read but not taken yet */
     void *in_hand; /* read and not concluded: a tree, by place */
 };
@@ -62,10 +69,111 @@ fail(struct redis_source *self, struct idem_error *err, const redisReply *reply)
     const char *text = reply && reply->type == REDIS_REPLY_ERROR ? reply->str
                        : self->context && self->context->err
                            ? self->context->errstr
-                           : "unexpected reply";
+                       : self->flaw ? self->flaw
+                                    : "unexpected reply";
 
     return idem__fail(err, IDEM_ERR_UNAVAILABLE, "redis %s:%d: %.180s",
                       self->url.hosts[0].name, self->url.hosts[0].port, text);
+}
+
+/* ---- commands and replies, encrypted or not ----------------------------- */
+
+static bool
+broke(struct redis_source *self, ssize_t n)
+{
+    self->flaw = n == 0 ? "the server closed the connection"
+                 : errno == EAGAIN || errno == EWOULDBLOCK
+                     ? "no answer in time"
+                 : self->link.ssl ? idem__redis_tls_flaw()
+                                  : strerror(errno);
+    return false;
+}
+
+static bool
+flush(struct redis_source *self)
+{
+    const char *data = (const char *)self->out.data;
+    size_t sent = 0;
+
+    while (sent < self->out.len) {
+        size_t left = self->out.len - sent;
+        ssize_t n = self->link.ssl ? idem__redis_tls_send(&self->link,
+                                                          data + sent, left)
+                                   : send(self->context->fd, data + sent, left,
+                                          MSG_NOSIGNAL);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return broke(self, n);
+        sent += (size_t)n;
+    }
+    self->out.len = 0;
+    return true;
+}
+
+/* The next reply, after everything was sent; NULL: the connection broke. */
+static redisReply *
+get_reply(struct redis_source *self)
+{
+    redisReader *reader = self->context->reader;
+    char room[16384];
+    void *reply = NULL;
+
+    if (self->flaw || !flush(self))
+        return NULL;
+    for (;;) {
+        ssize_t n;
+
+        if (redisReaderGetReply(reader, &reply) != REDIS_OK) {
+            self->flaw = reader->errstr;
+            return NULL;
+        }
+        if (reply)
+            return reply;
+        n = self->link.ssl
+                ? idem__redis_tls_recv(&self->link, room, sizeof(room))
+                : recv(self->context->fd, room, sizeof(room), 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0 || redisReaderFeed(reader, room, (size_t)n) != REDIS_OK) {
+            broke(self, n);
+            return NULL;
+        }
+    }
+}
+
+/* Commands leave together when a reply is wanted. */
+static void
+append_bytes(struct redis_source *self, char *text, int len)
+{
+    if (len < 0 || !idem_buf_add(&self->out, text, (size_t)len))
+        self->flaw = "out of memory";
+    if (len >= 0)
+        redisFreeCommand(text);
+}
+
+static void
+append_argv(struct redis_source *self, int argc, const char **argv,
+            const size_t *lens)
+{
+    char *text = NULL;
+    int len = redisFormatCommandArgv(&text, argc, argv, lens);
+
+    append_bytes(self, text, len);
+}
+
+static void
+append(struct redis_source *self, const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+    int len;
+
+    va_start(args, format);
+    len = redisvFormatCommand(&text, format, args);
+    va_end(args);
+    append_bytes(self, text, len);
 }
 
 /* Run a command whose reply must not be an error; NULL after telling why. */
@@ -73,8 +181,10 @@ static redisReply *
 run(struct redis_source *self, struct idem_error *err, int argc,
     const char **argv, const size_t *lens)
 {
-    redisReply *reply = redisCommandArgv(self->context, argc, argv, lens);
+    redisReply *reply;
 
+    append_argv(self, argc, argv, lens);
+    reply = get_reply(self);
     if (reply && reply->type != REDIS_REPLY_ERROR)
         return reply;
     fail(self, err, reply);
@@ -111,13 +221,15 @@ log_in(struct redis_source *self, struct idem_error *err)
 static enum idem_status
 make_group(struct redis_source *self, struct idem_error *err)
 {
-    redisReply *reply =
-        redisCommand(self->context, "XGROUP CREATE %s %s 0 MKSTREAM",
-                     self->base.name, self->group);
-    bool fine = reply && (reply->type != REDIS_REPLY_ERROR ||
-                          strncmp(reply->str, "BUSYGROUP", 9) == 0);
-    enum idem_status status = fine ? IDEM_OK : fail(self, err, reply);
+    redisReply *reply;
+    enum idem_status status = IDEM_OK;
 
+    append(self, "XGROUP CREATE %s %s 0 MKSTREAM", self->base.name,
+           self->group);
+    reply = get_reply(self);
+    if (!reply || (reply->type == REDIS_REPLY_ERROR &&
+                   strncmp(reply->str, "BUSYGROUP", 9) != 0))
+        status = fail(self, err, reply);
     freeReplyObject(reply);
     return status;
 }
@@ -137,6 +249,36 @@ drop_ready(struct redis_source *self)
     self->ready_last = &self->ready;
 }
 
+static void
+hang_up(struct redis_source *self)
+{
+    idem__redis_tls_drop(&self->link);
+    if (self->context)
+        redisFree(self->context);
+    self->context = self->link.context = NULL;
+    self->out.len = 0;
+    self->flaw = NULL;
+}
+
+static enum idem_status
+start_tls(struct redis_source *self, struct idem_error *err)
+{
+    char why[160];
+
+    if (!self->security.tls)
+        return IDEM_OK;
+    self->link.settings = &self->security;
+    self->link.context = self->context;
+    snprintf(self->link.host, sizeof(self->link.host), "%s",
+             self->url.hosts[0].name);
+    if (idem__redis_tls_connect(&self->link,
+                                idem__mono_us() + PATIENCE_S * 1000000,
+                                why, sizeof(why)))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE, "redis %s:%d: %s",
+                      self->url.hosts[0].name, self->url.hosts[0].port, why);
+}
+
 static enum idem_status
 connect_source(struct source *source, struct idem_error *err)
 {
@@ -145,7 +287,7 @@ connect_source(struct source *source, struct idem_error *err)
     enum idem_status status;
 
     drop_ready(self);
-    redisFree(self->context);
+    hang_up(self);
     self->context = redisConnectWithTimeout(self->url.hosts[0].name,
                                             self->url.hosts[0].port, patience);
     if (!self->context || self->context->err)
@@ -153,7 +295,9 @@ connect_source(struct source *source, struct idem_error *err)
     redisSetTimeout(self->context, patience);
     self->claim_at_us = 0;
     snprintf(self->claim_from, sizeof(self->claim_from), "0-0");
-    status = log_in(self, err);
+    status = start_tls(self, err);
+    if (status == IDEM_OK)
+        status = log_in(self, err);
     return status == IDEM_OK ? make_group(self, err) : status;
 }
 
@@ -246,12 +390,13 @@ add_entries(struct redis_source *self, const redisReply *entries,
 static enum idem_status
 claim_pending(struct redis_source *self, struct idem_error *err)
 {
-    redisReply *reply =
-        redisCommand(self->context, "XAUTOCLAIM %s %s %s %lld %s COUNT %d",
-                     self->base.name, self->group, self->member,
-                     (long long)self->claim_ms, self->claim_from, READ_COUNT);
+    redisReply *reply;
     enum idem_status status;
 
+    append(self, "XAUTOCLAIM %s %s %s %lld %s COUNT %d", self->base.name,
+           self->group, self->member, (long long)self->claim_ms,
+           self->claim_from, READ_COUNT);
+    reply = get_reply(self);
     if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements < 2) {
         status = fail(self, err, reply);
         freeReplyObject(reply);
@@ -271,17 +416,16 @@ static enum idem_status
 read_new(struct redis_source *self, int wait_ms, struct idem_error *err)
 {
     int count = self->prefetch < READ_COUNT ? self->prefetch : READ_COUNT;
-    redisReply *reply =
-        wait_ms > 0
-            ? redisCommand(
-                  self->context,
-                  "XREADGROUP GROUP %s %s COUNT %d BLOCK %d STREAMS %s >",
-                  self->group, self->member, count, wait_ms, self->base.name)
-            : redisCommand(self->context,
-                           "XREADGROUP GROUP %s %s COUNT %d STREAMS %s >",
-                           self->group, self->member, count, self->base.name);
+    redisReply *reply;
     enum idem_status status = IDEM_OK;
 
+    if (wait_ms > 0)
+        append(self, "XREADGROUP GROUP %s %s COUNT %d BLOCK %d STREAMS %s >",
+               self->group, self->member, count, wait_ms, self->base.name);
+    else
+        append(self, "XREADGROUP GROUP %s %s COUNT %d STREAMS %s >",
+               self->group, self->member, count, self->base.name);
+    reply = get_reply(self);
     if (reply && reply->type == REDIS_REPLY_ERROR &&
         strncmp(reply->str, "NOGROUP", 7) == 0) {
         freeReplyObject(reply);
@@ -369,8 +513,7 @@ append_letter(struct redis_source *self, const struct delivery *d)
                     d->fate == FATE_DOUBT ? self->base.doubt
                                           : self->base.dead_letter,
                     &words);
-        redisAppendCommandArgv(self->context, words.count, words.text,
-                               words.lens);
+        append_argv(self, words.count, words.text, words.lens);
     }
     free(words.text);
     free(words.lens);
@@ -381,13 +524,10 @@ static void
 append_fate(struct redis_source *self, const struct delivery *d)
 {
     if (d->fate == FATE_PUT_BACK) /* whoever looks next may claim it */
-        redisAppendCommand(self->context,
-                           "XCLAIM %s %s %s 0 %s IDLE %lld JUSTID",
-                           self->base.name, self->group, self->member, d->place,
-                           (long long)self->claim_ms);
+        append(self, "XCLAIM %s %s %s 0 %s IDLE %lld JUSTID", self->base.name,
+               self->group, self->member, d->place, (long long)self->claim_ms);
     else
-        redisAppendCommand(self->context, "XACK %s %s %s", self->base.name,
-                           self->group, d->place);
+        append(self, "XACK %s %s %s", self->base.name, self->group, d->place);
 }
 
 /* So many replies, none of which may be an error. */
@@ -397,9 +537,9 @@ read_replies(struct redis_source *self, int count, struct idem_error *err)
     enum idem_status status = IDEM_OK;
 
     while (count-- > 0) {
-        redisReply *reply = NULL;
+        redisReply *reply = get_reply(self);
 
-        if (redisGetReply(self->context, (void **)&reply) != REDIS_OK || !reply)
+        if (!reply)
             return fail(self, err, NULL);
         if (reply->type == REDIS_REPLY_ERROR && status == IDEM_OK)
             status = fail(self, err, reply);
@@ -457,14 +597,16 @@ close_source(struct source *source)
     if (!self)
         return;
     drop_ready(self);
-    if (self->context)
-        redisFree(self->context);
+    hang_up(self);
+    idem__redis_tls_close(&self->security);
+    idem_buf_clear(&self->out);
     idem__url_clear(&self->url);
     free(self);
 }
 
-static const char *const known[] = {"stream", "group",    "body",
-                                    "member", "claim_ms", NULL};
+static const char *const known[] = {"stream",   "group", "body", "member",
+                                    "claim_ms", "ca",    "cert", "key",
+                                    NULL};
 #define EXAMPLE "redis-stream://host?stream=orders&group=mail"
 
 static enum idem_status
@@ -494,6 +636,15 @@ read_url(struct redis_source *self, const char *text, struct idem_error *err)
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "redis-stream: a database is a number, as in "
                             "redis-stream://host:6379/0");
+    self->security.url = self->url; /* still this source's to clear */
+    if (status == IDEM_OK && strncmp(text, "rediss-", 7) == 0)
+        status = idem__redis_tls_open(&self->security, err);
+    else if (status == IDEM_OK &&
+             (idem__url_option(url, "ca") || idem__url_option(url, "cert") ||
+              idem__url_option(url, "key")))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "redis-stream: ca, cert and key are for "
+                            "rediss-stream://");
     memcpy(self->base.default_consumer, self->group, sizeof(self->group));
     return status;
 }
@@ -510,6 +661,7 @@ open_source(const struct source_settings *settings, struct source **source,
     self->base.type = &idem__redis_stream_source;
     self->prefetch = settings->prefetch;
     self->ready_last = &self->ready;
+    idem_buf_init(&self->out, OUT_MAX);
     status = read_url(self, settings->url, err);
     if (status == IDEM_OK)
         status = idem__source_name_letters(&self->base, settings, err);

@@ -2,6 +2,7 @@
 import subprocess
 
 import pika
+import redis
 import servers
 from lib import IDEM, ROOT, folder
 
@@ -32,3 +33,20 @@ def test_rabbitmq_over_tls(tmp_path):
         assert done.returncode == 0 and "over TLS" in done.stdout and "handled 1" in done.stdout, done.stdout
     finally:
         broker.stop()
+
+
+def test_redis_streams_over_tls(tmp_path):
+    mine, other = servers.authority(str(tmp_path), "mine"), servers.authority(str(tmp_path), "other")
+    server = servers.Redis(tls=mine)
+    try:
+        redis.Redis(port=server.port).xadd("orders", {"id": "one", "body": "over TLS"})
+        url = "rediss-stream://127.0.0.1:%d?stream=orders&group=g&ca=%s&cert=%s&key=%s" % (server.tls_port, *mine)
+        for wrong in (url.replace(mine[0], other[0]), url.replace("127.0.0.1", "localhost"),
+                      url.replace("rediss-stream", "redis-stream").split("&ca=")[0]):
+            done = consume(wrong)
+            assert done.returncode != 0 and "over TLS" not in done.stdout, (wrong, done.stdout)
+        assert "rediss-stream://" in consume(url.replace("rediss-stream", "redis-stream")).stdout
+        done = consume(url)
+        assert done.returncode == 0 and "over TLS" in done.stdout and "handled 1" in done.stdout, done.stdout
+    finally:
+        server.stop()
