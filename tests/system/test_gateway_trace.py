@@ -77,3 +77,20 @@ def test_a_doubt_has_the_trace_of_its_execution(stack):
     assert line.endswith("(%s)" % FIRST)
     assert "subject: %s\n" % FIRST in idem("get", "anonymous", "lost")
     assert json.loads(idem("get", "anonymous", "lost", "--json"))["subject"] == FIRST
+
+
+def test_the_access_log_has_both_traces():
+    with folder() as where, Ledger(where) as ledger:
+        log = os.path.join(where, "log")
+        with Gateway(where, ledger.port, "--access-log", log, store="memory:") as g:
+            ask(g.port, "logged", traceparent=FIRST)
+            ask(g.port, "logged", traceparent=OTHER)
+            ask(g.port, "logged", traceparent='" forged=1')
+
+            def lines():
+                with open(log) as f:
+                    return f.readlines()
+            told = eventually(lambda: lines() if len(lines()) == 3 else None)
+            assert told[0].endswith(' trace="%s" first-trace=-\n' % FIRST) and " idem=started " in told[0]
+            assert told[1].endswith(' trace="%s" first-trace=%s\n' % (OTHER, FIRST)) and " idem=replay " in told[1]
+            assert told[2].endswith(' trace="\\x22 forged=1" first-trace=%s\n' % FIRST)

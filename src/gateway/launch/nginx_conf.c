@@ -161,7 +161,9 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                    "\"$request\" $status $bytes_sent $request_time "
                    "idem=$idem_verdict %s fence=$idem_fence "
                    "upstream=$upstream_response_time "
-                   "instance=$idem_instance';\n    access_log ",
+                   "instance=$idem_instance trace=\"$http_traceparent\" "
+                   "first-trace=$sent_http_idem_first_trace';\n"
+                   "    access_log ",
                    config->log_keys ? "scope=\"$idem_scope\" id=\"$idem_id\""
                                     : "key=$idem_key") &&
                add_quoted(out, config->access_log) &&
