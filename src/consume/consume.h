@@ -77,8 +77,10 @@ struct source_settings {
 /* A broker. `open` reads the URL and does not connect. */
 struct source_type {
     const char *scheme;
-    enum idem_status (*open)(const struct source_settings *settings,
-                             struct source **source, struct idem_error *err);
+    size_t size; /* of its struct, which begins with struct source */
+    enum idem_status (*open)(struct source *source,
+                             const struct source_settings *settings,
+                             struct idem_error *err);
     /* Connect, subscribe, make the places for dead letters and doubts. */
     enum idem_status (*connect)(struct source *source, struct idem_error *err);
     /* One more delivery, or NULL after at most wait_ms (0: what is at hand).
@@ -113,12 +115,6 @@ struct source {
     char dead_letter[LETTER_PLACE_MAX];         /* where letters go */
     char doubt[LETTER_PLACE_MAX];
 };
-
-/* Name the places for letters, after the source unless the settings do. */
-enum idem_status
-idem__source_name_letters(struct source *source,
-                          const struct source_settings *settings,
-                          struct idem_error *err);
 
 extern IDEM__MODULE const struct source_type idem__rabbitmq_source;
 extern IDEM__MODULE const struct source_type idem__redis_stream_source;

@@ -85,10 +85,9 @@ name_place(const struct source *source, const char *name, const char *ending,
     return IDEM_OK;
 }
 
-enum idem_status
-idem__source_name_letters(struct source *source,
-                          const struct source_settings *settings,
-                          struct idem_error *err)
+static enum idem_status
+name_letters(struct source *source, const struct source_settings *settings,
+             struct idem_error *err)
 {
     enum idem_status status = name_place(source, settings->dead_letter, ".dead",
                                          source->dead_letter, err);
@@ -159,8 +158,15 @@ open_source(struct idem_consumer *c, struct idem_error *err)
     enum idem_status status;
 
     status = find_type(c->options.source, &type, err);
+    if (status != IDEM_OK)
+        return status;
+    c->source = calloc(1, type->size);
+    if (!c->source)
+        return idem__fail(err, IDEM_ERR_MEMORY, "consumer: out of memory");
+    c->source->type = type;
+    status = type->open(c->source, &settings, err);
     if (status == IDEM_OK)
-        status = type->open(&settings, &c->source, err);
+        status = name_letters(c->source, &settings, err);
     if (status != IDEM_OK)
         return status;
     consumer = c->options.consumer              ? c->options.consumer

@@ -139,8 +139,8 @@ static bool
 set_security(struct kafka_source *self, rd_kafka_conf_t *conf, char *text,
              size_t text_len)
 {
-    bool tls = said(self, "tls")[0] || said(self, "ca")[0] ||
-               said(self, "cert")[0];
+    bool tls =
+        said(self, "tls")[0] || said(self, "ca")[0] || said(self, "cert")[0];
     bool sasl = self->url.user != NULL;
     const struct setting settings[] = {
         {"security.protocol", tls && sasl ? "sasl_ssl"
@@ -154,8 +154,7 @@ set_security(struct kafka_source *self, rd_kafka_conf_t *conf, char *text,
                            : said(self, "sasl")[0] ? said(self, "sasl")
                                                    : "PLAIN"},
         {"sasl.username", sasl ? self->url.user : ""},
-        {"sasl.password",
-         sasl && self->url.password ? self->url.password : ""},
+        {"sasl.password", sasl && self->url.password ? self->url.password : ""},
         {NULL, NULL}};
 
     return set_all(conf, settings, text, text_len);
@@ -595,31 +594,20 @@ read_url(struct kafka_source *self, const struct idem__url *url,
 }
 
 static enum idem_status
-open_source(const struct source_settings *settings, struct source **source,
+open_source(struct source *source, const struct source_settings *settings,
             struct idem_error *err)
 {
-    struct kafka_source *self = calloc(1, sizeof(*self));
-    enum idem_status status;
+    struct kafka_source *self = (struct kafka_source *)source;
+    enum idem_status status =
+        idem__url_parse(settings->url, 9092, known, &self->url, err);
 
-    if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "kafka: out of memory");
-    self->base.type = &idem__kafka_source;
     self->log = settings->log;
-    status = idem__url_parse(settings->url, 9092, known, &self->url, err);
-    if (status == IDEM_OK)
-        status = read_url(self, &self->url, err);
-    if (status == IDEM_OK)
-        status = idem__source_name_letters(&self->base, settings, err);
-    if (status != IDEM_OK) {
-        close_source(&self->base);
-        return status;
-    }
-    *source = &self->base;
-    return IDEM_OK;
+    return status == IDEM_OK ? read_url(self, &self->url, err) : status;
 }
 
 const struct source_type idem__kafka_source = {
     .scheme = "kafka",
+    .size = sizeof(struct kafka_source),
     .open = open_source,
     .connect = connect_source,
     .take = take,

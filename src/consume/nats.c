@@ -129,8 +129,7 @@ set_servers(struct nats_source *self, natsOptions *options)
                  host->name, host->port);
         servers[i] = text[i];
     }
-    return natsOptions_SetServers(options, servers,
-                                  (int)self->url.host_count);
+    return natsOptions_SetServers(options, servers, (int)self->url.host_count);
 }
 
 /* The consumer connects again by itself, so the library must not. */
@@ -260,7 +259,8 @@ make_consumer(struct nats_source *self, struct idem_error *err)
     config.MaxAckPending = -1;
     config.FilterSubject = self->subject[0] ? self->subject : NULL;
     s = js_AddConsumer(NULL, self->js, self->base.name, &config, NULL, NULL);
-    return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot make a consumer", s);
+    return s == NATS_OK ? IDEM_OK
+                        : fail(self, err, "cannot make a consumer", s);
 }
 
 /* One that is there is taken as it is, if it waits for acknowledgements. */
@@ -278,11 +278,12 @@ look_at_consumer(struct nats_source *self, struct idem_error *err)
         return fail(self, err, "cannot look at the consumer", s);
     if (info->Config->AckPolicy != js_AckExplicit ||
         info->Config->DeliverSubject)
-        status = idem__fail(err, IDEM_ERR_INVALID,
-                            "nats: the durable consumer %s of the stream %s is "
-                            "not a pull consumer with explicit acknowledgement: "
-                            "name another one, idem makes it",
-                            self->durable, self->base.name);
+        status =
+            idem__fail(err, IDEM_ERR_INVALID,
+                       "nats: the durable consumer %s of the stream %s is "
+                       "not a pull consumer with explicit acknowledgement: "
+                       "name another one, idem makes it",
+                       self->durable, self->base.name);
     else if (info->Config->AckWait >= 1000000)
         self->ack_ms = info->Config->AckWait / 1000000;
     jsConsumerInfo_Destroy(info);
@@ -342,11 +343,11 @@ copy_headers(struct delivery *d, natsMsg *message)
 
         if (natsMsgHeader_Get(message, names[i], &value) != NATS_OK)
             continue;
-        copied = idem__delivery_header(d, idem_text(names[i]),
-                                       idem_text(value));
+        copied =
+            idem__delivery_header(d, idem_text(names[i]), idem_text(value));
         if (copied && strcmp(names[i], "Nats-Msg-Id") == 0)
-            copied = idem__delivery_copy(d, value, strlen(value),
-                                         &d->message_id);
+            copied =
+                idem__delivery_copy(d, value, strlen(value), &d->message_id);
     }
     free(names);
     return copied;
@@ -369,10 +370,10 @@ add_message(struct nats_source *self, natsMsg *message)
     jsMsgMetaData_Destroy(about);
     d->original = strdup(natsMsg_GetReply(message));
     d->drop_original = free;
-    copied = d->original && d->place[0] && copy_headers(d, message) &&
-             idem__delivery_copy(d, natsMsg_GetData(message),
-                                 (size_t)natsMsg_GetDataLength(message),
-                                 &d->body);
+    copied =
+        d->original && d->place[0] && copy_headers(d, message) &&
+        idem__delivery_copy(d, natsMsg_GetData(message),
+                            (size_t)natsMsg_GetDataLength(message), &d->body);
     found = copied ? tsearch(d, &self->in_hand, by_reply) : NULL;
     if (!found || *found != d) {
         idem__delivery_drop(d);
@@ -502,8 +503,8 @@ write_letter(struct nats_source *self, const struct delivery *d,
     const char *subject =
         d->fate == FATE_DOUBT ? self->base.doubt : self->base.dead_letter;
     natsMsg *letter = NULL;
-    natsStatus s = natsMsg_Create(&letter, subject, NULL, d->body.data,
-                                  (int)d->body.len);
+    natsStatus s =
+        natsMsg_Create(&letter, subject, NULL, d->body.data, (int)d->body.len);
 
     if (s == NATS_OK)
         s = copy_letter_headers(letter, d);
@@ -581,10 +582,9 @@ close_source(struct source *source)
 
 /* ---- the URL ------------------------------------------------------------ */
 
-static const char *const known[] = {"stream", "durable", "subject",
-                                    "ack_ms", "tls",     "ca",
-                                    "cert",   "key",     "creds",
-                                    NULL};
+static const char *const known[] = {"stream", "durable", "subject", "ack_ms",
+                                    "tls",    "ca",      "cert",    "key",
+                                    "creds",  NULL};
 #define EXAMPLE "nats://host?stream=ORDERS&durable=mail"
 
 static enum idem_status
@@ -606,8 +606,8 @@ read_url(struct nats_source *self, const char *text, struct idem_error *err)
     if (status == IDEM_OK)
         status = idem__url_number(url, "ack_ms", 1000, ACK_MAX_MS,
                                   ACK_DEFAULT_MS, &self->ack_ms, err);
-    if (status == IDEM_OK && !idem__url_option(url, "cert") !=
-                                 !idem__url_option(url, "key"))
+    if (status == IDEM_OK &&
+        !idem__url_option(url, "cert") != !idem__url_option(url, "key"))
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "nats: cert= and key= belong together");
     memcpy(self->base.default_consumer, self->durable, sizeof(self->durable));
@@ -615,30 +615,19 @@ read_url(struct nats_source *self, const char *text, struct idem_error *err)
 }
 
 static enum idem_status
-open_source(const struct source_settings *settings, struct source **source,
+open_source(struct source *source, const struct source_settings *settings,
             struct idem_error *err)
 {
-    struct nats_source *self = calloc(1, sizeof(*self));
-    enum idem_status status;
+    struct nats_source *self = (struct nats_source *)source;
 
-    if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "nats: out of memory");
-    self->base.type = &idem__nats_source;
     self->prefetch = settings->prefetch;
     self->ready_last = &self->ready;
-    status = read_url(self, settings->url, err);
-    if (status == IDEM_OK)
-        status = idem__source_name_letters(&self->base, settings, err);
-    if (status != IDEM_OK) {
-        close_source(&self->base);
-        return status;
-    }
-    *source = &self->base;
-    return IDEM_OK;
+    return read_url(self, settings->url, err);
 }
 
 const struct source_type idem__nats_source = {
     .scheme = "nats",
+    .size = sizeof(struct nats_source),
     .open = open_source,
     .connect = connect_source,
     .take = take,

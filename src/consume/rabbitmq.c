@@ -556,18 +556,15 @@ close_source(struct source *source)
 }
 
 static enum idem_status
-open_source(const struct source_settings *settings, struct source **source,
+open_source(struct source *source, const struct source_settings *settings,
             struct idem_error *err)
 {
-    struct rabbitmq_source *self = calloc(1, sizeof(*self));
+    struct rabbitmq_source *self = (struct rabbitmq_source *)source;
     static const char *const known[] = {"queue", "heartbeat", "ca",
                                         "cert",  "key",       NULL};
-    int64_t heartbeat_s;
+    int64_t heartbeat_s = 0;
     enum idem_status status;
 
-    if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "rabbitmq: out of memory");
-    self->base.type = &idem__rabbitmq_source;
     self->log = settings->log;
     self->prefetch = settings->prefetch;
     self->tls = strncmp(settings->url, "amqps:", 6) == 0;
@@ -587,19 +584,13 @@ open_source(const struct source_settings *settings, struct source **source,
     if (status == IDEM_OK)
         status = idem__url_number(&self->url, "heartbeat", 1, HEARTBEAT_MAX_S,
                                   HEARTBEAT_DEFAULT_S, &heartbeat_s, err);
-    if (status == IDEM_OK)
-        status = idem__source_name_letters(&self->base, settings, err);
-    if (status != IDEM_OK) {
-        close_source(&self->base);
-        return status;
-    }
     self->heartbeat_s = (int)heartbeat_s;
-    *source = &self->base;
-    return IDEM_OK;
+    return status;
 }
 
 const struct source_type idem__rabbitmq_source = {
     .scheme = "amqp",
+    .size = sizeof(struct rabbitmq_source),
     .open = open_source,
     .connect = connect_source,
     .take = take,

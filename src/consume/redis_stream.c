@@ -650,31 +650,20 @@ read_url(struct redis_source *self, const char *text, struct idem_error *err)
 }
 
 static enum idem_status
-open_source(const struct source_settings *settings, struct source **source,
+open_source(struct source *source, const struct source_settings *settings,
             struct idem_error *err)
 {
-    struct redis_source *self = calloc(1, sizeof(*self));
-    enum idem_status status;
+    struct redis_source *self = (struct redis_source *)source;
 
-    if (!self)
-        return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
-    self->base.type = &idem__redis_stream_source;
     self->prefetch = settings->prefetch;
     self->ready_last = &self->ready;
     idem_buf_init(&self->out, OUT_MAX);
-    status = read_url(self, settings->url, err);
-    if (status == IDEM_OK)
-        status = idem__source_name_letters(&self->base, settings, err);
-    if (status != IDEM_OK) {
-        close_source(&self->base);
-        return status;
-    }
-    *source = &self->base;
-    return IDEM_OK;
+    return read_url(self, settings->url, err);
 }
 
 const struct source_type idem__redis_stream_source = {
     .scheme = "redis-stream",
+    .size = sizeof(struct redis_source),
     .open = open_source,
     .connect = connect_source,
     .take = take,
