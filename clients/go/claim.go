@@ -7,6 +7,7 @@ import (
 	"log"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -18,10 +19,11 @@ type Claim struct {
 	client  *Client
 	options options
 	ends    time.Time
-	keeping context.Context // until stop
-	stop    context.CancelFunc
-	lost    chan struct{} // closed when the lease is lost
-	report  error         // what a handler said instead of an answer
+	lock    sync.Mutex
+	timer   *time.Timer // of the next renewal
+	over    bool        // stopped, or lost
+	cancel  context.CancelFunc
+	report  error // what a handler said instead of an answer
 }
 
 type claimKey struct{}
@@ -32,44 +34,50 @@ func Current(ctx context.Context) *Claim {
 	return claim
 }
 
-// newClaim makes a claim and renews it until it is stopped; its context is cancelled when the lease is lost.
+// newClaim makes a claim that is renewed until it is stopped.
 func newClaim(c *Client, key string, o options, fence int64, asked time.Time) *Claim {
 	claim := &Claim{Scope: o.scope, Key: key, Fence: fence, client: c, options: o, ends: asked.Add(o.lease)}
-	claim.keeping, claim.stop = context.WithCancel(context.Background())
-	claim.lost = make(chan struct{})
-	go claim.keep()
+	claim.lock.Lock()
+	defer claim.lock.Unlock()
+	claim.timer = time.AfterFunc(o.lease/3, claim.renew)
 	return claim
 }
 
-func (claim *Claim) keep() {
-	for {
-		select {
-		case <-time.After(claim.options.lease / 3):
-		case <-claim.keeping.Done():
-			return
-		}
-		asked := time.Now()
-		answer, err := claim.client.ask(claim.keeping, []any{"RENEW", claim.Scope, claim.Key, claim.Fence, milliseconds(claim.options.lease)},
-			time.Until(claim.ends), 0)
-		if err != nil || word(answer, 0) != "ok" {
-			close(claim.lost)
-			return
-		}
+func (claim *Claim) renew() {
+	asked := time.Now()
+	answer, err := claim.client.ask(context.Background(), []any{"RENEW", claim.Scope, claim.Key, claim.Fence, milliseconds(claim.options.lease)},
+		time.Until(claim.ends), 0)
+	claim.lock.Lock()
+	defer claim.lock.Unlock()
+	switch {
+	case claim.over:
+	case err == nil && word(answer, 0) == "ok":
 		claim.ends = asked.Add(claim.options.lease)
+		claim.timer.Reset(claim.options.lease / 3)
+	default:
+		claim.over = true
+		if claim.cancel != nil {
+			claim.cancel()
+		}
 	}
+}
+
+// stop ends the renewals: the outcome is recorded next, or stays unknown.
+func (claim *Claim) stop() {
+	claim.lock.Lock()
+	defer claim.lock.Unlock()
+	claim.over = true
+	claim.timer.Stop()
 }
 
 // context is that of the work: it knows its claim, and is cancelled when the lease is lost.
 func (claim *Claim) context(ctx context.Context) (context.Context, context.CancelFunc) {
+	claim.lock.Lock()
+	defer claim.lock.Unlock()
 	working, cancel := context.WithCancel(context.WithValue(ctx, claimKey{}, claim))
-	if claim.lost != nil {
-		go func() {
-			select {
-			case <-claim.lost:
-				cancel()
-			case <-working.Done():
-			}
-		}()
+	claim.cancel = cancel
+	if claim.over { // lost before the work began
+		cancel()
 	}
 	return working, cancel
 }

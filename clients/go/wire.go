@@ -131,14 +131,21 @@ func (c *connection) isAlive() bool {
 
 func (c *connection) call(args []any, limit time.Duration) (any, error) {
 	c.SetDeadline(time.Now().Add(limit))
-	out := []byte("*" + strconv.Itoa(len(args)) + "\r\n")
+	out := append(strconv.AppendInt(append(make([]byte, 0, 512), '*'), int64(len(args)), 10), "\r\n"...)
 	for _, arg := range args {
-		bytes, is := arg.([]byte)
-		if !is {
-			bytes = []byte(fmt.Sprint(arg))
+		text := ""
+		switch v := arg.(type) {
+		case []byte:
+			out = append(strconv.AppendInt(append(out, '$'), int64(len(v)), 10), "\r\n"...)
+			out = append(append(out, v...), "\r\n"...)
+			continue
+		case string:
+			text = v
+		default:
+			text = fmt.Sprint(v)
 		}
-		out = append(out, "$"+strconv.Itoa(len(bytes))+"\r\n"...)
-		out = append(append(out, bytes...), "\r\n"...)
+		out = append(strconv.AppendInt(append(out, '$'), int64(len(text)), 10), "\r\n"...)
+		out = append(append(out, text...), "\r\n"...)
 	}
 	if _, err := c.Write(out); err != nil {
 		return nil, err

@@ -155,7 +155,7 @@ export class Client {
 export class Claim {
     #client;
     #timer;
-    #lost = new AbortController();
+    #lost; // made when somebody asks for the signal
     #over = false;
     #ends;
 
@@ -171,7 +171,7 @@ export class Claim {
 
     /** Aborted when the lease is lost: stop working. */
     get signal() {
-        return this.#lost.signal;
+        return (this.#lost ??= new AbortController()).signal;
     }
 
     toString() {
@@ -192,7 +192,7 @@ export class Claim {
         if (this.#over) return;
         this.#ends = asked + this.options.lease;
         if (good) this.#plan();
-        else this.#lost.abort(new LeaseLost(`the lease of ${this} is over`));
+        else (this.#lost ??= new AbortController()).abort(new LeaseLost(`the lease of ${this} is over`));
     }
 
     /** The outcome is unknown: the claim stays until its lease is over. */

@@ -31,13 +31,20 @@ export function parseAddress(url = process.env.IDEM_SERVER || "idem://127.0.0.1:
     };
 }
 
+/** A command as one text where it has no bytes, which is quicker to make and to send than many buffers. */
 function encode(args) {
-    const parts = [Buffer.from(`*${args.length}\r\n`)];
+    const parts = [];
+    let text = `*${args.length}\r\n`;
     for (const arg of args) {
-        const bytes = Buffer.isBuffer(arg) ? arg : Buffer.from(String(arg));
-        parts.push(Buffer.from(`$${bytes.length}\r\n`), bytes, Buffer.from("\r\n"));
+        if (Buffer.isBuffer(arg)) {
+            parts.push(Buffer.from(`${text}$${arg.length}\r\n`), arg);
+            text = "\r\n";
+        } else {
+            const value = String(arg);
+            text += `$${Buffer.byteLength(value)}\r\n${value}\r\n`;
+        }
     }
-    return Buffer.concat(parts);
+    return parts.length ? Buffer.concat([...parts, Buffer.from(text)]) : text;
 }
 
 /** One reply at `at`: {value, end}, or null if it is not all here. Bulk strings are Buffers. */
