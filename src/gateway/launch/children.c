@@ -98,10 +98,11 @@ start_engine(struct launch *self, struct idem_error *err)
 {
     struct idem_setting settings[SETTINGS];
     size_t count = add_unset(engine_memory, settings);
-    const char *argv[20];
-    char restarts[24];
+    const char *argv[24];
+    char restarts[24], figures[PATH_MAX + 16];
     int n = 0;
 
+    snprintf(figures, sizeof(figures), "%s/" GATEWAY_FIGURES, self->folder);
     argv[n++] = launch_own_path();
     argv[n++] = "serve";
     argv[n++] = "--socket";
@@ -111,6 +112,8 @@ start_engine(struct launch *self, struct idem_error *err)
         argv[n++] = "--http";
         argv[n++] = self->http;
         argv[n++] = "--http-metrics-only";
+        argv[n++] = "--gateway-figures";
+        argv[n++] = figures;
     }
     if (self->config->credentials) {
         argv[n++] = "--credentials";

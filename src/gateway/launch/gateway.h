@@ -92,6 +92,9 @@ enum idem_status gateway_config_check(struct gateway_config *config,
 const char *gateway_value(const struct gateway_config *config,
                           const struct gateway_route *route, const char *name);
 
+/* The file in the folder in which nginx counts. */
+#define GATEWAY_FIGURES "figures"
+
 /* Where nginx finds things while we run it. */
 struct gateway_place {
     const char *folder; /* temporary files, the socket, the configuration */

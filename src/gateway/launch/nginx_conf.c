@@ -170,6 +170,8 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                idem_buf_add_text(out, " idem buffer=64k flush=1s;\n");
     else
         good = good && idem_buf_add_text(out, "    access_log off;\n");
+    good = good && idem_buf_printf(out, "    idem_figures \"%s/%s\";\n",
+                                   place->folder, GATEWAY_FIGURES);
     good = good &&
            idem_buf_printf(out,
                            "\n    idem_engine \"unix:%s\";\n"

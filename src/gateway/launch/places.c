@@ -135,6 +135,7 @@ enum idem_status
 launch_folder_make(struct launch *self, struct idem_error *err)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
+    char figures[PATH_MAX + 16];
 
     if (self->config->folder) {
         if (!realpath(self->config->folder, self->folder) ||
@@ -160,6 +161,9 @@ launch_folder_make(struct launch *self, struct idem_error *err)
     snprintf(self->socket, sizeof(self->socket), "%s/engine.sock",
              self->folder);
     snprintf(self->conf, sizeof(self->conf), "%s/nginx.conf", self->folder);
+    /* What an earlier gateway counted here is over. */
+    snprintf(figures, sizeof(figures), "%s/" GATEWAY_FIGURES, self->folder);
+    (void)unlink(figures);
     return IDEM_OK;
 }
 

@@ -10,6 +10,7 @@
  *
  *   ngx_http_idem_module.c   start and stop
  *   _variables.c             what a log can say
+ *   _figures.c               what is counted, by route
  *   _directives.c _source.c  what can be configured
  *   _conf.c                  defaults, and what is refused
  *   _content.c               what may stand behind the gate
@@ -47,6 +48,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "../../base/figures.h"
 #include "../../base/problem.h"
 #include "../../engine/lease.h"
 #include "../../wire/wire.h"
@@ -202,6 +204,8 @@ struct ngx_http_idem_claim_s {
     ngx_msec_t                   renew_at;
     ngx_http_idem_op_t          *renewal;
     ngx_msec_t                   lease;
+    ngx_msec_t                   begun;      /* when; 0: by nobody */
+    ngx_uint_t                   route;
     uint64_t                     fence;
     ngx_str_t                    scope;
     ngx_str_t                    id;
@@ -286,6 +290,7 @@ typedef struct {
     ngx_flag_t                   page_token; /* with every GET, to the service */
     ngx_str_t                    inject;     /* a field of the page's forms */
     struct idem_op               begin;      /* what every BEGIN says */
+    ngx_uint_t                   route;      /* among the figures */
     unsigned                     issues:1;
     unsigned                     tells:1;    /* what became of a key */
     unsigned                     needs_body:1;
@@ -307,6 +312,7 @@ typedef struct {
 
 typedef struct {
     ngx_http_idem_engine_t      *engine;
+    struct idem__figures        *figures;    /* NULL: nothing is counted */
     ngx_str_t                    problem_base;
     ngx_http_idem_content_t      contents[NGX_HTTP_IDEM_CONTENTS];
     unsigned                     learned:1;
@@ -347,6 +353,7 @@ struct ngx_http_idem_ctx_s {
     u_char                       content[IDEM_FINGERPRINT_LEN];
     ngx_queue_t                  queue;      /* of those with a deadline */
     ngx_msec_t                   deadline;
+    ngx_msec_t                   asked;      /* when BEGIN was sent */
     ngx_event_t                  hold;
     ngx_queue_t                  waiting;
     ngx_uint_t                   method;     /* as it came */
@@ -742,6 +749,19 @@ ngx_http_idem_engine_t *ngx_http_idem_engine(void);
 ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
 /* urn:uuid:..., the name of this request in problems and in the log */
 ngx_int_t ngx_http_idem_instance(ngx_http_request_t *r, ngx_str_t *instance);
+
+
+/* ngx_http_idem_figures.c */
+
+char *ngx_http_idem_figures_directive(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+/* the number of the location that is being configured */
+ngx_uint_t ngx_http_idem_figures_route(ngx_conf_t *cf,
+    struct idem__figures *figures);
+void ngx_http_idem_figures_start(struct idem__figures *figures);
+void ngx_http_idem_figures_time(ngx_uint_t route,
+    enum idem__figures_time what, ngx_msec_t time);
+void ngx_http_idem_figures_count(ngx_http_idem_ctx_t *ctx);
 
 
 /* steps that a test stops at, in a module built for that */

@@ -193,6 +193,8 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
     }
 
     ctx->claim->begin = op;
+    ctx->claim->route = ctx->conf->route;
+    ctx->asked = ngx_current_msec;
     op->until += ctx->conf->wait;
 
     ngx_http_idem_op_send(e, op);
@@ -262,6 +264,7 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
     if (ngx_http_idem_verdict(reply) == IDEM_V_STARTED) {
         claim->state = NGX_HTTP_IDEM_EXECUTING;
         claim->fence = reply->brief.fence;
+        claim->begun = ngx_current_msec;
 
         ngx_http_idem_step("begun");
 
@@ -404,14 +407,15 @@ ngx_http_idem_claim_release(ngx_http_idem_claim_t *claim)
 static void
 ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
+    enum idem_verdict        verdict;
     ngx_http_idem_claim_t   *claim = op->data;
     ngx_http_idem_engine_t  *e = ngx_http_idem_engine();
 
+    verdict = ngx_http_idem_verdict(reply);
+
     /* busy: somebody's transaction locks the row, nothing was recorded yet */
 
-    if (reply && (reply->status != IDEM_OK
-                  || reply->brief.verdict == IDEM_V_BUSY))
-    {
+    if (reply && (reply->status != IDEM_OK || verdict == IDEM_V_BUSY)) {
         ngx_http_idem_op_again(e, op);
         return;
     }
@@ -420,7 +424,14 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 
     claim->state = NGX_HTTP_IDEM_ENDED;
 
-    if (ngx_http_idem_verdict(reply) == IDEM_V_STALE) {
+    if (claim->begun && !claim->released
+        && (verdict == IDEM_V_OK || verdict == IDEM_V_FINISHED))
+    {
+        ngx_http_idem_figures_time(claim->route, IDEM__FIGURES_CLAIM,
+                                   ngx_current_msec - claim->begun);
+    }
+
+    if (verdict == IDEM_V_STALE) {
         ngx_log_error(NGX_LOG_WARN, e->log, 0,
                       "idem: a record was settled or taken over while its "
                       "request ran, fence %uL", claim->fence);

@@ -340,6 +340,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     ngx_http_idem_claim_prepare(conf);
+    conf->route = ngx_http_idem_figures_route(cf, mcf->figures);
 
     if (!conf->enable) {
         return NGX_CONF_OK;

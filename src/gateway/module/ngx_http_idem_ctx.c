@@ -128,6 +128,7 @@ ngx_http_idem_cleanup(void *data)
     ngx_http_idem_claim_t  *claim;
 
     ngx_http_idem_clear_deadline(ctx);
+    ngx_http_idem_figures_count(ctx);
 
     if (ctx->hold.posted) {
         ngx_delete_posted_event(&ctx->hold);

@@ -118,6 +118,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_idem_worker_engine = mcf->engine;
+    ngx_http_idem_figures_start(mcf->figures);
 
     return ngx_http_idem_engine_start(mcf->engine, cycle);
 }

@@ -199,6 +199,13 @@ ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
                       reply->err.text);
     }
 
+    if (ctx->asked && verdict != IDEM_V_STARTED
+        && verdict != IDEM__VERDICT_COUNT)
+    {
+        ngx_http_idem_figures_time(ctx->conf->route, IDEM__FIGURES_HOLD,
+                                   ngx_current_msec - ctx->asked);
+    }
+
     switch (verdict) {
 
     case IDEM_V_STARTED:

@@ -97,6 +97,14 @@ static const struct option options[] = {
      0,
      0,
      0},
+    {{"gateway-figures", "FILE",
+      "what an nginx on this machine counts (its idem_figures), for the "
+      "metrics"},
+     TEXT,
+     AT(gateway_figures),
+     0,
+     0,
+     0},
     {{"audit", "FILE",
       "what operators did, a line of JSON each; none for no file (default: "
       "audit.jsonl in the journal's folder, no file on other stores)"},

@@ -59,6 +59,7 @@ struct server_config {
     char *audit;            /* a file; NULL: beside a journal; "none" */
     int64_t audit_size;     /* bytes of it before a new one is begun */
     bool http_metrics_only; /* HTTP without credentials: health, metrics */
+    char *gateway_figures;  /* the file of an nginx; NULL: none */
     int64_t max_clients;    /* RESP connections */
     int64_t max_result;     /* bytes of one result */
     int64_t max_command;    /* bytes of one command; 0: max_result + 64 KiB */

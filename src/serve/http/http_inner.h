@@ -161,6 +161,16 @@ void http_aside_stop(struct http *http);
 
 /* http_metrics.c: Prometheus text. False: out of memory. */
 bool http_metrics(struct http *http, struct idem_buf *out);
+bool http_put_head(struct idem_buf *out, const char *name, const char *type,
+                   const char *help);
+/* Each bucket ends at twice the time of the one before; the last one has no
+ * end. The label is name="value". */
+bool http_put_histogram(struct idem_buf *out, const char *name,
+                        const char *label, const uint64_t *bucket,
+                        size_t buckets, double first_s, double sum_s);
+
+/* http_gateway.c: what a gateway counts, from its file; NULL: none. */
+bool http_put_gateway(struct idem_buf *out, const char *path);
 
 /* ---- http_figures.c ---------------------------------------------------- */
 
@@ -172,6 +182,5 @@ struct http_process {
     double cpu_s, start_s, resident, open_files, max_files;
 };
 void http_process_figures(int64_t start_us, struct http_process *process);
-
 
 #endif

@@ -18,8 +18,9 @@
 #define PATIENCE_MS 300
 #define NAP_NS (5 * 1000000L)
 
-static bool
-head(struct idem_buf *out, const char *name, const char *type, const char *help)
+bool
+http_put_head(struct idem_buf *out, const char *name, const char *type,
+              const char *help)
 {
     return idem_buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help,
                            name, type);
@@ -29,7 +30,7 @@ static bool
 single(struct idem_buf *out, const char *name, const char *type,
        const char *help, double value)
 {
-    if (!head(out, name, type, help))
+    if (!http_put_head(out, name, type, help))
         return false;
     return isnan(value) ? idem_buf_printf(out, "%s NaN\n", name)
                         : idem_buf_printf(out, "%s %.17g\n", name, value);
@@ -38,15 +39,15 @@ single(struct idem_buf *out, const char *name, const char *type,
 static bool
 add_verdicts(struct idem_buf *out, const struct idem__stats *stats)
 {
-    bool ok = head(out, "idem_verdicts_total", "counter",
-                   "Answers given, by verdict.");
+    bool ok = http_put_head(out, "idem_verdicts_total", "counter",
+                            "Answers given, by verdict.");
 
     for (int i = 0; i < IDEM__VERDICT_COUNT && ok; i++)
         ok = idem_buf_printf(
             out, "idem_verdicts_total{verdict=\"%s\"} %" PRIu64 "\n",
             idem_verdict_name((enum idem_verdict)i), stats->verdicts[i]);
-    ok = ok && head(out, "idem_errors_total", "counter",
-                    "Operations that ended in an error, by kind.");
+    ok = ok && http_put_head(out, "idem_errors_total", "counter",
+                             "Operations that ended in an error, by kind.");
     for (int i = 1; i < IDEM__STATUS_COUNT && ok; i++)
         ok = idem_buf_printf(
             out, "idem_errors_total{error=\"%s\"} %" PRIu64 "\n",
@@ -54,40 +55,53 @@ add_verdicts(struct idem_buf *out, const struct idem__stats *stats)
     return ok;
 }
 
-static bool
-add_histogram(struct idem_buf *out, const char *verb,
-              const struct metrics_histogram *histogram)
+bool
+http_put_histogram(struct idem_buf *out, const char *name, const char *label,
+                   const uint64_t *bucket, size_t buckets, double first_s,
+                   double sum_s)
 {
-    static const char name[] = "idem_operation_seconds";
     uint64_t count = 0;
     bool ok = true;
 
-    for (int i = 0; i < METRICS_BUCKETS && ok; i++) {
-        count += metrics_read(&histogram->bucket[i]);
-        if (i < METRICS_BUCKETS - 1)
-            ok = idem_buf_printf(
-                out, "%s_bucket{verb=\"%s\",le=\"%.6g\"} %" PRIu64 "\n", name,
-                verb, (double)METRICS_BUCKET_US(i) / 1e6, count);
+    for (size_t i = 0; i < buckets && ok; i++) {
+        count += bucket[i];
+        if (i < buckets - 1)
+            ok = idem_buf_printf(out, "%s_bucket{%s,le=\"%.6g\"} %" PRIu64 "\n",
+                                 name, label,
+                                 first_s * (double)(UINT64_C(1) << i), count);
     }
-    return ok &&
-           idem_buf_printf(out,
-                           "%s_bucket{verb=\"%s\",le=\"+Inf\"} %" PRIu64 "\n"
-                           "%s_sum{verb=\"%s\"} %.17g\n"
-                           "%s_count{verb=\"%s\"} %" PRIu64 "\n",
-                           name, verb, count, name, verb,
-                           (double)metrics_read(&histogram->sum_us) / 1e6, name,
-                           verb, count);
+    return ok && idem_buf_printf(out,
+                                 "%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n"
+                                 "%s_sum{%s} %.17g\n"
+                                 "%s_count{%s} %" PRIu64 "\n",
+                                 name, label, count, name, label, sum_s, name,
+                                 label, count);
+}
+
+static bool
+add_verb(struct idem_buf *out, const char *verb,
+         const struct metrics_histogram *histogram)
+{
+    uint64_t bucket[METRICS_BUCKETS];
+    char label[32];
+
+    snprintf(label, sizeof(label), "verb=\"%s\"", verb);
+    for (size_t i = 0; i < METRICS_BUCKETS; i++)
+        bucket[i] = metrics_read(&histogram->bucket[i]);
+    return http_put_histogram(out, "idem_operation_seconds", label, bucket,
+                              METRICS_BUCKETS, METRICS_BUCKET_US(0) / 1e6,
+                              (double)metrics_read(&histogram->sum_us) / 1e6);
 }
 
 static bool
 add_latency(struct idem_buf *out, const struct server_metrics *metrics)
 {
-    bool ok = head(out, "idem_operation_seconds", "histogram",
-                   "From taking an operation to its answer, by verb.");
+    bool ok = http_put_head(out, "idem_operation_seconds", "histogram",
+                            "From taking an operation to its answer, by verb.");
 
     for (int i = 0; i < IDEM__VERB_COUNT && ok; i++)
-        ok = add_histogram(out, idem_verb_name((enum idem_verb)i),
-                           &metrics->latency[i]);
+        ok = add_verb(out, idem_verb_name((enum idem_verb)i),
+                      &metrics->latency[i]);
     return ok;
 }
 
@@ -96,7 +110,8 @@ add_batches(struct idem_buf *out, const struct idem__stats *stats)
 {
     static const char name[] = "idem_batch_writes";
     uint64_t count = 0;
-    bool ok = head(out, name, "histogram", "Commits to the store, by writes.");
+    bool ok = http_put_head(out, name, "histogram",
+                            "Commits to the store, by writes.");
 
     for (size_t i = 0; i < IDEM__BATCH_SIZES && ok; i++) {
         count += stats->batch_sizes[i];
@@ -133,13 +148,14 @@ add_engine(struct idem_buf *out, const struct idem__stats *stats)
 }
 
 static bool
-add_gateway(struct idem_buf *out)
+add_gateway(struct idem_buf *out, const struct server_config *config)
 {
     const char *restarts = getenv("IDEM_GATEWAY_RESTARTS");
 
     return single(out, "idem_gateway_engine_restarts_total", "counter",
                   "Times that idem gateway has started its engine again.",
-                  restarts ? strtod(restarts, NULL) : 0);
+                  restarts ? strtod(restarts, NULL) : 0) &&
+           http_put_gateway(out, config->gateway_figures);
 }
 
 static bool
@@ -147,23 +163,23 @@ add_surfaces(struct idem_buf *out, struct http *http)
 {
     const struct server_metrics *m = http->server->metrics;
 
-    return head(out, "idem_operations_total", "counter",
-                "Operations taken, by surface.") &&
+    return http_put_head(out, "idem_operations_total", "counter",
+                         "Operations taken, by surface.") &&
            idem_buf_printf(
                out,
                "idem_operations_total{surface=\"resp\"} %" PRIu64 "\n"
                "idem_operations_total{surface=\"http\"} %" PRIu64 "\n",
                metrics_read(&m->operations[METRICS_RESP]),
                metrics_read(&m->operations[METRICS_HTTP])) &&
-           head(out, "idem_clients", "gauge",
-                "Open connections, by surface.") &&
+           http_put_head(out, "idem_clients", "gauge",
+                         "Open connections, by surface.") &&
            idem_buf_printf(out,
                            "idem_clients{surface=\"resp\"} %lld\n"
                            "idem_clients{surface=\"http\"} %zu\n",
                            (long long)atomic_load(&m->clients),
                            atomic_load(&http->client_count)) &&
-           head(out, "idem_buffered_bytes", "gauge",
-                "Bytes waiting for all clients, by surface.") &&
+           http_put_head(out, "idem_buffered_bytes", "gauge",
+                         "Bytes waiting for all clients, by surface.") &&
            idem_buf_printf(out,
                            "idem_buffered_bytes{surface=\"resp\"} %lld\n"
                            "idem_buffered_bytes{surface=\"http\"} %zu\n",
@@ -194,7 +210,7 @@ static bool
 by_kind(struct idem_buf *out, const char *name, const char *type,
         const char *help, const double *values, int kinds)
 {
-    bool ok = head(out, name, type, help);
+    bool ok = http_put_head(out, name, type, help);
 
     for (int i = 0; i < kinds && ok; i++)
         ok =
@@ -320,12 +336,12 @@ http_metrics(struct http *http, struct idem_buf *out)
     bool ok;
 
     idem__stats(server->engine, &stats);
-    ok = head(out, "idem_build_info", "gauge", "What is running.") &&
+    ok = http_put_head(out, "idem_build_info", "gauge", "What is running.") &&
          idem_buf_printf(out, "idem_build_info{version=\"%s\"} 1\n",
                          IDEM_VERSION) &&
          add_process(out, server->metrics) && add_verdicts(out, &stats) &&
          add_latency(out, server->metrics) && add_engine(out, &stats) &&
-         add_surfaces(out, http) && add_gateway(out) &&
+         add_surfaces(out, http) && add_gateway(out, server->config) &&
          add_ids(out, server->ids) && add_doubt(out, http);
     if (ok)
         idem__store_figures(server->engine, add_figure, out);

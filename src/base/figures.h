@@ -1,0 +1,55 @@
+/*
+ * figures.h - what the gateway counts, by route: a file that nginx's workers
+ * have mapped and add to, and that a server reads for its /metrics.
+ *
+ * Every number only grows. Both sides are of one build; a file with another
+ * head is not read, and is begun anew by nginx.
+ */
+#ifndef IDEM__FIGURES_H
+#define IDEM__FIGURES_H
+
+#include <stdint.h>
+
+#define IDEM__FIGURES_MAGIC "idem-figures" /* begins every such file */
+#define IDEM__FIGURES_ROUTES 64            /* the first is "other" */
+#define IDEM__FIGURES_NAME_MAX 127
+#define IDEM__FIGURES_BUCKETS 19 /* 1 ms, 2 ms ... 131 s, all others */
+
+/* How a request ended at the gate: the verdicts of the access log, and two for
+ * requests that nobody asked the engine about. */
+static const char *const idem__figures_verdicts[] = {
+    "started",      "released", "outcome-unknown", "replay",  "busy",
+    "doubt",        "mismatch", "duplicate",       "unknown", "away",
+    "same-content", "open",     "no-scope",        "issued",  "settled",
+    "absent",       "refused",  "passed",
+};
+
+#define IDEM__FIGURES_VERDICTS                                                 \
+    (sizeof(idem__figures_verdicts) / sizeof(idem__figures_verdicts[0]))
+#define IDEM__FIGURES_REFUSED (IDEM__FIGURES_VERDICTS - 2)
+#define IDEM__FIGURES_PASSED (IDEM__FIGURES_VERDICTS - 1)
+
+enum idem__figures_time {
+    IDEM__FIGURES_UPSTREAM, /* the service's time */
+    IDEM__FIGURES_HOLD,     /* a repeat's, until it had its verdict */
+    IDEM__FIGURES_CLAIM,    /* from BEGIN to FINISH */
+    IDEM__FIGURES_TIMES
+};
+
+struct idem__figures_route {
+    char name[IDEM__FIGURES_NAME_MAX + 1]; /* 0x21 to 0x7e, but not " or \ */
+    uint64_t verdicts[IDEM__FIGURES_VERDICTS];
+    struct {
+        uint64_t bucket[IDEM__FIGURES_BUCKETS];
+        uint64_t sum_ms;
+    } times[IDEM__FIGURES_TIMES];
+};
+
+struct idem__figures {
+    char magic[24]; /* IDEM__FIGURES_MAGIC */
+    uint64_t size;  /* of all this */
+    uint64_t used;  /* routes that have a name */
+    struct idem__figures_route routes[IDEM__FIGURES_ROUTES];
+};
+
+#endif
