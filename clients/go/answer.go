@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 const (
@@ -15,6 +16,7 @@ const (
 	keyMax      = 255
 	headersMax  = 100
 	headMax     = 64 << 10
+	lookMax     = 64 << 10
 )
 
 // answer is what a client of the service gets.
@@ -169,4 +171,19 @@ func readAnswer(stored []byte) (*answer, error) {
 		a.header.Add(name, strings.TrimPrefix(value, " "))
 	}
 	return a, nil
+}
+
+// settledAnswer is a success that was recorded without an HTTP answer: an operator settled it, or a service finished it itself.
+func settledAnswer(result []byte) *answer {
+	if len(result) == 0 {
+		return &answer{http.StatusNoContent, http.Header{}, nil}
+	}
+	kind := "application/octet-stream"
+	if len(result) > lookMax || !utf8.Valid(result) {
+	} else if (result[0] == '{' || result[0] == '[') && json.Valid(result) {
+		kind = "application/json"
+	} else if bytes.IndexFunc(result, func(r rune) bool { return r < ' ' && r != '\t' && r != '\r' && r != '\n' }) < 0 {
+		kind = "text/plain; charset=utf-8"
+	}
+	return &answer{http.StatusOK, http.Header{"Content-Type": {kind}}, result}
 }

@@ -153,13 +153,18 @@ func (s *stored) answer() *answer {
 		}
 		return problem("settled", 0, "", 0)
 	}
-	if s.kind == "http" && s.result != nil {
-		if told, err := readAnswer(s.result); err == nil {
-			told.header.Set("Idempotent-Replayed", "true")
-			return told
-		}
+	if s.result == nil {
+		return problem("not-replayable", 0, "", 0)
 	}
-	return problem("not-replayable", 0, "", 0)
+	told, err := settledAnswer(s.result), error(nil)
+	if s.kind == "http" {
+		told, err = readAnswer(s.result)
+	}
+	if err != nil {
+		return problem("not-replayable", 0, "", 0)
+	}
+	told.header.Set("Idempotent-Replayed", "true")
+	return told
 }
 
 func (a *answer) send(w http.ResponseWriter) {

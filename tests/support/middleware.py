@@ -116,6 +116,8 @@ class Play:
             wanted = {k: expect[k] for k in ("status", "class", "retryable") if k in expect}
             wanted["type"] = wanted["documentation"] = "https://idem.example/problems/" + expect["problem"]
             assert {k: told[k] for k in wanted} == wanted, told
+        if "type" in expect:
+            assert (answer.headers["Content-Type"] or "").lower().replace("; ", ";") == expect["type"], said
         if "json" in expect:
             assert json.loads(answer.body) == expect["json"], said
         if "text" in expect:
@@ -160,7 +162,8 @@ class Play:
             record = c("GET", step.get("scope", self.scope()), self.key(step["record"]))
             assert set(step["expect"]) <= set(record), record
         elif "settle" in step:
-            assert c("SETTLE", self.scope(), step["settle"], "REASON", "cancelled")[0] == "settled"
+            outcome = ["AS", "SUCCEEDED", step["as"]] if "as" in step else ["REASON", "cancelled"]
+            assert c("SETTLE", self.scope(), step["settle"], *outcome)[0] == "settled"
         elif "doubt" in step:
             c("BEGIN", self.scope(), step["doubt"], "LEASE", "100")
             assert wait_until(lambda: c("BEGIN", self.scope(), step["doubt"])[0] == "doubt")

@@ -1,7 +1,7 @@
 // What middleware reads and answers: the key's header, problems (docs/problems.md) and stored answers (docs/results.md).
 
 const BASE = "https://idem.example/problems/";
-const KEY_MAX = 255, HEADERS_MAX = 100, HEAD_MAX = 65536;
+const KEY_MAX = 255, HEADERS_MAX = 100, HEAD_MAX = 65536, LOOK_MAX = 65536;
 // Headers of one connection, and those that only the first caller may see.
 const NOT_STORED = new Set(["content-length", "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
     "proxy-authenticate", "proxy-authorization", "date", "set-cookie", "www-authenticate"]);
@@ -87,6 +87,23 @@ export function read(stored) {
     const [status, ...lines] = stored.toString("latin1", 0, end).split("\n");
     const headers = lines.map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).replace(/^ /, "")]);
     return {status: Number(status), headers, body: stored.subarray(end + 2)};
+}
+
+/** A success that was recorded without an HTTP answer: an operator settled it, or a service finished it itself. */
+export function settled(body) {
+    return body.length ? {status: 200, headers: [["Content-Type", typeOf(body)]], body} : {status: 204, headers: [], body};
+}
+
+function typeOf(bytes) {
+    let type = "application/octet-stream";
+    if (bytes.length > LOOK_MAX) return type;
+    try {
+        const text = new TextDecoder("utf-8", {fatal: true}).decode(bytes);
+        if (!/[\0-\x08\x0b\x0c\x0e-\x1f]/.test(text)) type = "text/plain; charset=utf-8";
+        if (/^[{[]/.test(text) && JSON.parse(text)) type = "application/json";
+    } catch { // not UTF-8, or not JSON
+    }
+    return type;
 }
 
 /** The headers of an answer by name; one that is there twice has a list. */

@@ -2,7 +2,7 @@
 import {createHash} from "node:crypto";
 import {Readable} from "node:stream";
 
-import {answerOf, grouped, parseKey, problem, read, write} from "./answer.js";
+import {answerOf, grouped, parseKey, problem, read, settled, write} from "./answer.js";
 import {choose, storage} from "./client.js";
 import {IdemError, InProgress, Mismatch, NotExecuted, OutcomeUnknown, Refused} from "./errors.js";
 
@@ -93,8 +93,8 @@ class Guard {
 
 function stored({state, kind, result}) {
     if (state === "failed" && (kind !== "http" || result === null)) return problem(kind === "http" ? "failed" : "settled");
-    if (result === null || kind !== "http") return problem("not-replayable");
-    const answer = read(result);
+    if (result === null) return problem("not-replayable");
+    const answer = kind === "http" ? read(result) : settled(result);
     return {...answer, headers: [...answer.headers, ["Idempotent-Replayed", "true"]]};
 }
 

@@ -181,12 +181,12 @@ final class Client
     {
         $this->abandon($claim);
         $args = ['FINISH', $claim->scope, $claim->key, $claim->fence, $outcome];
-        array_push($args, ...($result === null ? ['', 'NOREPLAY'] : [$result, 'KIND', $kind]));
+        array_push($args, $result ?? '', 'KIND', $kind, ...($result === null ? ['NOREPLAY'] : []));
         try {
             $verdict = $this->ask($args, $claim->options['deadline'])[0];
         } catch (Unavailable | Refused $e) {
             if ($e instanceof Refused && $result !== null) {
-                $this->finish($claim, $outcome, null);
+                $this->finish($claim, $outcome, null, $kind);
                 return;
             }
             throw new OutcomeUnknown("the work was done, and its result could not be recorded: {$e->getMessage()}", 0, $e);

@@ -8,6 +8,7 @@ final class HttpAnswer
 {
     private const NOT_STORED = ['content-length', 'connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding',
         'upgrade', 'proxy-authenticate', 'proxy-authorization', 'date', 'set-cookie', 'www-authenticate'];
+    private const LOOK_MAX = 65536;
     private const TYPE = 'https://idem.example/problems/';
     /** status, class, retryable, title, detail */
     private const PROBLEMS = [
@@ -72,6 +73,19 @@ final class HttpAnswer
             $headers[$name][] = ltrim($value, ' ');
         }
         return new self((int)$lines[0], $headers + ['Idempotent-Replayed' => ['true']], $body);
+    }
+
+    /** A success that was recorded without an HTTP answer: an operator settled it, or a service finished it itself. */
+    public static function settled(string $result): self
+    {
+        $look = strlen($result) <= self::LOOK_MAX;
+        $type = match (true) {
+            $look && preg_match('/^[{\[]/', $result) && json_decode($result, true) !== null => 'application/json',
+            $look && preg_match('/^[^\x00-\x08\x0b\x0c\x0e-\x1f]*$/Du', $result) => 'text/plain; charset=utf-8',
+            default => 'application/octet-stream',
+        };
+        $headers = ($result === '' ? [] : ['Content-Type' => [$type]]) + ['Idempotent-Replayed' => ['true']];
+        return new self($result === '' ? 204 : 200, $headers, $result);
     }
 
     /** Reads the header Idempotency-Key: "abc" as the IETF draft writes it, or bare. InvalidArgumentException: a sentence for the client. */

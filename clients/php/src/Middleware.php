@@ -126,8 +126,9 @@ final class Middleware implements MiddlewareInterface
     {
         return match (true) {
             $found->result !== null && $found->kind === 'http' => HttpAnswer::replayed($found->result),
-            $found->state === 'failed' => HttpAnswer::problem($found->result === null ? 'failed' : 'settled'),
-            default => HttpAnswer::problem('not-replayable'),
+            $found->state === 'failed' => HttpAnswer::problem($found->kind === 'http' ? 'failed' : 'settled'),
+            $found->result === null => HttpAnswer::problem('not-replayable'),
+            default => HttpAnswer::settled($found->result),
         };
     }
 

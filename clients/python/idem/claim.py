@@ -199,12 +199,12 @@ def finish(claim, outcome, result, kind="raw"):
     """Record the outcome. A result of None is recorded as too large to keep."""
     claim.kept = False
     args = ["FINISH", claim.scope, claim.key, claim.fence, outcome]
-    args += [b"", "NOREPLAY"] if result is None else [result, "KIND", kind]
+    args += [b"" if result is None else result, "KIND", kind] + (["NOREPLAY"] if result is None else [])
     try:
         verdict, *_ = yield from ask(args, claim.options.deadline)
     except (Unavailable, Refused) as e:
         if isinstance(e, Refused) and result is not None:
-            yield from finish(claim, outcome, None)
+            yield from finish(claim, outcome, None, kind)
             return
         raise OutcomeUnknown("the work was done, and its result could not be recorded: %s" % e) from e
     if verdict != b"ok":

@@ -1,4 +1,5 @@
 """What the middleware of idem.wsgi and idem.asgi have in common: the gateway's keys, statuses, problems and stored answers."""
+import contextlib
 import hashlib
 import json
 import math
@@ -8,6 +9,8 @@ from .claim import Claim, Options, Stored, log
 from .errors import Error, InProgress, Mismatch, NotExecuted, OutcomeUnknown, Refused
 
 Headers = List[Tuple[str, str]]
+LOOK_MAX = 65536
+CONTROL = set(map(chr, range(32))) - set("\t\r\n")
 PROBLEMS = "https://idem.example/problems/"
 NOT_STORED = {"content-length", "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
               "proxy-authenticate", "proxy-authorization", "date", "set-cookie", "www-authenticate"}
@@ -58,6 +61,20 @@ def replayed(data: bytes) -> Answer:
     status, *lines = head.decode("latin-1").split("\n")
     headers = [(k, v.lstrip(" ")) for k, _, v in (line.partition(":") for line in lines)]
     return Answer(int(status), headers + [("Idempotent-Replayed", "true")], body)
+
+
+def settled(result: bytes) -> Answer:
+    """A success that was recorded without an HTTP answer: an operator settled it, or a service finished it itself."""
+    kind = "application/octet-stream"
+    if len(result) <= LOOK_MAX:
+        with contextlib.suppress(ValueError, RecursionError):
+            text = result.decode()
+            kind = "text/plain; charset=utf-8" if not CONTROL & set(text) else kind
+            if result[:1] in (b"{", b"["):
+                json.loads(text)
+                kind = "application/json"
+    headers = [("Content-Type", kind)] if result else []
+    return Answer(200 if result else 204, headers + [("Idempotent-Replayed", "true")], result)
 
 
 def problem(name: str, status: int = 0, detail: str = "", retry_after: int = 0) -> Answer:
@@ -155,8 +172,8 @@ class Guard:
         if found.result is not None and found.kind == "http":
             return replayed(found.result)
         if found.state == "failed":
-            return problem("failed" if found.result is None else "settled")
-        return problem("not-replayable")
+            return problem("failed" if found.kind == "http" else "settled")
+        return problem("not-replayable") if found.result is None else settled(found.result)
 
     @staticmethod
     def failed(error: Exception) -> Answer:

@@ -1,6 +1,8 @@
 package idem;
 
 import java.io.ByteArrayOutputStream;
+import java.nio.ByteBuffer;
+import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -10,6 +12,8 @@ import java.util.Set;
 public final class HttpAnswer {
     private static final Set<String> NOT_STORED = Set.of("content-length", "connection", "keep-alive", "proxy-connection", "te", "trailer",
             "transfer-encoding", "upgrade", "proxy-authenticate", "proxy-authorization", "date", "set-cookie", "www-authenticate");
+
+    private static final int LOOK_MAX = 65536;
 
     public final int status;
     public final List<String[]> headers = new ArrayList<>();
@@ -35,6 +39,26 @@ public final class HttpAnswer {
         out.writeBytes(head.append('\n').toString().getBytes(StandardCharsets.ISO_8859_1));
         out.writeBytes(body);
         return out.toByteArray();
+    }
+
+    /** A success that was recorded without an HTTP answer: an operator settled it, or a service finished it itself. */
+    public static HttpAnswer settled(byte[] result) {
+        return result.length == 0 ? new HttpAnswer(204, result) : new HttpAnswer(200, result).header("Content-Type", typeOf(result));
+    }
+
+    private static String typeOf(byte[] result) {
+        var type = "application/octet-stream";
+        if (result.length > LOOK_MAX)
+            return type;
+        try {
+            var text = StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(result)).toString();
+            if (text.chars().allMatch(c -> c >= ' ' || c == '\t' || c == '\r' || c == '\n'))
+                type = "text/plain; charset=utf-8";
+            if ((result[0] == '{' || result[0] == '[') && Json.read(text) != null)
+                type = "application/json";
+        } catch (CharacterCodingException | IllegalArgumentException e) { // not UTF-8, or not JSON
+        }
+        return type;
     }
 
     public static HttpAnswer read(byte[] stored) {

@@ -176,11 +176,11 @@ public final class IdempotencyFilter implements Filter {
         boolean http = begun.kind().equals("http");
         if (begun.state().equals("failed") && (!http || begun.result() == null)) {
             send(response, (http ? Problem.FAILED : Problem.SETTLED).answer());
-        } else if (!http || begun.result() == null) {
+        } else if (begun.result() == null) {
             send(response, Problem.NOT_REPLAYABLE.answer());
         } else {
             response.setHeader("Idempotent-Replayed", "true");
-            send(response, HttpAnswer.read(begun.result()));
+            send(response, http ? HttpAnswer.read(begun.result()) : HttpAnswer.settled(begun.result()));
         }
     }
 
