@@ -39,7 +39,8 @@ struct idem_options {
     size_t max_parked_key;   /* of one key; 0: 1024 */
     size_t max_parked_scope; /* of one scope; 0: 16384 */
     size_t max_result;       /* bytes of one result kept; 0: 1 MiB */
-    int64_t poll_ms; /* parked ones look again on a shared store; 0: 50 */
+    int64_t poll_ms; /* parked ones look again on a shared store; 0: 50. Up
+                        to 20 times as long while the store tells of changes */
     /* Scopes where a BEGIN without a fingerprint is IDEM_ERR_INVALID: names
      * with commas between them; one that ends in * stands for all that begin
      * so. It must live as long as the engine. NULL: none. */

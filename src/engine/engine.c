@@ -73,6 +73,10 @@ run_item(struct idem_engine *engine, struct idem__item *item)
         idem__word_set(figures->woken);
         break;
     }
+    case IDEM__ITEM_NEWS:
+        idem__park_news(engine, (struct idem__news *)item);
+        free(item);
+        break;
     case IDEM__ITEM_KEPT:
         idem__keeper_over(IDEM__OF(item, struct idem__keeper, end));
         break;
@@ -349,6 +353,8 @@ open_store(struct idem_engine *engine, const char *url, struct idem_error *err)
         status = idem__store_open(url, options, &engine->store, err);
     if (status != IDEM_OK)
         return status;
+    engine->store->news = idem__take_news;
+    engine->store->news_arg = engine;
     if (!idem__time_open(engine) || !idem__batch_open(engine))
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     engine->tended_us = idem__boot_us(engine);

@@ -85,6 +85,7 @@ enum idem__item_kind {
     IDEM__ITEM_SCAN,
     IDEM__ITEM_FIGURES,
     IDEM__ITEM_KEPT, /* a lease need not be kept any longer */
+    IDEM__ITEM_NEWS, /* of a record that somebody waits for */
 };
 
 struct idem__item {
@@ -134,6 +135,13 @@ struct idem__job {
 struct idem__cancel {
     struct idem__item item;
     uint64_t ticket;
+};
+
+struct idem__news {
+    struct idem__item item;
+    enum idem_news news;
+    bool of_all; /* and not of this key */
+    uint8_t key[IDEM_KEY_LEN];
 };
 
 struct idem__scan {
@@ -214,6 +222,7 @@ struct idem__queue {
     struct idem__item *inbox; /* taken, of the thread that takes turns */
     size_t count, bytes;      /* jobs waiting, with the inbox */
     uint64_t tickets;
+    size_t news; /* waiting */
     bool closing;
     bool asleep; /* the engine's thread waits for `wake` */
 };
@@ -232,6 +241,9 @@ struct idem__crowd {
     struct idem__group *group; /* in the batch at work, or NULL */
     bool looks;                /* stands in the batch that is being filled */
     bool locked;               /* the row was: look again very soon */
+    bool watched;              /* the store was asked to tell of changes ... */
+    bool told;                 /* ... and does */
+    int64_t look_times;        /* the next look is after so many intervals */
 };
 
 /* How many wait in all crowds of one scope; found by a digest of its name. */
@@ -258,6 +270,9 @@ void idem__crowd_take(struct idem_engine *engine, struct idem__job *job);
 /* When to look again at a record that is (or was) busy; drops an empty crowd */
 void idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
                       const struct idem_record *record);
+/* The store tells something of a key, or of all (park.c); its news_fn. */
+void idem__park_news(struct idem_engine *engine, const struct idem__news *news);
+void idem__take_news(void *arg, enum idem_news news, const uint8_t *key);
 void idem__park_cancel(struct idem_engine *engine, uint64_t ticket);
 void idem__park_close(struct idem_engine *engine);
 

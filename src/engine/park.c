@@ -3,8 +3,10 @@
  *
  * A crowd is all who wait for one key, first come first. Whoever changes the
  * record in this engine lets the whole crowd look at it in the same batch; a
- * timer does when the lease ends and, on a store that others write too, at a
- * short interval, with one read a key, however many wait.
+ * timer does when the lease ends. On a store that others write too, the store
+ * is asked to tell of changes. As long as it does not, the crowd looks at a
+ * short interval, with one read a key, however many wait; while it does, less
+ * and less often, for what is told may get lost.
  */
 #include "inner.h"
 
@@ -15,6 +17,7 @@
 /* A timer that could not be right, for a clock that moved, is asked again. */
 #define SHORTEST_LOOK_US 1000
 #define LOCKED_LOOK_US 4000
+#define MAX_LOOK_TIMES 20 /* poll_ms times this is the longest interval */
 
 static struct idem__crowd *
 crowd_at(struct idem__link *link)
@@ -109,8 +112,26 @@ make_crowd(struct idem_engine *engine, const struct idem__job *job)
 }
 
 static void
+watch(struct idem_engine *engine, struct idem__crowd *crowd)
+{
+    struct idem_store *store = engine->store;
+
+    if (!crowd->watched && !store->type->local && store->type->watch)
+        crowd->watched = store->type->watch(store, crowd->key, true);
+}
+
+static void
+unwatch(struct idem_engine *engine, struct idem__crowd *crowd)
+{
+    if (crowd->watched)
+        (void)engine->store->type->watch(engine->store, crowd->key, false);
+    crowd->watched = crowd->told = false;
+}
+
+static void
 drop_crowd(struct idem_engine *engine, struct idem__crowd *crowd)
 {
+    unwatch(engine, crowd);
     idem__timer_stop(&engine->timers, &crowd->timer);
     idem__map_remove(&engine->parked.crowds, &crowd->link);
     put_scope(engine, crowd->scope);
@@ -203,18 +224,35 @@ idem__crowd_take(struct idem_engine *engine, struct idem__job *job)
     engine->parked.count--;
 }
 
+/* How long until the next look: twice as long each time, while the store tells
+ * of changes. */
+static int64_t
+look_us(const struct idem_engine *engine, struct idem__crowd *crowd)
+{
+    if (!crowd->told)
+        crowd->look_times = 1;
+    else if (crowd->look_times < MAX_LOOK_TIMES / 2)
+        crowd->look_times *= 2;
+    else
+        crowd->look_times = MAX_LOOK_TIMES;
+    return engine->options.poll_ms * 1000 * crowd->look_times;
+}
+
 void
 idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
                  const struct idem_record *record)
 {
     int64_t now_us = engine->boot_now_us;
-    int64_t due_us = now_us + engine->options.poll_ms * 1000;
+    int64_t due_us;
 
     if (crowd->count == 0) {
         assert(crowd->group == NULL);
         drop_crowd(engine, crowd);
         return;
     }
+    if (!crowd->locked)
+        watch(engine, crowd);
+    due_us = now_us + look_us(engine, crowd);
     if (record && record->state == IDEM_STATE_EXECUTING) {
         int64_t end_us = idem__time_lease_end_us(engine, record);
 
@@ -229,6 +267,39 @@ idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
     /* Room in the heap: a crowd has jobs with timers, so this can only fail
      * for the first; then the waits end by themselves. */
     (void)idem__timer_set(&engine->timers, &crowd->timer, due_us);
+}
+
+/* What is not told any longer is looked at as before; not at once, so that a
+ * store that cannot keep its word is not asked all the time. */
+static void
+hear(struct idem_engine *engine, struct idem__crowd *crowd, enum idem_news news)
+{
+    int64_t due_us = engine->boot_now_us;
+
+    if (news == IDEM_NEWS_UNWATCHED) {
+        unwatch(engine, crowd);
+        due_us += engine->options.poll_ms * 1000;
+    } else if (news == IDEM_NEWS_WATCHED) {
+        crowd->told = crowd->watched;
+    }
+    if (crowd->timer.place == 0 || due_us < crowd->timer.due_us)
+        (void)idem__timer_set(&engine->timers, &crowd->timer, due_us);
+}
+
+void
+idem__park_news(struct idem_engine *engine, const struct idem__news *news)
+{
+    struct idem__map *crowds = &engine->parked.crowds;
+    struct idem__crowd *crowd =
+        news->of_all ? NULL : idem__crowd_find(engine, news->key);
+
+    if (crowd)
+        hear(engine, crowd, news->news);
+    for (size_t i = 0; news->of_all && i < crowds->room; i++) {
+        for (struct idem__link *link = crowds->chains[i]; link;
+             link = link->next)
+            hear(engine, crowd_at(link), news->news);
+    }
 }
 
 static void

@@ -200,6 +200,33 @@ idem__queue_put(struct idem_engine *engine, struct idem__item *item)
 }
 
 void
+idem__take_news(void *arg, enum idem_news news, const uint8_t *key)
+{
+    struct idem_engine *engine = arg;
+    struct idem__queue *queue = &engine->queue;
+    struct idem__news *item = calloc(1, sizeof(*item));
+    bool taken;
+
+    if (!item)
+        return;
+    item->item.kind = IDEM__ITEM_NEWS;
+    item->news = news;
+    item->of_all = !key;
+    if (key)
+        memcpy(item->key, key, IDEM_KEY_LEN);
+    pthread_mutex_lock(&queue->lock);
+    /* Without it the waiting ones look a little later. */
+    taken = !queue->closing && queue->news < engine->options.max_parked;
+    if (taken) {
+        queue->news++;
+        append(engine, &item->item);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    if (!taken)
+        free(item);
+}
+
+void
 idem__queue_take(struct idem__queue *queue)
 {
     struct idem__item **end = &queue->inbox;
@@ -210,6 +237,7 @@ idem__queue_take(struct idem__queue *queue)
     *end = queue->first;
     queue->first = NULL;
     queue->last = &queue->first;
+    queue->news = 0;
     pthread_mutex_unlock(&queue->lock);
 }
 

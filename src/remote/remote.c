@@ -350,6 +350,9 @@ take_items(struct idem_engine *engine)
         case IDEM__ITEM_FIGURES:
             idem__word_set(((struct idem__figures *)item)->woken);
             break;
+        case IDEM__ITEM_NEWS: /* of a store, and there is none */
+            free(item);
+            break;
         case IDEM__ITEM_KEPT:
             idem__keeper_over(IDEM__OF(item, struct idem__keeper, end));
             break;

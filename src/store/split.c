@@ -330,6 +330,18 @@ tend(struct idem_store *store, int64_t drop_ms)
     }
 }
 
+static bool
+watch(struct idem_store *store, const uint8_t key[IDEM_KEY_LEN], bool on)
+{
+    struct split_store *self = (struct split_store *)store;
+
+    if (!self->first->news) {
+        self->first->news_arg = store->news_arg;
+        self->first->news = store->news;
+    }
+    return self->type->watch && self->type->watch(self->first, key, on);
+}
+
 static void
 figures(struct idem_store *store, idem_figure_fn *each, void *arg)
 {
@@ -383,6 +395,7 @@ static const struct idem_store_type split_type = {
     .scan = scan_records,
     .now = read_clock,
     .tend = tend,
+    .watch = watch,
     .figures = figures,
     .close = close_store,
 };

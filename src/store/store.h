@@ -21,6 +21,16 @@
 struct idem_store_type;
 struct idem_store;
 
+/* What a store tells of a key that is watched; see idem_watch_fn. */
+enum idem_news {
+    IDEM_NEWS_WATCHED,   /* from now on changes are told: look once more */
+    IDEM_NEWS_CHANGED,   /* somebody may wait no longer: look at the record */
+    IDEM_NEWS_UNWATCHED, /* changes are not told; no key: of none are they */
+};
+
+/* Called from a thread of the store's own. */
+typedef void idem_news_fn(void *arg, enum idem_news news, const uint8_t *key);
+
 /* What became of one swap. */
 enum idem_outcome {
     IDEM_SWAP_NOT_STORED, /* surely not: unavailable, full, too large */
@@ -76,6 +86,8 @@ struct idem_store {
                      refuses what promises that something never happens again */
     struct idem_store_options options;
     const struct idem_clocks *clocks; /* the options', or the system's */
+    idem_news_fn *news;               /* set by who calls watch */
+    void *news_arg;
 };
 
 /* Open what the URL names. The URL's scheme is this store's. An error never
@@ -132,6 +144,14 @@ typedef enum idem_status idem_now_fn(struct idem_store *store, int64_t *now_us,
  * judged: no store asks a clock for that. 0: none may. */
 typedef void idem_tend_fn(struct idem_store *store, int64_t drop_ms);
 
+/*
+ * Tell, or tell no longer, when a record that is executing under this key ends
+ * or is given back, by whichever engine. That is a hint and may get lost: who
+ * waits also looks by itself, now and then. False: it cannot be told now.
+ */
+typedef bool idem_watch_fn(struct idem_store *store,
+                           const uint8_t key[IDEM_KEY_LEN], bool on);
+
 typedef void idem_figures_fn(struct idem_store *store, idem_figure_fn *each,
                              void *arg);
 
@@ -156,6 +176,7 @@ struct idem_store_type {
     idem_scan_fn *scan;       /* required */
     idem_now_fn *now;         /* NULL: this store has no clock (see time.c) */
     idem_tend_fn *tend;       /* may be NULL */
+    idem_watch_fn *watch;     /* NULL: this store cannot tell */
     idem_figures_fn *figures; /* may be NULL */
     idem_close_fn *close;     /* required; NULL store is fine */
     idem_init_fn *init;       /* NULL: nothing to make beforehand */
@@ -226,6 +247,14 @@ bool idem__query_give(const struct idem_query *query,
                       const struct idem_record *record);
 enum idem_status idem__query_bad_cursor(const struct idem_query *query,
                                         struct idem_error *err);
+
+/* May somebody at another engine have waited for what this swap does? */
+static inline bool
+idem__swap_wakes(const struct idem_swap *swap)
+{
+    return swap->expected != 0 &&
+           (!swap->record || swap->record->state != IDEM_STATE_EXECUTING);
+}
 
 /* Say something to the operator, through the log of the options. */
 void idem__log(const struct idem_store_options *options,

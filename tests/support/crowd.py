@@ -251,6 +251,30 @@ def check_waiting_is_woken(one, two):
     assert time.monotonic() - done < 10  # 50 ms on an idle machine
 
 
+def wake_times(one, two, rounds=30, still=0.12):
+    """How long after FINISH is answered at one engine a duplicate that waits at another has its
+    answer, and every second time after UNLOCK who waits for the lock: seconds, sorted."""
+    a, b = one.client(), two.client()
+    scope, times = "wake-" + os.urandom(4).hex(), []
+    for i in range(rounds):
+        if i % 2:
+            fence = a("LOCK", scope, "ann", 60000)[1]
+            b.send("LOCK", scope, "bob", 60000, "WAIT", 30000)
+        else:
+            fence = a("BEGIN", scope, i)[1]
+            b.send("BEGIN", scope, i, "WAIT", 30000)
+        time.sleep(still)
+        answer = a("UNLOCK", scope, fence) if i % 2 else a("FINISH", scope, i, fence, "SUCCEEDED", "for both")
+        start = time.monotonic()
+        assert answer[0] == "ok", answer
+        answer = b.read()
+        times.append(time.monotonic() - start)
+        assert answer[0] == ("started" if i % 2 else "replay"), answer
+        if i % 2:
+            assert b("UNLOCK", scope, answer[1])[0] == "ok"
+    return sorted(times)
+
+
 def check_locks_and_scan(one, two):
     """What one engine locked is locked for the other, and both list the same records."""
     a, b = one.client(), two.client()

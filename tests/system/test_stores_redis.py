@@ -74,9 +74,9 @@ def test_contract_under_an_acl_that_allows_what_the_docs_say():
     primary, replica = Redis(), Redis()
     try:
         replica.follow(primary)
-        primary.ask("acl", "setuser", "idem", "on", ">s3cret", "~idem:*", "+evalsha", "+eval",
+        primary.ask("acl", "setuser", "idem", "on", ">s3cret", "~idem:*", "&idem:*", "+evalsha", "+eval",
                     "+script|load", "+get", "+getrange", "+set", "+append", "+del", "+scan", "+time", "+wait",
-                    "+info", "+config|get", "+select")
+                    "+info", "+config|get", "+select", "+spublish", "+ssubscribe", "+sunsubscribe")
         run_c_test("contract_test", "redis://idem:s3cret@127.0.0.1:%d/0?replicas=1&wait_ms=10000" % primary.port)
     finally:
         primary.stop()
@@ -690,9 +690,9 @@ def test_slots_that_move_under_load(cluster):
 
 def test_contract_on_a_cluster_under_an_acl(cluster):
     for node in cluster.nodes:
-        node.ask("acl", "setuser", "idem", "on", ">s3cret", "~idem:*", "+evalsha", "+eval",
+        node.ask("acl", "setuser", "idem", "on", ">s3cret", "~idem:*", "&idem:*", "+evalsha", "+eval",
                  "+script|load", "+get", "+getrange", "+set", "+append", "+del", "+scan", "+time", "+wait",
-                 "+info", "+config|get", "+select", "+cluster|slots", "+asking")
+                 "+info", "+config|get", "+select", "+spublish", "+ssubscribe", "+sunsubscribe", "+cluster|slots", "+asking")
     run_c_test("contract_test", cluster.url.replace("//", "//idem:s3cret@"))
 
 

@@ -15,6 +15,7 @@
 #define SWEEP_ROWS 500
 #define SWEEP_EVERY_US 500000
 #define CHECK_EVERY_US 10000000
+#define WATCHED_MAX 128 /* each takes one of the server's locks */
 
 /* ---- one statement --------------------------------------------------- */
 
@@ -274,6 +275,7 @@ close_store(struct idem_store *store)
 
     if (!self)
         return;
+    idem__watcher_close(&self->watcher);
     idem__postgres_disconnect(self);
     free(self->url);
     free(self);
@@ -322,6 +324,8 @@ make_store(const char *url, const struct idem_store_options *options,
 
     if (!self)
         return IDEM_ERR_MEMORY;
+    idem__watcher_open(&self->watcher, &self->base, WATCHED_MAX,
+                       idem__postgres_listen);
     status = parse(self, url, err);
     if (status != IDEM_OK) {
         close_store(&self->base);
@@ -383,6 +387,7 @@ const struct idem_store_type idem__postgres_store = {
     .scan = scan_records,
     .now = read_clock,
     .tend = tend,
+    .watch = idem__postgres_watch,
     .figures = figures,
     .close = close_store,
     .init = init_store,

@@ -6,6 +6,8 @@
 #define IDEM__POSTGRES_H
 
 #include "../columns.h"
+#include "../value.h"
+#include "../watch.h"
 
 #include <libpq-fe.h>
 
@@ -18,7 +20,8 @@ enum postgres_statement {
     POSTGRES_PATIENCE,    /* wait longer for a lock, in this transaction */
     POSTGRES_UPDATE_FREE, /* of rows that nobody holds */
     POSTGRES_DELETE,
-    POSTGRES_TRUTH, /* what is there in place of what was not stored */
+    POSTGRES_NOTIFY, /* who waits for what was just written */
+    POSTGRES_TRUTH,  /* what is there in place of what was not stored */
     POSTGRES_LOAD,
     POSTGRES_SCAN,
     POSTGRES_SCAN_EXECUTING,
@@ -43,6 +46,7 @@ struct postgres_store {
     int stuck; /* the last backend that gave no answer in time; 0: none */
     int64_t swept_at_us, checked_at_us;
     uint64_t connects, splits;
+    struct idem__watcher watcher;
 };
 
 extern const char *const idem__postgres_names[POSTGRES_STATEMENTS];
@@ -94,6 +98,19 @@ enum idem_status idem__postgres_swap(struct idem_store *store,
                                      struct idem_swap *swaps, size_t count,
                                      struct idem_arena *arena,
                                      struct idem_error *err);
+
+/* ---- waking (postgres_watch.c) ---------------------------------------- */
+
+void idem__postgres_listen(struct idem__watcher *watcher);
+idem_watch_fn idem__postgres_watch;
+
+/* The advisory lock that those who wait for a key hold; another one than that
+ * of a claim. */
+static inline int64_t
+idem__postgres_wake_lock(const uint8_t *key)
+{
+    return idem__key_lock(key + 8);
+}
 
 /* ---- arrays (array.c) ------------------------------------------------ */
 

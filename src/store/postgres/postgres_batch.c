@@ -5,6 +5,7 @@
  *   insert  what should be absent   on conflict do nothing
  *   update  what has the rev expected
  *   delete  likewise, of rows that nobody holds (skip locked)
+ *   notify  who waits for what ended, if anybody does (postgres_watch.c)
  *   truth   only if a guess was wrong not long ago
  *   confirm with the truth: what it has read is on the standby
  *   sync    commits
@@ -44,7 +45,7 @@
 #define CAREFUL_BATCHES 1000
 
 struct batch {
-    struct postgres_params insert, update, drop, truth;
+    struct postgres_params insert, update, drop, notify, truth;
     struct idem_swap *rest[CHUNK_ROWS]; /* those that truth asks for */
     bool split; /* somebody's lock, or too many of ours: halve it */
 };
@@ -56,9 +57,16 @@ gather(struct batch *batch, uint32_t row_type, const struct idem_swap *swaps,
     idem__postgres_params_start(&batch->insert, 2);
     idem__postgres_params_start(&batch->update, 2);
     idem__postgres_params_start(&batch->drop, 2);
+    idem__postgres_params_start(&batch->notify, 2);
     for (size_t i = 0; i < count; i++) {
         const struct idem_swap *swap = &swaps[i];
 
+        if (idem__swap_wakes(swap)) {
+            idem__postgres_add_key(&batch->notify, 0, swap->key);
+            idem__postgres_add_number(&batch->notify, 1, POSTGRES_INT8,
+                                      idem__postgres_wake_lock(swap->key));
+            batch->notify.rows++;
+        }
         if (!swap->record) {
             idem__postgres_add_key(&batch->drop, 0, swap->key);
             idem__postgres_add_number(&batch->drop, 1, POSTGRES_INT8,
@@ -113,6 +121,8 @@ send_batch(struct postgres_store *self, struct batch *batch)
                 &batch->update)) &&
            (!batch->drop.rows ||
             idem__postgres_send(self, POSTGRES_DELETE, &batch->drop)) &&
+           (!batch->notify.rows ||
+            idem__postgres_send(self, POSTGRES_NOTIFY, &batch->notify)) &&
            (!batch->truth.rows ||
             (idem__postgres_send(self, POSTGRES_TRUTH, &batch->truth) &&
              idem__postgres_send_confirm(self))) &&
@@ -375,6 +385,7 @@ idem__postgres_swap(struct idem_store *store, struct idem_swap *swaps,
     idem__postgres_params_clear(&batch->insert);
     idem__postgres_params_clear(&batch->update);
     idem__postgres_params_clear(&batch->drop);
+    idem__postgres_params_clear(&batch->notify);
     idem__postgres_params_clear(&batch->truth);
     free(batch);
     return status;

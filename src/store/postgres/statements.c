@@ -30,10 +30,10 @@
     "then pg_logical_emit_message(true, 'idem', '')::text end"
 
 const char *const idem__postgres_names[POSTGRES_STATEMENTS] = {
-    "idem_check",    "idem_table",       "idem_insert",         "idem_update",
-    "idem_patience", "idem_update_free", "idem_delete",         "idem_truth",
-    "idem_load",     "idem_scan",        "idem_scan_executing", "idem_scan_id",
-    "idem_sweep",    "idem_clock",       "idem_confirm",
+    "idem_check",    "idem_table",       "idem_insert", "idem_update",
+    "idem_patience", "idem_update_free", "idem_delete", "idem_notify",
+    "idem_truth",    "idem_load",        "idem_scan",   "idem_scan_executing",
+    "idem_scan_id",  "idem_sweep",       "idem_clock",  "idem_confirm",
 };
 
 const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
@@ -70,6 +70,10 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "for update of o skip locked) "
         "delete from " TABLE " r using got where r.key_hash = got.key_hash "
         "returning r.key_hash",
+    [POSTGRES_NOTIFY] =
+        "select pg_notify('idem_wake', encode(n.key_hash, 'hex')), null from "
+        "unnest($1::bytea[], $2::int8[]) as n(key_hash, lock) "
+        "where not pg_try_advisory_xact_lock(n.lock)",
     [POSTGRES_TRUTH] =
         "select n.at, " R_COLUMNS ", r.result from "
         "unnest($1::bytea[], $2::int8[]) with ordinality "

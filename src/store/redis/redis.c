@@ -116,6 +116,11 @@ tend(struct idem_store *store, int64_t drop_ms)
     struct idem_error err;
 
     (void)drop_ms;
+    idem__watcher_tend(&self->watcher,
+                       "redis: this account may not publish and subscribe, so "
+                       "who waits here for another engine's request looks "
+                       "every 50 ms: give it +spublish +ssubscribe "
+                       "+sunsubscribe and the channels of its prefix");
     if (self->slots && self->map_stale &&
         idem__mono_us() - self->map_us > 1000000)
         (void)idem__redis_route_refresh(self, until_us, &err);
@@ -162,6 +167,7 @@ close_store(struct idem_store *store)
 
     if (!self)
         return;
+    idem__watcher_close(&self->watcher);
     for (size_t i = 0; i < self->link_count; i++)
         idem__redis_link_delete(self->links[i]);
     for (size_t i = 0; i < self->sentinel_count; i++)
@@ -407,6 +413,8 @@ open_any(const char *url, const struct idem_store_options *options,
         free(self);
         return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
     }
+    idem__watcher_open(&self->watcher, &self->base, REDIS_WATCHED_MAX,
+                       idem__redis_listen);
     self->settings.options = &self->base.options;
     self->settings.cluster = cluster;
     self->settings.opening = true;
@@ -446,6 +454,7 @@ const struct idem_store_type idem__redis_store = {
     .scan = idem__redis_scan,
     .now = read_clock,
     .tend = tend,
+    .watch = idem__redis_watch,
     .figures = figures,
     .close = close_store,
 };
@@ -459,6 +468,7 @@ const struct idem_store_type idem__redis_cluster_store = {
     .scan = idem__redis_scan,
     .now = read_clock,
     .tend = tend,
+    .watch = idem__redis_watch,
     .figures = figures,
     .close = close_store,
 };

@@ -4,6 +4,7 @@
  *   redis.c        the two store constants: now, open
  *   redis_batch.c  one batch: rounds of pipelines, answers, redirections
  *   redis_scan.c   listing
+ *   redis_watch.c  hearing of changes
  *   route.c        which server holds a key: the primary, or the slots' owners
  *   sentinel.c     who the primary is, where Sentinels know
  *   redis_link.c   a connection: pipelines with a deadline, many links at once
@@ -15,11 +16,13 @@
 
 #include "../../base/url.h"
 #include "../value.h"
+#include "../watch.h"
 
 #include <hiredis/hiredis.h>
 
 #define REDIS_NODES_MAX 512
 #define REDIS_SENTINELS_MAX 16
+#define REDIS_WATCHED_MAX 65536
 #define REDIS_SLOTS 16384
 #define REDIS_NO_NODE UINT16_MAX
 
@@ -27,6 +30,7 @@
 #define REDIS_TAG_NONE UINT32_MAX
 #define REDIS_TAG_WAIT (UINT32_MAX - 1)
 #define REDIS_TAG_MEMORY (UINT32_MAX - 2)
+#define REDIS_TAG_PUBLISH (UINT32_MAX - 3)
 
 /* What the URL asked for. */
 struct redis_settings {
@@ -44,6 +48,10 @@ struct redis_settings {
     struct redis_tls *tls; /* NULL: not encrypted */
     bool opening;          /* nobody else waits for a server that is silent */
 };
+
+/* A record's name, and its channel's: the prefix and its key in hex. */
+#define REDIS_NAME_MAX                                                         \
+    (sizeof(((struct redis_settings *)0)->prefix) + IDEM__HEX_LEN)
 
 /* What a server says of itself. */
 struct redis_facts {
@@ -130,6 +138,10 @@ void idem__redis_links_run(struct redis_link **links, size_t count,
                            int64_t deadline_us, redis_answer_fn *answer,
                            void *arg);
 
+/* Send what was added to a link and read what came, as far as poll said that
+ * it can be; answers are left in the reader. A link that breaks is dropped. */
+void idem__redis_link_move(struct redis_link *link, short ready);
+
 /* ---- TLS (tls.c) ------------------------------------------------------- */
 
 /* Whom to trust and who we are, by the URL's options; close it in any case. */
@@ -162,12 +174,20 @@ struct redis_store {
     size_t sentinel_count;
     bool map_stale; /* ask for the slots, or for the primary, anew */
     int64_t map_us; /* when that was done last */
+    struct idem__watcher watcher;
 
     uint64_t swaps, lost, refused, redirected, wait_short, connects;
 };
 
 extern const char *const idem__redis_script; /* compare and swap, in Lua */
 extern const char *const idem__redis_script_sha;
+
+/* Write the name of a key's record; how long it is. */
+size_t idem__redis_name(const struct redis_store *self, const uint8_t *key,
+                        char name[REDIS_NAME_MAX]);
+
+/* Which link a key's record was last found to be at; REDIS_NO_NODE: none. */
+size_t idem__redis_place(const struct redis_store *self, const uint8_t *key);
 
 /* The link for a key, ready for use; NULL: err says why. */
 struct redis_link *idem__redis_route(struct redis_store *self,
@@ -210,6 +230,11 @@ int idem__redis_replicas(const struct redis_store *self);
 
 /* Until when a request that begins now may take. */
 int64_t idem__redis_deadline(const struct redis_store *self);
+
+/* redis_watch.c: the watcher's thread, and what became of publishing. */
+void idem__redis_listen(struct idem__watcher *watcher);
+void idem__redis_on_publish(struct redis_store *self, const redisReply *reply);
+idem_watch_fn idem__redis_watch;
 
 idem_scan_fn idem__redis_scan;
 enum idem_status idem__redis_swap_batch(struct redis_store *self,

@@ -112,24 +112,14 @@ end(struct batch *batch, size_t i, enum idem_outcome outcome)
 
 /* ---- commands -------------------------------------------------------- */
 
-static size_t
-name_of(const struct redis_store *self, const uint8_t *key, char *name)
-{
-    size_t len = strlen(self->settings.prefix);
-
-    memcpy(name, self->settings.prefix, len);
-    idem__key_hex(key, name + len);
-    return len + IDEM__HEX_LEN;
-}
-
 /* Call the script, by its name where the server knows it. argc, argv: what
  * stands in ARGV behind the first. */
 static bool
 add_call(struct batch *batch, size_t i, struct redis_link *link,
          const uint8_t *key, int argc, const struct idem_bytes *argv)
 {
-    char name[sizeof(batch->self->settings.prefix) + IDEM__HEX_LEN];
-    size_t name_len = name_of(batch->self, key, name);
+    char name[REDIS_NAME_MAX];
+    size_t name_len = idem__redis_name(batch->self, key, name);
     bool eval = batch->elements[i].eval;
     struct idem_bytes words[10] = {
         idem_text(eval ? "EVAL" : "EVALSHA"),
@@ -178,12 +168,12 @@ add_swap(struct batch *batch, size_t i, struct redis_link *link)
 static bool
 add_load(struct batch *batch, size_t i, struct redis_link *link)
 {
-    char name[sizeof(batch->self->settings.prefix) + IDEM__HEX_LEN];
+    char name[REDIS_NAME_MAX];
     size_t len;
 
     if (idem__redis_replicas(batch->self) > 0)
         return add_call(batch, i, link, batch->loads[i].key, 0, NULL);
-    len = name_of(batch->self, batch->loads[i].key, name);
+    len = idem__redis_name(batch->self, batch->loads[i].key, name);
     return idem__redis_link_add(link, (uint32_t)i, 2,
                                 (struct idem_bytes[]){{"GET", 3}, {name, len}});
 }
@@ -423,7 +413,9 @@ on_answer(void *arg, struct redis_link *link, uint32_t tag,
     else if (tag == REDIS_TAG_MEMORY && reply &&
              reply->type == REDIS_REPLY_STRING)
         idem__redis_facts_read_memory(reply->str, reply->len, &link->facts);
-    else if (tag < REDIS_TAG_MEMORY && batch->elements[tag].progress == SENT)
+    else if (tag == REDIS_TAG_PUBLISH)
+        idem__redis_on_publish(batch->self, reply);
+    else if (tag < REDIS_TAG_PUBLISH && batch->elements[tag].progress == SENT)
         on_element(batch, tag, reply, sent);
 }
 
@@ -458,6 +450,27 @@ add_waits(struct batch *batch)
     }
 }
 
+/* Behind what is final: tell who waits for it at another engine to look. */
+static void
+add_publishing(struct batch *batch)
+{
+    char name[REDIS_NAME_MAX];
+
+    if (!batch->swaps || atomic_load(&batch->self->watcher.refused))
+        return;
+    for (size_t i = 0; i < batch->count; i++) {
+        const struct idem_swap *swap = &batch->swaps[i];
+        size_t len;
+
+        if (batch->elements[i].progress != SENT || !idem__swap_wakes(swap))
+            continue;
+        len = idem__redis_name(batch->self, swap->key, name);
+        (void)idem__redis_link_add(
+            batch->elements[i].via, REDIS_TAG_PUBLISH, 3,
+            (struct idem_bytes[]){{"SPUBLISH", 8}, {name, len}, {"", 0}});
+    }
+}
+
 /* True if another round is needed. */
 static bool
 run_round(struct batch *batch)
@@ -472,6 +485,7 @@ run_round(struct batch *batch)
     }
     add_memory_looks(batch);
     add_waits(batch);
+    add_publishing(batch);
     idem__redis_links_run(batch->used, batch->used_count, batch->deadline_us,
                           on_answer, batch);
     for (size_t i = 0; i < batch->count; i++) {

@@ -195,6 +195,13 @@ give_up(struct redis_link *link, redis_answer_fn *answer, void *arg)
 }
 
 static void
+say_broken(struct redis_link *link)
+{
+    idem__redis_link_drop(link, link->ssl ? idem__redis_tls_flaw()
+                                          : "the connection broke");
+}
+
+static void
 run_one(struct redis_link *link, short ready, redis_answer_fn *answer,
         void *arg)
 {
@@ -205,8 +212,7 @@ run_one(struct redis_link *link, short ready, redis_answer_fn *answer,
     if (ok && (ready & (POLLIN | POLLHUP | POLLERR)))
         ok = read_some(link) && hand_out(link, answer, arg);
     if (!ok)
-        idem__redis_link_drop(link, link->ssl ? idem__redis_tls_flaw()
-                                              : "the connection broke");
+        say_broken(link);
     if (!link->context)
         give_up(link, answer, arg);
 }
@@ -224,6 +230,19 @@ reset(struct redis_link *link)
     if (link->out.room > (size_t)16 << 20)
         idem_buf_clear(&link->out);
     link->written = link->call_count = link->answered = 0;
+}
+
+void
+idem__redis_link_move(struct redis_link *link, short ready)
+{
+    bool ok = !(ready & POLLOUT) || send_some(link);
+
+    if (ok && (ready & (POLLIN | POLLHUP | POLLERR)))
+        ok = read_some(link);
+    if (!ok)
+        say_broken(link);
+    if (!ok || link->written == link->out.len)
+        reset(link);
 }
 
 static void

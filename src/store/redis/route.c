@@ -29,16 +29,32 @@ crc16(const char *text, size_t len)
     return crc;
 }
 
-/* Neither prefix nor hex has a brace, so the whole name is hashed. */
-static unsigned
-slot_of(const struct redis_store *self, const uint8_t *key)
+size_t
+idem__redis_name(const struct redis_store *self, const uint8_t *key,
+                 char name[REDIS_NAME_MAX])
 {
-    char name[sizeof(self->settings.prefix) + IDEM__HEX_LEN];
     size_t len = strlen(self->settings.prefix);
 
     memcpy(name, self->settings.prefix, len);
     idem__key_hex(key, name + len);
-    return crc16(name, len + IDEM__HEX_LEN) % REDIS_SLOTS;
+    return len + IDEM__HEX_LEN;
+}
+
+/* Neither prefix nor hex has a brace, so the whole name is hashed. */
+static unsigned
+slot_of(const struct redis_store *self, const uint8_t *key)
+{
+    char name[REDIS_NAME_MAX];
+
+    return crc16(name, idem__redis_name(self, key, name)) % REDIS_SLOTS;
+}
+
+size_t
+idem__redis_place(const struct redis_store *self, const uint8_t *key)
+{
+    if (self->slots)
+        return self->slots[slot_of(self, key)];
+    return self->link_count > 0 ? self->primary : REDIS_NO_NODE;
 }
 
 int

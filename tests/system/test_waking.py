@@ -1,0 +1,163 @@
+"""Who waits at another engine than the first is woken by the store's notification: soon, without polling, and also
+when the notification is lost or forbidden."""
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+from crowd import engines, wake_times
+from lib import IDEM, ROOT, patient, wait_until
+from servers import Postgres, Redis, RedisCluster
+
+# Who is told is woken within milliseconds. Who is not polls every 50 ms, after 25 ms on the mean; a wait of 3 s then
+# makes 60 reads. The safety net of who should be told looks once a second.
+WOKEN, POLLED, READS = 0.02, 0.3, 60
+
+
+class OnRedis:
+    """How often records were read, how many are subscribed to, and how to cut that, on one server or several."""
+
+    def __init__(self, server):
+        self.server, self.url = server, patient(server.url)
+        self.nodes = getattr(server, "nodes", [server])
+
+    def reads(self):
+        lines = [line for node in self.nodes for line in node.ask("info", "commandstats").splitlines()]
+        return sum(int(line.split("calls=")[1].split(",")[0]) for line in lines if line.startswith("cmdstat_get:"))
+
+    def subscribed(self):
+        return sum(len(node.ask("pubsub", "shardchannels").split()) for node in self.nodes)
+
+    def cut(self):
+        for node in self.nodes:
+            node.ask("client", "kill", "type", "pubsub")
+
+
+class OnPostgres:
+    LOCKS = "from pg_locks where locktype = 'advisory' and mode = 'ShareLock'"
+
+    def __init__(self):
+        self.server = Postgres()
+        self.url = patient(self.server.url)
+        subprocess.run([IDEM, "store", "init", self.server.url], check=True, stdout=subprocess.DEVNULL)
+
+    def reads(self):
+        time.sleep(2)  # a server counts with a delay
+        return int(self.server.sql("select idx_scan from pg_stat_user_indexes where indexrelname = 'idem_record_pkey'"))
+
+    def subscribed(self):
+        return int(self.server.sql("select count(*) " + self.LOCKS))
+
+    def cut(self):
+        self.server.sql("select pg_terminate_backend(pid) " + self.LOCKS)
+
+
+@pytest.fixture(scope="module")
+def redis():
+    server = Redis()
+    yield OnRedis(server)
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    servers = RedisCluster()
+    yield OnRedis(servers)
+    servers.stop()
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    store = OnPostgres()
+    yield store
+    store.server.stop()
+
+
+@pytest.fixture(params=["redis", "cluster", "postgres"])
+def store(request):
+    return request.getfixturevalue(request.param)
+
+
+def median(times):
+    return times[len(times) // 2]
+
+
+def begin(one, two, scope):
+    """A request that runs at one engine and is waited for at the other."""
+    a, b = one.client(), two.client()
+    fence = a("BEGIN", scope, "x")[1]
+    b.send("BEGIN", scope, "x", "WAIT", 60000)
+    return a, b, fence
+
+
+def finish(a, b, scope, fence):
+    """How long the other one waits for the answer, once this one has it."""
+    assert a("FINISH", scope, "x", fence, "SUCCEEDED", "for both")[0] == "ok"
+    start = time.monotonic()
+    assert b.read()[4] == "for both"
+    return time.monotonic() - start
+
+
+def test_who_waits_at_another_engine_is_woken_and_does_not_poll(store):
+    with engines(store.url) as (one, two):
+        times = wake_times(one, two)
+        print("woken after %.1f ms (median), %.1f ms (longest)" % (median(times) * 1000, times[-1] * 1000))
+        assert median(times) < WOKEN
+        a, b, fence = begin(one, two, "still")
+        assert wait_until(lambda: store.subscribed() == 1)
+        time.sleep(1)
+        before = store.reads()
+        time.sleep(3)
+        assert store.reads() - before < READS / 5
+        finish(a, b, "still", fence)
+        assert wait_until(lambda: store.subscribed() == 0)
+
+
+def test_a_subscription_that_is_cut_is_made_again(store):
+    with engines(store.url) as (one, two):
+        a, b, fence = begin(one, two, "cut")
+        assert wait_until(lambda: store.subscribed() == 1)
+        store.cut()
+        finish(a, b, "cut", fence)
+        a, b, fence = begin(one, two, "cut again")
+        assert wait_until(lambda: store.subscribed() == 1)
+        store.cut()
+        assert wait_until(lambda: store.subscribed() == 1)
+        finish(a, b, "cut again", fence)
+        assert median(wake_times(one, two, rounds=9)) < WOKEN
+
+
+ACL = ("on", ">s3cret", "~idem:*", "+@all")
+
+
+def as_user(redis, name):
+    return patient(redis.server.url.replace("://", "://%s:s3cret@" % name))
+
+
+def test_the_account_of_the_docs_is_woken(redis):
+    with open(os.path.join(ROOT, "docs/stores.md")) as f:
+        rights = re.search(r"ACL SETUSER idem on >\S+ (.*)", f.read()).group(1)
+    redis.server.ask("acl", "setuser", "idem", "on", ">s3cret", *rights.split())
+    with engines(as_user(redis, "idem")) as servers:
+        assert median(wake_times(*servers, rounds=9)) < WOKEN
+        assert not any("may not publish" in server.output() for server in servers)
+
+
+def test_an_account_that_may_not_publish_polls(redis):
+    redis.server.ask("acl", "setuser", "quiet", *ACL)
+    with engines(as_user(redis, "quiet")) as servers:
+        assert median(wake_times(*servers)) < POLLED
+        assert redis.subscribed() == 0
+        for server in servers:
+            assert wait_until(lambda: "may not publish and subscribe" in server.output())
+            assert server.output().count("may not publish") == 1
+
+
+def test_a_notification_that_never_comes_is_not_needed(redis):
+    redis.server.ask("acl", "setuser", "quiet", *ACL)
+    with engines(as_user(redis, "quiet"), 1) as (one,), engines(redis.url, 1) as (two,):
+        a, b, fence = begin(one, two, "never")
+        assert wait_until(lambda: redis.subscribed() == 1)
+        assert finish(a, b, "never", fence) < 30
