@@ -129,7 +129,7 @@ func (claim *Claim) failed(err error) {
 	switch {
 	case errors.Is(err, ErrOutcomeUnknown):
 		claim.stop()
-	case claim.options.loose, errors.Is(err, ErrNotExecuted):
+	case claim.options.loose, isNotExecuted(err):
 		claim.tell(claim.finish("", "", nil))
 	default:
 		claim.tell(claim.finish("FAILED", "raw", written(err)))

@@ -25,6 +25,7 @@ var (
 	ErrMismatch      = class(ErrNotExecuted, "the key was used before with other arguments")
 	ErrTokenUnknown  = class(ErrNotExecuted, "there is no such token for this subject")
 	ErrUnavailable   = class(ErrNotExecuted, "the server cannot be reached")
+	errEnded         = class(ErrNotExecuted, "the context was over before it had begun")
 	ErrLeaseLost     = class(ErrOutcomeUnknown, "the claim had ended before the result was recorded")
 )
 
@@ -65,6 +66,17 @@ func (e *Refused) Error() string { return e.Word + " " + e.Text }
 
 // Is makes it an ErrNotExecuted.
 func (e *Refused) Is(target error) bool { return target == ErrNotExecuted }
+
+// isNotExecuted: the work says that it has certainly not happened. What another call inside of it was told is about that call only.
+func isNotExecuted(err error) bool {
+	var refused *Refused
+	for _, told := range []error{ErrMismatch, ErrTokenUnknown, ErrUnavailable, errEnded} {
+		if errors.Is(err, told) {
+			return false
+		}
+	}
+	return errors.Is(err, ErrNotExecuted) && !errors.As(err, &refused)
+}
 
 func because(err error, format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{err}, args...)...)

@@ -192,7 +192,7 @@ func (g *Guard) run(claim *Claim, w http.ResponseWriter, r *http.Request, next h
 	switch free := told.status == http.StatusTooEarly || told.status == http.StatusTooManyRequests || claim.options.loose && told.status >= 400; {
 	case errors.Is(claim.report, ErrOutcomeUnknown):
 		told, held.header = problem("outcome-unknown", http.StatusGatewayTimeout, "The service does not know whether the request was done.", 0), before
-	case claim.report != nil:
+	case isNotExecuted(claim.report):
 		told, held.header = problem("not-executed", 0, "", 1), before
 		err = claim.finish("", "", nil)
 	case free:

@@ -184,7 +184,7 @@ func (c *Client) beginOrLeave(ctx context.Context, key string, o options) (claim
 		return c.begin(ctx, key, o)
 	}
 	if ctx.Err() != nil {
-		return nil, nil, because(ErrNotExecuted, "%v", ctx.Err())
+		return nil, nil, because(errEnded, "%v", ctx.Err())
 	}
 	done := make(chan struct{})
 	go func() {
@@ -201,7 +201,7 @@ func (c *Client) beginOrLeave(ctx context.Context, key string, o options) (claim
 				claim.tell(claim.finish("", "", nil))
 			}
 		}()
-		return nil, nil, because(ErrNotExecuted, "%v", ctx.Err())
+		return nil, nil, because(errEnded, "%v", ctx.Err())
 	}
 }
 

@@ -4,7 +4,7 @@ import {createHash, randomBytes} from "node:crypto";
 import {setTimeout as sleep} from "node:timers/promises";
 
 import {
-    Done, Failed, InProgress, LeaseLost, Mismatch, NotExecuted, OutcomeUnknown, Refused, ResultNotKept, TokenUnknown, TokenUsed,
+    isNotExecuted, Done, Failed, InProgress, LeaseLost, Mismatch, NotExecuted, OutcomeUnknown, Refused, ResultNotKept, TokenUnknown, TokenUsed,
     Unavailable,
 } from "./errors.js";
 import {Broken, Pool, REPLY_MS, parseAddress} from "./wire.js";
@@ -226,7 +226,7 @@ export class Claim {
     /** The work threw this: record, release or abandon. What goes wrong here is logged, for the caller gets the work's error. */
     async failed(error) {
         if (error instanceof OutcomeUnknown) return this.abandon();
-        const recorded = this.options.mode === "loose" || error instanceof NotExecuted ? this.release() : this.finish("FAILED", failure(error));
+        const recorded = this.options.mode === "loose" || isNotExecuted(error) ? this.release() : this.finish("FAILED", failure(error));
         return recorded.catch((e) => console.error(`idem: the outcome of ${this} could not be recorded: ${e.message}`));
     }
 }

@@ -58,3 +58,8 @@ export class Refused extends NotExecuted {
 
 /** The work was done, but its claim had ended before the result was recorded. */
 export class LeaseLost extends OutcomeUnknown {}
+
+/** The work says that it has certainly not happened. What another call inside of it was told is about that call only. */
+export function isNotExecuted(error) {
+    return error instanceof NotExecuted && ![Mismatch, TokenUnknown, Unavailable, Refused].some((kind) => error instanceof kind);
+}

@@ -4,7 +4,7 @@ import {Readable} from "node:stream";
 
 import {answerOf, grouped, parseKey, problem, read, settled, write} from "./answer.js";
 import {choose, storage} from "./client.js";
-import {IdemError, InProgress, Mismatch, NotExecuted, OutcomeUnknown, Refused} from "./errors.js";
+import {isNotExecuted, IdemError, InProgress, Mismatch, NotExecuted, OutcomeUnknown, Refused} from "./errors.js";
 
 const digest = (bytes) => createHash("sha256").update(bytes).digest("hex");
 
@@ -74,7 +74,7 @@ class Guard {
                 claim.abandon();
                 return problem("outcome-unknown", {status: 504, detail: "The service does not know whether the request was done."});
             }
-            if (error instanceof NotExecuted) {
+            if (isNotExecuted(error)) {
                 await claim.release();
                 return problem("not-executed", {retryAfter: 1});
             }
@@ -185,7 +185,7 @@ function byTwo(list) {
     return list.every(Array.isArray) ? list : list.flatMap((name, i) => i % 2 ? [] : [[name, list[i + 1]]]);
 }
 
-const undone = (error) => error instanceof NotExecuted || error instanceof OutcomeUnknown;
+const undone = (error) => isNotExecuted(error) || error instanceof OutcomeUnknown;
 
 /**
  * Middleware for Express and every other framework that passes (req, res, next). The request has its claim in `req.idem`.

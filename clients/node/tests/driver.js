@@ -22,6 +22,7 @@ async function work(steps, claim, db) {
         } else if ("return" in step) return step.return;
         else if ("return_text" in step) return "x".repeat(step.return_text);
         else if ("raise" in step) throw Object.assign(new Error(step.raise[1]), {name: step.raise[0]});
+        else if ("redeem" in step) await client.redeem(step.redeem, claim.scope);
         else if ("not_executed" in step) throw new idem.NotExecuted("nothing happened");
         else if ("unknown" in step) throw new idem.OutcomeUnknown("who knows");
     }

@@ -227,6 +227,13 @@ final class Client
         return $claim->options['load']($result); // as every repeat gets it
     }
 
+    /** The work says that it has certainly not happened. What another call inside of it was told is about that call only. */
+    public static function isNotExecuted(\Throwable $e): bool
+    {
+        return $e instanceof NotExecuted && !($e instanceof Mismatch || $e instanceof TokenUnknown || $e instanceof Unavailable
+            || $e instanceof Refused);
+    }
+
     private function conclude(Claim $claim, \Throwable $error): void
     {
         if ($error instanceof OutcomeUnknown) {
@@ -234,7 +241,7 @@ final class Client
             return;
         }
         try {
-            if ($claim->options['mode'] === 'loose' || $error instanceof NotExecuted) {
+            if ($claim->options['mode'] === 'loose' || self::isNotExecuted($error)) {
                 $this->release($claim);
             } else {
                 $this->finish($claim, 'FAILED', Json::failure($error));

@@ -138,12 +138,13 @@ final class Middleware implements MiddlewareInterface
             $response = $handler->handle($request->withAttribute('idem.claim', $claim));
             $answer = new HttpAnswer($response->getStatusCode(), $response->getHeaders(), (string)$response->getBody());
             $response = $this->complete($response, $answer->body);
-        } catch (NotExecuted $e) {
-            return $this->recorded($claim, fn () => $this->client->release($claim), HttpAnswer::problem('not-executed', retryAfter: 1));
         } catch (OutcomeUnknown $e) {
             return $this->recorded($claim, fn () => $this->client->abandon($claim),
                 HttpAnswer::problem('outcome-unknown', 504, 'The service does not know whether the request was done.'));
         } catch (\Throwable $e) {
+            if (Client::isNotExecuted($e)) {
+                return $this->recorded($claim, fn () => $this->client->release($claim), HttpAnswer::problem('not-executed', retryAfter: 1));
+            }
             error_log("idem: the service failed; that is recorded as its answer: $e");
             $answer = new HttpAnswer(500, ['Content-Type' => ['text/plain; charset=utf-8']], "status 500\n");
             $response = $answer;

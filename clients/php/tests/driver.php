@@ -32,6 +32,8 @@ function work(array $steps, Idem\Claim $claim, ?PDO $db): mixed
             [$name, $message] = $step->raise;
             class_exists($name) || eval("class $name extends RuntimeException {}");
             throw new $name($message);
+        } elseif (property_exists($step, 'redeem')) {
+            (new Idem\Client($GLOBALS['argv'][1]))->redeem($step->redeem, $claim->scope);
         } elseif (property_exists($step, 'not_executed')) {
             throw new Idem\NotExecuted('nothing happened');
         } elseif (property_exists($step, 'unknown')) {

@@ -16,8 +16,8 @@ import time
 import uuid
 from typing import Any, Callable, Optional
 
-from .errors import (Done, Error, Failed, InProgress, LeaseLost, Mismatch, NotExecuted, OutcomeUnknown, Refused, ResultNotKept,
-                     TokenUnknown, TokenUsed, Unavailable)
+from .errors import (Done, Error, Failed, InProgress, LeaseLost, Mismatch, OutcomeUnknown, Refused, ResultNotKept, TokenUnknown,
+                     TokenUsed, Unavailable, is_not_executed)
 from .wire import REPLY_SECONDS, Broken
 
 log = logging.getLogger("idem")
@@ -256,7 +256,7 @@ def conclude(claim, error):
         yield from finish(claim, "SUCCEEDED", result)
     elif not is_unknown(error):
         try:
-            if claim.options.mode == "loose" or isinstance(error, NotExecuted):
+            if claim.options.mode == "loose" or is_not_executed(error):
                 yield from release(claim)
             else:
                 yield from finish(claim, "FAILED", told(error))

@@ -78,3 +78,8 @@ class Refused(NotExecuted):
 
 class LeaseLost(OutcomeUnknown):
     """The work was done, but its claim had ended before the result was recorded."""
+
+
+def is_not_executed(error: object) -> bool:
+    """The work says that it has certainly not happened. What another call inside of it was told is about that call only."""
+    return isinstance(error, NotExecuted) and not isinstance(error, (Mismatch, TokenUnknown, Unavailable, Refused))

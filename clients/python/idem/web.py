@@ -6,7 +6,7 @@ import math
 from typing import Any, Callable, Collection, List, NamedTuple, Optional, Tuple, Union
 
 from .claim import Claim, Options, Stored, log
-from .errors import Error, InProgress, Mismatch, NotExecuted, OutcomeUnknown, Refused
+from .errors import Error, InProgress, Mismatch, NotExecuted, OutcomeUnknown, Refused, is_not_executed
 
 Headers = List[Tuple[str, str]]
 LOOK_MAX = 65536
@@ -181,7 +181,7 @@ class Guard:
         return Answer(500, [("Content-Type", "text/plain; charset=utf-8")], b"status 500\n")
 
     @staticmethod
-    def undone(error: Error) -> Tuple[Optional[str], Answer]:
+    def undone(error: object) -> Tuple[Optional[str], Answer]:
         """The service says that it has certainly not happened, or that it does not know."""
         if isinstance(error, NotExecuted):
             return "release", problem("not-executed", retry_after=1)
@@ -190,7 +190,7 @@ class Guard:
     def outcome(self, claim: Claim, answer: Union[Answer, Exception]) -> Tuple[Optional[str], Answer]:
         """What to record ("SUCCEEDED", "FAILED", "release" or None: the claim stays), and what to send."""
         said = claim.said or answer
-        if isinstance(said, (NotExecuted, OutcomeUnknown)):
+        if isinstance(said, OutcomeUnknown) or is_not_executed(said):
             return self.undone(said)
         done = answer if isinstance(answer, Answer) else self.failed(answer)
         if done.status in (425, 429) or self.options.mode == "loose" and done.status >= 400:

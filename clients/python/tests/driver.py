@@ -15,6 +15,7 @@ import idem.sql  # noqa: E402
 CLASSES = [(idem.Done, "done"), (idem.NotExecuted, "not_executed"), (idem.InProgress, "in_progress"),
            (idem.OutcomeUnknown, "unknown")]
 DRIVER = sys.argv[1]
+client = idem.Client(sys.argv[-1])
 output = threading.Lock()
 
 
@@ -45,6 +46,8 @@ def work(steps, ran, db=None):
         elif "raise" in step:
             name, message = step["raise"]
             raise type(name, (Exception,), {})(message)
+        elif "redeem" in step:
+            client.redeem(step["redeem"], idem.current().scope)
         elif "not_executed" in step:
             raise idem.NotExecuted("nothing happened")
         elif "unknown" in step:
@@ -134,7 +137,7 @@ def told(e):
     return answer
 
 
-def perform(client, command):
+def perform(command):
     try:
         if command["op"] == "once":
             answer = answer_of(command, client.once)
@@ -154,10 +157,9 @@ def perform(client, command):
 
 
 def main():
-    client = idem.Client(sys.argv[-1])
     threads = []
     for line in sys.stdin:
-        threads.append(threading.Thread(target=perform, args=(client, json.loads(line))))
+        threads.append(threading.Thread(target=perform, args=(json.loads(line),)))
         threads[-1].start()
     for thread in threads:
         thread.join()

@@ -31,6 +31,7 @@ type step struct {
 	Return      json.RawMessage `json:"return"`
 	ReturnText  int             `json:"return_text"`
 	Raise       []string        `json:"raise"`
+	Redeem      string          `json:"redeem"`
 	NotExecuted bool            `json:"not_executed"`
 	Unknown     bool            `json:"unknown"`
 }
@@ -99,6 +100,10 @@ func work(ctx context.Context, steps []step, tx *sql.Tx) (json.RawMessage, error
 			return json.Marshal(strings.Repeat("x", s.ReturnText))
 		case s.Raise != nil:
 			return nil, &raised{s.Raise[0], s.Raise[1]}
+		case s.Redeem != "":
+			if err := client.Redeem(ctx, s.Redeem, idem.Current(ctx).Scope); err != nil {
+				return nil, err
+			}
 		case s.NotExecuted:
 			return nil, idem.ErrNotExecuted
 		case s.Unknown:
@@ -241,7 +246,9 @@ func transaction(c *command) map[string]any {
 	return told
 }
 
-func perform(client *idem.Client, c *command) map[string]any {
+var client *idem.Client
+
+func perform(c *command) map[string]any {
 	var value any
 	var err error
 	switch c.Op {
@@ -265,8 +272,8 @@ func perform(client *idem.Client, c *command) map[string]any {
 }
 
 func main() {
-	client, err := idem.Open(os.Args[1])
-	if err != nil {
+	var err error
+	if client, err = idem.Open(os.Args[1]); err != nil {
 		panic(err)
 	}
 	var output sync.Mutex
@@ -284,7 +291,7 @@ func main() {
 		working.Add(1)
 		go func() {
 			defer working.Done()
-			answer := perform(client, c)
+			answer := perform(c)
 			answer["id"] = c.ID
 			data, _ := json.Marshal(answer)
 			output.Lock()

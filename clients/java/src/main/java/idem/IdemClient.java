@@ -131,7 +131,7 @@ public final class IdemClient implements AutoCloseable {
         if (error instanceof IdemException.OutcomeUnknown || error instanceof InterruptedException || error instanceof VirtualMachineError)
             return;
         try {
-            if (claim.options.mode == Mode.LOOSE || error instanceof IdemException.NotExecuted)
+            if (claim.options.mode == Mode.LOOSE || IdemException.isNotExecuted(error))
                 release(claim);
             else
                 fail(claim, "raw", failure(error));

@@ -13,6 +13,12 @@ public abstract class IdemException extends RuntimeException {
         super(message, cause);
     }
 
+    /** The work says that it has certainly not happened. What another call inside of it was told is about that call only. */
+    public static boolean isNotExecuted(Throwable e) {
+        return e instanceof NotExecuted && !(e instanceof Mismatch || e instanceof TokenUnknown || e instanceof Unavailable
+                || e instanceof Refused);
+    }
+
     /** The request was executed before. Do not send it again. */
     public static class Done extends IdemException {
         private static final long serialVersionUID = 1;

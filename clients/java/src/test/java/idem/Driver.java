@@ -35,7 +35,7 @@ public final class Driver {
         Files.writeString(Path.of((String) file), line + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
     }
 
-    static Object work(List<?> steps) throws Exception {
+    Object work(List<?> steps) throws Exception {
         for (var each : steps) {
             var step = (Map<?, ?>) each;
             var claim = Claim.current();
@@ -64,6 +64,9 @@ public final class Driver {
                 if (!raise.get(0).equals("OutOfStock"))
                     throw new IllegalArgumentException("this driver has no error " + raise.get(0));
                 throw new OutOfStock((String) raise.get(1));
+            case "redeem":
+                client.redeem((String) step.get("redeem"), claim.scope());
+                break;
             case "not_executed":
                 throw new IdemException.NotExecuted("it has certainly not happened");
             case "unknown":

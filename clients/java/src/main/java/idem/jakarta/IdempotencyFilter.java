@@ -197,7 +197,7 @@ public final class IdempotencyFilter implements Filter {
         } catch (Exception | Error e) {
             // Frameworks wrap what a handler throws.
             var cause = e instanceof ServletException && e.getCause() instanceof IdemException ? e.getCause() : e;
-            if (cause instanceof IdemException.NotExecuted || cause instanceof IdemException.OutcomeUnknown) {
+            if (IdemException.isNotExecuted(cause) || cause instanceof IdemException.OutcomeUnknown) {
                 undone(claim, cause, response);
                 return;
             }
