@@ -151,6 +151,21 @@ console.log(await client.once("k", () => 1).catch((error) => error.name));
     assert done.stdout == "Unavailable\n", done
 
 
+def test_a_missing_key_is_not_a_key_that_everybody_shares():
+    """Nor does a key that UTF-8 cannot hold become another one."""
+    code = """
+import {Client} from "idem-client";
+const client = new Client("idem://127.0.0.1:1", {deadline: 1});
+for (const key of [undefined, null, {}, NaN, "a\\ud800"]) console.log(await client.once(key, () => 1).catch((error) => error.name));
+"""
+    with tempfile.NamedTemporaryFile("w", suffix=".mjs", dir=NODE) as program:
+        node_packages()
+        program.write(code)
+        program.flush()
+        done = subprocess.run([*RUN_NODE, program.name], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["TypeError"] * 5, done
+
+
 def test_body_parsers_find_what_the_middleware_has_read():
     node_packages()
     with folder() as where, Server(where, listen=True) as server:

@@ -180,6 +180,22 @@ def test_a_result_that_cannot_be_written_or_read_is_done_all_the_same(client):
         client.once("text", lambda: "x")
 
 
+def test_an_error_whose_text_is_no_utf8_is_recorded(client):
+    def work():
+        raise OSError(b"caf\xe9".decode(errors="surrogateescape"))
+
+    with pytest.raises(OSError, match="caf"):
+        client.once("surrogate", work)
+    with pytest.raises(idem.Failed, match="caf"):
+        client.once("surrogate", lambda: 1)
+
+
+@pytest.mark.parametrize("key", [None, True, {}, 1.5])
+def test_a_missing_key_is_not_a_key_that_everybody_shares(client, key):
+    with pytest.raises(TypeError, match="key"):
+        client.once(key, lambda: 1)
+
+
 def test_a_block_can_be_the_work(client):
     with client.begin("k", arguments=[1]) as claim:
         assert idem.current() is claim and claim.fence > 0

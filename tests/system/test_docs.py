@@ -96,6 +96,18 @@ def test_the_readmes_server_answers_redis_cli(tmp_path, readme):
         assert [out.split()[0] for out in said] == ["started", "ok", "replay"] and '{"order":8}' in said[2]
 
 
+@README
+def test_the_readmes_lines_in_python_are_those_that_the_client_runs(readme):
+    lines = re.search(r"```python\n(.*?)```", text(readme), re.S).group(1).splitlines()
+    assert len(lines) == 2 and set(lines) <= set(text("clients/python/README.md").splitlines())
+
+
+def test_the_page_of_every_client_is_found_from_the_start():
+    for page in ("clients/README.md", "clients/README.zh-CN.md"):
+        for language in ("java", "python", "node", "go", "php"):
+            assert "](%s/%s)" % (language, os.path.basename(page)) in text(page)
+
+
 def test_every_option_that_is_shown_exists():
     help_of = {}
     seen = 0

@@ -104,6 +104,8 @@ export class Client {
 
     /** Claim a key: {claim}, renewed until it is finished, released or abandoned; or what is stored: {state, kind, result}. */
     async begin(key, o) {
+        // A missing key must not become one that everybody shares, nor may UTF-8 make one of two.
+        if (!(typeof key === "string" && !/\p{Surrogate}/u.test(key) || Number.isFinite(key))) throw new TypeError(`a key is text, not ${typeof key}: ${key}`);
         const args = ["BEGIN", o.scope, key, o.mode.toUpperCase(), "LEASE", Math.max(1, Math.round(o.lease)), "TTL",
             Math.max(1, Math.round(o.ttl)), "NONCE", randomBytes(8).toString("hex")];
         if ("arguments" in o) args.push("FP", fingerprint(o.arguments));

@@ -168,6 +168,8 @@ def nonce() -> str:
 
 def begin(key, options, arguments):
     """A Claim, or what is Stored; everything else is raised."""
+    if not isinstance(key, (str, bytes, int)) or isinstance(key, bool):  # a missing one must not become one that everybody shares
+        raise TypeError("a key is text, not %r" % (key,))
     args = ["BEGIN", options.scope, key, options.mode.upper(), "LEASE", ms(options.lease), "TTL", ms(options.ttl), "NONCE", nonce()]
     args += ["FP", fingerprint(arguments)] if arguments is not NOTHING else []
     args += ["WAIT", ms(options.wait)] if options.wait else []
@@ -236,7 +238,7 @@ def renew(claim):
 
 
 def told(error: BaseException) -> bytes:
-    return write_json({"error": type(error).__name__, "message": str(error)})
+    return write_json({"error": type(error).__name__, "message": str(error).encode(errors="backslashreplace").decode()})
 
 
 def is_unknown(error: BaseException) -> bool:
