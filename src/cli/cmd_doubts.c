@@ -97,31 +97,10 @@ clear_list(struct list *list)
 
 /* ---- showing ----------------------------------------------------------- */
 
-/* The two largest units: "3d4h", "12m30s". */
-static void
-print_age(int64_t ms, char *out, size_t len)
-{
-    static const struct {
-        int64_t seconds;
-        char unit;
-    } units[] = {{86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}};
-    int64_t s = ms < 0 ? 0 : ms / 1000;
-    size_t i = 0;
-
-    while (i < 3 && s < units[i].seconds)
-        i++;
-    if (i == 3)
-        snprintf(out, len, "%" PRId64 "s", s);
-    else
-        snprintf(out, len, "%" PRId64 "%c%" PRId64 "%c", s / units[i].seconds,
-                 units[i].unit, s % units[i].seconds / units[i + 1].seconds,
-                 units[i + 1].unit);
-}
-
 static void
 print_doubt(const struct list *list, const struct idem_record *r)
 {
-    char age[32], time[CLI_TIME_LEN];
+    char age[CLI_AGE_LEN], time[CLI_TIME_LEN];
     json_t *json;
 
     if (cli_json) {
@@ -131,7 +110,7 @@ print_doubt(const struct list *list, const struct idem_record *r)
         cli_json_print(json);
         return;
     }
-    print_age(list->now_ms - r->lease_until, age, sizeof(age));
+    cli_age(list->now_ms - r->lease_until, age);
     printf("%-7s %-7s %7" PRIu32 "  %s  ", age, idem_type_name(r->type),
            r->attempt, cli_time(r->created, time));
     cli_print_safe(stdout, r->scope);
