@@ -115,6 +115,18 @@ returns bigint language sql immutable parallel safe as $$
     select ('x' || encode(substring($1 for 8), 'hex'))::bit(64)::bigint
 $$;
 
+-- Tell engines where somebody waits for this record, which is no longer
+-- executing, to look at it once this transaction has committed. They hold the
+-- lock; commits with a notification wait for each other, so nobody else's has one.
+create or replace function idem.wake(key bytea)
+returns void language plpgsql volatile as $$
+begin
+    if not pg_try_advisory_xact_lock(idem.lock_number(substring($1 from 9))) then
+        perform pg_notify('idem_wake', encode($1, 'hex'));
+    end if;
+end
+$$;
+
 -- 8 random bytes, none of those that a UUID fixes.
 create or replace function idem.random_bytes()
 returns bytea language sql volatile parallel safe as $$
@@ -452,6 +464,7 @@ begin
             lease_until = 0, kind = 0, subject = '', result = '',
             fingerprint = null, expires = ms + 3600000, rev = idem.random_rev()
             where i.key_hash = k;
+        perform idem.wake(k);
         return 'ok';
     end if;
     update idem.idem_record i set state = outcome, kind = how, result = value,
@@ -459,6 +472,7 @@ begin
         expires = ms + coalesce($6, case when r.expires > r.created
             then r.expires - r.created else 86400000 end)
         where i.key_hash = k;
+    perform idem.wake(k);
     return 'ok';
 end
 $$;
@@ -514,7 +528,11 @@ begin
         lease_until = 0, kind = 0, subject = '', result = '', fingerprint = null,
         expires = ms + 3600000, rev = idem.random_rev()
         where r.key_hash = k and r.state = 2 and r.fence = $3;
-    return case when found then 'ok' else 'stale' end;
+    if not found then
+        return 'stale';
+    end if;
+    perform idem.wake(k);
+    return 'ok';
 end
 $$;
 
@@ -615,6 +633,7 @@ begin
             created = r.created, updated = ms, lease_until = 0, expires = ms + ttl,
             fingerprint = r.fingerprint, subject = r.subject, nonce = r.nonce
             where x.key_hash = k;
+        perform idem.wake(k);
         verdict := 'settled';
         state := idem.state_name(becomes);
         return;

@@ -115,6 +115,23 @@ def test_who_waits_at_another_engine_is_woken_and_does_not_poll(store):
         assert wait_until(lambda: store.subscribed() == 0)
 
 
+ENDS = {"finish": "idem.finish('%s', 'x', %d, 'succeeded', 'done')", "release": "idem.release('%s', 'x', %d)"}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_service_notifies_in_its_transaction_if_somebody_waits(how, postgres):
+    def end(scope, fence):
+        return postgres.server.sql("listen idem_wake; select " + ENDS[how] % (scope, fence))
+
+    with engines(postgres.url) as (one, two):
+        fence = one.client()("BEGIN", "nobody-" + how, "x")[1]
+        assert end("nobody-" + how, fence) == "ok"
+        a, b, fence = begin(one, two, "somebody-" + how)
+        assert wait_until(lambda: postgres.subscribed() == 1)
+        assert "notification \"idem_wake\"" in end("somebody-" + how, fence)
+        assert b.read()[0] == ("replay" if how == "finish" else "started")
+
+
 def test_a_subscription_that_is_cut_is_made_again(store):
     with engines(store.url) as (one, two):
         a, b, fence = begin(one, two, "cut")
