@@ -5,8 +5,10 @@ Waits more than it works.
 import itertools
 import json
 import os
+import socket
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -256,6 +258,19 @@ MIXED = [s for s in SCENARIOS if not any(word in json.dumps(s) for word in ("cut
 @pytest.mark.parametrize("scenario", MIXED, ids=lambda s: s["name"].replace(" ", "-"))
 def test_what_one_language_began_another_understands(world, scenario):
     play(world, LANGUAGES, scenario)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_deadline_holds_for_connecting_too(language):
+    """A server that takes the connection and says nothing to AUTH: a reply may take 5 s, but not longer than the deadline."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        one = driver(language, "idem://ann:secret@127.0.0.1:%d" % silent.getsockname()[1])
+        one.call({"op": "fingerprint", "arguments": 1})
+        asked = time.monotonic()
+        answer = one.call({"op": "once", "scope": "s", "key": "k", "options": {"deadline_ms": 200}, "work": [{"return": 1}]})
+        assert time.monotonic() - asked < 4
+        assert (answer["class"], answer["error"], answer["ran"]) == ("not_executed", "Unavailable", False)
+        one.close()
 
 
 ARGUMENTS = [{"amount": 5, "to": "bob"}, [1, 2, [3, None, True]], {"b": {"y": "é", "x": "中"}, "a": "\u0001\"\\\n/\u007f"},

@@ -86,7 +86,7 @@ final class Wire implements Closeable {
     Object call(Object[] args, long replyMs) throws Broken {
         Connection connection;
         try {
-            connection = take();
+            connection = take(replyMs);
         } catch (IOException e) {
             throw new Broken(e, false);
         }
@@ -108,16 +108,23 @@ final class Wire implements Closeable {
         return answer;
     }
 
-    private Connection take() throws IOException {
+    private Connection take(long ms) throws IOException {
         for (Connection c; (c = idle.poll()) != null; c.close())
             if (System.nanoTime() - c.usedAt < TRUSTED_NS || c.isAlive())
                 return c;
-        var made = path != null ? new UnixConnection(path) : new TcpConnection(host, port);
-        var answer = auth == null ? null : made.call(auth, REPLY_MS);
-        if (!(answer instanceof IdemException.Refused))
+        var connectMs = Math.min(CONNECT_MS, ms);
+        var made = path != null ? new UnixConnection(path, connectMs) : new TcpConnection(host, port, connectMs);
+        boolean good = false;
+        try {
+            var answer = auth == null ? null : made.call(auth, Math.min(REPLY_MS, ms));
+            if (answer instanceof IdemException.Refused)
+                throw (IdemException.Refused) answer;
+            good = true;
             return made;
-        made.close();
-        throw (IdemException.Refused) answer;
+        } finally {
+            if (!good)
+                made.close();
+        }
     }
 
     private void drop() {
@@ -245,9 +252,9 @@ final class Wire implements Closeable {
     private static final class TcpConnection extends Connection {
         private final Socket socket = new Socket();
 
-        TcpConnection(String host, int port) throws IOException {
+        TcpConnection(String host, int port, long ms) throws IOException {
             try {
-                socket.connect(new InetSocketAddress(host, port), (int) CONNECT_MS);
+                socket.connect(new InetSocketAddress(host, port), (int) ms);
                 socket.setTcpNoDelay(true);
                 in = socket.getInputStream();
                 out = socket.getOutputStream();
@@ -294,14 +301,14 @@ final class Wire implements Closeable {
         private final SocketChannel channel;
         private java.util.concurrent.Future<?> alarm;
 
-        UnixConnection(String path) throws IOException {
+        UnixConnection(String path, long ms) throws IOException {
             checkOwner(path);
             try {
                 var address = (SocketAddress) Class.forName("java.net.UnixDomainSocketAddress").getMethod("of", String.class)
                         .invoke(null, path);
                 var open = SocketChannel.class.getMethod("open", ProtocolFamily.class);
                 channel = (SocketChannel) open.invoke(null, StandardProtocolFamily.valueOf("UNIX"));
-                limit(CONNECT_MS);
+                limit(ms);
                 channel.connect(address);
                 unlimit();
             } catch (ReflectiveOperationException | IllegalArgumentException e) {

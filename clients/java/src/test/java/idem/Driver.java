@@ -7,11 +7,15 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.SQLException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
@@ -35,11 +39,16 @@ public final class Driver {
         Files.writeString(Path.of((String) file), line + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
     }
 
-    Object work(List<?> steps) throws Exception {
+    Object work(List<?> steps, Connection db) throws Exception {
         for (var each : steps) {
             var step = (Map<?, ?>) each;
             var claim = Claim.current();
             switch ((String) step.keySet().iterator().next()) {
+            case "sql":
+                try (var s = db.createStatement()) {
+                    s.execute((String) step.get("sql"));
+                }
+                break;
             case "append":
                 append(step.get("append"), claim == null ? 0 : claim.fence());
                 break;
@@ -83,6 +92,7 @@ public final class Driver {
         answer.put("class", e instanceof IdemException.Done ? "done" : e instanceof IdemException.NotExecuted ? "not_executed"
                 : e instanceof IdemException.InProgress ? "in_progress" : e instanceof IdemException.OutcomeUnknown ? "unknown" : "error");
         answer.put("error", e.getClass().getSimpleName());
+        answer.put("deadlock", isDeadlock(e));
         answer.put("type", e instanceof IdemException.Failed ? ((IdemException.Failed) e).type() : e.getClass().getSimpleName());
         answer.put("message", e instanceof IdemException.Failed ? ((IdemException.Failed) e).text() : e.getMessage());
         return answer;
@@ -101,6 +111,37 @@ public final class Driver {
         return command.containsKey("arguments") ? o.arguments(command.get("arguments")) : o;
     }
 
+    /** With "end" the transaction is the caller's own, and ends so after an error too. */
+    Object transaction(Map<?, ?> command, boolean[] ran) throws Exception {
+        var u = java.net.URI.create((String) command.get("database"));
+        var user = (u.getUserInfo() + ":").split(":");
+        var kind = u.getScheme().equals("mysql") ? "mariadb" : "postgresql";
+        var url = "jdbc:" + kind + "://" + u.getHost() + ":" + u.getPort() + u.getPath();
+        try (var db = DriverManager.getConnection(url, user[0], user.length > 1 ? user[1] : "")) {
+            var end = command.get("end");
+            if (end != null) {
+                db.setTransactionIsolation(Connection.TRANSACTION_READ_COMMITTED);
+                db.setAutoCommit(false);
+            }
+            try {
+                return SqlOnce.once(db, (String) command.get("key"), Object.class, options(command), () -> {
+                    ran[0] = true;
+                    return work((List<?>) command.get("work"), db);
+                });
+            } finally {
+                if ("commit".equals(end))
+                    db.commit();
+                else if (end != null)
+                    db.rollback();
+            }
+        }
+    }
+
+    static boolean isDeadlock(Throwable e) {
+        return e instanceof SQLException && (String.valueOf(((SQLException) e).getSQLState()).startsWith("40")
+                || Set.of(1205, 1213, 1020).contains(((SQLException) e).getErrorCode()));
+    }
+
     Map<String, Object> perform(Map<?, ?> command) {
         var ran = new boolean[1];
         var answer = new LinkedHashMap<String, Object>();
@@ -110,8 +151,11 @@ public final class Driver {
             case "once":
                 answer.put("value", client.once((String) command.get("key"), Object.class, options(command), () -> {
                     ran[0] = true;
-                    return work((List<?>) command.get("work"));
+                    return work((List<?>) command.get("work"), null);
                 }));
+                break;
+            case "transaction":
+                answer.put("value", transaction(command, ran));
                 break;
             case "issue":
                 answer.put("value", client.issue((String) command.get("subject"), Duration.ofMinutes(5)));
