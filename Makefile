@@ -30,7 +30,7 @@ B ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
 # with WITH_NAME=0.
 modules :=
 defines :=
-packages := libsodium nettle libxxhash jansson
+packages := libsodium nettle libxxhash jansson openssl
 bin_packages := libmicrohttpd libcurl
 define module # switch, name, sources, packages, other libraries
 WITH_$(1) ?= 1
@@ -48,7 +48,7 @@ not_code := %_test.c %_fuzz.c
 # Compiled by nginx's own makefile.
 nginx_code := src/gateway/module/ngx_%
 $(eval $(call module,SQLITE,sqlite,src/store/sqlite/*.c src/sql/sql_sqlite.c,sqlite3))
-$(eval $(call module,REDIS,redis,src/store/redis/*.c src/consume/redis_stream.c,hiredis openssl))
+$(eval $(call module,REDIS,redis,src/store/redis/*.c src/consume/redis_stream.c,hiredis))
 $(eval $(call module,POSTGRES,postgres,src/store/postgres/*.c src/sql/sql_postgres.c,libpq))
 $(eval $(call module,MYSQL,mysql,src/store/mysql/*.c src/sql/sql_mysql.c,libmariadb))
 $(eval $(call module,ZOOKEEPER,zookeeper,src/store/zookeeper/*.c,,-lzookeeper_mt))

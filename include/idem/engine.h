@@ -56,7 +56,8 @@ struct idem_options {
  *   memory:           this process only, gone with it
  *   journal:DIR       a folder on this machine (the default choice)
  *   redis:// postgres:// mysql:// sqlite: zookeeper:// etcd://
- *   idem://[NAME:SECRET@]HOST[:PORT], idem+unix:PATH
+ *   idem://[NAME:SECRET@]HOST[:PORT], idem+unix:PATH,
+ *   idems://HOST[:PORT]?ca=FILE (TLS)
  *                     an `idem serve`: the engine that it has does the work
  *
  * IDEM_ERR_INVALID: the URL names no store, or an option is absurd.

@@ -22,7 +22,7 @@
 #define REPLY_MAX (64 * 1024 * 1024)
 
 struct connection {
-    int fd; /* -1: none */
+    struct idem__remote_link link;
     struct idem_buf in, out;
     size_t sent, answers; /* answers: still to come */
     size_t parsed;        /* bytes of `in` */
@@ -163,8 +163,8 @@ static bool
 send_some(struct connection *c)
 {
     while (c->sent < c->out.len) {
-        ssize_t n = send(c->fd, c->out.data + c->sent, c->out.len - c->sent,
-                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = idem__remote_send(&c->link, c->out.data + c->sent,
+                                      c->out.len - c->sent);
 
         if (n < 0)
             return errno == EAGAIN || errno == EINTR;
@@ -243,7 +243,7 @@ static bool
 serve(struct state *state, struct connection *c)
 {
     uint8_t *at = idem_buf_room(&c->in, 16384);
-    ssize_t n = at ? recv(c->fd, at, 16384, MSG_DONTWAIT) : -1;
+    ssize_t n = at ? idem__remote_recv(&c->link, at, 16384) : -1;
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return send_some(c);
@@ -324,14 +324,14 @@ open_all(struct state *state, struct idem_error *err)
     struct idem__remote_hello hello;
     enum idem_status status;
 
-    state->line.fd = -1;
+    state->line.link = IDEM__REMOTE_NO_LINK;
     idem_buf_init(&state->line.in, REPLY_MAX);
     status = idem__remote_address_open(bench->url, &state->line.address, err);
     state->line.address.plain = true;
     for (size_t i = 0; i < bench->clients; i++) {
         struct connection *c = &state->connections[i];
 
-        c->fd = -1;
+        c->link = IDEM__REMOTE_NO_LINK;
         idem_buf_init(&c->in, REPLY_MAX);
         idem_buf_init(&c->out, 4 * (size_t)REPLY_MAX);
     }
@@ -339,9 +339,9 @@ open_all(struct state *state, struct idem_error *err)
         struct connection *c = &state->connections[i];
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
 
-        status = idem__remote_dial(&state->line.address, -1, NULL, &c->fd,
+        status = idem__remote_dial(&state->line.address, -1, NULL, &c->link,
                                    &hello, err);
-        epoll_ctl(state->epoll, EPOLL_CTL_ADD, c->fd, &event);
+        epoll_ctl(state->epoll, EPOLL_CTL_ADD, c->link.fd, &event);
     }
     return status;
 }
@@ -390,8 +390,7 @@ clear(struct state *state)
     for (size_t i = 0; state->connections && i < state->bench->clients; i++) {
         struct connection *c = &state->connections[i];
 
-        if (c->fd >= 0)
-            close(c->fd);
+        idem__remote_hang_up(&c->link);
         idem_buf_clear(&c->in);
         idem_buf_clear(&c->out);
     }
@@ -405,7 +404,7 @@ enum idem_status
 bench_run(struct bench *bench, struct idem_error *err)
 {
     struct state state = {.bench = bench,
-                          .line = {.fd = -1},
+                          .line = {.link = IDEM__REMOTE_NO_LINK},
                           .epoll = epoll_create1(EPOLL_CLOEXEC)};
     enum idem_status status;
     double before = -1, after;

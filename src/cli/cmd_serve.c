@@ -78,8 +78,14 @@ static int
 check(const struct server_config *config)
 {
     struct credentials *credentials = NULL;
+    struct idem__tls_files files = server_tls_files(config);
+    struct idem__tls *tls = NULL;
     struct idem_error err = {0};
 
+    if (config->tls_cert &&
+        idem__tls_open_server(SERVER_TLS, &files, &tls, &err) != IDEM_OK)
+        return cli_usage_error("%s", err.text);
+    idem__tls_close(tls);
     if (credentials_open(config->credentials, &credentials, &err) != IDEM_OK)
         return cli_usage_error("%s", err.text);
     credentials_close(credentials);
@@ -97,7 +103,8 @@ cli_serve(int argc, char **argv)
                  "SIGTERM.\nEvery option may also stand in a file (--config, "
                  "IDEM_CONFIG) as a line\n`name = value`, or in a variable: "
                  "IDEM_MAX_CLIENTS=100. Flags outrank\nvariables, variables "
-                 "outrank the file. SIGHUP rereads the credentials.",
+                 "outrank the file. SIGHUP rereads the credentials and\nthe "
+                 "certificate.",
         .options = flags.options,
     };
     struct server_config config;

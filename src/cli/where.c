@@ -28,7 +28,8 @@ add_file(char *url, size_t url_len, const char *file)
 {
     size_t len = strlen(url);
 
-    len += (size_t)snprintf(url + len, url_len - len, "?auth-file=");
+    len += (size_t)snprintf(url + len, url_len - len,
+                            "%cauth-file=", strchr(url, '?') ? '&' : '?');
     for (; *file && len + 4 < url_len; file++)
         len += (size_t)(isalnum((unsigned char)*file) || strchr("/._-", *file)
                             ? snprintf(url + len, url_len - len, "%c", *file)
@@ -58,8 +59,7 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
         server_default_socket(path, sizeof(path));
         address = path;
     }
-    if (strncmp(address, "idem://", 7) == 0 ||
-        strncmp(address, "idem+unix:", 10) == 0) {
+    if (idem__remote_url(address)) {
         snprintf(url, len, "%s", address);
     } else if (strncmp(address, "unix:", 5) == 0 || address[0] == '/') {
         snprintf(url, len, "idem+unix:%s",
@@ -70,7 +70,9 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
     } else {
         idem__url_redact(address, shown, sizeof(shown));
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%s\" is %s: give unix:PATH or HOST:PORT", shown,
+                          "\"%s\" is %s: give unix:PATH, HOST:PORT or "
+                          "idems://HOST:PORT",
+                          shown,
                           strncmp(address, "http", 4) == 0
                               ? "a server's HTTP address, and commands use "
                                 "its socket or its other port"

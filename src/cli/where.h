@@ -19,8 +19,12 @@ struct cli_where {
 
 /* The rows that every verb has in its table of options. */
 #define CLI_SERVER_OPTIONS(where)                                              \
-    {"server",         'S',       CLI_TEXT,                                    \
-     &(where)->server, "ADDRESS", "ask this server: unix:PATH or HOST:PORT"},  \
+    {"server",                                                                 \
+     'S',                                                                      \
+     CLI_TEXT,                                                                 \
+     &(where)->server,                                                         \
+     "ADDRESS",                                                                \
+     "ask this server: unix:PATH, HOST:PORT or idems://HOST:PORT?ca=FILE"},    \
     {                                                                          \
         "credentials", 0, CLI_TEXT, &(where)->credentials, "FILE",             \
             "a file with a line \"name secret\" for the server"                \

@@ -41,11 +41,11 @@ struct redis_source {
         body_field[SOURCE_NAME_MAX + 1];
     int64_t claim_ms, claim_at_us;
     char claim_from[64];
-    redisContext *context;          /* its socket and its reader */
-    struct redis_settings security; /* its url and tls are used */
-    struct redis_link link;         /* for TLS */
+    redisContext *context;     /* its socket and its reader */
+    struct idem__tls *tls;     /* NULL: not encrypted */
+    struct idem__tls_end *end; /* of this connection */
     struct idem_buf out;
-    const char *flaw; /* why the connection is of no use */
+    const char *flaw;                     /* why the connection is of no use */
     struct delivery *ready, **ready_last; /* read but not taken yet */
     void *in_hand; /* read and not concluded: a tree, by place */
 };
@@ -82,10 +82,9 @@ static bool
 broke(struct redis_source *self, ssize_t n)
 {
     self->flaw = n == 0 ? "the server closed the connection"
-                 : errno == EAGAIN || errno == EWOULDBLOCK
-                     ? "no answer in time"
-                 : self->link.ssl ? idem__redis_tls_flaw()
-                                  : strerror(errno);
+                 : errno == EAGAIN || errno == EWOULDBLOCK ? "no answer in time"
+                 : self->end                               ? idem__tls_flaw()
+                                                           : strerror(errno);
     return false;
 }
 
@@ -97,10 +96,9 @@ flush(struct redis_source *self)
 
     while (sent < self->out.len) {
         size_t left = self->out.len - sent;
-        ssize_t n = self->link.ssl ? idem__redis_tls_send(&self->link,
-                                                          data + sent, left)
-                                   : send(self->context->fd, data + sent, left,
-                                          MSG_NOSIGNAL);
+        ssize_t n = self->end ? idem__tls_send(self->end, data + sent, left)
+                              : send(self->context->fd, data + sent, left,
+                                     MSG_NOSIGNAL);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -131,9 +129,8 @@ get_reply(struct redis_source *self)
         }
         if (reply)
             return reply;
-        n = self->link.ssl
-                ? idem__redis_tls_recv(&self->link, room, sizeof(room))
-                : recv(self->context->fd, room, sizeof(room), 0);
+        n = self->end ? idem__tls_recv(self->end, room, sizeof(room))
+                      : recv(self->context->fd, room, sizeof(room), 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0 || redisReaderFeed(reader, room, (size_t)n) != REDIS_OK) {
@@ -252,10 +249,11 @@ drop_ready(struct redis_source *self)
 static void
 hang_up(struct redis_source *self)
 {
-    idem__redis_tls_drop(&self->link);
+    idem__tls_end(self->end);
+    self->end = NULL;
     if (self->context)
         redisFree(self->context);
-    self->context = self->link.context = NULL;
+    self->context = NULL;
     self->out.len = 0;
     self->flaw = NULL;
 }
@@ -265,15 +263,12 @@ start_tls(struct redis_source *self, struct idem_error *err)
 {
     char why[160];
 
-    if (!self->security.tls)
+    if (!self->tls)
         return IDEM_OK;
-    self->link.settings = &self->security;
-    self->link.context = self->context;
-    snprintf(self->link.host, sizeof(self->link.host), "%s",
-             self->url.hosts[0].name);
-    if (idem__redis_tls_connect(&self->link,
-                                idem__mono_us() + PATIENCE_S * 1000000,
-                                why, sizeof(why)))
+    self->end =
+        idem__tls_start(self->tls, self->context->fd, self->url.hosts[0].name);
+    if (idem__tls_finish(self->end, idem__mono_us() + PATIENCE_S * 1000000, why,
+                         sizeof(why)))
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_UNAVAILABLE, "redis %s:%d: %s",
                       self->url.hosts[0].name, self->url.hosts[0].port, why);
@@ -598,15 +593,14 @@ close_source(struct source *source)
         return;
     drop_ready(self);
     hang_up(self);
-    idem__redis_tls_close(&self->security);
+    idem__tls_close(self->tls);
     idem_buf_clear(&self->out);
     idem__url_clear(&self->url);
     free(self);
 }
 
-static const char *const known[] = {"stream",   "group", "body", "member",
-                                    "claim_ms", "ca",    "cert", "key",
-                                    NULL};
+static const char *const known[] = {
+    "stream", "group", "body", "member", "claim_ms", "ca", "cert", "key", NULL};
 #define EXAMPLE "redis-stream://host?stream=orders&group=mail"
 
 static enum idem_status
@@ -636,9 +630,8 @@ read_url(struct redis_source *self, const char *text, struct idem_error *err)
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "redis-stream: a database is a number, as in "
                             "redis-stream://host:6379/0");
-    self->security.url = self->url; /* still this source's to clear */
     if (status == IDEM_OK && strncmp(text, "rediss-", 7) == 0)
-        status = idem__redis_tls_open(&self->security, err);
+        status = idem__tls_open_client("rediss-stream: ", url, &self->tls, err);
     else if (status == IDEM_OK &&
              (idem__url_option(url, "ca") || idem__url_option(url, "cert") ||
               idem__url_option(url, "key")))

@@ -56,7 +56,8 @@ struct idem__remote {
     struct idem__remote_hello hello; /* and when it was said */
     int64_t hello_us;
     _Atomic size_t max_result; /* of it, for any thread */
-    int fd, wake;              /* -1: not connected */
+    struct idem__remote_link link;
+    int wake;
     bool closing;
     struct idem_buf in, out;
     size_t needed;    /* bytes in `in` before a look is worth it */
@@ -280,7 +281,7 @@ refuses(const struct idem_engine *engine)
 {
     const struct idem__remote *remote = engine->remote;
 
-    return remote->fd < 0 && engine->boot_now_us < remote->again_us;
+    return remote->link.fd < 0 && engine->boot_now_us < remote->again_us;
 }
 
 /* Give it a tag and a deadline. False: out of memory. */
@@ -327,7 +328,7 @@ take_off(struct idem_engine *engine, struct idem__item *item)
     flight->prev = remote->last;
     *remote->last = flight;
     remote->last = &flight->next;
-    if (remote->fd >= 0)
+    if (remote->link.fd >= 0)
         send_flight(engine, flight);
 }
 
@@ -380,8 +381,7 @@ hang_up(struct idem_engine *engine, const char *why)
     struct idem__remote *remote = engine->remote;
     struct flight *next;
 
-    close(remote->fd);
-    remote->fd = -1;
+    idem__remote_hang_up(&remote->link);
     remote->again_us = engine->boot_now_us; /* at once, the first time */
     if (remote->broken++ > 0)
         plan_next_try(remote);
@@ -445,10 +445,10 @@ reconnect(struct idem_engine *engine)
     struct idem__remote *remote = engine->remote;
     enum idem_status status;
 
-    if (remote->fd >= 0 || !remote->first || refuses(engine))
+    if (remote->link.fd >= 0 || !remote->first || refuses(engine))
         return;
     status = idem__remote_dial(&remote->address, remote->wake, &remote->closing,
-                               &remote->fd, &remote->hello, &remote->trouble);
+                               &remote->link, &remote->hello, &remote->trouble);
     engine->boot_now_us = idem__boot_us(engine);
     if (status != IDEM_OK) {
         plan_next_try(remote);
@@ -465,16 +465,17 @@ write_out(struct idem_engine *engine)
 {
     struct idem__remote *remote = engine->remote;
 
-    while (remote->fd >= 0 && remote->sent < remote->out.len) {
-        ssize_t n = send(remote->fd, remote->out.data + remote->sent,
-                         remote->out.len - remote->sent, MSG_NOSIGNAL);
+    while (remote->link.fd >= 0 && remote->sent < remote->out.len) {
+        ssize_t n =
+            idem__remote_send(&remote->link, remote->out.data + remote->sent,
+                              remote->out.len - remote->sent);
 
         if (n < 0 && errno == EAGAIN)
             return;
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
-            hang_up(engine, strerror(errno));
+            hang_up(engine, idem__remote_flaw(&remote->link));
             return;
         }
         remote->sent += (size_t)n;
@@ -645,12 +646,12 @@ read_in(struct idem_engine *engine)
     struct idem__remote *remote = engine->remote;
     struct idem_buf *in = &remote->in;
 
-    while (remote->fd >= 0) {
+    while (remote->link.fd >= 0) {
         size_t len = remote->needed > in->len + READ_LEN
                          ? remote->needed - in->len
                          : READ_LEN;
         uint8_t *room = idem_buf_room(in, len);
-        ssize_t n = room ? recv(remote->fd, room, len, 0) : -1;
+        ssize_t n = room ? idem__remote_recv(&remote->link, room, len) : -1;
 
         if (!room) {
             hang_up(engine, "a reply is too large");
@@ -665,7 +666,7 @@ read_in(struct idem_engine *engine)
             hang_up(engine, "the server closed the connection");
         } else if (errno != EINTR) {
             if (errno != EAGAIN)
-                hang_up(engine, strerror(errno));
+                hang_up(engine, idem__remote_flaw(&remote->link));
             return;
         }
     }
@@ -705,7 +706,7 @@ look_for_silence(struct idem_engine *engine)
     int64_t now = engine->boot_now_us,
             patience = remote->address.timeout_ms * 1000 / 3;
 
-    if (remote->fd < 0 || now - remote->looked_us < LOOK_US)
+    if (remote->link.fd < 0 || now - remote->looked_us < LOOK_US)
         return;
     remote->looked_us = now;
     if (now - remote->heard_us < patience)
@@ -742,7 +743,7 @@ turn_server(struct idem_engine *engine)
     bytes = remote->done_bytes;
     remote->done = remote->done_bytes = 0;
     more = idem__queue_done(&engine->queue, done, bytes);
-    return more || (remote->fd < 0 && remote->first && !refuses(engine));
+    return more || (remote->link.fd < 0 && remote->first && !refuses(engine));
 }
 
 static int64_t
@@ -752,7 +753,7 @@ server_due_us(struct idem_engine *engine)
     struct idem__timer *timer = idem__timer_first(&engine->timers);
     int64_t due = timer ? timer->due_us : INT64_MAX;
 
-    if (remote->fd < 0 && remote->first && remote->again_us < due)
+    if (remote->link.fd < 0 && remote->first && remote->again_us < due)
         due = remote->again_us;
     return due;
 }
@@ -765,7 +766,7 @@ sleep_server(struct idem_engine *engine, int64_t ms)
     bool unsent = remote->sent < remote->out.len;
     struct pollfd fds[2] = {
         {remote->wake, POLLIN, 0},
-        {remote->fd, (short)(POLLIN | (unsent ? POLLOUT : 0)), 0}};
+        {remote->link.fd, (short)(POLLIN | (unsent ? POLLOUT : 0)), 0}};
     uint64_t count;
     bool idle;
 
@@ -775,7 +776,7 @@ sleep_server(struct idem_engine *engine, int64_t ms)
     pthread_mutex_unlock(&queue->lock);
     if (!idle)
         return;
-    (void)poll(fds, remote->fd >= 0 ? 2 : 1, (int)ms);
+    (void)poll(fds, remote->link.fd >= 0 ? 2 : 1, (int)ms);
     pthread_mutex_lock(&queue->lock);
     queue->asleep = false;
     pthread_mutex_unlock(&queue->lock);
@@ -804,7 +805,7 @@ open_server(struct idem_engine *engine, const char *url, struct idem_error *err)
     if (!remote)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     engine->remote = remote;
-    remote->fd = -1;
+    remote->link = IDEM__REMOTE_NO_LINK;
     remote->last = &remote->first;
     idem_buf_init(&remote->out, SIZE_MAX / 4);
     remote->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -812,7 +813,7 @@ open_server(struct idem_engine *engine, const char *url, struct idem_error *err)
         return idem__fail(err, IDEM_ERR_MEMORY, "eventfd: %s", strerror(errno));
     status = idem__remote_address_open(url, &remote->address, err);
     if (status == IDEM_OK)
-        status = idem__remote_dial(&remote->address, -1, NULL, &remote->fd,
+        status = idem__remote_dial(&remote->address, -1, NULL, &remote->link,
                                    &remote->hello, err);
     if (status != IDEM_OK)
         return status;
@@ -853,11 +854,11 @@ finish_server(struct idem_engine *engine)
             send_cancel(remote, f);
     }
     while (remote->first && idem__boot_us(engine) < until_us) {
-        struct pollfd fd = {remote->fd, POLLIN, 0};
+        struct pollfd fd = {remote->link.fd, POLLIN, 0};
 
         idem__engine_turn(engine);
         if (remote->first)
-            (void)poll(&fd, remote->fd >= 0 ? 1 : 0, 20);
+            (void)poll(&fd, remote->link.fd >= 0 ? 1 : 0, 20);
     }
     while (remote->first) {
         struct flight *flight = remote->first;
@@ -877,8 +878,7 @@ close_server(struct idem_engine *engine)
 
     if (!remote)
         return;
-    if (remote->fd >= 0)
-        close(remote->fd);
+    idem__remote_hang_up(&remote->link);
     if (remote->wake >= 0)
         close(remote->wake);
     while (remote->spare) {

@@ -9,6 +9,7 @@
 #ifndef IDEM__REMOTE_H
 #define IDEM__REMOTE_H
 
+#include "../base/tls.h"
 #include "../engine/inner.h"
 #include "../wire/wire.h"
 
@@ -17,14 +18,16 @@ struct idem__remote_address {
     char *host; /* NULL: a unix socket */
     int port;
     char *path;
-    char *name, *secret; /* NULL: none; a secret may have no name */
-    char shown[160];     /* for messages */
-    int64_t timeout_ms;  /* for connecting, and for a reply */
-    bool plain;          /* any server of RESP will do: no greeting */
+    char *name, *secret;   /* NULL: none; a secret may have no name */
+    struct idem__tls *tls; /* NULL: idem:// or a unix socket */
+    char shown[160];       /* for messages */
+    int64_t timeout_ms;    /* for connecting, and for a reply */
+    bool plain;            /* any server of RESP will do: no greeting */
 };
 
 /* idem://[name:secret@]HOST[:PORT] or idem+unix:PATH, then ?timeout_ms= and
- * ?auth-file=. Without a secret of its own: the variable IDEM_AUTH. */
+ * ?auth-file=. Without a secret of its own: the variable IDEM_AUTH. idems://
+ * is encrypted, and has ?ca=, ?cert= and ?key= too. */
 enum idem_status idem__remote_address_open(const char *url,
                                            struct idem__remote_address *address,
                                            struct idem_error *err);
@@ -36,12 +39,29 @@ struct idem__remote_hello {
     int64_t now_ms;
 };
 
+/* A connection to one. */
+struct idem__remote_link {
+    int fd;                    /* -1: none */
+    struct idem__tls_end *tls; /* NULL: not encrypted */
+};
+
+#define IDEM__REMOTE_NO_LINK ((struct idem__remote_link){-1, NULL})
+
+/* As send and recv; after one that failed, why. */
+ssize_t idem__remote_send(struct idem__remote_link *link, const void *data,
+                          size_t len);
+ssize_t idem__remote_recv(struct idem__remote_link *link, void *room,
+                          size_t len);
+const char *idem__remote_flaw(const struct idem__remote_link *link);
+void idem__remote_hang_up(struct idem__remote_link *link); /* if it is there */
+
 /*
  * Connect, log in and greet, waiting as long as the address allows. `stop`, a
  * descriptor or -1, ends it when it becomes readable and *stopped is true.
  */
 enum idem_status idem__remote_dial(const struct idem__remote_address *address,
-                                   int stop, const bool *stopped, int *fd,
+                                   int stop, const bool *stopped,
+                                   struct idem__remote_link *link,
                                    struct idem__remote_hello *hello,
                                    struct idem_error *err);
 
@@ -51,7 +71,7 @@ enum idem_status idem__remote_dial(const struct idem__remote_address *address,
  */
 struct idem__remote_line {
     struct idem__remote_address address;
-    int fd; /* -1: none */
+    struct idem__remote_link link;
     struct idem_buf in;
 };
 

@@ -1,8 +1,9 @@
 /*
  * remote_link.c - where a server is, connecting to it, and logging in.
  *
- * A secret goes out only to a server that can be believed: over TCP the address
- * is all there is to go by; on a unix socket the kernel tells who listens.
+ * A secret goes out only to a server that can be believed: with idems:// its
+ * certificate is checked first; on a unix socket the kernel tells who listens;
+ * over plain TCP the address is all there is to go by.
  */
 #include "remote.h"
 
@@ -30,10 +31,16 @@
 #define CONNECT_MS 5000
 #define UNIX_SCHEME "idem+unix:"
 
+static bool
+is_encrypted(const char *url)
+{
+    return strncmp(url, "idems://", 8) == 0;
+}
+
 bool
 idem__remote_url(const char *url)
 {
-    return url && (strncmp(url, "idem://", 7) == 0 ||
+    return url && (strncmp(url, "idem://", 7) == 0 || is_encrypted(url) ||
                    strncmp(url, UNIX_SCHEME, sizeof(UNIX_SCHEME) - 1) == 0);
 }
 
@@ -132,9 +139,11 @@ read_url(const char *text, const char *path,
          struct idem__remote_address *address, struct idem_error *err)
 {
     static const char *const known[] = {"timeout_ms", "auth-file", NULL};
+    static const char *const encrypted[] = {"timeout_ms", "auth-file", "ca",
+                                            "cert",       "key",       NULL};
     struct idem__url url;
-    enum idem_status status =
-        idem__url_parse(text, DEFAULT_PORT, known, &url, err);
+    enum idem_status status = idem__url_parse(
+        text, DEFAULT_PORT, is_encrypted(text) ? encrypted : known, &url, err);
 
     if (status != IDEM_OK)
         return status;
@@ -149,6 +158,8 @@ read_url(const char *text, const char *path,
     address->port = url.hosts[0].port;
     if (status == IDEM_OK)
         status = read_auth(&url, address, err);
+    if (status == IDEM_OK && is_encrypted(text))
+        status = idem__tls_open_client("idems: ", &url, &address->tls, err);
     if (url.memory)
         sodium_memzero(url.memory, strlen(text));
     idem__url_clear(&url);
@@ -205,6 +216,7 @@ idem__remote_address_clear(struct idem__remote_address *address)
 {
     if (address->secret)
         sodium_memzero(address->secret, strlen(address->secret));
+    idem__tls_close(address->tls);
     free(address->secret);
     free(address->name);
     free(address->host);
@@ -212,11 +224,43 @@ idem__remote_address_clear(struct idem__remote_address *address)
     memset(address, 0, sizeof(*address));
 }
 
+/* ---- a connection's bytes ----------------------------------------------- */
+
+ssize_t
+idem__remote_send(struct idem__remote_link *link, const void *data, size_t len)
+{
+    return link->tls ? idem__tls_send(link->tls, data, len)
+                     : send(link->fd, data, len, MSG_NOSIGNAL);
+}
+
+ssize_t
+idem__remote_recv(struct idem__remote_link *link, void *room, size_t len)
+{
+    return link->tls ? idem__tls_recv(link->tls, room, len)
+                     : recv(link->fd, room, len, 0);
+}
+
+const char *
+idem__remote_flaw(const struct idem__remote_link *link)
+{
+    return link->tls ? idem__tls_flaw() : strerror(errno);
+}
+
+void
+idem__remote_hang_up(struct idem__remote_link *link)
+{
+    idem__tls_end(link->tls);
+    if (link->fd >= 0)
+        close(link->fd);
+    *link = IDEM__REMOTE_NO_LINK;
+}
+
 /* ---- connecting -------------------------------------------------------- */
 
 struct dial {
     const struct idem__remote_address *address;
-    int stop, fd;
+    int stop;
+    struct idem__remote_link link;
     const bool *stopped;
     int64_t until_us;
 };
@@ -232,7 +276,7 @@ static bool
 wait_for(const struct dial *d, short events)
 {
     for (;;) {
-        struct pollfd fds[2] = {{d->fd, events, 0}, {d->stop, POLLIN, 0}};
+        struct pollfd fds[2] = {{d->link.fd, events, 0}, {d->stop, POLLIN, 0}};
         int64_t left_ms = (d->until_us - idem__system_boot_us()) / 1000;
         bool watch = d->stop >= 0 && !stopping(d);
 
@@ -263,7 +307,7 @@ finish_connect(struct dial *d)
 
     if (!wait_for(d, POLLOUT))
         return ETIMEDOUT;
-    if (getsockopt(d->fd, SOL_SOCKET, SO_ERROR, &flaw, &len) != 0)
+    if (getsockopt(d->link.fd, SOL_SOCKET, SO_ERROR, &flaw, &len) != 0)
         return errno;
     return flaw;
 }
@@ -273,12 +317,12 @@ connect_to(struct dial *d, const struct sockaddr *to, socklen_t len)
 {
     int flaw;
 
-    d->fd =
+    d->link.fd =
         socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (d->fd < 0)
+    if (d->link.fd < 0)
         return errno;
     for (;;) {
-        flaw = connect(d->fd, to, len) == 0 ? 0 : errno;
+        flaw = connect(d->link.fd, to, len) == 0 ? 0 : errno;
         if (flaw != EAGAIN || stopping(d) ||
             idem__system_boot_us() >= d->until_us)
             break;
@@ -287,8 +331,8 @@ connect_to(struct dial *d, const struct sockaddr *to, socklen_t len)
     if (flaw == EINPROGRESS)
         flaw = finish_connect(d);
     if (flaw != 0) {
-        close(d->fd);
-        d->fd = -1;
+        close(d->link.fd);
+        d->link.fd = -1;
     }
     return flaw;
 }
@@ -306,14 +350,14 @@ dial_tcp(struct dial *d, struct idem_error *err)
     failed = getaddrinfo(d->address->host, port, &hints, &list);
     if (failed)
         return away(d, gai_strerror(failed), err);
-    for (struct addrinfo *at = list; at && d->fd < 0; at = at->ai_next)
+    for (struct addrinfo *at = list; at && d->link.fd < 0; at = at->ai_next)
         flaw = connect_to(d, at->ai_addr, at->ai_addrlen);
     freeaddrinfo(list);
-    if (d->fd < 0)
+    if (d->link.fd < 0)
         return away(d, strerror(flaw), err);
-    setsockopt(d->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    setsockopt(d->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    setsockopt(d->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms,
+    setsockopt(d->link.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(d->link.fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    setsockopt(d->link.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms,
                sizeof(silent_ms));
     return IDEM_OK;
 }
@@ -329,8 +373,27 @@ dial_unix(struct dial *d, struct idem_error *err)
     if (flaw)
         return away(d, strerror(flaw), err);
     return d->address->secret
-               ? idem__peer_trusted(d->fd, d->address->shown, err)
+               ? idem__peer_trusted(d->link.fd, d->address->shown, err)
                : IDEM_OK;
+}
+
+/* The certificate is checked here, before anything is said. */
+static enum idem_status
+encrypt(struct dial *d, struct idem_error *err)
+{
+    char why[200] = "TLS: no answer in time";
+    int wants = -1;
+
+    d->link.tls =
+        idem__tls_start(d->address->tls, d->link.fd, d->address->host);
+    while (d->link.tls && (wants = idem__tls_shake(d->link.tls)) > 0) {
+        if (!wait_for(d, (short)wants))
+            return away(d, why, err);
+    }
+    if (wants == 0)
+        return IDEM_OK;
+    idem__tls_why(d->link.tls, why, sizeof(why));
+    return away(d, why, err);
 }
 
 /* ---- greeting ---------------------------------------------------------- */
@@ -349,12 +412,14 @@ ask(struct dial *d, const struct idem__wire_args *args, struct idem_buf *in,
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     idem__wire_put(args, room);
     while (sent < len && status == IDEM_OK) {
-        ssize_t n = send(d->fd, room + sent, len - sent, MSG_NOSIGNAL);
+        ssize_t n = idem__remote_send(&d->link, room + sent, len - sent);
 
         if (n > 0)
             sent += (size_t)n;
-        else if ((errno != EAGAIN && errno != EINTR) || !wait_for(d, POLLOUT))
-            status = away(d, "the connection broke", err);
+        else if (errno != EAGAIN && errno != EINTR)
+            status = away(d, idem__remote_flaw(&d->link), err);
+        else if (!wait_for(d, POLLOUT))
+            status = away(d, "no reply in time", err);
     }
     sodium_memzero(room, len); /* it may hold a secret */
     idem_buf_clear(&out);
@@ -371,14 +436,15 @@ ask(struct dial *d, const struct idem__wire_args *args, struct idem_buf *in,
             return idem__fail(err, IDEM_ERR_UNSUPPORTED,
                               "%s: unexpected reply: is this an idem server?",
                               d->address->shown);
-        n = recv(d->fd, room, 4096, 0);
+        n = idem__remote_recv(&d->link, room, 4096);
         if (n > 0)
             in->len += (size_t)n;
-        else if (n == 0 || (errno != EAGAIN && errno != EINTR) ||
-                 !wait_for(d, POLLIN))
-            status = away(
-                d, n == 0 ? "it closed the connection" : "no reply in time",
-                err);
+        else if (n == 0)
+            status = away(d, "it closed the connection", err);
+        else if (errno != EAGAIN && errno != EINTR)
+            status = away(d, idem__remote_flaw(&d->link), err);
+        else if (!wait_for(d, POLLIN))
+            status = away(d, "no reply in time", err);
     }
     return status;
 }
@@ -450,7 +516,7 @@ greet(struct dial *d, struct idem_buf *in, struct idem__remote_hello *hello,
 
 enum idem_status
 idem__remote_dial(const struct idem__remote_address *address, int stop,
-                  const bool *stopped, int *fd,
+                  const bool *stopped, struct idem__remote_link *link,
                   struct idem__remote_hello *hello, struct idem_error *err)
 {
     int64_t ms =
@@ -458,21 +524,23 @@ idem__remote_dial(const struct idem__remote_address *address, int stop,
     struct dial d = {.address = address,
                      .stop = stop,
                      .stopped = stopped,
-                     .fd = -1,
+                     .link = IDEM__REMOTE_NO_LINK,
                      .until_us = idem__system_boot_us() + ms * 1000};
     struct idem_buf in = {.cap = 256 * 1024};
     enum idem_status status =
         address->path ? dial_unix(&d, err) : dial_tcp(&d, err);
 
+    if (status == IDEM_OK && address->tls)
+        status = encrypt(&d, err);
     if (status == IDEM_OK)
         status = log_in(&d, &in, err);
     if (status == IDEM_OK && !address->plain)
         status = greet(&d, &in, hello, err);
     idem_buf_clear(&in);
     if (status == IDEM_OK)
-        *fd = d.fd;
-    else if (d.fd >= 0)
-        close(d.fd);
+        *link = d.link;
+    else
+        idem__remote_hang_up(&d.link);
     return status;
 }
 
@@ -486,12 +554,12 @@ idem__remote_line_open(const char *url, struct idem__remote_line *line,
     enum idem_status status;
 
     memset(line, 0, sizeof(*line));
-    line->fd = -1;
+    line->link = IDEM__REMOTE_NO_LINK;
     idem_buf_init(&line->in, 1024 * 1024);
     status = idem__remote_address_open(url, &line->address, err);
     if (status == IDEM_OK)
-        status =
-            idem__remote_dial(&line->address, -1, NULL, &line->fd, &hello, err);
+        status = idem__remote_dial(&line->address, -1, NULL, &line->link,
+                                   &hello, err);
     if (status != IDEM_OK)
         idem__remote_line_close(line);
     return status;
@@ -509,18 +577,17 @@ idem__remote_line_ask(struct idem__remote_line *line,
         struct idem__remote_hello hello;
 
         status = IDEM_OK;
-        if (line->fd < 0)
-            status = idem__remote_dial(&line->address, -1, NULL, &line->fd,
+        if (line->link.fd < 0)
+            status = idem__remote_dial(&line->address, -1, NULL, &line->link,
                                        &hello, err);
         if (status != IDEM_OK)
             return status;
-        d.fd = line->fd;
+        d.link = line->link;
         d.until_us = idem__system_boot_us() + line->address.timeout_ms * 1000;
         status = ask(&d, args, &line->in, reply, err);
         if (status == IDEM_OK)
             return reply->error ? idem__wire_error(reply, err) : IDEM_OK;
-        close(line->fd);
-        line->fd = -1;
+        idem__remote_hang_up(&line->link);
     }
     return status;
 }
@@ -528,8 +595,7 @@ idem__remote_line_ask(struct idem__remote_line *line,
 void
 idem__remote_line_close(struct idem__remote_line *line)
 {
-    if (line->fd >= 0)
-        close(line->fd);
+    idem__remote_hang_up(&line->link);
     idem_buf_clear(&line->in);
     idem__remote_address_clear(&line->address);
 }

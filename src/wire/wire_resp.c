@@ -13,6 +13,7 @@
 
 #define LINE_MAX_LEN 4096 /* of a simple string or an error */
 #define INLINE_MAX 16384
+#define TLS_HANDSHAKE 0x16 /* how a client begins that speaks TLS */
 
 /* ---- numbers --------------------------------------------------------- */
 
@@ -391,6 +392,8 @@ idem__wire_request(struct idem_bytes in, size_t max,
     *used = in.len + 1;
     if (in.len == 0)
         return IDEM__WIRE_MORE;
+    if (*start == TLS_HANDSHAKE)
+        return wrong(err, "Protocol error: this port does not speak TLS");
     return *start == '*' ? read_array(start, &reader, request, used, err)
                          : read_inline(in, max, request, used, err);
 }

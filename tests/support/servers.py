@@ -86,18 +86,26 @@ class Server:
     stop_signal = signal.SIGTERM
 
 
+def openssl(*args):
+    subprocess.run(["openssl", *args], check=True, capture_output=True)
+
+
 def authority(where, name, host="IP:127.0.0.1"):
     """A certificate authority, and a certificate that it signed for that host: the files."""
     at = lambda end: os.path.join(where, name + end)  # noqa: E731
-    openssl = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)  # noqa: E731
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=idem " + name,
             "-keyout", at("-ca.key"), "-out", at("-ca.pem"))
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", at(".key"), "-out", at(".csr"))
-    with open(at(".ext"), "w") as f:
+    return (at("-ca.pem"), *certificate(at("-ca"), at(""), host=host))
+
+
+def certificate(ca, to, name="127.0.0.1", host="IP:127.0.0.1"):
+    """A certificate and its key, signed by the authority in these files."""
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" + name, "-keyout", to + ".key", "-out", to + ".csr")
+    with open(to + ".ext", "w") as f:
         f.write("subjectAltName=" + host)
-    openssl("x509", "-req", "-in", at(".csr"), "-CA", at("-ca.pem"), "-CAkey", at("-ca.key"), "-CAcreateserial",
-            "-days", "2", "-extfile", at(".ext"), "-out", at(".pem"))
-    return at("-ca.pem"), at(".pem"), at(".key")
+    openssl("x509", "-req", "-in", to + ".csr", "-CA", ca + ".pem", "-CAkey", ca + ".key", "-CAcreateserial",
+            "-days", "2", "-extfile", to + ".ext", "-out", to + ".pem")
+    return to + ".pem", to + ".key"
 
 
 def root(suite, *packages):

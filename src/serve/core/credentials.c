@@ -18,6 +18,7 @@
 
 #define HASH_LEN 32
 #define NAME_MAX_LEN 64
+#define CERTIFICATE_MAX_LEN 64 /* X.520 allows a common name no more */
 #define SCOPES_MAX 64
 #define FILE_MAX (1024 * 1024)
 #define WRONG_COSTS_MS 100 /* so ten a second come no later than one */
@@ -31,7 +32,8 @@ struct principal {
     enum server_right right;
     uint8_t hash[HASH_LEN];
     char name[NAME_MAX_LEN + 1];
-    size_t scope_count; /* 0: every scope */
+    char certificate[CERTIFICATE_MAX_LEN + 1]; /* its common name; "": none */
+    size_t scope_count;                        /* 0: every scope */
     char *scopes[SCOPES_MAX];
 };
 
@@ -97,6 +99,7 @@ static bool
 same_principal(const struct principal *a, const struct principal *b)
 {
     if (strcmp(a->name, b->name) != 0 || a->right != b->right ||
+        strcmp(a->certificate, b->certificate) != 0 ||
         memcmp(a->hash, b->hash, HASH_LEN) != 0 ||
         a->scope_count != b->scope_count)
         return false;
@@ -136,6 +139,25 @@ next_word(const char **at, const char *end)
     while (*at < end && **at != ' ' && **at != '\t' && **at != '\r')
         (*at)++;
     return (struct idem_bytes){start, (size_t)(*at - start)};
+}
+
+/* "cert:NAME"; false: it is no such thing. */
+static bool
+read_certificate(struct idem_bytes word, struct principal *p, const char **flaw)
+{
+    static const char mark[] = "cert:";
+    size_t mark_len = sizeof(mark) - 1;
+
+    if (word.len < mark_len || memcmp(word.data, mark, mark_len) != 0)
+        return false;
+    word.data = (const char *)word.data + mark_len;
+    word.len -= mark_len;
+    if (word.len == 0 || word.len > CERTIFICATE_MAX_LEN ||
+        memchr(word.data, 0, word.len))
+        *flaw = "cert: is followed by a common name of 1 to 64 bytes";
+    else
+        memcpy(p->certificate, word.data, word.len);
+    return true;
 }
 
 static bool
@@ -207,12 +229,16 @@ read_line(struct principal *p, const char *at, const char *end)
     struct idem_bytes name = next_word(&at, end);
     struct idem_bytes secret = next_word(&at, end);
     struct idem_bytes right = next_word(&at, end);
+    const char *flaw = NULL;
 
     if (!read_name(name, p->name))
         return "a name has 1 to 64 visible characters and no colon";
     if (secret.len == 0)
         return "give: name secret " RIGHTS " [scope ...]";
-    if (!read_secret(secret, p->hash))
+    if (read_certificate(secret, p, &flaw)) {
+        if (flaw)
+            return flaw;
+    } else if (!read_secret(secret, p->hash))
         return "{blake2b} is followed by 64 hex digits";
     if (!read_right(right, &p->right))
         return "the third word is a right: " RIGHTS;
@@ -227,6 +253,15 @@ new_principal(void)
     if (p)
         atomic_init(&p->refs, 1);
     return p;
+}
+
+static struct principal *
+find_certificate(struct principal *list, const char *common_name)
+{
+    while (list &&
+           (!*common_name || strcmp(list->certificate, common_name) != 0))
+        list = list->next;
+    return list;
 }
 
 static bool
@@ -262,6 +297,8 @@ read_list(const char *file, struct idem_bytes text, struct principal **list,
         flaw = p ? read_line(p, start, end) : "out of memory";
         if (p && !flaw && has_name(*list, p->name))
             flaw = "this name stands there twice";
+        if (p && !flaw && find_certificate(*list, p->certificate))
+            flaw = "this certificate stands there twice";
         if (flaw) {
             principal_put(p);
         } else {
@@ -438,9 +475,23 @@ credentials_login(struct credentials *credentials, struct idem_bytes name,
     }
     /* An unknown name takes as long as a wrong secret. */
     right = sodium_memcmp(hash, found ? found->hash : nobody, HASH_LEN) == 0;
-    found = found && right ? principal_ref(found) : NULL;
+    right = right && found && !*found->certificate;
+    found = right ? principal_ref(found) : NULL;
     pthread_mutex_unlock(&credentials->mutex);
     sodium_memzero(hash, sizeof(hash));
+    return found;
+}
+
+struct principal *
+credentials_certificate(struct credentials *credentials,
+                        const char *common_name)
+{
+    struct principal *found;
+
+    pthread_mutex_lock(&credentials->mutex);
+    found = find_certificate(credentials->list, common_name);
+    found = found ? principal_ref(found) : NULL;
+    pthread_mutex_unlock(&credentials->mutex);
     return found;
 }
 

@@ -7,11 +7,13 @@
  *   shop     s3cret-of-the-shop          use       shop  shop-refunds
  *   ops      {blake2b}4ad3...64 digits   operate
  *   grafana  s3cret-of-the-graphs        monitor
+ *   billing  cert:billing.example        use       billing
  *
  * A right is monitor, view, use or operate. Without a list of scopes a
  * credential may touch every scope. Only hashes are kept in memory; secrets are
  * compared in constant time and never logged. The file must not be readable by
- * everybody.
+ * everybody. Who shows a client certificate with the common name behind `cert:`
+ * needs no secret, and none logs in under that name.
  *
  * Without a file everybody is `anyone`, who may use every scope and operate
  * none; the config allows that on a unix socket and on loopback only. Who
@@ -74,6 +76,10 @@ struct principal *credentials_login(struct credentials *credentials,
  * at a time, on many connections, locks nobody out. */
 int64_t credentials_late_ms(struct credentials *credentials, int64_t now_ms,
                             int64_t least_ms);
+
+/* Whom a certificate of this common name stands for; NULL: nobody. */
+struct principal *credentials_certificate(struct credentials *credentials,
+                                          const char *common_name);
 
 /* `anyone` (SERVER_USE) or the `owner` (SERVER_OPERATE), where no credentials
  * are needed or where the socket is trusted. */

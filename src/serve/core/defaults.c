@@ -66,6 +66,28 @@ check_addresses(const struct server_config *config, const char *name,
     return IDEM_OK;
 }
 
+struct idem__tls_files
+server_tls_files(const struct server_config *config)
+{
+    return (struct idem__tls_files){.ca = config->tls_client_ca,
+                                    .cert = config->tls_cert,
+                                    .key = config->tls_key};
+}
+
+static enum idem_status
+check_tls(const struct server_config *config, struct idem_error *err)
+{
+    if (!config->tls_cert && !config->tls_key && !config->tls_client_ca)
+        return IDEM_OK;
+    if (!config->tls_cert || !config->tls_key)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "tls-cert and tls-key are given together");
+    if (!config->listen && !config->http)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "tls-cert is for TCP: give listen or http too");
+    return IDEM_OK;
+}
+
 static enum idem_status
 check_socket(const struct server_config *config, struct idem_error *err)
 {
@@ -105,6 +127,8 @@ server_config_check(struct server_config *config, struct idem_error *err)
         status = check_addresses(config, "listen", config->listen, err);
     if (status == IDEM_OK)
         status = check_addresses(config, "http", config->http, err);
+    if (status == IDEM_OK)
+        status = check_tls(config, err);
     if (status == IDEM_OK)
         status = idem__store_known(config->store, err);
     if (status == IDEM_OK) {

@@ -204,6 +204,7 @@ log_ready(struct loop *loop)
                LOG_TEXT("http", config->http ? config->http : "none"),
                LOG_TEXT("credentials",
                         config->credentials ? config->credentials : "none"),
+               LOG_TEXT("tls", config->tls_cert ? config->tls_cert : "none"),
                LOG_NUMBER("pid", getpid()));
     notify("READY=1");
 }
@@ -242,6 +243,11 @@ server_run(const struct server_config *given)
     server_returns_open(&server.returns);
     results_open(&server.results, (size_t)config.max_buffered);
     status = credentials_open(config.credentials, &server.credentials, &err);
+    if (status == IDEM_OK && config.tls_cert) {
+        struct idem__tls_files files = server_tls_files(&config);
+
+        status = idem__tls_open_server(SERVER_TLS, &files, &server.tls, &err);
+    }
     if (status == IDEM_OK) {
         raise_file_limit(&config, &log);
         status = loop_open(&loop, &server, &err);
@@ -266,6 +272,7 @@ server_run(const struct server_config *given)
     results_close(&server.results);
     server_returns_close(&server.returns);
     credentials_close(server.credentials);
+    idem__tls_close(server.tls);
     if (status != IDEM_OK)
         server_log(&log, LOG_ERROR, "cannot-start", LOG_TEXT("text", err.text));
     else

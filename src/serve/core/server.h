@@ -15,6 +15,7 @@
 #ifndef SERVER_SERVER_H
 #define SERVER_SERVER_H
 
+#include "../../base/tls.h"
 #include "credentials.h"
 #include "log.h"
 #include "metrics.h"
@@ -52,8 +53,10 @@ struct server_config {
     char *listen;      /* RESP on TCP, "host:port[,host:port]"; NULL: none */
     char *http;        /* HTTP/JSON, "host:port[,host:port]"; NULL: none */
     char *credentials; /* a file; NULL: see credentials.h */
-    bool trust_socket; /* who can open the unix socket need not AUTH */
-    char *on_doubt;    /* a command or URL to tell of new doubts */
+    char *tls_cert, *tls_key; /* files; NULL: TCP is not encrypted */
+    char *tls_client_ca;      /* a file; NULL: clients need no certificate */
+    bool trust_socket;        /* who can open the unix socket need not AUTH */
+    char *on_doubt;           /* a command or URL to tell of new doubts */
     int64_t on_doubt_every_ms;
     bool require_reason;    /* of operators */
     char *audit;            /* a file; NULL: beside a journal; "none" */
@@ -94,6 +97,7 @@ struct server {
     struct credentials *credentials; /* never NULL */
     struct server_log *log;
     struct server_metrics *metrics;
+    struct idem__tls *tls; /* of RESP, for the loop's thread; NULL: none */
     struct idem_ids *ids;
     struct idem_token_limit *token_limit, *scope_limit; /* NULL: none */
     struct audit *audit; /* what operators did; never NULL */
@@ -139,6 +143,10 @@ enum idem_status server_config_check(struct server_config *config,
 void server_default_socket(char *path, size_t path_len);
 /* Make its folder; an error if that is another user's. */
 enum idem_status server_default_folder(struct idem_error *err);
+
+/* The files of its certificate. */
+struct idem__tls_files server_tls_files(const struct server_config *config);
+#define SERVER_TLS "tls-" /* begins what is wrong with them */
 
 /* ---- listen.c: addresses --------------------------------------------- */
 

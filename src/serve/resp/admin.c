@@ -63,6 +63,7 @@ admin_greet(struct client *client)
 {
     struct server *server = client->loop->server;
     bool ours = client->local && idem__peer_is_ours(client->source.fd);
+    char common_name[256];
 
     principal_put(client->principal);
     client->principal = NULL;
@@ -70,6 +71,10 @@ admin_greet(struct client *client)
         (client->local && server->config->trust_socket))
         client->principal = credentials_anyone(
             server->credentials, ours ? SERVER_OPERATE : SERVER_USE);
+    else if (client->tls && server->config->tls_client_ca &&
+             idem__tls_peer(client->tls, common_name, sizeof(common_name)))
+        client->principal =
+            credentials_certificate(server->credentials, common_name);
 }
 
 /* A wrong secret is answered late, and the client waits for that answer; the

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -30,6 +31,8 @@
 #define READS_MAX 16            /* of one client in a round: a megabyte */
 #define FLUSH_MAX (1024 * 1024) /* so much of one client is sent in a round */
 #define SHIFT_MIN (64 * 1024)   /* sent bytes that are worth moving the rest */
+#define TLS_HANDSHAKE 0x16      /* the first byte of a client that speaks it */
+#define SHAKES_MAX 32           /* steps of TLS handshakes in a round */
 #define PRESSED_MS 1000 /* without room for all, so long without reading */
 
 /* ---- memory ---------------------------------------------------------- */
@@ -107,23 +110,28 @@ waits_to_write(const struct client *client)
     return client->events & EPOLLOUT;
 }
 
+static void
+watch_for(struct client *client, uint32_t events)
+{
+    struct epoll_event event = {events, {.ptr = &client->source}};
+
+    if (events == client->events)
+        return;
+    client->events = events; /* errors are always told */
+    epoll_ctl(client->loop->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
+}
+
 /* Watch for what is wanted now. */
 static void
 watch(struct client *client)
 {
-    struct epoll_event event = {.data.ptr = &client->source};
     bool reads = client->ended
                      ? true
                      : !client->held && !client->closing && !is_full(client) &&
                            !client->loop->draining;
 
-    event.events = reads ? EPOLLIN : 0; /* errors are always told */
-    if (!all_sent(client))
-        event.events |= EPOLLOUT;
-    if (event.events == client->events)
-        return;
-    client->events = event.events;
-    epoll_ctl(client->loop->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
+    watch_for(client,
+              (reads ? EPOLLIN : 0) | (all_sent(client) ? 0 : EPOLLOUT));
 }
 
 void
@@ -168,7 +176,9 @@ start_client(struct client *client, struct loop *loop, int fd, bool local)
                   (size_t)loop->config->max_command + 2 * READ_LEN);
     idem_buf_init(&client->out.buf,
                   (size_t)loop->config->max_output + CLIENT_UNSENT_PAUSE);
-    admin_greet(client);
+    client->shaking = client->tls != NULL;
+    if (!client->shaking)
+        admin_greet(client);
     client->next = loop->clients;
     if (client->next)
         client->next->prev = client;
@@ -179,30 +189,37 @@ start_client(struct client *client, struct loop *loop, int fd, bool local)
 }
 
 static void
-turn_away(struct loop *loop, int fd)
+turn_away(struct loop *loop, int fd, bool encrypted)
 {
     static const char text[] = "-ERR max number of clients reached\r\n";
 
     metrics_add(&loop->server->metrics->refused, 1);
-    (void)!send(fd, text, sizeof(text) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (!encrypted)
+        (void)!send(fd, text, sizeof(text) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     close(fd);
 }
 
 void
 client_accept(struct loop *loop, int fd, bool local)
 {
+    const struct idem__tls *tls = local ? NULL : loop->server->tls;
     struct epoll_event event = {.events = EPOLLIN};
     struct client *client;
 
     if (loop->client_count >= (size_t)loop->config->max_clients) {
-        turn_away(loop, fd);
+        turn_away(loop, fd, tls != NULL);
         return;
     }
     client = calloc(1, sizeof(*client));
+    if (client && tls)
+        client->tls = idem__tls_start(tls, fd, NULL);
     event.data.ptr = client ? &client->source : NULL;
-    if (!client || epoll_ctl(loop->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+    if (!client || (tls && !client->tls) ||
+        epoll_ctl(loop->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+        if (client)
+            idem__tls_end(client->tls);
         free(client);
-        turn_away(loop, fd);
+        turn_away(loop, fd, tls != NULL);
         return;
     }
     metrics_add(&loop->server->metrics->accepted, 1);
@@ -224,6 +241,8 @@ client_close(struct client *client, const char *why)
                    LOG_NUMBER("client", client->id), LOG_TEXT("why", why));
     }
     calls_leave(client);
+    idem__tls_end(client->tls);
+    client->tls = NULL;
     close(client->source.fd);
     if (client->prev)
         client->prev->next = client->next;
@@ -257,6 +276,8 @@ end_client(struct client *client)
         client->loop->now_ms +
         (client->loop->draining ? LINGER_DRAIN_MS : LINGER_MS);
     idem_buf_clear(&client->in);
+    if (client->tls)
+        idem__tls_goodbye(client->tls);
     shutdown(client->source.fd, SHUT_WR);
 }
 
@@ -279,6 +300,33 @@ send_parts(struct client *client)
     parts[message.msg_iovlen++] = (struct iovec){
         out + client->long_at, client->out.buf.len - client->long_at};
     return sendmsg(client->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* The same bytes in the same order, one stretch at a time. */
+static ssize_t
+send_encrypted(struct client *client)
+{
+    uint8_t *at = client->out.buf.data + client->sent;
+    size_t len = client->out.buf.len - client->sent;
+
+    if (client->long_call && client->sent < client->long_at) {
+        len = client->long_at - client->sent;
+    } else if (client->long_call) {
+        at = client->long_call->result->bytes + client->long_sent;
+        len = client->long_call->result->len - client->long_sent;
+    }
+    return idem__tls_send(client->tls, at, len);
+}
+
+static ssize_t
+send_next(struct client *client)
+{
+    if (client->tls)
+        return send_encrypted(client);
+    if (client->long_call)
+        return send_parts(client);
+    return send(client->source.fd, client->out.buf.data + client->sent,
+                unsent(client), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static size_t
@@ -310,11 +358,7 @@ static bool
 send_some(struct client *client, size_t *total)
 {
     while (unsent(client) > 0 && *total < FLUSH_MAX) {
-        ssize_t n =
-            client->long_call
-                ? send_parts(client)
-                : send(client->source.fd, client->out.buf.data + client->sent,
-                       unsent(client), MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = send_next(client);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -502,6 +546,8 @@ receive(struct client *client, void *into, size_t len)
 {
     ssize_t n;
 
+    if (client->tls)
+        return idem__tls_recv(client->tls, into, len);
     do {
         n = recv(client->source.fd, into, len, MSG_DONTWAIT);
     } while (n < 0 && errno == EINTR);
@@ -591,6 +637,70 @@ read_some(struct client *client)
     }
 }
 
+/* ---- the TLS handshake -------------------------------------------------- */
+
+/* One that does not speak TLS is told so in its own words. */
+static bool
+speaks_tls(struct client *client)
+{
+    uint8_t first;
+    ssize_t n = recv(client->source.fd, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    if (n == 1 && first == TLS_HANDSHAKE)
+        return true;
+    if (n == 1) {
+        idem__tls_end(client->tls);
+        client->tls = NULL;
+        client->shaking = false;
+        protocol_error(client, "this port speaks TLS: connect with idems://");
+    } else if (n == 0 || errno != EAGAIN) {
+        client_close(client, NULL); /* it has said nothing at all */
+    }
+    return false;
+}
+
+/* The alert that says why is on its way; it must not be overtaken by a reset.
+ */
+static void
+refuse_handshake(struct client *client)
+{
+    struct loop *loop = client->loop;
+    char why[160];
+
+    idem__tls_why(client->tls, why, sizeof(why));
+    metrics_add(&loop->server->metrics->protocol_errors, 1);
+    server_log(loop->log, LOG_INFO, "tls-refused",
+               LOG_NUMBER("client", client->id), LOG_TEXT("why", why));
+    idem__tls_end(client->tls);
+    client->tls = NULL;
+    end_client(client);
+    watch(client);
+}
+
+/* True: it is over, and there may be commands to read. */
+static bool
+shake(struct client *client)
+{
+    int wants;
+
+    if (client->loop->shakes++ >= SHAKES_MAX)
+        return false; /* others are waiting; epoll tells of it again */
+    if (!client->shook && !speaks_tls(client))
+        return false;
+    client->shook = true;
+    wants = idem__tls_shake(client->tls);
+    if (wants < 0) {
+        refuse_handshake(client);
+    } else if (wants == 0) {
+        client->shaking = false;
+        admin_greet(client);
+        watch(client);
+    } else {
+        watch_for(client, wants == POLLOUT ? EPOLLOUT : EPOLLIN);
+    }
+    return wants == 0;
+}
+
 void
 client_event(struct client *client, uint32_t events)
 {
@@ -602,6 +712,8 @@ client_event(struct client *client, uint32_t events)
         read_and_drop(client);
         return;
     }
+    if (client->shaking && !(events & EPOLLERR) && !shake(client))
+        return;
     /* Hung up: epoll says so again and again, whatever is asked of it. */
     if ((events & EPOLLERR) || ((events & EPOLLHUP) && !reads)) {
         client_close(client, NULL);
@@ -637,6 +749,8 @@ client_check_limits(struct client *client)
     } else if (client->in.len > 0 && !waits && !is_full(client) &&
                now - client->in_since_ms > config->stall_ms) {
         protocol_error(client, "the rest of the command did not come");
+    } else if (client->shaking && now - client->since_ms > config->stall_ms) {
+        client_close(client, "its TLS handshake was not finished");
     } else if (!client->principal && !waits &&
                now - client->since_ms > config->stall_ms) {
         client_close(client, "it did not authenticate");

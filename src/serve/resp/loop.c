@@ -231,11 +231,29 @@ start_draining(struct loop *loop)
     loop->submitted = true;
 }
 
+/* Connections keep what they began with. */
+static void
+reread_tls(struct loop *loop)
+{
+    struct idem__tls_files files = server_tls_files(loop->config);
+    struct idem_error err;
+
+    if (idem__tls_reread(loop->server->tls, SERVER_TLS, &files, &err) ==
+        IDEM_OK)
+        server_log(loop->log, LOG_INFO, "reread",
+                   LOG_TEXT("tls", loop->config->tls_cert));
+    else
+        server_log(loop->log, LOG_ERROR, "reread-failed",
+                   LOG_TEXT("text", err.text));
+}
+
 static void
 reread(struct loop *loop)
 {
     struct idem_error err;
 
+    if (loop->server->tls)
+        reread_tls(loop);
     if (credentials_reread(loop->server->credentials, &err) == IDEM_OK)
         server_log(loop->log, LOG_INFO, "reread",
                    LOG_TEXT("credentials", loop->config->credentials
@@ -474,6 +492,7 @@ loop_run(struct loop *loop)
         if (count >= 0)
             loop->seen_ms = before_ms;
         loop->round++;
+        loop->shakes = 0;
         loop->missing = loop->answered;
         loop->answered = 0;
         for (int i = 0; i < count; i++)

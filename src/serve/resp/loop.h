@@ -56,6 +56,7 @@ struct client {
     struct client *prev, *next; /* all clients; dead ones: next only */
     struct client *next_dirty;
     struct principal *principal; /* NULL before AUTH */
+    struct idem__tls_end *tls;   /* NULL: not encrypted */
     uint64_t id;
     struct idem_buf in; /* a command that is not whole yet, or waits its turn */
     size_t needed; /* bytes that `in` must have before a look is worth it */
@@ -82,7 +83,8 @@ struct client {
     unsigned auth_failures;
     uint64_t round; /* of the loop, in which it last asked the engine */
     bool local, dirty, dead, closing, ended;
-    bool held; /* not parsed further: an answer comes first */
+    bool shook, shaking; /* the TLS handshake began; is not over */
+    bool held;           /* not parsed further: an answer comes first */
 };
 
 struct call {
@@ -133,6 +135,7 @@ struct loop {
     int64_t seen_ms;   /* events until then are known in this round */
     int64_t limits_ms; /* when clients are looked at again */
     uint64_t round;
+    unsigned shakes;   /* steps of TLS handshakes in this round */
     size_t missing;    /* clients of the last round that may ask again soon */
     size_t answered;   /* clients of this round that got all their answers */
     int64_t commit_us; /* what a turn takes, smoothed */

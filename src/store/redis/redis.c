@@ -4,7 +4,7 @@
  *   redis://[user[:password]@]host[:port][,host[:port]...][/db][?options]
  *   redis+cluster://[user[:password]@]host[:port][,...][?options]
  *   redis+sentinel://[user[:password]@]host[:port][,...]/name[/db][?options]
- *   rediss://, rediss+cluster://, rediss+sentinel://: encrypted (tls.c)
+ *   rediss://, rediss+cluster://, rediss+sentinel://: encrypted (base/tls.c)
  *
  *   replicas=N      that must have a write before it counts; if it is not
  *                   given: 1 with Sentinels, with several hosts, or if there is
@@ -172,7 +172,7 @@ close_store(struct idem_store *store)
         idem__redis_link_delete(self->links[i]);
     for (size_t i = 0; i < self->sentinel_count; i++)
         idem__redis_link_delete(self->sentinels[i]);
-    idem__redis_tls_close(&self->settings);
+    idem__tls_close(self->settings.tls);
     idem__url_clear(&self->settings.url);
     free(self->slots);
     free(self);
@@ -299,7 +299,8 @@ read_settings(const char *url, struct redis_settings *settings,
     if (status == IDEM_OK)
         status = read_unsafe(settings, err);
     if (status == IDEM_OK && tls)
-        status = idem__redis_tls_open(settings, err);
+        status = idem__tls_open_client("rediss: ", &settings->url,
+                                       &settings->tls, err);
     else if (status == IDEM_OK && (idem__url_option(&settings->url, "ca") ||
                                    idem__url_option(&settings->url, "cert") ||
                                    idem__url_option(&settings->url, "key")))

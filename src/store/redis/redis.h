@@ -8,13 +8,12 @@
  *   route.c        which server holds a key: the primary, or the slots' owners
  *   sentinel.c     who the primary is, where Sentinels know
  *   redis_link.c   a connection: pipelines with a deadline, many links at once
- *   tls.c          its bytes, encrypted
  *   redis_check.c  what a server says of itself, and whether that will do
  */
 #ifndef IDEM__REDIS_H
 #define IDEM__REDIS_H
 
-#include "../../base/url.h"
+#include "../../base/tls.h"
 #include "../value.h"
 #include "../watch.h"
 
@@ -45,7 +44,7 @@ struct redis_settings {
     bool accept_everysec;  /* ?unsafe=everysec */
     bool accept_unseen;    /* ?unsafe=unseen */
     bool accept_forget;    /* ?unsafe=forget */
-    struct redis_tls *tls; /* NULL: not encrypted */
+    struct idem__tls *tls; /* NULL: not encrypted */
     bool opening;          /* nobody else waits for a server that is silent */
 };
 
@@ -89,8 +88,8 @@ struct redis_link {
     const struct redis_settings *settings;
     char host[256];
     int port;
-    redisContext *context; /* NULL: not connected */
-    struct ssl_st *ssl;    /* NULL: not encrypted */
+    redisContext *context;     /* NULL: not connected */
+    struct idem__tls_end *tls; /* NULL: not encrypted */
     struct redis_facts facts;
     int64_t checked_us, try_after_us;
     unsigned failures;     /* in a row */
@@ -141,24 +140,6 @@ void idem__redis_links_run(struct redis_link **links, size_t count,
 /* Send what was added to a link and read what came, as far as poll said that
  * it can be; answers are left in the reader. A link that breaks is dropped. */
 void idem__redis_link_move(struct redis_link *link, short ready);
-
-/* ---- TLS (tls.c) ------------------------------------------------------- */
-
-/* Whom to trust and who we are, by the URL's options; close it in any case. */
-enum idem_status idem__redis_tls_open(struct redis_settings *settings,
-                                      struct idem_error *err);
-void idem__redis_tls_close(struct redis_settings *settings);
-
-/* Encrypt a link that has just been connected. False: drop it. */
-bool idem__redis_tls_connect(struct redis_link *link, int64_t deadline_us,
-                             char *why, size_t why_len);
-void idem__redis_tls_drop(struct redis_link *link);
-
-/* As send and recv; after one that failed, why. */
-const char *idem__redis_tls_flaw(void);
-ssize_t idem__redis_tls_send(struct redis_link *link, const void *data,
-                             size_t len);
-ssize_t idem__redis_tls_recv(struct redis_link *link, void *room, size_t len);
 
 /* ---- the store ------------------------------------------------------- */
 

@@ -73,7 +73,8 @@ pause_link(struct redis_link *link)
 void
 idem__redis_link_drop(struct redis_link *link, const char *why)
 {
-    idem__redis_tls_drop(link);
+    idem__tls_end(link->tls);
+    link->tls = NULL;
     if (link->context)
         redisFree(link->context);
     link->context = NULL;
@@ -144,7 +145,7 @@ send_some(struct redis_link *link)
 {
     const uint8_t *data = link->out.data + link->written;
     size_t len = link->out.len - link->written;
-    ssize_t n = link->ssl ? idem__redis_tls_send(link, data, len)
+    ssize_t n = link->tls ? idem__tls_send(link->tls, data, len)
                           : send(link->context->fd, data, len, MSG_NOSIGNAL);
 
     if (n > 0)
@@ -156,7 +157,7 @@ static bool
 read_some(struct redis_link *link)
 {
     static _Thread_local char room[READ_LEN];
-    ssize_t n = link->ssl ? idem__redis_tls_recv(link, room, sizeof(room))
+    ssize_t n = link->tls ? idem__tls_recv(link->tls, room, sizeof(room))
                           : recv(link->context->fd, room, sizeof(room), 0);
 
     if (n > 0)
@@ -197,7 +198,7 @@ give_up(struct redis_link *link, redis_answer_fn *answer, void *arg)
 static void
 say_broken(struct redis_link *link)
 {
-    idem__redis_link_drop(link, link->ssl ? idem__redis_tls_flaw()
+    idem__redis_link_drop(link, link->tls ? idem__tls_flaw()
                                           : "the connection broke");
 }
 
@@ -459,8 +460,11 @@ connect_link(struct redis_link *link, int64_t deadline_us)
     limit_us = idem__mono_us() + link->settings->connect_ms * 1000;
     if (deadline_us < limit_us || link->settings->opening)
         limit_us = deadline_us;
+    if (link->settings->tls)
+        link->tls =
+            idem__tls_start(link->settings->tls, context->fd, link->host);
     if (link->settings->tls &&
-        !idem__redis_tls_connect(link, limit_us, why, sizeof(why))) {
+        !idem__tls_finish(link->tls, limit_us, why, sizeof(why))) {
         idem__redis_link_drop(link, why);
         return false;
     }
