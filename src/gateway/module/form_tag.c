@@ -42,20 +42,27 @@ add_name(struct gateway_form_scan *scan, int c)
     scan->name_len++;
 }
 
-static void
-add_value(struct gateway_form_scan *scan, int c)
-{
-    if (scan->value_len < sizeof(scan->value))
-        scan->value[scan->value_len] = (char)tolower(c);
-    scan->value_len++;
-}
-
 static bool
 name_is(const struct gateway_form_scan *scan, const char *name)
 {
     size_t len = strlen(name);
 
     return scan->name_len == len && memcmp(scan->name, name, len) == 0;
+}
+
+/* A browser reads an action without line breaks and tabs, and without spaces
+ * in front; a backslash is a slash to it. */
+static void
+add_value(struct gateway_form_scan *scan, int c)
+{
+    if (name_is(scan, "action")) {
+        if (c < ' ' || (c == ' ' && scan->value_len == 0))
+            return;
+        c = c == '\\' ? '/' : c;
+    }
+    if (scan->value_len < sizeof(scan->value))
+        scan->value[scan->value_len] = (char)tolower(c);
+    scan->value_len++;
 }
 
 static bool
