@@ -57,16 +57,17 @@ take(struct holder *h)
     const struct idem_lock_options options = {
         .owner = owner_of(h), .lease_ms = h->lease_ms, .wait_ms = h->wait_ms};
     const char *names[CLI_LIST_MAX + 1] = {h->name};
-    enum idem_lock_mode mode = h->read      ? IDEM_LOCK_READ
-                               : h->write   ? IDEM_LOCK_WRITE
-                               : h->permits ? IDEM_LOCK_PERMIT
-                                            : IDEM_LOCK_ALL;
+    enum idem_lock_mode mode = h->read          ? IDEM_LOCK_READ
+                               : h->write       ? IDEM_LOCK_WRITE
+                               : h->permits > 0 ? IDEM_LOCK_PERMIT
+                                                : IDEM_LOCK_ALL;
     struct idem_error err = {0};
 
     memcpy(names + 1, h->also.items, h->also.count * sizeof(names[0]));
-    err.status = idem_locks_take(
-        h->engine, mode, names, 1 + h->also.count,
-        h->permits ? (uint32_t)h->permits : READERS, &options, &h->locks, &err);
+    err.status =
+        idem_locks_take(h->engine, mode, names, 1 + h->also.count,
+                        h->permits > 0 ? (uint32_t)h->permits : READERS,
+                        &options, &h->locks, &err);
     if (err.status == IDEM_OK)
         return -1;
     if (err.status != IDEM_ERR_TIMEOUT)
@@ -166,7 +167,8 @@ take_only(const struct holder *h)
 int
 cli_lock(int argc, char **argv)
 {
-    struct holder h = {.lease_ms = IDEM_LEASE_DEFAULT_MS, .grace_ms = 5000};
+    struct holder h = {
+        .lease_ms = IDEM_LEASE_DEFAULT_MS, .grace_ms = 5000, .permits = -1};
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&h.verb),
         {"lease", 'l', CLI_MS, &h.lease_ms, "TIME",
@@ -225,10 +227,10 @@ cli_lock(int argc, char **argv)
         return cli_usage_error("lock: which command? nothing stands behind --");
     if (h.read && h.write)
         return cli_usage_error("lock: --read or --write, not both");
-    if (h.permits > IDEM_LOCKS_MAX)
-        return cli_usage_error("lock: --permits has at most %d",
+    if (h.permits == 0 || h.permits > IDEM_LOCKS_MAX)
+        return cli_usage_error("lock: --permits is a number from 1 to %d",
                                IDEM_LOCKS_MAX);
-    if (count == 1 && (h.permits || h.read || h.write || h.also.count))
+    if (count == 1 && (h.permits > 0 || h.read || h.write || h.also.count))
         return cli_usage_error("lock: --also, --permits, --read and --write "
                                "need a command: lock NAME ... -- COMMAND");
     if (count == 1)

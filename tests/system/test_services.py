@@ -263,6 +263,8 @@ def test_permits_readers_writers_and_several_locks_on_the_command_line():
             assert code(*lock(server, "c", "--", "true")) == 0
         assert code(*lock(server, "x", "--read", "--write", "--", "true")) == 2
         assert code(*lock(server, "x", "--permits", "2")) == 2
+        for number in ("0", "65"):
+            assert code(*lock(server, "x", "--permits", number, "--", "true")) == 2
 
 
 def test_a_command_ends_with_the_idem_that_held_its_lock():
