@@ -17,8 +17,10 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NAME_ROOM (IDEM_ID_MAX + 1)
+#define RETRY_US 50000
 
 struct idem_locks {
     struct idem_engine *engine;
@@ -222,20 +224,36 @@ give_back(struct crowd *crowd, uint32_t number)
     idem_answer_clear(&answer);
 }
 
+/* Its owner takes it again, and keeps it. A store that is away for a moment is
+ * asked again, for the place is held. */
+static enum idem_status
+keep_winner(struct crowd *crowd, struct idem_error *err)
+{
+    uint32_t number = (uint32_t)crowd->winner;
+    char name[NAME_ROOM];
+    enum idem_status status;
+
+    (void)part_name(name, crowd->name, "#", number, NULL);
+    status = take_part(crowd->self, name, err);
+    while (status == IDEM_ERR_UNAVAILABLE && left_ms(crowd->self) > 0) {
+        usleep(RETRY_US);
+        status = take_part(crowd->self, name, err);
+    }
+    if (status != IDEM_OK)
+        give_back(crowd, number);
+    return status;
+}
+
 static enum idem_status
 settle_crowd(struct crowd *crowd, uint32_t asked, struct idem_error *err)
 {
-    char name[NAME_ROOM];
-
     choose(crowd, asked);
     for (uint32_t i = 0; i < asked; i++) {
         if (crowd->places[i].fence && crowd->winner != i)
             give_back(crowd, i);
     }
-    if (crowd->winner >= 0) { /* its owner takes it again, and keeps it */
-        (void)part_name(name, crowd->name, "#", (uint32_t)crowd->winner, NULL);
-        return take_part(crowd->self, name, err);
-    }
+    if (crowd->winner >= 0)
+        return keep_winner(crowd, err);
     if (crowd->err.status != IDEM_OK) {
         if (err)
             *err = crowd->err;

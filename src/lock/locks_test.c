@@ -1,6 +1,7 @@
 /*
  * locks_test.c - several locks as one: lists, permits, readers and a writer.
  */
+#include "../../tests/support/faulty_store.h"
 #include "../engine/engine.h"
 
 #include <idem/lock.h>
@@ -104,8 +105,8 @@ run_storm(struct storm *storm)
     pthread_t threads[8];
 
     for (size_t i = 0; i < 8; i++)
-        assert_int_equal(
-            pthread_create(&threads[i], NULL, come_and_go, storm), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, come_and_go, storm),
+                         0);
     for (size_t i = 0; i < 8; i++)
         pthread_join(threads[i], NULL);
     assert_int_equal(storm->failed, 0);
@@ -200,18 +201,82 @@ nothing_is_held_when_one_of_them_is_not_to_be_had(void **state)
 
     (void)state;
     assert_int_equal(idem_lock_take(engine, "y", NULL, &y, NULL), IDEM_OK);
-    assert_int_equal(idem_locks_take(engine, IDEM_LOCK_ALL, names, 3, 0, NULL,
-                                     &all, NULL),
-                     IDEM_ERR_TIMEOUT);
+    assert_int_equal(
+        idem_locks_take(engine, IDEM_LOCK_ALL, names, 3, 0, NULL, &all, NULL),
+        IDEM_ERR_TIMEOUT);
     assert_int_equal(idem_lock_take(engine, "x", NULL, &x, NULL), IDEM_OK);
     idem_lock_give(x, NULL, NULL);
     idem_lock_give(y, NULL, NULL);
-    assert_int_equal(idem_locks_take(engine, IDEM_LOCK_ALL, names, 3, 0, NULL,
-                                     &all, NULL),
-                     IDEM_OK);
+    assert_int_equal(
+        idem_locks_take(engine, IDEM_LOCK_ALL, names, 3, 0, NULL, &all, NULL),
+        IDEM_OK);
     assert_true(idem_locks_held(all));
     assert_int_equal(idem_locks_give(all, &lost, NULL), IDEM_OK);
     assert_false(lost);
+}
+
+/* ---- a store that fails in the middle ----------------------------------- */
+
+struct waiter {
+    struct idem_engine *engine;
+    struct idem_locks *locks;
+    enum idem_status status;
+};
+
+static void *
+wait_for_a_place(void *arg)
+{
+    const struct idem_lock_options options = {.wait_ms = 60000,
+                                              .lease_ms = 60000};
+    const char *name = "place";
+    struct waiter *self = arg;
+
+    self->status = idem_locks_take(self->engine, IDEM_LOCK_PERMIT, &name, 1, 1,
+                                   &options, &self->locks, NULL);
+    return NULL;
+}
+
+/* The place is given back and taken in the first call; whichever call fails
+ * then, nobody holds a place that its owner was not told of. */
+static void
+a_place_is_not_held_by_nobody_when_the_store_fails(void **state)
+{
+    const char *name = "place";
+
+    (void)state;
+    for (int skip = 1; skip < 4; skip++) {
+        struct idem_store *memory = NULL;
+        struct idem__engine_inner inner = {0};
+        struct waiter waiter = {0};
+        struct faulty_store *store;
+        struct idem_locks *held = NULL;
+        pthread_t thread;
+        struct idem__stats stats;
+
+        assert_int_equal(idem__store_open("memory:", NULL, &memory, NULL),
+                         IDEM_OK);
+        store = faulty_open(FAULTY_LOCAL, memory, NULL);
+        inner.store = &store->base;
+        assert_int_equal(
+            idem__engine_open(NULL, NULL, &inner, &waiter.engine, NULL),
+            IDEM_OK);
+        assert_int_equal(idem_locks_take(waiter.engine, IDEM_LOCK_PERMIT, &name,
+                                         1, 1, NULL, &held, NULL),
+                         IDEM_OK);
+        pthread_create(&thread, NULL, wait_for_a_place, &waiter);
+        do {
+            usleep(1000);
+            idem__stats(waiter.engine, &stats);
+        } while (stats.parked == 0);
+        faulty_plan(store, FAULT_UNAVAILABLE, skip, 1);
+        assert_int_equal(idem_locks_give(held, NULL, NULL), IDEM_OK);
+        pthread_join(thread, NULL);
+        faulty_plan(store, FAULT_NONE, 0, 0);
+        assert_int_equal(waiter.status, IDEM_OK);
+        assert_true(idem_locks_held(waiter.locks));
+        idem_locks_give(waiter.locks, NULL, NULL);
+        idem_close(waiter.engine);
+    }
 }
 
 static void
@@ -225,12 +290,12 @@ what_cannot_be_right_is_refused(void **state)
     (void)state;
     memset(longest, 'x', IDEM_ID_MAX);
     longest[IDEM_ID_MAX] = 0;
-    assert_int_equal(idem_locks_take(engine, IDEM_LOCK_ALL, two, 0, 0, NULL,
-                                     &locks, NULL),
-                     IDEM_ERR_INVALID);
-    assert_int_equal(idem_locks_take(engine, IDEM_LOCK_READ, two, 2, 2, NULL,
-                                     &locks, NULL),
-                     IDEM_ERR_INVALID);
+    assert_int_equal(
+        idem_locks_take(engine, IDEM_LOCK_ALL, two, 0, 0, NULL, &locks, NULL),
+        IDEM_ERR_INVALID);
+    assert_int_equal(
+        idem_locks_take(engine, IDEM_LOCK_READ, two, 2, 2, NULL, &locks, NULL),
+        IDEM_ERR_INVALID);
     assert_int_equal(take(IDEM_LOCK_PERMIT, "a", 0, 0, &locks),
                      IDEM_ERR_INVALID);
     assert_int_equal(take(IDEM_LOCK_PERMIT, "a", 65, 0, &locks),
@@ -253,6 +318,7 @@ main(void)
         cmocka_unit_test(
             two_who_name_the_same_locks_in_another_order_never_wait_for_each_other),
         cmocka_unit_test(nothing_is_held_when_one_of_them_is_not_to_be_had),
+        cmocka_unit_test(a_place_is_not_held_by_nobody_when_the_store_fails),
         cmocka_unit_test(what_cannot_be_right_is_refused),
     };
 
