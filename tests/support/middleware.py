@@ -26,8 +26,8 @@ def scenario_id(scenario):
 class App:
     """A server of idem, and the application of one framework that uses it."""
 
-    def __init__(self, where, argv, **more):
-        self.server = Server(where, listen=True)
+    def __init__(self, where, argv, server=None, **more):
+        self.server = server or Server(where, listen=True)
         self.effects, self.port = os.path.join(where, "effects"), free_port()
         self.url = "http://127.0.0.1:%d" % self.port
         self.process = Process([*argv, str(self.port), where, "idem://127.0.0.1:%d" % self.server.port], ready=self.port, **more)

@@ -2,6 +2,7 @@
 
 Waits more than it works.
 """
+import contextlib
 import itertools
 import json
 import os
@@ -12,8 +13,9 @@ import time
 
 import pytest
 
+import middleware
 from chaos import Chaos, resp_replies
-from client_builds import build_go
+from client_builds import NODE, RUN_NODE, build_go, node_packages
 from lib import ROOT, Process, Server, folder, wait_until
 
 CLIENTS = os.path.join(ROOT, "clients")
@@ -271,6 +273,47 @@ def test_the_deadline_holds_for_connecting_too(language):
         assert time.monotonic() - asked < 4
         assert (answer["class"], answer["error"], answer["ran"]) == ("not_executed", "Unavailable", False)
         one.close()
+
+
+def apps():
+    """The web application of each language: see clients/conformance/README.md."""
+    java = os.path.join(BUILD, "java")
+    BUILDS.pop("java", bool)()
+    node_packages()
+    with open(os.path.join(java, "tomcat10.path")) as f:
+        jars = f.read().strip()
+    return {"python": ["/usr/bin/python3", os.path.join(CLIENTS, "python/tests/app.py"), "wsgi"],
+            "node": [*RUN_NODE, os.path.join(NODE, "tests/app.js"), "express"],
+            "php": ["php", os.path.join(CLIENTS, "php/tests/app.php")],
+            "go": [build_go("tests/app", "go-tests/app")],
+            "java": ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-cp",
+                     "%s/test10:%s/idem-client.jar:%s" % (java, java, jars), "idem.jakarta.FilterApp"]}
+
+
+def test_an_answer_that_one_language_stored_every_other_replays():
+    requests = {"/orders": 201, "/missing": 404, "/throws": 500, "/redirect": 302, "/large": 200, "/large-failure": 500}
+    with folder() as where, Server(where, listen=True) as server, contextlib.ExitStack() as stack:
+        running = {}
+        for language, argv in apps().items():
+            running[language] = middleware.App(where, argv, server)
+            stack.callback(running[language].process.stop)
+        for first, app in running.items():
+            play = middleware.Play(app)
+            for path, status in requests.items():
+                request = {"path": path, "key": first + path, "body": "x"}
+                told = play.send(request)
+                assert told.status == status, (first, path, told.body[:300])
+                for other in running:
+                    play.app = running[other]
+                    got = play.send(request)
+                    if "large" in path:
+                        assert json.loads(got.body)["type"].endswith("/failed" if "failure" in path else "/not-replayable"), (first, other, got.body[:300])
+                        continue
+                    said = (first, other, path, dict(got.headers), got.body[:300])
+                    assert (got.status, got.body, got.headers["Idempotent-Replayed"]) == (status, told.body, "true"), said
+                    assert got.headers["Location"] == told.headers["Location"] and got.headers.get_all("X-Two") == told.headers.get_all("X-Two"), said
+                play.app = app
+            assert {path: play.ran(path) for path in requests} == dict.fromkeys(requests, 1), first
 
 
 ARGUMENTS = [{"amount": 5, "to": "bob"}, [1, 2, [3, None, True]], {"b": {"y": "é", "x": "中"}, "a": "\u0001\"\\\n/\u007f"},
