@@ -1,4 +1,5 @@
 """The Node client beyond the conformance scenarios: Express, Koa, Fastify, types, transactions, and the code of its pages."""
+import contextlib
 import os
 import re
 import subprocess
@@ -7,7 +8,7 @@ import tempfile
 import pytest
 
 from client_builds import NODE, RUN_NODE, node_packages
-from lib import ROOT, Server, folder, free_port
+from lib import ROOT, Server, folder, free_port, wait_until
 from middleware import SCENARIOS, App, scenario_id
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 import transactions
@@ -129,6 +130,68 @@ def test_the_package_has_what_it_needs():
         assert "resolved" not in f.read()  # it names no registry
 
 
+def run_with(server, code):
+    """What a program prints that gets the server's URL and process id."""
+    node_packages()
+    with tempfile.NamedTemporaryFile("w", suffix=".mjs", dir=NODE) as program:
+        program.write(code)
+        program.flush()
+        done = subprocess.run([*RUN_NODE, program.name, "idem://127.0.0.1:%d" % server.port, str(server.pid)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def test_calls_share_a_connection_and_none_holds_up_another():
+    code = """
+import assert from "node:assert/strict";
+import {Client, OutcomeUnknown} from "idem-client";
+const client = new Client(process.argv[2]);
+const many = (name, n) => Promise.all(Array.from({length: n}, (_, i) => client.once(name + i, () => ({i, text: name.repeat(i)}))));
+for (let again = 0; again < 2; again++)
+    (await many("k", 200)).forEach((value, i) => assert.deepEqual(value, {i, text: "k".repeat(i)}));
+
+// A call that waits for another one's end does not keep that one, or a third, from ending.
+let end;
+const first = client.once("slow", () => new Promise((resolve) => end = resolve));
+while (!end) await new Promise(setImmediate);
+const waiting = client.once("slow", () => "never", {wait: 60000});
+await many("w", 20);
+end("slept");
+assert.deepEqual([await first, await waiting], ["slept", "slept"]);
+
+// A call whose deadline is over while the server stands still: the others get their answers when it goes on.
+process.kill(Number(process.argv[3]), "SIGSTOP");
+const others = many("s", 20);
+await assert.rejects(client.once("short", () => 1, {deadline: 200}), OutcomeUnknown);
+process.kill(Number(process.argv[3]), "SIGCONT");
+assert.equal((await others).length, 20);
+assert.equal((await many("t", 20)).length, 20);
+console.log("fine");
+"""
+    with folder() as where, Server(where, listen=True) as server, server.client() as ask:
+        assert run_with(server, code) == "fine\n"
+        info = ask("INFO")
+        assert int(re.search(r"total_connections_received:(\d+)", info)[1]) <= 8, info
+
+
+def test_a_server_that_takes_no_more_clients_has_got_no_callers_command():
+    code = """
+import {Client} from "idem-client";
+const client = new Client(process.argv[2], {deadline: 50});
+const told = await Promise.allSettled(Array.from({length: 20}, (_, i) => client.once("k" + i, () => 1)));
+console.log(told.every(({reason}) => ["Refused", "Unavailable"].includes(reason?.name)) ? "fine" : told);
+"""
+    with folder() as where, Server(where, "--max-clients", "1", listen=True) as server:
+        tried = []
+
+        def is_admitted():
+            tried.append(server.client())
+            with contextlib.suppress(EOFError, OSError):
+                return tried[-1]("PING") == "PONG"
+        assert wait_until(is_admitted)  # whoever looked whether the server listens is gone
+        assert run_with(server, code) == "fine\n"
+
+
 def test_a_caller_that_blocks_the_event_loop_notices_a_server_that_went_away():
     """The connection was closed while the loop could not see it."""
     code = """
@@ -139,16 +202,12 @@ process.kill(Number(process.argv[3]), "SIGKILL");
 Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1500);
 console.log(await client.once("k", () => 1).catch((error) => error.name));
 """
-    with folder() as where, tempfile.NamedTemporaryFile("w", suffix=".mjs", dir=NODE) as program:
-        node_packages()
-        program.write(code)
-        program.flush()
+    with folder() as where:
         server = Server(where, listen=True)
         try:
-            done = subprocess.run([*RUN_NODE, program.name, "idem://127.0.0.1:%d" % server.port, str(server.pid)], capture_output=True, text=True, timeout=60)
+            assert run_with(server, code) == "Unavailable\n"
         finally:
             server.stop()
-    assert done.stdout == "Unavailable\n", done
 
 
 def test_a_missing_key_is_not_a_key_that_everybody_shares():

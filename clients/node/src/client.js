@@ -69,7 +69,7 @@ export class Client {
         for (let pause = 20; ; pause = Math.min(pause * 2, 1000)) {
             let cause;
             try {
-                return await this.pool.call(args, Math.min(end - performance.now(), REPLY_MS + wait));
+                return await this.pool.call(args, Math.min(end - performance.now(), REPLY_MS + wait), wait > 0);
             } catch (error) {
                 if (error instanceof Broken) sent ||= error.sent;
                 else if (error instanceof Refused && TRANSIENT.has(error.word)) sent ||= error.word === "LOST";

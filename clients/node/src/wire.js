@@ -7,6 +7,7 @@ import {Refused} from "./errors.js";
 const CONNECT_MS = 2000;
 export const REPLY_MS = 5000;
 const IDLE_MAX = 16;
+const SHARED_MAX = 512; // commands in flight on one connection: the server reads 1024
 const TRUSTED_MS = 1000;
 
 /** The connection failed. `sent`: the server may have got the command. */
@@ -79,11 +80,16 @@ function parse(data, at = 0) {
     }
 }
 
+/** Answers come in the order of the commands, so commands need not wait for each other. */
 class Connection {
     constructor(socket) {
         this.socket = socket;
-        this.chunks = [];
-        this.pending = null;
+        this.rest = null;
+        this.queue = []; // the commands whose replies are to come
+        this.live = 0; // those of them that somebody still waits for
+        this.seenAt = performance.now();
+        this.onIdle = () => {};
+        socket.unref();
         socket.setNoDelay(true);
         socket.on("data", (chunk) => this.take(chunk));
         socket.on("error", (error) => this.fail(error));
@@ -92,49 +98,61 @@ class Connection {
     }
 
     take(chunk) {
-        this.chunks.push(chunk);
-        const data = this.chunks.length === 1 ? chunk : Buffer.concat(this.chunks);
-        let reply;
+        const data = this.rest ? Buffer.concat([this.rest, chunk]) : chunk;
+        let at = 0;
+        this.seenAt = performance.now();
         try {
-            reply = parse(data);
+            for (let reply; at < data.length && this.queue.length && (reply = parse(data, at)); at = reply.end)
+                this.settle(this.queue.shift(), "resolve", reply.value);
         } catch (error) {
             return this.fail(error);
         }
-        if (!reply) {
-            this.chunks = [data];
-            return undefined;
+        this.rest = at < data.length ? data.subarray(at) : null;
+        // What nobody asked for must not be taken for the answer to the next command.
+        return this.rest && !this.queue.length ? this.fail(new Error("unexpected reply: is this an idem server?")) : undefined;
+    }
+
+    settle(command, how, value) {
+        if (command.over) return;
+        command.over = true;
+        clearTimeout(command.timer);
+        if (--this.live === 0) {
+            this.socket.unref();
+            this.alone = false;
+            this.onIdle();
         }
-        this.chunks = [];
-        const pending = this.pending;
-        this.pending = null;
-        return pending?.resolve(reply.value);
+        command[how](value);
     }
 
     fail(error) {
         this.broken = true;
         this.socket.destroy();
-        this.pending?.reject(error);
-        this.pending = null;
+        for (const command of this.queue.splice(0)) this.settle(command, "reject", error);
+        this.onIdle();
+    }
+
+    /** No reply in time: the others may still get theirs, but no command follows. */
+    expire(command) {
+        this.retired = true;
+        this.settle(command, "reject", new Error("no reply in time"));
     }
 
     call(args, replyMs) {
         return new Promise((resolve, reject) => {
-            const timer = setTimeout(() => this.fail(new Error("no reply in time")), Math.max(1, replyMs));
-            const settle = (then) => (value) => {
-                clearTimeout(timer);
-                this.socket.unref();
-                this.usedAt = performance.now();
-                then(value);
-            };
-            if (this.broken) return settle(reject)(new Error("the connection is closed"));
-            this.pending = {resolve: settle(resolve), reject: settle(reject)};
-            this.socket.ref();
-            return this.socket.write(encode(args));
+            const bytes = encode(args); // before it is queued: it may throw
+            const command = {resolve, reject, timer: setTimeout(() => this.expire(command), Math.max(1, replyMs))};
+            this.queue.push(command);
+            if (this.live++ === 0) this.socket.ref();
+            if (!this.socket.writableCorked) { // what is sent in this turn of the event loop goes out in one write
+                this.socket.cork();
+                process.nextTick(() => this.socket.uncork());
+            }
+            this.socket.write(bytes);
         });
     }
 }
 
-function open(address, ms) {
+function open(address) {
     return new Promise((resolve, reject) => {
         if (address.connect.path && address.auth) {
             // Do not send a secret to a socket that somebody else made.
@@ -142,9 +160,13 @@ function open(address, ms) {
             if (owner !== 0 && owner !== process.geteuid()) throw new Error(`${address.connect.path} belongs to another user`);
         }
         const socket = net.connect(address.connect);
-        const timer = setTimeout(() => socket.destroy(new Error("connecting took too long")), Math.max(1, Math.min(ms, CONNECT_MS)));
-        socket.once("error", reject);
-        socket.once("close", () => reject(new Error("the connection was closed")));
+        const timer = setTimeout(() => socket.destroy(new Error("connecting took too long")), CONNECT_MS);
+        const failed = (error) => {
+            clearTimeout(timer);
+            reject(error);
+        };
+        socket.once("error", failed);
+        socket.once("close", () => failed(new Error("the connection was closed")));
         socket.once("connect", () => {
             clearTimeout(timer);
             socket.removeAllListeners("error");
@@ -154,55 +176,86 @@ function open(address, ms) {
     });
 }
 
-/** Connections that are kept; each serves one call at a time. */
+function within(ms, promise) {
+    let timer;
+    const late = new Promise((_, reject) => {
+        timer = setTimeout(() => reject(new Error("connecting took too long")), Math.max(1, ms));
+    });
+    return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
+/** Connections that are kept. Calls share one; a call that waits at the server has one to itself, for it would hold up the others. */
 export class Pool {
     constructor(address) {
         this.address = address;
-        this.idle = [];
+        this.connections = [];
     }
 
-    async take(ms) {
-        while (this.idle.length) {
-            const connection = this.idle.pop();
+    pick(alone) {
+        return this.connections.find((c) => !c.broken && !c.retired && !c.alone && c.live < (alone ? 1 : SHARED_MAX));
+    }
+
+    /** Make it likely that there is a connection to pick. */
+    async prepare(alone, ms) {
+        const connection = this.pick(alone);
+        if (connection) {
             // The event loop may not have seen yet that the server closed a connection that was idle for a while: let it look. The second
             // turn is for a caller who comes from the loop's poll phase, which is not repeated before the first one.
-            if (performance.now() - connection.usedAt > TRUSTED_MS) for (let turn = 0; turn < 2; turn++) await new Promise(setImmediate);
-            if (!connection.broken) return connection;
+            for (let turn = 0; turn < 2; turn++) await new Promise(setImmediate);
+            connection.seenAt = performance.now();
+        } else if (alone) {
+            await within(ms, this.open());
+        } else {
+            await within(ms, this.opening ??= this.open().finally(() => this.opening = null));
         }
-        const connection = await open(this.address, ms);
-        if (this.address.auth) {
-            const answer = await connection.call(this.address.auth, Math.min(ms, REPLY_MS));
-            if (answer instanceof Refused) {
-                connection.fail(answer);
-                throw answer;
-            }
-        }
-        return connection;
     }
 
-    /** One command and its reply, which may take so many milliseconds, connecting not counted. */
-    async call(args, replyMs) {
+    async open() {
+        const connection = await open(this.address);
+        // A server that has too many clients says so in one reply and closes: then the commands of many callers must not have been sent.
+        const answer = await connection.call(this.address.auth ?? ["PING"], REPLY_MS).catch((error) => error);
+        if (answer instanceof Error) {
+            connection.fail(answer);
+            throw answer;
+        }
+        connection.onIdle = () => this.tidy(connection);
+        this.connections.push(connection);
+    }
+
+    /** One command and its reply, which may take so many milliseconds, connecting not counted. `alone`: it waits at the server. */
+    async call(args, replyMs, alone = false) {
+        const end = performance.now() + replyMs;
         let connection, answer;
         try {
-            connection = await this.take(replyMs);
+            while (!(connection = this.pick(alone)) || performance.now() - connection.seenAt > TRUSTED_MS)
+                await this.prepare(alone, end - performance.now());
         } catch (error) {
             if (error instanceof Refused) throw error;
             throw new Broken(error, false);
         }
+        connection.alone = alone;
         try {
             answer = await connection.call(args, replyMs);
         } catch (error) {
             this.drop(); // the others are of the same age and likely broken too
             throw new Broken(error, true);
         }
-        if (this.idle.length < IDLE_MAX && !this.closed) this.idle.push(connection);
-        else connection.socket.destroy();
         if (answer instanceof Refused) throw answer;
         return answer;
     }
 
+    /** Nobody waits for this connection: keep it, or not. */
+    tidy(connection) {
+        if (!this.closed && !connection.broken && !connection.retired && this.connections.length <= IDLE_MAX) return;
+        this.connections = this.connections.filter((c) => c !== connection);
+        connection.socket.destroy();
+    }
+
     drop() {
-        for (const connection of this.idle.splice(0)) connection.socket.destroy();
+        for (const connection of this.connections.filter((c) => c.live === 0)) {
+            connection.retired = true;
+            this.tidy(connection);
+        }
     }
 
     close() {
