@@ -125,9 +125,10 @@ func written(failed error) []byte {
 }
 
 // failed records the error of the work, releases the claim or leaves it. What goes wrong here is logged: the caller gets the work's error.
-func (claim *Claim) failed(err error) {
+// Work that stopped because its context was over does not know how far it got.
+func (claim *Claim) failed(ctx context.Context, err error) {
 	switch {
-	case errors.Is(err, ErrOutcomeUnknown):
+	case errors.Is(err, ErrOutcomeUnknown), ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		claim.stop()
 	case claim.options.loose, isNotExecuted(err):
 		claim.tell(claim.finish("", "", nil))

@@ -267,7 +267,7 @@ func failure(result []byte) error {
 // Do runs work at most once for the key; every caller gets its result, which is stored as JSON. The context that the work
 // gets is cancelled when the lease is lost. An error is recorded in strict mode and releases the claim in loose mode.
 //
-// If work panics, the claim stays: nobody knows how far it got.
+// If work panics, or returns the error of its context that was cancelled, the claim stays: nobody knows how far it got.
 func Do[T any](ctx context.Context, c *Client, key string, work func(context.Context) (T, error), opts ...Option) (T, error) {
 	var value T
 	o := c.options.with(opts)
@@ -290,7 +290,7 @@ func Do[T any](ctx context.Context, c *Client, key string, work func(context.Con
 	defer claim.stop()
 	value, failed := work(working)
 	if failed != nil {
-		claim.failed(failed)
+		claim.failed(working, failed)
 		return value, failed
 	}
 	result, err := json.Marshal(value)

@@ -3,6 +3,7 @@ package idem
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -127,5 +128,24 @@ func TestAnAbortedHandlerLeavesTheOutcomeUnknown(t *testing.T) {
 	}()
 	if w := post(handler, "text/plain", "x"); w.Code != http.StatusConflict {
 		t.Fatal(w)
+	}
+}
+
+func TestWorkThatWasCancelledKeepsTheClaim(t *testing.T) {
+	client, ctx := open(t), context.Background()
+	for _, opts := range [][]Option{nil, {Loose()}} {
+		short, cancel := context.WithCancel(ctx)
+		_, err := Do(short, client, "k", func(ctx context.Context) (int, error) {
+			cancel()
+			<-ctx.Done()
+			return 0, fmt.Errorf("in the middle: %w", ctx.Err())
+		}, opts...)
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if _, err := Do(ctx, client, "k", one, opts...); !errors.Is(err, ErrInProgress) {
+			t.Fatal(err)
+		}
+		client = open(t)
 	}
 }
