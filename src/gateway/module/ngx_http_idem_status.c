@@ -131,16 +131,20 @@ ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx)
 static enum idem_verdict
 ngx_http_idem_status_read(struct idem__wire_brief *record)
 {
+    int64_t      left;
     ngx_time_t  *now;
 
     switch (record->state) {
 
     case IDEM_STATE_EXECUTING:
         now = ngx_timeofday();
-        record->retry_after_ms = record->lease_until
-                                 - ((int64_t) now->sec * 1000 + now->msec);
+        left = record->lease_until - ((int64_t) now->sec * 1000 + now->msec);
 
-        return record->retry_after_ms > 0 ? IDEM_V_BUSY : IDEM_V_DOUBT;
+        /* it may be done long before its lease ends */
+
+        record->retry_after_ms = ngx_min(left, 1000);
+
+        return left > 0 ? IDEM_V_BUSY : IDEM_V_DOUBT;
 
     case IDEM_STATE_SUCCEEDED:
     case IDEM_STATE_FAILED:
