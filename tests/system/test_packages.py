@@ -17,6 +17,14 @@ def text(path):
         return f.read()
 
 
+def test_the_page_names_every_package_and_every_step():
+    page = text("docs/install.md")
+    for package in re.findall(r"^Package: (\S+)", text("packaging/debian/control"), re.M):
+        assert "`%s`" % package in page
+    steps = re.findall(r'"(.*?)"', re.search(r"^steps=\((.*?)\)$", text("scripts/package-check"), re.M | re.S).group(1))
+    assert re.findall(r"^\| (.+?) \| pass \| pass \|$", page, re.M) == steps
+
+
 def analyze(*args):
     return subprocess.run(["systemd-analyze", "--no-pager", *args], text=True, check=True, stdout=subprocess.PIPE).stdout
 

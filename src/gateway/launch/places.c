@@ -51,7 +51,8 @@ gateway_find_module(const struct gateway_config *config, char *path,
                     size_t path_len, struct idem_error *err)
 {
     static const char *const places[] = {
-        "ngx_http_idem_module.so", "../lib/idem/ngx_http_idem_module.so", NULL};
+        "ngx_http_idem_module.so", "../lib/idem/ngx_http_idem_module.so",
+        "../lib/nginx/modules/ngx_http_idem_module.so", NULL};
 
     if (config->module) {
         snprintf(path, path_len, "%s", config->module);
@@ -63,7 +64,7 @@ gateway_find_module(const struct gateway_config *config, char *path,
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_INVALID,
                       "ngx_http_idem_module.so is not beside this program: "
-                      "give --module");
+                      "install libnginx-mod-http-idem, or give --module");
 }
 
 enum idem_status

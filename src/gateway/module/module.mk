@@ -24,8 +24,9 @@ module-asan: build/address-undefined/ngx_http_idem_module.so
 build/nginx/objs/Makefile: src/gateway/module/config src/gateway/module/configure-module
 	@src/gateway/module/configure-module $(NGINX_SRC) build/nginx "$(NGINX_FLAGS)"
 
+# CFLAGS of make's command line would replace those of nginx's Makefile, which has them already.
 build/ngx_http_idem_module.so: build/nginx/objs/Makefile $(nginx_src)
-	@$(MAKE) -s -C build/nginx -f objs/Makefile modules >build/nginx/make.log 2>&1 || { cat build/nginx/make.log; exit 1; }
+	@$(MAKE) -s -C build/nginx -f objs/Makefile modules CFLAGS="$$(sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile)" >build/nginx/make.log 2>&1 || { cat build/nginx/make.log; exit 1; }
 	@install build/nginx/objs/ngx_http_idem_module.so $@ # a new file: a running nginx has the old one mapped
 
 steps_flags = $(shell sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile) -O1 -fPIC -shared -DIDEM_FAILPOINTS=1
