@@ -22,7 +22,7 @@ def test_the_page_names_every_package_and_every_step():
     for package in re.findall(r"^Package: (\S+)", text("packaging/debian/control"), re.M):
         assert "`%s`" % package in page
     steps = re.findall(r'"(.*?)"', re.search(r"^steps=\((.*?)\)$", text("scripts/package-check"), re.M | re.S).group(1))
-    assert re.findall(r"^\| (.+?) \| pass \| pass \|$", page, re.M) == steps
+    assert re.findall(r"^\| (.+?) \| (?:pass|not run) \| (?:pass|not run) \|$", page, re.M) == steps
 
 
 def analyze(*args):
