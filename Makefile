@@ -32,7 +32,7 @@ B ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
 modules :=
 defines :=
 packages := libsodium nettle libxxhash jansson openssl
-bin_packages := libmicrohttpd libcurl
+bin_packages := libmicrohttpd gnutls libcurl
 define module # switch, name, sources, packages, other libraries
 WITH_$(1) ?= 1
 $(2)_src := $$(filter-out $$(not_code),$$(wildcard $(3)))

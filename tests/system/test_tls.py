@@ -374,3 +374,75 @@ def test_a_connection_cut_anywhere_repeats_nothing(server, files):
                 assert f.read() == "x\n", after
     assert proxy.cuts >= 5
     proxy.listener.close()
+
+
+# ---- HTTP -------------------------------------------------------------------------
+
+def curl(port, path, *more):
+    """The status, and what curl says: the body, or why there is none."""
+    done = subprocess.run(["curl", "-sS", "-w", "\n%{http_code}", *more, "https://127.0.0.1:%d%s" % (port, path)],
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    body, _, status = done.stdout.strip().rpartition("\n")
+    return int(status), body
+
+
+def test_http_speaks_tls(server, files):
+    assert curl(server.http, "/healthz", "--cacert", files.ca)[0] == 200
+    big = '{"result":"%s"}' % ("x" * 300000)
+    status, body = curl(server.http, "/v1/records/https/1/begin", "--cacert", files.ca, "-H", "Content-Type: application/json",
+                        "-d", '{"wait_ms":100}')
+    assert status in (200, 201) and "started" in body, (status, body)
+    assert curl(server.http, "/healthz", "--cacert", files.other[0])[0] == 0
+    assert curl(server.http, "/healthz", "--cacert", files.ca, "--tls-max", "1.1", "--ciphers", "DEFAULT@SECLEVEL=0")[0] == 0
+    assert curl(server.http, "/healthz", "--cacert", files.ca, "--tls-max", "1.2")[0] == 200
+    with connect(server.http) as s:
+        s.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" not in s.recv(100)
+    slow = connect(server.http)  # a handshake that does not end: stall-timeout is 2 s
+    slow.sendall(b"\x16\x03\x01\x02\x00\x01")
+    slow.settimeout(30)
+    assert slow.recv(100) == b""
+    slow.close()
+    with encrypted(types.SimpleNamespace(port=server.http), files) as c:
+        c.raw(b"POST /v1/records/https/2/begin HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+              b"Content-Length: %d\r\n\r\n" % len(big))
+        c.raw(big.encode())
+        assert b"HTTP/1.1 400" in c.file.readline()  # begin takes no result; all of the body was read
+
+
+def test_http_and_client_certificates(files):
+    with folder() as where:
+        with open(os.open(where + "/credentials", os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+            f.write("shop cert:shop.example use shop\nops s3cret operate\n")
+        with Server(where, *tls_flags(files, "--tls-client-ca", files.ca), "--credentials", where + "/credentials",
+                    http=True) as s:
+            def ask(path, cert, *more):
+                shown = ("--cert", cert[0], "--key", cert[1]) if cert else ()
+                return curl(s.http, path, "--cacert", files.ca, *shown, *more)
+            begin = ("-X", "POST", "-H", "Content-Type: application/json", "-d", "{}")
+            assert "started" in ask("/v1/records/shop/1/begin", files.shop, *begin)[1]
+            assert ask("/v1/records/bank/1/begin", files.shop, *begin)[0] == 403
+            assert ask("/v1/records/bank/1/begin", files.stranger, *begin)[0] == 401
+            assert "started" in ask("/v1/records/bank/1/begin", files.stranger, "-H", "Authorization: Bearer ops:s3cret", *begin)[1]
+            for cert in (None, files.other[1:]):
+                status, body = ask("/healthz", cert)
+                assert status in (0, 401), body
+                status, body = ask("/v1/records/bank/2/begin", cert, "-H", "Authorization: Bearer ops:s3cret", *begin)
+                assert status == 0 or (status == 401 and "client certificate" in body), body
+
+
+def test_sighup_rereads_the_certificate_of_http(files):
+    with folder() as where:
+        use = lambda cert, key: (shutil.copy(cert, where + "/cert"), shutil.copy(key, where + "/key"))  # noqa: E731
+        use(files.cert, files.key)
+        with Server(where, "--tls-cert", where + "/cert", "--tls-key", where + "/key", http=True) as s:
+            before = shown(s.http)
+            use(files.other[1], files.other[2])
+            s.send(signal.SIGHUP)
+            assert logged(s, "reread", "tls=" + where) and shown(s.http) != before
+            with open(where + "/key", "w") as f:
+                f.write("no key")
+            now = shown(s.http)
+            s.send(signal.SIGHUP)
+            assert logged(s, "reread-failed", "tls-key=" + where) and shown(s.http) == now
+            assert curl(s.http, "/healthz", "--cacert", files.other[0])[0] == 200

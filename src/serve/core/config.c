@@ -83,7 +83,8 @@ static const struct option options[] = {
      0,
      0},
     {{"tls-cert", "FILE",
-      "listen speaks TLS only, with this certificate (PEM); SIGHUP rereads it"},
+      "listen and http speak TLS only, with this certificate (PEM); SIGHUP "
+      "rereads it"},
      TEXT,
      AT(tls_cert),
      0,
@@ -91,7 +92,7 @@ static const struct option options[] = {
      0},
     {{"tls-key", "FILE", "and this key"}, TEXT, AT(tls_key), 0, 0, 0},
     {{"tls-client-ca", "FILE",
-      "clients of listen need a certificate that one of these authorities "
+      "their clients need a certificate that one of these authorities "
       "signed"},
      TEXT,
      AT(tls_client_ca),

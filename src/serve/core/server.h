@@ -196,6 +196,10 @@ struct http;
 enum idem_status http_start(struct server *server, struct http **http,
                             struct idem_error *err);
 
+/* Its certificate and key, once more; after an error the old ones stay. */
+enum idem_status http_tls_read(const struct server_config *config,
+                               struct idem_error *err);
+
 /*
  * Stop accepting, answer what is in flight, give up waits (idem_cancel), and
  * return when no HTTP thread will touch the server any more; at the latest

@@ -13,6 +13,7 @@
 
 #define HEAD_MAX (32 * 1024) /* request line and headers, a connection */
 #define BODY_EXTRA (64 * 1024)
+#define TLS_VERSIONS "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
 /* Paths and queries are decoded by http_route.c, which knows a coded slash
  * from a plain one. */
@@ -52,6 +53,8 @@ connection_changed(void *arg, struct MHD_Connection *connection,
             return;
         client->fd = info->connect_fd;
         client->since_ms = http_now_ms();
+        if (http->server->tls)
+            client->stage = CLIENT_SENDING; /* its handshake */
         pthread_mutex_lock(&http->lock);
         client->next = http->clients;
         client->link = &http->clients;
@@ -78,11 +81,12 @@ start_daemon(struct http *http, int fd, bool loopback, struct idem_error *err)
 {
     struct http_daemon *daemon = &http->daemons[http->daemon_count];
     int64_t clients = http->server->config->max_clients;
+    bool tls = http->server->tls != NULL;
 
     *daemon = (struct http_daemon){.http = http, .loopback = loopback};
     daemon->mhd = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME |
-            MHD_USE_ERROR_LOG,
+            MHD_USE_ERROR_LOG | (tls ? MHD_USE_TLS : 0),
         0, NULL, NULL, http_handle, daemon, MHD_OPTION_EXTERNAL_LOGGER, hush,
         NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_URI_LOG_CALLBACK,
         http_request_new, daemon, MHD_OPTION_NOTIFY_COMPLETED,
@@ -92,7 +96,11 @@ start_daemon(struct http *http, int fd, bool loopback, struct idem_error *err)
         (unsigned)(clients > 0 && clients < 10000 ? clients : 10000),
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_IDLE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_MAX,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+        MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        tls ? MHD_OPTION_HTTPS_CERT_CALLBACK2 : MHD_OPTION_END, http_tls_show,
+        MHD_OPTION_HTTPS_PRIORITIES, TLS_VERSIONS,
+        http_tls_trust() ? MHD_OPTION_HTTPS_MEM_TRUST : MHD_OPTION_END,
+        http_tls_trust(), MHD_OPTION_END);
     if (!daemon->mhd) {
         close(fd);
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
@@ -151,6 +159,7 @@ clear(struct http *http)
     if (http->aside_started)
         pthread_cond_destroy(&http->aside_wanted);
     pthread_mutex_destroy(&http->lock);
+    http_tls_forget();
     free(http->openapi);
     free(http);
 }
@@ -178,7 +187,9 @@ http_start(struct server *server, struct http **http, struct idem_error *err)
         clear(self);
         return idem__fail(err, IDEM_ERR_MEMORY, "http: no thread");
     }
-    status = listen_all(self, err);
+    status = server->tls ? http_tls_read(server->config, err) : IDEM_OK;
+    if (status == IDEM_OK)
+        status = listen_all(self, err);
     if (status != IDEM_OK) {
         clear(self);
         return status;

@@ -222,7 +222,13 @@ check_caller(struct http_request *request)
     const char *value = header(request, "Authorization");
 
     bool only = request->http->server->config->http_metrics_only;
+    char common_name[256] = "";
 
+    if (request->http->server->config->tls_client_ca &&
+        !http_tls_peer(request->connection, common_name, sizeof(common_name)))
+        return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,
+                         "show a client certificate that an authority of "
+                         "tls-client-ca signed");
     if (!credentials_needed(all)) {
         if (only && !is_open(request->route) && !is_metrics(request->route))
             return http_fail(
@@ -235,6 +241,10 @@ check_caller(struct http_request *request)
         return true;
     }
     if (is_open(request->route))
+        return true;
+    if (!value && *common_name)
+        request->principal = credentials_certificate(all, common_name);
+    if (request->principal)
         return true;
     if (!value)
         return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,

@@ -18,6 +18,7 @@
 #include "../core/rights.h"
 #include "http.h"
 
+#include <gnutls/abstract.h>
 #include <microhttpd.h>
 #include <pthread.h>
 
@@ -158,6 +159,18 @@ void http_watch_stop(struct http *http);
 bool http_aside(struct http_request *request);
 bool http_aside_start(struct http *http);
 void http_aside_stop(struct http *http);
+
+/* http_tls.c: read the certificate and its key, at first and again. */
+void http_tls_forget(void);
+const char *http_tls_trust(void); /* NULL: clients need no certificate */
+int http_tls_show(gnutls_session_t session,
+                  const struct gnutls_cert_retr_st *info,
+                  gnutls_pcert_st **certs, unsigned *count,
+                  gnutls_ocsp_data_st **ocsp, unsigned *ocsp_count,
+                  gnutls_privkey_t *private, unsigned *flags);
+/* Did it show a certificate that we trust? Its common name then, or "". */
+bool http_tls_peer(struct MHD_Connection *connection, char *name,
+                   size_t name_len);
 
 /* http_metrics.c: Prometheus text. False: out of memory. */
 bool http_metrics(struct http *http, struct idem_buf *out);

@@ -239,7 +239,8 @@ reread_tls(struct loop *loop)
     struct idem_error err;
 
     if (idem__tls_reread(loop->server->tls, SERVER_TLS, &files, &err) ==
-        IDEM_OK)
+            IDEM_OK &&
+        (!loop->http || http_tls_read(loop->config, &err) == IDEM_OK))
         server_log(loop->log, LOG_INFO, "reread",
                    LOG_TEXT("tls", loop->config->tls_cert));
     else
