@@ -341,11 +341,14 @@ take_read(struct idem_locks *self, const char *name, uint32_t readers,
           struct idem_error *err)
 {
     char gate[NAME_ROOM];
+    idem_lock_lost_fn *lost = self->options.lost;
     struct idem_lock *passed;
     enum idem_status status = part_name(gate, name, "!write", 0, err);
 
+    self->options.lost = NULL; /* nobody works under the gate */
     if (status == IDEM_OK)
         status = take_part(self, gate, err);
+    self->options.lost = lost;
     if (status != IDEM_OK)
         return status;
     passed = self->parts[0]; /* it is not kept */
