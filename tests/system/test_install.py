@@ -202,9 +202,9 @@ def help_options():
     return {n: re.findall(r"^ +(?:-\w, )?--([a-z-]+)", run(IDEM, "help", n), re.M) for n in names if n != "help"}
 
 
-def test_fish_completes_every_command_and_option():
+def test_fish_completes_every_command_and_option(tmp_path):
     def offered(line):
-        env = {"PATH": os.path.join(ROOT, "build") + ":" + os.environ["PATH"], "HOME": "/nonexistent"}
+        env = {"PATH": os.path.join(ROOT, "build") + ":" + os.environ["PATH"], "HOME": str(tmp_path)}
         said = run("fish", "--no-config", "-c", "idem completion fish | source; complete -C '%s'" % line, env=env)
         return [entry.split("\t")[0] for entry in said.splitlines()]
 
