@@ -688,7 +688,8 @@ fire(struct idem_engine *engine)
         idem__timer_stop(&engine->timers, timer);
         if (timer->kind == IDEM__TIMER_RENEW) {
             idem__keeper_due(IDEM__OF(timer, struct idem__keeper, timer));
-        } else if (was_sent(remote, flight)) {
+        } else if (flight->resent || flight->sent_us) {
+            /* Its bytes may still be in `out`, and go on their way later. */
             lose_flight(engine, flight, "no answer in time");
         } else {
             idem__fail(&err, IDEM_ERR_UNAVAILABLE,

@@ -475,6 +475,85 @@ what_may_have_been_done_is_lost(void **state)
     served_stop(&served);
 }
 
+struct outcome {
+    atomic_int *open;
+    enum idem_status status;
+};
+
+static void
+note_outcome(void *arg, enum idem_status status, const struct idem_answer *answer,
+          const struct idem_error *err)
+{
+    struct outcome *told = arg;
+
+    (void)answer;
+    (void)err;
+    told->status = status;
+    atomic_fetch_sub(told->open, 1);
+}
+
+/* A slow line: much of what was asked is still here when its time is over.
+ * What is told as not stored must not be sent after all. */
+static void
+what_is_told_as_not_stored_is_never_sent_later(void **state)
+{
+    enum { COUNT = 40, RESULT = 32768 };
+    static char result[RESULT];
+    struct served served;
+    struct proxy proxy;
+    struct idem_engine *engine, *direct;
+    struct outcome told[COUNT];
+    struct idem_answer answer;
+    atomic_int open = COUNT;
+    char ids[COUNT][16];
+    size_t unavailable = 0;
+
+    (void)state;
+    served_start(&served, "memory:", NULL);
+    proxy_start(&proxy, &served);
+    engine = open_quick(proxy.url);
+    direct = open_url(served.url);
+    for (int i = 0; i < COUNT; i++) {
+        struct idem_op op = {.verb = IDEM_FINISH,
+                             .scope = idem_text("shop"),
+                             .outcome = IDEM_STATE_SUCCEEDED,
+                             .result = {result, RESULT}};
+
+        snprintf(ids[i], sizeof(ids[i]), "slow-%d", i);
+        assert_int_equal(run(direct, begin(ids[i]), &answer), IDEM_OK);
+        op.id = idem_text(ids[i]);
+        op.fence = answer.record->fence;
+        idem_answer_clear(&answer);
+        atomic_store(&proxy.delay_us, 200000);
+        told[i] = (struct outcome){&open, IDEM_OK};
+        assert_int_equal(
+            idem_submit(engine, &op, note_outcome, &told[i], NULL, NULL),
+            IDEM_OK);
+    }
+    while (atomic_load(&open) > 0)
+        usleep(10000);
+    atomic_store(&proxy.delay_us, 0);
+    (void)run(engine, begin("behind-them"), &answer);
+    idem_answer_clear(&answer);
+    usleep(500000);
+    for (int i = 0; i < COUNT; i++) {
+        const struct idem_op get = {.verb = IDEM_GET, .id = idem_text(ids[i])};
+
+        unavailable += told[i].status == IDEM_ERR_UNAVAILABLE;
+        assert_int_equal(run(direct, get, &answer), IDEM_OK);
+        if (told[i].status == IDEM_ERR_UNAVAILABLE)
+            assert_int_equal(answer.record->state, IDEM_STATE_EXECUTING);
+        if (told[i].status == IDEM_OK)
+            assert_int_equal(answer.record->state, IDEM_STATE_SUCCEEDED);
+        idem_answer_clear(&answer);
+    }
+    print_message("%zu of %d were told as not stored\n", unavailable, COUNT);
+    idem_close(engine);
+    idem_close(direct);
+    proxy_stop(&proxy);
+    served_stop(&served);
+}
+
 /* The reply to each verb is swallowed, the connection is cut, and the verb that
  * was sent again is told what the first one did. */
 static void
@@ -822,6 +901,7 @@ main(int argc, char **argv)
         cmocka_unit_test(closing_answers_who_waits),
         cmocka_unit_test(without_a_server_it_is_unavailable_and_comes_back),
         cmocka_unit_test(what_may_have_been_done_is_lost),
+        cmocka_unit_test(what_is_told_as_not_stored_is_never_sent_later),
         cmocka_unit_test(a_verb_that_is_sent_again_finds_itself),
         cmocka_unit_test(the_history_through_a_server_can_be_true),
         cmocka_unit_test(the_history_over_breaking_lines_can_be_true),
