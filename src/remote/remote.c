@@ -510,6 +510,10 @@ tells_both(const struct idem_op *op, struct idem_answer *answer)
         answer->verdict = IDEM_V_SETTLED;
     if (answer->verdict == IDEM_V_STALE)
         return op->verb == IDEM_RENEW;
+    /* The server may read the first one later, when the key is free. */
+    if (op->verb == IDEM_SETTLE && (answer->verdict == IDEM_V_BUSY ||
+                                    answer->verdict == IDEM_V_DOUBT))
+        return false;
     return answer->verdict != IDEM_V_DUPLICATE || op->verb != IDEM_ISSUE;
 }
 

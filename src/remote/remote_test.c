@@ -475,6 +475,43 @@ what_may_have_been_done_is_lost(void **state)
     served_stop(&served);
 }
 
+/* The connection broke, the operation was sent again and answered; then the
+ * server reads the first one. */
+static void
+an_answer_that_a_late_first_one_can_belie_is_lost(void **state)
+{
+    const struct idem_op settle = {.verb = IDEM_SETTLE,
+                                   .id = idem_text("late")};
+    struct served served;
+    struct proxy proxy;
+    struct idem_engine *engine, *direct;
+    struct idem_answer answer;
+    struct idem_op release = {.verb = IDEM_RELEASE, .id = idem_text("late")};
+
+    (void)state;
+    served_start(&served, "memory:", NULL);
+    proxy_start(&proxy, &served);
+    engine = open_quick(proxy.url);
+    direct = open_url(served.url);
+    assert_int_equal(run(direct, begin("late"), &answer), IDEM_OK);
+    release.fence = answer.record->fence;
+    idem_answer_clear(&answer);
+    atomic_store(&proxy.late, true);
+    assert_int_equal(run(engine, settle, &answer), IDEM_ERR_LOST);
+    idem_answer_clear(&answer);
+    assert_int_equal(run(direct, release, &answer), IDEM_OK);
+    idem_answer_clear(&answer);
+    atomic_store(&proxy.let_go, true);
+    usleep(300000);
+    assert_int_equal(run(direct, begin("late"), &answer), IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_REPLAY); /* it was settled */
+    idem_answer_clear(&answer);
+    idem_close(engine);
+    idem_close(direct);
+    proxy_stop(&proxy);
+    served_stop(&served);
+}
+
 struct outcome {
     atomic_int *open;
     enum idem_status status;
@@ -902,6 +939,7 @@ main(int argc, char **argv)
         cmocka_unit_test(without_a_server_it_is_unavailable_and_comes_back),
         cmocka_unit_test(what_may_have_been_done_is_lost),
         cmocka_unit_test(what_is_told_as_not_stored_is_never_sent_later),
+        cmocka_unit_test(an_answer_that_a_late_first_one_can_belie_is_lost),
         cmocka_unit_test(a_verb_that_is_sent_again_finds_itself),
         cmocka_unit_test(the_history_through_a_server_can_be_true),
         cmocka_unit_test(the_history_over_breaking_lines_can_be_true),

@@ -133,6 +133,19 @@ struct pair {
     struct dice dice;
 };
 
+/* The client has long gone when the server gets it. */
+static bool
+pass_late(struct pair *pair, const char *bytes, ssize_t len)
+{
+    shutdown(pair->client, SHUT_RDWR);
+    while (!atomic_load(&pair->proxy->let_go) &&
+           !atomic_load(&pair->proxy->over))
+        usleep(1000);
+    (void)send(pair->server, bytes, (size_t)len, MSG_NOSIGNAL);
+    usleep(100000);
+    return false;
+}
+
 /* Pass on what came, all of it, half of it, or nothing. */
 static bool
 pass(struct pair *pair, int from, int to)
@@ -146,6 +159,8 @@ pass(struct pair *pair, int from, int to)
 
     if (len <= 0)
         return false;
+    if (from == pair->client && atomic_exchange(&proxy->late, false))
+        return pass_late(pair, bytes, len);
     if (delay_us > 0)
         usleep((unsigned)dice_roll(&pair->dice, (uint64_t)delay_us));
     if (from == pair->server && atomic_load(&proxy->swallow))

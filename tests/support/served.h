@@ -43,6 +43,8 @@ struct proxy {
     atomic_int delay_us;      /* a piece waits up to so long */
     atomic_bool swallow;      /* requests pass, replies do not */
     atomic_bool refuse;       /* who connects is hung up on */
+    atomic_bool late;         /* the next request: its client is hung up on, */
+    atomic_bool let_go;       /* and the server gets it only now */
     atomic_int cuts, accepted;
     atomic_bool over;
     atomic_int pairs;
