@@ -120,7 +120,7 @@ struct idem_filter {
     enum idem_state state;
     struct idem_bytes scope;
     int64_t updated_before; /* ms, the store's time */
-    bool doubt;             /* executing, and its lease is over */
+    bool doubt;             /* strict, executing, its lease is over */
     struct idem_bytes id;   /* in whatever scope */
     uint64_t room[2];
 };

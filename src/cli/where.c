@@ -136,7 +136,8 @@ each_doubt(void *arg, const struct idem_record *record)
 {
     struct doubts *doubts = arg;
 
-    return record->lease_until > doubts->now_ms ||
+    return !idem__may_come_into_doubt(record) ||
+           record->lease_until > doubts->now_ms ||
            doubts->each(doubts->arg, record);
 }
 

@@ -73,6 +73,10 @@ bool idem__record_expired(const struct idem_record *record,
 bool idem__lease_over(const struct idem_record *record,
                       const struct idem_now *now);
 
+/* Will somebody have to settle it when its lease is over? A loose request, a
+ * lock and a worker's number are simply taken by whoever comes next. */
+bool idem__may_come_into_doubt(const struct idem_record *record);
+
 /* When the store may drop it: after it expired, and not before the store's time
  * has passed its fence. 0 for never (also while executing). */
 int64_t idem__record_drop_at(const struct idem_record *record);

@@ -60,6 +60,13 @@ idem__record_drop_at(const struct idem_record *record)
 }
 
 bool
+idem__may_come_into_doubt(const struct idem_record *r)
+{
+    return r->state == IDEM_STATE_EXECUTING && r->mode == IDEM_STRICT &&
+           (r->type == IDEM_TYPE_REQUEST || r->type == IDEM_TYPE_TOKEN);
+}
+
+bool
 idem__filter_match(const struct idem_filter *filter,
                    const struct idem_record *record, const struct idem_now *now)
 {
@@ -77,7 +84,8 @@ idem__filter_match(const struct idem_filter *filter,
     if (filter->updated_before != 0 &&
         record->updated >= filter->updated_before)
         return false;
-    return !filter->doubt || idem__lease_over(record, now);
+    return !filter->doubt ||
+           (idem__may_come_into_doubt(record) && idem__lease_over(record, now));
 }
 
 static bool

@@ -807,6 +807,16 @@ a_scan_filter_finds_doubts_and_never_the_expired(void **state)
     (void)state;
     make_record(&p, &r);
     assert_true(idem__filter_match(&filter, &r, &now));
+    r.mode = IDEM_LOOSE; /* whoever comes next may start it */
+    assert_false(idem__filter_match(&filter, &r, &now));
+    r.mode = IDEM_STRICT;
+    r.type = IDEM_TYPE_LOCK; /* whoever comes next has it */
+    assert_false(idem__filter_match(&filter, &r, &now));
+    r.type = IDEM_TYPE_WORKER;
+    assert_false(idem__filter_match(&filter, &r, &now));
+    r.type = IDEM_TYPE_TOKEN;
+    assert_true(idem__filter_match(&filter, &r, &now));
+    r.type = IDEM_TYPE_REQUEST;
     r.lease_until = EARLY_MS + 1;
     assert_false(idem__filter_match(&filter, &r, &now));
     filter = (struct idem_filter){.scope = idem_text("scope")};

@@ -336,3 +336,14 @@ def test_a_scope_over_its_rate_gets_503_from_the_gateway():
                 assert got.status == 503 and got.problem == "not-executed" and got.headers["retry-after"] == "1"
         finally:
             del os.environ["IDEM_SCOPE_RATE"]
+
+
+def test_what_the_next_one_simply_takes_is_not_in_doubt():
+    with folder() as f:
+        store = ["--store", "journal:" + f + "/j"]
+        idem = lambda *argv: subprocess.run([IDEM, *argv, *store], text=True, capture_output=True).stdout  # noqa: E731
+        for line in (["begin", "s", "loose", "--loose"], ["lock", "nightly"], ["begin", "s", "strict"]):
+            assert idem(*line, "--lease", "100ms").startswith("started")
+        assert wait_until(lambda: "strict" in idem("doubts"))
+        assert [json.loads(line)["id"] for line in idem("doubts", "--json").splitlines()] == ["strict"]
+        assert idem("scan", "--doubt").split()[-1] == "strict"
