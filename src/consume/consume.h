@@ -131,6 +131,32 @@ enum idem_status idem__source_option(const struct idem__url *url,
                                      char name[SOURCE_NAME_MAX + 1],
                                      struct idem_error *err);
 
+/* ---- ahead.c ----------------------------------------------------------- */
+
+/* Deliveries that a source reads several of at a time. */
+struct ahead {
+    struct delivery *first, **last; /* read and not taken yet */
+    void *in_hand; /* read and not concluded: a tree, in the order of ... */
+    int (*by)(const void *, const void *); /* ... two deliveries */
+};
+
+void idem__ahead_init(struct ahead *ahead,
+                      int (*by)(const void *, const void *));
+/* The delivery is given away; one that is in hand already is dropped. False:
+ * out of memory. */
+bool idem__ahead_add(struct ahead *ahead, struct delivery *delivery);
+/* The next one, or NULL. It stays in hand. */
+struct delivery *idem__ahead_take(struct ahead *ahead);
+void idem__ahead_concluded(struct ahead *ahead,
+                           const struct delivery *delivery);
+/* The connection is gone: what the handlers still have is of an older one from
+ * now on, and what nobody took is dropped. */
+void idem__ahead_forget(struct ahead *ahead);
+/* A source's stop: put back what nobody took. */
+enum idem_status idem__ahead_put_back(struct ahead *ahead,
+                                      struct source *source,
+                                      struct idem_error *err);
+
 /* ---- identity.c -------------------------------------------------------- */
 
 struct identity {

@@ -33,8 +33,7 @@ struct nats_source {
     natsConnection *connection;
     jsCtx *js;
     natsSubscription *subscription;
-    struct delivery *ready, **ready_last; /* read but not taken yet */
-    void *in_hand; /* read and not concluded: a tree, by reply subject */
+    struct ahead ahead;
 };
 
 static enum idem_status
@@ -57,30 +56,9 @@ by_reply(const void *a, const void *b)
 }
 
 static void
-keep(void *delivery)
-{
-    (void)delivery; /* the tree owns nothing */
-}
-
-/* What the handlers still have is of an older connection from now on. */
-static void
-drop_ready(struct nats_source *self)
-{
-    tdestroy(self->in_hand, keep);
-    self->in_hand = NULL;
-    while (self->ready) {
-        struct delivery *d = self->ready;
-
-        self->ready = d->next;
-        idem__delivery_drop(d);
-    }
-    self->ready_last = &self->ready;
-}
-
-static void
 disconnect(struct nats_source *self)
 {
-    drop_ready(self);
+    idem__ahead_forget(&self->ahead);
     natsSubscription_Destroy(self->subscription);
     jsCtx_Destroy(self->js);
     natsConnection_Destroy(self->connection);
@@ -359,7 +337,6 @@ add_message(struct nats_source *self, natsMsg *message)
 {
     struct delivery *d = idem__delivery_make();
     jsMsgMetaData *about = NULL;
-    struct delivery **found;
     bool copied;
 
     if (!d)
@@ -374,15 +351,10 @@ add_message(struct nats_source *self, natsMsg *message)
         d->original && d->place[0] && copy_headers(d, message) &&
         idem__delivery_copy(d, natsMsg_GetData(message),
                             (size_t)natsMsg_GetDataLength(message), &d->body);
-    found = copied ? tsearch(d, &self->in_hand, by_reply) : NULL;
-    if (!found || *found != d) {
-        idem__delivery_drop(d);
-        return found != NULL;
-    }
-    d->next = NULL;
-    *self->ready_last = d;
-    self->ready_last = &d->next;
-    return true;
+    if (copied)
+        return idem__ahead_add(&self->ahead, d);
+    idem__delivery_drop(d);
+    return false;
 }
 
 static enum idem_status
@@ -428,7 +400,7 @@ keep_alive(struct nats_source *self)
     if (now_us < self->alive_at_us)
         return;
     if (self->alive_at_us > 0)
-        twalk_r(self->in_hand, report_work, self->connection);
+        twalk_r(self->ahead.in_hand, report_work, self->connection);
     self->alive_at_us = now_us + self->ack_ms * 1000 / 3;
 }
 
@@ -446,15 +418,11 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
                    ? fail(self, err, "the connection is gone",
                           NATS_CONNECTION_CLOSED)
                    : IDEM_OK;
-    if (!self->ready)
+    if (!self->ahead.first)
         status = read_new(self, wait_ms, err);
-    if (status != IDEM_OK || !self->ready)
-        return status;
-    *delivery = self->ready;
-    self->ready = self->ready->next;
-    if (!self->ready)
-        self->ready_last = &self->ready;
-    return IDEM_OK;
+    if (status == IDEM_OK)
+        *delivery = idem__ahead_take(&self->ahead);
+    return status;
 }
 
 /* ---- concluding --------------------------------------------------------- */
@@ -534,7 +502,7 @@ conclude(struct source *source, struct delivery *deliveries,
     natsStatus s = NATS_OK;
 
     for (struct delivery *d = deliveries; d; d = d->next)
-        tdelete(d, &self->in_hand, by_reply);
+        idem__ahead_concluded(&self->ahead, d);
     for (struct delivery *d = deliveries; d && s == NATS_OK; d = d->next) {
         if (idem__delivery_is_letter(d))
             status = write_letter(self, d, err);
@@ -553,19 +521,8 @@ static enum idem_status
 stop(struct source *source, struct idem_error *err)
 {
     struct nats_source *self = (struct nats_source *)source;
-    enum idem_status status;
 
-    for (struct delivery *d = self->ready; d; d = d->next)
-        d->fate = FATE_PUT_BACK;
-    status = conclude(source, self->ready, err);
-    while (self->ready) {
-        struct delivery *d = self->ready;
-
-        self->ready = d->next;
-        idem__delivery_drop(d);
-    }
-    self->ready_last = &self->ready;
-    return status;
+    return idem__ahead_put_back(&self->ahead, source, err);
 }
 
 static void
@@ -621,7 +578,7 @@ open_source(struct source *source, const struct source_settings *settings,
     struct nats_source *self = (struct nats_source *)source;
 
     self->prefetch = settings->prefetch;
-    self->ready_last = &self->ready;
+    idem__ahead_init(&self->ahead, by_reply);
     return read_url(self, settings->url, err);
 }
 

@@ -21,7 +21,6 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,8 +45,7 @@ struct redis_source {
     struct idem__tls_end *end; /* of this connection */
     struct idem_buf out;
     const char *flaw;                     /* why the connection is of no use */
-    struct delivery *ready, **ready_last; /* read but not taken yet */
-    void *in_hand; /* read and not concluded: a tree, by place */
+    struct ahead ahead;
 };
 
 static int
@@ -55,12 +53,6 @@ by_place(const void *a, const void *b)
 {
     return strcmp(((const struct delivery *)a)->place,
                   ((const struct delivery *)b)->place);
-}
-
-static void
-keep(void *delivery)
-{
-    (void)delivery; /* the tree owns nothing */
 }
 
 static enum idem_status
@@ -231,21 +223,6 @@ make_group(struct redis_source *self, struct idem_error *err)
     return status;
 }
 
-/* What the handlers still have is of an older connection from now on. */
-static void
-drop_ready(struct redis_source *self)
-{
-    tdestroy(self->in_hand, keep);
-    self->in_hand = NULL;
-    while (self->ready) {
-        struct delivery *d = self->ready;
-
-        self->ready = d->next;
-        idem__delivery_drop(d);
-    }
-    self->ready_last = &self->ready;
-}
-
 static void
 hang_up(struct redis_source *self)
 {
@@ -281,7 +258,7 @@ connect_source(struct source *source, struct idem_error *err)
     struct timeval patience = {PATIENCE_S, 0};
     enum idem_status status;
 
-    drop_ready(self);
+    idem__ahead_forget(&self->ahead);
     hang_up(self);
     self->context = redisConnectWithTimeout(self->url.hosts[0].name,
                                             self->url.hosts[0].port, patience);
@@ -328,7 +305,7 @@ static bool
 add_entry(struct redis_source *self, const redisReply *entry)
 {
     const redisReply *fields;
-    struct delivery *d, **found;
+    struct delivery *d;
     bool copied = true;
 
     if (entry->type != REDIS_REPLY_ARRAY || entry->elements != 2 ||
@@ -338,11 +315,6 @@ add_entry(struct redis_source *self, const redisReply *entry)
     if (!d)
         return false;
     snprintf(d->place, sizeof(d->place), "%s", entry->element[0]->str);
-    found = tsearch(d, &self->in_hand, by_place);
-    if (!found || *found != d) {
-        idem__delivery_drop(d);
-        return found != NULL; /* it is in hand already, or out of memory */
-    }
     fields = entry->element[1];
     for (size_t i = 0; copied && i + 1 < fields->elements; i += 2) {
         struct idem_bytes name = {fields->element[i]->str,
@@ -357,15 +329,10 @@ add_entry(struct redis_source *self, const redisReply *entry)
     }
     if (copied && !d->body.data)
         copied = body_from_fields(d);
-    if (!copied) {
-        tdelete(d, &self->in_hand, by_place);
-        idem__delivery_drop(d);
-        return false;
-    }
-    d->next = NULL;
-    *self->ready_last = d;
-    self->ready_last = &d->next;
-    return true;
+    if (copied)
+        return idem__ahead_add(&self->ahead, d);
+    idem__delivery_drop(d);
+    return false;
 }
 
 static enum idem_status
@@ -445,17 +412,13 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
     *delivery = NULL;
     if (!more)
         return IDEM_OK;
-    if (!self->ready && idem__system_clocks.boot_us(NULL) >= self->claim_at_us)
+    if (!self->ahead.first && idem__system_clocks.boot_us(NULL) >= self->claim_at_us)
         status = claim_pending(self, err);
-    if (status == IDEM_OK && !self->ready)
+    if (status == IDEM_OK && !self->ahead.first)
         status = read_new(self, wait_ms, err);
-    if (status != IDEM_OK || !self->ready)
-        return status;
-    *delivery = self->ready;
-    self->ready = self->ready->next;
-    if (!self->ready)
-        self->ready_last = &self->ready;
-    return IDEM_OK;
+    if (status == IDEM_OK)
+        *delivery = idem__ahead_take(&self->ahead);
+    return status;
 }
 
 /* The words of a command. */
@@ -554,7 +517,7 @@ conclude(struct source *source, struct delivery *deliveries,
     int letters = 0, all = 0;
 
     for (struct delivery *d = deliveries; d; d = d->next) {
-        tdelete(d, &self->in_hand, by_place);
+        idem__ahead_concluded(&self->ahead, d);
         all++;
         if (!idem__delivery_is_letter(d))
             append_fate(self, d);
@@ -575,13 +538,8 @@ static enum idem_status
 stop(struct source *source, struct idem_error *err)
 {
     struct redis_source *self = (struct redis_source *)source;
-    enum idem_status status;
 
-    for (struct delivery *d = self->ready; d; d = d->next)
-        d->fate = FATE_PUT_BACK;
-    status = conclude(source, self->ready, err);
-    drop_ready(self);
-    return status;
+    return idem__ahead_put_back(&self->ahead, source, err);
 }
 
 static void
@@ -591,7 +549,7 @@ close_source(struct source *source)
 
     if (!self)
         return;
-    drop_ready(self);
+    idem__ahead_forget(&self->ahead);
     hang_up(self);
     idem__tls_close(self->tls);
     idem_buf_clear(&self->out);
@@ -649,7 +607,7 @@ open_source(struct source *source, const struct source_settings *settings,
     struct redis_source *self = (struct redis_source *)source;
 
     self->prefetch = settings->prefetch;
-    self->ready_last = &self->ready;
+    idem__ahead_init(&self->ahead, by_place);
     idem_buf_init(&self->out, OUT_MAX);
     return read_url(self, settings->url, err);
 }
