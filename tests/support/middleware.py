@@ -4,13 +4,18 @@
         app = App(where, ["node", "app.js"])     # PORT FOLDER URL are added: see clients/conformance/README.md
         app.play(SCENARIOS[0])
         app.close()
+
+The tests at its end are for every client: a test file imports them, and has a fixture `app`.
 """
 import hashlib
 import http.client
 import itertools
 import json
 import os
+import socket
 import threading
+
+import pytest
 
 from lib import ROOT, Process, Server, free_port, wait_until
 
@@ -169,3 +174,31 @@ class Play:
             assert wait_until(lambda: c("BEGIN", self.scope(), step["doubt"])[0] == "doubt")
         else:
             raise AssertionError("no such step: %r" % step)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=scenario_id)
+def test_middleware_answers_as_the_gateway_does(app, scenario):
+    app.play(scenario)
+
+
+def test_a_client_that_goes_away_does_not_stop_the_work(app):
+    play = Play(app)
+    with socket.create_connection(("127.0.0.1", app.port)) as s:
+        s.sendall(b"POST /slow HTTP/1.1\r\nHost: x\r\nIdempotency-Key: gone\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\nx")
+        assert wait_until(lambda: play.ran("/slow") == 1)
+    assert wait_until(lambda: play.send({"path": "/slow", "key": "gone", "caller": None}).status == 200)
+    assert play.ran("/slow") == 1
+
+
+def test_an_answer_without_content_is_replayed(app):
+    play = Play(app)
+    assert [play.send({"path": "/nothing", "key": "k"}).status for _ in range(2)] == [204, 204]
+    assert play.ran("/nothing") == 1
+
+
+def test_another_boundary_of_a_form_is_the_same_request(app):
+    play = Play(app)
+    for boundary in ("one", "two"):
+        form = "--%s\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--%s--\r\n" % (boundary, boundary)
+        assert play.send({"path": "/form", "key": "k", "body": form, "type": "multipart/form-data; boundary=" + boundary}).status == 200
+    assert play.ran("/form") == 1

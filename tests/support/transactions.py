@@ -1,6 +1,8 @@
 """Plays clients/conformance/transactions.json: the transaction helper of a client on a real database.
 
-    play(argv of the driver, servers.Postgres(), SCENARIOS[0])      # after `idem store init`
+    play(argv of the driver, database, SCENARIOS[0])
+
+`database` is a fixture; a test file imports it together with `postgres` and `mariadb`.
 """
 import concurrent.futures
 import itertools
@@ -8,12 +10,22 @@ import json
 import os
 import time
 
+import pytest
+
 from lib import ROOT
 from test_conformance import Driver
+from test_stores_sql import idem
 
 with open(os.path.join(ROOT, "clients/conformance/transactions.json"), encoding="utf-8") as f:
     SCENARIOS = json.load(f)
 names = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["postgres", "mariadb"])
+def database(request):
+    server = request.getfixturevalue(request.param)
+    idem("store", "init", server.url)
+    return server
 
 
 class Play:

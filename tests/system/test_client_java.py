@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import transactions
+from transactions import database  # noqa: F401 (a fixture)
 from lib import ROOT, Process, Server, folder, free_port, wait_until
 from middleware import SCENARIOS, App, Play, scenario_id
 from test_rights import write_credentials
@@ -67,13 +68,6 @@ def test_work_in_the_callers_own_transaction(built, postgres, mariadb):
     for database, jdbc in ((postgres, "jdbc:postgresql://127.0.0.1:%d/postgres"), (mariadb, "jdbc:mariadb://127.0.0.1:%d/shop")):
         idem("store", "init", database.url)
         run("SqlTest", 7, jdbc % database.port)
-
-
-@pytest.fixture(scope="module", params=["postgres", "mariadb"])
-def database(request):
-    server = request.getfixturevalue(request.param)
-    idem("store", "init", server.url)
-    return server
 
 
 @pytest.mark.parametrize("scenario", transactions.SCENARIOS, ids=scenario_id)

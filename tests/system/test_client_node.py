@@ -9,9 +9,10 @@ import pytest
 
 from client_builds import NODE, RUN_NODE, node_packages
 from lib import ROOT, Server, folder, free_port, wait_until
-from middleware import SCENARIOS, App, scenario_id
+from middleware import App, scenario_id, test_middleware_answers_as_the_gateway_does  # noqa: F401
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 import transactions
+from transactions import database  # noqa: F401 (a fixture)
 
 
 @pytest.fixture(scope="module", params=["express", "koa", "fastify"])
@@ -21,18 +22,6 @@ def app(request):
         app = App(where, [*RUN_NODE, os.path.join(NODE, "tests/app.js"), request.param])
         yield app
         app.close()
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=scenario_id)
-def test_middleware_answers_as_the_gateway_does(app, scenario):
-    app.play(scenario)
-
-
-@pytest.fixture(scope="module", params=["postgres", "mariadb"])
-def database(request):
-    server = request.getfixturevalue(request.param)
-    idem("store", "init", server.url)
-    return server
 
 
 @pytest.mark.parametrize("scenario", transactions.SCENARIOS, ids=scenario_id)

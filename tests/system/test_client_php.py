@@ -3,14 +3,15 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 
 import pytest
 
 import transactions
 from lib import IDEM, ROOT, Server, folder, wait_until
-from middleware import SCENARIOS, App, Play, scenario_id
+from middleware import (App, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work,  # noqa: F401
+                        test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
+                        test_middleware_answers_as_the_gateway_does)
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 
 SRC = os.path.join(ROOT, "clients/php/src")
@@ -113,34 +114,6 @@ def app():
         app = App(where, ["php", os.path.join(ROOT, "clients/php/tests/app.php")])
         yield app
         app.close()
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=scenario_id)
-def test_middleware_answers_as_the_gateway_does(app, scenario):
-    app.play(scenario)
-
-
-def test_a_client_that_goes_away_does_not_stop_the_work(app):
-    play = Play(app)
-    with socket.create_connection(("127.0.0.1", app.port)) as s:
-        s.sendall(b"POST /slow HTTP/1.1\r\nHost: x\r\nIdempotency-Key: gone\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\nx")
-        assert wait_until(lambda: play.ran("/slow") == 1)
-    assert wait_until(lambda: play.send({"path": "/slow", "key": "gone", "caller": None}).status == 200)
-    assert play.ran("/slow") == 1
-
-
-def test_an_answer_without_content_is_replayed(app):
-    play = Play(app)
-    assert [play.send({"path": "/nothing", "key": "k"}).status for _ in range(2)] == [204, 204]
-    assert play.ran("/nothing") == 1
-
-
-def test_another_boundary_of_a_form_is_the_same_request(app):
-    play = Play(app)
-    for boundary in ("one", "two"):
-        form = "--%s\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--%s--\r\n" % (boundary, boundary)
-        assert play.send({"path": "/form", "key": "k", "body": form, "type": "multipart/form-data; boundary=" + boundary}).status == 200
-    assert play.ran("/form") == 1
 
 
 def test_the_first_caller_gets_what_a_repeat_gets(server):

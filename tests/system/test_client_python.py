@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,7 +18,9 @@ import pytest
 
 from lib import IDEM, ROOT, Process, Server, folder, free_port, wait_until
 import transactions
-from middleware import SCENARIOS, App, Play, scenario_id
+from middleware import (App, Play, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work,  # noqa: F401
+                        test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
+                        test_middleware_answers_as_the_gateway_does)
 from test_stores_sql import idem as idem_command
 from test_stores_sql import mariadb, postgres  # noqa: F401 (fixtures)
 
@@ -340,38 +341,10 @@ def app(request):
         app.close()
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=scenario_id)
-def test_middleware_answers_as_the_gateway_does(app, scenario):
-    app.play(scenario)
-
-
-def test_a_client_that_goes_away_does_not_stop_the_work(app):
-    play = Play(app)
-    with socket.create_connection(("127.0.0.1", app.port)) as s:
-        s.sendall(b"POST /slow HTTP/1.1\r\nHost: x\r\nIdempotency-Key: gone\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\nx")
-        assert wait_until(lambda: play.ran("/slow") == 1)
-    assert wait_until(lambda: play.send({"path": "/slow", "key": "gone", "caller": None}).status == 200)
-    assert play.ran("/slow") == 1
-
-
 def test_behind_a_framework_that_makes_a_500_of_everything_the_service_says_so(app):
     play = Play(app)
     assert [play.send({"path": "/said", "key": "k"}).status for _ in range(2)] == [503, 503]
     assert play.ran("/said") == 2
-
-
-def test_an_answer_without_content_is_replayed(app):
-    play = Play(app)
-    assert [play.send({"path": "/nothing", "key": "k"}).status for _ in range(2)] == [204, 204]
-    assert play.ran("/nothing") == 1
-
-
-def test_another_boundary_of_a_form_is_the_same_request(app):
-    play = Play(app)
-    for boundary in ("one", "two"):
-        form = "--%s\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--%s--\r\n" % (boundary, boundary)
-        assert play.send({"path": "/form", "key": "k", "body": form, "type": "multipart/form-data; boundary=" + boundary}).status == 200
-    assert play.ran("/form") == 1
 
 
 PAGE = """
