@@ -2,6 +2,7 @@
 import glob
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -17,9 +18,22 @@ def run(*args, cwd=ROOT, env=None, code=0):
 
 
 @pytest.fixture(scope="module")
-def installed():
+def make_opt():
+    """make for PREFIX=/opt/idem, in a copy of the build: another PREFIX links the program again, and other tests
+    run it meanwhile."""
+    with folder() as where:
+        build = os.path.join(where, "build")
+        shutil.copytree(os.path.join(ROOT, "build"), build, symlinks=True, ignore=shutil.ignore_patterns(
+            "tests", "reports", "fuzz", "clang", "thread", "address-undefined"))
+        yield lambda goal, root: run("make", "-s", goal, "B=" + build, "DESTDIR=" + root, "PREFIX=/opt/idem")
+
+
+@pytest.fixture(scope="module")
+def installed(make_opt):
+    before = os.stat(IDEM)
     with folder() as root:
-        run("make", "-s", "install", "DESTDIR=" + root, "PREFIX=/opt/idem")
+        make_opt("install", root)
+        assert os.stat(IDEM).st_mtime_ns == before.st_mtime_ns
         yield root
 
 
@@ -169,11 +183,11 @@ def test_the_static_library_takes_no_name_of_the_programs():
     assert sorted({name for name in names if not name.startswith("idem_")}) == []
 
 
-def test_uninstall_leaves_no_file():
+def test_uninstall_leaves_no_file(make_opt):
     with folder() as root:
-        run("make", "-s", "install", "DESTDIR=" + root, "PREFIX=/opt/idem")
+        make_opt("install", root)
         assert os.path.exists(root + "/opt/idem/bin/idem")
-        run("make", "-s", "uninstall", "DESTDIR=" + root, "PREFIX=/opt/idem")
+        make_opt("uninstall", root)
         left = [os.path.join(d, f) for d, _, files in os.walk(root) for f in files]
         assert left == []
 
