@@ -1,4 +1,5 @@
 """What the tests of the clients in Go and Node need to have built and installed."""
+import contextlib
 import fcntl
 import functools
 import os
@@ -18,7 +19,7 @@ def go(*argv, **env):
     """Run the go command with clients/go as the package idem, and Debian's packages."""
     path = os.path.join(BUILD, "gopath")
     os.makedirs(path + "/src", exist_ok=True)
-    if not os.path.islink(path + "/src/idem"):
+    with contextlib.suppress(FileExistsError):
         os.symlink(os.path.join(CLIENTS, "go"), path + "/src/idem")
     done = subprocess.run(["go", *argv], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, cwd=path + "/src/idem",
                           env={**os.environ, "GO111MODULE": "off", "GOPATH": path + ":/usr/share/gocode", "PWD": path + "/src/idem",
@@ -29,9 +30,11 @@ def go(*argv, **env):
 
 @functools.lru_cache
 def build_go(program, to):
-    """A program of clients/go, as build/clients/TO."""
+    """A program of clients/go, as build/clients/TO. Another test may run the same program meanwhile."""
     out = os.path.join(BUILD, to)
-    go("build", "-o", out, "idem/" + program)
+    made = "%s.%d" % (out, os.getpid())
+    go("build", "-o", made, "idem/" + program)
+    os.replace(made, out)
     return out
 
 
