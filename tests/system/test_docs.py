@@ -97,9 +97,19 @@ def test_the_readmes_server_answers_redis_cli(tmp_path, readme):
 
 
 @README
-def test_the_readmes_lines_in_python_are_those_that_the_client_runs(readme):
-    lines = re.search(r"```python\n(.*?)```", text(readme), re.S).group(1).splitlines()
-    assert len(lines) == 2 and set(lines) <= set(text("clients/python/README.md").splitlines())
+def test_the_readmes_lines_in_each_language_are_those_that_the_client_runs(readme):
+    """The tests of each client run the code of its page."""
+    for language, page in (("python", "python"), ("java", "java"), ("js", "node"), ("go", "go"), ("php", "php")):
+        lines = re.search(r"```%s\n(.*?)```" % language, text(readme), re.S).group(1).splitlines()
+        assert lines and set(lines) <= set(text("clients/%s/README.md" % page).splitlines()), language
+
+
+@README
+def test_the_readmes_output_of_the_demo_is_what_the_demo_prints(readme):
+    demo = text("scripts/demo")
+    for line in re.search(r"```text\n(.*?)```", text(readme), re.S).group(1).splitlines():
+        said = re.sub(r"^\d\. |^   ", "", line)
+        assert said in demo or re.match(r"(.*?): ", said).group(1) in demo, line
 
 
 def test_the_page_of_every_client_is_found_from_the_start():
