@@ -1,0 +1,109 @@
+"""The tutorials work. Every ```sh block runs, in order, in one shell; a ```text block is what the last one printed ("…": anything).
+
+Waits more than it works.
+"""
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+import servers
+from lib import IDEM, ROOT, folder, free_port, listens, wait_until
+
+FOLDER = os.path.join(ROOT, "docs/tutorials")
+PAGES = sorted(f for f in os.listdir(FOLDER) if f.endswith(".md") and not f.endswith(".zh-CN.md"))
+END = "--- end of block ---"
+
+
+def blocks(page):
+    with open(os.path.join(FOLDER, page)) as f:
+        return re.findall(r"^```(sh|text|java|python|sql)\n(.*?)^```$", f.read(), re.M | re.S)
+
+
+class Shell:
+    """A shell as a reader has it: in an empty home, with idem on the path. Ports of the page become free ones."""
+
+    def __init__(self, home, code, env):
+        self.ports = {port: str(free_port()) for port in sorted(set(re.findall(r"\b(?:127\.0\.0\.1:|\.py )(\d{4,5})\b", code)))}
+        path = os.path.dirname(IDEM) + ":" + os.environ["PATH"]
+        self.log = open(os.path.join(home, "errors"), "w+")
+        self.process = subprocess.Popen(["bash"], cwd=home, text=True, bufsize=1, start_new_session=True, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=self.log, env={**os.environ, "HOME": home, "PATH": path, "IDEM_CLONE": ROOT, **env})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self.process.pid, how)
+                time.sleep(0.5)
+            except ProcessLookupError:
+                break
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.log.close()
+
+    def run(self, code):
+        """What the block prints. A server that it starts in the background is up before the next line runs."""
+        code = re.sub(r"\b\d{4,5}\b", lambda port: self.ports.get(port.group(), port.group()), code)
+        out = ""
+        for part in re.split(r"(?<= &\n)", code):
+            out += self.say(part.replace(" &\n", " >>background 2>&1 &\n"))
+            server = re.search(r"(?:--listen 127\.0\.0\.1:|\.py )(\d+).* &\n$", part)
+            if server:
+                wait_until(lambda: listens(int(server.group(1))), 60)
+        return out
+
+    def say(self, code):
+        self.process.stdin.write(code + "\necho '%s'\n" % END)
+        self.process.stdin.flush()
+        out = []
+        for line in self.process.stdout:
+            if line.strip() == END:
+                return "".join(out)
+            out.append(line)
+        self.log.seek(0)
+        raise AssertionError("the shell ended:\n" + "".join(out) + self.log.read())
+
+
+@contextlib.contextmanager
+def database(wanted):
+    server = servers.Postgres() if wanted else None
+    try:
+        yield {"DATABASE": server.url} if server else {}
+    finally:
+        if server:
+            server.stop()
+
+
+def matches(said, expected):
+    pattern = ".*?".join(re.escape(part) for part in expected.strip().split("…"))
+    return re.fullmatch(pattern, said.replace("\r", "").strip(), re.S)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tutorial_works(page):
+    steps = blocks(page)
+    assert sum(kind == "sh" for kind, _ in steps) >= 3 and sum(kind == "text" for kind, _ in steps) >= 2
+    said, all_code = "", "".join(code for _, code in steps)
+    with folder() as home, database("$DATABASE" in all_code) as env, Shell(home, all_code, env) as shell:
+        for kind, code in steps:
+            if kind == "sh":
+                said = shell.run(code)
+            elif kind == "text":
+                shell.log.seek(0)
+                assert matches(said, code), "expected:\n%s\nprinted:\n%s\nerrors:\n%s" % (code, said, shell.log.read())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tutorial_is_the_same_in_both_languages(page):
+    other = page.replace(".md", ".zh-CN.md")
+    assert blocks(page) == blocks(other)
+    headings = lambda p: [line.split(" ")[0] for line in open(os.path.join(FOLDER, p)) if line.startswith("#") and not line.startswith("#!")]  # noqa: E731
+    assert headings(page) == headings(other)
