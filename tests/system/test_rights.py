@@ -1,6 +1,7 @@
 """Who may do what without a credential, which scopes a credential opens, and to whom the command line tells a secret."""
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -396,3 +397,63 @@ def test_too_many_tokens_are_told_by_the_name_of_the_limit():
         assert got.word == "OVERLOADED" and str(got).startswith("OVERLOADED token-rate: "), got
         status, said = call(s.http, "POST", "/v1/tokens", subject="me", count=1000)
         assert status == 429 and said["detail"].startswith("token-rate: "), said
+
+
+# ---- who was refused -----------------------------------------------------------------------------------------------------------
+
+def events(process, name):
+    return [line for line in process.output().splitlines() if "event=%s " % name in line]
+
+
+def test_a_refused_operator_is_in_the_log_whatever_its_level():
+    with folder() as where:
+        path = write_credentials(where, "shop shop-secret-1234567 use shop", "ops ops-secret-1234567 operate")
+        with Server(where, "--credentials", path, "--log-level", "error", "--require-reason", listen=True, http=True,
+                    store="memory:") as s:
+            with s.client(tcp=True) as c:
+                assert c("FORGET", "shop", "1").word == "NOAUTH"
+                assert c("AUTH", "shop", "shop-secret-1234567") == "OK"
+                assert c("FORGET", "shop", "1").word == "NOPERM" and c("SCAN", "0").word == "NOPERM"
+                assert c("BEGIN", "elsewhere", "1").word == "NOPERM"  # no operator's wish: not told
+                assert c("AUTH", "ops", "ops-secret-1234567") == "OK" and c("FORGET", "shop", "1").word == "ERR"
+            assert call(s.http, "DELETE", "/v1/records/shop/1")[0] == 401
+            assert call(s.http, "POST", "/v1/records/shop/1/settle", "shop:shop-secret-1234567",
+                        outcome="failed", reason="r")[0] == 403
+            assert call(s.http, "GET", "/v1/audit", "shop:shop-secret-1234567")[0] == 403
+            lines = events(s, "operator-refused")
+            said = [re.search(r"verb=(\S+) who=(\S+) .*surface=(\S+) from=(\S+) why=", line) for line in lines]
+            assert [m and m.groups() for m in said] == [
+                ("forget", "-", "resp", "127.0.0.1"), ("forget", "shop", "resp", "127.0.0.1"),
+                ("scan", "shop", "resp", "127.0.0.1"), ("forget", "ops", "resp", "127.0.0.1"),
+                ("forget", "-", "http", "127.0.0.1"), ("settle", "shop", "http", "127.0.0.1"),
+                ("audit", "shop", "http", "127.0.0.1")], "\n".join(lines)
+            assert all("key=" in line for line in lines if "verb=forget" in line and "http" not in line)
+            assert "shop-secret" not in s.output() and "ops-secret" not in s.output()
+
+
+def test_refusals_cannot_fill_the_log():
+    with folder() as where, Server(where, listen=True, store="memory:") as s:
+        with s.client(tcp=True) as c:
+            for _ in range(200):
+                assert c("FORGET", "shop", "1").word == "NOPERM"
+            few = len(events(s, "operator-refused"))
+            assert 10 <= few <= 50, few
+
+            def told():
+                c("FORGET", "shop", "1")
+                return any(re.search(" more=[1-9]", line) for line in events(s, "operator-refused"))
+            wait_until(told, step=0.5)
+        more = [int(n) for n in re.findall(r" more=(\d+)", s.output())]
+        assert sum(more) >= 200 - few, more
+
+
+def test_a_wrong_secret_is_logged_with_where_it_came_from():
+    with folder() as where:
+        path = write_credentials(where, "shop shop-secret-1234567 use shop")
+        with Server(where, "--credentials", path, listen=True, http=True, store="memory:") as s:
+            with s.client(tcp=True) as c:
+                assert c("AUTH", "shop", "wrong").word == "WRONGPASS"
+            assert call(s.http, "GET", "/v1/records/shop/1", "shop:wrong")[0] == 401
+            lines = events(s, "auth-failed")
+            assert len(lines) == 2 and all("from=127.0.0.1" in line for line in lines), lines
+            assert "surface=resp" in lines[0] and "surface=http" in lines[1], lines

@@ -193,6 +193,21 @@ server_log_fields(const struct server_log *log, enum log_level level,
     (void)written; /* there is nowhere to say that the log is gone */
 }
 
+bool
+server_log_may(struct log_limit *limit, int64_t now_ms, int64_t *left_out)
+{
+    int64_t window = now_ms / LOG_LIMIT_MS + 1;
+
+    if (atomic_exchange(&limit->window, window) != window)
+        atomic_store(&limit->count, 0);
+    if (atomic_fetch_add(&limit->count, 1) >= LOG_LIMIT) {
+        atomic_fetch_add(&limit->left_out, 1);
+        return false;
+    }
+    *left_out = atomic_exchange(&limit->left_out, 0);
+    return true;
+}
+
 void
 server_log_engine(void *arg, enum idem_log_level level, const char *text)
 {

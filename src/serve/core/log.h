@@ -14,6 +14,7 @@
 #define SERVER_LOG_H
 
 #include <idem/idem.h>
+#include <stdatomic.h>
 
 /* ALWAYS: news that no level leaves out; shown as info. */
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR, LOG_ALWAYS };
@@ -65,6 +66,20 @@ void server_log_fields(const struct server_log *log, enum log_level level,
                       (const struct log_field[]){__VA_ARGS__},                 \
                       sizeof((const struct log_field[]){__VA_ARGS__}) /        \
                           sizeof(struct log_field))
+
+/* For lines that strangers can cause: LOG_LIMIT of them in LOG_LIMIT_MS.
+ * Starts with zeros. Threads: any. */
+#define LOG_LIMIT 20
+#define LOG_LIMIT_MS 10000
+
+struct log_limit {
+    atomic_int_fast64_t window;
+    atomic_int_fast64_t count, left_out;
+};
+
+/* May a line be written? Then *left_out says how many were not since the last
+ * that was. */
+bool server_log_may(struct log_limit *limit, int64_t now_ms, int64_t *left_out);
 
 /* The time now, as every line begins. */
 #define LOG_TIME_LEN 64

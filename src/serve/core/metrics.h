@@ -31,7 +31,7 @@ struct server_metrics {
     atomic_uint_fast64_t operations[METRICS_SURFACES];
     atomic_uint_fast64_t commands; /* RESP commands of every kind */
     atomic_uint_fast64_t accepted, refused, closed_by_limit;
-    atomic_uint_fast64_t auth_failures, protocol_errors;
+    atomic_uint_fast64_t auth_failures, refused_operators, protocol_errors;
     atomic_uint_fast64_t returned; /* starts released: client was gone */
     atomic_int_fast64_t clients, buffered;
 };

@@ -134,6 +134,46 @@ server_permit(const struct server *server, const struct principal *principal,
                                  : PERMIT_GIVEN;
 }
 
+/* ---- who was refused --------------------------------------------------- */
+
+void
+server_log_refusal(struct server *server, const struct server_wish *wish,
+                   const struct audit_source *source, const char *surface,
+                   const char *why)
+{
+    const struct idem_op *op = wish->what == ASKS_OP ? wish->op : NULL;
+    bool lists = wish->what == ASKS_LIST;
+    int64_t left_out;
+
+    if (!lists && !(op && server_op_operates(op)))
+        return;
+    metrics_add(&server->metrics->refused_operators, 1);
+    if (!server_log_may(&server->refused_operators, metrics_now_us() / 1000,
+                        &left_out))
+        return;
+    server_log(server->log, LOG_ALWAYS, "operator-refused",
+               LOG_TEXT("verb", op ? idem_verb_name(op->verb) : wish->list),
+               LOG_TEXT("who", *source->who ? source->who : "-"),
+               op && op->id.len > 0 ? LOG_KEY(op->scope, op->id)
+                                    : LOG_TEXT("key", "-"),
+               LOG_TEXT("surface", surface), LOG_TEXT("from", source->from),
+               LOG_TEXT("why", why), LOG_NUMBER("more", left_out));
+}
+
+void
+server_log_wrong_secret(struct server *server,
+                        const struct audit_source *source, const char *surface)
+{
+    int64_t left_out;
+
+    metrics_add(&server->metrics->auth_failures, 1);
+    if (server_log_may(&server->refused_secrets, metrics_now_us() / 1000,
+                       &left_out))
+        server_log(server->log, LOG_WARNING, "auth-failed",
+                   LOG_TEXT("surface", surface), LOG_TEXT("from", source->from),
+                   LOG_NUMBER("more", left_out));
+}
+
 const struct idem_answer *
 server_without_result(const struct idem_answer *answer,
                       struct idem_answer *copy, struct idem_record *record)

@@ -21,6 +21,7 @@ struct server_wish {
     enum { ASKS_FIGURES, ASKS_OP, ASKS_LIST, ASKS_IDS } what;
     const struct idem_op *op; /* ASKS_OP */
     size_t tokens;            /* of an ISSUE */
+    const char *list;         /* ASKS_LIST: "scan", "audit" */
     struct idem_bytes scope;  /* ASKS_LIST: empty for all; ASKS_IDS: empty if
                                  the ids belong to no scope */
 };
@@ -41,6 +42,16 @@ enum server_permit server_permit(const struct server *server,
                                  const struct principal *principal,
                                  const struct server_wish *wish,
                                  struct idem_error *err);
+
+/* Log that a wish was refused, if it was an operator's: an action that would
+ * be audited, or a list. However low the log's level, and not too often. */
+void server_log_refusal(struct server *server, const struct server_wish *wish,
+                        const struct audit_source *source, const char *surface,
+                        const char *why);
+/* Log a wrong name or secret, and count it. */
+void server_log_wrong_secret(struct server *server,
+                             const struct audit_source *source,
+                             const char *surface);
 
 /* The answer for a caller who may not see results: `copy`, showing `record`,
  * as if the result had not been kept. */

@@ -102,6 +102,7 @@ struct server {
     struct idem_token_limit *token_limit, *scope_limit; /* NULL: none */
     struct audit *audit; /* what operators did; never NULL */
     struct doubts *doubts;
+    struct log_limit refused_operators, refused_secrets; /* in the log */
     struct server_returns returns;
     struct results results; /* long ones that clients have yet to read */
 };

@@ -170,11 +170,51 @@ read_authorization(const char *value, char *out, size_t room, size_t *len)
                              sodium_base64_VARIANT_ORIGINAL) == 0;
 }
 
+void
+http_source(const struct http_request *request, struct audit_source *source)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(
+        request->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+
+    audit_note_address(
+        source, request->principal ? principal_name(request->principal) : "",
+        info ? info->client_addr : NULL);
+}
+
+/* The body is not read for somebody without a credential, so every SETTLE
+ * counts as one with an outcome. */
+static void
+log_stranger(struct http_request *request, const char *why)
+{
+    const struct http_route *route = request->route;
+    const struct idem_op op = {
+        .verb = route ? route->verb : 0,
+        .outcome = route && route->verb == IDEM_SETTLE ? IDEM_STATE_FAILED : 0};
+    bool lists =
+        route && (route->action == HTTP_SCAN || route->action == HTTP_AUDIT);
+    const struct server_wish wish = {.what = lists ? ASKS_LIST : ASKS_OP,
+                                     .list = lists ? route->name : NULL,
+                                     .op = &op};
+    struct audit_source source;
+
+    http_source(request, &source);
+    if (route)
+        server_log_refusal(request->http->server, &wish, &source, "http", why);
+}
+
+static bool
+refuse_stranger(struct http_request *request, const char *why)
+{
+    log_stranger(request, why);
+    return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED, "%s", why);
+}
+
 static bool
 login(struct http_request *request, const char *value)
 {
     struct credentials *all = request->http->server->credentials;
     struct idem_bytes name = {"", 0}, secret;
+    struct audit_source source;
     char plain[1024];
     const char *colon;
     size_t len = 0;
@@ -192,9 +232,8 @@ login(struct http_request *request, const char *value)
     sodium_memzero(plain, sizeof(plain));
     if (request->principal)
         return true;
-    metrics_add(&request->http->server->metrics->auth_failures, 1);
-    server_log(request->http->server->log, LOG_WARNING, "auth-failed",
-               LOG_TEXT("surface", "http"));
+    http_source(request, &source);
+    server_log_wrong_secret(request->http->server, &source, "http");
     return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,
                      read ? "the name or the secret is wrong"
                           : "send Authorization: Bearer name:secret, or Basic");
@@ -226,13 +265,13 @@ check_caller(struct http_request *request)
 
     if (request->http->server->config->tls_client_ca &&
         !http_tls_peer(request->connection, common_name, sizeof(common_name)))
-        return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,
-                         "show a client certificate that an authority of "
-                         "tls-client-ca signed");
+        return refuse_stranger(request,
+                               "show a client certificate that an authority of "
+                               "tls-client-ca signed");
     if (!credentials_needed(all)) {
         if (only && !is_open(request->route) && !is_metrics(request->route))
-            return http_fail(
-                request, IDEM_PROBLEM_UNAUTHORIZED,
+            return refuse_stranger(
+                request,
                 "no credentials are set, so this port tells "
                 "health and metrics only: write a file with lines "
                 "`name secret monitor|view|use|operate [scope ...]`, chmod 600 "
@@ -247,8 +286,8 @@ check_caller(struct http_request *request)
     if (request->principal)
         return true;
     if (!value)
-        return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,
-                         "send Authorization: Bearer name:secret, or Basic");
+        return refuse_stranger(
+            request, "send Authorization: Bearer name:secret, or Basic");
     return login(request, value);
 }
 

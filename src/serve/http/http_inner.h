@@ -114,6 +114,10 @@ struct http {
 
 int64_t http_now_ms(void);
 
+/* http_guard.c: who asks, as far as it is known, and from where. */
+void http_source(const struct http_request *request,
+                 struct audit_source *source);
+
 /* http_guard.c: is this request from somewhere we take requests from, and by
  * whom? False: request->problem says what is wrong. */
 bool http_guard(struct http_request *request, const char *method,

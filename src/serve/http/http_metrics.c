@@ -197,6 +197,10 @@ add_surfaces(struct idem_buf *out, struct http *http)
            single(out, "idem_auth_failures_total", "counter",
                   "Wrong names or secrets.",
                   (double)metrics_read(&m->auth_failures)) &&
+           single(out, "idem_operators_refused_total", "counter",
+                  "Operators' actions and lists refused for want of a right, a "
+                  "credential or a reason.",
+                  (double)metrics_read(&m->refused_operators)) &&
            single(out, "idem_protocol_errors_total", "counter",
                   "Commands that could not be read.",
                   (double)metrics_read(&m->protocol_errors)) &&

@@ -143,16 +143,6 @@ take_body(struct http_request *request, const char *data, size_t len)
 
 /* ---- running --------------------------------------------------------- */
 
-static void
-note_operator(struct http_request *request)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(
-        request->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-
-    audit_note_address(&request->audit, principal_name(request->principal),
-                       info ? info->client_addr : NULL);
-}
-
 static bool
 check_right(struct http_request *request)
 {
@@ -165,6 +155,7 @@ check_right(struct http_request *request)
     const struct http_call *call = &request->call;
     struct server_wish wish = {
         .what = ASKS_OP, .op = &call->op, .tokens = call->count};
+    struct audit_source source;
     struct idem_error err;
     enum server_permit permit;
 
@@ -175,6 +166,7 @@ check_right(struct http_request *request)
     case HTTP_SCAN:
     case HTTP_AUDIT:
         wish.what = ASKS_LIST;
+        wish.list = request->route->name;
         wish.scope = call->filter.scope;
         break;
     case HTTP_ID:
@@ -191,11 +183,16 @@ check_right(struct http_request *request)
     }
     permit =
         server_permit(request->http->server, request->principal, &wish, &err);
-    if (permit != PERMIT_GIVEN)
-        return http_fail(request, problems[permit], "%s", err.text);
-    if (wish.what == ASKS_OP && server_op_operates(&call->op))
-        note_operator(request);
-    return true;
+    if (permit == PERMIT_GIVEN) {
+        if (wish.what == ASKS_OP && server_op_operates(&call->op))
+            http_source(request, &request->audit);
+        return true;
+    }
+    http_source(request, &source);
+    if (permit != PERMIT_OVER_QUOTA)
+        server_log_refusal(request->http->server, &wish, &source, "http",
+                           err.text);
+    return http_fail(request, problems[permit], "%s", err.text);
 }
 
 static bool

@@ -84,11 +84,10 @@ reply_wrong_auth(struct client *client, const struct command *command)
 {
     struct loop *loop = client->loop;
     struct call *call = call_new(client, command);
+    struct audit_source source;
 
-    metrics_add(&loop->server->metrics->auth_failures, 1);
-    server_log(loop->log, LOG_WARNING, "auth-failed",
-               LOG_NUMBER("client", client->id),
-               LOG_NUMBER("failures", client->auth_failures + 1));
+    audit_note(&source, "", client->source.fd);
+    server_log_wrong_secret(loop->server, &source, "resp");
     if (!call) {
         client->out.failed = true;
         return;

@@ -115,10 +115,12 @@ wish_of(const struct command *command, struct server_wish *wish)
         return true;
     case COMMAND_SCAN:
         wish->what = ASKS_LIST;
+        wish->list = "scan";
         wish->scope = command->wire.filter.scope;
         return true;
     case COMMAND_AUDIT:
         wish->what = ASKS_LIST;
+        wish->list = "audit";
         wish->scope = command_word(command, "SCOPE");
         return true;
     case COMMAND_ID:
@@ -144,6 +146,7 @@ refused(struct client *client, const struct command *command)
         [PERMIT_OVER_QUOTA] = "OVERLOADED",
     };
     struct answer_tag tag = {command->wire.tagged, command->wire.tag};
+    struct audit_source source;
     struct server_wish wish;
     struct idem_error err;
     enum server_permit permit;
@@ -156,9 +159,17 @@ refused(struct client *client, const struct command *command)
         return false;
     permit =
         server_permit(client->loop->server, client->principal, &wish, &err);
-    if (permit != PERMIT_GIVEN)
-        client_error(client, tag, words[permit], err.text, false);
-    return permit != PERMIT_GIVEN;
+    if (permit == PERMIT_GIVEN)
+        return false;
+    if (permit != PERMIT_OVER_QUOTA) {
+        audit_note(&source,
+                   client->principal ? principal_name(client->principal) : "",
+                   client->source.fd);
+        server_log_refusal(client->loop->server, &wish, &source, "resp",
+                           err.text);
+    }
+    client_error(client, tag, words[permit], err.text, false);
+    return true;
 }
 
 /* ---- commands -------------------------------------------------------- */
