@@ -12,6 +12,12 @@ idem__mono_us(void)
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
+int64_t
+idem__mono_ms(void)
+{
+    return idem__mono_us() / 1000;
+}
+
 void
 idem__cond_init(pthread_cond_t *cond)
 {

@@ -8,8 +8,9 @@
 #include <stdint.h>
 #include <time.h>
 
-/* CLOCK_MONOTONIC in microseconds. */
+/* CLOCK_MONOTONIC in microseconds, in milliseconds. */
 int64_t idem__mono_us(void);
+int64_t idem__mono_ms(void);
 
 /* A condition for pthread_cond_timedwait by that clock, and so many
  * microseconds from now. */

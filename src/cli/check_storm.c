@@ -6,6 +6,7 @@
  * die, and libcurl would then send the request again by itself, which must be
  * counted here.
  */
+#include "../base/wait.h"
 #include "check.h"
 
 #include <curl/curl.h>
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 #define EXPANDED_MAX (IDEM_RESULT_MAX + 65536)
 #define EFFECT_MAX (1024 * 1024)
@@ -29,15 +29,6 @@ struct flight {
     int64_t sent_ms; /* 0: not yet */
     bool over;
 };
-
-static int64_t
-now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* The text with every {key} replaced; the result ends with a NUL that is not
  * counted. */
@@ -105,7 +96,7 @@ note_sent(void *arg, char *their_address, char *our_address, int their_port,
     (void)our_address;
     (void)their_port;
     (void)our_port;
-    flight->sent_ms = now_ms();
+    flight->sent_ms = idem__mono_ms();
     return CURL_PREREQFUNC_OK;
 }
 
@@ -225,7 +216,7 @@ wholly_sent(const struct flight *flight)
 static size_t
 cut_some(CURLM *multi, struct flight *flights, size_t count)
 {
-    int64_t now = now_ms();
+    int64_t now = idem__mono_ms();
     size_t cut = 0;
 
     for (size_t i = 0; i < count; i++) {

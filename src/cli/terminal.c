@@ -1,12 +1,12 @@
 /*
  * terminal.c - what only a terminal gets: colour and progress.
  */
+#include "../base/wait.h"
 #include "cli.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static bool
@@ -42,7 +42,6 @@ cli_progress(const char *format, ...)
 {
     static int64_t last_ms;
     static bool shown;
-    struct timespec t;
     char text[200];
     int64_t now_ms;
     va_list args;
@@ -55,8 +54,7 @@ cli_progress(const char *format, ...)
         shown = false;
         return;
     }
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    now_ms = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    now_ms = idem__mono_ms();
     if (now_ms < last_ms + 100)
         return;
     last_ms = now_ms;

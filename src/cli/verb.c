@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A result on a terminal is cut here; --print result gives all of it. */
@@ -249,15 +248,6 @@ cli_print_answer(const struct idem_answer *answer, const char *field)
 
 /* ---- running ---------------------------------------------------------- */
 
-static int64_t
-boot_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* An engine takes no lease for over before it has watched it that long itself,
  * and the one in this process has just started. If that is why the record is
  * busy, say so; how long it takes in ms, 0 if somebody is at work. */
@@ -315,19 +305,19 @@ run_patiently(const struct cli_verb *verb, struct idem_engine *engine,
               const struct idem_op *op, struct idem_answer *answer,
               struct idem_error *err)
 {
-    int64_t until = boot_ms() + verb->patience_ms;
+    int64_t until = idem__mono_ms() + verb->patience_ms;
     enum idem_status status;
     bool looked = false;
 
     for (;;) {
-        int64_t left = until - boot_ms(), pause;
+        int64_t left = until - idem__mono_ms(), pause;
         struct timespec t;
 
         status = idem__do_verb(engine, op, false, answer, err);
         if (status == IDEM_OK && answer->verdict == IDEM_V_BUSY && !looked) {
             looked = true;
             until += patience_for_lease(verb, engine, op);
-            left = until - boot_ms();
+            left = until - idem__mono_ms();
         }
         if (status != IDEM_OK || answer->verdict != IDEM_V_BUSY || left <= 0)
             return status;

@@ -26,7 +26,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <time.h>
 
 #define QUIET_MS 100    /* after a child's end: are we to stop, too? */
 #define STEADY_MS 60000 /* an engine that ran for so long has recovered */
@@ -43,15 +42,6 @@ launch_say(const char *format, ...)
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
     va_end(args);
-}
-
-int64_t
-launch_now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 static bool
@@ -178,11 +168,11 @@ announce(const struct launch *self)
 static void
 rest(struct launch *self, int64_t ms)
 {
-    int64_t until = launch_now_ms() + ms;
+    int64_t until = idem__mono_ms() + ms;
 
     while (self->stops == 0 && launch_runs(&self->nginx) &&
-           launch_now_ms() < until)
-        launch_take_signals(self, (int)(until - launch_now_ms()));
+           idem__mono_ms() < until)
+        launch_take_signals(self, (int)(until - idem__mono_ms()));
 }
 
 /* The engine is gone: start it again, more and more patiently. False: give up,
@@ -196,7 +186,7 @@ revive_engine(struct launch *self)
 
     idem__fail(&err, IDEM_ERR_INTERNAL, "the engine %s",
                launch_how_it_ended(self->engine_status, text));
-    if (launch_now_ms() - self->engine_up_ms >= STEADY_MS)
+    if (idem__mono_ms() - self->engine_up_ms >= STEADY_MS)
         self->tries = 0;
     while (self->tries < limit) {
         pause = PAUSE_MS << (self->tries < 16 ? self->tries : 16);

@@ -6,6 +6,7 @@
 #define IDEM__LAUNCH_H
 
 #include "../../base/spawn.h"
+#include "../../base/wait.h"
 #include "gateway.h"
 
 #include <limits.h>
@@ -37,7 +38,6 @@ struct launch {
 
 /* A line on standard error. */
 void launch_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-int64_t launch_now_ms(void);
 
 /* ---- places.c ------------------------------------------------------------ */
 

@@ -50,12 +50,6 @@ struct doubts {
     uint64_t news_count;
 };
 
-static int64_t
-now_ms(void)
-{
-    return metrics_now_us() / 1000;
-}
-
 /* ---- one look ---------------------------------------------------------- */
 
 static int
@@ -210,9 +204,9 @@ tell(struct doubts *doubts)
     json_t *json;
     char *text, why[256];
 
-    if (doubts->news_count == 0 || now_ms() < doubts->next_told_ms)
+    if (doubts->news_count == 0 || idem__mono_ms() < doubts->next_told_ms)
         return;
-    doubts->next_told_ms = now_ms() + config->on_doubt_every_ms;
+    doubts->next_told_ms = idem__mono_ms() + config->on_doubt_every_ms;
     json = json_pack("{s:s, s:I, s:I, s:O}", "event", "doubt", "new",
                      (json_int_t)doubts->news_count, "doubts",
                      (json_int_t)doubts->last_count, "records", doubts->news);
@@ -244,7 +238,7 @@ watch(void *arg)
 
     pthread_mutex_lock(&doubts->mutex);
     while (!doubts->over) {
-        if (always || now_ms() < doubts->wanted_until_ms)
+        if (always || idem__mono_ms() < doubts->wanted_until_ms)
             look(doubts);
         pthread_mutex_unlock(&doubts->mutex);
         if (always && !doubts->over)
@@ -261,7 +255,6 @@ doubts_open(struct server *server, struct doubts **doubts,
             struct idem_error *err)
 {
     struct doubts *self = calloc(1, sizeof(*self));
-    pthread_condattr_t attr;
 
     if (!self || !(self->news = json_array())) {
         free(self);
@@ -269,10 +262,7 @@ doubts_open(struct server *server, struct doubts **doubts,
     }
     self->server = server;
     pthread_mutex_init(&self->mutex, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&self->stir, &attr);
-    pthread_condattr_destroy(&attr);
+    idem__cond_init(&self->stir);
     if (pthread_create(&self->thread, NULL, watch, self) != 0) {
         json_decref(self->news);
         free(self);
@@ -314,7 +304,7 @@ doubts_want(struct doubts *doubts)
     uint64_t wanted;
 
     pthread_mutex_lock(&doubts->mutex);
-    doubts->wanted_until_ms = now_ms() + WANTED_MS;
+    doubts->wanted_until_ms = idem__mono_ms() + WANTED_MS;
     wanted = doubts->wanted = doubts->begun + 1;
     pthread_cond_signal(&doubts->stir);
     pthread_mutex_unlock(&doubts->mutex);

@@ -3,17 +3,6 @@
  */
 #include "metrics.h"
 
-#include <time.h>
-
-int64_t
-metrics_now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
 void
 metrics_observe(struct server_metrics *metrics, enum idem_verb verb,
                 int64_t took_us)

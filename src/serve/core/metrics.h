@@ -6,6 +6,7 @@
 #ifndef SERVER_METRICS_H
 #define SERVER_METRICS_H
 
+#include "../../base/wait.h"
 #include "../../record/record.h"
 
 #include <idem/idem.h>
@@ -25,7 +26,7 @@ struct metrics_histogram {
 };
 
 struct server_metrics {
-    int64_t start_us; /* CLOCK_BOOTTIME */
+    int64_t start_us; /* idem__mono_us */
     /* From the surface taking an operation to its answer being ready. */
     struct metrics_histogram latency[IDEM__VERB_COUNT];
     atomic_uint_fast64_t operations[METRICS_SURFACES];
@@ -35,8 +36,6 @@ struct server_metrics {
     atomic_uint_fast64_t returned; /* starts released: client was gone */
     atomic_int_fast64_t clients, buffered;
 };
-
-int64_t metrics_now_us(void); /* CLOCK_BOOTTIME */
 
 void metrics_observe(struct server_metrics *metrics, enum idem_verb verb,
                      int64_t took_us);

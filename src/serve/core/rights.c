@@ -148,8 +148,7 @@ server_log_refusal(struct server *server, const struct server_wish *wish,
     if (!lists && !(op && server_op_operates(op)))
         return;
     metrics_add(&server->metrics->refused_operators, 1);
-    if (!server_log_may(&server->refused_operators, metrics_now_us() / 1000,
-                        &left_out))
+    if (!server_log_may(&server->refused_operators, idem__mono_ms(), &left_out))
         return;
     server_log(server->log, LOG_ALWAYS, "operator-refused",
                LOG_TEXT("verb", op ? idem_verb_name(op->verb) : wish->list),
@@ -167,8 +166,7 @@ server_log_wrong_secret(struct server *server,
     int64_t left_out;
 
     metrics_add(&server->metrics->auth_failures, 1);
-    if (server_log_may(&server->refused_secrets, metrics_now_us() / 1000,
-                       &left_out))
+    if (server_log_may(&server->refused_secrets, idem__mono_ms(), &left_out))
         server_log(server->log, LOG_WARNING, "auth-failed",
                    LOG_TEXT("surface", surface), LOG_TEXT("from", source->from),
                    LOG_NUMBER("more", left_out));

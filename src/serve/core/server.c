@@ -231,7 +231,7 @@ int
 server_run(const struct server_config *given)
 {
     struct server_config config = *given;
-    struct server_metrics metrics = {.start_us = metrics_now_us()};
+    struct server_metrics metrics = {.start_us = idem__mono_us()};
     struct server_log log = {config.log_format, config.log_level,
                              config.log_keys, STDERR_FILENO};
     struct server server = {

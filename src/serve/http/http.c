@@ -52,7 +52,7 @@ connection_changed(void *arg, struct MHD_Connection *connection,
         if (!client)
             return;
         client->fd = info->connect_fd;
-        client->since_ms = http_now_ms();
+        client->since_ms = idem__mono_ms();
         if (http->server->tls)
             client->stage = CLIENT_SENDING; /* its handshake */
         pthread_mutex_lock(&http->lock);
@@ -214,10 +214,10 @@ static void
 wait_idle(struct http *http, int64_t limit_ms)
 {
     const struct timespec pause = {0, 10 * 1000000L};
-    int64_t until = http_now_ms() + limit_ms;
+    int64_t until = idem__mono_ms() + limit_ms;
 
     pthread_mutex_lock(&http->lock);
-    while (is_busy(http) && http_now_ms() < until) {
+    while (is_busy(http) && idem__mono_ms() < until) {
         pthread_mutex_unlock(&http->lock);
         nanosleep(&pause, NULL);
         pthread_mutex_lock(&http->lock);

@@ -108,7 +108,7 @@ http_process_figures(int64_t start_us, struct http_process *process)
         (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
         (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
     process->start_s = (double)now.tv_sec + (double)now.tv_nsec / 1e9 -
-                       (double)(metrics_now_us() - start_us) / 1e6;
+                       (double)(idem__mono_us() - start_us) / 1e6;
     process->resident = resident_bytes();
     process->open_files = open_files();
     process->max_files = (double)limit.rlim_cur;

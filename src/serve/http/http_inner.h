@@ -112,8 +112,6 @@ struct http {
     atomic_size_t client_count, buffered;
 };
 
-int64_t http_now_ms(void);
-
 /* http_guard.c: who asks, as far as it is known, and from where. */
 void http_source(const struct http_request *request,
                  struct audit_source *source);

@@ -12,7 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Of a reader, for a look that began after it came. */
 #define PATIENCE_MS 300
@@ -305,13 +304,13 @@ read_doubts(struct http *http, double *count, double *oldest_s)
     const struct timespec nap = {0, NAP_NS};
     struct doubts *doubts = http->server->doubts;
     uint64_t wanted = doubts_want(doubts), number = 0;
-    int64_t until = http_now_ms() + PATIENCE_MS;
+    int64_t until = idem__mono_ms() + PATIENCE_MS;
     bool waits = true;
 
     while (waits && doubts_read(doubts, &number, oldest_s) < wanted) {
         nanosleep(&nap, NULL);
         pthread_mutex_lock(&http->lock);
-        waits = http_now_ms() < until && !http->aside && !http->draining;
+        waits = idem__mono_ms() < until && !http->aside && !http->draining;
         pthread_mutex_unlock(&http->lock);
     }
     *count = (double)number;

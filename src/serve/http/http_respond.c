@@ -187,7 +187,7 @@ log_request(const struct http_request *request, unsigned status)
         LOG_NUMBER("status", status),
         LOG_TEXT("verdict",
                  verdict ? idem_verdict_name(request->answer.verdict) : "none"),
-        LOG_NUMBER("us", metrics_now_us() - request->started_us),
+        LOG_NUMBER("us", idem__mono_us() - request->started_us),
         LOG_KEY(op->scope, op->id));
 }
 

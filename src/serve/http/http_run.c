@@ -37,7 +37,7 @@ http_suspend(struct http_request *request, int64_t limit_ms)
 
     MHD_suspend_connection(request->connection);
     pthread_mutex_lock(&http->lock);
-    request->due_ms = http_now_ms() + limit_ms;
+    request->due_ms = idem__mono_ms() + limit_ms;
     request->suspended = true;
     request->next = http->pending;
     request->link = &http->pending;
@@ -173,7 +173,7 @@ settle_debt(struct http_request *request)
 static void
 observe(const struct http_request *request)
 {
-    int64_t took_us = metrics_now_us() - request->started_us;
+    int64_t took_us = idem__mono_us() - request->started_us;
 
     if (request->route->action == HTTP_OP ||
         request->route->action == HTTP_ISSUE)

@@ -34,7 +34,7 @@ set_stage(struct http_request *request, int stage)
 {
     pthread_mutex_lock(&request->http->lock);
     request->client->stage = stage;
-    request->client->since_ms = http_now_ms();
+    request->client->since_ms = idem__mono_ms();
     pthread_mutex_unlock(&request->http->lock);
 }
 
@@ -56,7 +56,7 @@ http_request_new(void *arg, const char *uri, struct MHD_Connection *connection)
     request->daemon = daemon;
     request->connection = connection;
     request->client = info->socket_context;
-    request->started_us = metrics_now_us();
+    request->started_us = idem__mono_us();
     atomic_init(&request->refs, 1);
     idem_buf_init(&request->body, request->http->max_body);
     set_stage(request, CLIENT_SENDING);
@@ -234,9 +234,9 @@ run(struct http_request *request)
 {
     set_stage(request, CLIENT_SERVED);
     if (request->failed && request->problem == IDEM_PROBLEM_UNAUTHORIZED) {
-        http_suspend(request, credentials_late_ms(
-                                  request->http->server->credentials,
-                                  metrics_now_us() / 1000, HTTP_AUTH_DELAY_MS));
+        http_suspend(request,
+                     credentials_late_ms(request->http->server->credentials,
+                                         idem__mono_ms(), HTTP_AUTH_DELAY_MS));
         return MHD_YES;
     }
     if (request->failed || !check_draining(request) || !read_call(request) ||

@@ -17,15 +17,6 @@
 
 #define AWAY_MS (2 * HTTP_TICK_MS) /* so late, the process stood still */
 
-int64_t
-http_now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* Under the lock. A half-closed connection counts as gone: who still wants an
  * answer keeps its side open. */
 static void
@@ -119,10 +110,10 @@ watch(void *arg)
     pthread_mutex_lock(&http->lock);
     while (http->watching) {
         struct timespec until = idem__deadline(HTTP_TICK_MS * 1000);
-        int64_t before = http_now_ms(), now;
+        int64_t before = idem__mono_ms(), now;
 
         pthread_cond_timedwait(&http->stir, &http->lock, &until);
-        now = http_now_ms();
+        now = idem__mono_ms();
         drop_gone(http);
         if (now - before > AWAY_MS)
             continue; /* what came meanwhile is being read only now */
@@ -136,13 +127,8 @@ watch(void *arg)
 bool
 http_watch_start(struct http *http)
 {
-    pthread_condattr_t attr;
-
     pthread_mutex_init(&http->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&http->stir, &attr);
-    pthread_condattr_destroy(&attr);
+    idem__cond_init(&http->stir);
     http->watching = true;
     if (pthread_create(&http->watcher, NULL, watch, http) != 0)
         http->watching = false;

@@ -283,7 +283,7 @@ signal_event(struct loop *loop)
 static void
 read_clocks(struct loop *loop)
 {
-    loop->now_us = metrics_now_us();
+    loop->now_us = idem__mono_us();
     loop->now_ms = loop->now_us / 1000;
 }
 
@@ -313,7 +313,7 @@ bury(struct loop *loop)
 static bool
 take_turn(struct loop *loop)
 {
-    int64_t start_us = metrics_now_us();
+    int64_t start_us = idem__mono_us();
     bool more = idem__engine_turn(loop->engine);
 
     read_clocks(loop); /* a slow disk may have taken seconds */
@@ -434,7 +434,7 @@ gather(struct loop *loop, struct epoll_event *events)
 {
     size_t expected = loop->missing;
     int64_t budget_us = loop->commit_us / GATHER_PART;
-    int64_t start_us = metrics_now_us();
+    int64_t start_us = idem__mono_us();
 
     if (!loop->driven || !loop->submitted || loop->draining)
         return;
@@ -445,7 +445,7 @@ gather(struct loop *loop, struct epoll_event *events)
     if (budget_us > GATHER_MAX_US)
         budget_us = GATHER_MAX_US;
     while (loop->missing > 0) {
-        int64_t left_us = budget_us - (metrics_now_us() - start_us);
+        int64_t left_us = budget_us - (idem__mono_us() - start_us);
         struct timespec wait = {0, left_us > 0 ? left_us * 1000 : 0};
         int count = epoll_pwait2(loop->epoll, events, EVENTS, &wait, NULL);
 

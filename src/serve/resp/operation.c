@@ -111,7 +111,7 @@ observe(struct call *call)
     if (call->kind == COMMAND_SCAN)
         return;
     if (loop->answered_us == 0)
-        loop->answered_us = metrics_now_us();
+        loop->answered_us = idem__mono_us();
     metrics_observe(loop->server->metrics, call->op.verb,
                     loop->answered_us - call->since_us);
 }
