@@ -4,6 +4,7 @@
  * Rates are differences between two looks; everything else is as of the last.
  */
 #include "../remote/remote.h"
+#include "top.h"
 #include "where.h"
 
 #include <signal.h>
@@ -11,11 +12,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-struct look {
-    char *text; /* of INFO */
-    struct timespec at;
-};
 
 struct top {
     struct cli_where where;
@@ -33,7 +29,7 @@ on_interrupt(int number)
 }
 
 static enum idem_status
-take_look(struct idem__remote_line *line, struct look *look,
+take_look(struct idem__remote_line *line, struct top_look *look,
           struct idem_error *err)
 {
     struct idem__wire_args args = {.count = 0};
@@ -45,7 +41,7 @@ take_look(struct idem__remote_line *line, struct look *look,
     status = idem__remote_line_ask(line, &args, &reply, err);
     if (status != IDEM_OK)
         return status;
-    clock_gettime(CLOCK_MONOTONIC, &look->at);
+    look->at_us = idem__mono_us();
     if (idem__wire_read(&reply.reader, &info) == IDEM__WIRE_DONE &&
         info.kind == IDEM__WIRE_BYTES)
         look->text = strndup(info.bytes.data, info.bytes.len);
@@ -53,9 +49,8 @@ take_look(struct idem__remote_line *line, struct look *look,
                       : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 }
 
-/* The value behind "name:"; NULL if there is none. */
-static const char *
-find(const struct look *look, const char *name)
+const char *
+top_find(const struct top_look *look, const char *name)
 {
     size_t len = strlen(name);
     const char *at = look->text;
@@ -69,18 +64,17 @@ find(const struct look *look, const char *name)
 }
 
 static double
-number(const struct look *look, const char *name)
+number(const struct top_look *look, const char *name)
 {
-    const char *value = find(look, name);
+    const char *value = top_find(look, name);
 
     return value ? strtod(value, NULL) : 0;
 }
 
 static double
-rate(const struct look *then, const struct look *now, const char *name)
+rate(const struct top_look *then, const struct top_look *now, const char *name)
 {
-    double seconds = (double)(now->at.tv_sec - then->at.tv_sec) +
-                     (double)(now->at.tv_nsec - then->at.tv_nsec) / 1e9;
+    double seconds = (double)(now->at_us - then->at_us) / 1e6;
 
     return seconds > 0 ? (number(now, name) - number(then, name)) / seconds : 0;
 }
@@ -89,9 +83,9 @@ rate(const struct look *then, const struct look *now, const char *name)
 #define BUCKETS 20
 
 static void
-buckets(const struct look *look, const char *name, double *into)
+buckets(const struct top_look *look, const char *name, double *into)
 {
-    const char *at = find(look, name);
+    const char *at = top_find(look, name);
 
     for (int i = 0; i < BUCKETS; i++) {
         char *end = NULL;
@@ -103,7 +97,7 @@ buckets(const struct look *look, const char *name, double *into)
 
 /* The latency that a part of the answers stayed below; 0: no answers. */
 static double
-percentile_us(const struct look *then, const struct look *now,
+percentile_us(const struct top_look *then, const struct top_look *now,
               enum idem_verb verb, double part)
 {
     double before[BUCKETS], after[BUCKETS], all = 0, sum = 0;
@@ -136,7 +130,7 @@ static const char *const rates[] = {"total_commands_processed", "batches",
                                     "batched", "store_errors"};
 
 static void
-show_json(const struct look *then, const struct look *now)
+show_json(const struct top_look *then, const struct top_look *now)
 {
     json_t *object = json_object(), *verdicts = json_object();
     json_t *latency = json_object();
@@ -167,21 +161,23 @@ show_json(const struct look *then, const struct look *now)
                           percentile_us(then, now, (enum idem_verb)i, 0.99)));
     }
     json_object_set_new(object, "latency", latency);
-    if (find(now, "doubts")) {
+    if (top_find(now, "doubts")) {
         json_object_set_new(object, "doubts", json_real(number(now, "doubts")));
         json_object_set_new(object, "oldest_doubt_seconds",
                             json_real(number(now, "oldest_doubt_seconds")));
     }
+    json_object_set_new(object, "routes", top_routes_json(then, now));
+    json_object_set_new(object, "store", top_store_json(now));
     cli_json_print(object);
 }
 
 /* The server looks through its store for them, which takes a moment. */
 static void
-show_doubts(const struct look *now)
+show_doubts(const struct top_look *now)
 {
     double count = number(now, "doubts");
 
-    if (!find(now, "doubts")) {
+    if (!top_find(now, "doubts")) {
         printf("%-12s %10s    %-12s %10s\n\n", "doubts", "-", "oldest", "-");
         return;
     }
@@ -192,15 +188,15 @@ show_doubts(const struct look *now)
 }
 
 static void
-show_text(const struct look *then, const struct look *now)
+show_text(const struct top_look *then, const struct top_look *now)
 {
-    const char *store = find(now, "store");
+    const char *store = top_find(now, "store");
     double batches = rate(then, now, "batches");
     char name[64];
 
     printf("idem %.*s  store %.*s  up %.0f s\n\n",
-           word_len(find(now, "idem_version")), find(now, "idem_version"),
-           word_len(store), store ? store : "",
+           word_len(top_find(now, "idem_version")),
+           top_find(now, "idem_version"), word_len(store), store ? store : "",
            number(now, "uptime_in_seconds"));
     printf("%-12s %10.0f    %-12s %10.0f\n", "clients",
            number(now, "connected_clients"), "commands/s",
@@ -232,10 +228,12 @@ show_text(const struct look *then, const struct look *now)
                    idem_verb_name((enum idem_verb)i), p50 / 1000,
                    percentile_us(then, now, (enum idem_verb)i, 0.99) / 1000);
     }
+    top_show_routes(then, now);
+    top_show_store(now);
 }
 
 static void
-show(const struct look *then, const struct look *now, bool clear)
+show(const struct top_look *then, const struct top_look *now, bool clear)
 {
     if (clear)
         printf("\033[H\033[2J");
@@ -261,7 +259,7 @@ watch(const struct top *top, struct idem__remote_line *line,
       struct idem_error *err)
 {
     bool clear = !cli_json && !top->once && isatty(STDOUT_FILENO);
-    struct look then = {0}, now = {0};
+    struct top_look then = {0}, now = {0};
     enum idem_status status = take_look(line, &then, err);
 
     for (int64_t i = 0; status == IDEM_OK && !interrupted; i++) {
@@ -274,7 +272,7 @@ watch(const struct top *top, struct idem__remote_line *line,
         show(&then, &now, clear);
         free(then.text);
         then = now;
-        now = (struct look){0};
+        now = (struct top_look){0};
         if (top->once || (top->count > 0 && i + 1 >= top->count))
             break;
     }
@@ -300,7 +298,8 @@ cli_top(int argc, char **argv)
         .usage = "top [options]",
         .about = "Show what a server is doing: clients, waiting duplicates, "
                  "doubts, commits,\nverdicts a second, latency by verb since "
-                 "the last look. With --json, one object a\nlook.",
+                 "the last look; of a gateway its routes,\nof a journal its "
+                 "figures. With --json, one object a look.",
         .options = options,
     };
     struct sigaction stop = {.sa_handler = on_interrupt};

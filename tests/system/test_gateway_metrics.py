@@ -1,5 +1,6 @@
 """What the gateway counts by route: how requests ended, how long the service took, repeats waited and claims lasted."""
 import contextlib
+import json
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import urllib.request
 import pytest
 
 from gateway import *
-from lib import ROOT, Server, folder
+from lib import IDEM, ROOT, Resp, Server, folder
 
 FIGURES = os.path.join(ROOT, "src/base/figures.h")
 
@@ -110,6 +111,47 @@ def test_promtool_finds_nothing_to_complain_about(gateway):
     done = subprocess.run(["promtool", "check", "metrics"], input=metrics(gateway.http), text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout
+
+
+def top(socket, *flags):
+    done = subprocess.run([IDEM, "top", "--server", "unix:" + socket, "--once", *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_top_shows_what_the_routes_do(gateway):
+    look = subprocess.Popen([IDEM, "top", "--server", "unix:" + gateway.socket, "--every", "100ms", "--json"], text=True,
+                            stdout=subprocess.PIPE)
+    try:
+        look.stdout.readline()  # what comes from now on is between two looks
+        for i in range(5):
+            assert ask(gateway.port, "top-%d" % i, x_sleep=0.1).status == 201
+        assert ask(gateway.port, "top-0", x_sleep=0.1).status == 201
+        seen = set()
+        while not seen >= {"started", "replay", "upstream_ms"}:
+            route = json.loads(look.stdout.readline())["routes"]["/orders"]
+            rates = route["verdicts_per_second"]
+            assert abs(route["requests_per_second"] - sum(rates.values())) < 1e-6
+            seen |= {word for word, rate in {**rates, "upstream_ms": route["upstream_ms"]}.items() if rate > 0}
+        assert "doubt" not in seen and "mismatch" not in seen
+    finally:
+        look.kill()
+        look.wait()
+    text = top(gateway.socket, "--every", "100ms")
+    assert re.search(r"^route +requests/s +started/s +replays/s +doubts/s +others/s +service$", text, re.M), text
+    assert re.search(r"^/orders +\d+\.\d +\d+\.\d ", text, re.M), text
+
+
+def test_top_shows_routes_and_the_store_without_a_port():
+    with folder() as where, Ledger(where) as ledger:
+        socket = os.path.join(where, "s")
+        with Gateway(where, ledger.port, "--http", "off", store="journal:" + where + "/j", socket=socket) as g:
+            assert ask(g.port, "one").status == 201
+            look = json.loads(top(socket, "--every", "50ms", "--json"))
+            assert "/" in look["routes"] and look["store"]["journal_records"] >= 1, look
+            assert re.search(r"^journal_records +[1-9]", top(socket, "--every", "50ms"), re.M)
+            with Resp(socket) as c:
+                assert re.search(r"^route_\d+:/ started=1 ", c("INFO"), re.M)
 
 
 def test_figures_outlive_the_engine_and_a_reload(gateway):

@@ -112,9 +112,9 @@ start_engine(struct launch *self, struct idem_error *err)
         argv[n++] = "--http";
         argv[n++] = self->http;
         argv[n++] = "--http-metrics-only";
-        argv[n++] = "--gateway-figures";
-        argv[n++] = figures;
     }
+    argv[n++] = "--gateway-figures";
+    argv[n++] = figures;
     if (self->config->credentials) {
         argv[n++] = "--credentials";
         argv[n++] = self->config->credentials;
@@ -141,7 +141,7 @@ start_engine(struct launch *self, struct idem_error *err)
 enum idem_status
 launch_engine_start(struct launch *self, struct idem_error *err)
 {
-    int64_t told = launch_now_ms() + 5000;
+    int64_t told = idem__mono_ms() + 5000;
     bool fronted = launch_runs(&self->nginx);
     enum idem_status status = start_engine(self, err);
     char text[64];
@@ -152,15 +152,15 @@ launch_engine_start(struct launch *self, struct idem_error *err)
            launch_runs(&self->nginx) == fronted &&
            server_socket_is_abandoned(self->socket)) {
         launch_take_signals(self, 10);
-        if (launch_now_ms() > told) {
+        if (idem__mono_ms() > told) {
             launch_say("the engine is still opening its store");
-            told = launch_now_ms() + 30000;
+            told = idem__mono_ms() + 30000;
         }
     }
     if (!launch_runs(&self->engine))
         return idem__fail(err, IDEM_ERR_INTERNAL, "the engine %s",
                           launch_how_it_ended(self->engine_status, text));
-    self->engine_up_ms = launch_now_ms();
+    self->engine_up_ms = idem__mono_ms();
     return IDEM_OK;
 }
 
@@ -197,10 +197,10 @@ static bool
 wait_end(struct launch *self, const struct idem_child *child, int64_t wait_ms,
          bool patient)
 {
-    int64_t until = launch_now_ms() + wait_ms;
+    int64_t until = idem__mono_ms() + wait_ms;
     int stops = self->stops;
 
-    while (launch_runs(child) && launch_now_ms() < until &&
+    while (launch_runs(child) && idem__mono_ms() < until &&
            (patient || self->stops == stops))
         launch_take_signals(self, 20);
     return !launch_runs(child);
@@ -227,12 +227,12 @@ stop_child(struct launch *self, struct idem_child *child, int gently,
 static void
 stop_workers(struct launch *self)
 {
-    int64_t until = launch_now_ms() + self->config->drain_ms;
+    int64_t until = idem__mono_ms() + self->config->drain_ms;
     int stops = self->stops;
 
     if (self->nginx_group <= 0 || kill(-self->nginx_group, SIGQUIT) != 0)
         return;
-    while (kill(-self->nginx_group, 0) == 0 && launch_now_ms() < until &&
+    while (kill(-self->nginx_group, 0) == 0 && idem__mono_ms() < until &&
            self->stops == stops)
         launch_take_signals(self, 20);
     (void)kill(-self->nginx_group, SIGKILL);

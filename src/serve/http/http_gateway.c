@@ -2,14 +2,11 @@
  * http_gateway.c - what a gateway on this machine has counted, by route
  * (base/figures.h), for Prometheus.
  */
-#include "../../base/figures.h"
+#include "../core/gateway_figures.h"
 #include "http_inner.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static const struct {
     const char *name, *help;
@@ -22,44 +19,6 @@ static const struct {
     [IDEM__FIGURES_CLAIM] = {"idem_gateway_claim_seconds",
                              "From BEGIN to FINISH, by route."},
 };
-
-/* A name that could break a line is none of nginx's. */
-static bool
-is_name(const char *name)
-{
-    size_t len = strnlen(name, IDEM__FIGURES_NAME_MAX + 1);
-
-    for (size_t i = 0; i < len; i++) {
-        if (name[i] <= ' ' || name[i] > '~' || name[i] == '"' ||
-            name[i] == '\\')
-            return false;
-    }
-    return len > 0 && len <= IDEM__FIGURES_NAME_MAX;
-}
-
-/* How many routes it has; 0: there is no such file, or nginx has not begun it,
- * or it is of another version. */
-static size_t
-read_figures(const char *path, struct idem__figures *figures)
-{
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    ssize_t got = fd >= 0 ? pread(fd, figures, sizeof(*figures), 0) : -1;
-    size_t used;
-
-    if (fd >= 0)
-        close(fd);
-    if (got != (ssize_t)sizeof(*figures) ||
-        strncmp(figures->magic, IDEM__FIGURES_MAGIC, sizeof(figures->magic)) !=
-            0 ||
-        figures->size != sizeof(*figures) ||
-        figures->used > IDEM__FIGURES_ROUTES)
-        return 0;
-    used = (size_t)figures->used;
-    for (size_t i = 0; i < used; i++)
-        if (!is_name(figures->routes[i].name))
-            return 0;
-    return used;
-}
 
 static bool
 add_requests(struct idem_buf *out, const struct idem__figures *figures,
@@ -104,7 +63,7 @@ bool
 http_put_gateway(struct idem_buf *out, const char *path)
 {
     struct idem__figures *figures = malloc(sizeof(*figures));
-    size_t used = figures ? read_figures(path, figures) : 0;
+    size_t used = figures ? gateway_figures_read(path, figures) : 0;
     bool ok = figures && add_requests(out, figures, used);
 
     for (size_t i = 0; i < IDEM__FIGURES_TIMES && ok; i++)

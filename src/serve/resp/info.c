@@ -2,8 +2,10 @@
  * info.c - the text of INFO: sections of name:value lines, as Redis has it.
  */
 #include "../core/doubts.h"
+#include "../core/gateway_figures.h"
 #include "loop.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,7 +21,7 @@ static void
 add_server(struct loop *loop, struct resp_out *out)
 {
     struct server_metrics *metrics = loop->server->metrics;
-    int64_t up_us = metrics_now_us() - metrics->start_us;
+    int64_t up_us = idem__mono_us() - metrics->start_us;
     char store[512];
 
     idem__url_redact(loop->config->store, store, sizeof(store));
@@ -122,6 +124,34 @@ add_latency(struct loop *loop, struct resp_out *out)
     }
 }
 
+/* A line a route: its name, how many requests ended how, how many of the
+ * service's answers came and how long they took together. */
+static void
+add_routes(struct loop *loop, struct resp_out *out)
+{
+    const char *path = loop->config->gateway_figures;
+    struct idem__figures *figures = path ? malloc(sizeof(*figures)) : NULL;
+    size_t used = figures ? gateway_figures_read(path, figures) : 0;
+
+    if (used > 0)
+        idem_buf_add_text(&out->buf, "\r\n# Gateway\r\n");
+    for (size_t i = 0; i < used; i++) {
+        const struct idem__figures_route *route = &figures->routes[i];
+        unsigned long long answers = 0;
+
+        idem_buf_printf(&out->buf, "route_%zu:%s", i, route->name);
+        for (size_t v = 0; v < IDEM__FIGURES_VERDICTS; v++)
+            idem_buf_printf(&out->buf, " %s=%llu", idem__figures_verdicts[v],
+                            (unsigned long long)route->verdicts[v]);
+        for (size_t b = 0; b < IDEM__FIGURES_BUCKETS; b++)
+            answers += route->times[IDEM__FIGURES_UPSTREAM].bucket[b];
+        idem_buf_printf(
+            &out->buf, " upstream=%llu upstream_ms=%llu\r\n", answers,
+            (unsigned long long)route->times[IDEM__FIGURES_UPSTREAM].sum_ms);
+    }
+    free(figures);
+}
+
 void
 info_add(struct loop *loop, struct resp_out *out)
 {
@@ -130,6 +160,7 @@ info_add(struct loop *loop, struct resp_out *out)
     add_engine(loop, out);
     add_doubts(loop, out);
     add_latency(loop, out);
+    add_routes(loop, out);
     if (loop->driven) {
         /* An engine of its own thread would have to be waited for. */
         idem_buf_add_text(&out->buf, "\r\n# Store\r\n");
