@@ -73,7 +73,8 @@ class Server:
         self.send(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self):
+    def halt(self):
+        """As it should be stopped; the data folder stays."""
         if self.process and self.process.poll() is None:
             self.send(signal.SIGCONT)
             self.send(self.stop_signal)
@@ -81,6 +82,9 @@ class Server:
                 self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.kill()
+
+    def stop(self):
+        self.halt()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     stop_signal = signal.SIGTERM
