@@ -1,21 +1,26 @@
 /*
- * cmd_scan.c - idem scan: list records; idem find: those with an id.
+ * cmd_scan.c - idem scan: list records; idem find: those with an id, and the
+ * one that the instance of a problem or a digest in a log is about.
  */
 #include "where.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #define A_CALL 500
+#define DIGITS 16 /* of a record's key in a log: "key=3f2a9c01d4e5b6a7" */
 
 struct scan {
     struct cli_where where;
     const char *type, *state, *scope, *id;
     int64_t older, limit;
     bool doubt;
-    int64_t printed, now_ms;
+    char digits[DIGITS + 1]; /* only the record whose key begins so; or empty */
+    int64_t printed, seen, now_ms;
 };
 
 /* For a person: how long ago, and what needs one stands out. */
@@ -38,12 +43,28 @@ print_row(const struct scan *s, const struct idem_record *r)
            cli_age(s->now_ms - r->updated, age), r->fence);
 }
 
+/* A log names requests and tokens alike by the digest of a request. */
+static bool
+has_digits(const struct scan *s, const struct idem_record *r)
+{
+    uint8_t key[IDEM_KEY_LEN];
+    char digits[DIGITS + 1];
+
+    idem__key(IDEM_TYPE_REQUEST, r->scope, r->id, key);
+    for (size_t i = 0; i < DIGITS / 2; i++)
+        snprintf(digits + 2 * i, 3, "%02x", key[i]);
+    return strncmp(digits, s->digits, strlen(s->digits)) == 0;
+}
+
 static bool
 print_one(void *arg, const struct idem_record *r)
 {
     struct scan *s = arg;
     char time[CLI_TIME_LEN];
 
+    s->seen++;
+    if (*s->digits && !has_digits(s, r))
+        return true;
     if (s->limit > 0 && s->printed >= s->limit)
         return false;
     s->printed++;
@@ -103,8 +124,8 @@ run(struct scan *s, const struct idem_filter *filter)
     s->now_ms = stats.now_ms;
     do {
         if (calls++ > 0)
-            cli_progress("searching; found so far: %lld",
-                         (long long)s->printed);
+            cli_progress("searching; found so far: %lld of %lld",
+                         (long long)s->printed, (long long)s->seen);
         if (status == IDEM_OK)
             status =
                 cli_list(engine, filter, &cursor, A_CALL, print_one, s, &err);
@@ -158,6 +179,55 @@ cli_scan(int argc, char **argv)
     return code >= 0 ? code : run(&s, &filter);
 }
 
+/* ---- find -------------------------------------------------------------- */
+
+/* What a word says about a record: the instance of a gateway's problem, with
+ * or without "urn:uuid:", which is a UUID of version 8 whose digits are those
+ * of the record's key; or "key=" and these digits, as logs have them. */
+static bool
+read_digits(const char *word, char digits[DIGITS + 1])
+{
+    static const char dashes[] = "xxxxxxxx-xxxx-8xxx-xxxx-xxxxxxxxxxxx";
+    bool is_key = strncmp(word, "key=", 4) == 0;
+    size_t len = 0;
+
+    word += is_key ? 4 : strncasecmp(word, "urn:uuid:", 9) == 0 ? 9 : 0;
+    if (strlen(word) != (is_key ? DIGITS : sizeof(dashes) - 1))
+        return false;
+    for (size_t i = 0; word[i]; i++) {
+        if (!is_key && dashes[i] != 'x' && word[i] != dashes[i])
+            return false;
+        if ((is_key || dashes[i] == 'x') && !isxdigit((unsigned char)word[i]))
+            return false;
+        if (is_key || (dashes[i] == 'x' && len < DIGITS - 1))
+            digits[len++] = (char)tolower((unsigned char)word[i]);
+    }
+    digits[len] = 0;
+    return true;
+}
+
+/* By its id, for which SQL stores have an index; then record by record. */
+static int
+find(struct scan *s, struct idem_filter *filter)
+{
+    char digits[DIGITS + 1];
+    int code = run(s, filter);
+
+    if (code != CLI_OK || s->printed > 0)
+        return code;
+    if (read_digits(s->id, digits)) {
+        memcpy(s->digits, digits, sizeof(digits));
+        filter->id = (struct idem_bytes){NULL, 0};
+        code = run(s, filter);
+    } else if (strncasecmp(s->id, "urn:uuid:", 9) == 0) {
+        fprintf(stderr,
+                "idem: that request had no record, so this instance is found "
+                "in the gateway's access log only\n");
+    }
+    return code == CLI_OK && s->printed == 0 ? cli_exit_verdict(IDEM_V_ABSENT)
+                                             : code;
+}
+
 int
 cli_find(int argc, char **argv)
 {
@@ -169,11 +239,14 @@ cli_find(int argc, char **argv)
         {0},
     };
     const struct cli_syntax syntax = {
-        .usage = "find ID [options]",
-        .about = "Find the records with this id, in whatever scope they are: "
-                 "type, state, last\nchange, fence, scope, id. \"absent\" (16) "
-                 "if there is none. SQL stores have an\nindex for this (idem "
-                 "store init makes it); others are searched record by record.",
+        .usage = "find ID|INSTANCE|key=DIGITS [options]",
+        .about =
+            "Find the records with this id, in whatever scope they are: "
+            "type, state, last\nchange, fence, scope, id. \"absent\" (16) "
+            "if there is none. Or find the record that the\ninstance of a "
+            "gateway's problem (urn:uuid:...) or key= in a log is about. SQL "
+            "stores\nhave an index for ids (idem store init makes it); all "
+            "else is searched record by\nrecord.",
         .options = options,
         .min_args = 1,
         .max_args = 1,
@@ -189,8 +262,5 @@ cli_find(int argc, char **argv)
         return cli_usage_error("the id is empty: give 1 to 255 bytes");
     s.id = args[0];
     code = read_filter(&s, &filter);
-    if (code < 0)
-        code = run(&s, &filter);
-    return code == CLI_OK && s.printed == 0 ? cli_exit_verdict(IDEM_V_ABSENT)
-                                            : code;
+    return code >= 0 ? code : find(&s, &filter);
 }

@@ -20,9 +20,11 @@ static const struct {
     {"forget", "idem forget shop order-7"},
     {"issue", "idem issue session-42 --ttl 10m"},
     {"redeem", "idem redeem $token session-42"},
-    {"scan", "idem scan --doubt\nidem scan --scope shop --older 1h --json"},
+    {"scan",
+     "idem scan --state failed\nidem scan --scope shop --older 1h --json"},
     {"doubts", "idem doubts\nidem doubts --scope shop --json"},
-    {"find", "idem find order-7"},
+    {"find", "idem find order-7\n"
+             "idem find urn:uuid:6d0c1f63-29c1-8f5e-9f3e-0123456789ab"},
     {"audit", "idem audit --scope shop"},
     {"store", "idem store init postgres://idem@db/idem\n"
               "idem store check redis://cache:6379\n"
@@ -88,6 +90,6 @@ cli_print_connecting(void)
         "listens on it\n\n"
         "Examples:\n"
         "  idem get shop order-7 --server unix:/run/idem/idem.sock\n"
-        "  idem scan --doubt --server 127.0.0.1:6390 --credentials ops.txt\n"
+        "  idem doubts --server 127.0.0.1:6390 --credentials ops.txt\n"
         "  IDEM_STORE=journal:/var/lib/idem idem scan\n");
 }

@@ -2,6 +2,7 @@
 import contextlib
 import hashlib
 import http.client
+import json
 import os
 import re
 import socket
@@ -11,7 +12,7 @@ import pytest
 
 from cgi_service import CgiService
 from gateway import *
-from lib import folder
+from lib import IDEM, Resp, encode, folder
 from test_gateway_upstreams import SAFE, params
 
 FILE = b"0123456789" * 7
@@ -342,7 +343,7 @@ def test_a_problem_leads_to_its_line_in_the_access_log():
         def told(port, **named):
             got = ask(port, "order-7", body=b"another", headers={"X-User": "al ice"}, **named)
             assert got.problem == "mismatch" and got.json()["idempotency_key"] == "order-7"
-            assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", got.json()["instance"])
+            assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", got.json()["instance"])
             return got.json()["instance"]
 
         flags = ("--scope", "$http_x_user", "--access-log", os.path.join(where, "log"))
@@ -353,6 +354,8 @@ def test_a_problem_leads_to_its_line_in_the_access_log():
             key = hashlib.sha256(b"\1\0\6al ice\0\7order-7").hexdigest()[:16]
             assert " idem=mismatch key=%s fence=- upstream=- instance=%s" % (key, first) in line(first)
             assert "order-7" not in line(first)
+            digits = first[9:].replace("-", "")
+            assert digits[:12] + digits[13:16] == key[:15]  # the instance names the record without the log
         with Gateway(where, ledger.port, *flags, "--log-keys", "on", port=g.port) as g:
             instance = told(g.port)
             assert ' idem=mismatch scope="al ice" id="order-7" fence=- upstream=- instance=%s' % instance in line(instance)
@@ -360,6 +363,37 @@ def test_a_problem_leads_to_its_line_in_the_access_log():
             assert got.json()["idempotency_key"] == 'a"b\\' and got.problem == "outcome-unknown"
             said = line(got.json()["instance"])
             assert re.search(r"idem=outcome-unknown .* fence=\d+ upstream=0\.\d+ ", said), said
+
+
+@pytest.mark.parametrize("store", ["journal", "sqlite"])
+def test_find_takes_an_instance_and_a_digest_of_the_log(store):
+    with folder() as where, Ledger(where) as ledger:
+        socket = os.path.join(where, "s")
+
+        def find(word, *flags):
+            done = subprocess.run([IDEM, "find", word, "--server", "unix:" + socket, *flags], capture_output=True, text=True, timeout=60)
+            return done.returncode, done.stdout, done.stderr
+
+        with Gateway(where, ledger.port, "--scope", "$http_x_user", store=store + ":" + where + "/store", socket=socket) as g:
+            with Resp(socket) as c:  # more than one part of a scan
+                c.raw(b"".join(encode("BEGIN", "others", "other-%d" % i) for i in range(600)))
+                assert [c.read()[0] for _ in range(600)] == ["started"] * 600
+            assert ask(g.port, "order-77", headers={"X-User": "u"}).status == 201
+            got = ask(g.port, "order-77", body=b"another", headers={"X-User": "u"})
+            code, out, err = find(got.json()["instance"])
+            assert (code, err) == (0, "") and re.fullmatch(r"request succeeded \S+ \d+ u order-77\n", out), (code, out, err)
+            assert find(got.json()["instance"][9:].upper())[1] == out  # without its urn:uuid:
+            key = hashlib.sha256(b"\1\0\1u\0\10order-77").hexdigest()[:16]
+            assert find("key=" + key)[:2] == (0, out)
+            assert json.loads(find("key=" + key, "--json")[1])["id"] == "order-77"
+            assert find("key=" + "0" * 16)[0] == 16
+            missing = ask(g.port, path="/orders", headers={"X-User": "u", "Idempotency-Key": '"'})
+            code, out, err = find(missing.json()["instance"])
+            assert code == 16 and out == "" and "no record" in err and "access log" in err, (code, out, err)
+            # a key that looks like an instance is still a key
+            odd = "urn:uuid:6d0c1f63-29c1-8f5e-9f3e-0123456789ab"
+            assert ask(g.port, odd, headers={"X-User": "u"}).status == 201
+            assert find(odd)[1].endswith(" u %s\n" % odd)
 
 
 def test_a_limit_has_an_instance_too():

@@ -59,7 +59,7 @@ def home():
                                           ("docs/gateway.zh-CN.md", "裁定未知的结果")])
 def test_a_gateways_doubt_is_settled_as_the_page_says(home, name, heading):
     lines = commands(name, heading)
-    assert [line.split()[1] for line in lines] == ["scan", "settle", "settle"]
+    assert [line.split()[1] for line in lines] == ["doubts", "settle", "settle"]
     listing, success, failure = lines
     for line, wanted in ((success, 201), (failure, 409)):
         scope, key = line.split()[2:4]

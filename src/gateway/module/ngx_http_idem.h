@@ -349,6 +349,7 @@ struct ngx_http_idem_ctx_s {
     ngx_str_t                    id;
     ngx_str_t                    trace;      /* traceparent */
     ngx_str_t                    next;       /* a token for the next request */
+    ngx_str_t                    instance;   /* once it was told */
     u_char                       fingerprint[IDEM_FINGERPRINT_LEN];
     u_char                       content[IDEM_FINGERPRINT_LEN];
     ngx_queue_t                  queue;      /* of those with a deadline */
@@ -747,7 +748,10 @@ ngx_http_idem_engine_t *ngx_http_idem_engine(void);
 /* ngx_http_idem_variables.c */
 
 ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
-/* urn:uuid:..., the name of this request in problems and in the log */
+/*
+ * urn:uuid:..., the name of this request in problems and in the log; the record
+ * that it is about can be found by it (see idem find)
+ */
 ngx_int_t ngx_http_idem_instance(ngx_http_request_t *r, ngx_str_t *instance);
 
 

@@ -115,22 +115,21 @@ ngx_http_idem_hash_name(crypto_hash_sha256_state *hash, ngx_str_t *s)
 }
 
 
-/* "key=" of the engine's log: the first digits of the record's lookup key */
+/*
+ * "key=" of the engine's log: the first digits of the record's lookup key;
+ * declined if the request names no record
+ */
+
+#define NGX_HTTP_IDEM_KEY_DIGITS  16
 
 static ngx_int_t
-ngx_http_idem_key_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
+ngx_http_idem_key_digits(ngx_http_idem_ctx_t *ctx, u_char *digits)
 {
     u_char                     type, digest[crypto_hash_sha256_BYTES];
-    ngx_str_t                  s;
-    ngx_http_idem_ctx_t       *ctx;
     crypto_hash_sha256_state   hash;
 
-    ctx = ngx_http_idem_get_ctx(r->main);
-
     if (ctx == NULL || ctx->scope.len == 0 || ctx->id.len == 0) {
-        v->not_found = 1;
-        return NGX_OK;
+        return NGX_DECLINED;
     }
 
     type = IDEM_TYPE_REQUEST;
@@ -141,26 +140,55 @@ ngx_http_idem_key_variable(ngx_http_request_t *r,
     ngx_http_idem_hash_name(&hash, &ctx->id);
     crypto_hash_sha256_final(&hash, digest);
 
-    s.len = 16;
+    (void) ngx_hex_dump(digits, digest, NGX_HTTP_IDEM_KEY_DIGITS / 2);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_key_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t  s;
+
+    s.len = NGX_HTTP_IDEM_KEY_DIGITS;
     s.data = ngx_pnalloc(r->pool, s.len);
     if (s.data == NULL) {
         return NGX_ERROR;
     }
 
-    (void) ngx_hex_dump(s.data, digest, s.len / 2);
+    if (ngx_http_idem_key_digits(ngx_http_idem_get_ctx(r->main), s.data)
+        != NGX_OK)
+    {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
     ngx_http_idem_value(v, &s);
 
     return NGX_OK;
 }
 
 
-/* nginx's $request_id in the form of a random UUID */
+/*
+ * nginx's $request_id in the form of a UUID; of version 8 if there is a record,
+ * whose key's first 15 digits are then its first ones, so that it can be found
+ */
 
 ngx_int_t
 ngx_http_idem_instance(ngx_http_request_t *r, ngx_str_t *instance)
 {
-    u_char                      id[32];
+    u_char                      id[32], digits[NGX_HTTP_IDEM_KEY_DIGITS];
+    ngx_http_idem_ctx_t        *ctx;
     ngx_http_variable_value_t  *v;
+
+    ctx = ngx_http_idem_get_ctx(r->main);
+
+    if (ctx && ctx->instance.len) {
+        *instance = ctx->instance;
+        return NGX_OK;
+    }
 
     v = ngx_http_get_indexed_variable(r->main, ngx_http_idem_request_id);
 
@@ -174,6 +202,13 @@ ngx_http_idem_instance(ngx_http_request_t *r, ngx_str_t *instance)
 
     ngx_memcpy(id, v->data, sizeof(id));
     id[12] = '4';
+
+    if (ngx_http_idem_key_digits(ctx, digits) == NGX_OK) {
+        ngx_memcpy(id, digits, 12);
+        id[12] = '8';
+        ngx_memcpy(&id[13], &digits[12], 3);
+    }
+
     id[16] = "89ab"[id[16] & 3];
 
     instance->len = ngx_sprintf(instance->data,
@@ -182,6 +217,10 @@ ngx_http_idem_instance(ngx_http_request_t *r, ngx_str_t *instance)
                                 (size_t) 4, &id[12], (size_t) 4, &id[16],
                                 (size_t) 12, &id[20])
                     - instance->data;
+
+    if (ctx) {
+        ctx->instance = *instance;
+    }
 
     return NGX_OK;
 }
