@@ -535,7 +535,7 @@ class ZooKeeper(Server):
             config.write("tickTime=500\ninitLimit=20\nsyncLimit=8\ndataDir=%s/data\n"
                          "clientPort=%d\nclientPortAddress=127.0.0.1\n"
                          "admin.enableServer=false\nmaxClientCnxns=0\n"
-                         "4lw.commands.whitelist=ruok,srvr\n%s"
+                         "4lw.commands.whitelist=ruok,srvr,wchs\n%s"
                          % (self.folder, self.port, ensemble))
         self.ensemble = bool(ensemble)
         self.start()

@@ -4,12 +4,14 @@ import os
 import re
 import subprocess
 import time
+import urllib.request
 
 import pytest
 
+from chaos import Chaos
 from crowd import engines, wake_times
 from lib import IDEM, ROOT, patient, wait_until
-from servers import Postgres, Redis, RedisCluster
+from servers import Etcd, Postgres, Redis, RedisCluster, ZooKeeper
 
 # Who is told is woken within milliseconds. Who is not polls every 50 ms, after 25 ms on the mean; a wait of 3 s then
 # makes 60 reads. The safety net of who should be told looks once a second.
@@ -54,6 +56,66 @@ class OnPostgres:
         self.server.sql("select pg_terminate_backend(pid) " + self.LOCKS)
 
 
+class ThroughProxy:
+    """A store whose connections can be cut, those of the watch among them."""
+
+    def __init__(self, server):
+        self.server = server
+        self.proxy = Chaos(server.port)
+        self.url = patient(server.url.replace(str(server.port), str(self.proxy.port)))
+
+    def cut(self):
+        self.proxy.close_pairs()
+
+    def stop(self):
+        self.proxy.stop()
+        self.server.stop()
+
+
+class OnEtcd(ThroughProxy):
+    def figure(self, name):
+        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % self.server.port, timeout=20) as page:
+            return float(re.search(r"^%s (\S+)" % name, page.read().decode(), re.M).group(1))
+
+    def reads(self):
+        return self.figure("etcd_mvcc_range_total")
+
+    def subscribed(self):
+        return self.figure("etcd_debugging_mvcc_watcher_total")
+
+
+class OnZooKeeper(ThroughProxy):
+    def received(self):
+        return int(re.search(r"Received: (\d+)", self.server.says("srvr")).group(1))
+
+    def reads(self):
+        """A quarter of all that it receives: a look is a sync and a read, and there are pings and questions of the time.
+        First the engines end the pass over all shards that they make when they start."""
+        def calm():
+            before = self.received()
+            time.sleep(1)
+            return self.received() - before < READS / 3
+        assert wait_until(calm, 60)
+        return self.received() / 4
+
+    def subscribed(self):
+        return int(re.search(r"Total watches:(\d+)", self.server.says("wchs")).group(1))
+
+
+@pytest.fixture(scope="module")
+def etcd():
+    store = OnEtcd(Etcd())
+    yield store
+    store.stop()
+
+
+@pytest.fixture(scope="module")
+def zookeeper():
+    store = OnZooKeeper(ZooKeeper())
+    yield store
+    store.stop()
+
+
 @pytest.fixture(scope="module")
 def redis():
     server = Redis()
@@ -75,7 +137,7 @@ def postgres():
     store.server.stop()
 
 
-@pytest.fixture(params=["redis", "cluster", "postgres"])
+@pytest.fixture(params=["redis", "cluster", "postgres", "etcd", "zookeeper"])
 def store(request):
     return request.getfixturevalue(request.param)
 

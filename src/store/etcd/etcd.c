@@ -28,18 +28,6 @@
 #define FULL_LOOK_MS 1000
 #define OLDEST 303 /* transactions within transactions came with 3.3 */
 
-struct etcd_store {
-    struct idem_store base;
-    int64_t wall_at_open_us, boot_at_open_us;
-    struct etcd_client client;
-    struct etcd_leases leases;
-    char prefix[128];
-    size_t prefix_len;
-    struct idem_buf request;
-    bool full;              /* etcd said so, and has not been asked since ... */
-    int64_t full_looked_ms; /* ... this time */
-};
-
 /* The earlier of two ways to tell the time: a record's lease is never too short
  * because this machine's clock was set. */
 static int64_t
@@ -54,8 +42,8 @@ now_ms(const struct etcd_store *self)
 
 /* ---- bytes in JSON --------------------------------------------------- */
 
-static bool
-add_base64(struct idem_buf *buf, const void *data, size_t len)
+bool
+idem__etcd_add_base64(struct idem_buf *buf, const void *data, size_t len)
 {
     size_t room = sodium_base64_ENCODED_LEN(
         len, sodium_base64_VARIANT_ORIGINAL); /* with its NUL */
@@ -69,8 +57,9 @@ add_base64(struct idem_buf *buf, const void *data, size_t len)
     return true;
 }
 
-static size_t
-name_of(const struct etcd_store *self, const uint8_t *key, char *name)
+size_t
+idem__etcd_name(const struct etcd_store *self, const uint8_t *key,
+                char name[ETCD_NAME_MAX])
 {
     memcpy(name, self->prefix, self->prefix_len);
     idem__key_hex(key, name + self->prefix_len);
@@ -82,10 +71,10 @@ static bool
 add_key(struct etcd_store *self, const uint8_t *key)
 {
     char name[sizeof(self->prefix) + IDEM__HEX_LEN];
-    size_t len = name_of(self, key, name);
+    size_t len = idem__etcd_name(self, key, name);
 
     return idem_buf_add_text(&self->request, "\"key\":\"") &&
-           add_base64(&self->request, name, len) &&
+           idem__etcd_add_base64(&self->request, name, len) &&
            idem_buf_add_text(&self->request, "\"");
 }
 
@@ -109,7 +98,8 @@ add_compare_value(struct etcd_store *self, const uint8_t *key,
                            ",\"target\":\"VALUE\",\"result\":\"%s\","
                            "\"value\":\"",
                            result) &&
-           add_base64(out, value, len) && idem_buf_add_text(out, "\"}");
+           idem__etcd_add_base64(out, value, len) &&
+           idem_buf_add_text(out, "\"}");
 }
 
 static bool
@@ -144,7 +134,7 @@ add_value(struct etcd_store *self, const struct idem_record *record)
         return false;
     put_big(value, record->rev);
     idem__encode(record, value + REV_LEN);
-    ok = add_base64(&self->request, value, len);
+    ok = idem__etcd_add_base64(&self->request, value, len);
     free(value);
     return ok;
 }
@@ -512,12 +502,13 @@ build_scan(struct etcd_store *self, const char *after, size_t limit)
         name[len++] = 0; /* the next key that can be */
     }
     idem_buf_reset(out);
-    if (!idem_buf_add_text(out, "{\"key\":\"") || !add_base64(out, name, len))
+    if (!idem_buf_add_text(out, "{\"key\":\"") ||
+        !idem__etcd_add_base64(out, name, len))
         return false;
     len = self->prefix_len;
     name[len - 1]++; /* all that begins with the prefix ends there */
     return idem_buf_add_text(out, "\",\"range_end\":\"") &&
-           add_base64(out, name, len) &&
+           idem__etcd_add_base64(out, name, len) &&
            idem_buf_printf(out, "\",\"limit\":\"%zu\"}", limit);
 }
 
@@ -615,8 +606,10 @@ close_store(struct idem_store *store)
 
     if (!self)
         return;
+    idem__watcher_close(&self->watcher);
     idem__etcd_client_close(&self->client);
     idem_buf_clear(&self->request);
+    free(self->address);
     free(self);
 }
 
@@ -661,7 +654,12 @@ open_store(const char *url, const struct idem_store_options *options,
     self->wall_at_open_us = self->base.clocks->wall_us(self->base.clocks->arg);
     self->boot_at_open_us = idem__store_boot_us(&self->base);
     idem_buf_init(&self->request, REQUEST_MAX);
-    status = idem__etcd_client_open(&self->client, url, err);
+    idem__watcher_open(&self->watcher, &self->base, ETCD_WATCHED_MAX,
+                       idem__etcd_listen);
+    self->address = strdup(url);
+    status = self->address
+                 ? idem__etcd_client_open(&self->client, url, err)
+                 : idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
     prefix = self->client.url.path ? self->client.url.path : "idem";
     if (status == IDEM_OK && strlen(prefix) + 2 > sizeof(self->prefix))
         status =
@@ -681,6 +679,7 @@ const struct idem_store_type idem__etcd_store = {
     .load = load_batch,
     .scan = scan_records,
     .now = NULL, /* etcd does not tell the time */
+    .watch = idem__etcd_watch,
     .figures = figures,
     .close = close_store,
 };

@@ -1,15 +1,17 @@
 /*
  * etcd.h - the parts of the etcd store, seen from inside.
  *
- *   etcd.c   the store constant: swap, load, scan, open
- *   call.c   one request to the JSON gateway, and what its failure means
- *   lease.c  how long etcd keeps a record
+ *   etcd.c        the store constant: swap, load, scan, open
+ *   etcd_call.c   one request to the JSON gateway, and what its failure means
+ *   etcd_watch.c  hearing of changes
+ *   lease.c       how long etcd keeps a record
  */
 #ifndef IDEM__ETCD_H
 #define IDEM__ETCD_H
 
 #include "../../base/url.h"
 #include "../value.h"
+#include "../watch.h"
 
 #include <curl/curl.h>
 #include <jansson.h>
@@ -47,6 +49,10 @@ enum etcd_result idem__etcd_post(struct etcd_client *client, const char *path,
                                  struct idem_bytes json, json_t **reply,
                                  struct idem_error *err);
 
+/* Set a handle's URL, headers and body; what is more is as the client's own. */
+void idem__etcd_prepare(struct etcd_client *client, CURL *curl,
+                        const char *path, struct idem_bytes json);
+
 /*
  * Records that may be dropped hang on etcd's own leases, which count down on
  * the server and know nothing of anybody's clock. Records that are due at about
@@ -73,5 +79,31 @@ enum etcd_result idem__etcd_lease(struct etcd_client *client,
 
 /* Does etcd grant leases? It does not while it has no space. */
 bool idem__etcd_lease_is_granted(struct etcd_client *client);
+
+#define ETCD_PREFIX_MAX 128
+#define ETCD_NAME_MAX (ETCD_PREFIX_MAX + IDEM__HEX_LEN)
+#define ETCD_WATCHED_MAX 128 /* each has a connection of its own */
+
+struct etcd_store {
+    struct idem_store base;
+    int64_t wall_at_open_us, boot_at_open_us;
+    struct etcd_client client;
+    struct etcd_leases leases;
+    char prefix[ETCD_PREFIX_MAX];
+    size_t prefix_len;
+    struct idem_buf request;
+    bool full;              /* etcd said so, and has not been asked since ... */
+    int64_t full_looked_ms; /* ... this time */
+    char *address;          /* the URL as it was given, for the watcher */
+    struct idem__watcher watcher;
+};
+
+/* What a record is called in etcd; its length. */
+size_t idem__etcd_name(const struct etcd_store *self, const uint8_t *key,
+                       char name[ETCD_NAME_MAX]);
+bool idem__etcd_add_base64(struct idem_buf *buf, const void *data, size_t len);
+
+idem_watch_fn idem__etcd_watch;
+void idem__etcd_listen(struct idem__watcher *watcher);
 
 #endif

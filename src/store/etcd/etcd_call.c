@@ -36,8 +36,9 @@ was_sent(CURL *curl)
     return request_len > 0;
 }
 
-static CURLcode
-perform(struct etcd_client *client, const char *path, struct idem_bytes json)
+void
+idem__etcd_prepare(struct etcd_client *client, CURL *curl, const char *path,
+                   struct idem_bytes json)
 {
     const struct idem__host *host = &client->url.hosts[client->current];
     bool brackets = strchr(host->name, ':') != NULL;
@@ -46,12 +47,18 @@ perform(struct etcd_client *client, const char *path, struct idem_bytes json)
     snprintf(url, sizeof(url), "%s://%s%s%s:%d%s",
              client->tls ? "https" : "http", brackets ? "[" : "", host->name,
              brackets ? "]" : "", host->port, path);
+    curl_easy_setopt(curl, CURLOPT_URL, url);
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, (long)json.len);
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, json.data);
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, client->headers);
+}
+
+static CURLcode
+perform(struct etcd_client *client, const char *path, struct idem_bytes json)
+{
     idem_buf_reset(&client->body);
     client->requests++;
-    curl_easy_setopt(client->curl, CURLOPT_URL, url);
-    curl_easy_setopt(client->curl, CURLOPT_POSTFIELDS, json.data);
-    curl_easy_setopt(client->curl, CURLOPT_POSTFIELDSIZE, (long)json.len);
-    curl_easy_setopt(client->curl, CURLOPT_HTTPHEADER, client->headers);
+    idem__etcd_prepare(client, client->curl, path, json);
     return curl_easy_perform(client->curl);
 }
 

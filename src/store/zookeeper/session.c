@@ -39,6 +39,19 @@ on_event(zhandle_t *zh, int type, int state, const char *path, void *arg)
     self->connected = state == ZOO_CONNECTED_STATE;
     pthread_cond_broadcast(&self->change);
     pthread_mutex_unlock(&self->lock);
+    if (state != ZOO_CONNECTED_STATE)
+        idem__zk_unwatched(self);
+}
+
+bool
+idem__zk_is_connected(struct zk_store *self)
+{
+    bool connected;
+
+    pthread_mutex_lock(&self->lock);
+    connected = self->connected;
+    pthread_mutex_unlock(&self->lock);
+    return connected;
 }
 
 /* The library's own log would go to standard error; errors reach the caller. */
@@ -57,6 +70,7 @@ idem__zk_hang_up(struct zk_store *self)
     pthread_mutex_lock(&self->lock);
     self->connected = false;
     pthread_mutex_unlock(&self->lock);
+    idem__zk_unwatched(self);
 }
 
 static void

@@ -223,6 +223,7 @@ const struct idem_store_type idem__zookeeper_store = {
     .scan = idem__zk_scan,
     .now = read_clock,
     .tend = tend,
+    .watch = idem__zk_watch,
     .figures = figures,
     .close = close_store,
 };

@@ -5,6 +5,7 @@
  *   swap.c       compare and swap, in rounds
  *   session.c    a session that comes back, and rounds of requests in it
  *   sweep.c      scan, and expired records swept away
+ *   zookeeper_watch.c  hearing of changes
  *
  *   /idem/clock           written to learn the time
  *   /idem/ab/ab01...ff    a record, in the shard of its first two digits
@@ -16,6 +17,7 @@
 #include "../value.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <zookeeper/zookeeper.h>
 
 #define ZK_ROOT_MAX 128
@@ -68,7 +70,8 @@ struct zk_store {
     pthread_cond_t change;
     bool connected; /* under the lock: the library's thread says so */
     int64_t try_after_us;
-    bool rooted; /* the root was seen in this session */
+    bool rooted;         /* the root was seen in this session */
+    atomic_bool watches; /* keys were watched, now or earlier */
 
     struct zk_version *versions;   /* by the key's last bytes */
     int shard_versions[ZK_SHARDS]; /* -1: not known */
@@ -82,6 +85,7 @@ struct zk_store {
 /* Have a session, or say why not: quick when there was none a moment ago. */
 enum idem_status idem__zk_ready(struct zk_store *self, struct idem_error *err);
 void idem__zk_hang_up(struct zk_store *self);
+bool idem__zk_is_connected(struct zk_store *self);
 
 struct zk_round *idem__zk_round_new(size_t count);
 void idem__zk_round_leave(struct zk_round *round); /* NULL is fine */
@@ -123,6 +127,10 @@ enum idem_status idem__zk_read(const struct zk_call *call, const uint8_t *key,
                                struct idem_arena *arena,
                                struct idem_record *record,
                                struct idem_error *err);
+
+idem_watch_fn idem__zk_watch;
+/* The session is away: no change is told until keys are watched again. */
+void idem__zk_unwatched(struct zk_store *self);
 
 idem_swap_fn idem__zk_swap;
 idem_scan_fn idem__zk_scan;
