@@ -36,6 +36,19 @@ def test_both_readmes_lead_to_the_same_places():
     assert links("README.md") == links("README.zh-CN.md")
 
 
+def shape(path):
+    """The headings' levels, and the code, but for comments in another language."""
+    page = text(path)
+    code = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.M | re.S)
+    rest = re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S)
+    return re.findall(r"^(#+) ", rest, re.M), [re.sub(r" *(/\*|//|#|--) .*", "", block) for _, block in code]
+
+
+@pytest.mark.parametrize("page", [page for page in documents() if page.startswith("docs/") and page.endswith(".zh-CN.md")])
+def test_a_page_has_the_same_headings_and_code_in_both_languages(page):
+    assert shape(page) == shape(page.replace(".zh-CN", ""))
+
+
 def test_the_map_names_folders_and_files_that_exist():
     map_ = text("ARCHITECTURE.md")
     for folder in re.findall(r"`((?:src|include|sql|clients|examples|docs|bench|tests)/[\w/]*)`", map_):
