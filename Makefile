@@ -263,7 +263,7 @@ module:
 # ---- install ---------------------------------------------------------------
 
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include/idem $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include/idem $(addprefix $(DESTDIR)$(PREFIX)/share/man/,man1 man5)
 	install $(B)/idem $(DESTDIR)$(PREFIX)/bin/idem
 	install -m 644 include/idem/*.h $(DESTDIR)$(PREFIX)/include/idem
 	install -m 644 $(B)/libidem.a $(DESTDIR)$(LIBDIR)
@@ -277,6 +277,7 @@ install: all
 	if [ -d docs/man ]; then install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1; fi
 	for c in $$($(B)/idem --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | grep -vx help); do \
 	    $(B)/idem help --man $$c > $(DESTDIR)$(PREFIX)/share/man/man1/idem-$$c.1 || exit 1; done
+	for f in idem.conf idem-gateway.conf; do $(B)/idem help --man $$f > $(DESTDIR)$(PREFIX)/share/man/man5/$$f.5 || exit 1; done
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
 	$(B)/idem completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem
 	$(B)/idem completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_idem
@@ -286,7 +287,7 @@ install: all
 
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/idem $(DESTDIR)$(PREFIX)/include/idem $(DESTDIR)$(LIBDIR)/libidem.* \
-	    $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc $(DESTDIR)$(PREFIX)/share/idem $(DESTDIR)$(LIBDIR)/idem $(DESTDIR)$(PREFIX)/share/man/man1/idem*.1 \
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/idem.pc $(DESTDIR)$(PREFIX)/share/idem $(DESTDIR)$(LIBDIR)/idem $(DESTDIR)$(PREFIX)/share/man/man1/idem*.1 $(DESTDIR)$(PREFIX)/share/man/man5/idem*.5 \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/idem \
 	    $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_idem $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/idem.fish
 

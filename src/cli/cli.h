@@ -187,6 +187,10 @@ const char *cli_command_help(const char *name, size_t len);
 
 /* The manual page of a command. */
 void cli_print_manual(const struct cli_syntax *syntax);
+/* That of a file in /etc: which command reads it, NULL if there is no such
+ * page; print it once this was asked, by the syntax of that command. */
+const char *cli_file_command(const char *page);
+void cli_print_file_manual(const struct cli_syntax *syntax);
 
 /* ---- subcommands ------------------------------------------------------ */
 

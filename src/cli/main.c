@@ -159,8 +159,11 @@ cli_help(int argc, char **argv)
         return CLI_OK;
     }
     if (strcmp(argv[1], "--man") == 0) {
-        cli_describe = cli_print_manual;
-        return cli_help(argc - 1, argv + 1);
+        const char *reader = argc > 2 ? cli_file_command(argv[2]) : NULL;
+        char *shown[] = {argv[0], (char *)reader, NULL};
+
+        cli_describe = reader ? cli_print_file_manual : cli_print_manual;
+        return reader ? cli_help(2, shown) : cli_help(argc - 1, argv + 1);
     }
     command = find(argv[1]);
     return command ? command->run(2, help) : unknown_command(argv[1]);

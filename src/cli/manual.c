@@ -1,6 +1,7 @@
 /*
- * manual.c - the manual page of a command, made from its table of options: what
- * `idem help --man COMMAND` prints and make install puts in place.
+ * manual.c - the manual page of a command or of a file with its options, made
+ * from the command's table: what `idem help --man COMMAND` and `idem help --man
+ * idem.conf` print and make install puts in place.
  */
 #include "cli.h"
 
@@ -29,6 +30,13 @@ print_text(const char *text)
 }
 
 static void
+print_name(const char *name)
+{
+    for (; *name; name++)
+        fputs(*name == '-' ? "\\-" : (char[]){*name, 0}, stdout);
+}
+
+static void
 print_option(const struct cli_option *o)
 {
     if (o->kind == CLI_HEADING) {
@@ -40,8 +48,7 @@ print_option(const struct cli_option *o)
     if (o->letter)
         printf("\\-%c\\fR, \\fB", o->letter);
     fputs("\\-\\-", stdout);
-    for (const char *c = o->name; *c; c++)
-        fputs(*c == '-' ? "\\-" : (char[]){*c, 0}, stdout);
+    print_name(o->name);
     printf("\\fR");
     if (o->value)
         printf(" \\fI%s\\fR", o->value);
@@ -85,4 +92,132 @@ cli_print_manual(const struct cli_syntax *syntax)
         printf(".fi\n");
     }
     printf(".SH SEE ALSO\n.BR idem (1);\n.B idem help connecting\n");
+}
+
+/* ---- files ------------------------------------------------------------- */
+
+/* `text` is for people; a blank line begins a paragraph. */
+static const struct file {
+    const char *page, *title, *command, *what, *text, *credentials, *example;
+} files[] = {
+    {"idem.conf", "IDEM.CONF", "serve", "options of idem serve",
+     "idem serve reads the file that --config or the variable IDEM_CONFIG "
+     "names. The package's service reads /etc/idem/idem.conf.\n\n"
+     "A line is name = value. A line that begins with # is a comment, and so "
+     "is the rest of a line behind a blank and #. A name may be given once. "
+     "Flags outrank variables (IDEM_MAX_CLIENTS for max-clients), variables "
+     "outrank the file.\n\n"
+     "A time has a unit: 1500ms, 30s, 5m, 24h, 7d. A size may have one: 4096, "
+     "64k, 1m, 2g.\n\n"
+     "idem serve --config FILE --check says whether a file is right.",
+     "The file of the option credentials has a line for each name: name, "
+     "secret, right (monitor, view, use or operate), then the scopes that it "
+     "may touch, none for all. {blake2b} and 64 digits stand for the hash of a "
+     "secret, cert:NAME for a client certificate. The file must not be "
+     "readable "
+     "by others.",
+     "store = journal:/var/lib/idem\nsocket = /run/idem/idem.sock\n"
+     "http = 127.0.0.1:7399"},
+    {"idem-gateway.conf", "IDEM-GATEWAY.CONF", "gateway",
+     "options of idem gateway, for all routes and for single ones",
+     "idem gateway reads the file that --config names. The package's service "
+     "idem-gateway@NAME reads /etc/idem/gateway-NAME.conf.\n\n"
+     "A line is name = value. A line that begins with # is a comment. A line "
+     "[route PATH] begins a section: what follows holds for the requests below "
+     "that path. What stands before the first section holds for every route "
+     "that does not say otherwise. Flags outrank the file. SIGHUP reads it "
+     "again; what concerns the engine (store, socket, http, credentials, "
+     "folder) takes a restart.\n\n"
+     "A time has a unit: 1500ms, 30s, 5m, 24h, 7d. A size may have one: 4096, "
+     "64k, 1m, 2g. An option that is a flag of the command line is on or "
+     "off.\n\n"
+     "idem gateway --config FILE --print-config shows the nginx configuration "
+     "that it becomes.",
+     NULL,
+     "upstream = http://127.0.0.1:9000\nlisten = 0.0.0.0:443\n\n"
+     "[route /orders]\nmode = strict\nrequired = on\nwait = 10s"},
+};
+
+static const struct file *wanted;
+
+const char *
+cli_file_command(const char *page)
+{
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        if (strcmp(files[i].page, page) == 0) {
+            wanted = &files[i];
+            return wanted->command;
+        }
+    }
+    return NULL;
+}
+
+static void
+print_paragraphs(const char *text)
+{
+    for (; *text; text++) {
+        if (text[0] == '\n' && text[1] == '\n') {
+            fputs("\n.PP\n", stdout);
+            text++;
+        } else {
+            fputs(*text == '-' ? "\\-" : (char[]){*text, 0}, stdout);
+        }
+    }
+    putchar('\n');
+}
+
+/* What asks the command for something else than to run with these options. */
+static bool
+is_line(const struct cli_option *o)
+{
+    static const char *const flags[] = {"config", "check", "print-config"};
+
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+        if (o->kind != CLI_HEADING && strcmp(o->name, flags[i]) == 0)
+            return false;
+    }
+    return true;
+}
+
+static void
+print_file_option(const struct cli_option *o)
+{
+    if (o->kind == CLI_HEADING) {
+        print_option(o);
+    } else if (is_line(o)) {
+        printf(".TP\n\\fB");
+        print_name(o->name);
+        printf("\\fR = \\fI%s\\fR\n", o->value ? o->value : "on|off");
+        print_text(o->help);
+    }
+}
+
+void
+cli_print_file_manual(const struct cli_syntax *syntax)
+{
+    static const struct cli_option host = {
+        .name = "host",
+        .kind = CLI_TEXT,
+        .value = "NAME",
+        .help = "in a section: the route is for requests to this host only"};
+
+    printf(".TH ");
+    print_name(wanted->title);
+    printf(" 5 \"\" \"idem %s\" \"File Formats\"\n.SH NAME\n", IDEM_VERSION);
+    print_name(wanted->page);
+    printf(" \\- %s\n.SH DESCRIPTION\n", wanted->what);
+    print_paragraphs(wanted->text);
+    printf(".SH OPTIONS\n");
+    for (const struct cli_option *o = syntax->options; o && o->name; o++)
+        print_file_option(o);
+    if (strcmp(wanted->command, "gateway") == 0)
+        print_file_option(&host);
+    if (wanted->credentials) {
+        printf(".SH CREDENTIALS\n");
+        print_paragraphs(wanted->credentials);
+    }
+    printf(".SH EXAMPLES\n.nf\n");
+    print_text(wanted->example);
+    printf(".fi\n.SH SEE ALSO\n.BR idem (1),\n.BR idem\\-%s (1)\n",
+           wanted->command);
 }

@@ -47,7 +47,7 @@ def test_everything_is_where_people_look_for_it(installed):
     for path in ("bin/idem", "include/idem/idem.h", "include/idem/engine.h", "include/idem/record.h",
                  "lib/libidem.a", "lib/libidem.so", "lib/pkgconfig/idem.pc", "share/man/man1/idem.1",
                  "share/bash-completion/completions/idem", "share/zsh/vendor-completions/_idem",
-                 "share/fish/vendor_completions.d/idem.fish", "share/man/man1/idem-settle.1", "share/idem/idem.js", "share/idem/sql/postgres.sql"):
+                 "share/fish/vendor_completions.d/idem.fish", "share/man/man1/idem-settle.1", "share/man/man5/idem.conf.5", "share/idem/idem.js", "share/idem/sql/postgres.sql"):
         assert os.path.exists(os.path.join(installed, "opt/idem", path)), path
     assert glob.glob(installed + "/opt/idem/lib/idem/ngx_http_idem_module.so")
     assert os.readlink(installed + "/opt/idem/lib/libidem.so") == "libidem.so.0"
@@ -247,6 +247,31 @@ def test_every_command_has_a_manual_page():
         assert ".TH IDEM\\-%s 1" % command.upper() in page and ".SH SYNOPSIS\n.nf\nidem %s" % command in page, command
         told = set(re.findall(r"^\\fB(?:\\-\w\\fR, \\fB)?\\-\\-([a-z\\-]+)\\fR", page, re.M))
         assert {o.replace("-", "\\-") for o in options} - {"help"} == told, command
+
+
+NO_LINES = {"serve": {"config", "check"}, "gateway": {"config", "print-config"}}
+
+
+@pytest.mark.parametrize("page,command", [("idem.conf", "serve"), ("idem-gateway.conf", "gateway")])
+def test_the_files_have_manual_pages_with_the_names_that_they_take(page, command, tmp_path):
+    text = run(IDEM, "help", "--man", page)
+    assert re.search(r"^\.TH %s 5 " % re.escape(page.upper().replace("-", "\\-")), text, re.M), text[:200]
+    names = {n.replace("\\", "") for n in re.findall(r"^\.TP\n\\fB([a-z\\-]+)\\fR = ", text, re.M)}
+    options = set(help_options()[command]) - {"help", "json"} - NO_LINES[command]
+    assert names == (options | {"host"} if command == "gateway" else options) and len(names) > 30
+    shown = subprocess.run(["groff", "-man", "-ww", "-Tascii", str(write(tmp_path / page, text))], capture_output=True, text=True)
+    assert shown.returncode == 0 and shown.stderr == "" and shown.stdout.count("\n") > 60, shown.stderr
+    for name in sorted(names) + ["nonsense"]:  # the reader of the file knows these and no others
+        file = write(tmp_path / "file", "%s = ?\n" % name)
+        done = subprocess.run([IDEM, command, "--config", str(file), *(["--check"] if command == "serve" else ["--print-config"])],
+                              capture_output=True, text=True, timeout=60)
+        unknown = re.search("there is no (setting|option)", done.stderr) is not None
+        assert unknown == (name == "nonsense"), (name, done.stderr)
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
 
 
 def test_every_store_and_broker_can_be_left_out():
