@@ -100,12 +100,13 @@ bool
 idem_token_allowed(struct idem_token_limit *limit, struct idem_bytes subject,
                    size_t count, int64_t *retry_after_ms)
 {
-    int64_t now_us = idem__system_clocks.boot_us(NULL);
     struct bucket *bucket;
     double wanted, missing;
+    int64_t now_us;
 
     if (!limit)
         return true;
+    now_us = idem__system_clocks.boot_us(NULL);
     wanted = (double)count < limit->burst ? (double)count : limit->burst;
     pthread_mutex_lock(&limit->mutex);
     bucket = find(limit, hash_of(limit, subject), now_us);

@@ -41,11 +41,9 @@ struct idem__wire_command {
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
 };
 
-/* Is this word, in any case, the name of such a command? */
-bool idem__wire_knows(struct idem_bytes name);
-
 /*
- * Read a command from its arguments; args[0] is its name, which is known.
+ * Read a command from its arguments; args[0] is its name, in any case.
+ * IDEM_ERR_UNSUPPORTED: the engine has no command of that name; err is not set.
  * IDEM_ERR_INVALID: err says what is wrong; tagged and tag are set whenever the
  * tag could be read.
  */

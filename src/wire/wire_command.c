@@ -117,7 +117,7 @@ static const struct field
 #define PLACES_MAX 5
 
 struct row {
-    const char *name; /* upper case, at most 8 letters */
+    const char *name; /* upper case */
     enum idem_verb verb;
     enum idem_type type; /* without TYPE; 0: requests, then tokens */
     size_t place_count;
@@ -163,36 +163,22 @@ options_of(const struct row *row)
     return row->options | always;
 }
 
-/* Up to eight letters as one number, in upper case; 0: not a name. */
-static uint64_t
-pack(const char *word, size_t len)
+/* idem__bytes_is, but mostly by the first letter alone. */
+static bool
+is_word(struct idem_bytes word, const char *name)
 {
-    uint64_t packed = 0;
-
-    if (len > 8)
-        return 0;
-    for (size_t i = 0; i < len; i++)
-        packed = packed << 8 | (uint8_t)(word[i] & ~0x20);
-    return packed;
+    return word.len > 0 && (*(const char *)word.data & ~0x20) == name[0] &&
+           idem__bytes_is(word, name);
 }
 
 static const struct row *
 find_row(struct idem_bytes name)
 {
-    uint64_t wanted = pack(name.data, name.len);
-
     for (size_t i = 0; i < ROWS; i++) {
-        if (pack(rows[i].name, strlen(rows[i].name)) == wanted &&
-            idem__bytes_is(name, rows[i].name))
+        if (is_word(name, rows[i].name))
             return &rows[i];
     }
     return NULL;
-}
-
-bool
-idem__wire_knows(struct idem_bytes name)
-{
-    return find_row(name) != NULL;
 }
 
 /* ---- reading --------------------------------------------------------- */
@@ -345,7 +331,7 @@ read_option(const struct row *row, const struct idem_bytes *args, size_t count,
     for (size_t i = 0; i < OPTIONS; i++) {
         const struct field *option = &options[i];
 
-        if (!(option->bit & known) || !idem__bytes_is(args[0], option->name))
+        if (!(option->bit & known) || !is_word(args[0], option->name))
             continue;
         if (*seen & option->bit)
             return idem__fail(err, IDEM_ERR_INVALID, "%s is given twice",
@@ -416,16 +402,13 @@ start_command(const struct row *row, struct idem__wire_command *command)
 }
 
 static enum idem_status
-parse(const struct idem_bytes *args, size_t count,
+parse(const struct row *row, const struct idem_bytes *args, size_t count,
       struct idem__wire_command *command, struct idem_error *err)
 {
-    const struct row *row = find_row(args[0]);
     enum idem_status status;
     unsigned seen = 0;
     size_t taken = 0;
 
-    args++;
-    count--;
     start_command(row, command);
     status = idem__wire_parse_tag(args, &count, row->place_count,
                                   &command->tagged, &command->tag, err);
@@ -452,11 +435,13 @@ enum idem_status
 idem__wire_parse(const struct idem_bytes *args, size_t count,
                  struct idem__wire_command *command, struct idem_error *err)
 {
+    const struct row *row = find_row(args[0]);
     enum idem_status status;
 
+    if (!row)
+        return IDEM_ERR_UNSUPPORTED;
     command->tagged = false;
-    status = parse(args, count, command, err);
-    count--;
+    status = parse(row, args + 1, --count, command, err);
     if (status != IDEM_OK && !command->tagged)
         (void)idem__wire_parse_tag(args + 1, &count, 0, &command->tagged,
                                    &command->tag, NULL);

@@ -88,7 +88,7 @@ read_line(struct idem__wire_reader *in, struct idem_bytes *line)
 }
 
 /* Digits up to CR LF, in one go: an answer is mostly numbers. */
-static enum idem__wire_got
+static inline enum idem__wire_got
 read_digits(struct idem__wire_reader *in, int64_t *number)
 {
     bool minus = in->at < in->end && *in->at == '-';
@@ -166,10 +166,13 @@ idem__wire_read(struct idem__wire_reader *in, struct idem__wire_value *value)
 char *
 idem__wire_put_line(char *out, char mark, int64_t number)
 {
-    size_t len;
+    size_t len = 1;
 
     *out++ = mark;
-    len = idem__wire_digits(number, out);
+    if (number >= 0 && number < 10)
+        *out = (char)('0' + number);
+    else
+        len = idem__wire_digits(number, out);
     memcpy(out + len, "\r\n", 2);
     return out + len + 2;
 }
@@ -263,28 +266,35 @@ static enum idem__wire_got
 read_arg(const uint8_t *start, struct idem__wire_reader *in,
          struct idem_bytes *arg, size_t *used, struct idem_error *err)
 {
-    struct idem__wire_value value;
     enum idem__wire_got got;
+    const uint8_t *crlf;
+    int64_t len = 0;
     size_t end;
 
-    if (in->at < in->end && *in->at != '$')
-        return wrong_mark(err, *in->at);
-    got = idem__wire_read(in, &value);
-    end = (size_t)(in->at - start);
-    if (got == IDEM__WIRE_MORE) {
-        if (value.kind != IDEM__WIRE_BYTES)
-            return IDEM__WIRE_MORE;
-        *used = end += (size_t)value.number + 2;
-    }
-    if (value.kind != IDEM__WIRE_BYTES || value.number < 0)
+    if (in->at == in->end)
+        return IDEM__WIRE_MORE;
+    if (*in->at++ != '$')
+        return wrong_mark(err, in->at[-1]);
+    got = read_digits(in, &len);
+    if (got == IDEM__WIRE_MORE)
+        return got;
+    if (got == IDEM__WIRE_BAD || len < 0)
         return wrong(err, "Protocol error: invalid bulk length");
-    if (got == IDEM__WIRE_BAD && value.bytes.data)
-        return wrong(err, "Protocol error: a bulk string does not end in CRLF");
-    if (got == IDEM__WIRE_BAD || end > in->longest)
+    end = (size_t)(in->at - start) + (size_t)len + 2;
+    if (end > in->longest)
         return wrong(err,
                      "Protocol error: the command is longer than the limit");
-    *arg = value.bytes;
-    return got;
+    if (end > (size_t)(in->end - start)) {
+        *used = end;
+        return IDEM__WIRE_MORE;
+    }
+    *arg = (struct idem_bytes){in->at, (size_t)len};
+    in->at = start + end;
+    crlf = in->at - 2;
+    return crlf[0] == '\r' && crlf[1] == '\n'
+               ? IDEM__WIRE_DONE
+               : wrong(err,
+                       "Protocol error: a bulk string does not end in CRLF");
 }
 
 static enum idem__wire_got

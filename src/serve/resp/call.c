@@ -42,7 +42,7 @@ take(struct loop *loop)
         if (!call)
             return NULL;
     }
-    memset(call, 0, offsetof(struct call, names));
+    memset(call, 0, offsetof(struct call, audit));
     idem_buf_reset(&reply.buf);
     reply.failed = false;
     reply.buf.cap = (size_t)loop->config->max_output;

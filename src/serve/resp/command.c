@@ -111,11 +111,11 @@ command_parse(const struct idem__wire_request *in, struct command *command,
 {
     const struct idem_bytes *args = in->args;
     size_t count = in->count - 1;
+    enum idem_status status =
+        idem__wire_parse(args, in->count, &command->wire, err);
     const struct row *row;
-    enum idem_status status;
 
-    if (idem__wire_knows(args[0])) {
-        status = idem__wire_parse(args, in->count, &command->wire, err);
+    if (status != IDEM_ERR_UNSUPPORTED) {
         classify(command);
         return status;
     }

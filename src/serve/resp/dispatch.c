@@ -200,13 +200,14 @@ client_command(struct client *client, const struct idem__wire_request *in)
         return;
     }
     call = call_new(client, &command);
-    if (call)
-        call->blind = !principal_has(client->principal, SERVER_MAY_USE);
-    if (call && server_op_operates(&call->op))
+    if (!call) {
+        client->out.failed = true;
+        return;
+    }
+    call->blind = !principal_has(client->principal, SERVER_MAY_USE);
+    call->audited = server_op_operates(&command.wire.op);
+    if (call->audited)
         audit_note(&call->audit, principal_name(client->principal),
                    client->source.fd);
-    if (call)
-        call_submit(call, &command.wire.op);
-    else
-        client->out.failed = true;
+    call_submit(call, &command.wire.op);
 }

@@ -111,7 +111,8 @@ struct call {
     bool close_after;
     struct resp_out reply;
     struct result *result;     /* a long one, and a CRLF, end the reply */
-    struct audit_source audit; /* of an operator; else without a name */
+    bool audited;              /* an operator's, who is in `audit` */
+    struct audit_source audit; /* it and what follows are not set to 0 */
     uint8_t names[IDEM_SCOPE_MAX + IDEM_ID_MAX + IDEM_SUBJECT_MAX];
 };
 

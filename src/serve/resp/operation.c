@@ -159,7 +159,7 @@ answered(void *arg, enum idem_status status, const struct idem_answer *answer,
     if (call->tokens && !last_of_tokens(call, status, answer))
         return;
     add_reply(call, out_of(call, answer), status, answer, err);
-    if (call->audit.who[0])
+    if (call->audited)
         audit_add(loop->server->audit, loop->log,
                   &(struct audit_event){&call->audit, "resp", &call->op, status,
                                         answer});
@@ -238,9 +238,10 @@ call_submit(struct call *call, const struct idem_op *op)
 {
     struct client *client = call->client;
     struct loop *loop = call->loop;
-    struct idem_error err = {0};
+    struct idem_error err;
     enum idem_status status;
 
+    err.text[0] = '\0';
     metrics_add(&loop->server->metrics->operations[METRICS_RESP], 1);
     if (client->round != loop->round) {
         if (client->round + 1 == loop->round && loop->missing > 0)
