@@ -3,6 +3,7 @@
 # make demo     install what is missing, show it at work
 # make demo-bank  the same for examples/bank, on port 8080
 # make bench    ratios against named peers; make soak: faults and load, long
+# make docs     the documentation as a site with search, in build/site
 # make dist     a tarball with its checksum; make deb: Debian packages;
 #               make package-check: and their life on Debian 12 and 13
 # make fuzz     every parser, longer; make install: DESTDIR and PREFIX work
@@ -82,7 +83,7 @@ pkg_cflags := $(shell pkg-config --cflags $(all_packages) 2>/dev/null)
 lib_libs := $(shell pkg-config --libs $(packages) 2>/dev/null) -ldl -lm -pthread
 bin_libs := $(shell pkg-config --libs $(bin_packages) 2>/dev/null) $(lib_libs)
 libs := $(shell pkg-config --libs $(all_packages) 2>/dev/null) $(module_libs) $(lib_libs)
-ifneq ($(filter-out check check-% demo demo-bank bench soak compat fuzz clean format uninstall dist deb package-check,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out check check-% demo demo-bank bench soak compat fuzz clean format uninstall docs dist deb package-check,$(or $(MAKECMDGOALS),all)),)
 missing := $(shell for p in $(all_packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
 $(if $(missing),$(warning idem: these libraries are missing: $(missing); run scripts/deps build, or leave a store out: make WITH_REDIS=0))
 endif
@@ -109,7 +110,7 @@ endif
 benches := $(bench_src:%.c=$(B)/%)
 
 .PHONY: all lib modules module test-programs syntax check check-c demo demo-bank bench soak fuzz \
-    install uninstall clean format dist deb package-check deps-% compdb
+    install uninstall clean format docs dist deb package-check deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
 lib: $(B)/libidem.a $(B)/libidem.so
@@ -293,6 +294,10 @@ uninstall:
 
 clean:
 	rm -rf build
+
+docs:
+	@scripts/deps docs
+	@scripts/docs
 
 # Both depend on what is committed and on nothing else, so two runs make the
 # same bytes.

@@ -217,3 +217,16 @@ def test_contributing_names_make_targets_that_exist():
     makefile = text("Makefile")
     for target in re.findall(r"^    make ([a-z]+)\b", text("CONTRIBUTING.md"), re.M):
         assert re.search(r"^%s:" % target, makefile, re.M), target
+
+
+def test_the_site_has_every_page_and_no_broken_link():
+    """mkdocs --strict fails on a link that leads nowhere."""
+    done = subprocess.run([os.path.join(ROOT, "scripts/docs")], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    assert done.returncode == 0, done.stdout
+    site = os.path.join(ROOT, "build/site")
+    menu = text("build/mkdocs.yml")
+    for page in documents():
+        if page.startswith("docs/"):
+            assert os.path.exists(os.path.join(site, page.replace("README.md", "index.md").replace(".md", ".html"))) and ": %s\n" % page in menu, page
+    index = text("build/site/search/search_index.json")
+    assert "idem_open" in index
