@@ -130,6 +130,10 @@ const char *cli_age(int64_t ms, char *out);
 void cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes);
 /* Print and give back the object; one line. */
 void cli_json_print(json_t *object);
+/* What is printed between these two is a text for people or other programs;
+ * with --json it comes as {name: text}. */
+void cli_text_begin(void);
+void cli_text_end(const char *name);
 /* A record; `whole`: all of it is known, not only what an answer tells. */
 json_t *cli_json_record(const struct idem_record *record, bool whole,
                         bool with_result);

@@ -300,20 +300,25 @@ cli_completion(int argc, char **argv)
         .min_args = 1,
         .max_args = 1,
     };
+    static const struct {
+        const char *name;
+        void (*print)(void);
+    } shells[] = {
+        {"bash", print_bash}, {"zsh", print_zsh}, {"fish", print_fish}};
     char **args;
     size_t count;
     int code = cli_parse(&syntax, argc, argv, &args, &count);
 
     if (code >= 0)
         return code;
-    if (strcmp(args[0], "bash") == 0)
-        print_bash();
-    else if (strcmp(args[0], "zsh") == 0)
-        print_zsh();
-    else if (strcmp(args[0], "fish") == 0)
-        print_fish();
-    else
-        return cli_usage_error("completion: \"%s\" is none of bash, zsh, fish",
-                               args[0]);
-    return CLI_OK;
+    for (size_t i = 0; i < sizeof(shells) / sizeof(shells[0]); i++) {
+        if (strcmp(args[0], shells[i].name) == 0) {
+            cli_text_begin();
+            shells[i].print();
+            cli_text_end("script");
+            return CLI_OK;
+        }
+    }
+    return cli_usage_error("completion: \"%s\" is none of bash, zsh, fish",
+                           args[0]);
 }

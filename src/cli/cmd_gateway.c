@@ -176,8 +176,11 @@ print_config(const struct gateway_config *config)
         place.script = script;
     idem_buf_init(&text, 16 * 1024 * 1024);
     status = gateway_nginx_conf(config, &place, &text, &err);
-    if (status == IDEM_OK)
+    if (status == IDEM_OK) {
+        cli_text_begin();
         fwrite(text.data, 1, text.len, stdout);
+        cli_text_end("nginx");
+    }
     idem_buf_clear(&text);
     return status == IDEM_OK ? CLI_OK : cli_fail(&err);
 }
@@ -189,10 +192,12 @@ cli_gateway(int argc, char **argv)
     static struct gateway_config config;
     struct cli_syntax syntax = {
         .usage = "gateway --upstream URL [options]",
-        .about = "Put any HTTP service behind idem: a request with an "
-                 "Idempotency-Key runs once,\nand everyone who repeats it gets "
-                 "the same answer. Starts an engine and nginx\nwith our "
-                 "module, and stops both when it is stopped.",
+        .about =
+            "Put any HTTP service behind idem: a request with an "
+            "Idempotency-Key runs once,\nand everyone who repeats it gets "
+            "the same answer. Starts an engine and nginx\nwith our "
+            "module, and stops both when it is stopped.\n--json: its lines "
+            "and the engine's are JSON.",
         .options = flags.options,
     };
     struct idem_error err = {0};
@@ -209,5 +214,5 @@ cli_gateway(int argc, char **argv)
         return cli_usage_error("%s", err.text);
     code = flags.print ? print_config(&config) : -1;
     gateway_config_clear(&config);
-    return code >= 0 ? code : gateway_run(load, &flags);
+    return code >= 0 ? code : gateway_run(load, &flags, cli_json);
 }

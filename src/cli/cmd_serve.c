@@ -57,7 +57,9 @@ read_flags(struct flags *flags, struct server_config *config,
     const char *file = flags->config ? flags->config : getenv("IDEM_CONFIG");
     enum idem_status status = IDEM_OK;
 
-    if (file)
+    if (cli_json)
+        status = server_config_set(config, "log-format", "json", err);
+    if (status == IDEM_OK && file)
         status = server_config_file(config, file, err);
     if (status == IDEM_OK)
         status = server_config_environment(config, err);
@@ -89,7 +91,10 @@ check(const struct server_config *config)
     if (credentials_open(config->credentials, &credentials, &err) != IDEM_OK)
         return cli_usage_error("%s", err.text);
     credentials_close(credentials);
-    printf("the configuration is fine\n");
+    if (cli_json)
+        cli_json_print(json_pack("{s:b}", "fine", 1));
+    else
+        printf("the configuration is fine\n");
     return CLI_OK;
 }
 
@@ -104,7 +109,7 @@ cli_serve(int argc, char **argv)
                  "IDEM_CONFIG) as a line\n`name = value`, or in a variable: "
                  "IDEM_MAX_CLIENTS=100. Flags outrank\nvariables, variables "
                  "outrank the file. SIGHUP rereads the credentials and\nthe "
-                 "certificate.",
+                 "certificate. --json: log lines are JSON.",
         .options = flags.options,
     };
     struct server_config config;

@@ -87,7 +87,9 @@ print_sql(const char *which)
 
     for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
         if (strcmp(scripts[i].name, which) == 0) {
+            cli_text_begin();
             fputs(scripts[i].script, stdout);
+            cli_text_end("sql");
             return CLI_OK;
         }
     }

@@ -144,6 +144,18 @@ cli_help(int argc, char **argv)
 {
     char *help[] = {argc > 1 ? argv[1] : NULL, (char *)"--help", NULL};
     const struct cli_command *command;
+    int code;
+
+    for (int i = 1; i < argc && !cli_json; i++) {
+        if (strcmp(argv[i], "--json") == 0) {
+            memmove(&argv[i], &argv[i + 1], (size_t)(argc - i) * sizeof(*argv));
+            cli_json = true;
+            cli_text_begin();
+            code = cli_help(argc - 1, argv);
+            cli_text_end("help");
+            return code;
+        }
+    }
 
     if (argc < 2 || strcmp(argv[1], "--help") == 0 ||
         strcmp(argv[1], "help") == 0) {

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -153,6 +154,49 @@ cli_json_print(json_t *object)
     json_dumpf(object, stdout, JSON_COMPACT);
     putchar('\n');
     json_decref(object);
+}
+
+static int real_stdout = -1; /* while a text is caught */
+
+void
+cli_text_begin(void)
+{
+    int caught;
+
+    if (!cli_json || real_stdout >= 0)
+        return;
+    fflush(stdout);
+    caught = memfd_create("idem-text", MFD_CLOEXEC);
+    real_stdout = caught >= 0 ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
+    if (real_stdout >= 0)
+        dup2(caught, STDOUT_FILENO);
+    if (caught >= 0)
+        close(caught);
+}
+
+void
+cli_text_end(const char *name)
+{
+    json_t *object = json_object();
+    struct idem_buf text;
+    uint8_t *room;
+    ssize_t got;
+
+    if (real_stdout < 0 || !object) {
+        json_decref(object);
+        return;
+    }
+    fflush(stdout);
+    idem_buf_init(&text, 16 * 1024 * 1024);
+    while ((room = idem_buf_room(&text, 65536)) &&
+           (got = pread(STDOUT_FILENO, room, 65536, (off_t)text.len)) > 0)
+        text.len += (size_t)got;
+    dup2(real_stdout, STDOUT_FILENO);
+    close(real_stdout);
+    real_stdout = -1;
+    cli_json_bytes(object, name, (struct idem_bytes){text.data, text.len});
+    cli_json_print(object);
+    idem_buf_clear(&text);
 }
 
 json_t *

@@ -1,10 +1,13 @@
 """How the command line treats people: suggestions, usage, examples, tables and colour on a terminal."""
+import json
 import os
 import re
 import subprocess
 import time
 
-from lib import IDEM, Server, folder, on_a_terminal
+import servers
+from gateway import Gateway, Ledger, ask
+from lib import IDEM, Server, encode, folder, free_port, on_a_terminal
 
 
 def idem(*args, **env):
@@ -85,3 +88,79 @@ def test_bench_shows_how_far_it_is():
         assert re.search(r"\r\x1b\[K\d+ of 1000 ms", on_a_terminal(*flags))
         code, out, err = idem(*flags)
         assert code == 0 and err == "" and "ms" in out
+
+
+def test_long_commands_show_how_far_they_are():
+    with folder() as where, Ledger(where) as ledger:
+        journal = where + "/j"
+        with Server(where, store="journal:" + journal) as server:
+            with server.client() as c:
+                c.raw(b"".join(encode("BEGIN", "shop", "order-%d" % i) for i in range(1200)))
+                assert all(c.read()[0] == "started" for _ in range(1200))
+            at = ["--server", "unix:" + server.socket]
+            calls = [(["scan", "--id", "none", *at], r"searching; found so far: 0 of \d+"), (["find", "none", *at], "searching; found so far: 0"),
+                     (["doubts", *at], "searching; in doubt so far: 0"), (["backup", journal, where + "/backup"], r"\d+ segments, \d+ MiB copied")]
+            for call, progress in calls:
+                assert re.search(r"\r\x1b\[K" + progress, on_a_terminal(*call)), call
+                assert "\x1b[K" not in idem(*call[:2], *call[2:])[2]
+        assert re.search(r"\r\x1b\[K\d+ records", on_a_terminal("store", "copy", "journal:" + journal, "sqlite:" + where + "/db"))
+        url = "http://127.0.0.1:%d/orders" % ledger.port
+        assert re.search(r"\r\x1b\[K[^\r]+: \d+ of \d+", on_a_terminal("check", url, "--body", "{}", "--parallel", "4"))
+
+
+# One call of each command that says something on standard output, on a store with a record (SCOPE shop, ID done) and a journal.
+JSON_CALLS = [
+    ["begin", "shop", "new"], ["finish", "shop", "done", "1", "failed"], ["release", "shop", "done", "1"],
+    ["renew", "shop", "done", "1", "5s"], ["settle", "shop", "gone"], ["get", "shop", "done"], ["forget", "shop", "none"],
+    ["issue", "me"], ["redeem", "none", "me"], ["scan"], ["doubts"], ["find", "done"], ["audit", "--server", "SERVER"],
+    ["store", "check", "STORE"], ["store", "init", "STORE"], ["store", "sql", "sqlite"], ["store", "copy", "STORE", "sqlite:DIR/copy"],
+    ["journal", "check", "DIR/j"], ["journal", "dump", "DIR/j"], ["backup", "DIR/j", "DIR/backup"],
+    ["restore", "DIR/backup", "DIR/restored"], ["serve", "--check"], ["top", "--once", "--every", "50ms", "--server", "SERVER"],
+    ["bench", "--time", "200ms", "--clients", "2", "--server", "SERVER"], ["gateway", "--print-config", "--upstream", "http://127.0.0.1:9"],
+    ["check", "http://127.0.0.1:CLOSED/", "--body", "{}", "--parallel", "2", "--timeout", "1s"],
+    ["run", "shop", "busy", "true"], ["lock", "one"], ["unlock", "none", "1"], ["id", "uuid7"], ["id", "explain", "387411238093066240"],
+    ["consume", "redis-stream://127.0.0.1:REDIS?stream=s&group=g", "--to", "http://127.0.0.1:CLOSED/", "--until-idle", "100ms"],
+    ["help"], ["help", "begin"], ["help", "connecting"], ["help", "exit-codes"], ["completion", "bash"], ["version"],
+]
+
+
+def test_every_command_answers_in_json():
+    assert {call[0] for call in JSON_CALLS} == set(commands())
+    with folder() as where, Server(where, store="journal:" + where + "/j") as server:
+        store = "sqlite:" + where + "/db"
+        assert idem("begin", "shop", "busy", "--store", store)[0] == 0
+        assert idem("begin", "shop", "doubt", "--lease", "100ms", "--store", store)[0] == 0
+        fence = idem("begin", "shop", "done", "--print", "fence", "--store", store)[1].strip()
+        assert idem("finish", "shop", "done", fence, "succeeded", "x", "--store", store)[0] == 0
+        with server.client() as c:
+            assert c("BEGIN", "shop", "1")[0] == "started" and c("FORGET", "shop", "1")[0] == "ok"
+        redis = servers.Redis()
+        try:
+            answer_all(store, {"SERVER": "unix:" + server.socket, "STORE": store, "CLOSED": str(free_port()), "DIR": where,
+                               "REDIS": str(redis.port)})
+        finally:
+            redis.stop()
+
+
+def answer_all(store, places):
+    for call in JSON_CALLS:
+        words = [re.sub("|".join(places), lambda m: places[m.group(0)], word) for word in call]
+        code, out, err = idem(words[0], "--json", *words[1:], **({} if "--server" in words else {"IDEM_STORE": store}))
+        assert code not in (2, 24), (words, code, err)
+        assert out and all(isinstance(json.loads(line), dict) for line in out.splitlines()), (words, out, err)
+
+
+def test_servers_log_json_when_asked():
+    with folder() as where, Server(where, "--json", store="memory:") as server:
+        first = server.output().splitlines()[0]
+        assert json.loads(first)["event"], first
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--json", store="memory:") as gateway:
+        assert ask(gateway.port, "a").status == 201
+        lines = [line for line in gateway.output().splitlines() if not re.match(r"\d{4}/", line)]  # nginx has a form of its own
+        assert lines and all(json.loads(line)["event"] for line in lines), lines
+
+
+def test_the_help_of_a_command_is_not_cut_by_a_terminal():
+    for command in commands():
+        for line in idem("help", command)[1].splitlines():
+            assert len(line) <= 80, (command, line)

@@ -135,6 +135,6 @@ typedef enum idem_status gateway_load_fn(void *arg,
                                          struct idem_error *err);
 
 /* Start the engine and nginx, pass signals on, stop both; an exit status. */
-int gateway_run(gateway_load_fn *load, void *arg);
+int gateway_run(gateway_load_fn *load, void *arg, bool json);
 
 #endif

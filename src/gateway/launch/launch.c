@@ -17,6 +17,7 @@
 #include "address.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -32,15 +33,42 @@
 #define PAUSE_MS 50     /* before it is started again, doubled each time */
 #define PAUSE_MAX_MS 10000
 
+static bool say_json;
+
+static void
+say(FILE *out, const char *format, va_list args)
+{
+    char text[2048];
+    json_t *json = NULL;
+
+    vsnprintf(text, sizeof(text), format, args);
+    if (say_json)
+        json = json_pack("{s:s, s:s}", "event", "gateway", "text", text);
+    if (json)
+        json_dumpf(json, out, JSON_COMPACT);
+    else
+        fprintf(out, "idem gateway: %s", text);
+    fputc('\n', out);
+    json_decref(json);
+}
+
 void
 launch_say(const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    fputs("idem gateway: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    say(stderr, format, args);
+    va_end(args);
+}
+
+/* What was asked for, on standard output. */
+static void __attribute__((format(printf, 1, 2))) tell(const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    say(stdout, format, args);
     va_end(args);
 }
 
@@ -140,28 +168,27 @@ announce(const struct launch *self)
 {
     const struct gateway_config *config = self->config;
 
-    printf("idem gateway: listening on %s://%s\n",
-           config->tls_cert ? "https" : "http", config->listen);
+    tell("listening on %s://%s", config->tls_cert ? "https" : "http",
+         config->listen);
     for (size_t i = 0; i < config->route_count; i++) {
         const struct gateway_route *route = &config->routes[i];
 
-        printf("idem gateway: %s%s -> %s\n", route->host ? route->host : "",
-               route->path,
-               route->upstream ? route->upstream : config->base.upstream);
+        tell("%s%s -> %s", route->host ? route->host : "", route->path,
+             route->upstream ? route->upstream : config->base.upstream);
     }
     if (config->token_path)
-        printf("idem gateway: tokens at %s\n", config->token_path);
+        tell("tokens at %s", config->token_path);
     if (self->http[0])
-        printf("idem gateway: %s and metrics at http://%s/\n",
-               has_credentials(config) ? "HTTP API" : "health", self->http);
+        tell("%s and metrics at http://%s/",
+             has_credentials(config) ? "HTTP API" : "health", self->http);
     if (self->address[0] && !config->socket)
-        printf("idem gateway: idem scan, idem settle and the others reach it "
-               "at %s, which is their default\n",
-               self->address);
+        tell("idem scan, idem settle and the others reach it "
+             "at %s, which is their default",
+             self->address);
     else
-        printf("idem gateway: for idem scan, idem settle and the others: "
-               "export IDEM_SERVER=unix:%s\n",
-               self->address[0] ? self->address : self->socket);
+        tell("for idem scan, idem settle and the others: "
+             "export IDEM_SERVER=unix:%s",
+             self->address[0] ? self->address : self->socket);
     fflush(stdout);
 }
 
@@ -287,13 +314,16 @@ prepare(struct launch *self, struct idem_error *err)
 }
 
 int
-gateway_run(gateway_load_fn *load, void *arg)
+gateway_run(gateway_load_fn *load, void *arg, bool json)
 {
     static struct launch launch = {.engine = {-1, -1}, .nginx = {-1, -1}};
     struct idem_error err = {0};
     enum idem_status status;
     int code = 1;
 
+    say_json = json;
+    if (json)
+        setenv("IDEM_LOG_FORMAT", "json", 1); /* of the engine */
     launch.load = load;
     launch.load_arg = arg;
     launch.config = &launch.configs[0];
