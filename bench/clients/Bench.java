@@ -8,8 +8,13 @@ import java.util.concurrent.atomic.AtomicLong;
 import idem.IdemClient;
 import idem.Options;
 
-/** java Bench idem|redis PORT SECONDS CALLERS: calls a second. Redis is asked on a plain socket a thread, without a client's overhead. */
+/**
+ * java Bench idem|redis PORT SECONDS CALLERS: calls a second. Redis is asked on a plain socket a thread, without a client's overhead. Two seconds
+ * before are not counted, for either: Java compiles what it runs often, and a service runs for days.
+ */
 public final class Bench {
+    private static final long WARM_NS = 2_000_000_000L;
+
     interface Call {
         void run(String key) throws Exception;
     }
@@ -44,7 +49,7 @@ public final class Bench {
         var name = UUID.randomUUID().toString();
         var count = new AtomicLong();
         var threads = new Thread[callers];
-        long begin = System.nanoTime();
+        long begin = System.nanoTime() + WARM_NS;
         long end = begin + (long) (Double.parseDouble(args[2]) * 1e9);
         for (int i = 0; i < callers; i++) {
             int caller = i;
@@ -62,7 +67,8 @@ public final class Bench {
                     }
                     for (int n = 0; System.nanoTime() < end; n++) {
                         call.run(name + "-" + caller + "-" + n);
-                        count.incrementAndGet();
+                        if (System.nanoTime() > begin)
+                            count.incrementAndGet();
                     }
                 } catch (Exception e) {
                     e.printStackTrace();

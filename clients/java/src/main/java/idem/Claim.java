@@ -1,5 +1,6 @@
 package idem;
 
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -9,19 +10,28 @@ public final class Claim {
 
     final Options options;
     private final String key;
-    private final long fence;
     private final List<Runnable> listeners = new ArrayList<>();
-    volatile long endsAt; // of the lease, on System.nanoTime()
+    private long fence;
+    private long endsAt; // of the lease, on System.nanoTime()
+    private Alarms.Alarm alarm; // of the next renewal, or of the end of the lease; null: the lease is that of a transaction
     private Thread worker;
     private boolean working = true;
     private boolean lost;
     private boolean interrupted;
 
-    Claim(String key, Options options, long fence, long endsAt) {
+    Claim(String key, Options options, long endsAt) {
         this.key = key;
         this.options = options;
-        this.fence = fence;
         this.endsAt = endsAt;
+    }
+
+    /** From here on it is ours. */
+    synchronized Claim start(long fence, Alarms.Alarm alarm) {
+        this.fence = fence;
+        this.alarm = alarm;
+        if (alarm != null)
+            alarm.set(endsAt - options.lease.toNanos() / 3 * 2);
+        return this;
     }
 
     /** The claim of the work that runs on this thread, or null. */
@@ -44,7 +54,7 @@ public final class Claim {
 
     /** The lease is over, or somebody else decided: stop working. */
     public synchronized boolean isLost() {
-        return lost;
+        return lost || working && alarm != null && System.nanoTime() - endsAt >= 0;
     }
 
     /** Throws LeaseLost if the claim has ended meanwhile. */
@@ -89,10 +99,31 @@ public final class Claim {
 
     synchronized void stop() {
         working = false;
+        if (alarm != null)
+            alarm.cancel();
     }
 
-    synchronized boolean isWorking() {
-        return working;
+    /** We have stopped the work, which may have been anywhere. */
+    synchronized boolean isInterrupted() {
+        return interrupted;
+    }
+
+    /** While a renewal is under way. False: there is nothing to renew any more. */
+    synchronized boolean alarmAtEnd() {
+        if (working && !lost)
+            alarm.set(endsAt);
+        return working && !lost;
+    }
+
+    synchronized Duration left(long now) {
+        return Duration.ofNanos(Math.max(0, endsAt - now));
+    }
+
+    synchronized void renewed(long asked) {
+        if (!working || lost)
+            return;
+        endsAt = asked + options.lease.toNanos();
+        alarm.set(asked + options.lease.toNanos() / 3);
     }
 
     void lose() {
@@ -101,6 +132,7 @@ public final class Claim {
             if (!working || lost)
                 return;
             lost = true;
+            alarm.cancel();
             told = new ArrayList<>(listeners);
             if (options.interrupt && worker != null) {
                 interrupted = true;

@@ -10,10 +10,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.ScheduledThreadPoolExecutor;
-import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 
@@ -32,23 +28,14 @@ public final class IdemClient implements AutoCloseable {
     static final System.Logger LOG = System.getLogger("idem");
     private static final Set<String> TRANSIENT = Set.of("UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT");
     private static final SecureRandom RANDOM = new SecureRandom();
-    private static final ThreadFactory DAEMONS = task -> {
-        var thread = new Thread(task, "idem");
-        thread.setDaemon(true);
-        return thread;
-    };
 
     private final Options options;
+    private final Alarms alarms = new Alarms();
     private final Wire wire;
-    private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, DAEMONS);
-    private final ExecutorService renewals = Executors.newCachedThreadPool(DAEMONS); // a slow one must not hold up the others
 
     private IdemClient(String url, Options options) {
         this.options = options.check();
-        timer.setRemoveOnCancelPolicy(true);
-        timer.setKeepAliveTime(10, TimeUnit.SECONDS);
-        timer.allowCoreThreadTimeOut(true);
-        this.wire = new Wire(url, timer);
+        this.wire = new Wire(url, alarms);
     }
 
     /** A client of the server that IDEM_SERVER names, or of idem://127.0.0.1:6390. Connections are made when they are needed. */
@@ -83,7 +70,6 @@ public final class IdemClient implements AutoCloseable {
         return this.<T, E>run(key, type.type, options, work);
     }
 
-    @SuppressWarnings("unchecked")
     <T, E extends Exception> T run(String key, Type type, Options options, Work<T, E> work) throws E {
         Begun begun;
         try {
@@ -94,14 +80,7 @@ public final class IdemClient implements AutoCloseable {
             LOG.log(Level.WARNING, "running without protection (failOpen): {0}", e.getMessage());
             return work.run();
         }
-        if (begun.claim() != null)
-            return this.<T, E>work(begun.claim(), work);
-        begun.check();
-        try {
-            return (T) options.codec.read(begun.result(), type);
-        } catch (Exception e) {
-            throw new IdemException.Done(options.scope + "/" + key + " was done; its result cannot be read as " + type.getTypeName(), e);
-        }
+        return begun.claim == null ? begun.value(key, type, options) : this.<T, E>work(begun.claim, work);
     }
 
     private <T, E extends Exception> T work(Claim claim, Work<T, E> work) throws E {
@@ -127,8 +106,7 @@ public final class IdemClient implements AutoCloseable {
     }
 
     private void conclude(Claim claim, Throwable error) {
-        // Who stops the program, or runs out of memory, leaves work in the middle.
-        if (error instanceof IdemException.OutcomeUnknown || error instanceof InterruptedException || error instanceof VirtualMachineError)
+        if (isUnknown(error) || claim.isInterrupted())
             return;
         try {
             if (claim.options.mode == Mode.LOOSE || IdemException.isNotExecuted(error))
@@ -140,6 +118,11 @@ public final class IdemClient implements AutoCloseable {
         }
     }
 
+    /** Work that was stopped, or ran out of memory, was left in the middle. */
+    static boolean isUnknown(Throwable e) {
+        return e instanceof IdemException.OutcomeUnknown || e instanceof InterruptedException || e instanceof VirtualMachineError;
+    }
+
     static byte[] failure(Throwable error) {
         var told = new LinkedHashMap<String, Object>();
         told.put("error", error.getClass().getSimpleName());
@@ -149,43 +132,53 @@ public final class IdemClient implements AutoCloseable {
 
     /** What BEGIN found: a claim that is yours, or what is stored. For middleware; {@link #once} is made of it. */
     public static final class Begun {
-        private final Claim claim;
-        private final String state;
-        private final String kind;
-        private final byte[] result;
+        /** Yours to do, and renewed until it is finished or released; null: done before. */
+        public final Claim claim;
+        /** "succeeded" or "failed". */
+        public final String state;
+        /** "raw", "http" or "exec": docs/results.md. */
+        public final String kind;
+        /** Null: it was too large to keep. */
+        public final byte[] result;
 
-        Begun(Claim claim, String state, String kind, byte[] result) {
+        private Begun(Claim claim, String state, String kind, byte[] result) {
             this.claim = claim;
             this.state = state;
             this.kind = kind;
             this.result = result;
         }
 
-        /** Yours to do, and renewed until it is finished or released; null: done before. */
-        public Claim claim() {
-            return claim;
+        /** What a verdict means: the claim, what is stored, or what is thrown. */
+        static Begun of(String verdict, Claim claim, Duration retryAfter, String state, String kind, byte[] result) {
+            switch (verdict) {
+            case "started":
+                return new Begun(claim, null, null, null);
+            case "replay":
+                return new Begun(null, state, kind, result);
+            case "busy":
+                throw new IdemException.InProgress(claim + " is being executed", retryAfter);
+            case "mismatch":
+                throw new IdemException.Mismatch(claim + " was used before with other arguments");
+            case "duplicate":
+                throw new IdemException.TokenUsed("the token was used before");
+            case "unknown":
+                throw new IdemException.TokenUnknown("there is no such token for " + claim.scope());
+            default: // doubt
+                throw new IdemException.OutcomeUnknown("nobody knows whether " + claim + " was executed (" + verdict + "): settle it");
+            }
         }
 
-        /** "succeeded" or "failed". */
-        public String state() {
-            return state;
-        }
-
-        /** "raw", "http" or "exec": docs/results.md. */
-        public String kind() {
-            return kind;
-        }
-
-        /** Null: it was too large to keep. */
-        public byte[] result() {
-            return result;
-        }
-
-        void check() {
+        @SuppressWarnings("unchecked")
+        <T> T value(String key, Type type, Options options) {
             if (state.equals("failed"))
                 throw failed();
             if (result == null)
-                throw new IdemException.ResultNotKept("it was done; its result was too large to keep");
+                throw new IdemException.ResultNotKept(key + " was done; its result was too large to keep");
+            try {
+                return (T) options.codec.read(result, type);
+            } catch (Exception e) {
+                throw new IdemException.Done(options.scope + "/" + key + " was done; its result cannot be read as " + type.getTypeName(), e);
+            }
         }
 
         private IdemException.Failed failed() {
@@ -203,7 +196,7 @@ public final class IdemClient implements AutoCloseable {
     /** Claim a key. What is neither claimed nor done is thrown. Finish with succeed, fail or release. */
     public Begun begin(String key, Options options) {
         options.check();
-        var args = new ArrayList<Object>(List.of("BEGIN", options.scope, key, options.mode, "LEASE", ms(options.lease), "TTL",
+        var args = new ArrayList<Object>(List.of("BEGIN", Json.exact(options.scope), Json.exact(key), options.mode, "LEASE", ms(options.lease), "TTL",
                 ms(options.ttl), "NONCE", nonce()));
         if (options.arguments != Options.NOTHING)
             args.addAll(List.of("FP", fingerprint(options.arguments, options.codec)));
@@ -211,30 +204,14 @@ public final class IdemClient implements AutoCloseable {
             args.addAll(List.of("WAIT", ms(options.wait)));
         if (options.token)
             args.add("TOKEN");
-        long asked = System.nanoTime();
+        var claim = new Claim(key, options, System.nanoTime() + options.lease.toNanos());
         var answer = ask(args, options.deadline, options.wait);
-        var where = options.scope + "/" + key;
-        var verdict = word(answer, 0);
-        switch (verdict) {
-        case "started":
-            var claim = new Claim(key, options, (Long) answer.get(1), asked + options.lease.toNanos());
-            keep(claim);
-            return new Begun(claim, null, null, null);
-        case "replay":
-            return new Begun(null, word(answer, 1), word(answer, 2), (byte[]) answer.get(4));
-        case "busy":
-            throw new IdemException.InProgress(where + " is being executed", Duration.ofMillis((Long) answer.get(1)));
-        case "doubt":
-            throw new IdemException.OutcomeUnknown("nobody knows whether " + where + " was executed: settle it");
-        case "mismatch":
-            throw new IdemException.Mismatch(where + " was used before with other arguments");
-        case "duplicate":
-            throw new IdemException.TokenUsed("the token was used before");
-        case "unknown":
-            throw new IdemException.TokenUnknown("there is no such token for " + options.scope);
-        default:
-            throw new IdemException.OutcomeUnknown("unexpected verdict " + verdict + " for " + where);
-        }
+        long number = answer.size() > 1 && answer.get(1) instanceof Long ? (Long) answer.get(1) : 0; // a fence, or milliseconds
+        var begun = Begun.of(word(answer, 0), claim, Duration.ofMillis(number), word(answer, 1), word(answer, 2),
+                answer.size() > 4 ? (byte[]) answer.get(4) : null);
+        if (begun.claim != null)
+            claim.start(number, alarms.new Alarm(() -> renew(claim)));
+        return begun;
     }
 
     /** Record a success; a null result is recorded as too large to keep. */
@@ -279,27 +256,22 @@ public final class IdemClient implements AutoCloseable {
             throw new IdemException.LeaseLost("somebody else decided about " + claim + " meanwhile (" + word(answer, 0) + ")");
     }
 
-    private void keep(Claim claim) {
-        timer.schedule(() -> {
-            if (claim.isWorking())
-                renewals.execute(() -> renew(claim));
-        }, claim.options.lease.toNanos() / 3, TimeUnit.NANOSECONDS);
-    }
-
+    /** At a third of the lease, and again at its end, by our own clock: a server that says nothing must not keep the news from the work. */
     private void renew(Claim claim) {
         long asked = System.nanoTime();
+        if (claim.isLost())
+            claim.lose();
+        if (!claim.alarmAtEnd())
+            return;
         try {
-            var answer = ask(List.of("RENEW", claim.scope(), claim.key(), claim.fence(), ms(claim.options.lease)),
-                    Duration.ofNanos(Math.max(0, claim.endsAt - asked)), Duration.ZERO);
-            if (word(answer, 0).equals("ok")) {
-                claim.endsAt = asked + claim.options.lease.toNanos();
-                keep(claim);
-                return;
-            }
-        } catch (IdemException e) { // no answer before the lease was over
+            var answer = ask(List.of("RENEW", claim.scope(), claim.key(), claim.fence(), ms(claim.options.lease)), claim.left(asked), Duration.ZERO);
+            if (word(answer, 0).equals("ok"))
+                claim.renewed(asked);
+            else
+                claim.lose();
+        } catch (IdemException e) { // the alarm tells the work
             LOG.log(Level.WARNING, "the lease of " + claim + " could not be renewed: " + e.getMessage());
         }
-        claim.lose();
     }
 
     /** A one-time token for the subject. */
@@ -330,7 +302,7 @@ public final class IdemClient implements AutoCloseable {
         try {
             var tree = codec == Codec.PLAIN ? Bind.tree(arguments)
                     : Json.read(new String(codec.write(arguments), StandardCharsets.UTF_8));
-            return Json.sha256(Json.utf8(Json.canonical(tree)));
+            return Json.sha256(Json.exact(Json.canonical(tree)));
         } catch (RuntimeException e) {
             throw e;
         } catch (Exception e) {
@@ -349,8 +321,8 @@ public final class IdemClient implements AutoCloseable {
                 Exception cause;
                 interrupted |= Thread.interrupted();
                 try {
-                    long left = TimeUnit.NANOSECONDS.toMillis(end - System.nanoTime());
-                    return (List<?>) wire.call(args.toArray(), Math.max(1, Math.min(left, Wire.REPLY_MS + wait.toMillis())));
+                    long now = System.nanoTime();
+                    return wire.call(args, now + Math.min(end - now, Wire.REPLY_NS + wait.toNanos()));
                 } catch (Wire.Broken e) {
                     sent |= e.sent;
                     cause = e;
@@ -380,7 +352,7 @@ public final class IdemClient implements AutoCloseable {
     }
 
     private static String word(List<?> answer, int i) {
-        var value = answer.get(i);
+        var value = i < answer.size() ? answer.get(i) : null;
         return value instanceof byte[] ? new String((byte[]) value, StandardCharsets.UTF_8) : String.valueOf(value);
     }
 

@@ -6,9 +6,8 @@ import java.time.Duration;
  * Every error of this client. Four classes tell a caller what to do next: {@link Done}, {@link NotExecuted}, {@link InProgress},
  * {@link OutcomeUnknown}. Who knows only these does the right thing.
  */
+@SuppressWarnings("serial")
 public abstract class IdemException extends RuntimeException {
-    private static final long serialVersionUID = 1;
-
     IdemException(String message, Throwable cause) {
         super(message, cause);
     }
@@ -21,8 +20,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The request was executed before. Do not send it again. */
     public static class Done extends IdemException {
-        private static final long serialVersionUID = 1;
-
         public Done(String message, Throwable cause) {
             super(message, cause);
         }
@@ -30,8 +27,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The request was not executed. Throw it in your work to say: this has certainly not happened. */
     public static class NotExecuted extends IdemException {
-        private static final long serialVersionUID = 1;
-
         public NotExecuted(String message) {
             super(message, null);
         }
@@ -43,7 +38,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** Another caller is executing the request. Ask again after {@link #retryAfter()}. */
     public static class InProgress extends IdemException {
-        private static final long serialVersionUID = 1;
         private final Duration retryAfter;
 
         public InProgress(String message, Duration retryAfter) {
@@ -58,8 +52,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The request may have been executed: look it up, or settle it. Throw it in your work to say: I do not know. */
     public static class OutcomeUnknown extends IdemException {
-        private static final long serialVersionUID = 1;
-
         public OutcomeUnknown(String message) {
             super(message, null);
         }
@@ -71,7 +63,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The first execution failed, and strict mode keeps that as the answer. */
     public static final class Failed extends Done {
-        private static final long serialVersionUID = 1;
         private final String type;
         private final String text;
 
@@ -94,8 +85,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The first execution succeeded; its result was too large to keep. */
     public static final class ResultNotKept extends Done {
-        private static final long serialVersionUID = 1;
-
         public ResultNotKept(String message) {
             super(message, null);
         }
@@ -103,8 +92,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The one-time token was used before. */
     public static final class TokenUsed extends Done {
-        private static final long serialVersionUID = 1;
-
         public TokenUsed(String message) {
             super(message, null);
         }
@@ -112,8 +99,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The key was used before with other arguments. */
     public static final class Mismatch extends NotExecuted {
-        private static final long serialVersionUID = 1;
-
         public Mismatch(String message) {
             super(message);
         }
@@ -121,8 +106,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** There is no such token for this subject. */
     public static final class TokenUnknown extends NotExecuted {
-        private static final long serialVersionUID = 1;
-
         public TokenUnknown(String message) {
             super(message);
         }
@@ -130,8 +113,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The server could not be reached in time, and nothing was executed. */
     public static final class Unavailable extends NotExecuted {
-        private static final long serialVersionUID = 1;
-
         public Unavailable(String message, Throwable cause) {
             super(message, cause);
         }
@@ -139,7 +120,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The server refused the command: a wrong argument, or missing rights. */
     public static final class Refused extends NotExecuted {
-        private static final long serialVersionUID = 1;
         private final String word;
 
         public Refused(String word, String text) {
@@ -155,8 +135,6 @@ public abstract class IdemException extends RuntimeException {
 
     /** The work was done, but its claim had ended before the result was recorded. */
     public static final class LeaseLost extends OutcomeUnknown {
-        private static final long serialVersionUID = 1;
-
         public LeaseLost(String message) {
             super(message);
         }

@@ -200,6 +200,14 @@ final class Json {
         return text.getBytes(StandardCharsets.UTF_8);
     }
 
+    /** UTF-8 that can be read back. Half of a surrogate pair would become "?", and two keys one. */
+    static byte[] exact(String text) {
+        var bytes = utf8(text);
+        if (!text.equals(new String(bytes, StandardCharsets.UTF_8)))
+            throw new IllegalArgumentException("this text holds half of a surrogate pair: " + text);
+        return bytes;
+    }
+
     static String hex(byte[] bytes) {
         var out = new StringBuilder();
         for (byte b : bytes)

@@ -17,6 +17,7 @@ import java.util.Locale;
  * of the work too, if the failure shall be kept; the work's own changes are undone to a savepoint then.
  */
 public final class SqlOnce<T, E extends Exception> {
+    private static final Duration BUSY_AGAIN = Duration.ofMillis(100);
     private final Connection db;
     private final String key;
     private final Options options;
@@ -69,33 +70,26 @@ public final class SqlOnce<T, E extends Exception> {
         }
     }
 
-    @SuppressWarnings("unchecked")
     private T guarded(Class<T> type, Work<T, E> work) throws SQLException, E {
         var unclaimed = own ? null : db.setSavepoint();
         var begun = maria ? beginMaria() : beginPostgres();
-        if (begun.claim() == null) {
-            begun.check();
-            try {
-                return (T) options.codec.read(begun.result(), type);
-            } catch (Exception e) {
-                throw new IdemException.Done(options.scope + "/" + key + " was done; its result cannot be read as " + type.getName(), e);
-            }
-        }
+        if (begun.claim == null)
+            return begun.value(key, type, options);
         var claimed = db.setSavepoint();
         T value;
         byte[] result;
-        var outer = begun.claim().enter();
+        var outer = begun.claim.enter();
         try {
             value = work.run();
             result = written(value);
         } catch (Throwable e) {
-            begun.claim().leave(outer);
+            begun.claim.leave(outer);
             if (!isUndone(e))
-                undo(begun.claim(), e, keeps(e) ? claimed : unclaimed);
+                undo(begun.claim, e, keeps(e) ? claimed : unclaimed);
             throw e;
         }
-        begun.claim().leave(outer);
-        finish(begun.claim().fence(), "succeeded", result);
+        begun.claim.leave(outer);
+        finish(begun.claim.fence(), "succeeded", result);
         return value;
     }
 
@@ -106,7 +100,7 @@ public final class SqlOnce<T, E extends Exception> {
         db.rollback(to);
         if (!keeps(error))
             return;
-        if (!isUnknown(error))
+        if (!IdemClient.isUnknown(error))
             finish(claim.fence(), "failed", IdemClient.failure(error));
         if (own)
             commit();
@@ -131,13 +125,9 @@ public final class SqlOnce<T, E extends Exception> {
         return false;
     }
 
-    private static boolean isUnknown(Throwable e) {
-        return e instanceof IdemException.OutcomeUnknown || e instanceof InterruptedException || e instanceof VirtualMachineError;
-    }
-
     /** Whether the claim stays behind: what certainly did not happen, or may be tried again, leaves nothing. */
     private boolean keeps(Throwable e) {
-        return !(e instanceof IdemException.NotExecuted) && (options.mode == Mode.STRICT || isUnknown(e));
+        return !(e instanceof IdemException.NotExecuted) && (options.mode == Mode.STRICT || IdemClient.isUnknown(e));
     }
 
     private byte[] fingerprint() {
@@ -198,19 +188,7 @@ public final class SqlOnce<T, E extends Exception> {
     }
 
     private IdemClient.Begun begun(String verdict, long fence, String kind, byte[] result, String state) {
-        var where = options.scope + "/" + key;
-        switch (verdict) {
-        case "started":
-            return new IdemClient.Begun(new Claim(key, options, fence, 0), null, null, null);
-        case "replay":
-            return new IdemClient.Begun(null, state, kind, result);
-        case "busy":
-            throw new IdemException.InProgress(where + " is being executed", Duration.ofMillis(100));
-        case "mismatch":
-            throw new IdemException.Mismatch(where + " was used before with other arguments");
-        default:
-            throw new IdemException.OutcomeUnknown("nobody knows whether " + where + " was executed: settle it");
-        }
+        return IdemClient.Begun.of(verdict, new Claim(key, options, 0).start(fence, null), BUSY_AGAIN, state, kind, result);
     }
 
     private void finish(long fence, String state, byte[] result) throws SQLException {

@@ -12,179 +12,248 @@ import java.net.Socket;
 import java.net.SocketAddress;
 import java.net.SocketTimeoutException;
 import java.net.StandardProtocolFamily;
-import java.net.URI;
-import java.net.URISyntaxException;
-import java.nio.ByteBuffer;
+import java.net.URLDecoder;
 import java.nio.channels.Channels;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
-import java.util.concurrent.ConcurrentLinkedDeque;
-import java.util.concurrent.ScheduledExecutorService;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
 
 /** The Redis protocol as idem speaks it, and a pool of connections that speak it. A connection serves one call at a time. */
-final class Wire implements Closeable {
-    static final long CONNECT_MS = 2000;
-    static final long REPLY_MS = 5000;
+final class Wire {
+    static final long REPLY_NS = TimeUnit.SECONDS.toNanos(5);
+    private static final long CONNECT_NS = TimeUnit.SECONDS.toNanos(2);
+    private static final long TRUSTED_NS = TimeUnit.SECONDS.toNanos(1); // after so long without use a connection is asked whether it is alive
     private static final int IDLE_MAX = 16;
-    private static final long TRUSTED_NS = TimeUnit.SECONDS.toNanos(1);
     private static final int LONGEST = 512 << 20;
+    private static final List<String> PING = List.of("PING");
+    private static final Pattern URL = Pattern.compile(
+            "(idems?)://(?:([^/?]*)@)?(\\[[^\\]/?]+\\]|[^\\[\\]:/?@]+)(?::(\\d{1,5}))?/?(?:\\?(.*))?");
 
     /** The connection failed. {@code sent}: the server may have got the command. */
     static final class Broken extends Exception {
         private static final long serialVersionUID = 1;
         final boolean sent;
 
-        Broken(IOException cause, boolean sent) {
+        Broken(Exception cause, boolean sent) {
             super(cause.getMessage() == null ? cause.toString() : cause.getMessage(), cause);
             this.sent = sent;
         }
     }
 
-    private final ScheduledExecutorService timer;
-    private final ConcurrentLinkedDeque<Connection> idle = new ConcurrentLinkedDeque<>();
+    private final Alarms alarms;
+    private final ArrayDeque<Connection> idle = new ArrayDeque<>();
     private String path;
     private String host;
     private int port;
-    private String[] auth;
-    private volatile boolean closed;
+    private Tls tls;
+    private List<String> auth;
+    private boolean closed;
 
-    /** idem://[name:secret@]host:port or idem+unix:/path; null: IDEM_SERVER. */
-    Wire(String url, ScheduledExecutorService timer) {
-        this.timer = timer;
+    /** idem://[name:secret@]host:port, idems://…?ca=FILE&cert=FILE&key=FILE or idem+unix:/path; null: IDEM_SERVER. */
+    Wire(String url, Alarms alarms) {
+        this.alarms = alarms;
         var given = url != null ? url : System.getenv().getOrDefault("IDEM_SERVER", "idem://127.0.0.1:6390");
         var secret = System.getenv().getOrDefault("IDEM_AUTH", "");
         if (given.startsWith("idem+unix:")) {
             path = given.substring("idem+unix:".length());
         } else {
-            var uri = parsed(given);
-            host = uri.getHost().replaceAll("[\\[\\]]", "");
-            port = uri.getPort() < 0 ? 6390 : uri.getPort();
-            if (uri.getUserInfo() != null)
-                secret = uri.getUserInfo();
+            var parts = URL.matcher(given);
+            if (!parts.matches())
+                throw new IllegalArgumentException("an address is idem://host:port, idems://host:port?ca=FILE or idem+unix:/path, not "
+                        + given.substring(given.lastIndexOf('@') + 1)); // without the secret
+            host = parts.group(3).replaceAll("[\\[\\]]", "");
+            port = parts.group(4) == null ? 6390 : Integer.parseInt(parts.group(4));
+            secret = parts.group(2) == null ? secret : decoded(parts.group(2));
+            options(parts.group(1).equals("idems"), parts.group(5));
         }
         if (!secret.isEmpty())
-            auth = ("AUTH:" + secret).split(":", 3);
+            auth = List.of(("AUTH:" + secret).split(":", 3));
     }
 
-    private static URI parsed(String url) {
-        try {
-            var uri = new URI(url);
-            if ("idem".equals(uri.getScheme()) && uri.getHost() != null)
-                return uri;
-        } catch (URISyntaxException e) { // told below, without the secret that its message may hold
+    private static String decoded(String text) {
+        return URLDecoder.decode(text.replace("+", "%2B"), StandardCharsets.UTF_8);
+    }
+
+    private void options(boolean encrypted, String query) {
+        var files = new HashMap<String, String>();
+        for (var option : query == null ? new String[0] : query.split("&")) {
+            var pair = (option + "=").split("=", 3);
+            if (!encrypted || !Set.of("ca", "cert", "key").contains(pair[0]) || pair[1].isEmpty())
+                throw new IllegalArgumentException("\"" + option + "\" is no option of an address: idems:// has ca, cert and key");
+            files.put(pair[0], decoded(pair[1]));
         }
-        throw new IllegalArgumentException("an address is idem://host:port or idem+unix:/path, not "
-                + url.substring(url.lastIndexOf('@') + 1));
+        if (encrypted)
+            tls = new Tls(files);
     }
 
-    /** One command and its reply: text, byte[], Long, List or null. Waits at most so long for the reply. */
-    Object call(Object[] args, long replyMs) throws Broken {
+    /** One command and the values of its reply: text, byte[], Long, List or null. Waits until that System.nanoTime(). */
+    List<?> call(List<?> args, long end) throws Broken {
         Connection connection;
         try {
-            connection = take(replyMs);
+            connection = take(end);
         } catch (IOException e) {
             throw new Broken(e, false);
         }
         Object answer;
         try {
-            answer = connection.call(args, replyMs);
-        } catch (IOException | RuntimeException e) {
-            connection.close();
+            answer = connection.call(args, end);
+        } catch (IOException e) {
             drop(); // the others of the pool are of the same age and likely broken too
-            throw new Broken(e instanceof IOException ? (IOException) e : new IOException(e), true);
+            throw new Broken(e, true);
         }
-        connection.usedAt = System.nanoTime();
-        if (idle.size() < IDLE_MAX && !closed)
-            idle.push(connection);
-        else
-            connection.close();
+        synchronized (idle) {
+            if (idle.size() < IDLE_MAX && !closed)
+                idle.push(connection);
+            else
+                connection.close();
+        }
         if (answer instanceof IdemException.Refused)
             throw (IdemException.Refused) answer;
-        return answer;
+        return answer instanceof List ? (List<?>) answer : List.of(answer);
     }
 
-    private Connection take(long ms) throws IOException {
-        for (Connection c; (c = idle.poll()) != null; c.close())
-            if (System.nanoTime() - c.usedAt < TRUSTED_NS || c.isAlive())
-                return c;
-        var connectMs = Math.min(CONNECT_MS, ms);
-        var made = path != null ? new UnixConnection(path, connectMs) : new TcpConnection(host, port, connectMs);
-        boolean good = false;
-        try {
-            var answer = auth == null ? null : made.call(auth, Math.min(REPLY_MS, ms));
-            if (answer instanceof IdemException.Refused)
-                throw (IdemException.Refused) answer;
-            good = true;
-            return made;
-        } finally {
-            if (!good)
-                made.close();
+    private Connection poll() {
+        synchronized (idle) {
+            return idle.poll();
         }
+    }
+
+    /** A connection that has answered not long ago. A command is sent to no other, for what was sent may have been carried out. */
+    private Connection take(long end) throws IOException {
+        for (Connection c; (c = poll()) != null;) {
+            if (System.nanoTime() - c.answered < TRUSTED_NS)
+                return c;
+            try {
+                c.call(PING, soon(end));
+                return c;
+            } catch (IOException e) {
+                drop();
+            }
+        }
+        var made = new Connection(soon(end));
+        var answer = made.call(auth == null ? PING : auth, Math.min(end - System.nanoTime(), REPLY_NS) + System.nanoTime());
+        if (!(answer instanceof IdemException.Refused))
+            return made;
+        made.close();
+        var refused = (IdemException.Refused) answer;
+        if (refused.getMessage().contains("max number of clients")) // it may have room for us soon
+            throw new IOException(refused.getMessage());
+        throw refused;
+    }
+
+    private static long soon(long end) {
+        long now = System.nanoTime();
+        return now + Math.min(end - now, CONNECT_NS);
     }
 
     private void drop() {
-        for (Connection c; (c = idle.poll()) != null;)
+        for (Connection c; (c = poll()) != null;)
             c.close();
     }
 
-    @Override
-    public void close() {
-        closed = true;
+    void close() {
+        synchronized (idle) {
+            closed = true;
+        }
         drop();
     }
 
-    private static byte[] encoded(Object[] args) {
-        var out = new ByteArrayOutputStream();
-        out.writeBytes(Json.utf8("*" + args.length + "\r\n"));
+    private static byte[] encoded(List<?> args) {
+        var out = new ByteArrayOutputStream(256);
+        head(out, '*', args.size());
         for (var arg : args) {
             var bytes = arg instanceof byte[] ? (byte[]) arg : Json.utf8(arg.toString());
-            out.writeBytes(Json.utf8("$" + bytes.length + "\r\n"));
-            out.writeBytes(bytes);
-            out.writeBytes(new byte[] {'\r', '\n'});
+            head(out, '$', bytes.length);
+            out.write(bytes, 0, bytes.length);
+            out.write('\r');
+            out.write('\n');
         }
         return out.toByteArray();
     }
 
-    private abstract static class Connection {
+    private static void head(ByteArrayOutputStream out, char mark, int number) {
+        out.write(mark);
+        out.writeBytes(Json.utf8(Integer.toString(number)));
+        out.write('\r');
+        out.write('\n');
+    }
+
+    /**
+     * The caller's own thread writes and reads. No read has a time limit of its own, which would cost Java two more system calls a reply:
+     * an alarm closes the socket instead.
+     */
+    private final class Connection {
         private final byte[] buffer = new byte[8192];
         private int from;
         private int to;
-        private long end;
-        InputStream in;
-        OutputStream out;
-        long usedAt;
+        private final Closeable socket;
+        private final InputStream in;
+        private final OutputStream out;
+        private final Alarms.Alarm alarm = alarms.new Alarm(this::close);
+        private long answered;
 
-        /** Let reads fail after so many milliseconds. */
-        abstract void limit(long ms) throws IOException;
+        Connection(long end) throws IOException {
+            var channel = path == null ? null : unix();
+            var plain = path == null ? new Socket() : null;
+            socket = path == null ? plain : channel;
+            alarm.set(end);
+            try {
+                if (channel != null) {
+                    channel.connect(unixAddress());
+                    in = Channels.newInputStream(channel);
+                    out = Channels.newOutputStream(channel);
+                } else {
+                    plain.setTcpNoDelay(true);
+                    plain.connect(new InetSocketAddress(host, port));
+                    var used = tls == null ? plain : tls.over(plain, host, port);
+                    in = used.getInputStream();
+                    out = used.getOutputStream();
+                }
+                if (!alarm.cancel())
+                    throw new IOException();
+            } catch (IOException | RuntimeException e) {
+                throw failed(e);
+            }
+        }
 
-        abstract void unlimit();
+        /** Closed; what to tell, which is that it took too long if the alarm has closed it. */
+        private IOException failed(Exception e) {
+            boolean late = !alarm.cancel();
+            close();
+            return late ? new SocketTimeoutException("no answer in time") : e instanceof IOException ? (IOException) e : new IOException(e);
+        }
 
-        abstract boolean isAlive();
+        void close() {
+            try {
+                socket.close();
+            } catch (IOException e) { // nothing is left to be saved
+            }
+        }
 
-        abstract void close();
-
-        Object call(Object[] args, long replyMs) throws IOException {
-            end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(replyMs);
-            limit(Math.max(1, replyMs));
+        Object call(List<?> args, long end) throws IOException {
+            alarm.set(end);
             try {
                 out.write(encoded(args));
-                return reply();
-            } finally {
-                unlimit();
+                var answer = reply();
+                if (!alarm.cancel())
+                    throw new IOException();
+                answered = System.nanoTime();
+                return answer;
+            } catch (IOException | RuntimeException e) {
+                throw failed(e);
             }
         }
 
         private int next() throws IOException {
             if (from == to) {
-                long left = TimeUnit.NANOSECONDS.toMillis(end - System.nanoTime());
-                if (left <= 0)
-                    throw new SocketTimeoutException("no reply in time");
-                limit(left);
                 from = 0;
                 to = Math.max(0, in.read(buffer));
                 if (to == 0)
@@ -203,19 +272,21 @@ final class Wire implements Closeable {
                 have += n;
             }
             if (next() != '\r' || next() != '\n')
-                throw new IOException("unexpected reply: is this an idem server?");
+                throw unexpected();
             return bytes;
         }
 
         private String line() throws IOException {
-            var line = new ByteArrayOutputStream();
-            for (int c; (c = next()) != '\r';) {
-                line.write(c);
+            var line = new ByteArrayOutputStream(32);
+            for (int c; (c = next()) != '\r'; line.write(c))
                 if (line.size() > 65536)
-                    throw new IOException("unexpected reply: is this an idem server?");
-            }
+                    throw unexpected();
             next();
             return line.toString(StandardCharsets.UTF_8);
+        }
+
+        private IOException unexpected() {
+            return new IOException("unexpected reply: is this an idem server?");
         }
 
         private Object reply() throws IOException {
@@ -237,130 +308,37 @@ final class Wire implements Closeable {
                 var words = (text + " ").split(" ", 2);
                 return new IdemException.Refused(words[0], words[1].trim());
             default:
-                throw new IOException("unexpected reply: is this an idem server?");
+                throw unexpected();
             }
         }
 
-        private static int length(String text) throws IOException {
+        private int length(String text) throws IOException {
             int n = Integer.parseInt(text);
             if (n < 0 || n > LONGEST)
-                throw new IOException("unexpected reply: is this an idem server?");
+                throw unexpected();
             return n;
         }
     }
 
-    private static final class TcpConnection extends Connection {
-        private final Socket socket = new Socket();
-
-        TcpConnection(String host, int port, long ms) throws IOException {
-            try {
-                socket.connect(new InetSocketAddress(host, port), (int) ms);
-                socket.setTcpNoDelay(true);
-                in = socket.getInputStream();
-                out = socket.getOutputStream();
-            } catch (IOException e) {
-                close();
-                throw e;
-            }
-        }
-
-        @Override
-        void limit(long ms) throws IOException {
-            socket.setSoTimeout((int) Math.min(ms, Integer.MAX_VALUE));
-        }
-
-        @Override
-        void unlimit() {
-        }
-
-        /** A server that went away has closed the connection: reading says so at once. */
-        @Override
-        boolean isAlive() {
-            try {
-                limit(1);
-                in.read();
-                return false; // the end, or a reply that nobody asked for
-            } catch (SocketTimeoutException e) {
-                return true;
-            } catch (IOException e) {
-                return false;
-            }
-        }
-
-        @Override
-        void close() {
-            try {
-                socket.close();
-            } catch (IOException e) { // nothing is left to be saved
-            }
-        }
-    }
-
-    /** Needs JDK 16. Reads of a unix socket know no timeout, so a timer closes the connection instead. */
-    private final class UnixConnection extends Connection {
-        private final SocketChannel channel;
-        private java.util.concurrent.Future<?> alarm;
-
-        UnixConnection(String path, long ms) throws IOException {
-            checkOwner(path);
-            try {
-                var address = (SocketAddress) Class.forName("java.net.UnixDomainSocketAddress").getMethod("of", String.class)
-                        .invoke(null, path);
-                var open = SocketChannel.class.getMethod("open", ProtocolFamily.class);
-                channel = (SocketChannel) open.invoke(null, StandardProtocolFamily.valueOf("UNIX"));
-                limit(ms);
-                channel.connect(address);
-                unlimit();
-            } catch (ReflectiveOperationException | IllegalArgumentException e) {
-                throw new IOException("unix sockets need Java 16 or newer: use idem://host:port", e);
-            } catch (IOException e) {
-                close();
-                throw e;
-            }
-            in = Channels.newInputStream(channel);
-            out = Channels.newOutputStream(channel);
-        }
-
-        /** Do not send a secret to a socket that somebody else made. */
-        private void checkOwner(String path) throws IOException {
-            if (auth == null)
-                return;
+    /** Unix sockets need JDK 16. */
+    private SocketChannel unix() throws IOException {
+        if (auth != null) { // a secret is not sent to a socket that somebody else made
             var owner = Files.getOwner(Path.of(path)).getName();
             if (!owner.equals("root") && !owner.equals(System.getProperty("user.name")))
                 throw new IOException(path + " belongs to another user: no secret is sent to it");
         }
-
-        @Override
-        void limit(long ms) {
-            if (alarm == null)
-                alarm = timer.schedule(this::close, ms, TimeUnit.MILLISECONDS);
+        try {
+            return (SocketChannel) SocketChannel.class.getMethod("open", ProtocolFamily.class).invoke(null, StandardProtocolFamily.valueOf("UNIX"));
+        } catch (ReflectiveOperationException | IllegalArgumentException e) {
+            throw new IOException("unix sockets need Java 16 or newer: use idem://host:port", e);
         }
+    }
 
-        @Override
-        void unlimit() {
-            alarm.cancel(false);
-            alarm = null;
-        }
-
-        @Override
-        boolean isAlive() {
-            try {
-                channel.configureBlocking(false);
-                int n = channel.read(ByteBuffer.allocate(1));
-                channel.configureBlocking(true);
-                return n == 0;
-            } catch (IOException e) {
-                return false;
-            }
-        }
-
-        @Override
-        void close() {
-            try {
-                if (channel != null)
-                    channel.close();
-            } catch (IOException e) { // nothing is left to be saved
-            }
+    private SocketAddress unixAddress() throws IOException {
+        try {
+            return (SocketAddress) Class.forName("java.net.UnixDomainSocketAddress").getMethod("of", String.class).invoke(null, path);
+        } catch (ReflectiveOperationException e) {
+            throw new IOException(path + " is not the path of a unix socket", e);
         }
     }
 }

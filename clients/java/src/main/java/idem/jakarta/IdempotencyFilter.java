@@ -150,8 +150,8 @@ public final class IdempotencyFilter implements Filter {
         asked.add(request.digest());
         try {
             var begun = client.begin(key, options.scope(who).arguments(asked));
-            if (begun.claim() != null)
-                run(begun.claim(), request, response, chain);
+            if (begun.claim != null)
+                run(begun.claim, request, response, chain);
             else
                 replay(begun, response);
         } catch (IdemException.Mismatch e) {
@@ -173,14 +173,14 @@ public final class IdempotencyFilter implements Filter {
     }
 
     private void replay(IdemClient.Begun begun, HttpServletResponse response) throws IOException {
-        boolean http = begun.kind().equals("http");
-        if (begun.state().equals("failed") && (!http || begun.result() == null)) {
+        boolean http = begun.kind.equals("http");
+        if (begun.state.equals("failed") && (!http || begun.result == null)) {
             send(response, (http ? Problem.FAILED : Problem.SETTLED).answer());
-        } else if (begun.result() == null) {
+        } else if (begun.result == null) {
             send(response, Problem.NOT_REPLAYABLE.answer());
         } else {
             response.setHeader("Idempotent-Replayed", "true");
-            send(response, http ? HttpAnswer.read(begun.result()) : HttpAnswer.settled(begun.result()));
+            send(response, http ? HttpAnswer.read(begun.result) : HttpAnswer.settled(begun.result));
         }
     }
 
