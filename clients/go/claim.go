@@ -22,6 +22,7 @@ type Claim struct {
 	lock    sync.Mutex
 	timer   *time.Timer // of the next renewal
 	over    bool        // stopped, or lost
+	lost    bool
 	cancel  context.CancelFunc
 	report  error // what a handler said instead of an answer
 }
@@ -43,22 +44,41 @@ func newClaim(c *Client, key string, o options, fence int64, asked time.Time) *C
 	return claim
 }
 
+// renew is called at a third of the lease, and again at its end, by our own clock: a server that says nothing must not keep the news from
+// the work.
 func (claim *Claim) renew() {
 	asked := time.Now()
-	answer, err := claim.client.ask(context.Background(), []any{"RENEW", claim.Scope, claim.Key, claim.Fence, milliseconds(claim.options.lease)},
-		time.Until(claim.ends), 0)
+	claim.lock.Lock()
+	left := claim.ends.Sub(asked)
+	if !claim.over && left <= 0 {
+		claim.lose()
+	}
+	if claim.over {
+		claim.lock.Unlock()
+		return
+	}
+	claim.timer.Reset(left)
+	claim.lock.Unlock()
+	answer, err := claim.client.ask(context.Background(), []any{"RENEW", claim.Scope, claim.Key, claim.Fence, milliseconds(claim.options.lease)}, left, 0)
 	claim.lock.Lock()
 	defer claim.lock.Unlock()
-	switch {
-	case claim.over:
-	case err == nil && word(answer, 0) == "ok":
-		claim.ends = asked.Add(claim.options.lease)
-		claim.timer.Reset(claim.options.lease / 3)
-	default:
-		claim.over = true
-		if claim.cancel != nil {
-			claim.cancel()
-		}
+	if claim.over || err != nil {
+		return // the timer tells the work
+	}
+	if word(answer, 0) != "ok" {
+		claim.lose()
+		return
+	}
+	claim.ends = asked.Add(claim.options.lease)
+	claim.timer.Reset(claim.options.lease / 3)
+}
+
+// lose tells the work. The lock is held.
+func (claim *Claim) lose() {
+	claim.over, claim.lost = true, true
+	claim.timer.Stop()
+	if claim.cancel != nil {
+		claim.cancel()
 	}
 }
 
@@ -68,6 +88,12 @@ func (claim *Claim) stop() {
 	defer claim.lock.Unlock()
 	claim.over = true
 	claim.timer.Stop()
+}
+
+func (claim *Claim) isLost() bool {
+	claim.lock.Lock()
+	defer claim.lock.Unlock()
+	return claim.lost
 }
 
 // context is that of the work: it knows its claim, and is cancelled when the lease is lost.
@@ -125,10 +151,10 @@ func written(failed error) []byte {
 }
 
 // failed records the error of the work, releases the claim or leaves it. What goes wrong here is logged: the caller gets the work's error.
-// Work that stopped because its context was over does not know how far it got.
+// Work that stopped because its context was over does not know how far it got, whatever its error is after the lease was lost.
 func (claim *Claim) failed(ctx context.Context, err error) {
 	switch {
-	case errors.Is(err, ErrOutcomeUnknown), ctx.Err() != nil && errors.Is(err, ctx.Err()):
+	case claim.isLost(), errors.Is(err, ErrOutcomeUnknown), ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		claim.stop()
 	case claim.options.loose, isNotExecuted(err):
 		claim.tell(claim.finish("", "", nil))

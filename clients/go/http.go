@@ -16,8 +16,8 @@ import (
 )
 
 // Guard speaks Idempotency-Key for a handler, with the statuses and problems of the gateway (docs/gateway.md). The answer of a guarded
-// request is held until it is recorded. The handler finds its claim with Current(r.Context()), and that context is cancelled when the lease
-// is lost.
+// request is held until it is recorded. The handler finds its claim with Current(r.Context()); that context is cancelled when the lease is
+// lost, and not when the client goes away.
 type Guard struct {
 	Client *Client
 	// Scope says who asks. Without it: a digest of the Authorization header, or "anonymous". A request for which it gives "" is not
@@ -184,7 +184,7 @@ func (g *Guard) run(claim *Claim, w http.ResponseWriter, r *http.Request, next h
 	if held.header == nil {
 		held.header = http.Header{}
 	}
-	working, cancel := claim.context(r.Context())
+	working, cancel := claim.context(detached{r.Context()})
 	defer cancel()
 	defer claim.stop()
 	held.serve(next, r.WithContext(working))
@@ -214,6 +214,14 @@ func (g *Guard) run(claim *Claim, w http.ResponseWriter, r *http.Request, next h
 	}
 	told.send(w)
 }
+
+// detached has the values of a context and not its end: a client that goes away does not stop the work in the middle, for its retry gets
+// the answer.
+type detached struct{ context.Context }
+
+func (detached) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (detached) Done() <-chan struct{}       { return nil }
+func (detached) Err() error                  { return nil }
 
 // heldResponse keeps what a handler writes until it is recorded.
 type heldResponse struct {

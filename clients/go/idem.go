@@ -91,7 +91,7 @@ func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Durati
 	end := time.Now().Add(deadline + wait)
 	sent := false
 	for pause := 20 * time.Millisecond; ; {
-		answer, err := c.pool.call(args, most(time.Millisecond, least(time.Until(end), replyTime+wait)))
+		answer, err := c.pool.call(args, sooner(end, replyTime+wait))
 		var b *broken
 		var refused *Refused
 		switch {
@@ -119,6 +119,13 @@ func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Durati
 			pause = time.Second
 		}
 	}
+}
+
+func least(a, b time.Duration) time.Duration {
+	if a < b {
+		return a
+	}
+	return b
 }
 
 func most(a, b time.Duration) time.Duration { return -least(-a, -b) }

@@ -149,3 +149,58 @@ func TestWorkThatWasCancelledKeepsTheClaim(t *testing.T) {
 		client = open(t)
 	}
 }
+
+func TestWorkThatLostItsLeaseKeepsTheClaim(t *testing.T) {
+	client, ctx := open(t), context.Background()
+	_, err := Do(ctx, client, "k", func(ctx context.Context) (int, error) {
+		claim := Current(ctx)
+		claim.lock.Lock()
+		claim.lose()
+		claim.lock.Unlock()
+		<-ctx.Done()
+		return 0, errors.New("a driver's own error for a query that was cancelled")
+	})
+	if err == nil || errors.Is(err, ErrDone) {
+		t.Fatal(err)
+	}
+	if _, err := Do(ctx, client, "k", one); !errors.Is(err, ErrInProgress) {
+		t.Fatal(err)
+	}
+}
+
+func TestAClientThatGoesAwayDoesNotStopTheHandler(t *testing.T) {
+	handler := guarded(t, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+			http.Error(w, "stopped in the middle", 500)
+		case <-time.After(100 * time.Millisecond):
+			w.Write([]byte("fine"))
+		}
+	})
+	r := httptest.NewRequest("POST", "/x", strings.NewReader("x"))
+	r.Header.Set("Idempotency-Key", "k")
+	r.Header.Set("Content-Type", "text/plain")
+	gone, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	handler.ServeHTTP(httptest.NewRecorder(), r.WithContext(gone))
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if w := post(handler, "text/plain", "x"); w.Code == 200 && w.Body.String() == "fine" {
+			return
+		} else if w.Code == 500 || time.Now().After(end) {
+			t.Fatal(w)
+		}
+	}
+}
+
+func TestAddressesAreChecked(t *testing.T) {
+	for _, wrong := range []string{"http://x", "idem://x?ca=/y", "idems://x?auth=1", "idems://x?ca=/no/such/file", "idems://x?cert=/no/such/file", "idems://x?ca=/etc/hostname"} {
+		if _, err := Open(wrong); err == nil {
+			t.Fatal(wrong)
+		}
+	}
+	for _, good := range []string{"idem://my_host", "idem://[::1]:6390", "idem://name:secret@host:1/", "idems://host"} {
+		if _, err := Open(good); err != nil {
+			t.Fatal(good, err)
+		}
+	}
+}

@@ -2,6 +2,8 @@ package idem
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +21,7 @@ const (
 	replyTime   = 5 * time.Second
 	idleMax     = 16
 	longest     = 512 << 20
-	trusted     = time.Second // after so long without use a connection is asked whether it is alive
+	trusted     = time.Second // after so long without an answer a connection is asked whether it is alive
 )
 
 // broken: the connection failed. sent: the server may have got the command.
@@ -32,10 +34,13 @@ func (e *broken) Error() string { return e.cause.Error() }
 
 type address struct {
 	network, where string
-	auth           []any
+	secure         *tls.Config // nil: not encrypted
+	hello          []any       // the first command on a connection
 }
 
-// parseAddress reads idem://[name:secret@]host:port or idem+unix:/path.
+var errAddress = errors.New("idem: an address is idem://host:port, idems://host:port?ca=FILE or idem+unix:/path")
+
+// parseAddress reads idem://[name:secret@]host:port, idems://…?ca=FILE&cert=FILE&key=FILE or idem+unix:/path.
 func parseAddress(text string) (*address, error) {
 	if text == "" {
 		text = os.Getenv("IDEM_SERVER")
@@ -44,13 +49,13 @@ func parseAddress(text string) (*address, error) {
 		text = "idem://127.0.0.1:6390"
 	}
 	secret := os.Getenv("IDEM_AUTH")
-	a := &address{network: "tcp"}
+	a := &address{network: "tcp", hello: []any{"PING"}}
 	if path, is := cut(text, "idem+unix:"); is {
 		a.network, a.where = "unix", path
 	} else {
 		u, err := url.Parse(text)
-		if err != nil || u.Scheme != "idem" {
-			return nil, errors.New("an address is idem://host:port or idem+unix:/path")
+		if err != nil || u.Scheme != "idem" && u.Scheme != "idems" {
+			return nil, errAddress // without the secret that is in the text
 		}
 		host, port := u.Hostname(), u.Port()
 		if host == "" {
@@ -66,14 +71,50 @@ func parseAddress(text string) (*address, error) {
 				secret += ":" + password
 			}
 		}
+		if err = a.encrypt(u, host); err != nil {
+			return nil, fmt.Errorf("idem: %w", err)
+		}
 	}
 	if secret != "" {
-		a.auth = []any{"AUTH"}
+		a.hello = []any{"AUTH"}
 		for _, part := range strings.SplitN(secret, ":", 2) {
-			a.auth = append(a.auth, part)
+			a.hello = append(a.hello, part)
 		}
 	}
 	return a, nil
+}
+
+// encrypt reads the options of idems://. An authority in the file ca (without it: one that this machine trusts) must have signed the
+// server's certificate, for this host.
+func (a *address) encrypt(u *url.URL, host string) error {
+	files := u.Query()
+	for name := range files {
+		if u.Scheme != "idems" || name != "ca" && name != "cert" && name != "key" {
+			return fmt.Errorf("%q is no option of an address: idems:// has ca, cert and key", name)
+		}
+	}
+	if u.Scheme != "idems" {
+		return nil
+	}
+	a.secure = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	if file := files.Get("ca"); file != "" {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		a.secure.RootCAs = x509.NewCertPool()
+		if !a.secure.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("%s holds no certificate in PEM", file)
+		}
+	}
+	if files.Has("cert") || files.Has("key") {
+		own, err := tls.LoadX509KeyPair(files.Get("cert"), files.Get("key"))
+		if err != nil {
+			return err
+		}
+		a.secure.Certificates = []tls.Certificate{own}
+	}
+	return nil
 }
 
 func cut(text, prefix string) (string, bool) {
@@ -82,12 +123,13 @@ func cut(text, prefix string) (string, bool) {
 
 type connection struct {
 	net.Conn
-	reader *bufio.Reader
-	used   time.Time
+	reader   *bufio.Reader
+	answered time.Time
 }
 
-func (a *address) open(limit time.Duration) (*connection, error) {
-	if a.network == "unix" && a.auth != nil {
+// open connects and says hello. Nothing else is sent before the server has answered that.
+func (a *address) open(end time.Time) (*connection, error) {
+	if a.network == "unix" && len(a.hello) > 1 {
 		info, err := os.Stat(a.where)
 		if err != nil {
 			return nil, err
@@ -96,41 +138,36 @@ func (a *address) open(limit time.Duration) (*connection, error) {
 			return nil, fmt.Errorf("%s belongs to another user: no secret is sent to it", a.where)
 		}
 	}
-	raw, err := net.DialTimeout(a.network, a.where, least(limit, connectTime))
+	raw, err := (&net.Dialer{Deadline: sooner(end, connectTime)}).Dial(a.network, a.where)
 	if err != nil {
 		return nil, err
 	}
+	if a.secure != nil {
+		raw = tls.Client(raw, a.secure) // the first write shakes hands
+	}
 	c := &connection{Conn: raw, reader: bufio.NewReader(raw)}
-	if a.auth != nil {
-		answer, err := c.call(a.auth, least(limit, replyTime))
-		if refused, is := answer.(*Refused); is {
-			err = refused
-		}
-		if err != nil {
-			c.Close()
-			return nil, err
-		}
+	answer, err := c.call(a.hello, sooner(end, replyTime))
+	if refused, is := answer.(*Refused); is && strings.Contains(refused.Text, "max number of clients") {
+		err = errors.New(refused.Text) // it may have room for us soon
+	} else if is {
+		err = refused
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
 	}
 	return c, nil
 }
 
-func least(a, b time.Duration) time.Duration {
-	if a < b {
-		return a
+func sooner(end time.Time, limit time.Duration) time.Time {
+	if other := time.Now().Add(limit); other.Before(end) {
+		return other
 	}
-	return b
+	return end
 }
 
-// isAlive: a server that went away has closed the connection, and reading says so at once.
-func (c *connection) isAlive() bool {
-	c.SetReadDeadline(time.Now().Add(time.Millisecond))
-	_, err := c.reader.Peek(1)
-	var waited net.Error
-	return errors.As(err, &waited) && waited.Timeout()
-}
-
-func (c *connection) call(args []any, limit time.Duration) (any, error) {
-	c.SetDeadline(time.Now().Add(limit))
+func (c *connection) call(args []any, end time.Time) (any, error) {
+	c.SetDeadline(end)
 	out := append(strconv.AppendInt(append(make([]byte, 0, 512), '*'), int64(len(args)), 10), "\r\n"...)
 	for _, arg := range args {
 		text := ""
@@ -150,7 +187,9 @@ func (c *connection) call(args []any, limit time.Duration) (any, error) {
 	if _, err := c.Write(out); err != nil {
 		return nil, err
 	}
-	return c.read()
+	answer, err := c.read()
+	c.answered = time.Now()
+	return answer, err
 }
 
 // read gives []any, []byte (nil for null), int64 or *Refused.
@@ -222,19 +261,24 @@ func (p *pool) pop() *connection {
 	return c
 }
 
-func (p *pool) take(limit time.Duration) (*connection, error) {
+// take gives a connection that has answered not long ago. A command is sent to no other, for what was sent may have been carried out.
+func (p *pool) take(end time.Time) (*connection, error) {
 	for c := p.pop(); c != nil; c = p.pop() {
-		if time.Since(c.used) < trusted || c.isAlive() {
+		if time.Since(c.answered) < trusted {
+			return c, nil
+		}
+		if _, err := c.call([]any{"PING"}, sooner(end, connectTime)); err == nil {
 			return c, nil
 		}
 		c.Close()
+		p.drop() // the others are of the same age and likely broken too
 	}
-	return p.address.open(limit)
+	return p.address.open(end)
 }
 
-// call gives the values of an answer, for which it waits so long; the error is *Refused or *broken.
-func (p *pool) call(args []any, limit time.Duration) ([]any, error) {
-	c, err := p.take(limit)
+// call gives the values of an answer, for which it waits until then; the error is *Refused or *broken.
+func (p *pool) call(args []any, end time.Time) ([]any, error) {
+	c, err := p.take(end)
 	if err != nil {
 		var refused *Refused
 		if errors.As(err, &refused) {
@@ -242,13 +286,12 @@ func (p *pool) call(args []any, limit time.Duration) ([]any, error) {
 		}
 		return nil, &broken{err, false}
 	}
-	answer, err := c.call(args, limit)
+	answer, err := c.call(args, end)
 	if err != nil {
 		c.Close()
-		p.drop() // the others are of the same age and likely broken too
+		p.drop()
 		return nil, &broken{err, true}
 	}
-	c.used = time.Now()
 	p.lock.Lock()
 	if len(p.idle) < idleMax && !p.closed {
 		p.idle = append(p.idle, c)

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+import middleware
 import transactions
 from transactions import database  # noqa: F401 (a fixture)
 from lib import ROOT, Process, Server, folder, free_port, wait_until
@@ -53,7 +54,7 @@ def server():
 
 
 def test_the_client(built, server):
-    run("ClientTest", 10, "idem://127.0.0.1:%d" % server.port, "idem+unix:" + server.socket)
+    run("ClientTest", 14, "idem://127.0.0.1:%d" % server.port, "idem+unix:" + server.socket)
 
 
 def test_a_secret_is_sent(built):
@@ -99,6 +100,10 @@ def test_a_guarded_request_is_not_handled_asynchronously(tomcat):
 def test_a_form_is_read_by_the_servlet_as_well(tomcat):
     answer = Play(tomcat).send({"path": "/form?q=1%202", "key": "form", "body": "name=%E4%B9%A6+x&q=3", "type": "application/x-www-form-urlencoded"})
     assert answer.body.decode() == "书 x 1 2"
+
+
+def test_a_client_that_goes_away_does_not_stop_the_work(tomcat):
+    middleware.test_a_client_that_goes_away_does_not_stop_the_work(tomcat)
 
 
 def test_a_client_retries_until_there_is_an_answer(tomcat):

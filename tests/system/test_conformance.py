@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -43,7 +44,8 @@ class Driver:
     """A driver of one language: call() answers, start() and finish() apart."""
 
     def __init__(self, argv, url):
-        self.process = subprocess.Popen([*argv, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=CLIENTS, text=True, encoding="utf-8")
+        self.process = subprocess.Popen([*argv, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=CLIENTS, text=True, encoding="utf-8",
+                                        start_new_session=True)  # a driver may have processes of its own
         self.lock = threading.Condition()
         self.answers, self.ended, self.ids = {}, False, itertools.count(1)
         self.reader = threading.Thread(target=self.read, daemon=True)
@@ -175,6 +177,13 @@ class Play:
         elif "until_doubt" in step:
             with control() as c:
                 assert wait_until(lambda: c("BEGIN", self.scope, step["until_doubt"])[0] == "doubt")
+        elif "until_state" in step:
+            key, state = step["until_state"]
+            with control() as c:
+                assert wait_until(lambda: "'state', '%s'" % state in str(c("GET", self.scope, key)))
+        elif "kill" in step:
+            for d, _ in self.started.values():
+                os.killpg(d.process.pid, signal.SIGKILL)
         elif "settle" in step:
             key, *rest = step["settle"]
             with control() as c:
@@ -195,6 +204,8 @@ class Play:
                 self.cutting.set()
                 self.cutter.join()
             getattr(self.world.chaos, step["network"])()
+        elif "delay_ms" in step:
+            self.world.chaos.delay(step["delay_ms"] / 1000)
         elif "sleep_ms" in step:
             threading.Event().wait(step["sleep_ms"] / 1000)
         elif "driver" in step:
@@ -254,7 +265,7 @@ def test_a_client_follows_the_contract(world, language, scenario):
     play(world, [language], scenario)
 
 
-MIXED = [s for s in SCENARIOS if not any(word in json.dumps(s) for word in ("cut_", "network", "die", "server"))]
+MIXED = [s for s in SCENARIOS if not any(word in json.dumps(s) for word in ("cut_", "delay_", "network", "die", "kill", "server"))]
 
 
 @pytest.mark.parametrize("scenario", MIXED, ids=lambda s: s["name"].replace(" ", "-"))

@@ -20,7 +20,7 @@ final class Alarms {
         return thread;
     };
 
-    private final Set<Alarm> set = ConcurrentHashMap.newKeySet();
+    final Set<Alarm> set = ConcurrentHashMap.newKeySet();
     private final ExecutorService pool = Executors.newCachedThreadPool(DAEMONS); // an action that is slow must not hold up the others
     private volatile long next = far(); // the watching thread looks again not later than this
     private Thread watching;

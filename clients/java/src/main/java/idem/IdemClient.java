@@ -30,7 +30,7 @@ public final class IdemClient implements AutoCloseable {
     private static final SecureRandom RANDOM = new SecureRandom();
 
     private final Options options;
-    private final Alarms alarms = new Alarms();
+    final Alarms alarms = new Alarms();
     private final Wire wire;
 
     private IdemClient(String url, Options options) {

@@ -84,7 +84,7 @@ final class Wire {
 
     private void options(boolean encrypted, String query) {
         var files = new HashMap<String, String>();
-        for (var option : query == null ? new String[0] : query.split("&")) {
+        for (var option : query == null || query.isEmpty() ? new String[0] : query.split("&")) {
             var pair = (option + "=").split("=", 3);
             if (!encrypted || !Set.of("ca", "cert", "key").contains(pair[0]) || pair[1].isEmpty())
                 throw new IllegalArgumentException("\"" + option + "\" is no option of an address: idems:// has ca, cert and key");

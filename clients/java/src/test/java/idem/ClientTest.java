@@ -239,6 +239,54 @@ public final class ClientTest {
         check(!Thread.interrupted(), "the interrupt was ours");
     }
 
+    /** Finished claims leave nothing behind, and the thread that watches is not woken by them. */
+    void finishedClaimsAreForgottenAtOnce() throws Exception {
+        for (int i = 0; i < 500; i++)
+            client.once("finished-" + i, Integer.class, () -> 1);
+        equal(client.alarms.set.size(), 0);
+    }
+
+    void workThatWeInterruptedLeavesItsOutcomeUnknown() throws Exception {
+        var options = Options.strict().scope("java").lease(Duration.ofMillis(600)).interruptWork();
+        fails(IllegalStateException.class, () -> client.once("stopped", String.class, options, () -> {
+            new Thread(Claim.current()::lose).start();
+            try {
+                Thread.sleep(60000);
+            } catch (InterruptedException e) {
+                throw new IllegalStateException("stopped in the middle", e);
+            }
+            return "never interrupted";
+        }));
+        for (;;) {
+            try {
+                client.once("stopped", String.class, () -> "again");
+                throw new AssertionError("it ran again, or its failure was recorded");
+            } catch (IdemException.InProgress e) {
+                Thread.sleep(50);
+            } catch (IdemException.OutcomeUnknown e) {
+                return;
+            }
+        }
+    }
+
+    /** Half of a surrogate pair is no text: as "?" it would be the key of another request. */
+    void twoKeysNeverBecomeOne() throws Exception {
+        for (var key : List.of("k\ud83d", "k\ude00")) {
+            fails(IllegalArgumentException.class, () -> client.once(key, String.class, () -> key));
+            fails(IllegalArgumentException.class, () -> client.once("k", String.class, client.options().scope(key), () -> key));
+            fails(IllegalArgumentException.class, () -> client.once("k", String.class, client.options().arguments(key), () -> key));
+        }
+        equal(client.once("k\ud83d\ude00", String.class, () -> "pair"), "pair");
+    }
+
+    void addressesAreChecked() throws Exception {
+        for (var wrong : List.of("http://x", "idem://", "idem://x:99999999", "idem://a@b@/x", "idem://x?ca=/y", "idems://x?auth=1", "idems://x?ca=/no/such/file",
+                "idems://x?cert=/a"))
+            check(!fails(IllegalArgumentException.class, () -> IdemClient.open(wrong)).getMessage().contains("a@b"), wrong);
+        for (var good : List.of("idem://my_host", "idem://[::1]:6390", "idem://name:secret@host:1/", "idems://host"))
+            IdemClient.open(good).close();
+    }
+
     void theFourClassesAreTypes() throws Exception {
         fails(IdemException.NotExecuted.class, () -> IdemClient.open("idem://127.0.0.1:1", Options.strict().deadline(Duration.ofMillis(200)))
                 .once("k", String.class, () -> "never"));

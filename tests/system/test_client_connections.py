@@ -1,0 +1,105 @@
+"""How the clients connect: TLS, a server without room for another client, a server that says nothing. All through the conformance drivers.
+
+Waits more than it works.
+"""
+import socket
+import threading
+import time
+import types
+
+import pytest
+
+import servers
+from lib import Server, folder
+from test_conformance import driver
+from test_rights import write_credentials
+
+TLS = ["go", "java"]  # who speaks it
+FULL = ["go", "java"]  # who takes a server without room for a server that is away
+
+
+@pytest.fixture(scope="module")
+def files():
+    with folder() as where:
+        ca, cert, key = servers.authority(where, "ours")
+        made = types.SimpleNamespace(where=where, ca=ca, cert=cert, key=key, other=servers.authority(where, "other")[0])
+        made.shop = servers.certificate(where + "/ours-ca", where + "/shop", "shop.example")
+        made.elsewhere = servers.certificate(where + "/ours-ca", where + "/elsewhere", host="DNS:elsewhere.example")
+        yield made
+
+
+def once(url, language, key="k", **options):
+    """The answer of one call, by a driver of its own."""
+    one = driver(language, url)
+    try:
+        return one.call({"op": "once", "scope": "s", "key": key, "options": {"deadline_ms": 20000, **options}, "work": [{"return": language}]})
+    finally:
+        one.close()
+
+
+def url(server, scheme="idems", **options):
+    return "%s://127.0.0.1:%d?%s" % (scheme, server.port, "&".join("%s=%s" % one for one in options.items()))
+
+
+def test_calls_go_through_tls(files):
+    """With a certificate of the client, which is its credential; large results in both directions."""
+    with folder() as where:
+        path = write_credentials(where, "shop cert:shop.example use s")
+        with Server(where, "--tls-cert", files.cert, "--tls-key", files.key, "--tls-client-ca", files.ca, "--credentials", path, listen=True) as server:
+            cert, key = files.shop
+            to = url(server, ca=files.ca, cert=cert, key=key)
+            for language in TLS:
+                one = driver(language, to)
+                work = [{"return_text": 900000}]
+                answers = [one.call({"op": "once", "scope": "s", "key": "large", "work": work}) for _ in range(2)]
+                assert [a["class"] for a in answers] == ["done"] * 2 and answers[0]["value"] == answers[1]["value"], (language, str(answers)[:500])
+                started = [one.start({"op": "once", "scope": "s", "key": "many-%d" % (i % 5), "options": {"wait_ms": 30000}, "work": [{"return": i}]}) for i in range(40)]
+                assert {one.finish(n)["class"] for n in started} == {"done"}, language
+                time.sleep(1.2)  # the connection is asked whether it is alive
+                assert one.call({"op": "once", "scope": "s", "key": "later-" + language, "work": [{"return": 1}]})["value"] == 1
+                one.close()
+
+
+@pytest.mark.parametrize("language", TLS)
+def test_a_server_that_cannot_be_believed_gets_nothing(files, language):
+    """Signed by somebody else, made for another host, or not encrypted at all: the work does not run, and a secret is not sent."""
+    with folder() as where, Server(where, "--tls-cert", files.cert, "--tls-key", files.key, listen=True) as server:
+        assert once(url(server, ca=files.ca), language)["class"] == "done"
+        for options in ({"ca": files.other}, {}):
+            answer = once(url(server, **options), language, "other", deadline_ms=500)
+            assert (answer["class"], answer["error"], answer["ran"]) == ("not_executed", "Unavailable", False), (options, answer)
+        answer = once(url(server, "idem").rstrip("?"), language, "plain", deadline_ms=500)
+        assert (answer["class"], answer["ran"]) == ("not_executed", False), answer
+    cert, key = files.elsewhere
+    with folder() as where, Server(where, "--tls-cert", cert, "--tls-key", key, listen=True) as server:
+        answer = once(url(server, ca=files.ca), language, deadline_ms=500)
+        assert (answer["class"], answer["error"], answer["ran"]) == ("not_executed", "Unavailable", False), answer
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        got = []
+
+        def read():
+            with plain.accept()[0] as s:
+                got.append(s.recv(65536))
+        reader = threading.Thread(target=read)
+        reader.start()
+        answer = once("idems://name:topsecret@127.0.0.1:%d?ca=%s" % (plain.getsockname()[1], files.ca), language, deadline_ms=500)
+        reader.join()
+        assert answer["ran"] is False and b"topsecret" not in got[0], answer
+
+
+@pytest.mark.parametrize("language", FULL)
+def test_a_server_without_room_is_a_server_that_is_away(language):
+    with folder() as where, Server(where, "--max-clients", "2", listen=True) as server:
+        to = "idem://127.0.0.1:%d" % server.port
+        with server.client() as first:
+            first("PING")
+            with server.client() as second:
+                second("PING")
+                answer = once(to, language, deadline_ms=500)
+                assert (answer["class"], answer["error"], answer["ran"]) == ("not_executed", "Unavailable", False), answer
+                assert once(to, language, deadline_ms=500, mode="loose", fail_open=True)["ran"] is True
+                one = driver(language, to)
+                n = one.start({"op": "once", "scope": "s", "key": "k", "options": {"deadline_ms": 60000}, "work": [{"return": 1}]})
+                time.sleep(1)
+            assert one.finish(n)["value"] == 1  # there is room now
+            one.close()
