@@ -166,6 +166,16 @@ const char *cli_example(const char *usage);
 /* The page of `idem help connecting`. */
 void cli_print_connecting(void);
 
+/* ---- secrets.c --------------------------------------------------------- */
+
+/* Every user of the machine can read a command line. We work on a copy of it,
+ * pointers and texts in one block, and what everybody sees has no passwords.
+ * Nor does a core dump show them, unless IDEM_CORE_DUMPS is 1. */
+char **cli_secrets_hide(int argc, char **argv);
+/* A systemd credential IDEM_NAME stands for the variable of that name, unless
+ * there is one; false: one cannot be read, and standard error says which. */
+bool cli_secrets_read(void);
+
 /* ---- files.c ----------------------------------------------------------- */
 
 /* Before anything is opened. */

@@ -1,6 +1,7 @@
 /*
  * cmd_consume.c - idem consume: messages of a broker, each handled once.
  */
+#include "../serve/core/systemd.h"
 #include "where.h"
 
 #include "sink.h"
@@ -155,8 +156,10 @@ consume_until_stopped(const struct consume *c, struct idem_consumer *consumer)
     running = consumer;
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
+    systemd_notify("READY=1");
     shown = pthread_create(&thread, NULL, show_progress, &progress) == 0;
     err.status = idem_consume_run(consumer, &err);
+    systemd_notify("STOPPING=1");
     __atomic_store_n(&progress.over, true, __ATOMIC_RELEASE);
     if (shown)
         pthread_join(thread, NULL);

@@ -192,35 +192,6 @@ flushed(int code)
     return code;
 }
 
-/* Every user of the machine can read a command line. We work on a copy of it,
- * pointers and texts in one block, and what everybody sees has no passwords. */
-static char **
-hide_passwords(int argc, char **argv)
-{
-    size_t heads = ((size_t)argc + 1) * sizeof(char *), len = heads;
-    char **own, *at;
-
-    for (int i = 0; i < argc; i++)
-        len += strlen(argv[i]) + 1;
-    own = calloc(1, len);
-    at = own ? (char *)own + heads : NULL;
-    for (int i = 0; own && i < argc; i++) {
-        struct idem_bytes secret = {at, 0};
-
-        own[i] = memcpy(at, argv[i], strlen(argv[i]) + 1);
-        at += strlen(at) + 1;
-        for (;;) {
-            secret = idem__url_secret(own[i],
-                                      (const char *)secret.data + secret.len);
-            if (!secret.data)
-                break;
-            memset(argv[i] + ((const char *)secret.data - own[i]), 'x',
-                   secret.len);
-        }
-    }
-    return own;
-}
-
 static int
 run(int argc, char **argv)
 {
@@ -243,7 +214,7 @@ run(int argc, char **argv)
 int
 main(int argc, char **argv)
 {
-    char **own = hide_passwords(argc, argv);
+    char **own = cli_secrets_hide(argc, argv);
     int code;
 
     cli_files_hold();
@@ -253,7 +224,7 @@ main(int argc, char **argv)
         fprintf(stderr, "idem: out of memory\n");
         return CLI_FAILED;
     }
-    code = run(argc, own);
+    code = cli_secrets_read() ? run(argc, own) : CLI_FAILED;
     free(own);
     return code;
 }

@@ -186,11 +186,11 @@ class Resp:
 class Process:
     """A child process in a session of its own, its output in a file; stopped by its pid."""
 
-    def __init__(self, argv, ready=None, seconds=60, env=None, cwd=None):
+    def __init__(self, argv, ready=None, seconds=60, env=None, cwd=None, pass_fds=()):
         self.argv = argv
         self.log = tempfile.NamedTemporaryFile(prefix="idem-log-")
         self.process = subprocess.Popen(argv, stdout=self.log, stderr=subprocess.STDOUT, cwd=cwd or ROOT,
-                                        stdin=subprocess.DEVNULL, start_new_session=True,
+                                        stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=pass_fds,
                                         env={**os.environ, **(env or {})})
         self.pid = self.process.pid
         if ready is not None:

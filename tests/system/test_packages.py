@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from lib import IDEM, ROOT, Process, folder, listens, wait_until
+import servers
+from lib import IDEM, ROOT, Process, folder, free_port, listens, wait_until
 
 UNITS = sorted(glob.glob(os.path.join(ROOT, "packaging/systemd/*.service")))
 
@@ -69,3 +70,70 @@ def test_the_server_calls_nothing_that_its_unit_forbids():
     assert "fdatasync" in used or "fsync" in used
     assert used - allowed("packaging/systemd/idem.service") == set()
     assert "\nProcSubset=pid" not in text("packaging/systemd/idem.service")  # it hides /proc/sys
+
+
+def placed(path, where, everything):
+    """A file of settings with its folders and ports replaced by our own; everything: with what is commented out, too."""
+    said = text(path)
+    if everything:
+        said = re.sub(r"^#(?=[\w-]+ ?=)", "", said, flags=re.M)
+    ports = {}
+    said = re.sub(r"(/etc/idem|/run/idem|/var/lib)/", where + "/", said)
+    said = re.sub(r"127\.0\.0\.1:(\d+)", lambda m: "127.0.0.1:%d" % ports.setdefault(m[1], free_port()), said)
+    own = os.path.join(where, os.path.basename(path))
+    with open(own, "w") as f:
+        f.write(said)
+    return own, ports
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_example_configuration_of_the_server_starts(everything):
+    with folder() as where:
+        ca, cert, key = servers.authority(where, "ours")
+        for made, name in ((cert, "server.pem"), (key, "server.key"), (ca, "clients.pem")):
+            os.symlink(made, where + "/" + name)
+        with open(os.open(where + "/credentials", os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("shop a-secret-of-the-shop use\n")
+        config, ports = placed("packaging/etc/idem.conf", where, everything)
+        said = subprocess.run([IDEM, "serve", "--config", config, "--check"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert said.returncode == 0, said.stdout
+        with Process([IDEM, "serve", "--config", config], ready=where + "/idem.sock"):
+            assert len(ports) == 2
+            for port in ports.values():
+                assert wait_until(lambda: listens(port)) if everything else not listens(port)
+
+
+def test_the_example_of_the_environment_has_only_variables_that_are_read():
+    for name in re.findall(r"^#?([A-Z_]+)=", text("packaging/etc/environment"), re.M):
+        done = subprocess.run(["grep", "-rqw", '"%s"' % name, ROOT + "/src"])
+        assert name == "IDEM_STORE" or done.returncode == 0, name
+
+
+def test_the_example_configuration_of_a_gateway_starts():
+    with folder() as where:
+        config, ports = placed("packaging/etc/gateway-shop.conf", where, False)
+        env = {"XDG_STATE_HOME": where, "XDG_RUNTIME_DIR": where}
+        with Process([IDEM, "gateway", "--config", config, "--folder", where, "--store", "memory:", "--socket", where + "/s",
+                      "--module", ROOT + "/build/ngx_http_idem_module.so"], ready=ports["8080"], env=env):
+            said = subprocess.run(["curl", "-sS", "-o", os.devnull, "-w", "%{http_code}", "-X", "POST",
+                                   "http://127.0.0.1:%d/payments" % ports["8080"]], text=True, check=True, stdout=subprocess.PIPE)
+            assert said.stdout == "400"  # a payment needs a key
+
+
+def test_the_example_configuration_of_a_consumer_starts():
+    redis = servers.Redis()
+    try:
+        with folder() as where:
+            config, ports = placed("packaging/etc/consume-shop", where, False)
+            options = re.search(r'^OPTIONS="(.*)"$', text(config), re.M).group(1).replace(str(ports["6379"]), str(redis.port)).split()
+            done = subprocess.run([IDEM, "consume", *options, "--until-idle", "1ms"], text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, timeout=60)
+            assert done.returncode == 0, done.stdout
+            assert redis.ask("exists", "orders") == "1"  # its group was made
+    finally:
+        redis.stop()
+
+
+def test_the_socket_that_systemd_opens_is_the_one_of_the_configuration():
+    assert re.findall(r"^ListenStream=(.*)$", text("packaging/systemd/idem.socket"), re.M) == \
+        re.findall(r"^socket = (.*)$", text("packaging/etc/idem.conf"), re.M)

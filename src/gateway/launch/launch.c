@@ -14,6 +14,7 @@
  */
 #include "launch.h"
 
+#include "../../serve/core/systemd.h"
 #include "address.h"
 
 #include <errno.h>
@@ -105,6 +106,7 @@ reload(struct launch *self)
     struct gateway_config *fresh = &self->configs[old == self->configs];
     struct idem_error err = {0};
 
+    systemd_notify_reloading();
     gateway_config_init(fresh);
     if (self->load(self->load_arg, fresh, &err) == IDEM_OK &&
         check_reload(old, fresh, &err) == IDEM_OK) {
@@ -143,8 +145,10 @@ launch_take_signals(struct launch *self, int timeout_ms)
                     kill(self->nginx.pid, SIGUSR1);
                 break;
             case SIGHUP:
-                if (launch_runs(&self->nginx))
+                if (launch_runs(&self->nginx)) {
                     reload(self);
+                    systemd_notify("READY=1");
+                }
                 break;
             default:
                 break;
@@ -343,7 +347,9 @@ gateway_run(gateway_load_fn *load, void *arg, bool json)
         status = launch_nginx_start(&launch, &err);
     if (status == IDEM_OK && launch.stops == 0) {
         announce(&launch);
+        systemd_notify("READY=1");
         code = watch(&launch);
+        systemd_notify("STOPPING=1");
     } else if (status == IDEM_OK) {
         code = 0;
     } else {

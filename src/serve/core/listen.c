@@ -3,6 +3,8 @@
  */
 #include "listen.h"
 
+#include "systemd.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -102,8 +104,12 @@ static int
 open_one(const struct addrinfo *info)
 {
     int one = 1;
-    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                    info->ai_protocol);
+    int fd = systemd_socket_take(info->ai_addr);
+
+    if (fd >= 0)
+        return fd;
+    fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                info->ai_protocol);
 
     if (fd < 0)
         return -1;
@@ -206,7 +212,7 @@ set_access(const char *path, unsigned mode, const char *group)
 
 enum idem_status
 server_listen_unix(const char *path, unsigned mode, const char *group, int *fd,
-                   struct idem_error *err)
+                   bool *made, struct idem_error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     enum idem_status status;
@@ -218,6 +224,10 @@ server_listen_unix(const char *path, unsigned mode, const char *group, int *fd,
                           "the socket's path %s is longer than %zu bytes", path,
                           sizeof(address.sun_path) - 1);
     memcpy(address.sun_path, path, strlen(path) + 1);
+    *fd = systemd_socket_take((struct sockaddr *)&address);
+    *made = *fd < 0;
+    if (!*made)
+        return IDEM_OK;
     status = server_socket_make_way(path, err);
     if (status != IDEM_OK)
         return status;

@@ -3,40 +3,17 @@
  */
 #include "../resp/loop.h"
 #include "doubts.h"
+#include "systemd.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define OTHER_FILES 256 /* descriptors for all but RESP clients */
-
-/* Tell systemd, if it asked to be told. */
-static void
-notify(const char *state)
-{
-    const char *path = getenv("NOTIFY_SOCKET");
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd;
-
-    if (!path || strlen(path) >= sizeof(address.sun_path))
-        return;
-    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return;
-    memcpy(address.sun_path, path, strlen(path) + 1);
-    if (address.sun_path[0] == '@')
-        address.sun_path[0] = '\0';
-    (void)!sendto(
-        fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
-        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
-    close(fd);
-}
 
 /* Make the folders above a path; an error shows when the path is used. */
 static void
@@ -206,7 +183,7 @@ log_ready(struct loop *loop)
                         config->credentials ? config->credentials : "none"),
                LOG_TEXT("tls", config->tls_cert ? config->tls_cert : "none"),
                LOG_NUMBER("pid", getpid()));
-    notify("READY=1");
+    systemd_notify("READY=1");
 }
 
 static enum idem_status
@@ -224,6 +201,8 @@ start(struct loop *loop, struct idem_error *err)
         status = loop_listen(loop, err);
     if (status == IDEM_OK && loop->config->http)
         status = http_start(loop->server, &loop->http, err);
+    if (status == IDEM_OK)
+        status = systemd_sockets_taken(err);
     return status;
 }
 
@@ -240,6 +219,8 @@ server_run(const struct server_config *given)
     struct idem_error err = {0};
     enum idem_status status;
 
+    systemd_sockets_note();
+    systemd_watchdog_init(&loop.watchdog);
     server_returns_open(&server.returns);
     results_open(&server.results, (size_t)config.max_buffered);
     status = credentials_open(config.credentials, &server.credentials, &err);
@@ -256,7 +237,7 @@ server_run(const struct server_config *given)
         if (status == IDEM_OK) {
             log_ready(&loop);
             loop_run(&loop);
-            notify("STOPPING=1");
+            systemd_notify("STOPPING=1");
         } else {
             http_stop(loop.http, 0);
         }

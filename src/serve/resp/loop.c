@@ -114,9 +114,9 @@ loop_listen(struct loop *loop, struct idem_error *err)
 
     /* The unix socket is always the first listener. */
     if (config->socket) {
-        status =
-            server_listen_unix(config->socket, (unsigned)config->socket_mode,
-                               config->socket_group, &fds[0], err);
+        status = server_listen_unix(
+            config->socket, (unsigned)config->socket_mode, config->socket_group,
+            &fds[0], &loop->own_socket, err);
         if (status != IDEM_OK)
             return status;
         add_listeners(loop, fds, 1);
@@ -189,7 +189,7 @@ close_listeners(struct loop *loop)
 {
     for (size_t i = 0; i < loop->listener_count; i++)
         close(loop->listeners[i].fd);
-    if (loop->listener_count > 0 && loop->config->socket)
+    if (loop->listener_count > 0 && loop->own_socket)
         unlink(loop->config->socket);
     loop->listener_count = 0;
     loop->accept_again_ms = 0;
@@ -253,6 +253,7 @@ reread(struct loop *loop)
 {
     struct idem_error err;
 
+    systemd_notify_reloading();
     if (loop->server->tls)
         reread_tls(loop);
     if (credentials_reread(loop->server->credentials, &err) == IDEM_OK)
@@ -263,6 +264,7 @@ reread(struct loop *loop)
     else
         server_log(loop->log, LOG_ERROR, "reread-failed",
                    LOG_TEXT("text", err.text));
+    systemd_notify("READY=1");
 }
 
 static void
@@ -375,6 +377,8 @@ tick(struct loop *loop)
     if (loop->accept_again_ms && loop->now_ms >= loop->accept_again_ms)
         pause_accepting(loop, false);
     if (server_give_back_again(loop->server))
+        loop->submitted = true;
+    if (systemd_watchdog_tick(&loop->watchdog, loop->engine, loop->now_ms))
         loop->submitted = true;
 }
 

@@ -23,6 +23,7 @@
 #include "../core/listen.h"
 #include "../core/rights.h"
 #include "../core/server.h"
+#include "../core/systemd.h"
 #include "answer.h"
 #include "command.h"
 
@@ -126,6 +127,8 @@ struct loop {
     struct source wake, signals;
     struct source listeners[SERVER_LISTEN_MAX + 1];
     size_t listener_count;
+    bool own_socket; /* the unix socket's file is ours to remove */
+    struct systemd_watchdog watchdog;
     struct client *clients, *dirty, *dead;
     size_t client_count;
     uint64_t next_id;
