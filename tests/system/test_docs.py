@@ -230,3 +230,87 @@ def test_the_site_has_every_page_and_no_broken_link():
             assert os.path.exists(os.path.join(site, page.replace("README.md", "index.md").replace(".md", ".html"))) and ": %s\n" % page in menu, page
     index = text("build/site/search/search_index.json")
     assert "idem_open" in index
+
+
+# ---- names, in both directions -------------------------------------------------------------------------------------------
+
+COMMON = {"server", "credentials", "store", "json", "help"}
+
+
+def options_of(command):
+    help = subprocess.run([IDEM, "help", command], text=True, stdout=subprocess.PIPE).stdout
+    return set(re.findall(r"^ {2,6}(?:-\w, )?--([a-z-]+)", help, re.M))
+
+
+def all_commands():
+    return re.findall(r"^  ([a-z]+) ", subprocess.run([IDEM, "--help"], text=True, stdout=subprocess.PIPE).stdout, re.M)
+
+
+def test_the_options_of_every_command_are_listed():
+    rows = dict(re.findall(r"^\| `([a-z]+)` \| ((?:`--[a-z-]+` ?)+) \|$", text("docs/cli.md"), re.M))
+    listed = {command: set(re.findall(r"--([a-z-]+)", options)) for command, options in rows.items()}
+    mine = {c: options_of(c) - COMMON for c in all_commands() if c not in ("serve", "gateway")}  # they have pages
+    assert listed == {c: o for c, o in mine.items() if o} and len(listed) > 20
+
+
+FOREIGN = {"quota-backend-bytes", "auto-compaction-retention", "max-request-bytes"}  # etcd's
+
+
+def test_every_option_in_the_text_exists():
+    known = set().union({"version", "man"}, COMMON, FOREIGN, *(options_of(c) for c in all_commands()))
+    for document in documents():
+        if document.startswith(("docs/", "README", "SECURITY")):
+            for span in re.findall(r"`((?:--[a-z]|idem )[^`\n]+)`", text(document)):
+                for option in re.findall(r"(?<![\w-])--([a-z][a-z-]+)", span.split(" -- ")[0]):
+                    assert option in known, (document, span)
+
+
+def everything():
+    """What is not a document: sources, headers, scripts, rules."""
+    files = subprocess.run(["git", "ls-files", "src", "include", "sql", "clients", "bench", "scripts", "monitoring", "examples", "packaging",
+                            "Makefile"], cwd=ROOT, text=True, stdout=subprocess.PIPE).stdout.split()
+    found = []
+    for name in files:
+        if not name.endswith((".md", ".png", ".jar")) and os.path.isfile(os.path.join(ROOT, name)):
+            with open(os.path.join(ROOT, name), errors="replace") as f:
+                found.append(f.read())
+    return "\n".join(found)
+
+
+def test_every_name_that_begins_with_idem_exists():
+    """Metrics, directives, variables of nginx, functions and types of C and SQL: whatever a page calls idem_something."""
+    known = set(re.findall(r"\bidem_\w+", everything())) | set(re.findall(r"\| `(idem_\w+)`", text("docs/metrics.md")))
+    for document in documents():
+        if document not in ("CHANGELOG.md", "CONTRIBUTING.md"):
+            for name in re.findall(r"(?<![\w.])idem_\w*[a-z0-9]\b(?!_)", text(document)):
+                assert name in known or re.sub(r"_(sum|count|bucket)$", "", name) in known, (document, name)
+
+
+INNER = {"IDEM_GATEWAY_RESTARTS", "IDEM_STEPS", "IDEM_SANITIZED"}  # from the gateway to its engine; of tests
+
+
+def test_every_variable_is_documented_and_the_other_way_round():
+    code = everything()
+    of_options = {"IDEM_" + o.upper().replace("-", "_") for o in options_of("serve")}
+    pages = {document: text(document) for document in documents() if document != "CHANGELOG.md"}
+    for name in set(re.findall(r'getenv\("(IDEM_\w+)"', code)) - of_options - INNER:
+        assert any(name in page for page in pages.values()), name
+    for document, page in pages.items():
+        mine = {"IDEM_CLONE"} if document.startswith("docs/tutorials/") else set()  # the reader's folder
+        for name in set(re.findall(r"\bIDEM_[A-Z0-9_]*[A-Z0-9]", page)) - of_options - mine:
+            assert re.search(r"\b%s\b" % name, code), (document, name)
+
+
+def test_every_problem_and_exit_code_in_the_text_exists():
+    problems = set(re.findall(r'X\(\w+,\s+"([a-z-]+)",', text("src/base/problem.h").replace("\\\n", " ")))
+    codes = set(re.findall(r"^ +(\d+)  ", subprocess.run([IDEM, "help", "exit-codes"], text=True, stdout=subprocess.PIPE).stdout, re.M))
+    codes |= {"3"}  # of idem check: cannot tell
+    seen = 0
+    for document in documents():
+        for name in re.findall(r"\b[345]\d\d `([a-z]+(?:-[a-z]+)*)`", text(document)):
+            assert name in problems, (document, name)
+            seen += 1
+        for code in re.findall(r"(?:[Ee]xit code|退出码)[^\d\n|]{0,3}(\d+)", text(document)):
+            assert code in codes, (document, code)
+            seen += 1
+    assert len(problems) > 30 and seen > 30
