@@ -15,9 +15,9 @@
 #include <string.h>
 
 #define LOOK_COUNT 2000
-#define WANTED_MS 120000 /* a reader comes about every 15 s to 60 s */
-#define PAUSE_MS 1000    /* between two looks */
-#define NAP_MS 200       /* between two parts of a look */
+#define PAUSE_MS 1000  /* between two looks */
+#define NAP_MS 200     /* between two parts of a look */
+#define QUICK_PARTS 10 /* without naps, if somebody waits for the figures */
 #define DOUBTS_KNOWN 100000
 #define TOLD_MAX 100 /* records in one message */
 
@@ -32,7 +32,6 @@ struct doubts {
     pthread_mutex_t mutex;
     pthread_cond_t stir;
     atomic_bool over;
-    int64_t wanted_until_ms;
     uint64_t begun, whole, wanted; /* looks */
     uint64_t last_count;           /* of the last whole look */
     int64_t last_oldest;           /* when, in the store's time; 0: none */
@@ -133,13 +132,13 @@ looked(void *arg, enum idem_status status, const struct idem_record *records,
     pthread_mutex_unlock(&doubts->mutex);
 }
 
-/* Wait, unless somebody wants a look at once. Under the lock. */
+/* Wait; with `hurry` not while somebody wants a look. Under the lock. */
 static void
-nap(struct doubts *doubts, int64_t ms)
+nap(struct doubts *doubts, int64_t ms, bool hurry)
 {
     struct timespec until = idem__deadline(ms * 1000);
 
-    if (!doubts->over && doubts->whole >= doubts->wanted)
+    if (!doubts->over && !(hurry && doubts->whole < doubts->wanted))
         pthread_cond_timedwait(&doubts->stir, &doubts->mutex, &until);
 }
 
@@ -165,6 +164,7 @@ static void
 look(struct doubts *doubts)
 {
     struct keys last;
+    int parts = 0;
     bool fine;
 
     doubts->begun++;
@@ -176,7 +176,7 @@ look(struct doubts *doubts)
         fine = look_on(doubts);
         if (!fine || strcmp(doubts->cursor.text, "0") == 0)
             break;
-        nap(doubts, NAP_MS);
+        nap(doubts, NAP_MS, ++parts < QUICK_PARTS);
     }
     if (!fine) {
         doubts->wanted = 0; /* nobody gets it now */
@@ -238,13 +238,13 @@ watch(void *arg)
 
     pthread_mutex_lock(&doubts->mutex);
     while (!doubts->over) {
-        if (always || idem__mono_ms() < doubts->wanted_until_ms)
+        if (always || doubts->whole < doubts->wanted)
             look(doubts);
         pthread_mutex_unlock(&doubts->mutex);
         if (always && !doubts->over)
             tell(doubts);
         pthread_mutex_lock(&doubts->mutex);
-        nap(doubts, PAUSE_MS);
+        nap(doubts, PAUSE_MS, true);
     }
     pthread_mutex_unlock(&doubts->mutex);
     return NULL;
@@ -304,7 +304,6 @@ doubts_want(struct doubts *doubts)
     uint64_t wanted;
 
     pthread_mutex_lock(&doubts->mutex);
-    doubts->wanted_until_ms = idem__mono_ms() + WANTED_MS;
     wanted = doubts->wanted = doubts->begun + 1;
     pthread_cond_signal(&doubts->stir);
     pthread_mutex_unlock(&doubts->mutex);

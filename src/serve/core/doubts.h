@@ -3,9 +3,9 @@
  * about new ones (--on-doubt).
  *
  * Only a look through the store can tell. A thread of its own looks, a few
- * thousand records a second, so that a large store is not disturbed: while
- * somebody reads the figures, or always if somebody is to be told. The figures
- * are those of the last whole look.
+ * thousand records a second, so that a large store is not disturbed: once
+ * whenever somebody reads the figures, or always if somebody is to be told. The
+ * figures are those of the last whole look.
  */
 #ifndef SERVER_DOUBTS_H
 #define SERVER_DOUBTS_H
@@ -21,7 +21,7 @@ void doubts_stop(struct doubts *doubts);
 /* When the engine is closed, which ends a look that waits for the store. */
 void doubts_close(struct doubts *doubts);
 
-/* Look now, and without pauses; the number of that look. */
+/* Look now, through a small store without pauses; the number of that look. */
 uint64_t doubts_want(struct doubts *doubts);
 
 /* Figures of the last whole look, whose number is returned; 0: there is none.
