@@ -18,10 +18,10 @@
 /* How a request ended at the gate: the verdicts of the access log, and two for
  * requests that nobody asked the engine about. */
 static const char *const idem__figures_verdicts[] = {
-    "started",      "released", "outcome-unknown", "replay",  "busy",
-    "doubt",        "mismatch", "duplicate",       "unknown", "away",
-    "same-content", "open",     "no-scope",        "issued",  "settled",
-    "absent",       "refused",  "passed",
+    "started",      "released",   "outcome-unknown", "replay",  "busy",
+    "doubt",        "mismatch",   "duplicate",       "unknown", "away",
+    "same-content", "open",       "no-scope",        "issued",  "settled",
+    "absent",       "over-quota", "refused",         "passed",
 };
 
 #define IDEM__FIGURES_VERDICTS                                                 \

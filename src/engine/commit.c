@@ -166,8 +166,10 @@ static void
 stored(struct idem_engine *engine, struct idem__group *group)
 {
     idem__claim_found(engine, group->key, &group->stored);
-    if (group->writes)
+    if (group->writes) {
         idem__claim_wrote(engine, group->key, group->record);
+        idem__quota_wrote(engine, &group->stored, group->record);
+    }
     idem__group_stored(engine, group);
 }
 

@@ -137,6 +137,7 @@ turn_store(struct idem_engine *engine)
         after = next;
     }
     tend(engine);
+    idem__quota_tend(engine);
     atomic_store_explicit(&engine->parked_now, engine->parked.count,
                           memory_order_relaxed);
     return idem__queue_done(&engine->queue, taken, bytes) || more;
@@ -174,6 +175,8 @@ store_due_us(struct idem_engine *engine)
 
     if (engine->store->type->tend && due > engine->tended_us + TEND_EVERY_US)
         due = engine->tended_us + TEND_EVERY_US;
+    if (engine->quota.uses && due > engine->quota.due_us)
+        due = engine->quota.due_us;
     return due;
 }
 
@@ -324,6 +327,7 @@ close_store(struct idem_engine *engine)
     idem__batch_close(engine);
     idem__recents_close(&engine->recents);
     idem__claims_close(&engine->claims);
+    idem__quota_close(&engine->quota);
     idem__map_clear(&engine->parked.crowds);
     idem__map_clear(&engine->parked.tickets);
     idem__map_clear(&engine->parked.scopes);
@@ -358,7 +362,8 @@ open_store(struct idem_engine *engine, const char *url, struct idem_error *err)
     if (!idem__time_open(engine) || !idem__batch_open(engine))
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     engine->tended_us = idem__boot_us(engine);
-    return idem__time_update(engine, err);
+    status = idem__time_update(engine, err);
+    return status == IDEM_OK ? idem__quota_open(engine, err) : status;
 }
 
 static size_t
@@ -494,6 +499,7 @@ idem__stats(struct idem_engine *engine, struct idem__stats *stats)
     stats->store_errors = atomic_load(&engine->store_errors);
     stats->parked = atomic_load(&engine->parked_now);
     stats->vanished = atomic_load(&engine->vanished);
+    stats->over_quota = atomic_load(&engine->over_quota);
     stats->max_result = idem__max_result(engine);
     stats->now_ms = atomic_load(&engine->stats_now_ms);
     stats->clock_alarm = atomic_load(&engine->time.alarm);

@@ -21,6 +21,9 @@ struct idem__engine_inner {
     const struct idem_clocks *clocks; /* NULL: the system's */
     bool driven;                      /* no thread: idem__engine_turn runs it */
     bool hasty; /* tests: a lost swap is sent again without a pause */
+    /* The most records, and bytes of them, that one scope may have in the
+     * store; 0: any number. See quota.c. */
+    int64_t scope_records, scope_bytes;
     void (*wake)(void *arg);
     void *wake_arg;
 };
@@ -125,6 +128,7 @@ struct idem__stats {
     /* Claims that this engine wrote, whose lease is alive, and that a shared
      * store no longer has: it lost records. */
     uint64_t vanished;
+    uint64_t over_quota; /* claims that scope_records or scope_bytes refused */
 };
 
 void idem__stats(struct idem_engine *engine, struct idem__stats *stats);

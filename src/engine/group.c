@@ -99,6 +99,13 @@ decide(struct idem_engine *engine, struct idem__group *group,
         next->state = IDEM_STATE_ABSENT;
         verdict = IDEM_V_STALE;
     }
+    /* Where a record is there, nothing is refused: replays and what ends a
+     * claim go on. */
+    job->refused = (!before || idem__record_expired(before, &now)) &&
+                   next->state != IDEM_STATE_ABSENT && !job->maybe_stored &&
+                   idem__quota_used_up(engine, &job->op);
+    if (job->refused)
+        next->state = IDEM_STATE_ABSENT;
     job->wrote = next->state != IDEM_STATE_ABSENT;
     if (job->wrote) {
         if (!before || before->fence != next->fence ||
@@ -284,8 +291,14 @@ cannot_tell(const struct idem__job *job)
 static void
 answer_stored(struct idem_engine *engine, struct idem__job *job)
 {
-    struct idem_error err;
+    struct idem_error err = {IDEM_OK, ""};
 
+    if (job->refused) {
+        atomic_fetch_add_explicit(&engine->over_quota, 1, memory_order_relaxed);
+        idem__job_answer(engine, job,
+                         idem__quota_refuse(engine, &job->op, &err), &err);
+        return;
+    }
     if (!cannot_tell(job)) {
         idem__job_answer(engine, job, IDEM_OK, NULL);
         return;

@@ -126,6 +126,7 @@ struct idem__job {
     bool depends;        /* on a write of its group */
     bool wrote;          /* one of its own */
     bool maybe_stored;   /* such a write was lost once */
+    bool refused;        /* a quota is used up; it wrote nothing */
     struct idem_answer answer; /* shows `told` */
     struct idem_record told;
     uint8_t nonce[IDEM_NONCE_LEN];
@@ -315,6 +316,36 @@ void idem__claim_found(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *stored);
 void idem__claims_close(struct idem__claims *claims);
 
+/* ---- what one scope may have in the store (quota.c) -------------------- */
+
+struct idem__scope_use;
+
+struct idem__quota {
+    struct idem__scope_use *uses; /* NULL: there is no quota */
+    uint8_t hash_key[16];
+    /* The look through the store. */
+    bool looking;
+    int64_t since_ms;  /* when it began, in the store's time */
+    int64_t due_us;    /* the next part of it, on the boot clock */
+    int64_t looked_us; /* when the last whole one ended */
+    size_t part;       /* records in it */
+    struct idem_cursor cursor;
+};
+
+enum idem_status idem__quota_open(struct idem_engine *engine,
+                                  struct idem_error *err);
+void idem__quota_close(struct idem__quota *quota);
+/* May this op's scope have no further record? Then say which limit it is. */
+bool idem__quota_used_up(struct idem_engine *engine, const struct idem_op *op);
+enum idem_status idem__quota_refuse(struct idem_engine *engine,
+                                    const struct idem_op *op,
+                                    struct idem_error *err);
+/* We stored a record in the place of another; state ABSENT: of none. */
+void idem__quota_wrote(struct idem_engine *engine,
+                       const struct idem_record *before,
+                       const struct idem_record *after);
+void idem__quota_tend(struct idem_engine *engine);
+
 /* ---- time ------------------------------------------------------------ */
 
 struct idem__seen { /* an unchanged rev, on a store without a clock */
@@ -474,6 +505,7 @@ struct idem_engine {
     struct idem__parked parked;
     struct idem__recents recents;
     struct idem__claims claims;
+    struct idem__quota quota;
     struct idem__item *spare_jobs; /* of the turner's alone */
     size_t spare_count;
     struct idem__time time;
@@ -488,7 +520,8 @@ struct idem_engine {
     _Atomic uint64_t verdicts[IDEM__VERDICT_COUNT];
     _Atomic uint64_t errors[IDEM__STATUS_COUNT];
     _Atomic uint64_t batch_sizes[IDEM__BATCH_SIZES];
-    _Atomic uint64_t batches, batched, store_errors, parked_now, vanished;
+    _Atomic uint64_t batches, batched, store_errors, parked_now, vanished,
+        over_quota;
     _Atomic int64_t stats_now_ms;
 };
 

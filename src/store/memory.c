@@ -302,6 +302,7 @@ open_store(const char *url, const struct idem_store_options *options,
 
 const struct idem_store_type idem__memory_store = {
     .scheme = "memory",
+    .scan_whole = true,
     .local = true,
     .open = open_store,
     .swap = swap_batch,

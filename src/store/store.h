@@ -134,6 +134,11 @@ typedef enum idem_status idem_scan_fn(struct idem_store *store,
 typedef enum idem_status idem_now_fn(struct idem_store *store, int64_t *now_us,
                                      struct idem_error *err);
 
+/* Room that is kept for the finish of a claim: until nobody has touched it for
+ * two weeks, and so its lease (of a week at most) has been over for one. */
+#define IDEM__CLAIM_RESERVE 2048
+#define IDEM__CLAIM_RESERVE_MS (2 * IDEM_LEASE_MAX_MS)
+
 /* A record leaves a store this long after it may: engines whose clocks disagree
  * by less see the same. */
 #define IDEM__DROP_MARGIN_MS INT64_C(60000)
@@ -167,6 +172,7 @@ struct idem_store_type {
                                  first instead of guessing, and nobody else writes */
     bool partial;             /* parts of it fail alone, and fail fast by
                                  themselves: the engine breaks no circuit */
+    bool scan_whole;          /* a scan gives records with their results */
     size_t share;             /* a batch may go through several of this store at
                                  once, in shares of at least so many swaps
                                  (split.c); 0: it may not */

@@ -50,6 +50,7 @@
 
 #include "../../base/figures.h"
 #include "../../base/problem.h"
+#include "../../base/quota.h"
 #include "../../engine/lease.h"
 #include "../../wire/wire.h"
 
@@ -523,6 +524,8 @@ void ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_reply_t *reply);
 void ngx_http_idem_started(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_away(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_no_verdict(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_reply_t *reply);
 void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     const ngx_http_idem_problem_t *problem, const char *detail,
     ngx_uint_t retry_after);
@@ -642,6 +645,7 @@ extern const ngx_http_idem_problem_t  ngx_http_idem_token_unknown;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_replayable;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_served;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_executed;
+extern const ngx_http_idem_problem_t  ngx_http_idem_over_quota;
 extern const ngx_http_idem_problem_t  ngx_http_idem_body_too_large;
 extern const ngx_http_idem_problem_t  ngx_http_idem_unreachable;
 extern const ngx_http_idem_problem_t  ngx_http_idem_anonymous;

@@ -177,6 +177,8 @@ static void
 ngx_http_idem_dedupe_begun(ngx_http_idem_op_t *op,
     ngx_http_idem_reply_t *reply)
 {
+    ngx_uint_t               quota;
+    ngx_connection_t        *c;
     enum idem_verdict        verdict;
     ngx_http_idem_ctx_t     *ctx;
     ngx_http_idem_claim_t   *content = op->data;
@@ -184,9 +186,13 @@ ngx_http_idem_dedupe_begun(ngx_http_idem_op_t *op,
 
     verdict = ngx_http_idem_verdict(reply);
 
+    quota = reply && reply->status == IDEM_ERR_OVERLOADED && !op->unsure
+            && idem__quota_retry_s(reply->err.text);
+
     /* it may be stored all the same, and the same nonce finds out */
 
-    if (reply && (reply->status != IDEM_OK
+    if (reply && !quota
+              && (reply->status != IDEM_OK
                   || (op->unsure && verdict == IDEM_V_BUSY)))
     {
         ngx_http_idem_op_again(e, op);
@@ -203,7 +209,14 @@ ngx_http_idem_dedupe_begun(ngx_http_idem_op_t *op,
         ngx_http_idem_renew_start(content);
     }
 
-    if (ctx) {
+    if (ctx && quota) {
+        c = ctx->request->connection;
+
+        ngx_http_idem_clear_deadline(ctx);
+        ngx_http_idem_no_verdict(ctx, reply);
+        ngx_http_run_posted_requests(c);
+
+    } else if (ctx) {
         ngx_http_idem_dedupe_told(ctx, content, verdict);
 
     } else if (verdict == IDEM_V_STARTED) {

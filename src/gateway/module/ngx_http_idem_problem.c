@@ -116,6 +116,12 @@ const ngx_http_idem_problem_t  ngx_http_idem_not_executed = {
 };
 
 
+const ngx_http_idem_problem_t  ngx_http_idem_over_quota = {
+    IDEM_PROBLEM_QUOTA, 0,
+    "The request was not sent to the service. Send it again later."
+};
+
+
 const ngx_http_idem_problem_t  ngx_http_idem_body_too_large = {
     IDEM_PROBLEM_BODY_TOO_LARGE, 0,
     "The body is over the limit for requests with an idempotency key."

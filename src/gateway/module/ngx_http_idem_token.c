@@ -192,6 +192,7 @@ ngx_http_idem_send_token(ngx_http_idem_ctx_t *ctx, struct idem_bytes *token)
 static void
 ngx_http_idem_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 {
+    ngx_uint_t              retry;
     ngx_connection_t       *c;
     ngx_http_idem_ctx_t    *ctx;
     ngx_http_idem_claim_t  *claim = op->data;
@@ -210,6 +211,11 @@ ngx_http_idem_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
             ngx_http_finalize_request(ctx->request,
                                       ngx_http_idem_send_token(ctx,
                                                         &reply->brief.bytes));
+
+        } else if (reply && (retry = idem__quota_retry_s(reply->err.text))) {
+            ngx_str_set(&ctx->verdict, "over-quota");
+            ngx_http_idem_refuse(ctx, &ngx_http_idem_over_quota,
+                                 reply->err.text, retry);
 
         } else {
             ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);

@@ -23,14 +23,12 @@ ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* the engine does not answer: nothing was sent to the service */
+/* nothing was sent to the service: give back what was claimed */
 
-void
-ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
+static void
+ngx_http_idem_drop_claim(ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_claim_t  *claim;
-
-    ngx_str_set(&ctx->verdict, "away");
 
     claim = ctx->claim;
 
@@ -42,6 +40,17 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
         ctx->claim = NULL;
         ngx_http_idem_claim_detach(claim);
     }
+}
+
+
+/* the engine does not answer: nothing was sent to the service */
+
+void
+ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_set(&ctx->verdict, "away");
+
+    ngx_http_idem_drop_claim(ctx);
 
     if (ctx->page) {
         ctx->state = NGX_HTTP_IDEM_PASSING;
@@ -57,6 +66,32 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
     }
 
     ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
+}
+
+
+/*
+ * the engine has no verdict, or there is none; a caller over its quota is
+ * refused even where requests pass while the engine is away
+ */
+
+void
+ngx_http_idem_no_verdict(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_reply_t *reply)
+{
+    ngx_uint_t  retry;
+
+    retry = reply ? idem__quota_retry_s(reply->err.text) : 0;
+
+    if (retry == 0) {
+        ngx_http_idem_away(ctx);
+        return;
+    }
+
+    ngx_str_set(&ctx->verdict, "over-quota");
+
+    ngx_http_idem_drop_claim(ctx);
+    ngx_http_idem_refuse(ctx, &ngx_http_idem_over_quota, reply->err.text,
+                         retry);
 }
 
 
@@ -247,7 +282,7 @@ ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
         break;
 
     default:
-        ngx_http_idem_away(ctx);
+        ngx_http_idem_no_verdict(ctx, reply);
     }
 
     ngx_http_run_posted_requests(c);

@@ -3,6 +3,8 @@
  */
 #include "rights.h"
 
+#include "../../base/quota.h"
+
 bool
 server_op_operates(const struct idem_op *op)
 {
@@ -87,7 +89,8 @@ check_quotas(const struct server *server, const struct server_wish *wish,
         !idem_token_allowed(server->scope_limit, wish->op->scope, 1,
                             &retry_after_ms)) {
         idem__fail(err, IDEM_ERR_OVERLOADED,
-                   "scope-rate: this scope may ask %lld times a second: try "
+                   IDEM__QUOTA_RATE
+                   ": this scope may ask %lld times a second: try "
                    "again in %lld ms",
                    (long long)server->config->scope_rate,
                    (long long)retry_after_ms);
@@ -97,7 +100,8 @@ check_quotas(const struct server *server, const struct server_wish *wish,
         !idem_token_allowed(server->token_limit, wish->op->scope, wish->tokens,
                             &retry_after_ms)) {
         idem__fail(err, IDEM_ERR_OVERLOADED,
-                   "token-rate: this subject may ask for %lld tokens a second: "
+                   IDEM__QUOTA_TOKENS
+                   ": this subject may ask for %lld tokens a second: "
                    "try again in %lld ms",
                    (long long)server->config->token_rate,
                    (long long)retry_after_ms);

@@ -137,7 +137,10 @@ open_engine(struct loop *loop, struct idem_error *err)
         .log = server_log_engine,
         .log_arg = loop->log,
     };
-    struct idem__engine_inner inner = {.wake = loop_wake, .wake_arg = loop};
+    struct idem__engine_inner inner = {.wake = loop_wake,
+                                       .wake_arg = loop,
+                                       .scope_records = config->scope_records,
+                                       .scope_bytes = config->scope_bytes};
     enum idem_status status;
 
     status = idem__store_open(config->store, &store_options, &inner.store, err);

@@ -72,6 +72,7 @@ struct server_config {
     int64_t max_parked, max_parked_key, max_parked_scope; /* likewise */
     char *require_fingerprint; /* the engine's; NULL: none */
     int64_t scope_rate;        /* requests a second of one scope; 0: no limit */
+    int64_t scope_records, scope_bytes; /* likewise, in the store */
     int64_t token_rate; /* tokens a second for one subject; 0: no limit */
     struct idem_ids_options ids; /* bits, epochs, steps */
     int64_t idle_ms;  /* a client that says nothing is closed; 0: never */

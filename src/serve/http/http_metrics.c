@@ -141,6 +141,9 @@ add_engine(struct idem_buf *out, const struct idem__stats *stats)
            single(out, "idem_records_vanished_total", "counter",
                   "Live claims of this engine that the store has lost.",
                   (double)stats->vanished) &&
+           single(out, "idem_over_quota_total", "counter",
+                  "Claims that scope-records or scope-bytes refused.",
+                  (double)stats->over_quota) &&
            single(out, "idem_clock_alarm", "gauge",
                   "1 after a clock jumped: nothing expires early or is swept.",
                   stats->clock_alarm);

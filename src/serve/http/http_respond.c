@@ -1,6 +1,7 @@
 /*
  * http_respond.c - what a request came to, as bytes.
  */
+#include "../../base/quota.h"
 #include "http_inner.h"
 
 #include <stdio.h>
@@ -279,7 +280,10 @@ http_respond(struct http_request *request)
     if (request->failed) {
         reply.status = problem_type(request)->status;
         reply.type = PROBLEM_TYPE;
-        if (problem_type(request)->retryable)
+        if (request->problem == IDEM_PROBLEM_QUOTA)
+            reply.retry_after_ms =
+                idem__quota_retry_s(request->error.text) * INT64_C(1000);
+        else if (problem_type(request)->retryable)
             reply.retry_after_ms = 1000;
         log_defect(request);
     } else if (request->answer.verdict == IDEM_V_BUSY &&

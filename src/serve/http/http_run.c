@@ -2,6 +2,7 @@
  * http_run.c - a call goes to the engine, and what comes back is kept until
  * libmicrohttpd's thread fetches it.
  */
+#include "../../base/quota.h"
 #include "../../engine/engine.h"
 #include "http_inner.h"
 
@@ -101,6 +102,8 @@ http_fail_with(struct http_request *request, enum idem_status status,
         return;
     request->failed = true;
     request->problem = http_problem_of(status);
+    if (status == IDEM_ERR_OVERLOADED && err && idem__quota_retry_s(err->text))
+        request->problem = IDEM_PROBLEM_QUOTA;
     idem__fail(&request->error, status, "%s",
                err && err->text[0] ? err->text : idem_status_text(status));
 }

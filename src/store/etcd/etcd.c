@@ -674,6 +674,7 @@ open_store(const char *url, const struct idem_store_options *options,
 
 const struct idem_store_type idem__etcd_store = {
     .scheme = "etcd",
+    .scan_whole = true,
     .open = open_store,
     .swap = swap_batch,
     .load = load_batch,

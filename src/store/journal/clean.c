@@ -85,6 +85,35 @@ expired(const struct journal *self, const struct slot *slot)
     return slot->drop_s != 0 && slot->drop_s < self->drop_s;
 }
 
+/* Has nobody begun, renewed or looked after this claim for so long that no room
+ * is kept for its finish? What was written to a segment was written before the
+ * next one was made. */
+static bool
+in_idle_segment(const struct journal *self, const struct slot *slot)
+{
+    int64_t now_us = idem__journal_now_us(self);
+    size_t next =
+        (uint32_t)(slot->seg - (uint32_t)self->segments[0].head.id) + 1u;
+
+    return next < self->segment_count &&
+           now_us - self->segments[next].head.time_us >
+               IDEM__CLAIM_RESERVE_MS * 1000;
+}
+
+static bool
+is_idle(const struct journal *self, const struct entry_head *head,
+        const uint8_t *bytes)
+{
+    struct idem_record record;
+
+    return (head->flags & ENTRY_EXECUTING) &&
+           idem__decode(
+               (struct idem_bytes){bytes + ENTRY_HEAD_LEN, head->body_len},
+               &record, NULL) == IDEM_OK &&
+           idem__journal_now_us(self) / 1000 - record.updated >
+               IDEM__CLAIM_RESERVE_MS;
+}
+
 /* One entry of the oldest segment. False: no memory, look at it again. */
 static bool
 move_entry(struct journal *self, const struct entry_head *head,
@@ -102,6 +131,7 @@ move_entry(struct journal *self, const struct entry_head *head,
     }
     item.tag = slot->tag;
     item.head.flags &= ENTRY_EXECUTING;
+    item.idle = (slot->size & SLOT_IDLE) || is_idle(self, head, bytes);
     self->moved_bytes += slot_len(slot);
     return idem__batch_add(self, &item, NULL, bytes + ENTRY_HEAD_LEN);
 }
@@ -167,6 +197,7 @@ void
 idem__clean_sweep(struct journal *self)
 {
     uint32_t looked = 0;
+    struct slot idle;
 
     for (uint32_t n = 0; n < INDEX_SHARDS && looked < SWEEP_SLOTS; n++) {
         uint32_t number = self->sweep_shard++ % INDEX_SHARDS;
@@ -174,10 +205,19 @@ idem__clean_sweep(struct journal *self)
 
         /* A removal moves a later slot here: look again. */
         for (uint32_t i = 0; i < shard->room;) {
-            if (shard->slots[i].rev != 0 && expired(self, &shard->slots[i]))
-                drop_slot(self, &shard->slots[i]);
-            else
-                i++;
+            struct slot *slot = &shard->slots[i];
+
+            if (slot->rev != 0 && expired(self, slot)) {
+                drop_slot(self, slot);
+                continue;
+            }
+            if ((slot->size & (SLOT_EXECUTING | SLOT_IDLE)) == SLOT_EXECUTING &&
+                in_idle_segment(self, slot)) {
+                idle = *slot;
+                idle.size |= SLOT_IDLE;
+                idem__index_set(&self->index, slot, &idle);
+            }
+            i++;
         }
         looked += shard->room;
         idem__index_shrink(&self->index, number);

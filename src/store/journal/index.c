@@ -193,6 +193,15 @@ idem__index_take_back(struct journal_index *index, uint64_t tag)
     shard->promised--;
 }
 
+static void
+count_claim(struct journal_index *index, const struct slot *slot, int by)
+{
+    if (slot->size & SLOT_EXECUTING)
+        index->executing += (size_t)by;
+    if (slot->size & SLOT_IDLE)
+        index->idle += (size_t)by;
+}
+
 void
 idem__index_add(struct journal_index *index, const struct slot *slot)
 {
@@ -202,7 +211,7 @@ idem__index_add(struct journal_index *index, const struct slot *slot)
     shard->promised--;
     shard->used++;
     index->count++;
-    index->executing += (slot->size & SLOT_EXECUTING) != 0;
+    count_claim(index, slot, 1);
     put(index, shard, slot);
 }
 
@@ -211,8 +220,8 @@ idem__index_set(struct journal_index *index, struct slot *slot,
                 const struct slot *value)
 {
     assert(slot->tag == value->tag && value->rev != 0);
-    index->executing -= (slot->size & SLOT_EXECUTING) != 0;
-    index->executing += (value->size & SLOT_EXECUTING) != 0;
+    count_claim(index, slot, -1);
+    count_claim(index, value, 1);
     *slot = *value;
 }
 
@@ -224,7 +233,7 @@ idem__index_remove(struct journal_index *index, struct slot *slot)
     uint32_t hole = (uint32_t)(slot - shard->slots), at = hole;
 
     index->count--;
-    index->executing -= (slot->size & SLOT_EXECUTING) != 0;
+    count_claim(index, slot, -1);
     shard->used--;
     for (;;) {
         uint32_t from;

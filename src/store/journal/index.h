@@ -17,6 +17,7 @@
 #define INDEX_SHARD_BITS 12
 #define INDEX_SHARDS (1u << INDEX_SHARD_BITS)
 #define SLOT_EXECUTING (UINT32_C(1) << 31)
+#define SLOT_IDLE (UINT32_C(1) << 30) /* executing, and no room is reserved */
 
 struct slot {
     uint64_t tag;
@@ -24,7 +25,7 @@ struct slot {
     uint32_t seg;    /* the segment's id, its low 32 bits */
     uint32_t place;  /* offset of the entry, divided by 8 */
     uint32_t drop_s; /* seconds, rounded up; 0: never */
-    uint32_t size;   /* bytes of the entry, divided by 8; SLOT_EXECUTING */
+    uint32_t size;   /* bytes of the entry, divided by 8; the flags above */
 };
 
 struct shard {
@@ -36,14 +37,14 @@ struct journal_index {
     struct shard shards[INDEX_SHARDS];
     uint64_t secret; /* nobody outside can aim at one place of a shard */
     uint64_t tag_mask;
-    size_t count, executing;
+    size_t count, executing, idle;
     size_t bytes; /* of all slots, filled or not */
 };
 
 static inline uint32_t
 slot_len(const struct slot *slot)
 {
-    return (slot->size & ~SLOT_EXECUTING) * 8;
+    return (slot->size & ~(SLOT_EXECUTING | SLOT_IDLE)) * 8;
 }
 
 static inline uint64_t

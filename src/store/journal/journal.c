@@ -430,6 +430,7 @@ open_store(const char *url, const struct idem_store_options *options,
 
 const struct idem_store_type idem__journal_store = {
     .scheme = "journal",
+    .scan_whole = true,
     .local = true,
     .open = open_store,
     .swap = swap_batch,

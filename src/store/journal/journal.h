@@ -75,6 +75,7 @@ struct pending {
     uint64_t tag;
     bool moved; /* by the cleaner: the same record from an older segment */
     bool claim; /* it makes a record where none was executing */
+    bool idle;  /* moved, and no room is reserved for its finish */
 };
 
 /* The thread that prepares segments and saves indexes; see helper.c. */

@@ -181,6 +181,8 @@ apply(struct journal *self, const struct pending *item, struct segment *segment,
     if (head->kind == ENTRY_MARK)
         return;
     idem__rows_add(&self->row_log, &row);
+    if (item->idle)
+        slot.size |= SLOT_IDLE; /* not saved: it is found again */
     if (old) {
         idem__journal_segment(self, old->seg)->live -= slot_len(old);
         if (old->seg == slot.seg)

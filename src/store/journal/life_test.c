@@ -626,6 +626,52 @@ claims_never_use_the_reserve(void **state)
     test_close(store);
 }
 
+/* Room for the finish of a claim that nobody has touched for two weeks is
+ * given back; the claim itself stays, and can be finished. */
+static void
+an_old_doubt_keeps_its_record_and_not_its_reserve(void **state)
+{
+    enum { CLAIMS = 40 };
+    struct world *world = *state;
+    struct idem_store *store = open_world(world);
+    struct journal *journal = (struct journal *)store;
+    uint64_t id = 0, reserved = (uint64_t)CLAIMS * IDEM__CLAIM_RESERVE;
+
+    for (; id < CLAIMS; id++)
+        assert_int_equal(
+            put(world, store, id, 2 * id + 2, 0, IDEM_STATE_EXECUTING, DAY_MS),
+            IDEM_SWAP_STORED);
+    test_tend(store);
+    assert_true(journal->reserve_len >= reserved);
+    for (int day = 0; day < 16; day++) {
+        assert_int_equal(journal->index.idle, 0);
+        for (int n = 0; n < 200; n++, id++)
+            assert_int_equal(put(world, store, id, 2 * id + 2, 0,
+                                 IDEM_STATE_SUCCEEDED, DAY_MS / 2),
+                             IDEM_SWAP_STORED);
+        world->clock.now_ms += DAY_MS;
+        if (day < 13)
+            test_tend(store);
+    }
+    for (int n = 0; n < 500 && journal->index.idle < CLAIMS; n++, id++) {
+        assert_int_equal(put(world, store, id, 2 * id + 2, 0,
+                             IDEM_STATE_SUCCEEDED, DAY_MS / 2),
+                         IDEM_SWAP_STORED);
+        test_tend(store);
+    }
+    assert_int_equal(journal->index.executing, CLAIMS);
+    assert_int_equal(journal->index.idle, CLAIMS);
+    test_tend(store);
+    assert_true(journal->reserve_len < reserved);
+    for (id = 0; id < CLAIMS; id++)
+        assert_int_equal(put(world, store, id, 2 * id + 3, 2 * id + 2,
+                             IDEM_STATE_SUCCEEDED, DAY_MS),
+                         IDEM_SWAP_STORED);
+    assert_int_equal(journal->index.executing, 0);
+    assert_int_equal(journal->index.idle, 0);
+    test_close(store);
+}
+
 /* ---- many restarts ---- */
 
 static void
@@ -667,6 +713,7 @@ main(void)
         T(a_failed_sync_stops_it_until_it_has_been_read_again),
         T(after_a_failed_rename_the_old_segment_is_closed),
         T(claims_never_use_the_reserve),
+        T(an_old_doubt_keeps_its_record_and_not_its_reserve),
         T(many_restarts_leave_few_files),
     };
 

@@ -22,7 +22,6 @@
 #define SEGMENT_FAST_LEN (UINT64_C(16) << 20)
 #define SEGMENT_LIMIT (UINT64_C(512) << 20)
 #define SEGMENT_LEAST_LEN (UINT64_C(64) << 10)
-#define RESERVE_PER_CLAIM UINT64_C(2048)
 #define FAST_US INT64_C(2000000)
 
 bool
@@ -311,7 +310,8 @@ idem__segment_drop_oldest(struct journal *self)
     return true;
 }
 
-/* Have a reserve of at least this length. 0, or an errno. */
+/* Have a reserve of at least this length, and less than twice that. 0, or an
+ * errno. */
 static int
 keep_reserve(struct journal *self, uint64_t len)
 {
@@ -319,7 +319,7 @@ keep_reserve(struct journal *self, uint64_t len)
     int fd = -1, error;
 
     len = (len + 4095) & ~UINT64_C(4095);
-    if (self->reserve_len >= len)
+    if (self->reserve_len >= len && self->reserve_len < 2 * len)
         return 0;
     error =
         idem__io_open(self->io, self->dir_fd, "reserve", O_RDWR | O_CREAT, &fd);
@@ -327,6 +327,9 @@ keep_reserve(struct journal *self, uint64_t len)
         error = errno;
     if (!error && (uint64_t)info.st_size < len)
         error = idem__io_allocate(self->io, fd, len);
+    else if (!error && (uint64_t)info.st_size >= 2 * len &&
+             idem__io_truncate(self->io, fd, len) == 0)
+        info.st_size = (off_t)len;
     if (!error)
         self->reserve_len =
             (uint64_t)info.st_size < len ? len : (uint64_t)info.st_size;
@@ -350,7 +353,8 @@ idem__segment_prepare(struct journal *self)
 {
     uint64_t reserve =
         self->tuning.segment_len ? self->tuning.segment_len : SEGMENT_MIN_LEN;
-    uint64_t claims = self->index.executing * RESERVE_PER_CLAIM;
+    uint64_t claims = (self->index.executing - self->index.idle) *
+                      (uint64_t)IDEM__CLAIM_RESERVE;
     int error = keep_reserve(self, reserve > claims ? reserve : claims);
 
     if (idem__journal_status(error) != IDEM_ERR_FULL) {

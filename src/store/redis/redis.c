@@ -449,6 +449,7 @@ open_cluster(const char *url, const struct idem_store_options *options,
 
 const struct idem_store_type idem__redis_store = {
     .scheme = "redis",
+    .scan_whole = true,
     .open = open_single,
     .swap = swap_batch,
     .load = load_batch,
@@ -462,6 +463,7 @@ const struct idem_store_type idem__redis_store = {
 
 const struct idem_store_type idem__redis_cluster_store = {
     .scheme = "redis+cluster",
+    .scan_whole = true,
     .partial = true,
     .open = open_cluster,
     .swap = swap_batch,

@@ -106,7 +106,6 @@ on_record(void *arg, struct redis_link *link, uint32_t tag,
         scan->status = status;
         return;
     }
-    record.result = (struct idem_bytes){NULL, 0};
     scan->stopped = !idem__query_give(scan->query, &record);
 }
 

@@ -217,6 +217,7 @@ open_store(const char *url, const struct idem_store_options *options,
 
 const struct idem_store_type idem__zookeeper_store = {
     .scheme = "zookeeper",
+    .scan_whole = true,
     .open = open_store,
     .swap = idem__zk_swap,
     .load = load_batch,

@@ -1,0 +1,262 @@
+/*
+ * quota.c - how many records and bytes one scope may have in the store.
+ *
+ * Two things are added up: what a look through the whole store has counted, and
+ * what this engine has written since that look began. The look is a scan in
+ * small parts between batches, which takes at most a tenth of the engine's
+ * time, and begins anew a minute after it ended, or 5 s after if somebody was
+ * refused. It passes over the records
+ * that were created after it began, for those are counted as they are written;
+ * one that grows while the look passes may be counted twice until the next.
+ * Records of other engines, and room that expired records leave, are seen by
+ * the next look.
+ *
+ * The table has a fixed size. Where places are taken, the scope with the fewest
+ * records of a small neighbourhood makes room: only the largest are remembered,
+ * which are the ones that a quota is about. The hash is keyed, so nobody can
+ * choose to collide.
+ */
+#include "inner.h"
+
+#include "../base/quota.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+
+#define PLACES 65536 /* a power of two */
+#define NEIGHBOURS 8
+#define LOOK_PAUSE_US INT64_C(60000000)
+#define SOON_US (INT64_C(1000000) * IDEM__QUOTA_LOOK_S)
+#define PART_PAUSE_US 50000
+#define PART_MOST 1000
+#define PART_LEAST 8
+
+struct idem__scope_use {
+    uint64_t hash; /* of the scope; 0: the place is empty */
+    int64_t records, bytes;
+    int64_t seen_records, seen_bytes; /* of the look that goes on */
+};
+
+static struct idem__scope_use *
+use_of(struct idem__quota *quota, struct idem_bytes scope)
+{
+    struct idem__scope_use *least = NULL;
+    uint64_t hash;
+
+    crypto_shorthash((uint8_t *)&hash, scope.data, scope.len, quota->hash_key);
+    hash = hash ? hash : 1;
+    for (size_t i = 0; i < NEIGHBOURS; i++) {
+        struct idem__scope_use *use = &quota->uses[(hash + i) % PLACES];
+
+        if (use->hash == hash)
+            return use;
+        if (!least || use->hash == 0 ||
+            (least->hash != 0 && use->records + use->seen_records <
+                                     least->records + least->seen_records))
+            least = use;
+    }
+    *least = (struct idem__scope_use){.hash = hash};
+    return least;
+}
+
+/* Bytes that a record counts for. What is executing needs room for its finish,
+ * unless it is a doubt that nobody has settled for long. */
+static int64_t
+size_of(const struct idem_engine *engine, const struct idem_record *record)
+{
+    int64_t size = (int64_t)idem__encoded_len(record);
+
+    if (record->state == IDEM_STATE_EXECUTING &&
+        engine->now.early_ms - record->updated < IDEM__CLAIM_RESERVE_MS)
+        size += IDEM__CLAIM_RESERVE;
+    return size;
+}
+
+enum idem_status
+idem__quota_open(struct idem_engine *engine, struct idem_error *err)
+{
+    struct idem__quota *quota = &engine->quota;
+
+    if (engine->inner.scope_records == 0 && engine->inner.scope_bytes == 0)
+        return IDEM_OK;
+    if (engine->inner.scope_bytes > 0 && !engine->store->type->scan_whole)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          IDEM__QUOTA_BYTES
+                          ": %s: a list of its records does not tell their "
+                          "sizes: give scope-records and max-result instead",
+                          engine->store->type->scheme);
+    quota->uses = calloc(PLACES, sizeof(*quota->uses));
+    if (!quota->uses)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    randombytes_buf(quota->hash_key, sizeof(quota->hash_key));
+    quota->part = PART_LEAST;
+    return IDEM_OK;
+}
+
+void
+idem__quota_close(struct idem__quota *quota)
+{
+    free(quota->uses);
+    quota->uses = NULL;
+}
+
+/* What the ids need is no scope's. */
+static bool
+counts(const struct idem_record *record)
+{
+    return record->type != IDEM_TYPE_WORKER;
+}
+
+void
+idem__quota_wrote(struct idem_engine *engine, const struct idem_record *before,
+                  const struct idem_record *after)
+{
+    struct idem__quota *quota = &engine->quota;
+    struct idem__scope_use *use;
+    bool was = before->state != IDEM_STATE_ABSENT &&
+               !idem__record_expired(before, &engine->now);
+    int64_t size, grown;
+
+    if (!quota->uses || !counts(after))
+        return;
+    use = use_of(quota, after->scope);
+    size = size_of(engine, after);
+    grown = was ? size - size_of(engine, before) : size;
+    use->records += !was;
+    use->bytes += grown;
+    if (!quota->looking)
+        return;
+    if (after->created < quota->since_ms) {
+        use->seen_bytes += grown > 0 ? grown : 0;
+    } else if (was && before->created >= quota->since_ms) {
+        use->seen_bytes += grown;
+    } else { /* the look passes over it from now on */
+        use->seen_records++;
+        use->seen_bytes += size;
+    }
+}
+
+static bool
+at_most_records(const struct idem_engine *engine,
+                const struct idem__scope_use *use)
+{
+    return engine->inner.scope_records > 0 &&
+           use->records >= engine->inner.scope_records;
+}
+
+/* An operator decides over a record, and is never refused. */
+bool
+idem__quota_used_up(struct idem_engine *engine, const struct idem_op *op)
+{
+    int64_t bytes = engine->inner.scope_bytes;
+    const struct idem__scope_use *use;
+
+    if (!engine->quota.uses || op->type == IDEM_TYPE_WORKER || op->outcome != 0)
+        return false;
+    use = use_of(&engine->quota, op->scope);
+    return at_most_records(engine, use) || (bytes > 0 && use->bytes >= bytes);
+}
+
+enum idem_status
+idem__quota_refuse(struct idem_engine *engine, const struct idem_op *op,
+                   struct idem_error *err)
+{
+    const struct idem__scope_use *use = use_of(&engine->quota, op->scope);
+    int64_t soon_us = engine->quota.looked_us + SOON_US;
+
+    if (!engine->quota.looking && engine->quota.due_us > soon_us)
+        engine->quota.due_us = soon_us;
+    if (at_most_records(engine, use))
+        return idem__fail(
+            err, IDEM_ERR_OVERLOADED,
+            IDEM__QUOTA_RECORDS
+            ": this scope has %lld records, its limit is %lld: try again when "
+            "some have expired",
+            (long long)use->records, (long long)engine->inner.scope_records);
+    return idem__fail(err, IDEM_ERR_OVERLOADED,
+                      IDEM__QUOTA_BYTES
+                      ": the records of this scope take %lld bytes, its limit "
+                      "is %lld: try again when some have expired",
+                      (long long)use->bytes,
+                      (long long)engine->inner.scope_bytes);
+}
+
+/* ---- the look ---------------------------------------------------------- */
+
+static bool
+look_at(void *arg, const struct idem_record *record)
+{
+    struct idem_engine *engine = arg;
+    struct idem__quota *quota = &engine->quota;
+    struct idem__scope_use *use;
+
+    if (!counts(record) || record->created >= quota->since_ms)
+        return true;
+    use = use_of(quota, record->scope);
+    use->seen_records++;
+    use->seen_bytes += size_of(engine, record);
+    return true;
+}
+
+static void
+look_begins(struct idem_engine *engine)
+{
+    struct idem__quota *quota = &engine->quota;
+
+    for (size_t i = 0; i < PLACES; i++)
+        quota->uses[i].seen_records = quota->uses[i].seen_bytes = 0;
+    quota->since_ms = engine->now.late_ms;
+    quota->cursor = (struct idem_cursor){"0"};
+    quota->looking = true;
+}
+
+static void
+look_ends(struct idem__quota *quota)
+{
+    for (size_t i = 0; i < PLACES; i++) {
+        struct idem__scope_use *use = &quota->uses[i];
+
+        use->records = use->seen_records;
+        use->bytes = use->seen_bytes;
+        if (use->records == 0)
+            *use = (struct idem__scope_use){.hash = 0};
+    }
+    quota->looking = false;
+}
+
+void
+idem__quota_tend(struct idem_engine *engine)
+{
+    const struct idem_filter everything = {0};
+    struct idem__quota *quota = &engine->quota;
+    struct idem_query query = {&everything, &engine->now, &quota->cursor,
+                               quota->part, look_at,      engine};
+    int64_t began_us = idem__boot_us(engine), took_us;
+
+    if (!quota->uses || began_us < quota->due_us)
+        return;
+    if (idem__time_update(engine, NULL) != IDEM_OK) {
+        quota->due_us = began_us + LOOK_PAUSE_US;
+        return;
+    }
+    if (!quota->looking)
+        look_begins(engine);
+    if (engine->store->type->scan(engine->store, &query, NULL) != IDEM_OK) {
+        quota->looking = false; /* the counts go on from the last whole look */
+        quota->due_us = began_us + LOOK_PAUSE_US;
+        return;
+    }
+    took_us = idem__boot_us(engine) - began_us;
+    if (strcmp(quota->cursor.text, "0") == 0) {
+        look_ends(quota);
+        quota->looked_us = began_us + took_us;
+        quota->due_us = quota->looked_us + LOOK_PAUSE_US;
+        return;
+    }
+    quota->due_us = began_us + (10 * took_us > PART_PAUSE_US ? 10 * took_us
+                                                             : PART_PAUSE_US);
+    if (took_us > PART_PAUSE_US / 10 && quota->part > PART_LEAST)
+        quota->part /= 2;
+    else if (took_us < PART_PAUSE_US / 20 && quota->part < PART_MOST)
+        quota->part *= 2;
+}
