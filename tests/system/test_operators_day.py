@@ -13,7 +13,7 @@ import pytest
 
 import servers
 from gateway import *
-from lib import IDEM, ROOT, Process, folder, free_port, wait_until
+from lib import ROOT, Process, folder, free_port, listens, wait_until
 
 PAGES = ["docs/operators-day.md", "docs/operators-day.zh-CN.md"]
 
@@ -24,30 +24,65 @@ def lines(page):
 
 
 def test_both_pages_have_the_same_commands():
-    one, two = (["idem" if "--reason" in line else line for line in lines(page)] for page in PAGES)
-    assert one == two and len(one) == 7
+    one, two = (["idem settle" if "--reason" in line else line for line in lines(page)] for page in PAGES)
+    assert one == two and len(one) == 16
+
+
+class Shell:
+    """One bash that the page's lines are typed into, in the clone, with a home of its own."""
+
+    def __init__(self, home, ports):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("IDEM_", "XDG_"))}
+        self.bash = subprocess.Popen(["bash", "--noprofile", "--norc"], cwd=ROOT, env={**env, "HOME": home}, text=True, bufsize=1,
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        self.ports = ports
+
+    def run(self, line, code=0, **words):
+        """A line of the page; what it said."""
+        for old, new in {**self.ports, **words}.items():
+            line = line.replace(old, str(new))
+        self.bash.stdin.write(line + "; code=$?; echo; echo END $code\n")
+        said = []
+        while not (said and said[-1].startswith("END ")):
+            said.append(self.bash.stdout.readline())
+            assert said[-1], (line, said)
+        assert int(said.pop()[4:]) == code, (line, said)
+        return "".join(said).removesuffix("\n")
+
+    def close(self):
+        """And what it started."""
+        self.bash.stdin.write("kill -CONT $service; kill $gateway $service; wait $gateway; exit\n")
+        self.bash.communicate(timeout=60)
 
 
 class Day:
-    """The page's gateway with this test's places."""
+    """The page, until the payment has been sent; with this test's ports, and its store if it is not the page's."""
 
-    def __init__(self, where, ledger, store):
-        self.where, self.store, self.ledger = where, store, ledger
-        self.http, self.socket, self.log = free_port(), where + "/s", where + "/access.log"
-        self.gateway = Gateway(where, ledger.port, "--http", "127.0.0.1:%d" % self.http, "--access-log", self.log, "--log-keys", "on",
-                               "--lease", "1s", store=store, socket=self.socket)
+    def __init__(self, where, store=None):
+        self.home, self.http, self.port, self.service = where, free_port(), free_port(), free_port()
+        self.shell = Shell(where, {":7399": ":%d" % self.http, ":8080": ":%d" % self.port, "9000": self.service})
+        self.pay, self.run, self.lines = where + "/pay", self.shell.run, lines(PAGES[0])
+        self.run(self.next("export PATH="))
+        self.run(self.next("export STORE="))
+        if store:
+            self.run("export STORE='%s'; idem store init $STORE" % store)
+        self.run(self.next("mkdir"))
+        self.run(self.next("examples/shop.py"))
+        assert wait_until(lambda: listens(self.service))
+        self.run(self.next("idem gateway"))
+        assert wait_until(lambda: "listening" in self.read("gateway.log")), self.read("gateway.log")
 
-    def run(self, line, **words):
-        """A line of the page; what it said."""
-        line = line.replace("/run/pay/idem.sock", self.socket).replace("/var/log/pay/access.log", self.log)
-        for place in ("/var/lib/pay-new", "/var/lib/pay", "/backup/pay"):
-            line = line.replace(place, self.where + "/" + place.replace("/", "-")[1:])
-        for word, value in words.items():
-            line = line.replace(word, value)
-        env = {**os.environ, "PATH": os.path.dirname(IDEM) + ":" + os.environ["PATH"]}
-        done = subprocess.run(["sh", "-c", line], env=env, text=True, capture_output=True, timeout=60)
-        assert done.returncode == 0, (line, done.stdout, done.stderr)
-        return done.stdout
+    def next(self, begins):
+        assert self.lines[0].startswith(begins), self.lines[0]
+        return self.lines.pop(0)
+
+    def read(self, name):
+        with open(os.path.join(self.pay, name)) as f:
+            return f.read()
+
+    def executed(self):
+        with urllib.request.urlopen("http://127.0.0.1:%d/orders" % self.service, timeout=60) as answer:
+            return json.load(answer)["orders"]
 
 
 def alert_fires(day):
@@ -57,9 +92,9 @@ def alert_fires(day):
         with open(os.path.join(ROOT, "monitoring", name)) as f:
             text[name] = f.read().replace("127.0.0.1:7399", "127.0.0.1:%d" % day.http).replace("15s", "1s").replace(
                 "idem_oldest_doubt_seconds > 60", "idem_oldest_doubt_seconds > 1")
-        with open(os.path.join(day.where, name), "w") as f:
+        with open(os.path.join(day.home, name), "w") as f:
             f.write(text[name])
-    with Process(["prometheus", "--config.file", day.where + "/prometheus.yml", "--storage.tsdb.path", day.where + "/tsdb",
+    with Process(["prometheus", "--config.file", day.home + "/prometheus.yml", "--storage.tsdb.path", day.home + "/tsdb",
                   "--web.listen-address", "127.0.0.1:%d" % port], ready=port):
         def firing():
             time.sleep(0.3)
@@ -98,25 +133,26 @@ class Customers:
 @pytest.fixture(params=["journal", "postgres"])
 def day(request):
     database = servers.Postgres() if request.param == "postgres" else None
-    with folder() as where, Ledger(where) as ledger:
-        if database:
-            subprocess.run([IDEM, "store", "init", database.url], check=True, stdout=subprocess.DEVNULL)
-        day = Day(where, ledger, database.url if database else "journal:%s/var-lib-pay" % where)
-        day.database = database
-        try:
-            with day.gateway:
+    try:
+        with folder() as where:
+            day = Day(where, database.url if database else None)
+            day.database = database
+            try:
                 yield day
-        finally:
-            if database:
-                database.stop()
+            finally:
+                day.shell.close()
+    finally:
+        if database:
+            database.stop()
 
 
-def back_up(day, backup, restore):
-    """By the page for a journal, by the database's own tool for PostgreSQL: the URL of what was restored, and a way to stop it."""
+def back_up(day):
+    """By the page for a journal, by the database's own tool for PostgreSQL: a way to restore it, which gives the URL; and its end."""
+    backup, restore = day.next("idem backup"), day.next("idem restore")
     if not day.database:
         day.run(backup)
-        return lambda: (day.run(restore), "journal:%s/var-lib-pay-new" % day.where)[1], lambda: None
-    dump = day.where + "/pay.dump"
+        return lambda: (day.run(restore), "journal:%s/restored" % day.pay)[1], lambda: None
+    dump = day.pay + "/pay.dump"
     subprocess.run([day.database.bin + "pg_dump", "-Fc", "-f", dump, day.database.url], check=True)
     other = servers.Postgres()
 
@@ -127,35 +163,34 @@ def back_up(day, backup, restore):
 
 
 def test_the_day(day):
-    doubts, find, grep, settle, audit, backup, restore = lines(PAGES[0])
-    port = day.gateway.port
-    first = ask(port, "pay-7", x_way="half-body")  # the service is cut off in the middle of its answer
-    assert first.status == 504 and first.problem == "outcome-unknown"
-    instance = first.json()["instance"]
-    assert first.json()["idempotency_key"] == "pay-7" and re.fullmatch(r"urn:uuid:[0-9a-f-]{36}", instance)
-
+    problem = json.loads(day.run(day.next("kill -STOP")))
+    assert problem["status"] == 504 and problem["class"] == "outcome unknown" and problem["idempotency_key"] == "pay-7"
+    instance = problem["instance"]
     assert alert_fires(day)
-    assert "pay-7" in day.run(doubts)
-    scope = day.run(find).split()[-2]
-    assert 'id="pay-7"' in day.run(grep, **{"urn:uuid:INSTANCE": instance}) and scope in day.run(grep, **{"urn:uuid:INSTANCE": instance})
-    assert day.run(settle, SCOPE=scope).startswith("settled")
-    again = ask(port, "pay-7", x_way="half-body")
-    assert again.status == 201 and again.json() == {"paid": 7} and again.replayed
-    assert day.ledger.executions("pay-7") == 1
-    told = day.run(audit)
-    assert "pay-7" in told and "doubt -> succeeded" in told and "ticket 4711: on the bank statement" in told
+    assert re.match(r"\d+\w +request +1  \S+Z  anonymous pay-7\n$", day.run(day.next("idem doubts")))
+    found = day.run(day.next("idem find pay-7"))
+    assert re.fullmatch(r"request executing \S+Z \d+ anonymous pay-7\n", found)
+    assert day.run(day.next("idem find urn:"), **{"urn:uuid:INSTANCE": instance}) == found
+    assert 'id="pay-7"' in day.run(day.next("grep"), **{"urn:uuid:INSTANCE": instance})
+    assert day.run(day.next("idem settle")).startswith("settled")
+    day.run(day.next("examples/shop.py"))
+    assert wait_until(lambda: listens(day.service))
+    assert json.loads(day.run(day.next("curl"))) == {"paid": 7} and day.executed() == 0
+    told = day.run(day.next("idem audit"))
+    assert re.fullmatch(r'\S+Z owner settle anonymous pay-7 settled: doubt -> succeeded "ticket 4711: on the bank statement"\n', told), told
 
-    with Customers(port) as customers:
+    with Customers(day.port) as customers:
         assert wait_until(lambda: len(customers.told) > 100)
         before = dict(customers.told)
-        load, end = back_up(day, backup, restore)
-    day.gateway.stop()
+        load, end = back_up(day)
+    executed = day.executed()
+    day.run("kill $gateway; wait $gateway", code=0)
     try:
-        with folder() as elsewhere, Gateway(elsewhere, day.ledger.port, store=load()) as gateway:
+        with folder() as elsewhere, Gateway(elsewhere, day.service, store=load()) as gateway:
             for key, body in before.items():
                 got = ask(gateway.port, key)
                 assert got.status == 201 and got.body == body and got.replayed, (key, got)
-                assert day.ledger.executions(key) == 1
-            assert ask(gateway.port, "pay-7", x_way="half-body").json() == {"paid": 7}
+            assert ask(gateway.port, "pay-7", body=b"amount=10", headers={"Content-Type": "application/x-www-form-urlencoded"}).json() == {"paid": 7}
+            assert day.executed() == executed, "nothing ran again"
     finally:
         end()

@@ -186,11 +186,11 @@ announce(const struct launch *self)
         tell("%s and metrics at http://%s/",
              has_credentials(config) ? "HTTP API" : "health", self->http);
     if (self->address[0] && !config->socket)
-        tell("idem scan, idem settle and the others reach it "
+        tell("idem doubts, idem settle and the others reach it "
              "at %s, which is their default",
              self->address);
     else
-        tell("for idem scan, idem settle and the others: "
+        tell("for idem doubts, idem settle and the others: "
              "export IDEM_SERVER=unix:%s",
              self->address[0] ? self->address : self->socket);
     fflush(stdout);
