@@ -80,7 +80,8 @@ drop_handlers(void)
     for (int number = 1; number < NSIG; number++)
         if (sigaction(number, NULL, &action) == 0 &&
             action.sa_handler != SIG_DFL &&
-            (action.sa_handler != SIG_IGN || number == SIGPIPE))
+            (action.sa_handler != SIG_IGN || number == SIGPIPE ||
+             number == SIGXFSZ))
             (void)sigaction(number, &usual, NULL);
 }
 
@@ -105,7 +106,7 @@ become(const struct idem_spawn *how, char **env, pid_t parent, int trouble)
     put_stream(how->in, STDIN_FILENO);
     put_stream(how->out, STDOUT_FILENO);
     put_stream(how->err, STDERR_FILENO);
-    drop_handlers(); /* and SIGPIPE's: idem itself ignores it */
+    drop_handlers(); /* and those of the two that idem itself ignores */
     sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, how->mask ? how->mask : &none, NULL);
     execvpe(how->argv[0], how->argv, env);

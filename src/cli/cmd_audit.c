@@ -26,6 +26,14 @@ text_of(const json_t *entry, const char *name)
     return text ? text : "";
 }
 
+/* The file can be edited, and the server be another's. */
+static void
+print_field(const json_t *entry, const char *name, const char *then)
+{
+    cli_print_safe(stdout, idem_text(text_of(entry, name)));
+    fputs(then, stdout);
+}
+
 static void
 print_entry(struct idem_bytes line)
 {
@@ -35,17 +43,17 @@ print_entry(struct idem_bytes line)
         cli_json_print(entry);
         return;
     }
-    printf("%s %s %s ", text_of(entry, "time"), text_of(entry, "who"),
-           text_of(entry, "verb"));
-    cli_print_safe(stdout, idem_text(text_of(entry, "scope")));
-    putchar(' ');
-    cli_print_safe(stdout, idem_text(text_of(entry, "id")));
-    printf(" %s: %s -> %s", text_of(entry, "verdict"), text_of(entry, "before"),
-           text_of(entry, "after"));
+    print_field(entry, "time", " ");
+    print_field(entry, "who", " ");
+    print_field(entry, "verb", " ");
+    print_field(entry, "scope", " ");
+    print_field(entry, "id", " ");
+    print_field(entry, "verdict", ": ");
+    print_field(entry, "before", " -> ");
+    print_field(entry, "after", "");
     if (*text_of(entry, "reason")) {
-        printf(" \"");
-        cli_print_safe(stdout, idem_text(text_of(entry, "reason")));
-        putchar('"');
+        fputs(" \"", stdout);
+        print_field(entry, "reason", "\"");
     }
     putchar('\n');
     json_decref(entry);

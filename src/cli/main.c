@@ -219,6 +219,8 @@ main(int argc, char **argv)
 
     cli_files_hold();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ,
+           SIG_IGN); /* a file at its limit is an error, as a full disk */
     signal(SIGCHLD, SIG_DFL); /* ignored, it takes away how children ended */
     if (!own) {
         fprintf(stderr, "idem: out of memory\n");

@@ -1,6 +1,7 @@
 """The audit trail: what operators did, who did it, and what it changed."""
 import json
 import os
+import resource
 import subprocess
 
 import pytest
@@ -158,3 +159,70 @@ def test_a_command_that_opens_a_journal_itself_leaves_its_line_there():
             entry, = entries(s)
         assert (entry["surface"], entry["verb"], entry["before"], entry["after"], entry["reason"]) == \
             ("cli", "forget", "executing", "free", "by hand")
+
+
+def limit_files(pid, size):
+    """As a disk that is full does: a write goes as far as the limit, the next one fails."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_a_line_that_was_cut_by_a_full_disk_does_not_spoil_the_next_one():
+    with folder() as where:
+        file = where + "/trail"
+        with Server(where, "--audit", file, store="memory:") as s, s.client() as c:
+            c("FORGET", "shop", "1", "REASON", "first")
+            limit_files(s.pid, os.path.getsize(file) + 50)
+            c("FORGET", "shop", "2", "REASON", "cut")
+            limit_files(s.pid, resource.RLIM_INFINITY)
+            c("FORGET", "shop", "3", "REASON", "third")
+            assert [e["reason"] for e in entries(s)] == ["first", "cut", "third"]
+        with open(file) as f:
+            assert len(f.read().splitlines()) == 3, "the cut line stays where it is"
+        with Server(where, "--audit", file, store="memory:") as s:
+            assert [e["reason"] for e in entries(s)] == ["first", "third"]
+
+
+def test_a_file_that_somebody_moved_or_deleted_is_begun_anew():
+    with folder() as where:
+        file = where + "/trail"
+        with Server(where, "--audit", file, store="memory:") as s, s.client() as c:
+            for n, away in enumerate((os.unlink, lambda f: os.rename(f, f + ".moved"))):
+                c("FORGET", "shop", "1")
+                away(file)
+                c("FORGET", "shop", "2", "REASON", "after %d" % n)
+                with open(file) as f:
+                    assert [json.loads(line)["reason"] for line in f] == ["after %d" % n]
+            assert os.stat(file).st_mode & 0o777 == 0o600 and "audit-failed" not in s.output()
+
+
+def test_a_file_that_cannot_be_rotated_is_told_and_loses_nothing():
+    with folder() as where:
+        file = where + "/trail"
+        os.makedirs(file + ".1/in-the-way")
+        with Server(where, "--audit", file, "--audit-size", "64k", store="memory:") as s, s.client() as c:
+            for i in range(200):
+                c("FORGET", "shop", str(i), "REASON", "x" * 250)
+            assert "event=audit-failed" in s.output() and "trail" in s.output()
+            with open(file) as f:
+                assert [json.loads(line)["id"] for line in f] == [str(i) for i in range(200)]
+
+
+def test_a_device_is_never_rotated():
+    with folder() as where:
+        subprocess.run(["mknod", where + "/null", "c", "1", "3"], check=True)
+        with Server(where, "--audit", where + "/null", "--audit-size", "64k", store="memory:") as s, s.client() as c:
+            for i in range(300):
+                c("FORGET", "shop", str(i), "REASON", "x" * 250)
+            assert os.listdir(where).count("null") == 1 and not os.path.exists(where + "/null.1")
+            assert len(entries(s, "--count", "1000")) == 300
+
+
+def test_a_trail_that_somebody_edited_cannot_talk_to_a_terminal():
+    with folder() as where:
+        file = where + "/trail"
+        with open(file, "w") as f:
+            f.write('{}\n[]\n7\n{"time":5,"who":"\\u001b[2Jmallory\\n","verb":"\\u001b]0;x","scope":["x"],"reason":null}\n')
+        with Server(where, "--audit", file, store="memory:") as s:
+            done = idem(s, "audit")
+            assert done.returncode == 0 and "\x1b" not in done.stdout and done.stdout.count("\n") == 2, done
+            assert "mallory" in done.stdout and len(entries(s)) == 2

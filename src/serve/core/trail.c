@@ -25,7 +25,8 @@ struct audit {
     pthread_mutex_t mutex;
     json_t *kept[AUDIT_KEPT]; /* a ring; the next goes to count % AUDIT_KEPT */
     size_t count;
-    int fd; /* -1: none, or it could not be opened again */
+    int fd;       /* -1: none, or it could not be opened again */
+    bool regular; /* not a device or a pipe: those have no size */
     int64_t len, max_bytes;
     char file[NAME_ROOM], old[NAME_ROOM + 2]; /* empty: in memory only */
 };
@@ -147,29 +148,65 @@ static int
 open_file(struct audit *audit)
 {
     struct stat stat;
-    char last = '\n';
 
     audit->fd =
         open(audit->file, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
              0600);
     if (audit->fd < 0 || fstat(audit->fd, &stat) != 0)
-        return -1;
+        return errno;
     audit->len = stat.st_size;
-    /* A line that a crash cut off does not spoil the next one. */
-    if (stat.st_size > 0 && pread(audit->fd, &last, 1, stat.st_size - 1) == 1 &&
-        last != '\n')
-        return write(audit->fd, "\n", 1) == 1 ? 0 : -1;
+    audit->regular = S_ISREG(stat.st_mode);
     return 0;
 }
 
-/* A failure to rotate leaves the file growing, which loses nothing. */
 static void
-rotate(struct audit *audit)
+close_file(struct audit *audit)
 {
-    if (rename(audit->file, audit->old) != 0)
-        return;
-    close(audit->fd);
-    (void)open_file(audit);
+    if (audit->fd >= 0)
+        close(audit->fd);
+    audit->fd = -1;
+}
+
+/* Somebody may have moved it away, or deleted it. */
+static bool
+is_in_place(const struct audit *audit)
+{
+    struct stat here, there;
+
+    return fstat(audit->fd, &here) == 0 && lstat(audit->file, &there) == 0 &&
+           here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+}
+
+/* Does the file end in the middle of a line, which a crash or a full disk cut
+ * off? It must not spoil the next one. */
+static bool
+is_torn(const struct audit *audit)
+{
+    char last = '\n';
+
+    return audit->regular && audit->len > 0 &&
+           pread(audit->fd, &last, 1, audit->len - 1) == 1 && last != '\n';
+}
+
+/* Have a file with room for `len` bytes; what went wrong, or 0. After a failure
+ * to rotate, the file goes on growing, which loses nothing. */
+static int
+make_room(struct audit *audit, size_t len)
+{
+    int error = 0;
+
+    if (audit->fd >= 0 && !is_in_place(audit))
+        close_file(audit);
+    if (audit->fd >= 0 && audit->regular && audit->len > 0 &&
+        audit->len + (int64_t)len > audit->max_bytes) {
+        if (rename(audit->file, audit->old) == 0)
+            close_file(audit);
+        else
+            error = errno;
+    }
+    if (audit->fd < 0)
+        error = open_file(audit);
+    return error;
 }
 
 static int
@@ -177,24 +214,26 @@ append(struct audit *audit, const json_t *entry)
 {
     char *text = json_dumps(entry, JSON_COMPACT);
     size_t len = text ? strlen(text) : 0;
-    char *line = text ? realloc(text, len + 2) : NULL;
-    ssize_t written;
+    char *line = text ? malloc(len + 2) : NULL;
+    int error = line ? make_room(audit, len + 2) : ENOMEM;
+    ssize_t written = -1;
 
-    if (!line) {
-        free(text);
-        return ENOMEM;
+    if (line && audit->fd >= 0) {
+        bool torn = is_torn(audit);
+
+        line[0] = '\n';
+        memcpy(line + 1, text, len);
+        line[len + 1] = '\n';
+        len += torn ? 2 : 1;
+        written = write(audit->fd, torn ? line : line + 1, len);
+        if (written > 0)
+            audit->len += written;
+        if (written != (ssize_t)len)
+            error = written < 0 ? errno : ENOSPC;
     }
-    memcpy(line + len, "\n", 2);
-    if (audit->len > 0 && audit->len + (int64_t)len >= audit->max_bytes)
-        rotate(audit);
-    written = audit->fd >= 0 || open_file(audit) == 0
-                  ? write(audit->fd, line, len + 1)
-                  : -1;
+    free(text);
     free(line);
-    if (written < 0)
-        return errno;
-    audit->len += written;
-    return (size_t)written == len + 1 ? 0 : ENOSPC;
+    return error;
 }
 
 static void
@@ -231,6 +270,7 @@ audit_open(const char *file, int64_t max_bytes, struct audit **audit,
            struct idem_error *err)
 {
     struct audit *self = calloc(1, sizeof(*self));
+    int error;
 
     if (!self)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
@@ -242,11 +282,12 @@ audit_open(const char *file, int64_t max_bytes, struct audit **audit,
         snprintf(self->old, sizeof(self->old), "%s.1", file);
         read_back(self, self->old);
         read_back(self, self->file);
-        if (open_file(self) != 0) {
+        error = open_file(self);
+        if (error) {
             idem__fail(err, IDEM_ERR_INVALID,
                        "the audit file %s: %s; name another one with --audit "
                        "FILE",
-                       file, strerror(errno));
+                       file, strerror(error));
             audit_close(self);
             return IDEM_ERR_INVALID;
         }
@@ -262,8 +303,7 @@ audit_close(struct audit *audit)
         return;
     for (size_t i = 0; i < AUDIT_KEPT; i++)
         json_decref(audit->kept[i]);
-    if (audit->fd >= 0)
-        close(audit->fd);
+    close_file(audit);
     pthread_mutex_destroy(&audit->mutex);
     free(audit);
 }
