@@ -14,6 +14,7 @@
 #define IDEM_LOCK_H
 
 #include <idem/engine.h>
+#include <signal.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,7 +37,14 @@ struct idem_lock_options {
     int64_t wait_ms;  /* 0: do not wait */
     idem_lock_lost_fn *lost;
     void *lost_arg;
-    uint64_t room[4];
+    /* NULL, or a number that a signal handler or another thread sets to stop
+     * the wait: then nothing is taken, IDEM_ERR_CLOSED. */
+    const volatile sig_atomic_t *stop;
+    /* Serve those who wait in the order in which they came, in all processes
+     * that share the store and ask for it too. Costs six to ten writes instead
+     * of two (docs/locks.md). */
+    bool fair;
+    uint64_t room[2];
 };
 
 /*

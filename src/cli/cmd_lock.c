@@ -31,7 +31,7 @@ struct holder {
     const char *name, *owner_option;
     struct cli_list also;
     int64_t permits;
-    bool read, write;
+    bool read, write, fair;
     char owner[33];
     int64_t lease_ms, wait_ms, grace_ms;
 };
@@ -54,8 +54,11 @@ owner_of(const struct holder *h)
 static int
 take(struct holder *h)
 {
-    const struct idem_lock_options options = {
-        .owner = owner_of(h), .lease_ms = h->lease_ms, .wait_ms = h->wait_ms};
+    const struct idem_lock_options options = {.owner = owner_of(h),
+                                              .lease_ms = h->lease_ms,
+                                              .wait_ms = h->wait_ms,
+                                              .stop = &forwarded,
+                                              .fair = h->fair};
     const char *names[CLI_LIST_MAX + 1] = {h->name};
     enum idem_lock_mode mode = h->read          ? IDEM_LOCK_READ
                                : h->write       ? IDEM_LOCK_WRITE
@@ -68,8 +71,12 @@ take(struct holder *h)
         idem_locks_take(h->engine, mode, names, 1 + h->also.count,
                         h->permits > 0 ? (uint32_t)h->permits : READERS,
                         &options, &h->locks, &err);
-    if (err.status == IDEM_OK)
+    if (err.status == IDEM_OK && !forwarded)
         return -1;
+    if (err.status == IDEM_OK)
+        (void)idem_locks_give(h->locks, NULL, NULL);
+    if (forwarded)
+        return 128 + forwarded;
     if (err.status != IDEM_ERR_TIMEOUT)
         return cli_fail(&err);
     fprintf(stderr, "idem: %s; give --wait TIME to wait for it\n", err.text);
@@ -126,18 +133,30 @@ watch(struct holder *h, struct idem_child *process)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-static int
-run(struct holder *h, char **command)
+static void
+catch_signals(int flags)
 {
-    struct sigaction forward = {.sa_handler = on_signal};
-    struct idem_child child;
-    int code = take(h), why;
+    const struct sigaction forward = {.sa_handler = on_signal,
+                                      .sa_flags = flags};
 
-    if (code >= 0)
-        return code;
     sigaction(SIGINT, &forward, NULL);
     sigaction(SIGTERM, &forward, NULL);
     sigaction(SIGHUP, &forward, NULL);
+}
+
+/* A signal ends the wait, and what was taken until then is given back; a second
+ * one exits at once. */
+static int
+run(struct holder *h, char **command)
+{
+    struct idem_child child;
+    int code, why;
+
+    catch_signals((int)SA_RESETHAND);
+    code = take(h);
+    if (code >= 0)
+        return code;
+    catch_signals(0);
     why = start(h, command, &child);
     if (why) {
         (void)idem_locks_give(h->locks, NULL, NULL);
@@ -188,6 +207,8 @@ cli_lock(int argc, char **argv)
          "or --permits N); everybody says the same N"},
         {"write", 0, CLI_FLAG, &h.write, NULL,
          "hold it alone; readers that come later wait"},
+        {"fair", 0, CLI_FLAG, &h.fair, NULL,
+         "wait in line with all who say --fair, in the order\nof arrival"},
         {"grace", 0, CLI_MS, &h.grace_ms, "TIME",
          "between SIGTERM and SIGKILL when the lock is lost (5s)"},
         {0},
@@ -230,9 +251,11 @@ cli_lock(int argc, char **argv)
     if (h.permits == 0 || h.permits > IDEM_LOCKS_MAX)
         return cli_usage_error("lock: --permits is a number from 1 to %d",
                                IDEM_LOCKS_MAX);
-    if (count == 1 && (h.permits > 0 || h.read || h.write || h.also.count))
-        return cli_usage_error("lock: --also, --permits, --read and --write "
-                               "need a command: lock NAME ... -- COMMAND");
+    if (count == 1 &&
+        (h.permits > 0 || h.read || h.write || h.fair || h.also.count))
+        return cli_usage_error(
+            "lock: --also, --permits, --read, --write and "
+            "--fair need a command: lock NAME ... -- COMMAND");
     if (count == 1)
         return take_only(&h);
     if (h.lease_ms < 100)

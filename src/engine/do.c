@@ -15,11 +15,23 @@
 #include <time.h>
 #include <unistd.h>
 
+#define STOP_LOOK_MS 100
+
 void
 idem__word_wait(atomic_int *word)
 {
     while (atomic_load_explicit(word, memory_order_acquire) == 0)
         syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+}
+
+bool
+idem__word_wait_for(atomic_int *word, int64_t ms)
+{
+    struct timespec span = {ms / 1000, ms % 1000 * 1000000};
+
+    if (atomic_load_explicit(word, memory_order_acquire) == 0)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, &span, NULL, 0);
+    return atomic_load_explicit(word, memory_order_acquire) != 0;
 }
 
 /* The word may be gone before the wake-up: then it wakes nobody. */
@@ -74,13 +86,29 @@ drive(struct idem_engine *engine, struct waiter *waiter)
     }
 }
 
+/* A signal ends the sleep; one that comes just before it is seen a moment
+ * later. */
+static void
+wait_or_stop(struct idem_engine *engine, struct waiter *waiter, uint64_t ticket,
+             const volatile sig_atomic_t *stop)
+{
+    while (!idem__is_set(stop)) {
+        if (idem__word_wait_for(&waiter->done, STOP_LOOK_MS))
+            return;
+    }
+    idem_cancel(engine, ticket);
+    idem__word_wait(&waiter->done);
+}
+
 static enum idem_status
 do_step(struct idem_engine *engine, const struct idem_op *op,
         enum idem__step step, struct idem__keeper *keeper,
-        struct idem_answer *answer, struct idem_error *err)
+        const volatile sig_atomic_t *stop, struct idem_answer *answer,
+        struct idem_error *err)
 {
     struct waiter waiter = {.keeper = keeper, .answer = answer, .err = err};
     bool own = idem__on_own_thread(engine);
+    uint64_t ticket = 0;
     enum idem_status status;
 
     *answer = (struct idem_answer){.record = &idem__no_record};
@@ -89,11 +117,14 @@ do_step(struct idem_engine *engine, const struct idem_op *op,
                           "a callback must not wait: use idem_submit");
     if (keeper)
         keeper->lease.asked_us = idem__boot_us(engine);
-    status = idem__submit(engine, op, step, done, &waiter, NULL, err);
+    status = idem__submit(engine, op, step, done, &waiter,
+                          stop ? &ticket : NULL, err);
     if (status != IDEM_OK)
         return status;
     if (own)
         drive(engine, &waiter);
+    else if (stop)
+        wait_or_stop(engine, &waiter, ticket, stop);
     else
         idem__word_wait(&waiter.done);
     return waiter.status;
@@ -104,19 +135,28 @@ idem__do_kept(struct idem_engine *engine, const struct idem_op *op,
               struct idem__keeper *keeper, struct idem_answer *answer,
               struct idem_error *err)
 {
-    return do_step(engine, op, IDEM__STEP_LAST, keeper, answer, err);
+    return do_step(engine, op, IDEM__STEP_LAST, keeper, NULL, answer, err);
+}
+
+enum idem_status
+idem__do_until(struct idem_engine *engine, const struct idem_op *op,
+               struct idem__keeper *keeper, const volatile sig_atomic_t *stop,
+               struct idem_answer *answer, struct idem_error *err)
+{
+    return do_step(engine, op, IDEM__STEP_LAST, keeper, stop, answer, err);
 }
 
 enum idem_status
 idem_do(struct idem_engine *engine, const struct idem_op *op,
         struct idem_answer *answer, struct idem_error *err)
 {
-    return do_step(engine, op, IDEM__STEP_LAST, NULL, answer, err);
+    return do_step(engine, op, IDEM__STEP_LAST, NULL, NULL, answer, err);
 }
 
 enum idem_status
 idem__do_verb(struct idem_engine *engine, const struct idem_op *op, bool next,
               struct idem_answer *answer, struct idem_error *err)
 {
-    return do_step(engine, op, idem__verb_step(op, next), NULL, answer, err);
+    return do_step(engine, op, idem__verb_step(op, next), NULL, NULL, answer,
+                   err);
 }

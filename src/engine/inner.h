@@ -17,6 +17,7 @@
 #include "lease.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -207,6 +208,20 @@ enum idem_status idem__do_kept(struct idem_engine *engine,
                                struct idem__keeper *keeper,
                                struct idem_answer *answer,
                                struct idem_error *err);
+
+/* Signal handlers and other threads set it. */
+static inline bool
+idem__is_set(const volatile sig_atomic_t *stop)
+{
+    return stop && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
+}
+
+/* The same; the wait is cancelled soon after *stop is no longer 0. The keeper
+ * and stop may be NULL. */
+enum idem_status
+idem__do_until(struct idem_engine *engine, const struct idem_op *op,
+               struct idem__keeper *keeper, const volatile sig_atomic_t *stop,
+               struct idem_answer *answer, struct idem_error *err);
 
 /* The engine's own: as above, on the thread that takes turns. */
 void idem__keeper_start(struct idem__keeper *keeper, uint64_t fence);
@@ -569,6 +584,8 @@ void idem__scan_run(struct idem_engine *engine, struct idem__scan *scan);
 
 /* Wait until *word is not 0; wake who waits. */
 void idem__word_wait(atomic_int *word);
+/* False: so long it was not set. */
+bool idem__word_wait_for(atomic_int *word, int64_t ms);
 void idem__word_set(atomic_int *word);
 
 #endif

@@ -6,9 +6,8 @@
  * however long the store hangs: that is why the watchdog is a thread of its
  * own. What was lost once stays lost.
  */
-#include "../engine/inner.h"
+#include "turn.h"
 
-#include <idem/lock.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,7 +195,7 @@ begin_lease(struct idem_lock *lock, int64_t asked_at_us, struct idem_error *err)
 
 /* Sets lock->fence if it was taken: from then on it is kept. */
 static enum idem_status
-acquire(struct idem_lock *lock, struct idem_error *err)
+acquire(struct idem_lock *lock, int64_t wait_ms, struct idem_error *err)
 {
     struct idem_op op = op_on(lock, IDEM_LOCK);
     struct idem_answer answer = {0};
@@ -204,9 +203,9 @@ acquire(struct idem_lock *lock, struct idem_error *err)
     enum idem_status status;
 
     op.subject = idem_text(lock->owner);
-    op.wait_ms = lock->options.wait_ms;
-    status =
-        idem__do_kept(lock->keeper.engine, &op, &lock->keeper, &answer, err);
+    op.wait_ms = wait_ms;
+    status = idem__do_until(lock->keeper.engine, &op, &lock->keeper,
+                            lock->options.stop, &answer, err);
     if (status != IDEM_OK)
         return status;
     if (answer.verdict == IDEM_V_STARTED)
@@ -219,6 +218,25 @@ acquire(struct idem_lock *lock, struct idem_error *err)
                        lock->name, (long long)answer.retry_after_ms);
     idem_answer_clear(&answer);
     return status == IDEM_OK ? begin_lease(lock, asked_at_us, err) : status;
+}
+
+static enum idem_status
+acquire_in_turn(struct idem_lock *lock, struct idem_error *err)
+{
+    int64_t wait_ms = lock->options.wait_ms;
+    int64_t end_us = boot_us(lock) + wait_ms * 1000;
+    struct idem__turn *turn = NULL;
+    enum idem_status status = IDEM_OK;
+
+    if (lock->options.fair) {
+        status = idem__turn_take(lock->keeper.engine, lock->name, lock->name,
+                                 &lock->options, end_us, &turn, err);
+        wait_ms = (end_us - boot_us(lock)) / 1000;
+    }
+    if (status == IDEM_OK)
+        status = acquire(lock, wait_ms > 0 ? wait_ms : 0, err);
+    idem__turn_give(turn);
+    return status;
 }
 
 /* A row that somebody's transaction holds is free again in a moment. */
@@ -313,7 +331,7 @@ idem_lock_take(struct idem_engine *engine, const char *name,
         *out = mine;
         return IDEM_OK;
     }
-    status = acquire(lock, err);
+    status = acquire_in_turn(lock, err);
     if (status == IDEM_OK && lock->options.lost &&
         pthread_create(&lock->watchdog, NULL, watch, lock) != 0) {
         (void)unlock(lock, &answer, NULL);

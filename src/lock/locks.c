@@ -11,9 +11,8 @@
  *
  * Every part is a lock of lock.c, so a holder that dies leaves nothing behind.
  */
-#include "../engine/inner.h"
+#include "turn.h"
 
-#include <idem/lock.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,7 @@
 
 #define NAME_ROOM (IDEM_ID_MAX + 1)
 #define RETRY_US 50000
+#define STOP_LOOK_US 100000
 
 struct idem_locks {
     struct idem_engine *engine;
@@ -50,12 +50,26 @@ left_ms(const struct idem_locks *self)
     return ms > 0 ? ms : 0;
 }
 
+static bool
+is_stopped(const struct idem_locks *self)
+{
+    return idem__is_set(self->options.stop);
+}
+
+static enum idem_status
+stopped(struct idem_error *err)
+{
+    return idem__fail(err, IDEM_ERR_CLOSED, "the wait was cancelled");
+}
+
 static enum idem_status
 take_part(struct idem_locks *self, const char *name, struct idem_error *err)
 {
     struct idem_lock_options options = self->options;
     enum idem_status status;
 
+    if (is_stopped(self))
+        return stopped(err);
     options.owner = self->owner;
     options.wait_ms = left_ms(self);
     if (options.lost) {
@@ -121,8 +135,8 @@ struct crowd {
     const char *name;
     pthread_mutex_t mutex; /* guards all below */
     pthread_cond_t changed;
-    uint32_t open;   /* questions without an answer */
-    int64_t winner;  /* -1: none yet */
+    uint32_t open;  /* questions without an answer */
+    int64_t winner; /* -1: none yet */
     struct idem_error err;
     struct place {
         struct crowd *crowd;
@@ -194,13 +208,17 @@ ask(struct crowd *crowd, uint32_t number, struct idem_error *err)
     return status;
 }
 
-/* Wait for the first place, then for every answer that is still to come. */
+/* Wait for the first place, or until it is enough; then for every answer that
+ * is still to come. */
 static void
 choose(struct crowd *crowd, uint32_t asked)
 {
     pthread_mutex_lock(&crowd->mutex);
-    while (crowd->open > 0 && crowd->winner < 0)
-        pthread_cond_wait(&crowd->changed, &crowd->mutex);
+    while (crowd->open > 0 && crowd->winner < 0 && !is_stopped(crowd->self)) {
+        struct timespec soon = idem__deadline(STOP_LOOK_US);
+
+        pthread_cond_timedwait(&crowd->changed, &crowd->mutex, &soon);
+    }
     pthread_mutex_unlock(&crowd->mutex);
     for (uint32_t i = 0; i < asked; i++)
         idem_cancel(crowd->self->engine, crowd->places[i].ticket);
@@ -254,6 +272,8 @@ settle_crowd(struct crowd *crowd, uint32_t asked, struct idem_error *err)
     }
     if (crowd->winner >= 0)
         return keep_winner(crowd, err);
+    if (is_stopped(crowd->self))
+        return stopped(err);
     if (crowd->err.status != IDEM_OK) {
         if (err)
             *err = crowd->err;
@@ -299,7 +319,7 @@ wait_for_place(struct idem_locks *self, const char *name, uint32_t permits,
     crowd->name = name;
     crowd->winner = -1;
     pthread_mutex_init(&crowd->mutex, NULL);
-    pthread_cond_init(&crowd->changed, NULL);
+    idem__cond_init(&crowd->changed);
     while (status == IDEM_OK && asked < permits) {
         status = ask(crowd, asked, err);
         asked += status == IDEM_OK;
@@ -385,8 +405,8 @@ check(enum idem_lock_mode mode, size_t count, uint32_t permits,
       const struct idem_lock_options *options, struct idem_error *err)
 {
     if (count == 0 || count > IDEM_LOCKS_MAX)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "name 1 to %d locks", IDEM_LOCKS_MAX);
+        return idem__fail(err, IDEM_ERR_INVALID, "name 1 to %d locks",
+                          IDEM_LOCKS_MAX);
     if (mode != IDEM_LOCK_ALL && count != 1)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "permits, readers and writers have one name");
@@ -439,6 +459,41 @@ make(struct idem_engine *engine, enum idem_lock_mode mode, size_t parts,
     return self;
 }
 
+/* Of a list each lock has a queue of its own; permits, readers and a writer
+ * have one, for everybody of that name. */
+static enum idem_status
+take_turn(struct idem_locks *self, enum idem_lock_mode mode, const char *name,
+          struct idem__turn **turn, struct idem_error *err)
+{
+    char gate[NAME_ROOM];
+    enum idem_status status = part_name(gate, name, "!write", 0, err);
+
+    self->options.fair = false;
+    return status != IDEM_OK
+               ? status
+               : idem__turn_take(self->engine, name,
+                                 mode == IDEM_LOCK_WRITE ? gate : NULL,
+                                 &self->options, self->end_us, turn, err);
+}
+
+static enum idem_status
+take_mode(struct idem_locks *self, enum idem_lock_mode mode,
+          const char *const *names, size_t count, uint32_t permits,
+          struct idem_error *err)
+{
+    switch (mode) {
+    case IDEM_LOCK_ALL:
+        return take_all(self, names, count, err);
+    case IDEM_LOCK_PERMIT:
+        return take_permit(self, names[0], permits, err);
+    case IDEM_LOCK_READ:
+        return take_read(self, names[0], permits, err);
+    case IDEM_LOCK_WRITE:
+        return take_write(self, names[0], permits, err);
+    }
+    return idem__fail(err, IDEM_ERR_UNSUPPORTED, "lock: unknown mode");
+}
+
 enum idem_status
 idem_locks_take(struct idem_engine *engine, enum idem_lock_mode mode,
                 const char *const *names, size_t count, uint32_t permits,
@@ -446,6 +501,7 @@ idem_locks_take(struct idem_engine *engine, enum idem_lock_mode mode,
                 struct idem_locks **locks, struct idem_error *err)
 {
     enum idem_status status = check(mode, count, permits, options, err);
+    struct idem__turn *turn = NULL;
     struct idem_locks *self;
 
     *locks = NULL;
@@ -455,22 +511,11 @@ idem_locks_take(struct idem_engine *engine, enum idem_lock_mode mode,
                 options);
     if (!self)
         return idem__fail(err, IDEM_ERR_MEMORY, "lock: out of memory");
-    switch (mode) {
-    case IDEM_LOCK_ALL:
-        status = take_all(self, names, count, err);
-        break;
-    case IDEM_LOCK_PERMIT:
-        status = take_permit(self, names[0], permits, err);
-        break;
-    case IDEM_LOCK_READ:
-        status = take_read(self, names[0], permits, err);
-        break;
-    case IDEM_LOCK_WRITE:
-        status = take_write(self, names[0], permits, err);
-        break;
-    default:
-        status = idem__fail(err, IDEM_ERR_UNSUPPORTED, "lock: unknown mode");
-    }
+    if (self->options.fair && mode != IDEM_LOCK_ALL)
+        status = take_turn(self, mode, names[0], &turn, err);
+    if (status == IDEM_OK)
+        status = take_mode(self, mode, names, count, permits, err);
+    idem__turn_give(turn);
     if (status == IDEM_OK)
         *locks = self;
     else

@@ -1,0 +1,355 @@
+/*
+ * turn.c - the queue of those who wait for a lock, across engines.
+ *
+ *   NAME!queue     its note lists places, one byte each, from the front to the
+ *                  back; who changes the list holds this lock for a moment
+ *   NAME!queue7    place 7, held by who has it as long as it waits
+ *
+ * Who comes takes a place that is not in the list and adds it at the back. It
+ * then waits for the lock of the place before its own: that one has had its
+ * turn, gave up or died. Only who stands behind a place takes it off the list,
+ * so that no place is used again while somebody waits for it. Nobody stands
+ * behind the last one: if it was left, the next one to come takes it over. Who
+ * is at the front takes the lock NAME and then gives its place back.
+ *
+ * The queue decides who asks first, never who holds: that is still the lock's
+ * business. A list that was changed by one whose hold had ended is refused by
+ * its fence.
+ */
+#include "turn.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PLACES 128
+#define MOMENT_MS 3000 /* the lease of what is held for a moment */
+#define FULL_US 50000
+
+struct idem__turn {
+    struct idem_engine *engine;
+    const char *name;
+    struct idem_lock_options options;
+    int64_t end_us;
+    char owner[33];
+    struct idem_lock *lock; /* of the place; NULL: none */
+    uint8_t place;
+    uint8_t list[PLACES]; /* as last seen */
+    size_t count;
+};
+
+static int64_t
+left_ms(const struct idem__turn *turn)
+{
+    int64_t ms = (turn->end_us - idem__boot_us(turn->engine)) / 1000;
+
+    return ms > 0 ? ms : 0;
+}
+
+static bool
+is_stopped(const struct idem__turn *turn)
+{
+    return idem__is_set(turn->options.stop);
+}
+
+static enum idem_status
+too_late(const struct idem__turn *turn, struct idem_error *err)
+{
+    return is_stopped(turn)
+               ? idem__fail(err, IDEM_ERR_CLOSED, "the wait was cancelled")
+               : idem__fail(err, IDEM_ERR_TIMEOUT,
+                            "lock \"%s\": others are in line before",
+                            turn->name);
+}
+
+/* place 0: the list itself. */
+static void
+name_of(const struct idem__turn *turn, unsigned place,
+        char name[IDEM_ID_MAX + 1])
+{
+    if (place)
+        snprintf(name, IDEM_ID_MAX + 1, "%s!queue%u", turn->name, place);
+    else
+        snprintf(name, IDEM_ID_MAX + 1, "%s!queue", turn->name);
+}
+
+/* ---- the list ----------------------------------------------------------- */
+
+/* PLACES: it is not there. */
+static size_t
+find(const struct idem__turn *turn, uint8_t place)
+{
+    for (size_t i = 0; i < turn->count; i++) {
+        if (turn->list[i] == place)
+            return i;
+    }
+    return PLACES;
+}
+
+/* A note that somebody else wrote is somebody else's: what cannot be a list of
+ * places is left out. */
+static void
+read_list(struct idem__turn *turn, struct idem_bytes note)
+{
+    const uint8_t *places = note.data;
+
+    turn->count = 0;
+    for (size_t i = 0; i < note.len; i++) {
+        if (places[i] >= 1 && places[i] <= PLACES &&
+            find(turn, places[i]) == PLACES)
+            turn->list[turn->count++] = places[i];
+    }
+}
+
+static void
+take_off(struct idem__turn *turn, size_t at)
+{
+    turn->count--;
+    memmove(turn->list + at, turn->list + at + 1, turn->count - at);
+}
+
+/* ---- for a moment ------------------------------------------------------- */
+
+/* Hold the list or a place; the list is read. *fence is 0 if it was not to be
+ * had in time. */
+static enum idem_status
+hold(struct idem__turn *turn, unsigned place, int64_t wait_ms, uint64_t *fence,
+     struct idem_error *err)
+{
+    char name[IDEM_ID_MAX + 1];
+    struct idem_op op = {.verb = IDEM_LOCK,
+                         .type = IDEM_TYPE_LOCK,
+                         .scope = idem_text(IDEM_LOCK_SCOPE),
+                         .subject = idem_text(turn->owner),
+                         .lease_ms = MOMENT_MS,
+                         .wait_ms = wait_ms};
+    struct idem_answer answer = {0};
+    enum idem_status status;
+
+    *fence = 0;
+    name_of(turn, place, name);
+    op.id = idem_text(name);
+    status = idem__do_until(turn->engine, &op, NULL, turn->options.stop,
+                            &answer, err);
+    if (status == IDEM_OK && answer.verdict == IDEM_V_STARTED) {
+        *fence = answer.record->fence;
+        if (place == 0)
+            read_list(turn, answer.record->result);
+    }
+    idem_answer_clear(&answer);
+    return status;
+}
+
+/* False: it was not ours any more, or nobody knows. */
+static bool
+let_go(struct idem__turn *turn, unsigned place, uint64_t fence)
+{
+    char name[IDEM_ID_MAX + 1];
+    struct idem_op op = {.verb = IDEM_UNLOCK,
+                         .type = IDEM_TYPE_LOCK,
+                         .scope = idem_text(IDEM_LOCK_SCOPE),
+                         .fence = fence};
+    struct idem_answer answer = {0};
+    bool ok;
+
+    name_of(turn, place, name);
+    op.id = idem_text(name);
+    if (place == 0)
+        op.result = (struct idem_bytes){turn->list, turn->count};
+    ok = idem_do(turn->engine, &op, &answer, NULL) == IDEM_OK &&
+         answer.verdict == IDEM_V_OK;
+    idem_answer_clear(&answer);
+    return ok;
+}
+
+/* The list is held for moments only: also who does not want to wait waits for
+ * that. */
+static enum idem_status
+hold_list(struct idem__turn *turn, uint64_t *fence, struct idem_error *err)
+{
+    int64_t wait_ms = left_ms(turn);
+    enum idem_status status =
+        hold(turn, 0, wait_ms > MOMENT_MS ? wait_ms : MOMENT_MS, fence, err);
+
+    return status == IDEM_OK && !*fence ? too_late(turn, err) : status;
+}
+
+/* ---- coming and leaving ------------------------------------------------- */
+
+static void
+leave_place(struct idem__turn *turn)
+{
+    (void)idem_lock_give(turn->lock, NULL, NULL);
+    turn->lock = NULL;
+}
+
+static enum idem_status
+try_place(struct idem__turn *turn, unsigned place, struct idem_error *err)
+{
+    const struct idem_lock_options options = {
+        .owner = turn->owner, .lease_ms = turn->options.lease_ms};
+    char name[IDEM_ID_MAX + 1];
+
+    name_of(turn, place, name);
+    turn->place = (uint8_t)place;
+    return idem_lock_take(turn->engine, name, &options, &turn->lock, err);
+}
+
+/* The last place, if nobody has it any more: nobody stands behind it. Or else
+ * one that is not in the list; that may still be held, by one who died before
+ * it was added. */
+static enum idem_status
+take_place(struct idem__turn *turn, struct idem_error *err)
+{
+    enum idem_status status = IDEM_ERR_TIMEOUT;
+
+    if (turn->count > 0)
+        status = try_place(turn, turn->list[turn->count - 1], err);
+    if (status != IDEM_ERR_TIMEOUT)
+        return status;
+    for (unsigned place = 1; status == IDEM_ERR_TIMEOUT && place <= PLACES;
+         place++) {
+        if (find(turn, (uint8_t)place) == PLACES)
+            status = try_place(turn, place, err);
+    }
+    if (status == IDEM_OK)
+        turn->list[turn->count++] = turn->place;
+    return status;
+}
+
+/* Sets turn->lock, unless the queue is full. */
+static enum idem_status
+try_join(struct idem__turn *turn, struct idem_error *err)
+{
+    uint64_t fence;
+    enum idem_status status = hold_list(turn, &fence, err);
+
+    if (status != IDEM_OK)
+        return status;
+    status = take_place(turn, err);
+    if (!let_go(turn, 0, fence) && turn->lock)
+        leave_place(turn);
+    return status == IDEM_ERR_TIMEOUT ? IDEM_OK : status;
+}
+
+static enum idem_status
+join(struct idem__turn *turn, struct idem_error *err)
+{
+    enum idem_status status = try_join(turn, err);
+
+    while (status == IDEM_OK && !turn->lock) {
+        if (left_ms(turn) == 0 || is_stopped(turn))
+            return too_late(turn, err);
+        usleep(FULL_US);
+        status = try_join(turn, err);
+    }
+    return status;
+}
+
+/* ---- waiting ------------------------------------------------------------ */
+
+/* Wait for the place before ours and take it off the list. A place that we lost
+ * may be somebody else's by now: then we have none. */
+static enum idem_status
+move_up(struct idem__turn *turn, uint8_t before, struct idem_error *err)
+{
+    uint64_t fence, list_fence;
+    enum idem_status status = hold(turn, before, left_ms(turn), &fence, err);
+    size_t at;
+
+    if (status != IDEM_OK)
+        return status;
+    if (!fence)
+        return too_late(turn, err);
+    status = hold_list(turn, &list_fence, err);
+    if (status == IDEM_OK) {
+        at = find(turn, turn->place);
+        if (at > 0 && at != PLACES && turn->list[at - 1] == before &&
+            idem_lock_held(turn->lock))
+            take_off(turn, at - 1);
+        (void)let_go(turn, 0, list_fence);
+    }
+    (void)let_go(turn, before, fence);
+    return status;
+}
+
+static enum idem_status
+stand_in_line(struct idem__turn *turn, struct idem_error *err)
+{
+    enum idem_status status = join(turn, err);
+
+    while (status == IDEM_OK) {
+        size_t at = find(turn, turn->place);
+
+        if (at == PLACES || !idem_lock_held(turn->lock)) {
+            leave_place(turn); /* it was lost: begin at the back */
+            status = join(turn, err);
+            continue;
+        }
+        if (at == 0)
+            return IDEM_OK;
+        status = move_up(turn, turn->list[at - 1], err);
+    }
+    return status;
+}
+
+/* ---- the interface ------------------------------------------------------ */
+
+static bool
+is_holder(struct idem_engine *engine, const char *name, const char *owner)
+{
+    const struct idem_op op = {.verb = IDEM_GET,
+                               .type = IDEM_TYPE_LOCK,
+                               .scope = idem_text(IDEM_LOCK_SCOPE),
+                               .id = idem_text(name)};
+    struct idem_answer answer = {0};
+    bool holds = idem_do(engine, &op, &answer, NULL) == IDEM_OK &&
+                 answer.record->state == IDEM_STATE_EXECUTING &&
+                 idem__bytes_equal(answer.record->subject, idem_text(owner));
+
+    idem_answer_clear(&answer);
+    return holds;
+}
+
+enum idem_status
+idem__turn_take(struct idem_engine *engine, const char *name, const char *held,
+                const struct idem_lock_options *options, int64_t end_us,
+                struct idem__turn **out, struct idem_error *err)
+{
+    struct idem__turn *turn;
+    enum idem_status status;
+    uint8_t random[16];
+
+    *out = NULL;
+    if (strlen(name) + strlen("!queue128") > IDEM_ID_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the name of a fair lock has at most %d bytes",
+                          IDEM_ID_MAX - (int)strlen("!queue128"));
+    if (held && options->owner && is_holder(engine, held, options->owner))
+        return IDEM_OK;
+    turn = calloc(1, sizeof(*turn));
+    if (!turn)
+        return idem__fail(err, IDEM_ERR_MEMORY, "lock: out of memory");
+    turn->engine = engine;
+    turn->name = name;
+    turn->options = *options;
+    turn->end_us = end_us;
+    randombytes_buf(random, sizeof(random));
+    sodium_bin2hex(turn->owner, sizeof(turn->owner), random, sizeof(random));
+    status = stand_in_line(turn, err);
+    if (status == IDEM_OK) {
+        *out = turn;
+        return IDEM_OK;
+    }
+    idem__turn_give(turn);
+    return status;
+}
+
+void
+idem__turn_give(struct idem__turn *turn)
+{
+    if (turn && turn->lock)
+        leave_place(turn);
+    free(turn);
+}
