@@ -97,6 +97,7 @@ lib_obj := $(lib_src:%.c=$(B)/obj/%.o) # what libidem.so has
 whole_src := $(filter-out src/base/module.c,$(lib_src)) src/builtin/builtin.c $(module_src)
 whole_obj := $(whole_src:%.c=$(B)/obj/%.o)
 bin_obj := $(bin_src:%.c=$(B)/obj/%.o)
+bin_obj += $(B)/obj/console_files.o
 inner_obj := $(whole_obj) $(filter-out %/cli/main.o,$(bin_obj))
 module_files := $(modules:%=$(B)/modules/%.so)
 test_support_obj := $(test_support_src:%.c=$(B)/obj/%.o)
@@ -109,7 +110,7 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: all lib modules module test-programs syntax check check-c demo demo-bank bench soak fuzz \
+.PHONY: again all lib modules module test-programs syntax check check-c demo demo-bank bench soak fuzz \
     install uninstall clean format docs dist deb package-check deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
@@ -128,6 +129,28 @@ $(B)/obj/%.o: %.c $(B)/flags
 $(shell mkdir -p $(B) && echo '$(LIBDIR)' | cmp -s - $(B)/libdir || echo '$(LIBDIR)' > $(B)/libdir)
 $(B)/obj/src/base/module.o: $(B)/libdir
 $(B)/obj/src/base/module.o: compile += -DIDEM_MODULE_DIR='"$(LIBDIR)/idem"'
+
+# The console is bundled by esbuild from console/ and becomes C. Without npm
+# there is an empty one, and idem serve --console says so. npm's packages are
+# those of the lock file; they lie in build/ and are shared by all builds.
+npm_modules := build/npm/node_modules
+$(npm_modules)/.ready: console/package.json console/package-lock.json
+	@mkdir -p $(@D) && cp $^ build/npm && cd build/npm && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >npm.log 2>&1 && touch node_modules/.ready
+$(B)/console/files.c: $(wildcard console/*) $(if $(shell grep -sL f0 $(B)/console/files.c),again)
+	@mkdir -p $(@D)
+	@if command -v npm >/dev/null && $(MAKE) -s $(npm_modules)/.ready; then \
+	    node console/build.mjs $@ $(abspath $(npm_modules)); \
+	else \
+	    echo "idem: built without the console: npm is missing, or could not fetch its packages; run scripts/deps build, then make" >&2; \
+	    test -f $@ || printf '%s\n' '#include "src/serve/http/console_files.h"' 'const struct console_file console_files[] = {{0, 0, 0, 0}};' > $@; \
+	fi
+again: # a console that is missing is tried again
+$(B)/obj/console_files.o: $(B)/console/files.c $(B)/flags
+	@mkdir -p $(@D)
+	$(compile) -I. -c $< -o $@
+build/fuzz/obj/console_files.o: $(B)/console/files.c
+	@mkdir -p $(@D)
+	clang $(fuzz_flags:-fsanitize=%=) -I. -c $< -o $@
 
 # The SQL is part of the library (columns.c), which the compiler does not tell.
 $(B)/obj/src/store/columns.o build/fuzz/obj/src/store/columns.o: $(wildcard sql/*.sql)

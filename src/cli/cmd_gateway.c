@@ -43,6 +43,8 @@ static const struct cli_option global_options[] = {
      "off for none"},
     {"credentials", 0, CLI_TEXT, NULL, "FILE",
      "who may use that; see idem serve"},
+    {"console", 0, CLI_FLAG, NULL, NULL,
+     "serve the console there, too; needs --credentials"},
     HEADING("Paths of its own:"),
     {"token-path", 0, CLI_TEXT, NULL, "PATH",
      "issue one-time tokens here, and take them in a token header"},
@@ -91,7 +93,9 @@ make_options(struct flags *flags)
 
     for (size_t i = 0; i < GLOBALS; i++, n++) {
         flags->options[n] = global_options[i];
-        flags->options[n].into = &flags->texts[n];
+        flags->options[n].into = flags->options[n].kind == CLI_FLAG
+                                     ? (void *)&flags->set[n]
+                                     : (void *)&flags->texts[n];
     }
     for (size_t i = 0; i < GATEWAY_OPTIONS; i++, n++) {
         const struct gateway_option *option = &gateway_options[i];

@@ -1,4 +1,5 @@
 """A real Chromium, driven over WebDriver (which is JSON over HTTP: no library needed)."""
+import base64
 import json
 import tempfile
 import urllib.error
@@ -19,8 +20,9 @@ class Browser(Process):
         self.session = ""
         options = {"binary": "/usr/bin/chromium", "args": [*FLAGS, "--user-data-dir=" + self.profile.name]}
         made = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": {
-            "browserName": "chrome", "goog:chromeOptions": options}}})
+            "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}})
         self.session = "/session/" + made["sessionId"]
+        self.ask("POST", "/timeouts", {"script": 50000})
 
     def ask(self, method, path, body=None):
         request = urllib.request.Request("http://127.0.0.1:%d%s%s" % (self.port, self.session, path), method=method,
@@ -60,6 +62,36 @@ class Browser(Process):
         self.ask("POST", "/actions", {"actions": [{
             "type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"},
             "actions": [{"type": "pointerMove", "x": 0, "y": 0, "origin": {ELEMENT: found[ELEMENT]}}] + press * times}]})
+
+    def element(self, selector):
+        return "/element/" + self.ask("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]
+
+    def type(self, selector, text):
+        """The keyboard, into an element that is emptied before."""
+        found = self.element(selector)
+        self.ask("POST", found + "/clear", {})
+        self.ask("POST", found + "/value", {"text": text})
+
+    def choose(self, selector, value):
+        self.ask("POST", self.element("%s option[value='%s']" % (selector, value)) + "/click", {})
+
+    def keys(self, text):
+        """The keyboard, wherever the focus is."""
+        self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": [
+            {"type": kind, "value": c} for c in text for kind in ("keyDown", "keyUp")]}]})
+
+    def size(self, width, height):
+        """Of the page, as a phone of that width has it."""
+        self.ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": {
+            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}})
+
+    def screenshot(self, path):
+        with open(path, "wb") as f:
+            f.write(base64.b64decode(self.ask("GET", "/screenshot")))
+
+    def complaints(self):
+        """What the browser wrote to its console since we last asked, but for what scripts say on purpose."""
+        return [e["message"] for e in self.ask("POST", "/se/log", {"type": "browser"}) if e["level"] in ("SEVERE", "WARNING")]
 
     def stop(self, *args):
         if self.session and self.process.poll() is None:

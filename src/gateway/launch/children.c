@@ -98,8 +98,8 @@ start_engine(struct launch *self, struct idem_error *err)
 {
     struct idem_setting settings[SETTINGS];
     size_t count = add_unset(engine_memory, settings);
-    const char *argv[24];
-    char restarts[24], figures[PATH_MAX + 16];
+    const char *argv[28];
+    char restarts[24], figures[PATH_MAX + 16], routes[PATH_MAX + 16];
     int n = 0;
 
     snprintf(figures, sizeof(figures), "%s/" GATEWAY_FIGURES, self->folder);
@@ -115,6 +115,12 @@ start_engine(struct launch *self, struct idem_error *err)
     }
     argv[n++] = "--gateway-figures";
     argv[n++] = figures;
+    if (self->config->console) {
+        snprintf(routes, sizeof(routes), "%s/" GATEWAY_ROUTES, self->folder);
+        argv[n++] = "--console";
+        argv[n++] = "--gateway-routes";
+        argv[n++] = routes;
+    }
     if (self->config->credentials) {
         argv[n++] = "--credentials";
         argv[n++] = self->config->credentials;

@@ -63,6 +63,7 @@ struct gateway_config {
     int64_t workers; /* 0: by the number of cores */
     int64_t drain_ms;
     int64_t engine_restarts;   /* before we give up */
+    bool console;              /* at the engine's HTTP */
     bool forwarded;            /* tell the service who asked */
     bool log_keys;             /* as they are, not their digests */
     struct gateway_route base; /* what every route has */
@@ -88,12 +89,22 @@ enum idem_status gateway_config_file(struct gateway_config *config,
 enum idem_status gateway_config_check(struct gateway_config *config,
                                       struct idem_error *err);
 
+/* Those of the engine's HTTP. */
+bool gateway_has_credentials(const struct gateway_config *config);
+
 /* What an option is on this route; NULL: not set. */
 const char *gateway_value(const struct gateway_config *config,
                           const struct gateway_route *route, const char *name);
 
-/* The file in the folder in which nginx counts. */
+/* The same, or its default; NULL: neither. */
+const char *gateway_effective(const struct gateway_config *config,
+                              const struct gateway_route *route,
+                              const char *name);
+
+/* The files in the folder in which nginx counts, and which tells the console
+ * what holds. */
 #define GATEWAY_FIGURES "figures"
+#define GATEWAY_ROUTES "routes.json"
 
 /* Where nginx finds things while we run it. */
 struct gateway_place {

@@ -132,6 +132,7 @@ static const struct setting settings[] = {
     TEXT("folder", folder),
     TEXT("socket", socket),
     {"log-keys", offsetof(struct gateway_config, log_keys), GATEWAY_SWITCH},
+    {"console", offsetof(struct gateway_config, console), GATEWAY_SWITCH},
     {"forwarded", offsetof(struct gateway_config, forwarded), GATEWAY_SWITCH},
     {"workers", offsetof(struct gateway_config, workers), GATEWAY_SIZE},
     {"drain-timeout", offsetof(struct gateway_config, drain_ms), GATEWAY_TIME},
@@ -657,6 +658,15 @@ make_paths_absolute(struct gateway_config *config, struct idem_error *err)
     return status;
 }
 
+/* The engine reads the variable itself. */
+bool
+gateway_has_credentials(const struct gateway_config *config)
+{
+    const char *file = getenv("IDEM_CREDENTIALS");
+
+    return config->credentials || (file && *file);
+}
+
 enum idem_status
 gateway_config_check(struct gateway_config *config, struct idem_error *err)
 {
@@ -687,6 +697,14 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
     if (config->policy_path && config->policy_path[0] != '/')
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the policy path does not begin with a /");
+    if (config->console && !gateway_has_credentials(config))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the console shows what callers sent: give "
+                          "--credentials FILE too");
+    if (config->console && config->http && strcmp(config->http, "off") == 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the console is a page over HTTP: leave out --http "
+                          "off");
     if (config->workers > 1024)
         return idem__fail(err, IDEM_ERR_INVALID, "that many workers?");
     if (!config->listen) {

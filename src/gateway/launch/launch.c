@@ -88,6 +88,7 @@ check_reload(const struct gateway_config *old,
                        : !same(old->http, fresh->http) ? "http"
                        : !same(old->credentials, fresh->credentials)
                            ? "credentials"
+                       : old->console != fresh->console    ? "console"
                        : !same(old->folder, fresh->folder) ? "folder"
                        : !same(old->socket, fresh->socket) ? "socket"
                        : !same(old->nginx, fresh->nginx)   ? "nginx"
@@ -158,15 +159,6 @@ launch_take_signals(struct launch *self, int timeout_ms)
     launch_reap(self);
 }
 
-/* The engine reads the variable itself. */
-static bool
-has_credentials(const struct gateway_config *config)
-{
-    const char *file = getenv("IDEM_CREDENTIALS");
-
-    return config->credentials || (file && *file);
-}
-
 static void
 announce(const struct launch *self)
 {
@@ -184,7 +176,10 @@ announce(const struct launch *self)
         tell("tokens at %s", config->token_path);
     if (self->http[0])
         tell("%s and metrics at http://%s/",
-             has_credentials(config) ? "HTTP API" : "health", self->http);
+             gateway_has_credentials(config) ? "HTTP API" : "health",
+             self->http);
+    if (config->console)
+        tell("console at http://%s/console", self->http);
     if (self->address[0] && !config->socket)
         tell("idem doubts, idem settle and the others reach it "
              "at %s, which is their default",

@@ -52,6 +52,9 @@ enum idem_status launch_folder_make(struct launch *self,
 void launch_folder_remove(struct launch *self);
 /* Write nginx.conf, and what it names, into the folder. */
 enum idem_status launch_conf_write(struct launch *self, struct idem_error *err);
+/* And what holds on each route, for the console (routes.c). */
+enum idem_status launch_routes_write(const struct launch *self,
+                                     struct idem_error *err);
 /* Where the engine's HTTP shall listen. */
 void launch_http_choose(struct launch *self);
 

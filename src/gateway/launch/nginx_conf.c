@@ -616,31 +616,40 @@ add_status_path(const struct gateway_config *config, struct idem_buf *out)
     return good && idem_buf_add_text(out, "        }\n");
 }
 
+/* What clients are told of a route, and its default; the key's is that of the
+ * profile. */
+static const char *const policies[][2] = {
+    {"key", NULL},           {"methods", "POST PATCH"}, {"required", "off"},
+    {"mode", "strict"},      {"ttl", "86400000ms"},     {"wait", "0ms"},
+    {"fingerprint", "body"}, {"duplicate", "replay"},   {"gated", "on"}};
+#define POLICIES (sizeof(policies) / sizeof(policies[0]))
+
+const char *
+gateway_effective(const struct gateway_config *config,
+                  const struct gateway_route *route, const char *name)
+{
+    const char *value = gateway_value(config, route, name);
+
+    for (size_t i = 0; !value && i < POLICIES; i++)
+        if (strcmp(policies[i][0], name) == 0)
+            value = i == 0 ? default_key(config, route) : policies[i][1];
+    return value;
+}
+
 static bool
 add_policy_route(const struct gateway_config *config,
                  const struct gateway_route *route, struct idem_buf *out)
 {
-    const char *const told[][2] = {{"key", default_key(config, route)},
-                                   {"methods", "POST PATCH"},
-                                   {"required", "off"},
-                                   {"mode", "strict"},
-                                   {"ttl", "86400000ms"},
-                                   {"wait", "0ms"},
-                                   {"fingerprint", "body"},
-                                   {"duplicate", "replay"},
-                                   {"gated", "on"}};
     bool good = idem_buf_add_text(out, "{\"route\":") &&
                 add_json_text(out, route->path);
 
     if (route->host)
         good = good && idem_buf_add_text(out, ",\"host\":") &&
                add_json_text(out, route->host);
-    for (size_t i = 0; good && i < sizeof(told) / sizeof(told[0]); i++) {
-        const char *value = gateway_value(config, route, told[i][0]);
-
-        good = idem_buf_printf(out, ",\"%s\":", told[i][0]) &&
-               add_json_text(out, value ? value : told[i][1]);
-    }
+    for (size_t i = 0; good && i < POLICIES; i++)
+        good = idem_buf_printf(out, ",\"%s\":", policies[i][0]) &&
+               add_json_text(out,
+                             gateway_effective(config, route, policies[i][0]));
     return good && idem_buf_add(out, "}", 1);
 }
 

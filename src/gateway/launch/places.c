@@ -241,6 +241,8 @@ launch_conf_write(struct launch *self, struct idem_error *err)
         if (fd >= 0)
             close(fd);
     }
+    if (status == IDEM_OK && self->config->console)
+        status = launch_routes_write(self, err);
     idem_buf_clear(&text);
     return status;
 }

@@ -129,6 +129,9 @@ server_config_check(struct server_config *config, struct idem_error *err)
         status = check_addresses(config, "http", config->http, err);
     if (status == IDEM_OK)
         status = check_tls(config, err);
+    if (status == IDEM_OK && config->console && !config->http)
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "console is a page over HTTP: give http too");
     if (status == IDEM_OK)
         status = idem__store_known(config->store, err);
     if (status == IDEM_OK) {

@@ -26,6 +26,13 @@ struct keys {
     size_t count, room;
 };
 
+/* The oldest doubts of a look, sorted. */
+struct oldest {
+    size_t count;
+    int64_t since[DOUBTS_LISTED];
+    json_t *records[DOUBTS_LISTED];
+};
+
 struct doubts {
     struct server *server;
     pthread_t thread;
@@ -42,6 +49,7 @@ struct doubts {
     uint64_t count;
     int64_t oldest;
     struct keys seen, before; /* by this look; by the last whole one, sorted */
+    struct oldest found, listed; /* likewise */
 
     /* To be told: of the thread alone, while no part of a look is due. */
     int64_t next_told_ms;
@@ -93,6 +101,37 @@ add_news(struct doubts *doubts, const struct idem_record *r)
 }
 
 static void
+oldest_clear(struct oldest *oldest)
+{
+    for (size_t i = 0; i < oldest->count; i++)
+        json_decref(oldest->records[i]);
+    oldest->count = 0;
+}
+
+static void
+oldest_add(struct oldest *oldest, const struct idem_record *record)
+{
+    size_t at = oldest->count;
+    json_t *json;
+
+    if (at == DOUBTS_LISTED && oldest->since[at - 1] <= record->lease_until)
+        return;
+    json = http_record(record);
+    if (!json)
+        return;
+    if (at == DOUBTS_LISTED)
+        json_decref(oldest->records[--at]);
+    for (; at > 0 && oldest->since[at - 1] > record->lease_until; at--) {
+        oldest->since[at] = oldest->since[at - 1];
+        oldest->records[at] = oldest->records[at - 1];
+    }
+    oldest->since[at] = record->lease_until;
+    oldest->records[at] = json;
+    if (oldest->count < DOUBTS_LISTED)
+        oldest->count++;
+}
+
+static void
 note(struct doubts *doubts, const struct idem_record *record)
 {
     uint8_t digest[IDEM_KEY_LEN];
@@ -101,6 +140,7 @@ note(struct doubts *doubts, const struct idem_record *record)
     doubts->count++;
     if (doubts->oldest == 0 || record->lease_until < doubts->oldest)
         doubts->oldest = record->lease_until;
+    oldest_add(&doubts->found, record);
     if (!doubts->server->config->on_doubt)
         return;
     idem__key(record->type, record->scope, record->id, digest);
@@ -171,6 +211,7 @@ look(struct doubts *doubts)
     doubts->count = 0;
     doubts->oldest = 0;
     doubts->seen.count = 0;
+    oldest_clear(&doubts->found);
     doubts->cursor = (struct idem_cursor){"0"};
     for (;;) {
         fine = look_on(doubts);
@@ -185,6 +226,9 @@ look(struct doubts *doubts)
     doubts->whole = doubts->begun;
     doubts->last_count = doubts->count;
     doubts->last_oldest = doubts->oldest;
+    oldest_clear(&doubts->listed);
+    doubts->listed = doubts->found;
+    doubts->found.count = 0;
     if (doubts->seen.count > 0)
         qsort(doubts->seen.list, doubts->seen.count, sizeof(uint64_t),
               by_number);
@@ -293,6 +337,8 @@ doubts_close(struct doubts *doubts)
     pthread_cond_destroy(&doubts->stir);
     pthread_mutex_destroy(&doubts->mutex);
     json_decref(doubts->news);
+    oldest_clear(&doubts->found);
+    oldest_clear(&doubts->listed);
     free(doubts->seen.list);
     free(doubts->before.list);
     free(doubts);
@@ -308,6 +354,18 @@ doubts_want(struct doubts *doubts)
     pthread_cond_signal(&doubts->stir);
     pthread_mutex_unlock(&doubts->mutex);
     return wanted;
+}
+
+json_t *
+doubts_oldest(struct doubts *doubts)
+{
+    json_t *all = json_array();
+
+    pthread_mutex_lock(&doubts->mutex);
+    for (size_t i = 0; i < doubts->listed.count; i++)
+        json_array_append_new(all, json_deep_copy(doubts->listed.records[i]));
+    pthread_mutex_unlock(&doubts->mutex);
+    return all;
 }
 
 uint64_t

@@ -12,6 +12,8 @@
 
 #include "server.h"
 
+#include <jansson.h>
+
 struct doubts;
 
 enum idem_status doubts_open(struct server *server, struct doubts **doubts,
@@ -23,6 +25,11 @@ void doubts_close(struct doubts *doubts);
 
 /* Look now, through a small store without pauses; the number of that look. */
 uint64_t doubts_want(struct doubts *doubts);
+
+/* The oldest ones that the last whole look found, DOUBTS_LISTED at most, as
+ * JSON records; a new reference, NULL: out of memory. */
+#define DOUBTS_LISTED 200
+json_t *doubts_oldest(struct doubts *doubts);
 
 /* Figures of the last whole look, whose number is returned; 0: there is none.
  */

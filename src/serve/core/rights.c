@@ -20,6 +20,7 @@ act_of(const struct server_wish *wish)
     case ASKS_FIGURES:
         return SERVER_MAY_MEASURE;
     case ASKS_LIST:
+    case ASKS_SOME:
         return SERVER_MAY_LIST;
     case ASKS_OP:
         if (server_op_operates(wish->op))
@@ -115,7 +116,7 @@ server_permit(const struct server *server, const struct principal *principal,
               const struct server_wish *wish, struct idem_error *err)
 {
     unsigned act = act_of(wish);
-    bool everywhere = wish->what == ASKS_FIGURES ||
+    bool everywhere = wish->what == ASKS_FIGURES || wish->what == ASKS_SOME ||
                       (wish->what == ASKS_IDS && wish->scope.len == 0);
     struct idem_bytes scope =
         wish->what == ASKS_OP ? wish->op->scope : wish->scope;

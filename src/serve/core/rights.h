@@ -18,12 +18,13 @@
 #include "server.h"
 
 struct server_wish {
-    enum { ASKS_FIGURES, ASKS_OP, ASKS_LIST, ASKS_IDS } what;
+    enum { ASKS_FIGURES, ASKS_OP, ASKS_LIST, ASKS_SOME, ASKS_IDS } what;
     const struct idem_op *op; /* ASKS_OP */
     size_t tokens;            /* of an ISSUE */
     const char *list;         /* ASKS_LIST: "scan", "audit" */
     struct idem_bytes scope;  /* ASKS_LIST: empty for all; ASKS_IDS: empty if
-                                 the ids belong to no scope */
+                                 the ids belong to no scope; ASKS_SOME lists
+                                 what the caller may see */
 };
 
 enum server_permit {

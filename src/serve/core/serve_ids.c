@@ -5,6 +5,7 @@
 #include "../../record/record.h"
 #include "server.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,4 +93,28 @@ server_ids(struct server *server, struct idem_bytes text, size_t count,
         each(arg, idem_text(number));
     }
     return status;
+}
+
+enum idem_status
+server_id_explain(const struct server *server, struct idem_bytes text,
+                  struct idem_bytes id, int *version,
+                  struct idem_id_parts *parts, struct idem_error *err)
+{
+    struct idem_bytes name = {NULL, 0};
+    enum idem_id_kind kind;
+    char digits[64], *end;
+    uint64_t number;
+
+    if (!parse_kind(text, &kind, &name) || kind == IDEM_ID_SEGMENT)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "kind: give one of: snowflake uid uuid4 uuid7");
+    snprintf(digits, sizeof(digits), "%.*s", (int)id.len,
+             (const char *)id.data);
+    if (kind == IDEM_ID_UUID4 || kind == IDEM_ID_UUID7)
+        return idem_uuid_explain(digits, version, &parts->time_ms, err);
+    errno = 0;
+    number = strtoull(digits, &end, 10);
+    if (errno || *end || digits[0] < '0' || digits[0] > '9' || id.len > 20)
+        return idem__fail(err, IDEM_ERR_INVALID, "id: not a whole number");
+    return idem_id_explain(kind, number, &server->config->ids, parts, err);
 }

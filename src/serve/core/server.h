@@ -58,16 +58,19 @@ struct server_config {
     bool trust_socket;        /* who can open the unix socket need not AUTH */
     char *on_doubt;           /* a command or URL to tell of new doubts */
     int64_t on_doubt_every_ms;
-    bool require_reason;    /* of operators */
-    char *audit;            /* a file; NULL: beside a journal; "none" */
-    int64_t audit_size;     /* bytes of it before a new one is begun */
-    bool http_metrics_only; /* HTTP without credentials: health, metrics */
-    char *gateway_figures;  /* the file of an nginx; NULL: none */
-    int64_t max_clients;    /* RESP connections */
-    int64_t max_result;     /* bytes of one result */
-    int64_t max_command;    /* bytes of one command; 0: max_result + 64 KiB */
-    int64_t max_output;     /* bytes of replies waiting for one client */
-    int64_t max_buffered;   /* bytes waiting for all clients, both ways */
+    bool require_reason;     /* of operators */
+    char *audit;             /* a file; NULL: beside a journal; "none" */
+    int64_t audit_size;      /* bytes of it before a new one is begun */
+    bool http_metrics_only;  /* HTTP without credentials: health, metrics */
+    bool console;            /* serve it, too */
+    int64_t console_idle_ms; /* then its logins end */
+    char *gateway_figures;   /* the file of an nginx; NULL: none */
+    char *gateway_routes;    /* the file of a gateway; NULL: none */
+    int64_t max_clients;     /* RESP connections */
+    int64_t max_result;      /* bytes of one result */
+    int64_t max_command;     /* bytes of one command; 0: max_result + 64 KiB */
+    int64_t max_output;      /* bytes of replies waiting for one client */
+    int64_t max_buffered;    /* bytes waiting for all clients, both ways */
     int64_t max_queue, max_batch; /* the engine's; 0: its own */
     int64_t max_parked, max_parked_key, max_parked_scope; /* likewise */
     char *require_fingerprint; /* the engine's; NULL: none */
@@ -176,6 +179,13 @@ enum idem_status server_ids(struct server *server, struct idem_bytes kind,
                             size_t count, bool may_wait,
                             void (*each)(void *arg, struct idem_bytes id),
                             void *arg, struct idem_error *err);
+
+/* What an id of a kind is made of. A UUID has a version (else -1) and perhaps a
+ * time, and nothing else. */
+enum idem_status server_id_explain(const struct server *server,
+                                   struct idem_bytes kind, struct idem_bytes id,
+                                   int *version, struct idem_id_parts *parts,
+                                   struct idem_error *err);
 
 /* ---- returns.c: starts that nobody will hear of ---------------------- */
 

@@ -5,6 +5,7 @@
 #include "http_inner.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -76,6 +77,19 @@ connection_changed(void *arg, struct MHD_Connection *connection,
     }
 }
 
+static int
+port_of(int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t len = sizeof(address);
+
+    if (getsockname(fd, (struct sockaddr *)&address, &len) != 0)
+        return 0;
+    return address.ss_family == AF_INET6
+               ? ntohs(((struct sockaddr_in6 *)&address)->sin6_port)
+               : ntohs(((struct sockaddr_in *)&address)->sin_port);
+}
+
 static enum idem_status
 start_daemon(struct http *http, int fd, bool loopback, struct idem_error *err)
 {
@@ -83,7 +97,8 @@ start_daemon(struct http *http, int fd, bool loopback, struct idem_error *err)
     int64_t clients = http->server->config->max_clients;
     bool tls = http->server->tls != NULL;
 
-    *daemon = (struct http_daemon){.http = http, .loopback = loopback};
+    *daemon = (struct http_daemon){
+        .http = http, .loopback = loopback, .port = port_of(fd)};
     daemon->mhd = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME |
             MHD_USE_ERROR_LOG | (tls ? MHD_USE_TLS : 0),
@@ -153,6 +168,7 @@ clear(struct http *http)
         http_watch_stop(http);
     if (http->aside_started)
         http_aside_stop(http);
+    http_stats_close(http->stats);
     if (http->in_flight > 0)
         return; /* the engine still owes answers, which find us here */
     pthread_cond_destroy(&http->stir);
@@ -160,8 +176,22 @@ clear(struct http *http)
         pthread_cond_destroy(&http->aside_wanted);
     pthread_mutex_destroy(&http->lock);
     http_tls_forget();
+    http_sessions_close(http->sessions);
     free(http->openapi);
     free(http);
+}
+
+static enum idem_status
+open_console(struct http *http, struct idem_error *err)
+{
+    if (!http_console_built())
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "console: this idem was built without it, for want "
+                          "of npm: run scripts/deps build, then make");
+    http->sessions = http_sessions_open(http->server->config->console_idle_ms);
+    http->stats = http->sessions ? http_stats_open(http) : NULL;
+    return http->stats ? IDEM_OK
+                       : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 }
 
 enum idem_status
@@ -169,7 +199,7 @@ http_start(struct server *server, struct http **http, struct idem_error *err)
 {
     struct http *self = calloc(1, sizeof(*self));
     int64_t max_result = server->config->max_result;
-    json_t *openapi = http_openapi();
+    json_t *openapi = http_openapi(server->config->console);
     enum idem_status status;
 
     if (max_result <= 0)
@@ -187,7 +217,9 @@ http_start(struct server *server, struct http **http, struct idem_error *err)
         clear(self);
         return idem__fail(err, IDEM_ERR_MEMORY, "http: no thread");
     }
-    status = server->tls ? http_tls_read(server->config, err) : IDEM_OK;
+    status = server->config->console ? open_console(self, err) : IDEM_OK;
+    if (status == IDEM_OK && server->tls)
+        status = http_tls_read(server->config, err);
     if (status == IDEM_OK)
         status = listen_all(self, err);
     if (status != IDEM_OK) {
@@ -242,6 +274,7 @@ http_stop(struct http *http, int64_t drain_ms)
         if (r->waits)
             idem_cancel(http->server->engine, r->ticket);
     pthread_mutex_unlock(&http->lock);
+    http_events_end(http);
     wait_idle(http, drain_ms);
 
     /* Nobody may be suspended when libmicrohttpd stops. */

@@ -7,6 +7,9 @@
  *            engine ─▶ http_answer.c: verdict ─▶ JSON
  *                      http_problem.c: error ─▶ problem+json
  *
+ *   --console: http_console.c (its files, its headers), http_session.c
+ * (logins), http_stats.c (an hour of figures), http_events.c (live ones)
+ *
  * One table of routes and one of fields (http_route.c) drive the routing, the
  * reading of bodies and /openapi.json, so that they cannot drift apart.
  */
@@ -88,7 +91,11 @@ enum http_form {
     X(DOUBT, "doubt", HTTP_FLAG, 0, 0, NULL,                                   \
       "only what is in doubt")                                                 \
     X(BEFORE, "updated_before", HTTP_INTEGER, 1, INT64_MAX, NULL,              \
-      "only what did not change since, in ms since 1970")
+      "only what did not change since, in ms since 1970")                      \
+    X(NAME, "name", HTTP_TEXT, 1, 64, NULL, "the name of a credential")        \
+    X(SECRET, "secret", HTTP_TEXT, 1, 1024, NULL, "its secret")                \
+    X(SECONDS, "seconds", HTTP_INTEGER, 1, 3600, NULL,                         \
+      "how much of the past (default 3600)")
 /* clang-format on */
 
 enum http_field {
@@ -118,11 +125,37 @@ enum http_action {
     HTTP_SCAN,
     HTTP_AUDIT,
     HTTP_ID,
+    HTTP_EXPLAIN, /* what an id is made of */
+    HTTP_DOUBTS,  /* the oldest ones */
     HTTP_METRICS,
     HTTP_HEALTH,
     HTTP_READY,
     HTTP_OPENAPI,
+    /* There with --console only. */
+    HTTP_STATS,
+    HTTP_EVENTS,
+    HTTP_ROUTES, /* of a gateway */
+    HTTP_SESSION,
+    HTTP_LOGIN,
+    HTTP_LOGOUT,
+    HTTP_PAGE, /* a file of the console */
 };
+
+/* What tells nothing about records may be asked by everybody. */
+static inline bool
+http_is_open(enum http_action action)
+{
+    return action == HTTP_HEALTH || action == HTTP_READY ||
+           action == HTTP_OPENAPI || action == HTTP_PAGE ||
+           action == HTTP_SESSION || action == HTTP_LOGIN ||
+           action == HTTP_LOGOUT;
+}
+
+static inline bool
+http_of_console(enum http_action action)
+{
+    return action >= HTTP_STATS;
+}
 
 struct http_route {
     const char *method;
@@ -136,6 +169,13 @@ struct http_route {
     const char *answers;   /* verdicts, or a media type */
     const char *about;
 };
+
+/* A GET that shows what the console masks, and is audited. */
+static inline bool
+http_reveals(const struct http_route *route)
+{
+    return route->action == HTTP_OP && route->verb == IDEM_GET && route->body;
+}
 
 extern const struct http_route http_routes[];
 extern const size_t http_route_count;
@@ -177,6 +217,8 @@ struct http_call {
     struct idem_filter filter;
     struct idem_cursor cursor;
     struct idem_bytes id_kind;
+    struct idem_bytes name, secret; /* of a login */
+    struct idem_bytes file;         /* of the console */
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
     uint64_t given; /* fields that were there */
@@ -203,6 +245,11 @@ json_t *http_answer(const struct idem_answer *answer, enum idem_verb verb);
 json_t *http_record(const struct idem_record *record);
 json_t *http_text(struct idem_bytes text); /* what is not UTF-8 becomes ? */
 
+struct server;
+/* What an id is made of; NULL: err says why not. */
+json_t *http_explain(const struct server *server, struct idem_bytes kind,
+                     struct idem_bytes id, struct idem_error *err);
+
 /* "result" and "result_base64", and the like: base64 always, text if it is. */
 bool http_put_bytes(json_t *object, const char *name, struct idem_bytes bytes,
                     bool always_base64);
@@ -216,7 +263,8 @@ enum idem__problem http_problem_of(enum idem_status status);
 json_t *http_problem(enum idem__problem problem, const char *detail,
                      bool retryable);
 
-/* The description of all routes; NULL: out of memory. */
-json_t *http_openapi(void);
+/* The description of all routes, of the console's too or without them; NULL:
+ * out of memory. */
+json_t *http_openapi(bool console);
 
 #endif

@@ -4,6 +4,7 @@
  * Bytes have two forms: "name_base64", which is always right, and "name", the
  * same as text, where they are UTF-8.
  */
+#include "../core/server.h"
 #include "http.h"
 
 #include <sodium.h>
@@ -136,6 +137,28 @@ http_record(const struct idem_record *record)
     if (object && put_record(object, record))
         return object;
     json_decref(object);
+    return NULL;
+}
+
+json_t *
+http_explain(const struct server *server, struct idem_bytes kind,
+             struct idem_bytes id, struct idem_error *err)
+{
+    struct idem_id_parts parts = {.time_ms = -1, .ends_ms = -1};
+    int version = -1;
+    json_t *json = json_object();
+
+    if (server_id_explain(server, kind, id, &version, &parts, err) == IDEM_OK &&
+        put(json, "verdict", json_string("explained")) &&
+        put(json, "kind", http_text(kind)) &&
+        put_number(json, "time", parts.time_ms) &&
+        put_number(json, "worker", version < 0 ? (int64_t)parts.worker : -1) &&
+        put_number(json, "sequence",
+                   version < 0 ? (int64_t)parts.sequence : -1) &&
+        put_number(json, "ends", parts.ends_ms) &&
+        put_number(json, "version", version))
+        return json;
+    json_decref(json);
     return NULL;
 }
 

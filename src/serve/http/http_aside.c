@@ -1,11 +1,12 @@
 /*
  * http_aside.c - what may have to wait for the store without a callback:
- * figures and ids.
+ * figures, ids and doubts.
  *
  * They are done by a thread of their own, so that a store that hangs holds up
  * neither /healthz nor anybody else. A request whose time is up is answered
  * without them, and what comes later is thrown away.
  */
+#include "../core/doubts.h"
 #include "http_inner.h"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@ struct outcome {
     enum idem_status status;
     struct idem_error err;
     struct idem_buf text; /* figures */
-    json_t *ids;
+    json_t *json;
 };
 
 static void
@@ -23,23 +24,74 @@ add_id(void *arg, struct idem_bytes id)
     json_array_append_new(arg, http_text(id));
 }
 
+static bool
+may_list(const struct principal *principal, const json_t *record)
+{
+    const json_t *scope = json_object_get(record, "scope");
+
+    return principal_may(principal, SERVER_MAY_LIST,
+                         (struct idem_bytes){json_string_value(scope),
+                                             json_string_length(scope)});
+}
+
+/* The oldest first. Who may list some scopes only gets those of them. */
+static json_t *
+list_doubts(struct http_request *request)
+{
+    const struct idem_bytes all = {NULL, 0};
+    uint64_t count = 0;
+    double oldest_s;
+    bool looked = http_doubts_look(request->http, &count, &oldest_s);
+    json_t *found = doubts_oldest(request->http->server->doubts);
+    json_t *records = json_array(), *record;
+    size_t i;
+
+    json_array_foreach(found, i, record)
+    {
+        if (json_array_size(records) < request->call.count &&
+            may_list(request->principal, record))
+            json_array_append(records, record);
+    }
+    json_decref(found);
+    if (!principal_may(request->principal, SERVER_MAY_LIST, all))
+        count = json_array_size(records);
+    return json_pack("{s:s, s:I, s:b, s:o}", "verdict", "doubts", "count",
+                     (json_int_t)count, "looked", looked, "records", records);
+}
+
 /* Without the lock. Of the request only what no other thread changes. */
 static void
 work(struct http_request *request, struct outcome *outcome)
 {
     struct http_call *call = &request->call;
 
+    bool made = true;
+
     idem_buf_init(&outcome->text, HTTP_METRICS_MAX);
-    if (request->route->action == HTTP_METRICS) {
-        if (!http_metrics(request->http, &outcome->text))
-            outcome->status =
-                idem__fail(&outcome->err, IDEM_ERR_MEMORY, "out of memory");
-        return;
+    switch (request->route->action) {
+    case HTTP_METRICS:
+        made = http_metrics(request->http, &outcome->text);
+        break;
+    case HTTP_STATS:
+        made = http_stats_put(request->http, call->count, &outcome->text);
+        break;
+    case HTTP_DOUBTS:
+        outcome->json = list_doubts(request);
+        made = outcome->json != NULL;
+        break;
+    case HTTP_ROUTES:
+        outcome->json = http_gateway_routes(request->http->server->config);
+        made = outcome->json != NULL;
+        break;
+    default:
+        outcome->json = json_array();
+        outcome->status =
+            server_ids(request->http->server, call->id_kind, call->count, true,
+                       add_id, outcome->json, &outcome->err);
     }
-    outcome->ids = json_array();
-    outcome->status =
-        server_ids(request->http->server, call->id_kind, call->count, true,
-                   add_id, outcome->ids, &outcome->err);
+    if (!made)
+        outcome->status =
+            idem__fail(&outcome->err, IDEM_ERR_MEMORY, "out of memory");
 }
 
 /* Under the lock. */
@@ -54,8 +106,8 @@ hand_over(struct http_request *request, struct outcome *outcome)
         http_fail_with(request, outcome->status, &outcome->err);
     request->text = outcome->text;
     idem_buf_init(&outcome->text, 0);
-    request->ids = outcome->ids;
-    outcome->ids = NULL;
+    request->json = outcome->json;
+    outcome->json = NULL;
     http_resume(request);
 }
 
@@ -85,7 +137,7 @@ run(void *arg)
         pthread_mutex_unlock(&http->lock);
         http_request_put(request);
         idem_buf_clear(&outcome.text);
-        json_decref(outcome.ids);
+        json_decref(outcome.json);
         pthread_mutex_lock(&http->lock);
     }
     pthread_mutex_unlock(&http->lock);

@@ -129,6 +129,7 @@ set_choice(struct http_call *call, enum http_field field,
     case HTTP_TOKENS_FIELD:
     case HTTP_IDS_FIELD:
     case HTTP_COUNT_FIELD:
+    case HTTP_SECONDS_FIELD:
         call->count = (size_t)value->number;
         break;
     case HTTP_CURSOR_FIELD:
@@ -152,6 +153,12 @@ set_choice(struct http_call *call, enum http_field field,
         break;
     case HTTP_BEFORE_FIELD:
         call->filter.updated_before = value->number;
+        break;
+    case HTTP_NAME_FIELD:
+        call->name = value->bytes;
+        break;
+    case HTTP_SECRET_FIELD:
+        call->secret = value->bytes;
         break;
     default:
         break;
@@ -404,6 +411,8 @@ read_parameters(struct http_call *call, const struct http_path *path)
             call->op.scope = path->parts[i];
         else if (idem__bytes_is(name, "{kind}"))
             call->id_kind = path->parts[i];
+        else if (idem__bytes_is(name, "{file}"))
+            call->file = path->parts[i];
         else if (*pattern == '{')
             call->op.id = path->parts[i];
         pattern += len;
@@ -440,6 +449,21 @@ place_reason(struct http_call *call, struct idem_error *err)
     return IDEM_OK;
 }
 
+static size_t
+default_count(enum http_action action)
+{
+    switch (action) {
+    case HTTP_SCAN:
+    case HTTP_AUDIT:
+    case HTTP_DOUBTS:
+        return SCAN_COUNT;
+    case HTTP_STATS:
+        return (size_t)http_fields[HTTP_SECONDS_FIELD].max;
+    default:
+        return 1;
+    }
+}
+
 enum idem_status
 http_call_read(struct http_call *call, const struct http_route *route,
                const struct http_path *path, struct idem_bytes query,
@@ -451,9 +475,7 @@ http_call_read(struct http_call *call, const struct http_route *route,
     *call = (struct http_call){.route = route, .cursor = {"0"}};
     call->op.verb = route->verb;
     call->op.type = route->type;
-    call->count = route->action == HTTP_SCAN || route->action == HTTP_AUDIT
-                      ? SCAN_COUNT
-                      : 1;
+    call->count = default_count(route->action);
     read_parameters(call, path);
     if (route->verb == IDEM_LOCK || route->verb == IDEM_UNLOCK ||
         route->type == IDEM_TYPE_LOCK)

@@ -71,3 +71,40 @@ http_put_gateway(struct idem_buf *out, const char *path)
     free(figures);
     return ok;
 }
+
+/* The counters of each route, by verdict. */
+static json_t *
+figures_json(const char *path)
+{
+    struct idem__figures *figures = malloc(sizeof(*figures));
+    size_t used = figures ? gateway_figures_read(path, figures) : 0;
+    json_t *all = json_array();
+
+    for (size_t i = 0; i < used; i++) {
+        const struct idem__figures_route *route = &figures->routes[i];
+        json_t *counts = json_object();
+
+        for (size_t v = 0; v < IDEM__FIGURES_VERDICTS; v++)
+            json_object_set_new(counts, idem__figures_verdicts[v],
+                                json_integer((json_int_t)route->verdicts[v]));
+        json_array_append_new(all, json_pack("{s:s, s:o}", "route", route->name,
+                                             "verdicts", counts));
+    }
+    free(figures);
+    return all;
+}
+
+json_t *
+http_gateway_routes(const struct server_config *config)
+{
+    json_t *routes = config->gateway_routes
+                         ? json_load_file(config->gateway_routes, 0, NULL)
+                         : NULL;
+
+    if (!json_is_array(routes)) {
+        json_decref(routes);
+        routes = json_array();
+    }
+    return json_pack("{s:s, s:o, s:o}", "verdict", "routes", "routes", routes,
+                     "figures", figures_json(config->gateway_figures));
+}

@@ -30,9 +30,13 @@ static enum MHD_Result
 count_header(void *arg, enum MHD_ValueKind kind, const char *name,
              const char *value)
 {
-    static const char *const single[] = {"Host",           "Origin",
-                                         "Authorization",  "Content-Type",
-                                         "Content-Length", "Transfer-Encoding"};
+    static const char *const single[] = {"Host",
+                                         "Origin",
+                                         "Authorization",
+                                         "Content-Type",
+                                         "Content-Length",
+                                         "Transfer-Encoding",
+                                         HTTP_SECRET_HEADER};
     unsigned *seen = arg;
 
     (void)kind;
@@ -214,7 +218,6 @@ login(struct http_request *request, const char *value)
 {
     struct credentials *all = request->http->server->credentials;
     struct idem_bytes name = {"", 0}, secret;
-    struct audit_source source;
     char plain[1024];
     const char *colon;
     size_t len = 0;
@@ -230,22 +233,27 @@ login(struct http_request *request, const char *value)
         request->principal = credentials_login(all, name, secret);
     }
     sodium_memzero(plain, sizeof(plain));
-    if (request->principal)
-        return true;
-    http_source(request, &source);
-    server_log_wrong_secret(request->http->server, &source, "http");
-    return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED,
-                     read ? "the name or the secret is wrong"
-                          : "send Authorization: Bearer name:secret, or Basic");
+    return request->principal ||
+           http_wrong_secret(
+               request, read ? "the name or the secret is wrong"
+                             : "send Authorization: Bearer name:secret, or "
+                               "Basic");
 }
 
-/* What tells nothing about records may be asked by everybody. */
+bool
+http_wrong_secret(struct http_request *request, const char *why)
+{
+    struct audit_source source;
+
+    http_source(request, &source);
+    server_log_wrong_secret(request->http->server, &source, "http");
+    return http_fail(request, IDEM_PROBLEM_UNAUTHORIZED, "%s", why);
+}
+
 static bool
 is_open(const struct http_route *route)
 {
-    return route &&
-           (route->action == HTTP_HEALTH || route->action == HTTP_READY ||
-            route->action == HTTP_OPENAPI);
+    return route && http_is_open(route->action);
 }
 
 static bool
@@ -263,6 +271,7 @@ check_caller(struct http_request *request)
     bool only = request->http->server->config->http_metrics_only;
     char common_name[256] = "";
 
+    request->from_page = header(request, HTTP_PAGE_HEADER) != NULL;
     if (request->http->server->config->tls_client_ca &&
         !http_tls_peer(request->connection, common_name, sizeof(common_name)))
         return refuse_stranger(request,
@@ -279,11 +288,11 @@ check_caller(struct http_request *request)
         request->principal = credentials_anyone(all, SERVER_USE);
         return true;
     }
-    if (is_open(request->route))
-        return true;
     if (!value && *common_name)
         request->principal = credentials_certificate(all, common_name);
-    if (request->principal)
+    if (!value && !request->principal)
+        request->principal = http_session_find(request);
+    if (request->principal || is_open(request->route))
         return true;
     if (!value)
         return refuse_stranger(

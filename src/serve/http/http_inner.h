@@ -5,6 +5,7 @@
  *       connection; renders and sends the answer once it is resumed
  *   the engine's thread:    copies the answer into the request, resumes
  *   a thread aside:         figures and ids, which may wait for the store
+ *   with --console:         two threads more, see http_stats.c
  *   the watcher's thread:   five times a second, looks for clients that left,
  *       requests that take too long, and connections that dawdle
  *
@@ -30,11 +31,18 @@
 #define HTTP_READY_MS 5000
 #define HTTP_ASIDE_MS 10000
 #define HTTP_METRICS_MAX (4 * 1024 * 1024)
+#define HTTP_SESSION_LEN 32 /* the hash of a session's cookie */
+
+/* A page of another site cannot send this header: a cookie counts only beside
+ * it, and results are masked for whoever sends it. */
+#define HTTP_PAGE_HEADER "X-Idem-Console"
+#define HTTP_SECRET_HEADER "X-Idem-Secret"
 
 struct http_daemon {
     struct http *http;
     struct MHD_Daemon *mhd;
     bool loopback;
+    int port;
 };
 
 /* One connection. */
@@ -60,6 +68,10 @@ struct http_request {
     const struct http_route *route;
     struct http_call call;
     struct audit_source audit; /* of an operator; else without a name */
+    bool from_page;            /* the console asks */
+    bool by_session;           /* the caller was known by this: */
+    uint8_t session[HTTP_SESSION_LEN];
+    char cookie[160]; /* to be set; empty: none */
     int64_t started_us;
     atomic_int refs;
 
@@ -76,7 +88,9 @@ struct http_request {
     struct idem_record *records; /* SCAN, ISSUE */
     size_t record_count;
     char (*tokens)[IDEM_TOKEN_LEN + 1];
-    json_t *ids;
+    bool masked; /* the result is there, and not shown */
+    size_t masked_len;
+    json_t *json;         /* ids, doubts ... */
     struct idem_buf text; /* figures */
 
     /* Under the lock. */
@@ -110,6 +124,10 @@ struct http {
     size_t in_flight; /* callbacks that the engine owes us */
     /* Bytes of bodies that came, and of long replies that have yet to go. */
     atomic_size_t client_count, buffered;
+    struct http_sessions *sessions; /* NULL: no console */
+    struct http_stats *stats;       /* likewise */
+    struct http_listener *listeners;
+    size_t listener_count;
 };
 
 /* http_guard.c: who asks, as far as it is known, and from where. */
@@ -120,6 +138,9 @@ void http_source(const struct http_request *request,
  * whom? False: request->problem says what is wrong. */
 bool http_guard(struct http_request *request, const char *method,
                 const char *version);
+
+/* A name or a secret is wrong: told late, counted and logged. Always false. */
+bool http_wrong_secret(struct http_request *request, const char *why);
 
 /* http_serve.c */
 enum MHD_Result http_handle(void *arg, struct MHD_Connection *connection,
@@ -162,6 +183,39 @@ bool http_aside(struct http_request *request);
 bool http_aside_start(struct http *http);
 void http_aside_stop(struct http *http);
 
+/* ---- the console ------------------------------------------------------- */
+
+/* http_console.c */
+struct console_file;
+bool http_console_built(void);
+const struct console_file *http_console_file(struct idem_bytes name);
+void http_console_headers(struct MHD_Response *response);
+
+/* http_session.c */
+struct http_sessions *http_sessions_open(int64_t idle_ms);
+void http_sessions_close(struct http_sessions *sessions); /* NULL is fine */
+/* The credential in the call becomes a session, or the request fails. */
+bool http_session_login(struct http_request *request);
+/* Whose session the request's cookie names; NULL: nobody's. */
+struct principal *http_session_find(struct http_request *request);
+bool http_session_lives(struct http *http,
+                        const uint8_t session[HTTP_SESSION_LEN]);
+void http_session_end(struct http_request *request);
+/* An operator's action by a session has the secret once more? */
+bool http_session_confirm(struct http_request *request);
+json_t *http_session_json(const struct http_request *request);
+
+/* http_stats.c: NULL: out of memory. */
+struct http_stats *http_stats_open(struct http *http);
+void http_stats_close(struct http_stats *stats); /* NULL is fine */
+bool http_stats_put(struct http *http, size_t seconds, struct idem_buf *out);
+
+/* http_events.c: somebody more listens; NULL: the request failed. */
+struct MHD_Response *http_events(struct http_request *request);
+bool http_events_wanted(struct http *http);
+void http_events_send(struct http *http, const char *row, size_t len);
+void http_events_end(struct http *http);
+
 /* http_tls.c: read the certificate and its key, at first and again. */
 void http_tls_forget(void);
 const char *http_tls_trust(void); /* NULL: clients need no certificate */
@@ -184,8 +238,14 @@ bool http_put_histogram(struct idem_buf *out, const char *name,
                         const char *label, const uint64_t *bucket,
                         size_t buckets, double first_s, double sum_s);
 
+/* A look for doubts that begins now: wait a little for its end. False: no look
+ * has ended yet. */
+bool http_doubts_look(struct http *http, uint64_t *count, double *oldest_s);
+
 /* http_gateway.c: what a gateway counts, from its file; NULL: none. */
 bool http_put_gateway(struct idem_buf *out, const char *path);
+/* And what holds on its routes, from another; NULL: out of memory. */
+json_t *http_gateway_routes(const struct server_config *config);
 
 /* ---- http_figures.c ---------------------------------------------------- */
 

@@ -301,34 +301,36 @@ add_figure(void *arg, const char *name, double value)
 /* In a small store a look is done at once, and its reader sees what is in doubt
  * now. Nobody waits long for a look through a large one, nor while others wait
  * for this thread. */
-static void
-read_doubts(struct http *http, double *count, double *oldest_s)
+bool
+http_doubts_look(struct http *http, uint64_t *count, double *oldest_s)
 {
     const struct timespec nap = {0, NAP_NS};
     struct doubts *doubts = http->server->doubts;
-    uint64_t wanted = doubts_want(doubts), number = 0;
+    uint64_t wanted = doubts_want(doubts);
     int64_t until = idem__mono_ms() + PATIENCE_MS;
     bool waits = true;
 
-    while (waits && doubts_read(doubts, &number, oldest_s) < wanted) {
+    while (waits && doubts_read(doubts, count, oldest_s) < wanted) {
         nanosleep(&nap, NULL);
         pthread_mutex_lock(&http->lock);
         waits = idem__mono_ms() < until && !http->aside && !http->draining;
         pthread_mutex_unlock(&http->lock);
     }
-    *count = (double)number;
-    if (doubts_read(doubts, &number, oldest_s) == 0)
-        *count = *oldest_s = NAN;
+    return doubts_read(doubts, count, oldest_s) > 0;
 }
 
 static bool
 add_doubt(struct idem_buf *out, struct http *http)
 {
-    double age_s = 0, count = 0;
+    double age_s = 0;
+    uint64_t count = 0;
+    bool looked = http_doubts_look(http, &count, &age_s);
 
-    read_doubts(http, &count, &age_s);
+    if (!looked)
+        age_s = NAN;
     return single(out, "idem_doubts", "gauge",
-                  "Records in doubt, as of the last look.", count) &&
+                  "Records in doubt, as of the last look.",
+                  looked ? (double)count : NAN) &&
            single(out, "idem_oldest_doubt_seconds", "gauge",
                   "How long the oldest doubt has lasted; 0: there is none.",
                   age_s);

@@ -90,7 +90,8 @@ field_schema(struct maker *make, const struct http_field_type *field)
 /* The values of each verdict: "name:type", a capital letter for an array, a
  * question mark where it may be missing. */
 #define OUTCOME_VALUES                                                         \
-    "state:s kind:s expires:i replayable:b result:s? result_base64:s?"
+    "state:s kind:s expires:i replayable:b result:s? result_base64:s? "        \
+    "masked_bytes:i?"
 
 static const struct {
     const char *verdict, *values, *about;
@@ -115,13 +116,24 @@ static const struct {
     {"ids", "ids:S", "new ids"},
     {"records", "cursor:s records:R", "a part of the listing"},
     {"entries", "entries:E", "what operators did, oldest first"},
+    {"doubts", "count:i looked:b records:R",
+     "the oldest doubts, and how many there are; looked is false before the "
+     "store was looked through for the first time"},
+    {"explained", "kind:s time:i worker:i sequence:i ends:i version:i",
+     "what the id is made of; -1: an id of this kind has none"},
+    {"stats", "names:S samples:N facts:o",
+     "names has the name of each number in a row of samples; null: unknown"},
+    {"routes", "routes:O figures:O",
+     "what holds on each route, and the gateway's counters by route"},
+    {"session", "login:b name:s cookie:b rights:S reason:b version:s",
+     "login: credentials are needed; name is empty: nobody is logged in"},
 };
 
 #define RECORD_VALUES                                                          \
     "type:s scope:s? scope_base64:s? id:s? id_base64:s? state:s mode:s "       \
     "fence:i attempt:i created:i updated:i lease_until:i expires:i settled:b " \
     "redeemed:b subject:s? subject_base64:s? fingerprint:s? kind:s? "          \
-    "replayable:b? result:s? result_base64:s?"
+    "replayable:b? result:s? result_base64:s? masked_bytes:i?"
 
 #define ENTRY_VALUES                                                           \
     "time:s who:s from:s surface:s verb:s outcome:s verdict:s before:s "       \
@@ -156,6 +168,16 @@ value_schema(struct maker *make, char type)
     case 'E':
         schema = text(make, "type", "array");
         return set(make, schema, "items", object_schema(make, ENTRY_VALUES));
+    case 'o':
+        return text(make, "type", "object");
+    case 'O':
+        schema = text(make, "type", "array");
+        return set(make, schema, "items", text(make, "type", "object"));
+    case 'N':
+        schema = set(
+            make, text(make, "type", "array"), "items",
+            set(make, text(make, "type", "number"), "nullable", json_true()));
+        return set(make, text(make, "type", "array"), "items", schema);
     case 'S':
         schema = text(make, "type", "array");
         return set(make, schema, "items", text(make, "type", "string"));
@@ -321,8 +343,7 @@ answer_schema(struct maker *make, const struct http_route *route)
 static bool
 may_end_in(const struct http_route *route, enum idem__problem problem)
 {
-    bool open = route->action == HTTP_HEALTH || route->action == HTTP_READY ||
-                route->action == HTTP_OPENAPI;
+    bool open = http_is_open(route->action);
 
     switch (problem) {
     case IDEM_PROBLEM_NOT_FOUND:
@@ -339,7 +360,8 @@ may_end_in(const struct http_route *route, enum idem__problem problem)
     case IDEM_PROBLEM_CLOSED:
         return true;
     default:
-        return route->action != HTTP_HEALTH && route->action != HTTP_OPENAPI;
+        return route->action != HTTP_HEALTH && route->action != HTTP_OPENAPI &&
+               route->action != HTTP_PAGE;
     }
 }
 
@@ -352,9 +374,9 @@ problem_ref(struct maker *make)
 static json_t *
 responses(struct maker *make, const struct http_route *route)
 {
-    bool plain = strcmp(route->answers, "text/plain") == 0;
+    bool plain = strncmp(route->answers, "text/", 5) == 0;
     json_t *answer =
-        plain ? content(make, "text/plain", text(make, "type", "string"))
+        plain ? content(make, route->answers, text(make, "type", "string"))
               : content(make, "application/json", answer_schema(make, route));
     json_t *object = json_object();
 
@@ -461,7 +483,7 @@ operation(struct maker *make, const struct http_route *route)
 }
 
 static json_t *
-paths(struct maker *make)
+paths(struct maker *make, bool console)
 {
     json_t *object = json_object();
 
@@ -471,6 +493,8 @@ paths(struct maker *make)
         char method[8];
         size_t len = 0;
 
+        if (http_of_console(route->action) && !console)
+            continue;
         if (!item) {
             set(make, object, route->path, json_object());
             item = json_object_get(object, route->path);
@@ -484,7 +508,7 @@ paths(struct maker *make)
 }
 
 json_t *
-http_openapi(void)
+http_openapi(bool console)
 {
     struct maker make = {false};
     json_t *object = text(&make, "openapi", "3.0.3");
@@ -500,7 +524,7 @@ http_openapi(void)
     append(&make, security, set(&make, json_object(), "bearer", json_array()));
     set(&make, object, "info", info);
     set(&make, object, "security", security);
-    set(&make, object, "paths", paths(&make));
+    set(&make, object, "paths", paths(&make, console));
     set(&make, object, "components", components(&make));
     if (!make.failed)
         return object;

@@ -2,6 +2,7 @@
  * http_respond.c - what a request came to, as bytes.
  */
 #include "../../base/quota.h"
+#include "console_files.h"
 #include "http_inner.h"
 
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #define JSON_TYPE "application/json"
+#define EVENTS_TYPE "text/event-stream"
 #define PROBLEM_TYPE "application/problem+json"
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,6 +22,7 @@ struct reply {
     const char *type;
     char *body; /* malloc'ed */
     size_t len;
+    bool gzip;              /* and not ours to free */
     int64_t retry_after_ms; /* 0: not said */
 };
 
@@ -85,12 +88,28 @@ audited(const struct http_request *request)
     return json_pack("{s:s, s:o}", "verdict", "entries", "entries", entries);
 }
 
+/* How long it is, in place of what it is. */
+static void
+hide_result(const struct http_request *request, json_t *json)
+{
+    json_t *record = json_object_get(json, "record");
+    json_t *holder = record ? record : json;
+
+    if (json_object_del(holder, "result_base64") != 0)
+        return; /* this verdict has no result */
+    json_object_del(holder, "result");
+    json_object_set_new(holder, "masked_bytes",
+                        json_integer((json_int_t)request->masked_len));
+}
+
 static json_t *
 answered(const struct http_request *request)
 {
     const struct idem_answer *answer = &request->answer;
     json_t *json = http_answer(answer, request->route->verb);
 
+    if (json && request->masked)
+        hide_result(request, json);
     if (json && request->call.next && answer->verdict == IDEM_V_REDEEMED &&
         answer->record->id.len > 0)
         json_object_set_new(json, "token", http_text(answer->record->id));
@@ -113,13 +132,24 @@ make_json(const struct http_request *request)
     case HTTP_AUDIT:
         return audited(request);
     case HTTP_ID:
-        return json_pack("{s:s, s:O}", "verdict", "ids", "ids", request->ids);
+        return json_pack("{s:s, s:O}", "verdict", "ids", "ids", request->json);
+    case HTTP_EXPLAIN:
+    case HTTP_DOUBTS:
+    case HTTP_ROUTES:
+        return json_incref(request->json);
+    case HTTP_SESSION:
+    case HTTP_LOGIN:
+    case HTTP_LOGOUT:
+        return http_session_json(request);
     case HTTP_HEALTH:
         return json_pack("{s:s, s:s}", "status", "ok", "version", IDEM_VERSION);
     case HTTP_READY:
         return json_pack("{s:s}", "status", "ready");
     case HTTP_METRICS:
     case HTTP_OPENAPI:
+    case HTTP_STATS:
+    case HTTP_EVENTS:
+    case HTTP_PAGE:
         break;
     }
     return NULL;
@@ -137,8 +167,18 @@ make_body(struct http_request *request, struct reply *reply)
         reply->len = strlen(request->http->openapi);
         return reply->body != NULL;
     }
-    if (!request->failed && action == HTTP_METRICS) {
-        reply->type = METRICS_TYPE;
+    if (!request->failed && action == HTTP_PAGE) {
+        const struct console_file *file = http_console_file(request->call.file);
+
+        reply->type = file->type;
+        reply->body = (char *)(uintptr_t)file->gzip;
+        reply->len = file->len;
+        reply->gzip = true;
+        return true;
+    }
+    if (!request->failed && (action == HTTP_METRICS || action == HTTP_STATS)) {
+        if (action == HTTP_METRICS)
+            reply->type = METRICS_TYPE;
         reply->body = (char *)request->text.data;
         reply->len = request->text.len;
         request->text = (struct idem_buf){0};
@@ -160,6 +200,12 @@ add_headers(const struct http_request *request, const struct reply *reply,
     MHD_add_response_header(response, "Content-Type", reply->type);
     MHD_add_response_header(response, "Cache-Control", "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (request->http->sessions)
+        http_console_headers(response);
+    if (reply->gzip)
+        MHD_add_response_header(response, "Content-Encoding", "gzip");
+    if (request->cookie[0])
+        MHD_add_response_header(response, "Set-Cookie", request->cookie);
     if (reply->retry_after_ms > 0) {
         snprintf(seconds, sizeof(seconds), "%lld",
                  (long long)(reply->retry_after_ms + 999) / 1000);
@@ -170,8 +216,11 @@ add_headers(const struct http_request *request, const struct reply *reply,
     if (request->allow[0])
         MHD_add_response_header(response, "Allow", request->allow);
     if (request->problem == IDEM_PROBLEM_UNAUTHORIZED)
-        MHD_add_response_header(response, "WWW-Authenticate",
-                                "Basic realm=\"idem\", charset=\"UTF-8\"");
+        MHD_add_response_header(
+            response, "WWW-Authenticate",
+            request->from_page /* which has a form of its own */
+                ? "Session realm=\"idem\""
+                : "Basic realm=\"idem\", charset=\"UTF-8\"");
     if (request->http->draining)
         MHD_add_response_header(response, "Connection", "close");
 }
@@ -268,15 +317,41 @@ waits_for_room(struct http_request *request)
     return true;
 }
 
+static struct MHD_Response *
+make_response(struct http_request *request, struct reply *reply)
+{
+    struct MHD_Response *response;
+
+    if (!make_body(request, reply))
+        return NULL; /* no memory to say that there is no memory */
+    if (request->result) {
+        request->rendered = reply->len;
+        http_count(request->http, 0, reply->len);
+        result_put(request->result);
+        request->result = NULL;
+        request->record.result = (struct idem_bytes){NULL, 0};
+    }
+    response = MHD_create_response_from_buffer(
+        reply->len, reply->body,
+        reply->gzip ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_FREE);
+    if (!response && !reply->gzip)
+        free(reply->body);
+    return response;
+}
+
 enum MHD_Result
 http_respond(struct http_request *request)
 {
     struct reply reply = {.status = 200, .type = JSON_TYPE};
-    struct MHD_Response *response;
+    struct MHD_Response *response = NULL;
     enum MHD_Result queued;
 
     if (waits_for_room(request))
         return MHD_YES;
+    if (!request->failed && request->route->action == HTTP_EVENTS) {
+        reply.type = EVENTS_TYPE;
+        response = http_events(request);
+    }
     if (request->failed) {
         reply.status = problem_type(request)->status;
         reply.type = PROBLEM_TYPE;
@@ -291,21 +366,10 @@ http_respond(struct http_request *request)
         reply.retry_after_ms = request->answer.retry_after_ms;
     }
     log_request(request, reply.status);
-    if (!make_body(request, &reply))
-        return MHD_NO; /* no memory to say that there is no memory */
-    if (request->result) {
-        request->rendered = reply.len;
-        http_count(request->http, 0, reply.len);
-        result_put(request->result);
-        request->result = NULL;
-        request->record.result = (struct idem_bytes){NULL, 0};
-    }
-    response = MHD_create_response_from_buffer(reply.len, reply.body,
-                                               MHD_RESPMEM_MUST_FREE);
-    if (!response) {
-        free(reply.body);
+    if (!response)
+        response = make_response(request, &reply);
+    if (!response)
         return MHD_NO;
-    }
     add_headers(request, &reply, response);
     queued = MHD_queue_response(request->connection, reply.status, response);
     MHD_destroy_response(response);

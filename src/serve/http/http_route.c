@@ -52,6 +52,13 @@ const struct http_route http_routes[] = {
      "settled replay busy doubt",
      "make sure that it cannot happen any more; with an outcome (an "
      "operator's right), decide a doubt"},
+    {"POST", RECORD "/reveal", "reveal", HTTP_OP, IDEM_GET, 0, H(WHY), 0, true,
+     "record absent",
+     "the same as GET, written to the audit trail: the console asks this way "
+     "for a result"},
+    {"GET", "/v1/doubts", "doubts", HTTP_DOUBTS, 0, 0, H(COUNT), 0, false,
+     "doubts",
+     "records in doubt, the oldest first (the right to view or to operate)"},
     {"GET", "/v1/audit", "audit", HTTP_AUDIT, 0, 0,
      H(IN_SCOPE) | H(WITH_ID) | H(COUNT), 0, false, "entries",
      "what operators did, the last ones (the right to view or to operate)"},
@@ -77,6 +84,8 @@ const struct http_route http_routes[] = {
      "give a lock back; with a reason (an operator's right), another's"},
     {"GET", "/v1/ids/{kind}", "ids", HTTP_ID, 0, 0, H(IDS), 0, false, "ids",
      "new ids of a kind: snowflake, uuid7 and others"},
+    {"GET", "/v1/ids/{kind}/{id}", "explain", HTTP_EXPLAIN, 0, 0, 0, 0, false,
+     "explained", "what an id of a kind is made of"},
     {"GET", "/metrics", "metrics", HTTP_METRICS, 0, 0, 0, 0, false,
      "text/plain", "figures for Prometheus"},
     {"GET", "/healthz", "health", HTTP_HEALTH, 0, 0, 0, 0, false,
@@ -85,6 +94,24 @@ const struct http_route http_routes[] = {
      "application/json", "the store answers, too"},
     {"GET", "/openapi.json", "openapi", HTTP_OPENAPI, 0, 0, 0, 0, false,
      "application/json", "this description"},
+    {"GET", "/v1/stats", "stats", HTTP_STATS, 0, 0, H(SECONDS), 0, false,
+     "stats", "figures of the last hour, a row a second"},
+    {"GET", "/v1/events", "events", HTTP_EVENTS, 0, 0, 0, 0, false,
+     "text/event-stream", "the next rows of /v1/stats as they come"},
+    {"GET", "/v1/routes", "routes", HTTP_ROUTES, 0, 0, 0, 0, false, "routes",
+     "what holds on the routes of the gateway, and what it has counted (the "
+     "right to view or to operate)"},
+    {"GET", "/v1/session", "session", HTTP_SESSION, 0, 0, 0, 0, false,
+     "session", "who is logged in, and what they may do"},
+    {"POST", "/v1/session", "login", HTTP_LOGIN, 0, 0, H(NAME) | H(SECRET),
+     H(NAME) | H(SECRET), true, "session",
+     "turn a credential into a session: a cookie"},
+    {"DELETE", "/v1/session", "logout", HTTP_LOGOUT, 0, 0, 0, 0, false,
+     "session", "end the session"},
+    {"GET", "/console", "console", HTTP_PAGE, 0, 0, 0, 0, false, "text/html",
+     "the console"},
+    {"GET", "/console/{file}", "consoleFile", HTTP_PAGE, 0, 0, 0, 0, false,
+     "text/html", "a file of the console"},
 };
 /* clang-format on */
 

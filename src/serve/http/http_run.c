@@ -24,7 +24,7 @@ http_request_put(struct http_request *request)
     result_put(request->result);
     http_call_clear(&request->call);
     principal_put(request->principal);
-    json_decref(request->ids);
+    json_decref(request->json);
     free(request->tokens);
     free(request->records);
     free(request->target);
@@ -132,6 +132,19 @@ tells_result(enum idem_verdict verdict)
            verdict == IDEM_V_RECORD;
 }
 
+/* The console shows a result when somebody asks for it, and the trail has who
+ * did. */
+static void
+mask(struct http_request *request, struct idem_record *record)
+{
+    if (!request->from_page || http_reveals(request->route) ||
+        record->result.len == 0)
+        return;
+    request->masked = true;
+    request->masked_len = record->result.len;
+    record->result = (struct idem_bytes){NULL, 0};
+}
+
 static void
 keep(struct http_request *request, const struct idem_answer *answer)
 {
@@ -143,6 +156,7 @@ keep(struct http_request *request, const struct idem_answer *answer)
         !principal_has(request->principal, SERVER_MAY_USE))
         answer = server_without_result(answer, &copy, &shown);
     record = *answer->record;
+    mask(request, &record);
     is_long = record.result.len >= RESULT_LONG;
     request->answer = *answer;
     request->answer.record = &request->record;
@@ -151,7 +165,7 @@ keep(struct http_request *request, const struct idem_answer *answer)
         record.result = (struct idem_bytes){NULL, 0};
     if (!idem_arena_record(&request->memory, &record, &request->record))
         http_fail_with(request, IDEM_ERR_MEMORY, NULL);
-    else if (is_long && tells_result(answer->verdict))
+    else if (is_long && !request->masked && tells_result(answer->verdict))
         share_result(request, answer->record);
 }
 
@@ -356,6 +370,26 @@ run_ready(struct http_request *request)
     return run_op(request, &op, HTTP_READY_MS);
 }
 
+static bool
+run_explain(struct http_request *request)
+{
+    struct idem_error err = {0};
+
+    request->json = http_explain(request->http->server, request->call.id_kind,
+                                 request->call.op.id, &err);
+    if (!request->json)
+        http_fail_with(request, IDEM_ERR_INVALID, &err);
+    return true;
+}
+
+static bool
+run_page(struct http_request *request)
+{
+    return http_console_file(request->call.file) ||
+           !http_fail(request, IDEM_PROBLEM_NOT_FOUND,
+                      "the console has no such file: open /console");
+}
+
 bool
 http_run(struct http_request *request)
 {
@@ -368,12 +402,23 @@ http_run(struct http_request *request)
         return run_scan(request);
     case HTTP_ID:
     case HTTP_METRICS:
+    case HTTP_STATS:
+    case HTTP_DOUBTS:
+    case HTTP_ROUTES:
         return http_aside(request);
+    case HTTP_EXPLAIN:
+        return run_explain(request);
+    case HTTP_PAGE:
+        return run_page(request);
     case HTTP_READY:
         return run_ready(request);
     case HTTP_AUDIT:
     case HTTP_HEALTH:
     case HTTP_OPENAPI:
+    case HTTP_EVENTS:
+    case HTTP_SESSION:
+    case HTTP_LOGIN:
+    case HTTP_LOGOUT:
         break;
     }
     return true;

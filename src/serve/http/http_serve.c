@@ -96,6 +96,9 @@ find_route(struct http_request *request, const char *method)
                                      sizeof(request->allow));
     if (request->route)
         request->allow[0] = 0;
+    if (request->route && http_of_console(request->route->action) &&
+        !request->http->sessions)
+        request->route = NULL; /* there is no console */
     return true;
 }
 
@@ -163,6 +166,7 @@ check_right(struct http_request *request)
     case HTTP_OP:
     case HTTP_ISSUE:
         break;
+    case HTTP_ROUTES:
     case HTTP_SCAN:
     case HTTP_AUDIT:
         wish.what = ASKS_LIST;
@@ -174,25 +178,39 @@ check_right(struct http_request *request)
         wish.scope = server_ids_scope(call->id_kind);
         break;
     case HTTP_METRICS:
+    case HTTP_STATS:
+    case HTTP_EVENTS:
+    case HTTP_EXPLAIN:
         wish.what = ASKS_FIGURES;
+        break;
+    case HTTP_DOUBTS:
+        wish.what = ASKS_SOME; /* those of the caller's scopes are told */
         break;
     case HTTP_HEALTH:
     case HTTP_READY:
     case HTTP_OPENAPI:
+    case HTTP_SESSION:
+    case HTTP_LOGIN:
+    case HTTP_LOGOUT:
+    case HTTP_PAGE:
         return true; /* everybody may */
     }
     permit =
         server_permit(request->http->server, request->principal, &wish, &err);
-    if (permit == PERMIT_GIVEN) {
-        if (wish.what == ASKS_OP && server_op_operates(&call->op))
-            http_source(request, &request->audit);
-        return true;
+    if (permit != PERMIT_GIVEN) {
+        http_source(request, &source);
+        if (permit != PERMIT_OVER_QUOTA)
+            server_log_refusal(request->http->server, &wish, &source, "http",
+                               err.text);
+        return http_fail(request, problems[permit], "%s", err.text);
     }
-    http_source(request, &source);
-    if (permit != PERMIT_OVER_QUOTA)
-        server_log_refusal(request->http->server, &wish, &source, "http",
-                           err.text);
-    return http_fail(request, problems[permit], "%s", err.text);
+    if (wish.what != ASKS_OP)
+        return true;
+    if (server_op_operates(&call->op) && !http_session_confirm(request))
+        return false;
+    if (server_op_operates(&call->op) || http_reveals(request->route))
+        http_source(request, &request->audit);
+    return true;
 }
 
 static bool
@@ -208,6 +226,16 @@ read_call(struct http_request *request)
     if (status == IDEM_OK)
         return true;
     return http_fail(request, http_problem_of(status), "%s", err.text);
+}
+
+static bool
+check_login(struct http_request *request)
+{
+    if (request->route->action == HTTP_LOGIN)
+        return http_session_login(request);
+    if (request->route->action == HTTP_LOGOUT)
+        http_session_end(request);
+    return true;
 }
 
 static bool
@@ -232,15 +260,18 @@ answer(struct http_request *request)
 static enum MHD_Result
 run(struct http_request *request)
 {
+    bool ready;
+
     set_stage(request, CLIENT_SERVED);
+    ready = !request->failed && check_draining(request) && read_call(request) &&
+            check_login(request) && check_right(request);
     if (request->failed && request->problem == IDEM_PROBLEM_UNAUTHORIZED) {
         http_suspend(request,
                      credentials_late_ms(request->http->server->credentials,
                                          idem__mono_ms(), HTTP_AUTH_DELAY_MS));
         return MHD_YES;
     }
-    if (request->failed || !check_draining(request) || !read_call(request) ||
-        !check_right(request) || http_run(request))
+    if (!ready || http_run(request))
         return answer(request);
     return MHD_YES;
 }

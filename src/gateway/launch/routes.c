@@ -1,0 +1,85 @@
+/*
+ * routes.c - what holds on each route, as JSON for the console: a file that the
+ * engine reads (idem serve --gateway-routes).
+ */
+#include "launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool
+is(const char *value, const char *word)
+{
+    return value && strcmp(value, word) == 0;
+}
+
+/* What an operator should know; the console has a sentence for each. */
+static json_t *
+warnings_of(const struct gateway_config *config,
+            const struct gateway_route *route)
+{
+    json_t *all = json_array();
+
+    if (is(gateway_effective(config, route, "gated"), "off"))
+        return all;
+    if (!gateway_value(config, route, "scope")) {
+        json_array_append_new(all, json_string("credential-scope"));
+        if (!is(gateway_value(config, route, "anonymous"), "off"))
+            json_array_append_new(all, json_string("anonymous-scope"));
+    }
+    if (is(gateway_effective(config, route, "fingerprint"), "off"))
+        json_array_append_new(all, json_string("no-fingerprint"));
+    if (is(gateway_value(config, route, "fail-open"), "on"))
+        json_array_append_new(all, json_string("fail-open"));
+    return all;
+}
+
+static json_t *
+route_json(const struct gateway_config *config,
+           const struct gateway_route *route)
+{
+    const char *upstream =
+        route->upstream ? route->upstream : config->base.upstream;
+    json_t *options = json_object();
+
+    for (size_t i = 0; i < GATEWAY_OPTIONS; i++) {
+        const char *name = gateway_options[i].name;
+        const char *value = gateway_effective(config, route, name);
+
+        if (value)
+            json_object_set_new(options, name, json_string(value));
+    }
+    return json_pack("{s:s, s:s, s:s, s:o, s:o}", "route", route->path, "host",
+                     route->host ? route->host : "", "upstream",
+                     upstream ? upstream : "", "options", options, "warnings",
+                     warnings_of(config, route));
+}
+
+/* Replaced as a whole: the engine may be reading it. */
+enum idem_status
+launch_routes_write(const struct launch *self, struct idem_error *err)
+{
+    const struct gateway_config *config = self->config;
+    char path[PATH_MAX + 16], fresh[PATH_MAX + 16];
+    json_t *all = json_array();
+    int fd, bad;
+
+    for (size_t i = 0; i < config->route_count; i++)
+        json_array_append_new(all, route_json(config, &config->routes[i]));
+    snprintf(path, sizeof(path), "%s/" GATEWAY_ROUTES, self->folder);
+    snprintf(fresh, sizeof(fresh), "%s/" GATEWAY_ROUTES ".new", self->folder);
+    (void)unlink(fresh); /* a link there must not be followed */
+    fd = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    bad = fd < 0 || json_dumpfd(all, fd, JSON_COMPACT) != 0;
+    if (fd >= 0)
+        close(fd);
+    bad = bad || rename(fresh, path) != 0;
+    json_decref(all);
+    return bad ? idem__fail(err, IDEM_ERR_INVALID, "%s: %s", path,
+                            strerror(errno))
+               : IDEM_OK;
+}

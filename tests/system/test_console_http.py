@@ -1,0 +1,339 @@
+"""What the server gives the console: its files, logins, figures of the last hour and live ones, doubts by age, routes; and
+what it refuses to other pages."""
+import base64
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from gateway import Gateway, Ledger, ask
+from lib import IDEM, ROOT, Server, folder, free_port, wait_until
+from test_http import Http, begin, described, manual, rec
+
+SECRETS = {name: name + "-secret-123456" for name in ("ops", "desk", "eu", "shop", "graphs")}
+CREDENTIALS = "".join("%s %s %s\n" % (n, SECRETS[n], r) for n, r in (
+    ("ops", "operate"), ("desk", "view"), ("eu", "view eu"), ("shop", "use"), ("graphs", "monitor")))
+PAGE = {"X-Idem-Console": "1"}
+
+
+class Console(Http):
+    """A browser that has the page open: sends its header, and the cookie once it is logged in."""
+
+    def __init__(self, port, name=None):
+        super().__init__(port)
+        self.cookie, self.more = "", {}
+        if name:
+            assert self.login(name, SECRETS[name])["name"] == name
+
+    def raw(self, method, path, body=None, headers=None):
+        headers = {**(headers or {}), **PAGE, **self.more, **({"Cookie": self.cookie} if self.cookie else {})}
+        return super().raw(method, path, body, headers)
+
+    def login(self, name, secret):
+        said = self("POST", "/v1/session", name=name, secret=secret)
+        if self.headers["Set-Cookie"]:
+            self.cookie = self.headers["Set-Cookie"].split(";")[0]
+        return said
+
+
+def authorized(port, name="ops"):
+    return Http(port, "Bearer %s:%s" % (name, SECRETS[name]))
+
+
+@contextlib.contextmanager
+def console_server(*flags):
+    with folder() as f:
+        with open(f + "/credentials", "w") as file:
+            file.write(CREDENTIALS)
+        os.chmod(f + "/credentials", 0o600)
+        with Server(f, "--console", "--credentials", f + "/credentials", *flags, http=True) as server:
+            server.credentials = f + "/credentials"
+            yield server
+
+
+@pytest.fixture(scope="module")
+def server():
+    with console_server() as server:
+        yield server
+
+
+@pytest.fixture
+def ops(server):
+    return Console(server.http, "ops")
+
+
+def test_there_is_no_console_unless_asked_for():
+    with folder() as f, Server(f, http=True) as server:
+        api = Http(server.http)
+        for path in ("/console", "/console/app.js", "/v1/stats", "/v1/events", "/v1/routes", "/v1/session"):
+            assert api.problem("GET", path) == "not-found"
+        answer, _ = api.raw("GET", "/healthz")
+        assert not answer.headers["Content-Security-Policy"]
+        described = json.loads(api.raw("GET", "/openapi.json")[1])["paths"]
+        assert not [p for p in described if "console" in p or "session" in p or p in ("/v1/stats", "/v1/events")]
+        assert "/v1/doubts" in described
+    with folder() as f:
+        ran = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", f + "/s", "--console"], capture_output=True, text=True)
+        assert ran.returncode == 2 and "give http too" in ran.stderr
+
+
+def test_the_description_has_what_the_manual_lists(server):
+    everywhere, console = manual()
+    assert described(json.loads(Http(server.http).raw("GET", "/openapi.json")[1])) == everywhere | console
+    assert ("GET", "/v1/stats") in console and ("GET", "/console") in console
+
+
+def test_the_files_are_in_the_program_and_small(server):
+    api, total = Http(server.http), 0
+    for path, kind in (("/console", "text/html"), ("/console/app.js", "text/javascript"), ("/console/app.css", "text/css"),
+                       ("/console/icon.svg", "image/svg+xml")):
+        answer, data = api.raw("GET", path)
+        assert answer.status == 200 and answer.headers["Content-Type"].startswith(kind)
+        assert answer.headers["Content-Encoding"] == "gzip" and data[:2] == b"\x1f\x8b"
+        total += len(data)
+    assert total < 150_000
+    assert api.problem("GET", "/console/app.jsx") == "not-found"
+
+
+def test_a_build_without_npm_works_and_says_what_is_missing():
+    with folder() as f:
+        os.mkdir(f + "/bin")
+        for tool in ("make", "sh", "mkdir", "printf", "test", "sed", "cc", "pkg-config", "cmp", "find", "grep", "echo", "true"):
+            found = subprocess.run(["which", tool], capture_output=True, text=True).stdout.strip()
+            if found:
+                os.symlink(found, f + "/bin/" + tool)
+        ran = subprocess.run(["make", "-s", "-C", ROOT, "B=" + f, f + "/console/files.c"], capture_output=True, text=True,
+                             env={**os.environ, "PATH": f + "/bin"})
+        assert ran.returncode == 0 and "built without the console" in ran.stderr, ran.stderr
+        assert "{{0, 0, 0, 0}}" in open(f + "/console/files.c").read()
+
+
+def test_every_answer_keeps_other_pages_away(server, ops):
+    for path in ("/console", "/console/app.js", "/v1/session", "/v1/stats?seconds=1", "/nothing"):
+        headers = ops.raw("GET", path)[0].headers
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self';") and "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy and "require-trusted-types-for 'script'" in policy
+        assert headers["X-Frame-Options"] == "DENY" and headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] == "no-store" and not headers["Access-Control-Allow-Origin"]
+
+
+def test_a_login_is_a_cookie_that_scripts_cannot_read_and_other_pages_cannot_use(server):
+    page = Console(server.http)
+    assert page("GET", "/v1/session")["name"] == ""
+    assert page.problem("POST", "/v1/session", name="ops", secret="wrong") == "unauthorized"
+    assert "Basic" not in page.headers["WWW-Authenticate"] and not page.headers["Set-Cookie"]
+    assert page.problem("GET", "/v1/doubts") == "unauthorized"
+    assert page.login("ops", SECRETS["ops"])["rights"] == ["measure", "look", "list", "use", "operate"]
+    attributes = page.headers["Set-Cookie"].split("; ")[1:]
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
+    assert page("GET", "/v1/doubts")["verdict"] == "doubts" and page("GET", "/v1/session")["name"] == "ops"
+    # the cookie alone, as a browser would send it for another page, is nobody's
+    plain = Http(server.http)
+    answer, _ = plain.raw("GET", "/v1/doubts", headers={"Cookie": page.cookie})
+    assert answer.status == 401
+    answer, _ = plain.raw("GET", "/v1/doubts", headers={**PAGE, "Cookie": page.cookie[:-1] + "!"})
+    assert answer.status == 401
+    # another page that does send the header is asked for first, and that is refused
+    answer, _ = plain.raw("OPTIONS", "/v1/doubts", headers={"Origin": "http://evil.example", "Cookie": page.cookie,
+                          "Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "x-idem-console"})
+    assert answer.status in (403, 405) and not [h for h in answer.headers if h.lower().startswith("access-control")]
+    for more in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        page.more = more
+        assert page.problem("POST", rec("shop", "1", "begin")) == "foreign-origin"
+    page.more = {}
+    assert page("DELETE", "/v1/session")["name"] == "" and "Max-Age=0" in page.headers["Set-Cookie"]
+    assert page.problem("GET", "/v1/doubts") == "unauthorized"
+
+
+def test_a_session_ends_when_idle_and_with_its_credential():
+    with console_server("--console-idle", "2s") as server:
+        ops, desk = Console(server.http, "ops"), Console(server.http, "desk")
+        for _ in range(6):  # used again and again
+            time.sleep(0.5)
+            assert ops("GET", "/v1/session")["name"] == "ops"
+        assert desk("GET", "/v1/session")["name"] == ""
+        desk = Console(server.http, "desk")
+        with open(server.credentials, "w") as file:
+            file.write(CREDENTIALS.replace(SECRETS["desk"], "another-secret-123456"))
+        server.send(signal.SIGHUP)
+        assert wait_until(lambda: desk("GET", "/v1/session")["name"] == "", 10)
+
+
+def test_sessions_are_bounded(server):
+    first = Console(server.http, "graphs")
+    for _ in range(64):
+        last = Console(server.http, "graphs")
+    assert first("GET", "/v1/session")["name"] == "" and last("GET", "/v1/session")["name"] == "graphs"
+
+
+def doubt(port, scope, key, lease_ms=30):
+    api = authorized(port)
+    begin(api, scope, key, lease_ms=lease_ms, subject="till 4")
+    wait_until(lambda: begin(api, scope, key)["verdict"] == "doubt")
+
+
+def test_who_settles_or_forgets_gives_the_secret_again(server, ops):
+    doubt(server.http, "shop", "again")
+    settle = lambda: ops.problem("POST", rec("shop", "again", "settle"), outcome="succeeded", result="paid", reason="bank says so")
+    assert settle() == "forbidden"
+    ops.more = {"X-Idem-Secret": base64.b64encode(b"wrong").decode()}
+    assert settle() == "unauthorized"
+    assert ops.problem("POST", rec("shop", "again", "forget"), reason="test") == "unauthorized"
+    ops.more = {"X-Idem-Secret": base64.b64encode(SECRETS["ops"].encode()).decode()}
+    assert ops("POST", rec("shop", "again", "settle"), outcome="succeeded", result="paid", reason="bank says so")["verdict"] == "settled"
+    assert begin(authorized(server.http), "shop", "again")["result"] == "paid"
+    last = ops("GET", "/v1/audit?scope=shop&id=again")["entries"][-1]
+    assert (last["who"], last["verb"], last["before"], last["after"], last["reason"]) == ("ops", "settle", "doubt", "succeeded", "bank says so")
+
+
+@pytest.mark.parametrize("size", [6, 200_000])
+def test_a_result_is_masked_until_asked_for_and_asking_is_audited(server, ops, size):
+    api, key = authorized(server.http), "masked-%d" % size
+    fence = begin(api, "shop", key)["fence"]
+    api("POST", rec("shop", key, "finish"), fence=fence, outcome="succeeded", result="x" * size)
+    for said in (ops("GET", rec("shop", key))["record"], begin(ops, "shop", key)):
+        assert said["masked_bytes"] == size and "result" not in said and "result_base64" not in said
+    assert not ops("GET", "/v1/audit?scope=shop&id=" + key)["entries"]
+    assert ops("POST", rec("shop", key, "reveal"), reason="the customer asks")["record"]["result"] == "x" * size
+    entry, = ops("GET", "/v1/audit?scope=shop&id=" + key)["entries"]
+    assert (entry["who"], entry["verb"], entry["reason"]) == ("ops", "get", "the customer asks")
+    # who may not see results does not see them this way either
+    assert Console(server.http, "desk")("POST", rec("shop", key, "reveal"))["record"]["result"] is None
+
+
+def test_figures_of_the_last_hour_and_live_ones(server, ops):
+    assert wait_until(lambda: len(ops("GET", "/v1/stats")["samples"]) >= 2, 20)
+    stats = ops("GET", "/v1/stats?seconds=2")
+    assert len(stats["samples"]) == 2 and all(len(row) == len(stats["names"]) for row in stats["samples"])
+    assert stats["facts"]["store"].startswith("journal:")
+    at = {name: i for i, name in enumerate(stats["names"])}
+    rows = []
+    listener = threading.Thread(target=lambda: rows.extend(listen(ops, 6)))
+    listener.start()
+    api, until = authorized(server.http), time.monotonic() + 4
+    while time.monotonic() < until:
+        begin(api, "shop", "load-%f" % time.monotonic())
+    listener.join(60)
+    assert len(rows) == 6 and max(row[at["first"]] for row in rows) > 10
+    assert any(row[at["p99_begin"]] and row[at["p50_begin"]] <= row[at["p99_begin"]] for row in rows)
+    assert all(b[0] - a[0] > 500 for a, b in zip(rows, rows[1:])) and rows[-1][at["store_answers"]] == 1
+    assert wait_until(lambda: ops("GET", "/v1/stats?seconds=1")["samples"][0][at["used_bytes"]], 20) > 0
+    assert Console(server.http, "graphs")("GET", "/v1/stats?seconds=1")["verdict"] == "stats"
+    assert Console(server.http, "graphs").problem("GET", "/v1/doubts") == "forbidden"
+
+
+def events(console):
+    connection = http.client.HTTPConnection("127.0.0.1", console.connection.port, timeout=60)
+    connection.request("GET", "/v1/events", headers={**PAGE, "Cookie": console.cookie})
+    return connection, connection.getresponse()
+
+
+def joined(console):
+    """A stream, as soon as there is room for it."""
+    def one():
+        connection, answer = events(console)
+        return (connection, answer) if answer.status == 200 else connection.close()
+    return wait_until(one, 30, step=0.5)
+
+
+def listen(console, count):
+    connection, answer = events(console)
+    assert answer.status == 200 and answer.headers["Content-Type"] == "text/event-stream"
+    rows = []
+    while len(rows) < count:
+        line = answer.readline()
+        assert line, rows
+        if line.startswith(b"data: "):
+            rows.append(json.loads(line[6:]))
+    connection.close()
+    return rows
+
+
+def test_listeners_are_bounded_go_when_they_leave_and_do_not_hold_up_a_stop():
+    with console_server("--console-idle", "5s") as server:
+        ops = Console(server.http, "ops")
+        all = [events(ops) for _ in range(16)]
+        assert all[-1][1].status == 200 and events(ops)[1].status == 503
+        for connection, answer in all:
+            answer.close()
+            connection.close()
+        # the session ends although its stream goes on: then the stream ends, too
+        _, answer = joined(Console(server.http, "desk"))
+        assert answer.read().count(b"data: ") >= 2
+        _, answer = joined(Console(server.http, "ops"))
+        before = time.monotonic()
+        server.send(signal.SIGTERM)
+        assert b"rows" in answer.read() and server.wait(30) == 0 and time.monotonic() - before < 4.5
+
+
+def test_doubts_come_oldest_first_and_by_scope():
+    with console_server() as server:
+        for n, scope in enumerate(("shop", "eu", "shop")):
+            doubt(server.http, scope, "d%d" % n)
+        ops = Console(server.http, "ops")
+        assert wait_until(lambda: ops("GET", "/v1/doubts")["count"] == 3, 20)
+        said = ops("GET", "/v1/doubts")
+        assert [r["id"] for r in said["records"]] == ["d0", "d1", "d2"] and said["looked"]
+        assert said["records"][0]["subject"] == "till 4"
+        assert [r["id"] for r in ops("GET", "/v1/doubts?count=1")["records"]] == ["d0"]
+        eu = Console(server.http, "eu")("GET", "/v1/doubts")
+        assert [r["id"] for r in eu["records"]] == ["d1"] and eu["count"] == 1
+
+
+def test_an_id_is_explained(server, ops):
+    made = authorized(server.http)("GET", "/v1/ids/snowflake")["ids"][0]
+    said = ops("GET", "/v1/ids/snowflake/" + made)
+    assert abs(said["time"] / 1000 - time.time()) < 60 and said["worker"] >= 0 and said["version"] == -1
+    uuid = authorized(server.http)("GET", "/v1/ids/uuid7")["ids"][0]
+    assert ops("GET", "/v1/ids/uuid7/" + uuid)["version"] == 7
+    for path in ("snowflake/x7", "segment:a/7", "uuid4/7", "snowflake/99999999999999999999"):
+        assert ops.problem("GET", "/v1/ids/" + path) == "invalid"
+
+
+def test_the_routes_of_a_gateway_with_what_holds_and_what_to_know():
+    with folder() as f, Ledger(f) as ledger:
+        upstream = "http://127.0.0.1:%d" % ledger.port
+        ran = subprocess.run([IDEM, "gateway", "--upstream", upstream, "--console"], capture_output=True, text=True,
+                             env={k: v for k, v in os.environ.items() if k != "IDEM_CREDENTIALS"})
+        assert ran.returncode == 2 and "--credentials" in ran.stderr
+        with open(f + "/credentials", "w") as file:
+            file.write(CREDENTIALS)
+        os.chmod(f + "/credentials", 0o600)
+        with open(f + "/gateway.conf", "w") as file:
+            file.write("ttl = 1h\n[route /orders]\nrequired = on\n[route /named]\nscope = $remote_user\nfingerprint = off\n")
+        port = free_port()
+        with Gateway(f, ledger.port, "--console", "--credentials", f + "/credentials", "--http", "127.0.0.1:%d" % port,
+                     "--config", f + "/gateway.conf") as gateway:
+            assert "console at http://127.0.0.1:%d/console" % port in gateway.output()
+            ops = Console(port, "ops")
+            assert ask(gateway.port, key="r1").status == 201
+            said = ops("GET", "/v1/routes")
+            orders, named = said["routes"]
+            assert orders["route"] == "/orders" and orders["upstream"] == upstream
+            assert orders["options"]["ttl"] == "3600000ms" and orders["options"]["mode"] == "strict" and orders["options"]["required"] == "on"
+            assert orders["warnings"] == ["credential-scope", "anonymous-scope"] and named["warnings"] == ["no-fingerprint"]
+            counted = lambda: {r["route"]: r["verdicts"] for r in ops("GET", "/v1/routes")["figures"]}
+            assert wait_until(lambda: counted().get("/orders", {}).get("started") == 1, 20)
+            with open(f + "/gateway.conf", "a") as file:
+                file.write("[route /more]\n")
+            gateway.send(signal.SIGHUP)
+            assert wait_until(lambda: len(ops("GET", "/v1/routes")["routes"]) == 3, 20)
+            assert Console(port, "graphs").problem("GET", "/v1/routes") == "forbidden"
+
+
+def test_without_credentials_the_page_of_loopback_sees_what_anyone_may():
+    with folder() as f, Server(f, "--console", http=True) as server:
+        page = Console(server.http)
+        assert page("GET", "/v1/session") == {"verdict": "session", "login": False, "name": "anyone", "cookie": False,
+                                              "rights": ["measure", "look", "use"], "reason": False,
+                                              "version": page("GET", "/healthz")["version"]}
+        assert page("GET", "/v1/stats")["verdict"] == "stats" and page.problem("GET", "/v1/doubts") == "forbidden"
+        answer, _ = page.raw("GET", "/console", headers={"Host": "evil.example"})
+        assert answer.status == 421
