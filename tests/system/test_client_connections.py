@@ -11,11 +11,8 @@ import pytest
 
 import servers
 from lib import Server, folder
-from test_conformance import driver
+from test_conformance import LANGUAGES, driver
 from test_rights import write_credentials
-
-TLS = ["go", "java"]  # who speaks it
-FULL = ["go", "java"]  # who takes a server without room for a server that is away
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +45,7 @@ def test_calls_go_through_tls(files):
         with Server(where, "--tls-cert", files.cert, "--tls-key", files.key, "--tls-client-ca", files.ca, "--credentials", path, listen=True) as server:
             cert, key = files.shop
             to = url(server, ca=files.ca, cert=cert, key=key)
-            for language in TLS:
+            for language in LANGUAGES:
                 one = driver(language, to)
                 work = [{"return_text": 900000}]
                 answers = [one.call({"op": "once", "scope": "s", "key": "large", "work": work}) for _ in range(2)]
@@ -60,7 +57,7 @@ def test_calls_go_through_tls(files):
                 one.close()
 
 
-@pytest.mark.parametrize("language", TLS)
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_a_server_that_cannot_be_believed_gets_nothing(files, language):
     """Signed by somebody else, made for another host, or not encrypted at all: the work does not run, and a secret is not sent."""
     with folder() as where, Server(where, "--tls-cert", files.cert, "--tls-key", files.key, listen=True) as server:
@@ -87,7 +84,7 @@ def test_a_server_that_cannot_be_believed_gets_nothing(files, language):
         assert answer["ran"] is False and b"topsecret" not in got[0], answer
 
 
-@pytest.mark.parametrize("language", FULL)
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_a_server_without_room_is_a_server_that_is_away(language):
     with folder() as where, Server(where, "--max-clients", "2", listen=True) as server:
         to = "idem://127.0.0.1:%d" % server.port

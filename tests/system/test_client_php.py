@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import transactions
+from chaos import Chaos, resp_replies
 from lib import IDEM, ROOT, Server, folder, wait_until
 from middleware import (App, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work,  # noqa: F401
                         test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
@@ -150,6 +151,100 @@ def test_claims_inside_of_claims_are_both_kept(server):
         }) + 1), 2);
         $web = new Idem\\Client($argv[1], ['scope' => 'php-nested', 'lease' => 300, 'renew' => false]);
         fails(Idem\\LeaseLost::class, fn () => $web->once('web', function ($claim) { usleep(400000); $claim->check(); }));
+        """, server.url)
+
+
+def test_work_is_told_that_nobody_renews_its_lease_any_more(server):
+    """By its own clock: here the process that renews was killed. Keys are bytes, and those that are no UTF-8 are renewed, too."""
+    php("""
+        $client = new Idem\\Client($argv[1], ['scope' => 'php-clock', 'lease' => 1500]);
+        equal($client->once("caf\\xe9 \\xff", function ($claim) { sleep(3); return $claim->lost(); }), false);
+        fails(Idem\\LeaseLost::class, fn () => $client->once('killed', function ($claim) {
+            $me = getmypid();
+            foreach (explode(' ', trim(file_get_contents("/proc/$me/task/$me/children"))) as $child) posix_kill((int)$child, SIGKILL);
+            for ($end = hrtime(true) + 20e9; !$claim->lost() && hrtime(true) < $end;) usleep(10000);
+            $claim->check();
+        }));
+        """, server.url)
+
+
+def test_a_result_that_could_not_be_recorded_is_not_kept_claimed(server):
+    """The process lives on: it must not go on renewing the lease."""
+    network = Chaos(server.port, resp_replies)
+    try:
+        process = start("""
+            $client = new Idem\\Client($argv[1], ['scope' => 'php-unrecorded', 'lease' => 1500, 'deadline' => 500]);
+            fails(Idem\\OutcomeUnknown::class, fn () => $client->once('k', function () { echo "works\\n"; fgets(fopen($GLOBALS['argv'][2], 'r')); return 1; }));
+            $other = new Idem\\Client($argv[3], ['scope' => 'php-unrecorded']);
+            for ($end = hrtime(true) + 30e9; hrtime(true) < $end; usleep(50000)) {
+                try { $other->once('k', fn () => throw new LogicException('it ran again')); }
+                catch (Idem\\InProgress) { continue; }
+                catch (Idem\\OutcomeUnknown) { echo 'in doubt'; exit; }
+            }
+            """, "idem://127.0.0.1:%d" % network.port, fifo(server), server.url)
+        assert process.stdout.readline() == "works\n"
+        network.refuse()
+        network.close_pairs()
+        with open(fifo(server), "w") as f:
+            f.write("go on\n")
+        out, err = process.communicate(timeout=90)
+        assert out == "in doubt", out + err
+    finally:
+        network.stop()
+
+
+def fifo(server):
+    path = os.path.join(os.path.dirname(server.socket), "fifo")
+    if not os.path.exists(path):
+        os.mkfifo(path)
+    return path
+
+
+def test_a_caller_who_is_interrupted_while_it_asks_leaves_no_claim_behind(server):
+    """A signal's handler throws while the reply to BEGIN is under way."""
+    slow = Chaos(server.port, resp_replies)
+    slow.delay(1.0)
+    try:
+        php("""
+            final class Stopped extends Exception {}
+            pcntl_async_signals(true);
+            pcntl_signal(SIGALRM, fn () => throw new Stopped());
+            $client = new Idem\\Client($argv[1], ['scope' => 'php-stopped']);
+            $client->issue('warm');
+            pcntl_alarm(1);
+            usleep(300000);
+            fails(Stopped::class, fn () => $client->once('k', fn () => throw new LogicException('it ran')));
+            equal((new Idem\\Client($argv[2], ['scope' => 'php-stopped']))->once('k', fn () => 'free'), 'free');
+            """, "idem://127.0.0.1:%d" % slow.port, server.url)
+    finally:
+        slow.stop()
+
+
+def test_work_that_has_not_run_is_not_recorded_as_done(server):
+    php("""
+        $client = new Idem\\Client($argv[1], ['scope' => 'php-lazy']);
+        fails(TypeError::class, fn () => $client->once('k', function () { yield 1; }));
+        fails(Idem\\Failed::class, fn () => $client->once('k', fn () => 1));
+        """, server.url)
+
+
+def test_clients_that_come_and_go_leave_no_processes(server):
+    """And a child process that the program forks has a connection and a keeper of its own."""
+    php("""
+        $me = getmypid();
+        for ($i = 0; $i < 5; $i++) {
+            $client = new Idem\\Client($argv[1], ['scope' => 'php-forks', 'lease' => 1500]);
+            equal($client->once("k$i", function ($claim) use ($client, $i) {
+                if (($child = pcntl_fork()) === 0) {
+                    $good = $client->once("child$i", function ($claim) { usleep($claim->key === 'child0' ? 3000000 : 0); return $claim->lost(); }) === false;
+                    posix_kill(getmypid(), $good ? SIGTERM : SIGKILL); // without what belongs to the parent
+                }
+                pcntl_waitpid($child, $status);
+                return [pcntl_wtermsig($status), $claim->lost()];
+            }), [SIGTERM, false]);
+            unset($client);
+            equal(trim(file_get_contents("/proc/$me/task/$me/children")), '');
+        }
         """, server.url)
 
 

@@ -1,7 +1,10 @@
 """The Python client beyond the conformance scenarios: decorators, asyncio, WSGI and ASGI, transactions, and the code of its page."""
 import asyncio
+import concurrent.futures
+import contextlib
 import datetime
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -16,6 +19,7 @@ import zipfile
 
 import pytest
 
+from chaos import Chaos, resp_replies
 from lib import IDEM, ROOT, Process, Server, folder, free_port, wait_until
 import transactions
 from middleware import (App, Play, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work,  # noqa: F401
@@ -302,6 +306,155 @@ def test_a_child_process_has_connections_and_a_keeper_of_its_own(client):
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
     assert client.once("child", lambda: 8) == 7
+
+
+def is_free(client, key):
+    """Nobody holds the key: a call of its own runs."""
+    try:
+        return client.once(key, lambda: "free", arguments=[1]) == "free"
+    except idem.InProgress:
+        return False
+
+
+def test_a_cancelled_caller_leaves_no_claim_behind(client):
+    """Cancelled after BEGIN was sent and before its reply was read. The server gets it, and the work never runs."""
+    async def main(url, hang, wake):
+        there = idem.AsyncClient(url, scope=client.options.scope)
+        hang()
+        task = asyncio.ensure_future(there.once("k", forever, arguments=[1]))
+        await asyncio.sleep(0.3)
+        asked = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - asked < 10  # the caller does not wait for the server
+        wake()
+        await asyncio.get_running_loop().run_in_executor(None, lambda: wait_until(lambda: is_free(other, "k"), 20))
+
+    async def forever():
+        raise AssertionError("it ran")
+
+    with folder() as where, Server(where, listen=True) as server:
+        url = "idem://127.0.0.1:%d" % server.port
+        other = idem.Client(url, scope=client.options.scope)
+        try:
+            asyncio.run(main(url, lambda: server.send(signal.SIGSTOP), lambda: server.send(signal.SIGCONT)))
+        finally:
+            server.send(signal.SIGCONT)
+        assert is_free(other, "k")
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_an_interrupted_program_gives_the_key_back(server, client, kind):
+    """The interruption comes while the reply to BEGIN is under way, and the program ends."""
+    code = """
+import asyncio, os, signal, sys, threading, time, idem
+async def main():
+    there = idem.AsyncClient(sys.argv[1], scope=sys.argv[2])
+    async def work(): print("it ran")
+    await asyncio.wait_for(there.once("k", work, arguments=[1]), 0.5)
+if sys.argv[3] == "asyncio":
+    asyncio.run(main())
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+idem.Client(sys.argv[1], scope=sys.argv[2]).once("k", lambda: print("it ran"), arguments=[1])
+"""
+    slow = Chaos(server.port, resp_replies)
+    slow.delay(1.0)
+    try:
+        done = subprocess.run(["/usr/bin/python3", "-c", code, "idem://127.0.0.1:%d" % slow.port, client.options.scope, kind],
+                              capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": PACKAGE})
+    finally:
+        slow.stop()
+    assert ("TimeoutError" if kind == "asyncio" else "KeyboardInterrupt") in done.stderr and done.stdout == "", done
+    assert is_free(client, "k")
+
+
+def test_a_result_is_recorded_although_its_caller_is_cancelled(server, client):
+    """Cancelled while FINISH is under way to a server that cannot be reached."""
+    async def main():
+        there, done = idem.AsyncClient("idem://127.0.0.1:%d" % slow.port, scope=client.options.scope), asyncio.Event()
+
+        async def work():
+            slow.blackhole()
+            done.set()
+            return 7
+
+        task = asyncio.ensure_future(there.once("k", work))
+        await done.wait()
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        slow.heal()
+        await asyncio.sleep(0.1)
+        while True:
+            with contextlib.suppress(idem.InProgress):
+                return await there.once("k", work)
+            await asyncio.sleep(0.05)
+
+    slow = Chaos(server.port, resp_replies)
+    try:
+        assert asyncio.run(asyncio.wait_for(main(), 60)) == 7
+    finally:
+        slow.stop()
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+async def coroutine():
+    return 1
+
+
+def generator():
+    yield 1
+
+
+@pytest.mark.parametrize("work", [coroutine, generator], ids=["coroutine", "generator"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_work_that_has_not_run_is_not_recorded_as_done(client, work):
+    with pytest.raises(TypeError, match="has not run"):
+        client.once("k", work)
+    with pytest.raises(idem.Failed, match="has not run"):
+        client.once("k", lambda: 1)
+
+
+def test_an_error_without_a_text_is_recorded(client):
+    def work():
+        raise Unspeakable
+
+    with pytest.raises(Unspeakable):
+        client.once("k", work)
+    with pytest.raises(idem.Failed) as told:
+        client.once("k", lambda: 1)
+    assert told.value.type == "Unspeakable"
+
+
+def test_asyncio_takes_plain_functions_too(server, client):
+    there = idem.AsyncClient(server.url, scope=client.options.scope)
+    assert [asyncio.run(there.once("k", lambda: 5)) for _ in range(2)] == [5, 5]
+
+
+def test_claims_go_on_in_the_workers_of_a_server_that_forks(server, client):
+    """multiprocessing and preforking servers: a client that was used before the fork, in a parent with threads and a held claim."""
+    with client.begin("parent", lease=1.5) as claim:
+        with concurrent.futures.ProcessPoolExecutor(4, multiprocessing.get_context("fork"), initializer=worker_client, initargs=(client,)) as pool:
+            answers = list(pool.map(worker_call, range(40)))
+        assert answers == [i % 10 for i in range(40)]
+        time.sleep(2)  # longer than its lease
+        claim.check()
+    assert client.once("worker-3", lambda: "again", wait=60) == 3
+
+
+def worker_client(client):
+    global inherited
+    inherited = client
+
+
+def worker_call(i):
+    return inherited.once("worker-%d" % (i % 10), lambda: time.sleep(0.05) or i % 10, wait=60)
 
 
 def test_many_threads_share_a_client(client):

@@ -9,10 +9,24 @@ import {
 } from "./errors.js";
 import {Broken, Pool, REPLY_MS, parseAddress} from "./wire.js";
 
+const NONE = {};
 const TRANSIENT = new Set(["UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT"]);
 export const DEFAULTS = {scope: "default", mode: "strict", ttl: 86400000, lease: 30000, wait: 0, deadline: 30000, token: false,
-    failOpen: false, dump: (value) => Buffer.from(JSON.stringify(value === undefined ? null : value)), load: (bytes) => JSON.parse(bytes)};
+    failOpen: false, dump: toJson, load: (bytes) => JSON.parse(bytes)};
 export const storage = new AsyncLocalStorage();
+
+function toJson(value) {
+    const text = JSON.stringify(value === undefined ? null : value);
+    if (text === undefined) throw new TypeError(`JSON has no ${typeof value}`);
+    return text;
+}
+
+let random, used = 0; // random bytes, made many at a time: that is quicker
+
+function nonce() {
+    if (used % 4096 === 0) random = randomBytes(4096);
+    return random.toString("hex", used % 4096, (used += 8) % 4096 || 4096);
+}
 
 /** JSON that two languages write alike: see clients/README.md. */
 export function canonical(value) {
@@ -40,6 +54,7 @@ export function current() {
 
 /** Options over defaults; undefined changes nothing, but for the arguments. */
 export function choose(defaults, options) {
+    if (options === NONE) return defaults;
     const chosen = {...defaults, ...Object.fromEntries(Object.entries(options).filter(([k, v]) => v !== undefined || k === "arguments"))};
     if (chosen.mode !== "strict" && chosen.mode !== "loose") throw new TypeError('mode is "strict" or "loose"');
     if (chosen.failOpen && chosen.mode === "strict") throw new TypeError('failOpen needs mode "loose": strict work never runs without its record');
@@ -55,11 +70,8 @@ export class Client {
      */
     constructor(url, options = {}) {
         this.pool = new Pool(parseAddress(url));
+        this.keeper = new Keeper();
         this.options = choose(DEFAULTS, options);
-    }
-
-    choose(options) {
-        return choose(this.options, options);
     }
 
     /** Send until there is an answer. The same command again is safe: it carries a nonce or a fence. */
@@ -89,8 +101,8 @@ export class Client {
      * Run `work` at most once for the key; every caller gets its result. `work` gets the claim: `claim.fence` grows with every
      * execution, `claim.signal` is aborted when the lease is lost.
      */
-    async once(key, work, options = {}) {
-        const o = this.choose(options);
+    async once(key, work, options = NONE) {
+        const o = choose(this.options, options);
         let begun;
         try {
             begun = await this.begin(key, o);
@@ -107,7 +119,7 @@ export class Client {
         // A missing key must not become one that everybody shares, nor may UTF-8 make one of two.
         if (!(typeof key === "string" && !/\p{Surrogate}/u.test(key) || Number.isFinite(key))) throw new TypeError(`a key is text, not ${typeof key}: ${key}`);
         const args = ["BEGIN", o.scope, key, o.mode.toUpperCase(), "LEASE", Math.max(1, Math.round(o.lease)), "TTL",
-            Math.max(1, Math.round(o.ttl)), "NONCE", randomBytes(8).toString("hex")];
+            Math.max(1, Math.round(o.ttl)), "NONCE", nonce()];
         if ("arguments" in o) args.push("FP", fingerprint(o.arguments));
         if (o.wait > 0) args.push("WAIT", Math.round(o.wait));
         if (o.token) args.push("TOKEN");
@@ -120,7 +132,7 @@ export class Client {
     async work(claim, work) {
         let value;
         try {
-            value = await storage.run(claim, () => work(claim));
+            value = ran(await storage.run(claim, work, claim));
         } catch (error) {
             await claim.failed(error);
             throw error;
@@ -143,7 +155,7 @@ export class Client {
 
     /** Use a token up. Throws TokenUsed or TokenUnknown. */
     async redeem(token, subject) {
-        const [verdict] = await this.ask(["REDEEM", token, subject, "NONCE", randomBytes(8).toString("hex")], this.options.deadline);
+        const [verdict] = await this.ask(["REDEEM", token, subject, "NONCE", nonce()], this.options.deadline);
         if (String(verdict) === "duplicate") throw new TokenUsed("the token was used before");
         if (String(verdict) !== "redeemed") throw new TokenUnknown("there is no such token for this subject");
     }
@@ -153,12 +165,45 @@ export class Client {
     }
 }
 
+/** What the work returned, if that is a result. */
+function ran(value) {
+    if (typeof value?.next === "function" && (value[Symbol.iterator] ?? value[Symbol.asyncIterator]))
+        throw new TypeError("the work returned an iterator, which has not run: its outcome cannot be recorded");
+    return value;
+}
+
+/** One timer for the leases of all claims: each is renewed every third of it, and tells its work when it is over. */
+class Keeper {
+    #claims = new Set();
+    #wakes = Infinity;
+    #timer;
+
+    watch(claim) {
+        this.#claims.add(claim);
+        if (claim.due < this.#wakes) this.#plan(claim.due);
+    }
+
+    forget(claim) {
+        this.#claims.delete(claim);
+    }
+
+    #plan(at) {
+        clearTimeout(this.#timer);
+        this.#wakes = at;
+        if (at < Infinity) this.#timer = setTimeout(() => this.#look(), Math.max(1, Math.ceil(at - performance.now()))).unref();
+    }
+
+    #look() {
+        const now = performance.now();
+        for (const claim of this.#claims) if (claim.due <= now) claim.tend(now);
+        this.#plan(Math.min(...Array.from(this.#claims, (claim) => claim.due)));
+    }
+}
+
 /** Work that is yours to do. */
 export class Claim {
     #client;
-    #timer;
     #lost; // made when somebody asks for the signal
-    #over = false;
     #ends;
 
     constructor(client, key, options, fence, asked) {
@@ -167,8 +212,7 @@ export class Claim {
         this.key = key;
         this.fence = fence;
         this.options = options;
-        this.#ends = asked + options.lease;
-        if (client) this.#plan();
+        if (client) this.#lasts(asked);
     }
 
     /** Aborted when the lease is lost: stop working. */
@@ -180,27 +224,34 @@ export class Claim {
         return `${this.scope}/${this.key}`;
     }
 
-    #plan() {
-        this.#timer = setTimeout(() => this.#renew(), this.options.lease / 3);
+    #lasts(asked) {
+        this.#ends = asked + this.options.lease;
+        this.due = asked + this.options.lease / 3;
+        this.#client.keeper.watch(this);
     }
 
-    async #renew() {
-        const asked = performance.now();
-        let good = false;
-        try {
-            const args = ["RENEW", this.scope, this.key, this.fence, Math.max(1, Math.round(this.options.lease))];
-            good = String((await this.#client.ask(args, Math.max(0, this.#ends - asked)))[0]) === "ok";
-        } catch { /* no answer before the lease was over */ }
-        if (this.#over) return;
-        this.#ends = asked + this.options.lease;
-        if (good) this.#plan();
-        else (this.#lost ??= new AbortController()).abort(new LeaseLost(`the lease of ${this} is over`));
+    /** It is time to renew, or over: by this clock, whatever a renewal still waits for. */
+    tend(now) {
+        if (now >= this.#ends) return this.#lose();
+        this.due = this.#ends;
+        const args = ["RENEW", this.scope, this.key, this.fence, Math.max(1, Math.round(this.options.lease))];
+        return this.#client.ask(args, this.#ends - now).then(([verdict]) => {
+            if (this.due === Infinity) return;
+            if (String(verdict) === "ok") this.#lasts(now);
+            else this.#lose();
+        }, (error) => error instanceof NotExecuted && !(error instanceof Unavailable) && this.#lose());
+    }
+
+    #lose() {
+        if (this.due === Infinity) return;
+        this.abandon();
+        (this.#lost ??= new AbortController()).abort(new LeaseLost(`the lease of ${this} is over`));
     }
 
     /** The outcome is unknown: the claim stays until its lease is over. */
     abandon() {
-        this.#over = true;
-        clearTimeout(this.#timer);
+        this.due = Infinity;
+        this.#client.keeper.forget(this);
     }
 
     /** Give the key back: the request was not executed. */
@@ -235,7 +286,14 @@ export class Claim {
 
 /** A failure as it is stored. */
 export function failure(error) {
-    return Buffer.from(JSON.stringify({error: error?.name ?? "Error", message: String(error?.message ?? error)}));
+    const text = (read) => {
+        try {
+            return String(read());
+        } catch {
+            return "a value without a text";
+        }
+    };
+    return JSON.stringify({error: text(() => error?.name ?? "Error"), message: text(() => error?.message ?? error)});
 }
 
 /** What a verdict other than "started" means: the stored outcome is returned, the rest is thrown. */

@@ -22,7 +22,7 @@ export interface Options {
     /** Run loose work without protection if the server cannot be reached. */
     failOpen?: boolean;
     /** How a result is written; without it as JSON. */
-    dump?: (value: any) => Uint8Array;
+    dump?: (value: any) => Uint8Array | string;
     /** How a result is read. */
     load?: (bytes: Buffer) => any;
 }
@@ -39,7 +39,7 @@ export interface Claim {
 
 /** Share one client. It keeps a pool of connections, and connects when it is first used. */
 export class Client {
-    /** `url`: idem://[name:secret@]host:port or idem+unix:/path; without it IDEM_SERVER, or idem://127.0.0.1:6390. */
+    /** `url`: idem://[name:secret@]host:port, idems://host:port?ca=FILE (TLS) or idem+unix:/path; without it IDEM_SERVER, or idem://127.0.0.1:6390. */
     constructor(url?: string, options?: Options);
     /** Run the work at most once for the key; every caller gets its result. */
     once<T>(key: string, work: (claim: Claim) => T | Promise<T>, options?: Options): Promise<T>;

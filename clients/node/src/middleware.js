@@ -138,9 +138,9 @@ function send(res, answer) {
     res.end(answer.body);
 }
 
-/** Keep back what is written to a response until `done` has recorded it. `before`: the headers that others have set. */
-function hold(res, done, headers) {
-    const own = {write: res.write, end: res.end, writeHead: res.writeHead, flushHeaders: res.flushHeaders};
+/** Keep back what is written to a response until it is recorded. `headers`: those that others have set. */
+function hold(res, guard, claim, headers) {
+    const own = {write: res.write, end: res.end, writeHead: res.writeHead, flushHeaders: res.flushHeaders, destroy: res.destroy};
     const before = {...headers}, chunks = [];
     let sent = false, ended = false;
     const add = (chunk, encoding) => {
@@ -149,6 +149,10 @@ function hold(res, done, headers) {
     };
     Object.defineProperty(res, "headersSent", {get: () => sent, configurable: true});
     res.flushHeaders = () => {};
+    res.destroy = (...args) => {
+        if (!ended) claim.abandon(); // the service will hardly answer any more: if it does before the lease is over, that is recorded
+        return own.destroy.apply(res, args);
+    };
     res.writeHead = (status, ...rest) => {
         const given = rest.find((part) => part && typeof part === "object") ?? {};
         res.statusCode = status;
@@ -170,7 +174,7 @@ function hold(res, done, headers) {
         const callback = args.find((arg) => typeof arg === "function");
         if (callback) res.once("finish", callback);
         const answer = answerOf(res.statusCode, res.getHeaders(), before, Buffer.concat(chunks));
-        done(answer).then((told) => {
+        guard.record(claim, answer).then((told) => {
             delete res.headersSent;
             Object.assign(res, own);
             if (told === answer) return res.end(answer.body);
@@ -198,7 +202,7 @@ export function idempotency(client, options) {
             if (answer) return send(res, answer);
             if (!claim) return next();
             req.idem = claim;
-            hold(res, (given) => guard.record(claim, given), res.getHeaders());
+            hold(res, guard, claim, res.getHeaders());
             return storage.run(claim, () => next());
         }).catch(next);
     };
@@ -222,7 +226,9 @@ export function koaIdempotency(client, options) {
         }
         if (!claim) return next();
         ctx.state.idem = claim;
-        hold(ctx.res, (given) => guard.record(claim, given), ctx.response.headers);
+        hold(ctx.res, guard, claim, ctx.response.headers);
+        // Koa does not answer a client that went away: then nothing would be recorded.
+        Object.defineProperty(ctx.response, "writable", {get: () => true});
         try {
             return await storage.run(claim, next);
         } catch (error) {
@@ -243,7 +249,7 @@ export function fastifyIdempotency(client, options) {
                 if (answer) return reply.code(answer.status).headers(grouped(answer.headers)).send(answer.body);
                 if (!claim) return go(null, payload);
                 request.idem = claim;
-                hold(reply.raw, (given) => guard.record(claim, given), reply.getHeaders());
+                hold(reply.raw, guard, claim, reply.getHeaders());
                 return storage.run(claim, () => go(null, payload.readableEnded ? Readable.from([]) : payload));
             }).catch(go);
         });

@@ -114,7 +114,7 @@ async function guarded(sql, db, key, work, o) {
     }
     let written;
     try {
-        written = o.dump(value);
+        written = Buffer.from(o.dump(value));
     } catch (error) { // it is not committed: nothing has happened
         throw new NotExecuted(`the result of ${where} cannot be written`, {cause: error});
     }
@@ -129,7 +129,7 @@ async function conclude(sql, db, claim, error) {
     const keep = !(error instanceof NotExecuted) && (claim.options.mode === "strict" || unknown);
     await db.query("rollback to savepoint idem_work");
     if (!keep) await sql.release(db, claim);
-    else if (!unknown) await sql.finish(db, claim, "failed", failure(error));
+    else if (!unknown) await sql.finish(db, claim, "failed", Buffer.from(failure(error)));
     return keep;
 }
 

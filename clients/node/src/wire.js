@@ -1,6 +1,7 @@
 // The Redis protocol as idem speaks it, and connections that speak it.
-import {statSync} from "node:fs";
+import {readFileSync, statSync} from "node:fs";
 import net from "node:net";
+import tls from "node:tls";
 
 import {Refused} from "./errors.js";
 
@@ -9,6 +10,7 @@ export const REPLY_MS = 5000;
 const IDLE_MAX = 16;
 const SHARED_MAX = 512; // commands in flight on one connection: the server reads 1024
 const TRUSTED_MS = 1000;
+const STRANGE = "unexpected reply: is this an idem server?";
 
 /** The connection failed. `sent`: the server may have got the command. */
 export class Broken extends Error {
@@ -18,26 +20,31 @@ export class Broken extends Error {
     }
 }
 
-/** idem://[name:secret@]host:port or idem+unix:/path */
+/** idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path */
 export function parseAddress(url = process.env.IDEM_SERVER || "idem://127.0.0.1:6390") {
     const auth = process.env.IDEM_AUTH;
     const from = (text) => text ? ["AUTH", ...(text.includes(":") ? [text.slice(0, text.indexOf(":")), text.slice(text.indexOf(":") + 1)] : [text])] : null;
     if (url.startsWith("idem+unix:")) return {connect: {path: url.slice("idem+unix:".length)}, auth: from(auth)};
-    if (!url.startsWith("idem://")) throw new TypeError("an address is idem://host:port or idem+unix:/path");
-    const parts = new URL(url);
+    const encrypted = url.startsWith("idems://");
+    if (!encrypted && !url.startsWith("idem://")) throw new TypeError("an address is idem://host:port, idems://host:port or idem+unix:/path");
+    const parts = new URL(url), files = Object.fromEntries(parts.searchParams);
+    const wrong = Object.keys(files).filter((name) => !encrypted || !["ca", "cert", "key"].includes(name));
+    if (wrong.length) throw new TypeError(`the address has an unknown option: ${wrong.join(", ")}`);
+    for (const name of Object.keys(files)) files[name] = readFileSync(files[name]);
     const user = decodeURIComponent(parts.username), secret = decodeURIComponent(parts.password);
     return {
         connect: {host: parts.hostname.replace(/^\[|\]$/g, "") || "127.0.0.1", port: Number(parts.port) || 6390},
+        tls: encrypted && {...files, minVersion: "TLSv1.2", rejectUnauthorized: true},
         auth: user || secret ? from(secret ? `${user}:${secret}` : user) : from(auth),
     };
 }
 
-/** A command as one text where it has no bytes, which is quicker to make and to send than many buffers. */
+/** A command: one text where it has no bytes, which is quicker to make and to send than a buffer. */
 function encode(args) {
     const parts = [];
     let text = `*${args.length}\r\n`;
     for (const arg of args) {
-        if (Buffer.isBuffer(arg)) {
+        if (arg instanceof Uint8Array) {
             parts.push(Buffer.from(`${text}$${arg.length}\r\n`), arg);
             text = "\r\n";
         } else {
@@ -50,11 +57,12 @@ function encode(args) {
 
 /** One reply at `at`: {value, end}, or null if it is not all here. Bulk strings are Buffers. */
 function parse(data, at = 0) {
-    const line = data.indexOf("\r\n", at);
-    if (line < 0) return null;
-    const text = data.toString("utf8", at + 1, line), end = line + 2;
-    switch (String.fromCharCode(data[at])) {
-    case "*": {
+    let line = at;
+    while (line < data.length && data[line] !== 13) line++;
+    if (line + 1 >= data.length) return null;
+    const text = data.toString("latin1", at + 1, line), end = line + 2;
+    switch (data[at]) {
+    case 42: { // *
         const items = [];
         let next = end;
         for (let i = 0; i < Number(text); i++) {
@@ -65,19 +73,22 @@ function parse(data, at = 0) {
         }
         return {value: items, end: next};
     }
-    case "$": {
+    case 36: { // $
         if (text === "-1") return {value: null, end};
         const stop = end + Number(text);
         return data.length < stop + 2 ? null : {value: data.subarray(end, stop), end: stop + 2};
     }
-    case ":": return {value: Number(text), end};
-    case "+": return {value: Buffer.from(text), end};
-    case "-": {
-        const space = text.indexOf(" ");
-        return {value: space < 0 ? new Refused(text, "") : new Refused(text.slice(0, space), text.slice(space + 1)), end};
+    case 58: return {value: Number(text), end}; // :
+    case 43: return {value: Buffer.from(text), end}; // +
+    case 45: return {value: refusal(data.toString("utf8", at + 1, line)), end}; // -
+    default: throw new Error(STRANGE);
     }
-    default: throw new Error("unexpected reply: is this an idem server?");
-    }
+}
+
+function refusal(text) {
+    const [, word, said] = /^(\S*) ?(.*)/s.exec(text);
+    // A server that has as many clients as it takes will have room again: for the caller it is away.
+    return new Refused(word === "ERR" && said.startsWith("max number of clients") ? "OVERLOADED" : word, said);
 }
 
 /** Answers come in the order of the commands, so commands need not wait for each other. */
@@ -87,8 +98,10 @@ class Connection {
         this.rest = null;
         this.queue = []; // the commands whose replies are to come
         this.live = 0; // those of them that somebody still waits for
+        this.out = []; // what is to be sent
+        this.wakes = Infinity;
         this.seenAt = performance.now();
-        this.onIdle = () => {};
+        this.onIdle = this.onTrouble = () => {};
         socket.unref();
         socket.setNoDelay(true);
         socket.on("data", (chunk) => this.take(chunk));
@@ -103,52 +116,70 @@ class Connection {
         this.seenAt = performance.now();
         try {
             for (let reply; at < data.length && this.queue.length && (reply = parse(data, at)); at = reply.end)
-                this.settle(this.queue.shift(), "resolve", reply.value);
+                this.settle(this.queue.shift(), reply.value);
         } catch (error) {
             return this.fail(error);
         }
         this.rest = at < data.length ? data.subarray(at) : null;
         // What nobody asked for must not be taken for the answer to the next command.
-        return this.rest && !this.queue.length ? this.fail(new Error("unexpected reply: is this an idem server?")) : undefined;
+        return this.rest && !this.queue.length ? this.fail(new Error(STRANGE)) : undefined;
     }
 
-    settle(command, how, value) {
+    settle(command, value) {
         if (command.over) return;
         command.over = true;
-        clearTimeout(command.timer);
         if (--this.live === 0) {
             this.socket.unref();
             this.alone = false;
             this.onIdle();
         }
-        command[how](value);
+        if (value instanceof Error) command.reject(value);
+        else command.resolve(value);
     }
 
     fail(error) {
         this.broken = true;
         this.socket.destroy();
-        for (const command of this.queue.splice(0)) this.settle(command, "reject", error);
+        if (this.live) this.onTrouble();
+        for (const command of this.queue.splice(0)) this.settle(command, new Broken(error, true));
         this.onIdle();
     }
 
-    /** No reply in time: the others may still get theirs, but no command follows. */
-    expire(command) {
-        this.retired = true;
-        this.settle(command, "reject", new Error("no reply in time"));
+    /** One timer for all commands: those whose time is over get no reply, and the connection no more commands; others may still get theirs. */
+    watch(at) {
+        if (at >= this.wakes) return;
+        clearTimeout(this.timer);
+        this.wakes = at;
+        this.timer = setTimeout(() => {
+            const now = performance.now();
+            this.wakes = Infinity;
+            for (const command of this.queue) {
+                if (command.over) continue;
+                if (command.end > now) {
+                    this.watch(command.end);
+                } else {
+                    this.retired = true;
+                    this.onTrouble();
+                    this.settle(command, new Broken(new Error("no reply in time"), true));
+                }
+            }
+        }, Math.max(1, Math.ceil(at - performance.now()))).unref(); // what keeps the process running is the socket, while a command waits
     }
 
+    /** The reply; throws Broken or Refused. */
     call(args, replyMs) {
         return new Promise((resolve, reject) => {
-            const bytes = encode(args); // before it is queued: it may throw
-            const command = {resolve, reject, timer: setTimeout(() => this.expire(command), Math.max(1, replyMs))};
-            this.queue.push(command);
+            const bytes = encode(args), end = performance.now() + replyMs; // before it is queued: it may throw
+            this.queue.push({resolve, reject, end, over: false});
+            this.watch(end);
             if (this.live++ === 0) this.socket.ref();
-            if (!this.socket.writableCorked) { // what is sent in this turn of the event loop goes out in one write
-                this.socket.cork();
-                process.nextTick(() => this.socket.uncork());
-            }
-            this.socket.write(bytes);
+            if (this.out.push(bytes) === 1) process.nextTick(() => this.flush()); // what is sent in this turn of the event loop goes out in one write
         });
+    }
+
+    flush() {
+        const out = this.out.splice(0);
+        this.socket.write(out.every((part) => typeof part === "string") ? out.join("") : Buffer.concat(out.map((part) => Buffer.from(part))));
     }
 }
 
@@ -159,18 +190,15 @@ function open(address) {
             const owner = statSync(address.connect.path).uid;
             if (owner !== 0 && owner !== process.geteuid()) throw new Error(`${address.connect.path} belongs to another user`);
         }
-        const socket = net.connect(address.connect);
+        const socket = address.tls ? tls.connect({...address.connect, ...address.tls}) : net.connect(address.connect);
         const timer = setTimeout(() => socket.destroy(new Error("connecting took too long")), CONNECT_MS);
         const failed = (error) => {
             clearTimeout(timer);
-            reject(error);
+            reject(error || new Error("the connection was closed"));
         };
-        socket.once("error", failed);
-        socket.once("close", () => failed(new Error("the connection was closed")));
-        socket.once("connect", () => {
+        socket.on("error", failed).on("close", failed).once(address.tls ? "secureConnect" : "connect", () => {
             clearTimeout(timer);
-            socket.removeAllListeners("error");
-            socket.removeAllListeners("close");
+            socket.off("error", failed).off("close", failed);
             resolve(new Connection(socket));
         });
     });
@@ -213,35 +241,36 @@ export class Pool {
     async open() {
         const connection = await open(this.address);
         // A server that has too many clients says so in one reply and closes: then the commands of many callers must not have been sent.
-        const answer = await connection.call(this.address.auth ?? ["PING"], REPLY_MS).catch((error) => error);
-        if (answer instanceof Error) {
-            connection.fail(answer);
-            throw answer;
+        try {
+            await connection.call(this.address.auth ?? ["PING"], REPLY_MS);
+        } catch (error) {
+            connection.fail(error);
+            throw error;
         }
         connection.onIdle = () => this.tidy(connection);
+        connection.onTrouble = () => this.drop(); // the others are of the same age and likely broken too
         this.connections.push(connection);
     }
 
     /** One command and its reply, which may take so many milliseconds, connecting not counted. `alone`: it waits at the server. */
-    async call(args, replyMs, alone = false) {
+    call(args, replyMs, alone = false) {
+        const connection = this.pick(alone);
+        if (!connection || performance.now() - connection.seenAt > TRUSTED_MS) return this.prepared(args, replyMs, alone);
+        connection.alone = alone;
+        return connection.call(args, replyMs);
+    }
+
+    async prepared(args, replyMs, alone) {
         const end = performance.now() + replyMs;
-        let connection, answer;
+        let connection;
         try {
             while (!(connection = this.pick(alone)) || performance.now() - connection.seenAt > TRUSTED_MS)
                 await this.prepare(alone, end - performance.now());
         } catch (error) {
-            if (error instanceof Refused) throw error;
-            throw new Broken(error, false);
+            throw error instanceof Refused ? error : new Broken(error, false);
         }
         connection.alone = alone;
-        try {
-            answer = await connection.call(args, replyMs);
-        } catch (error) {
-            this.drop(); // the others are of the same age and likely broken too
-            throw new Broken(error, true);
-        }
-        if (answer instanceof Refused) throw answer;
-        return answer;
+        return connection.call(args, replyMs);
     }
 
     /** Nobody waits for this connection: keep it, or not. */
@@ -252,10 +281,7 @@ export class Pool {
     }
 
     drop() {
-        for (const connection of this.connections.filter((c) => c.live === 0)) {
-            connection.retired = true;
-            this.tidy(connection);
-        }
+        for (const connection of this.connections.filter((c) => c.live === 0)) this.tidy(Object.assign(connection, {retired: true}));
     }
 
     close() {

@@ -26,6 +26,7 @@ async function serve(path, body) {
     case "/unknown": throw new OutcomeUnknown("the bank did not answer");
     case "/refused": throw new NotExecuted("the bank was not asked");
     case "/limited": return {status: 429};
+    case "/nothing": return {status: 204};
     case "/redirect": return {status: 302, headers: {Location: "/elsewhere"}};
     case "/large-failure": return {status: 500, body: Buffer.alloc(3 << 20)};
     case "/large": return {body: Buffer.alloc(3 << 20)};
@@ -61,6 +62,7 @@ const START = {
     },
     async fastify() {
         const app = fastify({exposeHeadRoutes: false});
+        app.addContentTypeParser("multipart/form-data", (request, payload, done) => payload.on("end", done).resume());
         const handler = async (request, reply) => {
             const {status = 200, headers = {}, body = ""} = await serve(request.url.split("?")[0], request.body);
             return reply.code(status).headers(headers).send(body);

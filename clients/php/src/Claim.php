@@ -21,7 +21,7 @@ final class Claim
     /** Was the lease lost? Ask now and then in long work, and stop if it was. */
     public function lost(): bool
     {
-        return $this->keeper !== null ? $this->keeper->lost($this) : microtime(true) > $this->ends;
+        return $this->keeper !== null ? $this->keeper->lost($this) : Connection::now() >= $this->ends;
     }
 
     /** Throw LeaseLost if it was. */

@@ -19,6 +19,7 @@ final class Client
 {
     private const DEFAULTS = ['scope' => 'default', 'mode' => 'strict', 'ttl' => 86400000, 'lease' => 30000, 'wait' => 0,
         'deadline' => 30000, 'token' => false, 'fail_open' => false, 'renew' => true];
+    private const GIVE_BACK_MS = 3000;
     private const TRANSIENT = ['UNAVAILABLE', 'LOST', 'OVERLOADED', 'CLOSED', 'MEMORY', 'TIMEOUT'];
 
     private Connection $connection;
@@ -109,11 +110,11 @@ final class Client
      */
     public function ask(array $args, int $deadlineMs, int $waitMs = 0): array
     {
-        $end = microtime(true) + ($deadlineMs + $waitMs) / 1000;
+        $end = Connection::now() + ($deadlineMs + $waitMs) / 1000;
         $sent = false;
         for ($pause = 20; ; $pause = min($pause * 2, 1000)) {
             try {
-                $left = min($end - microtime(true), Connection::REPLY_SECONDS + $waitMs / 1000);
+                $left = min($end - Connection::now(), Connection::REPLY_SECONDS + $waitMs / 1000);
                 return (array)$this->connection->call($args, max(0.001, $left));
             } catch (Broken $e) {
                 $sent = $sent || $e->sent;
@@ -124,7 +125,7 @@ final class Client
                 $sent = $sent || $e->word === 'LOST';
             }
             $delay = $pause * (0.5 + mt_rand() / mt_getrandmax());
-            if (microtime(true) + $delay / 1000 > $end) {
+            if (Connection::now() + $delay / 1000 > $end) {
                 throw $sent ? new OutcomeUnknown("no answer in time, and it may have been stored: {$e->getMessage()}", 0, $e)
                     : new Unavailable("the server cannot be reached: {$e->getMessage()}", 0, $e);
             }
@@ -144,17 +145,22 @@ final class Client
         if (array_key_exists('arguments', $o)) {
             array_push($args, 'FP', self::fingerprint($o['arguments']));
         }
-        if ($o['wait'] > 0) {
-            array_push($args, 'WAIT', $o['wait']);
-        }
         if ($o['token']) {
             $args[] = 'TOKEN';
         }
-        $asked = microtime(true);
-        $answer = $this->ask($args, $o['deadline'], $o['wait']);
+        $asked = Connection::now();
+        try {
+            $answer = $this->ask($o['wait'] > 0 ? [...$args, 'WAIT', $o['wait']] : $args, $o['deadline'], $o['wait']);
+        } catch (Error $e) {
+            throw $e;
+        } catch (\Throwable $e) { // a signal's handler has thrown it: nobody will do the work
+            $this->giveBack($args);
+            throw $e;
+        }
         if ($answer[0] === 'started') {
-            $claim = new Claim($o['scope'], $key, $answer[1], $o, $asked + $o['lease'] / 1000, $this->keeper);
-            $this->keeper?->watch($claim);
+            $ends = $asked + $o['lease'] / 1000;
+            $claim = new Claim($o['scope'], $key, $answer[1], $o, $ends, $this->keeper);
+            $this->keeper?->watch($claim, $ends);
             return $claim;
         }
         return match ($answer[0]) {
@@ -163,6 +169,16 @@ final class Client
             'unknown' => throw new TokenUnknown("there is no such token for {$o['scope']}"),
             default => throw self::refusal($answer[0], "{$o['scope']}/$key", (int)($answer[1] ?? 0)),
         };
+    }
+
+    /** @param list<string|int> $begin */
+    private function giveBack(array $begin): void
+    {
+        try {
+            $answer = $this->ask($begin, self::GIVE_BACK_MS);
+            $answer[0] === 'started' && $this->ask(['RELEASE', $begin[1], $begin[2], $answer[1]], self::GIVE_BACK_MS);
+        } catch (\Throwable) { // it stays claimed until its lease is over
+        }
     }
 
     /** @internal */
@@ -179,11 +195,10 @@ final class Client
     /** Record the outcome, 'SUCCEEDED' or 'FAILED'. A result of null is recorded as too large to keep. */
     public function finish(Claim $claim, string $outcome, ?string $result, string $kind = 'raw'): void
     {
-        $this->abandon($claim);
         $args = ['FINISH', $claim->scope, $claim->key, $claim->fence, $outcome];
         array_push($args, $result ?? '', 'KIND', $kind, ...($result === null ? ['NOREPLAY'] : []));
         try {
-            $verdict = $this->ask($args, $claim->options['deadline'])[0];
+            $verdict = $this->end($claim, $args)[0];
         } catch (Unavailable | Refused $e) {
             if ($e instanceof Refused && $result !== null) {
                 $this->finish($claim, $outcome, null, $kind);
@@ -199,20 +214,37 @@ final class Client
     /** Give the key back: the request was not executed. */
     public function release(Claim $claim): void
     {
-        $this->abandon($claim);
-        $this->ask(['RELEASE', $claim->scope, $claim->key, $claim->fence], $claim->options['deadline']);
+        $this->end($claim, ['RELEASE', $claim->scope, $claim->key, $claim->fence]);
+    }
+
+    /**
+     * @param list<string|int> $args
+     * @return list<mixed>
+     */
+    private function end(Claim $claim, array $args): array
+    {
+        $this->keeper?->done($claim, true);
+        try {
+            return $this->ask($args, $claim->options['deadline']);
+        } catch (\Throwable $e) {
+            $this->abandon($claim);
+            throw $e;
+        }
     }
 
     /** The outcome is unknown: the claim stays until its lease is over. */
     public function abandon(Claim $claim): void
     {
-        $this->keeper?->done($claim);
+        $this->keeper?->done($claim, false);
     }
 
     private function work(Claim $claim, callable $work): mixed
     {
         try {
             $value = $work($claim);
+            if ($value instanceof \Generator) {
+                throw new \TypeError('the work returned a generator, which has not run: its outcome cannot be recorded');
+            }
         } catch (\Throwable $e) {
             $this->conclude($claim, $e);
             throw $e;

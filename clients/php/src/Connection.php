@@ -9,16 +9,20 @@ final class Connection
     private const CONNECT_SECONDS = 2.0;
     public const REPLY_SECONDS = 5.0;
 
+    private const STRANGE = 'unexpected reply: is this an idem server?';
+
     /** @var resource|null */
     private $stream = null;
     private string $target;
+    /** @var array<string, array<string, mixed>> */
+    private array $context = ['socket' => ['tcp_nodelay' => true]];
     /** @var list<string> */
     private array $auth = [];
     private ?string $path = null;
     private int $pid = 0;
     private float $end = 0.0;
 
-    /** idem://[name:secret@]host:port or idem+unix:/path */
+    /** idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path */
     public function __construct(?string $url = null)
     {
         $url ??= getenv('IDEM_SERVER') ?: 'idem://127.0.0.1:6390';
@@ -28,10 +32,13 @@ final class Connection
             $this->target = 'unix://' . $this->path;
         } else {
             $parts = parse_url($url);
-            if ($parts === false || ($parts['scheme'] ?? '') !== 'idem') {
-                throw new \InvalidArgumentException('an address is idem://host:port or idem+unix:/path');
+            $scheme = $parts['scheme'] ?? '';
+            if ($parts === false || !in_array($scheme, ['idem', 'idems'], true)) {
+                throw new \InvalidArgumentException('an address is idem://host:port, idems://host:port or idem+unix:/path');
             }
-            $this->target = 'tcp://' . ($parts['host'] ?? '127.0.0.1') . ':' . ($parts['port'] ?? 6390);
+            $host = $parts['host'] ?? '127.0.0.1';
+            $this->target = ($scheme === 'idem' ? 'tcp' : 'tls') . "://$host:" . ($parts['port'] ?? 6390);
+            $this->secure($scheme === 'idems', trim($host, '[]'), $parts['query'] ?? '');
             if (isset($parts['user'])) {
                 $secret = rawurldecode($parts['user']) . (isset($parts['pass']) ? ':' . rawurldecode($parts['pass']) : '');
             }
@@ -39,6 +46,29 @@ final class Connection
         if ($secret !== '') {
             $this->auth = ['AUTH', ...explode(':', $secret, 2)];
         }
+    }
+
+    /** ca: who may have signed the server's certificate, instead of those that this machine trusts. cert, key: our own one. */
+    private function secure(bool $tls, string $host, string $query): void
+    {
+        parse_str($query, $files);
+        $names = $tls ? ['ca' => 'cafile', 'cert' => 'local_cert', 'key' => 'local_pk'] : [];
+        if ($wrong = array_diff_key($files, $names)) {
+            throw new \InvalidArgumentException('the address has an unknown option: ' . implode(', ', array_keys($wrong)));
+        }
+        foreach ($files as $name => $file) {
+            $this->context['ssl'][$names[$name]] = is_readable($file) ? $file : throw new \InvalidArgumentException("$file cannot be read");
+        }
+        if ($tls) {
+            $this->context['ssl'] = ($this->context['ssl'] ?? []) + ['verify_peer' => true, 'verify_peer_name' => true, 'peer_name' => $host,
+                'crypto_method' => STREAM_CRYPTO_METHOD_TLSv1_2_CLIENT | STREAM_CRYPTO_METHOD_TLSv1_3_CLIENT];
+        }
+    }
+
+    /** Seconds on a clock that nobody sets. */
+    public static function now(): float
+    {
+        return hrtime(true) / 1e9;
     }
 
     /**
@@ -52,20 +82,12 @@ final class Connection
             $this->stream = null; // a child process has a connection of its own
             $this->pid = (int)getmypid();
         }
-        if ($this->stream !== null && !$this->isSilent()) {
+        // Whether FINISH was sent makes no difference: its outcome is unknown until there is an answer.
+        if ($this->stream !== null && $args[0] !== 'FINISH' && !$this->isSilent()) {
             $this->close();
         }
         $this->stream ?? $this->open($seconds);
-        try {
-            $answer = $this->exchange($args, $seconds);
-        } catch (\Throwable $e) {
-            $this->close();
-            throw new Broken($e->getMessage(), true);
-        }
-        if ($answer instanceof Refused) {
-            throw $answer;
-        }
-        return $answer;
+        return $this->exchange($args, $seconds, true);
     }
 
     /** Where nothing was asked, there is nothing to read: what is there is the end, because the server went away. */
@@ -94,46 +116,49 @@ final class Connection
             }
         }
         $stream = @stream_socket_client($this->target, $code, $text, min(self::CONNECT_SECONDS, $seconds),
-            STREAM_CLIENT_CONNECT, stream_context_create(['socket' => ['tcp_nodelay' => true]]));
+            STREAM_CLIENT_CONNECT, stream_context_create($this->context));
         if ($stream === false) {
-            throw new Broken($text ?: 'cannot connect', false);
+            throw new Broken($text ?: error_get_last()['message'] ?? 'cannot connect', false);
         }
         $this->stream = $stream;
-        if ($this->auth) {
-            try {
-                $answer = $this->exchange($this->auth, $seconds);
-            } catch (\Throwable $e) {
-                $this->close();
-                throw new Broken($e->getMessage(), false);
-            }
-            if ($answer instanceof Refused) {
-                $this->close();
-                throw $answer;
-            }
+        // A server that has too many clients says so and closes: then it must not have been sent the caller's command.
+        try {
+            $this->exchange($this->auth ?: ['PING'], $seconds, false);
+        } catch (Refused $e) {
+            $this->close();
+            throw $e;
         }
     }
 
     /** @param list<string|int> $args */
-    private function exchange(array $args, float $seconds): mixed
+    private function exchange(array $args, float $seconds, bool $sent): mixed
     {
         $out = '*' . count($args) . "\r\n";
         foreach ($args as $arg) {
             $out .= '$' . strlen((string)$arg) . "\r\n$arg\r\n";
         }
-        $this->end = microtime(true) + $seconds;
-        $this->limit();
-        for ($sent = 0; $sent < strlen($out); $sent += $n) {
-            $n = @fwrite($this->stream, $sent ? substr($out, $sent) : $out);
-            if ($n === false || $n === 0) {
-                throw new \RuntimeException('the server closed the connection');
+        $this->end = self::now() + $seconds;
+        $answer = null;
+        try {
+            $this->limit();
+            for ($at = 0; $at < strlen($out); $at += $n) {
+                $n = @fwrite($this->stream, $at ? substr($out, $at) : $out);
+                if ($n === false || $n === 0) {
+                    throw new \UnexpectedValueException('the server closed the connection');
+                }
             }
+            $answer = $this->read();
+        } catch (\UnexpectedValueException $e) {
+            throw new Broken($e->getMessage(), $sent);
+        } finally {
+            $answer ?? $this->close(); // whatever was thrown: the next command must not get this reply
         }
-        return $this->read();
+        return $answer instanceof Refused ? throw $answer : $answer;
     }
 
     private function limit(): void
     {
-        $left = max(0.001, $this->end - microtime(true));
+        $left = max(0.001, $this->end - self::now());
         stream_set_timeout($this->stream, (int)$left, (int)(fmod($left, 1) * 1e6));
     }
 
@@ -142,14 +167,16 @@ final class Connection
         $this->limit();
         $line = fgets($this->stream);
         if ($line === false || !str_ends_with($line, "\r\n")) {
-            throw new \RuntimeException('no reply: the connection was closed, or it took too long');
+            throw new \UnexpectedValueException('no reply: the connection was closed, or it took too long');
         }
         $text = substr($line, 1, -2);
         switch ($line[0]) {
             case '+':
                 return $text;
             case '-':
-                return new Refused(...(explode(' ', $text, 2) + [1 => '']));
+                [$word, $said] = explode(' ', $text, 2) + [1 => ''];
+                // A server that has as many clients as it takes will have room again: for the caller it is away.
+                return new Refused($word === 'ERR' && str_starts_with($said, 'max number of clients') ? 'OVERLOADED' : $word, $said);
             case ':':
                 return (int)$text;
             case '$':
@@ -161,7 +188,7 @@ final class Connection
                 }
                 return $items;
             default:
-                throw new \RuntimeException('unexpected reply: is this an idem server?');
+                throw new \UnexpectedValueException(self::STRANGE);
         }
     }
 
@@ -172,7 +199,7 @@ final class Connection
             $this->limit();
             $more = fread($this->stream, $len + 2 - strlen($data));
             if ($more === false || $more === '') {
-                throw new \RuntimeException('the server closed the connection');
+                throw new \UnexpectedValueException('the server closed the connection');
             }
             $data .= $more;
         }

@@ -61,7 +61,7 @@ class Middleware:
                 if len(body) > self.guard.max_body:
                     return problem("body-too-large")
         try:
-            got = await self.client._run(flow.begin(key, options, self.guard.asked(scope["method"], self._target(scope), body)))
+            got = await self.client.claim(key, self.guard.asked(scope["method"], self._target(scope), body), options)
         except Error as e:
             return self.guard.refused(e)
         return await self._run(got, scope, self._again(receive, body)) if isinstance(got, Claim) else self.guard.replay(got)

@@ -1,18 +1,23 @@
 """What a call says to the server and what the answers mean, without any I/O.
 
-The functions that talk are generators: they yield Send and Sleep, and a client runs them with sockets and threads, or with
-asyncio. So there is one place where the contract of clients/README.md is kept.
+The functions that talk are generators: they yield a command and how long its reply may take, or None and how long to sleep. A client runs
+them with sockets and threads, or with asyncio. So there is one place where the contract of clients/README.md is kept.
 """
+import contextlib
 import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import hashlib
 import json
 import logging
+import math
 import os
 import random
+import threading
 import time
+import types
 import uuid
 from typing import Any, Callable, Optional
 
@@ -22,11 +27,16 @@ from .wire import REPLY_SECONDS, Broken
 
 log = logging.getLogger("idem")
 NOTHING: Any = object()  # no arguments were given: None is an argument
+GIVE_BACK_SECONDS = 3.0
+LAZY = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT"}
 
 
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def write_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _json.encode(value).encode()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,33 +63,31 @@ class Options:
         return made
 
 
-class Send:
-    def __init__(self, args, seconds):
-        self.args, self.seconds = args, seconds
-
-
-class Sleep:
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-
 class Claim:
     """Work that is yours to do. `fence` grows with every execution of a key: hand it to what the work changes."""
 
-    def __init__(self, key: str, options: Options, fence: int, ends: float = 0.0):
+    def __init__(self, key: str, options: Options, fence: int, ends: float = math.inf):
         self.scope, self.key, self.fence, self.options = options.scope, key, fence, options
         self.ends = ends  # of the lease, on time.monotonic()
         self.result: Any = None  # what `begin` records when its block is left
-        self.kept = False  # its lease is being renewed
-        self.lost: Any = None  # an Event that is set when the lease is lost
+        self.over = False  # the lease is lost
         self.said: Optional[Error] = None
 
     def __str__(self) -> str:
         return "%s/%s" % (self.scope, self.key)
 
+    @functools.cached_property
+    def lost(self) -> threading.Event:
+        """Set when the lease is lost."""
+        return self.__dict__.setdefault("_lost", threading.Event())
+
+    def lose(self) -> None:
+        self.over = True
+        self.lost.set()
+
     def check(self) -> None:
         """Raise LeaseLost if the claim has ended meanwhile."""
-        if self.lost is not None and self.lost.is_set():
+        if self.over or time.monotonic() >= self.ends:
             raise LeaseLost("the lease of %s is over" % self)
 
     def say(self, error: Error) -> None:
@@ -142,7 +150,7 @@ def ask(args, deadline, wait=0.0):
     sent, pause, cause = False, 0.02, None
     while True:
         try:
-            return (yield Send(args, max(0.001, min(end - time.monotonic(), REPLY_SECONDS + wait))))
+            return (yield args, min(max(0.001, end - time.monotonic()), REPLY_SECONDS + wait))
         except Broken as e:
             sent, cause = sent or e.sent, e
         except Refused as e:
@@ -154,7 +162,7 @@ def ask(args, deadline, wait=0.0):
             if sent:
                 raise OutcomeUnknown("no answer in time, and it may have been stored: %s" % cause) from cause
             raise Unavailable("the server cannot be reached: %s" % cause) from cause
-        yield Sleep(delay)
+        yield None, delay
         pause = min(pause * 2, 1.0)
 
 
@@ -172,10 +180,18 @@ def begin(key, options, arguments):
         raise TypeError("a key is text, not %r" % (key,))
     args = ["BEGIN", options.scope, key, options.mode.upper(), "LEASE", ms(options.lease), "TTL", ms(options.ttl), "NONCE", nonce()]
     args += ["FP", fingerprint(arguments)] if arguments is not NOTHING else []
-    args += ["WAIT", ms(options.wait)] if options.wait else []
     args += ["TOKEN"] if options.token else []
     asked = time.monotonic()
-    verdict, *values = yield from ask(args, options.deadline, options.wait)
+    try:
+        verdict, *values = yield from ask(args + (["WAIT", ms(options.wait)] if options.wait else []), options.deadline, options.wait)
+    except (Error, GeneratorExit):
+        raise
+    except BaseException:  # cancelled or interrupted: nobody will do the work
+        with contextlib.suppress(Exception):
+            verdict, *values = yield from ask(args, GIVE_BACK_SECONDS)
+            if verdict == b"started":
+                yield from release(Claim(key, options.but(deadline=GIVE_BACK_SECONDS), values[0]))
+        raise
     if verdict == b"started":
         return Claim(key, options, values[0], asked + options.lease)
     if verdict == b"replay":
@@ -199,7 +215,6 @@ def refusal(verdict: str, where: str, retry_after: float) -> Error:
 
 def finish(claim, outcome, result, kind="raw"):
     """Record the outcome. A result of None is recorded as too large to keep."""
-    claim.kept = False
     args = ["FINISH", claim.scope, claim.key, claim.fence, outcome]
     args += [b"" if result is None else result, "KIND", kind] + (["NOREPLAY"] if result is None else [])
     try:
@@ -219,7 +234,6 @@ def stale(claim, verdict: str) -> LeaseLost:
 
 def release(claim):
     """Give the key back: the request was not executed."""
-    claim.kept = False
     yield from ask(["RELEASE", claim.scope, claim.key, claim.fence], claim.options.deadline)
 
 
@@ -237,8 +251,19 @@ def renew(claim):
     return verdict == b"ok"
 
 
+def ran(value: Any) -> Any:
+    """What the work returned, if that is a result."""
+    if isinstance(value, LAZY):
+        raise TypeError("the work returned a %s, which has not run: its outcome cannot be recorded" % type(value).__name__)
+    return value
+
+
 def told(error: BaseException) -> bytes:
-    return write_json({"error": type(error).__name__, "message": str(error).encode(errors="backslashreplace").decode()})
+    try:
+        text = str(error).encode(errors="backslashreplace").decode()
+    except Exception as e:
+        text = "its text cannot be read: %s" % type(e).__name__
+    return write_json({"error": type(error).__name__, "message": text})
 
 
 def is_unknown(error: BaseException) -> bool:
@@ -248,7 +273,6 @@ def is_unknown(error: BaseException) -> bool:
 
 def conclude(claim, error):
     """Record what the work did: claim.result, or the error it raised."""
-    claim.kept = False
     if error is None:
         try:
             result = claim.options.dump(claim.result)

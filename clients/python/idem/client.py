@@ -9,14 +9,15 @@ import string
 import threading
 import time
 import weakref
-from typing import Any, AsyncIterator, Awaitable, Callable, Iterator, Optional, TypeVar, Union, overload
+from typing import Any, AsyncIterator, Awaitable, Callable, Iterator, Optional, Set, TypeVar, Union, overload
 
 from . import claim as flow
-from .claim import NOTHING, Claim, Options, Send, Stored, log
+from .claim import NOTHING, Claim, Options, Stored, log
 from .errors import LeaseLost, Replay, Unavailable
 from .wire import Address, AsyncPool, Pool
 
 T = TypeVar("T")
+pause: Any = time.sleep
 F = TypeVar("F", bound=Callable[..., Any])
 Key = Union[str, Callable[..., Any]]
 _current: "contextvars.ContextVar[Optional[Claim]]" = contextvars.ContextVar("idem_claim", default=None)
@@ -50,10 +51,10 @@ class Keeper:
         os.register_at_fork(after_in_child=lambda: (reset() or bool)())
 
     def reset(self):
-        self.lock, self.due, self.thread, self.wakes, self.used = threading.Condition(), {}, None, 0.0, True
+        self.lock, self.due, self.thread, self.wakes, self.used = threading.Lock(), {}, None, 0.0, True  # type: Any, Any, Any, float, bool
+        self.turn = threading.Condition(self.lock)
 
     def watch(self, claim: Claim) -> None:
-        claim.kept, claim.lost = True, threading.Event()
         at = time.monotonic() + claim.options.lease / 3
         with self.lock:
             self.due[claim], self.used = at, True
@@ -62,10 +63,9 @@ class Keeper:
                 self.thread = threading.Thread(target=self.work, name="idem-keeper", daemon=True)
                 self.thread.start()
             elif at < self.wakes:
-                self.lock.notify()
+                self.turn.notify()
 
     def forget(self, claim: Claim) -> None:
-        claim.kept = False
         with self.lock:
             self.due.pop(claim, None)
 
@@ -74,24 +74,29 @@ class Keeper:
             while True:
                 now = time.monotonic()
                 for claim in [c for c, at in self.due.items() if at <= now]:
-                    del self.due[claim]
-                    # A slow renewal must not hold up the others'.
-                    threading.Thread(target=self.renew, args=(claim,), daemon=True).start()
+                    if claim.ends <= now:  # whatever a renewal still waits for
+                        del self.due[claim]
+                        claim.lose()
+                    else:
+                        self.due[claim] = claim.ends
+                        # A slow renewal must not hold up the others'.
+                        threading.Thread(target=self.renew, args=(claim,), daemon=True).start()
                 # While claims come and go it looks once a second, instead of being woken for each of them.
                 self.wakes = min([now + (1.0 if self.used else 3600.0), *self.due.values()])
                 self.used = False
-                self.lock.wait(self.wakes - now)
+                self.turn.wait(self.wakes - now)
 
     def renew(self, claim: Claim) -> None:
         good = self.run(flow.renew(claim))
         with self.lock:
-            if not claim.kept:
+            if claim not in self.due:
                 return
             if good:
                 self.due[claim] = time.monotonic() + claim.options.lease / 3
-                self.lock.notify()
-        if not good:
-            claim.lost.set()
+            else:
+                del self.due[claim]
+                claim.lose()
+            self.turn.notify()
 
 
 class _KeyFormat(string.Formatter):
@@ -151,12 +156,8 @@ class Client(_Base):
             step = next(steps)
             while True:
                 try:
-                    if isinstance(step, Send):
-                        answer = self._pool.call(step.args, step.seconds)
-                    else:
-                        time.sleep(step.seconds)
-                        answer = None
-                except Exception as e:
+                    answer = self._pool.call(*step) if step[0] else pause(step[1])
+                except BaseException as e:
                     step = steps.throw(e)
                 else:
                     step = steps.send(answer)
@@ -192,7 +193,7 @@ class Client(_Base):
         if isinstance(got, Stored):
             return got.value(options, key)
         with self._working(got):
-            got.result = work()
+            got.result = flow.ran(work())
         return got.result
 
     def _decorate(self, key, arguments, options, function):
@@ -225,15 +226,17 @@ class Client(_Base):
 
     @contextlib.contextmanager
     def _working(self, claim: Claim) -> Iterator[None]:
+        error: Optional[BaseException] = None
+        token = _current.set(claim)
         try:
-            with entered(claim):
-                yield
+            yield
         except BaseException as e:
-            self._keeper.forget(claim)
-            self._run(flow.conclude(claim, e))
+            error = e
             raise
-        self._keeper.forget(claim)
-        self._run(flow.conclude(claim, None))
+        finally:
+            _current.reset(token)
+            self._keeper.forget(claim)
+            self._run(flow.conclude(claim, error))
 
     def claim(self, key: str, arguments: Any, options: Options) -> Union[Claim, Stored]:
         """For middleware; `once` is made of it. A claim is renewed until it is finished, released or abandoned."""
@@ -278,17 +281,15 @@ class AsyncClient(_Base):
     def __init__(self, url: Optional[str] = None, **options: Any):
         super().__init__(url, **options)
         self._pool = AsyncPool(self.address)
+        self._tasks: Set[Any] = set()
 
     async def _run(self, steps: Any) -> Any:
         try:
             step = next(steps)
             while True:
                 try:
-                    if isinstance(step, Send):
-                        answer = await self._pool.call(step.args, step.seconds)
-                    else:
-                        answer = await asyncio.sleep(step.seconds, None)
-                except Exception as e:
+                    answer = await (self._pool.call(*step) if step[0] else asyncio.sleep(step[1]))
+                except BaseException as e:
                     step = steps.throw(e)
                 else:
                     step = steps.send(answer)
@@ -310,15 +311,38 @@ class AsyncClient(_Base):
 
     async def _once(self, key, work, arguments, options):
         try:
-            got = await self._run(flow.begin(key, options, arguments))
+            got = await self.claim(key, arguments, options)
         except Unavailable as e:
             self._open(options, e)
-            return await work()
+            return await self._ran(work())
         if isinstance(got, Stored):
             return got.value(options, key)
         async with self._working(got):
-            got.result = await work()
+            got.result = await self._ran(work())
         return got.result
+
+    @staticmethod
+    async def _ran(value: Any) -> Any:
+        return flow.ran(await value if inspect.isawaitable(value) else value)
+
+    def _background(self, steps: Any) -> "asyncio.Task[Any]":
+        task = asyncio.ensure_future(self._run(steps))
+        self._tasks.add(task)  # the loop would forget it
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def claim(self, key: str, arguments: Any, options: Options) -> Union[Claim, Stored]:
+        """For middleware; `once` is made of it. A caller who is cancelled leaves no claim behind."""
+        def give_back(asked):
+            if not asked.cancelled() and not asked.exception() and isinstance(asked.result(), Claim):
+                self._background(flow.release(asked.result()))
+
+        asked = self._background(flow.begin(key, options, arguments))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(give_back)
+            raise
 
     def _decorate(self, key, arguments, options, function):
         if not inspect.iscoroutinefunction(function):
@@ -335,7 +359,7 @@ class AsyncClient(_Base):
     async def begin(self, key: str, *, arguments: Any = NOTHING, **options: Any) -> AsyncIterator[Claim]:
         """As Client.begin: `async with`."""
         made = self.options.but(**options)
-        got = await self._run(flow.begin(key, made, arguments))
+        got = await self.claim(key, arguments, made)
         if isinstance(got, Stored):
             raise Replay(got.value(made, key))
         async with self._working(got):
@@ -352,12 +376,18 @@ class AsyncClient(_Base):
         except BaseException as e:
             error = e
         keeper.cancel()
-        if claim.lost.is_set():
+        if claim.over:
             if hasattr(task, "uncancel"):
                 task.uncancel()  # it was the keeper who cancelled
             if isinstance(error, asyncio.CancelledError):
                 error = LeaseLost("the lease of %s was lost" % claim)
-        await self._run(flow.conclude(claim, error))
+        recorded = self._background(flow.conclude(claim, error))
+        try:
+            await asyncio.shield(recorded)  # also if the caller is cancelled now
+        except asyncio.CancelledError:
+            if not claim.over:
+                raise
+            await recorded
         if error is not None:
             raise error
 
@@ -367,10 +397,12 @@ class AsyncClient(_Base):
             good = True
             while good:
                 await asyncio.sleep(claim.options.lease / 3)
-                good = await self._run(flow.renew(claim))
-            claim.lost.set()
+                try:  # the lease ends by its own clock, whatever a renewal still waits for
+                    good = await asyncio.wait_for(self._run(flow.renew(claim)), claim.ends - time.monotonic())
+                except asyncio.TimeoutError:
+                    good = False
+            claim.lose()
             lost()
-        claim.lost = threading.Event()
         return asyncio.ensure_future(renewing())
 
     async def issue(self, subject: str, ttl: float = 300.0) -> str:

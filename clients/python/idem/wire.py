@@ -3,11 +3,12 @@ import asyncio
 import os
 import select
 import socket
+import ssl
 import stat
 import struct
 import time
 from typing import Any, List, Optional
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .errors import Refused
 
@@ -15,6 +16,8 @@ CONNECT_SECONDS = 2.0
 REPLY_SECONDS = 5.0
 IDLE_MAX = 16
 LINE_MAX = 65536
+PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
+STRANGE = "unexpected reply: is this an idem server?"
 
 
 class Broken(Exception):
@@ -26,23 +29,35 @@ class Broken(Exception):
 
 
 class Address:
-    """idem://[name:secret@]host:port or idem+unix:/path"""
+    """idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path"""
 
     def __init__(self, url: Optional[str] = None):
         url = url or os.environ.get("IDEM_SERVER") or "idem://127.0.0.1:6390"
-        self.path: Optional[str] = None
+        self.path, self.tls = None, None  # type: Any, Any
         self.host, self.port = "", 0
         auth = os.environ.get("IDEM_AUTH", "")
         if url.startswith("idem+unix:"):
             self.path = url[len("idem+unix:"):]
-        elif url.startswith("idem://"):
+        elif url.startswith(("idem://", "idems://")):
             parts = urlsplit(url)
             self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 6390
             if parts.username is not None:
                 auth = ":".join(unquote(p) for p in (parts.username, parts.password) if p is not None)
+            self._secure(parts.scheme == "idems", dict(parse_qsl(parts.query, keep_blank_values=True)))
         else:
-            raise ValueError("an address is idem://host:port or idem+unix:/path, not %r" % url.split("@")[-1])
+            raise ValueError("an address is idem://host:port, idems://host:port or idem+unix:/path, not %r" % url.split("@")[-1])
         self.auth = ["AUTH", *auth.split(":", 1)] if auth else None
+
+    def _secure(self, tls: bool, files) -> None:
+        """ca: who may have signed the server's certificate, instead of those that this machine trusts. cert, key: our own one."""
+        wrong = set(files) - ({"ca", "cert", "key"} if tls else set())
+        if wrong:
+            raise ValueError("the address has an unknown option: %s" % ", ".join(sorted(wrong)))
+        if tls:
+            self.tls = ssl.create_default_context(cafile=files.get("ca"))
+            self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
+            if "cert" in files:
+                self.tls.load_cert_chain(files["cert"], files.get("key"))
 
     def check_owner(self):
         """Do not send a secret to a socket that somebody else made."""
@@ -56,67 +71,96 @@ def encode(args) -> bytes:
     out = [b"*%d\r\n" % len(args)]
     for a in args:
         a = a if isinstance(a, bytes) else str(a).encode()
-        out.append(b"$%d\r\n%s\r\n" % (len(a), a))
+        out.append(b"$%d\r\n%b\r\n" % (len(a), a))
     return b"".join(out)
 
 
-def parse():
-    """Read one reply: a generator that yields None for a line, or how many bytes it wants."""
-    line = yield None
-    mark, value = line[:1], line[1:-2]
-    if mark == b"+":
-        return value
-    if mark == b"-":
-        return Refused(*(value.decode(errors="replace") + " ").split(" ", 1))
-    if mark not in (b"*", b"$", b":") or not value.lstrip(b"-").isdigit():
-        raise OSError("unexpected reply: is this an idem server?")
-    number = int(value)
-    if mark == b":":
-        return number
-    if mark == b"$":
-        return None if number < 0 else (yield number + 2)[:-2]
+def parse(data, at=0):
+    """One reply: its value and where it ends; None if it is not all here."""
+    line = data.find(b"\r\n", at)
+    if line < 0:
+        if len(data) - at > LINE_MAX:
+            raise OSError(STRANGE)
+        return None
+    mark, text, end = data[at], bytes(data[at + 1:line]), line + 2
+    if mark == 43:  # +
+        return text, end
+    if mark == 45:  # -
+        word, _, said = text.decode(errors="replace").partition(" ")
+        # A server that has as many clients as it takes will have room again: for the caller it is away.
+        return Refused("OVERLOADED" if word == "ERR" and said.startswith("max number of clients") else word, said), end
+    if mark not in b"*$:" or not text.lstrip(b"-").isdigit():
+        raise OSError(STRANGE)
+    number = int(text)
+    if mark == 58:  # :
+        return number, end
+    if mark == 36:  # $
+        if number < 0:
+            return None, end
+        return (bytes(data[end:end + number]), end + number + 2) if len(data) >= end + number + 2 else None
     items = []
     for _ in range(number):
-        items.append((yield from parse()))
-    return items
+        item = parse(data, end)
+        if item is None:
+            return None
+        items.append(item[0])
+        end = item[1]
+    return items, end
 
 
-def fed(parser, data):
-    """Give the parser what it asked for: (True, the reply) or (False, what it wants next)."""
-    if not data or not data.endswith(b"\r\n"):
-        raise OSError("no reply: the server closed the connection, or it took too long")
-    try:
-        return False, parser.send(data)
-    except StopIteration as end:
-        return True, end.value
+class Reply:
+    """The bytes of one reply, as they come."""
+
+    def __init__(self):
+        self.data, self.value = b"", None  # type: Any, Any
+
+    def add(self, more) -> bool:
+        """True: it is complete."""
+        if not more:
+            raise OSError("the server closed the connection")
+        if not self.data:
+            self.data = more
+        else:
+            self.data = bytearray(self.data) if isinstance(self.data, bytes) else self.data
+            self.data += more
+        found = parse(self.data)
+        if found is None:
+            return False
+        self.value, end = found
+        if end != len(self.data):  # it must not be taken for the answer to the next command
+            raise OSError(STRANGE)
+        return True
 
 
 def is_silent(fd: int) -> bool:
-    """As Connection.is_alive, for a socket that belongs to asyncio."""
+    """As Connection.is_alive, for a socket with a time limit or of asyncio."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return not poll.poll(0)
 
 
 class Connection:
-    """One command at a time. The kernel watches the time of a read: Python would ask it twice for that."""
+    """One command at a time. Without TLS the kernel watches the time of a read: Python would ask it twice for that."""
 
     def __init__(self, address: Address, seconds: float):
         address.check_owner()
-        self.limit = 0.0
+        self.limit, self.tls, within = 0.0, address.tls, min(CONNECT_SECONDS, seconds)
         if address.path:
             self.socket = socket.socket(socket.AF_UNIX)
         else:
-            self.socket = socket.create_connection((address.host, address.port), min(CONNECT_SECONDS, seconds))
-        self.file = self.socket.makefile("rb")
+            self.socket = socket.create_connection((address.host, address.port), within)
         try:
             if address.path:
-                self.socket.settimeout(min(CONNECT_SECONDS, seconds))
+                self.socket.settimeout(within)
                 self.socket.connect(address.path)
             else:
                 self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.socket.settimeout(None)
-            answer = self.call(address.auth, seconds) if address.auth else None
+            if self.tls:
+                self.socket = self.tls.wrap_socket(self.socket, server_hostname=address.host)
+            else:
+                self.socket.settimeout(None)
+            # A server that has too many clients says so and closes: then it must not have been sent the caller's command.
+            answer = self.call(address.auth or ["PING"], seconds)
             if isinstance(answer, Refused):
                 raise answer
         except BaseException:
@@ -124,30 +168,33 @@ class Connection:
             raise
 
     def call(self, args: List[Any], seconds: float) -> Any:
-        if seconds != self.limit:
+        if self.tls:
+            self.socket.settimeout(seconds)
+        elif seconds != self.limit:
             self.limit, time_ = seconds, struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time_)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time_)
-        end = time.monotonic() + seconds
-        self.socket.sendall(encode(args))
-        parser = parse()
-        done, value = False, next(parser)
-        while not done:
-            done, value = fed(parser, self.file.readline(LINE_MAX) if value is None else self.file.read(value))
-            if time.monotonic() > end and not done:
-                raise OSError("no reply in time")
-        return value
+        end, reply = time.monotonic() + seconds, Reply()
+        try:
+            self.socket.sendall(encode(args))
+            while not reply.add(self.socket.recv(65536)):
+                if time.monotonic() > end:
+                    raise TimeoutError
+        except (BlockingIOError, TimeoutError):
+            raise OSError("no reply in time") from None
+        return reply.value
 
     def is_alive(self) -> bool:
         """Where nothing was asked there is nothing to read: what is there is the end, because the server went away."""
+        if self.tls:
+            return is_silent(self.socket.fileno())
         try:
-            self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self.socket.recv(1, PEEK)
         except OSError as e:
             return isinstance(e, BlockingIOError)
         return False
 
     def close(self):
-        self.file.close()
         self.socket.close()
 
 
@@ -158,7 +205,7 @@ class Pool:
         self.address, self.pid = address, os.getpid()
         self.idle: List[Connection] = []
 
-    def take(self, seconds: float) -> Connection:
+    def take(self, seconds: float, look: bool) -> Connection:
         if self.pid != os.getpid():
             self.idle, self.pid = [], os.getpid()
         while True:
@@ -166,14 +213,15 @@ class Pool:
                 connection = self.idle.pop()
             except IndexError:
                 return Connection(self.address, seconds)
-            if connection.is_alive():
+            if not look or connection.is_alive():
                 return connection
             connection.close()
 
     def call(self, args: List[Any], seconds: float) -> Any:
         """One command and its reply; waits at most so long."""
         try:
-            connection = self.take(seconds)
+            # Whether FINISH was sent makes no difference: its outcome is unknown until there is an answer.
+            connection = self.take(seconds, args[0] != "FINISH")
         except OSError as e:
             raise Broken(e, sent=False) from e
         try:
@@ -208,20 +256,20 @@ class AsyncPool:
         self.idle: List[Any] = []
         self.loop: Any = None
 
-    async def take(self, seconds: float):
+    async def take(self, seconds: float, look: bool):
         if self.loop is not asyncio.get_running_loop():
             self.idle, self.loop = [], asyncio.get_running_loop()
         while self.idle:
             reader, writer = self.idle.pop()
-            if not reader.at_eof() and not writer.is_closing() and is_silent(writer.get_extra_info("socket").fileno()):
+            if not reader.at_eof() and not writer.is_closing() and (not look or is_silent(writer.get_extra_info("socket").fileno())):
                 return reader, writer
             writer.close()
         self.address.check_owner()
         open_ = (asyncio.open_unix_connection(self.address.path) if self.address.path
-                 else asyncio.open_connection(self.address.host, self.address.port))
+                 else asyncio.open_connection(self.address.host, self.address.port, ssl=self.address.tls))
         reader, writer = await asyncio.wait_for(open_, min(CONNECT_SECONDS, seconds))
         try:
-            answer = await self.exchange(reader, writer, self.address.auth, seconds) if self.address.auth else None
+            answer = await self.exchange(reader, writer, self.address.auth or ["PING"], seconds)
             if isinstance(answer, Refused):
                 raise answer
         except BaseException:
@@ -233,21 +281,20 @@ class AsyncPool:
     async def exchange(reader, writer, args, seconds):
         async def read():
             writer.write(encode(args))
-            parser = parse()
-            done, value = False, next(parser)
-            while not done:
-                done, value = fed(parser, await (reader.readline() if value is None else reader.readexactly(value)))
-            return value
-        return await asyncio.wait_for(read(), seconds)
+            while not reply.add(await reader.read(65536)):
+                pass
+        reply = Reply()
+        await asyncio.wait_for(read(), seconds)
+        return reply.value
 
     async def call(self, args: List[Any], seconds: float) -> Any:
         try:
-            reader, writer = await self.take(seconds)
-        except (OSError, EOFError, asyncio.TimeoutError) as e:
+            reader, writer = await self.take(seconds, args[0] != "FINISH")
+        except (OSError, asyncio.TimeoutError) as e:
             raise Broken(e, sent=False) from e
         try:
             answer = await self.exchange(reader, writer, args, seconds)
-        except (OSError, EOFError, ValueError, asyncio.TimeoutError) as e:
+        except (OSError, asyncio.TimeoutError) as e:
             writer.close()
             self.close()
             raise Broken(e, sent=True) from e
