@@ -1,7 +1,7 @@
 package idem;
 
+import java.lang.invoke.MethodType;
 import java.lang.reflect.Array;
-import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Modifier;
@@ -9,6 +9,7 @@ import java.lang.reflect.ParameterizedType;
 import java.lang.reflect.Type;
 import java.math.BigDecimal;
 import java.math.BigInteger;
+import java.net.URI;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
@@ -16,10 +17,16 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.UUID;
+import java.util.function.Function;
 
 /** Objects of Java to and from the tree of {@link Json}: records by their components, other classes by their fields. */
 final class Bind {
     private static final int DEEPEST = 100;
+    private static final Map<Class<?>, Function<BigDecimal, Object>> NUMBERS = Map.of(BigDecimal.class, n -> n,
+            BigInteger.class, BigDecimal::toBigIntegerExact, Double.class, BigDecimal::doubleValue, Float.class, BigDecimal::floatValue,
+            Long.class, BigDecimal::longValueExact, Integer.class, BigDecimal::intValueExact, Short.class, BigDecimal::shortValueExact,
+            Byte.class, BigDecimal::byteValueExact);
 
     private Bind() {
     }
@@ -40,17 +47,19 @@ final class Bind {
             return ((Number) value).longValue();
         if (value == null || value instanceof String || value instanceof Boolean || value instanceof Number)
             return value;
-        if (value instanceof Map)
-            return members((Map<?, ?>) value, depth);
-        if (value instanceof Iterable || value.getClass().isArray())
-            return items(value, depth);
         if (value instanceof Optional)
             return tree(((Optional<?>) value).orElse(null), depth + 1);
         if (value instanceof Enum)
             return ((Enum<?>) value).name();
         if (isText(value.getClass()))
             return value.toString();
+        if (value instanceof Iterable || value.getClass().isArray())
+            return items(value, depth + 1);
         var map = new LinkedHashMap<String, Object>();
+        if (value instanceof Map) {
+            ((Map<?, ?>) value).forEach((name, member) -> map.put(String.valueOf(name), tree(member, depth + 1)));
+            return map;
+        }
         try {
             for (var field : fields(value.getClass()))
                 map.put(field.getName(), tree(field.get(value), depth + 1));
@@ -60,26 +69,20 @@ final class Bind {
         return map;
     }
 
-    private static Object members(Map<?, ?> from, int depth) {
-        var map = new LinkedHashMap<String, Object>();
-        from.forEach((name, member) -> map.put(String.valueOf(name), tree(member, depth + 1)));
-        return map;
-    }
-
     private static Object items(Object from, int depth) {
         var list = new ArrayList<>();
         if (from instanceof Iterable)
-            ((Iterable<?>) from).forEach(item -> list.add(tree(item, depth + 1)));
+            ((Iterable<?>) from).forEach(item -> list.add(tree(item, depth)));
         else
             for (int i = 0; i < Array.getLength(from); i++)
-                list.add(tree(Array.get(from, i), depth + 1));
+                list.add(tree(Array.get(from, i), depth));
         return list;
     }
 
     /** Classes of the JDK that their text says all about, and that are read back from it. */
     private static boolean isText(Class<?> type) {
-        return CharSequence.class.isAssignableFrom(type) || type == Character.class || type == java.util.UUID.class
-                || type == java.net.URI.class || type.getName().startsWith("java.time.");
+        return CharSequence.class.isAssignableFrom(type) || type == Character.class || type == UUID.class || type == URI.class
+                || type.getName().startsWith("java.time.");
     }
 
     private static List<Field> fields(Class<?> type) {
@@ -102,21 +105,21 @@ final class Bind {
     }
 
     static Object object(Object tree, Type wanted) {
-        var type = wanted instanceof ParameterizedType ? (Class<?>) ((ParameterizedType) wanted).getRawType()
+        var raw = wanted instanceof ParameterizedType ? (Class<?>) ((ParameterizedType) wanted).getRawType()
                 : wanted instanceof Class ? (Class<?>) wanted : Object.class;
-        if (tree == null || type == void.class || type == Void.class)
+        var type = MethodType.methodType(raw).wrap().returnType(); // Integer for int
+        if (tree == null || type == Void.class)
             return null;
         if (tree instanceof Map)
-            return type.isAssignableFrom(LinkedHashMap.class) ? map((Map<?, ?>) tree, argument(wanted, 1))
-                    : make((Map<?, ?>) tree, type);
+            return type.isAssignableFrom(LinkedHashMap.class) ? map((Map<?, ?>) tree, argument(wanted, 1)) : make((Map<?, ?>) tree, type);
         if (tree instanceof List)
             return list((List<?>) tree, type, wanted);
-        if (type.isInstance(tree) && type != Object.class && type != Number.class)
+        if (tree instanceof BigDecimal && type.isAssignableFrom(Double.class))
+            return ((BigDecimal) tree).doubleValue();
+        if (type.isInstance(tree))
             return tree;
-        if (tree instanceof Number)
-            return number((Number) tree, type);
-        if (type == Object.class || type == boolean.class && tree instanceof Boolean)
-            return tree;
+        if (tree instanceof Number && NUMBERS.containsKey(type))
+            return NUMBERS.get(type).apply(new BigDecimal(tree.toString()));
         if (tree instanceof String)
             return text((String) tree, type);
         throw new IllegalArgumentException(tree.getClass().getSimpleName() + " in JSON is no " + type.getName());
@@ -151,42 +154,15 @@ final class Bind {
         return list;
     }
 
-    private static Object number(Number n, Class<?> type) {
-        var exact = new BigDecimal(n.toString());
-        if (type == Object.class || type == Number.class)
-            return n instanceof BigDecimal ? (Object) n.doubleValue() : n;
-        if (type == BigDecimal.class)
-            return exact;
-        if (type == BigInteger.class)
-            return exact.toBigIntegerExact();
-        if (type == double.class || type == Double.class)
-            return exact.doubleValue();
-        if (type == float.class || type == Float.class)
-            return exact.floatValue();
-        if (type == long.class || type == Long.class)
-            return exact.longValueExact();
-        if (type == int.class || type == Integer.class)
-            return exact.intValueExact();
-        if (type == short.class || type == Short.class)
-            return exact.shortValueExact();
-        if (type == byte.class || type == Byte.class)
-            return exact.byteValueExact();
-        throw new IllegalArgumentException("a number in JSON is no " + type.getName());
-    }
-
     @SuppressWarnings({"unchecked", "rawtypes"})
     private static Object text(String text, Class<?> type) {
         if (type.isEnum())
             return Enum.valueOf((Class) type, text);
-        if ((type == char.class || type == Character.class) && text.length() == 1)
+        if (type == Character.class && text.length() == 1)
             return text.charAt(0);
-        if (type.isAssignableFrom(String.class))
-            return text;
-        if (type == java.util.UUID.class)
-            return java.util.UUID.fromString(text);
-        if (type == java.net.URI.class)
-            return java.net.URI.create(text);
         try {
+            if (type == UUID.class || type == URI.class)
+                return type.getMethod(type == UUID.class ? "fromString" : "create", String.class).invoke(null, text);
             if (type.getName().startsWith("java.time."))
                 return type.getMethod("parse", CharSequence.class).invoke(null, text);
         } catch (ReflectiveOperationException e) {
@@ -200,7 +176,7 @@ final class Bind {
         try {
             if (isRecord(type))
                 return construct(tree, type, fields);
-            Constructor<?> empty = type.getDeclaredConstructor();
+            var empty = type.getDeclaredConstructor();
             empty.setAccessible(true);
             var made = empty.newInstance();
             for (var field : fields)

@@ -107,19 +107,9 @@ public final class MethodGuard {
     static Duration duration(String text) {
         if (!text.matches("\\d{1,12}(ms|s|m|h|d)"))
             throw new IllegalArgumentException("\"" + text + "\" is no time: 500ms, 30s, 15m, 24h, 7d");
-        long n = Long.parseLong(text.replaceAll("\\D", ""));
-        switch (text.replaceAll("\\d", "")) {
-        case "ms":
-            return Duration.ofMillis(n);
-        case "s":
-            return Duration.ofSeconds(n);
-        case "m":
-            return Duration.ofMinutes(n);
-        case "h":
-            return Duration.ofHours(n);
-        default:
-            return Duration.ofDays(n);
-        }
+        if (text.endsWith("ms"))
+            return Duration.ofMillis(Long.parseLong(text.substring(0, text.length() - 2)));
+        return Duration.parse((text.endsWith("d") ? "P" : "PT") + text); // as ISO 8601 writes it
     }
 
     private Object asked(Object[] args) {

@@ -2,6 +2,7 @@ package idem;
 
 import java.time.Duration;
 import java.util.Objects;
+import java.util.function.Consumer;
 
 /** How a call is made. Immutable: every method gives changed options back. {@code Options.strict().scope("shop").lease(ofSeconds(10))} */
 public final class Options implements Cloneable {
@@ -32,14 +33,10 @@ public final class Options implements Cloneable {
         return new Options().mode(Mode.LOOSE);
     }
 
-    private interface Change {
-        void on(Options options);
-    }
-
-    private Options but(Change change) {
+    private Options but(Consumer<Options> change) {
         try {
             var made = (Options) clone();
-            change.on(made);
+            change.accept(made);
             return made;
         } catch (CloneNotSupportedException e) {
             throw new AssertionError(e);

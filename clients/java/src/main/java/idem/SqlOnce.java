@@ -1,10 +1,13 @@
 package idem;
 
 import java.sql.Connection;
+import java.sql.PreparedStatement;
 import java.sql.SQLException;
 import java.sql.Savepoint;
 import java.sql.Types;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Locale;
 
 /**
@@ -23,6 +26,8 @@ public final class SqlOnce<T, E extends Exception> {
     private final Options options;
     private final boolean maria;
     private final boolean own;
+    private final Object scope; // as the database takes them: the columns of MariaDB are binary
+    private final Object id;
 
     private SqlOnce(Connection db, String key, Options options) throws SQLException {
         if (options.arguments == Options.NOTHING)
@@ -32,6 +37,8 @@ public final class SqlOnce<T, E extends Exception> {
         this.options = options;
         this.maria = !db.getMetaData().getDatabaseProductName().equals("PostgreSQL");
         this.own = db.getAutoCommit();
+        this.scope = maria ? Json.exact(options.scope) : options.scope;
+        this.id = maria ? Json.exact(key) : key;
     }
 
     /** Run the work once on this connection. SQLException: the transaction failed; if it was a deadlock, run it again. */
@@ -72,7 +79,7 @@ public final class SqlOnce<T, E extends Exception> {
 
     private T guarded(Class<T> type, Work<T, E> work) throws SQLException, E {
         var unclaimed = own ? null : db.setSavepoint();
-        var begun = maria ? beginMaria() : beginPostgres();
+        var begun = begin();
         if (begun.claim == null)
             return begun.value(key, type, options);
         var claimed = db.setSavepoint();
@@ -138,86 +145,59 @@ public final class SqlOnce<T, E extends Exception> {
         return bytes;
     }
 
-    private String mode() {
-        return options.mode.name().toLowerCase(Locale.ROOT);
-    }
-
-    private IdemClient.Begun beginPostgres() throws SQLException {
-        try (var s = db.prepareStatement("select verdict, fence, kind, result, state from idem.begin(?, ?, ?, ?, ?, ?, ?)")) {
-            s.setString(1, options.scope);
-            s.setString(2, key);
-            s.setBytes(3, fingerprint());
-            s.setString(4, mode());
-            s.setLong(5, options.lease.toMillis());
-            s.setLong(6, options.ttl.toMillis());
-            s.setLong(7, options.wait.toMillis());
-            try (var r = s.executeQuery()) {
-                r.next();
-                return begun(r.getString(1), r.getLong(2), r.getString(3), r.getBytes(4), r.getString(5));
-            }
-        }
-    }
-
-    private IdemClient.Begun beginMaria() throws SQLException {
-        try (var s = db.prepareCall("{call idem_begin(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)}")) {
-            s.setBytes(1, Json.utf8(options.scope));
-            s.setBytes(2, Json.utf8(key));
-            s.setBytes(3, fingerprint());
-            s.setString(4, mode());
-            s.setLong(5, options.lease.toMillis());
-            s.setLong(6, options.ttl.toMillis());
-            int[] types = {Types.VARCHAR, Types.BIGINT, Types.VARCHAR, Types.LONGVARBINARY};
-            for (int i = 0; i < types.length; i++)
-                s.registerOutParameter(7 + i, types[i]);
-            s.execute();
-            var verdict = s.getString(7);
-            return begun(verdict, s.getLong(8), s.getString(9), s.getBytes(10), verdict.equals("replay") ? stateMaria() : null);
-        }
-    }
-
-    private String stateMaria() throws SQLException {
-        try (var s = db.prepareCall("{call idem_get(?, ?, ?, ?, ?, ?, ?)}")) {
-            s.setBytes(1, Json.utf8(options.scope));
-            s.setBytes(2, Json.utf8(key));
-            int[] types = {Types.VARCHAR, Types.VARCHAR, Types.BIGINT, Types.VARCHAR, Types.LONGVARBINARY};
-            for (int i = 0; i < types.length; i++)
-                s.registerOutParameter(3 + i, types[i]);
-            s.execute();
-            return s.getString(4);
-        }
-    }
-
-    private IdemClient.Begun begun(String verdict, long fence, String kind, byte[] result, String state) {
-        return IdemClient.Begun.of(verdict, new Claim(key, options, 0).start(fence, null), BUSY_AGAIN, state, kind, result);
+    private IdemClient.Begun begin() throws SQLException {
+        var asked = new Object[] {scope, id, fingerprint(), options.mode.name().toLowerCase(Locale.ROOT), options.lease.toMillis(), options.ttl.toMillis()};
+        var told = maria ? call("{call idem_begin(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)}", asked, Types.VARCHAR, Types.BIGINT, Types.VARCHAR, Types.LONGVARBINARY)
+                : select("select verdict, fence, kind, result, state from idem.begin(?, ?, ?, ?, ?, ?, " + options.wait.toMillis() + ")", asked);
+        var verdict = (String) told.get(0);
+        var state = !maria ? told.get(4) : !verdict.equals("replay") ? null : call("{call idem_get(?, ?, ?, ?, ?, ?, ?)}", new Object[] {scope, id},
+                Types.VARCHAR, Types.VARCHAR, Types.BIGINT, Types.VARCHAR, Types.LONGVARBINARY).get(1);
+        var fence = told.get(1) == null ? 0 : ((Number) told.get(1)).longValue();
+        return IdemClient.Begun.of(verdict, new Claim(key, options, 0).start(fence, null), BUSY_AGAIN, (String) state, (String) told.get(2),
+                (byte[]) told.get(3));
     }
 
     private void finish(long fence, String state, byte[] result) throws SQLException {
-        String verdict;
-        var call = maria ? "{call idem_try_finish(?, ?, ?, ?, ?, ?, 'raw', ?)}" : "select idem.try_finish(?, ?, ?, ?, ?, ?)";
-        try (var s = maria ? db.prepareCall(call) : db.prepareStatement(call)) {
-            s.setBytes(1, Json.utf8(options.scope));
-            s.setBytes(2, Json.utf8(key));
-            if (!maria) {
-                s.setString(1, options.scope);
-                s.setString(2, key);
-            }
-            s.setLong(3, fence);
-            s.setString(4, state);
-            s.setBytes(5, result);
-            s.setLong(6, options.ttl.toMillis());
-            if (maria)
-                ((java.sql.CallableStatement) s).registerOutParameter(7, Types.VARCHAR);
-            s.execute();
-            verdict = maria ? ((java.sql.CallableStatement) s).getString(7) : first(s);
-        }
+        var asked = new Object[] {scope, id, fence, state, result, options.ttl.toMillis()};
+        var verdict = (maria ? call("{call idem_try_finish(?, ?, ?, ?, ?, ?, 'raw', ?)}", asked, Types.VARCHAR)
+                : select("select idem.try_finish(?, ?, ?, ?, ?, ?)", asked)).get(0);
         if (!verdict.equals("ok"))
             throw new IdemException.LeaseLost("somebody else decided about " + options.scope + "/" + key + " meanwhile (" + verdict + ")");
     }
 
-    private static String first(java.sql.PreparedStatement s) throws SQLException {
-        try (var r = s.getResultSet()) {
-            r.next();
-            return r.getString(1);
+    private static void bind(PreparedStatement s, Object[] asked) throws SQLException {
+        for (int i = 0; i < asked.length; i++)
+            if (asked[i] instanceof byte[])
+                s.setBytes(i + 1, (byte[]) asked[i]);
+            else
+                s.setObject(i + 1, asked[i]);
+    }
+
+    /** A function of PostgreSQL: the columns of its row. */
+    private List<Object> select(String sql, Object[] asked) throws SQLException {
+        try (var s = db.prepareStatement(sql)) {
+            bind(s, asked);
+            try (var row = s.executeQuery()) {
+                row.next();
+                var told = new ArrayList<>();
+                for (int i = 1; i <= row.getMetaData().getColumnCount(); i++)
+                    told.add(row.getObject(i));
+                return told;
+            }
+        }
+    }
+
+    /** A procedure of MariaDB: what it gives back in the parameters behind those that it gets. */
+    private List<Object> call(String sql, Object[] asked, int... types) throws SQLException {
+        try (var s = db.prepareCall(sql)) {
+            bind(s, asked);
+            for (int i = 0; i < types.length; i++)
+                s.registerOutParameter(asked.length + 1 + i, types[i]);
+            s.execute();
+            var told = new ArrayList<>();
+            for (int i = asked.length + 1; i <= asked.length + types.length; i++)
+                told.add(types[i - asked.length - 1] == Types.LONGVARBINARY ? s.getBytes(i) : s.getObject(i));
+            return told;
         }
     }
 }
