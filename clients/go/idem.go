@@ -177,12 +177,27 @@ func (c *Client) begin(ctx context.Context, key string, o options) (*Claim, *sto
 		return nil, nil, err
 	}
 	if word(answer, 0) == "started" {
-		return newClaim(c, key, o, number(answer, 1), asked), nil, nil
+		return c.claim(ctx, key, o, number(answer, 1), asked)
 	}
 	result, _ := at(answer, 4).([]byte)
 	kept, err := found(word(answer, 0), o.scope+"/"+key, time.Duration(number(answer, 1))*time.Millisecond,
 		stored{word(answer, 1), word(answer, 2), result})
 	return nil, kept, err
+}
+
+// claim makes sure of a claim whose BEGIN has waited, or was sent again for long: how much of its lease is left is not known.
+func (c *Client) claim(ctx context.Context, key string, o options, fence int64, asked time.Time) (*Claim, *stored, error) {
+	if time.Since(asked) > o.lease/3 {
+		asked = time.Now()
+		answer, err := c.ask(ctx, []any{"RENEW", o.scope, key, fence, milliseconds(o.lease)}, o.deadline, 0)
+		if err != nil {
+			return nil, nil, because(ErrOutcomeUnknown, "%s/%s was claimed and could not be renewed: %v", o.scope, key, err)
+		}
+		if word(answer, 0) != "ok" { // somebody decided meanwhile: ask again
+			return c.begin(ctx, key, o)
+		}
+	}
+	return newClaim(c, key, o, fence, asked), nil, nil
 }
 
 // beginOrLeave begins, but does not wait longer than the caller does. A claim that comes too late is released.

@@ -19,19 +19,20 @@ public final class Claim {
     private boolean lost;
     private boolean interrupted;
 
-    Claim(String key, Options options, long endsAt) {
+    Claim(String key, Options options) {
         this.key = key;
         this.options = options;
-        this.endsAt = endsAt;
     }
 
-    /** From here on it is ours. */
-    synchronized Claim start(long fence, Alarms.Alarm alarm) {
-        this.fence = fence;
-        this.alarm = alarm;
-        if (alarm != null)
-            alarm.set(endsAt - options.lease.toNanos() / 3 * 2);
+    Claim fence(long value) {
+        fence = value;
         return this;
+    }
+
+    /** From here on it is renewed. {@code asked}: its lease did not begin before. */
+    synchronized void start(long asked, Alarms.Alarm alarm) {
+        this.alarm = alarm;
+        renewed(asked);
     }
 
     /** The claim of the work that runs on this thread, or null. */

@@ -80,7 +80,13 @@ public final class IdemClient implements AutoCloseable {
             LOG.log(Level.WARNING, "running without protection (failOpen): {0}", e.getMessage());
             return work.run();
         }
-        return begun.claim == null ? begun.value(key, type, options) : this.<T, E>work(begun.claim, work);
+        if (begun.claim == null)
+            return begun.value(key, type, options);
+        try {
+            return this.<T, E>work(begun.claim, work);
+        } finally {
+            begun.claim.stop(); // whatever went wrong: nobody renews what nobody works on
+        }
     }
 
     private <T, E extends Exception> T work(Claim claim, Work<T, E> work) throws E {
@@ -204,14 +210,31 @@ public final class IdemClient implements AutoCloseable {
             args.addAll(List.of("WAIT", ms(options.wait)));
         if (options.token)
             args.add("TOKEN");
-        var claim = new Claim(key, options, System.nanoTime() + options.lease.toNanos());
+        long asked = System.nanoTime();
+        var claim = new Claim(key, options);
         var answer = ask(args, options.deadline, options.wait);
         long number = answer.size() > 1 && answer.get(1) instanceof Long ? (Long) answer.get(1) : 0; // a fence, or milliseconds
-        var begun = Begun.of(word(answer, 0), claim, Duration.ofMillis(number), word(answer, 1), word(answer, 2),
+        var begun = Begun.of(word(answer, 0), claim.fence(number), Duration.ofMillis(number), word(answer, 1), word(answer, 2),
                 answer.size() > 4 ? (byte[]) answer.get(4) : null);
-        if (begun.claim != null)
-            claim.start(number, alarms.new Alarm(() -> renew(claim)));
+        if (begun.claim == null)
+            return begun;
+        // A BEGIN that has waited, or was sent again for long: how much of the lease is left is not known.
+        if (System.nanoTime() - asked > options.lease.toNanos() / 3) {
+            asked = System.nanoTime();
+            try {
+                if (!renew(claim, options.deadline))
+                    return begin(key, options); // somebody decided meanwhile: ask again
+            } catch (IdemException e) {
+                throw new IdemException.OutcomeUnknown(claim + " was claimed and could not be renewed: " + e.getMessage(), e);
+            }
+        }
+        claim.start(asked, alarms.new Alarm(() -> keep(claim)));
         return begun;
+    }
+
+    private boolean renew(Claim claim, Duration deadline) {
+        var answer = ask(List.of("RENEW", claim.scope(), claim.key(), claim.fence(), ms(claim.options.lease)), deadline, Duration.ZERO);
+        return word(answer, 0).equals("ok");
     }
 
     /** Record a success; a null result is recorded as too large to keep. */
@@ -257,15 +280,14 @@ public final class IdemClient implements AutoCloseable {
     }
 
     /** At a third of the lease, and again at its end, by our own clock: a server that says nothing must not keep the news from the work. */
-    private void renew(Claim claim) {
+    private void keep(Claim claim) {
         long asked = System.nanoTime();
         if (claim.isLost())
             claim.lose();
         if (!claim.alarmAtEnd())
             return;
         try {
-            var answer = ask(List.of("RENEW", claim.scope(), claim.key(), claim.fence(), ms(claim.options.lease)), claim.left(asked), Duration.ZERO);
-            if (word(answer, 0).equals("ok"))
+            if (renew(claim, claim.left(asked)))
                 claim.renewed(asked);
             else
                 claim.lose();

@@ -153,7 +153,7 @@ public final class SqlOnce<T, E extends Exception> {
         var state = !maria ? told.get(4) : !verdict.equals("replay") ? null : call("{call idem_get(?, ?, ?, ?, ?, ?, ?)}", new Object[] {scope, id},
                 Types.VARCHAR, Types.VARCHAR, Types.BIGINT, Types.VARCHAR, Types.LONGVARBINARY).get(1);
         var fence = told.get(1) == null ? 0 : ((Number) told.get(1)).longValue();
-        return IdemClient.Begun.of(verdict, new Claim(key, options, 0).start(fence, null), BUSY_AGAIN, (String) state, (String) told.get(2),
+        return IdemClient.Begun.of(verdict, new Claim(key, options).fence(fence), BUSY_AGAIN, (String) state, (String) told.get(2),
                 (byte[]) told.get(3));
     }
 

@@ -226,7 +226,7 @@ public final class ClientTest {
         fails(IdemException.LeaseLost.class, () -> client.once("lost", String.class, options, () -> {
             var claim = Claim.current();
             claim.onLost(told::countDown);
-            client.release(new Claim("lost", claim.options, 0).start(claim.fence(), null)); // somebody else decides
+            client.release(new Claim("lost", claim.options).fence(claim.fence())); // somebody else decides
             try {
                 Thread.sleep(60000);
             } catch (InterruptedException e) {

@@ -150,10 +150,15 @@ public final class IdempotencyFilter implements Filter {
         asked.add(request.digest());
         try {
             var begun = client.begin(key, options.scope(who).arguments(asked));
-            if (begun.claim != null)
-                run(begun.claim, request, response, chain);
-            else
+            if (begun.claim == null) {
                 replay(begun, response);
+                return;
+            }
+            try {
+                run(begun.claim, request, response, chain);
+            } finally {
+                client.abandon(begun.claim); // whatever went wrong: nobody renews what nobody works on
+            }
         } catch (IdemException.Mismatch e) {
             send(response, Problem.MISMATCH.answer());
         } catch (IdemException.InProgress e) {
@@ -191,8 +196,7 @@ public final class IdempotencyFilter implements Filter {
         try {
             chain.doFilter(request, held);
             answer = held.answer();
-        } catch (VirtualMachineError e) {
-            client.abandon(claim);
+        } catch (VirtualMachineError e) { // the outcome is unknown
             throw e;
         } catch (Exception | Error e) {
             // Frameworks wrap what a handler throws.
@@ -221,7 +225,6 @@ public final class IdempotencyFilter implements Filter {
     private void undone(Claim claim, Throwable said, HttpServletResponse response) throws IOException {
         response.reset();
         if (said instanceof IdemException.OutcomeUnknown) {
-            client.abandon(claim);
             send(response, Problem.OUTCOME_UNKNOWN.answer(504, "The service does not know whether the request was done."));
         } else {
             client.release(claim);
