@@ -6,6 +6,7 @@
 # make docs     the documentation as a site with search, in build/site
 # make dist     a tarball with its checksum; make deb: Debian packages;
 #               make package-check: and their life on Debian 12 and 13
+# make image    a container image of those packages; make image-check: run it
 # make fuzz     every parser, longer; make install: DESTDIR and PREFIX work
 #
 # Sources are found by folder: a new .c file in a folder below needs no change
@@ -83,7 +84,7 @@ pkg_cflags := $(shell pkg-config --cflags $(all_packages) 2>/dev/null)
 lib_libs := $(shell pkg-config --libs $(packages) 2>/dev/null) -ldl -lm -pthread
 bin_libs := $(shell pkg-config --libs $(bin_packages) 2>/dev/null) $(lib_libs)
 libs := $(shell pkg-config --libs $(all_packages) 2>/dev/null) $(module_libs) $(lib_libs)
-ifneq ($(filter-out check check-% demo demo-bank bench soak compat fuzz clean format uninstall docs dist deb package-check,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out check check-% demo demo-bank bench soak compat fuzz clean format uninstall docs dist deb package-check image image-check,$(or $(MAKECMDGOALS),all)),)
 missing := $(shell for p in $(all_packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
 $(if $(missing),$(warning idem: these libraries are missing: $(missing); run scripts/deps build, or leave a store out: make WITH_REDIS=0))
 endif
@@ -111,7 +112,7 @@ endif
 benches := $(bench_src:%.c=$(B)/%)
 
 .PHONY: again all lib modules module test-programs syntax check check-c demo demo-bank bench soak fuzz \
-    install uninstall clean format docs dist deb package-check deps-% compdb
+    install uninstall clean format docs dist deb package-check image image-check deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
 lib: $(B)/libidem.a $(B)/libidem.so
@@ -334,6 +335,12 @@ deb:
 # Install, use, upgrade, remove and purge them on Debian 12 and 13.
 package-check:
 	@scripts/package-check
+
+image: deb
+	@scripts/image
+image-check: deb
+	@scripts/deps image
+	@scripts/image --check
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' ':!src/gateway/module/ngx_*')
