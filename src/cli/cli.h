@@ -19,6 +19,7 @@
 enum cli_kind {
     CLI_FLAG,    /* bool *into: --json */
     CLI_TEXT,    /* const char **into */
+    CLI_FILTER,  /* the same; empty is refused: it would mean everything */
     CLI_NUMBER,  /* int64_t *into: 0 or more */
     CLI_MS,      /* int64_t *into: 1500ms, 30s, 5m, 24h, 7d */
     CLI_SIZE,    /* int64_t *into: bytes: 4096, 64k, 1m, 2g */

@@ -96,8 +96,8 @@ cli_audit(int argc, char **argv)
     struct query query = {.count = 100};
     const struct cli_option options[] = {
         CLI_SERVER_OPTIONS(&query.where),
-        {"scope", 0, CLI_TEXT, &query.scope, "SCOPE", "only this scope"},
-        {"id", 0, CLI_TEXT, &query.id, "ID", "only this id"},
+        {"scope", 0, CLI_FILTER, &query.scope, "SCOPE", "only this scope"},
+        {"id", 0, CLI_FILTER, &query.id, "ID", "only this id"},
         {"count", 'n', CLI_NUMBER, &query.count, "N",
          "the last N actions, at most 1000; default 100"},
         {0},

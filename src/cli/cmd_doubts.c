@@ -145,7 +145,7 @@ cli_doubts(int argc, char **argv)
     struct cli_doubts wanted = {0};
     const struct cli_option options[] = {
         CLI_WHERE_OPTIONS(&where),
-        {"scope", 0, CLI_TEXT, &wanted.scope, "SCOPE", "only this scope"},
+        {"scope", 0, CLI_FILTER, &wanted.scope, "SCOPE", "only this scope"},
         {"older", 0, CLI_MS, &wanted.older_ms, "TIME",
          "only what has been in doubt for this long: 1h"},
         {0},

@@ -96,6 +96,10 @@ check_usage(const struct settle *s, size_t count)
     if (s->http && (s->result || s->kind))
         return cli_usage_error("--http makes the result: leave out --result "
                                "and --kind");
+    if (s->body && *s->body &&
+        (s->http == 204 || s->http == 205 || s->http == 304))
+        return cli_usage_error("--http %lld has no body: leave out --body",
+                               (long long)s->http);
     if (!s->http && (s->body || s->headers.count))
         return cli_usage_error("--header and --body belong to --http STATUS");
     return -1;
@@ -185,7 +189,7 @@ cli_settle(int argc, char **argv)
          "by the clock is watched for as long as it lasts"},
         {"ttl", 0, CLI_MS, &s.ttl, "TIME",
          "how long the outcome is kept; default 24h"},
-        {"scope", 0, CLI_TEXT, &s.doubts.scope, "SCOPE",
+        {"scope", 0, CLI_FILTER, &s.doubts.scope, "SCOPE",
          "without SCOPE ID: all doubts of this scope"},
         {"older", 0, CLI_MS, &s.doubts.older_ms, "TIME",
          "without SCOPE ID: what has been in doubt for this long"},

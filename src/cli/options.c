@@ -105,6 +105,12 @@ set(const struct cli_option *option, const char *value)
     case CLI_FLAG:
         *(bool *)option->into = true;
         break;
+    case CLI_FILTER:
+        if (!*value)
+            return cli_usage_error("--%s is empty; leave it out for all",
+                                   option->name);
+        *(const char **)option->into = value;
+        break;
     case CLI_TEXT:
         *(const char **)option->into = value;
         break;

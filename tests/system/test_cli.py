@@ -413,3 +413,20 @@ def test_an_id_is_found_in_whatever_scope():
         assert len(find("scan", "--id", "order-7", "--scope", "shop").stdout.splitlines()) == 1
         assert find("find", "").returncode == 2
         assert "ID is empty" in str(c("SCAN", "0", "ID", ""))
+
+
+@pytest.mark.parametrize("args", [["settle", "--as", "failed", "--yes", "--scope", ""], ["doubts", "--scope", ""], ["scan", "--scope", ""],
+                                  ["scan", "--id="], ["audit", "--scope", ""], ["audit", "--id", ""]], ids=" ".join)
+def test_an_empty_filter_is_refused_and_not_taken_for_none(bare, args):
+    """As --scope "$SCOPE" is, when the variable is not set."""
+    bare("begin", "shop", "a", "--lease", "50ms")
+    code, out = bare(*args)
+    assert code == 2 and out == "" and "is empty" in bare.said, (code, out, bare.said)
+    assert "state: executing" in bare("get", "shop", "a")[1]
+
+
+@pytest.mark.parametrize("status", ["204", "205", "304"])
+def test_an_answer_without_a_body_gets_none(bare, status):
+    code, _ = bare("settle", "shop", "a", "--as", "succeeded", "--http", status, "--body", "x")
+    assert code == 2 and "has no body" in bare.said
+    assert bare("settle", "shop", "a", "--as", "succeeded", "--http", status)[0] == 0

@@ -3,6 +3,8 @@ import collections
 import os
 import re
 import signal
+import socket
+import sys
 import threading
 import time
 import urllib.request
@@ -209,3 +211,71 @@ def test_a_gateway_whose_store_is_gone_answers_and_stops_without_waiting_for_it(
             assert g.wait(100) == 0
             assert time.monotonic() - start < 20, "nothing was owed"
         assert ledger.executions("away") == 0
+
+
+# ---- signals and ports while a child starts ------------------------------------------------------------------------------
+
+
+def test_a_reload_while_the_engine_starts_does_not_end_it():
+    """A hang-up reaches engines that were started a moment ago, and cannot take signals yet."""
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--engine-restarts", "1000") as g:
+        journal = os.path.join(where, "journal")
+        assert ask(g.port, "before").status == 201
+        os.rename(journal, journal + ".away")  # so that it is started several times
+        open(journal, "w").close()
+        os.kill(engine_of(g), signal.SIGKILL)
+        while "(5 of 1000)" not in g.output() and "signal 1;" not in g.output():
+            g.send(signal.SIGHUP)
+            time.sleep(0.002)
+        os.unlink(journal)
+        os.rename(journal + ".away", journal)
+        assert "signal 1;" not in g.output(), g.output()
+        eventually(lambda: ask(g.port, "before").replayed)
+
+
+def test_a_signal_while_nginx_starts_does_not_end_it():
+    with folder() as where, Ledger(where) as ledger:
+        script = os.path.join(where, "slow-nginx")
+        with open(script, "w") as f:
+            f.write("#!%s\nimport os, sys, time\nfor number in (1, 10):\n    os.kill(os.getppid(), number)\ntime.sleep(1)\n"
+                    "os.execv('/usr/sbin/nginx', ['nginx'] + sys.argv[1:])\n" % sys.executable)
+        os.chmod(script, 0o755)
+        with Gateway(where, ledger.port, "--nginx", script) as g:
+            assert ask(g.port, "k").status == 201 and "reloaded" in g.output(), g.output()
+
+
+def test_an_engine_whose_chosen_port_was_taken_meanwhile_gets_another():
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--engine-restarts", "1000") as g:
+        journal = os.path.join(where, "journal")
+        address = lambda: re.findall(r"metrics at http://127.0.0.1:(\d+)", g.output())  # noqa: E731
+        port = int(eventually(address)[0])
+        os.rename(journal, journal + ".away")  # it must not come back before the port is taken
+        open(journal, "w").close()
+        os.kill(engine_of(g), signal.SIGKILL)
+        with socket.socket() as thief:
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            eventually(lambda: bound(thief, port))
+            thief.listen()
+            os.unlink(journal)
+            os.rename(journal + ".away", journal)
+            tries = g.output().count("starting it again")
+            eventually(lambda: len(address()) == 2 or g.output().count("starting it again") > tries + 2)
+            assert len(address()) == 2 and int(address()[1]) != port, g.output()
+            url = "http://127.0.0.1:%s/metrics" % address()[1]
+            assert b"idem_build_info" in eventually(lambda: fetched(url))
+            assert eventually(lambda: ask(g.port, "k").status == 201)
+
+
+def bound(s, port):
+    try:
+        s.bind(("127.0.0.1", port))
+        return True
+    except OSError:
+        return False
+
+
+def fetched(url):
+    try:
+        return urllib.request.urlopen(url, timeout=30).read()
+    except OSError:
+        return None

@@ -43,19 +43,27 @@ add_unset(const struct idem_setting memory[3], struct idem_setting *settings)
     return count;
 }
 
+/* What we pass on (SIGHUP, SIGUSR1) waits until the child can take it; it would
+ * end one that has just begun. Both children unblock them themselves. */
 static enum idem_status
 start(char *const argv[], const struct idem_setting *settings, size_t count,
       struct idem_child *child, struct idem_error *err)
 {
+    sigset_t later;
     const struct idem_spawn how = {.argv = argv,
                                    .settings = settings,
                                    .setting_count = count,
                                    .in = -1,
                                    .out = -1,
                                    .err = -1,
-                                   .own_session = true};
-    int why = idem__spawn(&how, child);
+                                   .own_session = true,
+                                   .mask = &later};
+    int why;
 
+    sigemptyset(&later);
+    sigaddset(&later, SIGHUP);
+    sigaddset(&later, SIGUSR1);
+    why = idem__spawn(&how, child);
     if (!why)
         return IDEM_OK;
     *child = (struct idem_child){-1, -1};

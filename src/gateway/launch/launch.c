@@ -36,7 +36,7 @@
 
 static bool say_json;
 
-static void
+static void __attribute__((format(printf, 2, 0)))
 say(FILE *out, const char *format, va_list args)
 {
     char text[2048];
@@ -207,6 +207,7 @@ static bool
 revive_engine(struct launch *self)
 {
     int64_t limit = self->config->engine_restarts, pause;
+    bool moved = false;
     struct idem_error err = {0};
     char text[64];
 
@@ -226,8 +227,15 @@ revive_engine(struct launch *self)
         if (self->stops > 0 || !launch_runs(&self->nginx))
             return false;
         self->restarts++;
+        moved = launch_http_choose(self) || moved;
         if (launch_engine_start(self, &err) == IDEM_OK) {
             launch_say("the engine is back");
+            if (moved)
+                launch_say("another program has its port; %s and metrics at "
+                           "http://%s/",
+                           has_credentials(self->config) ? "HTTP API"
+                                                         : "health",
+                           self->http);
             return self->stops == 0;
         }
     }

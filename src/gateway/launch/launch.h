@@ -55,8 +55,9 @@ enum idem_status launch_conf_write(struct launch *self, struct idem_error *err);
 /* And what holds on each route, for the console (routes.c). */
 enum idem_status launch_routes_write(const struct launch *self,
                                      struct idem_error *err);
-/* Where the engine's HTTP shall listen. */
-void launch_http_choose(struct launch *self);
+/* Where the engine's HTTP shall listen: as configured, else on a free port, the
+ * same as before if it still is free. True: it is another one than before. */
+bool launch_http_choose(struct launch *self);
 
 /* ---- children.c ---------------------------------------------------------- */
 

@@ -247,26 +247,41 @@ launch_conf_write(struct launch *self, struct idem_error *err)
     return status;
 }
 
-/* A port of loopback that is free now. */
-void
-launch_http_choose(struct launch *self)
+/* A port of loopback that is free now, `port` unless it is 0; 0: none. */
+static int
+free_port(int port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
                                   .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t len = sizeof(address);
-    int fd;
-
-    if (self->config->http) {
-        if (strcmp(self->config->http, "off") != 0)
-            snprintf(self->http, sizeof(self->http), "%s", self->config->http);
-        return;
-    }
-    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 &&
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+    bool found =
+        fd >= 0 &&
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
         bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
-        getsockname(fd, (struct sockaddr *)&address, &len) == 0)
-        snprintf(self->http, sizeof(self->http), "127.0.0.1:%d",
-                 ntohs(address.sin_port));
+        getsockname(fd, (struct sockaddr *)&address, &len) == 0;
+
     if (fd >= 0)
         close(fd);
+    return found ? ntohs(address.sin_port) : 0;
+}
+
+bool
+launch_http_choose(struct launch *self)
+{
+    const char *wanted = self->config->http, *colon = strchr(self->http, ':');
+    int port = colon ? (int)strtol(colon + 1, NULL, 10) : 0;
+
+    if (wanted) {
+        if (strcmp(wanted, "off") != 0)
+            snprintf(self->http, sizeof(self->http), "%s", wanted);
+        return false;
+    }
+    if (port > 0 && free_port(port) == port)
+        return false;
+    port = free_port(0);
+    if (port > 0)
+        snprintf(self->http, sizeof(self->http), "127.0.0.1:%d", port);
+    return port > 0;
 }
