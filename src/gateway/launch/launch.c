@@ -233,8 +233,8 @@ revive_engine(struct launch *self)
             if (moved)
                 launch_say("another program has its port; %s and metrics at "
                            "http://%s/",
-                           has_credentials(self->config) ? "HTTP API"
-                                                         : "health",
+                           gateway_has_credentials(self->config) ? "HTTP API"
+                                                                 : "health",
                            self->http);
             return self->stops == 0;
         }
