@@ -78,6 +78,17 @@ def test_a_gateways_doubt_is_settled_as_the_page_says(home, name, heading):
             assert got.problem == "settled" and got.json()["class"] == "failed for good"
 
 
+def test_the_gateways_engine_takes_the_servers_options_from_the_environment(home):
+    with folder() as where, pytest.MonkeyPatch.context() as env:
+        for name, value in (("IDEM_REQUIRE_REASON", "yes"), ("IDEM_LOG_LEVEL", "info"), ("IDEM_AUDIT", where + "/trail")):
+            env.setenv(name, value)
+        with Gateway(where, home.ledger.port, socket=where + "/s") as g, Resp(where + "/s") as c:
+            assert "event=ready" in g.output()
+            assert "reason" in str(c("FORGET", "shop", "1")) and c("FORGET", "shop", "1", "REASON", "r")[0] == "absent"
+            with open(where + "/trail") as f:
+                assert '"reason":"r"' in f.read()
+
+
 def test_a_second_gateway_says_how_to_reach_it(home):
     """The default socket is taken: one line of its output can be copied, and the commands then reach this one."""
     port = free_port()

@@ -139,8 +139,10 @@ start_engine(struct launch *self, struct idem_error *err)
         argv[n++] = "--socket-group";
         argv[n++] = self->group;
     }
-    argv[n++] = "--log-level";
-    argv[n++] = "warning";
+    if (!getenv("IDEM_LOG_LEVEL")) {
+        argv[n++] = "--log-level";
+        argv[n++] = "warning";
+    }
     argv[n] = NULL;
     if (self->config->store)
         settings[count++] =
