@@ -125,8 +125,21 @@ export class Client {
         if (o.token) args.push("TOKEN");
         const asked = performance.now();
         const [verdict, ...values] = await this.ask(args, o.deadline, o.wait);
-        if (String(verdict) === "started") return {claim: new Claim(this, key, o, values[0], asked)};
+        if (String(verdict) === "started") return this.#sure(key, o, values[0], asked);
         return found(String(verdict), values[0], {state: String(values[0]), kind: String(values[1]), result: values[3]}, `${o.scope}/${key}`);
+    }
+
+    /** A BEGIN that has waited, or was sent again for long: how much of the lease is left is not known, so renew it before the work starts. */
+    async #sure(key, o, fence, asked) {
+        const now = performance.now();
+        if (now - asked <= o.lease / 3) return {claim: new Claim(this, key, o, fence, asked)};
+        try {
+            const [verdict] = await this.ask(["RENEW", o.scope, key, fence, Math.max(1, Math.round(o.lease))], o.deadline);
+            if (String(verdict) === "ok") return {claim: new Claim(this, key, o, fence, now)};
+        } catch (error) {
+            throw new OutcomeUnknown(`${o.scope}/${key} was claimed and could not be renewed: ${error.message}`, {cause: error});
+        }
+        return this.begin(key, o); // somebody decided meanwhile
     }
 
     async work(claim, work) {

@@ -158,6 +158,17 @@ final class Client
             throw $e;
         }
         if ($answer[0] === 'started') {
+            if (Connection::now() - $asked > $o['lease'] / 3000) { // it has waited: how much of the lease is left is not known
+                $asked = Connection::now();
+                try {
+                    $renewed = $this->ask(['RENEW', $o['scope'], $key, $answer[1], max(1, $o['lease'])], $o['deadline'], 0);
+                } catch (Error $e) {
+                    throw new OutcomeUnknown("{$o['scope']}/$key was claimed and could not be renewed: {$e->getMessage()}", 0, $e);
+                }
+                if ($renewed[0] !== 'ok') {
+                    return $this->claim($key, $o);
+                }
+            }
             $ends = $asked + $o['lease'] / 1000;
             $claim = new Claim($o['scope'], $key, $answer[1], $o, $ends, $this->keeper);
             $this->keeper?->watch($claim, $ends);

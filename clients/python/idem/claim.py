@@ -193,7 +193,12 @@ def begin(key, options, arguments):
                 yield from release(Claim(key, options.but(deadline=GIVE_BACK_SECONDS), values[0]))
         raise
     if verdict == b"started":
-        return Claim(key, options, values[0], asked + options.lease)
+        claim = Claim(key, options, values[0], asked + options.lease)
+        if time.monotonic() - asked > options.lease / 3:  # it has waited: how much of the lease is left is not known
+            claim.ends = time.monotonic() + options.deadline
+            if not (yield from renew(claim)):
+                return (yield from begin(key, options, arguments))
+        return claim
     if verdict == b"replay":
         return Stored(values[0].decode(), values[1].decode(), values[3])
     if verdict == b"duplicate":
