@@ -203,7 +203,7 @@ journal_commit(struct batch *batch, bool durable)
 static void
 journal_close(void)
 {
-    journal->type->close(journal);
+    idem__store_close(journal);
 }
 
 static MDB_env *lmdb;

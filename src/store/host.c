@@ -169,11 +169,11 @@ idem__system_boot_us(void)
 /* ---- what stores have in common ----------------------------------------- */
 
 void *
-idem__store_make(size_t size, const struct idem_store_type *type,
+idem__store_make(const struct idem_store_type *type,
                  const struct idem_store_options *options,
                  struct idem_error *err)
 {
-    struct idem_store *store = calloc(1, size);
+    struct idem_store *store = calloc(1, type->size);
 
     if (!store) {
         idem__fail(err, IDEM_ERR_MEMORY, "%s: out of memory", type->scheme);
@@ -193,8 +193,40 @@ idem__store_opened(struct idem_store *made, enum idem_status status,
     if (status == IDEM_OK)
         *store = made;
     else
-        made->type->close(made);
+        idem__store_close(made);
     return status;
+}
+
+enum idem_status
+idem__store_open_as(const struct idem_store_type *type, const char *url,
+                    const struct idem_store_options *options,
+                    struct idem_store **store, struct idem_error *err)
+{
+    struct idem_store *made = idem__store_make(type, options, err);
+
+    return made ? idem__store_opened(made, type->open(made, url, err), store)
+                : IDEM_ERR_MEMORY;
+}
+
+enum idem_status
+idem__store_init_as(const struct idem_store_type *type, const char *url,
+                    struct idem_error *err)
+{
+    static const struct idem_store_options options;
+    struct idem_store *made = idem__store_make(type, &options, err);
+    enum idem_status status =
+        made ? type->init(made, url, err) : IDEM_ERR_MEMORY;
+
+    idem__store_close(made);
+    return status;
+}
+
+void
+idem__store_close(struct idem_store *store)
+{
+    if (store)
+        store->type->close(store);
+    free(store);
 }
 
 int64_t

@@ -266,42 +266,33 @@ close_store(struct idem_store *store)
 {
     struct memory_store *self = (struct memory_store *)store;
 
-    if (!self)
-        return;
     for (size_t i = 0; i < self->chain_count; i++) {
         while (self->chains[i])
             replace(self, &self->chains[i], NULL);
     }
     free(self->chains);
-    free(self);
 }
 
 static enum idem_status
-open_store(const char *url, const struct idem_store_options *options,
-           struct idem_store **store, struct idem_error *err)
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct memory_store *self;
+    struct memory_store *self = (struct memory_store *)store;
 
     if (strcmp(url, "memory:") != 0)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\": nothing follows memory: in a URL", url);
-    self = idem__store_make(sizeof(*self), &idem__memory_store, options, err);
-    if (!self)
-        return IDEM_ERR_MEMORY;
     self->chains = calloc(FIRST_CHAINS, sizeof(*self->chains));
-    if (!self->chains) {
-        free(self);
+    if (!self->chains)
         return idem__fail(err, IDEM_ERR_MEMORY, "memory: out of memory");
-    }
     self->wall_at_open_us = self->base.clocks->wall_us(self->base.clocks->arg);
     self->boot_at_open_us = idem__store_boot_us(&self->base);
     self->chain_count = FIRST_CHAINS;
-    *store = &self->base;
     return IDEM_OK;
 }
 
 const struct idem_store_type idem__memory_store = {
     .scheme = "memory",
+    .size = sizeof(struct memory_store),
     .scan_whole = true,
     .local = true,
     .open = open_store,

@@ -89,8 +89,9 @@ idem__store_open(const char *url, const struct idem_store_options *options,
         return status;
     if (!options)
         options = &defaults;
-    return type->share > 0 ? idem__split_open(type, url, options, store, err)
-                           : type->open(url, options, store, err);
+    return type->share > 0
+               ? idem__split_open(type, url, options, store, err)
+               : idem__store_open_as(type, url, options, store, err);
 }
 
 enum idem_status
@@ -102,12 +103,5 @@ idem__store_init(const char *url, struct idem_error *err)
     if (status != IDEM_OK || !type->init)
         return status;
     return type->share > 0 ? idem__split_init(type, url, err)
-                           : type->init(url, err);
-}
-
-void
-idem__store_close(struct idem_store *store)
-{
-    if (store)
-        store->type->close(store);
+                           : idem__store_init_as(type, url, err);
 }

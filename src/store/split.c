@@ -98,8 +98,9 @@ do_share(struct helper *helper)
     helper->status = IDEM_OK;
     idem__swaps_set(helper->swaps, helper->count, IDEM_SWAP_NOT_STORED);
     if (!helper->store)
-        helper->status = self->type->open(self->url, &self->options,
-                                          &helper->store, &helper->err);
+        helper->status =
+            idem__store_open_as(self->type, self->url, &self->options,
+                                &helper->store, &helper->err);
     if (helper->status == IDEM_OK)
         helper->status =
             self->type->swap(helper->store, helper->swaps, helper->count,
@@ -360,8 +361,6 @@ close_store(struct idem_store *store)
 {
     struct split_store *self = (struct split_store *)store;
 
-    if (!self)
-        return;
     for (size_t i = 0; i < CONNECTIONS_MAX - 1; i++) {
         struct helper *helper = &self->helpers[i];
 
@@ -376,7 +375,6 @@ close_store(struct idem_store *store)
     }
     idem__store_close(self->first);
     free(self->url);
-    free(self);
 }
 
 /* The first connection says it already. */
@@ -390,6 +388,7 @@ say_nothing(void *arg, enum idem_log_level level, const char *text)
 
 static const struct idem_store_type split_type = {
     .scheme = "split",
+    .size = sizeof(struct split_store),
     .swap = swap_batch,
     .load = load_batch,
     .scan = scan_records,
@@ -405,8 +404,7 @@ idem__split_open(const struct idem_store_type *type, const char *url,
                  const struct idem_store_options *options,
                  struct idem_store **store, struct idem_error *err)
 {
-    struct split_store *self =
-        idem__store_make(sizeof(*self), &split_type, options, err);
+    struct split_store *self = idem__store_make(&split_type, options, err);
     enum idem_status status;
 
     if (!self)
@@ -422,7 +420,8 @@ idem__split_open(const struct idem_store_type *type, const char *url,
     }
     status = take_parameters(url, self, err);
     if (status == IDEM_OK)
-        status = type->open(self->url, options, &self->first, err);
+        status =
+            idem__store_open_as(type, self->url, options, &self->first, err);
     if (status == IDEM_OK)
         self->base.max_record = self->first->max_record;
     return idem__store_opened(&self->base, status, store);
@@ -436,7 +435,7 @@ idem__split_init(const struct idem_store_type *type, const char *url,
     enum idem_status status = take_parameters(url, &self, err);
 
     if (status == IDEM_OK)
-        status = type->init(self.url, err);
+        status = idem__store_init_as(type, self.url, err);
     free(self.url);
     return status;
 }

@@ -25,6 +25,7 @@
 struct within {
     struct idem_store base;
     int number;
+    bool opened;
 };
 
 /* What each store does, and what it saw. */
@@ -57,11 +58,6 @@ count_warning(void *arg, enum idem_log_level level, const char *text)
     (void)text;
     warnings += level == IDEM_LOG_WARNING;
 }
-
-static enum idem_status within_open(const char *url,
-                                    const struct idem_store_options *options,
-                                    struct idem_store **store,
-                                    struct idem_error *err);
 
 static enum idem_status
 within_swap(struct idem_store *store, struct idem_swap *swaps, size_t count,
@@ -127,16 +123,31 @@ within_figures(struct idem_store *store, idem_figure_fn *each, void *arg)
     (void)arg;
 }
 
+static enum idem_status
+within_open(struct idem_store *store, const char *url, struct idem_error *err)
+{
+    struct within *self = (struct within *)store;
+
+    assert_null(strstr(url, "connections"));
+    assert_null(strstr(url, "share"));
+    if (refuse_to_open)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "too many connections");
+    self->base.max_record = 12345;
+    self->number = atomic_fetch_add(&opened, 1);
+    self->opened = true;
+    return IDEM_OK;
+}
+
 static void
 within_close(struct idem_store *store)
 {
-    atomic_fetch_add(&closed, 1);
-    free(store);
+    closed += ((struct within *)store)->opened;
 }
 
 static enum idem_status
-within_init(const char *url, struct idem_error *err)
+within_init(struct idem_store *store, const char *url, struct idem_error *err)
 {
+    (void)store;
     (void)err;
     assert_string_equal(url, "within://host/db?x=y");
     return IDEM_OK;
@@ -144,6 +155,7 @@ within_init(const char *url, struct idem_error *err)
 
 static const struct idem_store_type within_type = {
     .scheme = "within",
+    .size = sizeof(struct within),
     .share = 10,
     .open = within_open,
     .swap = within_swap,
@@ -154,27 +166,6 @@ static const struct idem_store_type within_type = {
     .close = within_close,
     .init = within_init,
 };
-
-static enum idem_status
-within_open(const char *url, const struct idem_store_options *options,
-            struct idem_store **store, struct idem_error *err)
-{
-    struct within *self;
-
-    (void)options;
-    assert_null(strstr(url, "connections"));
-    assert_null(strstr(url, "share"));
-    if (refuse_to_open)
-        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "too many connections");
-    self = calloc(1, sizeof(*self));
-    if (!self)
-        return IDEM_ERR_MEMORY;
-    self->base.type = &within_type;
-    self->base.max_record = 12345;
-    self->number = atomic_fetch_add(&opened, 1);
-    *store = &self->base;
-    return IDEM_OK;
-}
 
 /* ---- a batch ------------------------------------------------------------ */
 

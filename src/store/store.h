@@ -90,11 +90,10 @@ struct idem_store {
     void *news_arg;
 };
 
-/* Open what the URL names. The URL's scheme is this store's. An error never
- * contains a password. */
-typedef enum idem_status idem_open_fn(const char *url,
-                                      const struct idem_store_options *options,
-                                      struct idem_store **store,
+/* Open what the URL names. The URL's scheme is this store's, and `store` is
+ * zeroed memory whose base is filled in; after an error it is closed. An error
+ * never contains a password. */
+typedef enum idem_status idem_open_fn(struct idem_store *store, const char *url,
                                       struct idem_error *err);
 
 /*
@@ -160,14 +159,18 @@ typedef bool idem_watch_fn(struct idem_store *store,
 typedef void idem_figures_fn(struct idem_store *store, idem_figure_fn *each,
                              void *arg);
 
+/* Give back all that the store holds, also if it could not be opened. The
+ * caller frees the store itself. */
 typedef void idem_close_fn(struct idem_store *store);
 
 /* Make what the store needs before it can be opened (tables), or bring it up
- * to date. Doing it twice does no harm. */
-typedef enum idem_status idem_init_fn(const char *url, struct idem_error *err);
+ * to date. Doing it twice does no harm. The store is closed afterwards. */
+typedef enum idem_status idem_init_fn(struct idem_store *store, const char *url,
+                                      struct idem_error *err);
 
 struct idem_store_type {
     const char *scheme;       /* "postgres" serves postgres:// URLs */
+    size_t size;              /* of the struct that begins with the base */
     bool local;               /* load and now are memory reads: the engine loads
                                  first instead of guessing, and nobody else writes */
     bool partial;             /* parts of it fail alone, and fail fast by
@@ -184,7 +187,7 @@ struct idem_store_type {
     idem_tend_fn *tend;       /* may be NULL */
     idem_watch_fn *watch;     /* NULL: this store cannot tell */
     idem_figures_fn *figures; /* may be NULL */
-    idem_close_fn *close;     /* required; NULL store is fine */
+    idem_close_fn *close;     /* required */
     idem_init_fn *init;       /* NULL: nothing to make beforehand */
 };
 
@@ -208,7 +211,17 @@ enum idem_status idem__store_open(const char *url,
                                   const struct idem_store_options *options,
                                   struct idem_store **store,
                                   struct idem_error *err);
-void idem__store_close(struct idem_store *store);
+void idem__store_close(struct idem_store *store); /* NULL is fine */
+
+/* The same for a type that is known: memory for it, then its `open` or `init`.
+ */
+enum idem_status idem__store_open_as(const struct idem_store_type *type,
+                                     const char *url,
+                                     const struct idem_store_options *options,
+                                     struct idem_store **store,
+                                     struct idem_error *err);
+enum idem_status idem__store_init_as(const struct idem_store_type *type,
+                                     const char *url, struct idem_error *err);
 
 /* The same for a type with a `share`: a store that cuts large batches, by the
  * URL's parameters `connections` and `share` (split.c). */
@@ -238,9 +251,9 @@ enum idem_status idem__store_copy(const char *from, const char *to,
                                   struct idem_store_copied *copied,
                                   struct idem_error *err);
 
-/* For stores: zeroed memory that begins with a store's base, which is filled
- * in. NULL: out of memory, as err says. */
-void *idem__store_make(size_t size, const struct idem_store_type *type,
+/* Zeroed memory that begins with a store's base, which is filled in. NULL: out
+ * of memory, as err says. */
+void *idem__store_make(const struct idem_store_type *type,
                        const struct idem_store_options *options,
                        struct idem_error *err);
 /* How the opening of it ended: hand it out, or close it. Returns the status. */

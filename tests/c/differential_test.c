@@ -122,7 +122,7 @@ window_tend(struct idem_store *store, int64_t drop_ms)
 static void
 window_close(struct idem_store *store)
 {
-    free(store);
+    (void)store;
 }
 
 #define WINDOW(is_local)                                                       \

@@ -236,11 +236,8 @@ close_store(struct idem_store *store)
 {
     struct faulty_store *self = (struct faulty_store *)store;
 
-    if (!self)
-        return;
     if (!self->lock)
         idem__store_close(self->inner);
-    free(self);
 }
 
 #define METHODS                                                                \

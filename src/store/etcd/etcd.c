@@ -604,13 +604,10 @@ close_store(struct idem_store *store)
 {
     struct etcd_store *self = (struct etcd_store *)store;
 
-    if (!self)
-        return;
     idem__watcher_close(&self->watcher);
     idem__etcd_client_close(&self->client);
     idem_buf_clear(&self->request);
     free(self->address);
-    free(self);
 }
 
 /* Is it etcd, new enough, and does it have a leader? */
@@ -640,16 +637,12 @@ first_look(struct etcd_store *self, struct idem_error *err)
 }
 
 static enum idem_status
-open_store(const char *url, const struct idem_store_options *options,
-           struct idem_store **store, struct idem_error *err)
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct etcd_store *self =
-        idem__store_make(sizeof(*self), &idem__etcd_store, options, err);
+    struct etcd_store *self = (struct etcd_store *)store;
     enum idem_status status;
     const char *prefix;
 
-    if (!self)
-        return IDEM_ERR_MEMORY;
     self->base.max_record = idem__encoded_max(IDEM_RESULT_DEFAULT_MAX);
     self->wall_at_open_us = self->base.clocks->wall_us(self->base.clocks->arg);
     self->boot_at_open_us = idem__store_boot_us(&self->base);
@@ -669,11 +662,12 @@ open_store(const char *url, const struct idem_store_options *options,
             (size_t)snprintf(self->prefix, sizeof(self->prefix), "%s/", prefix);
         status = first_look(self, err);
     }
-    return idem__store_opened(&self->base, status, store);
+    return status;
 }
 
 const struct idem_store_type idem__etcd_store = {
     .scheme = "etcd",
+    .size = sizeof(struct etcd_store),
     .scan_whole = true,
     .open = open_store,
     .swap = swap_batch,

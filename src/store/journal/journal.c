@@ -334,8 +334,6 @@ close_store(struct idem_store *store)
 {
     struct journal *self = (struct journal *)store;
 
-    if (!self)
-        return;
     leave(self);
     idem__helper_stop(self);
     idem__clean_restart(self);
@@ -349,7 +347,6 @@ close_store(struct idem_store *store)
     free(self->segments);
     free(self->pending);
     free(self->dir);
-    free(self);
 }
 
 /* journal:DIR[?clock=trust][&damage=accept] */
@@ -386,21 +383,14 @@ read_url(struct journal *self, const char *url, struct idem_error *err)
     return IDEM_OK;
 }
 
-enum idem_status
-idem__journal_open(const char *url, const struct idem_store_options *options,
-                   const struct journal_tuning *tuning,
-                   struct idem_store **store, struct idem_error *err)
+static enum idem_status
+open_tuned(struct journal *self, const char *url,
+           const struct journal_tuning *tuning, struct idem_error *err)
 {
-    struct journal *self =
-        idem__store_make(sizeof(*self), &idem__journal_store, options, err);
     enum idem_status status;
 
-    if (!self)
-        return IDEM_ERR_MEMORY;
     self->tuning = *tuning;
     self->io = tuning->io ? tuning->io : &idem__system_io;
-    self->base.clocks =
-        options->clocks ? options->clocks : &idem__system_clocks;
     self->dir_fd = self->lock_fd = -1;
     idem_buf_init(&self->batch, BATCH_CAP);
     idem_buf_init(&self->scratch, BATCH_CAP);
@@ -416,20 +406,32 @@ idem__journal_open(const char *url, const struct idem_store_options *options,
         status = idem__journal_recover(self, err);
     }
     self->opened = status == IDEM_OK;
-    return idem__store_opened(&self->base, status, store);
+    return status;
 }
 
 static enum idem_status
-open_store(const char *url, const struct idem_store_options *options,
-           struct idem_store **store, struct idem_error *err)
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
     static const struct journal_tuning real;
 
-    return idem__journal_open(url, options, &real, store, err);
+    return open_tuned((struct journal *)store, url, &real, err);
+}
+
+enum idem_status
+idem__journal_open(const char *url, const struct idem_store_options *options,
+                   const struct journal_tuning *tuning,
+                   struct idem_store **store, struct idem_error *err)
+{
+    struct journal *self = idem__store_make(&idem__journal_store, options, err);
+
+    return self ? idem__store_opened(&self->base,
+                                     open_tuned(self, url, tuning, err), store)
+                : IDEM_ERR_MEMORY;
 }
 
 const struct idem_store_type idem__journal_store = {
     .scheme = "journal",
+    .size = sizeof(struct journal),
     .scan_whole = true,
     .local = true,
     .open = open_store,

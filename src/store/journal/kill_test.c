@@ -54,7 +54,7 @@ child(const char *dir, struct model *model, int fd)
         if (test_random(&model->seed) % 8 == 0)
             test_tend(store);
         if (test_random(&model->seed) % 64 == 0) {
-            store->type->close(store);
+            idem__store_close(store);
             if (idem__journal_open(url, &options, &tuning, &store, NULL))
                 _exit(1);
         }

@@ -249,7 +249,7 @@ test_open(const char *dir, const struct journal_tuning *tuning)
 static UNUSED void
 test_close(struct idem_store *store)
 {
-    store->type->close(store);
+    idem__store_close(store);
 }
 
 #endif

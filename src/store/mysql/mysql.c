@@ -244,8 +244,6 @@ close_store(struct idem_store *store)
 {
     struct mysql_store *self = (struct mysql_store *)store;
 
-    if (!self)
-        return;
     idem__mysql_disconnect(self);
     idem_buf_clear(&self->query);
     free(self->host);
@@ -256,27 +254,6 @@ close_store(struct idem_store *store)
     free(self->ca);
     free(self->cert);
     free(self->key);
-    free(self);
-}
-
-static enum idem_status
-make_store(const char *url, const struct idem_store_options *options,
-           struct mysql_store **made, struct idem_error *err)
-{
-    struct mysql_store *self =
-        idem__store_make(sizeof(*self), &idem__mysql_store, options, err);
-    enum idem_status status;
-
-    if (!self)
-        return IDEM_ERR_MEMORY;
-    idem_buf_init(&self->query, IDEM__MYSQL_QUERY_MAX);
-    status = idem__mysql_parse(self, url, err);
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
-    *made = self;
-    return IDEM_OK;
 }
 
 /* A record travels as hex in one packet, beside its column names. */
@@ -290,26 +267,21 @@ max_record(size_t packet_max)
 }
 
 static enum idem_status
-open_store(const char *url, const struct idem_store_options *options,
-           struct idem_store **store, struct idem_error *err)
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct mysql_store *self;
-    enum idem_status status = make_store(url, options, &self, err);
+    struct mysql_store *self = (struct mysql_store *)store;
+    enum idem_status status = idem__mysql_parse(self, url, err);
 
+    if (status == IDEM_OK)
+        status = idem__mysql_connect(self, err);
     if (status != IDEM_OK)
         return status;
-    status = idem__mysql_connect(self, err);
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
     self->base.max_record = max_record(self->packet_max);
     if (self->unsafe[0])
-        idem__log(options, IDEM_LOG_WARNING,
+        idem__log(&store->options, IDEM_LOG_WARNING,
                   "mysql: unsafe=%s: a power cut or a failover may undo what "
                   "was answered",
                   self->unsafe);
-    *store = &self->base;
     return IDEM_OK;
 }
 
@@ -348,24 +320,21 @@ run_script(struct mysql_store *self, const char *script, struct idem_error *err)
 }
 
 static enum idem_status
-init_store(const char *url, struct idem_error *err)
+init_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct idem_store_options options = {0};
-    struct mysql_store *self;
-    enum idem_status status = make_store(url, &options, &self, err);
+    struct mysql_store *self = (struct mysql_store *)store;
+    enum idem_status status = idem__mysql_parse(self, url, err);
 
-    if (status != IDEM_OK)
-        return status;
     self->timeout_s = 60;
-    status = idem__mysql_connect_bare(self, err);
     if (status == IDEM_OK)
-        status = run_script(self, idem__mysql_script, err);
-    close_store(&self->base);
-    return status;
+        status = idem__mysql_connect_bare(self, err);
+    return status == IDEM_OK ? run_script(self, idem__mysql_script, err)
+                             : status;
 }
 
 const struct idem_store_type idem__mysql_store = {
     .scheme = "mysql",
+    .size = sizeof(struct mysql_store),
     .share = 192, /* bench/README.md: where two connections begin to pay */
     .open = open_store,
     .swap = idem__mysql_swap,

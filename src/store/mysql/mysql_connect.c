@@ -66,6 +66,7 @@ idem__mysql_parse(struct mysql_store *self, const char *text,
     enum idem_status status =
         idem__url_parse(text, DEFAULT_PORT, known, &url, err);
 
+    idem_buf_init(&self->query, IDEM__MYSQL_QUERY_MAX);
     if (status != IDEM_OK)
         return status;
     status = idem__url_number(&url, "timeout_ms", 10, 600000, TIMEOUT_MS,

@@ -273,12 +273,9 @@ close_store(struct idem_store *store)
 {
     struct postgres_store *self = (struct postgres_store *)store;
 
-    if (!self)
-        return;
     idem__watcher_close(&self->watcher);
     idem__postgres_disconnect(self);
     free(self->url);
-    free(self);
 }
 
 static enum idem_status
@@ -289,6 +286,8 @@ parse(struct postgres_store *self, const char *url, struct idem_error *err)
     char shown[200], *why = NULL;
     bool timed, taken;
 
+    idem__watcher_open(&self->watcher, &self->base, WATCHED_MAX,
+                       idem__postgres_listen);
     self->url = strdup(url);
     if (!self->url)
         return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
@@ -315,71 +314,41 @@ parse(struct postgres_store *self, const char *url, struct idem_error *err)
 }
 
 static enum idem_status
-make_store(const char *url, const struct idem_store_options *options,
-           struct postgres_store **made, struct idem_error *err)
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct postgres_store *self =
-        idem__store_make(sizeof(*self), &idem__postgres_store, options, err);
-    enum idem_status status;
+    struct postgres_store *self = (struct postgres_store *)store;
+    enum idem_status status = parse(self, url, err);
 
-    if (!self)
-        return IDEM_ERR_MEMORY;
-    idem__watcher_open(&self->watcher, &self->base, WATCHED_MAX,
-                       idem__postgres_listen);
-    status = parse(self, url, err);
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
-    *made = self;
-    return IDEM_OK;
-}
-
-static enum idem_status
-open_store(const char *url, const struct idem_store_options *options,
-           struct idem_store **store, struct idem_error *err)
-{
-    struct postgres_store *self;
-    enum idem_status status = make_store(url, options, &self, err);
-
-    if (status != IDEM_OK)
-        return status;
-    status = idem__postgres_connect(self, err);
-    if (status != IDEM_OK) {
-        close_store(&self->base);
-        return status;
-    }
-    if (self->unsafe[0])
-        idem__log(options, IDEM_LOG_WARNING,
+    if (status == IDEM_OK)
+        status = idem__postgres_connect(self, err);
+    if (status == IDEM_OK && self->unsafe[0])
+        idem__log(&store->options, IDEM_LOG_WARNING,
                   "postgres: unsafe=%s: a power cut may undo what was answered",
                   self->unsafe);
-    *store = &self->base;
-    return IDEM_OK;
+    return status;
 }
 
 static enum idem_status
-init_store(const char *url, struct idem_error *err)
+init_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct idem_store_options options = {0};
-    struct postgres_store *self;
-    enum idem_status status = make_store(url, &options, &self, err);
+    struct postgres_store *self = (struct postgres_store *)store;
+    enum idem_status status = parse(self, url, err);
     PGresult *result;
 
+    if (status == IDEM_OK)
+        status = idem__postgres_connect_bare(self, err);
     if (status != IDEM_OK)
         return status;
-    status = idem__postgres_connect_bare(self, err);
-    if (status == IDEM_OK) {
-        result = PQexec(self->conn, idem__postgres_script);
-        if (PQresultStatus(result) == PGRES_FATAL_ERROR)
-            status = idem__postgres_fail(self, result, err);
-        PQclear(result);
-    }
-    close_store(&self->base);
+    result = PQexec(self->conn, idem__postgres_script);
+    if (PQresultStatus(result) == PGRES_FATAL_ERROR)
+        status = idem__postgres_fail(self, result, err);
+    PQclear(result);
     return status;
 }
 
 const struct idem_store_type idem__postgres_store = {
     .scheme = "postgres",
+    .size = sizeof(struct postgres_store),
     .share = 32, /* bench/README.md: where two connections begin to pay */
     .open = open_store,
     .swap = idem__postgres_swap,

@@ -165,8 +165,6 @@ close_store(struct idem_store *store)
 {
     struct redis_store *self = (struct redis_store *)store;
 
-    if (!self)
-        return;
     idem__watcher_close(&self->watcher);
     for (size_t i = 0; i < self->link_count; i++)
         idem__redis_link_delete(self->links[i]);
@@ -175,7 +173,6 @@ close_store(struct idem_store *store)
     idem__tls_close(self->settings.tls);
     idem__url_clear(&self->settings.url);
     free(self->slots);
-    free(self);
 }
 
 static enum idem_status
@@ -396,26 +393,18 @@ add_hosts(struct redis_store *self, struct idem_error *err)
 }
 
 static enum idem_status
-open_any(const char *url, const struct idem_store_options *options,
-         bool cluster, struct idem_store **store, struct idem_error *err)
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct redis_store *self;
+    struct redis_store *self = (struct redis_store *)store;
+    bool cluster = store->type == &idem__redis_cluster_store;
     enum idem_status status;
 
-    self = idem__store_make(sizeof(*self),
-                            cluster ? &idem__redis_cluster_store
-                                    : &idem__redis_store,
-                            options, err);
-    if (!self)
-        return IDEM_ERR_MEMORY;
-    if (cluster)
-        self->slots = malloc(REDIS_SLOTS * sizeof(*self->slots));
-    if (cluster && !self->slots) {
-        free(self);
-        return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
-    }
     idem__watcher_open(&self->watcher, &self->base, REDIS_WATCHED_MAX,
                        idem__redis_listen);
+    if (cluster)
+        self->slots = malloc(REDIS_SLOTS * sizeof(*self->slots));
+    if (cluster && !self->slots)
+        return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
     self->settings.options = &self->base.options;
     self->settings.cluster = cluster;
     self->settings.opening = true;
@@ -430,48 +419,22 @@ open_any(const char *url, const struct idem_store_options *options,
     self->base.forgets = self->settings.accept_forget;
     if (status == IDEM_OK)
         say_what_is_given_up(self);
-    return idem__store_opened(&self->base, status, store);
+    return status;
 }
 
-static enum idem_status
-open_single(const char *url, const struct idem_store_options *options,
-            struct idem_store **store, struct idem_error *err)
-{
-    return open_any(url, options, false, store, err);
-}
-
-static enum idem_status
-open_cluster(const char *url, const struct idem_store_options *options,
-             struct idem_store **store, struct idem_error *err)
-{
-    return open_any(url, options, true, store, err);
-}
+#define METHODS                                                                \
+    .size = sizeof(struct redis_store), .scan_whole = true,                    \
+    .open = open_store, .swap = swap_batch, .load = load_batch,                \
+    .scan = idem__redis_scan, .now = read_clock, .tend = tend,                 \
+    .watch = idem__redis_watch, .figures = figures, .close = close_store
 
 const struct idem_store_type idem__redis_store = {
     .scheme = "redis",
-    .scan_whole = true,
-    .open = open_single,
-    .swap = swap_batch,
-    .load = load_batch,
-    .scan = idem__redis_scan,
-    .now = read_clock,
-    .tend = tend,
-    .watch = idem__redis_watch,
-    .figures = figures,
-    .close = close_store,
+    METHODS,
 };
 
 const struct idem_store_type idem__redis_cluster_store = {
     .scheme = "redis+cluster",
-    .scan_whole = true,
     .partial = true,
-    .open = open_cluster,
-    .swap = swap_batch,
-    .load = load_batch,
-    .scan = idem__redis_scan,
-    .now = read_clock,
-    .tend = tend,
-    .watch = idem__redis_watch,
-    .figures = figures,
-    .close = close_store,
+    METHODS,
 };

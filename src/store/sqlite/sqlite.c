@@ -570,11 +570,8 @@ close_store(struct idem_store *store)
 {
     struct sqlite_store *self = (struct sqlite_store *)store;
 
-    if (!self)
-        return;
     disconnect(self);
     free(self->path);
-    free(self);
 }
 
 static enum idem_status
@@ -600,41 +597,31 @@ parse(struct sqlite_store *self, const char *url, struct idem_error *err)
 }
 
 static enum idem_status
-open_store(const char *url, const struct idem_store_options *options,
-           struct idem_store **store, struct idem_error *err)
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct sqlite_store *self =
-        idem__store_make(sizeof(*self), &idem__sqlite_store, options, err);
-    enum idem_status status;
+    struct sqlite_store *self = (struct sqlite_store *)store;
+    enum idem_status status = parse(self, url, err);
 
-    if (!self)
-        return IDEM_ERR_MEMORY;
-    status = parse(self, url, err);
-    if (status == IDEM_OK)
-        status = connect_store(self, err);
-    return idem__store_opened(&self->base, status, store);
+    return status == IDEM_OK ? connect_store(self, err) : status;
 }
 
 /* Opening makes the table; this adds what a file of an older version lacks. */
 static enum idem_status
-init_store(const char *url, struct idem_error *err)
+init_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct idem_store_options options = {0};
-    struct idem_store *store;
-    enum idem_status status = open_store(url, &options, &store, err);
+    struct sqlite_store *self = (struct sqlite_store *)store;
+    enum idem_status status = open_store(store, url, err);
     int rc;
 
     if (status != IDEM_OK)
         return status;
-    rc = run((struct sqlite_store *)store, idem__sqlite_script);
-    if (rc != SQLITE_OK)
-        status = fail((struct sqlite_store *)store, rc, err);
-    close_store(store);
-    return status;
+    rc = run(self, idem__sqlite_script);
+    return rc == SQLITE_OK ? IDEM_OK : fail(self, rc, err);
 }
 
 const struct idem_store_type idem__sqlite_store = {
     .scheme = "sqlite",
+    .size = sizeof(struct sqlite_store),
     .open = open_store,
     .swap = swap_batch,
     .load = load_batch,

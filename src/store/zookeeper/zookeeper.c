@@ -135,15 +135,12 @@ close_store(struct idem_store *store)
 {
     struct zk_store *self = (struct zk_store *)store;
 
-    if (!self)
-        return;
     idem__zk_hang_up(self);
     pthread_mutex_destroy(&self->lock);
     pthread_cond_destroy(&self->change);
     idem__url_clear(&self->url);
     free(self->hosts);
     free(self->versions);
-    free(self);
 }
 
 static enum idem_status
@@ -185,24 +182,18 @@ read_url(struct zk_store *self, const char *url, struct idem_error *err)
 }
 
 static enum idem_status
-open_store(const char *url, const struct idem_store_options *options,
-           struct idem_store **store, struct idem_error *err)
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
-    struct zk_store *self =
-        idem__store_make(sizeof(*self), &idem__zookeeper_store, options, err);
+    struct zk_store *self = (struct zk_store *)store;
     enum idem_status status;
 
-    if (!self)
-        return IDEM_ERR_MEMORY;
-    self->versions = calloc(ZK_VERSIONS, sizeof(*self->versions));
-    if (!self->versions) {
-        free(self);
-        return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
-    }
     memset(self->shard_versions, 0xff, sizeof(self->shard_versions));
     self->base.max_record = RECORD_MAX;
     pthread_mutex_init(&self->lock, NULL);
     idem__cond_init(&self->change);
+    self->versions = calloc(ZK_VERSIONS, sizeof(*self->versions));
+    if (!self->versions)
+        return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
     status = read_url(self, url, err);
     self->acl = self->url.user ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
     /* A session takes its time with a server that has just been started. */
@@ -212,11 +203,12 @@ open_store(const char *url, const struct idem_store_options *options,
         self->try_after_us = 0;
         status = idem__zk_ready(self, err);
     }
-    return idem__store_opened(&self->base, status, store);
+    return status;
 }
 
 const struct idem_store_type idem__zookeeper_store = {
     .scheme = "zookeeper",
+    .size = sizeof(struct zk_store),
     .scan_whole = true,
     .open = open_store,
     .swap = idem__zk_swap,
