@@ -82,12 +82,6 @@ void cli_guess(struct cli_guess *guess, const char *name);
 int cli_usage_error(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
 
-/* "30s", "1500ms" ... to milliseconds; "64k" to bytes. False: not one. */
-bool cli_ms_parse(const char *text, int64_t *ms);
-bool cli_size_parse(const char *text, int64_t *bytes);
-/* Exactly `len` bytes as hex digits. */
-bool cli_hex_parse(const char *text, uint8_t *out, size_t len);
-
 /* ---- exit codes (exit.c) ---------------------------------------------- */
 
 enum {

@@ -3,8 +3,8 @@
  */
 #include "cli.h"
 
-#include "../store/journal/journal_check.h"
 #include "../store/journal/copy.h"
+#include "../store/journal/journal_check.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -28,15 +28,17 @@ show_progress(void *arg, const struct journal_copied *now)
 }
 
 /* The folder of "journal:DIR" or "DIR"; NULL after an error, which was told. */
-static const char *
-folder_of(const char *text)
+static char *
+folder_of(char *text)
 {
-    if (strncmp(text, "journal:", 8) == 0)
+    bool other = strstr(text, "://") || strncmp(text, "sqlite:", 7) == 0 ||
+                 strncmp(text, "memory:", 7) == 0;
+
+    if (strncmp(text, "journal:", 8) == 0) {
         text += 8;
-    else if (strstr(text, "://") || strncmp(text, "sqlite:", 7) == 0 ||
-             strncmp(text, "memory:", 7) == 0)
-        text = "";
-    if (!*text || strchr(text, '?')) {
+        other = false;
+    }
+    if (other || !*text || strchr(text, '?')) {
         cli_usage_error("name the folder of a journal: journal:DIR or DIR. "
                         "Other stores have backups of their own; idem store "
                         "copy moves records between stores");
@@ -100,6 +102,21 @@ copy(const char *from, const char *to, bool fresh)
     return CLI_OK;
 }
 
+/* From args[0] to args[1], one of which is the journal: a backup is brought up
+ * to date, a journal is made afresh. */
+static int
+run(const struct cli_syntax *syntax, size_t journal, int argc, char **argv)
+{
+    char **args;
+    size_t count;
+    int code = cli_parse(syntax, argc, argv, &args, &count);
+
+    if (code >= 0)
+        return code;
+    args[journal] = folder_of(args[journal]);
+    return args[journal] ? copy(args[0], args[1], journal == 1) : CLI_USAGE;
+}
+
 int
 cli_backup(int argc, char **argv)
 {
@@ -115,15 +132,8 @@ cli_backup(int argc, char **argv)
         .min_args = 2,
         .max_args = 2,
     };
-    const char *from;
-    char **args;
-    size_t count;
-    int done = cli_parse(&syntax, argc, argv, &args, &count);
 
-    if (done >= 0)
-        return done;
-    from = folder_of(args[0]);
-    return from ? copy(from, args[1], false) : CLI_USAGE;
+    return run(&syntax, 0, argc, argv);
 }
 
 int
@@ -140,13 +150,6 @@ cli_restore(int argc, char **argv)
         .min_args = 2,
         .max_args = 2,
     };
-    const char *to;
-    char **args;
-    size_t count;
-    int done = cli_parse(&syntax, argc, argv, &args, &count);
 
-    if (done >= 0)
-        return done;
-    to = folder_of(args[1]);
-    return to ? copy(args[0], to, true) : CLI_USAGE;
+    return run(&syntax, 1, argc, argv);
 }

@@ -21,13 +21,14 @@ read_fingerprint(struct begin *b, struct idem_op *op)
 {
     struct idem_buf payload;
     struct idem_error err = {0};
+    int code;
 
     if (b->fingerprint && b->payload)
         return cli_usage_error("give --fingerprint or --payload, not both");
-    if (b->fingerprint && !cli_hex_parse(b->fingerprint, b->fingerprint_bytes,
-                                         IDEM_FINGERPRINT_LEN))
-        return cli_usage_error("a fingerprint is %d hex digits",
-                               2 * IDEM_FINGERPRINT_LEN);
+    code = cli_read_hex("a fingerprint", b->fingerprint, b->fingerprint_bytes,
+                        IDEM_FINGERPRINT_LEN);
+    if (code >= 0)
+        return code;
     if (b->payload) {
         if (cli_read_value(b->payload, &payload, &err) != IDEM_OK) {
             idem_buf_clear(&payload);
@@ -51,14 +52,11 @@ fill(struct begin *b, struct idem_op *op)
         return cli_usage_error("give --strict or --loose, not both");
     if ((code = cli_check_time("--lease", &b->lease)) >= 0 ||
         (code = cli_check_time("--ttl", &b->ttl)) >= 0 ||
-        (code = read_fingerprint(b, op)) >= 0)
+        (code = read_fingerprint(b, op)) >= 0 ||
+        (code = cli_read_hex("a nonce", b->nonce, b->nonce_bytes,
+                             IDEM_NONCE_LEN)) >= 0)
         return code;
-    if (b->nonce) {
-        if (!cli_hex_parse(b->nonce, b->nonce_bytes, IDEM_NONCE_LEN))
-            return cli_usage_error("a nonce is %d hex digits",
-                                   2 * IDEM_NONCE_LEN);
-        op->nonce = b->nonce_bytes;
-    }
+    op->nonce = b->nonce ? b->nonce_bytes : NULL;
     op->type = b->token ? IDEM_TYPE_TOKEN : IDEM_TYPE_REQUEST;
     op->mode = b->loose ? IDEM_LOOSE : IDEM_STRICT;
     op->lease_ms = cli_ms_or_default(b->lease);

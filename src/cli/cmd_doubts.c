@@ -6,7 +6,7 @@
  * and only those are settled, each by its own SETTLE. One that was settled or
  * finished meanwhile answers so and is left as it is.
  */
-#include "doubts.h"
+#include "verb.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

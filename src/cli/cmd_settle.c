@@ -2,7 +2,7 @@
  * cmd_settle.c - idem settle: query for compensation, and an operator's word on
  * what is in doubt.
  */
-#include "doubts.h"
+#include "verb.h"
 
 #include "../gateway/module/result.h"
 

@@ -176,14 +176,11 @@ cli_redeem(int argc, char **argv)
     size_t count;
     int code = cli_parse(&syntax, argc, argv, &args, &count);
 
+    if (code < 0)
+        code = cli_read_hex("a nonce", nonce, nonce_bytes, IDEM_NONCE_LEN);
     if (code >= 0)
         return code;
-    if (nonce) {
-        if (!cli_hex_parse(nonce, nonce_bytes, IDEM_NONCE_LEN))
-            return cli_usage_error("a nonce is %d hex digits",
-                                   2 * IDEM_NONCE_LEN);
-        op.nonce = nonce_bytes;
-    }
+    op.nonce = nonce ? nonce_bytes : NULL;
     op.id = idem_text(args[0]);
     op.scope = idem_text(args[1]);
     return next ? redeem_next(&verb, &op) : cli_run_verb(&verb, &op);

@@ -3,7 +3,6 @@
  */
 #include "cli.h"
 
-#include "../base/hex.h"
 #include "../base/units.h"
 
 #include <errno.h>
@@ -76,24 +75,6 @@ cli_guess(struct cli_guess *guess, const char *name)
 
 /* ---- values ----------------------------------------------------------- */
 
-bool
-cli_ms_parse(const char *text, int64_t *ms)
-{
-    return idem__units_parse(IDEM__UNIT_TIME, text, ms);
-}
-
-bool
-cli_size_parse(const char *text, int64_t *bytes)
-{
-    return idem__units_parse(IDEM__UNIT_SIZE, text, bytes);
-}
-
-bool
-cli_hex_parse(const char *text, uint8_t *out, size_t len)
-{
-    return idem__hex_read(text, strlen(text), out, len);
-}
-
 static int
 set(const struct cli_option *option, const char *value)
 {
@@ -118,10 +99,10 @@ set(const struct cli_option *option, const char *value)
         ok = idem__units_parse(IDEM__UNIT_NONE, value, option->into);
         break;
     case CLI_MS:
-        ok = cli_ms_parse(value, option->into);
+        ok = idem__units_parse(IDEM__UNIT_TIME, value, option->into);
         break;
     case CLI_SIZE:
-        ok = cli_size_parse(value, option->into);
+        ok = idem__units_parse(IDEM__UNIT_SIZE, value, option->into);
         break;
     case CLI_HEADING:
         break;

@@ -4,6 +4,9 @@
  */
 #include "cli.h"
 
+#include "../base/hex.h"
+#include "../base/units.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -134,25 +137,28 @@ times_and_sizes_have_units(void **state)
     int64_t n;
 
     (void)state;
-    assert_true(cli_ms_parse("0", &n) && n == 0);
-    assert_false(cli_ms_parse("1500", &n)); /* seconds or milliseconds? */
-    assert_true(cli_ms_parse("1500ms", &n) && n == 1500);
-    assert_true(cli_ms_parse("30s", &n) && n == 30000);
-    assert_true(cli_ms_parse("5M", &n) && n == 300000);
-    assert_true(cli_ms_parse("24h", &n) && n == 86400000);
-    assert_true(cli_ms_parse("7d", &n) && n == 604800000);
-    assert_true(cli_size_parse("64k", &n) && n == 65536);
-    assert_true(cli_size_parse("2g", &n) && n == INT64_C(2147483648));
-    assert_false(cli_ms_parse("", &n));
-    assert_false(cli_ms_parse(" 5s", &n));
-    assert_false(cli_ms_parse("5 s", &n));
-    assert_false(cli_ms_parse("+5s", &n));
-    assert_false(cli_ms_parse("-5s", &n));
-    assert_false(cli_ms_parse("5sec", &n));
-    assert_false(cli_ms_parse("0x10", &n));
-    assert_false(cli_ms_parse("9223372036854775808", &n));
-    assert_false(cli_ms_parse("9223372036854775807d", &n));
-    assert_false(cli_size_parse("9999999999999g", &n));
+    assert_true(idem__units_parse(IDEM__UNIT_TIME, "0", &n) && n == 0);
+    assert_false(idem__units_parse(IDEM__UNIT_TIME, "1500",
+                                   &n)); /* seconds or milliseconds? */
+    assert_true(idem__units_parse(IDEM__UNIT_TIME, "1500ms", &n) && n == 1500);
+    assert_true(idem__units_parse(IDEM__UNIT_TIME, "30s", &n) && n == 30000);
+    assert_true(idem__units_parse(IDEM__UNIT_TIME, "5M", &n) && n == 300000);
+    assert_true(idem__units_parse(IDEM__UNIT_TIME, "24h", &n) && n == 86400000);
+    assert_true(idem__units_parse(IDEM__UNIT_TIME, "7d", &n) && n == 604800000);
+    assert_true(idem__units_parse(IDEM__UNIT_SIZE, "64k", &n) && n == 65536);
+    assert_true(idem__units_parse(IDEM__UNIT_SIZE, "2g", &n) &&
+                n == INT64_C(2147483648));
+    assert_false(idem__units_parse(IDEM__UNIT_TIME, "", &n));
+    assert_false(idem__units_parse(IDEM__UNIT_TIME, " 5s", &n));
+    assert_false(idem__units_parse(IDEM__UNIT_TIME, "5 s", &n));
+    assert_false(idem__units_parse(IDEM__UNIT_TIME, "+5s", &n));
+    assert_false(idem__units_parse(IDEM__UNIT_TIME, "-5s", &n));
+    assert_false(idem__units_parse(IDEM__UNIT_TIME, "5sec", &n));
+    assert_false(idem__units_parse(IDEM__UNIT_TIME, "0x10", &n));
+    assert_false(idem__units_parse(IDEM__UNIT_TIME, "9223372036854775808", &n));
+    assert_false(
+        idem__units_parse(IDEM__UNIT_TIME, "9223372036854775807d", &n));
+    assert_false(idem__units_parse(IDEM__UNIT_SIZE, "9999999999999g", &n));
 }
 
 static void
@@ -161,11 +167,11 @@ hex_is_exactly_as_long_as_asked(void **state)
     uint8_t out[4] = {0};
 
     (void)state;
-    assert_true(cli_hex_parse("00ffAb10", out, 4));
+    assert_true(idem__hex_read("00ffAb10", 8, out, 4));
     assert_memory_equal(out, "\x00\xff\xab\x10", 4);
-    assert_false(cli_hex_parse("00ffAb1", out, 4));
-    assert_false(cli_hex_parse("00ffAb1012", out, 4));
-    assert_false(cli_hex_parse("00ffAbg0", out, 4));
+    assert_false(idem__hex_read("00ffAb1", 7, out, 4));
+    assert_false(idem__hex_read("00ffAb1012", 10, out, 4));
+    assert_false(idem__hex_read("00ffAbg0", 8, out, 4));
 }
 
 static const char *

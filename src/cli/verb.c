@@ -3,6 +3,7 @@
  */
 #include "verb.h"
 
+#include "../base/hex.h"
 #include "../base/units.h"
 #include "../serve/core/rights.h"
 
@@ -58,6 +59,14 @@ cli_read_outcome(const char *text, enum idem_state *outcome)
         return -1;
     return cli_usage_error("\"%s\" is not an outcome: succeeded or failed",
                            text);
+}
+
+int
+cli_read_hex(const char *what, const char *text, uint8_t *out, size_t len)
+{
+    return !text || idem__hex_read(text, strlen(text), out, len)
+               ? -1
+               : cli_usage_error("%s is %zu hex digits", what, 2 * len);
 }
 
 int
@@ -408,7 +417,7 @@ read_lease(const char *text, int64_t *lease_ms)
 {
     char flaw[IDEM__TIME_FLAW_LEN];
 
-    if (!cli_ms_parse(text, lease_ms))
+    if (!idem__units_parse(IDEM__UNIT_TIME, text, lease_ms))
         return cli_usage_error("the lease \"%s\" %s", text,
                                idem__time_flaw(text, flaw));
     return *lease_ms > 0 ? -1 : cli_usage_error("a lease is at least 1ms");

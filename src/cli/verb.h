@@ -62,6 +62,8 @@ int cli_parse_key(const struct cli_syntax *syntax, int argc, char **argv,
 int cli_read_fence(const char *text, uint64_t *fence);
 int cli_read_outcome(const char *text, enum idem_state *outcome);
 int cli_read_kind(const char *text, enum idem_kind *kind);
+/* Exactly `len` bytes as hex digits; NULL, which is none, is fine. */
+int cli_read_hex(const char *what, const char *text, uint8_t *out, size_t len);
 
 /* A time that was given must not be 0: zero means "default" inside. */
 int cli_check_time(const char *option, const int64_t *ms);
@@ -71,5 +73,19 @@ cli_ms_or_default(int64_t ms)
 {
     return ms == CLI_UNSET_MS ? 0 : ms;
 }
+
+/* ---- what is in doubt (cmd_doubts.c) ------------------------------------ */
+
+struct cli_doubts {
+    const char *scope; /* NULL: every one */
+    int64_t older_ms;  /* in doubt for at least this long */
+    bool all;          /* --all: without any of the above */
+    bool dry_run, yes;
+};
+
+/* Settle every doubt that is asked for with this op, whose scope, id and type
+ * are filled in; returns the exit code. */
+int cli_settle_doubts(const struct cli_verb *verb,
+                      const struct cli_doubts *wanted, struct idem_op *op);
 
 #endif
