@@ -7,6 +7,7 @@
 
 The tests at its end are for every client: a test file imports them, and has a fixture `app`.
 """
+import contextlib
 import hashlib
 import http.client
 import itertools
@@ -202,3 +203,17 @@ def test_another_boundary_of_a_form_is_the_same_request(app):
         form = "--%s\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--%s--\r\n" % (boundary, boundary)
         assert play.send({"path": "/form", "key": "k", "body": form, "type": "multipart/form-data; boundary=" + boundary}).status == 200
     assert play.ran("/form") == 1
+
+
+def test_a_request_whose_body_ends_early_does_not_run(app):
+    """The client goes away while it sends. The retry with the whole body is the first request, not a mismatch."""
+    play = Play(app)
+    with socket.create_connection(("127.0.0.1", app.port)) as s:
+        s.sendall(b"POST /orders HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIdempotency-Key: early\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\nhalf")
+        s.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            while s.recv(65536):
+                pass
+    answer = play.send({"path": "/orders", "key": "early", "caller": None})
+    assert answer.status == 201, answer.body
+    assert play.ran("/orders") == 1

@@ -9,7 +9,7 @@ import pytest
 
 from client_builds import NODE, RUN_NODE, node_packages
 from lib import ROOT, Server, folder, free_port, wait_until
-from middleware import (App, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work,  # noqa: F401
+from middleware import (App, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work, test_a_request_whose_body_ends_early_does_not_run,  # noqa: F401
                         test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
                         test_middleware_answers_as_the_gateway_does)
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
@@ -113,7 +113,7 @@ def test_the_package_has_what_it_needs():
                        stdin=subprocess.DEVNULL, capture_output=True)
         subprocess.run("tar xf *.tgz && mkdir node_modules && mv package node_modules/idem-client", shell=True, cwd=where, check=True)
         names = set(os.listdir(where + "/node_modules/idem-client"))
-        assert names == {"package.json", "README.md", "README.zh-CN.md", "src"}
+        assert names == {"package.json", "LICENSE", "README.md", "README.zh-CN.md", "src"}
         done = subprocess.run(["node", "--input-type=module", "-e", 'import {Client} from "idem-client"; new Client(); console.log("fine")'], cwd=where,
                               capture_output=True, text=True, timeout=60)
         assert done.stdout == "fine\n", done
@@ -223,6 +223,22 @@ console.log("fine");
 """
     with folder() as where, Server(where, listen=True) as server:
         assert run_with(server, code) == "fine\n"
+
+
+def test_arguments_that_json_cannot_tell_apart_are_refused():
+    """Two Maps are both {} as JSON: another one must not be taken for the same request."""
+    code = """
+import {fingerprint} from "idem-client";
+class Cart { #items = 1; }
+for (const odd of [new Map([[1, 2]]), new Set([1]), new Cart(), Promise.resolve(1), () => 1, Symbol("s"), [new Map()], /x/]) {
+    try { fingerprint(odd); console.log("taken", odd); } catch (error) { if (!(error instanceof TypeError)) throw error; }
+}
+for (const fine of [{}, [], null, undefined, Object.create(null), new Date(0), {a: undefined}, [undefined], 1n, Buffer.from("x"), new Uint8Array(0)]) fingerprint(fine);
+console.log("fine");
+"""
+    node_packages()
+    done = subprocess.run(["node", "--input-type=module", "-e", code], cwd=NODE, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "fine\n", done
 
 
 def test_an_answer_that_breaks_in_the_middle_is_an_unknown_outcome():

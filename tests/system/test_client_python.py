@@ -21,8 +21,9 @@ import pytest
 
 from chaos import Chaos, resp_replies
 from lib import IDEM, ROOT, Process, Server, folder, free_port, wait_until
+import servers
 import transactions
-from middleware import (App, Play, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work,  # noqa: F401
+from middleware import (App, Play, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work, test_a_request_whose_body_ends_early_does_not_run,  # noqa: F401
                         test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
                         test_middleware_answers_as_the_gateway_does)
 from test_stores_sql import idem as idem_command
@@ -432,6 +433,22 @@ def test_an_error_without_a_text_is_recorded(client):
     assert told.value.type == "Unspeakable"
 
 
+def test_asyncio_speaks_tls(client):
+    async def call(url, deadline):
+        return await idem.AsyncClient(url, deadline=deadline).once("k", lambda: 5)
+
+    with folder() as where:
+        ca, cert, key = servers.authority(where, "ours")
+        with Server(where, "--tls-cert", cert, "--tls-key", key, listen=True) as server:
+            url = "idems://127.0.0.1:%d" % server.port
+            assert [asyncio.run(call(url + "?ca=" + ca, 30)) for _ in range(2)] == [5, 5]
+            with pytest.raises(idem.Unavailable):
+                asyncio.run(call(url, 0.5))
+    for wrong in ("idems://host?cafile=x", "idem://host?ca=x", "redis://host"):
+        with pytest.raises(ValueError):
+            idem.Client(wrong)
+
+
 def test_asyncio_takes_plain_functions_too(server, client):
     there = idem.AsyncClient(server.url, scope=client.options.scope)
     assert [asyncio.run(there.once("k", lambda: 5)) for _ in range(2)] == [5, 5]
@@ -627,7 +644,7 @@ def test_the_package_can_be_built_and_is_complete():
             names = set(wheel.namelist())
             metadata = wheel.read(next(n for n in names if n.endswith("/METADATA"))).decode()
     assert {"idem/" + n for n in os.listdir(os.path.join(PACKAGE, "idem")) if n.endswith((".py", ".typed"))} <= names
-    assert "Name: idem-client\n" in metadata and "Requires-Dist" not in metadata
+    assert "Name: idem-client\n" in metadata and "Requires-Dist" not in metadata and any(n.endswith("/LICENSE") for n in names)
 
 
 def test_the_types_say_what_the_client_does():

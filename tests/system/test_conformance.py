@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -340,3 +341,29 @@ def test_all_languages_make_the_same_fingerprint(world):
     for language in LANGUAGES:
         assert found[language] == found["python"], language
     assert len(set(found["python"])) == len(ARGUMENTS)
+
+
+def code_lines(path):
+    """Without comments, docstrings and empty lines."""
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    text = re.sub(r'(?m)^ *"""(?s:.*?)"""$', "", text) if path.endswith(".py") else re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    return sum(1 for line in text.splitlines() if line.strip() and not line.strip().startswith(("#", "//")))
+
+
+@pytest.mark.parametrize("language,folder", [("python", "idem"), ("node", "src"), ("php", "src")])
+def test_the_pages_tell_the_size_of_a_client(language, folder):
+    source = os.path.join(CLIENTS, language, folder)
+    for page in ("README.md", "README.zh-CN.md"):
+        with open(os.path.join(CLIENTS, language, page), encoding="utf-8") as f:
+            rows = re.findall(r"^\|[^|]*\| ((?:`\w+\.\w+` ?)+)\| (\d+) \|$", f.read(), re.M)
+        told = [(re.findall(r"`(.*?)`", files), int(lines)) for files, lines in rows]
+        assert sorted(sum((files for files, _ in told), [])) == sorted(n for n in os.listdir(source) if n.endswith((".py", ".js", ".php")))
+        for files, lines in told:
+            assert lines == pytest.approx(sum(code_lines(os.path.join(source, name)) for name in files), rel=0.1), files
+
+
+@pytest.mark.parametrize("language", ["node", "php", "python"])
+def test_a_package_has_its_licence(language):
+    with open(os.path.join(ROOT, "LICENSE")) as ours, open(os.path.join(CLIENTS, language, "LICENSE")) as theirs:
+        assert ours.read() == theirs.read()

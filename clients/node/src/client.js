@@ -34,10 +34,12 @@ export function canonical(value) {
     if (Array.isArray(value)) return "[" + value.map((v) => canonical(v === undefined ? null : v)).join(",") + "]";
     if (value && typeof value === "object") {
         const names = Object.keys(value).filter((name) => value[name] !== undefined);
+        if (!names.length && !ArrayBuffer.isView(value) && ![Object.prototype, null].includes(Object.getPrototypeOf(value)))
+            throw new TypeError(`${value.constructor?.name} shows nothing of what it holds: choose with arguments what makes the request the same one`);
         names.sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
         return "{" + names.map((name) => JSON.stringify(name) + ":" + canonical(value[name])).join(",") + "}";
     }
-    return typeof value === "bigint" ? String(value) : JSON.stringify(value);
+    return typeof value === "bigint" ? String(value) : toJson(value);
 }
 
 /** 64 hex digits over what was asked. */

@@ -46,6 +46,8 @@ class Middleware:
             body = self._body(environ)
         except OverflowError:
             return problem("body-too-large")
+        except EOFError:  # the client went away while it sent: a part of a request must not run, nor claim the key
+            return Answer(400, [("Content-Type", "text/plain; charset=utf-8")], b"The body ended early.\n")
         try:
             got = self.client.claim(key, self.guard.asked(environ["REQUEST_METHOD"], self._target(environ), body), options)
         except Error as e:
@@ -63,6 +65,8 @@ class Middleware:
         body = environ["wsgi.input"].read(limit + 1 if length is None else int(length))
         if len(body) > limit:
             raise OverflowError
+        if length is not None and len(body) < int(length):
+            raise EOFError
         environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
         return body
 
