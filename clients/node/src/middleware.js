@@ -228,7 +228,7 @@ export function koaIdempotency(client, options) {
         ctx.state.idem = claim;
         hold(ctx.res, guard, claim, ctx.response.headers);
         // Koa does not answer a client that went away: then nothing would be recorded.
-        Object.defineProperty(ctx.response, "writable", {get: () => true});
+        Object.defineProperty(ctx.response, "writable", {get: () => !ctx.res.writableEnded});
         try {
             return await storage.run(claim, next);
         } catch (error) {
