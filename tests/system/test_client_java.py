@@ -4,6 +4,8 @@ import json
 import os
 import re
 import subprocess
+import xml.etree.ElementTree
+import zipfile
 
 import pytest
 
@@ -16,6 +18,7 @@ from test_rights import write_credentials
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 
 BUILD = os.path.join(ROOT, "build/clients/java-tests")
+SOURCE = os.path.join(ROOT, "clients/java")
 JAVA = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
 
 JDBC = "/usr/share/java/postgresql.jar:/usr/share/java/mariadb-java-client.jar"
@@ -55,6 +58,44 @@ def server():
 
 def test_the_client(built, server):
     run("ClientTest", 14, "idem://127.0.0.1:%d" % server.port, "idem+unix:" + server.socket)
+
+
+def test_the_jar_has_what_others_need(built):
+    """A licence, a name as a module, both filters; the pom says the same; every comment is good javadoc."""
+    with zipfile.ZipFile(os.path.join(BUILD, "idem-client.jar")) as jar:
+        names = set(jar.namelist())
+        manifest = jar.read("META-INF/MANIFEST.MF").decode()
+        assert "Automatic-Module-Name: idem.client" in manifest
+        assert {"META-INF/LICENSE", "idem/IdemClient.class", "idem/jakarta/IdempotencyFilter.class", "idem/javax/IdempotencyFilter.class",
+                "idem/spring/IdempotentAdvisor.class"} <= names
+    pom = xml.etree.ElementTree.parse(os.path.join(SOURCE, "pom.xml")).getroot()
+    say = {e.tag.split("}")[1]: e.text for e in pom}
+    assert "Implementation-Version: %s\r" % say["version"] in manifest and pom.find(".//{*}license/{*}name").text == "Apache-2.0"
+    sources = [os.path.join(where, f) for where, _, found in os.walk(os.path.join(SOURCE, "src/main")) for f in found]
+    jars = ["tomcat10-servlet-api", "spring3-aop", "spring3-core", "aopalliance"]
+    with folder() as where:
+        done = subprocess.run(["javadoc", "-quiet", "-Xdoclint:all,-missing", "-Werror", "-encoding", "UTF-8", "--release", "11", "-cp",
+                               ":".join("/usr/share/java/%s.jar" % j for j in jars), "-d", where, *sources], text=True, capture_output=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_says_how_long_the_client_is(built):
+    """Lines without comments, blank lines and imports: the table of the page, and the core is under a thousand."""
+    parts = re.findall(r"^\| ([^|]+) \| (\d+) \| ([^|]+) \|$", page_text("README.md"), re.M)
+    found, seen = {}, set()
+    for part, told, files in parts:
+        count = 0
+        for name in re.findall(r"`([\w/]+)`", files):
+            with open(os.path.join(SOURCE, "src/main/java/idem", name + ".java"), encoding="utf-8") as f:
+                text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
+            count += sum(1 for line in text.splitlines() if line.strip() and not re.match(r"\s*//|import |package ", line))
+            seen.add(name)
+        found[part] = (int(told), count)
+    assert all(abs(told - count) <= 25 for told, count in found.values()), found
+    main = os.path.join(SOURCE, "src/main/java/idem")
+    assert seen == {os.path.relpath(os.path.join(where, f), main)[:-5] for where, _, files in os.walk(main) for f in files}
+    assert found["core"][1] < 1050 and [row[1:] for row in re.findall(r"^\| ([^|]+) \| (\d+) \| ([^|]+) \|$", page_text("README.zh-CN.md"), re.M)] == [
+        row[1:] for row in parts]
 
 
 def test_a_secret_is_sent(built):
@@ -175,9 +216,13 @@ PAGE_MAIN = """
 """
 
 
+def page_text(page):
+    with open(os.path.join(SOURCE, page), encoding="utf-8") as f:
+        return f.read()
+
+
 def blocks(page):
-    with open(os.path.join(ROOT, "clients/java", page), encoding="utf-8") as f:
-        return re.findall(r"```java\n(.*?)```", f.read(), re.S)
+    return re.findall(r"```java\n(.*?)```", page_text(page), re.S)
 
 
 def test_the_code_of_the_pages_works(built, server, postgres):
