@@ -4,6 +4,8 @@ import http.client
 import json
 import os
 import subprocess
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -155,3 +157,32 @@ def test_every_surface_tells_the_same_story(stores):
     assert len(expected) == 16
     for by, lines in told.items():
         assert lines == expected, by
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite:%s/db"], ids=["driven", "threaded"])
+def test_many_tokens_in_one_answer_are_one_thing_on_both_surfaces(store):
+    with folder() as where, Server(where, "--max-queue", "64", "--token-rate", "0", http=True, store=store.replace("%s", where)) as s, \
+            s.client() as c:
+        def over_http(count):
+            request = urllib.request.Request("http://127.0.0.1:%d/v1/tokens" % s.http, json.dumps({"subject": "me", "count": count}).encode(),
+                                             {"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return answer.status, json.load(answer)
+            except urllib.error.HTTPError as e:
+                return e.code, json.load(e)
+        said = c("ISSUE", "me", "COUNT", 60)
+        status, told = over_http(60)
+        assert said[0] == "issued" and status == 200 and told["expires"] > 1e12, told
+        tokens = said[1:] + told["tokens"]
+        assert len(set(tokens)) == 120 and told["token"] == told["tokens"][0]
+        assert all(c("REDEEM", token, "me")[0] == "redeemed" for token in tokens)
+        # More than the queue takes at once: refused as a whole, unless the engine was quick, and the next ones work.
+        said = c("ISSUE", "me", "COUNT", 1000)
+        assert len(said) == 1001 if isinstance(said, list) else said.word == "OVERLOADED", said
+        status, told = over_http(1000)
+        assert len(told["tokens"]) == 1000 if status == 200 else told["type"].endswith("/overloaded"), told
+        for n in range(20):
+            c.send("ISSUE", "me", "COUNT", 3, "TAG", n)
+        assert sorted(c.read()[1] for _ in range(20)) == list(range(20))
+        assert over_http(1)[0] == 200 and c("ISSUE", "me")[0] == "issued"

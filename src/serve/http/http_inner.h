@@ -16,6 +16,7 @@
 #ifndef IDEM__HTTP_INNER_H
 #define IDEM__HTTP_INNER_H
 
+#include "../core/issue.h"
 #include "../core/rights.h"
 #include "http.h"
 
@@ -87,8 +88,8 @@ struct http_request {
     size_t rendered;             /* bytes of a long reply, until it is sent */
     struct idem_record *records; /* SCAN, ISSUE */
     size_t record_count;
-    char (*tokens)[IDEM_TOKEN_LEN + 1];
-    bool masked; /* the result is there, and not shown */
+    struct server_issue *issue; /* tokens */
+    bool masked;                /* the result is there, and not shown */
     size_t masked_len;
     json_t *json;         /* ids, doubts ... */
     struct idem_buf text; /* figures */

@@ -53,10 +53,11 @@ issued(const struct http_request *request)
     json_t *tokens = json_array();
 
     for (size_t i = 0; i < request->call.count; i++)
-        json_array_append_new(tokens, json_string(request->tokens[i]));
+        json_array_append_new(
+            tokens, json_string(server_issue_token(request->issue, i)));
     return json_pack("{s:s, s:s, s:o, s:I}", "verdict", "issued", "token",
-                     request->tokens[0], "tokens", tokens, "expires",
-                     (json_int_t)request->answer.record->expires);
+                     server_issue_token(request->issue, 0), "tokens", tokens,
+                     "expires", (json_int_t)request->answer.record->expires);
 }
 
 static json_t *

@@ -25,7 +25,7 @@ http_request_put(struct http_request *request)
     http_call_clear(&request->call);
     principal_put(request->principal);
     json_decref(request->json);
-    free(request->tokens);
+    free(request->issue);
     free(request->records);
     free(request->target);
     free(request);
@@ -321,24 +321,14 @@ static bool
 run_issue(struct http_request *request)
 {
     struct http_call *call = &request->call;
-    enum idem_status status = IDEM_OK;
-    struct idem_error err = {0};
-    size_t i;
 
-    request->tokens = calloc(call->count, sizeof(*request->tokens));
-    if (!request->tokens)
+    request->issue = server_issue_new(call->count);
+    if (!request->issue)
         return !http_fail(request, IDEM_PROBLEM_MEMORY, "out of memory");
-    prepare(request, call->count, HTTP_STORE_MS);
-    for (i = 0; i < call->count && status == IDEM_OK; i++) {
-        struct idem_op op = call->op;
-
-        idem_token_make(request->tokens[i]);
-        op.id = idem_text(request->tokens[i]);
-        status = idem_submit(request->http->server->engine, &op, done, request,
-                             NULL, &err);
-    }
-    submitted(request, status, call->count - i + (status == IDEM_OK ? 0 : 1),
-              &err);
+    prepare(request, 1, HTTP_STORE_MS);
+    server_issue_submit(request->issue, request->http->server->engine,
+                        &call->op, done, request);
+    submitted(request, IDEM_OK, 0, NULL);
     return false;
 }
 

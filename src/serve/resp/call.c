@@ -58,7 +58,7 @@ call_put(struct call *call)
     struct loop *loop = call->loop;
 
     loop->calls--;
-    free(call->tokens);
+    free(call->issue);
     result_put(call->result);
     if (call->reply.buf.room > REPLY_KEPT)
         idem_buf_clear(&call->reply.buf);

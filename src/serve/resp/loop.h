@@ -20,6 +20,7 @@
 #ifndef SERVER_LOOP_H
 #define SERVER_LOOP_H
 
+#include "../core/issue.h"
 #include "../core/listen.h"
 #include "../core/rights.h"
 #include "../core/server.h"
@@ -100,10 +101,8 @@ struct call {
     struct idem_op op; /* verb, times and names, which are in `names` */
     uint64_t ticket, fence, ends_at;
     int64_t since_us, due_ms;
-    size_t left;  /* ISSUE: tokens not answered yet; under the loop's mutex */
-    size_t count; /* ISSUE: tokens */
-    char *tokens; /* ISSUE: count * (IDEM_TOKEN_LEN + 1) */
-    enum idem_status failed;
+    size_t count;               /* ISSUE: tokens */
+    struct server_issue *issue; /* and they; else NULL */
     bool done, waits, started, ordered;
     bool returns; /* nobody else can know of its start */
     bool full;    /* its answer brings the whole record */

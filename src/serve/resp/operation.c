@@ -1,6 +1,6 @@
 /*
  * operation.c - a call's operations: handing them to the engine, and what its
- * answers mean for the call. ISSUE is one operation a token.
+ * answers mean for the call. ISSUE is one operation a token (core/issue.h).
  */
 #include "loop.h"
 
@@ -60,7 +60,7 @@ add_tokens(struct call *call, struct resp_out *out)
     answer_add_array(out, call->tag, 1 + call->count);
     resp_add_text(out, "issued");
     for (size_t i = 0; i < call->count; i++)
-        resp_add_text(out, call->tokens + i * (IDEM_TOKEN_LEN + 1));
+        resp_add_text(out, server_issue_token(call->issue, i));
 }
 
 /* REDEEM NEXT. */
@@ -75,27 +75,13 @@ add_next(struct call *call, struct resp_out *out, struct idem_bytes token)
         resp_add_null(out);
 }
 
-/* ISSUE: one of its tokens was answered; true with the last of them. */
-static bool
-count_token(struct call *call, enum idem_status status,
-            const struct idem_answer *answer)
-{
-    if (status == IDEM_OK && answer->verdict != IDEM_V_ISSUED)
-        status = IDEM_ERR_INTERNAL;
-    if (status != IDEM_OK)
-        call->failed = status;
-    return --call->left == 0;
-}
-
 static void
 add_reply(struct call *call, struct resp_out *out, enum idem_status status,
           const struct idem_answer *answer, const struct idem_error *err)
 {
-    if (call->tokens)
-        status = call->failed;
     if (status != IDEM_OK)
         answer_add_status(out, call->tag, status, err);
-    else if (call->tokens)
+    else if (call->issue)
         add_tokens(call, out);
     else if (call->fresh && answer->verdict == IDEM_V_REDEEMED)
         add_next(call, out, answer->record->id);
@@ -133,21 +119,6 @@ call_answered(struct call *call)
     loop_wake(loop);
 }
 
-static bool
-last_of_tokens(struct call *call, enum idem_status status,
-               const struct idem_answer *answer)
-{
-    struct loop *loop = call->loop;
-    bool last;
-
-    if (loop->driven)
-        return count_token(call, status, answer);
-    pthread_mutex_lock(&loop->mutex);
-    last = count_token(call, status, answer);
-    pthread_mutex_unlock(&loop->mutex);
-    return last;
-}
-
 /* An idem_done_fn: on the loop's thread if it drives, else on the engine's. */
 static void
 answered(void *arg, enum idem_status status, const struct idem_answer *answer,
@@ -156,8 +127,6 @@ answered(void *arg, enum idem_status status, const struct idem_answer *answer,
     struct call *call = arg;
     struct loop *loop = call->loop;
 
-    if (call->tokens && !last_of_tokens(call, status, answer))
-        return;
     add_reply(call, out_of(call, answer), status, answer, err);
     if (call->audited)
         audit_add(loop->server->audit, loop->log,
@@ -193,44 +162,19 @@ calls_collect(struct loop *loop)
 
 /* ---- sending to the engine ------------------------------------------- */
 
-static bool
-make_tokens(struct call *call)
-{
-    call->tokens = malloc(call->count * (IDEM_TOKEN_LEN + 1));
-    for (size_t i = 0; call->tokens && i < call->count; i++)
-        idem_token_make(call->tokens + i * (IDEM_TOKEN_LEN + 1));
-    return call->tokens != NULL;
-}
-
-/* Several operations, one answer: the last of them gives it. */
 static void
-submit_tokens(struct call *call, const struct idem_op *issue)
+submit_tokens(struct call *call, const struct idem_op *op)
 {
     struct loop *loop = call->loop;
-    struct idem_error err = {0};
-    size_t count = call->count;
 
-    if (!make_tokens(call)) {
+    call->issue = server_issue_new(call->count);
+    if (!call->issue) {
         answer_add_status(&call->reply, call->tag, IDEM_ERR_MEMORY, NULL);
         call_done(call);
         return;
     }
-    call->left = count + 1; /* one for this function */
-    for (size_t i = 0; i < count; i++) {
-        struct idem_op op = *issue;
-        enum idem_status status;
-
-        op.id = idem_text(call->tokens + i * (IDEM_TOKEN_LEN + 1));
-        status = idem_submit(loop->engine, &op, answered, call, NULL, &err);
-        if (status != IDEM_OK)
-            (void)last_of_tokens(call, status, NULL);
-    }
     loop->submitted = true;
-    if (last_of_tokens(call, IDEM_OK,
-                       &(struct idem_answer){.verdict = IDEM_V_ISSUED})) {
-        add_reply(call, &call->reply, call->failed, NULL, &err);
-        call_done(call);
-    }
+    server_issue_submit(call->issue, loop->engine, op, answered, call);
 }
 
 void
