@@ -100,10 +100,9 @@ top_show_routes(const struct top_look *then, const struct top_look *now)
             per_second(&route, "doubt") + per_second(&route, "outcome-unknown");
 
         if (i == 0)
-            printf("\n%-28s %10s %10s %10s %10s %10s %11s\n", "route",
-                   "requests/s", "started/s", "replays/s", "doubts/s",
-                   "others/s", "service");
-        printf("%-28.*s %10.1f %10.1f %10.1f %10.1f %10.1f %8.1f ms\n",
+            printf("\n%-22s %8s %9s %9s %8s %8s %9s\n", "route", "all/s",
+                   "started/s", "replays/s", "doubts/s", "others/s", "service");
+        printf("%-22.*s %8.1f %9.1f %9.1f %8.1f %8.1f %6.1f ms\n",
                route.name_len, route.now, all, started, replay, doubt,
                all - started - replay - doubt, upstream_ms(&route));
     }

@@ -138,8 +138,9 @@ def test_top_shows_what_the_routes_do(gateway):
         look.kill()
         look.wait()
     text = top(gateway.socket, "--every", "100ms")
-    assert re.search(r"^route +requests/s +started/s +replays/s +doubts/s +others/s +service$", text, re.M), text
+    assert re.search(r"^route +all/s +started/s +replays/s +doubts/s +others/s +service$", text, re.M), text
     assert re.search(r"^/orders +\d+\.\d +\d+\.\d ", text, re.M), text
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_top_shows_routes_and_the_store_without_a_port():
