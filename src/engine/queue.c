@@ -101,8 +101,8 @@ new_job(struct idem_engine *engine, size_t len)
 void
 idem__job_drop(struct idem_engine *engine, struct idem__job *job)
 {
-    if (job->item.bytes > SMALL_JOB || engine->spare_count + 1 > SPARE_MAX ||
-        !keeps_spares(engine)) {
+    if (job->item.bytes > SMALL_JOB || !keeps_spares(engine) ||
+        engine->spare_count + 1 > SPARE_MAX) {
         free(job);
         return;
     }
