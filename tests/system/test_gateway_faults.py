@@ -35,7 +35,8 @@ def built():
 @pytest.fixture(scope="module")
 def stack():
     with folder() as where, Stack(where, location="idem_lease 1s;", steps=True, more="""
-            location /loose { idem on; idem_mode loose; idem_lease 1s; proxy_pass http://service; }""") as s:
+            location /loose { idem on; idem_mode loose; idem_lease 1s; proxy_pass http://service; }
+            location /twice { idem on; idem_mode loose; idem_lease 10m; idem_dedupe_content 1h; proxy_pass http://service; }""") as s:
         yield s
 
 
@@ -518,3 +519,33 @@ def test_a_worker_ends_although_its_engine_died_while_the_digest_key_was_made():
             stack.engine.kill()
             eventually(lambda: "Connection refused" in stack.nginx.errors())
             assert stack.nginx.stop(seconds=20) == 0
+
+
+# ---- the second line of defence ------------------------------------------------------------------------------------
+
+def contents(engine):
+    """The records of contents that are executing."""
+    rows = [dict(zip(row[::2], row[1::2])) for row in engine("SCAN", "0", "COUNT", 1000, "STATE", "executing")[2:]]
+    return [row for row in rows if row["id"].startswith("content-")]
+
+
+def test_a_worker_that_dies_while_it_looks_for_a_dead_one_blocks_nobody(stack):
+    """The content of a request whose worker died is taken from it when its lease is over. Who dies in that moment must not
+    hold it for another lease, which is ten minutes here."""
+    key = "twice-%d-" % time.time_ns()
+    one = to_step(stack, key + "1", "executing", "/twice")
+    kill_worker(stack)
+    one.result()
+    heal(stack)
+    with stack.engine.client() as engine:
+        left = contents(engine)
+        assert len(left) == 1
+        assert engine("RENEW", left[0]["scope"], left[0]["id"], left[0]["fence"], 1, "LOST")[0] == "ok"
+    stack.stop_at("probed")
+    two = Later(ask, stack.port, key + "2", path="/twice")
+    assert stack.reached("probed")
+    kill_worker(stack)
+    stack.go_on("probed")
+    two.result()
+    heal(stack)
+    assert eventually(lambda: ask(stack.port, key + "3", path="/twice").status == 201)

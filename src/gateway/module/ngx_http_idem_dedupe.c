@@ -23,6 +23,9 @@
 /* for the same key: the lease of its earlier try ends about now */
 #define NGX_HTTP_IDEM_CONTENT_WAIT  1000
 
+/* a worker that dies before it gives it back blocks the content this long */
+#define NGX_HTTP_IDEM_PROBE_LEASE   500
+
 
 static void ngx_http_idem_dedupe_begun(ngx_http_idem_op_t *op,
     ngx_http_idem_reply_t *reply);
@@ -61,7 +64,7 @@ ngx_http_idem_dedupe_begin(ngx_http_idem_claim_t *content, ngx_uint_t named)
     ngx_memzero(&what, sizeof(what));
     what.verb = IDEM_BEGIN;
     what.mode = IDEM_LOOSE;
-    what.lease_ms = content->lease;
+    what.lease_ms = named ? content->lease : NGX_HTTP_IDEM_PROBE_LEASE;
     what.ttl_ms = claim->ctx->conf->dedupe;
     what.nonce = (u_char *) &nonce;
 
@@ -147,6 +150,7 @@ ngx_http_idem_dedupe_told(ngx_http_idem_ctx_t *ctx,
 
         /* nobody holds it: give it back, then as if for the first time */
 
+        ngx_http_idem_step("probed");
         ngx_http_idem_dedupe_end(content->main, 0);
         return;
     }
