@@ -74,7 +74,7 @@ def stack():
 def test_a_form_without_javascript_is_one_order(stack):
     before = len(orders(stack))
     page = get(stack, answer(PAGE.encode()))
-    token = re.search('<form action="/orders" method="post">' + FIELD, page.body.decode()).group(1)
+    token = re.search(FIELD + "</form>", page.body.decode()).group(1)
     assert re.sub(FIELD, "", page.body.decode()) == PAGE and "content-length" not in page.headers
     first = submit(stack, page)
     again = submit(stack, page)
@@ -104,7 +104,31 @@ def test_a_page_in_chunks(stack, chunks):
     page = "<p>x</p>" * (50 if chunks < 10 else 40000) + FORM + "<script>'%s'</script>" % FORM + FORM + "y" * 300
     got = get(stack, answer(page.encode(), chunks=chunks)).body.decode()
     assert re.sub(FIELD, "", got) == page and len(set(re.findall(FIELD, got))) == 1
-    assert len(re.findall('method="post">' + FIELD, got)) == len(re.findall(FIELD, got)) == 2
+    assert len(re.findall(FIELD + "</form>", got)) == len(re.findall(FIELD, got)) == 2
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 1000])
+def test_no_form_that_may_go_elsewhere_gets_a_token(stack, chunks):
+    host = "127.0.0.1:%d" % stack.port
+    own = ["", "/orders?a=1&amp;b=2", "http://%s/orders" % host, "&#x2f;orders"]
+    foreign = ["https://evil.example/", "&#x2f;&#x2f;evil.example", "https&colon;//evil.example", "//%s.evil.example/" % host,
+               "javascript:alert(1)"]
+    forms = ['<form method="post" action="%s"><button>Go</button></form>' % url for url in own + foreign]
+    forms += ['<form method="post"><button formaction="%s">Go</button></form>' % url for url in own + foreign]
+    got = get(stack, answer("".join(forms).encode(), chunks=chunks)).body.decode()
+    assert re.sub(FIELD, "", got) == "".join(forms)
+    has = [bool(re.search(FIELD, form)) for form in re.findall("<form.*?</form>", got)]
+    assert has == ([True] * len(own) + [False] * len(foreign)) * 2
+    based = '<head><base href="https://evil.example/"></head>' + forms[0].replace('action=""', 'action="orders"')
+    assert get(stack, answer(based.encode(), chunks=chunks)).body.decode() == based
+
+
+@pytest.mark.parametrize("end", ["<", "</", "</for", "</form", "</form>"])
+def test_a_page_that_ends_in_a_form_is_all_there(stack, end):
+    page = '<form method="post">' + end
+    for chunks in (1, 6, 1000):
+        got = get(stack, answer(page.encode(), chunks=chunks)).body.decode()
+        assert re.sub(FIELD, "", got) == page and bool(re.search(FIELD, got)) == (end == "</form>")
 
 
 def test_a_large_page_with_a_length(stack):
@@ -169,6 +193,6 @@ def test_the_launcher_puts_the_token_into_pages():
             page = ask(g.port, method="GET", path="/page", body=None,
                        headers={**HTML, "X-Way": "open:" + answer(PAGE.encode()).hex()})
             fields = Fields(page.body.decode()).fields
-            assert [n for n, _ in fields] == ["once", "item"]
+            assert [n for n, _ in fields] == ["item", "once"]
             body = urllib.parse.urlencode(fields).encode()
             assert ask(g.port, body=body, headers=HTML).status == 201 and ask(g.port, body=body, headers=HTML).replayed

@@ -321,6 +321,16 @@ def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
     (1, ["--upstream", "http://127.0.0.1:9", "--store", "nosuch:x"], "nosuch"),
     (2, ["--upstream", "http://127.0.0.1:9", "--key", "http_x_seq"], "no $variable"),
     (2, ["--upstream", "http://127.0.0.1:9", "--token", "json:t token"], "no $variable"),
+    (2, ["--upstream", "http://x", "--inject-token", "a>b"], "inject-token: \"a>b\" is not the name of a field"),
+    (2, ["--upstream", "http://x", "--replayed-header", "X-A a:b"], "replayed-header: \"a:b\" is not the name of a header"),
+    (2, ["--upstream", "http://x", "--credential", "a:b"], "credential: \"a:b\""),
+    (2, ["--upstream", "http://x", "--keep-header", "a:b"], "keep-header: \"a:b\""),
+    (2, ["--upstream", "http://x", "--drop-header", "a(b"], "drop-header: \"a(b\""),
+    (2, ["--upstream", "http://x", "--methods", "POST BUY"], "methods: \"BUY\""),
+    (2, ["--upstream", "http://x", "--release", "500-599 700"], "release: \"700\""),
+    (2, ["--upstream", "http://x", "--duplicate", "shout"], "duplicate: \"shout\""),
+    (2, ["--upstream", "http://x", "--fingerprint", "all"], "fingerprint: \"all\""),
+    (1, ["--upstream", "http://x", "--folder", "/nowhere/x"], "mkdir"),
     (1, ["--upstream", "http://127.0.0.1:9", "--fail-open"], "idem_fail_open")])
 def test_what_cannot_be_is_refused(status, flags, word):
     with folder() as where:

@@ -5,8 +5,10 @@
 #include "gateway.h"
 
 #include "../../base/units.h"
+#include "../module/result.h"
 #include "../module/source.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -275,6 +277,98 @@ check_sources(const struct gateway_option *option, const char *value,
                              flaw);
 }
 
+static bool
+is_field(const char *word)
+{
+    return word[strspn(word,
+                       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX"
+                       "YZ0123456789_-.")] == '\0';
+}
+
+static bool
+is_method(const char *word)
+{
+    char name[16] = "";
+
+    for (size_t i = 0; word[i] && i < sizeof(name) - 1; i++)
+        name[i] = (char)toupper((unsigned char)word[i]);
+    return is_one_of("GET|HEAD|POST|PUT|DELETE|PATCH|OPTIONS|MKCOL|COPY|MOVE|"
+                     "PROPFIND|PROPPATCH|LOCK|UNLOCK",
+                     name);
+}
+
+static bool
+is_duplicate(const char *word)
+{
+    return is_one_of("replay|refuse|answer", word);
+}
+
+static bool
+is_fingerprint(const char *word)
+{
+    return is_one_of("body|json", word);
+}
+
+static bool
+is_header(const char *word)
+{
+    return gateway_header_name_ok(idem_text(word));
+}
+
+/* 409, or 500-599 */
+static bool
+is_status(const char *word)
+{
+    int first, last, len = 0;
+
+    if (sscanf(word, "%3d-%3d%n", &first, &last, &len) != 2 || word[len]) {
+        len = 0;
+        if (sscanf(word, "%3d%n", &first, &len) != 1 || word[len])
+            return false;
+        last = first;
+    }
+    return first >= 200 && first <= last && last <= 599;
+}
+
+/* By the option's name, or by what --help calls its words. */
+static const struct {
+    const char *of;
+    bool (*is_good)(const char *word);
+    const char *what;
+    bool first; /* only the first word */
+} words[] = {
+    {"duplicate", is_duplicate, "replay, refuse or answer STATUS TEXT", true},
+    {"fingerprint", is_fingerprint, "body, json [PATH ...] or off", true},
+    {"FIELD", is_field,
+     "the name of a field: letters, digits, \"_\", \"-\" and \".\"", false},
+    {"HEADERS", is_header, "the name of a header", false},
+    {"METHODS", is_method, "a method such as POST", false},
+    {"STATUSES", is_status, "a status from 200 to 599, or a range: 500-599",
+     false},
+};
+
+static enum idem_status
+check_words(const struct gateway_option *option, const char *value,
+            struct idem_error *err)
+{
+    char word[GATEWAY_WORD_MAX];
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const char *rest = value;
+
+        bool more = option->value && strcmp(value, "off") != 0 &&
+                    (strcmp(words[i].of, option->name) == 0 ||
+                     strcmp(words[i].of, option->value) == 0);
+
+        for (; more && gateway_word_next(&rest, word); more = !words[i].first) {
+            if (!words[i].is_good(word))
+                return idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" is not %s",
+                                  option->name, word, words[i].what);
+        }
+    }
+    return IDEM_OK;
+}
+
 static enum idem_status
 set_option(struct gateway_route *route, size_t i, const char *value,
            struct idem_error *err)
@@ -322,6 +416,8 @@ set_option(struct gateway_route *route, size_t i, const char *value,
                           "$variables into single quotes",
                           option->name);
     status = check_sources(option, value, err);
+    if (status == IDEM_OK)
+        status = check_words(option, value, err);
     return status == IDEM_OK ? set_text(&route->values[i], value, err) : status;
 }
 

@@ -139,11 +139,17 @@ launch_folder_make(struct launch *self, struct idem_error *err)
     char figures[PATH_MAX + 16];
 
     if (self->config->folder) {
-        if (!realpath(self->config->folder, self->folder) ||
-            strlen(self->folder) > 80)
-            return idem__fail(err, IDEM_ERR_INVALID, "folder %s: %s",
-                              self->config->folder,
-                              errno ? strerror(errno) : "its path is too long");
+        if (!realpath(self->config->folder, self->folder))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "folder %s: %s; make a folder that only the "
+                              "gateway's user can write (mkdir -p -m 755), or "
+                              "leave --folder out for a temporary one",
+                              self->config->folder, strerror(errno));
+        if (strlen(self->folder) > 80)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "folder %s: a socket in it needs a path of at "
+                              "most 80 bytes; choose a shorter one",
+                              self->folder);
     } else {
         if (!runtime || strlen(runtime) > 60 || geteuid() == 0 ||
             access(runtime, W_OK) != 0)

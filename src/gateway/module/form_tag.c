@@ -1,15 +1,17 @@
 /*
- * form_tag.c - the start tags of forms; see form_tag.h.
+ * form_tag.c - forms and their end tags; see form_tag.h.
  *
  *   TEXT --<--> OPEN --letter--> TAG --space--> SPACE --> ATTR --=--> BEFORE
  *    ^  ^                         |               ^                     |
  *    |  +---- COMMENT, OTHER      |               +--- QUOTED, VALUE <--+
- *    +--- RAW <--script ...-- > --+--form--> FORM: insert, then TEXT
+ *    +--- RAW <--script ...-- > --+
+ *    +--- CLOSE <--/-- OPEN        </form: insert before it
  */
 #include "form_tag.h"
 
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 enum {
     TEXT = 0,
@@ -25,7 +27,7 @@ enum {
     OTHER,   /* <!DOCTYPE and the like, up to > */
     COMMENT, /* up to --> */
     RAW,     /* up to the end tag of `raw` */
-    FORM,    /* behind the start tag of a form */
+    CLOSE,   /* behind </ */
 };
 
 static bool
@@ -50,27 +52,22 @@ name_is(const struct gateway_form_scan *scan, const char *name)
     return scan->name_len == len && memcmp(scan->name, name, len) == 0;
 }
 
-/* A browser reads an action without line breaks and tabs, and without spaces
- * in front; a backslash is a slash to it. */
 static void
 add_value(struct gateway_form_scan *scan, int c)
 {
-    if (name_is(scan, "action")) {
-        if (c < ' ' || (c == ' ' && scan->value_len == 0))
-            return;
-        c = c == '\\' ? '/' : c;
-    }
-    if (scan->value_len < sizeof(scan->value))
-        scan->value[scan->value_len] = (char)tolower(c);
+    if (scan->value_len < GATEWAY_FORM_VALUE_MAX)
+        scan->value[scan->value_len] = c ? (char)c : ' ';
     scan->value_len++;
 }
 
 static bool
-value_begins(const struct gateway_form_scan *scan, const char *with)
+is_own(struct gateway_form_scan *scan)
 {
-    size_t len = strlen(with);
+    bool cut = scan->value_len > GATEWAY_FORM_VALUE_MAX;
 
-    return scan->value_len >= len && memcmp(scan->value, with, len) == 0;
+    scan->value[cut ? GATEWAY_FORM_VALUE_MAX : scan->value_len] = 0;
+    return gateway_form_url_is_own(scan->value, cut, scan->host,
+                                   scan->foreign_base);
 }
 
 /* The name of a tag is complete. */
@@ -80,7 +77,8 @@ end_name(struct gateway_form_scan *scan)
     static const char *const raw[] = {"script", "style", "textarea", "title"};
 
     scan->form = name_is(scan, "form");
-    scan->post = scan->method = scan->skip = false;
+    scan->base = name_is(scan, "base");
+    scan->post = scan->method = scan->action = scan->skip = false;
     scan->raw = NULL;
     for (size_t i = 0; i < sizeof(raw) / sizeof(raw[0]); i++) {
         if (name_is(scan, raw[i]))
@@ -94,12 +92,19 @@ end_attr(struct gateway_form_scan *scan)
 {
     if (name_is(scan, "method") && !scan->method) {
         scan->method = true;
-        scan->post = scan->value_len == 4 && value_begins(scan, "post");
+        scan->post =
+            scan->value_len == 4 && strncasecmp(scan->value, "post", 4) == 0;
     }
-    if (name_is(scan, "action") &&
-        (value_begins(scan, "http:") || value_begins(scan, "https:") ||
-         value_begins(scan, "//")))
-        scan->skip = true;
+    if (scan->form && name_is(scan, "action") && !scan->action) {
+        scan->action = true;
+        scan->skip = scan->skip || !is_own(scan);
+    }
+    if (!scan->form && name_is(scan, "formaction") && !is_own(scan))
+        scan->wanted = false;
+    if (scan->base && name_is(scan, "href") && !scan->based) {
+        scan->based = true;
+        scan->foreign_base = !is_own(scan);
+    }
     if (name_is(scan, "data-idem-token"))
         scan->skip = true;
 }
@@ -110,11 +115,13 @@ end_tag(struct gateway_form_scan *scan)
     scan->count = 0;
     if (scan->raw)
         return RAW;
-    if (!scan->form || !scan->post || scan->skip ||
-        scan->forms == GATEWAY_FORMS_MAX)
-        return TEXT;
-    scan->forms++;
-    return FORM;
+    /* A form inside of a form is none. */
+    if (scan->form && !scan->open) {
+        scan->open = true;
+        scan->wanted =
+            scan->post && !scan->skip && scan->forms < GATEWAY_FORMS_MAX;
+    }
+    return TEXT;
 }
 
 static uint8_t
@@ -194,19 +201,47 @@ step_raw(struct gateway_form_scan *scan, int c)
     return scan->count > 2 && scan->raw[scan->count - 2] == '\0' ? TEXT : RAW;
 }
 
+/* In text: a tag begins here, or nothing does. */
+static uint8_t
+begin_tag(struct gateway_form_scan *scan, int c)
+{
+    scan->begun_len = c == '<';
+    scan->begun[0] = '<';
+    return c == '<' ? OPEN : TEXT;
+}
+
+static uint8_t
+step_close(struct gateway_form_scan *scan, int c)
+{
+    static const char name[] = "form";
+
+    if (scan->begun_len == sizeof(scan->begun) ||
+        tolower(c) != name[scan->begun_len - 2])
+        return begin_tag(scan, c);
+    scan->begun[scan->begun_len++] = (char)c;
+    return CLOSE;
+}
+
 static uint8_t
 step(struct gateway_form_scan *scan, int c)
 {
     switch (scan->state) {
     case TEXT:
-        return c == '<' ? OPEN : TEXT;
+        return begin_tag(scan, c);
+    case CLOSE:
+        return step_close(scan, c);
     case OPEN:
         scan->name_len = 0;
         scan->count = 0;
+        if (c == '/') {
+            scan->begun[scan->begun_len++] = '/';
+            return CLOSE;
+        }
+        if (c != '!' && !isalpha(c))
+            return begin_tag(scan, c);
+        scan->begun_len = 0;
         if (c == '!')
             return BANG;
-        if (!isalpha(c))
-            return c == '<' ? OPEN : TEXT;
         add_name(scan, c);
         return TAG;
     case QUOTED:
@@ -234,19 +269,42 @@ step(struct gateway_form_scan *scan, int c)
     }
 }
 
+/* Is this byte the first one behind </form? */
+static bool
+is_end(const struct gateway_form_scan *scan, int c)
+{
+    return scan->state == CLOSE && scan->begun_len == sizeof(scan->begun) &&
+           (c == '>' || c == '/' || is_space(c));
+}
+
 bool
 gateway_form_next(struct gateway_form_scan *scan, struct idem_bytes in,
-                  size_t *at)
+                  ptrdiff_t *at, size_t *next)
 {
     const uint8_t *bytes = in.data;
 
     for (size_t i = 0; i < in.len; i++) {
-        if (scan->state == FORM) {
-            scan->state = TEXT;
-            *at = i;
-            return true;
+        bool end = is_end(scan, bytes[i]), hit = end && gateway_form_held(scan);
+
+        if (hit) {
+            *at = (ptrdiff_t)i - scan->begun_len;
+            *next = i;
+            scan->forms++;
         }
+        if (end) {
+            scan->open = scan->wanted = false;
+            scan->begun_len = 0;
+            scan->state = TEXT;
+        }
+        if (hit)
+            return true;
         scan->state = step(scan, bytes[i]);
     }
     return false;
+}
+
+size_t
+gateway_form_held(const struct gateway_form_scan *scan)
+{
+    return scan->wanted ? scan->begun_len : 0;
 }

@@ -13,14 +13,20 @@ static size_t
 places(const uint8_t *data, size_t len, size_t cut)
 {
     struct gateway_form_scan scan = {0};
-    size_t ends[] = {cut, len}, from = 0, sum = 0, at;
+    size_t ends[] = {cut, len}, from = 0, sum = 0, next;
+    ptrdiff_t at;
 
     for (int i = 0; i < 2; i++) {
+        size_t held = gateway_form_held(&scan);
+
         while (gateway_form_next(
-            &scan, (struct idem_bytes){data + from, ends[i] - from}, &at)) {
-            assert(at < ends[i] - from);
-            from += at;
-            sum = sum * 31 + from + 1;
+            &scan, (struct idem_bytes){data + from, ends[i] - from}, &at,
+            &next)) {
+            assert(next < ends[i] - from);
+            assert(at >= 0 || (size_t)-at == held);
+            sum = sum * 31 + (size_t)((ptrdiff_t)from + at) + 1;
+            from += next;
+            held = 0;
         }
         from = ends[i];
     }

@@ -189,6 +189,11 @@ ngx_http_idem_inject_header(ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
+    if (r->headers_in.host) {
+        ctx->inject->host.data = r->headers_in.host->value.data;
+        ctx->inject->host.len = r->headers_in.host->value.len;
+    }
+
     r->filter_need_in_memory = 1;
 
     ngx_http_clear_content_length(r);
@@ -264,6 +269,32 @@ ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_str_t *field)
 }
 
 
+/* what was kept back goes out; it is the scan's, which goes on */
+
+static ngx_int_t
+ngx_http_idem_append_held(ngx_http_idem_ctx_t *ctx, u_char *held, size_t *len,
+    ngx_chain_t ***last)
+{
+    size_t   n = *len;
+    u_char  *p;
+
+    *len = 0;
+
+    if (n == 0) {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(ctx->request->pool, n);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(p, held, n);
+
+    return ngx_http_idem_append_bytes(ctx->request->pool, last, p, p + n);
+}
+
+
 /* the buffer in parts; the last one is the buffer itself, so that it is used
  * again only when all of it was sent */
 
@@ -271,46 +302,97 @@ static ngx_int_t
 ngx_http_idem_inject_buf(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
     ngx_str_t *field, ngx_chain_t ***last)
 {
-    size_t             at;
-    u_char            *p;
-    ngx_pool_t        *pool = ctx->request->pool;
-    struct idem_bytes  bytes;
+    size_t                     next, len, held;
+    u_char                    *p, *place, begun[sizeof(ctx->inject->begun)];
+    ptrdiff_t                  at;
+    ngx_pool_t                *pool = ctx->request->pool;
+    struct idem_bytes          bytes;
+    struct gateway_form_scan  *scan = ctx->inject;
 
     p = b->pos;
+    len = scan->held;
+    ngx_memcpy(begun, scan->begun, sizeof(begun));
 
-    while (ngx_buf_in_memory(b)) {
+    if (!ngx_buf_in_memory(b)) {
+
+        /* nothing comes behind the last one */
+
+        if (b->last_buf || b->last_in_chain) {
+            scan->held = 0;
+
+            if (ngx_http_idem_append_held(ctx, begun, &len, last) != NGX_OK) {
+                return NGX_ERROR;
+            }
+        }
+
+        return ngx_http_idem_append(pool, last, b);
+    }
+
+    for ( ;; ) {
         bytes.data = p;
         bytes.len = b->last - p;
 
-        if (!gateway_form_next(ctx->inject, bytes, &at)) {
+        if (!gateway_form_next(scan, bytes, &at, &next)) {
             break;
         }
 
-        p += at;
+        place = p + (at > 0 ? at : 0);
 
-        if (ngx_http_idem_append_bytes(pool, last, b->pos, p) != NGX_OK
+        if ((at >= 0
+             && ngx_http_idem_append_held(ctx, begun, &len, last) != NGX_OK)
+            || ngx_http_idem_append_bytes(pool, last, b->pos, place) != NGX_OK
             || ngx_http_idem_append_bytes(pool, last, field->data,
                                           field->data + field->len)
-               != NGX_OK)
+               != NGX_OK
+            || ngx_http_idem_append_held(ctx, begun, &len, last) != NGX_OK)
         {
             return NGX_ERROR;
         }
 
-        b->pos = p;
+        b->pos = place;
+        p += next;
+    }
+
+    held = b->last_buf || b->last_in_chain ? 0 : gateway_form_held(scan);
+
+    if (held < len + (b->last - b->pos) || held == 0) {
+        if (ngx_http_idem_append_held(ctx, begun, &len, last) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        b->last -= held;
+
+    } else { /* a few bytes, and all of them are kept back */
+        b->pos = b->last;
+    }
+
+    scan->held = held;
+
+    if (b->pos == b->last) { /* nginx sends no memory of no bytes */
+        b->temporary = 0;
+        b->memory = 0;
+        b->mmap = 0;
+        b->sync = 1;
     }
 
     return ngx_http_idem_append(pool, last, b);
 }
 
 
-/* has this piece of the page a place for the field? then scan is as before */
+/* has this piece of the page a place for the field, or may it begin here? if
+ * not, scan is behind it */
 
 static ngx_uint_t
 ngx_http_idem_has_place(struct gateway_form_scan *scan, ngx_chain_t *in)
 {
-    size_t                    at;
+    size_t                    next;
+    ptrdiff_t                 at;
     struct idem_bytes         bytes;
     struct gateway_form_scan  look;
+
+    if (scan->held) {
+        return 1;
+    }
 
     look = *scan;
 
@@ -322,9 +404,13 @@ ngx_http_idem_has_place(struct gateway_form_scan *scan, ngx_chain_t *in)
         bytes.data = in->buf->pos;
         bytes.len = in->buf->last - in->buf->pos;
 
-        if (gateway_form_next(&look, bytes, &at)) {
+        if (gateway_form_next(&look, bytes, &at, &next)) {
             return 1;
         }
+    }
+
+    if (gateway_form_held(&look)) {
+        return 1;
     }
 
     *scan = look;
