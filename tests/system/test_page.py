@@ -264,8 +264,8 @@ def test_a_field_that_the_gateway_puts_into_the_form_works_with_the_script_and_w
     assert browser.run("return [...document.forms[0].elements].some(e => e.name == 'token')")
     assert buys(2) == [ORDER]
     browser.back()
-    assert wait_until(lambda: browser.url() == address, 10)
-    assert wait_until(lambda: browser.run("return document.readyState == 'complete' && !document.querySelector('#pay').disabled"), 10)
+    assert wait_until(lambda: browser.url() == address, 60)
+    assert wait_until(lambda: browser.run("return document.readyState == 'complete' && !document.querySelector('#pay').disabled"), 60)
     assert buys(1) == [ORDER]
     browser.open(address)
     assert buys(1) == [ORDER, ORDER]
