@@ -351,14 +351,20 @@ def code_lines(path):
     return sum(1 for line in text.splitlines() if line.strip() and not line.strip().startswith(("#", "//")))
 
 
-@pytest.mark.parametrize("language,folder", [("python", "idem"), ("node", "src"), ("php", "src")])
+def sources(folder):
+    """The files of a client, without its tests."""
+    found = (os.path.relpath(os.path.join(where, name), folder) for where, _, names in os.walk(folder) for name in names)
+    return [n for n in found if n.endswith((".py", ".js", ".php", ".java", ".go")) and not n.startswith("tests/") and not n.endswith("_test.go")]
+
+
+@pytest.mark.parametrize("language,folder", [("python", "idem"), ("node", "src"), ("php", "src"), ("java", "src/main/java/idem"), ("go", "")])
 def test_the_pages_tell_the_size_of_a_client(language, folder):
     source = os.path.join(CLIENTS, language, folder)
     for page in ("README.md", "README.zh-CN.md"):
         with open(os.path.join(CLIENTS, language, page), encoding="utf-8") as f:
-            rows = re.findall(r"^\|[^|]*\| ((?:`\w+\.\w+` ?)+)\| (\d+) \|$", f.read(), re.M)
+            rows = re.findall(r"^\|[^|]*\| ((?:`[\w/]+\.\w+` ?)+)\| (\d+) \|$", f.read(), re.M)
         told = [(re.findall(r"`(.*?)`", files), int(lines)) for files, lines in rows]
-        assert sorted(sum((files for files, _ in told), [])) == sorted(n for n in os.listdir(source) if n.endswith((".py", ".js", ".php")))
+        assert sorted(sum((files for files, _ in told), [])) == sorted(sources(source))
         for files, lines in told:
             assert lines == pytest.approx(sum(code_lines(os.path.join(source, name)) for name in files), rel=0.1), files
 

@@ -11,6 +11,7 @@ import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.net.URI;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -18,7 +19,13 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.Flow;
+import java.util.concurrent.Future;
 import java.util.function.Function;
+import java.util.function.Supplier;
+import java.util.stream.BaseStream;
 
 /** Objects of Java to and from the tree of {@link Json}: records by their components, other classes by their fields. */
 final class Bind {
@@ -29,6 +36,17 @@ final class Bind {
             Byte.class, BigDecimal::byteValueExact);
 
     private Bind() {
+    }
+
+    /** A result that is not there yet: who returns one has perhaps not begun to work. */
+    static boolean isLater(Class<?> type) {
+        if (type == null)
+            return false;
+        for (var one : type.getInterfaces())
+            if (isLater(one))
+                return true;
+        return List.of(Future.class, CompletionStage.class, BaseStream.class, Iterator.class, Callable.class, Supplier.class, Flow.Publisher.class).contains(type)
+                || type.getName().equals("org.reactivestreams.Publisher") || type.getSimpleName().equals("DeferredResult") || isLater(type.getSuperclass());
     }
 
     static Object tree(Object value) {

@@ -93,7 +93,7 @@ public final class IdemClient implements AutoCloseable {
         T value;
         var outer = claim.enter();
         try {
-            value = work.run();
+            value = ran(work.run());
         } catch (Throwable e) {
             claim.leave(outer);
             conclude(claim, e);
@@ -108,6 +108,13 @@ public final class IdemClient implements AutoCloseable {
             throw new IdemException.Done("the work of " + claim + " was done; its result cannot be written", e);
         }
         succeed(claim, "raw", result);
+        return value;
+    }
+
+    /** What the work returned, if that is a result. */
+    static <T> T ran(T value) {
+        if (value != null && Bind.isLater(value.getClass()))
+            throw new IdemException.OutcomeUnknown("the work returned a " + value.getClass().getName() + ", whose result is not there yet: call once() in the task");
         return value;
     }
 

@@ -6,8 +6,6 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.concurrent.CompletionStage;
-import java.util.concurrent.Future;
 
 /** What the annotations of one method say. For frameworks: {@link Idempotents} and idem.spring use it. */
 public final class MethodGuard {
@@ -83,9 +81,8 @@ public final class MethodGuard {
     }
 
     private void read(Idempotent given) {
-        var returns = method.getReturnType();
-        if (Future.class.isAssignableFrom(returns) || CompletionStage.class.isAssignableFrom(returns))
-            throw new IllegalArgumentException("it returns a future, whose result is not there when it returns: call once() in the task");
+        if (Bind.isLater(method.getReturnType()))
+            throw new IllegalArgumentException("it returns a future or the like, whose result is not there when it returns: call once() in the task");
         options = client.options().mode(given.mode());
         options = given.ttl().isEmpty() ? options : options.ttl(duration(given.ttl()));
         options = given.lease().isEmpty() ? options : options.lease(duration(given.lease()));

@@ -9,6 +9,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.Set;
 
 /**
  * Runs work at most once, with its record in the caller's own database transaction: both commit or neither. It needs no server, only
@@ -87,7 +88,7 @@ public final class SqlOnce<T, E extends Exception> {
         byte[] result;
         var outer = begun.claim.enter();
         try {
-            value = work.run();
+            value = IdemClient.ran(work.run());
             result = written(value);
         } catch (Throwable e) {
             begun.claim.leave(outer);
@@ -127,7 +128,7 @@ public final class SqlOnce<T, E extends Exception> {
             if (e instanceof SQLException) {
                 var state = String.valueOf(((SQLException) e).getSQLState());
                 int code = ((SQLException) e).getErrorCode();
-                return state.startsWith("40") || state.startsWith("08") || code == 1205 || code == 1213;
+                return state.startsWith("40") || state.startsWith("08") || Set.of(1205, 1213, 1020).contains(code);
             }
         return false;
     }

@@ -269,6 +269,16 @@ public final class ClientTest {
         }
     }
 
+    /** A future, a stream or a publisher: it may not even have begun. */
+    void aResultThatIsNotThereYetIsNoResult() throws Exception {
+        var later = List.of(java.util.concurrent.CompletableFuture.completedFuture(1), java.util.stream.Stream.of(1), new java.util.concurrent.SubmissionPublisher<Integer>());
+        for (var value : later) {
+            var key = "later-" + value.getClass().getSimpleName();
+            fails(IdemException.OutcomeUnknown.class, () -> client.once(key, Object.class, () -> value));
+            fails(IdemException.InProgress.class, () -> client.once(key, Object.class, () -> "again"));
+        }
+    }
+
     /** Half of a surrogate pair is no text: as "?" it would be the key of another request. */
     void twoKeysNeverBecomeOne() throws Exception {
         for (var key : List.of("k\ud83d", "k\ude00")) {
