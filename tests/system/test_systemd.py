@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lib import IDEM, Process, Resp, Server, folder, free_port, wait_until
-from servers import Redis
+from servers import Redis, authority
 
 # systemd names the process in LISTEN_PID before it starts the program in it, and counts descriptors from 3 on.
 STARTER = 'export LISTEN_PID=$$ LISTEN_FDS=$#; n=3; for fd; do eval "exec $n<&$fd"; n=$((n + 1)); done; exec $COMMAND'
@@ -181,3 +181,14 @@ def test_core_dumps_hold_no_secrets(allowed):
     said = subprocess.run(["strace", "-f", "-e", "trace=prctl", IDEM, "--version"], text=True, stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE, check=True, env={**env, **({"IDEM_CORE_DUMPS": "1"} if allowed else {})}).stderr
     assert ("prctl(PR_SET_DUMPABLE, SUID_DUMP_DISABLE) = 0" in said) == (not allowed)
+
+
+def test_the_text_of_a_private_key_is_locked_in_memory():
+    with folder() as where:
+        _, cert, key = authority(where, "ours")
+        port = free_port()
+        with Process(["strace", "-f", "-e", "trace=mlock", IDEM, "serve", "--store", "memory:", "--socket", where + "/s", "--http",
+                      "127.0.0.1:%d" % port, "--tls-cert", cert, "--tls-key", key], ready=port) as server:
+            assert "mlock(" in server.output()
+            for line in server.output().splitlines():
+                assert "mlock(" not in line or line.endswith(" = 0"), line

@@ -25,7 +25,7 @@ static void
 forget(gnutls_datum_t *text)
 {
     if (text->data)
-        sodium_memzero(text->data, text->size);
+        sodium_munlock(text->data, text->size); /* and overwrites it */
     gnutls_free(text->data);
     *text = (gnutls_datum_t){NULL, 0};
 }
@@ -36,6 +36,9 @@ read_file(const char *option, const char *file, gnutls_datum_t *text,
 {
     int flaw = gnutls_load_file(file, text);
 
+    /* Out of swap where the limit allows it; a server runs without, too. */
+    if (flaw == 0)
+        (void)sodium_mlock(text->data, text->size);
     return flaw == 0 ? IDEM_OK
                      : idem__fail(err, IDEM_ERR_INVALID, WHAT "%s=%s: %s",
                                   option, file, gnutls_strerror(flaw));
