@@ -98,6 +98,7 @@ def authority(where, name, host="IP:127.0.0.1"):
     """A certificate authority, and a certificate that it signed for that host: the files."""
     at = lambda end: os.path.join(where, name + end)  # noqa: E731
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=idem " + name,
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",  # Python from 3.13 on insists
             "-keyout", at("-ca.key"), "-out", at("-ca.pem"))
     return (at("-ca.pem"), *certificate(at("-ca"), at(""), host=host))
 
@@ -106,7 +107,7 @@ def certificate(ca, to, name="127.0.0.1", host="IP:127.0.0.1"):
     """A certificate and its key, signed by the authority in these files."""
     openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" + name, "-keyout", to + ".key", "-out", to + ".csr")
     with open(to + ".ext", "w") as f:
-        f.write("subjectAltName=" + host)
+        f.write("subjectAltName=%s\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n" % host)
     openssl("x509", "-req", "-in", to + ".csr", "-CA", ca + ".pem", "-CAkey", ca + ".key", "-CAcreateserial",
             "-days", "2", "-extfile", to + ".ext", "-out", to + ".pem")
     return to + ".pem", to + ".key"

@@ -542,10 +542,11 @@ def test_malformed_http_is_answered_or_closed_and_disturbs_nobody(server, api):
     b"Transfer-Encoding: identity", b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
     b"Transfer-Encoding : chunked\r\nContent-Length: 2"])
 def test_a_body_whose_end_is_in_dispute_is_refused(server, api, header):
+    """libmicrohttpd 1.0 (Debian 13) refuses most of these before it asks us, with a page of its own."""
     got = send_raw(server.http, b"POST /v1/records/disputed/1/begin HTTP/1.1\r\nHost: localhost\r\n"
                                 b"Content-Type: application/json\r\nConnection: close\r\n%s\r\n\r\n"
                                 b"2\r\n{}\r\n0\r\n\r\n" % header, 5)
-    assert got.startswith(b"HTTP/1.1 400 ") and b"problems/invalid" in got, got
+    assert got.startswith(b"HTTP/1.1 400 ") and (b"problems/invalid" in got or b"Connection: close" in got and b"<html>" in got), got
     assert api("GET", rec("disputed", "1")) == {"verdict": "absent"}
 
 
