@@ -23,7 +23,7 @@
  * connection that says nothing for a third of the timeout though it owes an
  * answer is given up, so that there is time to ask again on another one.
  */
-#include "remote.h"
+#include "flight.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -38,328 +38,6 @@
 #define LONGEST_PAUSE_US 2000000
 #define LOOK_US 100000 /* how often deadlines of the connection are judged */
 #define LAST_MS 5000   /* for answers when the engine is closed */
-#define SPARE_MAX 1024
-
-struct flight {
-    struct idem__link link; /* by tag */
-    struct flight *next, **prev;
-    struct idem__timer timer; /* its deadline */
-    struct idem__item *item;  /* a job or a scan */
-    uint64_t tag;
-    uint64_t starts_at;     /* in all that was ever written; see `written` */
-    int64_t sent_us;        /* 0: not on this connection */
-    bool resent, cancelled; /* resent: an earlier connection had it */
-};
-
-struct idem__remote {
-    struct idem__remote_address address;
-    struct idem__remote_hello hello; /* and when it was said */
-    int64_t hello_us;
-    _Atomic size_t max_result; /* of it, for any thread */
-    struct idem__remote_link link;
-    int wake;
-    bool closing;
-    struct idem_buf in, out;
-    size_t needed;    /* bytes in `in` before a look is worth it */
-    size_t sent;      /* of out */
-    uint64_t written; /* bytes of commands, of all connections */
-    struct idem__map tags;
-    struct flight *first, **last; /* oldest first */
-    struct flight *spare;
-    size_t spares;
-    uint64_t tag;
-    int64_t heard_us, looked_us;
-    int64_t again_us, pause_us; /* no connection is tried before; how long */
-    unsigned broken;            /* connections since the last answer */
-    struct idem_error trouble;  /* why there is no connection */
-    size_t done, done_bytes;    /* since the queue was told */
-};
-
-static struct idem__job *
-job_of(const struct flight *flight)
-{
-    return flight->item->kind == IDEM__ITEM_JOB
-               ? (struct idem__job *)flight->item
-               : NULL;
-}
-
-/* ---- flights ----------------------------------------------------------- */
-
-static struct flight *
-new_flight(struct idem__remote *remote)
-{
-    struct flight *flight = remote->spare;
-
-    if (!flight)
-        return calloc(1, sizeof(*flight));
-    remote->spare = flight->next;
-    remote->spares--;
-    memset(flight, 0, sizeof(*flight));
-    return flight;
-}
-
-static void
-drop_flight(struct idem_engine *engine, struct flight *flight)
-{
-    struct idem__remote *remote = engine->remote;
-
-    idem__timer_stop(&engine->timers, &flight->timer);
-    idem__map_remove(&remote->tags, &flight->link);
-    *flight->prev = flight->next;
-    if (flight->next)
-        flight->next->prev = flight->prev;
-    else
-        remote->last = flight->prev;
-    if (remote->spares == SPARE_MAX) {
-        free(flight);
-        return;
-    }
-    flight->next = remote->spare;
-    remote->spare = flight;
-    remote->spares++;
-}
-
-static void
-fail_scan(struct idem__scan *scan, enum idem_status status,
-          const struct idem_error *err)
-{
-    scan->done(scan->arg, status, NULL, 0, NULL, err);
-    free(scan);
-}
-
-/* A listing changes nothing: what is lost may as well be asked again. */
-static void
-fail_item(struct idem_engine *engine, struct idem__item *item,
-          enum idem_status status, struct idem_error *err)
-{
-    struct idem__remote *remote = engine->remote;
-
-    err->status = status;
-    if (item->kind == IDEM__ITEM_SCAN) {
-        if (status == IDEM_ERR_LOST)
-            err->status = status = IDEM_ERR_UNAVAILABLE;
-        fail_scan((struct idem__scan *)item, status, err);
-        return;
-    }
-    remote->done++;
-    remote->done_bytes += item->bytes;
-    idem__job_fail(engine, (struct idem__job *)item, status, err);
-}
-
-static void
-fail_flight(struct idem_engine *engine, struct flight *flight,
-            enum idem_status status, struct idem_error *err)
-{
-    struct idem__item *item = flight->item;
-
-    drop_flight(engine, flight);
-    fail_item(engine, item, status, err);
-}
-
-static void
-lose_flight(struct idem_engine *engine, struct flight *flight, const char *why)
-{
-    struct idem_error err;
-    const struct idem__job *job = job_of(flight);
-    bool asks = job && job->op.verb == IDEM_GET;
-
-    idem__fail(&err, IDEM_ERR_LOST, "%s: %s; %s", engine->remote->address.shown,
-               why, asks ? "nothing was changed" : "it may have been stored");
-    fail_flight(engine, flight, asks ? IDEM_ERR_UNAVAILABLE : IDEM_ERR_LOST,
-                &err);
-}
-
-/* Was a byte of it sent, on this connection or an earlier one? */
-static bool
-was_sent(const struct idem__remote *remote, const struct flight *flight)
-{
-    return flight->resent ||
-           (flight->sent_us && flight->starts_at < remote->written);
-}
-
-/* ---- sending ----------------------------------------------------------- */
-
-static bool
-put_command(struct idem__remote *remote,
-            const struct idem__wire_command *command)
-{
-    struct idem__wire_args args;
-    uint8_t *room;
-    size_t len;
-
-    idem__wire_write(command, &args);
-    len = idem__wire_len(&args);
-    room = idem_buf_room(&remote->out, len);
-    if (!room)
-        return false;
-    idem__wire_put(&args, room);
-    remote->out.len += len;
-    return true;
-}
-
-static void
-write_scan(struct idem__wire_command *command, const struct idem__scan *scan)
-{
-    command->scan = true;
-    command->filter = scan->filter;
-    command->cursor = scan->cursor;
-    command->count =
-        (int64_t)(scan->count < IDEM__WIRE_COUNT_MAX ? scan->count
-                                                     : IDEM__WIRE_COUNT_MAX);
-}
-
-/* What is left of a wait, if it is sent again. */
-static void
-write_job(struct idem_engine *engine, struct idem__wire_command *command,
-          const struct idem__job *job)
-{
-    int64_t left_us = job->wait_end_us - engine->boot_now_us;
-
-    command->op = job->op;
-    if (job->wait_end_us)
-        command->op.wait_ms = left_us > 0 ? (left_us + 999) / 1000 : 0;
-}
-
-static void
-send_flight(struct idem_engine *engine, struct flight *flight)
-{
-    struct idem__remote *remote = engine->remote;
-    struct idem__wire_command command = {
-        .full = true, .tagged = true, .tag = (int64_t)flight->tag};
-    uint64_t at = remote->written + remote->out.len - remote->sent;
-
-    if (job_of(flight))
-        write_job(engine, &command, job_of(flight));
-    else
-        write_scan(&command, (struct idem__scan *)flight->item);
-    if (!put_command(remote, &command))
-        return; /* out of memory: it fails when its time is over */
-    flight->starts_at = at;
-    flight->sent_us = engine->boot_now_us;
-}
-
-static void
-send_cancel(struct idem__remote *remote, struct flight *flight)
-{
-    struct idem__wire_args args = {.count = 0};
-    uint8_t *room;
-
-    flight->cancelled = true;
-    idem__wire_add(&args, idem_text("CANCEL"));
-    idem__wire_add_number(&args, (int64_t)flight->tag);
-    room = idem_buf_room(&remote->out, idem__wire_len(&args));
-    if (!room)
-        return;
-    idem__wire_put(&args, room);
-    remote->out.len += idem__wire_len(&args);
-}
-
-static void
-cancel(struct idem_engine *engine, uint64_t ticket)
-{
-    struct idem__remote *remote = engine->remote;
-    struct flight *flight = remote->first;
-    struct idem_error err;
-
-    while (flight && (!job_of(flight) || job_of(flight)->ticket != ticket))
-        flight = flight->next;
-    if (!flight || !job_of(flight)->wait_end_us)
-        return;
-    if (flight->sent_us) {
-        send_cancel(remote, flight);
-    } else if (!flight->resent) {
-        idem__fail(&err, IDEM_ERR_CLOSED, "cancelled");
-        fail_flight(engine, flight, IDEM_ERR_CLOSED, &err);
-    } else {
-        flight->cancelled = true;
-    }
-}
-
-/* While there is no connection, and it is too early to try again. */
-static bool
-refuses(const struct idem_engine *engine)
-{
-    const struct idem__remote *remote = engine->remote;
-
-    return remote->link.fd < 0 && engine->boot_now_us < remote->again_us;
-}
-
-/* Give it a tag and a deadline. False: out of memory. */
-static bool
-follow(struct idem_engine *engine, struct flight *flight,
-       struct idem__item *item, int64_t wait_ms)
-{
-    struct idem__remote *remote = engine->remote;
-    int64_t ms = remote->address.timeout_ms + wait_ms;
-
-    flight->item = item;
-    flight->tag = ++remote->tag;
-    flight->timer.kind = IDEM__TIMER_WAIT;
-    if (!idem__map_add(&remote->tags, &flight->link, flight->tag))
-        return false;
-    if (idem__timer_set(&engine->timers, &flight->timer,
-                        engine->boot_now_us + ms * 1000))
-        return true;
-    idem__map_remove(&remote->tags, &flight->link);
-    return false;
-}
-
-static void
-take_off(struct idem_engine *engine, struct idem__item *item)
-{
-    struct idem__remote *remote = engine->remote;
-    struct idem__job *job =
-        item->kind == IDEM__ITEM_JOB ? (struct idem__job *)item : NULL;
-    int64_t wait_ms = job && job->wait_end_us ? job->op.wait_ms : 0;
-    struct idem_error err = remote->trouble;
-    struct flight *flight;
-
-    if (refuses(engine)) {
-        fail_item(engine, item, IDEM_ERR_UNAVAILABLE, &err);
-        return;
-    }
-    flight = new_flight(remote);
-    if (!flight || !follow(engine, flight, item, wait_ms)) {
-        free(flight);
-        idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");
-        fail_item(engine, item, IDEM_ERR_MEMORY, &err);
-        return;
-    }
-    flight->prev = remote->last;
-    *remote->last = flight;
-    remote->last = &flight->next;
-    if (remote->link.fd >= 0)
-        send_flight(engine, flight);
-}
-
-static void
-take_items(struct idem_engine *engine)
-{
-    while (engine->queue.inbox) {
-        struct idem__item *item = engine->queue.inbox;
-
-        engine->queue.inbox = item->next;
-        switch (item->kind) {
-        case IDEM__ITEM_JOB:
-        case IDEM__ITEM_SCAN:
-            take_off(engine, item);
-            break;
-        case IDEM__ITEM_CANCEL:
-            cancel(engine, ((struct idem__cancel *)item)->ticket);
-            free(item);
-            break;
-        case IDEM__ITEM_FIGURES:
-            idem__word_set(((struct idem__figures *)item)->woken);
-            break;
-        case IDEM__ITEM_NEWS: /* of a store, and there is none */
-            free(item);
-            break;
-        case IDEM__ITEM_KEPT:
-            idem__keeper_over(IDEM__OF(item, struct idem__keeper, end));
-            break;
-        }
-    }
-}
 
 /* ---- the connection ---------------------------------------------------- */
 
@@ -388,13 +66,13 @@ hang_up(struct idem_engine *engine, const char *why)
     idem__fail(&remote->trouble, IDEM_ERR_UNAVAILABLE, "%s: %s",
                remote->address.shown, why);
     for (struct flight *flight = remote->first; flight; flight = next) {
-        const struct idem__job *job = job_of(flight);
+        const struct idem__job *job = idem__flight_job(flight);
 
         next = flight->next;
-        flight->resent = was_sent(remote, flight);
+        flight->resent = idem__flight_was_sent(remote, flight);
         flight->sent_us = 0;
         if (flight->resent && job && job->op.verb == IDEM_FORGET)
-            lose_flight(engine, flight, why);
+            idem__flight_lose(engine, flight, why);
     }
     idem_buf_reset(&remote->in);
     idem_buf_reset(&remote->out);
@@ -412,7 +90,7 @@ fail_unsent(struct idem_engine *engine)
 
         next = flight->next;
         if (!flight->resent)
-            fail_flight(engine, flight, IDEM_ERR_UNAVAILABLE, &err);
+            idem__flight_fail(engine, flight, IDEM_ERR_UNAVAILABLE, &err);
     }
 }
 
@@ -445,7 +123,7 @@ reconnect(struct idem_engine *engine)
     struct idem__remote *remote = engine->remote;
     enum idem_status status;
 
-    if (remote->link.fd >= 0 || !remote->first || refuses(engine))
+    if (remote->link.fd >= 0 || !remote->first || idem__remote_refuses(engine))
         return;
     status = idem__remote_dial(&remote->address, remote->wake, &remote->closing,
                                &remote->link, &remote->hello, &remote->trouble);
@@ -457,7 +135,7 @@ reconnect(struct idem_engine *engine)
     }
     greeted(engine);
     for (struct flight *f = remote->first; f; f = f->next)
-        send_flight(engine, f);
+        idem__flight_send(engine, f);
 }
 
 static void
@@ -486,164 +164,6 @@ write_out(struct idem_engine *engine)
     remote->sent = 0;
 }
 
-/* ---- answers ----------------------------------------------------------- */
-
-static bool
-frees(enum idem_verb verb)
-{
-    return verb == IDEM_RELEASE || verb == IDEM_UNLOCK;
-}
-
-/* The operation was sent twice: does this answer tell what the first one did?
- * If so, say it as the first would have. */
-static bool
-tells_both(const struct idem_op *op, struct idem_answer *answer)
-{
-    const struct idem_record *record = answer->record;
-
-    if (answer->verdict == IDEM_V_STALE && frees(op->verb) &&
-        record->state == IDEM_STATE_FREE && record->fence == op->fence)
-        answer->verdict = IDEM_V_OK;
-    if (answer->verdict == IDEM_V_REPLAY && op->verb == IDEM_SETTLE &&
-        (record->flags & IDEM_FLAG_SETTLED) &&
-        record->state == (op->outcome ? op->outcome : IDEM_STATE_FAILED))
-        answer->verdict = IDEM_V_SETTLED;
-    if (answer->verdict == IDEM_V_STALE)
-        return op->verb == IDEM_RENEW;
-    /* The server may read the first one later, when the key is free. */
-    if (op->verb == IDEM_SETTLE && (answer->verdict == IDEM_V_BUSY ||
-                                    answer->verdict == IDEM_V_DOUBT))
-        return false;
-    return answer->verdict != IDEM_V_DUPLICATE || op->verb != IDEM_ISSUE;
-}
-
-/* What the caller is told. */
-static enum idem_status
-judge(const struct flight *flight, enum idem_status status,
-      struct idem_answer *answer, struct idem_error *err)
-{
-    const struct idem_op *op = &job_of(flight)->op;
-
-    if (flight->resent && op->verb != IDEM_GET &&
-        (status == IDEM_OK ? !tells_both(op, answer) : true))
-        return idem__fail(err, IDEM_ERR_LOST,
-                          "the connection broke before the answer came, and "
-                          "the second one does not tell: ask with get");
-    if (status == IDEM_ERR_CLOSED && !flight->cancelled)
-        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "the server is shutting down");
-    return status;
-}
-
-/* A server does not send a large result back to who wrote it. */
-static void
-add_own_result(struct idem__job *job)
-{
-    const struct idem_op *op = &job->op;
-    const struct idem_answer *answer = &job->answer;
-    struct idem_record *record = &job->told;
-
-    if (!record->result.data && !(record->flags & IDEM_FLAG_NOT_REPLAYABLE) &&
-        (record->state == IDEM_STATE_SUCCEEDED ||
-         record->state == IDEM_STATE_FAILED) &&
-        (answer->verdict == IDEM_V_OK || answer->verdict == IDEM_V_SETTLED))
-        record->result = op->result;
-}
-
-static void
-answer_job(struct idem_engine *engine, struct flight *flight,
-           struct idem__wire_reply *reply)
-{
-    struct idem__remote *remote = engine->remote;
-    struct idem__job *job = job_of(flight);
-    struct idem_error err = {IDEM_OK, ""};
-    enum idem_status status =
-        judge(flight, idem__wire_answer(reply, &job->answer, &job->told, &err),
-              &job->answer, &err);
-
-    if (status == IDEM_OK)
-        add_own_result(job);
-    drop_flight(engine, flight);
-    remote->done++;
-    remote->done_bytes += job->item.bytes;
-    err.status = status;
-    idem__job_answer(engine, job, status, &err);
-    idem__job_drop(engine, job);
-}
-
-static void
-answer_scan(struct idem_engine *engine, struct flight *flight,
-            struct idem__wire_reply *reply)
-{
-    struct idem__scan *scan = (struct idem__scan *)flight->item;
-    struct idem_error err = {IDEM_OK, ""};
-    struct idem_cursor next;
-    enum idem_status status = idem__wire_scanned(reply, &next, &err);
-    size_t count = status == IDEM_OK ? reply->values : 0;
-    struct idem_record *records = calloc(count + 1, sizeof(*records));
-
-    drop_flight(engine, flight);
-    if (!records)
-        status = idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");
-    for (size_t i = 0; i < count && status == IDEM_OK; i++)
-        status = idem__wire_record(reply, &records[i], &err);
-    if (status == IDEM_OK) {
-        scan->done(scan->arg, IDEM_OK, records, count, &next, NULL);
-        free(scan);
-    } else {
-        err.status = status;
-        fail_scan(scan, status, &err);
-    }
-    free(records);
-}
-
-static void
-take_reply(struct idem_engine *engine, struct idem__wire_reply *reply)
-{
-    struct idem__remote *remote = engine->remote;
-    struct idem__link *link =
-        reply->tagged ? idem__map_find(&remote->tags, (uint64_t)reply->tag)
-                      : NULL;
-    struct flight *flight = link ? IDEM__OF(link, struct flight, link) : NULL;
-
-    remote->pause_us = 0;
-    remote->broken = 0;
-    if (!flight)
-        return; /* to a CANCEL, or to one who waits no more */
-    if (job_of(flight))
-        answer_job(engine, flight, reply);
-    else
-        answer_scan(engine, flight, reply);
-}
-
-/* Answer what is whole. False: what came is not an answer. */
-static bool
-take_replies(struct idem_engine *engine)
-{
-    struct idem__remote *remote = engine->remote;
-    struct idem_buf *in = &remote->in;
-    size_t at = 0;
-
-    while (at < in->len) {
-        struct idem_bytes rest = {in->data + at, in->len - at};
-        struct idem__wire_reply reply;
-        size_t used;
-        enum idem__wire_got got =
-            idem__wire_reply(rest, in->cap, &reply, &used);
-
-        if (got == IDEM__WIRE_BAD)
-            return false;
-        remote->needed = used;
-        if (got == IDEM__WIRE_MORE)
-            break;
-        at += used;
-        remote->needed = 0;
-        take_reply(engine, &reply);
-    }
-    idem_buf_shift(in, at);
-    return true;
-}
-
 static void
 read_in(struct idem_engine *engine)
 {
@@ -662,7 +182,7 @@ read_in(struct idem_engine *engine)
         } else if (n > 0) {
             in->len += (size_t)n;
             remote->heard_us = engine->boot_now_us;
-            if (in->len >= remote->needed && !take_replies(engine))
+            if (in->len >= remote->needed && !idem__flights_answer(engine))
                 hang_up(engine, "unexpected reply: is this an idem server?");
             else if ((size_t)n < len)
                 return;
@@ -694,11 +214,11 @@ fire(struct idem_engine *engine)
             idem__keeper_due(IDEM__OF(timer, struct idem__keeper, timer));
         } else if (flight->resent || flight->sent_us) {
             /* Its bytes may still be in `out`, and go on their way later. */
-            lose_flight(engine, flight, "no answer in time");
+            idem__flight_lose(engine, flight, "no answer in time");
         } else {
             idem__fail(&err, IDEM_ERR_UNAVAILABLE,
                        "%s: could not be sent in time", remote->address.shown);
-            fail_flight(engine, flight, IDEM_ERR_UNAVAILABLE, &err);
+            idem__flight_fail(engine, flight, IDEM_ERR_UNAVAILABLE, &err);
         }
     }
 }
@@ -717,7 +237,7 @@ look_for_silence(struct idem_engine *engine)
     if (now - remote->heard_us < patience)
         return;
     for (struct flight *f = remote->first; f; f = f->next) {
-        const struct idem__job *job = job_of(f);
+        const struct idem__job *job = idem__flight_job(f);
         bool waits = job && job->wait_end_us > now;
 
         if (f->sent_us && !waits && now - f->sent_us >= patience) {
@@ -737,7 +257,7 @@ turn_server(struct idem_engine *engine)
     bool more;
 
     idem__queue_take(&engine->queue);
-    take_items(engine);
+    idem__flights_take(engine);
     reconnect(engine);
     write_out(engine);
     read_in(engine);
@@ -748,7 +268,8 @@ turn_server(struct idem_engine *engine)
     bytes = remote->done_bytes;
     remote->done = remote->done_bytes = 0;
     more = idem__queue_done(&engine->queue, done, bytes);
-    return more || (remote->link.fd < 0 && remote->first && !refuses(engine));
+    return more || (remote->link.fd < 0 && remote->first &&
+                    !idem__remote_refuses(engine));
 }
 
 static int64_t
@@ -855,8 +376,9 @@ finish_server(struct idem_engine *engine)
 
     __atomic_store_n(&remote->closing, false, __ATOMIC_RELEASE);
     for (struct flight *f = remote->first; f; f = f->next) {
-        if (job_of(f) && job_of(f)->wait_end_us && f->sent_us)
-            send_cancel(remote, f);
+        if (idem__flight_job(f) && idem__flight_job(f)->wait_end_us &&
+            f->sent_us)
+            idem__flight_cancel(remote, f);
     }
     while (remote->first && idem__boot_us(engine) < until_us) {
         struct pollfd fd = {remote->link.fd, POLLIN, 0};
@@ -869,10 +391,10 @@ finish_server(struct idem_engine *engine)
         struct flight *flight = remote->first;
 
         idem__fail(&err, IDEM_ERR_CLOSED, "the engine is shutting down");
-        if (was_sent(remote, flight))
-            lose_flight(engine, flight, "closed before the answer came");
+        if (idem__flight_was_sent(remote, flight))
+            idem__flight_lose(engine, flight, "closed before the answer came");
         else
-            fail_flight(engine, flight, IDEM_ERR_CLOSED, &err);
+            idem__flight_fail(engine, flight, IDEM_ERR_CLOSED, &err);
     }
 }
 

@@ -518,8 +518,8 @@ struct outcome {
 };
 
 static void
-note_outcome(void *arg, enum idem_status status, const struct idem_answer *answer,
-          const struct idem_error *err)
+note_outcome(void *arg, enum idem_status status,
+             const struct idem_answer *answer, const struct idem_error *err)
 {
     struct outcome *told = arg;
 

@@ -53,7 +53,7 @@ wake_event(struct loop *loop)
 /* ---- opening --------------------------------------------------------- */
 
 static bool
-add_source(struct loop *loop, struct source *source)
+add_source(struct loop *loop, struct watched *source)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
 
@@ -79,8 +79,8 @@ loop_open(struct loop *loop, struct server *server, struct idem_error *err)
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
     loop->wake =
-        (struct source){SOURCE_WAKE, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    loop->signals = (struct source){
+        (struct watched){SOURCE_WAKE, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    loop->signals = (struct watched){
         SOURCE_SIGNAL, signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)};
     loop->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     loop->scratch = malloc(READ_LEN);
@@ -95,9 +95,9 @@ static void
 add_listeners(struct loop *loop, const int *fds, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        struct source *source = &loop->listeners[loop->listener_count++];
+        struct watched *source = &loop->listeners[loop->listener_count++];
 
-        *source = (struct source){SOURCE_LISTENER, fds[i]};
+        *source = (struct watched){SOURCE_LISTENER, fds[i]};
         add_source(loop, source);
     }
 }
@@ -158,7 +158,7 @@ pause_accepting(struct loop *loop, bool pause)
 }
 
 static void
-accept_some(struct loop *loop, struct source *listener)
+accept_some(struct loop *loop, struct watched *listener)
 {
     bool local = loop->config->socket && listener == &loop->listeners[0];
 
@@ -407,7 +407,7 @@ check_limits(struct loop *loop)
 static void
 handle(struct loop *loop, const struct epoll_event *event)
 {
-    struct source *source = event->data.ptr;
+    struct watched *source = event->data.ptr;
 
     switch (source->what) {
     case SOURCE_CLIENT:

@@ -1,7 +1,7 @@
 /*
  * loop.h - the RESP side at work: clients, their calls, and the loop.
  *
- *   epoll_wait --> read, parse, idem_submit  (client.c, dispatch.c)
+ *   epoll_wait --> read, parse, idem_submit  (connection.c, dispatch.c)
  *        ^              |
  *        |         idem__engine_turn: one commit for all that was read
  *        |              |
@@ -38,12 +38,13 @@
 #define CLIENT_CALLS_MAX 1024
 #define CLIENT_UNSENT_PAUSE (256 * 1024)
 #define READ_LEN (64 * 1024)
+#define PRESSED_MS 1000 /* without room for all, so long without reading */
 
 struct loop;
 struct call;
 
 /* What an epoll event points to. */
-struct source {
+struct watched {
     enum { SOURCE_LISTENER, SOURCE_CLIENT, SOURCE_WAKE, SOURCE_SIGNAL } what;
     int fd;
 };
@@ -53,7 +54,7 @@ struct call_list {
 };
 
 struct client {
-    struct source source;
+    struct watched source;
     struct loop *loop;
     struct client *prev, *next; /* all clients; dead ones: next only */
     struct client *next_dirty;
@@ -123,8 +124,8 @@ struct loop {
     struct server_log *log;
     bool driven, draining, submitted;
     int epoll, spare_fd;
-    struct source wake, signals;
-    struct source listeners[SERVER_LISTEN_MAX + 1];
+    struct watched wake, signals;
+    struct watched listeners[SERVER_LISTEN_MAX + 1];
     size_t listener_count;
     bool own_socket; /* the unix socket's file is ours to remove */
     struct systemd_watchdog watchdog;
@@ -198,20 +199,38 @@ void admin_greet(struct client *client); /* who it is before any AUTH */
 void admin_delayed(struct loop *loop);   /* answers that AUTH held back */
 void admin_ids(struct loop *loop); /* ID commands that wait for their ids */
 
-/* ---- client.c -------------------------------------------------------- */
+/* ---- connection.c ---------------------------------------------------- */
 
 void client_accept(struct loop *loop, int fd, bool local);
-void client_event(struct client *client, uint32_t events);
-/* Parse what waits, as far as limits allow. */
-void client_go_on(struct client *client);
 void client_touch(struct client *client); /* there is output */
 /* Is there room in the output, so that a reply may go there? */
 bool client_has_room(const struct client *client);
 void client_account(struct client *client);
-void client_flush(struct client *client);
+/* Memory for all is used up, and it has more than its share of it. */
+bool client_over_limits(const struct client *client);
+void client_trim(struct client *client); /* of buffers that are empty */
+size_t client_unsent(const struct client *client);
+/* Nothing is left that is to be sent. */
+bool client_all_sent(const struct client *client);
+/* It may not be read from: too much is unanswered, or unread. */
+bool client_is_full(const struct client *client);
+/* The last flush left replies over, which the client has yet to read. */
+bool client_waits_to_write(const struct client *client);
+/* Have epoll watch for what is wanted now; for these events. */
+void client_watch(struct client *client);
+void client_watch_for(struct client *client, uint32_t events);
 void client_close(struct client *client, const char *why); /* at once */
+void client_end(struct client *client); /* when it has read our last words */
 void client_check_limits(struct client *client);
 void client_drain(struct client *client);
+
+/* ---- connection_out.c, connection_in.c ------------------------------- */
+
+void client_flush(struct client *client);
+void client_event(struct client *client, uint32_t events);
+/* Parse what waits, as far as limits allow. */
+void client_go_on(struct client *client);
+void client_protocol_error(struct client *client, const char *text);
 
 /* ---- info.c ---------------------------------------------------------- */
 

@@ -1,0 +1,288 @@
+/*
+ * flight.c - operations on their way to a server: taken from the queue, sent,
+ * cancelled, failed.
+ */
+#include "flight.h"
+
+#include <stdlib.h>
+
+#define SPARE_MAX 1024
+
+/* ---- flights ----------------------------------------------------------- */
+
+static struct flight *
+new_flight(struct idem__remote *remote)
+{
+    struct flight *flight = remote->spare;
+
+    if (!flight)
+        return calloc(1, sizeof(*flight));
+    remote->spare = flight->next;
+    remote->spares--;
+    memset(flight, 0, sizeof(*flight));
+    return flight;
+}
+
+void
+idem__flight_drop(struct idem_engine *engine, struct flight *flight)
+{
+    struct idem__remote *remote = engine->remote;
+
+    idem__timer_stop(&engine->timers, &flight->timer);
+    idem__map_remove(&remote->tags, &flight->link);
+    *flight->prev = flight->next;
+    if (flight->next)
+        flight->next->prev = flight->prev;
+    else
+        remote->last = flight->prev;
+    if (remote->spares == SPARE_MAX) {
+        free(flight);
+        return;
+    }
+    flight->next = remote->spare;
+    remote->spare = flight;
+    remote->spares++;
+}
+
+void
+idem__flight_fail_scan(struct idem__scan *scan, enum idem_status status,
+                       const struct idem_error *err)
+{
+    scan->done(scan->arg, status, NULL, 0, NULL, err);
+    free(scan);
+}
+
+/* A listing changes nothing: what is lost may as well be asked again. */
+static void
+fail_item(struct idem_engine *engine, struct idem__item *item,
+          enum idem_status status, struct idem_error *err)
+{
+    struct idem__remote *remote = engine->remote;
+
+    err->status = status;
+    if (item->kind == IDEM__ITEM_SCAN) {
+        if (status == IDEM_ERR_LOST)
+            err->status = status = IDEM_ERR_UNAVAILABLE;
+        idem__flight_fail_scan((struct idem__scan *)item, status, err);
+        return;
+    }
+    remote->done++;
+    remote->done_bytes += item->bytes;
+    idem__job_fail(engine, (struct idem__job *)item, status, err);
+}
+
+void
+idem__flight_fail(struct idem_engine *engine, struct flight *flight,
+                  enum idem_status status, struct idem_error *err)
+{
+    struct idem__item *item = flight->item;
+
+    idem__flight_drop(engine, flight);
+    fail_item(engine, item, status, err);
+}
+
+void
+idem__flight_lose(struct idem_engine *engine, struct flight *flight,
+                  const char *why)
+{
+    struct idem_error err;
+    const struct idem__job *job = idem__flight_job(flight);
+    bool asks = job && job->op.verb == IDEM_GET;
+
+    idem__fail(&err, IDEM_ERR_LOST, "%s: %s; %s", engine->remote->address.shown,
+               why, asks ? "nothing was changed" : "it may have been stored");
+    idem__flight_fail(engine, flight,
+                      asks ? IDEM_ERR_UNAVAILABLE : IDEM_ERR_LOST, &err);
+}
+
+bool
+idem__flight_was_sent(const struct idem__remote *remote,
+                      const struct flight *flight)
+{
+    return flight->resent ||
+           (flight->sent_us && flight->starts_at < remote->written);
+}
+
+/* ---- sending ----------------------------------------------------------- */
+
+static bool
+put_command(struct idem__remote *remote,
+            const struct idem__wire_command *command)
+{
+    struct idem__wire_args args;
+    uint8_t *room;
+    size_t len;
+
+    idem__wire_write(command, &args);
+    len = idem__wire_len(&args);
+    room = idem_buf_room(&remote->out, len);
+    if (!room)
+        return false;
+    idem__wire_put(&args, room);
+    remote->out.len += len;
+    return true;
+}
+
+static void
+write_scan(struct idem__wire_command *command, const struct idem__scan *scan)
+{
+    command->scan = true;
+    command->filter = scan->filter;
+    command->cursor = scan->cursor;
+    command->count =
+        (int64_t)(scan->count < IDEM__WIRE_COUNT_MAX ? scan->count
+                                                     : IDEM__WIRE_COUNT_MAX);
+}
+
+/* What is left of a wait, if it is sent again. */
+static void
+write_job(struct idem_engine *engine, struct idem__wire_command *command,
+          const struct idem__job *job)
+{
+    int64_t left_us = job->wait_end_us - engine->boot_now_us;
+
+    command->op = job->op;
+    if (job->wait_end_us)
+        command->op.wait_ms = left_us > 0 ? (left_us + 999) / 1000 : 0;
+}
+
+void
+idem__flight_send(struct idem_engine *engine, struct flight *flight)
+{
+    struct idem__remote *remote = engine->remote;
+    struct idem__wire_command command = {
+        .full = true, .tagged = true, .tag = (int64_t)flight->tag};
+    uint64_t at = remote->written + remote->out.len - remote->sent;
+
+    if (idem__flight_job(flight))
+        write_job(engine, &command, idem__flight_job(flight));
+    else
+        write_scan(&command, (struct idem__scan *)flight->item);
+    if (!put_command(remote, &command))
+        return; /* out of memory: it fails when its time is over */
+    flight->starts_at = at;
+    flight->sent_us = engine->boot_now_us;
+}
+
+void
+idem__flight_cancel(struct idem__remote *remote, struct flight *flight)
+{
+    struct idem__wire_args args = {.count = 0};
+    uint8_t *room;
+
+    flight->cancelled = true;
+    idem__wire_add(&args, idem_text("CANCEL"));
+    idem__wire_add_number(&args, (int64_t)flight->tag);
+    room = idem_buf_room(&remote->out, idem__wire_len(&args));
+    if (!room)
+        return;
+    idem__wire_put(&args, room);
+    remote->out.len += idem__wire_len(&args);
+}
+
+static void
+cancel(struct idem_engine *engine, uint64_t ticket)
+{
+    struct idem__remote *remote = engine->remote;
+    struct flight *flight = remote->first;
+    struct idem_error err;
+
+    while (flight && (!idem__flight_job(flight) ||
+                      idem__flight_job(flight)->ticket != ticket))
+        flight = flight->next;
+    if (!flight || !idem__flight_job(flight)->wait_end_us)
+        return;
+    if (flight->sent_us) {
+        idem__flight_cancel(remote, flight);
+    } else if (!flight->resent) {
+        idem__fail(&err, IDEM_ERR_CLOSED, "cancelled");
+        idem__flight_fail(engine, flight, IDEM_ERR_CLOSED, &err);
+    } else {
+        flight->cancelled = true;
+    }
+}
+
+bool
+idem__remote_refuses(const struct idem_engine *engine)
+{
+    const struct idem__remote *remote = engine->remote;
+
+    return remote->link.fd < 0 && engine->boot_now_us < remote->again_us;
+}
+
+/* Give it a tag and a deadline. False: out of memory. */
+static bool
+follow(struct idem_engine *engine, struct flight *flight,
+       struct idem__item *item, int64_t wait_ms)
+{
+    struct idem__remote *remote = engine->remote;
+    int64_t ms = remote->address.timeout_ms + wait_ms;
+
+    flight->item = item;
+    flight->tag = ++remote->tag;
+    flight->timer.kind = IDEM__TIMER_WAIT;
+    if (!idem__map_add(&remote->tags, &flight->link, flight->tag))
+        return false;
+    if (idem__timer_set(&engine->timers, &flight->timer,
+                        engine->boot_now_us + ms * 1000))
+        return true;
+    idem__map_remove(&remote->tags, &flight->link);
+    return false;
+}
+
+static void
+take_off(struct idem_engine *engine, struct idem__item *item)
+{
+    struct idem__remote *remote = engine->remote;
+    struct idem__job *job =
+        item->kind == IDEM__ITEM_JOB ? (struct idem__job *)item : NULL;
+    int64_t wait_ms = job && job->wait_end_us ? job->op.wait_ms : 0;
+    struct idem_error err = remote->trouble;
+    struct flight *flight;
+
+    if (idem__remote_refuses(engine)) {
+        fail_item(engine, item, IDEM_ERR_UNAVAILABLE, &err);
+        return;
+    }
+    flight = new_flight(remote);
+    if (!flight || !follow(engine, flight, item, wait_ms)) {
+        free(flight);
+        idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");
+        fail_item(engine, item, IDEM_ERR_MEMORY, &err);
+        return;
+    }
+    flight->prev = remote->last;
+    *remote->last = flight;
+    remote->last = &flight->next;
+    if (remote->link.fd >= 0)
+        idem__flight_send(engine, flight);
+}
+
+void
+idem__flights_take(struct idem_engine *engine)
+{
+    while (engine->queue.inbox) {
+        struct idem__item *item = engine->queue.inbox;
+
+        engine->queue.inbox = item->next;
+        switch (item->kind) {
+        case IDEM__ITEM_JOB:
+        case IDEM__ITEM_SCAN:
+            take_off(engine, item);
+            break;
+        case IDEM__ITEM_CANCEL:
+            cancel(engine, ((struct idem__cancel *)item)->ticket);
+            free(item);
+            break;
+        case IDEM__ITEM_FIGURES:
+            idem__word_set(((struct idem__figures *)item)->woken);
+            break;
+        case IDEM__ITEM_NEWS: /* of a store, and there is none */
+            free(item);
+            break;
+        case IDEM__ITEM_KEPT:
+            idem__keeper_over(IDEM__OF(item, struct idem__keeper, end));
+            break;
+        }
+    }
+}
