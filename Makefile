@@ -111,7 +111,7 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: again all lib modules module test-programs syntax check check-c demo demo-bank bench soak fuzz \
+.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs check check-c demo demo-bank bench soak fuzz \
     install uninstall clean format docs dist deb package-check image image-check deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
@@ -210,6 +210,26 @@ test-programs: $(tests)
 $(B)/tests/tools/%: tests/support/tools/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(filter-out -MMD -MP,$(compile)) -o $@ $< $(libs)
+
+# The simulator (tests/sim): calls of threads, clocks and sockets are bound to
+# its world.
+sim_src := $(wildcard tests/sim/*.c)
+sim_obj := $(sim_src:%.c=$(B)/obj/%.o)
+sim_wrap := $(shell sed -n 's/^__wrap_\([a-z_]*\).*/-Wl,--wrap=\1/p' $(sim_src) | sort -u)
+sim_link = $(B)/libidem-inner.a $(sim_wrap) $(libs)
+$(B)/tests/sim/simulate: $(sim_obj) $(B)/libidem-inner.a
+	@mkdir -p $(@D)
+	$(link) -o $@ $(sim_obj) $(sim_link)
+print-simulate: $(B)/tests/sim/simulate
+	@echo 'compile: $(filter-out -MMD -MP,$(compile))'
+	@echo 'objects: $(sim_obj)'
+	@echo 'link: $(link) $(sim_link)'
+
+# make simulate: a minute of worlds; HOURS=2 for longer; then the planted bugs.
+simulate: $(B)/tests/sim/simulate
+	$(B)/tests/sim/simulate --seconds $(if $(HOURS),$$(($(HOURS) * 3600)),60)
+simulate-bugs: $(B)/tests/sim/simulate
+	tests/sim/bugs.py
 
 # What another compiler says about all of it: make syntax CC=clang
 # (but for benchmarks of libraries that only `make bench` installs)

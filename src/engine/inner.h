@@ -379,6 +379,7 @@ struct idem__time {
     int64_t judged_at_us;      /* ... at this boot time; 0: not yet */
     bool doubted;              /* the store was far ahead at the start */
     uint64_t fence_floor_us;
+    int64_t pace_us; /* the store's time by our own clock since it was latest */
     int64_t wall_offset_us; /* wall clock minus boot clock, at open */
     int64_t wall_checked_us;
     atomic_bool alarm;

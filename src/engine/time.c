@@ -183,7 +183,7 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
     struct idem__time *time = &engine->time;
     const struct idem_store_type *type = engine->store->type;
     int64_t boot_us = idem__boot_us(engine);
-    int64_t drift_us, late_us;
+    int64_t drift_us, late_us, passed_us;
     enum idem_status status;
 
     if (type->local || !type->now ||
@@ -198,9 +198,15 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
         check_wall(engine, boot_us);
 
     drift_us = (boot_us - time->told_us) / 1000;
+    passed_us = time->judged_at_us != 0 ? boot_us - time->judged_at_us : 0;
     judge(engine, boot_us,
           time->sample_us + (boot_us - time->told_us) - drift_us);
     late_us = time->sample_us + (boot_us - time->asked_us) + drift_us;
+    /* A clock that is set back must not shorten what is kept: once it is set
+     * right again, this would have expired early. */
+    time->pace_us += passed_us - passed_us / 1000;
+    if (late_us > time->pace_us)
+        time->pace_us = late_us;
     /* A key whose record is gone must not get an old fence again, so the floor
      * goes up with every batch, whatever the clock does. */
     time->fence_floor_us++;
@@ -215,6 +221,8 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
     engine->now.late_ms = late_us / 1000;
     if (engine->now.late_ms * 1000 < late_us && !type->local)
         engine->now.late_ms++;
+    engine->now.behind_ms =
+        time->pace_us > late_us ? (time->pace_us - late_us) / 1000 : 0;
     engine->now.up_ms = (boot_us - time->open_us) / 1000;
     engine->now.late_us = time->fence_floor_us;
     atomic_store_explicit(&engine->stats_now_ms, late_us / 1000,

@@ -205,6 +205,39 @@ a_store_clock_set_back_ends_no_lease_either(void **state)
     rig_close(&rig);
 }
 
+/* Found by the simulator: it was counted from the wrong time, and expired early
+ * for everybody who saw the clock set right again. */
+static void
+what_is_finished_under_a_clock_set_back_does_not_expire_early(void **state)
+{
+    struct idem_op begin = strict("a", HOUR * 8), finish;
+    struct faulty_store *second_store;
+    struct idem_engine *second;
+    struct reply reply;
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_REMOTE);
+    reply = ask(rig.engine, &begin);
+    assert_verdict(reply, IDEM_V_STARTED);
+
+    atomic_fetch_sub(&rig.store->clock_us, 9 * HOUR * 1000);
+    for (int i = 0; i < 2 * 3600; i++) { /* two hours pass under it */
+        test_clocks_pass(&rig.clocks, 1000);
+        assert_verdict(ask(rig.engine, &begin), IDEM_V_BUSY);
+    }
+    finish = op_finish("a", reply.fence, "done");
+    finish.ttl_ms = 3 * HOUR;
+    assert_verdict(ask(rig.engine, &finish), IDEM_V_OK);
+
+    atomic_fetch_add(&rig.store->clock_us, 9 * HOUR * 1000);
+    test_clocks_pass(&rig.clocks, 3 * HOUR - 60000);
+    second = rig_engine(&rig, FAULTY_REMOTE, NULL, &second_store);
+    assert_verdict(ask(second, &begin), IDEM_V_REPLAY);
+    idem_close(second);
+    rig_close(&rig);
+}
+
 static void
 fences_grow_even_when_the_clock_goes_back(void **state)
 {
@@ -517,6 +550,8 @@ main(void)
         cmocka_unit_test(
             what_is_written_after_a_jump_counts_in_the_stores_time),
         cmocka_unit_test(a_store_clock_set_back_ends_no_lease_either),
+        cmocka_unit_test(
+            what_is_finished_under_a_clock_set_back_does_not_expire_early),
         cmocka_unit_test(fences_grow_even_when_the_clock_goes_back),
         cmocka_unit_test(a_wall_clock_that_jumps_here_ends_nothing_and_is_told),
         cmocka_unit_test(no_lease_ends_sooner_than_one_lease_after_a_restart),

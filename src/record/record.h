@@ -50,6 +50,9 @@ struct idem_now {
     int64_t late_ms;  /* and at most this */
     int64_t up_ms;    /* how long this engine has been running */
     uint64_t late_us; /* fences start here */
+    /* If the store's clock was set back while this engine ran, the right time
+     * may be later than late_ms by so much. Expiry counts from there. */
+    int64_t behind_ms;
 };
 
 /*

@@ -156,7 +156,7 @@ new_life(struct idem_record *next, const struct idem_record *r,
     next->attempt = r ? r->attempt : 0;
     next->created = now->late_ms;
     next->updated = now->late_ms;
-    next->expires = now->late_ms + op->ttl_ms;
+    next->expires = now->late_ms + now->behind_ms + op->ttl_ms;
     next->scope = op->scope;
     next->id = op->id;
     next->subject = op->subject;
@@ -214,7 +214,8 @@ set_free(struct idem_record *next, const struct idem_record *r,
         next->result = op->result;
     next->expires = r->type == IDEM_TYPE_WORKER
                         ? 0
-                        : now->late_ms + (has_note(r) ? FREE_LOCK_MS : FREE_MS);
+                        : now->late_ms + now->behind_ms +
+                              (has_note(r) ? FREE_LOCK_MS : FREE_MS);
     memset(next->fingerprint, 0, sizeof(next->fingerprint));
     return IDEM_V_OK;
 }
@@ -228,7 +229,7 @@ set_outcome(struct idem_record *next, const struct idem_op *op,
     next->result = op->result;
     next->updated = now->late_ms;
     next->lease_until = 0;
-    next->expires = now->late_ms + ttl_ms;
+    next->expires = now->late_ms + now->behind_ms + ttl_ms;
     if (op->not_replayable) {
         next->flags |= IDEM_FLAG_NOT_REPLAYABLE;
         next->result = (struct idem_bytes){NULL, 0};

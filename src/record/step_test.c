@@ -475,7 +475,7 @@ complain(const struct point *p, const char *what, enum idem_verdict verdict)
 static void
 try_point(const struct point *p)
 {
-    struct idem_now now = {EARLY_MS, LATE_MS, LEASE_MS + 10, LATE_US};
+    struct idem_now now = {EARLY_MS, LATE_MS, LEASE_MS + 10, LATE_US, 0};
     struct idem_record r, next;
     struct idem_op op;
     const struct row *row;
@@ -562,7 +562,7 @@ static enum idem_verdict
 play(struct life *life, struct idem_op op)
 {
     struct idem_now now = {life->now_ms, life->now_ms, INT64_MAX,
-                           (uint64_t)life->now_ms * 1000};
+                           (uint64_t)life->now_ms * 1000, 0};
     enum idem_verdict verdict;
 
     op.scope = idem_text("s");
@@ -799,7 +799,7 @@ a_holder_that_lost_the_outcome_ends_its_lease(void **state)
 static void
 a_scan_filter_finds_doubts_and_never_the_expired(void **state)
 {
-    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US};
+    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US, 0};
     struct point p = {.state = IDEM_STATE_EXECUTING, .lease = LEASE_OVER};
     struct idem_filter filter = {.doubt = true};
     struct idem_record r;

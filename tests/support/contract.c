@@ -655,7 +655,7 @@ scan_all(struct clause *c, const struct idem_filter *filter, size_t count,
          struct seen *seen, bool writing)
 {
     struct idem_now now = {c->now_ms, c->now_ms, INT64_MAX / 2,
-                           (uint64_t)c->now_ms * 1000};
+                           (uint64_t)c->now_ms * 1000, 0};
     struct idem_cursor cursor = {"0"};
     struct idem_error err = {0};
     unsigned calls = 0;
@@ -790,7 +790,7 @@ a_scan_stops_when_told_and_refuses_a_made_up_cursor(void **state)
 {
     struct clause *c = *state;
     struct idem_filter filter = {.scope = idem_text(c->scope)};
-    struct idem_now now = {c->now_ms, c->now_ms, 0, 1};
+    struct idem_now now = {c->now_ms, c->now_ms, 0, 1, 0};
     struct idem_cursor cursor = {"0"}, wrong = {"no cursor at all!"};
     struct seen seen = {.scope = c->scope, .stop_after = 1};
     struct idem_error err = {0};

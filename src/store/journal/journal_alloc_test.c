@@ -65,7 +65,7 @@ static void
 work(struct model *model, struct idem_store *store)
 {
     struct idem_arena arena = {NULL, 0};
-    struct idem_now now = {model->now_ms, model->now_ms, 0, 0};
+    struct idem_now now = {model->now_ms, model->now_ms, 0, 0, 0};
     struct idem_cursor cursor = {"0"};
     struct idem_filter filter = {0};
     struct model_swaps s;

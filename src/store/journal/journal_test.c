@@ -221,7 +221,7 @@ static void
 a_scan_sees_every_record_that_was_there_all_the_time(void **state)
 {
     struct idem_store *store = test_open(*state, NULL);
-    struct idem_now now = {1700000000000, 1700000000000, 0, 0};
+    struct idem_now now = {1700000000000, 1700000000000, 0, 0, 0};
     struct idem_filter filter = {0};
     struct idem_cursor cursor = {"0"};
     static uint8_t seen[20000];

@@ -1,0 +1,116 @@
+#!/usr/bin/python3
+"""Plant bugs one at a time and see that the simulator finds each: tests/sim/bugs.py [NAME...]
+
+A bug is a change of a few words in a file of the source. The changed file is compiled apart and linked in front of the library; the tree stays as
+it is. A text that is no longer in the file is an error, so the list stays true.
+"""
+import os
+import re
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, "build/tests/sim")
+SECONDS = float(os.environ.get("IDEM_BUG_SECONDS", "60"))
+
+STEP = "src/record/step.c"
+COMMIT = "src/engine/commit.c"
+TIME = "src/engine/time.c"
+SERVER = "tests/sim/server.c"
+
+# name, what it breaks, [(file, text, text instead)]
+BUGS = [
+    ("old-fence-finishes", "FINISH does not compare the fence",
+     [(STEP, "if (!r || r->fence != op->fence)\n        return IDEM_V_STALE;", "if (!r)\n        return IDEM_V_STALE;"),
+      (STEP, "return r->state == IDEM_STATE_EXECUTING && r->fence == op->fence;", "return r->state == IDEM_STATE_EXECUTING || (r && op && 0);")]),
+    ("strict-taken-over", "strict work is started again when its lease is over",
+     [(STEP, "r->mode == IDEM_LOOSE && idem__lease_over(r, now)", "idem__lease_over(r, now)")]),
+    ("executing-expires", "work in progress expires",
+     [(STEP, "return record->state != IDEM_STATE_EXECUTING && record->expires != 0 &&", "return record->expires != 0 &&")]),
+    ("fence-from-clock-alone", "a fence comes from the clock alone",
+     [(STEP, "return fence > now->late_us ? fence : now->late_us;", "return fence == 0 ? fence : now->late_us;"),
+      (TIME, "late_us > 0 && (uint64_t)late_us > time->fence_floor_us", "late_us > 0")]),
+    ("expires-by-late-time", "a record expires by the upper bound of the time",
+     [(STEP, "record->expires <= now->early_ms", "record->expires <= now->late_ms")]),
+    ("expires-at-half-time", "a result is kept for half of its time",
+     [(STEP, "now->behind_ms + ttl_ms;", "now->behind_ms + ttl_ms / 2;")]),
+    ("clock-is-believed", "the judged time follows a clock that is set forward",
+     [(TIME, "        early_us = most;\n", "")]),
+    ("kept-from-a-clock-set-back", "what is written under a clock that was set back expires early",
+     [(TIME, "time->pace_us > late_us ? (time->pace_us - late_us) / 1000 : 0;", "0;")]),
+    ("sweep-by-the-wall-clock", "records are swept by the store's clock, also under an alarm",
+     [(TIME, "if (time->judged_at_us == 0 || (!type->local && atomic_load(&time->alarm)))\n        return 0;",
+       "early_us = time->sample_us + INT64_C(60000000);\n    if (time->judged_at_us == 0)\n        return 0;")]),
+    ("lost-is-stored", "a swap whose answer was lost counts as stored",
+     [(COMMIT, "    case IDEM_SWAP_LOST:\n        break;", "    case IDEM_SWAP_LOST:\n        stored(engine, group);\n        return false;")]),
+    ("not-stored-after-lost", "not stored the second time counts as never stored",
+     [(COMMIT, "        /* This one was not, but was the one before it? */\n        if (group->losses > 0)\n            return lost(engine, group, err);\n", "")]),
+    ("take-over-keeps-fence", "who takes over gets the same fence",
+     [(STEP, "    start(next, r, r, op, now);\n    next->created = r->created;", "    start(next, r, r, op, now);\n    next->fence = r->fence;\n    next->created = r->created;")]),
+    ("second-outcome", "SETTLE keeps the fence, and a FINISH after it is acknowledged",
+     [(STEP, "        *next = *r;\n        next->fence = next_fence(r, now);\n        if (op->subject.len > 0)", "        *next = *r;\n        if (op->subject.len > 0)"),
+      (STEP, "return same_outcome(r, op) ? IDEM_V_OK : IDEM_V_FINISHED;", "return IDEM_V_OK;")]),
+    ("finished-starts-again", "a request that was taken over once starts again after its result",
+     [(STEP, "return r->flags & IDEM_FLAG_REDEEMED ? IDEM_V_DUPLICATE : IDEM_V_REPLAY;",
+       "return r->attempt > 1 ? start(next, r, r, op, now) : IDEM_V_REPLAY;")]),
+    ("refused-is-stored", "a swap that was refused counts as stored",
+     [(COMMIT, "            refused(engine, group, &swap->found);", "            stored(engine, group);")]),
+    ("no-wait-for-the-replica", "a write is answered before the replica has it",
+     [(SERVER, "server->kind == SIM_REPLICA && server->copied < ask->barrier", "server->kind == SIM_REPLICA && server->copied + 3 < ask->barrier")]),
+    ("reads-pass-the-replica", "a record is told that the replica has not got",
+     [(SERVER, "    ask->barrier = server->written;", "    ask->barrier = ask->what == ASK_LOAD ? 0 : server->written;")]),
+]
+
+
+def make_variable(name):
+    out = subprocess.run(["make", "-s", "print-simulate"], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout
+    return re.search(r"^%s: (.*)$" % name, out, re.M).group(1).split()
+
+
+def change(path, edits):
+    with open(os.path.join(ROOT, path)) as f:
+        text = f.read()
+    for old, new in edits:
+        if text.count(old) != 1:
+            sys.exit("bugs: %s has %d times the text\n%s\nwrite the bug for the code as it is now" % (path, text.count(old), old))
+        text = text.replace(old, new)
+    return text
+
+
+def plant(name, edits):
+    """The simulator with this bug in it."""
+    where = os.path.join(BUILD, "bugs", name)
+    os.makedirs(where, exist_ok=True)
+    compile_, link = make_variable("compile"), make_variable("link")
+    objects, replaced = [], []
+    for path in sorted({edit[0] for edit in edits}):
+        source = os.path.join(where, os.path.basename(path))
+        with open(source, "w") as f:
+            f.write(change(path, [edit[1:] for edit in edits if edit[0] == path]))
+        objects.append(source[:-1] + "o")
+        replaced.append(os.path.basename(path)[:-1] + "o")
+        subprocess.run([*compile_, "-w", "-iquote", os.path.dirname(path), "-c", source, "-o", objects[-1]], cwd=ROOT, check=True)
+    program = os.path.join(where, "simulate")
+    own = [o for o in make_variable("objects") if os.path.basename(o) not in replaced or "/sim/" not in o]
+    subprocess.run([link[0], "-o", program, *objects, *own, *link[1:]], cwd=ROOT, check=True)
+    return program
+
+
+def main():
+    wanted = sys.argv[1:]
+    missed = 0
+    for name, what, edits in BUGS:
+        if wanted and name not in wanted:
+            continue
+        program = plant(name, edits)
+        start = time.monotonic()
+        done = subprocess.run([program, "--seconds", str(SECONDS), "--seed", "1", "--quick"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        found = re.search(r"BROKEN.*", done.stdout)
+        missed += not found
+        print("%-28s %6.1f s  %s: %s" % (name, time.monotonic() - start, "found" if found else "NOT FOUND", found.group() if found else what), flush=True)
+    print("%d planted bugs, %d not found" % (len(wanted) or len(BUGS), missed))
+    return 1 if missed else 0
+
+
+sys.exit(main())

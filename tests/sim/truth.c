@@ -1,0 +1,141 @@
+/*
+ * truth.c - see truth.h.
+ */
+#include "truth.h"
+
+#include <string.h>
+
+/* Is the record of what was finished surely still kept, for somebody who asked
+ * then? Clocks may drift by a thousandth. */
+static bool
+must_be_there(const struct truth_key *key, int64_t asked)
+{
+    return key->result != 0 && asked > key->told_at &&
+           sim_now() < key->finished_at + key->ttl_ns - key->ttl_ns / 500;
+}
+
+/* Was it stored although nobody was told, and is it gone since? */
+static bool
+may_have_expired(const struct truth_key *key)
+{
+    return key->tried_at != 0 &&
+           sim_now() >= key->tried_at + key->ttl_ns - key->ttl_ns / 500;
+}
+
+static void
+new_life(struct truth_key *key)
+{
+    key->last_result = key->result;
+    key->life_at = sim_now();
+    key->result = 0;
+    key->tried_at = 0;
+    key->executions = 0;
+}
+
+void
+truth_started(struct truth_key *key, int64_t asked, uint64_t fence)
+{
+    if (must_be_there(key, asked))
+        sim_fail("started with fence %llu, although the result %llu had been "
+                 "told %.3f s ago",
+                 (unsigned long long)fence, (unsigned long long)key->result,
+                 (double)(asked - key->told_at) / 1e9);
+    if (asked > key->last_fence_told && fence <= key->last_fence)
+        sim_fail("fence %llu is not above %llu, which was told before",
+                 (unsigned long long)fence,
+                 (unsigned long long)key->last_fence);
+    if (fence > key->last_fence) {
+        key->last_fence = fence;
+        key->last_fence_told = sim_now();
+    }
+    if (key->result != 0 || may_have_expired(key))
+        new_life(key);
+}
+
+void
+truth_executed(struct truth_key *key, uint64_t fence)
+{
+    (void)fence;
+    key->executions++;
+    if (key->strict && key->executions > 1)
+        sim_fail("strict work was executed %d times", key->executions);
+}
+
+void
+truth_tries(struct truth_key *key)
+{
+    if (key->tried_at == 0)
+        key->tried_at = sim_now();
+}
+
+static void
+tell(struct truth_key *key, uint64_t result)
+{
+    if (key->result != 0 && key->result != result)
+        sim_fail("two answers for one request: %llu and %llu",
+                 (unsigned long long)key->result, (unsigned long long)result);
+    if (key->result == 0) {
+        key->result = result;
+        key->told_at = sim_now();
+    }
+}
+
+void
+truth_not_stored(struct truth_key *key, uint64_t result)
+{
+    memmove(key->not_stored + 1, key->not_stored,
+            sizeof(key->not_stored) - sizeof(key->not_stored[0]));
+    key->not_stored[0] = result;
+    if (key->result == result)
+        sim_fail("the result %llu was replayed, and then told as not stored",
+                 (unsigned long long)result);
+}
+
+void
+truth_replayed(struct truth_key *key, int64_t asked, uint64_t result)
+{
+    /* Decided before the old life ended, and told late. */
+    if (asked <= key->life_at &&
+        (result == key->last_result || key->last_result == 0))
+        return;
+    for (size_t i = 0; i < 8; i++) {
+        if (key->not_stored[i] == result && result != 0)
+            sim_fail("the result %llu is replayed, which was told as not "
+                     "stored",
+                     (unsigned long long)result);
+    }
+    if (key->result == 0)
+        key->finished_at =
+            sim_now() - key->ttl_ns; /* nobody knows since when */
+    tell(key, result);
+}
+
+void
+truth_busy(struct truth_key *key, int64_t asked, const char *verdict)
+{
+    if (must_be_there(key, asked))
+        sim_fail("%s, although the result %llu had been told %.3f s ago",
+                 verdict, (unsigned long long)key->result,
+                 (double)(asked - key->told_at) / 1e9);
+}
+
+void
+truth_finished(struct truth_key *key, int64_t asked, uint64_t fence,
+               uint64_t result)
+{
+    if (fence < key->last_fence && asked > key->last_fence_told)
+        sim_fail("FINISH with fence %llu is taken, although %llu was started "
+                 "before it was sent",
+                 (unsigned long long)fence,
+                 (unsigned long long)key->last_fence);
+    tell(key, result);
+    key->finished_at = asked;
+}
+
+void
+truth_settled(struct truth_key *key, int64_t asked, uint64_t result)
+{
+    if (key->result != 0 && !must_be_there(key, asked))
+        new_life(key);
+    truth_finished(key, asked, UINT64_MAX, result);
+}
