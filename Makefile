@@ -138,8 +138,8 @@ npm_modules := build/npm/node_modules
 $(npm_modules)/.ready: console/package.json console/package-lock.json
 	@mkdir -p $(@D) && cp $^ build/npm && cd build/npm && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >npm.log 2>&1 && touch node_modules/.ready
 $(B)/console/files.c: $(wildcard console/*) $(if $(shell grep -sL f0 $(B)/console/files.c),again)
-	@mkdir -p $(@D)
-	@if command -v npm >/dev/null && $(MAKE) -s $(npm_modules)/.ready; then \
+	@mkdir -p $(@D) build
+	@if command -v npm >/dev/null && flock build/npm.lock $(MAKE) -s $(npm_modules)/.ready; then \
 	    node console/build.mjs $@ $(abspath $(npm_modules)); \
 	else \
 	    echo "idem: built without the console: npm is missing, or could not fetch its packages; run scripts/deps build, then make" >&2; \

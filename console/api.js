@@ -45,9 +45,20 @@ export function query(path, fields) {
 
 export const stats = signal({ names: [], rows: [], facts: null, at: 0 });
 
+let ahead = 0; // the server's clock, of this browser's
+export const serverNow = () => Date.now() + ahead;
+
+// The rows that are missing here: an hour at first, a few after a break.
+async function catchUp() {
+    const { rows, at } = stats.value;
+    const seconds = Math.min(3600, rows.length ? Math.ceil((Date.now() - at) / 1000) + 5 : 3600);
+    const past = await call("GET", "/v1/stats?seconds=" + seconds);
+    const fresh = past.samples.filter((row) => !rows.length || row[0] > rows.at(-1)[0]);
+    stats.value = { names: past.names, rows: [...rows, ...fresh].slice(-3600), facts: past.facts, at: Date.now() };
+}
+
 async function follow() {
-    const past = await call("GET", "/v1/stats");
-    stats.value = { names: past.names, rows: past.samples, facts: past.facts, at: Date.now() };
+    await catchUp();
     const answer = await fetch("/v1/events", { headers: HEADER });
     if (!answer.ok) throw new Problem(answer.status, await answer.json());
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -60,6 +71,7 @@ async function follow() {
         text = events.pop();
         for (const event of events.filter((e) => e.startsWith("data: "))) {
             const rows = [...stats.value.rows.slice(-3599), JSON.parse(event.slice(6))];
+            ahead = rows.at(-1)[0] - Date.now();
             stats.value = { ...stats.value, rows, at: Date.now() };
         }
     }
@@ -70,9 +82,9 @@ let following = false;
 export async function followStats() {
     if (following) return;
     following = true;
-    while (session.value && !loggedOut()) {
-        try { await follow(); } catch { /* again, a little later */ }
-        await new Promise((done) => setTimeout(done, 2000));
+    for (let pause = 2000; session.value && !loggedOut(); pause = Math.min(2 * pause, 30000)) {
+        try { await follow(); pause = 1000; } catch { /* again, later each time */ }
+        await new Promise((done) => setTimeout(done, pause));
         if (loggedOut()) break;
         try { await refreshSession(); } catch { /* the server is away */ }
     }

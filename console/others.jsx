@@ -1,9 +1,9 @@
 // Locks, tokens and ids; routes of a gateway; the audit trail.
 import { useState } from "preact/hooks";
-import { call, may, message, query, recordPath, stats } from "./api.js";
+import { call, may, message, query, recordPath, serverNow } from "./api.js";
 import { amount, attempt, Choice, Drawer, Facts, Field, Operate, span, Table, when } from "./parts.jsx";
 import { nameOf } from "./record.jsx";
-import { use, useEvery } from "./state.js";
+import { useEvery } from "./state.js";
 import { t } from "./words.js";
 
 const TOKEN_PARTS = 5; // of 1,000 records each, every few seconds
@@ -20,7 +20,7 @@ function Locks() {
     };
     return <section><h2>{t("locksTitle")}</h2>{!locks ? t("loading") : locks.length === 0 ? <p class="empty">{t("nothing")}</p> :
         <Table label={t("locksTitle")} heads={[t("key"), t("holder"), t("leaseLeft"), t("fence"), t("details")]}>{locks.map((l) =>
-            <tr key={l.id}><td>{nameOf(l, "id")}</td><td>{l.subject}</td><td>{l.lease_until > Date.now() ? span(l.lease_until - Date.now()) : t("over")}</td>
+            <tr key={l.id}><td>{nameOf(l, "id")}</td><td>{l.subject}</td><td>{l.lease_until > serverNow() ? span(l.lease_until - serverNow()) : t("over")}</td>
                 <td>{String(l.fence)}</td><td>{may("operate") && l.id !== undefined && <button type="button" onClick={() => setOpen(l)}>{t("free")}</button>}</td></tr>)}</Table>}
         {open && <Drawer title={open.id} onClose={() => setOpen(null)}><Operate label={t("free")} help={t("freeHelp")} act={free} /></Drawer>}</section>;
 }
@@ -54,10 +54,9 @@ function Explain() {
 }
 
 export function LocksAndIds() {
-    use(stats);
-    const [workers, setWorkers] = useState([]);
+    const [workers, setWorkers] = useState([]), [ids, setIds] = useState(null);
+    useEvery(5000, () => attempt(async () => setIds((await call("GET", "/v1/stats?seconds=1")).facts.ids)));
     useEvery(10000, () => may("list") && attempt(async () => setWorkers((await call("GET", "/v1/records?type=worker&count=1000")).records)));
-    const ids = stats.value.facts?.ids;
     return <>{may("list") ? <><Locks /><Tokens /></> : <p>{t("noRight")}</p>}
         <section><h2>{t("idsTitle")}</h2>
             {ids && <Table label={t("idsTitle")} heads={[t("kind"), t("given"), t("reserved"), t("worker"), t("ahead")]}>{ids.kinds.map((k) =>
@@ -65,7 +64,7 @@ export function LocksAndIds() {
             <Explain />
             {workers.length > 0 && <><h3>{t("workers")}</h3><Table label={t("workers")} heads={[t("scope"), t("key"), t("holder"), t("leaseLeft")]}>{workers.map((w) =>
                 <tr key={nameOf(w, "scope") + nameOf(w, "id")}><td>{nameOf(w, "scope")}</td><td>{nameOf(w, "id")}</td><td>{w.subject}</td>
-                    <td>{w.state === "executing" ? span(w.lease_until - Date.now()) : w.state}</td></tr>)}</Table></>}</section></>;
+                    <td>{w.state === "executing" ? span(w.lease_until - serverNow()) : w.state}</td></tr>)}</Table></>}</section></>;
 }
 
 // ---- routes ---------------------------------------------------------------------

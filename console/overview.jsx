@@ -1,9 +1,9 @@
 // What happens now, and did in the last hour.
-import { useState } from "preact/hooks";
+import { useReducer, useState } from "preact/hooks";
 import { column, latest, stats } from "./api.js";
 import { Chart } from "./chart.jsx";
 import { amount, Choice, span } from "./parts.jsx";
-import { use } from "./state.js";
+import { use, useEvery } from "./state.js";
 import { t } from "./words.js";
 
 const VERDICTS = [["firstPerSecond", "first"], ["replayed", "replayed"], ["busy", "busy"], ["mismatch", "mismatch"], ["refused", "refused"], ["doubt", "doubt"]];
@@ -31,6 +31,8 @@ function Tiles() {
 
 export function Overview({ theme }) {
     use(stats);
+    const [, again] = useReducer((n) => n + 1, 0);
+    useEvery(2000, again); // a server that falls silent sends nothing to draw
     const [seconds, setSeconds] = useState(60), [paused, setPaused] = useState(null), [verb, setVerb] = useState("begin");
     const all = paused || stats.value.rows, rows = all.slice(-seconds);
     const times = rows.map((r) => r[0] / 1000);

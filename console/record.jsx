@@ -1,10 +1,10 @@
 // One record: all that is known, its life, its answer, and what an operator may do with it.
 import { useState } from "preact/hooks";
-import { call, composeResult, may, message, readResult, recordPath, shellQuote } from "./api.js";
+import { call, composeResult, may, message, readResult, recordPath, serverNow, shellQuote } from "./api.js";
 import { amount, attempt, Choice, Drawer, Facts, Field, Operate, span, when } from "./parts.jsx";
 import { t } from "./words.js";
 
-export const isDoubt = (r) => r.state === "executing" && r.type === "request" && r.mode === "strict" && r.lease_until < Date.now();
+export const isDoubt = (r) => r.state === "executing" && r.type === "request" && r.mode === "strict" && r.lease_until < serverNow();
 export const nameOf = (r, field) => r[field] ?? `base64:${r[field + "_base64"]}`;
 
 function Life({ record: r }) {
@@ -12,7 +12,7 @@ function Life({ record: r }) {
         [r.state === "executing" ? r.lease_until : 0, t("leaseUntil")], [isDoubt(r) ? r.lease_until : 0, t("doubt")],
         [r.state === "executing" ? 0 : r.expires, t("expires")]];
     return <section><h3>{t("life")}</h3><ol class="life">{steps.filter(([at]) => at > 0).sort((a, b) => a[0] - b[0]).map(([at, text]) =>
-        <li key={text} class={at > Date.now() ? "later" : ""}><time>{when(at)}</time> {text}</li>)}</ol></section>;
+        <li key={text} class={at > serverNow() ? "later" : ""}><time>{when(at)}</time> {text}</li>)}</ol></section>;
 }
 
 export function Result({ kind, result }) {
@@ -84,7 +84,7 @@ export function RecordDrawer({ record: r, onClose }) {
     return <Drawer title={nameOf(record, "id")} onClose={onClose}>
         <Facts facts={[[t("scope"), nameOf(record, "scope")], [t("key"), nameOf(record, "id")], [t("type"), record.type], [t("state"), record.state],
             [t("began"), record.subject], [t("attempt"), record.attempt], [t("mode"), record.mode], [t("fence"), String(record.fence)],
-            [t("fingerprint"), record.fingerprint], [t("since"), isDoubt(record) ? span(Date.now() - record.lease_until) : undefined]]} />
+            [t("fingerprint"), record.fingerprint], [t("since"), isDoubt(record) ? span(serverNow() - record.lease_until) : undefined]]} />
         <Life record={record} />
         <Answer record={record} masked={masked} />
         {isDoubt(record) && <Checklist />}

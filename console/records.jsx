@@ -1,6 +1,6 @@
 // Doubts, oldest first, and finding records.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, may, query } from "./api.js";
+import { call, may, query, serverNow } from "./api.js";
 import { amount, attempt, Choice, Field, span, Table } from "./parts.jsx";
 import { isDoubt, nameOf, RecordDrawer } from "./record.jsx";
 import { useEvery } from "./state.js";
@@ -20,7 +20,7 @@ export function Doubts() {
             <p>{t("listed", { shown: list.records.length, count: amount(list.count) })}</p>
             <Table label={t("doubts")} heads={[t("since"), t("scope"), t("key"), t("began"), t("attempt"), t("details")]}>
                 {list.records.map((r) => <tr key={nameOf(r, "scope") + "\n" + nameOf(r, "id")}>
-                    <td>{span(Date.now() - r.lease_until)}</td><td>{nameOf(r, "scope")}</td><td>{nameOf(r, "id")}</td><td>{r.subject}</td><td>{r.attempt}</td>
+                    <td>{span(serverNow() - r.lease_until)}</td><td>{nameOf(r, "scope")}</td><td>{nameOf(r, "id")}</td><td>{r.subject}</td><td>{r.attempt}</td>
                     <td><button type="button" onClick={() => setOpen(r)} aria-label={`${t("settle")} ${nameOf(r, "id")}`}>{t("settle")}</button></td></tr>)}</Table></>}
         {open && <RecordDrawer record={open} onClose={() => { setOpen(null); load(); }} />}</>;
 }
@@ -41,7 +41,7 @@ export function Records() {
             setFound({ records: said.record ? [said.record] : [], cursor: "0", parts: 1 });
             return;
         }
-        const filter = { scope, id, state, type, updated_before: age ? Date.now() - Number(age) : "" };
+        const filter = { scope, id, state, type, updated_before: age ? Math.round(serverNow()) - Number(age) : "" };
         let now = from || { records: [], cursor: "0", parts: 0 };
         let count = ENOUGH;
         const until = Date.now() + LOOK_MS, enough = now.records.length + ENOUGH;
@@ -64,7 +64,7 @@ export function Records() {
             <Table label={t("records")} heads={[t("scope"), t("key"), t("type"), t("state"), t("age"), t("details")]}>
                 {found.records.map((r) => <tr key={r.type + nameOf(r, "scope") + "\n" + nameOf(r, "id")}>
                     <td>{nameOf(r, "scope")}</td><td>{nameOf(r, "id")}</td><td>{r.type}</td><td>{isDoubt(r) ? t("doubt") : r.state}</td>
-                    <td>{span(Date.now() - r.updated)}</td>
+                    <td>{span(serverNow() - r.updated)}</td>
                     <td><button type="button" onClick={() => setOpen(r)} aria-label={`${t("details")} ${nameOf(r, "id")}`}>{t("details")}</button></td></tr>)}</Table>
             {found.cursor !== "0" && <p>{t("looked", { n: found.parts })} <button type="button" onClick={() => look(found)}>{t("more")}</button></p>}</>)}
         {open && <RecordDrawer record={open} onClose={() => { setOpen(null); look(); }} />}</>;
