@@ -356,6 +356,17 @@ doubts_want(struct doubts *doubts)
     return wanted;
 }
 
+bool
+doubts_pending(struct doubts *doubts, uint64_t look)
+{
+    bool pending;
+
+    pthread_mutex_lock(&doubts->mutex);
+    pending = doubts->whole < look && doubts->wanted >= look;
+    pthread_mutex_unlock(&doubts->mutex);
+    return pending;
+}
+
 json_t *
 doubts_oldest(struct doubts *doubts)
 {

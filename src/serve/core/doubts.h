@@ -25,6 +25,8 @@ void doubts_close(struct doubts *doubts);
 
 /* Look now, through a small store without pauses; the number of that look. */
 uint64_t doubts_want(struct doubts *doubts);
+/* Is that look still to come, or at work? It may have ended or failed. */
+bool doubts_pending(struct doubts *doubts, uint64_t look);
 
 /* The oldest ones that the last whole look found, DOUBTS_LISTED at most, as
  * JSON records; a new reference, NULL: out of memory. */

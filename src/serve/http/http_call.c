@@ -472,7 +472,8 @@ http_call_read(struct http_call *call, const struct http_route *route,
     enum idem_status status;
     struct idem_op checked;
 
-    *call = (struct http_call){.route = route, .cursor = {"0"}};
+    *call =
+        (struct http_call){.route = route, .cursor = {"0"}, .file = {"", 0}};
     call->op.verb = route->verb;
     call->op.type = route->type;
     call->count = default_count(route->action);

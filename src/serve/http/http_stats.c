@@ -26,7 +26,10 @@
 #define KEPT 3600
 #define ROW_MS 1000
 #define ASK_MS 5000
-#define LOOK_ROWS 5     /* then look for doubts again, if somebody listens */
+/* While somebody listens, look for doubts again after this time, and after ten
+ * times as long as the last look took: a large store is mostly left alone. */
+#define LOOK_MS 5000
+#define LOOK_SHARE 10
 #define PATIENCE_MS 300 /* at the end, for a store that answers */
 #define STORE_SILENT_MS (3 * ASK_MS)
 #define ROW_ROOM 4096
@@ -91,7 +94,9 @@ struct http_stats {
     bool over, hangs; /* hangs: the asker waits for the store */
     int64_t answered_ms;
     float records, live, used; /* of the store */
-    struct before before;      /* the sampler's alone */
+    struct before before;      /* the sampler's alone, as is what follows */
+    uint64_t look;             /* that was asked for and is not over; 0: none */
+    int64_t look_since_ms, look_next_ms;
     uint64_t count;
     struct row rows[KEPT]; /* the next goes to count % KEPT */
 };
@@ -231,6 +236,23 @@ put_row(struct idem_buf *out, const struct row *row)
 }
 
 static void
+look_for_doubts(struct http_stats *self)
+{
+    struct doubts *doubts = self->http->server->doubts;
+    int64_t now = idem__mono_ms(), pause;
+
+    if (self->look > 0 && !doubts_pending(doubts, self->look)) {
+        pause = LOOK_SHARE * (now - self->look_since_ms);
+        self->look_next_ms = now + (pause > LOOK_MS ? pause : LOOK_MS);
+        self->look = 0;
+    }
+    if (self->look > 0 || now < self->look_next_ms)
+        return;
+    self->look = doubts_want(doubts);
+    self->look_since_ms = now;
+}
+
+static void
 sample(struct http_stats *self)
 {
     struct idem__stats now = {0};
@@ -248,8 +270,7 @@ sample(struct http_stats *self)
     self->rows[self->count++ % KEPT] = row;
     pthread_mutex_unlock(&self->lock);
     if (http_events_wanted(self->http)) {
-        if (self->count % LOOK_ROWS == 0)
-            (void)doubts_want(self->http->server->doubts);
+        look_for_doubts(self);
         idem_buf_init(&text, ROW_ROOM);
         if (idem_buf_add_text(&text, "data: ") && put_row(&text, &row) &&
             idem_buf_add_text(&text, "\n\n"))
@@ -441,7 +462,6 @@ http_stats_put(struct http *http, size_t seconds, struct idem_buf *out)
     uint64_t from;
     bool ok;
 
-    (void)doubts_want(http->server->doubts);
     ok = idem_buf_add_text(out, "{\"verdict\":\"stats\",") && put_names(out) &&
          put_facts(out, http) && idem_buf_add_text(out, ",\"samples\":[");
     if (seconds > KEPT)
