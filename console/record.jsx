@@ -1,7 +1,8 @@
 // One record: all that is known, its life, its answer, and what an operator may do with it.
 import { useState } from "preact/hooks";
-import { call, composeResult, may, message, readResult, recordPath, serverNow, shellQuote } from "./api.js";
+import { call, composeResult, may, message, query, readResult, recordPath, serverNow, session, shellQuote } from "./api.js";
 import { amount, attempt, Choice, Drawer, Facts, Field, Operate, span, when } from "./parts.jsx";
+import { useEvery } from "./state.js";
 import { t } from "./words.js";
 
 export const isDoubt = (r) => r.state === "executing" && r.type === "request" && r.mode === "strict" && r.lease_until < serverNow();
@@ -69,6 +70,31 @@ function Forget({ record, onDone }) {
         onDone();
     };
     return <details><summary>{t("forget")}</summary><Operate label={t("forget")} help={t("forgetHelp")} act={forget} /></details>;
+}
+
+// What another operator asked for, to be asked for once more.
+function Proposal({ proposal: p, onDone }) {
+    const again = async (reason, secret) => {
+        const record = { ...p, type: p.verb === "unlock" ? "lock" : "request" };
+        const ttl = p.ttl_ms ? { ttl_ms: p.ttl_ms } : {};
+        if (p.verb === "unlock") await call("DELETE", query(recordPath(record), { fence: p.fence, reason }), undefined, secret);
+        else await call("POST", recordPath(record, p.verb), p.verb === "settle"
+            ? { outcome: p.outcome, kind: p.kind, result_base64: p.result_base64, reason, ...ttl } : { reason }, secret);
+        message.value = t("approved", { verb: p.verb, scope: p.scope, key: p.id });
+        onDone();
+    };
+    return <li class="proposal"><p>{t("secondHelp", { who: p.who, verb: p.verb, scope: nameOf(p, "scope"), key: nameOf(p, "id"), reason: p.reason || "–" })} {p.outcome}</p>
+        {p.verb === "settle" && p.result_base64 !== undefined && <Result kind={p.kind} result={p.result_base64} />}
+        {p.who === session.value.name ? <p class="note">{t("secondOwn")}</p>
+            : <details><summary>{t("approve")}</summary><Operate label={t("approve")} act={again} /></details>}</li>;
+}
+
+export function Proposals({ onDone }) {
+    const [all, setAll] = useState([]);
+    const load = () => attempt(async () => setAll((await call("GET", "/v1/proposals")).proposals));
+    useEvery(5000, load);
+    return all.length > 0 && <section><h2>{t("secondTitle")}</h2><ul class="proposals">{all.map((p) =>
+        <Proposal key={p.who + p.time} proposal={p} onDone={() => { load(); onDone(); }} />)}</ul></section>;
 }
 
 export function RecordDrawer({ record: r, onClose }) {

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, may, query, serverNow } from "./api.js";
 import { amount, attempt, Choice, Field, span, Table } from "./parts.jsx";
-import { isDoubt, nameOf, RecordDrawer } from "./record.jsx";
+import { isDoubt, nameOf, Proposals, RecordDrawer } from "./record.jsx";
 import { useEvery } from "./state.js";
 import { t } from "./words.js";
 
@@ -15,7 +15,7 @@ export function Doubts() {
     useEvery(5000, load);
     if (!may("list")) return <p>{t("noRight")}</p>;
     if (!list) return <p>{t("loading")}</p>;
-    return <><p class="note">{t("doubtsHelp")}</p>
+    return <><Proposals onDone={load} /><p class="note">{t("doubtsHelp")}</p>
         {!list.looked ? <p>{t("notLooked")}</p> : list.records.length === 0 ? <p class="empty">{t("noDoubts")}</p> : <>
             <p>{t("listed", { shown: list.records.length, count: amount(list.count) })}</p>
             <Table label={t("doubts")} heads={[t("since"), t("scope"), t("key"), t("began"), t("attempt"), t("details")]}>

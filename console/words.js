@@ -130,6 +130,12 @@ const WORDS = {
     settled: ["Settled: {scope} {key}", "已裁定：{scope} {key}"],
     forgotten: ["Forgotten: {scope} {key}", "已删除：{scope} {key}"],
 
+    secondTitle: ["Waiting for a second person", "等待第二人批准"],
+    secondHelp: ["{who} wants to {verb} {scope} {key}: {reason}", "{who} 请求 {verb} {scope} {key}：{reason}"],
+    secondOwn: ["Another operator has to approve this.", "需要另一位运维人员批准。"],
+    approve: ["Approve", "批准"],
+    approved: ["Done: {verb} {scope} {key}", "已完成：{verb} {scope} {key}"],
+
     // locks, tokens, ids
     locksTitle: ["Locks", "锁"],
     holder: ["Holder", "持有者"],

@@ -10,7 +10,7 @@ import pytest
 
 from browser import Browser
 from lib import ROOT, Resp, Server, folder, free_port, wait_until
-from test_console_http import CREDENTIALS, SECRETS, authorized, doubt
+from test_console_http import CREDENTIALS, SECRETS, authorized, console_server, doubt
 from test_http import begin, rec
 
 PAGES = ("overview", "doubts", "records", "locks", "routes", "audit")
@@ -326,6 +326,28 @@ def test_a_page_of_another_site_can_do_nothing(browser, server):
         site.server_close()
     assert authorized(server.http)("GET", rec("shop", "target"))["verdict"] == "record"
     assert not [e for e in authorized(server.http)("GET", "/v1/audit?scope=shop&id=target")["entries"]]
+
+
+def test_a_second_person_approves(browser):
+    with console_server("--second-person") as server:
+        doubt(server.http, "shop", "two")
+        assert authorized(server.http).problem("POST", rec("shop", "two", "settle"), outcome="succeeded", kind="http", reason="the bank has it",
+            result_base64=base64.b64encode(b"201\n\n{}").decode()) == "forbidden"
+        page = Page(browser, server.http)
+        page.login("boss")
+        page.open("doubts")
+        page.shows("ops wants to settle shop two: the bank has it")
+        page.shows("HTTP 201")
+        page.accessible()
+        browser.click(".proposal summary")
+        browser.type(".proposal [name=reason]", "I see it, too")
+        browser.type(".proposal [name=secret]", SECRETS["boss"])
+        page.press("Approve", ".proposal")
+        page.shows("Done: settle shop two")
+        assert begin(authorized(server.http), "shop", "two")["result"] == "201\n\n{}"
+        page.press("Log out")
+        page.has(".login")
+        browser.complaints()
 
 
 def test_who_may_only_view_sees_no_way_to_settle(browser, server):

@@ -16,9 +16,9 @@ from gateway import Gateway, Ledger, ask
 from lib import IDEM, ROOT, Server, folder, free_port, wait_until
 from test_http import Http, begin, described, manual, rec
 
-SECRETS = {name: name + "-secret-123456" for name in ("ops", "desk", "eu", "shop", "graphs")}
+SECRETS = {name: name + "-secret-123456" for name in ("ops", "boss", "desk", "eu", "shop", "graphs")}
 CREDENTIALS = "".join("%s %s %s\n" % (n, SECRETS[n], r) for n, r in (
-    ("ops", "operate"), ("desk", "view"), ("eu", "view eu"), ("shop", "use"), ("graphs", "monitor")))
+    ("ops", "operate"), ("boss", "operate"), ("desk", "view"), ("eu", "view eu"), ("shop", "use"), ("graphs", "monitor")))
 PAGE = {"X-Idem-Console": "1"}
 
 
@@ -285,6 +285,38 @@ def test_doubts_come_oldest_first_and_by_scope():
         assert [r["id"] for r in ops("GET", "/v1/doubts?count=1")["records"]] == ["d0"]
         eu = Console(server.http, "eu")("GET", "/v1/doubts")
         assert [r["id"] for r in eu["records"]] == ["d1"] and eu["count"] == 1
+
+
+def test_with_second_person_two_operators_have_to_ask_for_the_same():
+    with console_server("--second-person", "--trust-socket") as server:
+        ops, boss = authorized(server.http), authorized(server.http, "boss")
+        doubt(server.http, "shop", "two")
+        settle = {"outcome": "succeeded", "result": "paid", "reason": "bank"}
+        for _ in range(2):  # the same person twice is one
+            assert ops.problem("POST", rec("shop", "two", "settle"), **settle) == "forbidden"
+            assert "another operator" in ops.said["detail"]
+        # a session that does not give its secret again is not counted
+        assert Console(server.http, "boss").problem("POST", rec("shop", "two", "settle"), **settle) == "forbidden"
+        assert boss.problem("POST", rec("shop", "two", "settle"), **{**settle, "result": "not paid"}) == "forbidden"
+        waits = boss("GET", "/v1/proposals")["proposals"]
+        assert [(p["who"], p["verb"], p["id"], p["outcome"], p["result"]) for p in waits] == [
+            ("ops", "settle", "two", "succeeded", "paid"), ("boss", "settle", "two", "succeeded", "not paid")]
+        assert "result" not in Console(server.http, "desk")("GET", "/v1/proposals")["proposals"][0]
+        assert not Console(server.http, "eu")("GET", "/v1/proposals")["proposals"]
+        assert boss("POST", rec("shop", "two", "settle"), **{**settle, "reason": "I asked the bank, too"})["verdict"] == "settled"
+        assert begin(ops, "shop", "two")["result"] == "paid"
+        assert [p["who"] for p in ops("GET", "/v1/proposals")["proposals"]] == ["boss"]
+        # the same on the Redis protocol, and for forgetting
+        with server.client() as owner:
+            assert owner("FORGET", "shop", "two").word == "NOPERM"
+        assert boss("POST", rec("shop", "two", "forget"))["verdict"] == "ok"
+        # what waits is bounded
+        for n in range(70):
+            boss.problem("POST", rec("shop", "n%d" % n, "forget"))
+        assert "wait already" in boss.said["detail"] and len(boss("GET", "/v1/proposals")["proposals"]) == 64
+    with folder() as f:
+        ran = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", f + "/s", "--second-person"], capture_output=True, text=True)
+        assert ran.returncode == 2 and "give credentials too" in ran.stderr
 
 
 def test_an_id_is_explained(server, ops):

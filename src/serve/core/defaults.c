@@ -129,6 +129,10 @@ server_config_check(struct server_config *config, struct idem_error *err)
         status = check_addresses(config, "http", config->http, err);
     if (status == IDEM_OK)
         status = check_tls(config, err);
+    if (status == IDEM_OK && config->second_person && !config->credentials)
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "second-person tells operators apart by their "
+                            "credentials: give credentials too");
     if (status == IDEM_OK && config->console && !config->http)
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "console is a page over HTTP: give http too");

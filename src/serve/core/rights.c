@@ -3,6 +3,8 @@
  */
 #include "rights.h"
 
+#include "second.h"
+
 #include "../../base/quota.h"
 
 bool
@@ -89,12 +91,11 @@ check_quotas(const struct server *server, const struct server_wish *wish,
     if (is_limited(wish->op) &&
         !idem_token_allowed(server->scope_limit, wish->op->scope, 1,
                             &retry_after_ms)) {
-        idem__fail(err, IDEM_ERR_OVERLOADED,
-                   IDEM__QUOTA_RATE
-                   ": this scope may ask %lld times a second: try "
-                   "again in %lld ms",
-                   (long long)server->config->scope_rate,
-                   (long long)retry_after_ms);
+        idem__fail(
+            err, IDEM_ERR_OVERLOADED,
+            IDEM__QUOTA_RATE ": this scope may ask %lld times a second: try "
+                             "again in %lld ms",
+            (long long)server->config->scope_rate, (long long)retry_after_ms);
         return PERMIT_OVER_QUOTA;
     }
     if (wish->op->verb == IDEM_ISSUE &&
@@ -135,6 +136,10 @@ server_permit(const struct server *server, const struct principal *principal,
                    "REASON (--reason on the command line, `reason` in HTTP)");
         return PERMIT_NEEDS_REASON;
     }
+    if (act == SERVER_MAY_OPERATE && server->second &&
+        !second_agrees(server->second, principal_name(principal), wish->op,
+                       err))
+        return PERMIT_NEEDS_SECOND;
     return wish->what == ASKS_OP ? check_quotas(server, wish, err)
                                  : PERMIT_GIVEN;
 }
@@ -147,7 +152,7 @@ server_log_refusal(struct server *server, const struct server_wish *wish,
                    const char *why)
 {
     const struct idem_op *op = wish->what == ASKS_OP ? wish->op : NULL;
-    bool lists = wish->what == ASKS_LIST;
+    bool lists = wish->what == ASKS_LIST || wish->what == ASKS_SOME;
     int64_t left_out;
 
     if (!lists && !(op && server_op_operates(op)))

@@ -33,6 +33,7 @@ enum server_permit {
     PERMIT_NEEDS_RIGHT,  /* this right, or this scope, is not the caller's */
     PERMIT_NEEDS_REASON, /* require-reason is set */
     PERMIT_OVER_QUOTA,   /* not yet: err names the limit */
+    PERMIT_NEEDS_SECOND, /* second-person is set, and this is the first */
 };
 
 /* Does this op decide over what others did? Then it is audited. */

@@ -3,6 +3,7 @@
  */
 #include "../resp/loop.h"
 #include "doubts.h"
+#include "second.h"
 #include "systemd.h"
 
 #include <errno.h>
@@ -200,6 +201,9 @@ start(struct loop *loop, struct idem_error *err)
         status = open_audit(loop->server, err);
     if (status == IDEM_OK)
         status = doubts_open(loop->server, &loop->server->doubts, err);
+    if (status == IDEM_OK && loop->config->second_person &&
+        !(loop->server->second = second_open()))
+        status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     if (status == IDEM_OK)
         status = loop_listen(loop, err);
     if (status == IDEM_OK && loop->config->http)
@@ -251,6 +255,7 @@ server_run(const struct server_config *given)
         loop_close(&loop);
         idem_token_limit_close(server.token_limit);
         idem_token_limit_close(server.scope_limit);
+        second_close(server.second);
         audit_close(server.audit);
     }
     results_close(&server.results);

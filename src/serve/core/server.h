@@ -59,6 +59,7 @@ struct server_config {
     char *on_doubt;           /* a command or URL to tell of new doubts */
     int64_t on_doubt_every_ms;
     bool require_reason;     /* of operators */
+    bool second_person;      /* operators decide in pairs */
     char *audit;             /* a file; NULL: beside a journal; "none" */
     int64_t audit_size;      /* bytes of it before a new one is begun */
     bool http_metrics_only;  /* HTTP without credentials: health, metrics */
@@ -88,6 +89,7 @@ struct server_config {
 
 struct audit;
 struct doubts;
+struct second;
 struct returned;
 struct server_returns {
     pthread_mutex_t lock;
@@ -106,6 +108,7 @@ struct server {
     struct idem_token_limit *token_limit, *scope_limit; /* NULL: none */
     struct audit *audit; /* what operators did; never NULL */
     struct doubts *doubts;
+    struct second *second; /* NULL: one operator is enough */
     struct log_limit refused_operators, refused_secrets; /* in the log */
     struct server_returns returns;
     struct results results; /* long ones that clients have yet to read */

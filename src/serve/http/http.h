@@ -127,6 +127,7 @@ enum http_action {
     HTTP_ID,
     HTTP_EXPLAIN, /* what an id is made of */
     HTTP_DOUBTS,  /* the oldest ones */
+    HTTP_PROPOSALS,
     HTTP_METRICS,
     HTTP_HEALTH,
     HTTP_READY,

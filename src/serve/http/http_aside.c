@@ -7,6 +7,7 @@
  * without them, and what comes later is thrown away.
  */
 #include "../core/doubts.h"
+#include "../core/second.h"
 #include "http_inner.h"
 
 #include <stdlib.h>
@@ -59,6 +60,29 @@ list_doubts(struct http_request *request)
                      (json_int_t)count, "looked", looked, "records", records);
 }
 
+/* Who may not see results does not see them here either. */
+static json_t *
+list_proposals(struct http_request *request)
+{
+    struct second *second = request->http->server->second;
+    json_t *found = second ? second_list(second) : json_array();
+    json_t *proposals = json_array(), *one;
+    size_t i;
+
+    json_array_foreach(found, i, one)
+    {
+        if (!principal_has(request->principal, SERVER_MAY_USE)) {
+            json_object_del(one, "result");
+            json_object_del(one, "result_base64");
+        }
+        if (may_list(request->principal, one))
+            json_array_append(proposals, one);
+    }
+    json_decref(found);
+    return json_pack("{s:s, s:o}", "verdict", "proposals", "proposals",
+                     proposals);
+}
+
 /* Without the lock. Of the request only what no other thread changes. */
 static void
 work(struct http_request *request, struct outcome *outcome)
@@ -77,6 +101,10 @@ work(struct http_request *request, struct outcome *outcome)
         break;
     case HTTP_DOUBTS:
         outcome->json = list_doubts(request);
+        made = outcome->json != NULL;
+        break;
+    case HTTP_PROPOSALS:
+        outcome->json = list_proposals(request);
         made = outcome->json != NULL;
         break;
     case HTTP_ROUTES:

@@ -195,7 +195,9 @@ log_stranger(struct http_request *request, const char *why)
         .verb = route ? route->verb : 0,
         .outcome = route && route->verb == IDEM_SETTLE ? IDEM_STATE_FAILED : 0};
     bool lists =
-        route && (route->action == HTTP_SCAN || route->action == HTTP_AUDIT);
+        route &&
+        (route->action == HTTP_SCAN || route->action == HTTP_AUDIT ||
+         route->action == HTTP_DOUBTS || route->action == HTTP_PROPOSALS);
     const struct server_wish wish = {.what = lists ? ASKS_LIST : ASKS_OP,
                                      .list = lists ? route->name : NULL,
                                      .op = &op};

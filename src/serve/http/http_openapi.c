@@ -119,6 +119,9 @@ static const struct {
     {"doubts", "count:i looked:b records:R",
      "the oldest doubts, and how many there are; looked is false before the "
      "store was looked through for the first time"},
+    {"proposals", "proposals:O",
+     "what waits for a second operator, oldest first; results are left out for "
+     "those who may not see them"},
     {"explained", "kind:s time:i worker:i sequence:i ends:i version:i",
      "what the id is made of; -1: an id of this kind has none"},
     {"stats", "names:S samples:N facts:o",

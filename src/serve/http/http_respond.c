@@ -136,6 +136,7 @@ make_json(const struct http_request *request)
         return json_pack("{s:s, s:O}", "verdict", "ids", "ids", request->json);
     case HTTP_EXPLAIN:
     case HTTP_DOUBTS:
+    case HTTP_PROPOSALS:
     case HTTP_ROUTES:
         return json_incref(request->json);
     case HTTP_SESSION:

@@ -394,6 +394,7 @@ http_run(struct http_request *request)
     case HTTP_METRICS:
     case HTTP_STATS:
     case HTTP_DOUBTS:
+    case HTTP_PROPOSALS:
     case HTTP_ROUTES:
         return http_aside(request);
     case HTTP_EXPLAIN:

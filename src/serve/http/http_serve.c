@@ -154,6 +154,7 @@ check_right(struct http_request *request)
         [PERMIT_NEEDS_RIGHT] = IDEM_PROBLEM_FORBIDDEN,
         [PERMIT_NEEDS_REASON] = IDEM_PROBLEM_INVALID,
         [PERMIT_OVER_QUOTA] = IDEM_PROBLEM_QUOTA,
+        [PERMIT_NEEDS_SECOND] = IDEM_PROBLEM_FORBIDDEN,
     };
     const struct http_call *call = &request->call;
     struct server_wish wish = {
@@ -184,7 +185,9 @@ check_right(struct http_request *request)
         wish.what = ASKS_FIGURES;
         break;
     case HTTP_DOUBTS:
+    case HTTP_PROPOSALS:
         wish.what = ASKS_SOME; /* those of the caller's scopes are told */
+        wish.list = request->route->name;
         break;
     case HTTP_HEALTH:
     case HTTP_READY:
@@ -195,6 +198,9 @@ check_right(struct http_request *request)
     case HTTP_PAGE:
         return true; /* everybody may */
     }
+    if (wish.what == ASKS_OP && server_op_operates(&call->op) &&
+        !http_session_confirm(request))
+        return false;
     permit =
         server_permit(request->http->server, request->principal, &wish, &err);
     if (permit != PERMIT_GIVEN) {
@@ -206,8 +212,6 @@ check_right(struct http_request *request)
     }
     if (wish.what != ASKS_OP)
         return true;
-    if (server_op_operates(&call->op) && !http_session_confirm(request))
-        return false;
     if (server_op_operates(&call->op) || http_reveals(request->route))
         http_source(request, &request->audit);
     return true;

@@ -144,6 +144,7 @@ refused(struct client *client, const struct command *command)
         [PERMIT_NEEDS_RIGHT] = "NOPERM",
         [PERMIT_NEEDS_REASON] = "ERR",
         [PERMIT_OVER_QUOTA] = "OVERLOADED",
+        [PERMIT_NEEDS_SECOND] = "NOPERM",
     };
     struct answer_tag tag = {command->wire.tagged, command->wire.tag};
     struct audit_source source;
