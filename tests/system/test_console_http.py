@@ -343,7 +343,7 @@ def test_the_routes_of_a_gateway_with_what_holds_and_what_to_know():
         port = free_port()
         with Gateway(f, ledger.port, "--console", "--credentials", f + "/credentials", "--http", "127.0.0.1:%d" % port,
                      "--config", f + "/gateway.conf") as gateway:
-            assert "console at http://127.0.0.1:%d/console" % port in gateway.output()
+            assert wait_until(lambda: "console at http://127.0.0.1:%d/console" % port in gateway.output(), 20)
             ops = Console(port, "ops")
             assert ask(gateway.port, key="r1").status == 201
             said = ops("GET", "/v1/routes")
