@@ -64,7 +64,7 @@ final class Client
      */
     public function once(string $key, callable $work, array $options = []): mixed
     {
-        $o = self::complete($options + $this->options);
+        $o = $options === [] ? $this->options : self::complete($options + $this->options);
         try {
             $got = $this->claim($key, $o);
         } catch (Unavailable $e) {

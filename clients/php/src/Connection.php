@@ -164,13 +164,33 @@ final class Connection
 
     private function read(): mixed
     {
-        $this->limit();
-        $line = fgets($this->stream);
-        if ($line === false || !str_ends_with($line, "\r\n")) {
-            throw new \UnexpectedValueException('no reply: the connection was closed, or it took too long');
+        $data = '';
+        do {
+            $data === '' || $this->limit();
+            $more = fread($this->stream, 65536);
+            if ($more === false || $more === '') {
+                throw new \UnexpectedValueException('no reply: the connection was closed, or it took too long');
+            }
+            $data .= $more;
+            $at = 0;
+            $answer = self::parse($data, $at);
+        } while ($at < 0);
+        // What nobody asked for must not be taken for the answer to the next command.
+        return $at === strlen($data) ? $answer : throw new \UnexpectedValueException(self::STRANGE);
+    }
+
+    /** The reply at $at, which moves to its end; -1: it is not all here. */
+    private static function parse(string $data, int &$at): mixed
+    {
+        $line = strpos($data, "\r\n", $at);
+        if ($line === false) {
+            $at = -1;
+            return null;
         }
-        $text = substr($line, 1, -2);
-        switch ($line[0]) {
+        $mark = $data[$at];
+        $text = substr($data, $at + 1, $line - $at - 1);
+        $at = $line + 2;
+        switch ($mark) {
             case '+':
                 return $text;
             case '-':
@@ -180,29 +200,19 @@ final class Connection
             case ':':
                 return (int)$text;
             case '$':
-                return $text === '-1' ? null : $this->bytes((int)$text);
+                if ($text === '-1') {
+                    return null;
+                }
+                $from = $at;
+                $at = strlen($data) >= $from + $text + 2 ? $from + $text + 2 : -1;
+                return substr($data, $from, (int)$text);
             case '*':
-                $items = [];
-                for ($i = 0; $i < (int)$text; $i++) {
-                    $items[] = $this->read();
+                for ($items = []; count($items) < (int)$text && $at >= 0;) {
+                    $items[] = self::parse($data, $at);
                 }
                 return $items;
             default:
                 throw new \UnexpectedValueException(self::STRANGE);
         }
-    }
-
-    private function bytes(int $len): string
-    {
-        $data = '';
-        while (strlen($data) < $len + 2) {
-            $this->limit();
-            $more = fread($this->stream, $len + 2 - strlen($data));
-            if ($more === false || $more === '') {
-                throw new \UnexpectedValueException('the server closed the connection');
-            }
-            $data .= $more;
-        }
-        return substr($data, 0, $len);
     }
 }
