@@ -24,7 +24,7 @@ def test_a_replay_leads_to_the_trace_of_the_execution(stack):
     first = ask(stack.port, "order-1", traceparent=FIRST)
     assert first.status == 201 and "idem-first-trace" not in first.headers
     assert stack.ledger.entries()[-1]["headers"]["traceparent"] == FIRST
-    assert stack.record("order-1")["subject"] == FIRST
+    assert stack.record("order-1")["subject"] == "POST / " + FIRST
     for again in (ask(stack.port, "order-1", traceparent=OTHER), ask(stack.port, "order-1")):
         assert again.replayed and again.headers["idem-first-trace"] == FIRST and again.body == first.body
 
@@ -35,10 +35,15 @@ def test_the_trace_is_that_of_who_executed_and_not_of_who_tried_before(stack):
     assert ask(stack.port, "again", path="/loose").headers["idem-first-trace"] == FIRST
 
 
+def test_a_record_says_which_route_it_came_by(stack):
+    assert ask(stack.port, "routed", path="/loose/deeper?q=1", method="PATCH", traceparent=FIRST).status == 201
+    assert stack.record("routed")["subject"] == "PATCH /loose " + FIRST
+
+
 def test_a_request_without_a_trace_has_none(stack):
     assert ask(stack.port, "plain").status == 201
     again = ask(stack.port, "plain", traceparent=OTHER)
-    assert again.replayed and "idem-first-trace" not in again.headers and stack.record("plain")["subject"] == ""
+    assert again.replayed and "idem-first-trace" not in again.headers and stack.record("plain")["subject"] == "POST /"
 
 
 def test_a_service_cannot_name_the_first_trace(stack):
@@ -55,7 +60,7 @@ def test_what_is_no_trace_is_passed_on_and_not_kept(stack, n, wrong):
     key = "wrong-%d" % n
     assert ask(stack.port, key, traceparent=wrong).status == 201
     assert stack.ledger.entries()[-1]["headers"]["traceparent"] == wrong
-    assert stack.record(key)["subject"] == "" and "idem-first-trace" not in ask(stack.port, key).headers
+    assert stack.record(key)["subject"] == "POST /" and "idem-first-trace" not in ask(stack.port, key).headers
 
 
 def test_two_traces_are_none(stack):
@@ -63,7 +68,7 @@ def test_two_traces_are_none(stack):
     for trace in (FIRST, OTHER):
         head += b"traceparent: %s\r\n" % trace.encode()
     assert b" 201 " in raw(stack.port, head + b"\r\n")
-    assert stack.record("two")["subject"] == ""
+    assert stack.record("two")["subject"] == "POST /"
 
 
 def test_a_doubt_has_the_trace_of_its_execution(stack):
@@ -74,9 +79,9 @@ def test_a_doubt_has_the_trace_of_its_execution(stack):
         return subprocess.run([IDEM, argv[0], "--server", stack.engine.socket, *argv[1:]], capture_output=True, text=True, check=True).stdout
 
     line = eventually(lambda: [one for one in idem("doubts").splitlines() if " lost " in one])[0]
-    assert line.endswith("(%s)" % FIRST)
-    assert "subject: %s\n" % FIRST in idem("get", "anonymous", "lost")
-    assert json.loads(idem("get", "anonymous", "lost", "--json"))["subject"] == FIRST
+    assert line.endswith("(POST / %s)" % FIRST)
+    assert "subject: POST / %s\n" % FIRST in idem("get", "anonymous", "lost")
+    assert json.loads(idem("get", "anonymous", "lost", "--json"))["subject"] == "POST / " + FIRST
 
 
 def test_the_access_log_has_both_traces():

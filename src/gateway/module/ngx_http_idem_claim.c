@@ -163,9 +163,40 @@ ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
 }
 
 
+/*
+ * The record's label, for who looks at a doubt: the method, the location, and
+ * the trace if there is one.
+ */
+
+static size_t
+ngx_http_idem_claim_label(ngx_http_idem_ctx_t *ctx, u_char *label)
+{
+    size_t                     room;
+    u_char                    *p;
+    ngx_http_request_t        *r;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    r = ctx->request;
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    ngx_http_idem_find_trace(r, &ctx->trace);
+
+    room = IDEM_SUBJECT_MAX - (ctx->trace.len ? ctx->trace.len + 1 : 0);
+    p = ngx_snprintf(label, room, "%V %V", &r->method_name, &clcf->name);
+
+    if (ctx->trace.len) {
+        *p++ = ' ';
+        p = ngx_cpymem(p, ctx->trace.data, ctx->trace.len);
+    }
+
+    return p - label;
+}
+
+
 void
 ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
 {
+    u_char                   label[IDEM_SUBJECT_MAX];
     uint64_t                 nonce;
     struct idem_op           what;
     ngx_http_idem_op_t      *op;
@@ -180,11 +211,8 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
         what.fingerprint = ctx->fingerprint;
     }
 
-    /* the record's label: who looks at a doubt finds the trace */
-
-    ngx_http_idem_find_trace(ctx->request, &ctx->trace);
-    what.subject.data = ctx->trace.data;
-    what.subject.len = ctx->trace.len;
+    what.subject.data = label;
+    what.subject.len = ngx_http_idem_claim_label(ctx, label);
 
     op = ngx_http_idem_claim_op(ctx->claim, &what, ngx_http_idem_claim_begun);
     if (op == NULL) {
