@@ -4,13 +4,32 @@ import subprocess
 import pika
 import redis
 import servers
-from lib import IDEM, ROOT, folder
+from kafka_tls import Secured
+from lib import IDEM, ROOT, folder, wait_until
+from test_consume import Kafka
 
 
 def consume(source):
     with folder() as f:
         return subprocess.run([IDEM, "consume", source, "--store", "journal:" + f, "--until-idle", "3s", "--", "cat"], cwd=ROOT,
                               timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def consume_until(source, file, word):
+    """What it says until it says this."""
+    def text():
+        with open(file, errors="replace") as f:
+            return f.read()
+
+    with folder() as f, open(file, "w") as out:
+        process = subprocess.Popen([IDEM, "consume", source, "--store", "journal:" + f, "--", "cat"], stdout=out,
+                                   stderr=subprocess.STDOUT)
+        try:
+            assert wait_until(lambda: word in text()), text()
+        finally:
+            process.kill()
+            process.wait()
+        return text()
 
 
 def test_rabbitmq_over_tls(tmp_path):
@@ -50,3 +69,22 @@ def test_redis_streams_over_tls(tmp_path):
         assert done.returncode == 0 and "over TLS" in done.stdout and "handled 1" in done.stdout, done.stdout
     finally:
         server.stop()
+
+
+def test_kafka_over_tls_with_a_login(tmp_path):
+    mine, other = servers.authority(str(tmp_path), "mine"), servers.authority(str(tmp_path), "other")
+    broker = Kafka()
+    try:
+        broker.publish([{"id": "one", "text": "over TLS"}])
+        with Secured(int(broker.source.split("?")[0].rsplit(":", 1)[1]), *mine, password="s3cret") as front:
+            url = "kafka://ann:s3cret@127.0.0.1:%d?topic=orders&group=g&session_ms=4000&ca=%s&cert=%s&key=%s" % (front.port, *mine)
+            for wrong in (url.replace(mine[0], other[0]), url.replace("&cert=%s&key=%s" % mine[1:], ""),
+                          url.replace("127.0.0.1", "localhost"), url.split("&ca=")[0], url.replace("s3cret", "guess")):
+                said = consume_until(wrong, str(tmp_path / "said"), "FAIL")  # it tries again and again
+                assert "over TLS" not in said and "s3cret" not in said, said
+            assert set(front.logins) == {b"\0ann\0guess"}, "a login goes only to a broker whose certificate is right"
+            done = consume(url)
+            assert done.returncode == 0 and "over TLS" in done.stdout and "handled 1" in done.stdout, done.stdout
+            assert front.logins[-1] == b"\0ann\0s3cret"
+    finally:
+        broker.stop()
