@@ -9,11 +9,11 @@ import idem.IdemClient;
 import idem.Options;
 
 /**
- * java Bench idem|redis PORT SECONDS CALLERS: calls a second. Redis is asked on a plain socket a thread, without a client's overhead. Two seconds
+ * java Bench idem|redis PORT SECONDS CALLERS: calls a second. Redis is asked on a plain socket a thread, without a client's overhead. Five seconds
  * before are not counted, for either: Java compiles what it runs often, and a service runs for days.
  */
 public final class Bench {
-    private static final long WARM_NS = 2_000_000_000L;
+    private static final long WARM_NS = 5_000_000_000L;
 
     interface Call {
         void run(String key) throws Exception;

@@ -27,7 +27,7 @@ import java.util.concurrent.TimeUnit;
 public final class IdemClient implements AutoCloseable {
     static final System.Logger LOG = System.getLogger("idem");
     private static final Set<String> TRANSIENT = Set.of("UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT");
-    private static final SecureRandom RANDOM = new SecureRandom();
+    private static final SecureRandom RANDOM = new SecureRandom(); // not one of our own: two machines may be restored from one snapshot
 
     private final Options options;
     final Alarms alarms = new Alarms();
