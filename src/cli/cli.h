@@ -58,9 +58,10 @@ struct cli_syntax {
 extern bool cli_json;
 
 /*
- * Read the options, wherever they stand. *args is what is left, `argc` and
- * `argv` keep living. Returns -1 to go on; otherwise the exit code to return at
- * once: 0 after --help, CLI_USAGE after an error, which has been told.
+ * Read the options, wherever they stand. *args is what is left; where there is
+ * nothing, or always so many, both may be NULL. `argc` and `argv` keep living.
+ * Returns -1 to go on; otherwise the exit code to return at once: 0 after
+ * --help, CLI_USAGE after an error, which has been told.
  */
 int cli_parse(const struct cli_syntax *syntax, int argc, char **argv,
               char ***args, size_t *arg_count);

@@ -108,8 +108,7 @@ static int
 run(const struct cli_syntax *syntax, size_t journal, int argc, char **argv)
 {
     char **args;
-    size_t count;
-    int code = cli_parse(syntax, argc, argv, &args, &count);
+    int code = cli_parse(syntax, argc, argv, &args, NULL);
 
     if (code >= 0)
         return code;

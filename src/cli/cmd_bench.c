@@ -138,9 +138,7 @@ cli_bench(int argc, char **argv)
                  "the scope `bench` that expire in a day.",
         .options = options,
     };
-    char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, NULL, NULL);
 
     return code >= 0 ? code : run(&given);
 }

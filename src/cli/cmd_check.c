@@ -313,8 +313,7 @@ cli_check(int argc, char **argv)
         .max_args = 1,
     };
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, &args, NULL);
 
     if (code >= 0)
         return code;

@@ -306,8 +306,7 @@ cli_completion(int argc, char **argv)
     } shells[] = {
         {"bash", print_bash}, {"zsh", print_zsh}, {"fish", print_fish}};
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, &args, NULL);
 
     if (code >= 0)
         return code;

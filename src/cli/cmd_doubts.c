@@ -162,9 +162,7 @@ cli_doubts(int argc, char **argv)
     struct idem_engine *engine = NULL;
     struct idem_error err = {0};
     struct list list = {0};
-    char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, NULL, NULL);
 
     if (code >= 0)
         return code;

@@ -205,12 +205,10 @@ cli_gateway(int argc, char **argv)
         .options = flags.options,
     };
     struct idem_error err = {0};
-    char **args;
-    size_t count;
     int code;
 
     make_options(&flags);
-    code = cli_parse(&syntax, argc, argv, &args, &count);
+    code = cli_parse(&syntax, argc, argv, NULL, NULL);
     if (code >= 0)
         return code;
     gateway_config_init(&config);

@@ -176,8 +176,7 @@ int
 cli_journal(int argc, char **argv)
 {
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, &args, NULL);
 
     if (code >= 0)
         return code;

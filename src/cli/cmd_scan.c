@@ -170,9 +170,7 @@ cli_scan(int argc, char **argv)
         .max_args = 0,
     };
     struct idem_filter filter = {0};
-    char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, NULL, NULL);
 
     if (code < 0)
         code = read_filter(&s, &filter);
@@ -253,8 +251,7 @@ cli_find(int argc, char **argv)
     };
     struct idem_filter filter = {0};
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, &args, NULL);
 
     if (code >= 0)
         return code;

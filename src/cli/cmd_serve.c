@@ -114,12 +114,10 @@ cli_serve(int argc, char **argv)
     };
     struct server_config config;
     struct idem_error err = {0};
-    char **args;
-    size_t count;
     int code;
 
     make_options(&flags);
-    code = cli_parse(&syntax, argc, argv, &args, &count);
+    code = cli_parse(&syntax, argc, argv, NULL, NULL);
     if (code >= 0)
         return code;
     server_config_init(&config);

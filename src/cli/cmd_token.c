@@ -83,8 +83,7 @@ cli_issue(int argc, char **argv)
     struct idem_engine *engine = NULL;
     struct idem_error err = {0};
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, &args, NULL);
 
     if (code >= 0 || (code = cli_check_time("--ttl", &issue.ttl)) >= 0)
         return code;
@@ -173,8 +172,7 @@ cli_redeem(int argc, char **argv)
     };
     struct idem_op op = {.verb = IDEM_REDEEM, .type = IDEM_TYPE_TOKEN};
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, &args, NULL);
 
     if (code < 0)
         code = cli_read_hex("a nonce", nonce, nonce_bytes, IDEM_NONCE_LEN);

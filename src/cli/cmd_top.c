@@ -305,9 +305,7 @@ cli_top(int argc, char **argv)
     struct sigaction stop = {.sa_handler = on_interrupt};
     struct idem__remote_line line;
     struct idem_error err = {0};
-    char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, NULL, NULL);
 
     if (code >= 0)
         return code;

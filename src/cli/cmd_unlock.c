@@ -26,8 +26,7 @@ cli_unlock(int argc, char **argv)
                          .type = IDEM_TYPE_LOCK,
                          .scope = idem_text(IDEM_LOCK_SCOPE)};
     char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, &args, NULL);
 
     if (code < 0)
         code = cli_read_fence(args[1], &op.fence);

@@ -126,9 +126,7 @@ cli_version(int argc, char **argv)
         .usage = "version",
         .about = "Print the version of this program, as idem --version does.",
     };
-    char **args;
-    size_t count;
-    int code = cli_parse(&syntax, argc, argv, &args, &count);
+    int code = cli_parse(&syntax, argc, argv, NULL, NULL);
 
     if (code >= 0)
         return code;

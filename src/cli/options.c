@@ -346,7 +346,9 @@ cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
                         count < syntax->min_args ? "few" : "many");
         return show_usage(syntax, argv[0]);
     }
-    *args = argv + 1;
-    *arg_count = count;
+    if (args)
+        *args = argv + 1;
+    if (arg_count)
+        *arg_count = count;
     return -1;
 }
