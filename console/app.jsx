@@ -48,7 +48,7 @@ function App() {
     const turn = () => { theme.value = colours === "dark" ? "light" : "dark"; localStorage.setItem("idem-theme", theme.value); };
     const leave = () => attempt(async () => { session.value = await call("DELETE", "/v1/session"); });
     return <><a class="skip" href="#main" onClick={(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>{t("skip")}</a>
-        <header class="top"><b>idem</b><small>{who?.version}</small><span class="grow" />
+        <header class="top"><b>idem</b><a href="/console/licenses.txt"><small>{who?.version}</small></a><span class="grow" />
             {who?.name && <span class="who">{who.name}</span>}
             {who?.cookie && <button type="button" class="quiet" onClick={leave}>{t("logout")}</button>}
             <button type="button" class="quiet" onClick={turn} aria-label={t("theme")}>◐</button>

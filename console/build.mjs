@@ -9,6 +9,7 @@ import { gzipSync } from "node:zlib";
 const [out, modules] = process.argv.slice(2);
 const here = dirname(fileURLToPath(import.meta.url));
 const esbuild = createRequire(join(modules, "x.js"))("esbuild");
+const BUNDLED = ["preact", "uplot"]; // parts of them are in app.js, so their licenses come along
 const TYPES = { js: "text/javascript; charset=utf-8", css: "text/css; charset=utf-8" };
 
 const built = await esbuild.build({
@@ -18,6 +19,8 @@ const built = await esbuild.build({
 });
 const files = [["", "text/html; charset=utf-8", readFileSync(join(here, "index.html"))],
     ["icon.svg", "image/svg+xml", readFileSync(join(here, "icon.svg"))],
+    ["licenses.txt", "text/plain; charset=utf-8", Buffer.from(BUNDLED.map((name) =>
+        `${name}\n\n${readFileSync(join(modules, name, "LICENSE"), "utf8")}`).join("\n\n"))],
     ...built.outputFiles.map((f) => {
         const name = f.path.split("/").pop();
         return [name, TYPES[name.split(".").pop()], Buffer.from(f.contents)];

@@ -155,7 +155,8 @@ def test_the_charts_move_under_load(page, browser, load):
     was = pixels()
     assert wait_until(lambda: pixels() != was, 20, step=0.3)
     page.press("Pause")
-    time.sleep(0.3)
+    page.has("[aria-pressed=true]")
+    time.sleep(0.5)
     was = pixels()
     time.sleep(2.2)
     assert pixels() == was
@@ -252,7 +253,8 @@ def test_chinese_dark_keyboard_and_a_phone(page, browser):
     page.shows("总览")
     assert browser.run("return document.documentElement.lang") == "zh-CN"
     browser.click("[aria-label='浅色/深色']")
-    before = browser.run("return getComputedStyle(document.body).backgroundColor")
+    colour = lambda: browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert wait_until(lambda: colour() == "rgb(22, 24, 29)", 10)
     browser.size(390, 844)
     browser.click("header b")
     for n, name in enumerate(PAGES):
@@ -266,7 +268,7 @@ def test_chinese_dark_keyboard_and_a_phone(page, browser):
     time.sleep(1.5)
     shot(browser, "console-phone")
     browser.click("[aria-label='浅色/深色']")
-    assert browser.run("return getComputedStyle(document.body).backgroundColor") != before
+    assert wait_until(lambda: colour() == "rgb(255, 255, 255)", 10)
     page.accessible()
     page.press("English")
     page.shows("Overview")

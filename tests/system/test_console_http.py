@@ -2,6 +2,7 @@
 what it refuses to other pages."""
 import base64
 import contextlib
+import gzip
 import http.client
 import json
 import os
@@ -97,7 +98,8 @@ def test_the_files_are_in_the_program_and_small(server):
         assert answer.status == 200 and answer.headers["Content-Type"].startswith(kind)
         assert answer.headers["Content-Encoding"] == "gzip" and data[:2] == b"\x1f\x8b"
         total += len(data)
-    assert total < 150_000
+    licenses = gzip.decompress(api.raw("GET", "/console/licenses.txt")[1]).decode()
+    assert total < 150_000 and licenses.count("Permission is hereby granted") == 2 and "Jason Miller" in licenses and "Leon Sorokin" in licenses
     assert api.problem("GET", "/console/app.jsx") == "not-found"
 
 
