@@ -334,7 +334,7 @@ def test_a_gateways_engine_tells_of_doubts_too():
             del os.environ["IDEM_ON_DOUBT"]
 
 
-def test_a_scope_over_its_rate_gets_503_from_the_gateway():
+def test_a_scope_over_its_rate_gets_429_from_the_gateway():
     """Nothing was executed, and sending it again is safe."""
     with folder() as where, Ledger(where) as ledger:
         os.environ["IDEM_SCOPE_RATE"] = "1"
@@ -344,7 +344,7 @@ def test_a_scope_over_its_rate_gets_503_from_the_gateway():
                     got = ask(g.port, "k-%d" % time.monotonic_ns())
                     return got if got.status != 201 else None
                 got = wait_until(refused, step=0)
-                assert got.status == 503 and got.problem == "not-executed" and got.headers["retry-after"] == "1"
+                assert got.status == 429 and got.problem == "over-quota" and got.headers["retry-after"] == "1"
         finally:
             del os.environ["IDEM_SCOPE_RATE"]
 
