@@ -210,8 +210,12 @@ class Keeper {
 
     #look() {
         const now = performance.now();
-        for (const claim of this.#claims) if (claim.due <= now) claim.tend(now);
-        this.#plan(Math.min(...Array.from(this.#claims, (claim) => claim.due)));
+        let next = Infinity;
+        for (const claim of this.#claims) {
+            if (claim.due <= now) claim.tend(now);
+            next = Math.min(next, claim.due);
+        }
+        this.#plan(next);
     }
 }
 
