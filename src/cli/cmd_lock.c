@@ -138,10 +138,13 @@ catch_signals(int flags)
 {
     const struct sigaction forward = {.sa_handler = on_signal,
                                       .sa_flags = flags};
+    struct sigaction now;
 
     sigaction(SIGINT, &forward, NULL);
     sigaction(SIGTERM, &forward, NULL);
-    sigaction(SIGHUP, &forward, NULL);
+    sigaction(SIGHUP, NULL, &now);
+    if (now.sa_handler != SIG_IGN) /* as under nohup */
+        sigaction(SIGHUP, &forward, NULL);
 }
 
 /* A signal ends the wait, and what was taken until then is given back; a second

@@ -165,7 +165,7 @@ def test_permits_readers_and_writers_stand_in_line_too(shared, mode):
 @pytest.mark.parametrize("blocked,waits,number", [
     (["b"], ["a", "--also", "b"], signal.SIGTERM),
     (["x", "--read"], ["x", "--write"], signal.SIGINT),
-    (["y", "--write"], ["y", "--read"], signal.SIGHUP),
+    (["y", "--write"], ["y", "--read"], signal.SIGTERM),
     (["z", "--permits", "1"], ["z", "--permits", "1"], signal.SIGINT),
     (["v"], ["v", "--fair"], signal.SIGTERM),
 ], ids=["also", "write", "read", "permits", "fair"])
@@ -184,3 +184,14 @@ def test_a_signal_while_it_waits_gives_back_what_it_has(shared, blocked, waits, 
             process.kill()
             process.wait()
         assert sorted(shared.held()) == before
+
+
+def test_under_nohup_a_hangup_does_not_end_the_wait(shared):
+    with folder() as where:
+        done = os.path.join(where, "done")
+        with holding(shared, "night"):
+            process = shared.lock("night", "--wait", "300s", "--fair", command=("touch", done),
+                                  preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+            assert wait_until(lambda: any(name.startswith("night!queue") for name in shared.held()))
+            process.send_signal(signal.SIGHUP)
+        assert process.wait(120) == 0 and os.path.exists(done)
