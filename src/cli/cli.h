@@ -1,7 +1,7 @@
 /*
  * cli.h - what every subcommand of idem shares.
  *
- * To add a subcommand: write src/cli/NAME.c with `int cli_NAME(int argc, char
+ * To add a subcommand: write cmd_NAME.c with `int cli_NAME(int argc, char
  * **argv)` (argv[0] is "NAME"), declare it at the end of this file, and add a
  * line to the table in main.c. Start with cli_parse, which also answers
  * --help; return one of the exit codes of exit.c.
