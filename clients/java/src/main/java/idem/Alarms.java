@@ -14,6 +14,7 @@ import java.util.concurrent.TimeUnit;
  */
 final class Alarms {
     private static final long IDLE_NS = TimeUnit.SECONDS.toNanos(10);
+    private static final long RETRY_NS = TimeUnit.MILLISECONDS.toNanos(100);
     private static final ThreadFactory DAEMONS = task -> {
         var thread = new Thread(task, "idem");
         thread.setDaemon(true);
@@ -59,16 +60,25 @@ final class Alarms {
         notifyAll();
     }
 
+    /** False: there is no thread for it now. It stays set: a lease that is lost has to be told. */
+    private boolean ring(Alarm alarm) {
+        try {
+            pool.execute(alarm.action);
+            return true;
+        } catch (RuntimeException | OutOfMemoryError e) {
+            set.add(alarm);
+            return false;
+        }
+    }
+
     private synchronized void watch() {
         for (boolean idle = false;;) {
             next = far(); // first: whoever sets an alarm behind the loop's back sees this and wakes us
             long now = System.nanoTime();
             long soonest = now + IDLE_NS;
             for (var alarm : set) {
-                if (alarm.at - now > 0)
-                    soonest = alarm.at - soonest < 0 ? alarm.at : soonest;
-                else if (alarm.cancel())
-                    pool.execute(alarm.action);
+                long at = alarm.at - now > 0 || !alarm.cancel() || ring(alarm) ? alarm.at : now + RETRY_NS;
+                soonest = at - now > 0 && at - soonest < 0 ? at : soonest;
             }
             if (idle && set.isEmpty()) {
                 watching = null;
