@@ -116,10 +116,10 @@ JSON_CALLS = [
     ["store", "check", "STORE"], ["store", "init", "STORE"], ["store", "sql", "sqlite"], ["store", "copy", "STORE", "sqlite:DIR/copy"],
     ["journal", "check", "DIR/j"], ["journal", "dump", "DIR/j"], ["backup", "DIR/j", "DIR/backup"],
     ["restore", "DIR/backup", "DIR/restored"], ["serve", "--check"], ["top", "--once", "--every", "50ms", "--server", "SERVER"],
-    ["bench", "--time", "200ms", "--clients", "2", "--server", "SERVER"], ["gateway", "--print-config", "--upstream", "http://127.0.0.1:9"],
+    ["bench", "--time", "1s", "--clients", "2", "--server", "SERVER"], ["gateway", "--print-config", "--upstream", "http://127.0.0.1:9"],
     ["check", "http://127.0.0.1:CLOSED/", "--body", "{}", "--parallel", "2", "--timeout", "1s"],
     ["run", "shop", "busy", "true"], ["lock", "one"], ["unlock", "none", "1"], ["id", "uuid7"], ["id", "explain", "387411238093066240"],
-    ["consume", "redis-stream://127.0.0.1:REDIS?stream=s&group=g", "--to", "http://127.0.0.1:CLOSED/", "--until-idle", "100ms"],
+    ["consume", "redis-stream://127.0.0.1:REDIS?stream=s&group=g", "--to", "http://127.0.0.1:CLOSED/", "--until-idle", "500ms"],
     ["help"], ["help", "begin"], ["help", "connecting"], ["help", "exit-codes"], ["completion", "bash"], ["version"],
 ]
 
@@ -134,6 +134,7 @@ def test_every_command_answers_in_json():
         assert idem("finish", "shop", "done", fence, "succeeded", "x", "--store", store)[0] == 0
         with server.client() as c:
             assert c("BEGIN", "shop", "1")[0] == "started" and c("FORGET", "shop", "1")[0] == "ok"
+            assert c("BEGIN", "shop", "kept")[0] == "started"  # what was forgotten leaves the journal
         redis = servers.Redis()
         try:
             answer_all(store, {"SERVER": "unix:" + server.socket, "STORE": store, "CLOSED": str(free_port()), "DIR": where,
