@@ -4,16 +4,23 @@
  */
 #include "cli.h"
 
+#include "../remote/remote.h"
 #include "../store/columns.h"
+#include "where.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+static struct cli_where where;
+static const struct cli_option options[] = {CLI_SERVER_OPTIONS(&where), {0}};
+
 static const struct cli_syntax syntax = {
+    .options = options,
     .usage = "store init URL\n"
              "store check URL\n"
              "store sql postgres|mysql|sqlite\n"
-             "store copy FROM TO",
+             "store copy FROM TO\n"
+             "store accept-rollback [--server ADDRESS]",
     .about =
         "init makes the table, its indexes and the SQL functions, or brings "
         "them up to date, and opens the store once; doing it twice does no "
@@ -23,8 +30,11 @@ static const struct cli_syntax syntax = {
         "copy moves every record of one store to another, of the same kind or "
         "not: stop everything that uses them, copy, then start with the new "
         "URL. A copy may be repeated; a record that the second store already "
-        "has otherwise is told and not changed (exit code 1).",
-    .min_args = 2,
+        "has otherwise is told and not changed (exit code 1).\n"
+        "accept-rollback tells a server, whose store went back to an older "
+        "state, to go on: what it knows to be lost comes into doubt, other "
+        "requests of the lost time may run again.",
+    .min_args = 1,
     .max_args = 3,
 };
 
@@ -130,6 +140,27 @@ copy(const char *from, const char *to)
     return copied.others > 0 ? CLI_FAILED : CLI_OK;
 }
 
+static int
+accept_rollback(void)
+{
+    struct idem__wire_args args = {.count = 0};
+    struct idem__wire_reply reply;
+    struct idem__remote_line line;
+    struct idem_error err = {0};
+
+    err.status = cli_line_open(&where, &line, &err);
+    if (err.status == IDEM_OK) {
+        idem__wire_add(&args, idem_text("ROLLBACK"));
+        idem__wire_add(&args, idem_text("ACCEPT"));
+        err.status = idem__remote_line_ask(&line, &args, &reply, &err);
+        idem__remote_line_close(&line);
+    }
+    if (err.status != IDEM_OK)
+        return cli_fail(&err);
+    printf("accepted: the server goes on with the store as it is\n");
+    return CLI_OK;
+}
+
 int
 cli_store(int argc, char **argv)
 {
@@ -139,6 +170,10 @@ cli_store(int argc, char **argv)
 
     if (done >= 0)
         return done;
+    if (strcmp(args[0], "accept-rollback") == 0 && count == 1)
+        return accept_rollback();
+    if (count < 2)
+        return cli_usage_error("store %s: an argument is missing", args[0]);
     if (strcmp(args[0], "copy") == 0)
         return count == 3 ? copy(args[1], args[2])
                           : cli_usage_error("store copy: name two stores");
@@ -150,6 +185,7 @@ cli_store(int argc, char **argv)
         return check(args[1]);
     if (strcmp(args[0], "sql") == 0)
         return print_sql(args[1]);
-    return cli_usage_error("store: \"%s\" is none of init, check, sql, copy",
+    return cli_usage_error("store: \"%s\" is none of init, check, sql, copy, "
+                           "accept-rollback",
                            args[0]);
 }

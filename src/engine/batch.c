@@ -133,8 +133,9 @@ guess(struct idem_engine *engine, struct idem__group *group,
 
     if (recent)
         group->stored = *recent;
-    else if (local || group->crowd || !job || !writes_when_absent(job))
-        return;
+    else if (local || group->crowd || !job || !writes_when_absent(job) ||
+             (engine->epoch.on && idem__claim_known(engine, group->key)))
+        return; /* of a key that we have claimed, the truth matters */
     group->stage = IDEM__STAGE_STEP;
     group->guessed = !local;
 }

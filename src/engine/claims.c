@@ -12,26 +12,61 @@
  * TTL than it was begun with, and the record expired. A claim is therefore not
  * watched for longer than its own TTL, nor than a released record stays.
  *
- * The table has a fixed size and a key has one place in it: newer claims
+ * The table has a fixed size and a key has four places in it: newer claims
  * overwrite older ones, so a claim may go unwatched. One is enough to notice.
+ *
+ * A claim stays there after its end, as long as there is room: when a store has
+ * gone back (epoch.c), that tells what must not happen again.
  */
 #include "inner.h"
 
 #include <stdlib.h>
 
-#define PLACES ((size_t)8192)
+#define SETS ((size_t)32768)
+#define WAYS 4
 #define WATCH_MOST_MS (INT64_C(30) * 60 * 1000)
 #define SAY_EVERY_US (INT64_C(60) * 1000000)
 
 struct idem__claim {
     uint64_t hash, fence; /* fence 0: nothing is here */
-    int64_t until_us;     /* boot clock */
+    int64_t until_us;     /* boot clock; 0: it has ended, by us */
+    int64_t expires_ms;   /* 0: never */
+    bool once;            /* what it was for must not happen again */
 };
 
 static struct idem__claim *
-place_of(struct idem_engine *engine, const uint8_t *key)
+find(struct idem_engine *engine, const uint8_t *key)
 {
-    return &engine->claims.places[idem__key_hash(key) % PLACES];
+    uint64_t hash = idem__key_hash(key);
+    struct idem__claim *set = engine->claims.places;
+
+    if (!set)
+        return NULL;
+    set += hash % SETS * WAYS;
+    for (size_t i = 0; i < WAYS; i++) {
+        if (set[i].fence != 0 && set[i].hash == hash)
+            return &set[i];
+    }
+    return NULL;
+}
+
+/* Where the key is, or may be: fences follow the clock, so the lowest is the
+ * oldest. */
+static struct idem__claim *
+place_for(struct idem_engine *engine, const uint8_t *key)
+{
+    struct idem__claim *found = find(engine, key), *set, *oldest;
+
+    if (found)
+        return found;
+    set = engine->claims.places + idem__key_hash(key) % SETS * WAYS;
+    oldest = set;
+    for (size_t i = 1; i < WAYS; i++) {
+        if (set[i].fence < oldest->fence)
+            oldest = &set[i];
+    }
+    *oldest = (struct idem__claim){.hash = idem__key_hash(key)};
+    return oldest;
 }
 
 static int64_t
@@ -45,6 +80,13 @@ watch_ms(const struct idem_record *record)
     return ms < WATCH_MOST_MS ? ms : WATCH_MOST_MS;
 }
 
+static bool
+happens_once(const struct idem_record *record)
+{
+    return record->type == IDEM_TYPE_TOKEN ||
+           (record->type == IDEM_TYPE_REQUEST && record->mode == IDEM_STRICT);
+}
+
 void
 idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
                   const struct idem_record *record)
@@ -56,15 +98,66 @@ idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
         return;
     /* Without memory nothing is watched. */
     if (!claims->places &&
-        !(claims->places = calloc(PLACES, sizeof(*claims->places))))
+        !(claims->places = calloc(SETS * WAYS, sizeof(*claims->places))))
         return;
-    claim = place_of(engine, key);
-    if (record && record->state == IDEM_STATE_EXECUTING)
-        *claim =
-            (struct idem__claim){idem__key_hash(key), record->fence,
-                                 engine->boot_now_us + watch_ms(record) * 1000};
-    else if (claim->hash == idem__key_hash(key))
-        claim->fence = 0;
+    if (!record || record->state == IDEM_STATE_FREE ||
+        record->state == IDEM_STATE_ISSUED) {
+        claim = find(engine, key);
+        if (claim)
+            claim->fence = 0;
+        return;
+    }
+    if (record->state != IDEM_STATE_EXECUTING && !happens_once(record) &&
+        !find(engine, key))
+        return;
+    claim = place_for(engine, key);
+    claim->fence = record->fence;
+    claim->once = happens_once(record);
+    claim->expires_ms = record->expires;
+    claim->until_us = record->state == IDEM_STATE_EXECUTING
+                          ? engine->boot_now_us + watch_ms(record) * 1000
+                          : 0;
+}
+
+/* A claim of ours under this key that the store does not have. */
+static struct idem__claim *
+missing(struct idem_engine *engine, const uint8_t *key,
+        const struct idem_record *stored)
+{
+    struct idem__claim *claim = find(engine, key);
+
+    return claim && (stored->state == IDEM_STATE_ABSENT ||
+                     stored->fence < claim->fence)
+               ? claim
+               : NULL;
+}
+
+bool
+idem__claim_known(struct idem_engine *engine, const uint8_t *key)
+{
+    return find(engine, key) != NULL;
+}
+
+bool
+idem__claim_cannot_be(struct idem_engine *engine, const uint8_t *key,
+                      const struct idem_record *stored)
+{
+    const struct idem__claim *claim = missing(engine, key, stored);
+
+    return claim && claim->until_us > engine->boot_now_us;
+}
+
+uint64_t
+idem__claim_lost(struct idem_engine *engine, const uint8_t *key,
+                 const struct idem_record *stored)
+{
+    const struct idem__claim *claim = missing(engine, key, stored);
+
+    return claim && claim->once &&
+                   (claim->expires_ms == 0 ||
+                    claim->expires_ms > engine->now.early_ms)
+               ? claim->fence
+               : 0;
 }
 
 void
@@ -75,15 +168,11 @@ idem__claim_found(struct idem_engine *engine, const uint8_t *key,
     struct idem__claim *claim;
     uint64_t fence;
 
-    if (!claims->places)
+    if (!idem__claim_cannot_be(engine, key, stored))
         return;
-    claim = place_of(engine, key);
+    claim = find(engine, key);
     fence = claim->fence;
-    if (fence == 0 || claim->hash != idem__key_hash(key) ||
-        claim->until_us <= engine->boot_now_us ||
-        (stored->state != IDEM_STATE_ABSENT && stored->fence >= fence))
-        return;
-    claim->fence = 0;
+    claim->until_us = 0; /* told once */
     atomic_fetch_add_explicit(&engine->vanished, 1, memory_order_relaxed);
     if (claims->said_us != 0 &&
         engine->boot_now_us - claims->said_us < SAY_EVERY_US)

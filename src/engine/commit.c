@@ -39,6 +39,7 @@ break_circuit(struct idem_engine *engine, const struct idem_error *err)
 {
     int64_t wait_us = engine->breaker_wait_us * 2;
 
+    engine->epoch.unsure = true;
     if (engine->store->type->local || engine->store->type->partial)
         return;
     if (wait_us < BREAKER_FIRST_US)
@@ -169,6 +170,7 @@ stored(struct idem_engine *engine, struct idem__group *group)
     if (group->writes) {
         idem__claim_wrote(engine, group->key, group->record);
         idem__quota_wrote(engine, &group->stored, group->record);
+        engine->epoch.dirty = true;
     }
     idem__group_stored(engine, group);
 }
@@ -247,6 +249,7 @@ lost(struct idem_engine *engine, struct idem__group *group,
 {
     struct idem_error why = *err, lost_err;
 
+    engine->epoch.unsure = true;
     if (group->losses < MAX_LOSSES) {
         group->losses++;
         return true;
@@ -328,6 +331,18 @@ size_class(size_t count)
     return i;
 }
 
+/* They went through a new connection, perhaps to a store that went back: what
+ * was decided on the one before must not be told. */
+static enum idem_status
+nobody_knows(struct idem_swap *swaps, size_t count, struct idem_error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        swaps[i].outcome = IDEM_SWAP_LOST;
+    return idem__fail(
+        err, IDEM_ERR_LOST,
+        "the store was connected to again and may have gone back");
+}
+
 /*
  * Swap some of the batch; the most losses of a swap that is to be sent again.
  *
@@ -341,9 +356,14 @@ swap_range(struct idem_engine *engine, size_t first, size_t count)
     struct idem_error err = {IDEM_OK, ""};
     enum idem_status status;
     uint8_t losses = 0;
+    bool was_back = atomic_load(&engine->rolled_back);
 
     status = engine->store->type->swap(engine->store, batch->swaps + first,
                                        count, &batch->arena, &err);
+    if (!was_back && engine->store->link != engine->epoch.link &&
+        engine->epoch.on &&
+        (!idem__epoch_check(engine, true) || atomic_load(&engine->rolled_back)))
+        status = nobody_knows(batch->swaps + first, count, &err);
     atomic_fetch_add_explicit(&engine->batch_sizes[size_class(count)], 1,
                               memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->batches, 1, memory_order_relaxed);
@@ -381,6 +401,31 @@ swap_groups(struct idem_engine *engine)
     return true;
 }
 
+/* Before a lost swap is sent again: it must not be stored in a store that was
+ * put in the place of the one that it was decided on. */
+static bool
+same_epoch(struct idem_engine *engine)
+{
+    struct idem__batch *batch = &engine->batch;
+    struct idem_error err;
+
+    if (!engine->epoch.unsure)
+        return true;
+    (void)idem__epoch_check(engine, true);
+    if (!atomic_load(&engine->rolled_back))
+        return true;
+    idem__fail(&err, IDEM_ERR_LOST,
+               "cannot tell whether it was stored: the store went back to an "
+               "older state");
+    for (size_t i = 0; i < batch->group_count; i++) {
+        if (batch->groups[i].stage != IDEM__STAGE_SWAP)
+            continue;
+        idem__group_lost(&batch->groups[i]);
+        idem__group_failed(engine, &batch->groups[i], IDEM_ERR_LOST, &err);
+    }
+    return true;
+}
+
 void
 idem__groups_commit(struct idem_engine *engine)
 {
@@ -397,9 +442,18 @@ idem__groups_commit(struct idem_engine *engine)
         fail_batch(engine, status, &err);
         return;
     }
+    if (!idem__epoch_check(engine, false)) {
+        idem__fail(&err, IDEM_ERR_UNAVAILABLE, "%s",
+                   engine->epoch.err.text[0] ? engine->epoch.err.text
+                                             : "the store does not answer");
+        break_circuit(engine, &err);
+        fail_batch(engine, IDEM_ERR_UNAVAILABLE, &err);
+        return;
+    }
     do {
         load_groups(engine);
         while (step_groups(engine))
             load_groups(engine);
-    } while (swap_groups(engine) && idem__time_update(engine, &err) == IDEM_OK);
+    } while (swap_groups(engine) &&
+             idem__time_update(engine, &err) == IDEM_OK && same_epoch(engine));
 }

@@ -138,6 +138,7 @@ turn_store(struct idem_engine *engine)
     }
     tend(engine);
     idem__quota_tend(engine);
+    idem__epoch_tend(engine);
     atomic_store_explicit(&engine->parked_now, engine->parked.count,
                           memory_order_relaxed);
     return idem__queue_done(&engine->queue, taken, bytes) || more;
@@ -177,6 +178,8 @@ store_due_us(struct idem_engine *engine)
         due = engine->tended_us + TEND_EVERY_US;
     if (engine->quota.uses && due > engine->quota.due_us)
         due = engine->quota.due_us;
+    if (due > idem__epoch_due_us(engine))
+        due = idem__epoch_due_us(engine);
     return due;
 }
 
@@ -328,6 +331,7 @@ close_store(struct idem_engine *engine)
     idem__recents_close(&engine->recents);
     idem__claims_close(&engine->claims);
     idem__quota_close(&engine->quota);
+    idem__epoch_close(&engine->epoch);
     idem__map_clear(&engine->parked.crowds);
     idem__map_clear(&engine->parked.tickets);
     idem__map_clear(&engine->parked.scopes);
@@ -363,7 +367,9 @@ open_store(struct idem_engine *engine, const char *url, struct idem_error *err)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     engine->tended_us = idem__boot_us(engine);
     status = idem__time_update(engine, err);
-    return status == IDEM_OK ? idem__quota_open(engine, err) : status;
+    if (status == IDEM_OK)
+        status = idem__quota_open(engine, err);
+    return status == IDEM_OK ? idem__epoch_open(engine, err) : status;
 }
 
 static size_t
@@ -500,6 +506,8 @@ idem__stats(struct idem_engine *engine, struct idem__stats *stats)
     stats->parked = atomic_load(&engine->parked_now);
     stats->vanished = atomic_load(&engine->vanished);
     stats->over_quota = atomic_load(&engine->over_quota);
+    stats->rolled_back = atomic_load(&engine->rolled_back);
+    stats->rollbacks = atomic_load(&engine->rollbacks);
     stats->max_result = idem__max_result(engine);
     stats->now_ms = atomic_load(&engine->stats_now_ms);
     stats->clock_alarm = atomic_load(&engine->time.alarm);

@@ -24,6 +24,9 @@ struct idem__engine_inner {
     /* The most records, and bytes of them, that one scope may have in the
      * store; 0: any number. See quota.c. */
     int64_t scope_records, scope_bytes;
+    /* Notice a store that went back in time; see epoch.c. */
+    const char *epoch_file; /* NULL: do not */
+    bool accept_rollback;   /* go on, what is known to be lost is in doubt */
     void (*wake)(void *arg);
     void *wake_arg;
 };
@@ -128,10 +131,15 @@ struct idem__stats {
     /* Claims that this engine wrote, whose lease is alive, and that a shared
      * store no longer has: it lost records. */
     uint64_t vanished;
+    bool rolled_back;    /* the store went back, and nobody has accepted that */
+    uint64_t rollbacks;  /* how often it did */
     uint64_t over_quota; /* claims that scope_records or scope_bytes refused */
 };
 
 void idem__stats(struct idem_engine *engine, struct idem__stats *stats);
+
+/* Go on although the store went back; false: it did not. Any thread. */
+bool idem__accept_rollback(struct idem_engine *engine);
 
 /* The store's own figures ("journal_bytes", "journal_segments", ...). */
 void idem__store_figures(struct idem_engine *engine, idem_figure_fn *each,

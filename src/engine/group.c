@@ -14,6 +14,7 @@
 
 #define BUSY_MOST_MS 1000
 #define LOCKED_RETRY_MS 100
+#define LOST_TTL_MS (INT64_C(24) * 3600 * 1000)
 #define LOCKED_PATIENCE_US 40000
 
 int64_t
@@ -81,6 +82,24 @@ keep_answer(struct idem__job *job)
     record->result = (struct idem_bytes){NULL, 0};
 }
 
+/* Take back what must not be written. Where a record is there, a quota refuses
+ * nothing: replays and what ends a claim go on. */
+static void
+refuse(struct idem_engine *engine, struct idem__job *job,
+       const struct idem_record *before, const struct idem_now *now,
+       struct idem_record *next)
+{
+    job->over_quota = job->unsafe = false;
+    if (next->state == IDEM_STATE_ABSENT)
+        return;
+    job->unsafe = idem__epoch_refuses(engine, &job->op, next);
+    job->over_quota = !job->maybe_stored &&
+                      (!before || idem__record_expired(before, now)) &&
+                      idem__quota_used_up(engine, &job->op);
+    if (job->unsafe || job->over_quota)
+        next->state = IDEM_STATE_ABSENT;
+}
+
 /* Run one op on the group's record. False: it is busy and the op could wait. */
 static bool
 decide(struct idem_engine *engine, struct idem__group *group,
@@ -99,13 +118,11 @@ decide(struct idem_engine *engine, struct idem__group *group,
         next->state = IDEM_STATE_ABSENT;
         verdict = IDEM_V_STALE;
     }
-    /* Where a record is there, nothing is refused: replays and what ends a
-     * claim go on. */
-    job->refused = (!before || idem__record_expired(before, &now)) &&
-                   next->state != IDEM_STATE_ABSENT && !job->maybe_stored &&
-                   idem__quota_used_up(engine, &job->op);
-    if (job->refused)
+    refuse(engine, job, before, &now, next);
+    if (group->withheld && job->op.verb != IDEM_GET) {
         next->state = IDEM_STATE_ABSENT;
+        job->unsafe = true;
+    }
     job->wrote = next->state != IDEM_STATE_ABSENT;
     if (job->wrote) {
         if (!before || before->fence != next->fence ||
@@ -199,6 +216,57 @@ nothing_new(struct idem_engine *engine, const struct idem__group *group)
            !idem__lease_over(record, &now);
 }
 
+static bool
+only_asks(const struct idem__group *group)
+{
+    const struct idem__item *item = group->first;
+
+    while (item && ((const struct idem__job *)item)->op.verb == IDEM_GET)
+        item = item->next;
+    return !item;
+}
+
+/* The store went back, and has lost a claim of ours: it is put there again, its
+ * lease over. Nobody starts it, and whoever works on it may finish. */
+static void
+bring_back(struct idem_engine *engine, struct idem__group *group)
+{
+    struct idem_record *record = &group->chain[0];
+    const struct idem_op *op;
+    uint64_t fence;
+
+    group->withheld = false;
+    if (!group->first || group->guessed || only_asks(group))
+        return;
+    fence = idem__claim_lost(engine, group->key, &group->stored);
+    if (fence == 0)
+        return;
+    (void)idem__epoch_check(engine, true); /* it may be the first sign */
+    group->withheld = atomic_load(&engine->rolled_back);
+    if (group->withheld || fence < engine->epoch.lost_from ||
+        fence > engine->epoch.lost_to)
+        return;
+    op = &((struct idem__job *)group->first)->op;
+    *record = (struct idem_record){
+        .type = op->type,
+        .state = IDEM_STATE_EXECUTING,
+        .mode = IDEM_STRICT,
+        .scope = op->scope,
+        .id = op->id,
+        .fence = fence,
+        .rev = group->rev,
+        .attempt = 1,
+        .created = engine->now.late_ms,
+        .updated = engine->now.late_ms,
+        .lease_until = engine->now.early_ms < engine->now.late_ms
+                           ? engine->now.early_ms
+                           : engine->now.late_ms,
+        .expires = engine->now.late_ms + LOST_TTL_MS,
+    };
+    group->record = record;
+    group->writes = true;
+}
+
 void
 idem__group_step(struct idem_engine *engine, struct idem__group *group)
 {
@@ -207,6 +275,8 @@ idem__group_step(struct idem_engine *engine, struct idem__group *group)
         group->stored.state != IDEM_STATE_ABSENT ? &group->stored : NULL;
     group->rev = idem__new_rev();
     group->writes = group->changed = false;
+    if (engine->epoch.on)
+        bring_back(engine, group);
     if (group->crowd && !nothing_new(engine, group))
         sweep(engine, group);
     for (struct idem__item *item = group->first; item; item = item->next) {
@@ -293,7 +363,12 @@ answer_stored(struct idem_engine *engine, struct idem__job *job)
 {
     struct idem_error err = {IDEM_OK, ""};
 
-    if (job->refused) {
+    if (job->unsafe) {
+        idem__job_answer(engine, job,
+                         idem__epoch_refuse(job->maybe_stored, &err), &err);
+        return;
+    }
+    if (job->over_quota) {
         atomic_fetch_add_explicit(&engine->over_quota, 1, memory_order_relaxed);
         idem__job_answer(engine, job,
                          idem__quota_refuse(engine, &job->op, &err), &err);

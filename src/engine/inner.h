@@ -127,7 +127,8 @@ struct idem__job {
     bool depends;        /* on a write of its group */
     bool wrote;          /* one of its own */
     bool maybe_stored;   /* such a write was lost once */
-    bool refused;        /* a quota is used up; it wrote nothing */
+    bool over_quota;     /* it wrote nothing */
+    bool unsafe;         /* the store went back: it wrote nothing */
     struct idem_answer answer; /* shows `told` */
     struct idem_record told;
     uint8_t nonce[IDEM_NONCE_LEN];
@@ -329,7 +330,55 @@ void idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
 /* The store has this under the key (state ABSENT: nothing): can that be? */
 void idem__claim_found(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *stored);
+/* Have we claimed this key, as far as we remember? */
+bool idem__claim_known(struct idem_engine *engine, const uint8_t *key);
+/* Would claim_found say so? */
+bool idem__claim_cannot_be(struct idem_engine *engine, const uint8_t *key,
+                           const struct idem_record *stored);
+/* The fence of what we claimed, for once, under this key, and what a store that
+ * went back does not have; 0: nothing. */
+uint64_t idem__claim_lost(struct idem_engine *engine, const uint8_t *key,
+                          const struct idem_record *stored);
 void idem__claims_close(struct idem__claims *claims);
+
+/* ---- a store that went back (epoch.c) ---------------------------------- */
+
+#define IDEM__EPOCH_ID_LEN 32
+
+struct idem__mark {
+    uint64_t fence, rev; /* 0: there is none */
+    int64_t written_ms;
+};
+
+struct idem__epoch {
+    bool on;
+    char id[IDEM__EPOCH_ID_LEN + 1]; /* of our mark */
+    struct idem__mark mark;          /* the last that is surely stored */
+    uint64_t found_fence,
+        found_rev;     /* in its place, when the store went back */
+    int64_t marked_us; /* boot clock */
+    bool dirty;        /* something was written since */
+    uint64_t link;     /* the store's connection that it went through */
+    bool unsure;       /* the store failed since */
+    uint64_t lost_from, lost_to; /* fences that an accepted loss is about */
+    atomic_bool accepted;        /* by another thread, and not yet noticed */
+    struct idem_error err;       /* why the store did not take a mark */
+    int fd;                      /* the file; -1: none */
+    bool file_failed;
+};
+
+enum idem_status idem__epoch_open(struct idem_engine *engine,
+                                  struct idem_error *err);
+void idem__epoch_close(struct idem__epoch *epoch);
+/* Is the store where we left it? Asked before a batch; now: although it was
+ * asked a moment ago. False: it does not answer. */
+bool idem__epoch_check(struct idem_engine *engine, bool now);
+void idem__epoch_tend(struct idem_engine *engine);
+int64_t idem__epoch_due_us(const struct idem_engine *engine);
+/* May this op not write `next`, for it could happen twice? Then say why. */
+bool idem__epoch_refuses(struct idem_engine *engine, const struct idem_op *op,
+                         const struct idem_record *next);
+enum idem_status idem__epoch_refuse(bool maybe_stored, struct idem_error *err);
 
 /* ---- what one scope may have in the store (quota.c) -------------------- */
 
@@ -429,8 +478,9 @@ struct idem__group {
     struct idem__item *first, **last; /* its jobs, in order */
     struct idem__crowd *crowd;
     enum idem__stage stage;
-    bool guessed; /* and not read */
-    bool swept;   /* some of the crowd were decided */
+    bool withheld; /* the store has lost it, and nobody has accepted that */
+    bool guessed;  /* and not read */
+    bool swept;    /* some of the crowd were decided */
     bool writes;
     bool changed; /* since the crowd has looked */
     uint8_t rounds, losses;
@@ -521,6 +571,7 @@ struct idem_engine {
     struct idem__parked parked;
     struct idem__recents recents;
     struct idem__claims claims;
+    struct idem__epoch epoch;
     struct idem__quota quota;
     struct idem__item *spare_jobs; /* of the turner's alone */
     size_t spare_count;
@@ -537,7 +588,8 @@ struct idem_engine {
     _Atomic uint64_t errors[IDEM__STATUS_COUNT];
     _Atomic uint64_t batch_sizes[IDEM__BATCH_SIZES];
     _Atomic uint64_t batches, batched, store_errors, parked_now, vanished,
-        over_quota;
+        over_quota, rollbacks;
+    atomic_bool rolled_back; /* and nobody has accepted that */
     _Atomic int64_t stats_now_ms;
 };
 

@@ -261,6 +261,17 @@ send_shares(struct split_store *self, struct idem_swap *swaps, size_t count,
     return count / shares;
 }
 
+/* While no helper works. */
+static void
+note_links(struct split_store *self)
+{
+    self->base.link = self->first->link;
+    for (size_t i = 0; i < self->connections - 1; i++) {
+        if (self->helpers[i].store)
+            self->base.link ^= self->helpers[i].store->link;
+    }
+}
+
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
@@ -282,6 +293,7 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
         if (status == IDEM_OK)
             status = one;
     }
+    note_links(self);
     self->cuts += shares > 1;
     if (all_work)
         self->told = false;
@@ -296,8 +308,11 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
            struct idem_arena *arena, struct idem_error *err)
 {
     struct split_store *self = (struct split_store *)store;
+    enum idem_status status =
+        self->type->load(self->first, loads, count, arena, err);
 
-    return self->type->load(self->first, loads, count, arena, err);
+    note_links(self);
+    return status;
 }
 
 static enum idem_status

@@ -86,7 +86,9 @@ struct idem_store {
                      refuses what promises that something never happens again */
     struct idem_store_options options;
     const struct idem_clocks *clocks; /* the options', or the system's */
-    idem_news_fn *news;               /* set by who calls watch */
+    uint64_t link; /* another number after every new connection: the server may
+                      have been put in the place of another */
+    idem_news_fn *news; /* set by who calls watch */
     void *news_arg;
 };
 

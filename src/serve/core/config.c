@@ -253,6 +253,22 @@ static const struct option options[] = {
      0,
      0,
      10000000},
+    {{"epoch-file", "FILE",
+      "notice a store that went back to an older state, by a mark that is kept "
+      "in the store and in this file; not inside of a journal's folder"},
+     TEXT,
+     AT(epoch_file),
+     0,
+     0,
+     0},
+    {{"accept-rollback", NULL,
+      "go on with a store that went back to an older state: what this server "
+      "knows to be lost comes into doubt, the rest may run again"},
+     YES_NO,
+     AT(accept_rollback),
+     0,
+     0,
+     0},
     {{"require-fingerprint", "SCOPES",
       "refuse a BEGIN without a fingerprint in these scopes: names with "
       "commas, * at the end of one for all that begin so"},

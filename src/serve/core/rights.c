@@ -28,6 +28,8 @@ act_of(const struct server_wish *wish)
         if (server_op_operates(wish->op))
             return SERVER_MAY_OPERATE;
         return wish->op->verb == IDEM_GET ? SERVER_MAY_LOOK : SERVER_MAY_USE;
+    case ASKS_ROLLBACK:
+        return SERVER_MAY_OPERATE;
     case ASKS_IDS:
         break;
     }
@@ -129,8 +131,8 @@ server_permit(const struct server *server, const struct principal *principal,
     if (everywhere ? !principal_has(principal, act)
                    : !principal_may(principal, act, scope))
         return refuse(server, principal, act, err);
-    if (act == SERVER_MAY_OPERATE && server->config->require_reason &&
-        wish->op->subject.len == 0) {
+    if (wish->what == ASKS_OP && act == SERVER_MAY_OPERATE &&
+        server->config->require_reason && wish->op->subject.len == 0) {
         idem__fail(err, IDEM_ERR_INVALID,
                    "this server wants a reason for what operators do: give "
                    "REASON (--reason on the command line, `reason` in HTTP)");
@@ -152,7 +154,8 @@ server_log_refusal(struct server *server, const struct server_wish *wish,
                    const char *why)
 {
     const struct idem_op *op = wish->what == ASKS_OP ? wish->op : NULL;
-    bool lists = wish->what == ASKS_LIST || wish->what == ASKS_SOME;
+    bool lists = wish->what == ASKS_LIST || wish->what == ASKS_SOME ||
+                 wish->what == ASKS_ROLLBACK;
     int64_t left_out;
 
     if (!lists && !(op && server_op_operates(op)))
@@ -161,7 +164,9 @@ server_log_refusal(struct server *server, const struct server_wish *wish,
     if (!server_log_may(&server->refused_operators, idem__mono_ms(), &left_out))
         return;
     server_log(server->log, LOG_ALWAYS, "operator-refused",
-               LOG_TEXT("verb", op ? idem_verb_name(op->verb) : wish->list),
+               LOG_TEXT("verb", op ? idem_verb_name(op->verb)
+                                : wish->what != ASKS_ROLLBACK ? wish->list
+                                                              : "rollback"),
                LOG_TEXT("who", *source->who ? source->who : "-"),
                op && op->id.len > 0 ? LOG_KEY(op->scope, op->id)
                                     : LOG_TEXT("key", "-"),

@@ -7,7 +7,7 @@
  *   a look at a record: GET                                   *    x     x
  *   lists: SCAN, AUDIT                                        x          x
  *   BEGIN, FINISH, LOCK, UNLOCK, ISSUE, ids ...                    x     x
- *   FORGET, SETTLE ... AS, UNLOCK ... REASON                             x
+ *   FORGET, SETTLE ... AS, UNLOCK ... REASON, ROLLBACK                   x
  *
  *   * without the result
  */
@@ -18,7 +18,14 @@
 #include "server.h"
 
 struct server_wish {
-    enum { ASKS_FIGURES, ASKS_OP, ASKS_LIST, ASKS_SOME, ASKS_IDS } what;
+    enum {
+        ASKS_FIGURES,
+        ASKS_OP,
+        ASKS_LIST,
+        ASKS_SOME,
+        ASKS_IDS,
+        ASKS_ROLLBACK
+    } what;
     const struct idem_op *op; /* ASKS_OP */
     size_t tokens;            /* of an ISSUE */
     const char *list;         /* ASKS_LIST: "scan", "audit" */

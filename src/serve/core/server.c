@@ -141,7 +141,10 @@ open_engine(struct loop *loop, struct idem_error *err)
     struct idem__engine_inner inner = {.wake = loop_wake,
                                        .wake_arg = loop,
                                        .scope_records = config->scope_records,
-                                       .scope_bytes = config->scope_bytes};
+                                       .scope_bytes = config->scope_bytes,
+                                       .epoch_file = config->epoch_file,
+                                       .accept_rollback =
+                                           config->accept_rollback};
     enum idem_status status;
 
     status = idem__store_open(config->store, &store_options, &inner.store, err);

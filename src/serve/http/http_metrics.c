@@ -141,6 +141,13 @@ add_engine(struct idem_buf *out, const struct idem__stats *stats)
            single(out, "idem_records_vanished_total", "counter",
                   "Live claims of this engine that the store has lost.",
                   (double)stats->vanished) &&
+           single(out, "idem_store_rolled_back", "gauge",
+                  "1 while strict requests are refused because the store went "
+                  "back.",
+                  stats->rolled_back) &&
+           single(out, "idem_store_rollbacks_total", "counter",
+                  "How often the store went back to an older state.",
+                  (double)stats->rollbacks) &&
            single(out, "idem_over_quota_total", "counter",
                   "Claims that scope-records or scope-bytes refused.",
                   (double)stats->over_quota) &&

@@ -56,6 +56,31 @@ reply_error(struct client *client, const struct command *command,
     client_error(client, tag_of(command), word, text, false);
 }
 
+/* ---- ROLLBACK --------------------------------------------------------- */
+
+/* The next batch does it. */
+static void
+do_rollback(struct client *client, const struct command *command)
+{
+    struct server *server = client->loop->server;
+    struct audit_source source;
+
+    if (!idem__bytes_is(command->words[0], "ACCEPT")) {
+        reply_error(client, command, "ERR", "give ROLLBACK ACCEPT");
+        return;
+    }
+    if (!idem__accept_rollback(server->engine)) {
+        reply_error(client, command, "ERR",
+                    "the store did not go back: there is nothing to accept");
+        return;
+    }
+    audit_note(&source, principal_name(client->principal), client->source.fd);
+    server_log(server->log, LOG_ALWAYS, "rollback-accepted",
+               LOG_TEXT("who", *source.who ? source.who : "-"),
+               LOG_TEXT("from", source.from));
+    reply_simple(client, command, "OK");
+}
+
 /* ---- AUTH ------------------------------------------------------------ */
 
 void
@@ -572,6 +597,9 @@ admin_command(struct client *client, const struct command *command)
         break;
     case COMMAND_AUDIT:
         do_audit(client, command);
+        break;
+    case COMMAND_ROLLBACK:
+        do_rollback(client, command);
         break;
     case COMMAND_PING:
         if (command->word_count == 0)

@@ -17,6 +17,7 @@ struct row {
 static const struct row rows[] = {
     {"CANCEL",  COMMAND_CANCEL,  1, 1},
     {"AUDIT",   COMMAND_AUDIT,   0, 6},
+    {"ROLLBACK", COMMAND_ROLLBACK, 1, 1},
     {"ID",      COMMAND_ID,      1, 2},
     {"PING",    COMMAND_PING,    0, 1},
     {"ECHO",    COMMAND_ECHO,    1, 1},
@@ -40,7 +41,7 @@ command_names(const char *const **names)
     static const char *const list[] = {
         "begin",  "finish", "release", "renew",  "settle", "get",     "forget",
         "issue",  "redeem", "lock",    "unlock", "scan",   "cancel",  "audit",
-        "id",     "ping",   "echo",    "auth",   "hello",  "command", "client",
+        "rollback", "id",     "ping",   "echo",    "auth",   "hello",  "command", "client",
         "select", "config", "info",    "reset",  "quit",
     };
 

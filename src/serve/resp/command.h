@@ -16,6 +16,7 @@ enum command_kind {
     COMMAND_SCAN,
     COMMAND_CANCEL,
     COMMAND_AUDIT,
+    COMMAND_ROLLBACK, /* ACCEPT */
     COMMAND_ID,
     COMMAND_PING,
     COMMAND_ECHO,

@@ -123,6 +123,9 @@ wish_of(const struct command *command, struct server_wish *wish)
         wish->list = "audit";
         wish->scope = command_word(command, "SCOPE");
         return true;
+    case COMMAND_ROLLBACK:
+        wish->what = ASKS_ROLLBACK; /* of all scopes */
+        return true;
     case COMMAND_ID:
         wish->what = ASKS_IDS;
         wish->scope = server_ids_scope(command->words[0]);

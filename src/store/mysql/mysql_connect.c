@@ -283,6 +283,7 @@ idem__mysql_connect_bare(struct mysql_store *self, struct idem_error *err)
     enum idem_status status;
 
     self->connects++;
+    self->base.link = idem__new_rev();
     self->conn = mysql_init(NULL);
     if (!self->conn)
         return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");

@@ -180,6 +180,7 @@ idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
     enum idem_status status;
 
     self->connects++;
+    self->base.link = idem__new_rev();
     self->conn = PQconnectStartParams(keys, values, 1);
     if (!self->conn)
         return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");

@@ -408,6 +408,7 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
     self->settings.options = &self->base.options;
     self->settings.cluster = cluster;
     self->settings.opening = true;
+    self->settings.link = &self->base.link;
     for (size_t i = 0; cluster && i < REDIS_SLOTS; i++)
         self->slots[i] = REDIS_NO_NODE;
     status = read_settings(url, &self->settings, err);

@@ -1,0 +1,337 @@
+/*
+ * epoch.c - notices a store that went back in time: emptied, restored from an
+ * old backup or dump, started with an old file, or failed over to a replica
+ * that lacked the last writes.
+ *
+ * Each engine has a mark in the store, a record that nobody else writes, and
+ * puts a higher fence into it once a second while it is used. The swap expects
+ * the last mark. Where the store has none, or an older one, everything that was
+ * written after that one may be gone. The last mark is also kept in a file, so
+ * that an engine that was started again notices, too. The file is written after
+ * the store, so it is never ahead of a store that keeps what it said.
+ *
+ *   FINE ──▶ BACK: nothing that happens once is started (IDEM_ERR_UNAVAILABLE)
+ *                    │ an operator accepts it
+ *                    ▼
+ *            ACCEPTED: what this engine remembers to have claimed (claims.c)
+ *                      comes into doubt; all else goes on
+ *
+ * The mark is written before a batch if the last one is a second old, or the
+ * store has failed or was connected to since; before anything is told that went
+ * through a new connection; at once where a claim of ours is missing; and a
+ * second behind what was written last. So only a store that goes back without
+ * breaking a connection (a table is replaced) is noticed up to a second late,
+ * and a restarted engine does not see that less than the last second is gone.
+ */
+#include "inner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#define MARK_EVERY_US INT64_C(1000000)
+#define MARK_TTL_MS (INT64_C(30) * 24 * 3600 * 1000)
+/* An older mark may have expired. */
+#define MARK_FRESH_MS (MARK_TTL_MS / 2)
+#define MARK_SCOPE "epoch"
+#define LINE_MAX 128
+
+/* ---- the file ---------------------------------------------------------- */
+
+static enum idem_status
+open_file(struct idem__epoch *epoch, const char *path, struct idem_error *err)
+{
+    char line[LINE_MAX + 1] = "", id[IDEM__EPOCH_ID_LEN + 1];
+    struct idem__mark mark;
+    ssize_t len;
+
+    epoch->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (epoch->fd < 0)
+        return idem__fail(err, IDEM_ERR_INVALID, "epoch-file %s: %s", path,
+                          strerror(errno));
+    if (flock(epoch->fd, LOCK_EX | LOCK_NB) != 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "epoch-file %s: another server uses it: give each "
+                          "server a file of its own",
+                          path);
+    len = pread(epoch->fd, line, LINE_MAX, 0);
+    if (len == 0)
+        return IDEM_OK;
+    if (len < 0 ||
+        sscanf(line, "%32[0-9a-f] %" SCNu64 " %" SCNu64 " %" SCNd64, id,
+               &mark.fence, &mark.rev, &mark.written_ms) != 4 ||
+        strlen(id) != IDEM__EPOCH_ID_LEN)
+        return idem__fail(err, IDEM_ERR_CORRUPT,
+                          "epoch-file %s: it is not readable as one; delete it "
+                          "if the store is as it should be",
+                          path);
+    memcpy(epoch->id, id, sizeof(id));
+    epoch->mark = mark;
+    return IDEM_OK;
+}
+
+static void
+write_file(struct idem_engine *engine)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+    char line[LINE_MAX];
+    int len;
+
+    len = snprintf(line, sizeof(line),
+                   "%s %20" PRIu64 " %20" PRIu64 " %20" PRId64 "\n", epoch->id,
+                   epoch->mark.fence, epoch->mark.rev, epoch->mark.written_ms);
+    if (pwrite(epoch->fd, line, (size_t)len, 0) == len || epoch->file_failed)
+        return;
+    epoch->file_failed = true;
+    idem__log(&engine->store_options, IDEM_LOG_WARNING,
+              "the epoch-file cannot be written: %s. After a restart this "
+              "server would not notice that the store went back",
+              strerror(errno));
+}
+
+/* ---- the mark ---------------------------------------------------------- */
+
+static void
+went_back(struct idem_engine *engine, const struct idem_record *found)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+    bool gone = found->state == IDEM_STATE_ABSENT;
+    char how[64] = "is gone";
+
+    epoch->found_rev = gone ? 0 : found->rev;
+    epoch->found_fence = gone ? 0 : found->fence;
+    if (!gone)
+        snprintf(how, sizeof(how), "is %.1f s older",
+                 (double)(epoch->mark.fence - found->fence) / 1e6);
+    atomic_store(&engine->rolled_back, true);
+    atomic_fetch_add(&engine->rollbacks, 1);
+    idem__log(&engine->store_options, IDEM_LOG_ALARM,
+              "the store went back: the mark that this server left there %s. "
+              "Did the store come back empty, from an old file or a backup, or "
+              "fail over? Strict requests, tokens and ids are refused, because "
+              "they could happen twice: restore the store and start the server "
+              "again, or accept the loss with idem store accept-rollback",
+              how);
+}
+
+static void
+keep_mark(struct idem_engine *engine, const struct idem_record *record)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+
+    epoch->mark =
+        (struct idem__mark){record->fence, record->rev, record->updated};
+    write_file(engine);
+}
+
+/* One attempt to put a new mark in the place of the last one. */
+static enum idem_outcome
+put_mark(struct idem_engine *engine, struct idem_record *found)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+    struct idem_record record = {
+        .type = IDEM_TYPE_WORKER,
+        .state = IDEM_STATE_FREE,
+        .scope = idem_text(MARK_SCOPE),
+        .id = idem_text(epoch->id),
+        .fence = engine->now.late_us > epoch->mark.fence
+                     ? engine->now.late_us
+                     : epoch->mark.fence + 1,
+        .rev = idem__new_rev(),
+        .created = engine->now.late_ms,
+        .updated = engine->now.late_ms,
+        .expires = engine->now.late_ms + MARK_TTL_MS,
+    };
+    struct idem_swap swap = {.expected = epoch->mark.rev, .record = &record};
+    struct idem_arena arena = {NULL, 0};
+
+    idem__key(record.type, record.scope, record.id, swap.key);
+    swap.outcome = IDEM_SWAP_LOST;
+    epoch->err = (struct idem_error){IDEM_OK, ""};
+    (void)engine->store->type->swap(engine->store, &swap, 1, &arena,
+                                    &epoch->err);
+    if (swap.outcome == IDEM_SWAP_STORED)
+        keep_mark(engine, &record);
+    *found = swap.found;
+    found->scope = found->id = found->subject = found->result =
+        (struct idem_bytes){NULL, 0};
+    idem_arena_clear(&arena);
+    return swap.outcome;
+}
+
+/* A mark that may have expired says nothing. */
+static void
+forget_old_mark(struct idem_engine *engine)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+
+    if (engine->now.late_ms - epoch->mark.written_ms > MARK_FRESH_MS)
+        epoch->mark = (struct idem__mark){0};
+}
+
+static void
+mark(struct idem_engine *engine)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+    struct idem_record found;
+    enum idem_outcome outcome;
+
+    forget_old_mark(engine);
+    for (int i = 0; i < 2; i++) {
+        outcome = put_mark(engine, &found);
+        if (outcome == IDEM_SWAP_STORED) {
+            epoch->marked_us = engine->boot_now_us;
+            epoch->unsure = epoch->dirty = false;
+            epoch->link = engine->store->link;
+            return;
+        }
+        if (outcome != IDEM_SWAP_REFUSED)
+            break;
+        if (epoch->mark.fence != 0 && (found.state == IDEM_STATE_ABSENT ||
+                                       found.fence < epoch->mark.fence)) {
+            went_back(engine, &found);
+            return;
+        }
+        /* One of ours whose answer was lost, or that the file missed. */
+        epoch->mark.fence = found.fence;
+        epoch->mark.rev = found.rev;
+        epoch->mark.written_ms = found.updated;
+    }
+    /* Where parts fail alone, the part with the mark must not stop the rest. A
+     * full store takes no new claim either, and replays go on. */
+    epoch->unsure =
+        !engine->store->type->partial && !(outcome == IDEM_SWAP_NOT_STORED &&
+                                           epoch->err.status == IDEM_ERR_FULL);
+}
+
+static void
+accept(struct idem_engine *engine)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+
+    epoch->mark.rev = epoch->found_rev;
+    if (epoch->lost_to == 0 || epoch->found_fence < epoch->lost_from)
+        epoch->lost_from = epoch->found_fence;
+    epoch->lost_to = engine->now.late_us;
+    atomic_store(&engine->rolled_back, false);
+    idem__log(&engine->store_options, IDEM_LOG_WARNING,
+              "the loss is accepted: what this server remembers to have begun "
+              "comes into doubt when it is asked for again; what was begun "
+              "elsewhere in the lost time may run again");
+}
+
+/* ---- what the engine calls --------------------------------------------- */
+
+bool
+idem__epoch_check(struct idem_engine *engine, bool now)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+
+    if (!epoch->on)
+        return true;
+    if (!atomic_load_explicit(&engine->rolled_back, memory_order_relaxed) &&
+        (now || epoch->unsure || epoch->link != engine->store->link ||
+         engine->boot_now_us - epoch->marked_us >= MARK_EVERY_US))
+        mark(engine);
+    if (atomic_load_explicit(&engine->rolled_back, memory_order_relaxed) &&
+        (engine->inner.accept_rollback ||
+         atomic_exchange(&epoch->accepted, false))) {
+        accept(engine);
+        mark(engine);
+    }
+    return !epoch->unsure;
+}
+
+int64_t
+idem__epoch_due_us(const struct idem_engine *engine)
+{
+    return engine->epoch.on && engine->epoch.dirty &&
+                   !atomic_load(&engine->rolled_back)
+               ? engine->epoch.marked_us + MARK_EVERY_US
+               : INT64_MAX;
+}
+
+void
+idem__epoch_tend(struct idem_engine *engine)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+
+    if (engine->boot_now_us < idem__epoch_due_us(engine))
+        return;
+    if (idem__time_update(engine, NULL) == IDEM_OK)
+        mark(engine);
+    else
+        epoch->unsure = true;
+    epoch->marked_us = engine->boot_now_us; /* a failed one waits, too */
+}
+
+bool
+idem__epoch_refuses(struct idem_engine *engine, const struct idem_op *op,
+                    const struct idem_record *next)
+{
+    if (!atomic_load_explicit(&engine->rolled_back, memory_order_relaxed))
+        return false;
+    switch (op->verb) {
+    case IDEM_BEGIN:
+        return next->mode == IDEM_STRICT || op->type == IDEM_TYPE_TOKEN;
+    case IDEM_REDEEM:
+        return true;
+    case IDEM_SETTLE: /* it may have been done, and is not failed for good */
+        return op->outcome == 0;
+    case IDEM_LOCK:
+        return op->type == IDEM_TYPE_WORKER;
+    default:
+        return false;
+    }
+}
+
+enum idem_status
+idem__epoch_refuse(bool maybe_stored, struct idem_error *err)
+{
+    return idem__fail(err, maybe_stored ? IDEM_ERR_LOST : IDEM_ERR_UNAVAILABLE,
+                      "the store went back to an older state, and this could "
+                      "happen twice: restore the store, or accept the loss "
+                      "with idem store accept-rollback");
+}
+
+enum idem_status
+idem__epoch_open(struct idem_engine *engine, struct idem_error *err)
+{
+    struct idem__epoch *epoch = &engine->epoch;
+    const char *file = engine->inner.epoch_file;
+    enum idem_status status;
+
+    epoch->fd = -1;
+    if (!file)
+        return IDEM_OK;
+    if (engine->store->forgets)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "epoch-file: this store may forget, as was accepted: "
+                          "leave the option out");
+    epoch->on = true;
+    snprintf(epoch->id, sizeof(epoch->id), "%016" PRIx64 "%016" PRIx64,
+             idem__new_rev(), idem__new_rev());
+    status = open_file(epoch, file, err);
+    if (status == IDEM_OK)
+        (void)idem__epoch_check(engine, true);
+    return status;
+}
+
+void
+idem__epoch_close(struct idem__epoch *epoch)
+{
+    if (epoch->on && epoch->fd >= 0)
+        close(epoch->fd);
+}
+
+bool
+idem__accept_rollback(struct idem_engine *engine)
+{
+    if (!atomic_load(&engine->rolled_back))
+        return false;
+    atomic_store(&engine->epoch.accepted, true);
+    return true;
+}

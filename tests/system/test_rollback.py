@@ -1,0 +1,184 @@
+"""A store that went back to an older state is noticed; nothing strict runs twice because of it, unless an operator accepts that."""
+import contextlib
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from lib import IDEM, Error, Server, folder, wait_until
+from servers import Postgres, Redis
+
+LEASE = 600000
+
+
+@contextlib.contextmanager
+def stopping(server):
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def redis():
+    """(its URL, save its state, put that state back)"""
+    with stopping(Redis()) as db:
+        def save():
+            shutil.copytree(db.folder + "/appendonlydir", db.folder + "/saved")
+
+        def put_back():
+            db.kill()
+            shutil.rmtree(db.folder + "/appendonlydir")
+            shutil.copytree(db.folder + "/saved", db.folder + "/appendonlydir")
+            db.start()
+        yield db.url, save, put_back
+
+
+@contextlib.contextmanager
+def postgres():
+    with stopping(Postgres()) as db:
+        subprocess.run([IDEM, "store", "init", db.url], check=True, stdout=subprocess.DEVNULL)
+
+        def save():
+            db.sql("create table saved as select * from idem_record")
+
+        def put_back():
+            db.sql("begin; delete from idem_record; insert into idem_record select * from saved; commit")
+        yield db.url, save, put_back
+
+
+def answered(c, *command):
+    """The store may be away for a moment after it was put back."""
+    return wait_until(lambda: next((a for a in [c(*command)] if not is_away(a)), None))
+
+
+def is_away(answer):
+    return isinstance(answer, Error) and (answer.word == "LOST" or answer.word == "UNAVAILABLE" and not is_refused(answer))
+
+
+def is_refused(answer):
+    return isinstance(answer, Error) and answer.word == "UNAVAILABLE" and "accept-rollback" in str(answer)
+
+
+def done(c, id):
+    fence = c("BEGIN", "pay", id, "LEASE", LEASE)[1]
+    assert c("FINISH", "pay", id, fence, "SUCCEEDED", "paid " + id)[0] == "ok"
+
+
+def marked(c):
+    """The server has left a mark after what it wrote last."""
+    newest = lambda: max((dict(zip(r[::2], r[1::2])) for r in c("SCAN", "0", "TYPE", "worker", "SCOPE", "epoch")[2:]),  # noqa: E731
+                         key=lambda r: int(r["fence"]))["fence"]
+    before = newest()
+    c("BEGIN", "other", before)
+    assert wait_until(lambda: newest() != before)
+
+
+@pytest.mark.parametrize("store", [redis, postgres])
+def test_a_running_server_refuses_until_the_loss_is_accepted(store):
+    with folder() as where, store() as (url, save, put_back), \
+            Server(where, "--epoch-file", where + "/epoch", store=url) as s, s.client() as c:
+        done(c, "before")
+        token = c("ISSUE", "me")[1]
+        save()
+        done(c, "lost")
+        fence = c("BEGIN", "pay", "running", "LEASE", LEASE)[1]
+        assert c("REDEEM", token, "me")[0] == "redeemed"
+        marked(c)
+        put_back()
+        assert is_refused(answered(c, "BEGIN", "pay", "lost")), "it was paid already"
+        assert is_refused(answered(c, "BEGIN", "pay", "new")) and is_refused(c("REDEEM", token, "me"))
+        assert is_refused(answered(c, "FINISH", "pay", "running", fence, "SUCCEEDED", "x")), "and may be sent again later"
+        assert is_refused(c("SETTLE", "pay", "unheard-of")), "it may have been done in the lost time"
+        assert "went back" in s.output() and "rolled_back:1" in c("INFO")
+        # All the rest goes on.
+        assert "paid before" in c("BEGIN", "pay", "before")
+        assert c("BEGIN", "pay", "loose", "LOOSE")[0] == "started" and c("LOCK", "l", "me", "1000")[0] == "started"
+        told = subprocess.run([IDEM, "store", "accept-rollback", "--server", "unix:" + s.socket], text=True, timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert told.returncode == 0 and "rollback-accepted" in s.output(), told.stdout
+        # The server knows what it did: that comes into doubt, and whoever works on it may finish.
+        assert c("BEGIN", "pay", "lost")[0] == "doubt" and c("REDEEM", token, "me")[0] == "duplicate"
+        assert c("FINISH", "pay", "running", fence, "SUCCEEDED", "at last")[0] == "ok"
+        assert "at last" in c("BEGIN", "pay", "running") and c("BEGIN", "pay", "new")[0] == "started"
+        doubts = subprocess.run([IDEM, "doubts", "--server", "unix:" + s.socket], text=True, stdout=subprocess.PIPE).stdout
+        assert "lost" in doubts and "rolled_back:0" in c("INFO")
+        assert c("SETTLE", "pay", "lost", "AS", "SUCCEEDED", "paid lost")[0] == "settled"
+        assert "nothing to accept" in str(c("ROLLBACK", "ACCEPT"))
+
+
+@pytest.mark.parametrize("store", [redis, postgres])
+def test_a_restarted_server_notices_by_its_epoch_file(store):
+    with folder() as where, store() as (url, save, put_back):
+        flags = ("--epoch-file", where + "/epoch")
+        with Server(where, *flags, store=url) as s, s.client() as c:
+            done(c, "before")
+            save()
+            done(c, "lost")
+            marked(c)
+        with Server(where, *flags, store=url) as s, s.client() as c:
+            assert "paid lost" in c("BEGIN", "pay", "lost"), "no false alarm"
+        put_back()
+        with Server(where, *flags, store=url) as s, s.client() as c:
+            assert is_refused(answered(c, "BEGIN", "pay", "lost")) and "paid before" in c("BEGIN", "pay", "before")
+        with Server(where, *flags, "--accept-rollback", store=url) as s, s.client() as c:
+            assert answered(c, "BEGIN", "pay", "new")[0] == "started" and "went back" in s.output()
+        with Server(where, *flags, store=url) as s, s.client() as c:
+            assert answered(c, "BEGIN", "pay", "newer")[0] == "started" and "went back" not in s.output()
+
+
+def test_an_old_backup_in_the_place_of_a_journal_is_noticed(tmp_path):
+    live, copy, old = (str(tmp_path / n) for n in ("journal", "copy", "old"))
+    flags = ("--epoch-file", str(tmp_path / "epoch"))
+    with Server(str(tmp_path), *flags) as s, s.client() as c:
+        done(c, "before")
+        assert subprocess.run([IDEM, "backup", live, copy], stdout=subprocess.DEVNULL).returncode == 0
+        done(c, "lost")
+        marked(c)
+    os.rename(live, old)
+    assert subprocess.run([IDEM, "restore", copy, live], stdout=subprocess.DEVNULL).returncode == 0
+    with Server(str(tmp_path), *flags) as s, s.client() as c:
+        assert is_refused(c("BEGIN", "pay", "lost")) and "paid before" in c("BEGIN", "pay", "before")
+    shutil.rmtree(live)
+    os.rename(old, live)  # the right one is found again
+    with Server(str(tmp_path), *flags) as s, s.client() as c:
+        assert "paid lost" in c("BEGIN", "pay", "lost") and c("BEGIN", "pay", "new")[0] == "started"
+
+
+def test_accept_rollback_goes_on_at_once_and_what_is_known_comes_into_doubt():
+    with folder() as where, redis() as (url, save, put_back), \
+            Server(where, "--epoch-file", where + "/epoch", "--accept-rollback", store=url) as s, s.client() as c:
+        save()
+        done(c, "lost")
+        marked(c)
+        put_back()
+        assert answered(c, "BEGIN", "pay", "lost")[0] == "doubt" and c("BEGIN", "pay", "new")[0] == "started"
+        assert "went back" in s.output()
+
+
+def test_only_who_may_operate_accepts_and_one_file_is_for_one_server(tmp_path):
+    file = str(tmp_path / "credentials")
+    with open(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+        f.write("shop secret use\nops other operate\n")
+    flags = ("--epoch-file", str(tmp_path / "epoch"), "--credentials", file, "--socket", str(tmp_path / "s"))
+    with Server(str(tmp_path), *flags) as s, s.client() as c:
+        assert c("AUTH", "shop", "secret") == "OK" and c("ROLLBACK", "ACCEPT").word == "NOPERM"
+        assert c("AUTH", "ops", "other") == "OK" and c("ROLLBACK", "ACCEPT").word == "ERR"
+        told = subprocess.run([IDEM, "serve", "--store", "journal:%s/other" % tmp_path, "--socket", "%s/t" % tmp_path,
+                               "--epoch-file", str(tmp_path / "epoch")], text=True, timeout=60, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
+        assert told.returncode != 0 and "another server uses it" in told.stdout
+
+
+def test_a_store_that_is_killed_and_keeps_everything_did_not_go_back():
+    with folder() as where, stopping(Redis()) as db, \
+            Server(where, "--epoch-file", where + "/epoch", store=db.url) as s, s.client() as c:
+        for n in range(4):
+            for i in range(50):
+                assert answered(c, "BEGIN", "pay", "%d-%d" % (n, i), "NONCE", "%016x" % (n * 100 + i + 1))[0] == "started"
+            db.kill()
+            assert isinstance(c("BEGIN", "pay", "while it is away %d" % n), Error)
+            db.start()
+        assert answered(c, "BEGIN", "pay", "0-0")[0] in ("busy", "doubt")
+        assert "went back" not in s.output() and "rolled_back:0" in c("INFO")
