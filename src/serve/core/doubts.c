@@ -108,6 +108,16 @@ oldest_clear(struct oldest *oldest)
     oldest->count = 0;
 }
 
+/* A scan may give a record twice. */
+static bool
+has(const struct oldest *oldest, int64_t since, const json_t *record)
+{
+    for (size_t i = 0; i < oldest->count; i++)
+        if (oldest->since[i] == since && json_equal(oldest->records[i], record))
+            return true;
+    return false;
+}
+
 static void
 oldest_add(struct oldest *oldest, const struct idem_record *record)
 {
@@ -117,8 +127,10 @@ oldest_add(struct oldest *oldest, const struct idem_record *record)
     if (at == DOUBTS_LISTED && oldest->since[at - 1] <= record->lease_until)
         return;
     json = http_record(record);
-    if (!json)
+    if (!json || has(oldest, record->lease_until, json)) {
+        json_decref(json);
         return;
+    }
     if (at == DOUBTS_LISTED)
         json_decref(oldest->records[--at]);
     for (; at > 0 && oldest->since[at - 1] > record->lease_until; at--) {
