@@ -83,7 +83,7 @@ function Proposal({ proposal: p, onDone }) {
         message.value = t("approved", { verb: p.verb, scope: p.scope, key: p.id });
         onDone();
     };
-    return <li class="proposal"><p>{t("secondHelp", { who: p.who, verb: p.verb, scope: nameOf(p, "scope"), key: nameOf(p, "id"), reason: p.reason || "–" })} {p.outcome}</p>
+    return <li class="proposal"><p>{t("secondHelp", { who: p.who, verb: p.verb, scope: nameOf(p, "scope"), key: nameOf(p, "id"), reason: p.reason || "–" })} {p.outcome}{p.ttl_ms ? `, TTL ${span(p.ttl_ms)}` : ""}</p>
         {p.verb === "settle" && p.result_base64 !== undefined && <Result kind={p.kind} result={p.result_base64} />}
         {p.who === session.value.name ? <p class="note">{t("secondOwn")}</p>
             : <details><summary>{t("approve")}</summary><Operate label={t("approve")} act={again} /></details>}</li>;

@@ -187,11 +187,12 @@ read_digits(const char *word, char digits[DIGITS + 1])
 {
     static const char dashes[] = "xxxxxxxx-xxxx-8xxx-xxxx-xxxxxxxxxxxx";
     bool is_key = strncmp(word, "key=", 4) == 0;
+    size_t skip = is_key ? 4 : strncasecmp(word, "urn:uuid:", 9) == 0 ? 9 : 0;
     size_t len = 0;
 
-    word += is_key ? 4 : strncasecmp(word, "urn:uuid:", 9) == 0 ? 9 : 0;
-    if (strlen(word) != (is_key ? DIGITS : sizeof(dashes) - 1))
+    if (strlen(word) != skip + (is_key ? DIGITS : sizeof(dashes) - 1))
         return false;
+    word += skip;
     for (size_t i = 0; word[i]; i++) {
         if (!is_key && dashes[i] != 'x' && word[i] != dashes[i])
             return false;

@@ -311,6 +311,7 @@ def test_with_second_person_two_operators_have_to_ask_for_the_same():
         # the same on the Redis protocol, and for forgetting
         with server.client() as owner:
             assert owner("FORGET", "shop", "two").word == "NOPERM"
+            assert owner("ROLLBACK", "ACCEPT").word == "ERR"  # nothing to accept; it is about no record
         assert boss("POST", rec("shop", "two", "forget"))["verdict"] == "ok"
         # what waits is bounded
         for n in range(70):

@@ -138,7 +138,7 @@ server_permit(const struct server *server, const struct principal *principal,
                    "REASON (--reason on the command line, `reason` in HTTP)");
         return PERMIT_NEEDS_REASON;
     }
-    if (act == SERVER_MAY_OPERATE && server->second &&
+    if (act == SERVER_MAY_OPERATE && wish->what == ASKS_OP && server->second &&
         !second_agrees(server->second, principal_name(principal), wish->op,
                        err))
         return PERMIT_NEEDS_SECOND;

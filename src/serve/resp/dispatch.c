@@ -143,15 +143,13 @@ static bool
 refused(struct client *client, const struct command *command)
 {
     static const char *const words[] = {
-        [PERMIT_NEEDS_LOGIN] = "NOAUTH",
-        [PERMIT_NEEDS_RIGHT] = "NOPERM",
-        [PERMIT_NEEDS_REASON] = "ERR",
-        [PERMIT_OVER_QUOTA] = "OVERLOADED",
+        [PERMIT_NEEDS_LOGIN] = "NOAUTH",  [PERMIT_NEEDS_RIGHT] = "NOPERM",
+        [PERMIT_NEEDS_REASON] = "ERR",    [PERMIT_OVER_QUOTA] = "OVERLOADED",
         [PERMIT_NEEDS_SECOND] = "NOPERM",
     };
     struct answer_tag tag = {command->wire.tagged, command->wire.tag};
     struct audit_source source;
-    struct server_wish wish;
+    struct server_wish wish = {0};
     struct idem_error err;
     enum server_permit permit;
 
