@@ -113,7 +113,9 @@ idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
     claim = place_for(engine, key);
     claim->fence = record->fence;
     claim->once = happens_once(record);
-    claim->expires_ms = record->expires;
+    /* What is executing does not expire. */
+    claim->expires_ms =
+        record->state == IDEM_STATE_EXECUTING ? 0 : record->expires;
     claim->until_us = record->state == IDEM_STATE_EXECUTING
                           ? engine->boot_now_us + watch_ms(record) * 1000
                           : 0;

@@ -201,10 +201,12 @@ mark(struct idem_engine *engine)
         epoch->mark.written_ms = found.updated;
     }
     /* Where parts fail alone, the part with the mark must not stop the rest. A
-     * full store takes no new claim either, and replays go on. */
-    epoch->unsure =
-        !engine->store->type->partial && !(outcome == IDEM_SWAP_NOT_STORED &&
-                                           epoch->err.status == IDEM_ERR_FULL);
+     * full store takes no new claim either, and replays go on. A mark that is
+     * locked is there, and its store answers. */
+    epoch->unsure = !engine->store->type->partial &&
+                    outcome != IDEM_SWAP_LOCKED &&
+                    !(outcome == IDEM_SWAP_NOT_STORED &&
+                      epoch->err.status == IDEM_ERR_FULL);
 }
 
 static void
@@ -259,13 +261,14 @@ idem__epoch_tend(struct idem_engine *engine)
 {
     struct idem__epoch *epoch = &engine->epoch;
 
-    if (engine->boot_now_us < idem__epoch_due_us(engine))
+    if (engine->boot_now_us < idem__epoch_due_us(engine) ||
+        engine->breaker_until_us > idem__boot_us(engine))
         return;
     if (idem__time_update(engine, NULL) == IDEM_OK)
         mark(engine);
     else
         epoch->unsure = true;
-    epoch->marked_us = engine->boot_now_us; /* a failed one waits, too */
+    epoch->marked_us = idem__boot_us(engine); /* a failed one waits, too */
 }
 
 bool

@@ -216,14 +216,17 @@ nothing_new(struct idem_engine *engine, const struct idem__group *group)
            !idem__lease_over(record, &now);
 }
 
-static bool
-only_asks(const struct idem__group *group)
+/* Somebody of this batch, or of those who wait, who does more than look. */
+static const struct idem__job *
+who_acts(const struct idem__group *group)
 {
     const struct idem__item *item = group->first;
 
     while (item && ((const struct idem__job *)item)->op.verb == IDEM_GET)
         item = item->next;
-    return !item;
+    if (item)
+        return (const struct idem__job *)item;
+    return group->crowd ? group->crowd->first : NULL;
 }
 
 /* The store went back, and has lost a claim of ours: it is put there again, its
@@ -232,11 +235,12 @@ static void
 bring_back(struct idem_engine *engine, struct idem__group *group)
 {
     struct idem_record *record = &group->chain[0];
+    const struct idem__job *job = who_acts(group);
     const struct idem_op *op;
     uint64_t fence;
 
     group->withheld = false;
-    if (!group->first || group->guessed || only_asks(group))
+    if (!job || group->guessed)
         return;
     fence = idem__claim_lost(engine, group->key, &group->stored);
     if (fence == 0)
@@ -246,7 +250,7 @@ bring_back(struct idem_engine *engine, struct idem__group *group)
     if (group->withheld || fence < engine->epoch.lost_from ||
         fence > engine->epoch.lost_to)
         return;
-    op = &((struct idem__job *)group->first)->op;
+    op = &job->op;
     *record = (struct idem_record){
         .type = op->type,
         .state = IDEM_STATE_EXECUTING,

@@ -231,7 +231,7 @@ idem__quota_tend(struct idem_engine *engine)
     struct idem__quota *quota = &engine->quota;
     struct idem_query query = {&everything, &engine->now, &quota->cursor,
                                quota->part, look_at,      engine};
-    int64_t began_us = idem__boot_us(engine), took_us;
+    int64_t began_us = idem__boot_us(engine), took_us, most_us;
 
     if (!quota->uses || began_us < quota->due_us)
         return;
@@ -255,8 +255,10 @@ idem__quota_tend(struct idem_engine *engine)
     }
     quota->due_us = began_us + (10 * took_us > PART_PAUSE_US ? 10 * took_us
                                                              : PART_PAUSE_US);
-    if (took_us > PART_PAUSE_US / 10 && quota->part > PART_LEAST)
+    /* A store far away takes as long for few records as for many. */
+    most_us = engine->store->type->local ? PART_PAUSE_US / 10 : PART_PAUSE_US;
+    if (took_us > most_us && quota->part > PART_LEAST)
         quota->part /= 2;
-    else if (took_us < PART_PAUSE_US / 20 && quota->part < PART_MOST)
+    else if (took_us < most_us / 2 && quota->part < PART_MOST)
         quota->part *= 2;
 }

@@ -156,7 +156,7 @@ new_life(struct idem_record *next, const struct idem_record *r,
     next->attempt = r ? r->attempt : 0;
     next->created = now->late_ms;
     next->updated = now->late_ms;
-    next->expires = now->late_ms + now->behind_ms + op->ttl_ms;
+    next->expires = now->late_ms + op->ttl_ms;
     next->scope = op->scope;
     next->id = op->id;
     next->subject = op->subject;
@@ -366,6 +366,7 @@ issue(const struct idem_record *r, const struct idem_record *last,
         return IDEM_V_DUPLICATE;
     new_life(next, NULL, last, op, now);
     next->state = IDEM_STATE_ISSUED;
+    next->expires += now->behind_ms;
     return IDEM_V_ISSUED;
 }
 

@@ -574,7 +574,6 @@ scan_records(struct idem_store *store, const struct idem_query *query,
 
         status = show(self, json_array_get(kvs, i), &arena, query->cursor,
                       &record, err);
-        record.result = (struct idem_bytes){NULL, 0};
         if (status == IDEM_OK && record.state != IDEM_STATE_ABSENT &&
             !idem__query_give(query, &record))
             goto out;

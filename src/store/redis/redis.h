@@ -87,6 +87,7 @@ struct redis_call {
 
 struct redis_link {
     const struct redis_settings *settings;
+    bool listens; /* of the watcher's thread: no news about the store's */
     char host[256];
     int port;
     redisContext *context;     /* NULL: not connected */

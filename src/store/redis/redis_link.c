@@ -454,7 +454,7 @@ connect_link(struct redis_link *link, int64_t deadline_us)
             redisFree(context);
         return false;
     }
-    if (link->settings->link)
+    if (link->settings->link && !link->listens)
         *link->settings->link = idem__new_rev();
     (void)redisEnableKeepAlive(context);
     (void)fcntl(context->fd, F_SETFL, fcntl(context->fd, F_GETFL) | O_NONBLOCK);

@@ -84,6 +84,8 @@ carry_out(struct ears *ears, const struct idem__watch_order *order)
 
     if (!*link)
         *link = idem__redis_link_new(&self->settings, like->host, like->port);
+    if (*link)
+        (*link)->listens = true;
     if (!order->on) {
         if (*link && (*link)->context && add(*link, "SUNSUBSCRIBE", channel))
             ears->unsubscribing++;

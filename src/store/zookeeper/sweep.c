@@ -149,7 +149,6 @@ show_page(struct zk_store *self, const struct page *page, size_t count,
         status = idem__value_read(
             key, (struct idem_bytes){call->data, (size_t)call->data_len}, NULL,
             &record, err);
-        record.result = (struct idem_bytes){NULL, 0};
         if (status == IDEM_OK)
             *go_on = idem__query_give(query, &record);
     }
