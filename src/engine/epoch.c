@@ -250,10 +250,14 @@ idem__epoch_check(struct idem_engine *engine, bool now)
 int64_t
 idem__epoch_due_us(const struct idem_engine *engine)
 {
-    return engine->epoch.on && engine->epoch.dirty &&
-                   !atomic_load(&engine->rolled_back)
-               ? engine->epoch.marked_us + MARK_EVERY_US
-               : INT64_MAX;
+    int64_t due_us = engine->epoch.marked_us + MARK_EVERY_US;
+
+    if (!engine->epoch.on || !engine->epoch.dirty ||
+        atomic_load(&engine->rolled_back))
+        return INT64_MAX;
+    /* A store that is away is left alone for a moment. */
+    return due_us > engine->breaker_until_us ? due_us
+                                             : engine->breaker_until_us;
 }
 
 void
@@ -261,8 +265,7 @@ idem__epoch_tend(struct idem_engine *engine)
 {
     struct idem__epoch *epoch = &engine->epoch;
 
-    if (engine->boot_now_us < idem__epoch_due_us(engine) ||
-        engine->breaker_until_us > idem__boot_us(engine))
+    if (idem__boot_us(engine) < idem__epoch_due_us(engine))
         return;
     if (idem__time_update(engine, NULL) == IDEM_OK)
         mark(engine);
