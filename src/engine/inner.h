@@ -389,6 +389,7 @@ struct idem__quota {
     uint8_t hash_key[16];
     /* The look through the store. */
     bool looking;
+    bool blind;        /* it cannot be done: there are no counts to judge by */
     int64_t since_ms;  /* when it began, in the store's time */
     int64_t due_us;    /* the next part of it, on the boot clock */
     int64_t looked_us; /* when the last whole one ended */

@@ -126,9 +126,9 @@ idem__quota_wrote(struct idem_engine *engine, const struct idem_record *before,
     use->bytes += grown;
     if (!quota->looking)
         return;
-    if (after->created < quota->since_ms) {
+    if (after->created <= quota->since_ms) {
         use->seen_bytes += grown > 0 ? grown : 0;
-    } else if (was && before->created >= quota->since_ms) {
+    } else if (was && before->created > quota->since_ms) {
         use->seen_bytes += grown;
     } else { /* the look passes over it from now on */
         use->seen_records++;
@@ -151,7 +151,8 @@ idem__quota_used_up(struct idem_engine *engine, const struct idem_op *op)
     int64_t bytes = engine->inner.scope_bytes;
     const struct idem__scope_use *use;
 
-    if (!engine->quota.uses || op->type == IDEM_TYPE_WORKER || op->outcome != 0)
+    if (!engine->quota.uses || engine->quota.blind ||
+        op->type == IDEM_TYPE_WORKER || op->outcome != 0)
         return false;
     use = use_of(&engine->quota, op->scope);
     return at_most_records(engine, use) || (bytes > 0 && use->bytes >= bytes);
@@ -190,7 +191,7 @@ look_at(void *arg, const struct idem_record *record)
     struct idem__quota *quota = &engine->quota;
     struct idem__scope_use *use;
 
-    if (!counts(record) || record->created >= quota->since_ms)
+    if (!counts(record) || record->created > quota->since_ms)
         return true;
     use = use_of(quota, record->scope);
     use->seen_records++;
@@ -221,7 +222,29 @@ look_ends(struct idem__quota *quota)
         if (use->records == 0)
             *use = (struct idem__scope_use){.hash = 0};
     }
+    quota->looking = quota->blind = false;
+}
+
+/* A store that is away is asked again for the same part. Past a record that
+ * cannot be read no look comes to its end, and counts that only grow would lock
+ * everybody out: nobody is refused by them then. */
+static void
+look_fails(struct idem_engine *engine, enum idem_status status,
+           const struct idem_error *err)
+{
+    struct idem__quota *quota = &engine->quota;
+
+    quota->due_us = idem__boot_us(engine) + SOON_US;
+    if (status != IDEM_ERR_CORRUPT && status != IDEM_ERR_UNSUPPORTED)
+        return;
+    quota->due_us = idem__boot_us(engine) + LOOK_PAUSE_US;
     quota->looking = false;
+    if (!quota->blind)
+        idem__log(&engine->store_options, IDEM_LOG_WARNING,
+                  "the records of scopes cannot be counted: %s; scope-records "
+                  "and scope-bytes refuse nobody until they can",
+                  err->text);
+    quota->blind = true;
 }
 
 void
@@ -232,6 +255,8 @@ idem__quota_tend(struct idem_engine *engine)
     struct idem_query query = {&everything, &engine->now, &quota->cursor,
                                quota->part, look_at,      engine};
     int64_t began_us = idem__boot_us(engine), took_us, most_us;
+    enum idem_status status;
+    struct idem_error err;
 
     if (!quota->uses || began_us < quota->due_us)
         return;
@@ -241,9 +266,9 @@ idem__quota_tend(struct idem_engine *engine)
     }
     if (!quota->looking)
         look_begins(engine);
-    if (engine->store->type->scan(engine->store, &query, NULL) != IDEM_OK) {
-        quota->looking = false; /* the counts go on from the last whole look */
-        quota->due_us = began_us + LOOK_PAUSE_US;
+    status = engine->store->type->scan(engine->store, &query, &err);
+    if (status != IDEM_OK) {
+        look_fails(engine, status, &err);
         return;
     }
     took_us = idem__boot_us(engine) - began_us;

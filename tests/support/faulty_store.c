@@ -207,6 +207,8 @@ scan_records(struct idem_store *store, const struct idem_query *query,
     struct faulty_store *self = (struct faulty_store *)store;
     enum idem_status status;
 
+    if (atomic_load(&self->scan_fails) != IDEM_OK)
+        return idem__fail(err, atomic_load(&self->scan_fails), "planned");
     enter(self);
     status = self->inner->type->scan(self->inner, query, err);
     leave(self);

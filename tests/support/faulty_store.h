@@ -57,6 +57,7 @@ struct faulty_store {
     struct dice dice;
     enum lie lie;           /* one call in a hundred */
     const uint8_t *damaged; /* loading this key is IDEM_ERR_CORRUPT */
+    _Atomic enum idem_status scan_fails; /* IDEM_OK: it does not */
 
     atomic_llong clock_us;         /* added to the inner store's clock */
     void (*during_now)(void *arg); /* time passes while the clock is read */
