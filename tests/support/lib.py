@@ -103,9 +103,9 @@ def runs(pid):
 def open_files(pid):
     """What a process has open; it may open and close while we look."""
     names = []
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         for entry in os.listdir("/proc/%d/fd" % pid):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 names.append(os.readlink("/proc/%d/fd/%s" % (pid, entry)))
     return names
 

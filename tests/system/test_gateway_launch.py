@@ -23,8 +23,10 @@ def children(pid):
 
 
 def command(pid):
-    with open("/proc/%d/cmdline" % pid, "rb") as f:
+    """Empty if it has ended."""
+    with contextlib.suppress(OSError), open("/proc/%d/cmdline" % pid, "rb") as f:
         return f.read().replace(b"\0", b" ").decode()
+    return ""
 
 
 def parts(gateway):

@@ -25,7 +25,7 @@ def engine_of(gateway):
             with open("/proc/%s/cmdline" % pid, "rb") as f:
                 if b"\0serve\0" in f.read():
                     return int(pid)
-        except FileNotFoundError:
+        except OSError:  # it has ended meanwhile
             pass
     return None
 
