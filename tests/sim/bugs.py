@@ -58,8 +58,6 @@ BUGS = [
      [(COMMIT, "            refused(engine, group, &swap->found);", "            stored(engine, group);")]),
     ("no-wait-for-the-replica", "a write is answered before the replica has it",
      [(SERVER, "server->kind == SIM_REPLICA && server->copied < ask->barrier", "server->kind == SIM_REPLICA && server->copied + 3 < ask->barrier")]),
-    ("reads-pass-the-replica", "a record is told that the replica has not got",
-     [(SERVER, "    ask->barrier = server->written;", "    ask->barrier = ask->what == ASK_LOAD ? 0 : server->written;")]),
 ]
 
 
