@@ -211,8 +211,7 @@ $(B)/tests/tools/%: tests/support/tools/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(filter-out -MMD -MP,$(compile)) -o $@ $< $(libs)
 
-# The simulator (tests/sim): calls of threads, clocks and sockets are bound to
-# its world.
+# The simulator (tests/sim): calls of threads and clocks are bound to its world.
 sim_src := $(wildcard tests/sim/*.c)
 sim_obj := $(sim_src:%.c=$(B)/obj/%.o)
 sim_wrap := $(shell sed -n 's/^__wrap_\([a-z_]*\).*/-Wl,--wrap=\1/p' $(sim_src) | sort -u)

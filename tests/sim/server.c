@@ -47,7 +47,6 @@ struct ask {
     uint64_t barrier;
     struct idem_arena arena;
     bool abandoned, answered;
-    bool applied;
 };
 
 /* A batch on its way to the replica. */
@@ -131,7 +130,6 @@ copy_next(void *arg)
     struct sim_server *server = arg;
     struct batch *batch = server->to_copy;
     struct idem_arena arena = {NULL, 0};
-    struct idem_swap *swaps;
 
     server->copying = false;
     if (!batch)
@@ -139,23 +137,20 @@ copy_next(void *arg)
     server->to_copy = batch->next;
     if (!server->to_copy)
         server->to_copy_end = &server->to_copy;
-    swaps = calloc(batch->ask->count + 1, sizeof(*swaps));
     for (size_t i = 0; i < batch->ask->count; i++) {
         /* The replica does what the primary did, without looking. */
+        struct idem_swap swap = batch->ask->swaps[i];
         struct idem_load load = {0};
 
-        memcpy(load.key, batch->ask->swaps[i].key, IDEM_KEY_LEN);
-        server->replica->type->load(server->replica, &load, 1, &arena, NULL);
-        if (batch->ask->swaps[i].outcome != IDEM_SWAP_STORED)
+        if (swap.outcome != IDEM_SWAP_STORED)
             continue;
-        swaps[i] = batch->ask->swaps[i];
-        swaps[i].expected =
+        memcpy(load.key, swap.key, IDEM_KEY_LEN);
+        server->replica->type->load(server->replica, &load, 1, &arena, NULL);
+        swap.expected =
             load.record.state == IDEM_STATE_ABSENT ? 0 : load.record.rev;
-        server->replica->type->swap(server->replica, &swaps[i], 1, &arena,
-                                    NULL);
+        server->replica->type->swap(server->replica, &swap, 1, &arena, NULL);
     }
     idem_arena_clear(&arena);
-    free(swaps);
     free(batch);
     server->copied++;
     if (server->to_copy) {

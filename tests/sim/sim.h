@@ -2,11 +2,11 @@
  * sim.h - a world in one thread: processes, their threads, clocks and the
  * network, all driven by one seed on virtual time.
  *
- * The real engine, wire, remote and journal code runs in it unmodified. Its
- * calls of pthread_*, clock_gettime, poll, sockets and so on are bound to this
- * world when the program is linked (-Wl,--wrap; see threads.c and net.c).
- * A thread of the simulated program is a coroutine; the world decides at every
- * such call who runs next. The same seed gives the same run.
+ * The real engine runs in it unmodified, on a store that server.c simulates.
+ * Its calls of pthread_*, clock_gettime and so on are bound to this world when
+ * the program is linked (-Wl,--wrap; see threads.c). A thread of the simulated
+ * program is a coroutine; the world decides at every such call who runs next.
+ * The same seed gives the same run.
  */
 #ifndef IDEM_SIM_H
 #define IDEM_SIM_H
@@ -38,7 +38,7 @@ struct sim_process;
 /* `name` is for messages. It starts with a thread that runs fn(arg). */
 struct sim_process *sim_spawn(const char *name, void (*fn)(void *arg),
                               void *arg);
-/* As kill -9: none of its threads runs again. Its connections are cut. */
+/* As kill -9: none of its threads runs again. */
 void sim_kill(struct sim_process *process);
 bool sim_alive(const struct sim_process *process);
 /* As SIGSTOP, for so long. */

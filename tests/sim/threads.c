@@ -428,8 +428,6 @@ sim_spawn(const char *name, void (*fn)(void *arg), void *arg)
     return process;
 }
 
-void sim_cut_connections(struct sim_process *process);
-
 void
 sim_kill(struct sim_process *process)
 {
@@ -437,7 +435,6 @@ sim_kill(struct sim_process *process)
         return;
     sim_tell("kill -9 %s", process->name);
     process->dead = true;
-    sim_cut_connections(process);
 }
 
 bool

@@ -53,9 +53,8 @@ truth_started(struct truth_key *key, int64_t asked, uint64_t fence)
 }
 
 void
-truth_executed(struct truth_key *key, uint64_t fence)
+truth_executed(struct truth_key *key)
 {
-    (void)fence;
     key->executions++;
     if (key->strict && key->executions > 1)
         sim_fail("strict work was executed %d times", key->executions);

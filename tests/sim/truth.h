@@ -34,7 +34,7 @@ void truth_started(struct truth_key *key, int64_t asked, uint64_t fence);
 void truth_replayed(struct truth_key *key, int64_t asked, uint64_t result);
 void truth_busy(struct truth_key *key, int64_t asked, const char *verdict);
 /* The work has its effect. */
-void truth_executed(struct truth_key *key, uint64_t fence);
+void truth_executed(struct truth_key *key);
 /* A FINISH or SETTLE is sent now: it may be stored, whatever is told. */
 void truth_tries(struct truth_key *key);
 /* A FINISH that was sent at `asked` was acknowledged. */

@@ -10,7 +10,8 @@ X-Nothing: NAME  only the service of this name behaves like "nothing"
 """
 import socket
 import struct
-import threading
+
+from lib import serve_each
 
 
 def _exactly(f, n):
@@ -77,18 +78,10 @@ class CgiService:
         self.protocol, self.name, self.keys = protocol, name, []
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        serve_each(self.socket, self._serve)
 
     def executions(self, key):
         return self.keys.count(key)
-
-    def _accept(self):
-        while True:
-            try:
-                c, _ = self.socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(c,), daemon=True).start()
 
     def _serve(self, c):
         with c, c.makefile("rb") as f:

@@ -8,7 +8,8 @@ import select
 import socket
 import ssl
 import struct
-import threading
+
+from lib import serve_each
 
 HOST = b"127.0.0.1"
 VERSIONS, HANDSHAKE = b"\0\x12", b"\0\x11"  # the numbers of requests
@@ -47,7 +48,7 @@ class Secured:
         self.context.verify_mode = ssl.CERT_REQUIRED
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
+        serve_each(self.listener, self.serve)
 
     def __enter__(self):
         return self
@@ -55,14 +56,6 @@ class Secured:
     def __exit__(self, *why):
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
-
-    def accept(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
 
     def serve(self, raw):
         try:

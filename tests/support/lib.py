@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -89,6 +90,18 @@ def dice():
     seed = os.environ.get("IDEM_TEST_SEED") or str(random.getrandbits(32))
     print("IDEM_TEST_SEED=" + seed)
     return random.Random(seed)
+
+
+def serve_each(listener, serve):
+    """Call serve(connection) in a thread for each connection, until the listener is closed."""
+    def accept():
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(client,), daemon=True).start()
+    threading.Thread(target=accept, daemon=True).start()
 
 
 def runs(pid):

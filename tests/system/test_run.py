@@ -7,12 +7,11 @@ import re
 import signal
 import socket
 import subprocess
-import threading
 import time
 
 import pytest
 
-from lib import IDEM, SANITIZED, Server, folder, wait_until
+from lib import IDEM, SANITIZED, Server, folder, serve_each, wait_until
 
 
 class Cli:
@@ -454,15 +453,7 @@ class LossyProxy:
         self.target, self.word, self.lost, self.asked = port, word, 0, []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+        serve_each(self.listener, self.serve)
 
     def serve(self, client):
         with client, socket.create_connection(("127.0.0.1", self.target)) as server:

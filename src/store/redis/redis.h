@@ -45,7 +45,7 @@ struct redis_settings {
     bool accept_unseen;    /* ?unsafe=unseen */
     bool accept_forget;    /* ?unsafe=forget */
     struct idem__tls *tls; /* NULL: not encrypted */
-    uint64_t *link;        /* the store's: set anew with every connection */
+    uint64_t *link;        /* the store's: changes with every new connection */
     bool opening;          /* nobody else waits for a server that is silent */
 };
 
