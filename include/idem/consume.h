@@ -128,6 +128,23 @@ IDEM_API void idem_consume_stop(struct idem_consumer *consumer);
 IDEM_API void idem_consume_stats(struct idem_consumer *consumer,
                                  struct idem_consume_stats *stats);
 
+/*
+ * Ask the broker how many messages it holds for this consumer (its group, if it
+ * has one) and has not delivered. A Kafka counts those that were delivered and
+ * are not committed as well. It asks on a connection of its own, which may take
+ * seconds: call it from a thread that has time, one call at a time.
+ *
+ * IDEM_ERR_UNSUPPORTED: this broker does not know (a Redis before 7, or a
+ * stream from which entries were deleted).
+ */
+IDEM_API enum idem_status idem_consume_lag(struct idem_consumer *consumer,
+                                           int64_t *messages,
+                                           struct idem_error *err);
+
+/* The scope of its records: source and consumer. Valid until it is closed. */
+IDEM_API struct idem_bytes
+idem_consume_scope(const struct idem_consumer *consumer);
+
 /* Close it, after idem_consume_run has returned. NULL is fine. */
 IDEM_API void idem_consume_close(struct idem_consumer *consumer);
 

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define LAG_EVERY_TENTHS 50 /* of a second */
+
 struct consume {
     struct cli_where where;
     struct idem_consume_options options;
@@ -58,10 +60,74 @@ stats_json(const struct idem_consume_stats *s)
                      (json_int_t)s->in_flight);
 }
 
+/* A byte that a label would have to escape is written as in a URL. */
+static void
+print_label(FILE *out, struct idem_bytes text)
+{
+    const unsigned char *bytes = text.data;
+
+    for (size_t i = 0; i < text.len; i++)
+        fprintf(out,
+                bytes[i] < 0x20 || bytes[i] >= 0x7f || bytes[i] == '"' ||
+                        bytes[i] == '\\'
+                    ? "%%%02X"
+                    : "%c",
+                bytes[i]);
+}
+
+static void
+print_figure(FILE *out, const char *name, struct idem_bytes scope,
+             const char *what, uint64_t value)
+{
+    fprintf(out, "%s{scope=\"", name);
+    print_label(out, scope);
+    fprintf(out, what ? "\",what=\"%s\"} %llu\n" : "\"%s} %llu\n",
+            what ? what : "", (unsigned long long)value);
+}
+
+static void
+print_metrics(FILE *out, struct idem_bytes scope,
+              const struct idem_consume_stats *s, int64_t lag)
+{
+    const struct {
+        const char *name;
+        uint64_t value;
+    } whats[] = {
+        {"received", s->received},        {"handled", s->handled},
+        {"duplicate", s->duplicates},     {"retry", s->retries},
+        {"dead_letter", s->dead_letters}, {"doubt", s->doubts},
+        {"put_back", s->put_back},
+    };
+
+    fputs("# HELP idem_consume_messages_total Messages, by what became of "
+          "them.\n# TYPE idem_consume_messages_total counter\n",
+          out);
+    for (size_t i = 0; i < sizeof(whats) / sizeof(whats[0]); i++)
+        print_figure(out, "idem_consume_messages_total", scope, whats[i].name,
+                     whats[i].value);
+    fputs("# HELP idem_consume_reconnects_total Times that the connection to "
+          "the broker was lost.\n"
+          "# TYPE idem_consume_reconnects_total counter\n",
+          out);
+    print_figure(out, "idem_consume_reconnects_total", scope, NULL,
+                 s->reconnects);
+    fputs("# HELP idem_consume_in_flight Messages taken and not yet "
+          "concluded.\n# TYPE idem_consume_in_flight gauge\n",
+          out);
+    print_figure(out, "idem_consume_in_flight", scope, NULL, s->in_flight);
+    if (lag < 0)
+        return;
+    fputs("# HELP idem_consume_lag_messages Messages that wait at the broker, "
+          "as of the last look.\n# TYPE idem_consume_lag_messages gauge\n",
+          out);
+    print_figure(out, "idem_consume_lag_messages", scope, NULL, (uint64_t)lag);
+}
+
 /* Prometheus text, replaced in one piece, for a node exporter's text folder or
  * anybody who reads files. */
 static bool
-write_metrics(const char *path, const struct idem_consume_stats *s)
+write_metrics(const char *path, struct idem_bytes scope,
+              const struct idem_consume_stats *s, int64_t lag)
 {
     char temporary[4096];
     FILE *out;
@@ -76,24 +142,7 @@ write_metrics(const char *path, const struct idem_consume_stats *s)
     out = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!out)
         return false;
-    fprintf(out,
-            "# TYPE idem_consume_messages_total counter\n"
-            "idem_consume_messages_total{what=\"received\"} %llu\n"
-            "idem_consume_messages_total{what=\"handled\"} %llu\n"
-            "idem_consume_messages_total{what=\"duplicate\"} %llu\n"
-            "idem_consume_messages_total{what=\"retry\"} %llu\n"
-            "idem_consume_messages_total{what=\"dead_letter\"} %llu\n"
-            "idem_consume_messages_total{what=\"doubt\"} %llu\n"
-            "idem_consume_messages_total{what=\"put_back\"} %llu\n"
-            "# TYPE idem_consume_reconnects_total counter\n"
-            "idem_consume_reconnects_total %llu\n"
-            "# TYPE idem_consume_in_flight gauge\n"
-            "idem_consume_in_flight %llu\n",
-            (unsigned long long)s->received, (unsigned long long)s->handled,
-            (unsigned long long)s->duplicates, (unsigned long long)s->retries,
-            (unsigned long long)s->dead_letters, (unsigned long long)s->doubts,
-            (unsigned long long)s->put_back, (unsigned long long)s->reconnects,
-            (unsigned long long)s->in_flight);
+    print_metrics(out, scope, s, lag);
     return fclose(out) == 0 && rename(temporary, path) == 0;
 }
 
@@ -101,29 +150,65 @@ write_metrics(const char *path, const struct idem_consume_stats *s)
 struct progress {
     const struct consume *consume;
     struct idem_consumer *consumer;
-    bool over; /* atomic */
+    int64_t lag; /* atomic; -1: not known */
+    bool over;   /* atomic */
 };
+
+static bool
+is_shown(const struct consume *c)
+{
+    return isatty(STDERR_FILENO) && !c->quiet && !cli_json;
+}
+
+/* Sleep until it is time again. False: it is over. */
+static bool
+sleep_until_next(const struct progress *p, int tenths)
+{
+    bool over = __atomic_load_n(&p->over, __ATOMIC_ACQUIRE);
+
+    for (int i = 0; i < tenths && !over; i++) {
+        usleep(100000);
+        over = __atomic_load_n(&p->over, __ATOMIC_ACQUIRE);
+    }
+    return !over;
+}
+
+/* A thread of its own: a broker may take seconds to answer. */
+static void *
+watch_lag(void *arg)
+{
+    struct progress *p = arg;
+
+    do {
+        int64_t lag;
+
+        if (idem_consume_lag(p->consumer, &lag, NULL) != IDEM_OK)
+            lag = -1;
+        __atomic_store_n(&p->lag, lag, __ATOMIC_RELAXED);
+    } while (sleep_until_next(p, LAG_EVERY_TENTHS));
+    return NULL;
+}
 
 static void *
 show_progress(void *arg)
 {
     struct progress *p = arg;
-    bool terminal = isatty(STDERR_FILENO) && !p->consume->quiet && !cli_json;
-    int ticks = 0;
+    bool terminal = is_shown(p->consume);
 
-    while (!__atomic_load_n(&p->over, __ATOMIC_ACQUIRE)) {
+    while (sleep_until_next(p, 10)) {
+        int64_t lag = __atomic_load_n(&p->lag, __ATOMIC_RELAXED);
         struct idem_consume_stats stats;
 
-        usleep(100000);
-        if (++ticks % 10)
-            continue;
         idem_consume_stats(p->consumer, &stats);
         if (terminal) {
             fprintf(stderr, "\r\033[K");
             print_stats(stderr, &stats);
+            if (lag >= 0)
+                fprintf(stderr, ", waiting at the broker %lld", (long long)lag);
         }
         if (p->consume->metrics)
-            write_metrics(p->consume->metrics, &stats);
+            write_metrics(p->consume->metrics, idem_consume_scope(p->consumer),
+                          &stats, lag);
     }
     if (terminal)
         fprintf(stderr, "\r\033[K");
@@ -131,10 +216,13 @@ show_progress(void *arg)
 }
 
 static void
-report(const struct consume *c, const struct idem_consume_stats *stats)
+report(const struct progress *p, const struct idem_consume_stats *stats)
 {
+    const struct consume *c = p->consume;
+
     if (c->metrics)
-        write_metrics(c->metrics, stats);
+        write_metrics(c->metrics, idem_consume_scope(p->consumer), stats,
+                      p->lag);
     if (cli_json) {
         cli_json_print(stats_json(stats));
     } else if (!c->quiet) {
@@ -147,24 +235,28 @@ static int
 consume_until_stopped(const struct consume *c, struct idem_consumer *consumer)
 {
     struct sigaction stop = {.sa_handler = on_signal};
-    struct progress progress = {.consume = c, .consumer = consumer};
+    struct progress progress = {.consume = c, .consumer = consumer, .lag = -1};
     struct idem_consume_stats stats;
     struct idem_error err = {0};
-    bool shown;
-    pthread_t thread;
+    bool shown, watched;
+    pthread_t shows, watches;
 
     running = consumer;
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     systemd_notify("READY=1");
-    shown = pthread_create(&thread, NULL, show_progress, &progress) == 0;
+    shown = pthread_create(&shows, NULL, show_progress, &progress) == 0;
+    watched = (c->metrics || is_shown(c)) &&
+              pthread_create(&watches, NULL, watch_lag, &progress) == 0;
     err.status = idem_consume_run(consumer, &err);
     systemd_notify("STOPPING=1");
     __atomic_store_n(&progress.over, true, __ATOMIC_RELEASE);
     if (shown)
-        pthread_join(thread, NULL);
+        pthread_join(shows, NULL);
+    if (watched)
+        pthread_join(watches, NULL);
     idem_consume_stats(consumer, &stats);
-    report(c, &stats);
+    report(&progress, &stats);
     return err.status == IDEM_OK ? CLI_OK : cli_fail(&err);
 }
 
@@ -212,10 +304,6 @@ run(struct consume *c, char **command)
     if (!store)
         return cli_usage_error("consume: where are records kept? give --store "
                                "URL or set IDEM_STORE");
-    if (c->metrics &&
-        !write_metrics(c->metrics, &(struct idem_consume_stats){0}))
-        return cli_usage_error("consume: cannot write --metrics %s: %s",
-                               c->metrics, strerror(errno));
     fill(c);
     c->options.handle = command_sink_handle;
     c->options.arg = &sink;
@@ -228,8 +316,14 @@ run(struct consume *c, char **command)
         err.status = idem_open(store, NULL, &engine, &err);
     if (err.status == IDEM_OK)
         err.status = idem_consume_open(engine, &c->options, &consumer, &err);
-    code = err.status == IDEM_OK ? consume_until_stopped(c, consumer)
-                                 : cli_fail(&err);
+    if (err.status == IDEM_OK && c->metrics &&
+        !write_metrics(c->metrics, idem_consume_scope(consumer),
+                       &(struct idem_consume_stats){0}, -1))
+        code = cli_usage_error("consume: cannot write --metrics %s: %s",
+                               c->metrics, strerror(errno));
+    else
+        code = err.status == IDEM_OK ? consume_until_stopped(c, consumer)
+                                     : cli_fail(&err);
     idem_consume_close(consumer);
     idem_close(engine);
     http_sink_close(http);

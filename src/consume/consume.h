@@ -100,6 +100,12 @@ struct source_type {
      * more sent here. What is being handled is still concluded. NULL: there is
      * nothing to do. */
     enum idem_status (*stop)(struct source *source, struct idem_error *err);
+    /* How many messages the broker holds for this consumer and has not
+     * delivered. Asked of a source of its own, by one thread, which never calls
+     * connect: the first call dials. IDEM_ERR_UNSUPPORTED: this broker cannot
+     * say; another error: the source is to be closed. */
+    enum idem_status (*lag)(struct source *source, int64_t *messages,
+                            struct idem_error *err);
     void (*close)(struct source *source); /* NULL is fine */
 };
 
@@ -120,6 +126,11 @@ extern IDEM__MODULE const struct source_type idem__rabbitmq_source;
 extern IDEM__MODULE const struct source_type idem__redis_stream_source;
 extern IDEM__MODULE const struct source_type idem__kafka_source;
 extern IDEM__MODULE const struct source_type idem__nats_source;
+
+/* Read the consumer's URL and prepare a source, not connected. */
+enum idem_status idem__source_open(const struct idem_consumer *consumer,
+                                   struct source **source,
+                                   struct idem_error *err);
 
 /* ---- what a source's URL says ------------------------------------------ */
 
@@ -189,6 +200,7 @@ struct idem_consumer {
     struct idem_consume_options options;
     struct idem_store_options log;
     struct source *source;
+    struct source *lag_source; /* of idem_consume_lag; may be NULL */
     struct identity identity, order_by;
     char scope[IDEM_SCOPE_MAX + 1];
     int prefetch;

@@ -144,8 +144,9 @@ set_options(struct idem_consumer *c, const struct idem_consume_options *options,
     return status;
 }
 
-static enum idem_status
-open_source(struct idem_consumer *c, struct idem_error *err)
+enum idem_status
+idem__source_open(const struct idem_consumer *c, struct source **source,
+                  struct idem_error *err)
 {
     const struct source_type *type;
     const struct source_settings settings = {.url = c->options.source,
@@ -154,19 +155,31 @@ open_source(struct idem_consumer *c, struct idem_error *err)
                                                  c->options.dead_letter,
                                              .doubt = c->options.doubt,
                                              .log = &c->log};
-    const char *consumer;
-    enum idem_status status;
+    enum idem_status status = find_type(c->options.source, &type, err);
+    struct source *made;
 
-    status = find_type(c->options.source, &type, err);
     if (status != IDEM_OK)
         return status;
-    c->source = calloc(1, type->size);
-    if (!c->source)
+    made = calloc(1, type->size);
+    if (!made)
         return idem__fail(err, IDEM_ERR_MEMORY, "consumer: out of memory");
-    c->source->type = type;
-    status = type->open(c->source, &settings, err);
+    made->type = type;
+    status = type->open(made, &settings, err);
     if (status == IDEM_OK)
-        status = name_letters(c->source, &settings, err);
+        status = name_letters(made, &settings, err);
+    if (status == IDEM_OK)
+        *source = made;
+    else
+        type->close(made);
+    return status;
+}
+
+static enum idem_status
+open_source(struct idem_consumer *c, struct idem_error *err)
+{
+    enum idem_status status = idem__source_open(c, &c->source, err);
+    const char *consumer;
+
     if (status != IDEM_OK)
         return status;
     consumer = c->options.consumer              ? c->options.consumer
@@ -206,6 +219,8 @@ drop(struct idem_consumer *c)
 {
     if (c->source)
         c->source->type->close(c->source);
+    if (c->lag_source)
+        c->lag_source->type->close(c->lag_source);
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->concluded);
     free(c->handlers);

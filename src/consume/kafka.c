@@ -17,6 +17,7 @@
 
 #define SEND_MS 10000
 #define REWIND_MS 2000
+#define LAG_MS 5000
 #define PAUSE_AFTER_US 1000000
 #define SESSION_MAX_MS 3600000 /* so says librdkafka */
 #define TELL_EVERY_US 5000000
@@ -533,6 +534,61 @@ conclude(struct source *source, struct delivery *deliveries,
     return status;
 }
 
+/* All partitions of the topic; none with an error in *code. */
+static rd_kafka_topic_partition_list_t *
+list_partitions(struct kafka_source *self, rd_kafka_resp_err_t *code)
+{
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(8);
+    rd_kafka_topic_t *topic =
+        rd_kafka_topic_new(self->consumer, self->base.name, NULL);
+    const struct rd_kafka_metadata *about = NULL;
+
+    *code = topic ? rd_kafka_metadata(self->consumer, 0, topic, &about, LAG_MS)
+                  : rd_kafka_last_error();
+    for (int i = 0; !*code && i < about->topics[0].partition_cnt; i++)
+        rd_kafka_topic_partition_list_add(list, self->base.name,
+                                          about->topics[0].partitions[i].id);
+    if (about)
+        rd_kafka_metadata_destroy(about);
+    if (topic)
+        rd_kafka_topic_destroy(topic);
+    return list;
+}
+
+/* The group's: how far each partition has grown beyond what was committed. */
+static enum idem_status
+lag(struct source *source, int64_t *messages, struct idem_error *err)
+{
+    struct kafka_source *self = (struct kafka_source *)source;
+    rd_kafka_topic_partition_list_t *list;
+    rd_kafka_resp_err_t code;
+    int64_t sum = 0;
+
+    if (!self->consumer)
+        self->consumer = make_client(self, RD_KAFKA_CONSUMER, err);
+    if (!self->consumer)
+        return IDEM_ERR_UNAVAILABLE;
+    list = list_partitions(self, &code);
+    if (!code)
+        code = rd_kafka_committed(self->consumer, list, LAG_MS);
+    for (int i = 0; !code && i < list->cnt; i++) {
+        int64_t low = 0, high = 0, done = list->elems[i].offset;
+
+        code = rd_kafka_query_watermark_offsets(self->consumer, self->base.name,
+                                                list->elems[i].partition, &low,
+                                                &high, LAG_MS);
+        if (!code)
+            sum += high - (done > low ? done : low);
+    }
+    rd_kafka_topic_partition_list_destroy(list);
+    if (code)
+        return fail(self, err, "cannot look at the topic",
+                    rd_kafka_err2str(code));
+    *messages = sum;
+    return IDEM_OK;
+}
+
 static void
 close_source(struct source *source)
 {
@@ -612,5 +668,6 @@ const struct source_type idem__kafka_source = {
     .connect = connect_source,
     .take = take,
     .conclude = conclude,
+    .lag = lag,
     .close = close_source,
 };

@@ -525,6 +525,25 @@ stop(struct source *source, struct idem_error *err)
     return idem__ahead_put_back(&self->ahead, source, err);
 }
 
+static enum idem_status
+lag(struct source *source, int64_t *messages, struct idem_error *err)
+{
+    struct nats_source *self = (struct nats_source *)source;
+    enum idem_status status = self->connection ? IDEM_OK : dial(self, err);
+    jsConsumerInfo *info = NULL;
+    natsStatus s;
+
+    if (status != IDEM_OK)
+        return status;
+    s = js_GetConsumerInfo(&info, self->js, self->base.name, self->durable,
+                           NULL, NULL);
+    if (s != NATS_OK)
+        return fail(self, err, "cannot look at the consumer", s);
+    *messages = (int64_t)info->NumPending;
+    jsConsumerInfo_Destroy(info);
+    return IDEM_OK;
+}
+
 static void
 close_source(struct source *source)
 {
@@ -590,5 +609,6 @@ const struct source_type idem__nats_source = {
     .take = take,
     .conclude = conclude,
     .stop = stop,
+    .lag = lag,
     .close = close_source,
 };

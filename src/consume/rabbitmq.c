@@ -539,6 +539,28 @@ stop(struct source *source, struct idem_error *err)
     return went_well(reply) ? IDEM_OK : fail(self, err, "cannot stop", reply);
 }
 
+/* Ready messages: those in a consumer's hands do not count. */
+static enum idem_status
+lag(struct source *source, int64_t *messages, struct idem_error *err)
+{
+    struct rabbitmq_source *self = (struct rabbitmq_source *)source;
+    enum idem_status status =
+        self->consuming ? IDEM_OK : dial(self, &self->consuming, 0, err);
+    amqp_queue_declare_ok_t *told;
+
+    if (status != IDEM_OK)
+        return status;
+    amqp_maybe_release_buffers(self->consuming);
+    told = amqp_queue_declare(self->consuming, CHANNEL,
+                              amqp_cstring_bytes(self->base.name), 1, 1, 0, 0,
+                              amqp_empty_table);
+    if (!told)
+        return fail(self, err, "cannot look at the queue",
+                    amqp_get_rpc_reply(self->consuming));
+    *messages = told->message_count;
+    return IDEM_OK;
+}
+
 static void
 close_source(struct source *source)
 {
@@ -596,5 +618,6 @@ const struct source_type idem__rabbitmq_source = {
     .take = take,
     .conclude = conclude,
     .stop = stop,
+    .lag = lag,
     .close = close_source,
 };

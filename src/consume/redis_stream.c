@@ -44,7 +44,7 @@ struct redis_source {
     struct idem__tls *tls;     /* NULL: not encrypted */
     struct idem__tls_end *end; /* of this connection */
     struct idem_buf out;
-    const char *flaw;                     /* why the connection is of no use */
+    const char *flaw; /* why the connection is of no use */
     struct ahead ahead;
 };
 
@@ -252,24 +252,31 @@ start_tls(struct redis_source *self, struct idem_error *err)
 }
 
 static enum idem_status
-connect_source(struct source *source, struct idem_error *err)
+dial(struct redis_source *self, struct idem_error *err)
 {
-    struct redis_source *self = (struct redis_source *)source;
     struct timeval patience = {PATIENCE_S, 0};
     enum idem_status status;
 
-    idem__ahead_forget(&self->ahead);
     hang_up(self);
     self->context = redisConnectWithTimeout(self->url.hosts[0].name,
                                             self->url.hosts[0].port, patience);
     if (!self->context || self->context->err)
         return fail(self, err, NULL);
     redisSetTimeout(self->context, patience);
+    status = start_tls(self, err);
+    return status == IDEM_OK ? log_in(self, err) : status;
+}
+
+static enum idem_status
+connect_source(struct source *source, struct idem_error *err)
+{
+    struct redis_source *self = (struct redis_source *)source;
+    enum idem_status status;
+
+    idem__ahead_forget(&self->ahead);
     self->claim_at_us = 0;
     snprintf(self->claim_from, sizeof(self->claim_from), "0-0");
-    status = start_tls(self, err);
-    if (status == IDEM_OK)
-        status = log_in(self, err);
+    status = dial(self, err);
     return status == IDEM_OK ? make_group(self, err) : status;
 }
 
@@ -412,7 +419,8 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
     *delivery = NULL;
     if (!more)
         return IDEM_OK;
-    if (!self->ahead.first && idem__system_clocks.boot_us(NULL) >= self->claim_at_us)
+    if (!self->ahead.first &&
+        idem__system_clocks.boot_us(NULL) >= self->claim_at_us)
         status = claim_pending(self, err);
     if (status == IDEM_OK && !self->ahead.first)
         status = read_new(self, wait_ms, err);
@@ -542,6 +550,48 @@ stop(struct source *source, struct idem_error *err)
     return idem__ahead_put_back(&self->ahead, source, err);
 }
 
+/* What a map, as an array of names and values, says of a name; or NULL. */
+static const redisReply *
+look_up(const redisReply *map, const char *name)
+{
+    for (size_t i = 0; i + 1 < map->elements; i += 2) {
+        if (map->element[i]->str && strcmp(map->element[i]->str, name) == 0)
+            return map->element[i + 1];
+    }
+    return NULL;
+}
+
+static enum idem_status
+lag(struct source *source, int64_t *messages, struct idem_error *err)
+{
+    struct redis_source *self = (struct redis_source *)source;
+    enum idem_status status = self->context ? IDEM_OK : dial(self, err);
+    const char *ask[] = {"XINFO", "GROUPS", self->base.name};
+    const redisReply *found = NULL;
+    redisReply *reply;
+
+    if (status != IDEM_OK)
+        return status;
+    reply = run(self, err, 3, ask, NULL);
+    if (!reply)
+        return IDEM_ERR_UNAVAILABLE;
+    for (size_t i = 0; !found && i < reply->elements; i++) {
+        const redisReply *name = look_up(reply->element[i], "name");
+
+        if (name && name->str && strcmp(name->str, self->group) == 0)
+            found = look_up(reply->element[i], "lag");
+    }
+    if (found && found->type == REDIS_REPLY_INTEGER)
+        *messages = found->integer;
+    else
+        status = idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                            "redis %s:%d: does not know the lag of group %s",
+                            self->url.hosts[0].name, self->url.hosts[0].port,
+                            self->group);
+    freeReplyObject(reply);
+    return status;
+}
+
 static void
 close_source(struct source *source)
 {
@@ -620,5 +670,6 @@ const struct source_type idem__redis_stream_source = {
     .take = take,
     .conclude = conclude,
     .stop = stop,
+    .lag = lag,
     .close = close_source,
 };

@@ -270,6 +270,33 @@ def test_every_message_is_handled_once_although_published_twice(broker):
     ledger.close()
 
 
+def test_how_far_a_consumer_is_behind_is_a_metric(broker):
+    """Its handler stands at a gate with the first message: the broker keeps the others."""
+    with folder() as f:
+        metrics = f + "/metrics.prom"
+        argv = consume(broker, "journal:" + f + "/j", "--metrics", metrics, "--prefetch", "1", "--",
+                       "sh", "-c", 'until test -e "$0/gate"; do sleep 0.1; done', f)
+        argv[argv.index("--concurrency") + 1] = "1"
+        broker.publish([{"id": "lag-%d" % i} for i in range(20)])
+
+        def lag():
+            with open(metrics) as text:
+                found = re.search(r'^idem_consume_lag_messages{scope="orders/\w+"} (\d+)$', text.read(), re.M)
+            return int(found.group(1)) if found else None
+        with Process(argv) as consumer:
+            assert wait_until(lambda: os.path.exists(metrics) and lag() is not None and 18 <= lag() <= 20, 60)
+            open(f + "/gate", "w").close()
+            assert wait_until(lambda: lag() == 0, 60)
+            assert consumer.stop() == 0
+        with open(metrics) as file:
+            text = file.read()
+    subprocess.run(["promtool", "check", "metrics"], input=text, text=True, check=True)
+    told = dict(zip(re.findall(r"^# TYPE (.*)$", text, re.M), re.findall(r"^# HELP \w+ (.*)$", text, re.M)))
+    with open(ROOT + "/docs/metrics.md") as page:
+        rows = re.findall(r"^\| `(idem_consume_\w+)` \| (\w+) \| [^|]+ \| (.+) \|$", page.read(), re.M)
+    assert told == {name + " " + kind: help for name, kind, help in rows}
+
+
 def test_a_command_gets_the_message_and_its_exit_status_decides(broker):
     broker.publish([{"id": "c-%s" % w, "do": w} for w in ("fine", "fail", "poison")])
     script = r'''

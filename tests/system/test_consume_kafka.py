@@ -9,6 +9,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from test_consume import (Kafka, test_a_letter_keeps_what_the_message_came_with,  # noqa: F401
                           test_an_endpoint_that_is_away_is_waited_for,
                           test_every_message_is_handled_once_although_published_twice,
+                          test_how_far_a_consumer_is_behind_is_a_metric,
                           test_in_one_transaction_every_effect_is_there_exactly_once,
                           test_loose_with_an_idempotent_sink_handles_every_message,
                           test_sigterm_finishes_what_is_being_handled_and_puts_back_the_rest,
