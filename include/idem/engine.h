@@ -175,7 +175,7 @@ typedef void idem_figure_fn(void *arg, const char *name, double value);
 /*
  * What the engine and its store have done and have to do now, as named numbers:
  * "verdict_started", "error_lost", "batches", "queued", "parked",
- * "journal_bytes" and so on. Names are added over time and keep their meaning.
+ * "locks_waiting", "journal_bytes" and so on. Names are added over time and keep their meaning.
  * `each` runs before this returns.
  */
 IDEM_API void idem_figures(struct idem_engine *engine, idem_figure_fn *each,

@@ -124,8 +124,9 @@ word_len(const char *value)
 
 /* ---- showing ------------------------------------------------------------- */
 
-static const char *const gauges[] = {"connected_clients", "parked", "queued",
-                                     "buffered_bytes", "uptime_in_seconds"};
+static const char *const gauges[] = {"connected_clients", "parked",
+                                     "locks_waiting",     "queued",
+                                     "buffered_bytes",    "uptime_in_seconds"};
 static const char *const rates[] = {"total_commands_processed", "batches",
                                     "batched", "store_errors"};
 

@@ -141,6 +141,8 @@ turn_store(struct idem_engine *engine)
     idem__epoch_tend(engine);
     atomic_store_explicit(&engine->parked_now, engine->parked.count,
                           memory_order_relaxed);
+    atomic_store_explicit(&engine->locks_waiting, engine->parked.locks,
+                          memory_order_relaxed);
     return idem__queue_done(&engine->queue, taken, bytes) || more;
 }
 
@@ -504,6 +506,7 @@ idem__stats(struct idem_engine *engine, struct idem__stats *stats)
     stats->batched = atomic_load(&engine->batched);
     stats->store_errors = atomic_load(&engine->store_errors);
     stats->parked = atomic_load(&engine->parked_now);
+    stats->locks_waiting = atomic_load(&engine->locks_waiting);
     stats->vanished = atomic_load(&engine->vanished);
     stats->over_quota = atomic_load(&engine->over_quota);
     stats->rolled_back = atomic_load(&engine->rolled_back);
@@ -541,6 +544,7 @@ idem_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
     each(arg, "store_errors", (double)s.store_errors);
     each(arg, "queued", (double)s.queued);
     each(arg, "parked", (double)s.parked);
+    each(arg, "locks_waiting", (double)s.locks_waiting);
     each(arg, "vanished", (double)s.vanished);
     each(arg, "max_result_bytes", (double)s.max_result);
     each(arg, "now_ms", (double)s.now_ms);

@@ -125,6 +125,7 @@ struct idem__stats {
     uint64_t batch_sizes[IDEM__BATCH_SIZES];
     uint64_t store_errors; /* batches that the store did not take */
     uint64_t queued, parked;
+    uint64_t locks_waiting; /* of those parked: who wait for a lock */
     size_t max_result; /* bytes of one result that are kept here */
     int64_t now_ms;    /* the store's time */
     bool clock_alarm;  /* the wall clock jumped */

@@ -272,7 +272,7 @@ struct idem__parked_scope {
 
 struct idem__parked {
     struct idem__map crowds, tickets, scopes;
-    size_t count;
+    size_t count, locks; /* all, and those who wait for a lock */
 };
 
 struct idem__crowd *idem__crowd_find(struct idem_engine *engine,
@@ -588,8 +588,8 @@ struct idem_engine {
     _Atomic uint64_t verdicts[IDEM__VERDICT_COUNT];
     _Atomic uint64_t errors[IDEM__STATUS_COUNT];
     _Atomic uint64_t batch_sizes[IDEM__BATCH_SIZES];
-    _Atomic uint64_t batches, batched, store_errors, parked_now, vanished,
-        over_quota, rollbacks;
+    _Atomic uint64_t batches, batched, store_errors, parked_now, locks_waiting,
+        vanished, over_quota, rollbacks;
     atomic_bool rolled_back; /* and nobody has accepted that */
     _Atomic int64_t stats_now_ms;
 };

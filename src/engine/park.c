@@ -182,6 +182,7 @@ idem__crowd_add(struct idem_engine *engine, struct idem__job *job)
     crowd->count++;
     crowd->scope->count++;
     engine->parked.count++;
+    engine->parked.locks += job->op.verb == IDEM_LOCK;
     return crowd;
 }
 
@@ -222,6 +223,7 @@ idem__crowd_take(struct idem_engine *engine, struct idem__job *job)
     crowd->count--;
     crowd->scope->count--;
     engine->parked.count--;
+    engine->parked.locks -= job->op.verb == IDEM_LOCK;
 }
 
 /* How long until the next look: twice as long each time, while the store tells

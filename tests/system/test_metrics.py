@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from lib import ROOT, Server, folder
+from lib import ROOT, Server, folder, wait_until
 
 
 def text(path):
@@ -45,6 +45,23 @@ def test_every_metric_is_described_as_it_is(metrics):
     stores = told_by_stores()
     consumers = {n for n in page if n.startswith("idem_consume_")}  # test_consume.py compares these
     assert len(stores) > 30 and set(page) - consumers == set(types) | stores
+
+
+def test_who_waits_for_a_lock_is_counted():
+    with folder() as where, Server(where, http=True) as server:
+        def value(name):
+            text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % server.http).read().decode()
+            return int(re.search(r"^%s (\d+)$" % name, text, re.M).group(1))
+        with server.client() as holder, server.client() as one, server.client() as two, server.client() as duplicate:
+            fence = holder("LOCK", "nightly", "a", 60000)[1]
+            holder("BEGIN", "shop", "order-7", "LEASE", 60000)
+            one.send("LOCK", "nightly", "b", 60000, "WAIT", 60000)
+            two.send("LOCK", "nightly", "c", 60000, "WAIT", 60000)
+            duplicate.send("BEGIN", "shop", "order-7", "WAIT", 60000)
+            assert wait_until(lambda: (value("idem_locks_waiting"), value("idem_parked")) == (2, 3))
+            assert "locks_waiting:2\r\n" in holder("INFO")
+            holder("UNLOCK", "nightly", fence)
+            assert wait_until(lambda: (value("idem_locks_waiting"), value("idem_parked")) == (1, 2))
 
 
 def test_counters_and_only_counters_end_in_total(metrics):

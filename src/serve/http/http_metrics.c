@@ -138,6 +138,9 @@ add_engine(struct idem_buf *out, const struct idem__stats *stats)
            single(out, "idem_parked", "gauge",
                   "Waiting duplicates and lock seekers.",
                   (double)stats->parked) &&
+           single(out, "idem_locks_waiting", "gauge",
+                  "Callers that wait for a lock; idem_parked counts them too.",
+                  (double)stats->locks_waiting) &&
            single(out, "idem_records_vanished_total", "counter",
                   "Live claims of this engine that the store has lost.",
                   (double)stats->vanished) &&

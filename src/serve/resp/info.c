@@ -74,12 +74,14 @@ add_engine(struct loop *loop, struct resp_out *out)
         &out->buf,
         "# Engine\r\nbatches:%llu\r\nbatched:%llu\r\n"
         "store_errors:%llu\r\nqueued:%llu\r\nparked:%llu\r\n"
+        "locks_waiting:%llu\r\n"
         "max_result:%zu\r\nnow_ms:%lld\r\nclock_alarm:%d\r\n"
         "vanished:%llu\r\nover_quota:%llu\r\nrolled_back:%d\r\n",
         (unsigned long long)stats.batches, (unsigned long long)stats.batched,
         (unsigned long long)stats.store_errors,
         (unsigned long long)stats.queued, (unsigned long long)stats.parked,
-        max_result(loop, &stats), (long long)stats.now_ms, stats.clock_alarm,
+        (unsigned long long)stats.locks_waiting, max_result(loop, &stats),
+        (long long)stats.now_ms, stats.clock_alarm,
         (unsigned long long)stats.vanished,
         (unsigned long long)stats.over_quota, stats.rolled_back);
     for (size_t i = 0; i < IDEM__VERDICT_COUNT; i++)
