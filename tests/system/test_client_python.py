@@ -51,7 +51,7 @@ def client(server):
     client.close()
 
 
-@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+@pytest.mark.parametrize("kind", ["threads", "unix", "asyncio"])
 def test_a_server_that_went_away_while_a_connection_was_idle_is_not_an_unknown_outcome(kind):
     async def asked(url, away):
         client = idem.AsyncClient(url, deadline=1.0)
@@ -66,7 +66,7 @@ def test_a_server_that_went_away_while_a_connection_was_idle_is_not_an_unknown_o
         client.close()
 
     with folder() as where, Server(where, listen=True) as server:
-        url = "idem://127.0.0.1:%d" % server.port
+        url = "idem+unix:" + server.socket if kind == "unix" else "idem://127.0.0.1:%d" % server.port
         if kind == "asyncio":
             asyncio.run(asked(url, server.kill))
             return
@@ -307,6 +307,18 @@ def test_a_child_process_has_connections_and_a_keeper_of_its_own(client):
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
     assert client.once("child", lambda: 8) == 7
+
+
+def test_a_child_process_has_nonces_of_its_own(client):
+    """A BEGIN with the parent's nonce would be taken for the parent's own, sent again, and both would run."""
+    client.once("parent", lambda: 1)
+    child = os.fork()
+    if child == 0:
+        with client.begin("both", lease=60):
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(idem.InProgress):
+        client.once("both", lambda: 1)
 
 
 def is_free(client, key):

@@ -19,7 +19,7 @@ import threading
 import time
 import types
 import uuid
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 from .errors import (Done, Error, Failed, InProgress, LeaseLost, Mismatch, OutcomeUnknown, Refused, ResultNotKept, TokenUnknown,
                      TokenUsed, Unavailable, is_not_executed)
@@ -170,8 +170,18 @@ def ms(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
+_nonces: List[str] = []
+os.register_at_fork(after_in_child=_nonces.clear)  # two processes must not have the same ones
+
+
 def nonce() -> str:
-    return os.urandom(8).hex()
+    """Many are made at once: for each call of the system's generator the other threads would run first."""
+    while True:
+        try:
+            return _nonces.pop()
+        except IndexError:
+            digits = os.urandom(8 * 256).hex()
+            _nonces.extend([digits[at:at + 16] for at in range(0, len(digits), 16)])
 
 
 def begin(key, options, arguments):
