@@ -26,11 +26,14 @@ text_of(const json_t *entry, const char *name)
     return text ? text : "";
 }
 
-/* The file can be edited, and the server be another's. */
+/* The file can be edited, and the server be another's. What is about no record
+ * has no scope and no id. */
 static void
 print_field(const json_t *entry, const char *name, const char *then)
 {
-    cli_print_safe(stdout, idem_text(text_of(entry, name)));
+    const char *text = text_of(entry, name);
+
+    cli_print_safe(stdout, idem_text(*text ? text : "-"));
     fputs(then, stdout);
 }
 
@@ -105,8 +108,9 @@ cli_audit(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "audit [options]",
         .about =
-            "List what operators did (settle --as, forget, unlock --reason), "
-            "oldest first, one\na line: time, who, what, scope, id, verdict, "
+            "List what operators did (settle --as, forget, unlock --reason, "
+            "store accept-rollback),\noldest first, one a line: time, who, "
+            "what, scope, id, verdict, "
             "the state before and after, the\nreason. --json also tells from "
             "where. The server's audit file has more of them.",
         .options = options,

@@ -6,13 +6,19 @@
 
 #include "../remote/remote.h"
 #include "../store/columns.h"
+#include "verb.h"
 #include "where.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 static struct cli_where where;
-static const struct cli_option options[] = {CLI_SERVER_OPTIONS(&where), {0}};
+static const char *reason;
+static const struct cli_option options[] = {
+    CLI_SERVER_OPTIONS(&where),
+    CLI_REASON_OPTION(&reason),
+    {0},
+};
 
 static const struct cli_syntax syntax = {
     .options = options,
@@ -20,7 +26,7 @@ static const struct cli_syntax syntax = {
              "store check URL\n"
              "store sql postgres|mysql|sqlite\n"
              "store copy FROM TO\n"
-             "store accept-rollback [--server ADDRESS]",
+             "store accept-rollback [--reason TEXT] [--server ADDRESS]",
     .about =
         "init makes the table, its indexes and the SQL functions, or brings "
         "them up to date, and opens the store once; doing it twice does no "
@@ -152,12 +158,19 @@ accept_rollback(void)
     if (err.status == IDEM_OK) {
         idem__wire_add(&args, idem_text("ROLLBACK"));
         idem__wire_add(&args, idem_text("ACCEPT"));
+        if (reason) {
+            idem__wire_add(&args, idem_text("REASON"));
+            idem__wire_add(&args, idem_text(reason));
+        }
         err.status = idem__remote_line_ask(&line, &args, &reply, &err);
         idem__remote_line_close(&line);
     }
     if (err.status != IDEM_OK)
         return cli_fail(&err);
-    printf("accepted: the server goes on with the store as it is\n");
+    if (cli_json)
+        cli_json_print(json_pack("{s:b}", "accepted", 1));
+    else
+        printf("accepted: the server goes on with the store as it is\n");
     return CLI_OK;
 }
 

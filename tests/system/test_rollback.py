@@ -1,13 +1,16 @@
 """A store that went back to an older state is noticed; nothing strict runs twice because of it, unless an operator accepts that."""
 import contextlib
+import json
 import os
 import shutil
 import subprocess
+import urllib.request
 
 import pytest
 
 from lib import IDEM, Error, Server, folder, wait_until
 from servers import Postgres, Redis
+from test_rights import call
 
 LEASE = 600000
 
@@ -95,9 +98,9 @@ def test_a_running_server_refuses_until_the_loss_is_accepted(store):
         # All the rest goes on.
         assert "paid before" in c("BEGIN", "pay", "before")
         assert c("BEGIN", "pay", "loose", "LOOSE")[0] == "started" and c("LOCK", "l", "me", "1000")[0] == "started"
-        told = subprocess.run([IDEM, "store", "accept-rollback", "--server", "unix:" + s.socket], text=True, timeout=60,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        assert told.returncode == 0 and "rollback-accepted" in s.output(), told.stdout
+        told = subprocess.run([IDEM, "store", "accept-rollback", "--reason", "drill", "--server", "unix:" + s.socket], text=True,
+                              timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert told.returncode == 0 and "operator verb=rollback" in s.output(), told.stdout
         # The server knows what it did: that comes into doubt, and whoever works on it may finish.
         assert c("BEGIN", "pay", "lost")[0] == "doubt" and c("REDEEM", token, "me")[0] == "duplicate"
         assert c("FINISH", "pay", "running", fence, "SUCCEEDED", "at last")[0] == "ok"
@@ -155,6 +158,51 @@ def test_accept_rollback_goes_on_at_once_and_what_is_known_comes_into_doubt():
         put_back()
         assert answered(c, "BEGIN", "pay", "lost")[0] == "doubt" and c("BEGIN", "pay", "new")[0] == "started"
         assert "went back" in s.output()
+
+
+def went_back(where, *flags):
+    """A server, over HTTP too, whose journal is an old one."""
+    live, copy = where + "/journal", where + "/copy"
+    with Server(where, *flags) as s, s.client() as c:
+        c("AUTH", "ops", "other")
+        assert subprocess.run([IDEM, "backup", live, copy], stdout=subprocess.DEVNULL).returncode == 0
+        done(c, "lost")
+        marked(c)
+    shutil.rmtree(live)
+    assert subprocess.run([IDEM, "restore", copy, live], stdout=subprocess.DEVNULL).returncode == 0
+    return Server(where, *flags, http=True)
+
+
+def test_accepting_is_an_operators_action_and_audited(tmp_path):
+    file = str(tmp_path / "credentials")
+    with open(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+        f.write("shop secret use\nops other operate\neu part operate eu\n")
+    flags = ("--epoch-file", str(tmp_path / "epoch"), "--credentials", file, "--require-reason")
+    with went_back(str(tmp_path), *flags) as s, s.client() as c:
+        def accept(auth, **fields):
+            status, said = call(s.http, "POST", "/v1/rollback/accept", auth=auth, **fields)
+            return status, said.get("verdict") or said["type"].rsplit("/")[-1]
+        assert c("AUTH", "ops", "other") == "OK" and "rolled_back:1" in c("INFO")
+        cli = [IDEM, "store", "accept-rollback", "--server", "unix:" + s.socket]
+        told = subprocess.run(cli, text=True, capture_output=True, env={**os.environ, "IDEM_AUTH": "ops:other"})
+        assert told.returncode != 0 and "--reason" in told.stderr, "require-reason"
+        assert "wants a reason" in str(c("ROLLBACK", "ACCEPT")) and accept("ops:other") == (400, "invalid")
+        assert c("ROLLBACK", "ACCEPT", "REASON").word == "ERR" and c("ROLLBACK", "ACCEPT", "WHY", "x").word == "ERR"
+        assert accept("shop:secret", reason="x") == accept("eu:part", reason="x") == (403, "forbidden")
+        assert accept(None, reason="x")[0] == 401 and "rolled_back:1" in c("INFO")
+        assert accept("ops:other", reason="the bank has the list") == (200, "ok")
+        assert c("BEGIN", "pay", "new")[0] == "started"
+        assert accept("ops:other", reason="again") == (400, "invalid"), "nothing to accept"
+        entry = json.loads(c("AUDIT")[-1])
+        assert {k: entry[k] for k in ("who", "surface", "verb", "scope", "id", "verdict", "before", "after", "reason")} == {
+            "who": "ops", "surface": "http", "verb": "rollback", "scope": "", "id": "", "verdict": "ok", "before": "rolled-back",
+            "after": "accepted", "reason": "the bank has the list"} and entry["time"] and entry["from"] == "127.0.0.1"
+        assert len(c("AUDIT")) == 2 and "operator-refused verb=rollback who=shop" in s.output()
+        listed = subprocess.run([IDEM, "audit", "--server", "unix:" + s.socket], text=True, capture_output=True,
+                                env={**os.environ, "IDEM_AUTH": "ops:other"}).stdout
+        assert 'ops rollback - - ok: rolled-back -> accepted "the bank has the list"' in listed
+        paths = json.loads(urllib.request.urlopen("http://127.0.0.1:%d/openapi.json" % s.http).read())["paths"]
+        assert "/v1/rollback/accept" in paths
 
 
 def test_only_who_may_operate_accepts_and_one_file_is_for_one_server(tmp_path):

@@ -33,6 +33,13 @@ struct audit_event {
     const struct idem_answer *answer; /* if status is IDEM_OK */
 };
 
+/* It was accepted that the store went back. */
+struct audit_rollback {
+    const struct audit_source *source;
+    const char *surface;
+    struct idem_bytes reason;
+};
+
 /* ---- the trail: trail.c ------------------------------------------------ */
 
 /*
@@ -53,6 +60,9 @@ void audit_close(struct audit *audit); /* NULL is fine */
  * cannot be written is told in the log. */
 void audit_add(struct audit *audit, const struct server_log *log,
                const struct audit_event *event);
+
+void audit_add_rollback(struct audit *audit, const struct server_log *log,
+                        const struct audit_rollback *event);
 
 struct audit_filter {
     struct idem_bytes scope, id; /* empty: all */

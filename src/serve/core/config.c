@@ -174,7 +174,8 @@ static const struct option options[] = {
      100,
      24 * HOUR},
     {{"require-reason", NULL,
-      "refuse what operators do (FORGET, SETTLE AS) without a reason"},
+      "refuse what operators do (FORGET, SETTLE AS, ROLLBACK) without a "
+      "reason"},
      YES_NO,
      AT(require_reason),
      0,

@@ -6,6 +6,7 @@
 #include "second.h"
 
 #include "../../base/quota.h"
+#include "../../engine/engine.h"
 
 bool
 server_op_operates(const struct idem_op *op)
@@ -114,6 +115,12 @@ check_quotas(const struct server *server, const struct server_wish *wish,
     return PERMIT_GIVEN;
 }
 
+static struct idem_bytes
+reason_of(const struct server_wish *wish)
+{
+    return wish->what == ASKS_OP ? wish->op->subject : wish->reason;
+}
+
 enum server_permit
 server_permit(const struct server *server, const struct principal *principal,
               const struct server_wish *wish, struct idem_error *err)
@@ -131,8 +138,8 @@ server_permit(const struct server *server, const struct principal *principal,
     if (everywhere ? !principal_has(principal, act)
                    : !principal_may(principal, act, scope))
         return refuse(server, principal, act, err);
-    if (wish->what == ASKS_OP && act == SERVER_MAY_OPERATE &&
-        server->config->require_reason && wish->op->subject.len == 0) {
+    if (act == SERVER_MAY_OPERATE && server->config->require_reason &&
+        reason_of(wish).len == 0) {
         idem__fail(err, IDEM_ERR_INVALID,
                    "this server wants a reason for what operators do: give "
                    "REASON (--reason on the command line, `reason` in HTTP)");
@@ -144,6 +151,22 @@ server_permit(const struct server *server, const struct principal *principal,
         return PERMIT_NEEDS_SECOND;
     return wish->what == ASKS_OP ? check_quotas(server, wish, err)
                                  : PERMIT_GIVEN;
+}
+
+enum idem_status
+server_accept_rollback(struct server *server,
+                       const struct audit_rollback *event,
+                       struct idem_error *err)
+{
+    if (event->reason.len > IDEM_SUBJECT_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a reason has at most %d bytes", IDEM_SUBJECT_MAX);
+    if (!idem__accept_rollback(server->engine))
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            "the store did not go back: there is nothing to accept");
+    audit_add_rollback(server->audit, server->log, event);
+    return IDEM_OK;
 }
 
 /* ---- who was refused --------------------------------------------------- */

@@ -28,6 +28,7 @@ struct server_wish {
     } what;
     const struct idem_op *op; /* ASKS_OP */
     size_t tokens;            /* of an ISSUE */
+    struct idem_bytes reason; /* ASKS_ROLLBACK */
     const char *list;         /* ASKS_LIST: "scan", "audit" */
     struct idem_bytes scope;  /* ASKS_LIST: empty for all; ASKS_IDS: empty if
                                  the ids belong to no scope; ASKS_SOME lists
@@ -51,6 +52,12 @@ enum server_permit server_permit(const struct server *server,
                                  const struct principal *principal,
                                  const struct server_wish *wish,
                                  struct idem_error *err);
+
+/* Go on although the store went back, and audit it. The next batch does it.
+ * IDEM_ERR_INVALID: it did not go back. */
+enum idem_status server_accept_rollback(struct server *server,
+                                        const struct audit_rollback *event,
+                                        struct idem_error *err);
 
 /* Log that a wish was refused, if it was an operator's: an action that would
  * be audited, or a list. However low the log's level, and not too often. */

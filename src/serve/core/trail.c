@@ -67,25 +67,45 @@ verdict_name(const struct audit_event *event)
                                     : idem_status_name(event->status);
 }
 
-static json_t *
-event_json(const struct audit_event *event)
+/* A line of the trail and of the log: the words are the same in both. */
+struct line {
+    const struct audit_source *source;
+    const char *surface, *verb, *outcome, *verdict, *before, *after;
+    struct idem_bytes scope, id, reason;
+};
+
+static struct line
+line_of(const struct audit_event *event)
 {
     const struct idem_op *op = event->op;
-    const char *before, *after;
+    struct line line = {.source = event->source,
+                        .surface = event->surface,
+                        .verb = idem_verb_name(op->verb),
+                        .outcome = outcome_name(op),
+                        .verdict = verdict_name(event),
+                        .scope = op->scope,
+                        .id = op->id,
+                        .reason = op->subject};
+
+    read_states(event, &line.before, &line.after);
+    return line;
+}
+
+static json_t *
+line_json(const struct line *line)
+{
     char time[LOG_TIME_LEN];
     json_t *json;
 
-    read_states(event, &before, &after);
     server_log_time(time);
-    json =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "time", time,
-                  "who", event->source->who, "from", event->source->from,
-                  "surface", event->surface, "verb", idem_verb_name(op->verb),
-                  "outcome", outcome_name(op), "verdict", verdict_name(event),
-                  "before", before, "after", after);
-    if (json && http_put_bytes(json, "scope", op->scope, false) &&
-        http_put_bytes(json, "id", op->id, false) &&
-        http_put_bytes(json, "reason", op->subject, false))
+    json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "time",
+                     time, "who", line->source->who, "from", line->source->from,
+                     "surface", line->surface, "verb", line->verb, "outcome",
+                     line->outcome, "verdict", line->verdict, "before",
+                     line->before, "after", line->after);
+    if (json && http_put_bytes(json, "scope", line->scope, false) &&
+        http_put_bytes(json, "id", line->id, false) &&
+        http_put_bytes(json, "reason", line->reason, false))
         return json;
     json_decref(json);
     return NULL;
@@ -309,31 +329,24 @@ audit_close(struct audit *audit)
 }
 
 static void
-log_event(const struct server_log *log, const struct audit_event *event)
+add_line(struct audit *audit, const struct server_log *log,
+         const struct line *line)
 {
-    const struct idem_op *op = event->op;
-    const char *before, *after;
-
-    read_states(event, &before, &after);
-    server_log(
-        log, LOG_ALWAYS, "operator", LOG_TEXT("verb", idem_verb_name(op->verb)),
-        LOG_TEXT("who", event->source->who), LOG_KEY(op->scope, op->id),
-        LOG_TEXT("surface", event->surface),
-        LOG_TEXT("from", event->source->from),
-        LOG_TEXT("outcome", outcome_name(op)),
-        LOG_TEXT("verdict", verdict_name(event)), LOG_TEXT("before", before),
-        LOG_TEXT("after", after), LOG_BYTES("reason", op->subject));
-}
-
-void
-audit_add(struct audit *audit, const struct server_log *log,
-          const struct audit_event *event)
-{
-    json_t *entry = event_json(event);
+    json_t *entry = line_json(line);
     int error = entry ? 0 : ENOMEM;
 
     if (log)
-        log_event(log, event);
+        server_log(log, LOG_ALWAYS, "operator", LOG_TEXT("verb", line->verb),
+                   LOG_TEXT("who", line->source->who),
+                   line->id.len > 0 ? LOG_KEY(line->scope, line->id)
+                                    : LOG_TEXT("key", "-"),
+                   LOG_TEXT("surface", line->surface),
+                   LOG_TEXT("from", line->source->from),
+                   LOG_TEXT("outcome", line->outcome),
+                   LOG_TEXT("verdict", line->verdict),
+                   LOG_TEXT("before", line->before),
+                   LOG_TEXT("after", line->after),
+                   LOG_BYTES("reason", line->reason));
     pthread_mutex_lock(&audit->mutex);
     if (entry && audit->file[0])
         error = append(audit, entry);
@@ -344,6 +357,31 @@ audit_add(struct audit *audit, const struct server_log *log,
         server_log(log, LOG_ERROR, "audit-failed",
                    LOG_TEXT("file", audit->file),
                    LOG_TEXT("why", strerror(error)));
+}
+
+void
+audit_add(struct audit *audit, const struct server_log *log,
+          const struct audit_event *event)
+{
+    const struct line line = line_of(event);
+
+    add_line(audit, log, &line);
+}
+
+void
+audit_add_rollback(struct audit *audit, const struct server_log *log,
+                   const struct audit_rollback *event)
+{
+    const struct line line = {.source = event->source,
+                              .surface = event->surface,
+                              .verb = "rollback",
+                              .outcome = "-",
+                              .verdict = idem_verdict_name(IDEM_V_OK),
+                              .before = "rolled-back",
+                              .after = "accepted",
+                              .reason = event->reason};
+
+    add_line(audit, log, &line);
 }
 
 void

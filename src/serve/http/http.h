@@ -128,6 +128,7 @@ enum http_action {
     HTTP_EXPLAIN, /* what an id is made of */
     HTTP_DOUBTS,  /* the oldest ones */
     HTTP_PROPOSALS,
+    HTTP_ROLLBACK, /* go on although the store went back */
     HTTP_METRICS,
     HTTP_HEALTH,
     HTTP_READY,

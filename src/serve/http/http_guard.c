@@ -198,9 +198,12 @@ log_stranger(struct http_request *request, const char *why)
         route &&
         (route->action == HTTP_SCAN || route->action == HTTP_AUDIT ||
          route->action == HTTP_DOUBTS || route->action == HTTP_PROPOSALS);
-    const struct server_wish wish = {.what = lists ? ASKS_LIST : ASKS_OP,
-                                     .list = lists ? route->name : NULL,
-                                     .op = &op};
+    const struct server_wish wish = {
+        .what = lists                                     ? ASKS_LIST
+                : route && route->action == HTTP_ROLLBACK ? ASKS_ROLLBACK
+                                                          : ASKS_OP,
+        .list = lists ? route->name : NULL,
+        .op = &op};
     struct audit_source source;
 
     http_source(request, &source);

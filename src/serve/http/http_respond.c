@@ -139,6 +139,8 @@ make_json(const struct http_request *request)
     case HTTP_PROPOSALS:
     case HTTP_ROUTES:
         return json_incref(request->json);
+    case HTTP_ROLLBACK:
+        return json_pack("{s:s}", "verdict", idem_verdict_name(IDEM_V_OK));
     case HTTP_SESSION:
     case HTTP_LOGIN:
     case HTTP_LOGOUT:

@@ -65,6 +65,10 @@ const struct http_route http_routes[] = {
     {"GET", "/v1/audit", "audit", HTTP_AUDIT, 0, 0,
      H(IN_SCOPE) | H(WITH_ID) | H(COUNT), 0, false, "entries",
      "what operators did, the last ones (the right to view or to operate)"},
+    {"POST", "/v1/rollback/accept", "acceptRollback", HTTP_ROLLBACK, 0, 0,
+     H(WHY), 0, true, "ok",
+     "go on although the store went back to an older state (an operator's "
+     "right, in all scopes)"},
     {"POST", "/v1/tokens", "issue", HTTP_ISSUE, IDEM_ISSUE, 0, ISSUE_FIELDS,
      H(SUBJECT), true, "issued", "issue tokens to a subject"},
     {"POST", "/v1/tickets", "issueTickets", HTTP_ISSUE, IDEM_ISSUE, 0,

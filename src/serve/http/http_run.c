@@ -380,6 +380,21 @@ run_page(struct http_request *request)
                       "the console has no such file: open /console");
 }
 
+static bool
+run_rollback(struct http_request *request)
+{
+    struct audit_source source;
+    const struct audit_rollback event = {.source = &source,
+                                         .surface = "http",
+                                         .reason = request->call.op.subject};
+    struct idem_error err;
+
+    http_source(request, &source);
+    return server_accept_rollback(request->http->server, &event, &err) ==
+               IDEM_OK ||
+           !http_fail(request, IDEM_PROBLEM_INVALID, "%s", err.text);
+}
+
 bool
 http_run(struct http_request *request)
 {
@@ -401,6 +416,8 @@ http_run(struct http_request *request)
         return run_explain(request);
     case HTTP_PAGE:
         return run_page(request);
+    case HTTP_ROLLBACK:
+        return run_rollback(request);
     case HTTP_READY:
         return run_ready(request);
     case HTTP_AUDIT:

@@ -189,6 +189,10 @@ check_right(struct http_request *request)
         wish.what = ASKS_SOME; /* those of the caller's scopes are told */
         wish.list = request->route->name;
         break;
+    case HTTP_ROLLBACK:
+        wish.what = ASKS_ROLLBACK;
+        wish.reason = call->op.subject;
+        break;
     case HTTP_HEALTH:
     case HTTP_READY:
     case HTTP_OPENAPI:
@@ -198,7 +202,8 @@ check_right(struct http_request *request)
     case HTTP_PAGE:
         return true; /* everybody may */
     }
-    if (wish.what == ASKS_OP && server_op_operates(&call->op) &&
+    if ((wish.what == ASKS_ROLLBACK ||
+         (wish.what == ASKS_OP && server_op_operates(&call->op))) &&
         !http_session_confirm(request))
         return false;
     permit =

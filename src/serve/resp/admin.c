@@ -58,27 +58,29 @@ reply_error(struct client *client, const struct command *command,
 
 /* ---- ROLLBACK --------------------------------------------------------- */
 
-/* The next batch does it. */
+/* ROLLBACK ACCEPT [REASON text] */
 static void
 do_rollback(struct client *client, const struct command *command)
 {
     struct server *server = client->loop->server;
+    const struct idem_bytes *words = command->words;
     struct audit_source source;
+    struct audit_rollback event = {.source = &source,
+                                   .surface = "resp",
+                                   .reason = command_reason(command)};
+    struct idem_error err;
 
-    if (!idem__bytes_is(command->words[0], "ACCEPT")) {
-        reply_error(client, command, "ERR", "give ROLLBACK ACCEPT");
-        return;
-    }
-    if (!idem__accept_rollback(server->engine)) {
+    if (!idem__bytes_is(words[0], "ACCEPT") ||
+        (command->word_count > 1 && event.reason.len == 0)) {
         reply_error(client, command, "ERR",
-                    "the store did not go back: there is nothing to accept");
+                    "give ROLLBACK ACCEPT [REASON text]");
         return;
     }
     audit_note(&source, principal_name(client->principal), client->source.fd);
-    server_log(server->log, LOG_ALWAYS, "rollback-accepted",
-               LOG_TEXT("who", *source.who ? source.who : "-"),
-               LOG_TEXT("from", source.from));
-    reply_simple(client, command, "OK");
+    if (server_accept_rollback(server, &event, &err) == IDEM_OK)
+        reply_simple(client, command, "OK");
+    else
+        reply_error(client, command, "ERR", err.text);
 }
 
 /* ---- AUTH ------------------------------------------------------------ */

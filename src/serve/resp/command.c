@@ -17,7 +17,7 @@ struct row {
 static const struct row rows[] = {
     {"CANCEL",  COMMAND_CANCEL,  1, 1},
     {"AUDIT",   COMMAND_AUDIT,   0, 6},
-    {"ROLLBACK", COMMAND_ROLLBACK, 1, 1},
+    {"ROLLBACK", COMMAND_ROLLBACK, 1, 3},
     {"ID",      COMMAND_ID,      1, 2},
     {"PING",    COMMAND_PING,    0, 1},
     {"ECHO",    COMMAND_ECHO,    1, 1},
@@ -104,6 +104,15 @@ command_word(const struct command *command, const char *name)
             return command->words[i + 1];
     }
     return (struct idem_bytes){NULL, 0};
+}
+
+struct idem_bytes
+command_reason(const struct command *command)
+{
+    return command->word_count == 3 &&
+                   idem__bytes_is(command->words[1], "REASON")
+               ? command->words[2]
+               : (struct idem_bytes){NULL, 0};
 }
 
 enum idem_status

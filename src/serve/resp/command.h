@@ -48,6 +48,8 @@ enum idem_status command_parse(const struct idem__wire_request *in,
 
 /* The word behind this one, among SCOPE s ID i COUNT n; empty: none. */
 struct idem_bytes command_word(const struct command *command, const char *name);
+/* ROLLBACK's REASON; empty: it gives none. */
+struct idem_bytes command_reason(const struct command *command);
 
 /* How many commands there are, and their names in lower case. */
 size_t command_names(const char *const **names);

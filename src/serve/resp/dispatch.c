@@ -125,6 +125,7 @@ wish_of(const struct command *command, struct server_wish *wish)
         return true;
     case COMMAND_ROLLBACK:
         wish->what = ASKS_ROLLBACK; /* of all scopes */
+        wish->reason = command_reason(command);
         return true;
     case COMMAND_ID:
         wish->what = ASKS_IDS;
