@@ -69,16 +69,6 @@ int cli_parse(const struct cli_syntax *syntax, int argc, char **argv,
 /* If set, cli_parse gives the syntax to it where it would print help. */
 extern void (*cli_describe)(const struct cli_syntax *syntax);
 
-/* The name that is nearest to a mistyped word: start with {word, len}, look at
- * every name, then `name` is it, or NULL. */
-struct cli_guess {
-    const char *word;
-    size_t len;
-    const char *name;
-    size_t distance;
-};
-void cli_guess(struct cli_guess *guess, const char *name);
-
 /* Tell what is wrong with the command line; returns CLI_USAGE. */
 int cli_usage_error(const char *format, ...)
     __attribute__((format(printf, 1, 2)));

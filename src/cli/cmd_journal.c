@@ -180,9 +180,6 @@ cli_journal(int argc, char **argv)
 
     if (code >= 0)
         return code;
-    if (access(args[1], F_OK) != 0)
-        return cli_error(IDEM_ERR_INVALID, "journal: there is no folder %s",
-                         args[1]);
     if (strcmp(args[0], "check") == 0)
         return check(args[1]);
     if (strcmp(args[0], "dump") == 0)

@@ -3,6 +3,8 @@
  */
 #include "cli.h"
 
+#include "../base/guess.h"
+
 #include "../store/store.h"
 
 #include <idem/idem.h>
@@ -105,11 +107,11 @@ print_help(void)
 static int
 unknown_command(const char *name)
 {
-    struct cli_guess guess = {name, strlen(name), NULL, 0};
+    struct idem__guess guess = {name, strlen(name), NULL, 0};
 
     for (size_t i = 0; i < COMMANDS; i++) {
         if (commands[i].run)
-            cli_guess(&guess, commands[i].name);
+            idem__guess(&guess, commands[i].name);
     }
     if (guess.name)
         return cli_usage_error("there is no command \"%s\"; did you mean "

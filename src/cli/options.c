@@ -3,6 +3,7 @@
  */
 #include "cli.h"
 
+#include "../base/guess.h"
 #include "../base/units.h"
 
 #include <errno.h>
@@ -27,50 +28,6 @@ cli_usage_error(const char *format, ...)
     cli_print_safe(stderr, idem_text(text));
     fputc('\n', stderr);
     return CLI_USAGE;
-}
-
-/* ---- mistyped words --------------------------------------------------- */
-
-/* Letters to insert, drop or change to come from one word to the other. */
-static size_t
-distance(const char *a, size_t a_len, const char *b)
-{
-    size_t row[32];
-    size_t len = strlen(b);
-
-    if (len >= 32)
-        return 32;
-    for (size_t j = 0; j <= len; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= a_len; i++) {
-        size_t diagonal = row[0];
-
-        row[0] = i;
-        for (size_t j = 1; j <= len; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
-            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
-
-            diagonal = row[j];
-            row[j] = change < least ? change : least;
-        }
-    }
-    return row[len];
-}
-
-/* A third of the letters may be wrong, and two at most; or the rest of the name
- * is missing. */
-void
-cli_guess(struct cli_guess *guess, const char *name)
-{
-    size_t d = distance(guess->word, guess->len, name);
-    size_t most = guess->len < 4 ? 1 : 2;
-
-    if (guess->len >= 3 && strncmp(name, guess->word, guess->len) == 0)
-        d = 1;
-    if (d <= most && (!guess->name || d < guess->distance)) {
-        guess->name = name;
-        guess->distance = d;
-    }
 }
 
 /* ---- values ----------------------------------------------------------- */
@@ -260,15 +217,15 @@ static int
 unknown_option(const struct cli_syntax *syntax, const char *command,
                const char *word, size_t len)
 {
-    struct cli_guess guess = {word + 2, len > 2 ? len - 2 : 0, NULL, 0};
+    struct idem__guess guess = {word + 2, len > 2 ? len - 2 : 0, NULL, 0};
 
     for (const struct cli_option *o = syntax->options;
          guess.len > 0 && o && o->name; o++) {
         if (o->kind != CLI_HEADING)
-            cli_guess(&guess, o->name);
+            idem__guess(&guess, o->name);
     }
-    cli_guess(&guess, "json");
-    cli_guess(&guess, "help");
+    idem__guess(&guess, "json");
+    idem__guess(&guess, "help");
     if (guess.name)
         cli_usage_error("%s has no option %.*s; did you mean --%s?", command,
                         (int)len, word, guess.name);

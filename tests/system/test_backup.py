@@ -71,7 +71,13 @@ def test_what_cannot_be_right_is_refused_with_what_to_do(tmp_path):
     idem("backup", live, copy)
     assert "holds another journal: name an empty folder" in idem("backup", other, copy, code=2)
     assert "already holds a journal" in idem("restore", copy, live, code=2)
-    assert "there is no journal" in idem("backup", tmp_path, tmp_path / "x", code=2)
+    for wrong in ("backup", "restore"):
+        told = idem(wrong, tmp_path, tmp_path / "x", code=2)
+        assert "there is no journal in %s: name the folder" % tmp_path in told and not (tmp_path / "x").exists()
+        told = idem(wrong, "/nonexistent", tmp_path / "x", code=2)
+        assert "there is no folder /nonexistent: name the folder of a journal" in told and not (tmp_path / "x").exists()
+    assert "there is no folder /nonexistent" in idem("journal", "check", "/nonexistent", code=2)
+    assert "there is no folder /nonexistent" in idem("journal", "dump", "/nonexistent", code=2)
     assert "idem store copy" in idem("backup", "postgres://db/x", copy, code=2)
     assert "executing" in idem("get", "shop", "a", "--store", "journal:" + copy)  # none of that harmed the copy
 

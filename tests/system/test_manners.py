@@ -31,6 +31,18 @@ def test_a_mistyped_option_or_command_is_guessed():
         assert code == 2 and "did you mean" not in err, err
 
 
+def test_a_mistyped_name_in_a_file_is_guessed(tmp_path):
+    file = tmp_path / "idem.conf"
+    for command, text, meant in (("serve", "max-client = 5\n", "max-clients"), ("serve", "scope_record = 5\n", "scope-records"),
+                                 ("gateway", "upsteam = http://x\n", "upstream"), ("gateway", "listn = 80\n", "listen"),
+                                 ("gateway", "[route /pay]\nleas = 5s\n", "lease"), ("serve", "frobnicate = 1\n", None),
+                                 ("gateway", "frobnicate = 1\n", None)):
+        file.write_text(text)
+        code, out, err = idem(command, "--config", str(file), "--check" if command == "serve" else "--print-config")
+        assert code == 2 and out == "", (text, err)
+        assert ('did you mean "%s"?' % meant if meant else 'idem help %s' % command) in err and (meant or "did you mean" not in err), err
+
+
 def test_a_wrong_call_shows_how_it_is_called():
     code, _, err = idem("begin", "shop")
     assert code == 2 and err == ("idem: begin: too few arguments\nusage: idem begin SCOPE ID [options]\n"

@@ -4,6 +4,7 @@
  */
 #include "gateway.h"
 
+#include "../../base/guess.h"
 #include "../../base/units.h"
 #include "../module/result.h"
 #include "../module/source.h"
@@ -463,6 +464,30 @@ set_auth(char **into, const char *value, struct idem_error *err)
     return set_text(into, value, err);
 }
 
+static enum idem_status
+no_setting(const char *name, bool in_route, struct idem_error *err)
+{
+    struct idem__guess guess = {name, strlen(name), NULL, 0};
+
+    idem__guess(&guess, "upstream");
+    idem__guess(&guess, "auth-request");
+    idem__guess(&guess, "host");
+    for (size_t i = 0; i < GATEWAY_OPTIONS; i++)
+        idem__guess(&guess, gateway_options[i].name);
+    for (size_t i = 0; !in_route && i < sizeof(settings) / sizeof(settings[0]);
+         i++)
+        idem__guess(&guess, settings[i].name);
+    return guess.name
+               ? idem__fail(err, IDEM_ERR_INVALID,
+                            "there is no setting \"%.60s\"; did you mean "
+                            "\"%s\"?",
+                            name, guess.name)
+               : idem__fail(err, IDEM_ERR_INVALID,
+                            "there is no setting \"%.60s\": idem help gateway "
+                            "lists them",
+                            name);
+}
+
 enum idem_status
 gateway_config_set(struct gateway_config *config, struct gateway_route *route,
                    const char *name, const char *value, struct idem_error *err)
@@ -488,8 +513,7 @@ gateway_config_set(struct gateway_config *config, struct gateway_route *route,
                                       "%s belongs before the first route", name)
                          : set_global(config, &settings[i], value, err);
     }
-    return idem__fail(err, IDEM_ERR_INVALID, "there is no setting \"%s\"",
-                      name);
+    return no_setting(name, route != NULL, err);
 }
 
 /* ---- the file ---------------------------------------------------------- */

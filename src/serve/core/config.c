@@ -5,6 +5,7 @@
  */
 #include "server.h"
 
+#include "../../base/guess.h"
 #include "../../base/units.h"
 #include "../../id/id.h"
 
@@ -575,18 +576,37 @@ find_option(const char *name)
     return NULL;
 }
 
+static enum idem_status
+no_option(const char *name, struct idem_error *err)
+{
+    char word[NAME_MAX_LEN];
+    struct idem__guess guess = {word, 0, NULL, 0};
+
+    while (guess.len < sizeof(word) && name[guess.len]) {
+        word[guess.len] = name[guess.len] == '_' ? '-' : name[guess.len];
+        guess.len++;
+    }
+    for (size_t i = 0; i < OPTIONS; i++)
+        idem__guess(&guess, options[i].shown.name);
+    return guess.name
+               ? idem__fail(err, IDEM_ERR_INVALID,
+                            "there is no option \"%.60s\"; did you mean "
+                            "\"%s\"?",
+                            name, guess.name)
+               : idem__fail(err, IDEM_ERR_INVALID,
+                            "there is no option \"%.60s\": idem help serve "
+                            "lists them",
+                            name);
+}
+
 enum idem_status
 server_config_set(struct server_config *config, const char *name,
                   const char *value, struct idem_error *err)
 {
     const struct option *option = find_option(name);
 
-    if (!option)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "there is no option \"%.60s\": idem serve --help "
-                          "lists them",
-                          name);
-    return set_option(config, option, value, err);
+    return option ? set_option(config, option, value, err)
+                  : no_option(name, err);
 }
 
 /* ---- where values come from ------------------------------------------ */

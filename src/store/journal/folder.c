@@ -192,6 +192,11 @@ idem__folder_look(struct journal *self, struct idem_error *err)
     int error = idem__io_open(self->io, AT_FDCWD, self->dir,
                               O_RDONLY | O_DIRECTORY, &self->dir_fd);
 
+    if (error == ENOENT)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "journal: there is no folder %.120s: name the folder "
+                          "of a journal, as --store journal:DIR does",
+                          self->dir);
     return error ? folder_error(self->dir, error, err) : IDEM_OK;
 }
 

@@ -18,6 +18,7 @@
 
 struct copier {
     struct journal from, to; /* only their folders are used */
+    uint64_t first;          /* the oldest segment of `from` */
     uint64_t *there;         /* segments that `to` had */
     size_t there_count;
     struct journal_copied *copied;
@@ -333,14 +334,10 @@ static enum idem_status
 copy_all(struct copier *self, bool fresh, journal_progress_fn *progress,
          void *arg)
 {
-    uint64_t first = oldest(&self->from);
+    uint64_t first = self->first;
     enum found found = SEALED;
     enum idem_status status;
 
-    if (first == 0)
-        return idem__fail(self->err, IDEM_ERR_INVALID,
-                          "journal: there is no journal in %.150s",
-                          self->from.dir);
     if (!same_journal(self))
         return idem__fail(self->err, IDEM_ERR_INVALID,
                           "%.120s holds another journal: name an empty folder",
@@ -366,6 +363,12 @@ open_folders(struct copier *self, bool fresh)
 
     if (status == IDEM_OK)
         status = idem__folder_complete(&self->from, self->err);
+    self->first = status == IDEM_OK ? oldest(&self->from) : 0;
+    if (status == IDEM_OK && self->first == 0)
+        status = idem__fail(self->err, IDEM_ERR_INVALID,
+                            "journal: there is no journal in %.120s: name the "
+                            "folder of one, as --store journal:DIR does",
+                            self->from.dir);
     if (status == IDEM_OK && !realpath(self->from.dir, self->source))
         status = failed(self, &self->from, errno);
     if (status == IDEM_OK)
