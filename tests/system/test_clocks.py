@@ -1,4 +1,6 @@
-"""Clocks that jump, here and at the store: nothing that is finished expires early, and nothing is swept away."""
+"""Clocks that jump, here and at the store: nothing that is finished expires early, and nothing is swept away.
+Waits more than it works.
+"""
 import contextlib
 import os
 import stat

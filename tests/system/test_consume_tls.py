@@ -1,4 +1,6 @@
-"""Brokers over TLS: the certificate is checked, a client's own is shown. (NATS: test_consume_nats.py.)"""
+"""Brokers over TLS: the certificate is checked, a client's own is shown. (NATS: test_consume_nats.py.)
+Waits more than it works.
+"""
 import subprocess
 
 import pika

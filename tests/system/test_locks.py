@@ -1,4 +1,4 @@
-"""Locks between processes: those who wait in line, and those who are told to stop waiting."""
+"""Locks between processes: those who wait in line, and those who are told to stop waiting. Waits more than it works."""
 import contextlib
 import os
 import re

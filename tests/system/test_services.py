@@ -1,5 +1,5 @@
 """Tokens, ids and locks on every shared store and over the wire: crowds, kill -9, clocks that go back, a holder
-that was paused."""
+that was paused. Waits more than it works."""
 import contextlib
 import os
 import signal

@@ -1,5 +1,5 @@
 """redis:// and redis+cluster:// against real servers: the contract, two engines
-on one store, faults, a replica that is promoted under load, slots that move."""
+on one store, faults, a replica that is promoted under load, slots that move. Waits more than it works."""
 import os
 import re
 import shutil

@@ -1,4 +1,6 @@
-"""redis+sentinel:// against real Sentinels, and several hosts without them: who is believed to be the primary."""
+"""redis+sentinel:// against real Sentinels, and several hosts without them: who is believed to be the primary.
+Waits more than it works.
+"""
 import os
 import subprocess
 import time

@@ -2,6 +2,7 @@
 
 The standby stalls, a commit waits for it, and the wait ends early: the primary is killed and started, or somebody
 terminates or cancels the backend that waits. The commit is then visible on the primary and not on the standby.
+Waits more than it works.
 """
 import contextlib
 import json

@@ -1,5 +1,5 @@
 """zookeeper:// and etcd:// against real servers: the contract, two engines on one
-store, locks, faults, credentials, and how long records are kept."""
+store, locks, faults, credentials, and how long records are kept. Waits more than it works."""
 import base64
 import os
 import signal
