@@ -1,8 +1,10 @@
-"""How the clients connect: TLS, a server without room for another client, a server that says nothing. All through the conformance drivers.
+"""How the clients connect: TLS, a server without room for another client, a name that is not found. All through the conformance drivers.
 
 Waits more than it works.
 """
+import os
 import socket
+import subprocess
 import threading
 import time
 import types
@@ -99,4 +101,45 @@ def test_a_server_without_room_is_a_server_that_is_away(language):
                 n = one.start({"op": "once", "scope": "s", "key": "k", "options": {"deadline_ms": 60000}, "work": [{"return": 1}]})
                 time.sleep(1)
             assert one.finish(n)["value"] == 1  # there is room now
+            one.close()
+
+
+def test_a_server_is_found_by_its_name():
+    """localhost may be ::1 first, where nobody listens."""
+    with folder() as where, Server(where, listen=True) as server:
+        for language in LANGUAGES:
+            assert once("idem://localhost:%d" % server.port, language)["class"] == "done", language
+
+
+STUCK = """
+#include <netdb.h>
+#include <unistd.h>
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found)
+{
+    for (;;)
+        pause();
+}
+"""
+
+
+@pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "php"])  # PHP cannot bound it, and its page says so
+def test_looking_a_name_up_ends_with_the_deadline(language, monkeypatch):
+    """The system's name service hangs, in two calls at once and again in a third."""
+    with folder() as where:
+        with open(where + "/stuck.c", "w") as f:
+            f.write(STUCK)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", where + "/stuck.so", where + "/stuck.c"], check=True)
+        started = driver(language, "idem://nobody.example:6390")  # builds what has to be built
+        started.close()
+        monkeypatch.setenv("LD_PRELOAD", where + "/stuck.so")
+        monkeypatch.setenv("GODEBUG", "netdns=cgo")  # Go's own look-up does not call the C library
+        one = driver(language, "idem://nobody.example:6390")
+        command = {"op": "once", "scope": "s", "key": "k", "options": {"deadline_ms": 500}, "work": [{"return": 1}]}
+        try:
+            for calls in (2, 1):
+                answers = [one.finish(n, 60) for n in [one.start(command) for _ in range(calls)]]
+                for answer in answers:
+                    assert (answer["class"], answer["error"], answer["ran"]) == ("not_executed", "Unavailable", False), answer
+        finally:
+            os.killpg(one.process.pid, 9)  # a thread of it may hang for ever
             one.close()

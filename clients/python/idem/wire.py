@@ -1,5 +1,6 @@
 """The Redis protocol as idem speaks it, and connections that speak it."""
 import asyncio
+import contextlib
 import os
 import select
 import socket
@@ -7,6 +8,7 @@ import ssl
 import stat
 import struct
 import sys
+import threading
 import time
 from typing import Any, List, Optional
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -29,6 +31,21 @@ class Broken(Exception):
         self.sent = sent
 
 
+class LookUp(threading.Thread):
+    """The system's look-up of a name has no time limit: this thread does it, for all callers that wait meanwhile."""
+
+    def __init__(self, host: str):
+        super().__init__(name="idem-lookup", daemon=True)
+        self.host, self.found, self.error = host, [], None  # type: str, List[str], Any
+
+    def run(self):
+        try:
+            found = socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)
+            self.found = list(dict.fromkeys(str(one[4][0]) for one in found))
+        except (OSError, UnicodeError) as e:
+            self.error = e
+
+
 class Address:
     """idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path"""
 
@@ -36,6 +53,7 @@ class Address:
         url = url or os.environ.get("IDEM_SERVER") or "idem://127.0.0.1:6390"
         self.path, self.tls = None, None  # type: Any, Any
         self.host, self.port = "", 0
+        self.asked: Optional[LookUp] = None
         auth = os.environ.get("IDEM_AUTH", "")
         if url.startswith("idem+unix:"):
             self.path = url[len("idem+unix:"):]
@@ -59,6 +77,20 @@ class Address:
             self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
             if "cert" in files:
                 self.tls.load_cert_chain(files["cert"], files.get("key"))
+
+    def find(self, seconds: float) -> List[str]:
+        """The IP addresses of the host."""
+        if ":" in self.host or self.host.replace(".", "").isdigit():
+            return [self.host]
+        asked = self.asked
+        if asked is None or not asked.is_alive():  # as it is in a child process
+            asked = LookUp(self.host)
+            asked.start()
+            self.asked = asked
+        asked.join(seconds)
+        if not asked.found:
+            raise OSError("looking up %s: %s" % (self.host, "no answer in time" if asked.is_alive() else asked.error))
+        return asked.found
 
     def check_owner(self):
         """Do not send a secret to a socket that somebody else made."""
@@ -150,7 +182,7 @@ class Connection:
         if address.path:
             self.socket = socket.socket(socket.AF_UNIX)
         else:
-            self.socket = socket.create_connection((address.host, address.port), within)
+            self.socket = self.connected(address.find(within), address.port, within)
         try:
             if address.path:
                 self.socket.settimeout(within)
@@ -168,6 +200,13 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    @staticmethod
+    def connected(hosts: List[str], port: int, seconds: float) -> socket.socket:
+        for host in hosts[:-1]:
+            with contextlib.suppress(OSError):
+                return socket.create_connection((host, port), seconds)
+        return socket.create_connection((hosts[-1], port), seconds)
 
     def call(self, args: List[Any], seconds: float) -> Any:
         if self.tls:

@@ -52,6 +52,11 @@ final class Alarms {
         }
     }
 
+    /** Run what may be slow, on a thread of its own. */
+    void start(Runnable action) {
+        pool.execute(action);
+    }
+
     private synchronized void wake() {
         if (watching == null) {
             watching = DAEMONS.newThread(this::watch);
@@ -63,7 +68,7 @@ final class Alarms {
     /** False: there is no thread for it now. It stays set: a lease that is lost has to be told. */
     private boolean ring(Alarm alarm) {
         try {
-            pool.execute(alarm.action);
+            start(alarm.action);
             return true;
         } catch (RuntimeException | OutOfMemoryError e) {
             set.add(alarm);

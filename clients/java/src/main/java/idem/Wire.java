@@ -23,7 +23,10 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.regex.Pattern;
 
 /** The Redis protocol as idem speaks it, and a pool of connections that speak it. A connection serves one call at a time. */
@@ -55,6 +58,7 @@ final class Wire {
     private int port;
     private Tls tls;
     private List<String> auth;
+    private FutureTask<InetSocketAddress> lookUp;
     private boolean closed;
 
     /** idem://[name:secret@]host:port, idems://…?ca=FILE&cert=FILE&key=FILE or idem+unix:/path; null: IDEM_SERVER. */
@@ -149,6 +153,29 @@ final class Wire {
         throw refused;
     }
 
+    /** The system's look-up of a name has no time limit: a thread of its own does it, for all callers that wait meanwhile. */
+    private InetSocketAddress found(long end) throws IOException {
+        if (host.indexOf(':') >= 0 || host.matches("[0-9.]+"))
+            return new InetSocketAddress(host, port);
+        try {
+            FutureTask<InetSocketAddress> asked;
+            synchronized (idle) {
+                asked = lookUp == null || lookUp.isDone() ? new FutureTask<>(() -> new InetSocketAddress(host, port)) : lookUp;
+                if (asked != lookUp)
+                    alarms.start(asked);
+                lookUp = asked;
+            }
+            return asked.get(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+        } catch (TimeoutException e) {
+            throw new SocketTimeoutException("looking up " + host + " took too long");
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IOException("interrupted while looking up " + host, e);
+        } catch (ExecutionException | OutOfMemoryError e) { // the second one: there is no thread for it now
+            throw new IOException(e);
+        }
+    }
+
     private static long soon(long end) {
         long now = System.nanoTime();
         return now + Math.min(end - now, CONNECT_NS);
@@ -212,7 +239,7 @@ final class Wire {
                     out = Channels.newOutputStream(channel);
                 } else {
                     plain.setTcpNoDelay(true);
-                    plain.connect(new InetSocketAddress(host, port));
+                    plain.connect(found(end));
                     var used = tls == null ? plain : tls.over(plain, host, port);
                     in = used.getInputStream();
                     out = used.getOutputStream();
