@@ -299,8 +299,8 @@ cli_top(int argc, char **argv)
         .usage = "top [options]",
         .about = "Show what a server is doing: clients, waiting duplicates, "
                  "doubts, commits,\nverdicts a second, latency by verb since "
-                 "the last look; of a gateway its routes,\nof a journal its "
-                 "figures. With --json, one object a look.",
+                 "the last look; of a gateway its routes;\nthe figures of the "
+                 "store. With --json, one object a look.",
         .options = options,
     };
     struct sigaction stop = {.sa_handler = on_interrupt};

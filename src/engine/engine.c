@@ -54,6 +54,30 @@ fire_timers(struct idem_engine *engine)
 }
 
 static void
+keep_figure(void *arg, const char *name, double value)
+{
+    struct idem__kept_figures *kept = arg;
+
+    if (kept->count == IDEM__FIGURES_KEPT)
+        return;
+    snprintf(kept->all[kept->count].name, sizeof(kept->all[0].name), "%s",
+             name);
+    kept->all[kept->count++].value = value;
+}
+
+static void
+keep_figures(struct idem_engine *engine)
+{
+    struct idem__kept_figures *kept = &engine->figures;
+
+    pthread_mutex_lock(&kept->lock);
+    kept->count = 0;
+    engine->carrier->figures(engine, keep_figure, kept);
+    kept->asked = false;
+    pthread_mutex_unlock(&kept->lock);
+}
+
+static void
 run_item(struct idem_engine *engine, struct idem__item *item)
 {
     switch (item->kind) {
@@ -69,6 +93,10 @@ run_item(struct idem_engine *engine, struct idem__item *item)
     case IDEM__ITEM_FIGURES: {
         struct idem__figures *figures = (struct idem__figures *)item;
 
+        if (!figures->woken) {
+            keep_figures(engine);
+            break;
+        }
         engine->carrier->figures(engine, figures->each, figures->arg);
         idem__word_set(figures->woken);
         break;
@@ -348,6 +376,7 @@ drop_engine(struct idem_engine *engine)
     idem__jobs_close(engine);
     pthread_cond_destroy(&engine->queue.wake);
     pthread_mutex_destroy(&engine->queue.lock);
+    pthread_mutex_destroy(&engine->figures.lock);
     free(engine);
 }
 
@@ -446,6 +475,8 @@ idem__engine_open(const char *url, const struct idem_options *options,
     engine->time.clocks =
         engine->inner.clocks ? engine->inner.clocks : &idem__system_clocks;
     open_queue(&engine->queue);
+    pthread_mutex_init(&engine->figures.lock, NULL);
+    engine->figures.asks.item.kind = IDEM__ITEM_FIGURES;
     status = take_options(&engine->options, options, err);
     if (status == IDEM_OK && engine->inner.driven &&
         engine->carrier != &store_carrier)
@@ -565,6 +596,23 @@ idem__store_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
         engine->carrier->figures(engine, each, arg);
     else if (idem__queue_put(engine, &item.item))
         idem__word_wait(&woken);
+}
+
+void
+idem__store_figures_kept(struct idem_engine *engine, idem_figure_fn *each,
+                         void *arg)
+{
+    struct idem__kept_figures *kept = &engine->figures;
+    bool ask;
+
+    pthread_mutex_lock(&kept->lock);
+    for (size_t i = 0; i < kept->count; i++)
+        each(arg, kept->all[i].name, kept->all[i].value);
+    ask = !kept->asked;
+    kept->asked = true;
+    pthread_mutex_unlock(&kept->lock);
+    if (ask)
+        (void)idem__queue_put(engine, &kept->asks.item);
 }
 
 const char *

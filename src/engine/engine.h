@@ -126,9 +126,9 @@ struct idem__stats {
     uint64_t store_errors; /* batches that the store did not take */
     uint64_t queued, parked;
     uint64_t locks_waiting; /* of those parked: who wait for a lock */
-    size_t max_result; /* bytes of one result that are kept here */
-    int64_t now_ms;    /* the store's time */
-    bool clock_alarm;  /* the wall clock jumped */
+    size_t max_result;      /* bytes of one result that are kept here */
+    int64_t now_ms;         /* the store's time */
+    bool clock_alarm;       /* the wall clock jumped */
     /* Claims that this engine wrote, whose lease is alive, and that a shared
      * store no longer has: it lost records. */
     uint64_t vanished;
@@ -145,5 +145,9 @@ bool idem__accept_rollback(struct idem_engine *engine);
 /* The store's own figures ("journal_bytes", "journal_segments", ...). */
 void idem__store_figures(struct idem_engine *engine, idem_figure_fn *each,
                          void *arg);
+/* The same without waiting for the engine: as they were when this was last
+ * called, and none the first time. */
+void idem__store_figures_kept(struct idem_engine *engine, idem_figure_fn *each,
+                              void *arg);
 
 #endif

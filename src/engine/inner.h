@@ -160,7 +160,21 @@ struct idem__figures {
     struct idem__item item;
     idem_figure_fn *each;
     void *arg;
-    atomic_int *woken;
+    atomic_int *woken; /* NULL: nobody waits; they are kept */
+};
+
+/* The store's figures as they were when somebody last asked for them. */
+#define IDEM__FIGURES_KEPT 32
+
+struct idem__kept_figures {
+    pthread_mutex_t lock;
+    struct idem__figures asks; /* in the queue, if `asked` */
+    bool asked;
+    size_t count;
+    struct {
+        char name[48];
+        double value;
+    } all[IDEM__FIGURES_KEPT];
 };
 
 /* ---- leases that are kept alive (keep.c) ------------------------------ */
@@ -574,6 +588,7 @@ struct idem_engine {
     struct idem__claims claims;
     struct idem__epoch epoch;
     struct idem__quota quota;
+    struct idem__kept_figures figures;
     struct idem__item *spare_jobs; /* of the turner's alone */
     size_t spare_count;
     struct idem__time time;

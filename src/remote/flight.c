@@ -275,7 +275,8 @@ idem__flights_take(struct idem_engine *engine)
             free(item);
             break;
         case IDEM__ITEM_FIGURES:
-            idem__word_set(((struct idem__figures *)item)->woken);
+            if (((struct idem__figures *)item)->woken)
+                idem__word_set(((struct idem__figures *)item)->woken);
             break;
         case IDEM__ITEM_NEWS: /* of a store, and there is none */
             free(item);

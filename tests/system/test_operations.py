@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+import servers
 from gateway import *
 from lib import IDEM, ROOT, Process, Server, folder, free_port, wait_until
 
@@ -240,6 +241,26 @@ def test_top_shows_doubts_and_the_oldest(doubtful):
     assert told()["oldest_doubt_seconds"] >= 0
     assert wait_until(lambda: re.search(r"^doubts +[1-9]\d* +oldest +\d+ s$",
                                         run_idem(doubtful, "top", "--once", "--every", "100ms").stdout, re.M))
+
+
+@pytest.mark.parametrize("store, figure", [("journal", "journal_records"), ("sqlite", "sqlite_connected"), ("Redis", "redis_swaps_total"),
+                                           ("Postgres", "postgres_connects_total")])
+def test_top_shows_the_figures_of_every_store(store, figure, tmp_path):
+    database = getattr(servers, store)() if store[0].isupper() else None
+    url = database.url if database else "%s:%s" % (store, tmp_path / "data")
+    try:
+        subprocess.run([IDEM, "store", "init", url], check=True, stdout=subprocess.DEVNULL)
+        with Server(str(tmp_path), store=url) as s, s.client() as c:
+            assert c("BEGIN", "shop", "order-7")[0] == "started"
+
+            def shown(*flags):
+                return subprocess.run([IDEM, "top", "--server", "unix:" + s.socket, "--once", "--every", "200ms", *flags],
+                                      capture_output=True, text=True, timeout=60, check=True).stdout
+            assert wait_until(lambda: json.loads(shown("--json"))["store"].get(figure, 0) >= 1)
+            assert wait_until(lambda: re.search(r"^store\n(?:.*\n)*%s +[1-9]" % figure, shown(), re.M))
+    finally:
+        if database:
+            database.stop()
 
 
 # ---- being told -----------------------------------------------------------------------------------------------------------------

@@ -164,9 +164,9 @@ info_add(struct loop *loop, struct resp_out *out)
     add_doubts(loop, out);
     add_latency(loop, out);
     add_routes(loop, out);
-    if (loop->driven) {
-        /* An engine of its own thread would have to be waited for. */
-        idem_buf_add_text(&out->buf, "\r\n# Store\r\n");
+    idem_buf_add_text(&out->buf, "\r\n# Store\r\n");
+    if (loop->driven)
         idem__store_figures(loop->engine, add_figure, out);
-    }
+    else /* the loop does not wait for another thread */
+        idem__store_figures_kept(loop->engine, add_figure, out);
 }
