@@ -191,8 +191,9 @@ struct idem_op {
     enum idem_type type;     /* 0: what the verb implies (LOCK: lock, ...) */
     struct idem_bytes scope; /* who asks; a token's subject */
     struct idem_bytes id;    /* which request, token or lock */
-    uint64_t fence;          /* FINISH RELEASE RENEW UNLOCK */
-    const uint8_t *nonce;    /* BEGIN REDEEM: IDEM_NONCE_LEN bytes, or NULL */
+    uint64_t fence;       /* FINISH RELEASE RENEW UNLOCK; SETTLE FORGET: 0, or
+                           * the record's, else the verdict is stale */
+    const uint8_t *nonce; /* BEGIN REDEEM: IDEM_NONCE_LEN bytes, or NULL */
     const uint8_t *fingerprint; /* BEGIN: IDEM_FINGERPRINT_LEN bytes or NULL */
     enum idem_mode mode;        /* BEGIN */
     int64_t lease_ms;           /* BEGIN RENEW LOCK */

@@ -214,6 +214,7 @@ settle_one(const struct cli_verb *verb, struct idem_engine *engine,
     op->type = r->type;
     op->scope = r->scope;
     op->id = r->id;
+    op->fence = r->fence; /* the one that was listed */
     status = cli_do_verb(verb, engine, op, &answer, &err);
     word = status == IDEM_OK ? idem_verdict_name(answer.verdict)
                              : idem_status_name(status);

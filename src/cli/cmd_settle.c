@@ -11,7 +11,7 @@
 
 struct settle {
     struct cli_verb verb;
-    const char *as, *result, *kind, *reason;
+    const char *as, *result, *kind, *reason, *fence;
     const char *body;
     struct cli_list headers;
     int64_t ttl, http;
@@ -86,6 +86,8 @@ check_usage(const struct settle *s, size_t count)
 
     if (count == 1)
         return cli_usage_error("give SCOPE and ID, or neither");
+    if (count == 0 && s->fence)
+        return cli_usage_error("--fence is for one request: give SCOPE ID");
     if (count == 2 &&
         (d->scope || d->older_ms || d->all || d->dry_run || d->yes))
         return cli_usage_error("--scope, --older, --all, --dry-run and --yes "
@@ -144,6 +146,8 @@ run(struct settle *s, char **args, size_t count)
     struct idem_buf result = {0};
     int code = check_usage(s, count);
 
+    if (code < 0 && s->fence)
+        code = cli_read_fence(s->fence, &op.fence);
     if (code < 0 && s->as)
         code = cli_read_outcome(s->as, &op.outcome);
     if (code < 0)
@@ -183,6 +187,7 @@ cli_settle(int argc, char **argv)
         {"body", 0, CLI_TEXT, &s.body, "VALUE",
          "with --http: its body; @FILE and - work"},
         CLI_REASON_OPTION(&s.reason),
+        CLI_FENCE_OPTION(&s.fence),
         {"wait", 'w', CLI_MS, &s.verb.patience_ms, "TIME",
          "while it is busy, ask again for this long. Not given,\n"
          "with --store: a lease of up to a minute that is over\n"

@@ -345,7 +345,7 @@ audit(const char *store, const struct idem_op *op, enum idem_status status,
       const struct idem_answer *answer)
 {
     const struct passwd *user = getpwuid(getuid());
-    struct audit_source source;
+    struct audit_source source = {0};
     struct audit *trail = NULL;
     struct idem_error err;
     char file[4096] = "";
@@ -428,10 +428,11 @@ cli_plain_verb(enum idem_verb which, const char *usage, const char *about,
                int argc, char **argv)
 {
     struct cli_verb verb = {0};
-    const char *reason = NULL;
+    const char *reason = NULL, *fence = NULL;
     struct cli_option options[] = {CLI_VERB_OPTIONS(&verb),
                                    CLI_TYPE_OPTION(&verb),
                                    CLI_REASON_OPTION(&reason),
+                                   CLI_FENCE_OPTION(&fence),
                                    {0}};
     size_t wanted = which == IDEM_RENEW ? 4 : which == IDEM_RELEASE ? 3 : 2;
     const struct cli_syntax syntax = {.usage = usage,
@@ -444,11 +445,13 @@ cli_plain_verb(enum idem_verb which, const char *usage, const char *about,
     int code;
 
     if (which != IDEM_FORGET) /* which alone takes an operator */
-        options[sizeof(options) / sizeof(options[0]) - 2] =
+        options[sizeof(options) / sizeof(options[0]) - 3] =
             (struct cli_option){0};
     code = cli_parse_key(&syntax, argc, argv, &args, &op);
     if (code < 0 && wanted > 2)
         code = cli_read_fence(args[2], &op.fence);
+    if (code < 0 && fence)
+        code = cli_read_fence(fence, &op.fence);
     if (code < 0 && wanted > 3)
         code = read_lease(args[3], &op.lease_ms);
     op.subject = idem_text(reason);

@@ -30,6 +30,11 @@ struct cli_verb {
             "or, where there is none, a token"                                 \
     }
 
+#define CLI_FENCE_OPTION(fence)                                                \
+    {                                                                          \
+        "fence", 0, CLI_TEXT, fence, "N",                                      \
+            "only the execution with this fence; idem get shows it"            \
+    }
 #define CLI_REASON_OPTION(reason)                                              \
     {                                                                          \
         "reason", 0, CLI_TEXT, reason, "TEXT",                                 \

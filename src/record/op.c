@@ -134,6 +134,9 @@ check_numbers(struct idem_op *op, struct idem_error *err)
                           "%s needs the fence that the start gave: a number "
                           "from 1 to 2^53 - 1",
                           idem_verb_name(op->verb));
+    if (op->fence > IDEM_FENCE_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "a fence is a number from 1 to 2^53 - 1");
     if (op->result.len > IDEM_RESULT_MAX)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a result of %zu bytes is over the limit of %d: "

@@ -333,6 +333,13 @@ renew(const struct idem_record *r, const struct idem_op *op,
     return IDEM_V_OK;
 }
 
+/* An operator may say which execution is meant: the one that was looked at. */
+static bool
+means_another(const struct idem_record *r, const struct idem_op *op)
+{
+    return op->fence != 0 && (!r || r->fence != op->fence);
+}
+
 static enum idem_verdict
 settle(const struct idem_record *r, const struct idem_record *last,
        const struct idem_op *op, const struct idem_now *now,
@@ -342,6 +349,8 @@ settle(const struct idem_record *r, const struct idem_record *last,
 
     if (r && finished(r))
         return IDEM_V_REPLAY;
+    if (means_another(r, op))
+        return IDEM_V_STALE;
     if (r && r->state == IDEM_STATE_EXECUTING) {
         if (!op->outcome || !idem__lease_over(r, now))
             return busy_or_doubt(r, now);
@@ -438,6 +447,8 @@ decide(const struct idem_record *r, const struct idem_record *last,
     case IDEM_FORGET:
         if (!r || r->state == IDEM_STATE_FREE)
             return r ? IDEM_V_OK : IDEM_V_ABSENT;
+        if (means_another(r, op))
+            return IDEM_V_STALE;
         return set_free(next, r, op, now);
     case IDEM_ISSUE:
         return issue(r, last, op, now, next);

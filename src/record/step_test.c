@@ -29,7 +29,7 @@
 
 enum { LEASE_ALIVE, LEASE_OVER, LEASE_OVER_BUT_ENGINE_YOUNG, LEASES };
 enum { NOT_YET, EXPIRED, NEVER, EXPIRIES };
-enum { FENCE_SAME, FENCE_OLDER, FENCE_NEWER, FENCES };
+enum { FENCE_SAME, FENCE_OLDER, FENCE_NEWER, FENCE_NONE, FENCES };
 
 /* The dimensions; each counts from 0 to below its size in `sizes`. Those of the
  * op come first, then those of the record. */
@@ -99,11 +99,20 @@ record_makes_sense(const struct point *p)
 }
 
 static bool
+may_name_fence(int verb)
+{
+    return verb == IDEM_SETTLE || verb == IDEM_FORGET;
+}
+
+static bool
 op_makes_sense(const struct point *p)
 {
     bool finishes = p->verb == IDEM_FINISH || p->verb == IDEM_SETTLE;
 
-    if (p->state == IDEM_STATE_ABSENT && (p->nonce || p->fence))
+    if (p->fence == FENCE_NONE && !may_name_fence(p->verb))
+        return false;
+    if (p->state == IDEM_STATE_ABSENT &&
+        (p->nonce || (p->fence && p->fence != FENCE_NONE)))
         return false;
     if (p->owner && !(p->verb == IDEM_LOCK && p->state == IDEM_STATE_EXECUTING))
         return false;
@@ -164,7 +173,8 @@ make_op(const struct point *p, const struct idem_record *r, struct idem_op *op)
         .mode = (enum idem_mode)p->op_mode,
         .fence = p->fence == FENCE_SAME    ? r->fence
                  : p->fence == FENCE_OLDER ? r->fence - 1
-                                           : r->fence + 1,
+                 : p->fence == FENCE_NEWER ? r->fence + 1
+                                           : 0,
         .fingerprint = prints[p->op_fp],
         .nonce = p->nonce ? nonce_a : nonce_b,
         .outcome = outcomes[p->outcome],
@@ -396,6 +406,8 @@ check_invariants(const struct idem_record *r, const struct idem_op *op,
          !wrote);
     /* I5: who does not hold the fence changes nothing. */
     MUST(!needs_fence(op->verb) || !wrote || (r && r->fence == op->fence));
+    MUST(!may_name_fence(op->verb) || op->fence == 0 || !wrote ||
+         (r && r->fence == op->fence));
     if (!wrote)
         return NULL;
 
@@ -483,6 +495,7 @@ try_point(const struct point *p)
     enum idem_state effective = (enum idem_state)p->state;
     const struct idem_record *held = NULL;
     const char *flaw;
+    int facts;
 
     make_record(p, &r);
     make_op(p, &r, &op);
@@ -497,7 +510,11 @@ try_point(const struct point *p)
 
     memset(&next, 0xa5, sizeof(next));
     verdict = idem__step(held, &op, &now, &next);
-    row = find_row(op.verb, effective, facts_of(p, &r, &op));
+    facts = facts_of(p, &r, &op);
+    if (may_name_fence(p->verb) && op.fence != 0 &&
+        (effective == IDEM_STATE_ABSENT || p->fence != FENCE_SAME))
+        facts |= ELSE;
+    row = find_row(op.verb, effective, facts);
     hits[row - table]++;
     tried++;
     if (verdict != row->verdict)

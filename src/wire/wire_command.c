@@ -62,6 +62,7 @@ enum {
     BEFORE = 1 << 23,
     LOST = 1 << 24,
     LISTED_ID = 1 << 25,
+    FENCE = 1 << 26,
 };
 
 struct field {
@@ -91,6 +92,7 @@ static const struct field options[] = {
     {"LOST",     LOST,         UNIT_FLAG,        AT(op.lost)},
     {"NOTE",     NOTE,         UNIT_NOTE,        AT(op.result)},
     {"REASON",   REASON,       UNIT_BYTES,       AT(reason)},
+    {"FENCE",    FENCE,        UNIT_FENCE,       AT(op.fence)},
     {"AS",       AS,           UNIT_AS,          AT(op.outcome)},
     {"SCOPE",    SCOPE,        UNIT_BYTES,       AT(op.scope)},
     {"ID",       ID,           UNIT_BYTES,       AT(op.id)},
@@ -134,9 +136,9 @@ static const struct row rows[] = {
     {"RELEASE", IDEM_RELEASE, 0, 3, {&scope, &id, &fence}, NOTE},
     {"RENEW",   IDEM_RENEW,   0, 4, {&scope, &id, &fence, &lease}, NOTE | LOST},
     {"SETTLE",  IDEM_SETTLE,  0, 2, {&scope, &id},
-     REASON | AS | TTL | KIND | MODE | NONCE | SUBJECT | NOREPLAY},
+     REASON | AS | TTL | KIND | MODE | NONCE | SUBJECT | NOREPLAY | FENCE},
     {"GET",     IDEM_GET,     0, 2, {&scope, &id}, 0},
-    {"FORGET",  IDEM_FORGET,  0, 2, {&scope, &id}, REASON},
+    {"FORGET",  IDEM_FORGET,  0, 2, {&scope, &id}, REASON | FENCE},
     {"ISSUE",   IDEM_ISSUE,   IDEM_TYPE_TOKEN, 1, {&scope},
      TTL | COUNT | ID | MODE | NONCE | SUBJECT},
     {"REDEEM",  IDEM_REDEEM,  IDEM_TYPE_TOKEN, 2, {&id, &scope},
@@ -553,7 +555,7 @@ is_set(const struct row *row, const struct field *option,
     case UNIT_COUNT:
         return *(const int64_t *)from != 0;
     case UNIT_FENCE:
-        return true;
+        return *(const uint64_t *)from != 0;
     case UNIT_BYTES:
         if (option->bit == SCOPE)
             return !idem__bytes_equal(*bytes, idem_text(IDEM__WIRE_LOCK_SCOPE));

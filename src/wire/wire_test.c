@@ -78,6 +78,8 @@ random_op(void)
     if (verb == IDEM_FINISH || verb == IDEM_RELEASE || verb == IDEM_RENEW ||
         verb == IDEM_UNLOCK)
         op.fence = 1 + dice_roll(&dice, IDEM_FENCE_MAX);
+    if ((verb == IDEM_SETTLE || verb == IDEM_FORGET) && roll(2))
+        op.fence = 1 + dice_roll(&dice, IDEM_FENCE_MAX);
     if ((made || verb == IDEM_REDEEM) && roll(2))
         op.nonce = nonce;
     if ((verb == IDEM_BEGIN || verb == IDEM_LOCK) && roll(2))

@@ -306,6 +306,9 @@ random_op(struct idem_op *op, size_t *key_number)
     op->fence = key->fences[dice_roll(&dice, FENCES)];
     if (op->fence == 0)
         op->fence = 1;
+    if ((op->verb == IDEM_SETTLE || op->verb == IDEM_FORGET) &&
+        dice_roll(&dice, 4))
+        op->fence = 0;
     /* Few nonces, so that the same one comes again. */
     nonce[0] = (uint8_t)(1 + dice_roll(&dice, 6));
     op->nonce = nonce;

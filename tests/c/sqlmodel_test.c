@@ -93,6 +93,8 @@ roll(struct request *r, size_t generation, size_t *key)
     op->fence = models[*key].fences[dice_roll(&dice, FENCES)];
     if (op->fence == 0 || dice_roll(&dice, 8) == 0)
         op->fence = 12345;
+    if (op->verb == IDEM_SETTLE) /* SQL functions take none */
+        op->fence = 0;
     if (op->verb == IDEM_BEGIN && dice_roll(&dice, 2)) {
         memset(r->print, (int)dice_roll(&dice, 2) + 1, sizeof(r->print));
         op->fingerprint = r->print;
@@ -404,7 +406,7 @@ agree(bool functions)
 
 /* ---- row by row -------------------------------------------------------- */
 
-#define NEEDS_OTHER_RECORDS (TOKEN | NONCE | REDEEMED | OWNER)
+#define NEEDS_OTHER_RECORDS (TOKEN | NONCE | REDEEMED | OWNER | ELSE)
 
 /* A record in the table, as it stands there between two requests. */
 struct place {
@@ -485,7 +487,7 @@ try_case(const struct place *p, struct request *r, bool mine, bool functions)
     const struct row *row = find_row(r->op.verb, state, facts);
     const char *got;
 
-    r->op.fence = mine ? fence : 12345;
+    r->op.fence = mine ? fence : r->op.verb == IDEM_SETTLE ? 0 : 12345;
     r->op.lease_ms = LONG_MS;
     r->op.scope = idem_text(scope_text);
     snprintf(r->id, sizeof(r->id), "row");

@@ -21,6 +21,7 @@ enum {
     OWNER = 1 << 9,     /* LOCK: the op's owner holds it */
     AS = 1 << 10,       /* SETTLE names an outcome */
     FAIL = 1 << 11,     /* the outcome of the op is failed */
+    ELSE = 1 << 12,     /* SETTLE FORGET: the op names a fence, not this one */
 };
 
 /* What a row writes. */
@@ -88,10 +89,11 @@ static const struct row table[] = {
     {IDEM_RENEW,   ON(EXECUTING),            0,             MINE,             IDEM_V_STALE,      NOTHING},
     {IDEM_RENEW,   NOT_EXECUTING,            0,             0,                IDEM_V_STALE,      NOTHING},
 
-    {IDEM_SETTLE,  ON(ABSENT) | ON(FREE) | ON(ISSUED), 0,   0,                IDEM_V_SETTLED,    PLANTED},
-    {IDEM_SETTLE,  ON(EXECUTING),            0,             OVER,             IDEM_V_BUSY,       NOTHING},
-    {IDEM_SETTLE,  ON(EXECUTING),            OVER,          AS,               IDEM_V_DOUBT,      NOTHING},
-    {IDEM_SETTLE,  ON(EXECUTING),            OVER | AS,     0,                IDEM_V_SETTLED,    SETTLED},
+    {IDEM_SETTLE,  ON(ABSENT) | ON(FREE) | ON(ISSUED), 0,   ELSE,             IDEM_V_SETTLED,    PLANTED},
+    {IDEM_SETTLE,  ON(EXECUTING),            0,             OVER | ELSE,      IDEM_V_BUSY,       NOTHING},
+    {IDEM_SETTLE,  ON(EXECUTING),            OVER,          AS | ELSE,        IDEM_V_DOUBT,      NOTHING},
+    {IDEM_SETTLE,  ON(EXECUTING),            OVER | AS,     ELSE,             IDEM_V_SETTLED,    SETTLED},
+    {IDEM_SETTLE,  ANY & ~FINISHED,          ELSE,          0,                IDEM_V_STALE,      NOTHING},
     {IDEM_SETTLE,  FINISHED,                 0,             0,                IDEM_V_REPLAY,     NOTHING},
 
     {IDEM_GET,     ON(ABSENT),               0,             0,                IDEM_V_ABSENT, NOTHING},
@@ -99,7 +101,8 @@ static const struct row table[] = {
 
     {IDEM_FORGET,  ON(ABSENT),               0,             0,                IDEM_V_ABSENT, NOTHING},
     {IDEM_FORGET,  ON(FREE),                 0,             0,                IDEM_V_OK,    NOTHING},
-    {IDEM_FORGET,  ON(ISSUED) | ON(EXECUTING) | FINISHED, 0, 0,               IDEM_V_OK,    FREED},
+    {IDEM_FORGET,  ON(ISSUED) | ON(EXECUTING) | FINISHED, 0, ELSE,            IDEM_V_OK,    FREED},
+    {IDEM_FORGET,  ON(ISSUED) | ON(EXECUTING) | FINISHED, ELSE, 0,            IDEM_V_STALE,      NOTHING},
 
     {IDEM_ISSUE,   ON(ABSENT) | ON(FREE),    0,             0,                IDEM_V_ISSUED, ISSUED},
     {IDEM_ISSUE,   ON(ISSUED) | ON(EXECUTING) | FINISHED, 0, 0,               IDEM_V_DUPLICATE,  NOTHING},
