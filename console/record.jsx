@@ -45,8 +45,8 @@ function Composer({ record, onDone }) {
     const [answer, setAnswer] = useState({ outcome: "succeeded", as: "http", status: "200", headers: "Content-Type: application/json", body: "" });
     const field = (name) => ({ name, value: answer[name], onInput: (e) => setAnswer({ ...answer, [name]: e.target.value }) });
     const settle = async (reason, secret) => {
-        const said = await call("POST", recordPath(record, "settle"), { outcome: answer.outcome, reason, ...composeResult(answer) }, secret);
-        if (said.verdict !== "settled") throw new Error(said.verdict);
+        const said = await call("POST", recordPath(record, "settle"), { outcome: answer.outcome, reason, fence: record.fence, ...composeResult(answer) }, secret);
+        if (said.verdict !== "settled") throw new Error(said.verdict === "stale" ? t("changedSince") : said.verdict);
         message.value = t("settled", { scope: nameOf(record, "scope"), key: nameOf(record, "id") });
         onDone();
     };
@@ -65,7 +65,8 @@ function Checklist() {
 
 function Forget({ record, onDone }) {
     const forget = async (reason, secret) => {
-        await call("POST", recordPath(record, "forget"), { reason }, secret);
+        const said = await call("POST", recordPath(record, "forget"), { reason, fence: record.fence }, secret);
+        if (said.verdict === "stale") throw new Error(t("changedSince"));
         message.value = t("forgotten", { scope: nameOf(record, "scope"), key: nameOf(record, "id") });
         onDone();
     };
@@ -77,9 +78,11 @@ function Proposal({ proposal: p, onDone }) {
     const again = async (reason, secret) => {
         const record = { ...p, type: p.verb === "unlock" ? "lock" : "request" };
         const ttl = p.ttl_ms ? { ttl_ms: p.ttl_ms } : {};
-        if (p.verb === "unlock") await call("DELETE", query(recordPath(record), { fence: p.fence, reason }), undefined, secret);
-        else await call("POST", recordPath(record, p.verb), p.verb === "settle"
-            ? { outcome: p.outcome, kind: p.kind, result_base64: p.result_base64, reason, ...ttl } : { reason }, secret);
+        const fence = p.fence, path = recordPath(record, p.verb === "unlock" ? "" : p.verb);
+        const said = p.verb === "unlock" ? await call("DELETE", query(path, { fence, reason }), undefined, secret)
+            : await call("POST", path, p.verb === "settle"
+                ? { outcome: p.outcome, kind: p.kind, result_base64: p.result_base64, reason, fence, ...ttl } : { reason, fence }, secret);
+        if (said.verdict === "stale") throw new Error(t("changedSince"));
         message.value = t("approved", { verb: p.verb, scope: p.scope, key: p.id });
         onDone();
     };

@@ -130,6 +130,7 @@ const WORDS = {
     settled: ["Settled: {scope} {key}", "已裁定：{scope} {key}"],
     forgotten: ["Forgotten: {scope} {key}", "已删除：{scope} {key}"],
 
+    changedSince: ["the record has changed since; nothing was done", "记录在此期间已变化，未执行任何操作"],
     secondTitle: ["Waiting for a second person", "等待第二人批准"],
     secondHelp: ["{who} wants to {verb} {scope} {key}: {reason}", "{who} 请求 {verb} {scope} {key}：{reason}"],
     secondOwn: ["Another operator has to approve this.", "需要另一位运维人员批准。"],

@@ -48,6 +48,10 @@ print_entry(struct idem_bytes line)
     }
     print_field(entry, "time", " ");
     print_field(entry, "who", " ");
+    if (*text_of(entry, "proposed_by")) {
+        fputs("(proposed by ", stdout);
+        print_field(entry, "proposed_by", ") ");
+    }
     print_field(entry, "verb", " ");
     print_field(entry, "scope", " ");
     print_field(entry, "id", " ");

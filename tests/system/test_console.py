@@ -10,7 +10,7 @@ import pytest
 
 from browser import Browser
 from lib import ROOT, Resp, Server, folder, free_port, wait_until
-from test_console_http import CREDENTIALS, SECRETS, authorized, console_server, doubt
+from test_console_http import CREDENTIALS, SECRETS, authorized, console_server, doubt, fence_of
 from test_http import begin, rec
 
 PAGES = ("overview", "doubts", "records", "locks", "routes", "audit")
@@ -333,7 +333,8 @@ def test_a_page_of_another_site_can_do_nothing(browser, server):
 def test_a_second_person_approves(browser):
     with console_server("--second-person") as server:
         doubt(server.http, "shop", "two")
-        assert authorized(server.http).problem("POST", rec("shop", "two", "settle"), outcome="succeeded", kind="http", reason="the bank has it",
+        ops = authorized(server.http)
+        assert ops.problem("POST", rec("shop", "two", "settle"), outcome="succeeded", kind="http", reason="the bank has it", fence=fence_of(ops, "shop", "two"),
             result_base64=base64.b64encode(b"201\n\n{}").decode()) == "forbidden"
         page = Page(browser, server.http)
         page.login("boss")

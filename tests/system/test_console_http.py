@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -168,17 +169,22 @@ def test_a_session_ends_when_idle_and_with_its_credential():
         assert wait_until(lambda: desk("GET", "/v1/session")["name"] == "", 10)
 
 
-def test_sessions_are_bounded(server):
+def test_one_credential_cannot_take_the_sessions_of_others(server, ops):
     first = Console(server.http, "graphs")
     for _ in range(64):
         last = Console(server.http, "graphs")
     assert first("GET", "/v1/session")["name"] == "" and last("GET", "/v1/session")["name"] == "graphs"
+    assert ops("GET", "/v1/session")["name"] == "ops"
 
 
 def doubt(port, scope, key, lease_ms=30):
     api = authorized(port)
     begin(api, scope, key, lease_ms=lease_ms, subject="till 4")
     wait_until(lambda: begin(api, scope, key)["verdict"] == "doubt")
+
+
+def fence_of(api, scope, key):
+    return api("GET", rec(scope, key))["record"]["fence"]
 
 
 def test_who_settles_or_forgets_gives_the_secret_again(server, ops):
@@ -208,6 +214,62 @@ def test_a_result_is_masked_until_asked_for_and_asking_is_audited(server, ops, s
     assert (entry["who"], entry["verb"], entry["reason"]) == ("ops", "get", "the customer asks")
     # who may not see results does not see them this way either
     assert Console(server.http, "desk")("POST", rec("shop", key, "reveal"))["record"]["result"] is None
+
+
+def test_who_only_looks_cannot_push_operators_out_of_the_trail():
+    """1,000 entries are kept: more looks than that, and a file that is full of them, leave what an operator did."""
+    with console_server("--audit-size", "64k") as server:
+        ops, shop, desk = (authorized(server.http, name) for name in ("ops", "shop", "desk"))
+        fence = begin(ops, "shop", "seen")["fence"]
+        ops("POST", rec("shop", "seen", "finish"), fence=fence, outcome="succeeded", result="secret")
+        begin(ops, "shop", "open")
+        assert ops("POST", rec("shop", "gone", "forget"), reason="an operator did this")["verdict"] == "absent"
+        # what was not shown is not in the trail: the caller may not see it, there is no such record, it has no result
+        assert desk("POST", rec("shop", "seen", "reveal"))["record"]["result"] is None
+        assert shop("POST", rec("shop", "none", "reveal"))["verdict"] == "absent"
+        assert shop("POST", rec("shop", "open", "reveal"))["verdict"] == "record"
+        assert [e["verb"] for e in ops("GET", "/v1/audit")["entries"]] == ["forget"]
+        for n in range(1010):
+            assert shop("POST", rec("shop", "seen", "reveal"))["record"]["result"] == "secret"
+        entries = ops("GET", "/v1/audit?count=1000")["entries"]
+        assert [e["reason"] for e in entries if e["verb"] == "forget"] == ["an operator did this"]
+        assert len([e for e in entries if e["who"] == "shop" and e["verb"] == "get"]) == 1000
+        ops("POST", rec("shop", "gone", "forget"), reason="later")
+        assert [e["verb"] for e in ops("GET", "/v1/audit?count=3")["entries"]] == ["forget", "get", "get", "get", "forget"]
+        server.stop()
+        kept = open(os.path.dirname(server.credentials) + "/journal/audit.jsonl").read()
+        assert "an operator did this" in kept and '"shop","' not in kept.replace('"scope":"shop"', "")
+
+
+@pytest.mark.parametrize("path", ["/v1/audit?count=1000", "/v1/records?count=1000"])
+def test_lists_that_nobody_reads_count_in_max_buffered(path):
+    """Each is over 4 MB, since every byte of a name is escaped. Clients that ask and do not read get no more than 16 MB."""
+    name = "\x01" * 190
+    with console_server("--max-buffered", "16m") as server:
+        ops = authorized(server.http)
+        for n in range(1000):
+            if "audit" in path:
+                ops("POST", rec(name, name + "%d" % n, "forget"), reason=name)
+            else:
+                begin(ops, name, name + "%d" % n, subject=name)
+        buffered = lambda: [float(line.split()[1]) for line in authorized(server.http, "graphs").raw("GET", "/metrics")[1].decode().splitlines()
+                            if line.startswith('idem_buffered_bytes{surface="http"}')][0]
+        auth = "Authorization: Bearer ops:%s\r\n" % SECRETS["ops"]
+        clients = []
+        try:
+            for n in range(12):
+                clients.append(socket.socket())
+                clients[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                clients[-1].connect(("127.0.0.1", server.http))
+                clients[-1].sendall(("GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % (path, auth)).encode())
+            heads = [client.recv(12) for client in clients]
+            refused = heads.count(b"HTTP/1.1 503")
+            assert 4_000_000 < buffered() <= 16 * 1024 * 1024 and refused >= 8 and heads.count(b"HTTP/1.1 200") == 12 - refused >= 1
+        finally:
+            for client in clients:
+                client.close()
+        assert wait_until(lambda: buffered() == 0, 20) is not None
+        assert ops("GET", path)["verdict"] in ("entries", "records")
 
 
 def test_figures_of_the_last_hour_and_live_ones(server, ops):
@@ -261,8 +323,13 @@ def listen(console, count):
 def test_listeners_are_bounded_go_when_they_leave_and_do_not_hold_up_a_stop():
     with console_server("--console-idle", "5s") as server:
         ops = Console(server.http, "ops")
-        all = [events(ops) for _ in range(16)]
+        all = [events(ops) for _ in range(8)]
         assert all[-1][1].status == 200 and events(ops)[1].status == 503
+        for name in ("boss", "shop", "graphs"):  # one credential leaves room for the others, up to a limit for all
+            console = Console(server.http, name)
+            all += [events(console) for _ in range(8)]
+            assert all[-1][1].status == 200
+        assert events(Console(server.http, "desk"))[1].status == 503
         for connection, answer in all:
             answer.close()
             connection.close()
@@ -294,6 +361,8 @@ def test_with_second_person_two_operators_have_to_ask_for_the_same():
         ops, boss = authorized(server.http), authorized(server.http, "boss")
         doubt(server.http, "shop", "two")
         settle = {"outcome": "succeeded", "result": "paid", "reason": "bank"}
+        assert ops.problem("POST", rec("shop", "two", "settle"), **settle) == "invalid" and "fence" in ops.said["detail"]
+        settle["fence"] = fence_of(ops, "shop", "two")
         for _ in range(2):  # the same person twice is one
             assert ops.problem("POST", rec("shop", "two", "settle"), **settle) == "forbidden"
             assert "another operator" in ops.said["detail"]
@@ -309,17 +378,50 @@ def test_with_second_person_two_operators_have_to_ask_for_the_same():
         assert begin(ops, "shop", "two")["result"] == "paid"
         assert [p["who"] for p in ops("GET", "/v1/proposals")["proposals"]] == ["boss"]
         # the same on the Redis protocol, and for forgetting
+        fence = fence_of(ops, "shop", "two")
         with server.client() as owner:
-            assert owner("FORGET", "shop", "two").word == "NOPERM"
+            assert owner("FORGET", "shop", "two").word == "ERR"
+            assert owner("FORGET", "shop", "two", "FENCE", fence).word == "NOPERM"
             assert owner("ROLLBACK", "ACCEPT").word == "ERR"  # nothing to accept; it is about no record
-        assert boss("POST", rec("shop", "two", "forget"))["verdict"] == "ok"
-        # what waits is bounded
-        for n in range(70):
-            boss.problem("POST", rec("shop", "n%d" % n, "forget"))
-        assert "wait already" in boss.said["detail"] and len(boss("GET", "/v1/proposals")["proposals"]) == 64
+        assert boss("POST", rec("shop", "two", "forget"), fence=fence)["verdict"] == "ok"
+        did = [(e["verb"], e["who"], e["proposed_by"]) for e in ops("GET", "/v1/audit?scope=shop&id=two")["entries"]]
+        assert did == [("settle", "boss", "ops"), ("forget", "boss", "owner")]
+        ran = subprocess.run([IDEM, "audit", "--server", "unix:" + server.socket], capture_output=True, text=True, check=True)
+        assert "boss (proposed by ops) settle shop two settled" in ran.stdout
+        # what waits is bounded, and one credential leaves room for others
+        for n in range(20):
+            boss.problem("POST", rec("shop", "n%d" % n, "forget"), fence=7)
+        assert "wait already" in boss.said["detail"] and len(boss("GET", "/v1/proposals")["proposals"]) == 16
+        assert ops.problem("POST", rec("shop", "more", "forget"), fence=7) == "forbidden" and "another operator" in ops.said["detail"]
     with folder() as f:
         ran = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", f + "/s", "--second-person"], capture_output=True, text=True)
         assert ran.returncode == 2 and "give credentials too" in ran.stderr
+
+
+def test_an_approval_is_for_what_the_first_person_saw_and_for_once():
+    """The proposal names a fence: an execution that came later under the same key is another one."""
+    with console_server("--second-person") as server:
+        ops, boss = authorized(server.http), authorized(server.http, "boss")
+        first = begin(ops, "shop", "k")["fence"]
+        ops("POST", rec("shop", "k", "finish"), fence=first, outcome="succeeded", result="first")
+        forget = lambda who: who("POST", rec("shop", "k", "forget"), fence=first)
+        assert ops.problem("POST", rec("shop", "k", "forget"), fence=first) == "forbidden"
+        assert forget(boss)["verdict"] == "ok"
+        # it is used up: the same again is a new proposal
+        assert boss.problem("POST", rec("shop", "k", "forget"), fence=first) == "forbidden"
+        second = begin(ops, "shop", "k")["fence"]
+        ops("POST", rec("shop", "k", "finish"), fence=second, outcome="succeeded", result="second")
+        assert second > first and forget(ops)["verdict"] == "stale"
+        assert ops("GET", rec("shop", "k"))["record"]["result"] == "second"
+        # whose credential is changed or taken away has proposed nothing
+        assert ops.problem("POST", rec("shop", "k", "forget"), fence=second) == "forbidden"
+        assert [p["fence"] for p in boss("GET", "/v1/proposals")["proposals"]] == [second]
+        with open(server.credentials, "w") as file:
+            file.write(CREDENTIALS.replace(SECRETS["ops"], "another-secret-123456"))
+        server.send(signal.SIGHUP)
+        assert wait_until(lambda: not boss("GET", "/v1/proposals")["proposals"], 10)
+        assert boss.problem("POST", rec("shop", "k", "forget"), fence=second) == "forbidden"
+        assert ops("GET", rec("shop", "k"))["status"] == 401 and boss("GET", rec("shop", "k"))["record"]["result"] == "second"
 
 
 def test_an_id_is_explained(server, ops):
@@ -372,3 +474,20 @@ def test_without_credentials_the_page_of_loopback_sees_what_anyone_may():
         assert page("GET", "/v1/stats")["verdict"] == "stats" and page.problem("GET", "/v1/doubts") == "forbidden"
         answer, _ = page.raw("GET", "/console", headers={"Host": "evil.example"})
         assert answer.status == 421
+
+
+def test_a_foreign_page_cannot_even_read_blindly_where_no_credentials_are_needed():
+    """It would not see the answers, but it could make the server work and hold its connections open."""
+    with folder() as f, Server(f, "--console", http=True) as server:
+        api = Http(server.http)
+        paths = ["/v1/stats", "/v1/events", "/v1/records/shop/1", "/v1/locks/1", "/v1/ids/snowflake", "/v1/session", "/metrics", "/readyz", "/openapi.json"]
+        for path in paths:
+            for site in ("cross-site", "same-site", "something new"):
+                answer, data = api.raw("GET", path, headers={"Sec-Fetch-Site": site})
+                assert answer.status == 403 and json.loads(data)["type"].endswith("foreign-origin"), path
+        for site in ("same-origin", "none"):  # the console itself, and a person who typed the address
+            assert api.raw("GET", "/v1/stats", headers={"Sec-Fetch-Site": site})[0].status == 200
+        # a link on another page may lead to the console, which asks for the rest itself
+        assert api.raw("GET", "/console", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"})[0].status == 200
+        assert api.raw("GET", "/v1/stats", headers={"Host": "rebound.example", "Sec-Fetch-Site": "same-origin"})[0].status == 421
+

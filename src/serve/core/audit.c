@@ -26,6 +26,7 @@ audit_note_address(struct audit_source *source, const char *who,
     const void *host = NULL;
 
     snprintf(source->who, sizeof(source->who), "%s", who);
+    source->first[0] = '\0';
     snprintf(source->from, sizeof(source->from), "unknown");
     if (address && address->sa_family == AF_INET)
         host = &((const struct sockaddr_in *)(const void *)address)->sin_addr;

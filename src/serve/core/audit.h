@@ -16,6 +16,7 @@
  * answer does. `who` is empty for everybody who does not act as operator. */
 struct audit_source {
     char who[AUDIT_WHO_MAX];
+    char first[AUDIT_WHO_MAX]; /* who proposed it, of two; else empty */
     char from[AUDIT_FROM_MAX];
 };
 
@@ -43,9 +44,10 @@ struct audit_rollback {
 /* ---- the trail: trail.c ------------------------------------------------ */
 
 /*
- * The last AUDIT_KEPT events in memory, to be listed, and all of them in a
- * file, if there is one: a line of JSON each. A file over `max_bytes` becomes
- * FILE.1, whose predecessor is dropped. Threads: any.
+ * The last AUDIT_KEPT changes and the last AUDIT_KEPT results that somebody
+ * looked at, in memory, to be listed; and all of them in two files, if there is
+ * one: a line of JSON each, changes in FILE, looks in FILE.reveals. A file over
+ * `max_bytes` becomes FILE.1, whose predecessor is dropped. Threads: any.
  */
 #define AUDIT_KEPT 1000
 
@@ -66,7 +68,7 @@ void audit_add_rollback(struct audit *audit, const struct server_log *log,
 
 struct audit_filter {
     struct idem_bytes scope, id; /* empty: all */
-    size_t count;                /* the last ones */
+    size_t count;                /* the last ones, of each of the two */
 };
 
 /* Oldest first. The object is valid during the call only. */

@@ -121,8 +121,36 @@ reason_of(const struct server_wish *wish)
     return wish->what == ASKS_OP ? wish->op->subject : wish->reason;
 }
 
+/* What this server wants of operators. */
+static enum server_permit
+check_rules(const struct server *server, struct principal *principal,
+            const struct server_wish *wish, struct idem_error *err)
+{
+    const struct idem_op *op = wish->what == ASKS_OP ? wish->op : NULL;
+
+    if (server->config->require_reason && reason_of(wish).len == 0) {
+        idem__fail(err, IDEM_ERR_INVALID,
+                   "this server wants a reason for what operators do: give "
+                   "REASON (--reason on the command line, `reason` in HTTP)");
+        return PERMIT_NEEDS_MORE;
+    }
+    if (!server->second || !op)
+        return PERMIT_GIVEN;
+    if (op->fence == 0) {
+        idem__fail(
+            err, IDEM_ERR_INVALID,
+            "second-person: say which execution is meant by the record's "
+            "fence, which GET shows: give FENCE (--fence on the command "
+            "line, `fence` in HTTP)");
+        return PERMIT_NEEDS_MORE;
+    }
+    return second_agrees(server->second, principal, op, wish->first, err)
+               ? PERMIT_GIVEN
+               : PERMIT_NEEDS_SECOND;
+}
+
 enum server_permit
-server_permit(const struct server *server, const struct principal *principal,
+server_permit(const struct server *server, struct principal *principal,
               const struct server_wish *wish, struct idem_error *err)
 {
     unsigned act = act_of(wish);
@@ -138,17 +166,8 @@ server_permit(const struct server *server, const struct principal *principal,
     if (everywhere ? !principal_has(principal, act)
                    : !principal_may(principal, act, scope))
         return refuse(server, principal, act, err);
-    if (act == SERVER_MAY_OPERATE && server->config->require_reason &&
-        reason_of(wish).len == 0) {
-        idem__fail(err, IDEM_ERR_INVALID,
-                   "this server wants a reason for what operators do: give "
-                   "REASON (--reason on the command line, `reason` in HTTP)");
-        return PERMIT_NEEDS_REASON;
-    }
-    if (act == SERVER_MAY_OPERATE && wish->what == ASKS_OP && server->second &&
-        !second_agrees(server->second, principal_name(principal), wish->op,
-                       err))
-        return PERMIT_NEEDS_SECOND;
+    if (act == SERVER_MAY_OPERATE)
+        return check_rules(server, principal, wish, err);
     return wish->what == ASKS_OP ? check_quotas(server, wish, err)
                                  : PERMIT_GIVEN;
 }

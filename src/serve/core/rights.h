@@ -27,6 +27,8 @@ struct server_wish {
         ASKS_ROLLBACK
     } what;
     const struct idem_op *op; /* ASKS_OP */
+    char *first;              /* ASKS_OP: room of AUDIT_WHO_MAX for the name of
+                                 the first operator, of two */
     size_t tokens;            /* of an ISSUE */
     struct idem_bytes reason; /* ASKS_ROLLBACK */
     const char *list;         /* ASKS_LIST: "scan", "audit" */
@@ -39,7 +41,7 @@ enum server_permit {
     PERMIT_GIVEN,
     PERMIT_NEEDS_LOGIN,  /* nobody, or a credential that was taken away */
     PERMIT_NEEDS_RIGHT,  /* this right, or this scope, is not the caller's */
-    PERMIT_NEEDS_REASON, /* require-reason is set */
+    PERMIT_NEEDS_MORE,   /* a reason, or a fence: the settings want it */
     PERMIT_OVER_QUOTA,   /* not yet: err names the limit */
     PERMIT_NEEDS_SECOND, /* second-person is set, and this is the first */
 };
@@ -49,7 +51,7 @@ bool server_op_operates(const struct idem_op *op);
 
 /* `principal` may be NULL. `err` says what is missing, unless it is given. */
 enum server_permit server_permit(const struct server *server,
-                                 const struct principal *principal,
+                                 struct principal *principal,
                                  const struct server_wish *wish,
                                  struct idem_error *err);
 

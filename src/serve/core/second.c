@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,7 +20,8 @@
 struct proposal {
     uint8_t digest[DIGEST_LEN]; /* of what is asked, but for the reason */
     int64_t at_ms;
-    json_t *json; /* NULL: this place is free */
+    struct principal *by;
+    json_t *json;
 };
 
 struct second {
@@ -38,13 +40,24 @@ second_open(void)
     return self;
 }
 
+/* Under the lock. */
+static void
+drop(struct second *self, size_t i)
+{
+    json_decref(self->all[i].json);
+    principal_put(self->all[i].by);
+    self->count--;
+    memmove(&self->all[i], &self->all[i + 1],
+            (self->count - i) * sizeof(self->all[0]));
+}
+
 void
 second_close(struct second *self)
 {
     if (!self)
         return;
-    for (size_t i = 0; i < self->count; i++)
-        json_decref(self->all[i].json);
+    while (self->count > 0)
+        drop(self, self->count - 1);
     pthread_mutex_destroy(&self->lock);
     free(self);
 }
@@ -99,24 +112,17 @@ proposal_json(const char *who, const struct idem_op *op)
     return NULL;
 }
 
-/* Under the lock. */
-static void
-drop(struct second *self, size_t i)
-{
-    json_decref(self->all[i].json);
-    self->count--;
-    memmove(&self->all[i], &self->all[i + 1],
-            (self->count - i) * sizeof(self->all[0]));
-}
-
-/* Under the lock: what has waited for too long goes. */
+/* Under the lock: what has waited for too long goes, and what somebody asked
+ * for whose credential was changed or taken away. */
 static struct proposal *
 find(struct second *self, const uint8_t digest[DIGEST_LEN])
 {
     int64_t now = idem__mono_ms();
 
-    while (self->count > 0 && now - self->all[0].at_ms > WAIT_MS)
-        drop(self, 0);
+    for (size_t i = self->count; i-- > 0;)
+        if (now - self->all[i].at_ms > WAIT_MS ||
+            !principal_valid(self->all[i].by))
+            drop(self, i);
     for (size_t i = 0; i < self->count; i++)
         if (memcmp(self->all[i].digest, digest, DIGEST_LEN) == 0)
             return &self->all[i];
@@ -124,32 +130,38 @@ find(struct second *self, const uint8_t digest[DIGEST_LEN])
 }
 
 static bool
-note(struct second *self, const char *who, const struct idem_op *op,
+note(struct second *self, struct principal *principal, const struct idem_op *op,
      const uint8_t digest[DIGEST_LEN], struct idem_error *err)
 {
     struct proposal *place;
+    size_t own = 0;
 
-    if (self->count == SECOND_MAX || op->result.len > SECOND_RESULT_MAX) {
+    for (size_t i = 0; i < self->count; i++)
+        own += self->all[i].by == principal;
+    if (self->count == SECOND_MAX || own >= SECOND_EACH ||
+        op->result.len > SECOND_RESULT_MAX) {
         idem__fail(err, IDEM_ERR_OVERLOADED,
-                   "second-person: %d operations wait already, or the result "
-                   "has more than %d bytes",
-                   SECOND_MAX, SECOND_RESULT_MAX);
+                   "second-person: %d operations of this credential or %d of "
+                   "all wait already, or the result has more than %d bytes",
+                   SECOND_EACH, SECOND_MAX, SECOND_RESULT_MAX);
         return false;
     }
     place = &self->all[self->count];
-    place->json = proposal_json(who, op);
+    place->json = proposal_json(principal_name(principal), op);
     if (!place->json) {
         idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
         return false;
     }
     memcpy(place->digest, digest, DIGEST_LEN);
     place->at_ms = idem__mono_ms();
+    place->by = principal_ref(principal);
     self->count++;
     return true;
 }
 
 bool
-second_agrees(struct second *self, const char *who, const struct idem_op *op,
+second_agrees(struct second *self, struct principal *principal,
+              const struct idem_op *op, char first[AUDIT_WHO_MAX],
               struct idem_error *err)
 {
     uint8_t digest[DIGEST_LEN];
@@ -159,13 +171,14 @@ second_agrees(struct second *self, const char *who, const struct idem_op *op,
     digest_op(op, digest);
     pthread_mutex_lock(&self->lock);
     found = find(self, digest);
-    agrees =
-        found && strcmp(json_string_value(json_object_get(found->json, "who")),
-                        who) != 0;
-    if (agrees)
+    agrees = found &&
+             strcmp(principal_name(found->by), principal_name(principal)) != 0;
+    if (agrees) {
+        snprintf(first, AUDIT_WHO_MAX, "%s", principal_name(found->by));
         drop(self, (size_t)(found - self->all));
-    else if (!found)
-        noted = note(self, who, op, digest, err);
+    } else if (!found) {
+        noted = note(self, principal, op, digest, err);
+    }
     pthread_mutex_unlock(&self->lock);
     if (!agrees && noted)
         idem__fail(err, IDEM_ERR_INVALID,

@@ -21,14 +21,23 @@
 #define READ_BACK (4 * 1024 * 1024) /* of each file, at the start */
 #define NAME_ROOM 4096
 
-struct audit {
-    pthread_mutex_t mutex;
+/* What is looked at needs a weaker right than what is changed, and may be
+ * looked at as often as one likes: it must not push changes out. */
+enum { CHANGES, REVEALS, TRAILS };
+
+struct trail {
     json_t *kept[AUDIT_KEPT]; /* a ring; the next goes to count % AUDIT_KEPT */
     size_t count;
-    int fd;       /* -1: none, or it could not be opened again */
+    int fd;       /* -1: none yet, or it could not be opened again */
     bool regular; /* not a device or a pipe: those have no size */
-    int64_t len, max_bytes;
-    char file[NAME_ROOM], old[NAME_ROOM + 2]; /* empty: in memory only */
+    int64_t len;
+    char file[NAME_ROOM + 8], old[NAME_ROOM + 10]; /* empty: none */
+};
+
+struct audit {
+    pthread_mutex_t mutex;
+    int64_t max_bytes;
+    struct trail trails[TRAILS];
 };
 
 /* ---- events as JSON ---------------------------------------------------- */
@@ -98,11 +107,13 @@ line_json(const struct line *line)
     json_t *json;
 
     server_log_time(time);
-    json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "time",
-                     time, "who", line->source->who, "from", line->source->from,
-                     "surface", line->surface, "verb", line->verb, "outcome",
-                     line->outcome, "verdict", line->verdict, "before",
-                     line->before, "after", line->after);
+    json =
+        json_pack("{s:s, s:s, s:s*, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "time",
+                  time, "who", line->source->who, "proposed_by",
+                  line->source->first[0] ? line->source->first : NULL, "from",
+                  line->source->from, "surface", line->surface, "verb",
+                  line->verb, "outcome", line->outcome, "verdict",
+                  line->verdict, "before", line->before, "after", line->after);
     if (json && http_put_bytes(json, "scope", line->scope, false) &&
         http_put_bytes(json, "id", line->id, false) &&
         http_put_bytes(json, "reason", line->reason, false))
@@ -111,13 +122,30 @@ line_json(const struct line *line)
     return NULL;
 }
 
-/* ---- the ring ---------------------------------------------------------- */
+/* ---- the rings --------------------------------------------------------- */
+
+static const char *
+text_of(const json_t *entry, const char *name)
+{
+    const char *text = json_string_value(json_object_get(entry, name));
+
+    return text ? text : "";
+}
+
+static int
+trail_of(const json_t *entry)
+{
+    return strcmp(text_of(entry, "verb"), idem_verb_name(IDEM_GET)) == 0
+               ? REVEALS
+               : CHANGES;
+}
 
 /* Takes the reference. */
 static void
 keep(struct audit *audit, json_t *entry)
 {
-    json_t **slot = &audit->kept[audit->count++ % AUDIT_KEPT];
+    struct trail *trail = &audit->trails[trail_of(entry)];
+    json_t **slot = &trail->kept[trail->count++ % AUDIT_KEPT];
 
     json_decref(*slot);
     *slot = entry;
@@ -138,25 +166,57 @@ matches(const json_t *entry, json_t *wanted)
     return true;
 }
 
+/* Where the last `count` of those that are wanted begin. */
+static size_t
+first_of(const struct trail *trail, json_t *wanted, size_t count)
+{
+    size_t at;
+
+    for (at = trail->count;
+         at > 0 && trail->count - at < AUDIT_KEPT && count > 0; at--)
+        count -= matches(trail->kept[(at - 1) % AUDIT_KEPT], wanted);
+    return at;
+}
+
+/* The next that is wanted; NULL: there is no more. */
+static const json_t *
+next_of(const struct trail *trail, json_t *wanted, size_t *at)
+{
+    for (; *at < trail->count; (*at)++)
+        if (matches(trail->kept[*at % AUDIT_KEPT], wanted))
+            return trail->kept[*at % AUDIT_KEPT];
+    return NULL;
+}
+
 void
 audit_list(struct audit *audit, const struct audit_filter *filter,
            audit_each_fn *each, void *arg)
 {
+    const struct trail *trails = audit->trails;
     json_t *wanted = json_object();
-    size_t at, left = filter->count;
+    size_t at[TRAILS];
+    const json_t *change, *reveal;
 
     if (filter->scope.len > 0)
         http_put_bytes(wanted, "scope", filter->scope, false);
     if (filter->id.len > 0)
         http_put_bytes(wanted, "id", filter->id, false);
     pthread_mutex_lock(&audit->mutex);
-    /* Back to the oldest that is asked for, then forth. */
-    for (at = audit->count;
-         at > 0 && audit->count - at < AUDIT_KEPT && left > 0; at--)
-        left -= matches(audit->kept[(at - 1) % AUDIT_KEPT], wanted);
-    for (; at < audit->count; at++) {
-        if (matches(audit->kept[at % AUDIT_KEPT], wanted))
-            each(arg, audit->kept[at % AUDIT_KEPT]);
+    for (int i = 0; i < TRAILS; i++)
+        at[i] = first_of(&trails[i], wanted, filter->count);
+    for (;;) {
+        change = next_of(&trails[CHANGES], wanted, &at[CHANGES]);
+        reveal = next_of(&trails[REVEALS], wanted, &at[REVEALS]);
+        if (!change && !reveal)
+            break;
+        if (change && (!reveal || strcmp(text_of(change, "time"),
+                                         text_of(reveal, "time")) <= 0)) {
+            each(arg, change);
+            at[CHANGES]++;
+        } else {
+            each(arg, reveal);
+            at[REVEALS]++;
+        }
     }
     pthread_mutex_unlock(&audit->mutex);
     json_decref(wanted);
@@ -165,89 +225,89 @@ audit_list(struct audit *audit, const struct audit_filter *filter,
 /* ---- the file ---------------------------------------------------------- */
 
 static int
-open_file(struct audit *audit)
+open_file(struct trail *trail)
 {
     struct stat stat;
 
-    audit->fd =
-        open(audit->file, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
+    trail->fd =
+        open(trail->file, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
              0600);
-    if (audit->fd < 0 || fstat(audit->fd, &stat) != 0)
+    if (trail->fd < 0 || fstat(trail->fd, &stat) != 0)
         return errno;
-    audit->len = stat.st_size;
-    audit->regular = S_ISREG(stat.st_mode);
+    trail->len = stat.st_size;
+    trail->regular = S_ISREG(stat.st_mode);
     return 0;
 }
 
 static void
-close_file(struct audit *audit)
+close_file(struct trail *trail)
 {
-    if (audit->fd >= 0)
-        close(audit->fd);
-    audit->fd = -1;
+    if (trail->fd >= 0)
+        close(trail->fd);
+    trail->fd = -1;
 }
 
 /* Somebody may have moved it away, or deleted it. */
 static bool
-is_in_place(const struct audit *audit)
+is_in_place(const struct trail *trail)
 {
     struct stat here, there;
 
-    return fstat(audit->fd, &here) == 0 && lstat(audit->file, &there) == 0 &&
+    return fstat(trail->fd, &here) == 0 && lstat(trail->file, &there) == 0 &&
            here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }
 
 /* Does the file end in the middle of a line, which a crash or a full disk cut
  * off? It must not spoil the next one. */
 static bool
-is_torn(const struct audit *audit)
+is_torn(const struct trail *trail)
 {
     char last = '\n';
 
-    return audit->regular && audit->len > 0 &&
-           pread(audit->fd, &last, 1, audit->len - 1) == 1 && last != '\n';
+    return trail->regular && trail->len > 0 &&
+           pread(trail->fd, &last, 1, trail->len - 1) == 1 && last != '\n';
 }
 
 /* Have a file with room for `len` bytes; what went wrong, or 0. After a failure
  * to rotate, the file goes on growing, which loses nothing. */
 static int
-make_room(struct audit *audit, size_t len)
+make_room(struct trail *trail, size_t len, int64_t max_bytes)
 {
     int error = 0;
 
-    if (audit->fd >= 0 && !is_in_place(audit))
-        close_file(audit);
-    if (audit->fd >= 0 && audit->regular && audit->len > 0 &&
-        audit->len + (int64_t)len > audit->max_bytes) {
-        if (rename(audit->file, audit->old) == 0)
-            close_file(audit);
+    if (trail->fd >= 0 && !is_in_place(trail))
+        close_file(trail);
+    if (trail->fd >= 0 && trail->regular && trail->len > 0 &&
+        trail->len + (int64_t)len > max_bytes) {
+        if (rename(trail->file, trail->old) == 0)
+            close_file(trail);
         else
             error = errno;
     }
-    if (audit->fd < 0)
-        error = open_file(audit);
+    if (trail->fd < 0)
+        error = open_file(trail);
     return error;
 }
 
 static int
-append(struct audit *audit, const json_t *entry)
+append(struct trail *trail, const json_t *entry, int64_t max_bytes)
 {
     char *text = json_dumps(entry, JSON_COMPACT);
     size_t len = text ? strlen(text) : 0;
     char *line = text ? malloc(len + 2) : NULL;
-    int error = line ? make_room(audit, len + 2) : ENOMEM;
+    int error = line ? make_room(trail, len + 2, max_bytes) : ENOMEM;
     ssize_t written = -1;
 
-    if (line && audit->fd >= 0) {
-        bool torn = is_torn(audit);
+    if (line && trail->fd >= 0) {
+        bool torn = is_torn(trail);
 
         line[0] = '\n';
         memcpy(line + 1, text, len);
         line[len + 1] = '\n';
         len += torn ? 2 : 1;
-        written = write(audit->fd, torn ? line : line + 1, len);
+        written = write(trail->fd, torn ? line : line + 1, len);
         if (written > 0)
-            audit->len += written;
+            trail->len += written;
         if (written != (ssize_t)len)
             error = written < 0 ? errno : ENOSPC;
     }
@@ -285,6 +345,23 @@ read_back(struct audit *audit, const char *file)
         fclose(in);
 }
 
+/* The file of what was looked at is made with its first line. */
+static int
+open_files(struct audit *audit, const char *file)
+{
+    static const char *const endings[TRAILS] = {"", ".reveals"};
+
+    for (int i = 0; i < TRAILS; i++) {
+        struct trail *trail = &audit->trails[i];
+
+        snprintf(trail->file, sizeof(trail->file), "%s%s", file, endings[i]);
+        snprintf(trail->old, sizeof(trail->old), "%s.1", trail->file);
+        read_back(audit, trail->old);
+        read_back(audit, trail->file);
+    }
+    return open_file(&audit->trails[CHANGES]);
+}
+
 enum idem_status
 audit_open(const char *file, int64_t max_bytes, struct audit **audit,
            struct idem_error *err)
@@ -295,22 +372,17 @@ audit_open(const char *file, int64_t max_bytes, struct audit **audit,
     if (!self)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     pthread_mutex_init(&self->mutex, NULL);
-    self->fd = -1;
     self->max_bytes = max_bytes;
-    if (file) {
-        snprintf(self->file, sizeof(self->file), "%s", file);
-        snprintf(self->old, sizeof(self->old), "%s.1", file);
-        read_back(self, self->old);
-        read_back(self, self->file);
-        error = open_file(self);
-        if (error) {
-            idem__fail(err, IDEM_ERR_INVALID,
-                       "the audit file %s: %s; name another one with --audit "
-                       "FILE",
-                       file, strerror(error));
-            audit_close(self);
-            return IDEM_ERR_INVALID;
-        }
+    for (int i = 0; i < TRAILS; i++)
+        self->trails[i].fd = -1;
+    error = file ? open_files(self, file) : 0;
+    if (error) {
+        idem__fail(err, IDEM_ERR_INVALID,
+                   "the audit file %s: %s; name another one with --audit "
+                   "FILE",
+                   file, strerror(error));
+        audit_close(self);
+        return IDEM_ERR_INVALID;
     }
     *audit = self;
     return IDEM_OK;
@@ -321,11 +393,40 @@ audit_close(struct audit *audit)
 {
     if (!audit)
         return;
-    for (size_t i = 0; i < AUDIT_KEPT; i++)
-        json_decref(audit->kept[i]);
-    close_file(audit);
+    for (int i = 0; i < TRAILS; i++) {
+        for (size_t n = 0; n < AUDIT_KEPT; n++)
+            json_decref(audit->trails[i].kept[n]);
+        close_file(&audit->trails[i]);
+    }
     pthread_mutex_destroy(&audit->mutex);
     free(audit);
+}
+
+/* A device or a pipe is not rotated: it takes everything. */
+static struct trail *
+file_for(struct audit *audit, const json_t *entry)
+{
+    struct trail *changes = &audit->trails[CHANGES];
+
+    return changes->regular ? &audit->trails[trail_of(entry)] : changes;
+}
+
+static void
+log_line(const struct server_log *log, const struct line *line)
+{
+    const char *first = line->source->first;
+
+    server_log(log, LOG_ALWAYS, "operator", LOG_TEXT("verb", line->verb),
+               LOG_TEXT("who", line->source->who),
+               LOG_TEXT("first", *first ? first : "-"),
+               line->id.len > 0 ? LOG_KEY(line->scope, line->id)
+                                : LOG_TEXT("key", "-"),
+               LOG_TEXT("surface", line->surface),
+               LOG_TEXT("from", line->source->from),
+               LOG_TEXT("outcome", line->outcome),
+               LOG_TEXT("verdict", line->verdict),
+               LOG_TEXT("before", line->before), LOG_TEXT("after", line->after),
+               LOG_BYTES("reason", line->reason));
 }
 
 static void
@@ -334,28 +435,22 @@ add_line(struct audit *audit, const struct server_log *log,
 {
     json_t *entry = line_json(line);
     int error = entry ? 0 : ENOMEM;
+    const char *file = "";
 
     if (log)
-        server_log(log, LOG_ALWAYS, "operator", LOG_TEXT("verb", line->verb),
-                   LOG_TEXT("who", line->source->who),
-                   line->id.len > 0 ? LOG_KEY(line->scope, line->id)
-                                    : LOG_TEXT("key", "-"),
-                   LOG_TEXT("surface", line->surface),
-                   LOG_TEXT("from", line->source->from),
-                   LOG_TEXT("outcome", line->outcome),
-                   LOG_TEXT("verdict", line->verdict),
-                   LOG_TEXT("before", line->before),
-                   LOG_TEXT("after", line->after),
-                   LOG_BYTES("reason", line->reason));
+        log_line(log, line);
     pthread_mutex_lock(&audit->mutex);
-    if (entry && audit->file[0])
-        error = append(audit, entry);
+    if (entry && audit->trails[CHANGES].file[0]) {
+        struct trail *trail = file_for(audit, entry);
+
+        file = trail->file;
+        error = append(trail, entry, audit->max_bytes);
+    }
     if (entry)
         keep(audit, entry);
     pthread_mutex_unlock(&audit->mutex);
     if (error && log)
-        server_log(log, LOG_ERROR, "audit-failed",
-                   LOG_TEXT("file", audit->file),
+        server_log(log, LOG_ERROR, "audit-failed", LOG_TEXT("file", file),
                    LOG_TEXT("why", strerror(error)));
 }
 

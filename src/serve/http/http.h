@@ -37,6 +37,8 @@ enum http_form {
 #define HTTP_FIELD_MAP(X)                                                      \
     X(FENCE, "fence", HTTP_INTEGER, 1, (int64_t)IDEM_FENCE_MAX, NULL,          \
       "the fence that `started` gave")                                         \
+    X(SEEN, "fence", HTTP_INTEGER, 1, (int64_t)IDEM_FENCE_MAX, NULL,           \
+      "only the execution with this fence (default: whichever is there)")      \
     X(OUTCOME, "outcome", HTTP_WORD, 0, 0, "succeeded failed",                 \
       "how the work went")                                                     \
     X(RESULT, "result", HTTP_TEXT, 0, IDEM_RESULT_MAX, NULL,                   \

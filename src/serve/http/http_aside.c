@@ -1,22 +1,23 @@
 /*
- * http_aside.c - what may have to wait for the store without a callback:
- * figures, ids and doubts.
+ * http_aside.c - what may have to wait for the store without a callback, and
+ * what takes long to write down: figures, ids and lists.
  *
  * They are done by a thread of their own, so that a store that hangs holds up
  * neither /healthz nor anybody else. A request whose time is up is answered
- * without them, and what comes later is thrown away.
+ * without them, and what comes later is thrown away. One reply is put together
+ * at a time; then it counts in max-buffered, or is thrown away if it does not
+ * fit.
  */
 #include "../core/doubts.h"
 #include "../core/second.h"
 #include "http_inner.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 struct outcome {
     enum idem_status status;
     struct idem_error err;
-    struct idem_buf text; /* figures */
-    json_t *json;
+    struct idem_buf text;
 };
 
 static void
@@ -83,40 +84,91 @@ list_proposals(struct http_request *request)
                      proposals);
 }
 
+static json_t *
+list_records(const struct http_request *request)
+{
+    json_t *records = json_array();
+
+    for (size_t i = 0; i < request->record_count; i++)
+        json_array_append_new(records, http_record(&request->records[i]));
+    return json_pack("{s:s, s:s, s:o}", "verdict", "records", "cursor",
+                     request->call.cursor.text, "records", records);
+}
+
+static void
+add_entry(void *arg, const json_t *entry)
+{
+    json_array_append_new(arg, json_deep_copy(entry));
+}
+
+static json_t *
+list_audit(const struct http_request *request)
+{
+    const struct http_call *call = &request->call;
+    const struct audit_filter filter = {call->filter.scope, call->filter.id,
+                                        call->count};
+    json_t *entries = json_array();
+
+    audit_list(request->http->server->audit, &filter, add_entry, entries);
+    return json_pack("{s:s, s:o}", "verdict", "entries", "entries", entries);
+}
+
+static json_t *
+list_ids(const struct http_request *request, struct outcome *outcome)
+{
+    json_t *ids = json_array();
+
+    outcome->status =
+        server_ids(request->http->server, request->call.id_kind,
+                   request->call.count, true, add_id, ids, &outcome->err);
+    return json_pack("{s:s, s:o}", "verdict", "ids", "ids", ids);
+}
+
+static json_t *
+make_list(struct http_request *request, struct outcome *outcome)
+{
+    switch (request->route->action) {
+    case HTTP_SCAN:
+        return list_records(request);
+    case HTTP_AUDIT:
+        return list_audit(request);
+    case HTTP_DOUBTS:
+        return list_doubts(request);
+    case HTTP_PROPOSALS:
+        return list_proposals(request);
+    case HTTP_ROUTES:
+        return http_gateway_routes(request->http->server->config);
+    default:
+        return list_ids(request, outcome);
+    }
+}
+
+static bool
+put_list(struct http_request *request, struct outcome *outcome)
+{
+    json_t *list = make_list(request, outcome);
+    char *text = list ? json_dumps(list, JSON_COMPACT) : NULL;
+
+    json_decref(list);
+    outcome->text.data = (uint8_t *)text;
+    outcome->text.len = outcome->text.room = text ? strlen(text) : 0;
+    return text != NULL;
+}
+
 /* Without the lock. Of the request only what no other thread changes. */
 static void
 work(struct http_request *request, struct outcome *outcome)
 {
-    struct http_call *call = &request->call;
-
-    bool made = true;
+    bool made;
 
     idem_buf_init(&outcome->text, HTTP_METRICS_MAX);
-    switch (request->route->action) {
-    case HTTP_METRICS:
+    if (request->route->action == HTTP_METRICS)
         made = http_metrics(request->http, &outcome->text);
-        break;
-    case HTTP_STATS:
-        made = http_stats_put(request->http, call->count, &outcome->text);
-        break;
-    case HTTP_DOUBTS:
-        outcome->json = list_doubts(request);
-        made = outcome->json != NULL;
-        break;
-    case HTTP_PROPOSALS:
-        outcome->json = list_proposals(request);
-        made = outcome->json != NULL;
-        break;
-    case HTTP_ROUTES:
-        outcome->json = http_gateway_routes(request->http->server->config);
-        made = outcome->json != NULL;
-        break;
-    default:
-        outcome->json = json_array();
-        outcome->status =
-            server_ids(request->http->server, call->id_kind, call->count, true,
-                       add_id, outcome->json, &outcome->err);
-    }
+    else if (request->route->action == HTTP_STATS)
+        made =
+            http_stats_put(request->http, request->call.count, &outcome->text);
+    else
+        made = put_list(request, outcome);
     if (!made)
         outcome->status =
             idem__fail(&outcome->err, IDEM_ERR_MEMORY, "out of memory");
@@ -130,12 +182,14 @@ hand_over(struct http_request *request, struct outcome *outcome)
     request->http->in_flight--;
     if (request->abandoned)
         return;
-    if (outcome->status != IDEM_OK)
+    if (outcome->status != IDEM_OK) {
         http_fail_with(request, outcome->status, &outcome->err);
-    request->text = outcome->text;
-    idem_buf_init(&outcome->text, 0);
-    request->json = outcome->json;
-    outcome->json = NULL;
+    } else if (!http_hold(request, outcome->text.room)) {
+        http_fail_full(request);
+    } else {
+        request->text = outcome->text;
+        idem_buf_init(&outcome->text, 0);
+    }
     http_resume(request);
 }
 
@@ -165,21 +219,18 @@ run(void *arg)
         pthread_mutex_unlock(&http->lock);
         http_request_put(request);
         idem_buf_clear(&outcome.text);
-        json_decref(outcome.json);
         pthread_mutex_lock(&http->lock);
     }
     pthread_mutex_unlock(&http->lock);
     return NULL;
 }
 
-bool
-http_aside(struct http_request *request)
+void
+http_aside_add(struct http_request *request)
 {
     struct http *http = request->http;
     struct http_request **last;
 
-    http_suspend(request, HTTP_ASIDE_MS);
-    pthread_mutex_lock(&http->lock);
     atomic_fetch_add(&request->refs, 1);
     request->outstanding++;
     http->in_flight++;
@@ -187,7 +238,15 @@ http_aside(struct http_request *request)
         ;
     *last = request;
     pthread_cond_signal(&http->aside_wanted);
-    pthread_mutex_unlock(&http->lock);
+}
+
+bool
+http_aside(struct http_request *request)
+{
+    http_suspend(request, HTTP_ASIDE_MS);
+    pthread_mutex_lock(&request->http->lock);
+    http_aside_add(request);
+    pthread_mutex_unlock(&request->http->lock);
     return false;
 }
 

@@ -173,6 +173,7 @@ set_field(struct http_call *call, enum http_field field,
 
     switch (field) {
     case HTTP_FENCE_FIELD:
+    case HTTP_SEEN_FIELD:
         op->fence = (uint64_t)value->number;
         break;
     case HTTP_OUTCOME_FIELD:

@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LISTENERS_MAX 16
+#define LISTENERS_MAX 32
+#define LISTENERS_EACH 8 /* of one credential */
 #define BLOCK 4096
 #define HELLO ": rows of /v1/stats\n\n"
 
@@ -68,6 +69,17 @@ forget_listener(void *arg)
     free(self);
 }
 
+/* Under the lock. */
+static bool
+has_room(const struct http *http, const struct principal *principal)
+{
+    size_t count = 0;
+
+    for (const struct http_listener *l = http->listeners; l; l = l->next)
+        count += l->principal == principal;
+    return http->listener_count < LISTENERS_MAX && count < LISTENERS_EACH;
+}
+
 static struct http_listener *
 new_listener(struct http_request *request)
 {
@@ -85,7 +97,7 @@ new_listener(struct http_request *request)
     memcpy(self->session, request->session, HTTP_SESSION_LEN);
     self->len = strlen(self->row);
     pthread_mutex_lock(&http->lock);
-    if (http->listener_count < LISTENERS_MAX) {
+    if (has_room(http, self->principal)) {
         http->listener_count++;
         self->next = http->listeners;
         self->link = &http->listeners;
@@ -110,7 +122,9 @@ http_events(struct http_request *request)
 
     if (!self) {
         http_fail(request, IDEM_PROBLEM_OVERLOADED,
-                  "%d others listen already: close one of them", LISTENERS_MAX);
+                  "%d pages of this credential or %d of all listen already: "
+                  "close one of them",
+                  LISTENERS_EACH, LISTENERS_MAX);
         return NULL;
     }
     response = MHD_create_response_from_callback(

@@ -2,9 +2,10 @@
  * http_guard.c - where a request comes from, and who sent it.
  *
  * A server on loopback needs no credentials, so a web page that the user looks
- * at must not be able to use it. Three things see to that: the Host header must
+ * at must not be able to use it. Four things see to that: the Host header must
  * name this machine (a foreign name that was made to point at 127.0.0.1 is
- * refused), an Origin must be this server's own, and a body must be JSON, which
+ * refused), an Origin must be this server's own, a browser that says where a
+ * request comes from must not name another site, and a body must be JSON, which
  * no form and no simple cross-site request can send.
  */
 #include "http_inner.h"
@@ -87,13 +88,20 @@ check_host(struct http_request *request, const char *version)
                      "localhost, 127.0.0.1 and [::1] only");
 }
 
+/* A link on another page may lead to the console. What the console shows it
+ * asks for itself. */
 static bool
-check_origin(struct http_request *request, const char *method)
+may_be_linked(const struct http_request *request)
+{
+    return request->route && request->route->action == HTTP_PAGE;
+}
+
+static bool
+check_origin(struct http_request *request)
 {
     const char *origin = header(request, "Origin");
     const char *site = header(request, "Sec-Fetch-Site");
     const char *host = header(request, "Host");
-    bool reads = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
     const char *from = NULL;
 
     if (origin && strncasecmp(origin, "http://", 7) == 0)
@@ -103,8 +111,8 @@ check_origin(struct http_request *request, const char *method)
     if (origin && (!from || !host || strcasecmp(from, host) != 0))
         return http_fail(request, IDEM_PROBLEM_ORIGIN,
                          "the Origin header names another site");
-    if (!reads && site && strcmp(site, "same-origin") != 0 &&
-        strcmp(site, "none") != 0)
+    if (site && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0 &&
+        !may_be_linked(request))
         return http_fail(request, IDEM_PROBLEM_ORIGIN,
                          "the browser says that another site sent this");
     return true;
@@ -306,8 +314,7 @@ check_caller(struct http_request *request)
 }
 
 bool
-http_guard(struct http_request *request, const char *method,
-           const char *version)
+http_guard(struct http_request *request, const char *version)
 {
     unsigned seen = 0;
 
@@ -320,6 +327,6 @@ http_guard(struct http_request *request, const char *method,
         return http_fail(request, IDEM_PROBLEM_INVALID,
                          "a header that may stand there once is repeated");
     return check_framing(request) && check_host(request, version) &&
-           check_origin(request, method) && check_caller(request) &&
+           check_origin(request) && check_caller(request) &&
            check_length(request) && check_media_type(request);
 }

@@ -4,7 +4,8 @@
  *   libmicrohttpd's thread: reads a request, submits its op, suspends the
  *       connection; renders and sends the answer once it is resumed
  *   the engine's thread:    copies the answer into the request, resumes
- *   a thread aside:         figures and ids, which may wait for the store
+ *   a thread aside:         figures and ids, which may wait for the store, and
+ *       lists, one after another
  *   with --console:         two threads more, see http_stats.c
  *   the watcher's thread:   five times a second, looks for clients that left,
  *       requests that take too long, and connections that dawdle
@@ -85,14 +86,14 @@ struct http_request {
     struct idem_record record; /* ... this: bytes in `memory`, or in: */
     struct result *result;     /* NULL: the result is not long, or was sent */
     struct idem_arena memory;
-    size_t rendered;             /* bytes of a long reply, until it is sent */
+    size_t held; /* bytes of a long reply that are counted, until it is sent */
     struct idem_record *records; /* SCAN, ISSUE */
     size_t record_count;
     struct server_issue *issue; /* tokens */
     bool masked;                /* the result is there, and not shown */
     size_t masked_len;
-    json_t *json;         /* ids, doubts ... */
-    struct idem_buf text; /* figures */
+    json_t *json;         /* what an id is made of */
+    struct idem_buf text; /* figures and lists */
 
     /* Under the lock. */
     struct http_request *next, **link; /* in http->pending while suspended */
@@ -137,8 +138,7 @@ void http_source(const struct http_request *request,
 
 /* http_guard.c: is this request from somewhere we take requests from, and by
  * whom? False: request->problem says what is wrong. */
-bool http_guard(struct http_request *request, const char *method,
-                const char *version);
+bool http_guard(struct http_request *request, const char *version);
 
 /* A name or a secret is wrong: told late, counted and logged. Always false. */
 bool http_wrong_secret(struct http_request *request, const char *why);
@@ -168,6 +168,11 @@ void http_request_put(struct http_request *request);
 enum MHD_Result http_respond(struct http_request *request);
 /* More bytes, or fewer, wait in buffers; fewer let others be answered. */
 void http_count(struct http *http, size_t before, size_t now);
+/* Under the lock: count so many bytes for this request's reply, until it was
+ * sent. False: there is no room for them now. */
+bool http_hold(struct http_request *request, size_t len);
+/* As a problem: there was no room. Under the lock, or before it is shared. */
+void http_fail_full(struct http_request *request);
 
 /* Suspend until http_resume; after `limit_ms` the watcher resumes it. */
 void http_suspend(struct http_request *request, int64_t limit_ms);
@@ -181,6 +186,8 @@ void http_watch_stop(struct http *http);
 
 /* http_aside.c: do it on a thread of its own; always false. */
 bool http_aside(struct http_request *request);
+/* Under the lock, for one that is suspended. */
+void http_aside_add(struct http_request *request);
 bool http_aside_start(struct http *http);
 void http_aside_stop(struct http *http);
 

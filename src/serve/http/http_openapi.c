@@ -139,7 +139,7 @@ static const struct {
     "replayable:b? result:s? result_base64:s? masked_bytes:i?"
 
 #define ENTRY_VALUES                                                           \
-    "time:s who:s from:s surface:s verb:s outcome:s verdict:s before:s "       \
+    "time:s who:s proposed_by:s? from:s surface:s verb:s outcome:s verdict:s before:s "       \
     "after:s scope:s? scope_base64:s? id:s? id_base64:s? reason:s? "           \
     "reason_base64:s?"
 

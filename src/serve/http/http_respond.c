@@ -22,7 +22,7 @@ struct reply {
     const char *type;
     char *body; /* malloc'ed */
     size_t len;
-    bool gzip;              /* and not ours to free */
+    bool gzip, kept;        /* kept: not ours to free */
     int64_t retry_after_ms; /* 0: not said */
 };
 
@@ -58,35 +58,6 @@ issued(const struct http_request *request)
     return json_pack("{s:s, s:s, s:o, s:I}", "verdict", "issued", "token",
                      server_issue_token(request->issue, 0), "tokens", tokens,
                      "expires", (json_int_t)request->answer.record->expires);
-}
-
-static json_t *
-listed(const struct http_request *request)
-{
-    json_t *records = json_array();
-
-    for (size_t i = 0; i < request->record_count; i++)
-        json_array_append_new(records, http_record(&request->records[i]));
-    return json_pack("{s:s, s:s, s:o}", "verdict", "records", "cursor",
-                     request->call.cursor.text, "records", records);
-}
-
-static void
-add_entry(void *arg, const json_t *entry)
-{
-    json_array_append_new(arg, json_deep_copy(entry));
-}
-
-static json_t *
-audited(const struct http_request *request)
-{
-    const struct http_call *call = &request->call;
-    const struct audit_filter filter = {call->filter.scope, call->filter.id,
-                                        call->count};
-    json_t *entries = json_array();
-
-    audit_list(request->http->server->audit, &filter, add_entry, entries);
-    return json_pack("{s:s, s:o}", "verdict", "entries", "entries", entries);
 }
 
 /* How long it is, in place of what it is. */
@@ -128,16 +99,7 @@ make_json(const struct http_request *request)
         return answered(request);
     case HTTP_ISSUE:
         return issued(request);
-    case HTTP_SCAN:
-        return listed(request);
-    case HTTP_AUDIT:
-        return audited(request);
-    case HTTP_ID:
-        return json_pack("{s:s, s:O}", "verdict", "ids", "ids", request->json);
     case HTTP_EXPLAIN:
-    case HTTP_DOUBTS:
-    case HTTP_PROPOSALS:
-    case HTTP_ROUTES:
         return json_incref(request->json);
     case HTTP_ROLLBACK:
         return json_pack("{s:s}", "verdict", idem_verdict_name(IDEM_V_OK));
@@ -149,14 +111,9 @@ make_json(const struct http_request *request)
         return json_pack("{s:s, s:s}", "status", "ok", "version", IDEM_VERSION);
     case HTTP_READY:
         return json_pack("{s:s}", "status", "ready");
-    case HTTP_METRICS:
-    case HTTP_OPENAPI:
-    case HTTP_STATS:
-    case HTTP_EVENTS:
-    case HTTP_PAGE:
-        break;
+    default:
+        return NULL; /* it is no JSON, or text already */
     }
-    return NULL;
 }
 
 static bool
@@ -167,9 +124,10 @@ make_body(struct http_request *request, struct reply *reply)
     json_t *json;
 
     if (!request->failed && action == HTTP_OPENAPI) {
-        reply->body = strdup(request->http->openapi);
+        reply->body = request->http->openapi;
         reply->len = strlen(request->http->openapi);
-        return reply->body != NULL;
+        reply->kept = true;
+        return true;
     }
     if (!request->failed && action == HTTP_PAGE) {
         const struct console_file *file = http_console_file(request->call.file);
@@ -177,10 +135,10 @@ make_body(struct http_request *request, struct reply *reply)
         reply->type = file->type;
         reply->body = (char *)(uintptr_t)file->gzip;
         reply->len = file->len;
-        reply->gzip = true;
+        reply->gzip = reply->kept = true;
         return true;
     }
-    if (!request->failed && (action == HTTP_METRICS || action == HTTP_STATS)) {
+    if (!request->failed && request->text.data) {
         if (action == HTTP_METRICS)
             reply->type = METRICS_TYPE;
         reply->body = (char *)request->text.data;
@@ -266,12 +224,26 @@ rendered_len(const struct http_request *request)
     return RENDERED_PARTS * request->result->len;
 }
 
-/* One is rendered however low the limit is. */
-static bool
-fits(struct http *http, size_t len, size_t before)
+/* One is rendered however low the limit is, and its own body does not count. */
+bool
+http_hold(struct http_request *request, size_t len)
 {
-    return (before == 0 && atomic_load(&http->buffered) == 0) ||
-           results_room(&http->server->results, before + len);
+    struct http *http = request->http;
+
+    if (atomic_load(&http->buffered) > request->body.len &&
+        !results_room(&http->server->results, len))
+        return false;
+    http_count(http, 0, len);
+    request->held += len;
+    return true;
+}
+
+void
+http_fail_full(struct http_request *request)
+{
+    http_fail_with(
+        request, IDEM_ERR_OVERLOADED,
+        &(struct idem_error){.text = "too many large replies wait to be read"});
 }
 
 /* Under the lock: those who fit now. */
@@ -279,15 +251,13 @@ static void
 resume_some(struct http *http)
 {
     struct http_request *next;
-    size_t before = 0;
 
     for (struct http_request *r = http->pending; r; r = next) {
         next = r->next;
         if (!r->wants_room)
             continue;
-        if (!fits(http, rendered_len(r), before))
+        if (!http_hold(r, rendered_len(r)))
             return;
-        before += rendered_len(r);
         r->wants_room = false;
         http_resume(r);
     }
@@ -309,9 +279,14 @@ static bool
 waits_for_room(struct http_request *request)
 {
     struct http *http = request->http;
+    bool fits;
 
-    if (request->failed || !request->result ||
-        fits(http, rendered_len(request), 0))
+    if (request->failed || !request->result || request->held > 0)
+        return false;
+    pthread_mutex_lock(&http->lock);
+    fits = http_hold(request, rendered_len(request));
+    pthread_mutex_unlock(&http->lock);
+    if (fits)
         return false;
     http_suspend(request, HTTP_STORE_MS);
     pthread_mutex_lock(&http->lock);
@@ -329,16 +304,18 @@ make_response(struct http_request *request, struct reply *reply)
     if (!make_body(request, reply))
         return NULL; /* no memory to say that there is no memory */
     if (request->result) {
-        request->rendered = reply->len;
-        http_count(request->http, 0, reply->len);
+        size_t held = request->held;
+
+        request->held = reply->len;
+        http_count(request->http, held, reply->len);
         result_put(request->result);
         request->result = NULL;
         request->record.result = (struct idem_bytes){NULL, 0};
     }
     response = MHD_create_response_from_buffer(
         reply->len, reply->body,
-        reply->gzip ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_FREE);
-    if (!response && !reply->gzip)
+        reply->kept ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_FREE);
+    if (!response && !reply->kept)
         free(reply->body);
     return response;
 }

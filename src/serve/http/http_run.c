@@ -11,6 +11,7 @@
 
 #define READY_SCOPE "idem"
 #define READY_ID "readyz"
+#define ISSUED_ROOM 256 /* a token in a reply, and on its way there */
 
 void
 http_request_put(struct http_request *request)
@@ -120,9 +121,7 @@ share_result(struct http_request *request, const struct idem_record *record)
         request->record.result =
             (struct idem_bytes){request->result->bytes, request->result->len};
     else
-        http_fail_with(request, IDEM_ERR_OVERLOADED,
-                       &(struct idem_error){
-                           .text = "too many large replies wait to be read"});
+        http_fail_full(request);
 }
 
 static bool
@@ -212,7 +211,10 @@ end_callback(struct http_request *request)
 {
     if (request->outstanding == 0 && !request->abandoned) {
         observe(request);
-        http_resume(request);
+        if (request->route->action == HTTP_SCAN && !request->failed)
+            http_aside_add(request);
+        else
+            http_resume(request);
     }
     pthread_mutex_unlock(&request->http->lock);
     http_request_put(request);
@@ -227,6 +229,14 @@ audit_request(const struct http_request *request, enum idem_status status,
     audit_add(server->audit, server->log,
               &(struct audit_event){&request->audit, "http", &request->call.op,
                                     status, answer});
+}
+
+/* Does the reply show a result? */
+static bool
+is_shown(const struct http_request *request)
+{
+    return !request->abandoned && !request->failed &&
+           request->record.result.len > 0;
 }
 
 /* On the engine's thread. */
@@ -245,9 +255,37 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
     } else {
         keep(request, answer);
     }
-    if (request->audit.who[0] && request->outstanding == 0)
+    if (request->audit.who[0] && request->outstanding == 0 &&
+        (!http_reveals(request->route) || is_shown(request)))
         audit_request(request, status, answer);
     end_callback(request);
+}
+
+/* Copy them as they are listed: without their results. */
+static bool
+keep_listed(struct http_request *request, const struct idem_record *records,
+            size_t count)
+{
+    size_t len = (count + 1) * sizeof(*records);
+
+    for (size_t i = 0; i < count; i++)
+        len +=
+            records[i].scope.len + records[i].id.len + records[i].subject.len;
+    if (!http_hold(request, len)) {
+        http_fail_full(request);
+        return false;
+    }
+    request->records = calloc(count + 1, sizeof(*records));
+    for (size_t i = 0; request->records && i < count; i++) {
+        struct idem_record listed = records[i];
+
+        listed.result = (struct idem_bytes){NULL, 0};
+        if (!idem_arena_record(&request->memory, &listed,
+                               &request->records[request->record_count]))
+            break;
+        request->record_count++;
+    }
+    return request->records && request->record_count == count;
 }
 
 static void
@@ -262,12 +300,7 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
         http_fail_with(request, status, err);
     } else if (!request->abandoned) {
         request->call.cursor = *next;
-        request->records = calloc(count + 1, sizeof(*records));
-        for (size_t i = 0; request->records && i < count; i++)
-            if (idem_arena_record(&request->memory, &records[i],
-                                  &request->records[request->record_count]))
-                request->record_count++;
-        if (request->record_count < count)
+        if (!keep_listed(request, records, count))
             http_fail_with(request, IDEM_ERR_MEMORY, NULL);
     }
     end_callback(request);
@@ -321,7 +354,15 @@ static bool
 run_issue(struct http_request *request)
 {
     struct http_call *call = &request->call;
+    bool fits;
 
+    pthread_mutex_lock(&request->http->lock);
+    fits = http_hold(request, call->count * ISSUED_ROOM);
+    pthread_mutex_unlock(&request->http->lock);
+    if (!fits) {
+        http_fail_full(request);
+        return true;
+    }
     request->issue = server_issue_new(call->count);
     if (!request->issue)
         return !http_fail(request, IDEM_PROBLEM_MEMORY, "out of memory");
@@ -406,6 +447,7 @@ http_run(struct http_request *request)
     case HTTP_SCAN:
         return run_scan(request);
     case HTTP_ID:
+    case HTTP_AUDIT:
     case HTTP_METRICS:
     case HTTP_STATS:
     case HTTP_DOUBTS:
@@ -420,7 +462,6 @@ http_run(struct http_request *request)
         return run_rollback(request);
     case HTTP_READY:
         return run_ready(request);
-    case HTTP_AUDIT:
     case HTTP_HEALTH:
     case HTTP_OPENAPI:
     case HTTP_EVENTS:

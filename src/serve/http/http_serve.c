@@ -76,7 +76,7 @@ http_request_done(void *arg, struct MHD_Connection *connection, void **context,
     *context = NULL;
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         http_release_undelivered(request);
-    http_count(request->http, request->body.len + request->rendered, 0);
+    http_count(request->http, request->body.len + request->held, 0);
     set_stage(request, CLIENT_IDLE);
     http_request_put(request);
 }
@@ -152,13 +152,16 @@ check_right(struct http_request *request)
     static const enum idem__problem problems[] = {
         [PERMIT_NEEDS_LOGIN] = IDEM_PROBLEM_UNAUTHORIZED,
         [PERMIT_NEEDS_RIGHT] = IDEM_PROBLEM_FORBIDDEN,
-        [PERMIT_NEEDS_REASON] = IDEM_PROBLEM_INVALID,
+        [PERMIT_NEEDS_MORE] = IDEM_PROBLEM_INVALID,
         [PERMIT_OVER_QUOTA] = IDEM_PROBLEM_QUOTA,
         [PERMIT_NEEDS_SECOND] = IDEM_PROBLEM_FORBIDDEN,
     };
     const struct http_call *call = &request->call;
-    struct server_wish wish = {
-        .what = ASKS_OP, .op = &call->op, .tokens = call->count};
+    char first[AUDIT_WHO_MAX] = "";
+    struct server_wish wish = {.what = ASKS_OP,
+                               .op = &call->op,
+                               .first = first,
+                               .tokens = call->count};
     struct audit_source source;
     struct idem_error err;
     enum server_permit permit;
@@ -219,6 +222,7 @@ check_right(struct http_request *request)
         return true;
     if (server_op_operates(&call->op) || http_reveals(request->route))
         http_source(request, &request->audit);
+    memcpy(request->audit.first, first, strlen(first) + 1);
     return true;
 }
 
@@ -293,7 +297,7 @@ look_at_head(struct http_request *request, const char *method,
                                                      MHD_HEADER_KIND, "Expect");
 
     request->seen = true;
-    if (find_route(request, method) && http_guard(request, method, version) &&
+    if (find_route(request, method) && http_guard(request, version) &&
         check_route(request))
         return MHD_YES;
     if (expect || request->refuse_at_once)

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define SESSIONS_MAX 64
+#define SESSIONS_EACH 8 /* of one credential */
 #define AGE_MAX_MS INT64_C(43200000)
 #define TOKEN_LEN 32
 #define TOKEN_VARIANT sodium_base64_VARIANT_URLSAFE_NO_PADDING
@@ -83,22 +84,32 @@ find(struct http_sessions *self, const uint8_t hash[HTTP_SESSION_LEN])
 }
 
 /* Under the lock: a free place, else that of the session that was idle for the
- * longest time. */
+ * longest time; of the same credential, if that has its share. */
 static struct session *
-make_room(struct http_sessions *self)
+make_room(struct http_sessions *self, const struct principal *principal)
 {
-    struct session *oldest = &self->all[0];
+    struct session *place = NULL, *oldest = &self->all[0], *own = NULL;
+    size_t count = 0;
 
     for (size_t i = 0; i < SESSIONS_MAX; i++) {
         struct session *s = &self->all[i];
 
         if (!s->principal)
-            return s;
+            place = s;
         if (s->used_ms < oldest->used_ms)
             oldest = s;
+        if (s->principal != principal)
+            continue;
+        count++;
+        if (!own || s->used_ms < own->used_ms)
+            own = s;
     }
-    drop(oldest);
-    return oldest;
+    if (count >= SESSIONS_EACH)
+        place = own;
+    else if (!place)
+        place = oldest;
+    drop(place);
+    return place;
 }
 
 /* Cookies do not know ports: two servers of one machine need two names. */
@@ -133,7 +144,7 @@ begin_session(struct http_request *request)
     crypto_generichash(request->session, HTTP_SESSION_LEN,
                        (const uint8_t *)text, strlen(text), NULL, 0);
     pthread_mutex_lock(&self->lock);
-    session = make_room(self);
+    session = make_room(self, request->principal);
     memcpy(session->hash, request->session, HTTP_SESSION_LEN);
     session->principal = principal_ref(request->principal);
     session->since_ms = session->used_ms = idem__mono_ms();

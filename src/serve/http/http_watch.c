@@ -55,9 +55,7 @@ answer_overdue(struct http_request *request)
 
     if (request->wants_room) {
         /* Its answer is known, and wrote nothing. */
-        http_fail_with(request, IDEM_ERR_OVERLOADED,
-                       &(struct idem_error){
-                           .text = "too many large replies wait to be read"});
+        http_fail_full(request);
     } else if (!request->failed) {
         request->failed = true;
         request->problem = reads ? IDEM_PROBLEM_TIMEOUT : IDEM_PROBLEM_LOST;

@@ -141,16 +141,17 @@ wish_of(const struct command *command, struct server_wish *wish)
 
 /* Say no, if it is no. */
 static bool
-refused(struct client *client, const struct command *command)
+refused(struct client *client, const struct command *command,
+        char first[AUDIT_WHO_MAX])
 {
     static const char *const words[] = {
         [PERMIT_NEEDS_LOGIN] = "NOAUTH",  [PERMIT_NEEDS_RIGHT] = "NOPERM",
-        [PERMIT_NEEDS_REASON] = "ERR",    [PERMIT_OVER_QUOTA] = "OVERLOADED",
+        [PERMIT_NEEDS_MORE] = "ERR",      [PERMIT_OVER_QUOTA] = "OVERLOADED",
         [PERMIT_NEEDS_SECOND] = "NOPERM",
     };
     struct answer_tag tag = {command->wire.tagged, command->wire.tag};
     struct audit_source source;
-    struct server_wish wish = {0};
+    struct server_wish wish = {.first = first};
     struct idem_error err;
     enum server_permit permit;
 
@@ -184,6 +185,7 @@ client_command(struct client *client, const struct idem__wire_request *in)
     struct idem_error err;
     struct command command;
     struct call *call;
+    char first[AUDIT_WHO_MAX];
 
     metrics_add(&loop->server->metrics->commands, 1);
     if (command_parse(in, &command, &err) != IDEM_OK) {
@@ -192,7 +194,8 @@ client_command(struct client *client, const struct idem__wire_request *in)
                      "ERR", err.text, false);
         return;
     }
-    if (refused(client, &command))
+    first[0] = '\0';
+    if (refused(client, &command, first))
         return;
     if (!is_engine_command(command.kind)) {
         admin_command(client, &command);
@@ -209,8 +212,10 @@ client_command(struct client *client, const struct idem__wire_request *in)
     }
     call->blind = !principal_has(client->principal, SERVER_MAY_USE);
     call->audited = server_op_operates(&command.wire.op);
-    if (call->audited)
+    if (call->audited) {
         audit_note(&call->audit, principal_name(client->principal),
                    client->source.fd);
+        memcpy(call->audit.first, first, strlen(first) + 1);
+    }
     call_submit(call, &command.wire.op);
 }
