@@ -186,6 +186,25 @@ take_only(const struct holder *h)
     return cli_run_verb(&h->verb, &op);
 }
 
+/* -1 when the options fit together, else the exit code. */
+static int
+check_usage(const struct holder *h, bool has_command, bool wants_command)
+{
+    if (!has_command && wants_command)
+        return cli_usage_error("lock: which command? write it after --");
+    if (h->read && h->write)
+        return cli_usage_error("lock: --read or --write, not both");
+    if (h->permits == 0 || h->permits > IDEM_LOCKS_MAX)
+        return cli_usage_error("lock: --permits is a number from 1 to %d",
+                               IDEM_LOCKS_MAX);
+    if (!has_command &&
+        (h->permits > 0 || h->read || h->write || h->fair || h->also.count))
+        return cli_usage_error(
+            "lock: --also, --permits, --read, --write and "
+            "--fair need a command: lock NAME ... -- COMMAND");
+    return -1;
+}
+
 int
 cli_lock(int argc, char **argv)
 {
@@ -247,18 +266,9 @@ cli_lock(int argc, char **argv)
     args[count] = NULL;
     randombytes_buf(random, sizeof(random));
     sodium_bin2hex(h.owner, sizeof(h.owner), random, sizeof(random));
-    if (count == 1 && wants_command)
-        return cli_usage_error("lock: which command? nothing stands behind --");
-    if (h.read && h.write)
-        return cli_usage_error("lock: --read or --write, not both");
-    if (h.permits == 0 || h.permits > IDEM_LOCKS_MAX)
-        return cli_usage_error("lock: --permits is a number from 1 to %d",
-                               IDEM_LOCKS_MAX);
-    if (count == 1 &&
-        (h.permits > 0 || h.read || h.write || h.fair || h.also.count))
-        return cli_usage_error(
-            "lock: --also, --permits, --read, --write and "
-            "--fair need a command: lock NAME ... -- COMMAND");
+    code = check_usage(&h, count > 1, wants_command);
+    if (code >= 0)
+        return code;
     if (count == 1)
         return take_only(&h);
     if (h.lease_ms < 100)

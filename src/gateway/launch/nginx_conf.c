@@ -143,6 +143,47 @@ add_head(const struct gateway_config *config, const struct gateway_place *place,
 }
 
 static bool
+add_access_log(const struct gateway_config *config, struct idem_buf *out)
+{
+    if (!config->access_log)
+        return idem_buf_add_text(out, "    access_log off;\n");
+    return idem_buf_printf(
+               out,
+               "    log_format idem '$remote_addr [$time_iso8601] "
+               "\"$request\" $status $bytes_sent $request_time "
+               "idem=$idem_verdict %s fence=$idem_fence "
+               "upstream=$upstream_response_time "
+               "instance=$idem_instance trace=\"$http_traceparent\" "
+               "first-trace=$sent_http_idem_first_trace';\n"
+               "    access_log ",
+               config->log_keys ? "scope=\"$idem_scope\" id=\"$idem_id\""
+                                : "key=$idem_key") &&
+           add_quoted(out, config->access_log) &&
+           idem_buf_add_text(out, " idem buffer=64k flush=1s;\n");
+}
+
+/* How often one address may ask for tokens, and for the state of a key. */
+static bool
+add_limit_zones(const struct gateway_config *config, struct idem_buf *out)
+{
+    bool good = true;
+
+    if (config->token_path)
+        good = good && idem_buf_printf(out,
+                                       "    limit_req_zone $binary_remote_addr "
+                                       "zone=idem_token:1m rate=%s;\n",
+                                       config->token_rate ? config->token_rate
+                                                          : "50r/s");
+    if (config->status_path)
+        good = good && idem_buf_printf(out,
+                                       "    limit_req_zone $binary_remote_addr "
+                                       "zone=idem_status:1m rate=%s;\n",
+                                       config->status_rate ? config->status_rate
+                                                           : "20r/s");
+    return good;
+}
+
+static bool
 add_http(const struct gateway_config *config, const struct gateway_place *place,
          struct idem_buf *out)
 {
@@ -153,23 +194,7 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
     for (size_t i = 0; i < 5; i++)
         good = good && idem_buf_printf(out, "    %s_temp_path \"%s/%s\";\n",
                                        temp[i], place->folder, temp[i]);
-    if (config->access_log)
-        good = good &&
-               idem_buf_printf(
-                   out,
-                   "    log_format idem '$remote_addr [$time_iso8601] "
-                   "\"$request\" $status $bytes_sent $request_time "
-                   "idem=$idem_verdict %s fence=$idem_fence "
-                   "upstream=$upstream_response_time "
-                   "instance=$idem_instance trace=\"$http_traceparent\" "
-                   "first-trace=$sent_http_idem_first_trace';\n"
-                   "    access_log ",
-                   config->log_keys ? "scope=\"$idem_scope\" id=\"$idem_id\""
-                                    : "key=$idem_key") &&
-               add_quoted(out, config->access_log) &&
-               idem_buf_add_text(out, " idem buffer=64k flush=1s;\n");
-    else
-        good = good && idem_buf_add_text(out, "    access_log off;\n");
+    good = good && add_access_log(config, out);
     good = good && idem_buf_printf(out, "    idem_figures \"%s/%s\";\n",
                                    place->folder, GATEWAY_FIGURES);
     good = good &&
@@ -213,19 +238,7 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                    out, "    proxy_set_header X-Forwarded-For "
                         "$proxy_add_x_forwarded_for;\n"
                         "    proxy_set_header X-Forwarded-Proto $scheme;\n");
-    if (config->token_path)
-        good = good && idem_buf_printf(out,
-                                       "    limit_req_zone $binary_remote_addr "
-                                       "zone=idem_token:1m rate=%s;\n",
-                                       config->token_rate ? config->token_rate
-                                                          : "50r/s");
-    if (config->status_path)
-        good = good && idem_buf_printf(out,
-                                       "    limit_req_zone $binary_remote_addr "
-                                       "zone=idem_status:1m rate=%s;\n",
-                                       config->status_rate ? config->status_rate
-                                                           : "20r/s");
-    return good;
+    return good && add_limit_zones(config, out);
 }
 
 /* One block of servers a URL; idle connections are given up early, because a

@@ -295,6 +295,42 @@ ngx_http_idem_append_held(ngx_http_idem_ctx_t *ctx, u_char *held, size_t *len,
 }
 
 
+/* the end of the buffer: what may be the start of a form is kept back until
+ * the next buffer shows it */
+
+static ngx_int_t
+ngx_http_idem_inject_rest(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
+    u_char *begun, size_t len, ngx_chain_t ***last)
+{
+    size_t                     held;
+    struct gateway_form_scan  *scan = ctx->inject;
+
+    held = b->last_buf || b->last_in_chain ? 0 : gateway_form_held(scan);
+
+    if (held < len + (b->last - b->pos) || held == 0) {
+        if (ngx_http_idem_append_held(ctx, begun, &len, last) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        b->last -= held;
+
+    } else { /* a few bytes, and all of them are kept back */
+        b->pos = b->last;
+    }
+
+    scan->held = held;
+
+    if (b->pos == b->last) { /* nginx sends no memory of no bytes */
+        b->temporary = 0;
+        b->memory = 0;
+        b->mmap = 0;
+        b->sync = 1;
+    }
+
+    return NGX_OK;
+}
+
+
 /* the buffer in parts; the last one is the buffer itself, so that it is used
  * again only when all of it was sent */
 
@@ -302,7 +338,7 @@ static ngx_int_t
 ngx_http_idem_inject_buf(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
     ngx_str_t *field, ngx_chain_t ***last)
 {
-    size_t                     next, len, held;
+    size_t                     next, len;
     u_char                    *p, *place, begun[sizeof(ctx->inject->begun)];
     ptrdiff_t                  at;
     ngx_pool_t                *pool = ctx->request->pool;
@@ -353,26 +389,8 @@ ngx_http_idem_inject_buf(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
         p += next;
     }
 
-    held = b->last_buf || b->last_in_chain ? 0 : gateway_form_held(scan);
-
-    if (held < len + (b->last - b->pos) || held == 0) {
-        if (ngx_http_idem_append_held(ctx, begun, &len, last) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        b->last -= held;
-
-    } else { /* a few bytes, and all of them are kept back */
-        b->pos = b->last;
-    }
-
-    scan->held = held;
-
-    if (b->pos == b->last) { /* nginx sends no memory of no bytes */
-        b->temporary = 0;
-        b->memory = 0;
-        b->mmap = 0;
-        b->sync = 1;
+    if (ngx_http_idem_inject_rest(ctx, b, begun, len, last) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     return ngx_http_idem_append(pool, last, b);

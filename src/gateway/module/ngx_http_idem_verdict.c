@@ -211,6 +211,30 @@ ngx_http_idem_repeated(ngx_http_idem_ctx_t *ctx,
 }
 
 
+/* the verdict for the log and the figures */
+
+static void
+ngx_http_idem_note_verdict(ngx_http_idem_ctx_t *ctx,
+    const ngx_http_idem_reply_t *reply, enum idem_verdict verdict)
+{
+    if (verdict != IDEM__VERDICT_COUNT) {
+        ctx->verdict.data = (u_char *) idem_verdict_name(verdict);
+        ctx->verdict.len = ngx_strlen(ctx->verdict.data);
+
+    } else if (reply) {
+        ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0, "idem engine: %s",
+                      reply->err.text);
+    }
+
+    if (ctx->asked && verdict != IDEM_V_STARTED
+        && verdict != IDEM__VERDICT_COUNT)
+    {
+        ngx_http_idem_figures_time(ctx->conf->route, IDEM__FIGURES_HOLD,
+                                   ngx_current_msec - ctx->asked);
+    }
+}
+
+
 /* what the engine said to BEGIN; NULL: it said nothing */
 
 void
@@ -225,21 +249,7 @@ ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
 
     verdict = ngx_http_idem_verdict(reply);
 
-    if (verdict != IDEM__VERDICT_COUNT) {
-        ctx->verdict.data = (u_char *) idem_verdict_name(verdict);
-        ctx->verdict.len = ngx_strlen(ctx->verdict.data);
-
-    } else if (reply) {
-        ngx_log_error(NGX_LOG_ERR, c->log, 0, "idem engine: %s",
-                      reply->err.text);
-    }
-
-    if (ctx->asked && verdict != IDEM_V_STARTED
-        && verdict != IDEM__VERDICT_COUNT)
-    {
-        ngx_http_idem_figures_time(ctx->conf->route, IDEM__FIGURES_HOLD,
-                                   ngx_current_msec - ctx->asked);
-    }
+    ngx_http_idem_note_verdict(ctx, reply, verdict);
 
     switch (verdict) {
 
