@@ -67,7 +67,7 @@ def site():
         location /next { %s idem_next_token on; }
         location /slow { %s proxy_set_header X-Sleep 2; }
         location /away { %s }
-        location /field { %s proxy_set_header X-Way bytes:%s; }
+        location /field { %s idem_wait 20s; proxy_set_header X-Way bytes:%s; }
         location /bad { %s proxy_set_header X-Code 400; }
         location /redirect { %s proxy_set_header X-Way bytes:%s; }
         location /pages/ { alias %s/pages/; types { text/html html; text/javascript js; } }
