@@ -212,9 +212,9 @@ $(B)/tests/tools/%: tests/support/tools/%.c $(B)/flags
 	$(filter-out -MMD -MP,$(compile)) -o $@ $< $(libs)
 
 # The simulator (tests/sim): calls of threads and clocks are bound to its world.
-sim_src := $(wildcard tests/sim/*.c)
+sim_src := $(wildcard tests/sim/*.c) tests/support/disk.c
 sim_obj := $(sim_src:%.c=$(B)/obj/%.o)
-sim_wrap := $(shell sed -n 's/^__wrap_\([a-z_]*\).*/-Wl,--wrap=\1/p' $(sim_src) | sort -u)
+sim_wrap := $(shell sed -n 's/^__wrap_\([a-z0-9_]*\).*/-Wl,--wrap=\1/p' $(sim_src) | sort -u)
 sim_link = $(B)/libidem-inner.a $(sim_wrap) $(libs)
 $(B)/tests/sim/simulate: $(sim_obj) $(B)/libidem-inner.a
 	@mkdir -p $(@D)

@@ -223,6 +223,8 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
         engine->now.late_ms++;
     engine->now.behind_ms =
         time->pace_us > late_us ? (time->pace_us - late_us) / 1000 : 0;
+    if (engine->now.behind_ms < engine->store->behind_us / 1000)
+        engine->now.behind_ms = engine->store->behind_us / 1000;
     engine->now.up_ms = (boot_us - time->open_us) / 1000;
     engine->now.late_us = time->fence_floor_us;
     atomic_store_explicit(&engine->stats_now_ms, late_us / 1000,

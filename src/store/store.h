@@ -86,6 +86,9 @@ struct idem_store {
                      refuses what promises that something never happens again */
     struct idem_store_options options;
     const struct idem_clocks *clocks; /* the options', or the system's */
+    int64_t behind_us; /* its time may be set forward by so much when it is
+                          opened again: what is written is kept that much
+                          longer */
     uint64_t link; /* another number after every new connection: the server may
                       have been put in the place of another */
     idem_news_fn *news; /* set by who calls watch */

@@ -27,7 +27,7 @@ load_init(struct sim_load *load, int key_count, int64_t length)
 struct call {
     struct idem_op op;
     struct truth_key *key;
-    char id[16], text[24];
+    char id[16], text[512];
     uint8_t nonce[IDEM_NONCE_LEN];
     struct idem_answer answer;
     struct idem_error err;
@@ -75,18 +75,31 @@ result_of(const struct idem_answer *answer)
 {
     char text[24] = "";
     struct idem_bytes bytes = answer->record->result;
+    const char *from = bytes.data;
+    size_t digits = 0;
 
-    if (bytes.len < sizeof(text) && bytes.len > 0)
-        memcpy(text, bytes.data, bytes.len);
+    while (digits < bytes.len && digits < sizeof(text) - 1 &&
+           from[digits] != '#') {
+        text[digits] = from[digits];
+        digits++;
+    }
+    for (size_t i = digits; i < bytes.len; i++) {
+        if (from[i] != '#')
+            sim_fail("a result is told that nobody stored: %.*s",
+                     (int)bytes.len, from);
+    }
     return strtoull(text, NULL, 10);
 }
 
 static void
 set_result(struct call *call, uint64_t result)
 {
-    snprintf(call->text, sizeof(call->text), "%llu",
-             (unsigned long long)result);
-    call->op.result = idem_text(call->text);
+    int digits = snprintf(call->text, sizeof(call->text), "%llu",
+                          (unsigned long long)result);
+
+    memset(call->text + digits, '#', sizeof(call->text) - (size_t)digits);
+    call->op.result = (struct idem_bytes){
+        call->text, (size_t)digits + (size_t)(result * 67 % 450)};
     call->op.outcome = IDEM_STATE_SUCCEEDED;
 }
 

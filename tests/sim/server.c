@@ -3,6 +3,8 @@
  */
 #include "server.h"
 
+#include "world.h"
+
 #include "../../src/base/error.h"
 
 #include <stdlib.h>
@@ -524,3 +526,84 @@ sim_server_repair(struct sim_server *server)
     for (int i = 0; i < LINKS; i++)
         server->cuts[i].until = sim_now();
 }
+
+/* ---- its worlds ---------------------------------------------------------- */
+
+static struct sim_server *the_server;
+
+static void
+make_single(void)
+{
+    the_server = sim_server_new(SIM_SINGLE);
+}
+
+static void
+make_replica(void)
+{
+    the_server = sim_server_new(SIM_REPLICA);
+}
+
+static void
+make_no_clock(void)
+{
+    the_server = sim_server_new(SIM_NO_CLOCK);
+}
+
+static enum idem_status
+open_engine(const struct idem_options *options, struct idem_engine **engine,
+            struct idem_error *err)
+{
+    struct idem__engine_inner inner = {.store = sim_server_open(the_server)};
+
+    return idem__engine_open(NULL, options, &inner, engine, err);
+}
+
+static void
+fault_happens(enum fault fault, struct sim_process *process)
+{
+    switch (fault) {
+    case FAULT_CUT:
+        sim_server_cut(the_server, process, sim_delay(500 * SIM_MS));
+        break;
+    case FAULT_RESTART:
+        sim_server_restart(the_server, sim_delay(200 * SIM_MS));
+        break;
+    case FAULT_FAILOVER:
+        sim_server_fail_over(the_server);
+        break;
+    case FAULT_LOSE:
+        sim_server_lose(the_server, 3);
+        sim_sleep(sim_delay(200 * SIM_MS));
+        sim_server_lose(the_server, 0);
+        break;
+    default:
+        break;
+    }
+}
+
+static void
+set_clock(int64_t by_ns)
+{
+    sim_server_set_clock(the_server, by_ns);
+}
+
+static void
+repair(void)
+{
+    sim_server_repair(the_server);
+}
+
+#define SERVER_WORLD(is_called, makes, has)                                    \
+    {                                                                          \
+        .name = is_called, .engines = 3, .keys = 8, .make = makes,             \
+        .faults =                                                              \
+            FAULTS_COMMON | FAULT(CUT) | FAULT(RESTART) | FAULT(LOSE) | (has), \
+        .open = open_engine, .fault = fault_happens, .set_clock = set_clock,   \
+        .repair = repair,                                                      \
+    }
+
+const struct world world_single =
+    SERVER_WORLD("single", make_single, FAULT(SERVER_CLOCK));
+const struct world world_replica = SERVER_WORLD(
+    "replica", make_replica, FAULT(SERVER_CLOCK) | FAULT(FAILOVER));
+const struct world world_no_clock = SERVER_WORLD("no-clock", make_no_clock, 0);

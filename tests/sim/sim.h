@@ -43,6 +43,13 @@ void sim_kill(struct sim_process *process);
 bool sim_alive(const struct sim_process *process);
 /* As SIGSTOP, for so long. */
 void sim_pause(struct sim_process *process, int64_t ns);
+/* As when its machine sleeps without knowing: its clocks stand still, too. */
+void sim_freeze(struct sim_process *process, int64_t ns);
+/* On the same machine as that one: with its clocks. */
+void sim_same_clocks(struct sim_process *process,
+                     const struct sim_process *other);
+/* Its machine was started then: the boot clock counts from there. */
+void sim_boot(struct sim_process *process, int64_t at);
 /* Set the wall clock of the machine that it runs on. */
 void sim_set_clock(struct sim_process *process, int64_t by_ns);
 /* From now on its clocks run at (1000 + per_mille) / 1000. */

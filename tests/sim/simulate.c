@@ -8,12 +8,9 @@
  * the program then looks which faults are needed for it, and prints the command
  * that shows it again.
  */
-#include "load.h"
-#include "server.h"
+#include "world.h"
 
-#include "../../src/engine/engine.h"
-
-#include <pthread.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,231 +19,41 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ENGINES 3
-
-enum world { WORLD_SINGLE, WORLD_REPLICA, WORLD_NO_CLOCK, WORLDS };
-static const char *const world_names[] = {"single", "replica", "no-clock"};
-
-enum fault {
-    FAULT_KILL,
-    FAULT_PAUSE,
-    FAULT_CUT,
-    FAULT_RESTART,
-    FAULT_FAILOVER,
-    FAULT_CLOCK,
-    FAULT_SERVER_CLOCK,
-    FAULT_DRIFT,
-    FAULT_LOSE,
-    FAULTS,
-};
-static const char *const fault_names[] = {"kill",         "pause",    "cut",
-                                          "restart",      "failover", "clock",
-                                          "server-clock", "drift",    "lose"};
-
-struct setup {
-    uint64_t seed;
-    int world; /* -1: the seed says */
-    unsigned without;
-};
-
-static struct sim_load load;
-static struct sim_server *server;
-static struct sim_process *engines[ENGINES];
-static int engine_count, clients;
-static int clocks_wrong;
-static bool starting[ENGINES]; /* it has not seen the time yet */
-
+/* A folder for the files of a world; its process leaves them there. */
 static void
-quiet(void *arg, enum idem_log_level level, const char *text)
+drop_folder(const char *dir)
 {
-    (void)arg;
-    sim_tell("log %d: %s", level, text);
-}
+    DIR *folder = opendir(dir);
+    struct dirent *file;
 
-static struct idem_engine *
-open_engine(void)
-{
-    struct idem_options options = {.log = quiet};
-    struct idem_engine *engine = NULL;
-    struct idem_error err;
-
-    for (int i = 0; i < 200; i++) {
-        struct idem__engine_inner inner = {.store = sim_server_open(server)};
-
-        if (idem__engine_open(NULL, &options, &inner, &engine, &err) == IDEM_OK)
-            return engine;
-        sim_tell("open: %s", err.text);
-        sim_sleep(100 * SIM_MS);
-    }
-    sim_fail("an engine does not start: %s", err.text);
-}
-
-static void *
-client_main(void *engine)
-{
-    load_client(&load, engine);
-    return NULL;
+    while (folder && (file = readdir(folder)))
+        (void)unlinkat(dirfd(folder), file->d_name, 0);
+    if (folder)
+        closedir(folder);
+    rmdir(dir);
 }
 
 static void
-engine_main(void *arg)
+make_folder(char *dir, size_t len)
 {
-    struct idem_engine *engine = open_engine();
-    struct idem_op look = {
-        .verb = IDEM_GET, .scope = idem_text("sim"), .id = idem_text("first")};
-    struct idem_answer answer = {0};
-    pthread_t threads[8];
-
-    while (idem_do(engine, &look, &answer, NULL) != IDEM_OK)
-        sim_sleep(100 * SIM_MS);
-    idem_answer_clear(&answer);
-    *(bool *)arg = false;
-    for (int i = 0; i < clients; i++)
-        pthread_create(&threads[i], NULL, client_main, engine);
-    for (int i = 0; i < clients; i++)
-        pthread_join(threads[i], NULL);
-    idem_close(engine);
-}
-
-static void
-start_engine(int i)
-{
-    char name[16];
-
-    snprintf(name, sizeof(name), "engine-%d", i);
-    starting[i] = true;
-    engines[i] = sim_spawn(name, engine_main, &starting[i]);
-}
-
-/* An engine that starts under a wrong clock believes it, as documented. */
-static bool
-clocks_must_be_right(void)
-{
-    for (int i = 0; i < engine_count; i++) {
-        if (starting[i])
-            return true;
-    }
-    return false;
-}
-
-static void
-one_fault(const struct setup *setup)
-{
-    int i = (int)sim_roll((uint64_t)engine_count);
-    enum fault fault = (enum fault)sim_roll(FAULTS);
-    int64_t jump = (int64_t)sim_roll(48) * 3600 * SIM_S - 12 * 3600 * SIM_S;
-
-    if (setup->without & (1u << fault))
-        return;
-    if ((fault == FAULT_CLOCK || fault == FAULT_SERVER_CLOCK) &&
-        clocks_must_be_right())
-        return;
-    switch (fault) {
-    case FAULT_KILL:
-        if (clocks_wrong)
-            break;
-        sim_kill(engines[i]);
-        sim_sleep(sim_delay(100 * SIM_MS));
-        start_engine(i);
-        break;
-    case FAULT_PAUSE:
-        sim_pause(engines[i], sim_delay(load.lease_ms * SIM_MS));
-        break;
-    case FAULT_CUT:
-        sim_server_cut(server, engines[i], sim_delay(500 * SIM_MS));
-        break;
-    case FAULT_RESTART:
-        sim_server_restart(server, sim_delay(200 * SIM_MS));
-        break;
-    case FAULT_FAILOVER:
-        sim_server_fail_over(server);
-        break;
-    case FAULT_CLOCK:
-        clocks_wrong++;
-        load.clock_was_ahead |= jump > 0;
-        sim_set_clock(engines[i], jump);
-        sim_sleep(sim_delay(SIM_S));
-        sim_set_clock(engines[i], -jump);
-        clocks_wrong--;
-        break;
-    case FAULT_SERVER_CLOCK:
-        clocks_wrong++;
-        load.clock_was_ahead |= jump > 0;
-        sim_server_set_clock(server, jump);
-        sim_sleep(sim_delay(SIM_S));
-        sim_server_set_clock(server, -jump);
-        clocks_wrong--;
-        break;
-    case FAULT_DRIFT:
-        sim_drift(engines[i], sim_once_in(2) ? 1 : -1);
-        break;
-    case FAULT_LOSE:
-        sim_server_lose(server, 3);
-        sim_sleep(sim_delay(200 * SIM_MS));
-        sim_server_lose(server, 0);
-        break;
-    case FAULTS:
-        break;
-    }
-}
-
-static void
-look_main(void *arg)
-{
-    struct idem_engine *engine = open_engine();
-
-    (void)arg;
-    load_look(&load, engine);
-    idem_close(engine);
-}
-
-static void
-chaos_main(void *arg)
-{
-    const struct setup *setup = arg;
-
-    for (int i = 0; i < engine_count; i++)
-        start_engine(i);
-    while (sim_now() < load.until) {
-        sim_sleep(sim_delay(300 * SIM_MS));
-        one_fault(setup);
-    }
-    sim_server_repair(server);
-    sim_sleep(10 * SIM_S);
-    sim_spawn("look", look_main, NULL);
-}
-
-/* In a process of its own: 0 good, 3 broken. */
-static int
-run_world(const struct setup *setup)
-{
-    int world = setup->world;
-
-    sim_seed(setup->seed);
-    if (world < 0)
-        world = (int)sim_roll(WORLDS);
-    server = sim_server_new((enum sim_kind)world);
-    engine_count = 1 + (int)sim_roll(ENGINES);
-    clients = 1 + (int)sim_roll(6);
-    load_init(&load, 1 + (int)sim_roll(8), 20 * SIM_S);
-    sim_tell("world %s, %d engines, %d clients each, lease %lld ms",
-             world_names[world], engine_count, clients,
-             (long long)load.lease_ms);
-    sim_spawn("chaos", chaos_main, (void *)setup);
-    if (!sim_run())
-        sim_fail("some thread waits for ever");
-    return 0;
+    snprintf(dir, len, "%s/idem-sim-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    if (!mkdtemp(dir))
+        abort();
+    setenv("IDEM_SIM_DIR", dir, 1);
 }
 
 /* True: it broke. What it said is left in `said`. */
 static bool
 try(const struct setup *setup, char *said, size_t len)
 {
+    char dir[64];
     int pipe_fd[2], status = 0;
     size_t used = 0;
     ssize_t got;
     pid_t child;
 
+    make_folder(dir, sizeof(dir));
     if (pipe(pipe_fd) != 0)
         abort();
     fflush(stdout);
@@ -255,7 +62,7 @@ try(const struct setup *setup, char *said, size_t len)
         dup2(pipe_fd[1], 1);
         close(pipe_fd[0]);
         alarm(120);
-        status = run_world(setup);
+        status = world_run(setup);
         fflush(stdout);
         _exit(status);
     }
@@ -270,10 +77,31 @@ try(const struct setup *setup, char *said, size_t len)
     said[used] = 0;
     close(pipe_fd[0]);
     waitpid(child, &status, 0);
+    drop_folder(dir);
     if (!WIFEXITED(status))
         snprintf(said + used, len - used, "\nBROKEN: ended by signal %d",
                  WTERMSIG(status));
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+/* With its story on standard output. */
+static int
+run_alone(const struct setup *setup)
+{
+    char dir[64];
+    int status = 0;
+    pid_t child;
+
+    make_folder(dir, sizeof(dir));
+    child = fork();
+    if (child == 0) {
+        status = world_run(setup);
+        fflush(stdout);
+        _exit(status);
+    }
+    waitpid(child, &status, 0);
+    drop_folder(dir);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 3;
 }
 
 static void
@@ -382,7 +210,7 @@ main(int argc, char **argv)
         } else if (strcmp(argv[i], "--runs") == 0) {
             runs = strtol(value, NULL, 10);
         } else if (strcmp(argv[i], "--world") == 0) {
-            setup.world = index_of(world_names, WORLDS, value);
+            setup.world = index_of(world_names, world_count, value);
         } else if (strcmp(argv[i], "--without") == 0) {
             setup.without |= 1u << index_of(fault_names, FAULTS, value);
         } else {
@@ -394,7 +222,7 @@ main(int argc, char **argv)
         i++;
     }
     if (one && runs == 0 && seconds == 0)
-        return run_world(&setup);
+        return run_alone(&setup);
     end = real_seconds() + (seconds > 0 ? seconds : 1e9);
     if (runs == 0 && seconds == 0)
         end = real_seconds() + 10;

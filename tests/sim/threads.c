@@ -45,7 +45,7 @@ struct sim_process {
     char name[32];
     bool dead;
     int64_t paused_until;
-    int64_t wall_offset;
+    int64_t wall_offset, boot_offset;
     int64_t rate_from, rate_base; /* drift: local time since then */
     int per_mille;
 };
@@ -450,20 +450,47 @@ sim_pause(struct sim_process *process, int64_t ns)
     process->paused_until = now_ns + ns;
 }
 
+static int64_t
+local_time(const struct sim_process *process)
+{
+    int64_t passed = now_ns - process->rate_from;
+
+    if (passed < 0) /* it is frozen */
+        passed = 0;
+    return process->rate_base + passed + passed / 1000 * process->per_mille;
+}
+
+void
+sim_freeze(struct sim_process *process, int64_t ns)
+{
+    sim_tell("freeze %s for %lld ms", process->name, (long long)(ns / SIM_MS));
+    process->paused_until = now_ns + ns;
+    process->rate_base = local_time(process);
+    process->rate_from = now_ns + ns;
+}
+
+void
+sim_same_clocks(struct sim_process *process, const struct sim_process *other)
+{
+    process->wall_offset = other->wall_offset;
+    process->boot_offset = other->boot_offset;
+    process->rate_from = other->rate_from;
+    process->rate_base = other->rate_base;
+    process->per_mille = other->per_mille;
+}
+
+void
+sim_boot(struct sim_process *process, int64_t at)
+{
+    process->boot_offset = -at;
+}
+
 void
 sim_set_clock(struct sim_process *process, int64_t by_ns)
 {
     sim_tell("set the clock of %s by %lld s", process->name,
              (long long)(by_ns / SIM_S));
     process->wall_offset += by_ns;
-}
-
-static int64_t
-local_time(const struct sim_process *process)
-{
-    int64_t passed = now_ns - process->rate_from;
-
-    return process->rate_base + passed + passed / 1000 * process->per_mille;
 }
 
 void
@@ -605,7 +632,8 @@ __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
     const struct sim_process *process = current->process;
     int64_t local = deadline->tv_sec * SIM_S + deadline->tv_nsec;
 
-    local -= *(int *)cond ? BOOT_START : WALL_START + process->wall_offset;
+    local -= *(int *)cond ? BOOT_START + process->boot_offset
+                          : WALL_START + process->wall_offset;
     if (cond_wait(cond, mutex, world_time(process, local)))
         return 0;
     return local_time(process) >= local ? ETIMEDOUT : 0;
@@ -667,12 +695,13 @@ __wrap_pthread_setname_np(pthread_t thread, const char *name)
 int
 __wrap_clock_gettime(clockid_t clock, struct timespec *time)
 {
-    int64_t ns = current ? local_time(current->process) : now_ns;
+    static const struct sim_process nobody;
+    const struct sim_process *process = current ? current->process : &nobody;
+    int64_t ns = local_time(process);
 
     sim_yield();
-    ns += clock == CLOCK_REALTIME
-              ? WALL_START + (current ? current->process->wall_offset : 0)
-              : BOOT_START;
+    ns += clock == CLOCK_REALTIME ? WALL_START + process->wall_offset
+                                  : BOOT_START + process->boot_offset;
     *time = (struct timespec){ns / SIM_S, ns % SIM_S};
     return 0;
 }

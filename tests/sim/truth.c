@@ -5,21 +5,30 @@
 
 #include <string.h>
 
+int64_t truth_leeway;
+
+/* When a record that was written then may be gone. Clocks may drift by a
+ * thousandth. */
+static int64_t
+may_go(const struct truth_key *key, int64_t written)
+{
+    return written + key->ttl_ns - key->ttl_ns / 500 - truth_leeway;
+}
+
 /* Is the record of what was finished surely still kept, for somebody who asked
- * then? Clocks may drift by a thousandth. */
+ * then? */
 static bool
 must_be_there(const struct truth_key *key, int64_t asked)
 {
     return key->result != 0 && asked > key->told_at &&
-           sim_now() < key->finished_at + key->ttl_ns - key->ttl_ns / 500;
+           sim_now() < may_go(key, key->finished_at);
 }
 
 /* Was it stored although nobody was told, and is it gone since? */
 static bool
 may_have_expired(const struct truth_key *key)
 {
-    return key->tried_at != 0 &&
-           sim_now() >= key->tried_at + key->ttl_ns - key->ttl_ns / 500;
+    return key->tried_at != 0 && sim_now() >= may_go(key, key->tried_at);
 }
 
 static void

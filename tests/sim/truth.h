@@ -29,6 +29,10 @@ struct truth_key {
     int64_t tried_at;        /* the first FINISH or SETTLE was sent; 0: none */
 };
 
+/* Clocks stood still for so long in all: what is written by a clock that does
+ * not know it yet may be kept for that much less. */
+extern int64_t truth_leeway;
+
 /* A BEGIN that was sent at `asked` is answered now. */
 void truth_started(struct truth_key *key, int64_t asked, uint64_t fence);
 void truth_replayed(struct truth_key *key, int64_t asked, uint64_t result);

@@ -14,7 +14,7 @@
 #define SECTOR 512
 #define NODES 4096
 #define FDS 1024
-#define CHANGES 256
+#define CHANGES 4096
 
 struct node {
     uint8_t *now, *durable; /* contents; both have `room` bytes */

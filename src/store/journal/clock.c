@@ -12,7 +12,8 @@
  * as it deserves: up to AHEAD_SYNCED_US if the kernel says that its clock is
  * synchronised, else for about as long as a reboot takes. Where it is not, the
  * journal's time goes on from what is known, with an alarm, and the next open
- * asks again: the time is not settled.
+ * asks again: the time is not settled. It may be set forward then by what a
+ * later open believes, so what is written meanwhile is kept that much longer.
  */
 #include "journal.h"
 
@@ -126,6 +127,7 @@ idem__journal_clock_start(struct journal *self)
         self->start_us = offset_us + self->boot_at_start_us;
     if (what != SETTLED || self->trust_clock)
         what = ask_wall(self, wall_us);
+    self->base.behind_us = what == HELD ? AHEAD_SYNCED_US : 0;
     if (known)
         write_offset(self, boot_id, what);
 }

@@ -4,6 +4,8 @@
  */
 #include "testing.h"
 
+#include "../../engine/engine.h"
+
 #define HOUR_MS INT64_C(3600000)
 #define DAY_MS (24 * HOUR_MS)
 
@@ -184,6 +186,57 @@ after_a_reboot_the_wall_clock_is_believed_as_far_as_it_deserves(void **state)
     assert_look(world, "", 0, then + 60000);
 }
 
+/* 0, or how long a result is kept that is written now. */
+static int64_t
+kept_ms(struct world *world, int64_t ttl_ms)
+{
+    struct idem__engine_inner inner = {.clocks = &world->clocks};
+    struct idem_options options = {.log = test_log, .log_arg = &world->log};
+    struct journal_tuning tuning = {.segment_len = 16384, .no_thread = true};
+    struct idem_op op = {.verb = IDEM_BEGIN,
+                         .scope = idem_text("s"),
+                         .id = idem_text("id"),
+                         .mode = IDEM_STRICT,
+                         .ttl_ms = ttl_ms};
+    struct idem_answer answer = {0};
+    struct idem_engine *engine;
+    int64_t kept = 0;
+
+    assert_int_equal(test_try_open(world->dir, &tuning, &world->clocks,
+                                   &world->log, &inner.store, NULL),
+                     IDEM_OK);
+    assert_int_equal(idem__engine_open(NULL, &options, &inner, &engine, NULL),
+                     IDEM_OK);
+    assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+    if (answer.verdict == IDEM_V_STARTED) {
+        op.verb = IDEM_FINISH;
+        op.fence = answer.record->fence;
+        op.outcome = IDEM_STATE_SUCCEEDED;
+        op.result = idem_text("done");
+        idem_answer_clear(&answer);
+        assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+        kept = answer.record->expires - answer.record->updated;
+    }
+    idem_answer_clear(&answer);
+    idem_close(engine);
+    return kept;
+}
+
+static void
+what_is_stored_under_a_held_time_does_not_expire_early(void **state)
+{
+    struct world *world = *state;
+    int64_t then = host.wall_ms;
+
+    assert_look(world, "", 0, then);
+    host_reboots(26 * HOUR_MS); /* off for so long, and nobody knows it */
+    assert_true(kept_ms(world, HOUR_MS) > 26 * HOUR_MS);
+    host.synced = true; /* now somebody does: the time is set forward */
+    host_passes(5000);
+    assert_look(world, "", 0, then + 26 * HOUR_MS + 5000);
+    assert_int_equal(kept_ms(world, HOUR_MS), 0); /* it is still there */
+}
+
 static void
 a_clock_file_that_is_damaged_or_of_another_boot_is_not_believed(void **state)
 {
@@ -221,6 +274,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         T(within_a_boot_the_wall_clock_does_not_matter),
         T(after_a_reboot_the_wall_clock_is_believed_as_far_as_it_deserves),
+        T(what_is_stored_under_a_held_time_does_not_expire_early),
         T(a_clock_file_that_is_damaged_or_of_another_boot_is_not_believed),
     };
 
