@@ -50,7 +50,7 @@ endef
 not_code := %_test.c %_fuzz.c
 # Compiled by nginx's own makefile.
 nginx_code := src/gateway/module/ngx_%
-$(eval $(call module,SQLITE,sqlite,src/store/sqlite/*.c src/sql/sql_sqlite.c,sqlite3))
+$(eval $(call module,SQLITE,sqlite,src/store/sqlite/*.c src/sql/*_sqlite.c,sqlite3))
 $(eval $(call module,REDIS,redis,src/store/redis/*.c src/consume/redis_stream.c,hiredis))
 $(eval $(call module,POSTGRES,postgres,src/store/postgres/*.c src/sql/sql_postgres.c,libpq))
 $(eval $(call module,MYSQL,mysql,src/store/mysql/*.c src/sql/sql_mysql.c,libmariadb))
@@ -63,7 +63,7 @@ extra_cflags := -DTHREADED # the form of ZooKeeper's client that we use
 
 lib_dirs := src/base src/record src/store src/store/journal src/engine src/sql \
             src/token src/id src/lock src/consume src/wire src/remote
-bin_dirs := src/serve/core src/serve/resp src/serve/http \
+bin_dirs := src/serve/core src/serve/resp src/serve/http src/serve/play \
             src/gateway/launch src/gateway/module src/cli
 lib_src := $(filter-out $(not_code) $(in_modules),$(foreach d,$(lib_dirs),$(wildcard $(d)/*.c)))
 module_src := $(foreach m,$(modules),$($(m)_src))

@@ -5,15 +5,16 @@ import { call, followStats, loggedOut, message, refreshSession, session } from "
 import { Audit, LocksAndIds, Routes } from "./others.jsx";
 import { Overview } from "./overview.jsx";
 import { attempt, Field, logIn } from "./parts.jsx";
+import { Play } from "./play.jsx";
 import { Doubts, Records } from "./records.jsx";
 import { signal, use } from "./state.js";
 import { language, switchLanguage, t } from "./words.js";
 
-const PAGES = [["overview", Overview], ["doubts", Doubts], ["records", Records], ["locks", LocksAndIds], ["routes", Routes], ["audit", Audit]];
+const PAGES = [["overview", Overview], ["doubts", Doubts], ["records", Records], ["locks", LocksAndIds], ["routes", Routes], ["audit", Audit], ["play", Play]];
 const shown = signal(location.hash.slice(2));
 const theme = signal(localStorage.getItem("idem-theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 addEventListener("hashchange", () => { shown.value = location.hash.slice(2); message.value = ""; });
-addEventListener("keydown", (e) => { // 1 to 6 show a page
+addEventListener("keydown", (e) => { // 1 to 7 show a page
     const typing = e.target.closest("input, textarea, select, dialog");
     if (!typing && !e.ctrlKey && !e.altKey && !e.metaKey && PAGES[Number(e.key) - 1]) location.hash = "/" + PAGES[Number(e.key) - 1][0];
 });
@@ -28,13 +29,14 @@ function Login() {
 }
 
 function Inside() {
-    const [name] = use(shown);
-    const [word, Page] = PAGES.find(([p]) => p === name) || PAGES[0];
-    useEffect(() => { followStats(); }, []);
-    return <><nav aria-label={t("pages")}>{PAGES.map(([p], i) =>
-        <a key={p} href={"#/" + p} aria-current={p === word ? "page" : undefined} aria-keyshortcuts={String(i + 1)}>{t(p)}</a>)}</nav>
-        <main id="main" tabIndex={-1}><h1>{t(word)}</h1>{!session.value.login && <p class="note">{t("anyone")}</p>}
-            <Page key={word + language.value} theme={theme.value} /></main></>;
+    const [address] = use(shown), [name, path] = address.split("/");
+    const only = session.value.playground, pages = only ? PAGES.filter(([p]) => p === "play") : PAGES;
+    const [word, Page] = pages.find(([p]) => p === name) || pages[0];
+    useEffect(() => { if (!only) followStats(); }, []);
+    return <>{!only && <nav aria-label={t("pages")}>{pages.map(([p], i) =>
+        <a key={p} href={"#/" + p} aria-current={p === word ? "page" : undefined} aria-keyshortcuts={String(i + 1)}>{t(p)}</a>)}</nav>}
+        <main id="main" tabIndex={-1}><h1>{t(word)}</h1>{!session.value.login && !only && <p class="note">{t("anyone")}</p>}
+            <Page key={word + language.value} theme={theme.value} path={path} /></main></>;
 }
 
 function App() {
@@ -49,7 +51,7 @@ function App() {
     const leave = () => attempt(async () => { session.value = await call("DELETE", "/v1/session"); });
     return <><a class="skip" href="#main" onClick={(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>{t("skip")}</a>
         <header class="top"><b>idem</b><a href="/console/licenses.txt"><small>{who?.version}</small></a><span class="grow" />
-            {who?.name && <span class="who">{who.name}</span>}
+            {who?.name && !who.playground && <span class="who">{who.name}</span>}
             {who?.cookie && <button type="button" class="quiet" onClick={leave}>{t("logout")}</button>}
             <button type="button" class="quiet" onClick={turn} aria-label={t("theme")}>◐</button>
             <button type="button" class="quiet" lang={language.value === "en" ? "zh-CN" : "en"} onClick={switchLanguage}>{t("language")}</button></header>

@@ -5,6 +5,7 @@
 #include "../base/module.h"
 #include "../consume/consume.h"
 #include "../sql/driver.h"
+#include "../sql/sandbox.h"
 #include "../store/store.h"
 
 #include <ctype.h>
@@ -17,6 +18,7 @@ static const struct {
 #ifdef IDEM_WITH_SQLITE
     {"idem__sqlite_store", &idem__sqlite_store},
     {"idem__sql_sqlite", &idem__sql_sqlite},
+    {"idem__sandbox_sqlite", &idem__sandbox_sqlite},
 #endif
 #ifdef IDEM_WITH_REDIS
     {"idem__redis_store", &idem__redis_store},

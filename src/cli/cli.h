@@ -213,6 +213,7 @@ int cli_store(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_gateway(int argc, char **argv);
+int cli_playground(int argc, char **argv);
 int cli_help(int argc, char **argv);
 int cli_id(int argc, char **argv);
 int cli_lock(int argc, char **argv);

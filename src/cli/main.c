@@ -46,6 +46,8 @@ static const struct cli_command commands[] = {
     {"bench", "how fast a server answers, idem's or Redis", cli_bench},
     {"gateway", "any HTTP service, idempotent without a change", cli_gateway},
     {"check", "is an HTTP interface idempotent? storm it and see", cli_check},
+    {"playground", "see each scheme break, then protected, in a browser",
+     cli_playground},
     {"Commands and messages, once:", NULL, NULL},
     {"run", "run a command at most once; a repeat gets its output", cli_run},
     {"lock", "run a command while holding a lock", cli_lock},

@@ -39,6 +39,7 @@ static const struct {
     {"gateway", "idem gateway --upstream http://127.0.0.1:3000"},
     {"check",
      "idem check http://127.0.0.1:8080/orders --body '{\"amount\":10}'"},
+    {"playground", "idem playground\nidem playground --listen 127.0.0.1:9000"},
     {"run", "idem run billing 2026-11 --lease 10m -- make-invoices 2026-11"},
     {"lock", "idem lock nightly --wait 1m -- backup-database"},
     {"unlock", "idem unlock nightly $fence"},

@@ -13,7 +13,7 @@ from lib import ROOT, Resp, Server, folder, free_port, wait_until
 from test_console_http import CREDENTIALS, SECRETS, authorized, console_server, doubt, fence_of
 from test_http import begin, rec
 
-PAGES = ("overview", "doubts", "records", "locks", "routes", "audit")
+PAGES = ("overview", "doubts", "records", "locks", "routes", "audit", "play")
 SHOTS = os.environ.get("IDEM_SCREENSHOTS") or os.path.join(ROOT, "build/screenshots")
 AXE = os.path.join(ROOT, "build/npm/node_modules/axe-core/axe.min.js")
 EVIL = "<img src=x onerror=window.hit=1><script>window.hit=1</script>"

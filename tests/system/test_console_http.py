@@ -469,7 +469,7 @@ def test_without_credentials_the_page_of_loopback_sees_what_anyone_may():
     with folder() as f, Server(f, "--console", http=True) as server:
         page = Console(server.http)
         assert page("GET", "/v1/session") == {"verdict": "session", "login": False, "name": "anyone", "cookie": False,
-                                              "rights": ["measure", "look", "use"], "reason": False,
+                                              "rights": ["measure", "look", "use"], "reason": False, "playground": False,
                                               "version": page("GET", "/healthz")["version"]}
         assert page("GET", "/v1/stats")["verdict"] == "stats" and page.problem("GET", "/v1/doubts") == "forbidden"
         answer, _ = page.raw("GET", "/console", headers={"Host": "evil.example"})

@@ -191,6 +191,10 @@ log_ready(struct loop *loop)
                LOG_TEXT("tls", config->tls_cert ? config->tls_cert : "none"),
                LOG_NUMBER("pid", getpid()));
     systemd_notify("READY=1");
+    if (config->playground) {
+        printf("%s\n", config->playground);
+        fflush(stdout);
+    }
 }
 
 static enum idem_status

@@ -65,13 +65,16 @@ struct server_config {
     bool http_metrics_only;  /* HTTP without credentials: health, metrics */
     bool console;            /* serve it, too */
     int64_t console_idle_ms; /* then its logins end */
-    char *gateway_figures;   /* the file of an nginx; NULL: none */
-    char *gateway_routes;    /* the file of a gateway; NULL: none */
-    int64_t max_clients;     /* RESP connections */
-    int64_t max_result;      /* bytes of one result */
-    int64_t max_command;     /* bytes of one command; 0: max_result + 64 KiB */
-    int64_t max_output;      /* bytes of replies waiting for one client */
-    int64_t max_buffered;    /* bytes waiting for all clients, both ways */
+    /* What `idem playground` prints once its page is there; NULL: this is a
+     * server. */
+    const char *playground;
+    char *gateway_figures; /* the file of an nginx; NULL: none */
+    char *gateway_routes;  /* the file of a gateway; NULL: none */
+    int64_t max_clients;   /* RESP connections */
+    int64_t max_result;    /* bytes of one result */
+    int64_t max_command;   /* bytes of one command; 0: max_result + 64 KiB */
+    int64_t max_output;    /* bytes of replies waiting for one client */
+    int64_t max_buffered;  /* bytes waiting for all clients, both ways */
     int64_t max_queue, max_batch; /* the engine's; 0: its own */
     int64_t max_parked, max_parked_key, max_parked_scope; /* likewise */
     char *epoch_file; /* the engine's; NULL: none */

@@ -166,14 +166,12 @@ clear(struct http *http)
         MHD_stop_daemon(http->daemons[i].mhd);
     if (http->watching)
         http_watch_stop(http);
-    if (http->aside_started)
-        http_aside_stop(http);
+    http_aside_stop(http);
     http_stats_close(http->stats);
     if (http->in_flight > 0)
         return; /* the engine still owes answers, which find us here */
     pthread_cond_destroy(&http->stir);
-    if (http->aside_started)
-        pthread_cond_destroy(&http->aside_wanted);
+    http_aside_clear(http);
     pthread_mutex_destroy(&http->lock);
     http_tls_forget();
     http_sessions_close(http->sessions);

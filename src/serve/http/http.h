@@ -8,7 +8,8 @@
  *                      http_problem.c: error ─▶ problem+json
  *
  *   --console: http_console.c (its files, its headers), http_session.c
- * (logins), http_stats.c (an hour of figures), http_events.c (live ones)
+ * (logins), http_stats.c (an hour of figures), http_events.c (live ones), and
+ * ../play (the playground)
  *
  * One table of routes and one of fields (http_route.c) drive the routing, the
  * reading of bodies and /openapi.json, so that they cannot drift apart.
@@ -96,6 +97,8 @@ enum http_form {
       "only what did not change since, in ms since 1970")                      \
     X(NAME, "name", HTTP_TEXT, 1, 64, NULL, "the name of a credential")        \
     X(SECRET, "secret", HTTP_TEXT, 1, 1024, NULL, "its secret")                \
+    X(PROTECTED, "protected", HTTP_FLAG, 0, 0, NULL,                           \
+      "true: as idem does it; false: as it often goes wrong")                  \
     X(SECONDS, "seconds", HTTP_INTEGER, 1, 3600, NULL,                         \
       "how much of the past (default 3600)")
 /* clang-format on */
@@ -142,7 +145,9 @@ enum http_action {
     HTTP_SESSION,
     HTTP_LOGIN,
     HTTP_LOGOUT,
-    HTTP_PAGE, /* a file of the console */
+    HTTP_SCHEMES, /* of the playground */
+    HTTP_PLAY,    /* one of them */
+    HTTP_PAGE,    /* a file of the console */
 };
 
 /* What tells nothing about records may be asked by everybody. */
@@ -216,7 +221,8 @@ const struct http_route *http_route_find(const char *method,
 struct http_call {
     const struct http_route *route;
     struct idem_op op;
-    bool next; /* REDEEM: a fresh token afterwards */
+    bool next;    /* REDEEM: a fresh token afterwards */
+    bool protect; /* the playground */
     size_t count;
     struct idem_filter filter;
     struct idem_cursor cursor;

@@ -1,8 +1,9 @@
 /*
  * http_aside.c - what may have to wait for the store without a callback, and
- * what takes long to write down: figures, ids and lists.
+ * what takes long to write down: figures, ids and lists; and the playground,
+ * whose runs take their time.
  *
- * They are done by a thread of their own, so that a store that hangs holds up
+ * Each of the two has a thread of its own, so that a store that hangs holds up
  * neither /healthz nor anybody else. A request whose time is up is answered
  * without them, and what comes later is thrown away. One reply is put together
  * at a time; then it counts in max-buffered, or is thrown away if it does not
@@ -10,6 +11,7 @@
  */
 #include "../core/doubts.h"
 #include "../core/second.h"
+#include "../play/play.h"
 #include "http_inner.h"
 
 #include <string.h>
@@ -125,6 +127,17 @@ list_ids(const struct http_request *request, struct outcome *outcome)
 }
 
 static json_t *
+run_playground(const struct http_request *request, struct outcome *outcome)
+{
+    const struct http_call *call = &request->call;
+    json_t *told = NULL;
+
+    outcome->status = play_run(call->id_kind, call->op.id, call->protect, &told,
+                               &outcome->err);
+    return told;
+}
+
+static json_t *
 make_list(struct http_request *request, struct outcome *outcome)
 {
     switch (request->route->action) {
@@ -136,6 +149,8 @@ make_list(struct http_request *request, struct outcome *outcome)
         return list_doubts(request);
     case HTTP_PROPOSALS:
         return list_proposals(request);
+    case HTTP_PLAY:
+        return run_playground(request, outcome);
     case HTTP_ROUTES:
         return http_gateway_routes(request->http->server->config);
     default:
@@ -169,7 +184,7 @@ work(struct http_request *request, struct outcome *outcome)
             http_stats_put(request->http, request->call.count, &outcome->text);
     else
         made = put_list(request, outcome);
-    if (!made)
+    if (!made && outcome->status == IDEM_OK)
         outcome->status =
             idem__fail(&outcome->err, IDEM_ERR_MEMORY, "out of memory");
 }
@@ -196,20 +211,21 @@ hand_over(struct http_request *request, struct outcome *outcome)
 static void *
 run(void *arg)
 {
-    struct http *http = arg;
+    struct http_lane *lane = arg;
+    struct http *http = lane->http;
 
     pthread_mutex_lock(&http->lock);
     for (;;) {
-        struct http_request *request = http->aside;
+        struct http_request *request = lane->first;
         struct outcome outcome = {.status = IDEM_OK};
 
         if (!request && http->aside_over)
             break;
         if (!request) {
-            pthread_cond_wait(&http->aside_wanted, &http->lock);
+            pthread_cond_wait(&lane->wanted, &http->lock);
             continue;
         }
-        http->aside = request->aside_next;
+        lane->first = request->aside_next;
         if (!request->abandoned) {
             pthread_mutex_unlock(&http->lock);
             work(request, &outcome);
@@ -229,15 +245,17 @@ void
 http_aside_add(struct http_request *request)
 {
     struct http *http = request->http;
+    bool play = request->route->action == HTTP_PLAY;
+    struct http_lane *lane = &http->lanes[play ? HTTP_LANE_PLAY : 0];
     struct http_request **last;
 
     atomic_fetch_add(&request->refs, 1);
     request->outstanding++;
     http->in_flight++;
-    for (last = &http->aside; *last; last = &(*last)->aside_next)
+    for (last = &lane->first; *last; last = &(*last)->aside_next)
         ;
     *last = request;
-    pthread_cond_signal(&http->aside_wanted);
+    pthread_cond_signal(&lane->wanted);
 }
 
 bool
@@ -253,10 +271,18 @@ http_aside(struct http_request *request)
 bool
 http_aside_start(struct http *http)
 {
-    pthread_cond_init(&http->aside_wanted, NULL);
-    http->aside_started =
-        pthread_create(&http->aside_thread, NULL, run, http) == 0;
-    return http->aside_started;
+    size_t count = http->server->config->console ? HTTP_LANES : 1;
+
+    for (size_t i = 0; i < count; i++) {
+        struct http_lane *lane = &http->lanes[i];
+
+        lane->http = http;
+        pthread_cond_init(&lane->wanted, NULL);
+        lane->started = pthread_create(&lane->thread, NULL, run, lane) == 0;
+        if (!lane->started)
+            return false;
+    }
+    return true;
 }
 
 /* One that hangs in the store is left behind: the process ends anyway. */
@@ -268,10 +294,24 @@ http_aside_stop(struct http *http)
     pthread_mutex_lock(&http->lock);
     hangs = http->in_flight > 0;
     http->aside_over = true;
-    pthread_cond_signal(&http->aside_wanted);
+    for (size_t i = 0; i < HTTP_LANES; i++)
+        if (http->lanes[i].started)
+            pthread_cond_signal(&http->lanes[i].wanted);
     pthread_mutex_unlock(&http->lock);
-    if (hangs)
-        pthread_detach(http->aside_thread);
-    else
-        pthread_join(http->aside_thread, NULL);
+    for (size_t i = 0; i < HTTP_LANES; i++) {
+        if (!http->lanes[i].started)
+            continue;
+        if (hangs)
+            pthread_detach(http->lanes[i].thread);
+        else
+            pthread_join(http->lanes[i].thread, NULL);
+    }
+}
+
+void
+http_aside_clear(struct http *http)
+{
+    for (size_t i = 0; i < HTTP_LANES; i++)
+        if (http->lanes[i].started)
+            pthread_cond_destroy(&http->lanes[i].wanted);
 }

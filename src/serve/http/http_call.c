@@ -223,6 +223,9 @@ set_field(struct http_call *call, enum http_field field,
     case HTTP_SUBJECT_FIELD:
         op->scope = value->bytes;
         break;
+    case HTTP_PROTECTED_FIELD:
+        call->protect = value->flag;
+        break;
     case HTTP_NEXT_FIELD:
         call->next = value->flag;
         break;
@@ -410,7 +413,8 @@ read_parameters(struct http_call *call, const struct http_path *path)
 
         if (idem__bytes_is(name, "{scope}"))
             call->op.scope = path->parts[i];
-        else if (idem__bytes_is(name, "{kind}"))
+        else if (idem__bytes_is(name, "{kind}") ||
+                 idem__bytes_is(name, "{scheme}"))
             call->id_kind = path->parts[i];
         else if (idem__bytes_is(name, "{file}"))
             call->file = path->parts[i];

@@ -6,7 +6,8 @@
  *   the engine's thread:    copies the answer into the request, resumes
  *   a thread aside:         figures and ids, which may wait for the store, and
  *       lists, one after another
- *   with --console:         two threads more, see http_stats.c
+ *   with --console:         two threads more, see http_stats.c, and a second
+ *       one aside, for the playground
  *   the watcher's thread:   five times a second, looks for clients that left,
  *       requests that take too long, and connections that dawdle
  *
@@ -105,6 +106,17 @@ struct http_request {
     struct http_request *aside_next;
 };
 
+/* Requests that a thread of their own does aside, one after the other. */
+#define HTTP_LANE_PLAY 1
+#define HTTP_LANES 2
+struct http_lane {
+    struct http *http;
+    pthread_t thread;
+    pthread_cond_t wanted;
+    struct http_request *first; /* first come, first served */
+    bool started;
+};
+
 struct http {
     struct server *server;
     struct http_daemon daemons[HTTP_DAEMONS_MAX];
@@ -114,10 +126,8 @@ struct http {
     pthread_mutex_t lock;
     pthread_cond_t stir; /* the watcher waits here */
     pthread_t watcher;
-    pthread_t aside_thread;
-    pthread_cond_t aside_wanted;
-    struct http_request *aside; /* first come, first served */
-    bool aside_started, aside_over;
+    struct http_lane lanes[HTTP_LANES];
+    bool aside_over;
     bool watching;
     atomic_bool draining; /* no new calls */
     bool stopping;        /* who still waits is answered now */
@@ -190,6 +200,7 @@ bool http_aside(struct http_request *request);
 void http_aside_add(struct http_request *request);
 bool http_aside_start(struct http *http);
 void http_aside_stop(struct http *http);
+void http_aside_clear(struct http *http);
 
 /* ---- the console ------------------------------------------------------- */
 

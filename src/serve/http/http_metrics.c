@@ -323,7 +323,8 @@ http_doubts_look(struct http *http, uint64_t *count, double *oldest_s)
     while (waits && doubts_read(doubts, count, oldest_s) < wanted) {
         nanosleep(&nap, NULL);
         pthread_mutex_lock(&http->lock);
-        waits = idem__mono_ms() < until && !http->aside && !http->draining;
+        waits =
+            idem__mono_ms() < until && !http->lanes[0].first && !http->draining;
         pthread_mutex_unlock(&http->lock);
     }
     return doubts_read(doubts, count, oldest_s) > 0;

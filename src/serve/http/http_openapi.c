@@ -128,7 +128,15 @@ static const struct {
      "names has the name of each number in a row of samples; null: unknown"},
     {"routes", "routes:O figures:O",
      "what holds on each route, and the gateway's counters by route"},
-    {"session", "login:b name:s cookie:b rights:S reason:b version:s",
+    {"schemes", "schemes:O",
+     "of the playground: actions are what a client can do, breaks are those "
+     "where the unprotected scheme goes wrong"},
+    {"played",
+     "scheme:s action:s protected:b actors:S messages:O replies:o tables:O "
+     "records:R effects:i wanted:i wrong:b",
+     "what happened in the sandbox; wrong: it was not done as often as wanted"},
+    {"session",
+     "login:b name:s cookie:b rights:S reason:b playground:b version:s",
      "login: credentials are needed; name is empty: nobody is logged in"},
 };
 

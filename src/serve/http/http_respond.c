@@ -2,6 +2,7 @@
  * http_respond.c - what a request came to, as bytes.
  */
 #include "../../base/quota.h"
+#include "../play/play.h"
 #include "console_files.h"
 #include "http_inner.h"
 
@@ -103,6 +104,8 @@ make_json(const struct http_request *request)
         return json_incref(request->json);
     case HTTP_ROLLBACK:
         return json_pack("{s:s}", "verdict", idem_verdict_name(IDEM_V_OK));
+    case HTTP_SCHEMES:
+        return play_list();
     case HTTP_SESSION:
     case HTTP_LOGIN:
     case HTTP_LOGOUT:

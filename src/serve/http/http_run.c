@@ -453,6 +453,7 @@ http_run(struct http_request *request)
     case HTTP_DOUBTS:
     case HTTP_PROPOSALS:
     case HTTP_ROUTES:
+    case HTTP_PLAY:
         return http_aside(request);
     case HTTP_EXPLAIN:
         return run_explain(request);
@@ -468,6 +469,7 @@ http_run(struct http_request *request)
     case HTTP_SESSION:
     case HTTP_LOGIN:
     case HTTP_LOGOUT:
+    case HTTP_SCHEMES:
         break;
     }
     return true;

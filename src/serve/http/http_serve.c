@@ -185,6 +185,8 @@ check_right(struct http_request *request)
     case HTTP_STATS:
     case HTTP_EVENTS:
     case HTTP_EXPLAIN:
+    case HTTP_SCHEMES:
+    case HTTP_PLAY:
         wish.what = ASKS_FIGURES;
         break;
     case HTTP_DOUBTS:

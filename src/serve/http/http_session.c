@@ -291,9 +291,10 @@ http_session_json(const struct http_request *request)
     const struct principal *principal = request->principal;
 
     return json_pack(
-        "{s:s, s:b, s:s, s:b, s:o, s:b, s:s}", "verdict", "session", "login",
-        credentials_needed(server->credentials), "name",
+        "{s:s, s:b, s:s, s:b, s:o, s:b, s:b, s:s}", "verdict", "session",
+        "login", credentials_needed(server->credentials), "name",
         principal ? principal_name(principal) : "", "cookie",
         request->by_session, "rights", rights_of(principal), "reason",
-        server->config->require_reason, "version", IDEM_VERSION);
+        server->config->require_reason, "playground",
+        server->config->playground != NULL, "version", IDEM_VERSION);
 }

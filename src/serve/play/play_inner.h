@@ -1,0 +1,183 @@
+/*
+ * play_inner.h - one run of the playground, seen by play*.c only.
+ */
+#ifndef SERVER_PLAY_INNER_H
+#define SERVER_PLAY_INNER_H
+
+#include "../../sql/sandbox.h"
+#include "play.h"
+
+#include <idem/sql.h>
+#include <pthread.h>
+
+#define PLAY_REQUESTS 200 /* requests of "storm" ... */
+#define PLAY_WORKERS 8    /* ... which so many workers serve */
+#define PLAY_SHOWN 2      /* requests whose messages are told */
+#define PLAY_MESSAGES 64  /* of them, at most */
+#define PLAY_MEET_MS 3000 /* nobody waits longer for another request */
+#define PLAY_LEASE_MS 150
+#define PLAY_PATIENCE_MS 60 /* then the client takes it for a time-out */
+
+/* What a client does. The page has a button for each. */
+#define PLAY_ACTION_MAP(X)                                                     \
+    X(SEND, "send")     /* one request */                                      \
+    X(DOUBLE, "double") /* two at once */                                      \
+    X(RETRY, "retry")   /* the first takes too long: the same once more */     \
+    X(LOSE, "lose")     /* done, but the reply is lost: the same once more */  \
+    X(RELOAD, "reload") /* likewise, and the page is loaded again */           \
+    X(STORM, "storm")   /* 200 at once */                                      \
+    X(KILL, "kill")     /* the worker dies half-way: the same once more */     \
+    X(LATE, "late")     /* an old message comes after a new one */             \
+    X(PAUSE, "pause")   /* the first worker sleeps longer than its lease */    \
+    X(QUERY, "query")   /* the client asks, gives up; then it arrives */       \
+    X(FAIL, "fail")     /* the first try fails: the same once more */
+
+enum play_action {
+#define X(name, word) PLAY_##name,
+    PLAY_ACTION_MAP(X)
+#undef X
+        PLAY_ACTIONS
+};
+
+#define DOES(name) (1u << PLAY_##name)
+
+enum play_actor {
+    PLAY_CLIENT,
+    PLAY_WORKER_1,
+    PLAY_WORKER_2,
+    PLAY_IDEM,
+    PLAY_TABLE,
+    PLAY_OPERATOR,
+    PLAY_ACTORS
+};
+
+/* One request, on a thread of its own. */
+struct play_call {
+    struct play *play;
+    int number;     /* 0 is the first */
+    const char *id; /* its token, order number ... */
+    bool lost;      /* its reply does not arrive */
+    bool dies;      /* its worker dies half-way */
+    pthread_t thread;
+    struct sqlite3 *conn;
+    struct idem_sql *sql;
+    char value[64]; /* what the last question to the tables brought */
+};
+
+/*
+ * The service's work for one call: returns what the client is told, one word
+ * ("first", "duplicate", "busy" ...), or NULL if the worker died.
+ */
+typedef const char *play_serve_fn(struct play_call *call);
+
+struct play_scheme {
+    const char *name;
+    unsigned actions;    /* DOES(SEND) | ... */
+    unsigned breaks;     /* those where the unprotected half goes wrong */
+    const char *request; /* how the client's call looks: "POST /orders %s" */
+    const char *tables;  /* SQL that makes them */
+    const char *guard;   /* SQL that makes an index, protected only, or NULL */
+    const char *shown;   /* their names, with spaces between them */
+    const char *effects; /* SQL that counts what was done */
+    void (*before)(struct play *play); /* the first request; may be NULL */
+    play_serve_fn *serve[2]; /* [false]: unprotected, [true]: protected */
+    /* What happens when the client has had its answers; may be NULL. */
+    void (*after)(struct play *play);
+    /* How often it should have been done; NULL: once. */
+    int (*wanted)(const struct play *play);
+};
+
+/* A request's token, order number ...: that of the first, and another. */
+#define PLAY_ID "A-1001"
+#define PLAY_OTHER_ID "A-1002"
+
+/* play_schemes.c; those of one engine or one table stand in play_engine.c and
+ * play_tables.c. */
+extern const struct play_scheme play_schemes[];
+extern const size_t play_scheme_count;
+
+play_serve_fn play_token_checked, play_token_redeemed, play_lock_expiring,
+    play_lock_fenced, play_seq_looked_up, play_seq_begun, play_bank_retried,
+    play_bank_strict, play_message_handled, play_message_consumed, play_loose,
+    play_strict;
+play_serve_fn play_order_numbered, play_order_inserted_once,
+    play_price_swallowed, play_price_versioned, play_balance_read,
+    play_balance_locked, play_dedup_apart, play_dedup_together, play_state_set,
+    play_state_moved;
+void play_token_issue(struct play *play), play_bank_after(struct play *play);
+
+struct play {
+    const struct play_scheme *scheme;
+    enum play_action action;
+    bool protect;
+    const struct sandbox_type *base;
+    char name[64]; /* of the tables' database */
+    struct idem_engine *engine;
+    struct sqlite3 *keeper; /* keeps the database alive */
+    int64_t start_us;
+
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t stir;
+    json_t *messages;
+    json_t *replies;       /* how many of each word */
+    unsigned told;         /* calls (0, 1) that were told "first" */
+    int met, answered;     /* requests at the meeting; that got some answer */
+    struct idem_error err; /* the first one */
+};
+
+/* ---- play_trace.c: what happened -------------------------------------- */
+
+/* A message from one to another, or a note at one (from == to). `kind`: call,
+ * answer, reply, lost, note. The text of a reply, a lost one and a note is a
+ * word that the page has sentences for. */
+void play_tell(struct play *play, enum play_actor from, enum play_actor to,
+               const char *kind, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+void play_note(struct play_call *call, const char *word);
+enum play_actor play_worker(const struct play_call *call);
+json_t *play_actor_names(void);
+
+/* Something that must not fail did: the run is over. Always NULL. */
+const char *play_broke(struct play *play, const char *what, const char *why);
+
+/* ---- play_steps.c: what a service does -------------------------------- */
+
+/* A statement on the tables: how many rows it changed, or for a select how
+ * many there are, with the first value in call->value. */
+int play_sql(struct play_call *call, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* An op of the engine. False: the run is over. Clear the answer. */
+bool play_do(struct play_call *call, const struct idem_op *op,
+             struct idem_answer *answer);
+/* The same by somebody else than a call's worker. */
+bool play_do_as(struct play *play, enum play_actor who,
+                const struct idem_op *op, struct idem_answer *answer);
+
+/* A call of idem/sql.h, for the page; and what it said. */
+void play_asks(struct play_call *call, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+const char *play_verdict(struct play_call *call, enum idem_status status,
+                         enum idem_sql_verdict verdict,
+                         const struct idem_error *err);
+
+/* Wait here until as many have come here as this action sends at once. */
+void play_meet(struct play_call *call);
+/* Tell the client that this request is where others should meet it; and wait
+ * for that. */
+void play_arrived(struct play_call *call);
+void play_wait_arrived(struct play *play);
+bool play_is_over(struct play *play); /* something broke */
+
+/* Wait here until another request got an answer ... */
+void play_wait_answered(struct play_call *call);
+/* ... if this action sends another at the same time. */
+void play_hold(struct play_call *call);
+/* A request knows now that it is not the first. */
+void play_answered(struct play *play);
+void play_sleep_ms(int64_t ms);
+
+/* Send one more request with this id and wait for its reply. */
+void play_send(struct play *play, int number, const char *id);
+
+#endif
