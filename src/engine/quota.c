@@ -79,12 +79,6 @@ idem__quota_open(struct idem_engine *engine, struct idem_error *err)
 
     if (engine->inner.scope_records == 0 && engine->inner.scope_bytes == 0)
         return IDEM_OK;
-    if (engine->inner.scope_bytes > 0 && !engine->store->type->scan_whole)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          IDEM__QUOTA_BYTES
-                          ": %s: a list of its records does not tell their "
-                          "sizes: give scope-records and max-result instead",
-                          engine->store->type->scheme);
     quota->uses = calloc(PLACES, sizeof(*quota->uses));
     if (!quota->uses)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
@@ -252,8 +246,13 @@ idem__quota_tend(struct idem_engine *engine)
 {
     const struct idem_filter everything = {0};
     struct idem__quota *quota = &engine->quota;
-    struct idem_query query = {&everything, &engine->now, &quota->cursor,
-                               quota->part, look_at,      engine};
+    struct idem_query query = {&everything,
+                               &engine->now,
+                               &quota->cursor,
+                               quota->part,
+                               look_at,
+                               engine,
+                               engine->inner.scope_bytes > 0};
     int64_t began_us = idem__boot_us(engine), took_us, most_us;
     enum idem_status status;
     struct idem_error err;

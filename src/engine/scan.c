@@ -56,7 +56,7 @@ idem__scan_run(struct idem_engine *engine, struct idem__scan *scan)
         status = engine->store->type->scan(
             engine->store,
             &(struct idem_query){&scan->filter, &engine->now, &scan->cursor,
-                                 scan->count, collect, &found},
+                                 scan->count, collect, &found, false},
             &err);
     if (found.failed)
         status = idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");

@@ -188,13 +188,16 @@ idem__rows_start(struct idem_rows *rows, const struct idem_query *query,
 
 enum idem_status
 idem__rows_give(struct idem_rows *rows,
-                const struct idem_cell cells[IDEM_COLUMN_COUNT],
+                struct idem_cell cells[IDEM_COLUMN_COUNT], int64_t result_len,
                 struct idem_error *err)
 {
     const struct idem_query *query = rows->query;
+    enum idem_status status;
     struct idem_record r;
-    enum idem_status status = idem__cells_to_record(cells, &r, err);
 
+    if (query->sizes && result_len > 0)
+        cells[IDEM_COLUMN_RESULT].bytes.len = (size_t)result_len;
+    status = idem__cells_to_record(cells, &r, err);
     if (status != IDEM_OK)
         return status;
     memcpy(rows->last, cells[IDEM_COLUMN_KEY].bytes.data, IDEM_KEY_LEN);

@@ -81,11 +81,10 @@ struct idem_rows {
 enum idem_status idem__rows_start(struct idem_rows *rows,
                                   const struct idem_query *query,
                                   struct idem_error *err);
-/* A row without its result. */
-enum idem_status
-idem__rows_give(struct idem_rows *rows,
-                const struct idem_cell cells[IDEM_COLUMN_COUNT],
-                struct idem_error *err);
+/* A row without its result, which has so many bytes. */
+enum idem_status idem__rows_give(struct idem_rows *rows,
+                                 struct idem_cell cells[IDEM_COLUMN_COUNT],
+                                 int64_t result_len, struct idem_error *err);
 void idem__rows_end(struct idem_rows *rows);
 
 /* When a server that could not be reached is tried again, and why not before.

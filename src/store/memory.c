@@ -293,7 +293,6 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
 const struct idem_store_type idem__memory_store = {
     .scheme = "memory",
     .size = sizeof(struct memory_store),
-    .scan_whole = true,
     .local = true,
     .open = open_store,
     .swap = swap_batch,

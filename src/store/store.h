@@ -127,9 +127,11 @@ struct idem_query {
     size_t count;
     idem_each_fn *each;
     void *arg;
+    bool sizes; /* tell how long each result is */
 };
 
-/* Results may be left out of the records. */
+/* Results may be left out of the records: then they are empty or, with `sizes`,
+ * a length without data. */
 typedef enum idem_status idem_scan_fn(struct idem_store *store,
                                       const struct idem_query *query,
                                       struct idem_error *err);
@@ -180,7 +182,6 @@ struct idem_store_type {
                                  first instead of guessing, and nobody else writes */
     bool partial;             /* parts of it fail alone, and fail fast by
                                  themselves: the engine breaks no circuit */
-    bool scan_whole;          /* a scan gives records with their results */
     size_t share;             /* a batch may go through several of this store at
                                  once, in shares of at least so many swaps
                                  (split.c); 0: it may not */

@@ -124,8 +124,8 @@ copy_all(struct idem_store *from, struct idem_store *to,
     const struct idem_now now = {0};
     struct idem_cursor cursor = {"0"};
     struct page page = {0};
-    const struct idem_query query = {&everything, &now, &cursor,
-                                     A_CALL,      note, &page};
+    const struct idem_query query = {&everything, &now,  &cursor, A_CALL,
+                                     note,        &page, false};
     enum idem_status status;
 
     do {

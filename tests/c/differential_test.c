@@ -442,7 +442,7 @@ list_records(struct side *side, struct listing *listing)
         assert_int_equal(side->store->type->scan(
                              side->store,
                              &(struct idem_query){&filter, &now, &cursor, 100,
-                                                  note_record, listing},
+                                                  note_record, listing, false},
                              NULL),
                          IDEM_OK);
         assert_true(++calls < 1000000);

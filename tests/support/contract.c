@@ -665,7 +665,8 @@ scan_all(struct clause *c, const struct idem_filter *filter, size_t count,
     do {
         if (c->store->type->scan(c->store,
                                  &(struct idem_query){filter, &now, &cursor,
-                                                      count, note_record, seen},
+                                                      count, note_record, seen,
+                                                      false},
                                  &err) != IDEM_OK)
             fail_msg("scan: %s", err.text);
         if (writing && calls < 40) {
@@ -675,6 +676,53 @@ scan_all(struct clause *c, const struct idem_filter *filter, size_t count,
         }
         assert_true(++calls < 100000);
     } while (strcmp(cursor.text, "0") != 0);
+}
+
+struct lengths {
+    const char *scope;
+    size_t count, bytes;
+};
+
+static bool
+add_length(void *arg, const struct idem_record *r)
+{
+    struct lengths *lengths = arg;
+
+    if (idem__bytes_is(r->scope, lengths->scope)) {
+        lengths->count++;
+        lengths->bytes += r->result.len;
+    }
+    return true;
+}
+
+static void
+a_scan_tells_how_long_results_are(void **state)
+{
+    struct clause *c = *state;
+    static uint8_t result[5000];
+    const struct idem_filter everything = {0};
+    struct idem_now now = {c->now_ms, c->now_ms, INT64_MAX / 2,
+                           (uint64_t)c->now_ms * 1000, 0};
+    struct idem_cursor cursor = {"0"};
+    struct lengths lengths = {.scope = c->scope};
+
+    for (unsigned i = 0; i < 3; i++) {
+        struct idem_record r = record_of(c, i);
+
+        r.result = (struct idem_bytes){result, i * 2000};
+        put(c, &r);
+    }
+    do {
+        assert_int_equal(
+            c->store->type->scan(c->store,
+                                 &(struct idem_query){&everything, &now,
+                                                      &cursor, 100, add_length,
+                                                      &lengths, .sizes = true},
+                                 NULL),
+            IDEM_OK);
+    } while (strcmp(cursor.text, "0") != 0);
+    assert_int_equal(lengths.count, 3);
+    assert_int_equal(lengths.bytes, 6000);
 }
 
 static void
@@ -801,18 +849,18 @@ a_scan_stops_when_told_and_refuses_a_made_up_cursor(void **state)
         put(c, &r);
     }
     for (int calls = 0; calls < 100000 && seen.total == 0; calls++)
-        assert_int_equal(
-            c->store->type->scan(c->store,
-                                 &(struct idem_query){&filter, &now, &cursor,
-                                                      1000, note_record, &seen},
-                                 NULL),
-            IDEM_OK);
+        assert_int_equal(c->store->type->scan(
+                             c->store,
+                             &(struct idem_query){&filter, &now, &cursor, 1000,
+                                                  note_record, &seen, false},
+                             NULL),
+                         IDEM_OK);
     assert_int_equal(seen.total, 1);
     assert_int_equal(
-        c->store->type->scan(
-            c->store,
-            &(struct idem_query){&filter, &now, &wrong, 10, note_record, &seen},
-            &err),
+        c->store->type->scan(c->store,
+                             &(struct idem_query){&filter, &now, &wrong, 10,
+                                                  note_record, &seen, false},
+                             &err),
         IDEM_ERR_INVALID);
     assert_true(err.text[0] != 0);
 }
@@ -1014,6 +1062,7 @@ run_contract(const char *url)
         CLAUSE(a_record_without_expiry_or_not_yet_expired_is_not_dropped),
         CLAUSE(an_expired_record_is_refused_or_gone),
         CLAUSE(a_scan_sees_everything_that_lives_through_it),
+        CLAUSE(a_scan_tells_how_long_results_are),
         CLAUSE(a_scan_filters_by_type_state_age_and_doubt),
         CLAUSE(a_scan_finds_an_id_in_every_scope),
         CLAUSE(a_scan_stops_when_told_and_refuses_a_made_up_cursor),

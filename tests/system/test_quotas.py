@@ -6,6 +6,7 @@ import urllib.request
 
 import pytest
 
+import servers
 from gateway import Stack, ask
 from lib import IDEM, Server, folder, wait_until
 from servers import Redis
@@ -89,13 +90,26 @@ def test_a_server_counts_the_records_of_others_on_a_shared_store():
         db.stop()
 
 
-def test_a_store_that_cannot_tell_sizes_has_no_quota_of_bytes():
-    with folder() as where:
-        done = subprocess.run([IDEM, "serve", "--store", "sqlite:%s/db" % where, "--socket", where + "/s", "--scope-bytes", "1m"],
-                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
-        assert done.returncode != 0 and "give scope-records and max-result instead" in done.stdout
-        with Server(where, "--scope-records", "1", store="sqlite:%s/db" % where) as s, s.client() as c:
-            assert c("BEGIN", "s", "1")[0] == "started" and is_refused(c("BEGIN", "s", "2"), "scope-records")
+@pytest.mark.parametrize("store", ["sqlite", "Postgres", "MariaDB"])
+def test_a_new_server_on_an_sql_store_counts_bytes_that_another_wrote(store):
+    """A list of records does not bring their results along, but their lengths."""
+    db = getattr(servers, store)() if store[0].isupper() else None
+    try:
+        with folder() as where:
+            url = db.url if db else "sqlite:%s/db" % where
+            subprocess.run([IDEM, "store", "init", url], check=True, stdout=subprocess.DEVNULL)
+            with Server(where, store=url) as s, s.client() as c:
+                fence = c("BEGIN", "big", "1")[1]
+                assert c("FINISH", "big", "1", fence, "SUCCEEDED", "x" * 600000)[0] == "ok"
+                s.kill()
+            with Server(where, "--scope-bytes", "500k", store=url) as s, s.client() as c:
+                numbers = iter(range(2, 1000))
+                assert wait_until(lambda: is_refused(c("BEGIN", "big", str(next(numbers))), "scope-bytes"), step=0.2)
+                assert c("BEGIN", "small", "1")[0] == "started" and c("BEGIN", "big", "1")[0] == "replay"
+                assert next(numbers) < 150, "it is refused for the result, not for the claims that followed"
+    finally:
+        if db:
+            db.stop()
 
 
 @pytest.mark.parametrize("limit, retry", [("scope-records", "5"), ("scope-rate", "1")])

@@ -667,7 +667,6 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
 const struct idem_store_type idem__etcd_store = {
     .scheme = "etcd",
     .size = sizeof(struct etcd_store),
-    .scan_whole = true,
     .open = open_store,
     .swap = swap_batch,
     .load = load_batch,

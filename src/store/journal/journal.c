@@ -432,7 +432,6 @@ idem__journal_open(const char *url, const struct idem_store_options *options,
 const struct idem_store_type idem__journal_store = {
     .scheme = "journal",
     .size = sizeof(struct journal),
-    .scan_whole = true,
     .local = true,
     .open = open_store,
     .swap = swap_batch,

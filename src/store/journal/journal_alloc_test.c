@@ -75,10 +75,10 @@ work(struct model *model, struct idem_store *store)
     watching = true;
     (void)store->type->swap(store, s.swaps, s.count, &arena, NULL);
     test_tend(store);
-    (void)store->type->scan(
-        store,
-        &(struct idem_query){&filter, &now, &cursor, 5, count_records, &seen},
-        NULL);
+    (void)store->type->scan(store,
+                            &(struct idem_query){&filter, &now, &cursor, 5,
+                                                 count_records, &seen, false},
+                            NULL);
     watching = false;
     model_learn(model, &s);
     assert_int_equal(model->lost, 0);

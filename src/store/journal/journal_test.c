@@ -235,10 +235,10 @@ a_scan_sees_every_record_that_was_there_all_the_time(void **state)
     }
     do {
         assert_int_equal(
-            store->type->scan(
-                store,
-                &(struct idem_query){&filter, &now, &cursor, 10, see, seen},
-                NULL),
+            store->type->scan(store,
+                              &(struct idem_query){&filter, &now, &cursor, 10,
+                                                   see, seen, false},
+                              NULL),
             IDEM_OK);
         for (int i = 0; i < 5; i++, next++) {
             test_make(&t, next, IDEM_STATE_FAILED, next + 1, 5);

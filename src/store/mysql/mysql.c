@@ -105,7 +105,12 @@ give_rows(MYSQL_RES *result, struct idem_rows *rows, struct idem_error *err)
     while (status == IDEM_OK && !rows->over &&
            (row = mysql_fetch_row(result))) {
         idem__mysql_read_cells(result, row, IDEM_COLUMN_RESULT, cells);
-        status = idem__rows_give(rows, cells, err);
+        status =
+            idem__rows_give(rows, cells,
+                            rows->query->sizes && row[IDEM_COLUMN_RESULT]
+                                ? strtoll(row[IDEM_COLUMN_RESULT], NULL, 10)
+                                : 0,
+                            err);
     }
     if (status == IDEM_OK)
         idem__rows_end(rows);
@@ -129,6 +134,8 @@ scan_records(struct idem_store *store, const struct idem_query *query,
     idem_buf_reset(&self->query);
     idem__mysql_add_text(&self->query, "select ");
     idem__mysql_add_text(&self->query, idem__columns_but_result);
+    if (query->sizes) /* for which the server reads a long result */
+        idem__mysql_add_text(&self->query, ", length(result)");
     idem__mysql_add_text(&self->query, " from idem_record");
     if (id.len > 0) /* an id is in few scopes: its index finds them */
         idem__mysql_add_text(&self->query, " ignore index (primary)");

@@ -144,7 +144,12 @@ give_rows(const PGresult *result, struct idem_rows *rows,
     for (int row = 0;
          row < PQntuples(result) && status == IDEM_OK && !rows->over; row++) {
         idem__postgres_cells(result, row, 0, IDEM_COLUMN_RESULT, cells);
-        status = idem__rows_give(rows, cells, err);
+        status = idem__rows_give(
+            rows, cells,
+            PQnfields(result) > IDEM_COLUMN_RESULT
+                ? idem__postgres_number(result, row, IDEM_COLUMN_RESULT)
+                : 0,
+            err);
     }
     if (status == IDEM_OK)
         idem__rows_end(rows);

@@ -85,7 +85,8 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "unnest($1::bytea[], $2::int2[]) with ordinality "
         "as n(key_hash, whole, at) join " TABLE " r "
         "on r.key_hash = n.key_hash",
-    [POSTGRES_SCAN] = "select " R_COLUMNS " from " TABLE " r "
+    [POSTGRES_SCAN] = "select " R_COLUMNS ", octet_length(r.result)::int8 "
+                      "from " TABLE " r "
                       "where r.key_hash > $1::bytea "
                       "order by r.key_hash limit $2::int8",
     /* Few are executing: their own index finds them, and they are sorted. */

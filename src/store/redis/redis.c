@@ -424,10 +424,10 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
 }
 
 #define METHODS                                                                \
-    .size = sizeof(struct redis_store), .scan_whole = true,                    \
-    .open = open_store, .swap = swap_batch, .load = load_batch,                \
-    .scan = idem__redis_scan, .now = read_clock, .tend = tend,                 \
-    .watch = idem__redis_watch, .figures = figures, .close = close_store
+    .size = sizeof(struct redis_store), .open = open_store,                    \
+    .swap = swap_batch, .load = load_batch, .scan = idem__redis_scan,          \
+    .now = read_clock, .tend = tend, .watch = idem__redis_watch,               \
+    .figures = figures, .close = close_store
 
 const struct idem_store_type idem__redis_store = {
     .scheme = "redis",

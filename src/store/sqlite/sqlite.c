@@ -64,8 +64,8 @@ static const char *const texts[STATEMENTS] = {
             "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,"
             "?19)",
     [DROP] = "delete from idem_record where key_hash = ?1",
-    [SCAN] = "select %s from idem_record where key_hash > ?1 "
-             "order by key_hash limit ?2",
+    [SCAN] = "select %s, length(result) from idem_record "
+             "where key_hash > ?1 order by key_hash limit ?2",
     [SCAN_EXECUTING] = "select %s from idem_record "
                        "where state = 2 and key_hash > ?1 "
                        "order by key_hash limit ?2",
@@ -518,7 +518,12 @@ scan_records(struct idem_store *store, const struct idem_query *query,
     while (status == IDEM_OK && !rows.over &&
            (rc = sqlite3_step(s)) == SQLITE_ROW) {
         read_cells(s, IDEM_COLUMN_RESULT, cells);
-        status = idem__rows_give(&rows, cells, err);
+        status =
+            idem__rows_give(&rows, cells,
+                            sqlite3_column_count(s) > IDEM_COLUMN_RESULT
+                                ? sqlite3_column_int64(s, IDEM_COLUMN_RESULT)
+                                : 0,
+                            err);
     }
     if (status == IDEM_OK && !rows.over && rc != SQLITE_DONE)
         status = fail(self, rc, err);

@@ -209,7 +209,6 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
 const struct idem_store_type idem__zookeeper_store = {
     .scheme = "zookeeper",
     .size = sizeof(struct zk_store),
-    .scan_whole = true,
     .open = open_store,
     .swap = idem__zk_swap,
     .load = load_batch,
