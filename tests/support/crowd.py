@@ -33,12 +33,12 @@ LEASE_MS = 600000
 
 @contextlib.contextmanager
 def engines(url, count=2, flags=()):
-    """So many `idem serve` on one store."""
+    """So many `idem serve` on one store; or one on each of several URLs."""
     with contextlib.ExitStack() as stack:
         servers = []
-        for _ in range(count):
+        for one in [url] * count if isinstance(url, str) else url:
             where = stack.enter_context(folder())
-            servers.append(stack.enter_context(Server(where, *flags, store=url)))
+            servers.append(stack.enter_context(Server(where, *flags, store=one)))
         yield servers
 
 

@@ -7,6 +7,7 @@ that their Debian package made.
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -246,13 +247,16 @@ class MariaDB(Server):
                  "grant process, connection admin on *.* to idem@'127.0.0.1'",
                  database="")
 
-    def start(self):
-        self.spawn(self.usr + "/sbin/mariadbd", "--no-defaults", "--basedir=" + self.usr, "--datadir=" + self.data,
-                   "--port=%d" % self.port, "--bind-address=127.0.0.1",
-                   "--socket=" + self.socket, "--innodb-buffer-pool-size=64M",
-                   "--innodb-log-file-size=64M", "--max-connections=150",
-                   "--skip-name-resolve", "--pid-file=" + self.folder + "/pid",
-                   *["--" + s for s in self.settings])
+    def command(self, *more):
+        return [self.usr + "/sbin/mariadbd", "--no-defaults", "--basedir=" + self.usr, "--datadir=" + self.data,
+                "--port=%d" % self.port, "--bind-address=127.0.0.1",
+                "--socket=" + self.socket, "--innodb-buffer-pool-size=64M",
+                "--innodb-log-file-size=64M", "--max-connections=150",
+                "--skip-name-resolve", "--pid-file=" + self.folder + "/pid",
+                *["--" + s for s in (*self.settings, *more)]]
+
+    def start(self, *more):
+        self.spawn(*self.command(*more))
         return self.wait_until(lambda: subprocess.run(
             ["mariadb", "--no-defaults", "-uroot", "-S", self.socket, "-e", "select 1"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0)
@@ -264,6 +268,63 @@ class MariaDB(Server):
                               stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
         return done.stdout.strip()
+
+
+class GaleraNode(MariaDB):
+    """One of several MariaDBs that replicate to each other, on a copy of a stopped one's files."""
+
+    def __init__(self, origin):
+        Server.__init__(self, "galera", "mysql")
+        self.usr = origin.usr
+        self.data = os.path.join(self.folder, "data")
+        self.socket = os.path.join(self.folder, "s")
+        self.url = origin.url.replace(str(origin.port), str(self.port))
+        self.group = free_port()
+        self.tool("cp", "-a", origin.data, self.data)
+
+    def join(self, cluster, *how):
+        options = ["gmcast.listen_addr=tcp://127.0.0.1:%d" % self.group, "ist.recv_addr=127.0.0.1:%d" % free_port(),
+                   "gcache.size=32M"]
+        self.settings = [
+            "wsrep-on=ON", "wsrep-provider=/usr/lib/galera/libgalera_smm.so", "binlog-format=ROW",
+            "innodb-autoinc-lock-mode=2", "wsrep-node-address=127.0.0.1", "wsrep-cluster-address=" + cluster,
+            "wsrep-provider-options=" + ";".join(options)]
+        self.start(*how)
+        return self.wait_until(lambda: self.status("ready") == "ON")
+
+    def rejoin(self):
+        """After a kill: it knows how far it came, and the others send it the rest."""
+        before = os.path.getsize(os.path.join(self.folder, "log"))
+        self.spawn(*self.command("wsrep-recover"))
+        self.process.wait(60)
+        with open(os.path.join(self.folder, "log"), errors="replace") as log:
+            log.seek(before)
+            self.start("wsrep-start-position=" + re.findall(r"Recovered position: *(\S+)", log.read())[-1])
+        return self.wait_until(lambda: self.status("ready") == "ON")
+
+    def status(self, name):
+        return self.sql("show status like 'wsrep_%s'" % name, database="").partition("\t")[2]
+
+
+class Galera:
+    """Three nodes, which start from the files of one that was alone, so that none has to send its own to another."""
+
+    def __init__(self):
+        origin = MariaDB()
+        origin.halt()
+        alone = GaleraNode(origin)
+        alone.join("gcomm://", "wsrep-new-cluster").halt()
+        self.nodes = [alone, GaleraNode(alone), GaleraNode(alone)]
+        origin.stop()
+        self.cluster = "gcomm://" + ",".join("127.0.0.1:%d" % node.group for node in self.nodes)
+        self.nodes[0].join(self.cluster, "wsrep-new-cluster")
+        for node in self.nodes[1:]:
+            node.join(self.cluster)
+        self.nodes[0].wait_until(lambda: self.nodes[0].status("cluster_size") == "3")
+
+    def stop(self):
+        for node in self.nodes:
+            node.stop()
 
 
 class MySQL(Server):

@@ -20,6 +20,8 @@ struct mysql_store {
     MYSQL *conn;             /* NULL: to be opened again; autocommit is off */
     struct mysql_bulk *bulk; /* NULL: nothing is guessed on this connection */
     struct idem_retry retry;
+    bool waits;  /* it cannot be told not to wait for a lock (MySQL) */
+    bool galera; /* a node of a cluster */
     size_t packet_max;
     struct idem_buf query;
     int wary; /* see columns.h */

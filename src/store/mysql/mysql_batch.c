@@ -16,8 +16,17 @@
  * That INSERT is a plain one: 1062 says that somebody was faster, and the batch
  * is looked at again; 1205 says that somebody has inserted the key and not
  * committed it, and the batch is halved until that key stands alone and is
- * LOCKED; a deadlock (1213) is tried again. Values travel as hex literals, so
- * there is nothing to quote.
+ * LOCKED; a deadlock (1213) is tried again. MySQL would wait a second for 1205,
+ * so there a probe goes before the INSERT, which fails at once (3572). Values
+ * travel as hex literals, so there is nothing to quote.
+ *
+ * On a Galera cluster the commit itself may be refused (1213), because a node
+ * has committed something else on one of these rows: the batch is looked at
+ * again. In wsrep's code that answer can also follow from a lost connection
+ * between the nodes, so only a look that finds the rows can undo the doubt.
+ * Nothing is guessed there. When another node's transaction breaks a bulk
+ * statement half-way, the server goes on with the remaining rows, and reports
+ * all of them as written although the first ones were rolled back.
  *
  * READ COMMITTED: no gap locks, and each statement sees what is committed.
  * Autocommit is off: the first statement starts the transaction.
@@ -31,6 +40,7 @@
 #define CHUNK_ROWS 1024
 #define CHUNK_BYTES ((size_t)2 * 1024 * 1024)
 #define TRIES 5
+#define LOCK_NOWAIT 3572 /* MySQL's; MariaDB's header has no name for it */
 
 /* What is known of one swap between the two round trips. */
 struct look {
@@ -173,7 +183,8 @@ look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     if (failed)
         return idem__mysql_fail(self, err);
     status = read_found(self, swaps, count, arena, err);
-    if (!idem__mysql_skip_results(self) && status == IDEM_OK)
+    /* Not after an error: that would wipe out its number. */
+    if (status == IDEM_OK && !idem__mysql_skip_results(self))
         status = idem__mysql_fail(self, err);
     return status;
 }
@@ -248,20 +259,45 @@ add_delete(struct idem_buf *query, const struct idem_swap *swaps, size_t count)
     return n > 0;
 }
 
-/* What became of the writes: done, to be tried again, to be halved, failed, or
- * nobody knows. */
-enum written { DONE, AGAIN, HALVE, FAILED, LOST };
+/* What became of the writes: done, to be tried again, the same after a commit
+ * that Galera refused, to be halved, failed, or nobody knows. */
+enum written { DONE, AGAIN, CONFLICT, HALVE, FAILED, LOST };
 
 static enum written
 judge_error(struct mysql_store *self, bool in_commit)
 {
     unsigned code = mysql_errno(self->conn);
 
+    if (in_commit && code == ER_LOCK_DEADLOCK)
+        return CONFLICT;
     if (idem__mysql_is_gone(self) || in_commit)
         return LOST;
     if (code == ER_DUP_ENTRY || code == ER_LOCK_DEADLOCK)
         return AGAIN;
-    return code == ER_LOCK_WAIT_TIMEOUT ? HALVE : FAILED;
+    return code == ER_LOCK_WAIT_TIMEOUT || code == LOCK_NOWAIT ? HALVE : FAILED;
+}
+
+/* Fail at once where somebody has inserted one of the new keys and not
+ * committed it. A join, because MySQL may read a whole small table for an IN,
+ * and meet rows of others there. */
+static int
+add_probe(struct idem_buf *query, const struct idem_swap *swaps, size_t count)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (swaps[i].outcome != IDEM_SWAP_NOT_STORED || swaps[i].expected != 0)
+            continue;
+        idem__mysql_add_text(query,
+                             n++ == 0 ? "do (select count(*) from (values row("
+                                      : "),row(");
+        idem__mysql_add_hex(query, swaps[i].key, IDEM_KEY_LEN);
+    }
+    if (n > 0)
+        idem__mysql_add_text(query,
+                             ")) new(k) straight_join idem_record r "
+                             "on r.key_hash = k for share of r nowait);");
+    return n > 0;
 }
 
 /* Everything that is to be written. */
@@ -275,6 +311,8 @@ write_all(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     bool failed = false;
 
     idem_buf_reset(query);
+    if (self->waits)
+        statements += add_probe(query, swaps, count);
     statements += add_insert(query, swaps, count, false);
     statements += add_insert(query, swaps, count, true);
     statements += add_delete(query, swaps, count);
@@ -401,40 +439,64 @@ may_guess(const struct mysql_store *self, const struct idem_swap *swaps,
     return self->bulk && self->wary == 0;
 }
 
-static enum idem_status
-swap_range(struct mysql_store *self, struct idem_swap *swaps, size_t count,
-           struct look *looks, struct idem_arena *arena, struct idem_error *err)
+/* Try a batch until it is known what became of it, or that it has to be halved.
+ */
+static enum written
+try_batch(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+          struct look *looks, struct idem_arena *arena, bool *doubt,
+          enum idem_status *status, struct idem_error *err)
 {
-    enum idem_status status = IDEM_OK, rest;
     enum written written = AGAIN;
 
-    for (int i = 0; i < TRIES && written == AGAIN; i++) {
+    for (int i = 0; i < TRIES && (written == AGAIN || written == CONFLICT);
+         i++) {
         idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
-        status = idem__mysql_connect(self, err);
-        if (status != IDEM_OK)
-            return status;
+        *status = idem__mysql_connect(self, err);
+        if (*status != IDEM_OK)
+            return FAILED;
         if (i == 0 && may_guess(self, swaps, count)) {
             written = guess(self, swaps, count, err);
-            status = conclude(self, swaps, count, written, err);
+            *status = conclude(self, swaps, count, written, err);
             if (written == AGAIN)
                 self->wary = IDEM_WARY_BATCHES;
             continue;
         }
         if (i == 0 && self->wary > 0)
             self->wary--;
-        status =
+        *status =
             look_and_write(self, swaps, count, looks, arena, &written, err);
+        *doubt |= written == CONFLICT;
     }
-    if (written == DONE || written == FAILED || written == LOST)
+    return written;
+}
+
+static enum idem_status
+swap_range(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+           struct look *looks, struct idem_arena *arena, bool doubt,
+           struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK, rest;
+    enum written written =
+        try_batch(self, swaps, count, looks, arena, &doubt, &status, err);
+
+    if (written == DONE || written == LOST)
+        return status;
+    if (doubt && (written == FAILED || count == 1)) {
+        idem__swaps_set(swaps, count, IDEM_SWAP_LOST);
+        return idem__fail(err, IDEM_ERR_LOST,
+                          "mysql: Galera refused a commit, and the server did "
+                          "not tell afterwards whether it has the rows");
+    }
+    if (written == FAILED)
         return status;
     if (count == 1) {
         swaps[0].outcome = IDEM_SWAP_LOCKED;
         return IDEM_OK;
     }
     self->splits++;
-    status = swap_range(self, swaps, count / 2, looks, arena, err);
+    status = swap_range(self, swaps, count / 2, looks, arena, doubt, err);
     rest = swap_range(self, swaps + count / 2, count - count / 2, looks, arena,
-                      status == IDEM_OK ? err : NULL);
+                      doubt, status == IDEM_OK ? err : NULL);
     return status == IDEM_OK ? rest : status;
 }
 
@@ -453,7 +515,7 @@ idem__mysql_swap(struct idem_store *store, struct idem_swap *swaps,
         return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
     for (size_t at = 0; at < count && status == IDEM_OK; at += len) {
         len = idem__swap_chunk(swaps + at, count - at, CHUNK_ROWS, CHUNK_BYTES);
-        status = swap_range(self, swaps + at, len, looks, arena, &own);
+        status = swap_range(self, swaps + at, len, looks, arena, false, &own);
     }
     if (err && status != IDEM_OK)
         *err = own;

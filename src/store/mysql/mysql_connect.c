@@ -6,7 +6,7 @@
  *     ?socket=/run/mysqld/mysqld.sock  ?timeout_ms=2000
  *     ?tls=1: encrypted; ?ca=FILE: and by a server whose certificate that
  *     authority signed for this host; ?cert=FILE  ?key=FILE: who we are
- *     ?unsafe=flush,binlog,doublewrite,galera    gives that up, see judge()
+ *     ?unsafe=flush,binlog,doublewrite,quorum    gives that up, see judge()
  */
 #include "mysql.h"
 
@@ -125,6 +125,7 @@ idem__mysql_disconnect(struct mysql_store *self)
 struct settings {
     char flush[16], binlog[16], sync_binlog[16], galera[16], read_only[16];
     char doublewrite[16], packet[24], format[16];
+    bool no_quorum;
 };
 
 static void
@@ -149,6 +150,9 @@ keep(struct settings *s, const char *name, const char *value)
         if (strcmp(wanted[i].name, name) == 0)
             snprintf(wanted[i].into, wanted[i].len, "%s", value);
     }
+    if (strcmp(name, "wsrep_provider_options") == 0)
+        s->no_quorum = strstr(value, "pc.ignore_quorum = true") ||
+                       strstr(value, "pc.ignore_sb = true");
 }
 
 static bool
@@ -178,8 +182,9 @@ judge(struct mysql_store *self, const struct settings *s,
          "doublewrite",
          "innodb_doublewrite is off or DETECT_ONLY, so a power cut may damage "
          "pages"},
-        {is_on(s->galera), "galera",
-         "this is a Galera cluster, which can lose commits and updates"},
+        {s->no_quorum, "quorum",
+         "pc.ignore_quorum or pc.ignore_sb of wsrep_provider_options is on, so "
+         "a part of the cluster that is cut off goes on alone"},
     };
 
     if (is_on(s->read_only))
@@ -201,6 +206,17 @@ judge(struct mysql_store *self, const struct settings *s,
     return IDEM_OK;
 }
 
+/* A node may be behind the others: it is made to catch up before it reads. For
+ * the guess see mysql_batch.c. */
+static bool
+set_galera(struct mysql_store *self)
+{
+    idem__mysql_bulk_close(self->bulk);
+    self->bulk = NULL;
+    return mysql_query(self->conn, "set session wsrep_sync_wait = 15, "
+                                   "session wsrep_dirty_reads = 0") == 0;
+}
+
 enum idem_status
 idem__mysql_check(struct mysql_store *self, struct idem_error *err)
 {
@@ -208,7 +224,7 @@ idem__mysql_check(struct mysql_store *self, struct idem_error *err)
         "show global variables where variable_name in "
         "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', "
         "'wsrep_on', 'read_only', 'innodb_doublewrite', 'max_allowed_packet', "
-        "'binlog_format')";
+        "'binlog_format', 'wsrep_provider_options')";
     struct settings settings = {0};
     MYSQL_RES *rows;
     MYSQL_ROW row;
@@ -220,6 +236,9 @@ idem__mysql_check(struct mysql_store *self, struct idem_error *err)
         keep(&settings, row[0], row[1] ? row[1] : "");
     mysql_free_result(rows);
     self->packet_max = strtoull(settings.packet, NULL, 10);
+    self->galera = is_on(settings.galera);
+    if (self->galera && !set_galera(self))
+        return idem__mysql_fail(self, err);
     return judge(self, &settings, err);
 }
 
@@ -318,6 +337,7 @@ set_session(struct mysql_store *self, struct idem_error *err)
              "session innodb_lock_wait_timeout = %d, "
              "session time_zone = '+00:00', session autocommit = 1",
              mariadb ? "tx_isolation" : "transaction_isolation", !mariadb);
+    self->waits = !mariadb;
     if (mysql_query(self->conn, query) != 0)
         return idem__mysql_fail(self, err);
     return IDEM_OK;
@@ -340,10 +360,10 @@ connect_fresh(struct idem_store *store, struct idem_error *err)
         status = check_version(self, err);
     if (status == IDEM_OK && mysql_autocommit(self->conn, 0))
         status = idem__mysql_fail(self, err);
-    if (status == IDEM_OK)
-        self->bulk = idem__mysql_bulk_open(self->conn);
-    else
+    if (status != IDEM_OK)
         idem__mysql_disconnect(self);
+    else if (!self->galera)
+        self->bulk = idem__mysql_bulk_open(self->conn);
     return status;
 }
 
