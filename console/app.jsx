@@ -2,7 +2,7 @@
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { call, followStats, loggedOut, message, refreshSession, session } from "./api.js";
-import { Audit, LocksAndIds, Routes } from "./others.jsx";
+import { Audit, LocksAndIds, RoutesAndConsumers } from "./others.jsx";
 import { Overview } from "./overview.jsx";
 import { attempt, Field, logIn } from "./parts.jsx";
 import { Play } from "./play.jsx";
@@ -10,7 +10,7 @@ import { Doubts, Records } from "./records.jsx";
 import { signal, use } from "./state.js";
 import { language, switchLanguage, t } from "./words.js";
 
-const PAGES = [["overview", Overview], ["doubts", Doubts], ["records", Records], ["locks", LocksAndIds], ["routes", Routes], ["audit", Audit], ["play", Play]];
+const PAGES = [["overview", Overview], ["doubts", Doubts], ["records", Records], ["locks", LocksAndIds], ["routes", RoutesAndConsumers], ["audit", Audit], ["play", Play]];
 const shown = signal(location.hash.slice(2));
 const theme = signal(localStorage.getItem("idem-theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 addEventListener("hashchange", () => { shown.value = location.hash.slice(2); message.value = ""; });

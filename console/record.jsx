@@ -8,12 +8,19 @@ import { t } from "./words.js";
 export const isDoubt = (r) => r.state === "executing" && r.type === "request" && r.mode === "strict" && r.lease_until < serverNow();
 export const nameOf = (r, field) => r[field] ?? `base64:${r[field + "_base64"]}`;
 
+// A gateway's label: "POST /orders 00-0af7…", the route and the trace that began it.
+const LABEL = /^([A-Z]+ \/\S*)(?: (\S+))?$/;
+
 function Life({ record: r }) {
-    const steps = [[r.created, t("created")], [r.updated, `${t("updated")}: ${r.state}${r.settled ? ", " + t("settledBy") : ""}`],
+    const [acts, setActs] = useState([]);
+    useEvery(10000, () => may("list") && r.scope !== undefined && r.id !== undefined && attempt(async () =>
+        setActs((await call("GET", query("/v1/audit", { scope: r.scope, id: r.id, count: 50 }))).entries)), [r.scope, r.id]);
+    const steps = [...acts.map((e) => [Date.parse(e.time), `${e.verb} – ${e.who}${e.reason ? ": " + e.reason : ""}`]),
+        [r.created, t("created")], [r.updated, `${t("updated")}: ${r.state}${r.settled ? ", " + t("settledBy") : ""}`],
         [r.state === "executing" ? r.lease_until : 0, t("leaseUntil")], [isDoubt(r) ? r.lease_until : 0, t("doubt")],
         [r.state === "executing" ? 0 : r.expires, t("expires")]];
-    return <section><h3>{t("life")}</h3><ol class="life">{steps.filter(([at]) => at > 0).sort((a, b) => a[0] - b[0]).map(([at, text]) =>
-        <li key={text} class={at > serverNow() ? "later" : ""}><time>{when(at)}</time> {text}</li>)}</ol></section>;
+    return <section><h3>{t("life")}</h3><ol class="life">{steps.filter(([at]) => at > 0).sort((a, b) => a[0] - b[0]).map(([at, text], i) =>
+        <li key={i} class={at > serverNow() ? "later" : ""}><time>{when(at)}</time> {text}</li>)}</ol></section>;
 }
 
 export function Result({ kind, result }) {
@@ -109,10 +116,11 @@ export function RecordDrawer({ record: r, onClose }) {
             if (said.record) { setRecord(said.record); setMasked(said.record.masked_bytes || 0); }
         });
     }
+    const [, route, trace] = LABEL.exec(record.subject || "") || [];
     const reachable = record.scope !== undefined && record.id !== undefined && record.type === "request";
     return <Drawer title={nameOf(record, "id")} onClose={onClose}>
         <Facts facts={[[t("scope"), nameOf(record, "scope")], [t("key"), nameOf(record, "id")], [t("type"), record.type], [t("state"), record.state],
-            [t("began"), record.subject], [t("attempt"), record.attempt], [t("mode"), record.mode], [t("fence"), String(record.fence)],
+            [t("began"), record.subject], [t("route"), route], [t("trace"), trace], [t("attempt"), record.attempt], [t("mode"), record.mode], [t("fence"), String(record.fence)],
             [t("fingerprint"), record.fingerprint], [t("since"), isDoubt(record) ? span(serverNow() - record.lease_until) : undefined]]} />
         <Life record={record} />
         <Answer record={record} masked={masked} />

@@ -113,6 +113,13 @@ enum idem_status idem__scan_submit(struct idem_engine *engine,
                                    size_t count, idem__scan_done_fn *done,
                                    void *arg, struct idem_error *err);
 
+/* The same with those who wait for a lock in this engine, those of one lock in
+ * their order: scope, id and subject (who would be its owner) are set, and when
+ * the wait began (created) and will end (expires), in the store's ms. */
+enum idem_status idem__waiters_submit(struct idem_engine *engine, size_t count,
+                                      idem__scan_done_fn *done, void *arg,
+                                      struct idem_error *err);
+
 #define IDEM__BATCH_SIZES 12
 
 /* What the engine has done and has to do now. */

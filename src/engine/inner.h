@@ -152,6 +152,7 @@ struct idem__scan {
     struct idem_filter filter; /* its scope follows the struct */
     struct idem_cursor cursor;
     size_t count;
+    bool waiters; /* those who wait for a lock, and not what is stored */
     idem__scan_done_fn *done;
     void *arg;
 };
@@ -298,6 +299,11 @@ struct idem__crowd *idem__crowd_add(struct idem_engine *engine,
 /* Make it stay after its batch: timer and ticket. False: out of memory. */
 bool idem__crowd_keep(struct idem_engine *engine, struct idem__job *job);
 void idem__crowd_take(struct idem_engine *engine, struct idem__job *job);
+/* Those who wait for a lock, at most so many, as idem__waiters_submit has it;
+ * until `each` says no. */
+void idem__park_list(struct idem_engine *engine, size_t most,
+                     bool (*each)(void *arg, const struct idem_record *waiter),
+                     void *arg);
 /* When to look again at a record that is (or was) busy; drops an empty crowd */
 void idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
                       const struct idem_record *record);

@@ -313,6 +313,45 @@ closed(struct idem_engine *engine, struct idem__job *job, const char *text)
     idem__job_fail(engine, job, IDEM_ERR_CLOSED, &err);
 }
 
+/* A waiter as a record of the lock that it would like to hold. */
+static struct idem_record
+waiter(const struct idem_engine *engine, const struct idem__job *job)
+{
+    int64_t until =
+        engine->now.late_ms + (job->wait_end_us - engine->boot_now_us) / 1000;
+
+    return (struct idem_record){.type = (uint8_t)job->op.type,
+                                .scope = job->op.scope,
+                                .id = job->op.id,
+                                .subject = job->op.subject,
+                                .created = until - job->op.wait_ms,
+                                .expires = until};
+}
+
+void
+idem__park_list(struct idem_engine *engine, size_t most,
+                bool (*each)(void *arg, const struct idem_record *waiter),
+                void *arg)
+{
+    const struct idem__map *crowds = &engine->parked.crowds;
+    size_t left = engine->parked.locks < most ? engine->parked.locks : most;
+
+    for (size_t i = 0; i < crowds->room && left > 0; i++) {
+        for (struct idem__link *link = crowds->chains[i]; link && left > 0;
+             link = link->next) {
+            const struct idem__job *job = crowd_at(link)->first;
+
+            for (; job && job->op.verb == IDEM_LOCK && left > 0;
+                 job = job->next, left--) {
+                struct idem_record record = waiter(engine, job);
+
+                if (!each(arg, &record))
+                    return;
+            }
+        }
+    }
+}
+
 void
 idem__park_cancel(struct idem_engine *engine, uint64_t ticket)
 {

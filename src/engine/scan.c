@@ -52,12 +52,16 @@ idem__scan_run(struct idem_engine *engine, struct idem__scan *scan)
     struct idem_error err = {IDEM_OK, ""};
     enum idem_status status = idem__time_update(engine, &err);
 
-    if (status == IDEM_OK)
+    if (status == IDEM_OK && scan->waiters) {
+        idem__park_list(engine, scan->count, collect, &found);
+        memcpy(scan->cursor.text, "0", 2);
+    } else if (status == IDEM_OK) {
         status = engine->store->type->scan(
             engine->store,
             &(struct idem_query){&scan->filter, &engine->now, &scan->cursor,
                                  scan->count, collect, &found, false},
             &err);
+    }
     if (found.failed)
         status = idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");
     if (status == IDEM_OK)
@@ -103,6 +107,31 @@ idem__scan_submit(struct idem_engine *engine, const struct idem_filter *filter,
     if (scan->cursor.text[0] == 0)
         memcpy(scan->cursor.text, "0", 2);
     scan->count = count < 1 ? 1 : count > MAX_COUNT ? MAX_COUNT : count;
+    scan->done = done;
+    scan->arg = arg;
+    if (idem__queue_put(engine, &scan->item))
+        return IDEM_OK;
+    free(scan);
+    return idem__fail(err, IDEM_ERR_CLOSED, "the engine is shutting down");
+}
+
+enum idem_status
+idem__waiters_submit(struct idem_engine *engine, size_t count,
+                     idem__scan_done_fn *done, void *arg,
+                     struct idem_error *err)
+{
+    struct idem__scan *scan;
+
+    if (!engine->store) /* they wait at the server */
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "who waits for a lock is known to the server that "
+                          "has the store");
+    scan = calloc(1, sizeof(*scan));
+    if (!scan)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    scan->item.kind = IDEM__ITEM_SCAN;
+    scan->waiters = true;
+    scan->count = count;
     scan->done = done;
     scan->arg = arg;
     if (idem__queue_put(engine, &scan->item))

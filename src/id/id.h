@@ -79,6 +79,7 @@ struct id_source {
     bool warned_epoch;
 
     /* segment */
+    uint64_t given; /* since it is in memory */
     uint64_t step;
     uint64_t missing; /* of what somebody asked for */
     int64_t fetched_at_us;
@@ -112,6 +113,18 @@ struct idem__ids_figures {
     uint64_t names, ranges, step;           /* segments; the longest step */
 };
 void idem__ids_figures(struct idem_ids *ids, struct idem__ids_figures *out);
+
+/* One segment that is in memory. `left` of the range in use, and `spare` of the
+ * next one, may be given out without the store. */
+struct idem__segment_figures {
+    struct idem_bytes name;
+    uint64_t given, next, step, left, spare;
+};
+/* Under the generator's mutex: `each` is quick. */
+void idem__ids_segments(struct idem_ids *ids,
+                        void (*each)(void *arg,
+                                     const struct idem__segment_figures *),
+                        void *arg);
 
 /* As idem_ids_open, with other clocks. */
 enum idem_status idem__ids_open(struct idem_engine *engine,

@@ -267,8 +267,10 @@ ask(struct idem_ids *ids, enum idem_id_kind kind, struct idem_bytes name,
         s->pins++;
         status = next_ids(ids, s, out, count, may_wait ? &deadline : NULL, err);
         s->pins--;
-        if (status == IDEM_OK)
+        if (status == IDEM_OK) {
             ids->given[kind] += count;
+            s->given += count;
+        }
     } else {
         status = idem__fail(err, trouble.status, "%s", trouble.text);
     }
@@ -317,6 +319,28 @@ idem__ids_figures(struct idem_ids *ids, struct idem__ids_figures *out)
         out->worker[s->kind] = (int64_t)s->worker;
         out->ahead_ms[s->kind] = s->layout.epoch_ms + tick * s->layout.tick_ms -
                                  ids->clocks->wall_us(ids->clocks->arg) / 1000;
+    }
+    pthread_mutex_unlock(&ids->mutex);
+}
+
+void
+idem__ids_segments(struct idem_ids *ids,
+                   void (*each)(void *arg,
+                                const struct idem__segment_figures *),
+                   void *arg)
+{
+    if (!ids)
+        return;
+    pthread_mutex_lock(&ids->mutex);
+    for (const struct id_source *s = ids->sources; s; s = s->next_source) {
+        if (s->kind == IDEM_ID_SEGMENT)
+            each(arg, &(struct idem__segment_figures){
+                          .name = {s->name, s->name_len},
+                          .given = s->given,
+                          .next = s->next,
+                          .step = s->step,
+                          .left = s->limit - s->next,
+                          .spare = s->spare_limit - s->spare_next});
     }
     pthread_mutex_unlock(&ids->mutex);
 }

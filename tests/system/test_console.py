@@ -10,7 +10,7 @@ import pytest
 
 from browser import Browser
 from lib import ROOT, Resp, Server, folder, free_port, wait_until
-from test_console_http import CREDENTIALS, SECRETS, authorized, console_server, doubt, fence_of
+from test_console_http import CREDENTIALS, PROM, SECRETS, authorized, console_server, doubt, fence_of
 from test_http import begin, rec
 
 PAGES = ("overview", "doubts", "records", "locks", "routes", "audit", "play")
@@ -246,6 +246,80 @@ def test_a_lock_is_shown_and_freed_and_an_id_explained(page, browser, server):
     browser.type("main form input", made)
     page.press("Explain an id")
     page.shows("made at")
+
+
+def test_who_waits_for_a_lock_and_how_long_a_segment_lasts(page, browser, server):
+    api = authorized(server.http)
+    api("PUT", "/v1/locks/nightly", owner="host-7", lease_ms=600000)
+    over = threading.Event()
+
+    def wait():
+        authorized(server.http)("PUT", "/v1/locks/nightly", owner="host-8", wait_ms=300000)
+
+    def ids():
+        asker = authorized(server.http)
+        while not over.wait(0.2):
+            asker("GET", "/v1/ids/segment:orders?count=3")
+    threads = [threading.Thread(target=wait, daemon=True), threading.Thread(target=ids, daemon=True)]
+    for thread in threads:
+        thread.start()
+    try:
+        page.open("locks")
+        page.has(".queue summary")
+        browser.click(".queue summary")
+        page.shows("host-8: for ")
+        page.accessible()
+        row = lambda: browser.run("return [...document.querySelectorAll('tr')].filter((r) => r.querySelector('meter')).map((r) => [...r.cells].map((c) => c.innerText))[0]")
+        assert wait_until(lambda: row() and row()[0] == "orders" and row()[5] != "–", 30), row()
+        page.accessible()
+        held = api("GET", "/v1/locks/nightly")["record"]
+        api("DELETE", "/v1/locks/nightly?fence=%d" % held["fence"])
+        threads[0].join(30)
+        assert wait_until(lambda: "host-8" in browser.run(TEXT) and not browser.run("return document.querySelector('.queue')"), 20)
+    finally:
+        over.set()
+        threads[1].join(30)
+
+
+def test_consumers_are_shown_with_their_lag_and_dead_letters(browser):
+    with folder() as f:
+        with open(f + "/mail.prom", "w") as file:
+            file.write(PROM.replace("%s", "orders/mail"))
+        with console_server("--consumers", f) as server:
+            page = Page(browser, server.http)
+            page.login()
+            page.open("routes")
+            page.shows("orders/mail")
+            page.shows("1,234")
+            assert browser.run("return document.querySelectorAll('td.bad').length") >= 1  # two dead letters
+            page.accessible()
+            page.press("Log out")
+            browser.complaints()
+
+
+def test_the_drawer_of_a_doubt_has_route_trace_and_what_operators_did(page, browser, server):
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    api = authorized(server.http)
+    begin(api, "web", "drawer", lease_ms=30, subject="POST /orders " + trace)
+    wait_until(lambda: begin(api, "web", "drawer")["verdict"] == "doubt")
+    api("POST", rec("web", "drawer", "settle"), outcome="failed", result="no", reason="nothing was booked")
+    page.open("records")
+    browser.type("[name=scope]", "web")
+    browser.type("[name=id]", "drawer")
+    page.press("Find")
+    found = lambda: browser.run("return [...document.querySelectorAll('tbody tr')].map((r) => r.cells[1].innerText)")
+    assert wait_until(lambda: found() == ["drawer"], 20)
+    browser.click("tbody tr button")
+    page.shows("settle – ops: nothing was booked")
+    page.accessible()
+    begin(api, "web", "drawer-2", lease_ms=600000, subject="POST /orders " + trace)
+    browser.run("document.querySelector('dialog').close()")
+    browser.type("[name=id]", "drawer-2")
+    page.press("Find")
+    assert wait_until(lambda: found() == ["drawer-2"], 20)
+    browser.click("tbody tr button")
+    assert wait_until(lambda: browser.run("return [...document.querySelectorAll('dialog dd')].some((d) => d.innerText === arguments[0])", trace), 20)
+    assert browser.run("return [...document.querySelectorAll('dialog dd')].some((d) => d.innerText === 'POST /orders')")
 
 
 def test_chinese_dark_keyboard_and_a_phone(page, browser):

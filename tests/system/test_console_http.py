@@ -424,6 +424,72 @@ def test_an_approval_is_for_what_the_first_person_saw_and_for_once():
         assert ops("GET", rec("shop", "k"))["status"] == 401 and boss("GET", rec("shop", "k"))["record"]["result"] == "second"
 
 
+def test_who_waits_for_a_lock_is_listed_in_order_and_by_scope(server, ops):
+    api = authorized(server.http)
+    api("PUT", "/v1/locks/report", owner="host-1", lease_ms=600000)
+    waiting = []
+    for n in (2, 3):
+        waiting.append(authorized(server.http))
+        waiting[-1].connection.request("PUT", "/v1/locks/report", json.dumps({"owner": "host-%d" % n, "wait_ms": 60000}),
+                                       {"Content-Type": "application/json", "Authorization": waiting[-1].auth})
+        assert wait_until(lambda: ops("GET", "/v1/waiters")["count"] == n - 1, 20)
+    said = ops("GET", "/v1/waiters")["waiters"]
+    assert [(w["scope"], w["id"], w["owner"]) for w in said] == [("locks", "report", "host-2"), ("locks", "report", "host-3")]
+    assert all(w["until"] - w["since"] == 60000 and abs(w["since"] / 1000 - time.time()) < 60 for w in said)
+    assert len(ops("GET", "/v1/waiters?count=1")["waiters"]) == 1
+    eu = Console(server.http, "eu")("GET", "/v1/waiters")
+    assert eu["waiters"] == [] and eu["count"] == 0
+    assert Console(server.http, "shop").problem("GET", "/v1/waiters") == "forbidden"
+    for client in waiting:
+        client.connection.close()
+    assert wait_until(lambda: ops("GET", "/v1/waiters")["count"] == 0 and not ops("GET", "/v1/waiters")["waiters"], 20)
+
+
+def test_the_segments_of_ids_are_listed_with_what_is_left_and_by_scope(server, ops):
+    api = authorized(server.http)
+    for name, count in (("orders", 700), ("eu", 5)):
+        api("GET", "/v1/ids/segment:%s?count=%d" % (name, count))
+    said = {s["name"]: s for s in ops("GET", "/v1/segments")["segments"]}
+    assert said["orders"]["given"] == 700 and said["eu"]["given"] == 5
+    assert said["orders"]["step"] > 0 and said["orders"]["left"] + said["orders"]["spare"] > 0
+    before = said["orders"]["left"] + said["orders"]["spare"]
+    if said["orders"]["left"] > 1:
+        api("GET", "/v1/ids/segment:orders")
+        after = {s["name"]: s for s in ops("GET", "/v1/segments")["segments"]}["orders"]
+        assert after["given"] == 701 and (after["left"] + after["spare"] == before - 1 or after["spare"] > said["orders"]["spare"])
+    assert [s["name"] for s in Console(server.http, "eu")("GET", "/v1/segments")["segments"]] == ["eu"]
+
+
+PROM = '''# TYPE idem_consume_messages_total counter
+idem_consume_messages_total{scope="%s",what="handled"} 41
+idem_consume_messages_total{scope="%s",what="dead_letter"} 2
+idem_consume_in_flight{scope="%s"} 3
+idem_consume_lag_messages{scope="%s"} 1234
+'''
+
+
+def test_consumers_are_shown_as_they_report_and_nothing_else_of_the_folder():
+    with folder() as f:
+        for name, text in (("mail.prom", PROM.replace("%s", "orders/mail")), ("eu.prom", PROM.replace("%s", "eu")), ("node.prom", "node_load1 0.5\n"),
+                           ("mail.prom.tmp", PROM.replace("%s", "half")), ("large.prom", "x" * 200_000), ("notes.txt", "secret")):
+            with open(f + "/" + name, "w") as file:
+                file.write(text)
+        os.symlink("/etc/passwd", f + "/link.prom")
+        os.mkfifo(f + "/pipe.prom")
+        os.utime(f + "/eu.prom", (time.time() - 3600, time.time() - 3600))
+        with console_server("--consumers", f) as server:
+            said = Console(server.http, "desk")("GET", "/v1/consumers")
+            found = {c["scope"]: c for c in said["consumers"]}
+            assert said["watched"] and found.keys() == {"orders/mail", "eu"}
+            mail = found["orders/mail"]
+            assert (mail["handled"], mail["dead_letter"], mail["in_flight"], mail["lag_messages"], mail["file"]) == (41, 2, 3, 1234, "mail.prom")
+            assert mail["silent_s"] < 600 and found["eu"]["silent_s"] >= 3600
+            assert [c["scope"] for c in Console(server.http, "eu")("GET", "/v1/consumers")["consumers"]] == ["eu"]
+            assert Console(server.http, "graphs").problem("GET", "/v1/consumers") == "forbidden"
+    with console_server() as server:
+        assert authorized(server.http)("GET", "/v1/consumers") == {"verdict": "consumers", "watched": False, "consumers": []}
+
+
 def test_an_id_is_explained(server, ops):
     made = authorized(server.http)("GET", "/v1/ids/snowflake")["ids"][0]
     said = ops("GET", "/v1/ids/snowflake/" + made)

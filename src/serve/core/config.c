@@ -145,6 +145,14 @@ static const struct option options[] = {
      0,
      0,
      0},
+    {{"consumers", "DIR",
+      "the folder where idem consume on this machine writes its metrics "
+      "(*.prom), for the console"},
+     TEXT,
+     AT(consumers),
+     0,
+     0,
+     0},
     {{"audit", "FILE",
       "what operators did, a line of JSON each; none for no file (default: "
       "audit.jsonl in the journal's folder, no file on other stores)"},

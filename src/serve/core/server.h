@@ -70,6 +70,7 @@ struct server_config {
     const char *playground;
     char *gateway_figures; /* the file of an nginx; NULL: none */
     char *gateway_routes;  /* the file of a gateway; NULL: none */
+    char *consumers;       /* the folder of their metrics; NULL: none */
     int64_t max_clients;   /* RESP connections */
     int64_t max_result;    /* bytes of one result */
     int64_t max_command;   /* bytes of one command; 0: max_result + 64 KiB */

@@ -142,6 +142,9 @@ enum http_action {
     HTTP_STATS,
     HTTP_EVENTS,
     HTTP_ROUTES, /* of a gateway */
+    HTTP_CONSUMERS,
+    HTTP_WAITERS,  /* for locks */
+    HTTP_SEGMENTS, /* of ids */
     HTTP_SESSION,
     HTTP_LOGIN,
     HTTP_LOGOUT,
@@ -158,6 +161,15 @@ http_is_open(enum http_action action)
            action == HTTP_OPENAPI || action == HTTP_PAGE ||
            action == HTTP_SESSION || action == HTTP_LOGIN ||
            action == HTTP_LOGOUT;
+}
+
+/* Lists need a right of their own, and who is refused one is logged. */
+static inline bool
+http_lists(enum http_action action)
+{
+    return action == HTTP_SCAN || action == HTTP_AUDIT ||
+           action == HTTP_DOUBTS || action == HTTP_PROPOSALS ||
+           (action >= HTTP_ROUTES && action <= HTTP_SEGMENTS);
 }
 
 static inline bool

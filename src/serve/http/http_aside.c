@@ -9,6 +9,9 @@
  * at a time; then it counts in max-buffered, or is thrown away if it does not
  * fit.
  */
+#include "../../engine/engine.h"
+#include "../../id/id.h"
+#include "../core/consumers.h"
 #include "../core/doubts.h"
 #include "../core/second.h"
 #include "../play/play.h"
@@ -126,6 +129,83 @@ list_ids(const struct http_request *request, struct outcome *outcome)
     return json_pack("{s:s, s:o}", "verdict", "ids", "ids", ids);
 }
 
+/* Who may list some scopes only sees who waits for locks of those. */
+static json_t *
+list_waiters(const struct http_request *request)
+{
+    const struct idem_bytes all = {NULL, 0};
+    json_t *waiters = json_array();
+    struct idem__stats stats = {0};
+
+    for (size_t i = 0; i < request->record_count; i++) {
+        const struct idem_record *r = &request->records[i];
+        json_t *one;
+
+        if (json_array_size(waiters) == request->call.count ||
+            !principal_may(request->principal, SERVER_MAY_LIST, r->scope))
+            continue;
+        one = json_pack("{s:I, s:I}", "since", (json_int_t)r->created, "until",
+                        (json_int_t)r->expires);
+        http_put_bytes(one, "scope", r->scope, false);
+        http_put_bytes(one, "id", r->id, false);
+        http_put_bytes(one, "owner", r->subject, false);
+        json_array_append_new(waiters, one);
+    }
+    idem__stats(request->http->server->engine, &stats);
+    return json_pack("{s:s, s:I, s:o}", "verdict", "waiters", "count",
+                     principal_may(request->principal, SERVER_MAY_LIST, all)
+                         ? (json_int_t)stats.locks_waiting
+                         : (json_int_t)json_array_size(waiters),
+                     "waiters", waiters);
+}
+
+struct segments {
+    const struct principal *principal;
+    json_t *all;
+};
+
+static void
+add_segment(void *arg, const struct idem__segment_figures *s)
+{
+    struct segments *segments = arg;
+    json_t *one;
+
+    if (!principal_may(segments->principal, SERVER_MAY_LIST, s->name))
+        return;
+    one = json_pack("{s:I, s:I, s:I, s:I, s:I}", "given", (json_int_t)s->given,
+                    "next", (json_int_t)s->next, "step", (json_int_t)s->step,
+                    "left", (json_int_t)s->left, "spare", (json_int_t)s->spare);
+    http_put_bytes(one, "name", s->name, false);
+    json_array_append_new(segments->all, one);
+}
+
+static json_t *
+list_segments(const struct http_request *request)
+{
+    struct segments segments = {request->principal, json_array()};
+
+    idem__ids_segments(request->http->server->ids, add_segment, &segments);
+    return json_pack("{s:s, s:o}", "verdict", "segments", "segments",
+                     segments.all);
+}
+
+static json_t *
+list_consumers(const struct http_request *request)
+{
+    const char *dir = request->http->server->config->consumers;
+    json_t *found = consumers_list(dir), *all = json_array(), *one;
+    size_t i;
+
+    json_array_foreach(found, i, one)
+    {
+        if (may_list(request->principal, one))
+            json_array_append(all, one);
+    }
+    json_decref(found);
+    return json_pack("{s:s, s:b, s:o}", "verdict", "consumers", "watched",
+                     dir != NULL, "consumers", all);
+}
+
 static json_t *
 run_playground(const struct http_request *request, struct outcome *outcome)
 {
@@ -151,6 +231,12 @@ make_list(struct http_request *request, struct outcome *outcome)
         return list_proposals(request);
     case HTTP_PLAY:
         return run_playground(request, outcome);
+    case HTTP_CONSUMERS:
+        return list_consumers(request);
+    case HTTP_WAITERS:
+        return list_waiters(request);
+    case HTTP_SEGMENTS:
+        return list_segments(request);
     case HTTP_ROUTES:
         return http_gateway_routes(request->http->server->config);
     default:

@@ -461,6 +461,7 @@ default_count(enum http_action action)
     case HTTP_SCAN:
     case HTTP_AUDIT:
     case HTTP_DOUBTS:
+    case HTTP_WAITERS:
         return SCAN_COUNT;
     case HTTP_STATS:
         return (size_t)http_fields[HTTP_SECONDS_FIELD].max;

@@ -202,10 +202,7 @@ log_stranger(struct http_request *request, const char *why)
     const struct idem_op op = {
         .verb = route ? route->verb : 0,
         .outcome = route && route->verb == IDEM_SETTLE ? IDEM_STATE_FAILED : 0};
-    bool lists =
-        route &&
-        (route->action == HTTP_SCAN || route->action == HTTP_AUDIT ||
-         route->action == HTTP_DOUBTS || route->action == HTTP_PROPOSALS);
+    bool lists = route && http_lists(route->action);
     const struct server_wish wish = {
         .what = lists                                     ? ASKS_LIST
                 : route && route->action == HTTP_ROLLBACK ? ASKS_ROLLBACK

@@ -128,6 +128,14 @@ static const struct {
      "names has the name of each number in a row of samples; null: unknown"},
     {"routes", "routes:O figures:O",
      "what holds on each route, and the gateway's counters by route"},
+    {"consumers", "watched:b consumers:O",
+     "what each consumer wrote last; watched is false: the server was started "
+     "without --consumers"},
+    {"waiters", "count:i waiters:O",
+     "those of one lock in their order; count is how many there are"},
+    {"segments", "segments:O",
+     "left of the range in use and spare of the next one need no store; given "
+     "counts since the name is in memory"},
     {"schemes", "schemes:O",
      "of the playground: actions are what a client can do, breaks are those "
      "where the unprotected scheme goes wrong"},
@@ -147,7 +155,8 @@ static const struct {
     "replayable:b? result:s? result_base64:s? masked_bytes:i?"
 
 #define ENTRY_VALUES                                                           \
-    "time:s who:s proposed_by:s? from:s surface:s verb:s outcome:s verdict:s before:s "       \
+    "time:s who:s proposed_by:s? from:s surface:s verb:s outcome:s verdict:s " \
+    "before:s "                                                                \
     "after:s scope:s? scope_base64:s? id:s? id_base64:s? reason:s? "           \
     "reason_base64:s?"
 

@@ -108,6 +108,17 @@ const struct http_route http_routes[] = {
     {"GET", "/v1/routes", "routes", HTTP_ROUTES, 0, 0, 0, 0, false, "routes",
      "what holds on the routes of the gateway, and what it has counted (the "
      "right to view or to operate)"},
+    {"GET", "/v1/consumers", "consumers", HTTP_CONSUMERS, 0, 0, 0, 0, false,
+     "consumers",
+     "what the message consumers of this machine have reported (the right to "
+     "view or to operate)"},
+    {"GET", "/v1/waiters", "waiters", HTTP_WAITERS, 0, 0, H(COUNT), 0, false,
+     "waiters",
+     "who waits for a lock at this server (the right to view or to operate)"},
+    {"GET", "/v1/segments", "segments", HTTP_SEGMENTS, 0, 0, 0, 0, false,
+     "segments",
+     "the segments of ids that this server has in memory (the right to view or "
+     "to operate)"},
     {"GET", "/v1/session", "session", HTTP_SESSION, 0, 0, 0, 0, false,
      "session", "who is logged in, and what they may do"},
     {"POST", "/v1/session", "login", HTTP_LOGIN, 0, 0, H(NAME) | H(SECRET),

@@ -211,7 +211,7 @@ end_callback(struct http_request *request)
 {
     if (request->outstanding == 0 && !request->abandoned) {
         observe(request);
-        if (request->route->action == HTTP_SCAN && !request->failed)
+        if (request->records && !request->failed)
             http_aside_add(request);
         else
             http_resume(request);
@@ -389,6 +389,19 @@ run_scan(struct http_request *request)
 }
 
 static bool
+run_waiters(struct http_request *request)
+{
+    struct idem_error err = {0};
+    enum idem_status status;
+
+    prepare(request, 1, HTTP_STORE_MS);
+    status = idem__waiters_submit(request->http->server->engine,
+                                  SERVER_COUNT_MAX, scanned, request, &err);
+    submitted(request, status, status == IDEM_OK ? 0 : 1, &err);
+    return false;
+}
+
+static bool
 run_ready(struct http_request *request)
 {
     const struct idem_op op = {
@@ -446,6 +459,8 @@ http_run(struct http_request *request)
         return run_issue(request);
     case HTTP_SCAN:
         return run_scan(request);
+    case HTTP_WAITERS:
+        return run_waiters(request);
     case HTTP_ID:
     case HTTP_AUDIT:
     case HTTP_METRICS:
@@ -454,6 +469,8 @@ http_run(struct http_request *request)
     case HTTP_PROPOSALS:
     case HTTP_ROUTES:
     case HTTP_PLAY:
+    case HTTP_CONSUMERS:
+    case HTTP_SEGMENTS:
         return http_aside(request);
     case HTTP_EXPLAIN:
         return run_explain(request);

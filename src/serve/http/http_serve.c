@@ -191,6 +191,9 @@ check_right(struct http_request *request)
         break;
     case HTTP_DOUBTS:
     case HTTP_PROPOSALS:
+    case HTTP_CONSUMERS:
+    case HTTP_WAITERS:
+    case HTTP_SEGMENTS:
         wish.what = ASKS_SOME; /* those of the caller's scopes are told */
         wish.list = request->route->name;
         break;
