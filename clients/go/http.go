@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -105,7 +106,9 @@ func (g *Guard) admit(r *http.Request) (*Claim, *answer) {
 	}
 	body := ""
 	// A browser sends a multipart body with another boundary at every try: it stays unread and out of the fingerprint.
-	if !strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/") {
+	if strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/") {
+		r.Body = &upload{ReadCloser: r.Body}
+	} else {
 		data, err := io.ReadAll(io.LimitReader(r.Body, g.MaxBody+1))
 		if err != nil {
 			return nil, &answer{http.StatusBadRequest, http.Header{}, []byte("the body could not be read\n")}
@@ -120,6 +123,20 @@ func (g *Guard) admit(r *http.Request) (*Claim, *answer) {
 		url = r.URL.RequestURI()
 	}
 	return g.begin(r.Context(), key, append(append([]Option{}, g.Options...), Scope(scope), Arguments([]string{r.Method, url, body})))
+}
+
+// upload is a body that only the handler reads.
+type upload struct {
+	io.ReadCloser
+	cut atomic.Bool // it ended early
+}
+
+func (u *upload) Read(to []byte) (int, error) {
+	n, err := u.ReadCloser.Read(to)
+	if err != nil && err != io.EOF {
+		u.cut.Store(true)
+	}
+	return n, err
 }
 
 func (g *Guard) begin(ctx context.Context, key string, opts []Option) (*Claim, *answer) {
@@ -189,7 +206,10 @@ func (g *Guard) run(claim *Claim, w http.ResponseWriter, r *http.Request, next h
 	defer claim.stop()
 	held.serve(next, r.WithContext(working))
 	told, err := held.answer(), error(nil)
-	switch free := told.status == http.StatusTooEarly || told.status == http.StatusTooManyRequests || claim.options.loose && told.status >= 400; {
+	sent, is := r.Body.(*upload)
+	// What a handler says about half an upload is no answer to the whole one. A 5xx may come after an effect.
+	half := is && sent.cut.Load() && told.status >= 400 && told.status < 500
+	switch free := half || told.status == http.StatusTooEarly || told.status == http.StatusTooManyRequests || claim.options.loose && told.status >= 400; {
 	case errors.Is(claim.report, ErrOutcomeUnknown):
 		told, held.header = problem("outcome-unknown", http.StatusGatewayTimeout, "The service does not know whether the request was done.", 0), before
 	case isNotExecuted(claim.report):

@@ -205,15 +205,35 @@ def test_another_boundary_of_a_form_is_the_same_request(app):
     assert play.ran("/form") == 1
 
 
-def test_a_request_whose_body_ends_early_does_not_run(app):
-    """The client goes away while it sends. The retry with the whole body is the first request, not a mismatch."""
-    play = Play(app)
+def send_half(app, path, key, kind):
+    """The client goes away while it sends."""
     with socket.create_connection(("127.0.0.1", app.port)) as s:
-        s.sendall(b"POST /orders HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIdempotency-Key: early\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\nhalf")
+        s.sendall(("POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIdempotency-Key: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
+                   % (path, key, kind, len(FORM), FORM[:len(FORM) // 2])).encode())
         s.shutdown(socket.SHUT_WR)
         with contextlib.suppress(OSError):
             while s.recv(65536):
                 pass
+
+
+FORM = "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\n%s\r\n--b--\r\n" % ("x" * 100)
+
+
+def test_a_request_whose_body_ends_early_does_not_run(app):
+    """The retry with the whole body is the first request, not a mismatch."""
+    play = Play(app)
+    send_half(app, "/orders", "early", "text/plain")
     answer = play.send({"path": "/orders", "key": "early", "caller": None})
     assert answer.status == 201, answer.body
     assert play.ran("/orders") == 1
+
+
+def test_an_upload_that_ends_early_can_be_sent_again(app, path="/upload"):
+    """A multipart body is read by the service, which refuses half of it with a 4xx: that is no answer for the whole one."""
+    play, key = Play(app), "upload-" + path
+    send_half(app, path, key, "multipart/form-data; boundary=b")
+    whole = {"path": path, "key": key, "caller": None, "body": FORM, "type": "multipart/form-data; boundary=b"}
+    assert wait_until(lambda: play.send(whole).status != 409)
+    answers = [play.send(whole) for _ in range(2)]
+    assert [a.status for a in answers] == [200, 200], answers[0].body
+    assert play.ran("/upload") == 1

@@ -7,7 +7,7 @@ import pytest
 
 from client_builds import CLIENTS, build_go, go
 from lib import ROOT, Server, folder, free_port
-from middleware import App, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work, test_a_request_whose_body_ends_early_does_not_run, test_middleware_answers_as_the_gateway_does  # noqa: F401
+from middleware import App, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work, test_a_request_whose_body_ends_early_does_not_run, test_an_upload_that_ends_early_can_be_sent_again, test_middleware_answers_as_the_gateway_does  # noqa: F401
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 import transactions
 from transactions import database  # noqa: F401 (a fixture)

@@ -132,6 +132,11 @@ def test_a_request_whose_body_ends_early_does_not_run(tomcat):
     middleware.test_a_request_whose_body_ends_early_does_not_run(tomcat)
 
 
+@pytest.mark.parametrize("path", ["/upload", "/upload?stream"])
+def test_an_upload_that_ends_early_can_be_sent_again(tomcat, path):
+    middleware.test_an_upload_that_ends_early_can_be_sent_again(tomcat, path)
+
+
 def test_a_client_retries_until_there_is_an_answer(tomcat):
     key, play = "retry-doubt", Play(tomcat)
     with tomcat.server.client() as c:

@@ -10,7 +10,7 @@ import pytest
 from client_builds import NODE, RUN_NODE, node_packages
 from lib import ROOT, Server, folder, free_port, wait_until
 from middleware import (App, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work, test_a_request_whose_body_ends_early_does_not_run,  # noqa: F401
-                        test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
+                        test_an_upload_that_ends_early_can_be_sent_again, test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
                         test_middleware_answers_as_the_gateway_does)
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 import transactions

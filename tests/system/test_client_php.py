@@ -11,7 +11,7 @@ import transactions
 from chaos import Chaos, resp_replies
 from lib import IDEM, ROOT, Server, folder, wait_until
 from middleware import (App, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work, test_a_request_whose_body_ends_early_does_not_run,  # noqa: F401
-                        test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
+                        test_an_upload_that_ends_early_can_be_sent_again, test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
                         test_middleware_answers_as_the_gateway_does)
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 
@@ -139,6 +139,27 @@ def test_the_first_caller_gets_what_a_repeat_gets(server):
         foreach ([['mode' => 'careless'], ['fail_open' => true], ['no_such_option' => 1]] as $wrong)
             fails(InvalidArgumentException::class, fn () => $client->once('k', fn () => 1, $wrong));
         """, server.url)
+
+
+def test_a_file_that_arrived_in_part_does_not_run(server):
+    """PHP reads an upload before the program starts, and says in the file's error that it ended early."""
+    php("""
+require 'Nyholm/Psr7/autoload.php';
+$f = new Nyholm\\Psr7\\Factory\\Psr17Factory();
+$handler = new class implements Psr\\Http\\Server\\RequestHandlerInterface {
+    public int $runs = 0;
+    public function handle(Psr\\Http\\Message\\ServerRequestInterface $request): Psr\\Http\\Message\\ResponseInterface {
+        $this->runs++;
+        return new Nyholm\\Psr7\\Response(200, [], 'fine');
+    }
+};
+$middleware = new Idem\\Middleware(new Idem\\Client($argv[1]), $f, $f);
+$send = fn (int $error) => $middleware->process($f->createServerRequest('POST', '/upload')->withHeader('Idempotency-Key', 'partial')
+    ->withHeader('Content-Type', 'multipart/form-data; boundary=b')
+    ->withUploadedFiles(['docs' => [$f->createUploadedFile($f->createStream('x'), 1, $error)]]), $handler)->getStatusCode();
+equal([$send(UPLOAD_ERR_PARTIAL), $handler->runs], [400, 0]);
+equal([$send(UPLOAD_ERR_OK), $send(UPLOAD_ERR_OK), $handler->runs], [200, 200, 1]);
+""", server.url)
 
 
 def test_claims_inside_of_claims_are_both_kept(server):

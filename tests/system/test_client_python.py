@@ -24,7 +24,7 @@ from lib import IDEM, ROOT, Process, Server, folder, free_port, wait_until
 import servers
 import transactions
 from middleware import (App, Play, scenario_id, test_a_client_that_goes_away_does_not_stop_the_work, test_a_request_whose_body_ends_early_does_not_run,  # noqa: F401
-                        test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
+                        test_an_upload_that_ends_early_can_be_sent_again, test_an_answer_without_content_is_replayed, test_another_boundary_of_a_form_is_the_same_request,
                         test_middleware_answers_as_the_gateway_does)
 from test_stores_sql import idem as idem_command
 from test_stores_sql import mariadb, postgres  # noqa: F401 (fixtures)

@@ -14,6 +14,9 @@ function values(req, name) {
     return found;
 }
 
+/** The client went away while it sent. */
+const isCut = (req) => req.destroyed && !req.complete;
+
 function caller(req) {
     const [credential] = values(req, "authorization");
     return credential === undefined ? "anonymous" : "caller-" + digest(Buffer.from(credential, "latin1")).slice(0, 40);
@@ -46,7 +49,10 @@ class Guard {
         const multipart = /^multipart\//i.test(req.headers["content-type"] ?? "");
         const bytes = multipart ? null : await body(this.maxBody);
         if (bytes === null && !multipart) return {answer: problem("body-too-large")};
-        return this.begin(key, {...this.options, scope, arguments: [req.method, url, multipart ? "" : digest(bytes)]});
+        const begun = await this.begin(key, {...this.options, scope, arguments: [req.method, url, multipart ? "" : digest(bytes)]});
+        if (!begun.claim || !isCut(req)) return begun;
+        // It ended early before the service could listen to it: nobody would tell the service.
+        return {answer: await this.record(begun.claim, {status: 400, headers: [], body: Buffer.from("The body ended early.\n")}, req)};
     }
 
     async begin(key, options) {
@@ -67,7 +73,7 @@ class Guard {
     }
 
     /** Record what the service answered, or what it reported instead; the answer to send. */
-    async record(claim, answer) {
+    async record(claim, answer, req) {
         const error = claim.reported;
         try {
             if (error instanceof OutcomeUnknown) {
@@ -79,7 +85,9 @@ class Guard {
                 return problem("not-executed", {retryAfter: 1});
             }
             const {status} = answer;
-            if (status === 425 || status === 429 || this.options.mode === "loose" && status >= 400) await claim.release();
+            // What a service says about half an upload is no answer to the whole one. A 5xx may come after an effect.
+            const half = isCut(req) && status >= 400 && status < 500;
+            if (half || status === 425 || status === 429 || this.options.mode === "loose" && status >= 400) await claim.release();
             else await claim.finish(status >= 400 ? "FAILED" : "SUCCEEDED", write(answer), "http");
             return answer;
         } catch (failed) {
@@ -174,7 +182,7 @@ function hold(res, guard, claim, headers) {
         const callback = args.find((arg) => typeof arg === "function");
         if (callback) res.once("finish", callback);
         const answer = answerOf(res.statusCode, res.getHeaders(), before, Buffer.concat(chunks));
-        guard.record(claim, answer).then((told) => {
+        guard.record(claim, answer, res.req).then((told) => {
             delete res.headersSent;
             Object.assign(res, own);
             if (told === answer) return res.end(answer.body);

@@ -40,6 +40,14 @@ const START = {
         app.use("/required", idempotency(client, {...required, scope: (req) => req.get("X-Tenant")}));
         app.use(/^(?!\/required)/, idempotency(client));
         app.use(express.text());
+        app.post("/upload", async (req, res, next) => {
+            try {
+                for await (const chunk of req) void chunk;
+            } catch {
+                return res.status(400).send("half");
+            }
+            return next();
+        });
         app.use((req, res, next) => {
             serve(req.path, req.body).then(({status = 200, headers = {}, body = ""}) => res.status(status).set(headers).send(body)).catch(next);
         });
@@ -53,7 +61,11 @@ const START = {
         app.use((ctx, next) => (ctx.path.startsWith("/required") ? strict : open)(ctx, next));
         app.use(async (ctx) => {
             const chunks = [];
-            for await (const chunk of ctx.req) chunks.push(chunk);
+            try {
+                for await (const chunk of ctx.req) chunks.push(chunk);
+            } catch {
+                ctx.throw(400, "half");
+            }
             const {status = 200, headers = {}, body = ""} = await serve(ctx.path, Buffer.concat(chunks).toString());
             Object.assign(ctx, {status, body});
             ctx.set(headers);
@@ -62,7 +74,9 @@ const START = {
     },
     async fastify() {
         const app = fastify({exposeHeadRoutes: false});
-        app.addContentTypeParser("multipart/form-data", (request, payload, done) => payload.on("end", done).resume());
+        app.addContentTypeParser("multipart/form-data", (request, payload, done) => {
+            payload.on("error", (error) => done(Object.assign(error, {statusCode: 400}))).on("end", () => done(null)).resume();
+        });
         const handler = async (request, reply) => {
             const {status = 200, headers = {}, body = ""} = await serve(request.url.split("?")[0], request.body);
             return reply.code(status).headers(headers).send(body);

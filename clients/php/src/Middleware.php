@@ -7,6 +7,7 @@ use Psr\Http\Message\ResponseFactoryInterface;
 use Psr\Http\Message\ResponseInterface;
 use Psr\Http\Message\ServerRequestInterface;
 use Psr\Http\Message\StreamFactoryInterface;
+use Psr\Http\Message\UploadedFileInterface;
 use Psr\Http\Server\MiddlewareInterface;
 use Psr\Http\Server\RequestHandlerInterface;
 
@@ -76,6 +77,8 @@ final class Middleware implements MiddlewareInterface
             }
             $digest = hash('sha256', $body);
             $request = $request->withBody($this->streams->createStream($body));
+        } elseif (self::isCut($request)) {
+            return $this->response(new HttpAnswer(400, ['Content-Type' => ['text/plain; charset=utf-8']], "The body ended early.\n"));
         }
         try {
             $got = $this->client->claim($key, ['scope' => $who, 'arguments' => [$request->getMethod(), $request->getRequestTarget(), $digest]]
@@ -92,6 +95,17 @@ final class Middleware implements MiddlewareInterface
         } finally {
             ignore_user_abort((bool)$abort);
         }
+    }
+
+    /** PHP has read an upload before the program starts: it says of a file that it arrived in part. */
+    private static function isCut(ServerRequestInterface $request): bool
+    {
+        $files = $request->getUploadedFiles();
+        $cut = false;
+        array_walk_recursive($files, function (UploadedFileInterface $file) use (&$cut): void {
+            $cut = $cut || $file->getError() === UPLOAD_ERR_PARTIAL;
+        });
+        return $cut;
     }
 
     private function body(ServerRequestInterface $request): ?string

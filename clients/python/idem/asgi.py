@@ -17,6 +17,23 @@ def header(scope: Scope, name: str) -> Optional[str]:
     return next((v.decode("latin-1") for k, v in scope["headers"] if k.lower() == name.lower().encode()), None)
 
 
+class Again:
+    """The body, and then nothing: the work is not told that its client went away. `cut`: it went away while it sent."""
+
+    def __init__(self, receive: Any, body: Optional[bytes]):
+        self.receive, self.body, self.ended, self.cut = receive, body, False, False
+
+    async def __call__(self) -> Any:
+        if self.body is not None:
+            given, self.body, self.ended = self.body, None, True
+            return {"type": "http.request", "body": given, "more_body": False}
+        if self.ended:
+            await asyncio.get_running_loop().create_future()
+        message = await self.receive()
+        self.ended, self.cut = not message.get("more_body", False), message["type"] != "http.request"
+        return message
+
+
 class Middleware:
     """Guards the requests of an application with the statuses and problems of the gateway (docs/gateway.md).
 
@@ -64,30 +81,13 @@ class Middleware:
             got = await self.client.claim(key, self.guard.asked(scope["method"], self._target(scope), body), options)
         except Error as e:
             return self.guard.refused(e)
-        return await self._run(got, scope, self._again(receive, body)) if isinstance(got, Claim) else self.guard.replay(got)
+        return await self._run(got, scope, Again(receive, body)) if isinstance(got, Claim) else self.guard.replay(got)
 
     @staticmethod
     def _target(scope) -> str:
         path = (scope.get("raw_path") or quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()).split(b"?")[0]
         query = scope.get("query_string") or b""
         return (path + (b"?" + query if query else b"")).decode("latin-1")
-
-    @staticmethod
-    def _again(receive, body):
-        """The body, and then nothing: the work is not told that its client went away."""
-        ended = False
-
-        async def again():
-            nonlocal body, ended
-            if body is not None:
-                given, body, ended = body, None, True
-                return {"type": "http.request", "body": given, "more_body": False}
-            if ended:
-                await asyncio.get_running_loop().create_future()
-            message = await receive()
-            ended = not message.get("more_body", False)
-            return message
-        return again
 
     async def _run(self, claim: Claim, scope, receive) -> Answer:
         scope = {**scope, "idem.claim": claim, "extensions": {}}
@@ -100,7 +100,7 @@ class Middleware:
             made = e
         finally:
             keeper.cancel()
-        outcome, answer = self.guard.outcome(claim, made)
+        outcome, answer = self.guard.outcome(claim, made, receive.cut)
         try:
             if outcome == "release":
                 await self.client._run(flow.release(claim))

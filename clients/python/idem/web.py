@@ -187,13 +187,14 @@ class Guard:
             return "release", problem("not-executed", retry_after=1)
         return None, problem("outcome-unknown", 504, "The service does not know whether the request was done.")
 
-    def outcome(self, claim: Claim, answer: Union[Answer, Exception]) -> Tuple[Optional[str], Answer]:
-        """What to record ("SUCCEEDED", "FAILED", "release" or None: the claim stays), and what to send."""
+    def outcome(self, claim: Claim, answer: Union[Answer, Exception], cut: bool) -> Tuple[Optional[str], Answer]:
+        """What to record ("SUCCEEDED", "FAILED", "release" or None: the claim stays), and what to send. `cut`: the body ended early."""
         said = claim.said or answer
         if isinstance(said, OutcomeUnknown) or is_not_executed(said):
             return self.undone(said)
         done = answer if isinstance(answer, Answer) else self.failed(answer)
-        if done.status in (425, 429) or self.options.mode == "loose" and done.status >= 400:
+        # What a service says about half an upload is no answer to the whole one. A 5xx may come after an effect.
+        if done.status in (425, 429) or self.options.mode == "loose" and done.status >= 400 or cut and 400 <= done.status < 500:
             return "release", done
         return "FAILED" if done.status >= 400 else "SUCCEEDED", done
 

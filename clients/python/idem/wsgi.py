@@ -1,6 +1,7 @@
 """Idempotency-Key for a WSGI application: Flask, Django and others."""
 import http
 import io
+import math
 from typing import Any, Callable, Collection, Dict, Iterable, List, Optional, Union
 from urllib.parse import quote
 
@@ -10,6 +11,27 @@ from .errors import Error
 from .web import Answer, Guard, problem
 
 Environ = Dict[str, Any]
+
+
+class Upload(io.RawIOBase):
+    """The body of an upload, which only the service reads. `cut`: it ended before its announced length."""
+
+    def __init__(self, stream: Any, length: float):
+        self.stream, self.left, self.cut = stream, length, False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = int(min(len(buffer), self.left))
+        self.cut = True  # until it is read
+        data = self.stream.read(wanted) if wanted else b""
+        if not data and wanted and self.left < math.inf:
+            raise OSError("the body ended early")
+        self.cut = False
+        buffer[:len(data)] = data
+        self.left -= len(data)
+        return len(data)
 
 
 class Middleware:
@@ -80,6 +102,9 @@ class Middleware:
 
     def _run(self, claim: Claim, environ) -> Answer:
         environ["idem.claim"] = claim
+        upload = Upload(environ["wsgi.input"], int(environ.get("CONTENT_LENGTH") or 0) or math.inf)
+        if environ.get("CONTENT_LENGTH") or environ.get("wsgi.input_terminated"):
+            environ["wsgi.input"] = io.BufferedReader(upload)
         made: Union[Answer, Exception]
         try:
             with entered(claim):
@@ -89,7 +114,7 @@ class Middleware:
         except BaseException:
             self.client.abandon(claim)
             raise
-        outcome, answer = self.guard.outcome(claim, made)
+        outcome, answer = self.guard.outcome(claim, made, upload.cut)
         try:
             if outcome == "release":
                 self.client.release(claim)

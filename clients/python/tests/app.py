@@ -43,8 +43,12 @@ def service(path, body):
 
 
 def wsgi_app(environ, start_response):
-    path = environ["PATH_INFO"]
-    status, headers, body = service(path, environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+    path, length = environ["PATH_INFO"], int(environ.get("CONTENT_LENGTH") or 0)
+    try:
+        body = environ["wsgi.input"].read(length)
+    except OSError:
+        body = b""
+    status, headers, body = service(path, body) if len(body) == length else (400, TEXT, b"half")
     if path.endswith("/slow"):
         time.sleep(3)
     write = start_response("%d X" % status, headers)
@@ -61,7 +65,7 @@ async def asgi_app(scope, receive, send):
     while more:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body")
-    status, headers, answer = service(scope["path"], body)
+    status, headers, answer = service(scope["path"], body) if message["type"] == "http.request" else (400, TEXT, b"half")
     if scope["path"].endswith("/slow"):
         await asyncio.sleep(3)
     await send({"type": "http.response.start", "status": status, "headers": [(k.encode(), v.encode()) for k, v in headers]})

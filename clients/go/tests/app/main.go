@@ -15,6 +15,12 @@ import (
 
 func serve(effects *os.File) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/upload" {
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				http.Error(w, "half", http.StatusBadRequest)
+				return
+			}
+		}
 		effects.WriteString(r.URL.Path + "\n")
 		switch strings.TrimPrefix(r.URL.Path, "/required") {
 		case "/orders":

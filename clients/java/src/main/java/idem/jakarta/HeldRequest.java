@@ -8,6 +8,7 @@ import java.net.URLDecoder;
 import java.nio.charset.Charset;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.Collections;
 import java.util.Enumeration;
 import java.util.LinkedHashMap;
@@ -17,11 +18,13 @@ import java.util.Map;
 
 import jakarta.servlet.AsyncContext;
 import jakarta.servlet.ReadListener;
+import jakarta.servlet.ServletException;
 import jakarta.servlet.ServletInputStream;
 import jakarta.servlet.ServletRequest;
 import jakarta.servlet.ServletResponse;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletRequestWrapper;
+import jakarta.servlet.http.Part;
 
 import idem.IdemClient;
 
@@ -29,6 +32,7 @@ import idem.IdemClient;
 final class HeldRequest extends HttpServletRequestWrapper {
     private byte[] body;
     private Map<String, String[]> parameters;
+    private boolean cut;
 
     HeldRequest(HttpServletRequest request) {
         super(request);
@@ -50,34 +54,48 @@ final class HeldRequest extends HttpServletRequestWrapper {
         return body.length <= most;
     }
 
+    /** A servlet reads an upload itself. If that fails, the client went away while it sent. */
+    private IOException cut(IOException e) {
+        cut = true;
+        return e;
+    }
+
+    boolean isCut() {
+        return cut;
+    }
+
     String digest() {
         return body == null ? "" : IdemClient.digest(body);
     }
 
     @Override
     public ServletInputStream getInputStream() throws IOException {
-        if (body == null)
-            return super.getInputStream();
-        var in = new ByteArrayInputStream(body);
+        var theirs = body == null ? super.getInputStream() : null;
+        var in = body == null ? theirs : new ByteArrayInputStream(body);
         return new ServletInputStream() {
             @Override
-            public int read() {
-                return in.read();
+            public int read() throws IOException {
+                var one = new byte[1];
+                return read(one, 0, 1) < 0 ? -1 : one[0] & 0xff;
             }
 
             @Override
-            public int read(byte[] to, int at, int length) {
-                return in.read(to, at, length);
+            public int read(byte[] to, int at, int length) throws IOException {
+                try {
+                    return in.read(to, at, length);
+                } catch (IOException e) {
+                    throw cut(e);
+                }
             }
 
             @Override
             public boolean isFinished() {
-                return in.available() == 0;
+                return theirs == null ? ((ByteArrayInputStream) in).available() == 0 : theirs.isFinished();
             }
 
             @Override
             public boolean isReady() {
-                return true;
+                return theirs == null || theirs.isReady();
             }
 
             @Override
@@ -85,6 +103,24 @@ final class HeldRequest extends HttpServletRequestWrapper {
                 throw new IllegalStateException("a guarded request is not read asynchronously");
             }
         };
+    }
+
+    @Override
+    public Collection<Part> getParts() throws IOException, ServletException {
+        try {
+            return super.getParts();
+        } catch (IOException e) {
+            throw cut(e);
+        }
+    }
+
+    @Override
+    public Part getPart(String name) throws IOException, ServletException {
+        try {
+            return super.getPart(name);
+        } catch (IOException e) {
+            throw cut(e);
+        }
     }
 
     private Charset charset() {

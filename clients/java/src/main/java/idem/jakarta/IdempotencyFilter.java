@@ -210,7 +210,7 @@ public final class IdempotencyFilter implements Filter {
             answer = held.answer();
         }
         try {
-            record(claim, answer);
+            record(claim, answer, request.isCut());
         } catch (IdemException e) {
             request.getServletContext().log("idem: the answer to " + claim + " could not be recorded", e);
             response.reset();
@@ -233,8 +233,10 @@ public final class IdempotencyFilter implements Filter {
         }
     }
 
-    private void record(Claim claim, HttpAnswer answer) {
-        boolean free = answer.status == 425 || answer.status == 429 || options.isLoose() && answer.status >= 400;
+    private void record(Claim claim, HttpAnswer answer, boolean cut) {
+        // What a service says about half an upload is no answer to the whole one. A 5xx may come after an effect.
+        boolean free = answer.status == 425 || answer.status == 429 || options.isLoose() && answer.status >= 400
+                || cut && answer.status >= 400 && answer.status < 500;
         if (free)
             client.release(claim);
         else if (answer.status >= 400)

@@ -7,6 +7,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 
+import jakarta.servlet.MultipartConfigElement;
 import jakarta.servlet.ServletException;
 import jakarta.servlet.http.Cookie;
 import jakarta.servlet.http.HttpServlet;
@@ -31,6 +32,10 @@ public final class FilterApp extends HttpServlet {
 
     @Override
     protected void service(HttpServletRequest request, HttpServletResponse response) throws ServletException, IOException {
+        if (request.getServletPath().equals("/upload") && !isWhole(request)) {
+            response.sendError(400, "half");
+            return;
+        }
         Files.writeString(effects, request.getRequestURI() + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
         switch (request.getServletPath()) {
         case "/orders":
@@ -82,6 +87,16 @@ public final class FilterApp extends HttpServlet {
         }
     }
 
+    private static boolean isWhole(HttpServletRequest request) throws ServletException {
+        try {
+            if ("stream".equals(request.getQueryString()))
+                return request.getInputStream().readAllBytes().length == request.getContentLength();
+            return request.getParts().size() == 1 && request.getPart("f").getSize() == 100;
+        } catch (IOException e) {
+            return false;
+        }
+    }
+
     private static void sleep(long ms) {
         try {
             Thread.sleep(ms);
@@ -108,7 +123,9 @@ public final class FilterApp extends HttpServlet {
         tomcat.getConnector().setProperty("address", "127.0.0.1");
         var options = Options.strict().deadline(Duration.ofSeconds(2));
         var shop = tomcat.addContext("", null);
-        Tomcat.addServlet(shop, "app", new FilterApp(Path.of(args[1], "effects"))).addMapping("/");
+        var servlet = Tomcat.addServlet(shop, "app", new FilterApp(Path.of(args[1], "effects")));
+        servlet.addMapping("/");
+        servlet.setMultipartConfigElement(new MultipartConfigElement(args[1]));
         filter(shop, "idem", new IdempotencyFilter(IdemClient.open(args[2], options)), "/*");
         var strict = tomcat.addContext("/required", null);
         Tomcat.addServlet(strict, "app", new FilterApp(Path.of(args[1], "effects"))).addMapping("/");
