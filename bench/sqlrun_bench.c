@@ -213,7 +213,7 @@ one(struct session *s)
         must(idem_sql_run(s->idem, &op, business, s, &answer, &err) == IDEM_OK,
              err.text);
     }
-    must(answer.verdict == IDEM_V_STARTED, "not started");
+    must(answer.verdict == IDEM_V_STARTED, idem_verdict_name(answer.verdict));
     idem_answer_clear(&answer);
 }
 

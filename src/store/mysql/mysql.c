@@ -342,7 +342,7 @@ init_store(struct idem_store *store, const char *url, struct idem_error *err)
 const struct idem_store_type idem__mysql_store = {
     .scheme = "mysql",
     .size = sizeof(struct mysql_store),
-    .share = 192, /* bench/README.md: where two connections begin to pay */
+    .share = 192, /* bench/notes.md: where two connections begin to pay */
     .open = open_store,
     .swap = idem__mysql_swap,
     .load = load_batch,

@@ -354,7 +354,7 @@ init_store(struct idem_store *store, const char *url, struct idem_error *err)
 const struct idem_store_type idem__postgres_store = {
     .scheme = "postgres",
     .size = sizeof(struct postgres_store),
-    .share = 32, /* bench/README.md: where two connections begin to pay */
+    .share = 32, /* bench/notes.md: where two connections begin to pay */
     .open = open_store,
     .swap = idem__postgres_swap,
     .load = load_batch,
