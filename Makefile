@@ -153,7 +153,8 @@ build/fuzz/obj/console_files.o: $(B)/console/files.c
 	@mkdir -p $(@D)
 	clang $(fuzz_flags:-fsanitize=%=) -I. -c $< -o $@
 
-# The SQL is part of the library (columns.c), which the compiler does not tell.
+# Files that are part of the program (.incbin), which the compiler does not tell.
+$(B)/obj/src/serve/http/problem_page.o build/fuzz/obj/src/serve/http/problem_page.o: docs/problems.md docs/problems.zh-CN.md
 $(B)/obj/src/store/columns.o build/fuzz/obj/src/store/columns.o: $(wildcard sql/*.sql)
 
 $(B)/libidem.a: $(whole_obj)

@@ -6,18 +6,26 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
 const (
-	problemBase = "https://idem.example/problems/"
-	keyMax      = 255
-	headersMax  = 100
-	headMax     = 64 << 10
-	lookMax     = 64 << 10
+	keyMax     = 255
+	headersMax = 100
+	headMax    = 64 << 10
+	lookMax    = 64 << 10
 )
+
+// problemURI is the URI of a problem. The default is a name without a page.
+func problemURI(name string) string {
+	if base := os.Getenv("IDEM_PROBLEM_BASE"); base != "" {
+		return base + name
+	}
+	return "urn:idem:problems/" + name
+}
 
 // answer is what a client of the service gets.
 type answer struct {
@@ -68,7 +76,7 @@ func problem(name string, status int, detail string, retryAfter int64) *answer {
 	if detail == "" {
 		detail = p.detail
 	}
-	uri := problemBase + name
+	uri := problemURI(name)
 	body, _ := json.Marshal(struct {
 		Type          string `json:"type"`
 		Title         string `json:"title"`

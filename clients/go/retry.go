@@ -48,7 +48,7 @@ func (s *Sender) Send(r *http.Request, key string) (*http.Response, error) {
 		answer, err := client.Do(try)
 		retry, told := false, problemDocument{}
 		if err == nil {
-			if told, err = readAll(answer); strings.HasSuffix(told.Type, "/outcome-unknown") {
+			if told, err = readAll(answer); strings.HasSuffix(strings.ReplaceAll(told.Type, "#", "/"), "/outcome-unknown") {
 				return nil, because(ErrOutcomeUnknown, "nobody knows whether the request with the key %s was executed", key)
 			}
 			retry = told.Retryable

@@ -1,17 +1,20 @@
 /*
- * problem.h - every problem that idem answers over HTTP, in one table: what
- * its type is called, its status, its class and whether a retry makes sense.
- * The server and the gateway both answer by it; docs/problems.md describes
- * each row, and tests/system/test_problems.py compares them.
+ * problem.h - one table of all problems that idem sends over HTTP: the name of
+ * the type, the status, the class, and whether a retry makes sense. The server
+ * and the gateway both use this table. docs/problems.md describes each row, and
+ * tests/system/test_problems.py compares the two.
  *
- * The class tells a client what happened (see docs/problems.md). A request
- * that was settled as failed has a class of its own: a client that takes every
- * "done" for a success must not book it as paid.
+ * The class says what happened to the request (see docs/problems.md). A request
+ * that was settled as failed has its own class, so that a client that treats
+ * every "done" as a success does not book it as paid.
  */
 #ifndef IDEM__PROBLEM_H
 #define IDEM__PROBLEM_H
 
-#define IDEM_PROBLEM_BASE "https://idem.example/problems/"
+/* What a type begins with: the path where the server, or the gateway, serves a
+ * page about it. The gateway's cannot be a path of the service behind it. */
+#define IDEM_PROBLEM_BASE "/problems/"
+#define IDEM_GATEWAY_PROBLEM_BASE "/.idem/problems/"
 
 #define IDEM_CLASS_MAP(X)                                                      \
     X(NOT_EXECUTED, "not executed")                                            \

@@ -59,6 +59,10 @@ static const struct cli_option global_options[] = {
      "serve idem.js here, which makes a page submit a form once"},
     {"policy-path", 0, CLI_TEXT, NULL, "PATH",
      "tell clients here, as JSON, what holds on which route"},
+    {"problem-base", 0, CLI_TEXT, NULL, "URL",
+     "what the type of a problem begins with: the address of your own pages "
+     "about problems, which ends with / or # (default /.idem/problems/, where "
+     "the gateway has its pages)"},
     HEADING("Running it:"),
     {"access-log", 0, CLI_TEXT, NULL, "FILE",
      "a line a request, with idem's verdict (default: none)"},

@@ -23,6 +23,7 @@ from lib import ROOT, Process, Server, free_port, wait_until
 with open(os.path.join(ROOT, "clients/conformance/middleware.json"), encoding="utf-8") as f:
     SCENARIOS = json.load(f)
 names = itertools.count()
+PROBLEM_BASE = "https://shop.example/problems#"  # clients match what follows the last / or #
 
 
 def scenario_id(scenario):
@@ -36,7 +37,8 @@ class App:
         self.server = server or Server(where, listen=True)
         self.effects, self.port = os.path.join(where, "effects"), free_port()
         self.url = "http://127.0.0.1:%d" % self.port
-        self.process = Process([*argv, str(self.port), where, "idem://127.0.0.1:%d" % self.server.port], ready=self.port, **more)
+        self.process = Process([*argv, str(self.port), where, "idem://127.0.0.1:%d" % self.server.port], ready=self.port,
+                               env={"IDEM_PROBLEM_BASE": PROBLEM_BASE}, **more)
 
     def play(self, scenario):
         play = Play(self)
@@ -120,7 +122,7 @@ class Play:
             assert answer.headers["Link"] and answer.headers["Cache-Control"] == "no-store", said
             told = json.loads(answer.body)
             wanted = {k: expect[k] for k in ("status", "class", "retryable") if k in expect}
-            wanted["type"] = wanted["documentation"] = "https://idem.example/problems/" + expect["problem"]
+            wanted["type"] = wanted["documentation"] = PROBLEM_BASE + expect["problem"]
             assert {k: told[k] for k in wanted} == wanted, told
         if "type" in expect:
             assert (answer.headers["Content-Type"] or "").lower().replace("; ", ";") == expect["type"], said

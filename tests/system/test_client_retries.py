@@ -56,7 +56,7 @@ def reply(status, body=b"", *headers):
 
 
 PROBLEM = b"Content-Type: application/problem+json"
-AGAIN = b'{"type":"https://idem.example/problems/not-executed","retryable":true}'
+AGAIN = b'{"type":"/.idem/problems/not-executed","retryable":true}'
 
 
 @pytest.fixture(scope="module", params=sorted(SENDERS))

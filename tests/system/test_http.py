@@ -15,7 +15,7 @@ import pytest
 import servers
 from lib import ROOT, SANITIZED, Server, encode, folder, wait_until
 
-PROBLEM = "https://idem.example/problems/"
+PROBLEM = "/problems/"
 
 
 SCHEMAS = {}  # of /openapi.json
@@ -642,7 +642,7 @@ def test_the_description_and_the_server_agree(server, api):
     spec = api("GET", "/openapi.json")
     methods = ("GET", "PUT", "POST", "DELETE", "PATCH")
     for path, item in spec["paths"].items():
-        real = re.sub(r"\{\w+\}", "x", path)
+        real = re.sub(r"\{\w+\}", "x", path.replace("{problem}", "lost"))
         for method in methods:
             answer, data = api.raw(method, real)
             text = data.decode()

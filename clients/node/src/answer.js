@@ -1,6 +1,7 @@
 // What middleware reads and answers: the key's header, problems (docs/problems.md) and stored answers (docs/results.md).
 
-const BASE = "https://idem.example/problems/";
+// What problem types begin with. The default is a name without a page.
+const BASE = process.env.IDEM_PROBLEM_BASE || "urn:idem:problems/";
 const KEY_MAX = 255, HEADERS_MAX = 100, HEAD_MAX = 65536, LOOK_MAX = 65536;
 // Headers of one connection, and those that only the first caller may see.
 const NOT_STORED = new Set(["content-length", "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",

@@ -23,7 +23,7 @@ export async function retryingFetch(url, init = {}, {key = randomUUID(), tries =
         }
         if (answer) {
             const problem = await problemOf(answer);
-            if (String(problem.type).endsWith("/outcome-unknown"))
+            if (/[/#]outcome-unknown$/.test(problem.type))
                 throw new OutcomeUnknown(`nobody knows whether the request with the key ${key} was executed`);
             if (problem.retryable !== true || i >= tries) return answer;
         }

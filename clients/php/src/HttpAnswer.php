@@ -9,7 +9,6 @@ final class HttpAnswer
     private const NOT_STORED = ['content-length', 'connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding',
         'upgrade', 'proxy-authenticate', 'proxy-authorization', 'date', 'set-cookie', 'www-authenticate'];
     private const LOOK_MAX = 65536;
-    private const TYPE = 'https://idem.example/problems/';
     /** status, class, retryable, title, detail */
     private const PROBLEMS = [
         'key-missing' => [400, 'not executed', false, 'An idempotency key is needed',
@@ -44,9 +43,11 @@ final class HttpAnswer
     public static function problem(string $name, ?int $status = null, ?string $detail = null, ?int $retryAfter = null): self
     {
         [$usual, $class, $retryable, $title, $text] = self::PROBLEMS[$name];
-        $told = ['type' => self::TYPE . $name, 'title' => $title, 'status' => $status ?? $usual, 'detail' => $detail ?? $text,
-            'retryable' => $retryable, 'class' => $class, 'documentation' => self::TYPE . $name];
-        $headers = ['Content-Type' => ['application/problem+json'], 'Link' => ["<{$told['type']}>; rel=\"describedby\""],
+        // The default is a name without a page.
+        $type = (getenv('IDEM_PROBLEM_BASE') ?: 'urn:idem:problems/') . $name;
+        $told = ['type' => $type, 'title' => $title, 'status' => $status ?? $usual, 'detail' => $detail ?? $text,
+            'retryable' => $retryable, 'class' => $class, 'documentation' => $type];
+        $headers = ['Content-Type' => ['application/problem+json'], 'Link' => ["<$type>; rel=\"describedby\""],
             'Cache-Control' => ['no-store']] + ($retryAfter === null ? [] : ['Retry-After' => [(string)$retryAfter]]);
         return new self($told['status'], $headers, Json::dump($told) . "\n");
     }

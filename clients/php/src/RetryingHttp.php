@@ -37,7 +37,7 @@ final class RetryingHttp
             $answer = self::once($url, $context);
             if ($answer !== null) {
                 $problem = self::problem($answer);
-                if (str_ends_with((string)($problem['type'] ?? ''), '/outcome-unknown')) {
+                if (preg_match('~[/#]outcome-unknown$~D', (string)($problem['type'] ?? ''))) {
                     throw new OutcomeUnknown("nobody knows whether the request with the key $key was executed");
                 }
                 if (($problem['retryable'] ?? null) !== true || $i >= $this->tries) {

@@ -52,7 +52,7 @@ def send(url: str, body: Union[bytes, str] = b"", *, key: Optional[str] = None, 
                 raise e if isinstance(e, OSError) else OSError("no answer that can be read: %r" % e) from e
         else:
             told = _problem(answer)
-            if str(told.get("type")).endswith("/outcome-unknown"):
+            if str(told.get("type")).endswith(("/outcome-unknown", "#outcome-unknown")):
                 raise OutcomeUnknown("nobody knows whether the request with the key %s was executed" % key)
             if told.get("retryable") is not True or i == tries:
                 return answer

@@ -3,6 +3,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 from typing import Any, Callable, Collection, List, NamedTuple, Optional, Tuple, Union
 
 from .claim import Claim, Options, Stored, log
@@ -11,7 +12,8 @@ from .errors import Error, InProgress, Mismatch, NotExecuted, OutcomeUnknown, Re
 Headers = List[Tuple[str, str]]
 LOOK_MAX = 65536
 CONTROL = set(map(chr, range(32))) - set("\t\r\n")
-PROBLEMS = "https://idem.example/problems/"
+# What problem types begin with. The default is a name without a page.
+PROBLEMS = os.environ.get("IDEM_PROBLEM_BASE") or "urn:idem:problems/"
 NOT_STORED = {"content-length", "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
               "proxy-authenticate", "proxy-authorization", "date", "set-cookie", "www-authenticate"}
 KNOWN = {  # name: status, class, retryable, title, detail

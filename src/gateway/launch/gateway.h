@@ -54,9 +54,10 @@ struct gateway_config {
     char *tls_cert, *tls_key;
     char *token_path, *token_rate;
     char *status_path, *status_rate; /* "what became of my key" */
-    char *page_script; /* where pages find idem.js; NULL: nowhere */
-    char *policy_path; /* where clients can read what holds; NULL: nowhere */
-    char *access_log;  /* NULL: none */
+    char *page_script;  /* where pages find idem.js; NULL: nowhere */
+    char *problem_base; /* what problem types begin with; NULL: the default */
+    char *policy_path;  /* where clients can read what holds; NULL: nowhere */
+    char *access_log;   /* NULL: none */
     char *nginx, *module, *folder;
     char *socket; /* where idem's commands reach the engine; NULL: the default
                      socket if it is free, "off" */

@@ -6,6 +6,7 @@
 
 #include "../../base/guess.h"
 #include "../../base/units.h"
+#include "../../serve/http/problem_page.h"
 #include "../module/result.h"
 #include "../module/source.h"
 
@@ -129,6 +130,7 @@ static const struct setting settings[] = {
     TEXT("status-path", status_path),
     TEXT("status-rate", status_rate),
     TEXT("policy-path", policy_path),
+    TEXT("problem-base", problem_base),
     TEXT("access-log", access_log),
     TEXT("nginx", nginx),
     TEXT("module", module),
@@ -817,6 +819,13 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
     if (config->policy_path && config->policy_path[0] != '/')
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the policy path does not begin with a /");
+    if (config->problem_base &&
+        !problem_base_ok(idem_text(config->problem_base)))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "problem-base: \"%s\" is not a URL that ends with / "
+                          "or #, for instance "
+                          "https://docs.example.com/problems/",
+                          config->problem_base);
     if (config->console && !gateway_has_credentials(config))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the console shows what callers sent: give "

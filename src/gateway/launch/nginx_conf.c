@@ -197,6 +197,9 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
     good = good && add_access_log(config, out);
     good = good && idem_buf_printf(out, "    idem_figures \"%s/%s\";\n",
                                    place->folder, GATEWAY_FIGURES);
+    if (config->problem_base)
+        good = good && idem_buf_printf(out, "    idem_problem_base \"%s\";\n",
+                                       config->problem_base);
     good = good &&
            idem_buf_printf(out,
                            "\n    idem_engine \"unix:%s\";\n"
@@ -523,34 +526,37 @@ add_json_text(struct idem_buf *out, const char *value)
 static bool
 add_link(struct idem_buf *out, const char *page)
 {
-    char link[1100];
+    char link[1200];
 
     snprintf(link, sizeof(link), "<%s>; rel=\"describedby\"", page);
     return add_quoted(out, link);
 }
 
-/* What who asks for tokens too fast is told: a problem like all others. */
+/* The response to a client that sends too many requests: a problem, like all
+ * others. */
 static bool
 add_limit(const struct gateway_config *config, const char *name,
           enum idem__problem which, struct idem_buf *out)
 {
     const struct idem__problem_type *problem = idem__problem_type(which);
     const char *docs = gateway_value(config, &config->base, "docs");
-    char page[1024], answer[512];
+    const char *base =
+        config->problem_base ? config->problem_base : IDEM_GATEWAY_PROBLEM_BASE;
+    char page[1100], answer[1600];
 
     if (docs)
         snprintf(page, sizeof(page), "%s#%s", docs, problem->name);
     else
-        snprintf(page, sizeof(page), IDEM_PROBLEM_BASE "%s", problem->name);
+        snprintf(page, sizeof(page), "%s%s", base, problem->name);
     snprintf(answer, sizeof(answer),
              " always;\n"
-             "            return %u '{\"type\":\"" IDEM_PROBLEM_BASE "%s\","
+             "            return %u '{\"type\":\"%s%s\","
              "\"title\":\"%s\",\"status\":%u,\"detail\":\"This address "
              "asks too fast. Ask again after a while.\","
              "\"retryable\":%s,\"class\":\"%s\","
              "\"instance\":\"$idem_instance\",\"documentation\":",
-             problem->status, problem->name, problem->title, problem->status,
-             problem->retryable ? "true" : "false",
+             problem->status, base, problem->name, problem->title,
+             problem->status, problem->retryable ? "true" : "false",
              idem__class_name(problem->class));
     return idem_buf_printf(out, "\n        location @%s_limit {\n", name) &&
            idem_buf_add_text(

@@ -35,7 +35,7 @@
  *   _stream.c                an answer that is too large to be held
  *
  *   _answer.c _headers.c     what idem itself sends
- *   _problem.c               ... when it refuses
+ *   _problem.c               ... when it refuses, and the pages about that
  *   _replay.c _stored.c      ... when the request is a repeat
  */
 
@@ -50,6 +50,7 @@
 
 #include "../../base/figures.h"
 #include "../../base/problem.h"
+#include "../../serve/http/problem_page.h"
 #include "../../base/quota.h"
 #include "../../engine/lease.h"
 #include "../../wire/wire.h"
@@ -659,6 +660,8 @@ ngx_chain_t *ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     ngx_uint_t status, const char *detail, ngx_uint_t retry_after);
 /* send it as the answer; the result is for ngx_http_finalize_request() */
+ngx_int_t ngx_http_idem_problem_page_handler(ngx_http_request_t *r);
+
 ngx_int_t ngx_http_idem_send_problem(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     const char *detail, ngx_uint_t retry_after);

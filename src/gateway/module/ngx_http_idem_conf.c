@@ -35,7 +35,7 @@ ngx_http_idem_init_main_conf(ngx_conf_t *cf, void *conf)
     ngx_conf_init_msec_value(mcf->end_with_master, 0);
 
     if (mcf->problem_base.len == 0) {
-        ngx_str_set(&mcf->problem_base, "https://idem.example/problems/");
+        ngx_str_set(&mcf->problem_base, IDEM_GATEWAY_PROBLEM_BASE);
     }
 
     return NGX_CONF_OK;

@@ -25,6 +25,21 @@ static char *ngx_http_idem_issue_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
 
+static char *
+ngx_http_idem_problem_base_check(ngx_conf_t *cf, void *post, void *data)
+{
+    ngx_str_t  *base = data;
+
+    return problem_base_ok((struct idem_bytes) { base->data, base->len })
+           ? NGX_CONF_OK : "needs a URL that ends with / or #";
+}
+
+
+static ngx_conf_post_t  ngx_http_idem_problem_base_post = {
+    ngx_http_idem_problem_base_check
+};
+
+
 static ngx_conf_enum_t  ngx_http_idem_modes[] = {
     { ngx_string("strict"), NGX_HTTP_IDEM_STRICT },
     { ngx_string("loose"), NGX_HTTP_IDEM_LOOSE },
@@ -85,7 +100,7 @@ ngx_command_t  ngx_http_idem_commands[] = {
       ngx_conf_set_str_slot,
       NGX_HTTP_MAIN_CONF_OFFSET,
       offsetof(ngx_http_idem_main_conf_t, problem_base),
-      NULL },
+      &ngx_http_idem_problem_base_post },
 
     { ngx_string("idem_figures"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,

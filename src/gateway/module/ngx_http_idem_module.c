@@ -155,6 +155,13 @@ ngx_http_idem_init(ngx_conf_t *cf)
 
     *h = ngx_http_idem_strip_handler;
 
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_POST_READ_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idem_problem_page_handler;
+
     h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
     if (h == NULL) {
         return NGX_ERROR;

@@ -168,6 +168,64 @@ const ngx_http_idem_problem_t  ngx_http_idem_not_repeatable = {
 };
 
 
+/*
+ * The page that a type leads to.  Every server of this nginx has it, whatever
+ * its locations are, unless "idem_problem_base" leads to another place.  Other
+ * paths below /.idem/ go on to the service.
+ */
+
+ngx_int_t
+ngx_http_idem_problem_page_handler(ngx_http_request_t *r)
+{
+    size_t                      prefix;
+    ngx_str_t                   name, page;
+    ngx_uint_t                  i;
+    ngx_list_part_t            *part;
+    ngx_table_elt_t            *h;
+    struct idem_bytes           languages;
+    enum idem__problem          problem;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    static ngx_str_t  type = ngx_string(PROBLEM_PAGE_TYPE);
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idem_module);
+    prefix = sizeof(IDEM_GATEWAY_PROBLEM_BASE) - 1;
+
+    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))
+        || r->uri.len <= prefix
+        || ngx_strncmp(r->uri.data, IDEM_GATEWAY_PROBLEM_BASE, prefix) != 0
+        || mcf->problem_base.len != prefix
+        || ngx_strncmp(mcf->problem_base.data, IDEM_GATEWAY_PROBLEM_BASE,
+                       prefix) != 0
+        || !problem_page_find((struct idem_bytes) { r->uri.data + prefix,
+                                                    r->uri.len - prefix },
+                              &problem))
+    {
+        return NGX_DECLINED;
+    }
+
+    i = 0;
+    part = &r->headers_in.headers.part;
+    ngx_str_set(&name, "accept-language");
+    h = ngx_http_idem_next_header(&part, &i, &name);
+
+    languages.data = h ? (char *) h->value.data : "";
+    languages.len = h ? h->value.len : 0;
+
+    page.data = ngx_pnalloc(r->pool, PROBLEM_PAGE_MAX);
+
+    if (page.data == NULL || ngx_http_idem_add_no_store(r) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    page.len = problem_page(problem, languages, (char *) page.data);
+
+    ngx_http_finalize_request(r, ngx_http_idem_send_text(r, NGX_HTTP_OK, &type,
+                                                         &page));
+    return NGX_DONE;
+}
+
+
 /* where the type is explained: on the operator's page, or by the type itself */
 
 static ngx_int_t

@@ -129,6 +129,15 @@ static const struct option options[] = {
      HOUR / 2,
      1000,
      12 * HOUR},
+    {{"problem-base", "URL",
+      "what the type of a problem begins with: the address of your own pages "
+      "about problems, which ends with / or # (default /problems/, where this "
+      "server has its pages)"},
+     TEXT,
+     AT(problem_base),
+     0,
+     0,
+     0},
     {{"gateway-figures", "FILE",
       "what an nginx on this machine counts (its idem_figures), for the "
       "metrics"},

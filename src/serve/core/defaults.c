@@ -5,6 +5,7 @@
 #include "server.h"
 
 #include "../../id/id.h"
+#include "../http/problem_page.h"
 
 #include "../../store/store.h"
 
@@ -121,6 +122,15 @@ server_config_check(struct server_config *config, struct idem_error *err)
         free(config->socket);
         config->socket = NULL;
     }
+    if (status == IDEM_OK && !config->problem_base)
+        status =
+            server_config_set(config, "problem-base", IDEM_PROBLEM_BASE, err);
+    if (status == IDEM_OK && !problem_base_ok(idem_text(config->problem_base)))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "problem-base: \"%s\" is not a URL that ends with "
+                            "/ or #, for instance "
+                            "https://docs.example.com/problems/",
+                            config->problem_base);
     if (status == IDEM_OK && config->max_command == 0)
         config->max_command = config->max_result + 65536;
     if (status == IDEM_OK)

@@ -68,6 +68,7 @@ struct server_config {
     /* What `idem playground` prints once its page is there; NULL: this is a
      * server. */
     const char *playground;
+    char *problem_base;    /* what problem types begin with */
     char *gateway_figures; /* the file of an nginx; NULL: none */
     char *gateway_routes;  /* the file of a gateway; NULL: none */
     char *consumers;       /* the folder of their metrics; NULL: none */

@@ -197,7 +197,8 @@ http_start(struct server *server, struct http **http, struct idem_error *err)
 {
     struct http *self = calloc(1, sizeof(*self));
     int64_t max_result = server->config->max_result;
-    json_t *openapi = http_openapi(server->config->console);
+    json_t *openapi =
+        http_openapi(server->config->problem_base, server->config->console);
     enum idem_status status;
 
     if (max_result <= 0)

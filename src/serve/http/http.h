@@ -138,6 +138,7 @@ enum http_action {
     HTTP_HEALTH,
     HTTP_READY,
     HTTP_OPENAPI,
+    HTTP_PROBLEM, /* the page about a problem */
     /* There with --console only. */
     HTTP_STATS,
     HTTP_EVENTS,
@@ -158,7 +159,8 @@ static inline bool
 http_is_open(enum http_action action)
 {
     return action == HTTP_HEALTH || action == HTTP_READY ||
-           action == HTTP_OPENAPI || action == HTTP_PAGE ||
+           action == HTTP_OPENAPI || action == HTTP_PROBLEM ||
+           action == HTTP_PAGE ||
            action == HTTP_SESSION || action == HTTP_LOGIN ||
            action == HTTP_LOGOUT;
 }
@@ -240,7 +242,7 @@ struct http_call {
     struct idem_cursor cursor;
     struct idem_bytes id_kind;
     struct idem_bytes name, secret; /* of a login */
-    struct idem_bytes file;         /* of the console */
+    struct idem_bytes file;         /* of the console; a problem's name */
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
     uint64_t given; /* fields that were there */
@@ -281,12 +283,12 @@ bool http_put_bytes(json_t *object, const char *name, struct idem_bytes bytes,
 /* IDEM_PROBLEM_INTERNAL for a status that has no problem of its own. */
 enum idem__problem http_problem_of(enum idem_status status);
 
-/* The body of a problem; NULL: out of memory. */
-json_t *http_problem(enum idem__problem problem, const char *detail,
-                     bool retryable);
+/* The body of a problem, whose type begins with `base`; NULL: out of memory. */
+json_t *http_problem(const char *base, enum idem__problem problem,
+                     const char *detail, bool retryable);
 
-/* The description of all routes, of the console's too or without them; NULL:
- * out of memory. */
-json_t *http_openapi(bool console);
+/* The description of all routes, with or without the console's; problem types
+ * begin with `base`. NULL: out of memory. */
+json_t *http_openapi(const char *base, bool console);
 
 #endif

@@ -39,7 +39,8 @@ read_call(const struct http_route *route, const struct http_path *path,
     }
     assert(status == IDEM_OK || err.text[0]);
     if (status != IDEM_OK) {
-        json_t *problem = http_problem(IDEM_PROBLEM_INVALID, err.text, false);
+        json_t *problem = http_problem(IDEM_PROBLEM_BASE, IDEM_PROBLEM_INVALID,
+                                       err.text, false);
 
         assert(problem);
         json_decref(problem);

@@ -416,7 +416,8 @@ read_parameters(struct http_call *call, const struct http_path *path)
         else if (idem__bytes_is(name, "{kind}") ||
                  idem__bytes_is(name, "{scheme}"))
             call->id_kind = path->parts[i];
-        else if (idem__bytes_is(name, "{file}"))
+        else if (idem__bytes_is(name, "{file}") ||
+                 idem__bytes_is(name, "{problem}"))
             call->file = path->parts[i];
         else if (*pattern == '{')
             call->op.id = path->parts[i];

@@ -191,7 +191,7 @@ bytes_that_are_no_text_come_as_base64(void **state)
 static void
 the_description_has_every_route(void **state)
 {
-    json_t *openapi = http_openapi(true);
+    json_t *openapi = http_openapi(IDEM_PROBLEM_BASE, true);
 
     (void)state;
     assert_non_null(openapi);

@@ -249,7 +249,7 @@ verdict_schema(struct maker *make, size_t i)
 }
 
 static json_t *
-problem_schema(struct maker *make)
+problem_schema(struct maker *make, const char *base)
 {
     json_t *schema = text(make, "type", "object");
     json_t *values = json_object();
@@ -258,11 +258,10 @@ problem_schema(struct maker *make)
     json_t *classes = json_array();
 
     for (int i = 0; i < IDEM_PROBLEM_SERVER_COUNT; i++)
-        append(
-            make, types,
-            json_sprintf(IDEM_PROBLEM_BASE "%s", idem__problem_type(i)->name));
+        append(make, types,
+               json_sprintf("%s%s", base, idem__problem_type(i)->name));
     set(make, type, "enum", types);
-    set(make, type, "format", json_string("uri"));
+    set(make, type, "format", json_string("uri-reference"));
     set(make, values, "type", type);
     set(make, values, "title", text(make, "type", "string"));
     set(make, values, "status", text(make, "type", "integer"));
@@ -310,7 +309,7 @@ problem_response(struct maker *make)
 }
 
 static json_t *
-components(struct maker *make)
+components(struct maker *make, const char *base)
 {
     json_t *schemas = json_object();
     json_t *object = json_object();
@@ -321,7 +320,7 @@ components(struct maker *make)
     for (size_t i = 0; i < sizeof(verdicts) / sizeof(verdicts[0]); i++)
         set(make, schemas, verdicts[i].verdict, verdict_schema(make, i));
     set(make, schemas, "Record", object_schema(make, RECORD_VALUES));
-    set(make, schemas, "Problem", problem_schema(make));
+    set(make, schemas, "Problem", problem_schema(make, base));
     set(make, basic, "scheme", json_string("basic"));
     set(make, bearer, "scheme", json_string("bearer"));
     set(make, bearer, "bearerFormat", json_string("name:secret"));
@@ -381,7 +380,7 @@ may_end_in(const struct http_route *route, enum idem__problem problem)
         return true;
     default:
         return route->action != HTTP_HEALTH && route->action != HTTP_OPENAPI &&
-               route->action != HTTP_PAGE;
+               route->action != HTTP_PROBLEM && route->action != HTTP_PAGE;
     }
 }
 
@@ -528,7 +527,7 @@ paths(struct maker *make, bool console)
 }
 
 json_t *
-http_openapi(bool console)
+http_openapi(const char *base, bool console)
 {
     struct maker make = {false};
     json_t *object = text(&make, "openapi", "3.0.3");
@@ -545,7 +544,7 @@ http_openapi(bool console)
     set(&make, object, "info", info);
     set(&make, object, "security", security);
     set(&make, object, "paths", paths(&make, console));
-    set(&make, object, "components", components(&make));
+    set(&make, object, "components", components(&make, base));
     if (!make.failed)
         return object;
     json_decref(object);

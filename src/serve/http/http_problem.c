@@ -18,14 +18,15 @@ http_problem_of(enum idem_status status)
 }
 
 json_t *
-http_problem(enum idem__problem problem, const char *detail, bool retryable)
+http_problem(const char *base, enum idem__problem problem, const char *detail,
+             bool retryable)
 {
     const struct idem__problem_type *type = idem__problem_type(problem);
     json_t *object = json_object();
     int bad = 0;
 
-    bad |= json_object_set_new(
-        object, "type", json_sprintf(IDEM_PROBLEM_BASE "%s", type->name));
+    bad |= json_object_set_new(object, "type",
+                               json_sprintf("%s%s", base, type->name));
     bad |= json_object_set_new(object, "title", json_string(type->title));
     bad |= json_object_set_new(object, "status",
                                json_integer((json_int_t)type->status));

@@ -5,6 +5,7 @@
 #include "../play/play.h"
 #include "console_files.h"
 #include "http_inner.h"
+#include "problem_page.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,7 +94,8 @@ static json_t *
 make_json(const struct http_request *request)
 {
     if (request->failed)
-        return http_problem(request->problem, request->error.text,
+        return http_problem(request->http->server->config->problem_base,
+                            request->problem, request->error.text,
                             is_retryable(request));
     switch (request->route->action) {
     case HTTP_OP:
@@ -119,6 +121,20 @@ make_json(const struct http_request *request)
     }
 }
 
+static char *
+problem_body(const struct http_request *request, size_t *len)
+{
+    const char *languages = MHD_lookup_connection_value(
+        request->connection, MHD_HEADER_KIND, "Accept-Language");
+    char *page = malloc(PROBLEM_PAGE_MAX);
+    enum idem__problem problem;
+
+    if (page && problem_page_find(request->call.file, &problem))
+        *len =
+            problem_page(problem, idem_text(languages ? languages : ""), page);
+    return page;
+}
+
 static bool
 make_body(struct http_request *request, struct reply *reply)
 {
@@ -131,6 +147,11 @@ make_body(struct http_request *request, struct reply *reply)
         reply->len = strlen(request->http->openapi);
         reply->kept = true;
         return true;
+    }
+    if (!request->failed && action == HTTP_PROBLEM) {
+        reply->type = PROBLEM_PAGE_TYPE;
+        reply->body = problem_body(request, &reply->len);
+        return reply->body != NULL;
     }
     if (!request->failed && action == HTTP_PAGE) {
         const struct console_file *file = http_console_file(request->call.file);

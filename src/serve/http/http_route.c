@@ -101,6 +101,10 @@ const struct http_route http_routes[] = {
      "application/json", "the store answers, too"},
     {"GET", "/openapi.json", "openapi", HTTP_OPENAPI, 0, 0, 0, 0, false,
      "application/json", "this description"},
+    {"GET", "/problems/{problem}", "problem", HTTP_PROBLEM, 0, 0, 0, 0, false,
+     "text/html",
+     "what a problem means and what to do, in English or Chinese: the page "
+     "that its type leads to"},
     {"GET", "/v1/stats", "stats", HTTP_STATS, 0, 0, H(SECONDS), 0, false,
      "stats", "figures of the last hour, a row a second"},
     {"GET", "/v1/events", "events", HTTP_EVENTS, 0, 0, 0, 0, false,

@@ -5,6 +5,7 @@
 #include "../../base/quota.h"
 #include "../../engine/engine.h"
 #include "http_inner.h"
+#include "problem_page.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -449,6 +450,17 @@ run_rollback(struct http_request *request)
            !http_fail(request, IDEM_PROBLEM_INVALID, "%s", err.text);
 }
 
+static bool
+run_problem(struct http_request *request)
+{
+    enum idem__problem problem;
+
+    return problem_page_find(request->call.file, &problem) ||
+           !http_fail(request, IDEM_PROBLEM_NOT_FOUND,
+                      "there is no problem of this name: docs/problems.md "
+                      "lists them");
+}
+
 bool
 http_run(struct http_request *request)
 {
@@ -478,6 +490,8 @@ http_run(struct http_request *request)
         return run_page(request);
     case HTTP_ROLLBACK:
         return run_rollback(request);
+    case HTTP_PROBLEM:
+        return run_problem(request);
     case HTTP_READY:
         return run_ready(request);
     case HTTP_HEALTH:

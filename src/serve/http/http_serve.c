@@ -204,6 +204,7 @@ check_right(struct http_request *request)
     case HTTP_HEALTH:
     case HTTP_READY:
     case HTTP_OPENAPI:
+    case HTTP_PROBLEM:
     case HTTP_SESSION:
     case HTTP_LOGIN:
     case HTTP_LOGOUT:

@@ -27,7 +27,8 @@ public enum Problem {
     SCOPE_REFUSED(403, "not executed", false, "The caller's name cannot be used",
             "The value that names the caller is too long, or holds bytes that it must not.");
 
-    private static final String BASE = "https://idem.example/problems/";
+    /** What types begin with. The default is a name without a page. */
+    private static final String BASE = System.getenv().getOrDefault("IDEM_PROBLEM_BASE", "urn:idem:problems/");
     private final int status;
     private final String kind;
     private final boolean retryable;

@@ -53,7 +53,7 @@ public final class RetryingHttp {
             }
             if (answer != null) {
                 var problem = problem(answer);
-                if (String.valueOf(problem.get("type")).endsWith("/outcome-unknown"))
+                if (String.valueOf(problem.get("type")).matches(".*[/#]outcome-unknown"))
                     throw new IdemException.OutcomeUnknown("nobody knows whether the request with the key " + key + " was executed");
                 if (!Boolean.TRUE.equals(problem.get("retryable")) || i >= tries)
                     return answer;
