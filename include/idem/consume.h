@@ -1,21 +1,22 @@
 /*
- * consume.h - the handling of a message happens once, whatever the broker, the
- * consumer or the handler does.
+ * consume.h - handle each message of a queue once, even if the broker delivers
+ * it again or a consumer crashes.
  *
  *   broker --> claim (BEGIN) --> handle --> FINISH --> acknowledge
  *
- * A message is acknowledged when its record is durable; its handler does not
- * wait for that.
+ * The consumer acknowledges a message when the record of its outcome is
+ * durable. The handler does not wait for that; it can take the next message.
  *
- * A redelivery of a message that was handled is acknowledged without handling.
- * Strict, after a crash in the middle: nobody knows whether it was handled, so
- * it is put in the doubt place and never silently handled again. Loose: it is
- * handled again, with the next fence.
+ * If the broker delivers a handled message again, the consumer acknowledges it
+ * without calling the handler. If a handler or the process crashed in the
+ * middle, nobody knows whether the message was handled. In strict mode the
+ * consumer then moves it to the doubt queue and does not handle it again. In
+ * loose mode it calls the handler again, with the next fence.
  *
- * Threads: handlers run on `concurrency` threads at once; messages with the
- * same ordering key are handled one after another, in order. idem_consume_stop
- * may be called from any thread or from a signal handler. For the rest see the
- * head of record.h.
+ * Threads: the consumer calls the handler on `concurrency` threads at the same
+ * time. Messages with the same ordering key are handled one after the other, in
+ * order. You may call idem_consume_stop from any thread and from a signal
+ * handler. Everything else: see the head of record.h.
  */
 #ifndef IDEM_CONSUME_H
 #define IDEM_CONSUME_H
@@ -32,37 +33,40 @@ struct idem_header {
     struct idem_bytes name, value;
 };
 
-/* One delivery. Everything is valid during the handler's call only. */
+/* One delivery. All of it is valid during the handler's call only. */
 struct idem_message {
-    struct idem_bytes scope; /* of the record: source and consumer */
+    struct idem_bytes scope; /* of the record: source and consumer name */
     struct idem_bytes id;    /* of the record: the message's identity */
     struct idem_bytes body;
     const struct idem_header *headers;
     size_t header_count;
-    uint64_t fence;   /* hand it to what the message changes; 0: own_record */
-    uint32_t attempt; /* 1 for the first; those that ended in a crash count
-                         too, unless own_record: it does not see them */
+    uint64_t fence;   /* pass it to the resource that the message changes; 0
+                         with own_record */
+    uint32_t attempt; /* 1 for the first; attempts that ended in a crash count,
+                         too, but not with own_record */
 };
 
-/* How it went. The text in err becomes the reason in the dead letter. */
+/* What the handler returns. Its err->text becomes the reason in the dead
+ * letter. */
 enum idem_handled {
     IDEM_HANDLED,     /* done */
-    IDEM_NOT_HANDLED, /* nothing happened: try again later, in both modes */
-    IDEM_FAILED_ONCE, /* it failed: strict ends here, loose tries again */
-    IDEM_POISON,      /* it can never work: to the dead letter */
-    IDEM_UNCLEAR,     /* nobody knows (cut off, timed out): strict is in doubt,
-                         loose tries again */
-    IDEM_AWAY, /* nothing happened now (nobody is there to do it, or it is
-                  still being done): tried until it is answered, in both
-                  modes, however often */
+    IDEM_NOT_HANDLED, /* nothing happened; retry later, in both modes */
+    IDEM_FAILED_ONCE, /* it failed; strict: dead letter, loose: retry */
+    IDEM_POISON,      /* it can never succeed; dead letter in both modes */
+    IDEM_UNCLEAR, /* unknown (connection cut, timeout); strict: doubt, loose:
+                     retry */
+    IDEM_AWAY, /* nothing happened (the service is unreachable, or the message
+                  is still being handled); retried in both modes until that
+                  changes, without a limit of attempts */
 };
 
+/* Your handler. The consumer calls it on several threads at once. */
 typedef enum idem_handled idem_handle_fn(void *arg,
                                          const struct idem_message *message,
                                          struct idem_error *err);
 
-/* All but source and handle may be zero. The texts must live as long as the
- * consumer. */
+/* `source` and `handle` are required; the other members may be zero. The texts
+ * must stay valid as long as the consumer. */
 struct idem_consume_options {
     /*
      * amqp://user:password@host:port/vhost?queue=orders
@@ -71,23 +75,26 @@ struct idem_consume_options {
      * nats://host:port?stream=ORDERS&durable=mail
      */
     const char *source;
-    const char *consumer; /* several consumers handle a message once each; NULL:
-                             "default", or the group's name */
+    const char *consumer; /* consumers with different names each handle every
+                             message once; NULL: "default", or the group */
     const char *identity; /* "id" (message id property or field; the default),
                              "header:NAME", "json:FIELD" or "position" */
-    const char *order_by; /* same forms; NULL: the identity */
+    const char *order_by; /* the ordering key, in the same forms; NULL: the
+                             identity */
     enum idem_mode mode;
     int64_t lease_ms, ttl_ms;
-    int concurrency;         /* 0: 4 */
-    int prefetch;            /* 0: 16 for each handler */
-    int max_attempts;        /* for one delivery; 0: 5 */
-    int64_t backoff_ms;      /* before the second try, doubled; 0: 200 */
+    int concurrency;         /* handler threads (default 4) */
+    int prefetch;            /* messages taken ahead (16 for each thread) */
+    int max_attempts;        /* for one delivery (default 5) */
+    int64_t backoff_ms;      /* before the second attempt (default 200); doubled
+                                for each further one */
     const char *dead_letter; /* a queue, stream or topic; NULL: SOURCE.dead */
-    const char *doubt;       /* likewise; NULL: SOURCE.doubt */
+    const char *doubt;       /* the same for doubts; NULL: SOURCE.doubt */
     bool own_record; /* the handler claims and finishes in its own transaction
-                        (idem/sql.h): it returns HANDLED for a duplicate too */
-    int64_t stop_when_idle_ms; /* return when nothing came for so long, with
-                                  an error if nobody answered; 0: no */
+                        (idem/sql.h); it returns HANDLED for a duplicate, too */
+    int64_t stop_when_idle_ms; /* idem_consume_run returns after this time
+                                  without a message, with an error if the broker
+                                  was unreachable for this time; 0: never */
     idem_handle_fn *handle;
     void *arg;
     idem_log_fn *log;
@@ -95,57 +102,63 @@ struct idem_consume_options {
     uint64_t room[8];
 };
 
+/* Counters since idem_consume_open. */
 struct idem_consume_stats {
     uint64_t received;     /* deliveries */
-    uint64_t handled;      /* handlers that finished here */
-    uint64_t duplicates;   /* acknowledged without handling */
-    uint64_t retries;      /* tries after the first */
-    uint64_t dead_letters; /* refused for good */
-    uint64_t doubts;       /* outcome unknown, put in the doubt place */
-    uint64_t put_back;     /* in progress elsewhere, or the store was away */
+    uint64_t handled;      /* the handler returned IDEM_HANDLED */
+    uint64_t duplicates;   /* acknowledged without calling the handler */
+    uint64_t retries;      /* attempts after the first */
+    uint64_t dead_letters; /* moved to the dead letter queue */
+    uint64_t doubts;       /* moved to the doubt queue */
+    uint64_t put_back;     /* given back to the broker: another consumer works
+                              on it, or the store was unreachable */
     uint64_t reconnects;
-    uint64_t in_flight; /* now */
+    uint64_t in_flight; /* being handled now */
     uint64_t room[8];
 };
 
-/* Check the options and prepare a consumer; idem_consume_run connects. The
- * engine may be NULL if the handler keeps the record itself. */
+/* Check the options and make a consumer. It does not connect yet;
+ * idem_consume_run does. `engine` may be NULL with own_record. Close the
+ * consumer before the engine. */
 IDEM_API enum idem_status
 idem_consume_open(struct idem_engine *engine,
                   const struct idem_consume_options *options,
                   struct idem_consumer **consumer, struct idem_error *err);
 
-/* Consume until stopped, in this thread. A broker that cannot be reached is not
- * an error: it is tried again with back-off. */
+/* Consume until idem_consume_stop, and return IDEM_OK then. This blocks the
+ * calling thread. If the broker is unreachable, the consumer keeps trying to
+ * connect, with back-off; that is not an error. */
 IDEM_API enum idem_status idem_consume_run(struct idem_consumer *consumer,
                                            struct idem_error *err);
 
-/* Finish what is being handled, put back the rest, and let run return. A
- * consumer that was stopped is not run again: open another. */
+/* Ask idem_consume_run to return: it finishes the messages that handlers work
+ * on and gives the others back to the broker. This function does not wait for
+ * that. A stopped consumer cannot run again; open a new one. */
 IDEM_API void idem_consume_stop(struct idem_consumer *consumer);
 
-/* What it has done since it was opened. */
+/* Copy the counters into *stats. You may call this while it runs. */
 IDEM_API void idem_consume_stats(struct idem_consumer *consumer,
                                  struct idem_consume_stats *stats);
 
 /*
- * Ask the broker how many messages it holds for this consumer (its group, if it
- * has one) and has not delivered. A Kafka counts those that were delivered and
- * are not committed as well. It asks on a connection of its own, which may take
- * seconds: call it from a thread that has time, one call at a time.
+ * Ask the broker how many messages wait for this consumer (or for its group),
+ * that is, are not delivered yet. Kafka also counts messages that were
+ * delivered and are not committed. This uses a connection of its own and may
+ * take seconds, so call it from a thread that may block, one call at a time.
  *
- * IDEM_ERR_UNSUPPORTED: this broker does not know (a Redis before 7, or a
- * stream from which entries were deleted).
+ * IDEM_ERR_UNSUPPORTED: this broker does not know the number (a Redis before 7,
+ * or a stream from which entries were deleted).
  */
 IDEM_API enum idem_status idem_consume_lag(struct idem_consumer *consumer,
                                            int64_t *messages,
                                            struct idem_error *err);
 
-/* The scope of its records: source and consumer. Valid until it is closed. */
+/* The scope of its records: source and consumer name. Valid until the consumer
+ * is closed. */
 IDEM_API struct idem_bytes
 idem_consume_scope(const struct idem_consumer *consumer);
 
-/* Close it, after idem_consume_run has returned. NULL is fine. */
+/* Free the consumer, after idem_consume_run has returned. NULL does nothing. */
 IDEM_API void idem_consume_close(struct idem_consumer *consumer);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * idem.h - everything a program needs to run work once.
+ * idem.h - include this to run work at most once.
  *
  *   struct idem_engine *engine;
  *   idem_open("journal:/var/lib/shop/idem", NULL, &engine, &err);

@@ -1,40 +1,47 @@
 /*
- * record.h - what idem remembers of one request, token or lock.
+ * record.h - what idem stores about one request, token or lock; and the rules
+ * that apply to all functions.
  *
  *   absent --BEGIN--> executing --FINISH--> succeeded or failed
  *     ^                   |                          |
  *     +-- free <-RELEASE--+--------- expires --------+
  *
- * A record is found by its type, scope and id. A lease guards executing. When
- * it is over, a loose record may be started again; a strict one is in doubt
- * until its own FINISH or a SETTLE arrives, for nobody knows whether the work
- * was done. Executing never expires; everything else does.
+ * Type, scope and id together name one record. While a record is executing, a
+ * lease protects it. When the lease ends before a FINISH arrives, nobody knows
+ * whether the work was done. Then a loose record may be started again. A strict
+ * record is in doubt until its own FINISH or a SETTLE arrives. A record that is
+ * executing never expires; all other records do.
  *
- * Rules for every function of every header; a function says where it differs.
+ * These rules apply to every function of every header, unless the comment of a
+ * function says something else.
  *
- * Ownership: what you pass in stays yours and is not needed after the call
- * (a callback's argument is, and what an option says so about). What you get
- * belongs to the handle or the answer that brought it and lives as long.
+ * Ownership: the memory that you pass in stays yours, and you may free it after
+ * the call. Exceptions are the argument of a callback, and options whose
+ * comment says so. The memory that you get belongs to the handle or to the
+ * answer that you got it from, and is valid as long as that one.
  *
- * Errors: IDEM_OK or not. Read outputs only after IDEM_OK, and `err`, which may
- * be NULL, only after anything else. After an error a handle's pointer is as it
- * was before, and an answer is empty: it holds no memory, and may be cleared.
+ * Errors: a call succeeds if and only if it returns IDEM_OK. Read outputs only
+ * after IDEM_OK. Read `err`, which may be NULL, only after another status.
+ * After an error, the pointer that would get a new handle is unchanged, and an
+ * answer is empty: it holds no memory, and you may clear it.
  *
- * Threads: every function may be called from any thread, and a handle may be
- * shared by several. Nobody closes a handle that another thread still uses. A
- * signal handler may call nothing but idem_consume_stop.
+ * Threads: you may call every function from any thread, and several threads may
+ * share one handle. Do not close a handle while another thread uses it. A
+ * signal handler may call idem_consume_stop and nothing else.
  *
- * Fork: a child may use no handle that its parent opened, not even to close it:
- * their threads and connections are the parent's. It may open its own.
+ * Fork: a child process must not use a handle that its parent opened, not even
+ * to close it, because the handle's threads and connections belong to the
+ * parent. The child may open handles of its own.
  *
- * Structs that you fill: start them from zero (`= {0}`, or by naming members);
- * zero is the default everywhere. `room` is for members of later versions and
- * stays zero. So a program runs with every later libidem.so of the same number
- * without being compiled again. A member that a newer header has and the
- * library does not know is IDEM_ERR_UNSUPPORTED, never ignored. A struct
- * without `room` never changes, or is made by the library, which may add
- * members at its end: do not copy those, and do not depend on their size. New
- * enumerators come at the end: expect values that you do not know.
+ * Structs that you fill: set all members to zero first (`= {0}`, or by naming
+ * members). Zero means the default. `room` is reserved for members of later
+ * versions; leave it zero. A program then works with every later libidem.so of
+ * the same number without being compiled again. If a newer header has a member
+ * that the library does not know, and you set it, the call returns
+ * IDEM_ERR_UNSUPPORTED; the library never ignores it. A struct without `room`
+ * either never changes, or the library makes it and may add members at its end:
+ * do not copy such a struct and do not rely on its size. New enumerators are
+ * added at the end, so your code must accept values that it does not know.
  */
 #ifndef IDEM_RECORD_H
 #define IDEM_RECORD_H
@@ -53,7 +60,7 @@ extern "C" {
 #define IDEM_API
 #endif
 
-/* Limits and defaults; all times are milliseconds. */
+/* Limits and defaults. Lengths are in bytes, times in milliseconds. */
 #define IDEM_SCOPE_MAX 200
 #define IDEM_ID_MAX 255
 #define IDEM_SUBJECT_MAX 255
@@ -61,7 +68,7 @@ extern "C" {
 #define IDEM_FINGERPRINT_LEN 32
 #define IDEM_KEY_LEN 32
 #define IDEM_FENCE_MAX ((UINT64_C(1) << 53) - 1)
-#define IDEM_TIME_MAX_MS ((INT64_C(1) << 53) - 1) /* of a record's times */
+#define IDEM_TIME_MAX_MS ((INT64_C(1) << 53) - 1) /* in a record */
 #define IDEM_RESULT_DEFAULT_MAX (1024 * 1024)
 #define IDEM_RESULT_MAX (64 * 1024 * 1024)
 #define IDEM_LEASE_DEFAULT_MS INT64_C(30000)
@@ -71,48 +78,50 @@ extern "C" {
 #define IDEM_TOKEN_TTL_DEFAULT_MS (INT64_C(5) * 60 * 1000)
 #define IDEM_WAIT_MAX_MS (INT64_C(3600) * 1000)
 
-/* Bytes that somebody else owns. */
+/* A view of bytes that another object owns; they may contain NUL. */
 struct idem_bytes {
     const void *data;
     size_t len;
 };
 
-/* How a call went. Only IDEM_OK brings an answer. */
+/* The result of a call. Only with IDEM_OK is there an answer. */
 enum idem_status {
     IDEM_OK,
-    IDEM_ERR_INVALID,     /* the request itself is wrong */
-    IDEM_ERR_UNAVAILABLE, /* store unavailable, nothing was stored */
-    IDEM_ERR_LOST,        /* answer lost, it may have been stored */
-    IDEM_ERR_OVERLOADED,  /* a limit is reached, nothing was stored */
-    IDEM_ERR_FULL,        /* the store is full, nothing was stored */
-    IDEM_ERR_CLOSED,      /* shutting down, nothing was stored */
+    IDEM_ERR_INVALID,     /* the operation or an option is wrong */
+    IDEM_ERR_UNAVAILABLE, /* the store is unreachable; nothing was stored */
+    IDEM_ERR_LOST,        /* the store's reply was lost; the change may or may
+                             not have been stored */
+    IDEM_ERR_OVERLOADED,  /* a limit is reached; nothing was stored */
+    IDEM_ERR_FULL,        /* the store is full; nothing was stored */
+    IDEM_ERR_CLOSED,      /* shutting down; nothing was stored */
     IDEM_ERR_CORRUPT,     /* stored data is damaged */
-    IDEM_ERR_UNSUPPORTED, /* not supported here */
-    IDEM_ERR_MEMORY,      /* out of memory, nothing was stored */
+    IDEM_ERR_UNSUPPORTED, /* this store or version cannot do it */
+    IDEM_ERR_MEMORY,      /* out of memory; nothing was stored */
     IDEM_ERR_TIMEOUT,     /* it took too long */
-    IDEM_ERR_INTERNAL,    /* an internal error */
+    IDEM_ERR_INTERNAL,    /* a defect in idem */
 };
 
-/* What was decided about a record. None of these is an error. */
+/* The decision about a record. None of these is an error. */
 enum idem_verdict {
-    IDEM_V_STARTED,   /* the work is yours: finish it with this fence */
-    IDEM_V_REPLAY,    /* done before: here is the stored result */
-    IDEM_V_BUSY,      /* another caller is at work: try again later */
-    IDEM_V_DOUBT,     /* the lease is over, the outcome is unknown */
+    IDEM_V_STARTED,   /* do the work now, then FINISH with this fence */
+    IDEM_V_REPLAY,    /* done before; the record has the stored result */
+    IDEM_V_BUSY,      /* another caller is working on it; try again later */
+    IDEM_V_DOUBT,     /* the lease is over, and the outcome is unknown */
     IDEM_V_MISMATCH,  /* this id was used for a different request */
     IDEM_V_OK,        /* finished, released, renewed or forgotten */
-    IDEM_V_FINISHED,  /* this fence already finished it differently */
-    IDEM_V_STALE,     /* this fence does not hold the record */
-    IDEM_V_SETTLED,   /* the outcome is fixed now */
-    IDEM_V_RECORD,    /* GET: here it is */
+    IDEM_V_FINISHED,  /* this fence finished it before, with another outcome */
+    IDEM_V_STALE,     /* the record is not held under this fence */
+    IDEM_V_SETTLED,   /* the outcome is decided now */
+    IDEM_V_RECORD,    /* GET: the record exists */
     IDEM_V_ABSENT,    /* there is no such record */
     IDEM_V_ISSUED,    /* ISSUE: the token exists now */
-    IDEM_V_REDEEMED,  /* REDEEM: the token was yours, once */
-    IDEM_V_DUPLICATE, /* the token was redeemed before */
+    IDEM_V_REDEEMED,  /* REDEEM: this call used the token */
+    IDEM_V_DUPLICATE, /* the token was used before */
     IDEM_V_UNKNOWN,   /* there is no such token */
 };
 
-/* Part of a record's key: a lock and a request of the same name never meet. */
+/* The type is part of a record's key: a lock and a request with the same scope
+ * and id are two records. */
 enum idem_type {
     IDEM_TYPE_REQUEST = 1,
     IDEM_TYPE_TOKEN = 2,
@@ -121,26 +130,27 @@ enum idem_type {
 };
 
 enum idem_state {
-    IDEM_STATE_ABSENT = 0, /* there is none */
-    IDEM_STATE_ISSUED = 1, /* a token that nobody used */
+    IDEM_STATE_ABSENT = 0, /* there is no record */
+    IDEM_STATE_ISSUED = 1, /* a token that was not used yet */
     IDEM_STATE_EXECUTING = 2,
     IDEM_STATE_SUCCEEDED = 3,
     IDEM_STATE_FAILED = 4,
-    IDEM_STATE_FREE = 5, /* released: its fence stays, so that it grows */
+    IDEM_STATE_FREE = 5, /* released; kept so that the next fence is larger */
 };
 
 enum idem_mode {
-    IDEM_STRICT = 0, /* at most one execution, whatever its outcome */
-    IDEM_LOOSE = 1,  /* only success counts: a failure may be tried again */
+    IDEM_STRICT = 0, /* at most one execution, also if it fails */
+    IDEM_LOOSE = 1,  /* at most one success; a failure may be retried */
 };
 
-/* How to read a result; docs/results.md has the two encodings. */
+/* How to read a result. docs/results.md describes HTTP and EXEC. */
 enum idem_kind {
     IDEM_KIND_RAW = 0,
     IDEM_KIND_HTTP = 1, /* status, headers and body of an HTTP response */
     IDEM_KIND_EXEC = 2, /* exit status and output of a command */
 };
 
+/* The operations; docs/protocol.md describes each one. */
 enum idem_verb {
     IDEM_BEGIN,
     IDEM_FINISH,
@@ -158,12 +168,13 @@ enum idem_verb {
 /* Flags of a record. */
 enum {
     IDEM_FLAG_FINGERPRINT = 1,    /* fingerprint[] is set */
-    IDEM_FLAG_NOT_REPLAYABLE = 2, /* done, but the result was too large */
-    IDEM_FLAG_REDEEMED = 4,       /* a token that REDEEM used up */
-    IDEM_FLAG_SETTLED = 8,        /* the outcome came from SETTLE */
+    IDEM_FLAG_NOT_REPLAYABLE = 2, /* done, but its result was not kept */
+    IDEM_FLAG_REDEEMED = 4,       /* a token that REDEEM has used */
+    IDEM_FLAG_SETTLED = 8,        /* a SETTLE decided the outcome */
 };
 
-/* The record. Byte fields are views; who hands out a record owns the bytes. */
+/* A record. scope, id, subject and result are views of memory that belongs to
+ * the answer or the callback that the record came with. */
 struct idem_record {
     uint8_t type;  /* enum idem_type */
     uint8_t state; /* enum idem_state */
@@ -173,8 +184,9 @@ struct idem_record {
     uint32_t attempt; /* how often it has been started */
     uint64_t fence;   /* strictly increasing for one key */
     uint64_t rev;     /* new on every write; never 0 in a store */
-    int64_t created;  /* this life began, in the store's milliseconds */
-    int64_t updated;
+    int64_t created;  /* in ms since 1970, by the store's clock; a record that
+                         expired and came back is created again */
+    int64_t updated;  /* the last write, by the same clock */
     int64_t lease_until; /* 0 unless executing */
     int64_t expires;     /* 0: never; while executing: created + TTL */
     uint8_t nonce[IDEM_NONCE_LEN];
@@ -183,16 +195,17 @@ struct idem_record {
 };
 
 /*
- * One request to the engine. Zero means "the default" everywhere, so start
- * from `struct idem_op op = {.verb = IDEM_BEGIN, ...}`.
+ * One operation. A member that is zero has its default, so start with
+ * `struct idem_op op = {.verb = IDEM_BEGIN, ...}`. The comment of a member
+ * names the verbs that use it; the other verbs ignore it.
  */
 struct idem_op {
     enum idem_verb verb;
-    enum idem_type type;     /* 0: what the verb implies (LOCK: lock, ...) */
-    struct idem_bytes scope; /* who asks; a token's subject */
-    struct idem_bytes id;    /* which request, token or lock */
-    uint64_t fence;       /* FINISH RELEASE RENEW UNLOCK; SETTLE FORGET: 0, or
-                           * the record's, else the verdict is stale */
+    enum idem_type type;     /* 0: by the verb (LOCK: lock, ...) */
+    struct idem_bytes scope; /* the caller; for a token its subject */
+    struct idem_bytes id;    /* of the request, token or lock */
+    uint64_t fence; /* FINISH RELEASE RENEW UNLOCK; SETTLE FORGET: 0, or the
+                       fence that the record must have, else it is STALE */
     const uint8_t *nonce; /* BEGIN REDEEM: IDEM_NONCE_LEN bytes, or NULL */
     const uint8_t *fingerprint; /* BEGIN: IDEM_FINGERPRINT_LEN bytes or NULL */
     enum idem_mode mode;        /* BEGIN */
@@ -201,33 +214,36 @@ struct idem_op {
     int64_t wait_ms;            /* BEGIN LOCK: how long to wait while busy */
     enum idem_state outcome;    /* FINISH, SETTLE AS: SUCCEEDED or FAILED */
     enum idem_kind kind;
-    struct idem_bytes result;  /* FINISH SETTLE; LOCK RENEW UNLOCK: a note */
-    bool not_replayable;       /* FINISH: done, but without its result */
-    bool lost;                 /* RENEW: the outcome is lost, end the lease */
-    struct idem_bytes subject; /* LOCK: the owner; else a caller's label */
+    struct idem_bytes result; /* FINISH SETTLE; LOCK RENEW UNLOCK: a note */
+    bool not_replayable;      /* FINISH: done, but do not keep a result */
+    bool lost;                /* RENEW: the outcome is unknown; end the lease */
+    struct idem_bytes subject; /* LOCK: the owner; else a label for people */
     uint64_t room[4];
 };
 
 /*
- * What the caller is told. `record` is the record as it is now: fence, state,
- * kind, result, expires and lease_until are read from it. For mismatch, absent,
- * unknown and duplicate, and after an error, it is empty (state ABSENT). It
- * lives until idem_answer_clear. A call overwrites the answer that it is given:
- * clear it before you use it again. It belongs to one thread at a time.
+ * The answer to an operation. `record` is the record after the operation, with
+ * its fence, state, kind, result, expires and lease_until. For mismatch,
+ * absent, unknown and duplicate, and after an error, the record is empty (its
+ * state is ABSENT). It is valid until idem_answer_clear. A call overwrites the
+ * answer without clearing it, so clear an answer before you use it again. Only
+ * one thread may use an answer at a time.
  */
 struct idem_answer {
     enum idem_verdict verdict;
-    /* What the op found: an enum idem_state, ABSENT if there was no record, and
-     * whether it was in doubt. ABSENT behind a server, which does not say. */
+    /* The state before the operation (an enum idem_state; ABSENT if there was
+     * no record) and whether the record was in doubt. An engine that is
+     * connected to a server does not know it: ABSENT and false. */
     uint8_t was;
     bool was_in_doubt;
-    int64_t retry_after_ms; /* busy: when asking again makes sense */
+    int64_t retry_after_ms; /* BUSY: try again after this time */
     const struct idem_record *record;
     void *memory; /* the library's own */
 };
 
-/* Names as they stand in every surface: "started", "executing", "begin" ...
- * They are constants; "?" for a value that does not exist. */
+/* The names that all interfaces use: "started", "executing", "begin" and so on;
+ * idem_status_text is a sentence for people. The texts are constants. "?" for a
+ * value that does not exist. */
 IDEM_API const char *idem_status_name(enum idem_status status);
 IDEM_API const char *idem_status_text(enum idem_status status);
 IDEM_API const char *idem_verdict_name(enum idem_verdict verdict);
@@ -237,7 +253,8 @@ IDEM_API const char *idem_mode_name(enum idem_mode mode);
 IDEM_API const char *idem_kind_name(enum idem_kind kind);
 IDEM_API const char *idem_verb_name(enum idem_verb verb);
 
-/* A view of a C string, as long as that lives; NULL is empty. */
+/* A view of a C string. It is valid as long as the string. NULL gives an empty
+ * view. */
 IDEM_API struct idem_bytes idem_text(const char *text);
 
 #ifdef __cplusplus

@@ -1,41 +1,44 @@
 /*
- * sql.h - the schemes inside the caller's own database transaction.
+ * sql.h - keep the record in your own database transaction; and schemes that
+ * make statements on your own tables idempotent.
  *
- * The record commits or rolls back with the business data, so that the two can
- * never disagree. Everything runs on a connection that the caller opened and
- * keeps: PGconn, MYSQL or sqlite3. idem opens none of its own, changes no
- * session setting, and leaves nothing behind but prepared statements.
+ * The record commits or rolls back together with the business data, so the two
+ * always agree. Everything runs on a connection that your program opened: a
+ * PGconn, MYSQL or sqlite3. idem opens no connection of its own, changes no
+ * setting of the session, and leaves nothing behind but prepared statements.
  *
  *   begin                                       the caller's transaction
- *     idem_sql_claim(db, &op, &answer, &err)    STARTED: go on; else answer it
+ *     idem_sql_claim(db, &op, &answer, &err)    go on if it is STARTED
  *     op.fence = answer.record->fence
  *     update account set ...                    the business part
  *     op.outcome = IDEM_STATE_SUCCEEDED; op.result = idem_text("paid")
  *     idem_answer_clear(&answer)
- *     idem_sql_finish(db, &op, &answer, &err)   the answer, for every repeat
+ *     idem_sql_finish(db, &op, &answer, &err)   duplicates will get "paid"
  *   commit
  *
- * idem_sql_run does all of that around a function. The table is the one that
- * the postgres://, mysql:// and sqlite: stores use (idem store init URL), so a
- * server, a gateway and the command line see the same records.
+ * idem_sql_run does all of this around a function. The table is the one of the
+ * postgres://, mysql:// and sqlite: stores (`idem store init URL` creates it),
+ * so a server, a gateway and the command line see the same records.
  *
- * Statuses. IDEM_OK: the verdict is set. Anything else: roll the transaction
- * back; idem_sql_fault says what the database said, and which kind of error it
- * was. IDEM_ERR_LOST: the connection broke during a commit. On a new connection
- * a GET by idem_sql_do tells the outcome if the commit is done. "absent" proves
- * nothing, since the old session may still be committing. Claim or settle the
- * same key again: that is BUSY until the old session has ended.
+ * Errors: with IDEM_OK the verdict is set. After any other status, roll the
+ * transaction back; idem_sql_fault has the error of the database and its kind.
+ * IDEM_ERR_LOST: the connection broke during a commit. Open a new connection
+ * and GET the record with idem_sql_do: if it has an outcome, the commit
+ * succeeded. If it is ABSENT, that proves nothing, because the old session may
+ * still be committing. Then claim or settle the same key; the verdict is BUSY
+ * until the old session has ended.
  *
  * PostgreSQL with a synchronous standby: commit before you answer your client,
- * also after a REPLAY. The commit then waits for the standby (the session's
- * synchronous_commit has to be on or remote_apply). idem_sql_run does it.
+ * also after a REPLAY, because the commit waits for the standby. The session's
+ * synchronous_commit must be `on` or `remote_apply`. idem_sql_run does this.
  *
- * Names of tables and columns are the program's own; they are quoted, never
- * pasted. Values are always bound.
+ * Names of tables and columns come from your program; they are quoted as
+ * identifiers. Values are always bound as parameters.
  *
- * Threads: an adapter belongs to its connection: one thread at a time. Fork: as
- * for the connection. For the rest see the head of record.h. The verdict and
- * the row of a scheme are outputs; its strings and values are the caller's.
+ * Threads: an adapter may be used by one thread at a time, like its connection.
+ * Fork: the same rules as for the connection. Everything else: see the head of
+ * record.h. The functions of the schemes write to `verdict` and `row`; the
+ * strings and values that you pass stay yours.
  */
 #ifndef IDEM_SQL_H
 #define IDEM_SQL_H
@@ -53,8 +56,8 @@ struct idem_sql;
 
 /* ---- the adapter ------------------------------------------------------ */
 
-/* Put an adapter on an open connection; close it with idem_sql_close.
- * IDEM_ERR_UNSUPPORTED: this build of idem was made without that database. */
+/* Make an adapter for an open connection. Close it with idem_sql_close.
+ * IDEM_ERR_UNSUPPORTED: this libidem was built without that database. */
 IDEM_API enum idem_status idem_sql_postgres(struct pg_conn *conn,
                                             struct idem_sql **db,
                                             struct idem_error *err);
@@ -65,11 +68,11 @@ IDEM_API enum idem_status idem_sql_sqlite(struct sqlite3 *conn,
                                           struct idem_sql **db,
                                           struct idem_error *err);
 
-/* Give back what the adapter holds; the connection stays as it is. Close the
- * adapter before the connection. NULL is fine. */
+/* Free the adapter; the connection stays open. Close the adapter before the
+ * connection. NULL does nothing. */
 IDEM_API void idem_sql_close(struct idem_sql *db);
 
-/* What kind of error the database gave last. */
+/* The kinds of errors that a database gives. */
 enum idem_sql_cause {
     IDEM_SQL_NONE,
     IDEM_SQL_DUPLICATE_KEY,
@@ -81,6 +84,7 @@ enum idem_sql_cause {
     IDEM_SQL_OTHER,
 };
 
+/* An error of the database. */
 struct idem_sql_fault {
     enum idem_sql_cause cause;
     int code;      /* MariaDB's or SQLite's error number; 0 on PostgreSQL */
@@ -88,20 +92,23 @@ struct idem_sql_fault {
     char text[240];
 };
 
-/* Of the last call that failed; valid until the next call. */
+/* The error of the last call that failed. Valid until the next call on this
+ * adapter. */
 IDEM_API const struct idem_sql_fault *idem_sql_fault(const struct idem_sql *db);
-/* "deadlock", "duplicate key" ... */
+/* "deadlock", "duplicate key" and so on; a constant. */
 IDEM_API const char *idem_sql_cause_name(enum idem_sql_cause cause);
 
 /* ---- the record, in the caller's open transaction --------------------- */
 
 /*
- * Claim a request (a BEGIN op). A concurrent claim of the same key that has not
- * committed is waited for, up to op->wait_ms.
+ * Claim a request (`op` is a BEGIN) inside of your open transaction. If another
+ * transaction has claimed the same key and not committed yet, this waits for
+ * it, up to op->wait_ms.
  *
- * STARTED: yours; answer->record->fence is its fence. REPLAY: done before, the
- * result is there. BUSY: another transaction or another service is at work.
- * DOUBT, MISMATCH: as everywhere. Only STARTED changed something.
+ * STARTED: do the work; answer->record->fence is the fence. REPLAY: done
+ * before, and the record has the result. BUSY: another transaction or service
+ * works on it. DOUBT, MISMATCH: as in record.h. Only STARTED changes the
+ * database.
  */
 IDEM_API enum idem_status idem_sql_claim(struct idem_sql *db,
                                          const struct idem_op *op,
@@ -109,13 +116,13 @@ IDEM_API enum idem_status idem_sql_claim(struct idem_sql *db,
                                          struct idem_error *err);
 
 /*
- * Behind the gateway: lock the claim that it made for this request (Idem-Scope,
- * Idem-Id, Idem-Fence) before the business part.
+ * For a service behind the gateway: lock the record that the gateway claimed
+ * for this request (headers Idem-Scope, Idem-Id, Idem-Fence) before the work.
  *
- * STARTED: it is still this fence's, and nobody can take it until the
- * transaction ends. REPLAY: this fence finished it before. STALE: it is
- * somebody else's by now: do nothing. BUSY: locked by another transaction for
- * longer than wait_ms.
+ * STARTED: the claim is still valid, and no other caller can get it until the
+ * transaction ends. REPLAY: the request was finished under this fence before.
+ * STALE: another caller has the claim now; do not do the work. BUSY: another
+ * transaction locked the record for longer than wait_ms.
  */
 IDEM_API enum idem_status
 idem_sql_join(struct idem_sql *db, struct idem_bytes scope,
@@ -123,11 +130,11 @@ idem_sql_join(struct idem_sql *db, struct idem_bytes scope,
               struct idem_answer *answer, struct idem_error *err);
 
 /*
- * Any other verb on a record: FINISH, RELEASE, RENEW, SETTLE, GET. The op's
- * type may be IDEM_TYPE_TOKEN for a token that was begun.
+ * Run another operation on a record: FINISH, RELEASE, RENEW, SETTLE or GET. The
+ * type of the op may be IDEM_TYPE_TOKEN for a token that was begun.
  *
- * A FINISH that is STALE or FINISHED must not be committed: the transaction has
- * been rolled back before this returns.
+ * If a FINISH gets STALE or FINISHED, its transaction must not be committed, so
+ * this function has rolled it back when it returns.
  */
 IDEM_API enum idem_status idem_sql_do(struct idem_sql *db,
                                       const struct idem_op *op,
@@ -135,8 +142,8 @@ IDEM_API enum idem_status idem_sql_do(struct idem_sql *db,
                                       struct idem_error *err);
 
 /*
- * FINISH: the op of the claim, with the fence that the claim got, the outcome,
- * and the result that every repeat gets.
+ * FINISH. `op` is the op of the claim with three members set: the fence of the
+ * claim, the outcome, and the result that duplicates will get.
  */
 IDEM_API enum idem_status idem_sql_finish(struct idem_sql *db,
                                           const struct idem_op *op,
@@ -144,25 +151,28 @@ IDEM_API enum idem_status idem_sql_finish(struct idem_sql *db,
                                           struct idem_error *err);
 
 /*
- * The business part. Use the connection; put the answer's bytes into *result
- * (valid until idem_sql_run returns); say how it went:
- *   SUCCEEDED  commit it, with the result
- *   FAILED     undo it; strict records the failure, loose forgets the attempt
- *   ABSENT     it could not be tried (a deadlock, a lock time-out): undo
- *              everything and record nothing, so that a retry may run
+ * The work of idem_sql_run, on the same connection. It sets *result to the
+ * bytes to store, which must stay valid until idem_sql_run returns, and returns
+ *   IDEM_STATE_SUCCEEDED  to commit the work together with the result
+ *   IDEM_STATE_FAILED     to undo the work; strict mode stores the failure,
+ * loose mode stores nothing IDEM_STATE_ABSENT     if it could not be tried
+ * (deadlock, lock timeout): undo everything and store nothing, so that a retry
+ * may run
  */
 typedef enum idem_state idem_sql_work_fn(void *arg, struct idem_sql *db,
                                          uint64_t fence,
                                          struct idem_bytes *result);
 
 /*
- * Run `fn` once for this op's scope and id, in one transaction that this call
- * begins and ends; the connection must not be in one.
+ * Run `fn` at most once for the scope and id of this op, in one transaction
+ * that this function begins and ends. The connection must not be in a
+ * transaction.
  *
- * STARTED: fn ran and this is its outcome (answer->record.state, result).
- * REPLAY, BUSY, DOUBT, MISMATCH: it did not run here. IDEM_ERR_UNAVAILABLE:
- * nothing happened (fn said ABSENT, or the database undid the transaction).
- * IDEM_ERR_LOST: the commit's reply was lost: run it again with the same key.
+ * STARTED: fn ran; answer->record has its state and result. REPLAY, BUSY,
+ * DOUBT, MISMATCH: fn did not run here. IDEM_ERR_UNAVAILABLE: nothing happened
+ * (fn returned IDEM_STATE_ABSENT, or the database rolled the transaction back).
+ * IDEM_ERR_LOST: the reply to the commit was lost; call this again with the
+ * same key.
  */
 IDEM_API enum idem_status idem_sql_run(struct idem_sql *db,
                                        const struct idem_op *op,
@@ -175,9 +185,9 @@ IDEM_API enum idem_status idem_sql_run(struct idem_sql *db,
 enum idem_sql_type {
     IDEM_SQL_NULL,
     IDEM_SQL_INT,
-    IDEM_SQL_TEXT, /* numbers that are no integers, dates ... come as text */
+    IDEM_SQL_TEXT, /* decimals, dates and other types are read as text */
     IDEM_SQL_BLOB,
-    IDEM_SQL_ADD, /* the column's own value plus number */
+    IDEM_SQL_ADD, /* the current value of the column plus `number` */
 };
 
 struct idem_sql_value {
@@ -186,16 +196,16 @@ struct idem_sql_value {
     struct idem_bytes bytes;
 };
 
-/* Values to bind: views of what they are given. */
+/* Make a value to bind. The bytes are not copied and must stay valid. */
 IDEM_API struct idem_sql_value idem_sql_int(int64_t number);
 IDEM_API struct idem_sql_value idem_sql_text(const char *text);
 IDEM_API struct idem_sql_value idem_sql_blob(const void *data, size_t len);
-/* column = column + number: a value of idem_sql_update_versioned alone. */
+/* column = column + number; only idem_sql_update_versioned accepts this. */
 IDEM_API struct idem_sql_value idem_sql_add(int64_t number);
 
-/* An INSERT, UPDATE or DELETE of the program's own, without RETURNING and
- * without a semicolon at its end. ? stands for a value, on PostgreSQL too;
- * there is no other question mark in it. */
+/* An INSERT, UPDATE or DELETE of your program, without RETURNING and without a
+ * semicolon at its end. Write ? for each value, on PostgreSQL, too. The text
+ * must not contain any other question mark. */
 struct idem_sql_statement {
     const char *sql;
     const struct idem_sql_value *values;
@@ -203,19 +213,19 @@ struct idem_sql_statement {
 };
 
 #define IDEM_SQL_STATEMENTS_MAX 8
-#define IDEM_SQL_STATEMENT_VALUES 40 /* in all of them */
+#define IDEM_SQL_STATEMENT_VALUES 40 /* in all statements together */
 
 /*
- * As idem_sql_run, where the work is known beforehand: these statements, each
- * of which changes exactly one row, and the answer `result`. Everything goes in
- * one round trip where the database can (PostgreSQL, MariaDB), guessing that
- * this is the first request; a wrong guess is undone, and PostgreSQL's log
- * tells of it.
+ * As idem_sql_run, for work that is known in advance: these statements, of
+ * which each must change exactly one row, and the answer `result`. On
+ * PostgreSQL and MariaDB everything takes one round trip. For that, it assumes
+ * that this is the first request; if it is not, the transaction is rolled back,
+ * and PostgreSQL logs an error.
  *
- * STARTED: done, and recorded as succeeded. REPLAY, BUSY, DOUBT, MISMATCH and
- * errors as there. A statement that fails, or changes none or several rows
- * (MariaDB does not count a row that has the new values already), undoes
- * everything: IDEM_ERR_UNAVAILABLE, nothing is recorded, a retry may run.
+ * STARTED: done, and stored as succeeded. Other verdicts and errors: as
+ * idem_sql_run. If a statement fails, or changes no row or several rows,
+ * everything is undone: IDEM_ERR_UNAVAILABLE, nothing is stored, and a retry
+ * may run. (MariaDB does not count a row that already had the new values.)
  */
 IDEM_API enum idem_status
 idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
@@ -223,12 +233,13 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
                         size_t count, struct idem_bytes result,
                         struct idem_answer *answer, struct idem_error *err);
 
+/* column = value */
 struct idem_sql_pair {
     const char *column;
     struct idem_sql_value value;
 };
 
-/* A row that is there; count 0: none is. It lives until the next call on the
+/* A row of a table; count 0: there is no row. Valid until the next call on the
  * same adapter. */
 struct idem_sql_row {
     size_t count;
@@ -236,39 +247,40 @@ struct idem_sql_row {
     const struct idem_sql_value *values;
 };
 
-/* The value of a column; a NULL value if the row has no such column. */
+/* The value of a column. If the row has no such column, its type is
+ * IDEM_SQL_NULL. */
 IDEM_API struct idem_sql_value idem_sql_column(const struct idem_sql_row *row,
                                                const char *column);
 
-/* What a scheme answers. */
+/* The decision of a scheme. */
 enum idem_sql_verdict {
-    IDEM_SQL_IS_FIRST,     /* done, now, by this call */
-    IDEM_SQL_IS_DUPLICATE, /* done before: see the row that is there */
-    IDEM_SQL_IS_CONFLICT,  /* somebody else was there: look again */
-    IDEM_SQL_IS_REFUSED,   /* not allowed, or not covered; nothing done */
-    IDEM_SQL_IS_EMPTY,     /* barrier: nothing to undo; that is success */
+    IDEM_SQL_IS_FIRST,     /* this call made the change */
+    IDEM_SQL_IS_DUPLICATE, /* the change was made before; see the row */
+    IDEM_SQL_IS_CONFLICT,  /* another transaction changed it; read it again */
+    IDEM_SQL_IS_REFUSED,   /* not allowed, or not enough; nothing was changed */
+    IDEM_SQL_IS_EMPTY,     /* barrier: nothing to undo; answer success */
 };
 
 /* "first", "duplicate", "conflict", "refused", "empty". */
 IDEM_API const char *idem_sql_verdict_name(enum idem_sql_verdict verdict);
 
 /*
- * Where a row is found. A primary key or a unique index must lie within these
- * columns, and none of the values is null: otherwise a repeat could not be
- * recognised, and several rows could be changed or locked. Every scheme looks
- * that up once for each table and columns (and adapter), and refuses with
- * IDEM_ERR_INVALID, naming the table.
+ * How to find one row. The columns must include all columns of a primary key or
+ * of a unique index, and no value may be null. Otherwise a duplicate could not
+ * be recognised, and several rows could be changed or locked. Every scheme
+ * checks this once for each table, set of columns and adapter, and returns
+ * IDEM_ERR_INVALID with the name of the table.
  */
 struct idem_sql_place {
     const char *table;                /* may be "schema.table" */
-    const struct idem_sql_pair *keys; /* column = value, all of them */
+    const struct idem_sql_pair *keys; /* column = value, joined with AND */
     size_t key_count;
 };
 
 /*
- * Insert once: place->keys and `values` make a row.
- * FIRST: inserted. DUPLICATE: the key is there, *row is that row. CONFLICT: not
- * this key but another unique index stood in the way.
+ * Insert a row once; place->keys and `values` are its columns. FIRST: inserted.
+ * DUPLICATE: a row with this key exists, and *row is that row. CONFLICT:
+ * another unique index, not this key, refused the row.
  */
 IDEM_API enum idem_status
 idem_sql_insert_once(struct idem_sql *db, const struct idem_sql_place *place,
@@ -276,16 +288,17 @@ idem_sql_insert_once(struct idem_sql *db, const struct idem_sql_place *place,
                      enum idem_sql_verdict *verdict, struct idem_sql_row *row,
                      struct idem_error *err);
 
-/* Look first, then insert: friendlier where repeats are rare and conflicts must
- * not fill the log. The unique key still decides a race. Answers as above. */
+/* The same, but it selects before it inserts, so that duplicates do not fill
+ * the database's log with unique key errors. If two callers insert at the same
+ * time, the unique key decides. */
 IDEM_API enum idem_status
 idem_sql_select_insert(struct idem_sql *db, const struct idem_sql_place *place,
                        const struct idem_sql_pair *values, size_t count,
                        enum idem_sql_verdict *verdict, struct idem_sql_row *row,
                        struct idem_error *err);
 
-/* There: update it to `values` (DUPLICATE); not there: insert it (FIRST). *row
- * is what was there before. */
+/* Insert a row (FIRST), or, if it exists, update it to `values` (DUPLICATE).
+ * *row is the row as it was before. */
 IDEM_API enum idem_status
 idem_sql_upsert(struct idem_sql *db, const struct idem_sql_place *place,
                 const struct idem_sql_pair *values, size_t count,
@@ -293,13 +306,13 @@ idem_sql_upsert(struct idem_sql *db, const struct idem_sql_place *place,
                 struct idem_error *err);
 
 /*
- * Optimistic lock: set `values` and version + 1 where the version is still
+ * Optimistic lock: set `values` and increase the version if it is still
  * `version`. FIRST: done. DUPLICATE: the row has these values and the next
- * version: this very update was done before. CONFLICT: somebody else changed
- * it (*row). REFUSED: there is no such row.
+ * version, so this update was done before. CONFLICT: another update changed the
+ * row (*row). REFUSED: there is no such row.
  *
- * With idem_sql_add among the values (price = price + 50) a repeat is a
- * CONFLICT, too: what the row has now does not tell who made it so.
+ * With idem_sql_add among the values (price = price + 50), a duplicate is a
+ * CONFLICT, too, because the new value does not show which update made it.
  */
 IDEM_API enum idem_status
 idem_sql_update_versioned(struct idem_sql *db,
@@ -309,9 +322,10 @@ idem_sql_update_versioned(struct idem_sql *db,
                           enum idem_sql_verdict *verdict,
                           struct idem_sql_row *row, struct idem_error *err);
 
-/* Conditional update: column = column - amount while that leaves at least 0.
- * FIRST: deducted. REFUSED: it does not suffice (*row says what is there), or
- * there is no such row (row->count is 0). */
+/* Conditional update: column = column - amount, if at least 0 remains. FIRST:
+ * deducted. REFUSED: the column has less than `amount` (see *row), or there is
+ * no such row (row->count is 0). A second call deducts again: claim the request
+ * in the same transaction. */
 IDEM_API enum idem_status idem_sql_deduct(struct idem_sql *db,
                                           const struct idem_sql_place *place,
                                           const char *column, int64_t amount,
@@ -320,16 +334,18 @@ IDEM_API enum idem_status idem_sql_deduct(struct idem_sql *db,
                                           struct idem_error *err);
 
 /*
- * Pessimistic lock: hold the row until the transaction ends, waiting for others
- * up to wait_ms. FIRST: held, *row is its newest state. CONFLICT: somebody else
- * still holds it. REFUSED: there is no such row.
+ * Pessimistic lock: lock the row until the transaction ends; wait up to wait_ms
+ * for other transactions. FIRST: locked, and *row is its newest state.
+ * CONFLICT: another transaction still has the lock. REFUSED: there is no such
+ * row.
  */
 IDEM_API enum idem_status
 idem_sql_lock_row(struct idem_sql *db, const struct idem_sql_place *place,
                   int64_t wait_ms, enum idem_sql_verdict *verdict,
                   struct idem_sql_row *row, struct idem_error *err);
 
-/* A state machine: which moves there are, and where the state is kept. */
+/* A state machine: the allowed moves, and the table and columns that keep the
+ * state. */
 struct idem_sql_move {
     struct idem_sql_value from, to;
 };
@@ -343,18 +359,19 @@ struct idem_sql_machine {
 };
 
 /*
- * FIRST: moved, now. DUPLICATE: the row is in state `to`, or in a state that it
- * can only be in after this move. REFUSED: no such move was declared, or the
- * row is in another state (*row), or there is none.
+ * Move a row from one state to another. FIRST: this call moved it. DUPLICATE:
+ * the row is in state `to`, or in a state that it can only reach through this
+ * move. REFUSED: this move is not declared, or the row is in another state
+ * (*row), or there is no such row.
  *
- * Only the declared moves prove that a move has happened. A row may begin in
- * every state into which no move leads, and in every state of a circle into
- * which no move leads. The row's state proves the move `from` -> `to` if no
- * declared moves without this one lead there from a state where a row may
- * begin. new -> paid -> done: done proves that it was paid. With new -> done
- * declared as well it does not.
+ * How DUPLICATE is decided: a row may begin in every state that no move leads
+ * to, and in every state of a cycle that no move leads to. The current state
+ * proves the move `from` -> `to` if it cannot be reached from any of these
+ * states by the other declared moves. Example: with new -> paid -> done, `done`
+ * proves that the row was paid. If new -> done is declared as well, it does
+ * not.
  *
- * A row that has come back to `from` moves again: FIRST.
+ * If a row has come back to `from`, it moves again (FIRST).
  */
 IDEM_API enum idem_status
 idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
@@ -362,14 +379,15 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
               struct idem_sql_value to, enum idem_sql_verdict *verdict,
               struct idem_sql_row *row, struct idem_error *err);
 
-/* The phases of a distributed transaction's branch. */
+/* The phases of one branch of a distributed transaction (TCC). */
 enum idem_sql_phase { IDEM_SQL_TRY, IDEM_SQL_CONFIRM, IDEM_SQL_CANCEL };
 
 /*
- * Barrier: may this phase of this branch do its work in this transaction?
- * FIRST: yes. DUPLICATE: it did before. EMPTY: a cancel whose try never came:
- * answer success, do nothing. REFUSED: a try after its cancel, a confirm
- * without its try, a confirm after a cancel or the other way round.
+ * Barrier: ask whether this phase of this branch may do its work in this
+ * transaction. FIRST: yes. DUPLICATE: it did its work before. EMPTY: a cancel
+ * whose try never came; do nothing and answer success. REFUSED: a try after its
+ * cancel, a confirm without its try, a confirm after a cancel, or a cancel
+ * after a confirm.
  */
 IDEM_API enum idem_status
 idem_sql_barrier(struct idem_sql *db, struct idem_bytes transaction,
