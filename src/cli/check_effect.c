@@ -76,8 +76,9 @@ check_read_effect(struct check *check, double *value)
                        check->target.timeout_ms, &body, &check->err) == IDEM_OK;
     if (fine && !read_number(check, (const char *)body.data, value)) {
         idem__fail(&check->err, IDEM_ERR_INVALID,
-                   "%s answers no number: give a URL that tells how much "
-                   "happened, and --effect-field if it is a field of JSON",
+                   "%s: the answer is not a number; give an --effect-url that "
+                   "returns the number of effects, and --effect-field if it is "
+                   "a field of JSON",
                    check->effect_url);
         fine = false;
     }

@@ -111,12 +111,13 @@ cli_audit(int argc, char **argv)
     };
     const struct cli_syntax syntax = {
         .usage = "audit [options]",
-        .about =
-            "List what operators did (settle --as, forget, unlock --reason, "
-            "store accept-rollback),\noldest first, one a line: time, who, "
-            "what, scope, id, verdict, "
-            "the state before and after, the\nreason. --json also tells from "
-            "where. The server's audit file has more of them.",
+        .about = "List what operators did (settle --as, forget, unlock "
+                 "--reason, store\n"
+                 "accept-rollback), oldest first, one per line: time, "
+                 "operator, command, scope, id,\n"
+                 "verdict, the state before and after, the reason. --json also "
+                 "shows from which\n"
+                 "address. The server's audit file goes further back.",
         .options = options,
     };
     struct idem__remote_line line;
@@ -126,7 +127,7 @@ cli_audit(int argc, char **argv)
     if (code >= 0)
         return code;
     if (query.count < 1 || query.count > 1000)
-        return cli_usage_error("--count is 1 to 1000");
+        return cli_usage_error("--count must be 1 to 1000");
     err.status = cli_line_open(&query.where, &line, &err);
     if (err.status == IDEM_OK) {
         err.status = ask(&query, &line, &err);

@@ -15,7 +15,7 @@ static bool check;
 
 static const struct cli_option options[] = {
     {"check", 'c', CLI_FLAG, &check, NULL,
-     "afterwards, read every byte of the copy again"},
+     "read every byte of the copy again afterwards"},
     {0},
 };
 
@@ -39,9 +39,9 @@ folder_of(char *text)
         other = false;
     }
     if (other || !*text || strchr(text, '?')) {
-        cli_usage_error("name the folder of a journal: journal:DIR or DIR. "
-                        "Other stores have backups of their own; idem store "
-                        "copy moves records between stores");
+        cli_usage_error("give the folder of a journal: journal:DIR or DIR. For "
+                        "other stores use the backup of the database; idem "
+                        "store copy copies records between stores");
         return NULL;
     }
     return text;
@@ -121,12 +121,12 @@ cli_backup(int argc, char **argv)
 {
     static const struct cli_syntax syntax = {
         .usage = "backup JOURNAL TO [--check]",
-        .about =
-            "Copies a journal (journal:DIR or DIR) into the folder TO while "
-            "its server runs. What was acknowledged before the copy began is "
-            "in it. Every entry is checked on the way. Name the same TO again "
-            "and only what is new is copied. An interrupted backup cannot be "
-            "used until the command was run again; use two folders in turn.",
+        .about = "Copies a journal (journal:DIR or DIR) into the folder TO "
+                 "while its server runs. The copy has everything that was "
+                 "acknowledged before it began. Every entry is checked while "
+                 "it is copied. If TO has an earlier backup, only new data is "
+                 "copied. An interrupted backup cannot be used until you run "
+                 "the command again, so use two folders in turn.",
         .options = options,
         .min_args = 2,
         .max_args = 2,
@@ -140,11 +140,11 @@ cli_restore(int argc, char **argv)
 {
     static const struct cli_syntax syntax = {
         .usage = "restore BACKUP JOURNAL [--check]",
-        .about =
-            "Makes a journal (journal:DIR or DIR) from a backup; its folder "
-            "must be empty or missing. What was claimed after the backup is "
-            "unknown then: a strict request of that time that is repeated runs "
-            "again. Settle such keys before you let clients in.",
+        .about = "Makes a journal (journal:DIR or DIR) from a backup; its "
+                 "folder must be empty or missing. The new journal knows "
+                 "nothing of requests that came after the backup: if a client "
+                 "repeats one of them, it runs again, even in strict mode. "
+                 "Settle such keys before you let clients in.",
         .options = options,
         .min_args = 2,
         .max_args = 2,

@@ -73,38 +73,38 @@ cli_begin(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&b.verb),
         {"lease", 'l', CLI_MS, &b.lease, "TIME",
-         "how long the work may take before it is in doubt\n"
-         "(strict) or may be taken over (loose); default 30s"},
+         "how long the work may take; after that it is in\n"
+         "doubt (strict) or may start again (loose); default 30s"},
         {"ttl", 0, CLI_MS, &b.ttl, "TIME",
          "how long the outcome is kept; default 24h"},
         {"wait", 'w', CLI_MS, &b.wait, "TIME",
-         "while another is at work, wait this long for its\n"
-         "result; default: answer busy at once"},
+         "if another caller works on it, wait this long for\n"
+         "the result; default: answer busy at once"},
         {"strict", 0, CLI_FLAG, &b.strict, NULL,
-         "at most one execution, a failure is an answer too;\n"
-         "the default"},
+         "at most one execution, also if it fails; the default"},
         {"loose", 0, CLI_FLAG, &b.loose, NULL,
-         "only success counts, a failure may be tried again"},
+         "at most one success; a failure may be retried"},
         {"token", 0, CLI_FLAG, &b.token, NULL,
          "ID is a token that was issued to SCOPE"},
         {"fingerprint", 'f', CLI_TEXT, &b.fingerprint, "HEX",
-         "64 hex digits over what is asked; the same id with\n"
-         "another fingerprint is a mismatch"},
+         "64 hex digits, a hash of the request; the same id\n"
+         "with another fingerprint is a mismatch"},
         {"payload", 0, CLI_TEXT, &b.payload, "VALUE",
-         "make the fingerprint from these bytes; @FILE and -\n"
-         "for standard input work"},
+         "make the fingerprint from these bytes, from @FILE,\n"
+         "or from standard input (-)"},
         {"nonce", 'n', CLI_TEXT, &b.nonce, "HEX",
-         "16 random hex digits: a begin that is sent again\n"
-         "with the same nonce finds itself"},
+         "16 random hex digits; a begin that is sent again with\n"
+         "the same nonce gets \"started\" again"},
         {"subject", 0, CLI_TEXT, &b.subject, "TEXT", "a label for people"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "begin SCOPE ID [options]",
-        .about =
-            "Claim a request. \"started\" (exit code 0) means that it is yours "
-            "to do:\nfinish it with the fence that is printed. \"replay\" (10) "
-            "means that it was\ndone before and brings the stored result.",
+        .about = "Claim a request. \"started\" (exit code 0): do the work, "
+                 "then finish it with\n"
+                 "the fence that is printed. \"replay\" (10): it was done "
+                 "before; the stored result\n"
+                 "is printed.",
         .options = options,
         .min_args = 2,
         .max_args = 2,

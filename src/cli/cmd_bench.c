@@ -89,7 +89,7 @@ run(const struct given *given)
     int code;
 
     if (!read_what(given->what, &bench.what))
-        return cli_usage_error("--what is begin, pair, replay or ping");
+        return cli_usage_error("--what must be begin, pair, replay or ping");
     if (given->clients < 1 || given->clients > BENCH_CLIENTS_MAX ||
         given->pipeline < 1 || given->pipeline > BENCH_PIPELINE_MAX ||
         given->result_len > 1024 * 1024)
@@ -121,21 +121,22 @@ cli_bench(int argc, char **argv)
         {"what", 'w', CLI_TEXT, &given.what, "WHAT",
          "begin, pair (BEGIN and FINISH), replay or ping"},
         {"redis", 0, CLI_FLAG, &given.redis, NULL,
-         "it is a Redis: SET NX for BEGIN, SET for FINISH, GET\n"
-         "for a replay"},
+         "the server is a Redis: send SET NX for BEGIN, SET for\n"
+         "FINISH, GET for a replay"},
         {"clients", 'c', CLI_NUMBER, &given.clients, "N", "connections (64)"},
         {"pipeline", 'P', CLI_NUMBER, &given.pipeline, "N",
-         "commands that each sends at once (1)"},
+         "commands that each client sends at once (1)"},
         {"time", 't', CLI_MS, &given.run_ms, "TIME", "how long (3s)"},
         {"size", 0, CLI_SIZE, &given.result_len, "SIZE", "of each result (64)"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "bench [options]",
-        .about = "Measure a server: operations a second, the time of a "
-                 "command, and the\nCPU time of the server's process for "
-                 "each operation where it runs here.\nIt leaves records in "
-                 "the scope `bench` that expire in a day.",
+        .about = "Measure a server: operations per second, the time of a "
+                 "command and, if the server\n"
+                 "runs on this machine, its CPU time for each operation. The "
+                 "records stay in the\n"
+                 "scope `bench` and expire after a day.",
         .options = options,
     };
     int code = cli_parse(&syntax, argc, argv, NULL, NULL);

@@ -62,14 +62,15 @@ decide(const struct check *check)
                  "the effects were counted at --effect-url: one for each key");
     } else if (answers_tell(check)) {
         snprintf(v.why, sizeof(v.why),
-                 "the evidence is in the answers: repeats of a key got one "
-                 "answer, or were refused or marked as replays; nobody counted "
-                 "the effects (--effect-url does)");
+                 "judged by the answers only: duplicates of a key got the same "
+                 "answer, or were refused or marked as replays; give "
+                 "--effect-url to count the effects, too");
     } else {
         v = (struct verdict){CANNOT_TELL, "cannot tell", ""};
-        snprintf(v.why, sizeof(v.why),
-                 "the service gives the same answer to different keys, so "
-                 "equal answers prove nothing: give --effect-url");
+        snprintf(
+            v.why, sizeof(v.why),
+            "the service gives the same answer to different keys, so equal "
+            "answers prove nothing; give --effect-url to count the effects");
     }
     return v;
 }
@@ -243,7 +244,7 @@ check_usage(const struct check *check)
     if (check->parallel < 2 || check->parallel > CHECK_PARALLEL_MAX)
         return cli_usage_error("--parallel is 2 to %d", CHECK_PARALLEL_MAX);
     if (check->target.timeout_ms < 1)
-        return cli_usage_error("--timeout 0 makes no sense: give at least 1ms");
+        return cli_usage_error("--timeout 0 is too short; give at least 1ms");
     for (size_t i = 0; i < check->headers.count; i++) {
         if (!strchr(check->headers.items[i], ':') ||
             strpbrk(check->headers.items[i], "\r\n"))
@@ -281,10 +282,10 @@ cli_check(int argc, char **argv)
          "its first number one higher)"},
         {"header", 'H', CLI_LIST, &check.headers, "LINE",
          "'Name: value', may be repeated (Content-Type: application/json "
-         "unless told)"},
+         "unless given)"},
         {"key-header", 0, CLI_TEXT, &check.target.key_header, "NAME",
-         "the header that carries the key (Idempotency-Key, unless {key} "
-         "stands elsewhere)"},
+         "the header for the key (Idempotency-Key, unless {key} is used "
+         "elsewhere)"},
         {"parallel", 'c', CLI_NUMBER, &check.parallel, "N",
          "requests at the same time, 2 to 1000 (50)"},
         {"effect-url", 0, CLI_TEXT, &check.effect_url, "URL",
@@ -299,14 +300,17 @@ cli_check(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "check URL --body VALUE [options]",
         .about =
-            "Storm an HTTP interface with repeated requests and say whether it "
-            "is idempotent: one key many times at once, different keys, two "
-            "bodies under one key, retries after cut connections. It works on "
-            "any service, with or without idem. {key} in the URL, a header or "
-            "the body is replaced by the key.\n\nThe requests are real, about "
-            "3 x --parallel of them; an idempotent service executes --parallel "
-            "+ 5. Use a test system that nobody else uses meanwhile.\n\nExit "
-            "code: 0 idempotent, 1 not idempotent, 3 cannot tell, 20 no "
+            "Send many repeated requests to an HTTP interface and report "
+            "whether it is idempotent: one key many times at once, different "
+            "keys, two bodies under one key, retries after cut connections. It "
+            "works on any service, with or without idem. {key} in the URL, a "
+            "header or the body is replaced by the key.\n"
+            "\n"
+            "The requests are real, about 3 x --parallel of them; an "
+            "idempotent service executes --parallel + 5. Use a test system "
+            "that nobody else uses meanwhile.\n"
+            "\n"
+            "Exit code: 0 idempotent, 1 not idempotent, 3 cannot tell, 20 no "
             "answer.",
         .options = options,
         .min_args = 1,

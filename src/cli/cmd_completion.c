@@ -294,9 +294,9 @@ cli_completion(int argc, char **argv)
 {
     const struct cli_syntax syntax = {
         .usage = "completion bash|zsh|fish",
-        .about = "Print what the shell needs to complete idem's commands, "
-                 "options and values. Packages and make install put it in "
-                 "place.",
+        .about =
+            "Print a script with which the shell completes idem's commands, "
+            "options and values. Packages and make install have installed it.",
         .min_args = 1,
         .max_args = 1,
     };
@@ -318,6 +318,6 @@ cli_completion(int argc, char **argv)
             return CLI_OK;
         }
     }
-    return cli_usage_error("completion: \"%s\" is none of bash, zsh, fish",
-                           args[0]);
+    return cli_usage_error(
+        "completion: unknown shell \"%s\"; give bash, zsh or fish", args[0]);
 }

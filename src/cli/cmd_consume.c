@@ -302,8 +302,8 @@ run(struct consume *c, char **command)
     int code;
 
     if (!store)
-        return cli_usage_error("consume: where are records kept? give --store "
-                               "URL or set IDEM_STORE");
+        return cli_usage_error("consume: no store is given for the records; "
+                               "give --store URL or set IDEM_STORE");
     fill(c);
     c->options.handle = command_sink_handle;
     c->options.arg = &sink;
@@ -339,49 +339,52 @@ cli_consume(int argc, char **argv)
                         .timeout_ms = 60000};
     const struct cli_option options[] = {
         {"store", 's', CLI_TEXT, &c.where.store, "URL",
-         "where records are kept: redis://HOST, journal:DIR\n"
-         "for one consumer, ...; else the variable IDEM_STORE"},
+         "the store for the records: redis://HOST, journal:DIR\n"
+         "(for one consumer), ...; default: IDEM_STORE"},
         {"to", 't', CLI_TEXT, &c.to, "URL",
          "POST each message to this URL instead of running a\n"
          "command"},
         {"consumer", 'c', CLI_TEXT, &c.options.consumer, "NAME",
-         "several consumers handle a message once each (the\n"
-         "group's name, or \"default\")"},
+         "the name of this consumer; consumers with different\n"
+         "names each handle every message once (default: the\n"
+         "group, or \"default\")"},
         {"identity", 'i', CLI_TEXT, &c.options.identity, "WHAT",
-         "what makes two messages the same: id (the message\n"
+         "how to recognise the same message: id (the message\n"
          "id; default), header:NAME, json:FIELD, position"},
         {"order-by", 0, CLI_TEXT, &c.options.order_by, "WHAT",
-         "messages equal in this are handled in order (the\n"
-         "identity)"},
+         "messages with the same value of this are handled in\n"
+         "order (default: the identity)"},
         {"loose", 0, CLI_FLAG, &c.loose, NULL,
-         "try again after failures and crashes (strict: a\n"
-         "failure is final, a crash is a doubt)"},
+         "retry after failures and crashes (strict: a failure\n"
+         "is final, and a crash is a doubt)"},
         {"lease", 'l', CLI_MS, &c.lease_ms, "TIME",
-         "how long a claim outlives its consumer (30s)"},
+         "how long a claim stays after its consumer died (30s)"},
         {"ttl", 0, CLI_MS, &c.ttl_ms, "TIME",
          "how long a handled message is remembered (24h)"},
         {"concurrency", 'n', CLI_NUMBER, &c.concurrency, "N",
-         "handlers at once (4)"},
+         "messages that are handled at the same time (4)"},
         {"prefetch", 0, CLI_NUMBER, &c.prefetch, "N",
-         "messages taken ahead (16 for each handler)"},
+         "messages fetched ahead (16 for each handler)"},
         {"attempts", 0, CLI_NUMBER, &c.attempts, "N",
-         "tries before the dead letter (5)"},
+         "attempts before the dead letter queue (5)"},
         {"backoff", 0, CLI_MS, &c.backoff_ms, "TIME",
-         "before the second try; doubled each time (200ms)"},
+         "pause before the second attempt; doubled each time\n"
+         "(200ms)"},
         {"timeout", 0, CLI_MS, &c.timeout_ms, "TIME",
-         "for one command or request (60s)"},
+         "time limit for one command or request (60s)"},
         {"dead-letter", 0, CLI_TEXT, &c.options.dead_letter, "NAME",
-         "queue, stream or topic for what cannot be handled\n"
-         "(SOURCE.dead)"},
+         "queue, stream or topic for messages that cannot be\n"
+         "handled (SOURCE.dead)"},
         {"doubt", 0, CLI_TEXT, &c.options.doubt, "NAME",
-         "likewise for what may have been handled\n"
+         "the same for messages that may have been handled\n"
          "(SOURCE.doubt)"},
         {"until-idle", 0, CLI_MS, &c.until_idle_ms, "TIME",
-         "end when nothing came for so long (run for ever); an\n"
-         "error if the broker did not answer for so long"},
+         "exit after this time without a message, with an error\n"
+         "if the broker was unreachable (default: never)"},
         {"metrics", 0, CLI_TEXT, &c.metrics, "FILE",
          "keep Prometheus metrics in this file"},
-        {"quiet", 'q', CLI_FLAG, &c.quiet, NULL, "no progress, no counts"},
+        {"quiet", 'q', CLI_FLAG, &c.quiet, NULL,
+         "do not print progress and counts"},
         {0},
     };
     const struct cli_syntax syntax = {
@@ -389,30 +392,39 @@ cli_consume(int argc, char **argv)
             "consume SOURCE [options] --to URL\n"
             "       idem consume SOURCE [options] -- COMMAND [ARGUMENT...]",
         .about =
-            "Take messages from a broker and have each handled once, whatever "
-            "is\nredelivered: claim, handle, record, acknowledge.\n\n"
+            "Take messages from a broker and handle each one once, even if the "
+            "broker\n"
+            "delivers it again: claim, handle, record, acknowledge.\n"
+            "\n"
             "SOURCE is one of\n"
             "  'amqp://user:password@host/vhost?queue=orders'  (TLS: "
             "amqps://)\n"
             "  'redis-stream://host:6379?stream=orders&group=mail'  (TLS: "
             "rediss-stream://)\n"
             "  'kafka://host:9092?topic=orders&group=mail'  (experimental)\n"
-            "  'nats://host:4222?stream=ORDERS&durable=mail'\n\n"
+            "  'nats://host:4222?stream=ORDERS&durable=mail'\n"
+            "\n"
             "A command gets the message on standard input and IDEM_ID, "
-            "IDEM_SCOPE,\nIDEM_FENCE, IDEM_ATTEMPT in its environment. Exit 0: "
-            "handled; 75: nothing\nhappened, try again; 65: it can never work; "
-            "else: failed.\n"
+            "IDEM_SCOPE,\n"
+            "IDEM_FENCE, IDEM_ATTEMPT in its environment. Exit code 0: "
+            "handled; 75: nothing\n"
+            "happened, retry; 65: it can never succeed; others: failed.\n"
             "A URL gets it as the body of a POST with Idempotency-Key and "
-            "Idem-Fence.\n2xx: handled; 425, 429, 503, 409 with Retry-After: "
-            "nothing happened, try\nagain; other 4xx: it can never work; else: "
-            "failed. Nobody there: waited for.\n\n"
+            "Idem-Fence.\n"
+            "2xx: handled; 425, 429, 503, 409 with Retry-After: nothing "
+            "happened, retry;\n"
+            "other 4xx: it can never succeed; others: failed. If the service "
+            "is\n"
+            "unreachable, the message is retried until it responds.\n"
+            "\n"
             "  idem consume 'amqp://localhost?queue=orders' -s "
             "journal:/var/lib/orders \\\n"
             "      --to http://localhost:8080/orders\n"
             "  idem consume "
             "'redis-stream://localhost?stream=mail&group=sender' \\\n"
-            "      -s redis://localhost --loose -- ./send-mail.sh\n\n"
-            "docs/messages.md says what happens when something dies.",
+            "      -s redis://localhost --loose -- ./send-mail.sh\n"
+            "\n"
+            "docs/messages.md explains what happens when a part fails.",
         .options = options,
         .min_args = 1,
         .max_args = (size_t)-1,
@@ -427,11 +439,11 @@ cli_consume(int argc, char **argv)
     args[count] = NULL;
     if (!c.concurrency || !c.attempts || !c.backoff_ms || !c.timeout_ms)
         return cli_usage_error("consume: --concurrency, --attempts, --backoff "
-                               "and --timeout start at 1");
+                               "and --timeout must be at least 1");
     if (c.to && count > 1)
         return cli_usage_error("consume: give --to URL or a command, not both");
     if (!c.to && count < 2)
-        return cli_usage_error("consume: what shall handle the messages? give "
-                               "--to URL, or -- and a command");
+        return cli_usage_error(
+            "consume: no handler is given; give --to URL, or -- and a command");
     return run(&c, args + 1);
 }

@@ -147,16 +147,18 @@ cli_doubts(int argc, char **argv)
         CLI_WHERE_OPTIONS(&where),
         {"scope", 0, CLI_FILTER, &wanted.scope, "SCOPE", "only this scope"},
         {"older", 0, CLI_MS, &wanted.older_ms, "TIME",
-         "only what has been in doubt for this long: 1h"},
+         "only doubts that are at least this old, for instance 1h"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "doubts [options]",
-        .about =
-            "List what is in doubt, oldest first: for how long, type, how "
-            "often it was begun,\nwhen, scope, id, and the label that the "
-            "caller gave. Its lease is over and nobody\nknows whether it was "
-            "done: find out, then settle it (idem settle --help).",
+        .about = "List the records in doubt, oldest first: age, type, "
+                 "attempts, when it began, scope,\n"
+                 "id, and the label that the caller gave. The lease of such a "
+                 "record is over, and\n"
+                 "idem does not know whether the work was done: find out, then "
+                 "settle it (idem\n"
+                 "settle --help).",
         .options = options,
     };
     struct idem_engine *engine = NULL;
@@ -189,7 +191,7 @@ confirm(const struct list *list, const struct cli_doubts *wanted,
     if (wanted->yes)
         return -1;
     if (!isatty(STDIN_FILENO))
-        return cli_usage_error("%zu doubts would be settled as %s: look at "
+        return cli_usage_error("this would settle %zu doubts as %s; look at "
                                "them with --dry-run, then give --yes",
                                list->count, idem_state_name(op->outcome));
     print_list(list);

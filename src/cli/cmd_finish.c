@@ -47,18 +47,21 @@ cli_finish(int argc, char **argv)
         {"kind", 'k', CLI_TEXT, &f.kind, "KIND",
          "how to read the result: raw (default), http, exec"},
         {"ttl", 0, CLI_MS, &f.ttl, "TIME",
-         "how long the outcome is kept; default: as begin said"},
+         "how long the outcome is kept; default: that of begin"},
         {"no-replay", 0, CLI_FLAG, &f.not_replayable, NULL,
          "done, but the result is not kept"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "finish SCOPE ID FENCE succeeded|failed [RESULT] [options]",
-        .about = "Record the outcome of what begin started; every later begin "
-                 "gets it.\nRESULT is the value itself, @FILE, or - for "
-                 "standard input; any bytes.\nFinishing twice alike is ok; "
-                 "\"finished\" (14): this fence finished\notherwise; \"stale\" "
-                 "(15): the fence does not hold the record.",
+        .about = "Store the outcome of a request that begin started; every "
+                 "later begin gets it.\n"
+                 "RESULT is the value itself, @FILE, or - for standard input; "
+                 "any bytes.\n"
+                 "The same finish twice is ok. \"finished\" (14): this fence "
+                 "finished it before with\n"
+                 "another outcome. \"stale\" (15): the record is not held "
+                 "under this fence.",
         .options = options,
         .min_args = 4,
         .max_args = 5,

@@ -6,10 +6,11 @@
 int
 cli_forget(int argc, char **argv)
 {
-    return cli_plain_verb(
-        IDEM_FORGET, "forget SCOPE ID [options]",
-        "An operator's right: forget what is known of a request, so "
-        "that it may run\nagain. Its fence stays: who holds the old "
-        "one can change nothing.",
-        argc, argv);
+    return cli_plain_verb(IDEM_FORGET, "forget SCOPE ID [options]",
+                          "Delete the record of a request, so that it may run "
+                          "again. This needs the right to\n"
+                          "operate. Old fences stay invalid: a caller that "
+                          "still works with one of them cannot\n"
+                          "change the new record.",
+                          argc, argv);
 }

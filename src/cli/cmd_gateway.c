@@ -18,65 +18,64 @@ static const struct cli_option global_options[] = {
     {"upstream", 'u', CLI_TEXT, NULL, "URL",
      "the service: http://host:port, https://..., http://unix:/path"},
     {"auth-request", 0, CLI_TEXT, NULL, "URL",
-     "ask here first whether a request may pass, also before a replay: 2xx "
-     "lets it pass, 401 and 403 refuse it"},
+     "ask this URL whether a request is allowed, also before a replay: 2xx "
+     "allows it, 401 and 403 refuse it"},
     {"forwarded", 0, CLI_TEXT, NULL, "on|off",
-     "tell the service who asked, in X-Forwarded-For and X-Forwarded-Proto "
-     "(default off)"},
+     "send the client's address to the service, in X-Forwarded-For and "
+     "X-Forwarded-Proto (default off)"},
     HEADING("Where clients connect:"),
     {"listen", 'l', CLI_TEXT, NULL, "ADDRESS",
      "HOST:PORT, several with commas (default 127.0.0.1:8080)"},
     {"tls-cert", 0, CLI_TEXT, NULL, "FILE",
-     "a certificate; HTTP/2 comes along"},
+     "a certificate for TLS; also enables HTTP/2"},
     {"tls-key", 0, CLI_TEXT, NULL, "FILE", "its key"},
     {"workers", 'w', CLI_TEXT, NULL, "N",
      "nginx worker processes (default: half of the cores)"},
     HEADING("Records and the engine:"),
     {"store", 0, CLI_TEXT, NULL, "URL",
-     "where records are kept (default: a journal in the state folder of this "
-     "user)"},
+     "the store for the records (default: a journal in the state folder of "
+     "this user)"},
     {"socket", 0, CLI_TEXT, NULL, "PATH",
-     "where idem scan, settle and the others reach the engine (default: this "
-     "user's socket, if no other server has it); off for none"},
+     "the socket on which idem scan, settle and other commands reach the "
+     "engine (default: this user's socket, if no other server uses it); off "
+     "for none"},
     {"http", 0, CLI_TEXT, NULL, "ADDRESS",
      "the engine's HTTP API and metrics (default: a free port of loopback); "
      "off for none"},
     {"credentials", 0, CLI_TEXT, NULL, "FILE",
-     "who may use that; see idem serve"},
+     "the credentials for the HTTP API; see idem serve"},
     {"console", 0, CLI_FLAG, NULL, NULL,
-     "serve the console there, too; needs --credentials"},
+     "serve the console on the HTTP API's address; needs --credentials"},
     HEADING("Paths of its own:"),
     {"token-path", 0, CLI_TEXT, NULL, "PATH",
-     "issue one-time tokens here, and take them in a token header"},
+     "issue one-time tokens at this path, and accept them in a token header"},
     {"token-rate", 0, CLI_TEXT, NULL, "RATE",
-     "tokens for one address (default 50r/s)"},
+     "how many tokens one client address may get (default 50r/s)"},
     {"status-path", 0, CLI_TEXT, NULL, "PATH",
-     "tell callers here what became of a key of theirs (GET), or make sure "
-     "that nothing more will (POST)"},
+     "at this path callers can ask for the outcome of their key (GET), or stop "
+     "it for good (POST)"},
     {"status-rate", 0, CLI_TEXT, NULL, "RATE",
-     "such questions of one address (default 20r/s)"},
+     "how often one client address may ask (default 20r/s)"},
     {"page-script", 0, CLI_TEXT, NULL, "PATH",
-     "serve idem.js here, which makes a page submit a form once"},
+     "serve idem.js at this path; it makes a web page submit a form once"},
     {"policy-path", 0, CLI_TEXT, NULL, "PATH",
-     "tell clients here, as JSON, what holds on which route"},
+     "publish the policy of every route as JSON at this path"},
     {"problem-base", 0, CLI_TEXT, NULL, "URL",
      "what the type of a problem begins with: the address of your own pages "
      "about problems, which ends with / or # (default /.idem/problems/, where "
      "the gateway has its pages)"},
     HEADING("Running it:"),
     {"access-log", 0, CLI_TEXT, NULL, "FILE",
-     "a line a request, with idem's verdict (default: none)"},
+     "write one line per request, with idem's verdict (default: no log)"},
     {"log-keys", 0, CLI_TEXT, NULL, "on|off",
-     "name keys in the access log as they are, not by their digests (default "
-     "off)"},
+     "write keys to the access log as they are, not as digests (default off)"},
     {"drain-timeout", 0, CLI_TEXT, NULL, "TIME",
-     "to finish what runs after SIGTERM (default 10s)"},
+     "how long running requests may take after SIGTERM (default 10s)"},
     {"engine-restarts", 0, CLI_TEXT, NULL, "N",
-     "start an engine that died again, so often in a row before giving up "
-     "(default 10); one that ran for a minute counts from 0"},
+     "how often in a row to restart an engine that died, before the gateway "
+     "gives up (default 10); a run of a minute resets the count"},
     {"folder", 0, CLI_TEXT, NULL, "PATH",
-     "for the socket and temporary files (default: one that is removed "
-     "again)"},
+     "folder for the socket and temporary files (default: a temporary folder)"},
     HEADING("For every route, or for one in a [route PATH] section:"),
 };
 
@@ -124,8 +123,8 @@ make_options(struct flags *flags)
                             CLI_TEXT,
                             &flags->config,
                             "FILE",
-                            "`name = value` lines with "
-                            "these names, and [route PATH] sections"};
+                            "a file with lines `name = value`, with the names "
+                            "of these options, and [route PATH] sections"};
     flags->options[n++] = (struct cli_option){"print-config",
                                               0,
                                               CLI_FLAG,
@@ -135,8 +134,9 @@ make_options(struct flags *flags)
                                               "configuration and exit"};
     flags->options[n++] = (struct cli_option){
         "nginx", 0, CLI_TEXT, &flags->nginx, "PATH", "the nginx to start"};
-    flags->options[n++] = (struct cli_option){
-        "module", 0, CLI_TEXT, &flags->module, "FILE", "our module for it"};
+    flags->options[n++] =
+        (struct cli_option){"module",       0,      CLI_TEXT,
+                            &flags->module, "FILE", "idem's module for nginx"};
 }
 
 /* Flags outrank the file; read again on SIGHUP. */
@@ -200,12 +200,12 @@ cli_gateway(int argc, char **argv)
     static struct gateway_config config;
     struct cli_syntax syntax = {
         .usage = "gateway --upstream URL [options]",
-        .about =
-            "Put any HTTP service behind idem: a request with an "
-            "Idempotency-Key runs once,\nand everyone who repeats it gets "
-            "the same answer. Starts an engine and nginx\nwith our "
-            "module, and stops both when it is stopped.\n--json: its lines "
-            "and the engine's are JSON.",
+        .about = "Put any HTTP service behind idem: a request with an "
+                 "Idempotency-Key runs once, and\n"
+                 "duplicates get the same response. The command starts an "
+                 "engine and nginx with\n"
+                 "idem's module, and stops both when it ends.\n"
+                 "--json: log lines are JSON.",
         .options = flags.options,
     };
     struct idem_error err = {0};

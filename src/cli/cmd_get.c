@@ -7,6 +7,6 @@ int
 cli_get(int argc, char **argv)
 {
     return cli_plain_verb(IDEM_GET, "get SCOPE ID [options]",
-                          "Look at a record and its result; nothing changes.",
+                          "Show a record and its result. This changes nothing.",
                           argc, argv);
 }

@@ -197,9 +197,9 @@ explain(const char *text, const char *kind_name,
     else if (strcmp(kind_name, "uid") == 0)
         kind = IDEM_ID_UID;
     else
-        return cli_usage_error("only a snowflake, a uid or a UUID can be "
-                               "explained, not a %s",
-                               kind_name);
+        return cli_usage_error(
+            "explain: a %s has no parts; give a snowflake, a uid or a UUID",
+            kind_name);
     errno = 0;
     id = strtoull(text, &end, 10);
     if (errno || *end || end == text)
@@ -274,19 +274,21 @@ cli_id(int argc, char **argv)
         CLI_WHERE_OPTIONS(&where),
         {"count", 'n', CLI_NUMBER, &count, "N", "how many (1)"},
         {"kind", 'k', CLI_TEXT, &kind, "KIND",
-         "explain: what the number is (snowflake)"},
+         "explain: the kind of the number (snowflake)"},
         {"config", 'c', CLI_TEXT, &id.file, "FILE",
-         "the server's file, for the options below; else IDEM_CONFIG"},
+         "the server's configuration file, for the options below (default: "
+         "IDEM_CONFIG)"},
     };
     const struct cli_syntax syntax = {
         .usage = "id KIND [options]\n       idem id explain ID [--kind KIND]",
-        .about =
-            "Ids that nobody else has, one a line. KIND is snowflake, uid, "
-            "segment:NAME,\nuuid4 or uuid7; UUIDs need neither server nor "
-            "store. explain takes an id apart.\ndocs/ids.md says what each "
-            "kind promises. Bits, epochs, steps and worker numbers are for "
-            "explain and for --store; a server has its own. With --store the "
-            "numbers of a segment are consecutive.",
+        .about = "Print unique ids, one per line. KIND is snowflake, uid, "
+                 "segment:NAME,\n"
+                 "uuid4 or uuid7; UUIDs need neither server nor store. explain "
+                 "takes an id apart.\n"
+                 "docs/ids.md describes the guarantees of each kind. The "
+                 "options for bits, epochs, steps and worker numbers apply to "
+                 "explain and to --store; a server uses its own. With --store "
+                 "the numbers of a segment are consecutive.",
         .options = options,
         .min_args = 1,
         .max_args = 2,
@@ -304,11 +306,12 @@ cli_id(int argc, char **argv)
     if (read_options(&id, &given, &err) != IDEM_OK)
         return cli_usage_error("%s", err.text);
     if (strcmp(args[0], "explain") == 0)
-        return arg_count == 2 ? explain(args[1], kind, &given)
-                              : cli_usage_error("explain which id?");
+        return arg_count == 2
+                   ? explain(args[1], kind, &given)
+                   : cli_usage_error("explain: no id is given; give one");
     if (arg_count > 1)
-        return cli_usage_error("one kind at a time; how many: --count N");
+        return cli_usage_error("give one kind; --count N prints several ids");
     if (count < 1 || count > 100000000)
-        return cli_usage_error("--count is 1 to 100000000");
+        return cli_usage_error("--count must be 1 to 100000000");
     return give_ids(&where, &given, args[0], (size_t)count);
 }

@@ -13,18 +13,17 @@ static bool all, results;
 
 static const struct cli_option options[] = {
     {"all", 'a', CLI_FLAG, &all, NULL,
-     "dump: every entry, also what was replaced, deletes and marks"},
+     "dump: all entries, also replaced records, deletes and marks"},
     {"results", 'r', CLI_FLAG, &results, NULL, "dump: with the results"},
     {0},
 };
 
 static const struct cli_syntax syntax = {
     .usage = "journal check DIR\njournal dump DIR [--all] [--results]",
-    .about =
-        "Reads the files of a journal, whether a process is using it or not, "
-        "and changes nothing. check reads every byte and tells every damaged "
-        "place; it ends with 1 if there is one. dump prints the records that "
-        "count, a line each.",
+    .about = "Reads the files of a journal, whether a process is using it or "
+             "not, and changes nothing. check reads every byte and reports "
+             "every damaged place; its exit code is 1 if there is one. dump "
+             "prints the current records, one per line.",
     .options = options,
     .min_args = 2,
     .max_args = 2,
@@ -65,8 +64,8 @@ print_report(const struct journal_report *r)
            r->saved, r->saved_wrong);
     printf("time:     %s\n", cli_time(r->time_us / 1000, time));
     if (r->torn)
-        printf("the last batch was not written whole: nobody was told that it "
-               "is stored\n");
+        printf("the last batch was not written completely; no client got an "
+               "answer for it\n");
     printf("%s\n", r->damaged ? "damage was found" : "no damage");
 }
 

@@ -120,7 +120,7 @@ watch(struct holder *h, struct idem_child *process)
         }
         if (!kill_at_us && !idem_locks_held(h->locks)) {
             fprintf(stderr,
-                    "idem: lock \"%s\" was lost: stopping the command\n",
+                    "idem: lock \"%s\" was lost; stopping the command\n",
                     h->name);
             kill(-child, SIGTERM);
             kill_at_us = idem__system_boot_us() + h->grace_ms * 1000;
@@ -191,11 +191,11 @@ static int
 check_usage(const struct holder *h, bool has_command, bool wants_command)
 {
     if (!has_command && wants_command)
-        return cli_usage_error("lock: which command? write it after --");
+        return cli_usage_error("lock: no command is given; write it after --");
     if (h->read && h->write)
         return cli_usage_error("lock: --read or --write, not both");
     if (h->permits == 0 || h->permits > IDEM_LOCKS_MAX)
-        return cli_usage_error("lock: --permits is a number from 1 to %d",
+        return cli_usage_error("lock: --permits must be a number from 1 to %d",
                                IDEM_LOCKS_MAX);
     if (!has_command &&
         (h->permits > 0 || h->read || h->write || h->fair || h->also.count))
@@ -213,38 +213,43 @@ cli_lock(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&h.verb),
         {"lease", 'l', CLI_MS, &h.lease_ms, "TIME",
-         "how long it stays held after this process is gone\n"
-         "(30s); renewed every third of it"},
+         "how long the lock stays after this process died (30s);\n"
+         "renewed every third of it"},
         {"wait", 'w', CLI_MS, &h.wait_ms, "TIME",
-         "wait so long for another holder (do not wait)"},
+         "wait this long for another holder (default: do not\n"
+         "wait)"},
         {"owner", 'o', CLI_TEXT, &h.owner_option, "TEXT",
-         "who holds it (a random text); the same owner may\n"
-         "take it again"},
+         "the owner's name (a random text); the same owner may\n"
+         "take the lock again"},
         {"also", 0, CLI_LIST, &h.also, "NAME",
-         "hold this lock as well; may be given many times"},
+         "take this lock as well; may be repeated"},
         {"permits", 'n', CLI_NUMBER, &h.permits, "N",
-         "so many holders at once; everybody says the same N"},
+         "allow N holders at once; all callers give the same N"},
         {"read", 0, CLI_FLAG, &h.read, NULL,
-         "hold it together with other readers (at most 16,\n"
-         "or --permits N); everybody says the same N"},
+         "share it with other readers (at most 16, or --permits\n"
+         "N); all callers give the same N"},
         {"write", 0, CLI_FLAG, &h.write, NULL,
-         "hold it alone; readers that come later wait"},
+         "take it alone; readers that come later wait"},
         {"fair", 0, CLI_FLAG, &h.fair, NULL,
-         "wait in line with all who say --fair, in the order\nof arrival"},
+         "callers with --fair get the lock in the order of\n"
+         "arrival"},
         {"grace", 0, CLI_MS, &h.grace_ms, "TIME",
-         "between SIGTERM and SIGKILL when the lock is lost (5s)"},
+         "time between SIGTERM and SIGKILL when the lock is\n"
+         "lost (5s)"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "lock NAME [options] -- COMMAND [ARGUMENT...]\n"
                  "lock NAME [options]",
-        .about =
-            "Run a command while holding a lock, and stop it when the lock is "
-            "lost. The\ncommand finds the fence in IDEM_FENCE: hand it to what "
-            "the lock protects\n(docs/locks.md). Exits with the command's own "
-            "status; 76 when the lock was lost.\nWithout a "
-            "command: take it, or extend it as the same --owner, and print "
-            "its\nfence; idem unlock gives it back.",
+        .about = "Run a command while holding a lock, and stop it when the "
+                 "lock is lost. The\n"
+                 "variable IDEM_FENCE has the fence: pass it to the resource "
+                 "that the lock protects\n"
+                 "(docs/locks.md). The exit code is that of the command, or 76 "
+                 "if the lock was lost.\n"
+                 "Without a command: take the lock, or extend it as the same "
+                 "--owner, and print its\n"
+                 "fence; idem unlock releases it.",
         .options = options,
         .min_args = 1,
         .max_args = (size_t)-1,
@@ -272,8 +277,8 @@ cli_lock(int argc, char **argv)
     if (count == 1)
         return take_only(&h);
     if (h.lease_ms < 100)
-        return cli_usage_error("a lease of at least 100ms is needed to renew "
-                               "it in time");
+        return cli_usage_error("lock: --lease must be at least 100ms, so that "
+                               "it can be renewed in time");
     cli_files_note();
     err.status = cli_engine_open(&h.verb.where, &h.engine, &err);
     if (err.status != IDEM_OK)

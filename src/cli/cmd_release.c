@@ -6,9 +6,8 @@
 int
 cli_release(int argc, char **argv)
 {
-    return cli_plain_verb(
-        IDEM_RELEASE, "release SCOPE ID FENCE [options]",
-        "Give back what begin started and nobody did: the next begin "
-        "may start it.",
-        argc, argv);
+    return cli_plain_verb(IDEM_RELEASE, "release SCOPE ID FENCE [options]",
+                          "Give up a claim whose work was not done, so that "
+                          "the next begin may start it.",
+                          argc, argv);
 }

@@ -6,9 +6,9 @@
 int
 cli_renew(int argc, char **argv)
 {
-    return cli_plain_verb(
-        IDEM_RENEW, "renew SCOPE ID FENCE LEASE [options]",
-        "Extend the lease of what begin started, counted from now; "
-        "LEASE is a time\nlike 30s. A lease never becomes shorter.",
-        argc, argv);
+    return cli_plain_verb(IDEM_RENEW, "renew SCOPE ID FENCE LEASE [options]",
+                          "Extend the lease of a claim. LEASE is a time such "
+                          "as 30s, counted from now. A\n"
+                          "lease never becomes shorter.",
+                          argc, argv);
 }

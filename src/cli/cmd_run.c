@@ -42,8 +42,10 @@ report(const struct exec_outcome *outcome, const struct idem_answer *answer,
 
     if (err->status != IDEM_OK) {
         fprintf(stderr,
-                "idem: the command ended with %d: %s\nidem: what is not "
-                "recorded will be in doubt; settle it\n",
+                "idem: the command ended with %d, but its outcome could not be "
+                "recorded: %s\n"
+                "idem: the request will be in doubt; settle it (idem help "
+                "settle)\n",
                 code, err->text);
         return cli_exit_status(err->status);
     }
@@ -138,11 +140,11 @@ static int
 refuse(const struct run *run, const struct idem_answer *answer)
 {
     static const char *const reasons[IDEM__VERDICT_COUNT] = {
-        [IDEM_V_BUSY] = "is being run right now; --wait TIME waits for it",
-        [IDEM_V_DOUBT] = "was begun and nobody knows whether it was done: "
-                         "look, then settle it (idem help settle)",
-        [IDEM_V_MISMATCH] = "was used for another command; --any-command "
-                            "does not look at the command",
+        [IDEM_V_BUSY] = "is running right now; give --wait TIME to wait for it",
+        [IDEM_V_DOUBT] = "was started, and it is unknown whether it was done; "
+                         "find out, then settle it (idem help settle)",
+        [IDEM_V_MISMATCH] = "was used for another command; use a new id, or "
+                            "give --any-command if the command may differ",
     };
     const char *reason = reasons[answer->verdict];
 
@@ -228,10 +230,10 @@ check(struct run *run)
         (code = cli_check_time("--ttl", &run->ttl)) >= 0)
         return code;
     if (run->lease != CLI_UNSET_MS && run->lease < 100)
-        return cli_usage_error("a lease of at least 100ms is needed to renew "
-                               "it in time");
+        return cli_usage_error("run: --lease must be at least 100ms, so that "
+                               "it can be renewed in time");
     if (run->keep > IDEM_RESULT_MAX - HEAD_ROOM)
-        return cli_usage_error("--keep can be at most %d bytes",
+        return cli_usage_error("run: --keep must be at most %d bytes",
                                IDEM_RESULT_MAX - HEAD_ROOM);
     return -1;
 }
@@ -260,29 +262,32 @@ cli_run(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_WHERE_OPTIONS(&run.verb.where),
         {"lease", 'l', CLI_MS, &run.lease, "TIME",
-         "how long the claim outlives this process (30s);\n"
-         "renewed every third of it"},
+         "how long the claim stays after this process died\n"
+         "(30s); renewed every third of it"},
         {"ttl", 0, CLI_MS, &run.ttl, "TIME",
          "how long the outcome is kept; default 24h"},
         {"wait", 'w', CLI_MS, &run.wait, "TIME",
-         "while another runs it, wait this long for its output"},
+         "if it is running elsewhere, wait this long for its\n"
+         "output"},
         {"loose", 0, CLI_FLAG, &run.loose, NULL,
-         "only success counts: a failure may be tried again"},
+         "at most one success; a failure may be retried"},
         {"keep", 0, CLI_SIZE, &run.keep, "SIZE",
-         "how much output is kept for repeats; default 1m"},
+         "how much output is kept for duplicates; default 1m"},
         {"any-command", 0, CLI_FLAG, &run.any_command, NULL,
-         "do not compare the command with the first one's"},
+         "do not check that the command is the same"},
         {"subject", 0, CLI_TEXT, &run.subject, "TEXT", "a label for people"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "run SCOPE ID [options] -- COMMAND [ARGUMENT...]",
-        .about = "Run a command at most once. A repeat with the same SCOPE and "
-                 "ID does not run\nit: it prints the same output and exits "
-                 "with the same status. The command\nfinds IDEM_SCOPE, IDEM_ID "
-                 "and IDEM_FENCE in its environment. Where it is not\nrun and "
-                 "there is no outcome to repeat: busy (11), doubt (12), "
-                 "mismatch (13).",
+        .about = "Run a command at most once. A second call with the same "
+                 "SCOPE and ID does not\n"
+                 "run it, but prints the same output and exits with the same "
+                 "code. The command has\n"
+                 "IDEM_SCOPE, IDEM_ID and IDEM_FENCE in its environment. If it "
+                 "was not run and there\n"
+                 "is no outcome to repeat, the exit code is busy (11), doubt "
+                 "(12) or mismatch (13).",
         .options = options,
         .min_args = 3,
         .max_args = (size_t)-1,

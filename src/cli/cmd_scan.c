@@ -152,19 +152,19 @@ cli_scan(int argc, char **argv)
          "only issued, executing, succeeded, failed or free"},
         {"scope", 0, CLI_FILTER, &s.scope, "SCOPE", "only this scope"},
         {"id", 0, CLI_FILTER, &s.id, "ID", "only this id, in every scope"},
-        {"doubt", 'd', CLI_FLAG, &s.doubt, NULL,
-         "only what is in doubt: its lease is over"},
+        {"doubt", 'd', CLI_FLAG, &s.doubt, NULL, "only records in doubt"},
         {"older", 0, CLI_MS, &s.older, "TIME",
-         "only what nobody has touched for this long: 1h"},
+         "only records that did not change for this long: 1h"},
         {"limit", 'n', CLI_NUMBER, &s.limit, "N", "stop after N records"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "scan [options]",
-        .about = "List records, one a line: type, state, last change, fence, "
-                 "scope, id.\nA terminal gets a table with ages, in which "
-                 "DOUBT stands for a strict request\nwhose lease is over. "
-                 "While others write, a record may be listed twice.",
+        .about = "List records, one per line: type, state, last change, fence, "
+                 "scope, id.\n"
+                 "On a terminal it prints a table with ages; DOUBT marks a "
+                 "strict request whose lease\n"
+                 "is over. While others write, a record may be listed twice.",
         .options = options,
         .min_args = 0,
         .max_args = 0,
@@ -219,9 +219,8 @@ find(struct scan *s, struct idem_filter *filter)
         filter->id = (struct idem_bytes){NULL, 0};
         code = run(s, filter);
     } else if (strncasecmp(s->id, "urn:uuid:", 9) == 0) {
-        fprintf(stderr,
-                "idem: that request had no record, so this instance is found "
-                "in the gateway's access log only\n");
+        fprintf(stderr, "idem: that request had no record; look for this "
+                        "instance in the gateway's access log\n");
     }
     return code == CLI_OK && s->printed == 0 ? cli_exit_verdict(IDEM_V_ABSENT)
                                              : code;
@@ -239,13 +238,15 @@ cli_find(int argc, char **argv)
     };
     const struct cli_syntax syntax = {
         .usage = "find ID|INSTANCE|key=DIGITS [options]",
-        .about =
-            "Find the records with this id, in whatever scope they are: "
-            "type, state, last\nchange, fence, scope, id. \"absent\" (16) "
-            "if there is none. Or find the record that the\ninstance of a "
-            "gateway's problem (urn:uuid:...) or key= in a log is about. SQL "
-            "stores\nhave an index for ids (idem store init makes it); all "
-            "else is searched record by\nrecord.",
+        .about = "Find the records with this id in all scopes, and print type, "
+                 "state, last change,\n"
+                 "fence, scope, id. \"absent\" (16): there is none. An "
+                 "instance of a gateway's problem\n"
+                 "(urn:uuid:...) or a key=... of a log finds the record that "
+                 "it is about. SQL stores\n"
+                 "have an index for ids (idem store init creates it); other "
+                 "stores and searches\n"
+                 "read every record.",
         .options = options,
         .min_args = 1,
         .max_args = 1,

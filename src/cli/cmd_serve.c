@@ -27,16 +27,16 @@ make_options(struct flags *flags)
     const struct server_option *option;
     size_t count = 0;
 
-    flags->options[count++] = (struct cli_option){"config",
-                                                  'c',
-                                                  CLI_TEXT,
-                                                  &flags->config,
-                                                  "FILE",
-                                                  "`name = value` lines with "
-                                                  "these names"};
-    flags->options[count++] =
-        (struct cli_option){"check",       0,    CLI_FLAG,
-                            &flags->check, NULL, "validate all this and exit"};
+    flags->options[count++] = (struct cli_option){
+        "config",
+        'c',
+        CLI_TEXT,
+        &flags->config,
+        "FILE",
+        "a file with lines `name = value`, with the names of these options"};
+    flags->options[count++] = (struct cli_option){
+        "check",       0,    CLI_FLAG,
+        &flags->check, NULL, "check the configuration and exit"};
     for (size_t i = 0; (option = server_config_option(i)); i++) {
         flags->options[count++] = (struct cli_option){
             .name = option->name,
@@ -104,12 +104,15 @@ cli_serve(int argc, char **argv)
     static struct flags flags;
     const struct cli_syntax syntax = {
         .usage = "serve [options]",
-        .about = "Serve records over RESP (the Redis protocol) and HTTP until "
-                 "SIGTERM.\nEvery option may also stand in a file (--config, "
-                 "IDEM_CONFIG) as a line\n`name = value`, or in a variable: "
-                 "IDEM_MAX_CLIENTS=100. Flags outrank\nvariables, variables "
-                 "outrank the file. SIGHUP rereads the credentials and\nthe "
-                 "certificate. --json: log lines are JSON.",
+        .about = "Start a server for RESP (the Redis protocol) and HTTP; it "
+                 "runs until SIGTERM.\n"
+                 "Every option can also be set in a file (--config, "
+                 "IDEM_CONFIG) as a line\n"
+                 "`name = value`, or in a variable: IDEM_MAX_CLIENTS=100. "
+                 "Flags override\n"
+                 "variables, and variables override the file. SIGHUP reads the "
+                 "credentials and\n"
+                 "the certificate again. --json: log lines are JSON.",
         .options = flags.options,
     };
     struct server_config config;

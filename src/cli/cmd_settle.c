@@ -71,8 +71,9 @@ compose(const struct settle *s, struct idem_buf *result)
             gateway_result_head(&answer, head);
         if (!head || !idem_buf_add(result, head, len) ||
             !idem_buf_add(result, body.data, body.len))
-            code = cli_error(IDEM_ERR_INVALID,
-                             "the answer is longer than a result can be");
+            code =
+                cli_error(IDEM_ERR_INVALID,
+                          "the answer is longer than the limit for a result");
         free(head);
     }
     idem_buf_clear(&body);
@@ -91,19 +92,19 @@ check_usage(const struct settle *s, size_t count)
     if (count == 2 &&
         (d->scope || d->older_ms || d->all || d->dry_run || d->yes))
         return cli_usage_error("--scope, --older, --all, --dry-run and --yes "
-                               "are for settling many: leave out SCOPE ID");
+                               "settle many doubts: leave out SCOPE ID");
     if ((s->result || s->http || s->body || s->headers.count) && !s->as)
         return cli_usage_error("--%s needs --as succeeded or --as failed",
                                s->result ? "result" : "http");
     if (s->http && (s->result || s->kind))
-        return cli_usage_error("--http makes the result: leave out --result "
-                               "and --kind");
+        return cli_usage_error(
+            "--http sets the result: leave out --result and --kind");
     if (s->body && *s->body &&
         (s->http == 204 || s->http == 205 || s->http == 304))
         return cli_usage_error("--http %lld has no body: leave out --body",
                                (long long)s->http);
     if (!s->http && (s->body || s->headers.count))
-        return cli_usage_error("--header and --body belong to --http STATUS");
+        return cli_usage_error("--header and --body need --http STATUS");
     return -1;
 }
 
@@ -174,49 +175,54 @@ cli_settle(int argc, char **argv)
         CLI_VERB_OPTIONS(&s.verb),
         CLI_TYPE_OPTION(&s.verb),
         {"as", 'a', CLI_TEXT, &s.as, "OUTCOME",
-         "succeeded or failed: fix what is in doubt"},
+         "the outcome of a record in doubt: succeeded or failed"},
         {"result", 'r', CLI_TEXT, &s.result, "VALUE",
-         "with --as: the result to replay; @FILE and - work"},
+         "with --as: the result for duplicates, @FILE, or - for\n"
+         "standard input"},
         {"kind", 'k', CLI_TEXT, &s.kind, "KIND",
          "how to read the result: raw (default), http, exec"},
         {"http", 0, CLI_NUMBER, &s.http, "STATUS",
-         "with --as: an HTTP answer with this status, for a\n"
-         "gateway's client"},
+         "with --as: the result is an HTTP response with this\n"
+         "status, for clients of a gateway"},
         {"header", 'H', CLI_LIST, &s.headers, "LINE",
-         "with --http: a header of it, 'Name: value'"},
+         "with --http: a header of the response, 'Name: value'"},
         {"body", 0, CLI_TEXT, &s.body, "VALUE",
-         "with --http: its body; @FILE and - work"},
+         "with --http: the body, @FILE, or - for standard input"},
         CLI_REASON_OPTION(&s.reason),
         CLI_FENCE_OPTION(&s.fence),
         {"wait", 'w', CLI_MS, &s.verb.patience_ms, "TIME",
-         "while it is busy, ask again for this long. Not given,\n"
-         "with --store: a lease of up to a minute that is over\n"
-         "by the clock is watched for as long as it lasts"},
+         "while it is busy, ask again for this long. Default\n"
+         "with --store: if the clock says that the lease is\n"
+         "over, wait as long as this lease was, up to a minute"},
         {"ttl", 0, CLI_MS, &s.ttl, "TIME",
          "how long the outcome is kept; default 24h"},
         {"scope", 0, CLI_FILTER, &s.doubts.scope, "SCOPE",
          "without SCOPE ID: all doubts of this scope"},
         {"older", 0, CLI_MS, &s.doubts.older_ms, "TIME",
-         "without SCOPE ID: what has been in doubt for this long"},
+         "without SCOPE ID: doubts that are at least this old"},
         {"all", 0, CLI_FLAG, &s.doubts.all, NULL,
-         "without SCOPE ID: every doubt there is"},
+         "without SCOPE ID: all doubts"},
         {"dry-run", 0, CLI_FLAG, &s.doubts.dry_run, NULL,
-         "list what would be settled, and settle nothing"},
+         "list the doubts, and settle nothing"},
         {"yes", 'y', CLI_FLAG, &s.doubts.yes, NULL,
-         "settle them without asking; needed without a terminal"},
+         "do not ask; required without a terminal"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "settle SCOPE ID [options]\n"
                  "settle --as OUTCOME --scope SCOPE | --older TIME | --all "
                  "[options]",
-        .about =
-            "Ask what became of a request, for good: if it never began, it is "
-            "failed now\nand a late begin cannot run it any more. What is at "
-            "work stays \"busy\" (11).\nWhat is in \"doubt\" (12) stays so "
-            "unless --as says how it ended, which is an\noperator's right. "
-            "Without SCOPE ID, everything is settled that is in doubt now\nand "
-            "that the filter names, after a question; idem doubts lists it.",
+        .about = "Decide the outcome of a request for good. If it was never "
+                 "started, it is recorded\n"
+                 "as failed, so that a late begin cannot run it. If it is "
+                 "running, nothing changes:\n"
+                 "\"busy\" (11). If it is in \"doubt\" (12), --as succeeded or "
+                 "--as failed decides it,\n"
+                 "which needs the right to operate. If it was done, its result "
+                 "is printed.\n"
+                 "Without SCOPE ID, all doubts that match --scope, --older or "
+                 "--all are settled after\n"
+                 "a question; idem doubts lists them.",
         .options = options,
         .min_args = 0,
         .max_args = 2,

@@ -28,18 +28,18 @@ static const struct cli_syntax syntax = {
              "store copy FROM TO\n"
              "store accept-rollback [--reason TEXT] [--server ADDRESS]",
     .about =
-        "init makes the table, its indexes and the SQL functions, or brings "
-        "them up to date, and opens the store once; doing it twice does no "
-        "harm. check opens the store "
-        "as a server would, which refuses unsafe settings, and tells the "
-        "store's time. sql prints what init runs.\n"
-        "copy moves every record of one store to another, of the same kind or "
-        "not: stop everything that uses them, copy, then start with the new "
-        "URL. A copy may be repeated; a record that the second store already "
-        "has otherwise is told and not changed (exit code 1).\n"
-        "accept-rollback tells a server, whose store went back to an older "
-        "state, to go on: what it knows to be lost comes into doubt, other "
-        "requests of the lost time may run again.",
+        "init creates or updates the table, its indexes and the SQL functions, "
+        "and opens the store once. You can run it again without harm. check "
+        "opens the store as a server would, which refuses unsafe settings, and "
+        "prints the store's time. sql prints the statements of init.\n"
+        "copy copies every record of one store to another store, of the same "
+        "or another kind. Stop everything that uses them, copy, then start "
+        "with the new URL. You can repeat a copy. If the second store has a "
+        "different record with the same key, copy reports it and does not "
+        "change it (exit code 1).\n"
+        "accept-rollback tells a server whose store went back to an older "
+        "state to continue. Requests that the server knows to be lost come "
+        "into doubt; other requests of the lost time may run again.",
     .min_args = 1,
     .max_args = 3,
 };
@@ -84,7 +84,7 @@ check(const char *url)
                                  "ready", 1, "now", (json_int_t)now_us / 1000,
                                  "max_record", (json_int_t)store->max_record));
     else if (status == IDEM_OK)
-        printf("%s can be used, its time is %s\n", shown,
+        printf("%s is ready to use; its clock says %s\n", shown,
                cli_time(now_us / 1000, time));
     idem__store_close(store);
     return status == IDEM_OK ? CLI_OK : cli_fail(&err);
@@ -109,9 +109,9 @@ print_sql(const char *which)
             return CLI_OK;
         }
     }
-    return cli_usage_error("store sql: \"%s\" is none of postgres, mysql, "
-                           "sqlite",
-                           which);
+    return cli_usage_error(
+        "store sql: unknown database \"%s\"; give postgres, mysql or sqlite",
+        which);
 }
 
 static void
@@ -170,7 +170,7 @@ accept_rollback(void)
     if (cli_json)
         cli_json_print(json_pack("{s:b}", "accepted", 1));
     else
-        printf("accepted: the server goes on with the store as it is\n");
+        printf("accepted: the server continues with the store as it is\n");
     return CLI_OK;
 }
 
@@ -188,8 +188,9 @@ cli_store(int argc, char **argv)
     if (count < 2)
         return cli_usage_error("store %s: an argument is missing", args[0]);
     if (strcmp(args[0], "copy") == 0)
-        return count == 3 ? copy(args[1], args[2])
-                          : cli_usage_error("store copy: name two stores");
+        return count == 3
+                   ? copy(args[1], args[2])
+                   : cli_usage_error("store copy: give the URLs of two stores");
     if (count > 2)
         return cli_usage_error("store %s takes one argument", args[0]);
     if (strcmp(args[0], "init") == 0)
@@ -198,7 +199,7 @@ cli_store(int argc, char **argv)
         return check(args[1]);
     if (strcmp(args[0], "sql") == 0)
         return print_sql(args[1]);
-    return cli_usage_error("store: \"%s\" is none of init, check, sql, copy, "
-                           "accept-rollback",
+    return cli_usage_error("store: unknown command \"%s\"; give init, check, "
+                           "sql, copy or accept-rollback",
                            args[0]);
 }

@@ -66,9 +66,9 @@ cli_issue(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_WHERE_OPTIONS(&issue.where),
         {"ttl", 0, CLI_MS, &issue.ttl, "TIME",
-         "how long it may be used; default 5m"},
+         "how long a token can be used; default 5m"},
         {"count", 'n', CLI_NUMBER, &issue.count, "N",
-         "how many; each on a line of its own"},
+         "how many tokens; one per line"},
         {0},
     };
     const struct cli_syntax syntax = {
@@ -88,7 +88,7 @@ cli_issue(int argc, char **argv)
     if (code >= 0 || (code = cli_check_time("--ttl", &issue.ttl)) >= 0)
         return code;
     if (issue.count < 1 || issue.count > COUNT_MAX)
-        return cli_usage_error("--count is 1 to %d", COUNT_MAX);
+        return cli_usage_error("--count must be 1 to %d", COUNT_MAX);
     err.status = cli_engine_open(&issue.where, &engine, &err);
     if (err.status != IDEM_OK)
         return cli_fail(&err);
@@ -132,8 +132,8 @@ redeem_next(const struct cli_verb *verb, const struct idem_op *op)
         cli_print_answer(&answer, verb->print);
     } else if (answer.record->id.len == 0) {
         code = cli_error(IDEM_ERR_UNAVAILABLE,
-                         "the token is redeemed, but no fresh one could be "
-                         "issued: idem issue makes one");
+                         "the token was used, but no new token could be "
+                         "issued; run idem issue");
     } else {
         code = cli_exit_verdict(answer.verdict);
         print_next(verb, answer.record->id);
@@ -153,19 +153,20 @@ cli_redeem(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&verb),
         {"nonce", 'n', CLI_TEXT, &nonce, "HEX",
-         "16 random hex digits: a redeem that is sent again\n"
-         "with the same nonce is redeemed again"},
+         "16 random hex digits; a redeem that is sent again\n"
+         "with the same nonce gets \"redeemed\" again"},
         {"next", 0, CLI_FLAG, &next, NULL,
-         "bring a fresh token of this subject; --print token\n"
+         "also issue a new token to this subject; --print token\n"
          "prints only that"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "redeem TOKEN SUBJECT [options]",
-        .about = "Use a token up. \"redeemed\" (exit code 0): it was valid, "
-                 "and is used now;\n\"duplicate\" (17): it was used before; "
-                 "\"unknown\" (18): there is no such token\nof this subject, "
-                 "or it has expired.",
+        .about = "Use a token. \"redeemed\" (exit code 0): it was valid, and "
+                 "this call used it;\n"
+                 "\"duplicate\" (17): it was used before; \"unknown\" (18): "
+                 "there is no such token\n"
+                 "of this subject, or it has expired.",
         .options = options,
         .min_args = 2,
         .max_args = 2,

@@ -288,19 +288,21 @@ cli_top(int argc, char **argv)
     struct top top = {.every_ms = 1000};
     const struct cli_option options[] = {
         CLI_SERVER_OPTIONS(&top.where),
-        {"every", 'e', CLI_MS, &top.every_ms, "TIME",
-         "how often to look; default 1s"},
+        {"every", 'e', CLI_MS, &top.every_ms, "TIME", "interval; default 1s"},
         {"count", 'n', CLI_NUMBER, &top.count, "N",
-         "look so often, then end; default: until interrupted"},
-        {"once", 0, CLI_FLAG, &top.once, NULL, "look once, then end"},
+         "stop after this many; default: until interrupted"},
+        {"once", 0, CLI_FLAG, &top.once, NULL, "show it once, then stop"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "top [options]",
         .about = "Show what a server is doing: clients, waiting duplicates, "
-                 "doubts, commits,\nverdicts a second, latency by verb since "
-                 "the last look; of a gateway its routes;\nthe figures of the "
-                 "store. With --json, one object a look.",
+                 "doubts, commits,\n"
+                 "verdicts per second, and latency by verb since the last "
+                 "time. It also shows the\n"
+                 "routes of a gateway and the figures of the store. With "
+                 "--json, one object each\n"
+                 "time.",
         .options = options,
     };
     struct sigaction stop = {.sa_handler = on_interrupt};
@@ -311,7 +313,7 @@ cli_top(int argc, char **argv)
     if (code >= 0)
         return code;
     if (top.every_ms < 10)
-        return cli_usage_error("--every is at least 10ms");
+        return cli_usage_error("--every must be at least 10ms");
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     err.status = cli_line_open(&top.where, &line, &err);

@@ -14,10 +14,12 @@ cli_unlock(int argc, char **argv)
         CLI_VERB_OPTIONS(&verb), CLI_REASON_OPTION(&reason), {0}};
     const struct cli_syntax syntax = {
         .usage = "unlock NAME FENCE [options]",
-        .about = "Give back a lock; \"stale\" (15): this fence does not hold "
-                 "it. To free a lock\nwhose holder is gone, give a --reason: "
-                 "it takes the right to operate and is in\nthe audit trail. "
-                 "idem scan --type lock shows who holds what.",
+        .about = "Release a lock. \"stale\" (15): the lock is not held under "
+                 "this fence. To release\n"
+                 "the lock of another owner, give a --reason; this needs the "
+                 "right to operate and is\n"
+                 "written to the audit trail. idem scan --type lock lists the "
+                 "locks.",
         .options = options,
         .min_args = 2,
         .max_args = 2,

@@ -16,22 +16,24 @@ struct row {
 };
 
 static const struct row verdicts[IDEM__VERDICT_COUNT] = {
-    [IDEM_V_STARTED] = {0, "started", "yours to do"},
+    [IDEM_V_STARTED] = {0, "started", "do the work now"},
     [IDEM_V_OK] = {0, "ok", "done"},
-    [IDEM_V_SETTLED] = {0, "settled", "the outcome is fixed now"},
-    [IDEM_V_RECORD] = {0, "record", "here it is"},
+    [IDEM_V_SETTLED] = {0, "settled", "the outcome is decided now"},
+    [IDEM_V_RECORD] = {0, "record", "the record exists"},
     [IDEM_V_ISSUED] = {0, "issued", "the token exists now"},
-    [IDEM_V_REDEEMED] = {0, "redeemed", "the token was yours, once"},
-    [IDEM_V_REPLAY] = {10, "replay", "done before: the stored result"},
-    [IDEM_V_BUSY] = {11, "busy", "another is at work: ask again later"},
-    [IDEM_V_DOUBT] = {12, "doubt", "the lease is over, the outcome unknown"},
-    [IDEM_V_MISMATCH] = {13, "mismatch", "this id is another request's"},
+    [IDEM_V_REDEEMED] = {0, "redeemed", "this call used the token"},
+    [IDEM_V_REPLAY] = {10, "replay", "done before; prints the stored result"},
+    [IDEM_V_BUSY] = {11, "busy", "another caller works on it; try again later"},
+    [IDEM_V_DOUBT] = {12, "doubt",
+                      "the lease is over, and the outcome is unknown"},
+    [IDEM_V_MISMATCH] = {13, "mismatch",
+                         "this id was used for a different request"},
     [IDEM_V_FINISHED] = {14, "finished",
-                         "this fence finished otherwise before"},
-    [IDEM_V_STALE] = {15, "stale", "this fence does not hold the record"},
+                         "this fence finished it with another outcome"},
+    [IDEM_V_STALE] = {15, "stale", "the record is not held under this fence"},
     [IDEM_V_ABSENT] = {16, "absent", "there is no such record"},
     [IDEM_V_DUPLICATE] = {17, "duplicate", "redeemed before"},
-    [IDEM_V_UNKNOWN] = {18, "unknown", "no such token"},
+    [IDEM_V_UNKNOWN] = {18, "unknown", "there is no such token"},
 };
 
 static const int errors[IDEM__STATUS_COUNT] = {
@@ -90,10 +92,12 @@ cli_error(enum idem_status status, const char *format, ...)
 void
 cli_print_exit_codes(void)
 {
-    printf("exit codes of idem:\n\n"
+    printf("exit codes of idem:\n"
+           "\n"
            "   0  it worked: started, ok, settled, record, issued, redeemed\n"
-           "   1  it did not work out; the message says why\n"
-           "   2  the command line is wrong, or a value in it\n\n"
+           "   1  it failed; the message says why\n"
+           "   2  the command line is wrong, or a value in it\n"
+           "\n"
            "  verdicts\n");
     for (int code = 10; code < 20; code++) {
         for (size_t i = 0; i < IDEM__VERDICT_COUNT; i++) {
@@ -107,7 +111,8 @@ cli_print_exit_codes(void)
         printf("  %2d  %-12s %s\n", errors[i],
                idem_status_name((enum idem_status)i),
                idem_status_text((enum idem_status)i));
-    printf(
-        "\nOnly after 21 (lost) may something have been stored: run the same "
-        "command again.\n");
+    printf("\n"
+           "After 21 (lost) the change may or may not have been stored: run "
+           "the same command\n"
+           "again. After the other errors nothing was stored.\n");
 }

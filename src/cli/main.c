@@ -18,48 +18,51 @@ static int cli_version(int argc, char **argv);
 /* In the order of help; a NULL function is a heading. */
 static const struct cli_command commands[] = {
     {"One record:", NULL, NULL},
-    {"begin", "claim a request: started, or what became of it", cli_begin},
-    {"finish", "record its outcome, for everyone who asks again", cli_finish},
-    {"release", "give back what was not done", cli_release},
-    {"renew", "more time for what was begun", cli_renew},
-    {"settle", "what became of it, for good; decide a doubt", cli_settle},
-    {"get", "look at a record", cli_get},
-    {"forget", "an operator's right: it may run again", cli_forget},
+    {"begin", "claim a request, or get the outcome of the first one",
+     cli_begin},
+    {"finish", "store the outcome; duplicates will get it", cli_finish},
+    {"release", "give up a claim whose work was not done", cli_release},
+    {"renew", "extend the lease of a claim", cli_renew},
+    {"settle", "decide a doubt, or stop a request for good", cli_settle},
+    {"get", "show a record", cli_get},
+    {"forget", "delete a record, so that its request may run again",
+     cli_forget},
     {"Tokens:", NULL, NULL},
-    {"issue", "tokens that can be used once", cli_issue},
-    {"redeem", "use a token up", cli_redeem},
+    {"issue", "issue tokens that can be used once", cli_issue},
+    {"redeem", "use a token", cli_redeem},
     {"Many records:", NULL, NULL},
     {"scan", "list records by type, scope, state, age", cli_scan},
-    {"doubts", "what nobody knows the outcome of, oldest first", cli_doubts},
-    {"find", "records with this id, or of this problem, in any scope",
-     cli_find},
-    {"audit", "what operators did to records", cli_audit},
+    {"doubts", "list requests whose outcome is unknown, oldest first",
+     cli_doubts},
+    {"find", "find records by id or by a problem's instance", cli_find},
+    {"audit", "list what operators did", cli_audit},
     {"The store:", NULL, NULL},
-    {"store", "set up a store, check it, print its SQL", cli_store},
+    {"store", "set up a store, check it, copy it, print its SQL", cli_store},
     {"journal", "check or print a journal's files, running or not",
      cli_journal},
     {"backup", "copy a journal, running or not, to another folder", cli_backup},
     {"restore", "make a journal from a backup", cli_restore},
     {"Servers:", NULL, NULL},
-    {"serve", "records for every language, over RESP and HTTP", cli_serve},
-    {"top", "what a server is doing, live", cli_top},
-    {"bench", "how fast a server answers, idem's or Redis", cli_bench},
-    {"gateway", "any HTTP service, idempotent without a change", cli_gateway},
-    {"check", "is an HTTP interface idempotent? storm it and see", cli_check},
-    {"playground", "see each scheme break, then protected, in a browser",
+    {"serve", "start a server: RESP (the Redis protocol) and HTTP", cli_serve},
+    {"top", "show what a server is doing, live", cli_top},
+    {"bench", "measure how fast a server answers (idem or Redis)", cli_bench},
+    {"gateway", "make an HTTP service idempotent without changing it",
+     cli_gateway},
+    {"check", "test whether an HTTP interface is idempotent", cli_check},
+    {"playground", "try each scheme in a browser, broken and protected",
      cli_playground},
     {"Commands and messages, once:", NULL, NULL},
-    {"run", "run a command at most once; a repeat gets its output", cli_run},
+    {"run", "run a command at most once; repeat its output", cli_run},
     {"lock", "run a command while holding a lock", cli_lock},
-    {"unlock", "give back a lock by hand", cli_unlock},
-    {"id", "snowflakes, UUIDs and numbers that nobody else has", cli_id},
-    {"consume", "hand each message of a broker over once", cli_consume},
+    {"unlock", "release a lock by hand", cli_unlock},
+    {"id", "make unique ids: snowflakes, UUIDs, numbers", cli_id},
+    {"consume", "handle each message of a broker once", cli_consume},
     {"Help:", NULL, NULL},
     {"help", "idem help COMMAND; idem help connecting; idem help exit-codes",
      cli_help},
-    {"completion", "completion of commands for bash, zsh and fish",
+    {"completion", "print the completion script for bash, zsh or fish",
      cli_completion},
-    {"version", "the version of this program", cli_version},
+    {"version", "print the version", cli_version},
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -94,16 +97,19 @@ cli_command_help(const char *name, size_t len)
 static void
 print_help(void)
 {
-    printf("idem - a request may arrive many times, what it does happens "
-           "once\n\nusage: idem COMMAND [arguments] [options]\n");
+    printf("idem - run each request once, however often it arrives\n"
+           "\n"
+           "usage: idem COMMAND [arguments] [options]\n");
     for (size_t i = 0; i < COMMANDS; i++) {
         if (commands[i].run)
             printf("  %-10s %s\n", commands[i].name, commands[i].help);
         else
             printf("\n%s\n", commands[i].name);
     }
-    printf("\nEvery command knows --help and --json. They ask a server (idem "
-           "serve), or open a\nstore themselves: idem help connecting.\n");
+    printf("\n"
+           "Every command has --help and --json. Commands connect to a server "
+           "(idem serve),\n"
+           "or open a store themselves; idem help connecting explains how.\n");
 }
 
 static int
@@ -128,7 +134,7 @@ cli_version(int argc, char **argv)
 {
     const struct cli_syntax syntax = {
         .usage = "version",
-        .about = "Print the version of this program, as idem --version does.",
+        .about = "Print the version, as idem --version does.",
     };
     int code = cli_parse(&syntax, argc, argv, NULL, NULL);
 

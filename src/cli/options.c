@@ -45,8 +45,9 @@ set(const struct cli_option *option, const char *value)
         break;
     case CLI_FILTER:
         if (!*value)
-            return cli_usage_error("--%s is empty; leave it out for all",
-                                   option->name);
+            return cli_usage_error(
+                "--%s is empty; give a value, or leave it out for all",
+                option->name);
         *(const char **)option->into = value;
         break;
     case CLI_TEXT:
@@ -175,7 +176,7 @@ static void
 print_help(const struct cli_syntax *syntax)
 {
     static const struct cli_option common[] = {
-        {"json", 0, CLI_FLAG, NULL, NULL, "answer as one JSON object a line"},
+        {"json", 0, CLI_FLAG, NULL, NULL, "print JSON, one object per line"},
         {"help", 'h', CLI_FLAG, NULL, NULL, "this text"},
     };
 

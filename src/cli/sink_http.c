@@ -50,10 +50,9 @@ http_sink_open(const char *url, int64_t timeout_ms, struct http_sink **out,
 
     if ((strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0) ||
         !is_url(url))
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%s\" is no place to deliver to: give an http:// "
-                          "or https:// URL",
-                          url);
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            "--to \"%s\" is not a URL: give an http:// or https:// URL", url);
     curl_global_init(CURL_GLOBAL_DEFAULT);
     sink = calloc(1, sizeof(*sink));
     if (sink)
@@ -258,7 +257,8 @@ by_status(long status, const struct exchange *exchange, struct idem_error *err)
 
     if (status >= 200 && status < 300)
         return IDEM_HANDLED;
-    idem__fail(err, IDEM_ERR_INVALID, "the endpoint answered %ld", status);
+    idem__fail(err, IDEM_ERR_INVALID, "the service answered with status %ld",
+               status);
     if (by_problem(exchange, &handled))
         return handled;
     if (status == 408 || status == 502 || status == 504 ||
@@ -274,8 +274,8 @@ static enum idem_handled
 by_trouble(CURLcode code, bool sent, struct idem_error *err)
 {
     idem__fail(err, IDEM_ERR_UNAVAILABLE,
-               sent ? "the endpoint did not answer: %s"
-                    : "the endpoint could not be asked: %s",
+               sent ? "the service did not answer: %s"
+                    : "the service could not be reached: %s",
                code == CURLE_ABORTED_BY_CALLBACK ? "the connection was closed"
                                                  : curl_easy_strerror(code));
     return sent ? IDEM_UNCLEAR : IDEM_AWAY;

@@ -351,7 +351,7 @@ def test_a_lock_taken_by_hand_is_held_until_its_fence_gives_it_back(idem):
     assert idem("unlock", "nightly", fence.strip())[0] == 0
     code, out = idem("lock", "nightly", "--owner", "you")
     assert code == 0 and int(fields(out)["fence"]) > int(fence)
-    assert idem("lock", "weekly", "--")[0] == 2 and "which command" in idem.said
+    assert idem("lock", "weekly", "--")[0] == 2 and "no command is given" in idem.said
     assert idem("get", "locks", "weekly", "--type", "lock")[0] == 16, "nothing was taken"
 
 
