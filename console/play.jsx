@@ -17,9 +17,11 @@ function Samples({ scheme }) {
 
 function Outcome({ told, scheme }) {
     const others = Object.entries(told.replies).map(([word, n]) => `${t(`play-${word}`)} × ${n}`).join(" · ");
+    const sent = Object.values(told.replies).reduce((sum, n) => sum + n, 0);
     return <div class={"outcome" + (told.wrong ? " alarm" : "")} role="status" data-run={told.run} data-effects={told.effects} data-wrong={String(told.wrong)}>
         <p><b>{pick(told.wrong ? scheme.harm : scheme.fine)}</b></p>
-        <p>{t("play-effects", { n: told.effects, m: told.wanted })}</p><p class="note">{t("play-replies")}{others}</p></div>;
+        <p>{t("play-effects", { n: told.effects, m: told.wanted })}</p><p class="note">{t("play-replies")}{others}</p>
+        {sent > 3 && <p class="note">{t("play-drawn", { n: sent })}</p>}</div>;
 }
 
 function Data({ told }) {

@@ -224,6 +224,7 @@ const WORDS = {
     "play-samples": ["The same call in your language", "其他语言的写法"],
     "play-effects": ["Done: {n}. Right would be: {m}.", "实际执行 {n} 次，应为 {m} 次。"],
     "play-replies": ["Replies: ", "响应："],
+    "play-drawn": ["Two of the {n} requests are drawn.", "图中只画出 {n} 个请求中的两个。"],
     "play-table": ["Table {name}", "业务表 {name}"],
     "play-record": ["Record in idem", "idem 中的记录"],
     "play-noRecord": ["None: the engine was not asked.", "无：没有用到引擎。"],

@@ -176,7 +176,6 @@ def test_a_scheme_is_seen_broken_and_then_protected(page, browser, scheme):
     drawn = browser.run("return document.querySelectorAll('.diagram .m').length")
     assert drawn == browser.run("return Number(document.querySelector('.diagram svg').dataset.count)") > 3
     assert press(page, "input[name=half][value=true]") == (1, False)
-    page.accessible()
     page.press("中文")
     page.has("[data-action=%s]" % action)
     assert re.search("[\u4e00-\u9fff]", browser.run("return document.querySelector('h2').innerText + ''"))
@@ -206,6 +205,10 @@ def test_the_links_lead_to_the_schemes(page, browser):
     browser.click(".schemes a[href='#/play/lock']")
     page.has("[data-action=pause]")
     page.shows("Distributed lock")
+    browser.click("[aria-label='Light or dark']")
+    assert press(page, "[data-action=pause]") == (2, True)
+    page.accessible()
+    browser.click("[aria-label='Light or dark']")
     assert not browser.run("return document.querySelectorAll('nav').length")  # nothing but the playground
 
 
@@ -224,7 +227,7 @@ def test_the_samples_stand_in_the_pages_that_they_name(page, browser):
     seen = 0
     for scheme in HEADLINE:
         page.open("play/" + scheme)
-        page.has("h2")
+        page.has(".schemes a[href='#/play/%s'][aria-current]" % scheme)
         count = browser.run("return document.querySelectorAll('.bar [aria-pressed]').length")
         assert count >= 3
         for i in range(count):

@@ -4,7 +4,7 @@
  */
 #include "play_inner.h"
 
-#include <string.h>
+#include "../../base/wait.h"
 
 #define SUBJECT "mydlq"
 #define SCOPE "unionpay"
@@ -341,17 +341,23 @@ sleep_too_long(struct play_call *call)
 }
 
 /* SET name owner NX PX: a lock with an expiry, and nothing else. */
+static bool
+take_expiring(struct play_call *call, const char *me)
+{
+    long long now = idem__mono_ms();
+
+    return play_sql(call,
+                    "update locks set owner = '%s', until = %lld where until "
+                    "< %lld",
+                    me, now + PLAY_LEASE_MS, now) > 0;
+}
+
 const char *
 play_lock_expiring(struct play_call *call)
 {
     const char *me = call->number == 0 ? "A" : "B";
 
-    while (play_sql(call,
-                    "update locks set owner = '%s', until = "
-                    "julianday('now') * 86400000 + %d "
-                    "where until < julianday('now') * 86400000",
-                    me, PLAY_LEASE_MS) == 0 &&
-           !play_is_over(call->play))
+    while (!take_expiring(call, me) && !play_is_over(call->play))
         play_sleep_ms(PLAY_LEASE_MS);
     sleep_too_long(call);
     play_sql(call, "update report set body = 'by %s'", me);
