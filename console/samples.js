@@ -1,4 +1,4 @@
-// The same call in other languages. Every line stands in the page that is named here; tests run those pages.
+// The same call in other languages. Every line stands in the page that is named here; a test compares them.
 const BANK = ["examples/bank/README.md", `bank() { curl -s -w '\\n' -X "$1" "localhost:8080$2" \${3:+-d "$3"} "\${@:4}"; }`];
 const bank = (...lines) => ["curl", BANK[0], [BANK[1], ...lines].join("\n")];
 

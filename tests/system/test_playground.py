@@ -121,6 +121,15 @@ def test_it_prints_its_address_and_ends_at_ctrl_c():
     assert ran.returncode == 0 and out == "" and err == "", err
 
 
+def test_with_json_the_address_is_an_object():
+    port = free_port()
+    ran = subprocess.Popen([IDEM, "playground", "--json", "--listen", "localhost:%d" % port], stdout=subprocess.PIPE, text=True)
+    assert json.loads(ran.stdout.readline()) == {"url": "http://localhost:%d/console#/play" % port}
+    ran.terminate()
+    assert ran.wait(60) == 0 and ran.stdout.read() == ""
+    ran.stdout.close()
+
+
 def test_it_listens_on_this_machine_only():
     for address in ("0.0.0.0:7398", "*:7398", "192.0.2.1:80", "127.0.0.1:1,127.0.0.1:2", "x"):
         ran = subprocess.run([IDEM, "playground", "--listen", address], capture_output=True, text=True, timeout=60)

@@ -27,7 +27,7 @@ open_call(struct play_call *call)
     struct play *play = call->play;
     struct idem_error err = {0};
 
-    call->conn = play->base->open(play->name, PLAY_MEET_MS);
+    call->conn = play->base->open(play->name, PLAY_BUSY_MS);
     if (!call->conn)
         play_broke(play, "tables", "no connection");
     else if (idem_sql_sqlite(call->conn, &call->sql, &err) != IDEM_OK)
@@ -345,7 +345,7 @@ make_tables(struct play *play)
     char why[160];
     int changed;
 
-    play->keeper = play->base->open(play->name, PLAY_MEET_MS);
+    play->keeper = play->base->open(play->name, PLAY_BUSY_MS);
     if (!play->keeper)
         play_broke(play, "tables", "no connection");
     for (size_t i = 0; play->keeper && i < 3; i++)

@@ -15,6 +15,7 @@
 #define PLAY_SHOWN 2      /* requests whose messages are told */
 #define PLAY_MESSAGES 64  /* of them, at most */
 #define PLAY_MEET_MS 3000 /* nobody waits longer for another request */
+#define PLAY_BUSY_MS 8000 /* nor for a lock of the tables */
 #define PLAY_LEASE_MS 150
 #define PLAY_PATIENCE_MS 60 /* then the client takes it for a time-out */
 
