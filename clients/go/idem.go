@@ -11,11 +11,11 @@ package idem
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"log"
-	mathrand "math/rand"
 	"time"
 )
 
@@ -104,7 +104,7 @@ func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Durati
 		default:
 			return nil, err
 		}
-		delay := time.Duration(float64(pause) * (0.5 + mathrand.Float64()))
+		delay := jittered(pause)
 		if time.Now().Add(delay).Before(end) && ctx.Err() == nil {
 			select {
 			case <-time.After(delay):
@@ -135,6 +135,13 @@ func milliseconds(d time.Duration) int64 {
 		return ms
 	}
 	return 1
+}
+
+// jittered is a half to one and a half of the pause. Until Go 1.20, math/rand gives the same numbers to every process.
+func jittered(pause time.Duration) time.Duration {
+	var bytes [2]byte
+	rand.Read(bytes[:]) // without it: the shortest pause
+	return pause/2 + time.Duration(float64(pause)*float64(binary.BigEndian.Uint16(bytes[:]))/65536)
 }
 
 func nonce() string {

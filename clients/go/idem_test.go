@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	mathrand "math/rand"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -45,6 +46,22 @@ func TestACallerWhoLeavesGivesALateClaimBack(t *testing.T) {
 		if !errors.Is(err, ErrInProgress) || time.Now().After(end) {
 			t.Fatal(value, err)
 		}
+	}
+}
+
+func TestProcessesDoNotRetryInStep(t *testing.T) {
+	var drawn [2][8]time.Duration
+	for process := range drawn {
+		mathrand.Seed(1) // as Go 1.19 starts every process
+		for i := range drawn[process] {
+			drawn[process][i] = jittered(time.Hour)
+			if drawn[process][i] < time.Hour/2 || drawn[process][i] > time.Hour*3/2 {
+				t.Fatal(drawn)
+			}
+		}
+	}
+	if drawn[0] == drawn[1] {
+		t.Fatal("two processes pause alike")
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	mathrand "math/rand"
 	"net/http"
 	"strconv"
 	"strings"
@@ -59,7 +58,7 @@ func (s *Sender) Send(r *http.Request, key string) (*http.Response, error) {
 		if !retry || i >= tries || r.Context().Err() != nil {
 			return answer, err
 		}
-		pause := time.Duration(float64(100*time.Millisecond<<least(time.Duration(i-1), 8)) * (0.5 + mathrand.Float64()))
+		pause := jittered(100 * time.Millisecond << least(time.Duration(i-1), 8))
 		if answer != nil {
 			seconds, _ := strconv.ParseUint(answer.Header.Get("Retry-After"), 10, 16)
 			pause = most(pause, time.Duration(seconds)*time.Second)

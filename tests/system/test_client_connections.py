@@ -104,6 +104,26 @@ def test_a_server_without_room_is_a_server_that_is_away(language):
             one.close()
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_tries_come_at_growing_distances(language):
+    """A server that closes every connection at once is tried a few times in three seconds, not as often as the machine can."""
+    with socket.create_server(("127.0.0.1", 0)) as refusing:
+        tries = []
+
+        def close_all():
+            while True:
+                try:
+                    refusing.accept()[0].close()
+                except OSError:
+                    return
+                tries.append(time.monotonic())
+        threading.Thread(target=close_all, daemon=True).start()
+        answer = once("idem://127.0.0.1:%d" % refusing.getsockname()[1], language, deadline_ms=3000)
+        refusing.shutdown(socket.SHUT_RDWR)
+        assert (answer["class"], answer["error"], answer["ran"]) == ("not_executed", "Unavailable", False), answer
+        assert 3 <= len(tries) <= 20, len(tries)
+
+
 def test_a_server_is_found_by_its_name():
     """localhost may be ::1 first, where nobody listens."""
     with folder() as where, Server(where, listen=True) as server:

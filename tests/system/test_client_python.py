@@ -321,6 +321,14 @@ def test_a_child_process_has_nonces_of_its_own(client):
         client.once("both", lambda: 1)
 
 
+def test_two_processes_of_one_snapshot_have_different_nonces():
+    idem.claim.nonce()
+    before = list(idem.claim._nonces)
+    made = idem.claim.nonce()
+    idem.claim._nonces[:] = before
+    assert idem.claim.nonce() != made and re.fullmatch("[0-9a-f]{16}", made)
+
+
 def is_free(client, key):
     """Nobody holds the key: a call of its own runs."""
     try:

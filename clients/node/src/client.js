@@ -25,7 +25,11 @@ let random, used = 0; // random bytes, made many at a time: that is quicker
 
 function nonce() {
     if (used % 4096 === 0) random = randomBytes(4096);
-    return random.toString("hex", used % 4096, (used += 8) % 4096 || 4096);
+    const at = used % 4096;
+    used += 8;
+    // And the time, because two machines may be restored from one snapshot, with the same bytes.
+    random.writeUInt32LE((random.readUInt32LE(at) ^ process.hrtime()[1]) >>> 0, at);
+    return random.toString("hex", at, at + 8);
 }
 
 /** JSON that two languages write alike: see clients/README.md. */

@@ -124,7 +124,7 @@ final class Client
                 }
                 $sent = $sent || $e->word === 'LOST';
             }
-            $delay = $pause * (0.5 + mt_rand() / mt_getrandmax());
+            $delay = $pause * (0.5 + random_int(0, 1000) / 1000);
             if (Connection::now() + $delay / 1000 > $end) {
                 throw $sent ? new OutcomeUnknown("no answer in time, and it may have been stored: {$e->getMessage()}", 0, $e)
                     : new Unavailable("the server cannot be reached: {$e->getMessage()}", 0, $e);

@@ -47,7 +47,7 @@ final class RetryingHttp
                 throw new \RuntimeException("no answer from $url: " . (error_get_last()['message'] ?? 'the connection broke'));
             }
             $after = $answer?->headers['Retry-After'][0] ?? '';
-            $pause = 100 * 2 ** min($i - 1, 8) * (0.5 + mt_rand() / mt_getrandmax());
+            $pause = 100 * 2 ** min($i - 1, 8) * (0.5 + random_int(0, 1000) / 1000);
             usleep((int)max(preg_match('/^\d{1,5}$/D', $after) ? (int)$after * 1e6 : 0, $pause * 1000));
         }
     }

@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import random
+import struct
 import threading
 import time
 import types
@@ -170,18 +171,18 @@ def ms(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
-_nonces: List[str] = []
+_nonces: List[int] = []
 os.register_at_fork(after_in_child=_nonces.clear)  # two processes must not have the same ones
 
 
 def nonce() -> str:
-    """Many are made at once: for each call of the system's generator the other threads would run first."""
+    """Random numbers are made many at once: for each call of the system's generator the other threads would run first. The time is added
+    because two machines may be restored from one snapshot, with the same numbers."""
     while True:
         try:
-            return _nonces.pop()
+            return "%016x" % (_nonces.pop() ^ time.time_ns())
         except IndexError:
-            digits = os.urandom(8 * 256).hex()
-            _nonces.extend([digits[at:at + 16] for at in range(0, len(digits), 16)])
+            _nonces.extend(struct.unpack("256Q", os.urandom(8 * 256)))
 
 
 def begin(key, options, arguments):
