@@ -96,8 +96,9 @@ wait_or_stop(struct idem_engine *engine, struct waiter *waiter, uint64_t ticket,
         if (idem__word_wait_for(&waiter->done, STOP_LOOK_MS))
             return;
     }
-    idem_cancel(engine, ticket);
-    idem__word_wait(&waiter->done);
+    do { /* without memory it cancels nothing: then again */
+        idem_cancel(engine, ticket);
+    } while (!idem__word_wait_for(&waiter->done, STOP_LOOK_MS));
 }
 
 static enum idem_status

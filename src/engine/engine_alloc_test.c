@@ -22,6 +22,7 @@ void *__wrap_realloc(void *old, size_t len);
 
 static long countdown; /* 0: nothing fails; 1: the next one does */
 static bool failed;
+static atomic_int no_cancels; /* so many of them cannot be made */
 
 static bool
 fails_now(void)
@@ -41,6 +42,10 @@ __wrap_malloc(size_t len)
 void *
 __wrap_calloc(size_t count, size_t len)
 {
+    if (len == sizeof(struct idem__cancel) && atomic_load(&no_cancels) > 0) {
+        atomic_fetch_sub(&no_cancels, 1);
+        return NULL;
+    }
     return fails_now() ? NULL : __real_calloc(count, len);
 }
 
@@ -185,11 +190,34 @@ every_allocation_may_fail(void **state)
     assert_true(n > 100);
 }
 
+static void
+who_is_told_to_stop_waiting_does_although_memory_is_short(void **state)
+{
+    const volatile sig_atomic_t stop = 1;
+    struct idem_op op = op_begin("stopped");
+    struct idem_engine *engine = NULL;
+    struct idem_answer answer = {0};
+
+    (void)state;
+    assert_int_equal(idem_open("memory:", NULL, &engine, NULL), IDEM_OK);
+    assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+    idem_answer_clear(&answer);
+    op = op_wait("stopped", 10000);
+    atomic_store(&no_cancels, 2);
+    assert_int_equal(idem__do_until(engine, &op, NULL, &stop, &answer, NULL),
+                     IDEM_ERR_CLOSED);
+    assert_int_equal(atomic_load(&no_cancels), 0);
+    idem_answer_clear(&answer);
+    idem_close(engine);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(
+            who_is_told_to_stop_waiting_does_although_memory_is_short),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

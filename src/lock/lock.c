@@ -239,23 +239,31 @@ acquire_in_turn(struct idem_lock *lock, struct idem_error *err)
     return status;
 }
 
-/* A row that somebody's transaction holds is free again in a moment. */
+enum idem_status
+idem__unlock(struct idem_engine *engine, const struct idem_op *op,
+             int64_t lease_ms, struct idem_answer *answer,
+             struct idem_error *err)
+{
+    int64_t end_us = idem__boot_us(engine) + lease_ms * 1000;
+    enum idem_status status = idem_do(engine, op, answer, err);
+
+    while (status == IDEM_OK && answer->verdict == IDEM_V_BUSY &&
+           idem__boot_us(engine) < end_us) {
+        idem_answer_clear(answer);
+        usleep(RETRY_US);
+        status = idem_do(engine, op, answer, err);
+    }
+    return status;
+}
+
 static enum idem_status
 unlock(struct idem_lock *lock, struct idem_answer *answer,
        struct idem_error *err)
 {
-    struct idem_engine *engine = lock->keeper.engine;
-    struct idem_op op = op_on(lock, IDEM_UNLOCK);
-    int64_t end_us = boot_us(lock) + lock->options.lease_ms * 1000;
-    enum idem_status status = idem_do(engine, &op, answer, err);
+    const struct idem_op op = op_on(lock, IDEM_UNLOCK);
 
-    while (status == IDEM_OK && answer->verdict == IDEM_V_BUSY &&
-           boot_us(lock) < end_us) {
-        idem_answer_clear(answer);
-        usleep(RETRY_US);
-        status = idem_do(engine, &op, answer, err);
-    }
-    return status;
+    return idem__unlock(lock->keeper.engine, &op, lock->options.lease_ms,
+                        answer, err);
 }
 
 static struct idem_lock *

@@ -238,7 +238,8 @@ give_back(struct crowd *crowd, uint32_t number)
     (void)part_name(name, crowd->name, "#", number, NULL);
     op = op_on_place(crowd, name, IDEM_UNLOCK);
     op.fence = crowd->places[number].fence;
-    (void)idem_do(crowd->self->engine, &op, &answer, NULL);
+    op.subject = (struct idem_bytes){NULL, 0}; /* an operator's reason */
+    (void)idem__unlock(crowd->self->engine, &op, op.lease_ms, &answer, NULL);
     idem_answer_clear(&answer);
 }
 

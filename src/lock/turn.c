@@ -157,7 +157,7 @@ let_go(struct idem__turn *turn, unsigned place, uint64_t fence)
     op.id = idem_text(name);
     if (place == 0)
         op.result = (struct idem_bytes){turn->list, turn->count};
-    ok = idem_do(turn->engine, &op, &answer, NULL) == IDEM_OK &&
+    ok = idem__unlock(turn->engine, &op, MOMENT_MS, &answer, NULL) == IDEM_OK &&
          answer.verdict == IDEM_V_OK;
     idem_answer_clear(&answer);
     return ok;

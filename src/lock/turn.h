@@ -1,5 +1,5 @@
 /*
- * turn.h - a place in the queue of a lock.
+ * turn.h - a place in the queue of a lock; and what all locks do.
  */
 #ifndef IDEM__TURN_H
 #define IDEM__TURN_H
@@ -9,6 +9,13 @@
 #include <idem/lock.h>
 
 struct idem__turn;
+
+/* UNLOCK, again and again for a lease while the row is locked: somebody's
+ * transaction holds it, and lets it go in a moment. */
+enum idem_status idem__unlock(struct idem_engine *engine,
+                              const struct idem_op *op, int64_t lease_ms,
+                              struct idem_answer *answer,
+                              struct idem_error *err);
 
 /*
  * Wait until everybody who came before has had his turn, until end_us on the

@@ -2,6 +2,7 @@
  * turn_test.c - fair locks: those who wait are in line. The order across
  * processes is in tests/system/test_locks.py.
  */
+#include "../../tests/support/faulty_store.h"
 #include "../engine/engine.h"
 
 #include <idem/lock.h>
@@ -203,6 +204,66 @@ a_note_that_is_no_list_does_no_harm(void **state)
     assert_int_equal(idem_lock_give(lock, NULL, NULL), IDEM_OK);
 }
 
+static bool
+is_free(const char *name)
+{
+    const struct idem_op op = {.verb = IDEM_GET,
+                               .type = IDEM_TYPE_LOCK,
+                               .scope = idem_text(IDEM_LOCK_SCOPE),
+                               .id = idem_text(name)};
+    struct idem_answer answer = {0};
+    bool is_free;
+
+    assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+    is_free = answer.record->state == IDEM_STATE_FREE;
+    idem_answer_clear(&answer);
+    return is_free;
+}
+
+/* On SQL stores another engine's transaction may hold a row for a moment. What
+ * is not let go then stops everybody else for the rest of its lease. */
+static void
+what_is_held_for_a_moment_is_let_go_although_its_row_is_locked(void **state)
+{
+    static const char *const held[] = {"moment!queue", "moment!queue1"};
+    const struct idem_lock_options options = {.lease_ms = 60000, .fair = true};
+    struct idem_engine *before = engine;
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct waiter first = {.name = "moment"}, second = {.name = "moment"};
+        struct idem__engine_inner inner = {0};
+        struct idem_store *memory = NULL;
+        struct faulty_store *store;
+        struct idem_lock *lock = NULL;
+        uint8_t key[IDEM_KEY_LEN];
+
+        assert_int_equal(idem__store_open("memory:", NULL, &memory, NULL),
+                         IDEM_OK);
+        store = faulty_open(FAULTY_REMOTE, memory, NULL);
+        inner.store = &store->base;
+        assert_int_equal(idem__engine_open(NULL, NULL, &inner, &engine, NULL),
+                         IDEM_OK);
+        assert_int_equal(
+            idem_lock_take(engine, "moment", &options, &lock, NULL), IDEM_OK);
+        start(&first);
+        start(&second);
+        idem__key(IDEM_TYPE_LOCK, idem_text(IDEM_LOCK_SCOPE),
+                  idem_text(held[i]), key);
+        store->held_key = key;
+        atomic_store(&store->held, 40);
+        assert_int_equal(idem_lock_give(lock, NULL, NULL), IDEM_OK);
+        pthread_join(first.thread, NULL);
+        pthread_join(second.thread, NULL);
+        assert_int_equal(first.status, IDEM_OK);
+        assert_int_equal(second.status, IDEM_OK);
+        assert_int_equal(atomic_load(&store->held), 0);
+        assert_true(is_free(held[i]));
+        idem_close(engine);
+    }
+    engine = before;
+}
+
 static void
 a_name_that_leaves_no_room_for_the_queue_is_refused(void **state)
 {
@@ -227,6 +288,8 @@ main(void)
         cmocka_unit_test(many_come_and_give_up_and_the_line_moves_on),
         cmocka_unit_test(a_note_that_is_no_list_does_no_harm),
         cmocka_unit_test(a_name_that_leaves_no_room_for_the_queue_is_refused),
+        cmocka_unit_test(
+            what_is_held_for_a_moment_is_let_go_although_its_row_is_locked),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -156,6 +156,21 @@ load_and_lie(struct faulty_store *self, struct idem_load *loads, size_t count)
     }
 }
 
+static bool
+frees_held(struct faulty_store *self, const struct idem_swap *swaps,
+           size_t count)
+{
+    for (size_t i = 0; self->held_key && i < count; i++) {
+        if (memcmp(swaps[i].key, self->held_key, IDEM_KEY_LEN) == 0 &&
+            swaps[i].record && swaps[i].record->state == IDEM_STATE_FREE &&
+            atomic_load(&self->held) > 0) {
+            atomic_fetch_sub(&self->held, 1);
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
@@ -169,6 +184,8 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
         self->before_swap(self->before_swap_arg, self);
     enter(self);
     fault = next_fault(self);
+    if (fault == FAULT_NONE && frees_held(self, swaps, count))
+        fault = FAULT_LOCKED;
     if (fault != FAULT_NONE)
         status = fail_swap(self, fault, swaps, count, arena, err);
     else

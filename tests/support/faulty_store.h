@@ -55,8 +55,10 @@ struct faulty_store {
 
     int chaos; /* see faulty_chaos() */
     struct dice dice;
-    enum lie lie;           /* one call in a hundred */
-    const uint8_t *damaged; /* loading this key is IDEM_ERR_CORRUPT */
+    enum lie lie;            /* one call in a hundred */
+    const uint8_t *damaged;  /* loading this key is IDEM_ERR_CORRUPT */
+    const uint8_t *held_key; /* so many swaps that would free this key ... */
+    atomic_int held;         /* ... find its row locked */
     _Atomic enum idem_status scan_fails; /* IDEM_OK: it does not */
 
     atomic_llong clock_us;         /* added to the inner store's clock */

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from lib import IDEM, Server, folder, patient, wait_until
+from lib import IDEM, Server, encode, folder, patient, wait_until
 from servers import Etcd, MariaDB, Postgres, Redis, ZooKeeper
+from test_rights import write_credentials
 
 
 class Shared:
@@ -195,3 +196,18 @@ def test_under_nohup_a_hangup_does_not_end_the_wait(shared):
             assert wait_until(lambda: any(name.startswith("night!queue") for name in shared.held()))
             process.send_signal(signal.SIGHUP)
         assert process.wait(120) == 0 and os.path.exists(done)
+
+
+def test_who_may_only_use_gives_back_the_permits_that_it_did_not_need(tmp_path):
+    """Two come free in the same moment, and one who waits gets both. Giving one back is not an operator's action."""
+    credentials = write_credentials(str(tmp_path), "shop secret-1234567890 use")
+    with Server(str(tmp_path), "--credentials", credentials) as s, s.client() as c:
+        assert c("AUTH", "shop", "secret-1234567890") == "OK"
+        fences = [c("LOCK", "pool#%d" % n, "somebody", 60000)[1] for n in (0, 1)]
+        waits = subprocess.Popen([IDEM, "lock", "pool", "--permits", "2", "--wait", "60s", "--lease", "60s", "--server", "unix:" + s.socket,
+                                  "--", "true"], env={**os.environ, "IDEM_AUTH": "shop:secret-1234567890"})
+        assert wait_until(lambda: "locks_waiting:2\r" in c("INFO"))
+        c.raw(b"".join(encode("UNLOCK", "pool#%d" % n, fence) for n, fence in enumerate(fences)))
+        assert [c.read(), c.read()] == [["ok"], ["ok"]] and waits.wait(60) == 0
+        assert all("free" in c("GET", "locks", "pool#%d" % n, "TYPE", "lock") for n in (0, 1))
+        assert "operator-refused" not in s.output()
