@@ -101,8 +101,8 @@ def test_a_node_that_is_behind_does_not_answer_from_what_it_has(cluster, idems):
 
 def test_a_cluster_whose_parts_may_go_on_alone_is_refused(cluster):
     node = cluster.nodes[1]
-    node.sql("set global wsrep_provider_options = 'pc.ignore_sb=true'")
     try:
+        node.sql("set global wsrep_provider_options = 'pc.ignore_sb=YES'")
         said = subprocess.run([IDEM, "get", "a", "b", "--store", node.url], text=True, stderr=subprocess.PIPE, timeout=60).stderr
         assert "pc.ignore_sb" in said and "unsafe=quorum" in said, said
     finally:

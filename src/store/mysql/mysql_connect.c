@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define DEFAULT_PORT 3306
 #define TIMEOUT_MS 2000
@@ -128,6 +129,16 @@ struct settings {
     bool no_quorum;
 };
 
+/* Is this option of Galera's on? It is shown as somebody has written it. */
+static bool
+provider_has(const char *options, const char *name)
+{
+    const char *at = strstr(options, name);
+
+    at = at ? at + strlen(name) : "0";
+    return !strchr("0nNfF", at[0]) && strncasecmp(at, "off", 3) != 0;
+}
+
 static void
 keep(struct settings *s, const char *name, const char *value)
 {
@@ -151,8 +162,8 @@ keep(struct settings *s, const char *name, const char *value)
             snprintf(wanted[i].into, wanted[i].len, "%s", value);
     }
     if (strcmp(name, "wsrep_provider_options") == 0)
-        s->no_quorum = strstr(value, "pc.ignore_quorum = true") ||
-                       strstr(value, "pc.ignore_sb = true");
+        s->no_quorum = provider_has(value, "pc.ignore_quorum = ") ||
+                       provider_has(value, "pc.ignore_sb = ");
 }
 
 static bool
