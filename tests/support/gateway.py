@@ -38,6 +38,11 @@ def nothing_found(where):
         assert at < 0, text[max(0, at - 200):at + 6000]
 
 
+def nginx_version():
+    said = subprocess.run(["/usr/sbin/nginx", "-v"], capture_output=True, text=True).stderr
+    return tuple(int(n) for n in re.search(r"nginx/([\d.]+)", said).group(1).split("."))
+
+
 def nginx_test(where, conf):
     """What `nginx -t` says of a configuration."""
     return subprocess.run(["/usr/sbin/nginx", "-t", "-p", where, "-c", conf], capture_output=True, text=True,

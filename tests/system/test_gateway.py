@@ -429,7 +429,8 @@ def test_a_cut_answer_is_unknown_and_never_stored(stack, key, way):
     assert stack.ledger.executions(key) == 1
 
 
-NO_ANSWERS = [b"\x00 no HTTP\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+EARLY_HINTS = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+NO_ANSWERS = [b"\x00 no HTTP\r\n\r\n", EARLY_HINTS,
               b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
               b"HTTP/1.1 600 Odd\r\nContent-Length: 100\r\n\r\nx",
               b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nContent-Length: 9\r\n\r\nx"]
@@ -448,8 +449,12 @@ def test_a_service_that_stays_after_no_answer_does_not_hold_the_client(stack, ke
         got = raw(stack.port, post + (b"" if how == "close" else b"GET /plain HTTP/1.1\r\nHost: x\r\n\r\n"), 8, until=until)
         if how == "close" or "two-lengths" not in key:
             assert time.time() - start < 5, got
+        assert stack.ledger.executions(k) == 1
+        if sent is EARLY_HINTS and nginx_version() >= (1, 29):  # which skips them and takes the answer
+            assert got.startswith(b"HTTP/1.1 200") and stack.record(k)["state"] == "succeeded", got
+            continue
         assert got.startswith(b"HTTP/1.1 504") and b"outcome-unknown" in got and b"Odd" not in got
-        assert stack.ledger.executions(k) == 1 and stack.record(k)["state"] == "executing"
+        assert stack.record(k)["state"] == "executing"
 
 
 def test_an_unknown_outcome_comes_to_doubt_and_can_be_settled(stack, key):
