@@ -120,8 +120,8 @@ def root(suite, *packages):
                           stdout=subprocess.PIPE).stdout.strip()
 
 
-# This machine's PostgreSQL (15 on Debian 12), and a newer one.
-POSTGRES_VERSIONS = ["installed", "postgres-17"]
+# This machine's PostgreSQL (15 on Debian 12), and those of newer Debian suites.
+POSTGRES_VERSIONS = {"installed": None, "postgres-17": "trixie", "postgres-18": "sid"}
 
 
 class Postgres(Server):
@@ -130,7 +130,8 @@ class Postgres(Server):
     def __init__(self, *settings, version="installed"):
         """version: one of POSTGRES_VERSIONS."""
         super().__init__("postgres", "postgres")
-        top = ("" if version == "installed" else root("trixie", "postgresql")) + "/usr/lib/postgresql/"
+        suite = POSTGRES_VERSIONS[version]
+        top = (root(suite, "postgresql") if suite else "") + "/usr/lib/postgresql/"
         self.bin = top + sorted(os.listdir(top), key=float)[-1] + "/bin/"
         self.data = os.path.join(self.folder, "data")
         self.tool(self.bin + "initdb", "-D", self.data, "-A", "trust", "-U", "idem",
@@ -290,7 +291,7 @@ class GaleraNode(MariaDB):
             "innodb-autoinc-lock-mode=2", "wsrep-node-address=127.0.0.1", "wsrep-cluster-address=" + cluster,
             "wsrep-provider-options=" + ";".join(options)]
         self.start(*how)
-        return self.wait_until(lambda: self.status("ready") == "ON")
+        return self.wait_until(self.is_ready)
 
     def rejoin(self):
         """After a kill: it knows how far it came, and the others send it the rest."""
@@ -300,14 +301,21 @@ class GaleraNode(MariaDB):
         with open(os.path.join(self.folder, "log"), errors="replace") as log:
             log.seek(before)
             self.start("wsrep-start-position=" + re.findall(r"Recovered position: *(\S+)", log.read())[-1])
-        return self.wait_until(lambda: self.status("ready") == "ON")
+        return self.wait_until(self.is_ready)
+
+    def is_ready(self):
+        try:
+            return self.status("ready") == "ON"
+        except AssertionError:  # it may break connections off while it joins
+            return False
 
     def status(self, name):
         return self.sql("show status like 'wsrep_%s'" % name, database="").partition("\t")[2]
 
 
 class Galera:
-    """Three nodes, which start from the files of one that was alone, so that none has to send its own to another."""
+    """Three nodes, which start from the files of one that was alone, so that none has to send its own to another.
+    .url and .sql() are the first one's."""
 
     def __init__(self):
         origin = MariaDB()
@@ -321,6 +329,7 @@ class Galera:
         for node in self.nodes[1:]:
             node.join(self.cluster)
         self.nodes[0].wait_until(lambda: self.nodes[0].status("cluster_size") == "3")
+        self.url, self.sql = self.nodes[0].url, self.nodes[0].sql
 
     def stop(self):
         for node in self.nodes:
@@ -422,14 +431,16 @@ class RabbitMQ(Server):
         self.epmd.wait()
 
 
-# This machine's Redis (7.0 on Debian 12), and newer ones, which differ in what WAIT means.
+# This machine's Redis (7.0 on Debian 12), and newer ones, which differ in what WAIT means; `make compat` has one more.
 REDIS_VERSIONS = ["installed", "redis-8", "valkey-8"]
+REDIS_NEWEST = "valkey-9"
 
 
 def redis_program(version):
     if version == "installed":
         return "redis-server"
-    return root("trixie", "redis-server", "valkey-server") + "/usr/bin/%s-server" % version.partition("-")[0]
+    suite = "sid" if version == REDIS_NEWEST else "trixie"
+    return root(suite, "redis-server", "valkey-server") + "/usr/bin/%s-server" % version.partition("-")[0]
 
 
 class Idem(Server):
