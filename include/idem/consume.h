@@ -46,7 +46,7 @@ struct idem_message {
                          too, but not with own_record */
 };
 
-/* What the handler returns. Its err->text becomes the reason in the dead
+/* The return value of a handler. Its err->text becomes the reason in the dead
  * letter. */
 enum idem_handled {
     IDEM_HANDLED,     /* done */
