@@ -137,7 +137,7 @@ read_files(SSL_CTX *context, bool server, const char *what,
                           key ? key : "", reason("is needed with cert"));
     if (server && everybody_reads(key))
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "%skey=%s: everybody may read it; say: chmod o= %s",
+                          "%skey=%s: every user can read it; run: chmod o= %s",
                           what, key, key);
     return IDEM_OK;
 }

@@ -41,7 +41,7 @@ find_type(const char *url, const struct source_type **type,
                                        (const void **)type, err);
     }
     return idem__fail(err, IDEM_ERR_INVALID,
-                      "the source names no broker: use amqp://, "
+                      "the source is not the URL of a broker: use amqp://, "
                       "redis-stream://, kafka:// or nats://");
 }
 
@@ -79,8 +79,8 @@ name_place(const struct source *source, const char *name, const char *ending,
                           LETTER_PLACE_MAX - 1);
     if (strcmp(place, source->name) == 0)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "letters cannot go to \"%s\": that is where the "
-                          "messages come from",
+                          "dead letters and doubts cannot go to \"%s\", "
+                          "because the messages come from there",
                           place);
     return IDEM_OK;
 }
@@ -119,9 +119,9 @@ set_options(struct idem_consumer *c, const struct idem_consume_options *options,
                           o->concurrency);
     if (o->prefetch < 0 || o->prefetch > 60000 || o->max_attempts < 1 ||
         o->backoff_ms < 1)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "prefetch goes up to 60000, attempts and back-off "
-                          "start at 1");
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            "prefetch must be at most 60000, attempts and back-off at least 1");
     if (!o->source || !o->handle)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a consumer needs a source and a handler");

@@ -25,7 +25,7 @@ idem__identity_parse(const char *text, struct identity *identity,
         identity->by = IDENTITY_JSON;
     else
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%s\" is no identity: use id, header:NAME, "
+                          "\"%s\" is not an identity: use id, header:NAME, "
                           "json:FIELD or position",
                           text);
     if (name && (name[1] == 0 || strlen(name + 1) >= sizeof(identity->name)))

@@ -211,11 +211,11 @@ acquire(struct idem_lock *lock, int64_t wait_ms, struct idem_error *err)
     if (answer.verdict == IDEM_V_STARTED)
         lock->fence = answer.record->fence;
     else
-        status =
-            idem__fail(err, IDEM_ERR_TIMEOUT,
-                       "lock \"%s\" is held by another; it is free in %lld "
-                       "ms at the earliest unless given back",
-                       lock->name, (long long)answer.retry_after_ms);
+        status = idem__fail(
+            err, IDEM_ERR_TIMEOUT,
+            "lock \"%s\" is held by another owner; unless it is released "
+            "before, its lease ends in %lld ms at the earliest",
+            lock->name, (long long)answer.retry_after_ms);
     idem_answer_clear(&answer);
     return status == IDEM_OK ? begin_lease(lock, asked_at_us, err) : status;
 }

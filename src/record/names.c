@@ -25,15 +25,16 @@ static const char *const status_names[] = {
 
 static const char *const status_texts[] = {
     [IDEM_OK] = "success",
-    [IDEM_ERR_INVALID] = "the request itself is wrong",
-    [IDEM_ERR_UNAVAILABLE] = "store unavailable, nothing was stored",
-    [IDEM_ERR_LOST] = "answer lost, it may have been stored",
-    [IDEM_ERR_OVERLOADED] = "a limit is reached, nothing was stored",
-    [IDEM_ERR_FULL] = "the store is full, nothing was stored",
-    [IDEM_ERR_CLOSED] = "shutting down, nothing was stored",
+    [IDEM_ERR_INVALID] = "the operation or an option is wrong",
+    [IDEM_ERR_UNAVAILABLE] = "the store is unreachable; nothing was stored",
+    [IDEM_ERR_LOST] = "the store's reply was lost; the change may or may not "
+                      "have been stored",
+    [IDEM_ERR_OVERLOADED] = "a limit is reached; nothing was stored",
+    [IDEM_ERR_FULL] = "the store is full; nothing was stored",
+    [IDEM_ERR_CLOSED] = "shutting down; nothing was stored",
     [IDEM_ERR_CORRUPT] = "stored data is damaged",
     [IDEM_ERR_UNSUPPORTED] = "not supported here",
-    [IDEM_ERR_MEMORY] = "out of memory, nothing was stored",
+    [IDEM_ERR_MEMORY] = "out of memory; nothing was stored",
     [IDEM_ERR_TIMEOUT] = "it took too long",
     [IDEM_ERR_INTERNAL] = "an internal error",
 };

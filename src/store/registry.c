@@ -58,9 +58,9 @@ find_type(const char *url, const struct idem_store_type **type,
     if (!entry) {
         idem__url_redact(url ? url : "", shown, sizeof(shown));
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%s\" names no store: use memory:, journal:DIR, "
-                          "sqlite:FILE, redis://, postgres://, mysql://, "
-                          "zookeeper:// or etcd://",
+                          "\"%s\" is not the URL of a store: use memory:, "
+                          "journal:DIR, sqlite:FILE, redis://, postgres://, "
+                          "mysql://, zookeeper:// or etcd://",
                           shown);
     }
     *type = entry->type;

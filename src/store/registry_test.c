@@ -28,13 +28,13 @@ static void
 a_url_that_names_no_store_is_refused_with_those_that_exist(void **state)
 {
     (void)state;
-    refused(NULL, IDEM_ERR_INVALID, "names no store");
-    refused("", IDEM_ERR_INVALID, "names no store");
+    refused(NULL, IDEM_ERR_INVALID, "is not the URL of a store");
+    refused("", IDEM_ERR_INVALID, "is not the URL of a store");
     refused("/var/lib/idem", IDEM_ERR_INVALID, "journal:DIR");
     refused("oracle://host", IDEM_ERR_INVALID, "\"oracle://host\"");
     refused("mem:", IDEM_ERR_INVALID, "memory:");
     refused("MEMORY:", IDEM_ERR_INVALID, "memory:");
-    refused(":", IDEM_ERR_INVALID, "names no store");
+    refused(":", IDEM_ERR_INVALID, "is not the URL of a store");
     refused("memory:somewhere", IDEM_ERR_INVALID, "nothing follows memory:");
 }
 

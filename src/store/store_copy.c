@@ -87,10 +87,10 @@ store_one_batch(struct idem_store *to, struct idem_load *loads, size_t count,
         copied->records += swaps[i].outcome == IDEM_SWAP_STORED;
         copied->others += swaps[i].outcome == IDEM_SWAP_REFUSED;
         if (swaps[i].outcome == IDEM_SWAP_LOCKED && status == IDEM_OK)
-            status = idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                                "somebody's transaction holds a record of the "
-                                "second store: stop its users, then copy "
-                                "again");
+            status = idem__fail(
+                err, IDEM_ERR_UNAVAILABLE,
+                "another transaction holds a record of the second store; stop "
+                "everything that uses it, then copy again");
     }
     free(swaps);
     return status;

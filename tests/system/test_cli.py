@@ -227,7 +227,7 @@ def test_a_result_over_the_limit_is_refused(bare):
 
 
 def test_stores_that_cannot_be_opened(bare):
-    for url, code, text in (("nowhere:", 2, "names no store"), ("", 2, "--store is empty"), ("journal", 2, "names no store"),
+    for url, code, text in (("nowhere:", 2, "is not the URL of a store"), ("", 2, "--store is empty"), ("journal", 2, "is not the URL of a store"),
                             ("memory:x", 2, "nothing follows memory:")):
         assert bare("get", "s", "i", "--store", url)[0] in (code, 20), url
         assert text in bare.said
@@ -240,7 +240,7 @@ def test_stores_that_cannot_be_opened(bare):
     code, _ = bare("get", "s", "i", "--store", "sqlite:/proc/nowhere/db")
     assert code == 20 and "folder that is there" in bare.said
     code, out = bare.json("get", "s", "i", "--store", "nowhere:")
-    assert code == 2 and out["error"] == "invalid" and "names no store" in out["text"]
+    assert code == 2 and out["error"] == "invalid" and "is not the URL of a store" in out["text"]
 
 
 def test_a_password_is_never_printed(bare):

@@ -82,7 +82,7 @@ def test_there_is_no_console_unless_asked_for():
         assert "/v1/doubts" in described
     with folder() as f:
         ran = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", f + "/s", "--console"], capture_output=True, text=True)
-        assert ran.returncode == 2 and "give http too" in ran.stderr
+        assert ran.returncode == 2 and "give http, too" in ran.stderr
 
 
 def test_the_description_has_what_the_manual_lists(server):
@@ -394,7 +394,7 @@ def test_with_second_person_two_operators_have_to_ask_for_the_same():
         assert ops.problem("POST", rec("shop", "more", "forget"), fence=7) == "forbidden" and "another operator" in ops.said["detail"]
     with folder() as f:
         ran = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", f + "/s", "--second-person"], capture_output=True, text=True)
-        assert ran.returncode == 2 and "give credentials too" in ran.stderr
+        assert ran.returncode == 2 and "give credentials, too" in ran.stderr
 
 
 def test_an_approval_is_for_what_the_first_person_saw_and_for_once():

@@ -902,12 +902,12 @@ def test_a_broker_that_never_answers_is_an_error_when_time_is_up():
 
 
 @pytest.mark.parametrize("argv, text", [
-    (["ftp://x", "--to", "http://127.0.0.1/"], "names no broker"),
+    (["ftp://x", "--to", "http://127.0.0.1/"], "is not the URL of a broker"),
     (["amqp://127.0.0.1", "--to", "http://127.0.0.1/"], "does not name its queue"),
     (["amqp://127.0.0.1?queue=q", "--to", "gopher:"], "is not a URL"),
     (["amqp://127.0.0.1?queue=q"], "no handler is given"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--", "cat"], "not both"),
-    (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--identity", "smell"], "is no identity"),
+    (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--identity", "smell"], "is not an identity"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--concurrency", "5000"], "out of range"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--consumer", "a/b"], "no slash"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--lease", "30d"], "lease"),
@@ -930,7 +930,7 @@ def test_a_broker_that_never_answers_is_an_error_when_time_is_up():
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--concurrency", "4294967297"], "out of range"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--attempts", "0"], "at least 1"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--timeout", "0"], "at least 1"),
-    (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--dead-letter", "q"], "where the messages come from"),
+    (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--dead-letter", "q"], "the messages come from there"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--doubt", "d" * 300], "1 to 219 bytes"),
     (["amqp://127.0.0.1?queue=q", "--to", "http://x/", "--metrics", "/no/such/folder/m"], "cannot write --metrics"),
 ])

@@ -287,7 +287,7 @@ mode = loose
             with open(conf, "w") as f:
                 f.write(text.replace("/journal", "/elsewhere"))
             g.send(signal.SIGHUP)
-            eventually(lambda: 'not reloaded: another value of "store" takes a restart' in g.output())
+            eventually(lambda: 'not reloaded: changing "store" requires a restart' in g.output())
             with open(conf, "w") as f:
                 f.write("nonsense")
             g.send(signal.SIGHUP)
@@ -309,7 +309,7 @@ def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
 
 
 @pytest.mark.parametrize("status,flags,word", [
-    (2, [], "which service"), (2, ["--upstream", "ftp://x"], "http://"),
+    (2, [], "no service is given"), (2, ["--upstream", "ftp://x"], "http://"),
     (2, ["--upstream", "http://x", "--mode"], "mode"), (2, ["--upstream", "http://x", "--mode", "fuzzy"], "strict|loose"),
     (2, ["--upstream", "http://x", "--wait", "soon"], "time"),
     (2, ["--upstream", "http://x", "--config", "/nowhere"], "nowhere"),

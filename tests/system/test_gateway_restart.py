@@ -90,7 +90,7 @@ def test_an_engine_that_is_killed_under_load_harms_nobody():
                 if status != 201:
                     assert eventually(lambda: ask(g.port, key).status == 201)
                     assert ledger.executions(key) == 1, (key, status)
-            assert "the engine was killed by signal 9; starting it again" in g.output() and "the engine is back" in g.output()
+            assert "the engine was killed by signal 9; restarting it" in g.output() and "the engine is back" in g.output()
 
 
 def test_an_engine_that_cannot_start_is_tried_again_and_comes_back():
@@ -128,11 +128,11 @@ def test_a_gateway_whose_engine_dies_again_and_again_gives_up():
             eventually(lambda: g.output().count("the engine is back") == _ + 1)
         engine = engine_of(g)
         os.kill(engine, signal.SIGKILL)
-        eventually(lambda: "giving up" in g.output())
+        eventually(lambda: "gives up" in g.output())
         assert one.result().status == 504  # it ran, and nobody could record that
         assert g.wait() == 1
         said = g.output()
-        assert "(2 of 2)" in said and "it was started again 2 times and never ran for a minute: giving up" in said
+        assert "(2 of 2)" in said and "it was restarted 2 times and never ran for a minute; the gateway gives up" in said
         assert not runs(engine) and ledger.executions("k") == 1
 
 
@@ -258,8 +258,8 @@ def test_an_engine_whose_chosen_port_was_taken_meanwhile_gets_another():
             thief.listen()
             os.unlink(journal)
             os.rename(journal + ".away", journal)
-            tries = g.output().count("starting it again")
-            eventually(lambda: len(address()) == 2 or g.output().count("starting it again") > tries + 2)
+            tries = g.output().count("restarting it")
+            eventually(lambda: len(address()) == 2 or g.output().count("restarting it") > tries + 2)
             assert len(address()) == 2 and int(address()[1]) != port, g.output()
             url = "http://127.0.0.1:%s/metrics" % address()[1]
             assert b"idem_build_info" in eventually(lambda: fetched(url))

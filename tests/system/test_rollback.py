@@ -186,7 +186,7 @@ def test_accepting_is_an_operators_action_and_audited(tmp_path):
         cli = [IDEM, "store", "accept-rollback", "--server", "unix:" + s.socket]
         told = subprocess.run(cli, text=True, capture_output=True, env={**os.environ, "IDEM_AUTH": "ops:other"})
         assert told.returncode != 0 and "--reason" in told.stderr, "require-reason"
-        assert "wants a reason" in str(c("ROLLBACK", "ACCEPT")) and accept("ops:other") == (400, "invalid")
+        assert "requires a reason" in str(c("ROLLBACK", "ACCEPT")) and accept("ops:other") == (400, "invalid")
         assert c("ROLLBACK", "ACCEPT", "REASON").word == "ERR" and c("ROLLBACK", "ACCEPT", "WHY", "x").word == "ERR"
         assert accept("shop:secret", reason="x") == accept("eu:part", reason="x") == (403, "forbidden")
         assert accept(None, reason="x")[0] == 401 and "rolled_back:1" in c("INFO")

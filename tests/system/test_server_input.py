@@ -613,11 +613,11 @@ def test_the_socket_may_be_trusted():
 
 
 @pytest.mark.parametrize("lines, mode, told", [
-    (["a secret use"], 0o644, "everybody may read it"),
+    (["a secret use"], 0o644, "every user can read it"),
     (["a secret"], 0o600, "line 1: the third word is a right"),
     (["", "a secret rule"], 0o600, "line 2: the third word is a right"),
     (["a {blake2b}12 use"], 0o600, "64 hex digits"),
-    (["a s use", "a t use"], 0o600, "line 2: this name stands there twice"),
+    (["a s use", "a t use"], 0o600, "line 2: this name is there twice"),
     (["# nothing"], 0o600, "holds no credential"),
     (["a:b s use"], 0o600, "no colon"),
 ])

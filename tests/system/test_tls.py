@@ -223,8 +223,8 @@ def test_bad_settings_are_named(files):
     serve = lambda *flags: idem("serve", "--check", "--store", "memory:", *flags)  # noqa: E731
     listen = ("--listen", "127.0.0.1:1")
     assert serve(*tls_flags(files), *listen) == (0, "the configuration is fine\n")
-    assert "given together" in serve("--tls-cert", files.cert, *listen)[1]
-    assert "given together" in serve("--tls-client-ca", files.ca, *listen)[1]
+    assert "need each other" in serve("--tls-cert", files.cert, *listen)[1]
+    assert "need each other" in serve("--tls-client-ca", files.ca, *listen)[1]
     assert "give listen or http" in serve(*tls_flags(files))[1]
     assert "tls-cert=/nowhere: No such file" in serve("--tls-cert", "/nowhere", "--tls-key", files.key, *listen)[1]
     assert "tls-key=%s:" % files.other[2] in serve("--tls-cert", files.cert, "--tls-key", files.other[2], *listen)[1]
@@ -233,7 +233,7 @@ def test_bad_settings_are_named(files):
     with folder() as where:
         shutil.copy(files.key, where + "/key")
         os.chmod(where + "/key", 0o644)
-        assert "everybody may read it" in serve("--tls-cert", files.cert, "--tls-key", where + "/key", *listen)[1]
+        assert "every user can read it" in serve("--tls-cert", files.cert, "--tls-key", where + "/key", *listen)[1]
     assert "ca=/nowhere" in idem("get", "s", "i", "--server", "idems://127.0.0.1:1?ca=/nowhere")[1]
     assert "cert=" in idem("get", "s", "i", "--server", "idems://127.0.0.1:1?ca=%s&key=%s" % (files.ca, files.key))[1]
     assert "ca" in idem("get", "s", "i", "--server", "idem://127.0.0.1:1?ca=" + files.ca)[1]
@@ -291,7 +291,7 @@ def test_a_certificate_named_twice_is_an_error(files):
     with folder() as where:
         with open(os.open(where + "/c", os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
             f.write("a cert:same use\nb cert:same use\n")
-        assert "line 2: this certificate stands there twice" in idem("serve", "--check", "--credentials", where + "/c")[1]
+        assert "line 2: this certificate is there twice" in idem("serve", "--check", "--credentials", where + "/c")[1]
         with open(where + "/c", "w") as f:
             f.write("a cert: use\n")
         assert "line 1: cert: is followed by" in idem("serve", "--check", "--credentials", where + "/c")[1]

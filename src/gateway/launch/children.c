@@ -201,10 +201,10 @@ launch_nginx_start(struct launch *self, struct idem_error *err)
            access(pid_file, F_OK) != 0)
         launch_take_signals(self, 10);
     if (!launch_runs(&self->nginx))
-        return idem__fail(
-            err, IDEM_ERR_INTERNAL,
-            "nginx %s; --print-config shows the lines it speaks of",
-            launch_how_it_ended(self->nginx_status, text));
+        return idem__fail(err, IDEM_ERR_INTERNAL,
+                          "nginx %s; --print-config shows the configuration "
+                          "with the lines that it names",
+                          launch_how_it_ended(self->nginx_status, text));
     return IDEM_OK;
 }
 

@@ -31,23 +31,24 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
     {"ttl", "idem_ttl", GATEWAY_TIME, "TIME",
      "how long an answer is kept (default 24h)"},
     {"key", "idem_key", GATEWAY_WORDS, "SOURCES",
-     "where the key stands: $http_idempotency_key (default), any nginx "
-     "variable, json:PATH, form:NAME, xml:ELEMENT; the first one found; "
-     "content: caller, method, path and body are the key (needs --ttl)"},
+     "where to find the key: $http_idempotency_key (default), any nginx "
+     "variable, json:PATH, form:NAME, xml:ELEMENT; the first source that has a "
+     "value is used; content: caller, method, path and body together are the "
+     "key (needs --ttl)"},
     {"profile", "idem_profile", GATEWAY_WORD, "ietf|stripe|oasis|paypal",
-     "whose header names and statuses the clients know (default ietf)"},
+     "the API whose header names and statuses to use (default ietf)"},
     {"replayed-header", "idem_replayed_header", GATEWAY_WORDS, "HEADERS",
-     "mark replays with these headers too (\"NAME: true\")"},
+     "also mark replays with these headers (\"NAME: true\")"},
     {"dedupe-content", "idem_dedupe_content", GATEWAY_TIME, "TIME",
-     "refuse a request whose caller sent the same content under another key "
-     "this long ago or less (default 0: never)"},
+     "refuse a request if its caller sent the same content under another key "
+     "within this time (default 0: never)"},
     {"scope", "idem_scope", GATEWAY_WORD, "SOURCE",
-     "who asks: an nginx variable, for instance $remote_user, json:PATH, "
-     "form:NAME, xml:ELEMENT; const:NAME for one scope (default: a digest of "
-     "the credential)"},
+     "the source of the caller's name: an nginx variable such as $remote_user, "
+     "json:PATH, form:NAME, xml:ELEMENT; const:NAME for one scope (default: a "
+     "digest of the credential)"},
     {"credential", "idem_credential", GATEWAY_WORDS, "HEADERS",
-     "the headers that the digest is made of, the first one present "
-     "(default: authorization x-api-key cookie)"},
+     "headers with the caller's credential; the digest is made from the first "
+     "one that is present (default: authorization x-api-key cookie)"},
     {"required", "idem_required", GATEWAY_SWITCH, NULL,
      "refuse requests without a key, or without the scope that --scope "
      "names"},
@@ -55,17 +56,17 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
      "let callers without a credential share a scope (default on; with "
      "--scope: off)"},
     {"key-quoted", "idem_key_quoted", GATEWAY_SWITCH, NULL,
-     "only take the key as the draft writes it, in double quotes"},
+     "accept the key only in double quotes, as the draft requires"},
     {"methods", "idem_methods", GATEWAY_WORDS, "METHODS",
-     "what is gated (default: POST PATCH)"},
+     "methods that are protected (default: POST PATCH)"},
     {"token", "idem_token", GATEWAY_WORDS, "SOURCES",
-     "where a one-time token stands (with a token path: $http_token "
+     "where to find a one-time token (default with a token path: $http_token "
      "$http_idempotency_token $cookie_idempotency_token)"},
     {"token-ttl", "idem_token_ttl", GATEWAY_TIME, "TIME",
-     "how long a token may be used (default 5m)"},
+     "how long a token can be used (default 5m)"},
     {"next-token", "idem_next_token", GATEWAY_SWITCH, NULL,
-     "send a token for the next request with every answer to a request with a "
-     "token, in the header Idempotency-Token"},
+     "with every response to a request with a token, send a token for the next "
+     "request in the header Idempotency-Token"},
     {"page-token", "idem_page_token", GATEWAY_SWITCH, NULL,
      "give the service a token with every GET, in the header Idem-Token, for "
      "the forms that it renders"},
@@ -73,36 +74,40 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
      "put a hidden field with a token into the POST forms of the service's "
      "pages, and take it from there"},
     {"max-body", "idem_max_body", GATEWAY_SIZE, "SIZE",
-     "larger gated requests are refused (default 1m)"},
+     "refuse larger protected requests (default 1m)"},
     {"max-answer", "idem_max_answer", GATEWAY_SIZE, "SIZE",
-     "larger answers are not kept for replay (default 1m)"},
+     "do not keep larger responses for replay (default 1m)"},
     {"close-delimited", "idem_close_delimited", GATEWAY_SWITCH, NULL,
-     "take the end of the connection for the end of an answer without a "
-     "length (default: such an outcome is unknown)"},
+     "treat a response without a length as complete when the connection ends "
+     "(default: its outcome is unknown)"},
     {"release", "idem_release", GATEWAY_WORDS, "STATUSES",
-     "answers that do not count as done: 425 429 500-599; off for none"},
+     "responses after which the request may run again: 425 429 500-599; off "
+     "for none"},
     {"keep-header", "idem_keep_header", GATEWAY_WORDS, "HEADERS",
-     "replay these although they are left out otherwise: set-cookie"},
+     "also replay these headers, which are left out by default: set-cookie"},
     {"drop-header", "idem_drop_header", GATEWAY_WORDS, "HEADERS",
-     "do not replay these"},
+     "do not replay these headers"},
     {"fail-open", "idem_fail_open", GATEWAY_SWITCH, NULL,
-     "let requests pass while the engine is away (loose only)"},
+     "let requests pass unprotected while the engine is unavailable (loose "
+     "only)"},
     {"duplicate", "idem_duplicate", GATEWAY_WORDS, "WHAT",
-     "what a repeat gets: replay (default), refuse, answer STATUS \"TEXT\""},
+     "the response to a duplicate: replay (default), refuse, answer STATUS "
+     "\"TEXT\""},
     {"fingerprint", "idem_fingerprint", GATEWAY_WORDS, "WHAT",
      "what makes two requests the same: body (default), json, json PATH..., "
      "off"},
     {"docs", "idem_docs", GATEWAY_WORD, "URL",
-     "your own page about all this, for problems to link to"},
-    {"gated", "idem", GATEWAY_SWITCH, NULL, "gate this route (default on)"},
+     "your own page about idempotency keys; problems link to it"},
+    {"gated", "idem", GATEWAY_SWITCH, NULL, "protect this route (default on)"},
     {"timeout", "proxy_read_timeout", GATEWAY_TIME, "TIME",
-     "how long the service may be silent (default 60s)"},
+     "how long to wait for data from the service (default 60s)"},
     {"connect-timeout", "proxy_connect_timeout", GATEWAY_TIME, "TIME",
-     "how long connecting to the service may take (default 5s)"},
+     "how long to wait for a connection to the service (default 5s)"},
     {"verify", "proxy_ssl_verify", GATEWAY_SWITCH, NULL,
      "check the certificate of an https:// service; needs --ca"},
     {"ca", "proxy_ssl_trusted_certificate", GATEWAY_WORD, "FILE",
-     "who may have signed it, an absolute path"},
+     "the certificates of the authorities that may have signed it, an absolute "
+     "path"},
     {0},
 };
 
@@ -415,7 +420,7 @@ set_option(struct gateway_route *route, size_t i, const char *value,
     }
     if (value[strspn(value, " ")] == '\0')
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "%s: nothing is given; for a shell, put nginx's "
+                          "%s: the value is empty; in a shell, put nginx's "
                           "$variables into single quotes",
                           option->name);
     status = check_sources(option, value, err);
@@ -449,9 +454,10 @@ set_global(struct gateway_config *config, const struct setting *setting,
                           value, idem__time_flaw(value, flaw));
     good = setting->kind == GATEWAY_TIME ||
            idem__units_parse(IDEM__UNIT_SIZE, value, into);
-    return good ? IDEM_OK
-                : idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" is no number",
-                             setting->name, value);
+    return good
+               ? IDEM_OK
+               : idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" is not a number",
+                            setting->name, value);
 }
 
 static enum idem_status
@@ -498,7 +504,7 @@ gateway_config_set(struct gateway_config *config, struct gateway_route *route,
 
     if (has_control(value))
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "%s: a control character is in its value", name);
+                          "%s: the value contains a control character", name);
     if (strcmp(name, "upstream") == 0)
         return set_text(&into->upstream, value, err);
     if (strcmp(name, "auth-request") == 0)
@@ -541,7 +547,7 @@ open_route(struct gateway_config *config, char *line,
 
     if (strncmp(line, "[route ", 7) != 0 || line[len - 1] != ']')
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "only [route PATH] opens a section");
+                          "unknown section: only [route PATH] is allowed");
     line[len - 1] = '\0';
     path = strip(line + 7);
     if (config->route_count == GATEWAY_ROUTES_MAX)
@@ -564,7 +570,8 @@ read_line(struct gateway_config *config, char *line,
         return open_route(config, line, route, err);
     equals = strchr(line, '=');
     if (!equals)
-        return idem__fail(err, IDEM_ERR_INVALID, "a line is `name = value`");
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the line is not `name = value`");
     *equals = '\0';
     return gateway_config_set(config, *route, strip(line), strip(equals + 1),
                               err);
@@ -683,11 +690,11 @@ check_content(const struct gateway_config *config,
     while (keys && gateway_word_next(&keys, word)) {
         if (strcmp(word, "content") == 0 &&
             !gateway_value(config, route, "ttl"))
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "the route %s: --key content needs --ttl TIME: "
-                              "how long two equal requests are one, for "
-                              "instance 10s",
-                              route->path);
+            return idem__fail(
+                err, IDEM_ERR_INVALID,
+                "the route %s: --key content needs --ttl TIME, the time within "
+                "which two equal requests count as one, for instance 10s",
+                route->path);
     }
     return IDEM_OK;
 }
@@ -705,11 +712,11 @@ check_mode(const struct gateway_config *config,
     if (!unsafe || !strstr(unsafe, "forget") ||
         (value && strcmp(value, "loose") == 0))
         return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_INVALID,
-                      "the route %s is strict, and a store with unsafe=forget "
-                      "cannot keep that: give --mode loose, or a store that "
-                      "keeps records",
-                      route->path);
+    return idem__fail(
+        err, IDEM_ERR_INVALID,
+        "the route %s is strict, which a store with unsafe=forget cannot "
+        "guarantee; give --mode loose, or use a store without unsafe=forget",
+        route->path);
 }
 
 static enum idem_status
@@ -726,8 +733,10 @@ check_routes(struct gateway_config *config, struct idem_error *err)
             return idem__fail(err, IDEM_ERR_INVALID,
                               "the route \"%s\" does not begin with a /", path);
         if (!route->upstream && !config->base.upstream)
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "the route %s has no upstream", route->path);
+            return idem__fail(
+                err, IDEM_ERR_INVALID,
+                "the route %s has no service; give it an upstream",
+                route->path);
         status = gateway_upstream_check(
             route->upstream ? route->upstream : config->base.upstream, err);
         if (status == IDEM_OK)
@@ -741,9 +750,10 @@ check_routes(struct gateway_config *config, struct idem_error *err)
 
             if (strcmp(config->routes[j].path, route->path) == 0 &&
                 strcmp(host ? host : "", route->host ? route->host : "") == 0)
-                return idem__fail(err, IDEM_ERR_INVALID,
-                                  "the route %s stands there twice",
-                                  route->path);
+                return idem__fail(
+                    err, IDEM_ERR_INVALID,
+                    "the route %s is there twice; remove one of them",
+                    route->path);
         }
     }
     return IDEM_OK;
@@ -797,7 +807,7 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
     if (config->route_count == 0) {
         if (!config->base.upstream)
             return idem__fail(err, IDEM_ERR_INVALID,
-                              "which service? give --upstream URL");
+                              "no service is given; give --upstream URL");
         config->route_count = 1;
         status = set_text(&config->routes[0].path, "/", err);
         if (status != IDEM_OK)
@@ -828,14 +838,14 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
                           config->problem_base);
     if (config->console && !gateway_has_credentials(config))
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "the console shows what callers sent: give "
-                          "--credentials FILE too");
+                          "the console shows requests and results, so it needs "
+                          "a login; give --credentials FILE, too");
     if (config->console && config->http && strcmp(config->http, "off") == 0)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "the console is a page over HTTP: leave out --http "
-                          "off");
+                          "the console needs HTTP; leave out --http off");
     if (config->workers > 1024)
-        return idem__fail(err, IDEM_ERR_INVALID, "that many workers?");
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "workers: at most 1024 are allowed");
     if (!config->listen) {
         status = set_text(&config->listen, "127.0.0.1:8080", err);
         if (status != IDEM_OK)

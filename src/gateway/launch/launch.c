@@ -96,7 +96,7 @@ check_reload(const struct gateway_config *old,
                                                            : NULL;
 
     return what ? idem__fail(err, IDEM_ERR_INVALID,
-                             "another value of \"%s\" takes a restart", what)
+                             "changing \"%s\" requires a restart", what)
                 : IDEM_OK;
 }
 
@@ -219,7 +219,7 @@ revive_engine(struct launch *self)
         pause = PAUSE_MS << (self->tries < 16 ? self->tries : 16);
         pause = pause < PAUSE_MAX_MS ? pause : PAUSE_MAX_MS;
         self->tries++;
-        launch_say("%s; starting it again in %lld ms (%lld of %lld); gated "
+        launch_say("%s; restarting it in %lld ms (%lld of %lld); protected "
                    "requests are refused meanwhile",
                    err.text, (long long)pause, (long long)self->tries,
                    (long long)limit);
@@ -239,8 +239,8 @@ revive_engine(struct launch *self)
             return self->stops == 0;
         }
     }
-    launch_say("%s; it was started again %lld times and never ran for a "
-               "minute: giving up, stopping",
+    launch_say("%s; it was restarted %lld times and never ran for a minute; "
+               "the gateway gives up and stops",
                err.text, (long long)limit);
     return false;
 }

@@ -63,9 +63,9 @@ parse_url(const char *text, struct url *url, struct idem_error *err)
     else if (strncmp(text, "https://", 8) == 0)
         rest = text + 8;
     else
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the upstream \"%s\" is no http:// or https:// URL",
-                          text);
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            "the upstream \"%s\" is not an http:// or https:// URL", text);
     url->tls = text[4] == 's';
     slash = strncmp(rest, "unix:", 5) == 0 ? NULL : strchr(rest, '/');
     len = slash ? (size_t)(slash - rest) : strlen(rest);
@@ -76,7 +76,9 @@ parse_url(const char *text, struct url *url, struct idem_error *err)
                           "the upstream \"%s\" names no host", text);
     if (strpbrk(url->path, ODD_IN_PATH))
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "the upstream \"%s\" has an odd path", text);
+                          "the path of the upstream \"%s\" has a character "
+                          "that is not allowed there",
+                          text);
     memcpy(url->host, rest, len);
     url->host[len] = '\0';
     /* Without a port, a name or [::1] gets the scheme's own. */
@@ -454,7 +456,8 @@ add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
         return status;
     if (url.path[0] && strpbrk(route->path + (exact ? 2 : 0), ODD_IN_PATH))
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "the route %s cannot follow an upstream's path",
+                          "the route %s has a character that cannot be "
+                          "combined with an upstream that has a path",
                           route->path);
     good = idem_buf_printf(out, "\n        location %s", exact ? "= " : "") &&
            add_quoted(out, route->path + (exact ? 2 : 0)) &&
@@ -550,11 +553,11 @@ add_limit(const struct gateway_config *config, const char *name,
         snprintf(page, sizeof(page), "%s%s", base, problem->name);
     snprintf(answer, sizeof(answer),
              " always;\n"
-             "            return %u '{\"type\":\"%s%s\","
-             "\"title\":\"%s\",\"status\":%u,\"detail\":\"This address "
-             "asks too fast. Ask again after a while.\","
-             "\"retryable\":%s,\"class\":\"%s\","
-             "\"instance\":\"$idem_instance\",\"documentation\":",
+             "            return %u "
+             "'{\"type\":\"%s%s\",\"title\":\"%s\",\"status\":%u,\"detail\":"
+             "\"This address sends too many requests. Try again after a "
+             "while.\",\"retryable\":%s,\"class\":\"%s\",\"instance\":\"$idem_"
+             "instance\",\"documentation\":",
              problem->status, base, problem->name, problem->title,
              problem->status, problem->retryable ? "true" : "false",
              idem__class_name(problem->class));

@@ -58,7 +58,8 @@ gateway_find_module(const struct gateway_config *config, char *path,
         snprintf(path, path_len, "%s", config->module);
         if (access(path, R_OK) == 0)
             return IDEM_OK;
-        return idem__fail(err, IDEM_ERR_INVALID, "no module at %s", path);
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "there is no module at %s; give --module PATH", path);
     }
     if (find_beside(places, path, path_len))
         return IDEM_OK;

@@ -36,8 +36,8 @@ struct option {
 
 static const struct option options[] = {
     {{"store", "URL",
-      "where records are kept (default: a journal in the "
-      "state folder of this user)"},
+      "the store for the records (default: a journal in the state folder of "
+      "this user)"},
      TEXT,
      AT(store),
      0,
@@ -51,13 +51,13 @@ static const struct option options[] = {
      0,
      0,
      0},
-    {{"socket-mode", "MODE", "its permissions, octal (default 0600)"},
+    {{"socket-mode", "MODE", "the socket's permissions, octal (default 0600)"},
      MODE,
      AT(socket_mode),
      0600,
      0,
      0777},
-    {{"socket-group", "GROUP", "its group, for instance www-data"},
+    {{"socket-group", "GROUP", "the socket's group, for instance www-data"},
      TEXT,
      AT(socket_group),
      0,
@@ -76,7 +76,7 @@ static const struct option options[] = {
      0,
      0},
     {{"credentials", "FILE",
-      "who may do what; needed to listen beyond this "
+      "names, secrets and rights of clients; required to listen beyond this "
       "machine"},
      TEXT,
      AT(credentials),
@@ -84,16 +84,21 @@ static const struct option options[] = {
      0,
      0},
     {{"tls-cert", "FILE",
-      "listen and http speak TLS only, with this certificate (PEM); SIGHUP "
-      "rereads it"},
+      "use TLS on listen and http, with this certificate (PEM); SIGHUP reads "
+      "it again"},
      TEXT,
      AT(tls_cert),
      0,
      0,
      0},
-    {{"tls-key", "FILE", "and this key"}, TEXT, AT(tls_key), 0, 0, 0},
+    {{"tls-key", "FILE", "the key of the certificate (PEM)"},
+     TEXT,
+     AT(tls_key),
+     0,
+     0,
+     0},
     {{"tls-client-ca", "FILE",
-      "their clients need a certificate that one of these authorities "
+      "TLS clients must show a certificate that one of these authorities "
       "signed"},
      TEXT,
      AT(tls_client_ca),
@@ -101,29 +106,30 @@ static const struct option options[] = {
      0,
      0},
     {{"trust-socket", NULL,
-      "who can open the unix socket need not AUTH; this user and root may "
-      "operate, others may use"},
+      "clients on the unix socket need no AUTH; this user and root may "
+      "operate, other users may use"},
      YES_NO,
      AT(trust_socket),
      0,
      0,
      0},
     {{"http-metrics-only", NULL,
-      "without credentials, HTTP tells health and metrics and nothing else"},
+      "without credentials, HTTP answers health, metrics and problem pages "
+      "only"},
      YES_NO,
      AT(http_metrics_only),
      0,
      0,
      0},
     {{"console", NULL,
-      "serve the console too: a page at /console of the http address"},
+      "serve the console, a page at /console of the http address"},
      YES_NO,
      AT(console),
      0,
      0,
      0},
     {{"console-idle", "TIME",
-      "log out a session of the console that nobody uses (default 30m)"},
+      "log out console users after this time without a click (default 30m)"},
      TIME,
      AT(console_idle_ms),
      HOUR / 2,
@@ -139,16 +145,16 @@ static const struct option options[] = {
      0,
      0},
     {{"gateway-figures", "FILE",
-      "what an nginx on this machine counts (its idem_figures), for the "
-      "metrics"},
+      "the file with the counters of an nginx on this machine (its "
+      "idem_figures), for the metrics"},
      TEXT,
      AT(gateway_figures),
      0,
      0,
      0},
     {{"gateway-routes", "FILE",
-      "what holds on the routes of a gateway on this machine (JSON), for the "
-      "console"},
+      "the file with the policy of a gateway's routes on this machine (JSON), "
+      "for the console"},
      TEXT,
      AT(gateway_routes),
      0,
@@ -171,7 +177,7 @@ static const struct option options[] = {
      0,
      0},
     {{"audit-size", "SIZE",
-      "begin a new audit file at this size and keep one old one (default "
+      "start a new audit file at this size, and keep one old file (default "
       "16m)"},
      SIZE,
      AT(audit_size),
@@ -179,13 +185,14 @@ static const struct option options[] = {
      65536,
      1024 * MIB},
     {{"on-doubt", "COMMAND|URL",
-      "tell of new doubts: run this with /bin/sh, or POST to this URL"},
+      "report new doubts: run this command with /bin/sh, or POST to this URL"},
      TEXT,
      AT(on_doubt),
      0,
      0,
      0},
-    {{"on-doubt-every", "TIME", "at most so often (default 10s)"},
+    {{"on-doubt-every", "TIME",
+      "the shortest time between two such reports (default 10s)"},
      TIME,
      AT(on_doubt_every_ms),
      10000,
@@ -234,8 +241,7 @@ static const struct option options[] = {
      65536,
      1024 * MIB},
     {{"max-buffered", "SIZE",
-      "what waits for all clients, both ways (default "
-      "512m)"},
+      "bytes buffered for all clients, in both directions (default 512m)"},
      SIZE,
      AT(max_buffered),
      512 * MIB,
@@ -273,16 +279,16 @@ static const struct option options[] = {
      0,
      10000000},
     {{"epoch-file", "FILE",
-      "notice a store that went back to an older state, by a mark that is kept "
-      "in the store and in this file; not inside of a journal's folder"},
+      "detect a store that went back to an older state, by a mark in the store "
+      "and in this file; do not put it into a journal's folder"},
      TEXT,
      AT(epoch_file),
      0,
      0,
      0},
     {{"accept-rollback", NULL,
-      "go on with a store that went back to an older state: what this server "
-      "knows to be lost comes into doubt, the rest may run again"},
+      "continue with a store that went back to an older state: requests that "
+      "this server knows to be lost come into doubt, others may run again"},
      YES_NO,
      AT(accept_rollback),
      0,
@@ -371,8 +377,7 @@ static const struct option options[] = {
      0,
      0},
     {{"idle-timeout", "TIME",
-      "close a client that says nothing; 0: never "
-      "(default)"},
+      "close a client that sends nothing for this time; 0: never (default)"},
      TIME,
      AT(idle_ms),
      0,
@@ -387,8 +392,7 @@ static const struct option options[] = {
      100,
      24 * HOUR},
     {{"drain-timeout", "TIME",
-      "to answer what is in flight after SIGTERM "
-      "(default 5s)"},
+      "how long running operations may take after SIGTERM (default 5s)"},
      TIME,
      AT(drain_ms),
      5000,
@@ -406,7 +410,7 @@ static const struct option options[] = {
      LOG_INFO,
      0,
      0},
-    {{"log-keys", NULL, "log keys as they are, not their digests"},
+    {{"log-keys", NULL, "write keys to the log as they are, not as digests"},
      YES_NO,
      AT(log_keys),
      0,
@@ -671,10 +675,12 @@ set_line(struct server_config *config, char *line, size_t number,
         return IDEM_OK;
     if (!value)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "\"%.60s\" is not: name = value", name);
+                          "\"%.60s\" is not a line of the form: name = value",
+                          name);
     option = find_option(name);
     if (option && set_on[option - options])
-        return idem__fail(err, IDEM_ERR_INVALID, "%s stands on line %zu too",
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "%s is already set on line %zu; remove one of them",
                           option->shown.name, set_on[option - options]);
     if (option)
         set_on[option - options] = number;

@@ -296,9 +296,9 @@ read_list(const char *file, struct idem_bytes text, struct principal **list,
         p = new_principal();
         flaw = p ? read_line(p, start, end) : "out of memory";
         if (p && !flaw && has_name(*list, p->name))
-            flaw = "this name stands there twice";
+            flaw = "this name is there twice; remove one of the lines";
         if (p && !flaw && find_certificate(*list, p->certificate))
-            flaw = "this certificate stands there twice";
+            flaw = "this certificate is there twice; remove one of the lines";
         if (flaw) {
             principal_put(p);
         } else {
@@ -365,7 +365,7 @@ read_fd(struct credentials *credentials, int fd, struct idem_error *err)
                           credentials->file);
     if (stat.st_mode & S_IRWXO)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "%s: everybody may read it; say: chmod o= %s",
+                          "%s: every user can read it; run: chmod o= %s",
                           credentials->file, credentials->file);
     if (stat.st_size > FILE_MAX)
         return idem__fail(err, IDEM_ERR_INVALID, "%s: over 1 MiB",

@@ -82,10 +82,10 @@ check_tls(const struct server_config *config, struct idem_error *err)
         return IDEM_OK;
     if (!config->tls_cert || !config->tls_key)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "tls-cert and tls-key are given together");
+                          "tls-cert and tls-key need each other; give both");
     if (!config->listen && !config->http)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "tls-cert is for TCP: give listen or http too");
+                          "tls-cert is for TCP; give listen or http, too");
     return IDEM_OK;
 }
 
@@ -141,11 +141,11 @@ server_config_check(struct server_config *config, struct idem_error *err)
         status = check_tls(config, err);
     if (status == IDEM_OK && config->second_person && !config->credentials)
         status = idem__fail(err, IDEM_ERR_INVALID,
-                            "second-person tells operators apart by their "
-                            "credentials: give credentials too");
+                            "second-person needs credentials to tell operators "
+                            "apart; give credentials, too");
     if (status == IDEM_OK && config->console && !config->http)
         status = idem__fail(err, IDEM_ERR_INVALID,
-                            "console is a page over HTTP: give http too");
+                            "the console needs HTTP; give http, too");
     if (status == IDEM_OK)
         status = idem__store_known(config->store, err);
     if (status == IDEM_OK) {

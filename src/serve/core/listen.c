@@ -188,8 +188,10 @@ server_socket_make_way(const char *path, struct idem_error *err)
     if (lstat(path, &stat) != 0)
         return IDEM_OK;
     if (!S_ISSOCK(stat.st_mode) && !S_ISLNK(stat.st_mode))
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "%s is there and is not a socket", path);
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            "%s exists and is not a socket; remove it, or give another path",
+            path);
     if (!server_socket_is_abandoned(path))
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "another server listens on %s", path);

@@ -42,13 +42,13 @@ missing_right(unsigned act)
 {
     switch (act) {
     case SERVER_MAY_LOOK:
-        return "this takes the right to view or to use";
+        return "this needs the right to view or to use";
     case SERVER_MAY_LIST:
-        return "this takes the right to view or to operate";
+        return "this needs the right to view or to operate";
     case SERVER_MAY_USE:
-        return "this takes the right to use";
+        return "this needs the right to use";
     default:
-        return "this takes the right to operate";
+        return "this needs the right to operate";
     }
 }
 
@@ -130,7 +130,7 @@ check_rules(const struct server *server, struct principal *principal,
 
     if (server->config->require_reason && reason_of(wish).len == 0) {
         idem__fail(err, IDEM_ERR_INVALID,
-                   "this server wants a reason for what operators do: give "
+                   "this server requires a reason for operators' actions: give "
                    "REASON (--reason on the command line, `reason` in HTTP)");
         return PERMIT_NEEDS_MORE;
     }

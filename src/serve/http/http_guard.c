@@ -322,7 +322,7 @@ http_guard(struct http_request *request, const char *version)
                          "the name of a header has a space");
     if (seen & REPEATED)
         return http_fail(request, IDEM_PROBLEM_INVALID,
-                         "a header that may stand there once is repeated");
+                         "this header must not be repeated");
     return check_framing(request) && check_host(request, version) &&
            check_origin(request) && check_caller(request) &&
            check_length(request) && check_media_type(request);

@@ -375,8 +375,8 @@ read_url(struct journal *self, const char *url, struct idem_error *err)
             self->accept_damage = true;
         else
             return idem__fail(err, IDEM_ERR_INVALID,
-                              "\"%.*s\" is no option of journal: there are "
-                              "clock=trust and damage=accept",
+                              "journal: unknown option \"%.*s\"; the options "
+                              "are clock=trust and damage=accept",
                               (int)(n < 60 ? n : 60), options);
         options += n;
     }

@@ -116,11 +116,11 @@ tend(struct idem_store *store, int64_t drop_ms)
     struct idem_error err;
 
     (void)drop_ms;
-    idem__watcher_tend(&self->watcher,
-                       "redis: this account may not publish and subscribe, so "
-                       "who waits here for another engine's request looks "
-                       "every 50 ms: give it +spublish +ssubscribe "
-                       "+sunsubscribe and the channels of its prefix");
+    idem__watcher_tend(
+        &self->watcher,
+        "redis: this account may not publish and subscribe, so callers that "
+        "wait for another engine's request poll every 50 ms: give it +spublish "
+        "+ssubscribe +sunsubscribe and the channels of its prefix");
     if (self->slots && self->map_stale &&
         idem__mono_us() - self->map_us > 1000000)
         (void)idem__redis_route_refresh(self, until_us, &err);

@@ -369,7 +369,7 @@ on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
                reply->type == REDIS_REPLY_NIL) {
         on_value(batch, i, reply);
     } else {
-        blame(batch, IDEM_ERR_LOST, "redis: an answer that makes no sense");
+        blame(batch, IDEM_ERR_LOST, "redis: unexpected reply");
         end(batch, i, IDEM_SWAP_LOST);
     }
 }

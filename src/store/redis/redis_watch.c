@@ -146,7 +146,7 @@ hear_all(struct ears *ears, struct redis_link *link, short ready)
         freeReplyObject(reply);
     }
     if (link->context && link->context->reader->err)
-        idem__redis_link_drop(link, "an answer that makes no sense");
+        idem__redis_link_drop(link, "unexpected reply");
     if (link->context)
         return;
     ears->unsubscribing = 0;
