@@ -33,7 +33,7 @@ export function Diagram({ told, name }) {
     const width = LEFT + actors.length * LANE, height = HEAD + count * ROW + 12;
     const at = (actor) => LEFT + actors.indexOf(actor) * LANE + LANE / 2;
     return <div class="scroll diagram" tabIndex={0} role="region" aria-label={t("play-diagram")}>
-        <svg viewBox={`0 0 ${width} ${height}`} width={width} height={height} role="img" aria-label={t("play-messages", { n: count })} data-shown={step} data-count={count}>
+        <svg viewBox={`0 0 ${width} ${height}`} style={{ maxWidth: `${width}px` }} role="img" aria-label={t("play-messages", { n: count })} data-shown={step} data-count={count}>
             {actors.map((a) => <g key={a} class="lane"><text x={at(a)} y="18">{name(a)}</text><line x1={at(a)} y1={HEAD - 6} x2={at(a)} y2={height} /></g>)}
             {told.messages.slice(0, step).map((m, i) => <g key={i}><text class="at" x="4" y={HEAD + (i + 0.8) * ROW}>{time(m.at_us)}</text>
                 <Arrow m={m} y={HEAD + (i + 0.8) * ROW} at={at} width={width} /></g>)}</svg></div>;

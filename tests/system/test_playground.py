@@ -82,6 +82,11 @@ def test_the_record_is_told_beside_the_table(playground):
     assert play(playground.http, "seq", "send", False)["records"] == []
 
 
+def test_the_record_of_a_transaction_is_a_row_beside_the_payment(playground):
+    payments, record = play(playground.http, "dedup", "kill", True)["tables"]
+    assert payments["rows"] == [["1", "A-1001"]] and record["rows"] == [["shop", "A-1001", "succeeded", "paid"]]
+
+
 def test_a_doubt_is_settled_and_then_answered(playground):
     told = play(playground.http, "doubt", "kill", True)
     assert told["replies"] == {"doubt": 1, "replay": 1} and told["records"][0]["state"] == "succeeded"
@@ -206,6 +211,13 @@ def test_what_happened_is_drawn_step_by_step(page, browser):
     browser.run("scrollTo(0, 0)")
     browser.size(1280, 1000)
     shot(browser, "playground")
+    motion(browser, reduced=True)
+    page.press("中文")
+    page.has("[data-action=double]")
+    assert press(page, "[data-action=double]") == (2, True)
+    browser.run("scrollTo(0, 0)")
+    shot(browser, "playground.zh-CN")
+    page.press("English")
 
 
 def test_the_links_lead_to_the_schemes(page, browser):

@@ -262,7 +262,9 @@ ask(struct play *play, const char *sql)
 static json_t *
 show_tables(struct play *play)
 {
-    const char *at = play->scheme->shown;
+    const struct play_scheme *scheme = play->scheme;
+    const char *at = play->protect && scheme->safe_shown ? scheme->safe_shown
+                                                         : scheme->shown;
     json_t *tables = json_array();
 
     while (*at) {

@@ -73,13 +73,14 @@ typedef const char *play_serve_fn(struct play_call *call);
 
 struct play_scheme {
     const char *name;
-    unsigned actions;    /* DOES(SEND) | ... */
-    unsigned breaks;     /* those where the unprotected half goes wrong */
-    const char *request; /* how the client's call looks: "POST /orders %s" */
-    const char *tables;  /* SQL that makes them */
-    const char *guard;   /* SQL that makes an index, protected only, or NULL */
-    const char *shown;   /* their names, with spaces between them */
-    const char *effects; /* SQL that counts what was done */
+    unsigned actions;       /* DOES(SEND) | ... */
+    unsigned breaks;        /* those where the unprotected half goes wrong */
+    const char *request;    /* how the client's call looks: "POST /orders %s" */
+    const char *tables;     /* SQL that makes them */
+    const char *guard;      /* SQL for the protected half only, or NULL */
+    const char *shown;      /* their names, with spaces between them */
+    const char *safe_shown; /* the same when protected; NULL: no others */
+    const char *effects;    /* SQL that counts what was done */
     void (*before)(struct play *play); /* the first request; may be NULL */
     play_serve_fn *serve[2]; /* [false]: unprotected, [true]: protected */
     /* What happens when the client has had its answers; may be NULL. */

@@ -62,7 +62,9 @@ const struct play_scheme play_schemes[] = {
      .request = "POST /payments",
      .tables = "create table dedup (id text primary key);"
                "create table payments (id integer primary key, code text)",
-     .shown = "payments dedup", .effects = COUNT "payments",
+     .guard = "create view record as select cast(scope as text) scope, cast(id as text) id,"
+              " case state when 3 then 'succeeded' else state end state, cast(result as text) result from idem_record",
+     .shown = "payments dedup", .safe_shown = "payments record", .effects = COUNT "payments",
      .serve = {play_dedup_apart, play_dedup_together}},
     {.name = "state",
      .actions = DOES(SEND) | DOES(LOSE) | DOES(LATE), .breaks = DOES(LOSE) | DOES(LATE),
