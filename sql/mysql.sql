@@ -188,6 +188,17 @@ begin
     end if;
 end//
 
+-- Refuse a result that an idem server has sealed (--seal-key): it does not open here.
+/*!80000 drop procedure if exists idem_check_open */ //
+create /*M! or replace */ procedure idem_check_open(in p_flags int)
+no sql sql security invoker
+begin
+    if p_flags & 32 then
+        signal sqlstate '0A000' set message_text =
+            'idem: this record is sealed (seal-key) and does not open here: ask the idem server that sealed it';
+    end if;
+end//
+
 -- Run a statement of text; @idem_rows is how many rows it changed.
 /*!80000 drop procedure if exists idem_execute */ //
 create /*M! or replace */ procedure idem_execute(in p_sql longtext charset utf8mb4)
@@ -290,6 +301,7 @@ idem: begin
             set o_verdict = 'duplicate';
             leave idem;
         end if;
+        call idem_check_open(v_flags);
         set o_verdict = 'replay', o_fence = v_last_fence, o_kind = idem_kind_name(v_old_kind);
         set o_result = if(v_flags & 2, null, v_blob);
         leave idem;
@@ -361,6 +373,7 @@ idem: begin
         set o_verdict = 'stale';
         leave idem;
     end if;
+    call idem_check_open(v_flags);
     set o_verdict = if(v_state = 2, 'started', 'replay');
     if v_state <> 2 then
         set o_kind = idem_kind_name(v_kind), o_result = if(v_flags & 2, null, v_blob);
@@ -407,6 +420,7 @@ idem: begin
     end if;
     set v_frees = v_mode = 1 and v_outcome = 4;
     if v_state <> 2 then
+        call idem_check_open(if(v_state in (3, 4), v_flags, 0));
         set o_verdict = case when v_frees and v_state = 5 then 'ok'
             when v_state not in (3, 4) then 'stale'
             when v_state = v_outcome and v_old_kind = v_kind and not v_flags & 2
@@ -592,6 +606,7 @@ idem: begin
     set v_counts = v_state = 2 or v_expires = 0 or v_expires > v_ms;
     set v_over = v_state = 2 and v_until <= v_ms;
     if v_counts and v_state in (3, 4) then
+        call idem_check_open(v_flags);
         set o_verdict = 'replay', o_state = idem_state_name(v_state),
             o_kind = idem_kind_name(v_old_kind), o_result = if(v_flags & 2, null, v_blob);
         leave idem;
@@ -627,15 +642,17 @@ create /*M! or replace */ procedure idem_get(in p_scope varbinary(1000), in p_id
 reads sql data sql security invoker
 begin
     declare v_key binary(32);
+    declare v_flags int default 0;
     declare continue handler for not found set o_verdict = 'absent';
 
     call idem_check_isolation();
     select idem_find_key(p_scope, p_id) into v_key;
     set o_verdict = 'record', o_state = null, o_fence = null, o_kind = null, o_result = null;
-    select idem_state_name(state), fence, idem_kind_name(kind), if(flags & 2, null, result)
-        into o_state, o_fence, o_kind, o_result from idem_record
+    select idem_state_name(state), fence, idem_kind_name(kind), if(flags & 34, null, result), flags
+        into o_state, o_fence, o_kind, o_result, v_flags from idem_record
         where key_hash = v_key
         and (state = 2 or expires = 0 or expires > idem_now_us() div 1000);
+    call idem_check_open(v_flags);
 end//
 
 -- Drop what expired a minute ago, a few at a time; an idem server does it by itself. It believes the

@@ -221,6 +221,17 @@ begin
 end
 $$;
 
+-- Refuse a result that an idem server has sealed (--seal-key): it does not open here.
+create or replace function idem.check_open(flags int)
+returns void language plpgsql immutable as $$
+begin
+    if $1 & 32 = 32 then
+        raise exception 'idem: this record is sealed (seal-key) and does not open in the database: ask the idem server that sealed it'
+            using errcode = 'feature_not_supported';
+    end if;
+end
+$$;
+
 -- A request of this name, or else a token of this name (as FINISH finds it).
 create or replace function idem.find_key(scope text, id text)
 returns bytea language plpgsql volatile as $$
@@ -302,6 +313,7 @@ begin
             verdict := 'duplicate';
             return;
         end if;
+        perform idem.check_open(r.flags);
         verdict := 'replay';
         fence := r.fence;
         state := idem.state_name(r.state);
@@ -414,6 +426,7 @@ begin
         verdict := 'stale';
         return;
     end if;
+    perform idem.check_open(r.flags);
     verdict := case when r.state = 2 then 'started' else 'replay' end;
     state := idem.state_name(r.state);
     if r.state <> 2 then
@@ -454,6 +467,7 @@ begin
         if r.state not in (3, 4) then
             return 'stale';
         end if;
+        perform idem.check_open(r.flags);
         if r.state = outcome and r.kind = how and r.flags & 2 = 0 and r.result = value then
             return 'ok';
         end if;
@@ -602,6 +616,7 @@ begin
         over := r.state = 2 and r.lease_until <= ms;
         if r.state in (3, 4) and (r.expires = 0 or r.expires > ms) then
             perform idem.confirm();
+            perform idem.check_open(r.flags);
             verdict := 'replay';
             state := idem.state_name(r.state);
             kind := idem.kind_name(r.kind);
@@ -651,6 +666,8 @@ language plpgsql stable as $$
 declare
     k bytea := idem.find_key($1, $2);
 begin
+    perform idem.check_open(r.flags) from idem.idem_record r where r.key_hash = k
+        and (r.state = 2 or r.expires = 0 or r.expires > idem.now_us() / 1000);
     return query select idem.state_name(r.state),
         case r.mode when 1 then 'loose' else 'strict' end, r.fence, r.attempt,
         idem.kind_name(r.kind), r.result, r.created, r.updated, r.lease_until,

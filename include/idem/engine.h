@@ -54,7 +54,11 @@ struct idem_options {
     const char *require_fingerprint;
     idem_log_fn *log; /* NULL: warnings and alarms go to standard error */
     void *log_arg;    /* first argument of `log` */
-    uint64_t room[8];
+    /* A file of keys: results and subjects are sealed in the store, see
+     * docs/sealing.md. Not for a server, which seals by itself. NULL: they are
+     * stored as they are. */
+    const char *seal_key;
+    uint64_t room[7];
 };
 
 /*

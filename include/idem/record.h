@@ -171,6 +171,9 @@ enum {
     IDEM_FLAG_NOT_REPLAYABLE = 2, /* done, but its result was not kept */
     IDEM_FLAG_REDEEMED = 4,       /* a token that REDEEM has used */
     IDEM_FLAG_SETTLED = 8,        /* a SETTLE decided the outcome */
+    /* In a store only, never in an answer: sealed by an engine with a key. */
+    IDEM_FLAG_SEALED_SUBJECT = 16,
+    IDEM_FLAG_SEALED_RESULT = 32,
 };
 
 /* A record. scope, id, subject and result are views of memory that belongs to

@@ -313,7 +313,7 @@ run(struct consume *c, char **command)
         c->options.arg = http;
     }
     if (err.status == IDEM_OK)
-        err.status = idem_open(store, NULL, &engine, &err);
+        err.status = cli_store_open(&c->where, store, NULL, &engine, &err);
     if (err.status == IDEM_OK)
         err.status = idem_consume_open(engine, &c->options, &consumer, &err);
     if (err.status == IDEM_OK && c->metrics &&
@@ -341,6 +341,7 @@ cli_consume(int argc, char **argv)
         {"store", 's', CLI_TEXT, &c.where.store, "URL",
          "the store for the records: redis://HOST, journal:DIR\n"
          "(for one consumer), ...; default: IDEM_STORE"},
+        CLI_SEAL_OPTION(&c.where),
         {"to", 't', CLI_TEXT, &c.to, "URL",
          "POST each message to this URL instead of running a\n"
          "command"},

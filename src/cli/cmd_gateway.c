@@ -35,6 +35,8 @@ static const struct cli_option global_options[] = {
     {"store", 0, CLI_TEXT, NULL, "URL",
      "the store for the records (default: a journal in the state folder of "
      "this user)"},
+    {"seal-key", 0, CLI_TEXT, NULL, "FILE",
+     "seal results and subjects in the store with the first key of this file"},
     {"socket", 0, CLI_TEXT, NULL, "PATH",
      "the socket on which idem scan, settle and other commands reach the "
      "engine (default: this user's socket, if no other server uses it); off "

@@ -49,13 +49,14 @@ make_ids(struct server *local, const char *kind, size_t count,
 }
 
 static enum idem_status
-from_store(const char *url, const struct idem_ids_options *given,
-           const char *kind, size_t count, struct printer *printer,
-           struct idem_error *err)
+from_store(const struct cli_where *where, const char *url,
+           const struct idem_ids_options *given, const char *kind, size_t count,
+           struct printer *printer, struct idem_error *err)
 {
     struct server local = {0};
     struct idem_ids_options options = *given;
-    enum idem_status status = idem_open(url, NULL, &local.engine, err);
+    enum idem_status status =
+        cli_store_open(where, url, NULL, &local.engine, err);
 
     /* What is fetched and not printed would be a gap. */
     if (options.segment_step == 0)
@@ -124,7 +125,8 @@ give_ids(const struct cli_where *where, const struct idem_ids_options *options,
     if (strncasecmp(kind, "uuid", 4) == 0)
         err.status = make_ids(&(struct server){0}, kind, count, &printer, &err);
     else if (url)
-        err.status = from_store(url, options, kind, count, &printer, &err);
+        err.status =
+            from_store(where, url, options, kind, count, &printer, &err);
     else
         err.status = from_server(where, kind, count, &printer, &err);
     if (err.status != IDEM_OK) {
@@ -270,7 +272,7 @@ cli_id(int argc, char **argv)
     const char *kind = "snowflake";
     int64_t count = 1;
     struct id_options id = {.count = 0};
-    struct cli_option options[7 + ID_OPTIONS] = {
+    struct cli_option options[8 + ID_OPTIONS] = {
         CLI_WHERE_OPTIONS(&where),
         {"count", 'n', CLI_NUMBER, &count, "N", "how many (1)"},
         {"kind", 'k', CLI_TEXT, &kind, "KIND",
@@ -299,7 +301,7 @@ cli_id(int argc, char **argv)
     size_t arg_count;
     int code;
 
-    add_server_options(&id, options + 6);
+    add_server_options(&id, options + 7);
     code = cli_parse(&syntax, argc, argv, &args, &arg_count);
     if (code >= 0)
         return code;

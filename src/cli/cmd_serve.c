@@ -4,6 +4,7 @@
  */
 #include "cli.h"
 
+#include "../engine/seal.h"
 #include "../serve/core/server.h"
 
 #include <stdlib.h>
@@ -82,12 +83,17 @@ check(const struct server_config *config)
     struct credentials *credentials = NULL;
     struct idem__tls_files files = server_tls_files(config);
     struct idem__tls *tls = NULL;
+    struct idem__seal *seal = NULL;
     struct idem_error err = {0};
 
     if (config->tls_cert &&
         idem__tls_open_server(SERVER_TLS, &files, &tls, &err) != IDEM_OK)
         return cli_usage_error("%s", err.text);
     idem__tls_close(tls);
+    if (config->seal_key &&
+        idem__seal_read(config->seal_key, &seal, &err) != IDEM_OK)
+        return cli_usage_error("%s", err.text);
+    idem__seal_close(seal);
     if (credentials_open(config->credentials, &credentials, &err) != IDEM_OK)
         return cli_usage_error("%s", err.text);
     credentials_close(credentials);

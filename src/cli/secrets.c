@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define CREDENTIAL_MAX 65536
+#define KEY_FILE "IDEM_SEAL_KEY"
 
 char **
 cli_secrets_hide(int argc, char **argv)
@@ -66,6 +67,16 @@ read_text(int folder, const char *name)
     return text;
 }
 
+/* A key stays in its file; the variable names that. */
+static bool
+name_file(const char *folder)
+{
+    char path[4096];
+
+    snprintf(path, sizeof(path), "%s/" KEY_FILE, folder);
+    return setenv(KEY_FILE, path, 0) == 0;
+}
+
 bool
 cli_secrets_read(void)
 {
@@ -79,6 +90,10 @@ cli_secrets_read(void)
 
         if (strncmp(entry->d_name, "IDEM_", 5) != 0)
             continue;
+        if (strcmp(entry->d_name, KEY_FILE) == 0) {
+            good = name_file(path) && good;
+            continue;
+        }
         text = read_text(dirfd(folder), entry->d_name);
         if (!text || setenv(entry->d_name, text, 0) != 0) {
             fprintf(stderr,

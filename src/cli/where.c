@@ -94,6 +94,21 @@ cli_line_open(const struct cli_where *where, struct idem__remote_line *line,
 }
 
 enum idem_status
+cli_store_open(const struct cli_where *where, const char *url,
+               const struct idem_options *options, struct idem_engine **engine,
+               struct idem_error *err)
+{
+    struct idem_options filled = options ? *options : (struct idem_options){0};
+    const char *key = where->seal_key;
+
+    /* A variable is for every command, a server's URL needs no key. */
+    if (!key && !idem__remote_url(url))
+        key = getenv("IDEM_SEAL_KEY");
+    filled.seal_key = key && *key ? key : NULL;
+    return idem_open(url, &filled, engine, err);
+}
+
+enum idem_status
 cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
                 struct idem_error *err)
 {
@@ -110,10 +125,10 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
                           "--store is empty: give the URL of a store, or leave "
                           "it out to ask a server");
     if (store)
-        return idem_open(store, &options, engine, err);
+        return cli_store_open(where, store, &options, engine, err);
     status = cli_server_url(where, url, sizeof(url), err);
     if (status == IDEM_OK)
-        status = idem_open(url, &options, engine, err);
+        status = cli_store_open(where, url, &options, engine, err);
     if (status == IDEM_ERR_UNAVAILABLE)
         snprintf(err->text + strlen(err->text),
                  sizeof(err->text) - strlen(err->text),

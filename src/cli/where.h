@@ -15,6 +15,7 @@ struct cli_where {
     const char *store;       /* URL, or NULL: IDEM_STORE */
     const char *server;      /* address, or NULL: IDEM_SERVER */
     const char *credentials; /* file, or NULL: IDEM_AUTH */
+    const char *seal_key;    /* file, or NULL: IDEM_SEAL_KEY */
 };
 
 /* The rows that every verb has in its table of options. */
@@ -30,18 +31,32 @@ struct cli_where {
             "a file with a line \"name secret\" for the server"                \
     }
 
+#define CLI_SEAL_OPTION(where)                                                 \
+    {                                                                          \
+        "seal-key", 0, CLI_TEXT, &(where)->seal_key, "FILE",                   \
+            "the keys that the store is sealed with; else the variable\n"      \
+            "IDEM_SEAL_KEY"                                                    \
+    }
+
 #define CLI_WHERE_OPTIONS(where)                                               \
     CLI_SERVER_OPTIONS(where),                                                 \
-    {                                                                          \
-        "store", 's', CLI_TEXT, &(where)->store, "URL",                        \
-            "no server: open this store, for instance journal:DIR"             \
-    }
+        {"store",  's',                                                        \
+         CLI_TEXT, &(where)->store,                                            \
+         "URL",    "no server: open this store, for instance journal:DIR"},    \
+        CLI_SEAL_OPTION(where)
 
 #define CLI_URL_MAX 2048
 
 enum idem_status cli_engine_open(const struct cli_where *where,
                                  struct idem_engine **engine,
                                  struct idem_error *err);
+
+/* Open a store, with the options' seal-key or that of the variable. The rest of
+ * `options`, which may be NULL, is as for idem_open. */
+enum idem_status cli_store_open(const struct cli_where *where, const char *url,
+                                const struct idem_options *options,
+                                struct idem_engine **engine,
+                                struct idem_error *err);
 
 /* The store's URL from the option or IDEM_STORE; NULL if neither is there, or
  * if a server is named. */

@@ -78,11 +78,13 @@ static void
 loaded(struct idem_engine *engine, struct idem__group *group,
        const struct idem_record *record)
 {
+    group->shut = NULL;
     if (record->state == IDEM_STATE_ABSENT) {
         group->stored.state = IDEM_STATE_ABSENT;
     } else {
         group->stored = *record;
         engine->batch.loaded += record->result.len;
+        idem__sealed_open_group(engine, group);
     }
     group->guessed = false;
     group->stage = IDEM__STAGE_STEP;
@@ -203,8 +205,9 @@ step_groups(struct idem_engine *engine)
 /* ---- swap -------------------------------------------------------------- */
 
 static size_t
-fill_swaps(struct idem__batch *batch)
+fill_swaps(struct idem_engine *engine)
 {
+    struct idem__batch *batch = &engine->batch;
     size_t count = 0;
 
     for (size_t i = 0; i < batch->group_count; i++) {
@@ -213,10 +216,17 @@ fill_swaps(struct idem__batch *batch)
 
         if (group->stage != IDEM__STAGE_SWAP)
             continue;
+        swap->record = idem__sealed_write(engine, group);
+        if (!swap->record) {
+            struct idem_error err;
+
+            idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");
+            idem__group_failed(engine, group, IDEM_ERR_MEMORY, &err);
+            continue;
+        }
         memcpy(swap->key, group->key, IDEM_KEY_LEN);
         swap->expected =
             group->stored.state == IDEM_STATE_ABSENT ? 0 : group->stored.rev;
-        swap->record = group->record;
         swap->outcome = IDEM_SWAP_LOST; /* until the store says better */
         batch->swapping[count++] = group;
     }
@@ -391,7 +401,7 @@ swap_range(struct idem_engine *engine, size_t first, size_t count)
 static bool
 swap_groups(struct idem_engine *engine)
 {
-    size_t count = fill_swaps(&engine->batch);
+    size_t count = fill_swaps(engine);
     uint8_t losses = count > 0 ? swap_range(engine, 0, count) : 0;
 
     if (count == 0)

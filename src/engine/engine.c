@@ -358,6 +358,7 @@ close_store(struct idem_engine *engine)
 {
     idem__store_close(engine->store);
     idem__batch_close(engine);
+    idem__seal_close(engine->seal);
     idem__recents_close(&engine->recents);
     idem__claims_close(&engine->claims);
     idem__quota_close(&engine->quota);
@@ -406,7 +407,8 @@ open_store(struct idem_engine *engine, const char *url, struct idem_error *err)
 static size_t
 store_max_result(const struct idem_engine *engine)
 {
-    size_t rest = idem__encoded_max(0), record = engine->store->max_record;
+    size_t rest = idem__encoded_max(engine->seal ? IDEM__SEAL_LEN : 0);
+    size_t record = engine->store->max_record;
 
     return record > rest ? record - rest : 0;
 }
@@ -445,7 +447,9 @@ start(struct idem_engine *engine, const char *url, struct idem_error *err)
 
     engine->store_options.log = engine->options.log;
     engine->store_options.log_arg = engine->options.log_arg;
-    status = engine->carrier->open(engine, url, err);
+    status = idem__sealed_start(engine, engine->carrier == &store_carrier, err);
+    if (status == IDEM_OK)
+        status = engine->carrier->open(engine, url, err);
     if (status != IDEM_OK)
         return status;
     if (!engine->inner.driven && !start_thread(engine))

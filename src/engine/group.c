@@ -123,6 +123,10 @@ decide(struct idem_engine *engine, struct idem__group *group,
         next->state = IDEM_STATE_ABSENT;
         job->unsafe = true;
     }
+    job->shut =
+        idem__sealed_refuses(group, &job->op, &now) ? group->shut : NULL;
+    if (job->shut)
+        next->state = IDEM_STATE_ABSENT;
     job->wrote = next->state != IDEM_STATE_ABSENT;
     if (job->wrote) {
         if (!before || before->fence != next->fence ||
@@ -135,7 +139,8 @@ decide(struct idem_engine *engine, struct idem__group *group,
     job->depends = group->writes;
     fill_answer(job, verdict, group->record, &now);
     tell_what_was(&job->answer, before, &now);
-    job->decided = verdict != IDEM_V_BUSY || job->wait_end_us == 0 ||
+    job->decided = verdict != IDEM_V_BUSY || job->shut ||
+                   job->wait_end_us == 0 ||
                    job->wait_end_us <= engine->boot_now_us;
     if (!job->decided)
         keep_answer(job);
@@ -278,6 +283,7 @@ idem__group_step(struct idem_engine *engine, struct idem__group *group)
     group->record =
         group->stored.state != IDEM_STATE_ABSENT ? &group->stored : NULL;
     group->rev = idem__new_rev();
+    group->sealed = NULL;
     group->writes = group->changed = false;
     if (engine->epoch.on)
         bring_back(engine, group);
@@ -370,6 +376,12 @@ answer_stored(struct idem_engine *engine, struct idem__job *job)
     if (job->unsafe) {
         idem__job_answer(engine, job,
                          idem__epoch_refuse(job->maybe_stored, &err), &err);
+        return;
+    }
+    if (job->shut) {
+        idem__fail(&err, job->maybe_stored ? IDEM_ERR_LOST : job->shut->status,
+                   "%s", job->shut->text);
+        idem__job_answer(engine, job, err.status, &err);
         return;
     }
     if (job->over_quota) {

@@ -15,6 +15,7 @@
 
 #include "engine.h"
 #include "lease.h"
+#include "seal.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -129,7 +130,9 @@ struct idem__job {
     bool maybe_stored;   /* such a write was lost once */
     bool over_quota;     /* it wrote nothing */
     bool unsafe;         /* the store went back: it wrote nothing */
-    struct idem_answer answer; /* shows `told` */
+    const struct idem_error *shut; /* the record does not open: it wrote
+                                      nothing */
+    struct idem_answer answer;     /* shows `told` */
     struct idem_record told;
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
@@ -431,6 +434,31 @@ void idem__quota_wrote(struct idem_engine *engine,
                        const struct idem_record *after);
 void idem__quota_tend(struct idem_engine *engine);
 
+/* ---- what is sealed at rest (sealed.c) --------------------------------- */
+
+struct idem__group;
+
+/* Read the keys, if the options name a file; `has_store`: and no server. */
+enum idem_status idem__sealed_start(struct idem_engine *engine, bool has_store,
+                                    struct idem_error *err);
+/* Is there room for this op's subject, once it is sealed? */
+enum idem_status idem__sealed_fits(const struct idem_engine *engine,
+                                   const struct idem_op *op,
+                                   struct idem_error *err);
+/* Open what was loaded; group->shut says why it does not. */
+void idem__sealed_open_group(struct idem_engine *engine,
+                             struct idem__group *group);
+/* What to write of the group's record; NULL: out of memory. */
+const struct idem_record *idem__sealed_write(struct idem_engine *engine,
+                                             struct idem__group *group);
+/* Must this op keep off the group's record, which does not open? */
+bool idem__sealed_refuses(const struct idem__group *group,
+                          const struct idem_op *op, const struct idem_now *now);
+/* Open a record that a scan found, which has no result; or show no subject. */
+void idem__sealed_open_scanned(struct idem_engine *engine,
+                               struct idem_record *record,
+                               struct idem_arena *arena);
+
 /* ---- time ------------------------------------------------------------ */
 
 struct idem__seen { /* an unchanged rev, on a store without a clock */
@@ -505,6 +533,8 @@ struct idem__group {
     bool writes;
     bool changed; /* since the crowd has looked */
     uint8_t rounds, losses;
+    const struct idem_error *shut;    /* why `stored` does not open, or NULL */
+    const struct idem_record *sealed; /* what is written, once it is sealed */
     uint64_t rev;                     /* of the write */
     const struct idem_record *record; /* NULL: none; else one of these */
     struct idem_record stored;        /* what is there, or ABSENT */
@@ -595,6 +625,8 @@ struct idem_engine {
     struct idem__epoch epoch;
     struct idem__quota quota;
     struct idem__kept_figures figures;
+    struct idem__seal *seal;  /* NULL: nothing is sealed */
+    struct idem_error closed; /* why a record did not open, as last logged */
     struct idem__item *spare_jobs; /* of the turner's alone */
     size_t spare_count;
     struct idem__time time;

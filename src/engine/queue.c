@@ -355,6 +355,8 @@ idem__submit(struct idem_engine *engine, const struct idem_op *op,
     if (status == IDEM_OK)
         status = need_memory(engine, &checked, err);
     if (status == IDEM_OK)
+        status = idem__sealed_fits(engine, &checked, err);
+    if (status == IDEM_OK)
         status = fit_result(engine, &checked, err);
     if (status != IDEM_OK) {
         atomic_fetch_add_explicit(&engine->errors[status], 1,

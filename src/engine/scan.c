@@ -11,6 +11,8 @@
 
 /* Records are collected, then told. */
 struct found {
+    struct idem_engine
+        *engine; /* that opens what is sealed; NULL: it is open */
     struct idem_arena arena;
     struct idem_record *records;
     size_t count, room;
@@ -36,6 +38,8 @@ collect(void *arg, const struct idem_record *record)
         found->room = room;
     }
     bare.result = (struct idem_bytes){NULL, 0};
+    if (found->engine)
+        idem__sealed_open_scanned(found->engine, &bare, &found->arena);
     if (!idem_arena_record(&found->arena, &bare,
                            &found->records[found->count])) {
         found->failed = true;
@@ -48,7 +52,7 @@ collect(void *arg, const struct idem_record *record)
 void
 idem__scan_run(struct idem_engine *engine, struct idem__scan *scan)
 {
-    struct found found = {.count = 0};
+    struct found found = {.engine = engine};
     struct idem_error err = {IDEM_OK, ""};
     enum idem_status status = idem__time_update(engine, &err);
 

@@ -29,7 +29,7 @@
 #define SUM_LEN 8
 #define ALL_FLAGS                                                              \
     (IDEM_FLAG_FINGERPRINT | IDEM_FLAG_NOT_REPLAYABLE | IDEM_FLAG_REDEEMED |   \
-     IDEM_FLAG_SETTLED)
+     IDEM_FLAG_SETTLED | IDEM_FLAG_SEALED_SUBJECT | IDEM_FLAG_SEALED_RESULT)
 
 static size_t
 fingerprint_len(uint8_t flags)

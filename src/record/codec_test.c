@@ -88,7 +88,7 @@ every_type_state_mode_kind_and_flag_comes_back(void **state)
         for (int s = 1; s <= IDEM_STATE_FREE; s++)
             for (int mode = 0; mode <= 1; mode++)
                 for (int kind = 0; kind <= IDEM_KIND_EXEC; kind++)
-                    for (int flags = 0; flags < 16; flags++) {
+                    for (int flags = 0; flags < 64; flags++) {
                         r.type = (uint8_t)type;
                         r.state = (uint8_t)s;
                         r.mode = (uint8_t)mode;
@@ -204,7 +204,7 @@ a_forged_head_with_a_right_checksum_is_refused(void **state)
     } forgeries[] = {
         {0, 0, "version"},      {1, 0, "type"},      {1, 5, "type"},
         {2, 0, "state"},        {2, 6, "state"},     {3, 2, "mode"},
-        {4, 3, "kind"},         {5, 0x11, "flag"},   {6, 0, "scope"},
+        {4, 3, "kind"},         {5, 0x41, "flag"},   {6, 0, "scope"},
         {6, 201, "scope"},      {7, 0, "id"},        {8, 9, "add up"},
         {9, 1, "reserved"},     {11, 1, "reserved"}, {16, 4, "add up"},
         {19, 0xff, "too long"}, {20, 1, "reserved"}, {30, 0x20, "fence"},

@@ -89,6 +89,11 @@ bool idem__filter_match(const struct idem_filter *filter,
                         const struct idem_record *record,
                         const struct idem_now *now);
 
+/* What sealing adds to a subject and to a result (engine/seal.h), and so the
+ * longest subject that can be sealed. */
+#define IDEM__SEAL_LEN 45
+#define IDEM__SEALED_SUBJECT_MAX (IDEM_SUBJECT_MAX - IDEM__SEAL_LEN)
+
 /* ---- the codec ------------------------------------------------------- */
 
 /* Bytes that a record takes, and the most that any record with a result of

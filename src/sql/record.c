@@ -138,6 +138,24 @@ look(struct idem_sql *db, const uint8_t *key, const char *suffix,
 
 /* ---- answers ---------------------------------------------------------- */
 
+#define SEALED (IDEM_FLAG_SEALED_SUBJECT | IDEM_FLAG_SEALED_RESULT)
+
+/* What a server with a seal-key has sealed does not open here. A subject is
+ * passed on as it is; a result, or an owner, is needed. */
+static enum idem_status
+need_open(const struct idem_record *r, const struct idem_now *now,
+          struct idem_error *err)
+{
+    bool lock = r && (r->type == IDEM_TYPE_LOCK || r->type == IDEM_TYPE_WORKER);
+
+    if (!r || !(r->flags & (lock ? SEALED : IDEM_FLAG_SEALED_RESULT)) ||
+        idem__record_expired(r, now))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                      "this record is sealed (seal-key) and does not open in "
+                      "the database: ask the idem server that sealed it");
+}
+
 enum idem_status
 idem__sql_answer(struct idem_answer *answer, enum idem_verdict verdict,
                  const struct idem_record *record, const struct idem_now *now,
@@ -146,7 +164,11 @@ idem__sql_answer(struct idem_answer *answer, enum idem_verdict verdict,
     bool silent = verdict == IDEM_V_MISMATCH || verdict == IDEM_V_ABSENT ||
                   verdict == IDEM_V_UNKNOWN || verdict == IDEM_V_DUPLICATE ||
                   !record;
+    struct idem_record shown = silent ? idem__no_record : *record;
 
+    if (shown.flags & IDEM_FLAG_SEALED_SUBJECT)
+        shown.subject = (struct idem_bytes){NULL, 0};
+    shown.flags &= (uint8_t)~SEALED;
     *answer = (struct idem_answer){.record = &idem__no_record};
     answer->verdict = verdict;
     if (verdict == IDEM_V_BUSY)
@@ -155,7 +177,7 @@ idem__sql_answer(struct idem_answer *answer, enum idem_verdict verdict,
                                      : LOCKED_RETRY_MS;
     if (answer->retry_after_ms > 1000)
         answer->retry_after_ms = 1000;
-    return idem__answer_keep(answer, silent ? &idem__no_record : record)
+    return idem__answer_keep(answer, &shown)
                ? IDEM_OK
                : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 }
@@ -300,7 +322,7 @@ static enum idem_status
 decide(struct idem_sql *db, struct task *task, struct idem_answer *answer,
        struct idem_error *err)
 {
-    enum idem_status status = IDEM_OK;
+    enum idem_status status = need_open(task->current, &task->now, err);
 
     while (status == IDEM_OK) {
         struct idem_record next;
@@ -313,6 +335,8 @@ decide(struct idem_sql *db, struct task *task, struct idem_answer *answer,
             verdict != IDEM_V_BUSY || (db->driver->keeps_lock && task->current);
 
         next.rev = idem__new_rev();
+        if (task->current && next.subject.data != task->current->subject.data)
+            next.flags &= (uint8_t)~IDEM_FLAG_SEALED_SUBJECT;
         if (writes && !write_record(db, task, &next, &written))
             return idem__sql_fail(db, err);
         if (written) {
@@ -325,6 +349,8 @@ decide(struct idem_sql *db, struct task *task, struct idem_answer *answer,
         if (task->looked && writes && !wait_a_little(task))
             return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &task->now, err);
         status = look_again(db, task, err);
+        if (status == IDEM_OK)
+            status = need_open(task->current, &task->now, err);
     }
     return status;
 }
@@ -440,6 +466,7 @@ join_once(struct idem_sql *db, const struct task *task, uint64_t fence,
           bool *there, struct idem_answer *answer, struct idem_error *err)
 {
     struct idem_record r;
+    enum idem_status status;
 
     if (!look(db, task->key, idem__sql_if_free(db), &r, there))
         return idem__sql_fail(db, err);
@@ -452,6 +479,9 @@ join_once(struct idem_sql *db, const struct task *task, uint64_t fence,
     }
     if (r.fence != fence || idem__record_expired(&r, &task->now))
         return idem__sql_answer(answer, IDEM_V_STALE, NULL, &task->now, err);
+    status = need_open(&r, &task->now, err);
+    if (status != IDEM_OK)
+        return status;
     if (r.state == IDEM_STATE_SUCCEEDED || r.state == IDEM_STATE_FAILED)
         return idem__sql_answer(answer, IDEM_V_REPLAY, &r, &task->now, err);
     if (r.state != IDEM_STATE_EXECUTING)

@@ -6,6 +6,7 @@
  *   IDEM_TEST_SQL=postgres://... build/tests/c/sql_test       or mysql://
  */
 #include "../support/sqldb.h"
+#include "../support/stores.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -1495,6 +1497,115 @@ a_table_that_cannot_roll_back_is_refused(void **state)
     sqldb_run(&one, "drop table t_plain");
 }
 
+/* ---- beside a server that seals -------------------------------------- */
+
+static struct idem_engine *
+open_sealed(char *folder, size_t len)
+{
+    struct idem_engine *engine = NULL;
+    struct idem_options options = {0};
+    char file[300];
+    FILE *out;
+
+    make_folder(folder, len);
+    snprintf(file, sizeof(file), "%s/key", folder);
+    umask(077);
+    out = fopen(file, "we");
+    assert_non_null(out);
+    fprintf(out, "%064d\n", 7);
+    fclose(out);
+    options.seal_key = file;
+    if (idem_open(sqldb_url(), &options, &engine, &err) != IDEM_OK)
+        fail_msg("%s", err.text);
+    return engine;
+}
+
+static uint64_t
+begin_sealed(struct idem_engine *engine, const char *id)
+{
+    struct idem_op op = op_of(id);
+    struct idem_answer answer;
+    uint64_t fence;
+
+    op.subject = idem_text("ann");
+    assert_int_equal(idem_do(engine, &op, &answer, &err), IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_STARTED);
+    fence = answer.record->fence;
+    idem_answer_clear(&answer);
+    return fence;
+}
+
+/* The service finishes what the gateway's engine began: its result is stored
+ * as it is, and the subject stays sealed. */
+static void
+a_sealed_claim_can_be_joined_and_finished(void **state)
+{
+    char folder[256];
+    struct idem_engine *engine = open_sealed(folder, sizeof(folder));
+    uint64_t fence = begin_sealed(engine, "g");
+    struct idem_op get = op_of("g");
+    struct idem_answer answer;
+
+    (void)state;
+    sqldb_begin(&one);
+    assert_int_equal(
+        idem_sql_join(one.db, scope(), idem_text("g"), fence, 0, &answer, &err),
+        IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_STARTED);
+    assert_int_equal(answer.record->subject.len, 0);
+    assert_int_equal(answer.record->flags, 0);
+    idem_answer_clear(&answer);
+    assert_int_equal(finish(&one, "g", fence, "plain"), IDEM_V_OK);
+    sqldb_run(&one, "commit");
+
+    get.verb = IDEM_GET;
+    assert_int_equal(idem_do(engine, &get, &answer, &err), IDEM_OK);
+    assert_int_equal(answer.record->result.len, 5);
+    assert_int_equal(answer.record->subject.len, 3);
+    assert_memory_equal(answer.record->subject.data, "ann", 3);
+    idem_answer_clear(&answer);
+    idem_close(engine);
+    remove_folder(folder);
+}
+
+static void
+a_sealed_result_is_refused_and_not_shown(void **state)
+{
+    char folder[256];
+    struct idem_engine *engine = open_sealed(folder, sizeof(folder));
+    uint64_t fence = begin_sealed(engine, "h");
+    struct idem_op op = op_of("h");
+    struct idem_answer answer;
+
+    (void)state;
+    op.verb = IDEM_FINISH;
+    op.fence = fence;
+    op.outcome = IDEM_STATE_SUCCEEDED;
+    op.result = idem_text("secret");
+    assert_int_equal(idem_do(engine, &op, &answer, &err), IDEM_OK);
+    idem_answer_clear(&answer);
+
+    sqldb_begin(&one);
+    assert_int_equal(
+        idem_sql_join(one.db, scope(), idem_text("h"), fence, 0, &answer, &err),
+        IDEM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "sealed"));
+    assert_int_equal(idem_sql_do(one.db, &op, &answer, &err),
+                     IDEM_ERR_UNSUPPORTED);
+    op = op_of("h");
+    assert_int_equal(idem_sql_claim(one.db, &op, &answer, &err),
+                     IDEM_ERR_UNSUPPORTED);
+    op.verb = IDEM_GET;
+    assert_int_equal(idem_sql_do(one.db, &op, &answer, &err),
+                     IDEM_ERR_UNSUPPORTED);
+    op.verb = IDEM_SETTLE;
+    assert_int_equal(idem_sql_do(one.db, &op, &answer, &err),
+                     IDEM_ERR_UNSUPPORTED);
+    sqldb_run(&one, "rollback");
+    idem_close(engine);
+    remove_folder(folder);
+}
+
 int
 main(void)
 {
@@ -1543,6 +1654,8 @@ main(void)
         T(names_of_any_kind_are_found),
         T(what_cannot_be_is_an_error_and_changes_nothing),
         T(a_table_that_cannot_roll_back_is_refused),
+        T(a_sealed_claim_can_be_joined_and_finished),
+        T(a_sealed_result_is_refused_and_not_shown),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
 

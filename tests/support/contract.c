@@ -404,7 +404,7 @@ every_field_comes_back_whatever_it_holds(void **state)
         r->state = (uint8_t)(1 + i / 4 % 5);
         r->mode = (uint8_t)(i / 20 % 2);
         r->kind = (uint8_t)(i % 3);
-        r->flags = (uint8_t)(i % 16);
+        r->flags = (uint8_t)(i % 64);
         if (r->flags & IDEM_FLAG_FINGERPRINT)
             memset(r->fingerprint, (int)(0x70 + i), sizeof(r->fingerprint));
         memset(r->nonce, (int)(i * 31), sizeof(r->nonce));

@@ -234,7 +234,7 @@ def test_the_site_has_every_page_and_no_broken_link():
 
 # ---- names, in both directions -------------------------------------------------------------------------------------------
 
-COMMON = {"server", "credentials", "store", "json", "help"}
+COMMON = {"server", "credentials", "store", "seal-key", "json", "help"}
 
 
 def options_of(command):

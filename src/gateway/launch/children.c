@@ -106,7 +106,7 @@ start_engine(struct launch *self, struct idem_error *err)
 {
     struct idem_setting settings[SETTINGS];
     size_t count = add_unset(engine_memory, settings);
-    const char *argv[28];
+    const char *argv[30];
     char restarts[24], figures[PATH_MAX + 16], routes[PATH_MAX + 16];
     int n = 0;
 
@@ -128,6 +128,10 @@ start_engine(struct launch *self, struct idem_error *err)
         argv[n++] = "--console";
         argv[n++] = "--gateway-routes";
         argv[n++] = routes;
+    }
+    if (self->config->seal_key) {
+        argv[n++] = "--seal-key";
+        argv[n++] = self->config->seal_key;
     }
     if (self->config->credentials) {
         argv[n++] = "--credentials";

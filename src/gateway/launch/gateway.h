@@ -50,6 +50,7 @@ struct gateway_config {
     char *listen; /* host:port[,host:port] */
     char *store;
     char *http;        /* the engine's HTTP; NULL: a free port, "off" */
+    char *seal_key;    /* of the engine */
     char *credentials; /* of the engine's HTTP */
     char *tls_cert, *tls_key;
     char *token_path, *token_rate;

@@ -126,6 +126,7 @@ static const struct setting settings[] = {
     TEXT("listen", listen),
     TEXT("store", store),
     TEXT("http", http),
+    TEXT("seal-key", seal_key),
     TEXT("credentials", credentials),
     TEXT("tls-cert", tls_cert),
     TEXT("tls-key", tls_key),

@@ -84,8 +84,9 @@ static enum idem_status
 check_reload(const struct gateway_config *old,
              const struct gateway_config *fresh, struct idem_error *err)
 {
-    const char *what = !same(old->store, fresh->store) ? "store"
-                       : !same(old->http, fresh->http) ? "http"
+    const char *what = !same(old->store, fresh->store)         ? "store"
+                       : !same(old->seal_key, fresh->seal_key) ? "seal-key"
+                       : !same(old->http, fresh->http)         ? "http"
                        : !same(old->credentials, fresh->credentials)
                            ? "credentials"
                        : old->console != fresh->console    ? "console"

@@ -181,7 +181,7 @@ ngx_http_idem_claim_label(ngx_http_idem_ctx_t *ctx, u_char *label)
 
     ngx_http_idem_find_trace(r, &ctx->trace);
 
-    room = IDEM_SUBJECT_MAX - (ctx->trace.len ? ctx->trace.len + 1 : 0);
+    room = IDEM__SEALED_SUBJECT_MAX - (ctx->trace.len ? ctx->trace.len + 1 : 0);
     p = ngx_snprintf(label, room, "%V %V", &r->method_name, &clcf->name);
 
     if (ctx->trace.len) {
@@ -196,7 +196,7 @@ ngx_http_idem_claim_label(ngx_http_idem_ctx_t *ctx, u_char *label)
 void
 ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
 {
-    u_char                   label[IDEM_SUBJECT_MAX];
+    u_char                   label[IDEM__SEALED_SUBJECT_MAX];
     uint64_t                 nonce;
     struct idem_op           what;
     ngx_http_idem_op_t      *op;

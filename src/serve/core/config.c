@@ -43,6 +43,14 @@ static const struct option options[] = {
      0,
      0,
      0},
+    {{"seal-key", "FILE",
+      "seal results and subjects in the store with the first key of this "
+      "file; open them with all of its keys"},
+     TEXT,
+     AT(seal_key),
+     0,
+     0,
+     0},
     {{"socket", "PATH",
       "RESP on a unix socket; none for no socket (default: "
       "in the runtime folder of this user)"},

@@ -130,6 +130,7 @@ open_engine(struct loop *loop, struct idem_error *err)
         .max_parked_scope = (size_t)config->max_parked_scope,
         .max_result = (size_t)config->max_result,
         .require_fingerprint = config->require_fingerprint,
+        .seal_key = config->seal_key,
         .log = server_log_engine,
         .log_arg = loop->log,
     };

@@ -79,7 +79,8 @@ struct server_config {
     int64_t max_buffered;  /* bytes waiting for all clients, both ways */
     int64_t max_queue, max_batch; /* the engine's; 0: its own */
     int64_t max_parked, max_parked_key, max_parked_scope; /* likewise */
-    char *epoch_file; /* the engine's; NULL: none */
+    char *seal_key;   /* the engine's; NULL: none */
+    char *epoch_file; /* likewise */
     bool accept_rollback;
     char *require_fingerprint; /* the engine's; NULL: none */
     int64_t scope_rate;        /* requests a second of one scope; 0: no limit */
