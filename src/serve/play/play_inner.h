@@ -142,6 +142,12 @@ json_t *play_actor_names(void);
 /* Something that must not fail did: the run is over. Always NULL. */
 const char *play_broke(struct play *play, const char *what, const char *why);
 
+/* ---- play_outcome.c: what came of it ---------------------------------- */
+
+/* NULL: out of memory. */
+json_t *play_outcome(struct play *play);
+const char *play_action_name(enum play_action action); /* play.c */
+
 /* ---- play_steps.c: what a service does -------------------------------- */
 
 /* A statement on the tables: how many rows it changed, or for a select how
