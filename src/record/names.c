@@ -27,8 +27,9 @@ static const char *const status_texts[] = {
     [IDEM_OK] = "success",
     [IDEM_ERR_INVALID] = "the operation or an option is wrong",
     [IDEM_ERR_UNAVAILABLE] = "the store is unreachable; nothing was stored",
-    [IDEM_ERR_LOST] = "the store's reply was lost; the change may or may not "
-                      "have been stored",
+    [IDEM_ERR_LOST] =
+        ("the store's reply was lost; the change may or may not have been "
+         "stored"),
     [IDEM_ERR_OVERLOADED] = "a limit is reached; nothing was stored",
     [IDEM_ERR_FULL] = "the store is full; nothing was stored",
     [IDEM_ERR_CLOSED] = "shutting down; nothing was stored",

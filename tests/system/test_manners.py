@@ -7,7 +7,7 @@ import time
 
 import servers
 from gateway import Gateway, Ledger, ask
-from lib import IDEM, Server, encode, folder, free_port, on_a_terminal
+from lib import IDEM, Process, Server, encode, folder, free_port, on_a_terminal
 
 
 def idem(*args, **env):
@@ -137,7 +137,7 @@ JSON_CALLS = [
 
 
 def test_every_command_answers_in_json():
-    assert {call[0] for call in JSON_CALLS} == set(commands())
+    assert {call[0] for call in JSON_CALLS} | {"playground"} == set(commands())  # which serves until it is stopped: below
     with folder() as where, Server(where, store="journal:" + where + "/j") as server:
         store = "sqlite:" + where + "/db"
         assert idem("begin", "shop", "busy", "--store", store)[0] == 0
@@ -167,6 +167,9 @@ def test_servers_log_json_when_asked():
     with folder() as where, Server(where, "--json", store="memory:") as server:
         first = server.output().splitlines()[0]
         assert json.loads(first)["event"], first
+    port = free_port()
+    with Process([IDEM, "playground", "--json", "--listen", "127.0.0.1:%d" % port], ready=port) as playground:
+        assert json.loads(playground.output())["url"].startswith("http://127.0.0.1:%d/" % port)
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--json", store="memory:") as gateway:
         assert ask(gateway.port, "a").status == 201
         lines = [line for line in gateway.output().splitlines() if not re.match(r"\d{4}/", line)]  # nginx has a form of its own
