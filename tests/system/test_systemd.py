@@ -63,6 +63,19 @@ def test_a_socket_of_systemd_that_the_configuration_does_not_name_is_refused():
         assert "ListenStream=" in server.output()
 
 
+def test_more_sockets_of_systemd_than_idem_takes_are_refused():
+    """The 17th is one that the configuration does not name."""
+    with folder() as where:
+        named = [listener(0) for _ in range(15)]
+        listen = ",".join("127.0.0.1:%d" % s.getsockname()[1] for s in named)
+        server = activated([listener(where + "/s"), *named, listener(where + "/other")], "--store", "journal:%s/j" % where,
+                           "--socket", where + "/s", "--listen", listen)
+        with server:
+            assert wait_until(lambda: server.process.poll() is not None, 20), "it serves 16 of them and says nothing"
+            assert server.wait() == 1
+            assert "systemd handed over 17 sockets" in server.output() and "ListenStream=" in server.output()
+
+
 def test_commands_that_the_server_starts_get_no_sockets_of_systemd():
     """Nor does a server take descriptors that were meant for its parent."""
     with folder() as where:

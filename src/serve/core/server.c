@@ -232,13 +232,14 @@ server_run(const struct server_config *given)
         .config = &config, .log = &log, .metrics = &metrics};
     struct loop loop = {.epoll = -1};
     struct idem_error err = {0};
-    enum idem_status status;
+    enum idem_status status = systemd_sockets_note(&err);
 
-    systemd_sockets_note();
     systemd_watchdog_init(&loop.watchdog);
     server_returns_open(&server.returns);
     results_open(&server.results, (size_t)config.max_buffered);
-    status = credentials_open(config.credentials, &server.credentials, &err);
+    if (status == IDEM_OK)
+        status =
+            credentials_open(config.credentials, &server.credentials, &err);
     if (status == IDEM_OK && config.tls_cert) {
         struct idem__tls_files files = server_tls_files(&config);
 

@@ -40,8 +40,8 @@ number_for_us(const char *name, const char *pid_name)
 /* Descriptors belong to the process, and so does the note of them. */
 static bool waiting[SOCKETS_MAX];
 
-void
-systemd_sockets_note(void)
+enum idem_status
+systemd_sockets_note(struct idem_error *err)
 {
     int64_t count =
         getenv("LISTEN_PID") ? number_for_us("LISTEN_FDS", "LISTEN_PID") : 0;
@@ -57,6 +57,12 @@ systemd_sockets_note(void)
     unsetenv("LISTEN_PID");
     unsetenv("LISTEN_FDS");
     unsetenv("LISTEN_FDNAMES");
+    if (count > SOCKETS_MAX)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "systemd handed over %lld sockets, and idem takes at "
+                          "most %d: remove ListenStream= lines of idem.socket",
+                          (long long)count, SOCKETS_MAX);
+    return IDEM_OK;
 }
 
 union any_address {

@@ -16,8 +16,9 @@ struct idem_engine;
 /* ---- sockets that it opened (LISTEN_FDS) ------------------------------ */
 
 /* At the start, by the only thread: take note of them. An address of the
- * configuration is then served on the socket that is bound to it. */
-void systemd_sockets_note(void);
+ * configuration is then served on the socket that is bound to it. An error if
+ * there are more than we take. */
+enum idem_status systemd_sockets_note(struct idem_error *err);
 
 /* The socket bound to this address, or -1; it is the caller's. */
 int systemd_socket_take(const struct sockaddr *address);
