@@ -1,4 +1,4 @@
-"""Gated requests over HTTP/3, for an nginx and a curl that speak it: `make compat` runs this on Debian 13."""
+"""Gated requests over HTTP/3, for an nginx and a curl that speak it: `make compat` runs this on Debian 13 and newer."""
 import os
 import subprocess
 import sys
