@@ -10,7 +10,7 @@
  * After a power cut the boot clock starts again, and the wall clock may be
  * wrong by hours, which the kernel then does not call synchronised.
  */
-#include "world.h"
+#include "machine.h"
 
 #include "../../src/store/journal/journal.h"
 #include "../support/disk.h"
@@ -97,8 +97,8 @@ synced(void *arg)
 
 /* ---- the world ----------------------------------------------------------- */
 
-static void
-make(void)
+void
+machine_make(void)
 {
     const struct disk_hooks hooks = {
         .before = before_call, .part = part, .random = roll};
@@ -111,33 +111,56 @@ make(void)
     snprintf(machine.dir, sizeof(machine.dir), "%s", getenv("IDEM_SIM_DIR"));
 }
 
-static enum idem_status
-open_engine(const struct idem_options *options, struct idem_engine **engine,
-            struct idem_error *err)
+enum idem_status
+machine_open(const struct idem_store_options *options,
+             struct idem_store **store, struct idem_error *err)
 {
     struct journal_tuning tuning = {.io = &machine.io, .segment_len = 8192};
-    struct idem_store_options store = {.clocks = &machine.clocks,
-                                       .log = options->log};
-    struct idem__engine_inner inner = {.clocks = &machine.clocks};
+    struct idem_store_options with = *options;
     char url[128];
     enum idem_status status;
 
+    with.clocks = &machine.clocks;
     snprintf(url, sizeof(url), "journal:%s", machine.dir);
-    status = idem__journal_open(url, &store, &tuning, &inner.store, err);
+    status = idem__journal_open(url, &with, &tuning, store, err);
     if (status == IDEM_ERR_CORRUPT || status == IDEM_ERR_UNSUPPORTED) {
         sim_tell("noticed: %s", err->text);
         disk_unrot(machine.disk, machine.dir); /* as from a copy */
     }
+    return status;
+}
+
+static enum idem_status
+open_engine(const struct idem_options *options, struct idem_engine **engine,
+            struct idem_error *err)
+{
+    struct idem_store_options store = {.log = options->log};
+    struct idem__engine_inner inner = {.clocks = &machine.clocks};
+    enum idem_status status = machine_open(&store, &inner.store, err);
+
     return status == IDEM_OK
                ? idem__engine_open(NULL, options, &inner, engine, err)
                : status;
+}
+
+void
+machine_killed(bool power)
+{
+    disk_close_all(machine.disk);
+    if (!power)
+        return;
+    disk_cut_power(machine.disk, machine.dir,
+                   sim_once_in(8)   ? DISK_NONE_WRITTEN
+                   : sim_once_in(7) ? DISK_ALL_WRITTEN
+                                    : DISK_TORN);
+    machine.boots++;
 }
 
 static void
 killed(struct sim_process *process)
 {
     (void)process;
-    disk_close_all(machine.disk);
+    machine_killed(false);
 }
 
 static void
@@ -147,43 +170,28 @@ cut_power(struct sim_process *process)
 
     sim_tell("power cut");
     world_kill(process);
-    disk_cut_power(machine.disk, machine.dir,
-                   sim_once_in(8)   ? DISK_NONE_WRITTEN
-                   : sim_once_in(7) ? DISK_ALL_WRITTEN
-                                    : DISK_TORN);
+    machine_killed(true);
     sim_sleep(sim_delay(SIM_S));
     world_set_clock(process, hours * 3600 * SIM_S - world_clock(process));
-    machine.boots++;
     sim_boot(process, sim_now());
     world_start_again(process);
 }
 
-/* Sometimes the program does not survive that, and then the machine. */
+/* For a while, or until a sync has failed. */
 static void
-fail_disk(struct sim_process *process)
+fail_disk(void)
 {
     sim_tell("the disk fails");
     machine.sync_failed = false;
     machine.fails_until = sim_now() + sim_delay(100 * SIM_MS);
     while (sim_now() < machine.fails_until && !machine.sync_failed)
         sim_sleep(SIM_MS);
-    if (sim_once_in(2) && sim_alive(process)) {
-        world_kill(process);
-        sim_sleep(sim_delay(50 * SIM_MS));
-        process = world_start_again(process);
-        sim_sleep(sim_delay(50 * SIM_MS));
-    }
-    if (sim_once_in(2) && sim_alive(process))
-        cut_power(process);
 }
 
-static void
-fault_happens(enum fault fault, struct sim_process *process)
+void
+machine_fault(enum fault fault)
 {
     switch (fault) {
-    case FAULT_POWER:
-        cut_power(process);
-        break;
     case FAULT_FULL:
         sim_tell("the disk is full");
         machine.full_until = sim_now() + sim_delay(SIM_S);
@@ -193,7 +201,7 @@ fault_happens(enum fault fault, struct sim_process *process)
         machine.slow_until = sim_now() + sim_delay(200 * SIM_MS);
         break;
     case FAULT_EIO:
-        fail_disk(process);
+        fail_disk();
         break;
     case FAULT_ROT:
         if (disk_rot(machine.disk, machine.dir,
@@ -205,8 +213,29 @@ fault_happens(enum fault fault, struct sim_process *process)
     }
 }
 
+/* Sometimes the program does not survive that the disk fails, and then the
+ * machine. */
 static void
-repair(void)
+fault_happens(enum fault fault, struct sim_process *process)
+{
+    if (fault == FAULT_POWER)
+        cut_power(process);
+    else
+        machine_fault(fault);
+    if (fault != FAULT_EIO)
+        return;
+    if (sim_once_in(2) && sim_alive(process)) {
+        world_kill(process);
+        sim_sleep(sim_delay(50 * SIM_MS));
+        process = world_start_again(process);
+        sim_sleep(sim_delay(50 * SIM_MS));
+    }
+    if (sim_once_in(2) && sim_alive(process))
+        cut_power(process);
+}
+
+void
+machine_repair(void)
 {
     machine.full_until = machine.slow_until = machine.fails_until = 0;
     disk_unrot(machine.disk, machine.dir);
@@ -220,9 +249,9 @@ const struct world world_journal = {
     .keeps_time = true,
     .faults = FAULTS_COMMON | FAULT(POWER) | FAULT(FULL) | FAULT(SLOW) |
               FAULT(EIO) | FAULT(ROT),
-    .make = make,
+    .make = machine_make,
     .open = open_engine,
     .killed = killed,
     .fault = fault_happens,
-    .repair = repair,
+    .repair = machine_repair,
 };

@@ -11,14 +11,16 @@
 #define LENGTH (20 * SIM_S)
 
 const char *const fault_names[] = {
-    "kill",  "pause",   "freeze",   "clock",        "drift",
-    "cut",   "restart", "failover", "server-clock", "lose",
-    "power", "full",    "slow",     "eio",          "rot",
-};
+    "kill",  "pause",     "freeze",      "clock",        "drift",
+    "cut",   "restart",   "failover",    "server-clock", "lose",
+    "power", "full",      "slow",        "eio",          "rot",
+    "reset", "half-open", "server-pause"};
 
 const struct world *const worlds[] = {&world_single, &world_replica,
-                                      &world_no_clock, &world_journal};
-const char *const world_names[] = {"single", "replica", "no-clock", "journal"};
+                                      &world_no_clock, &world_journal,
+                                      &world_remote};
+const char *const world_names[] = {"single", "replica", "no-clock", "journal",
+                                   "remote"};
 const int world_count = sizeof(worlds) / sizeof(worlds[0]);
 
 static const struct world *world;
@@ -248,6 +250,8 @@ look_main(void *arg)
     (void)arg;
     load_look(&load, engine);
     idem_close(engine);
+    if (world->end)
+        world->end();
 }
 
 static void

@@ -24,6 +24,9 @@ enum fault {
     FAULT_SLOW,
     FAULT_EIO,
     FAULT_ROT,
+    FAULT_RESET,
+    FAULT_HALF_OPEN,
+    FAULT_SERVER_PAUSE,
     FAULTS,
 };
 extern const char *const fault_names[];
@@ -48,12 +51,15 @@ struct world {
     void (*fault)(enum fault fault, struct sim_process *process);
     void (*set_clock)(int64_t by_ns); /* of its server; NULL: it has none */
     void (*repair)(void);
+    void (*end)(void); /* of the run; may be NULL */
 };
 
 /* server.c: an engine's store is a simulated server. */
 extern const struct world world_single, world_replica, world_no_clock;
 /* machine.c: it is a journal on a simulated disk. */
 extern const struct world world_journal;
+/* remote.c: it is a server, with one of these, behind a simulated network. */
+extern const struct world world_remote;
 
 extern const struct world *const worlds[];
 extern const char *const world_names[];
