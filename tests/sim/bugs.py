@@ -22,6 +22,10 @@ BATCH = "src/store/journal/journal_batch.c"
 RECOVER = "src/store/journal/recover.c"
 SEGMENT = "src/store/journal/segment.c"
 FORMAT = "src/store/journal/format.c"
+FLIGHT = "src/remote/flight.c"
+ANSWER = "src/remote/flight_answer.c"
+REMOTE = "src/remote/remote.c"
+CALL = "src/serve/resp/call.c"
 
 # name, what it breaks, [(file, text, text instead)]; "WORLD/name": only that world is run
 BUGS = [
@@ -41,7 +45,7 @@ BUGS = [
      [(STEP, "now->behind_ms + ttl_ms;", "now->behind_ms + ttl_ms / 2;")]),
     ("clock-is-believed", "the judged time follows a clock that is set forward",
      [(TIME, "        early_us = most;\n", "")]),
-    ("kept-from-a-clock-set-back", "what is written under a clock that was set back expires early",
+    ("single/kept-from-a-clock-set-back", "what is written under a clock that was set back expires early",
      [(TIME, "time->pace_us > late_us ? (time->pace_us - late_us) / 1000 : 0;", "0;")]),
     ("sweep-by-the-wall-clock", "records are swept by the store's clock, also under an alarm",
      [(TIME, "if (time->judged_at_us == 0 || (!type->local && atomic_load(&time->alarm)))\n        return 0;",
@@ -62,6 +66,18 @@ BUGS = [
      [(COMMIT, "            refused(engine, group, &swap->found);", "            stored(engine, group);")]),
     ("no-wait-for-the-replica", "a write is answered before the replica has it",
      [(SERVER, "server->kind == SIM_REPLICA && server->copied < ask->barrier", "server->kind == SIM_REPLICA && server->copied + 3 < ask->barrier")]),
+    ("told-before-stored", "who changes a record is told so before the store has answered",
+     [(COMMIT, "    case IDEM_SWAP_LOST:\n        break;\n    }\n    return lost(engine, group, err);", "    case IDEM_SWAP_LOST:\n        break;\n    }\n    return false;"),
+      (COMMIT, "    status = engine->store->type->swap(engine->store, batch->swaps + first,\n                                       count, &batch->arena, &err);",
+       "    for (size_t i = first; i < first + count; i++)\n        if (batch->swaps[i].expected && batch->swapping[i]->losses == 0)\n            batch->swapping[i]->losses = 1, stored(engine, batch->swapping[i]);\n"
+       "    status = engine->store->type->swap(engine->store, batch->swaps + first, count, &batch->arena, &err);\n    for (size_t i = first; i < first + count; i++)\n"
+       "        if (batch->swaps[i].expected)\n            batch->swaps[i].outcome = IDEM_SWAP_LOST;")]),
+    ("settle-while-busy", "SETTLE does not wait for the end of a lease",
+     [(STEP, "if (!op->outcome || !idem__lease_over(r, now))\n            return busy_or_doubt(r, now);", "if (!op->outcome)\n            return busy_or_doubt(r, now);")]),
+    ("lease-by-late-time", "a lease ends by the upper bound of the time",
+     [(STEP, "record->lease_until <= now->early_ms &&\n           record->lease_until - record->updated <= now->up_ms;", "record->lease_until <= now->late_ms;")]),
+    ("replica/reads-pass-the-replica", "what was read is told before the replica has it",
+     [(SERVER, "    ask->barrier = server->written;", "    ask->barrier = ask->what == ASK_LOAD ? 0 : server->written;")]),
     ("journal/told-before-synced", "a batch is acknowledged before fdatasync",
      [(BATCH, "    if (!error)\n        error = idem__io_datasync(self->io, segment->fd);\n    if (error) {", "    if (error) {")]),
     ("journal/checksum-not-checked", "what is read from the disk is not compared with its checksum",
@@ -82,6 +98,22 @@ BUGS = [
      [("src/store/journal/clock.c", "what == HELD ? AHEAD_SYNCED_US : 0;", "0;")]),
     ("journal/lost-is-not-stored", "a batch whose sync failed is told as not stored, and stays in the log",
      [(BATCH, "        tell_all(self, IDEM_SWAP_LOST);\n", "        self->poisoned = false;\n        segment->end += self->batch.len;\n        self->next_batch++;\n        tell_all(self, IDEM_SWAP_NOT_STORED);\n")]),
+    ("remote/one-nonce-for-all", "every BEGIN of a client has the same nonce",
+     [(FLIGHT, "    command->op = job->op;\n", "    command->op = job->op;\n    if (job->op.nonce)\n        command->op.nonce = (const uint8_t *)\"sixteen bytes...\";\n")]),
+    ("remote/sent-again-without-nonce", "a BEGIN that is sent again has no nonce, and its busy counts as an answer",
+     [(FLIGHT, "        write_job(engine, &command, idem__flight_job(flight));", "{\n        write_job(engine, &command, idem__flight_job(flight));\n        if (flight->resent && command.op.verb == IDEM_BEGIN)\n            command.op.nonce = NULL;\n    }")]),
+    ("remote/reply-to-the-wrong-tag", "a reply is given to the oldest operation",
+     [(ANSWER, "    struct flight *flight = link ? IDEM__OF(link, struct flight, link) : NULL;", "    struct flight *flight = link ? remote->first : NULL;")]),
+    ("remote/stale-finish-is-ok", "a FINISH that was sent twice and is stale counts as done",
+     [(ANSWER, "    if (answer->verdict == IDEM_V_STALE)\n        return op->verb == IDEM_RENEW;", "    if (answer->verdict == IDEM_V_STALE && op->verb == IDEM_FINISH)\n        answer->verdict = IDEM_V_OK;\n    if (answer->verdict == IDEM_V_STALE)\n        return op->verb == IDEM_RENEW;")]),
+    ("remote/lost-is-unavailable", "what was sent and not answered in time is told as not stored",
+     [(REMOTE, "        } else if (flight->resent || flight->sent_us) {", "        } else if (flight->resent && flight->sent_us && 0) {")]),
+    ("remote/sent-is-forgotten", "what a broken connection had counts as not sent",
+     [(REMOTE, "        flight->resent = idem__flight_was_sent(remote, flight);", "        flight->resent = false;")]),
+    ("remote/given-back-though-held", "a start is given back although its client may ask again",
+     [(CALL, "call->returns = op->verb == IDEM_BEGIN && !op->nonce;", "call->returns = op->verb == IDEM_BEGIN;")]),
+    ("remote/told-before-synced", "the server's journal acknowledges before fdatasync",
+     [(BATCH, "    if (!error)\n        error = idem__io_datasync(self->io, segment->fd);\n    if (error) {", "    if (error) {")]),
 ]
 
 
@@ -105,16 +137,16 @@ def plant(name, edits):
     where = os.path.join(BUILD, "bugs", name)
     os.makedirs(where, exist_ok=True)
     compile_, link = make_variable("compile"), make_variable("link")
-    objects, replaced = [], []
+    objects = []
     for path in sorted({edit[0] for edit in edits}):
         source = os.path.join(where, os.path.basename(path))
         with open(source, "w") as f:
             f.write(change(path, [edit[1:] for edit in edits if edit[0] == path]))
         objects.append(source[:-1] + "o")
-        replaced.append(os.path.basename(path)[:-1] + "o")
         subprocess.run([*compile_, "-w", "-iquote", os.path.dirname(path), "-c", source, "-o", objects[-1]], cwd=ROOT, check=True)
     program = os.path.join(where, "simulate")
-    own = [o for o in make_variable("objects") if os.path.basename(o) not in replaced or "/sim/" not in o]
+    replaced = tuple(edit[0][:-1] + "o" for edit in edits)
+    own = [o for o in make_variable("objects") if not o.endswith(replaced)]
     subprocess.run([link[0], "-o", program, *objects, *own, *link[1:]], cwd=ROOT, check=True)
     return program
 

@@ -137,7 +137,8 @@ finish(struct sim_load *load, struct idem_engine *engine, int key,
     call.op.fence = fence;
     set_result(&call, result);
     truth_tries(call.key);
-    if (insist(engine, &call, 6)) {
+    truth_leaves(call.key, fence);
+    if (insist(engine, &call, sim_once_in(3) ? 1 : 6)) {
         sim_tell("finish key-%d fence %llu result %llu: %s", key,
                  (unsigned long long)fence, (unsigned long long)result,
                  idem_verdict_name(call.answer.verdict));
@@ -158,6 +159,7 @@ started(struct sim_load *load, struct idem_engine *engine, int key,
 
         call_init(&call, load, key, IDEM_RELEASE);
         call.op.fence = fence;
+        truth_leaves(call.key, fence);
         insist(engine, &call, 3);
         idem_answer_clear(&call.answer);
         return;
@@ -202,20 +204,23 @@ request(struct sim_load *load, struct idem_engine *engine, int key)
     memcpy(call.nonce, &words, sizeof(call.nonce));
     call.op.nonce = call.nonce;
     call.op.wait_ms = sim_once_in(2) ? (int64_t)sim_roll(1500) : 0;
+    truth_asks(call.key);
     if (insist(engine, &call, 5)) {
         enum idem_verdict verdict = call.answer.verdict;
         uint64_t fence = call.answer.record->fence;
 
         sim_tell("begin key-%d: %s fence %llu", key, idem_verdict_name(verdict),
                  (unsigned long long)fence);
+        truth_answered(call.key);
         if (verdict == IDEM_V_STARTED) {
-            truth_started(call.key, asked, fence);
+            truth_started(call.key, asked, load->lease_ms * SIM_MS, fence);
             started(load, engine, key, fence);
         } else if (verdict == IDEM_V_REPLAY) {
             truth_replayed(call.key, asked, result_of(&call.answer));
         } else if (verdict == IDEM_V_BUSY || verdict == IDEM_V_DOUBT) {
             truth_busy(call.key, asked, idem_verdict_name(verdict));
-            if (verdict == IDEM_V_DOUBT && sim_once_in(3))
+            truth_held(call.key, fence);
+            if (sim_once_in(verdict == IDEM_V_DOUBT ? 3 : 10))
                 settle(load, engine, key);
         } else {
             sim_fail("BEGIN answered %s", idem_verdict_name(verdict));
@@ -224,11 +229,91 @@ request(struct sim_load *load, struct idem_engine *engine, int key)
     idem_answer_clear(&call.answer);
 }
 
+/* What is there? */
+static void
+ask(struct sim_load *load, struct idem_engine *engine, int key)
+{
+    struct call call;
+    int64_t asked = sim_now();
+
+    call_init(&call, load, key, IDEM_GET);
+    if (insist(engine, &call, 3)) {
+        enum idem_state state = call.answer.record->state;
+
+        sim_tell("get key-%d: %s", key, idem_state_name(state));
+        if (state == IDEM_STATE_SUCCEEDED)
+            truth_replayed(call.key, asked, result_of(&call.answer));
+        else
+            truth_busy(call.key, asked, idem_state_name(state));
+    }
+    idem_answer_clear(&call.answer);
+}
+
+/* The work of a program that leaves leases to idem_run. */
+struct job {
+    struct sim_load *load;
+    struct call *call;
+    int key;
+    int64_t asked, finished;
+    uint64_t fence;
+};
+
+static enum idem_state
+run_job(void *arg, uint64_t fence, struct idem_bytes *result)
+{
+    struct job *job = arg;
+
+    sim_tell("run key-%d: fence %llu", job->key, (unsigned long long)fence);
+    job->fence = fence;
+    truth_answered(job->call->key);
+    truth_started(job->call->key, job->asked, job->load->lease_ms * SIM_MS,
+                  fence);
+    truth_executed(job->call->key);
+    sim_sleep(sim_delay(job->load->lease_ms * SIM_MS / 2));
+    *result = job->call->op.result;
+    job->finished = sim_now();
+    truth_tries(job->call->key);
+    truth_leaves(job->call->key, fence);
+    return IDEM_STATE_SUCCEEDED;
+}
+
+static void
+run(struct sim_load *load, struct idem_engine *engine, int key)
+{
+    struct call call;
+    struct job job = {load, &call, key, sim_now(), 0, 0};
+    uint64_t result = next_result++;
+    enum idem_status status;
+
+    call_init(&call, load, key, IDEM_BEGIN);
+    set_result(&call, result);
+    call.op.outcome = 0;
+    truth_asks(call.key);
+    status = idem_run(engine, &call.op, run_job, &job, &call.answer, &call.err);
+    sim_tell("run key-%d result %llu: %s %s", key, (unsigned long long)result,
+             idem_status_name(status),
+             status == IDEM_OK ? idem_verdict_name(call.answer.verdict) : "");
+    if (status == IDEM_OK && job.fence == 0)
+        truth_answered(call.key);
+    if (status == IDEM_OK && call.answer.verdict == IDEM_V_STARTED)
+        truth_finished(call.key, job.finished, job.fence, result);
+    else if (status == IDEM_OK && call.answer.verdict == IDEM_V_REPLAY)
+        truth_replayed(call.key, job.asked, result_of(&call.answer));
+    idem_answer_clear(&call.answer);
+}
+
 void
 load_client(struct sim_load *load, struct idem_engine *engine)
 {
     while (sim_now() < load->until) {
-        request(load, engine, (int)sim_roll((uint64_t)load->key_count));
+        int key = (int)sim_roll((uint64_t)load->key_count);
+
+        if (sim_once_in(4))
+            ask(load, engine, key);
+        else if (sim_once_in(4))
+            run(load, engine, key);
+        else
+            request(load, engine, key);
         sim_sleep(sim_delay(30 * SIM_MS));
     }
 }
@@ -248,7 +333,8 @@ load_look(struct sim_load *load, struct idem_engine *engine)
                      key);
         switch (call.answer.verdict) {
         case IDEM_V_STARTED:
-            truth_started(call.key, asked, call.answer.record->fence);
+            truth_started(call.key, asked, load->lease_ms * SIM_MS,
+                          call.answer.record->fence);
             if (call.key->strict)
                 truth_executed(call.key);
             break;

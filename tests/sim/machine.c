@@ -92,7 +92,7 @@ static bool
 synced(void *arg)
 {
     (void)arg;
-    return world_clock(sim_self()) == 0;
+    return llabs(sim_clock_error(sim_self())) < SIM_S;
 }
 
 /* ---- the world ----------------------------------------------------------- */
@@ -172,7 +172,7 @@ cut_power(struct sim_process *process)
     world_kill(process);
     machine_killed(true);
     sim_sleep(sim_delay(SIM_S));
-    world_set_clock(process, hours * 3600 * SIM_S - world_clock(process));
+    sim_set_clock(process, hours * 3600 * SIM_S - sim_clock_error(process));
     sim_boot(process, sim_now());
     world_start_again(process);
 }

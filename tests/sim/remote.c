@@ -14,12 +14,13 @@
 #include <string.h>
 
 #define ADDRESS "/sim/idem"
-#define URL "idem+unix:" ADDRESS "?timeout_ms=2000"
+#define URL "idem+unix:" ADDRESS "?timeout_ms="
 
 static struct {
     struct sim_process *process;
     struct sim_server *database; /* NULL: a journal */
     bool down;
+    bool hurried; /* clients do not wait long */
 } serving;
 
 enum idem_status __real_idem__store_open(const char *url,
@@ -87,6 +88,7 @@ static void
 make(void)
 {
     memset(&serving, 0, sizeof(serving));
+    serving.hurried = sim_once_in(2);
     if (sim_once_in(3))
         serving.database = sim_server_new(SIM_SINGLE);
     else
@@ -98,7 +100,8 @@ static enum idem_status
 open_engine(const struct idem_options *options, struct idem_engine **engine,
             struct idem_error *err)
 {
-    return idem_open(URL, options, engine, err);
+    return idem_open(serving.hurried ? URL "500" : URL "2000", options, engine,
+                     err);
 }
 
 static void
@@ -125,6 +128,29 @@ kill_server(bool power)
     start_server();
 }
 
+/* As SIGSTOP, or with its machine, whose clocks then stand still. */
+static void
+stop_server(int64_t ns)
+{
+    if (!sim_once_in(3)) {
+        sim_pause(serving.process, ns);
+        return;
+    }
+    truth_leeway += ns;
+    sim_freeze(serving.process, ns);
+    sim_sleep(ns);
+    sim_set_clock(serving.process, ns);
+}
+
+/* Of the server's machine. Where a database tells the time, a server may not
+ * start under a wrong one. */
+static void
+set_clock(int64_t by_ns)
+{
+    if (!serving.database)
+        sim_set_clock(serving.process, by_ns);
+}
+
 static void
 fault_happens(enum fault fault, struct sim_process *process)
 {
@@ -147,7 +173,7 @@ fault_happens(enum fault fault, struct sim_process *process)
         break;
     case FAULT_SERVER_PAUSE:
         if (!serving.down)
-            sim_pause(serving.process, sim_delay(world_lease_ns()));
+            stop_server(sim_delay(world_lease_ns()));
         break;
     case FAULT_LOSE:
         if (serving.database) {
@@ -183,7 +209,8 @@ const struct world world_remote = {
     .name = "remote",
     .faults = FAULTS_COMMON | FAULT(CUT) | FAULT(RESET) | FAULT(HALF_OPEN) |
               FAULT(RESTART) | FAULT(POWER) | FAULT(SERVER_PAUSE) |
-              FAULT(LOSE) | FAULT(FULL) | FAULT(SLOW) | FAULT(EIO),
+              FAULT(LOSE) | FAULT(FULL) | FAULT(SLOW) | FAULT(EIO) |
+              FAULT(SERVER_CLOCK),
     .engines = 3,
     .keys = 16,
     .keeps_time = true,
@@ -191,6 +218,7 @@ const struct world world_remote = {
     .open = open_engine,
     .killed = killed,
     .fault = fault_happens,
+    .set_clock = set_clock,
     .repair = repair,
     .end = end,
 };

@@ -438,7 +438,7 @@ sim_server_new(enum sim_kind kind)
     if (!server)
         abort();
     server->kind = kind;
-    server->lag = TRIP * (int64_t[]){1, 20, 200}[sim_roll(3)];
+    server->lag = TRIP * (int64_t[]){1, 50, 300}[sim_roll(3)];
     server->data = new_data();
     if (kind == SIM_REPLICA)
         server->replica = new_data();
@@ -568,7 +568,11 @@ fault_happens(enum fault fault, struct sim_process *process)
     case FAULT_RESTART:
         sim_server_restart(the_server, sim_delay(200 * SIM_MS));
         break;
-    case FAULT_FAILOVER:
+    case FAULT_FAILOVER: /* preferably while something is on its way */
+        for (int i = 0; i < 200 && the_server->copied == the_server->written;
+             i++)
+            sim_sleep(SIM_MS);
+        sim_sleep((int64_t)sim_roll((uint64_t)the_server->lag));
         sim_server_fail_over(the_server);
         break;
     case FAULT_LOSE:

@@ -52,6 +52,8 @@ void sim_same_clocks(struct sim_process *process,
 void sim_boot(struct sim_process *process, int64_t at);
 /* Set the wall clock of the machine that it runs on. */
 void sim_set_clock(struct sim_process *process, int64_t by_ns);
+/* By how much it is ahead. */
+int64_t sim_clock_error(const struct sim_process *process);
 /* From now on its clocks run at (1000 + per_mille) / 1000. */
 void sim_drift(struct sim_process *process, int per_mille);
 struct sim_process *sim_self(void);

@@ -2,7 +2,7 @@
  * simulate.c - run many worlds, each from one seed.
  *
  *   build/tests/sim/simulate [--seconds S | --runs N] [--seed N] [--world NAME]
- *                            [--without FAULT]... [--story]
+ *                            [--with FAULT]... [--without FAULT]... [--story]
  *
  * Each world is a process of its own. A promise that is broken ends its run;
  * the program then looks which faults are needed for it, and prints the command
@@ -18,6 +18,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#define ALL_FAULTS ((1u << FAULTS) - 1)
 
 /* A folder for the files of a world; its process leaves them there. */
 static void
@@ -111,9 +113,11 @@ print_command(const struct setup *setup)
            (unsigned long long)setup->seed);
     if (setup->world >= 0)
         printf(" --world %s", world_names[setup->world]);
-    for (int i = 0; i < FAULTS; i++) {
-        if (setup->without & (1u << i))
-            printf(" --without %s", fault_names[i]);
+    if (setup->without == ALL_FAULTS)
+        printf(" --with none");
+    for (int i = 0; i < FAULTS && setup->without; i++) {
+        if (!(setup->without & (1u << i)))
+            printf(" --with %s", fault_names[i]);
     }
     printf(" --story\n");
 }
@@ -211,12 +215,17 @@ main(int argc, char **argv)
             runs = strtol(value, NULL, 10);
         } else if (strcmp(argv[i], "--world") == 0) {
             setup.world = index_of(world_names, world_count, value);
+        } else if (strcmp(argv[i], "--with") == 0) {
+            if (!setup.without)
+                setup.without = ALL_FAULTS;
+            if (strcmp(value, "none") != 0)
+                setup.without &= ~(1u << index_of(fault_names, FAULTS, value));
         } else if (strcmp(argv[i], "--without") == 0) {
             setup.without |= 1u << index_of(fault_names, FAULTS, value);
         } else {
             fprintf(stderr, "usage: simulate [--seconds S | --runs N] [--seed "
-                            "N] [--world NAME] [--without FAULT]... "
-                            "[--story]\n");
+                            "N] [--world NAME] [--with FAULT]... "
+                            "[--without FAULT]... [--story]\n");
             return 2;
         }
         i++;

@@ -493,6 +493,12 @@ sim_set_clock(struct sim_process *process, int64_t by_ns)
     process->wall_offset += by_ns;
 }
 
+int64_t
+sim_clock_error(const struct sim_process *process)
+{
+    return local_time(process) + process->wall_offset - now_ns;
+}
+
 void
 sim_drift(struct sim_process *process, int per_mille)
 {

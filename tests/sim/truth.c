@@ -41,9 +41,53 @@ new_life(struct truth_key *key)
     key->executions = 0;
 }
 
-void
-truth_started(struct truth_key *key, int64_t asked, uint64_t fence)
+/* It was given to somebody else: was there nobody who had it? */
+static void
+must_be_free(const struct truth_key *key, uint64_t fence, const char *what)
 {
+    if (fence != key->leased_fence &&
+        sim_now() < key->leased_until - truth_leeway)
+        sim_fail("%s, although fence %llu has a lease for %.3f s more", what,
+                 (unsigned long long)key->leased_fence,
+                 (double)(key->leased_until - sim_now()) / 1e9);
+}
+
+void
+truth_asks(struct truth_key *key)
+{
+    key->unanswered++;
+}
+
+void
+truth_answered(struct truth_key *key)
+{
+    key->unanswered--;
+}
+
+void
+truth_held(const struct truth_key *key, uint64_t fence)
+{
+    if (fence > key->last_fence && key->unanswered == 0)
+        sim_fail("fence %llu is held, which nobody can have but who asked",
+                 (unsigned long long)fence);
+}
+
+void
+truth_leaves(struct truth_key *key, uint64_t fence)
+{
+    if (fence == key->leased_fence)
+        key->leased_until = 0;
+}
+
+void
+truth_started(struct truth_key *key, int64_t asked, int64_t lease,
+              uint64_t fence)
+{
+    must_be_free(key, fence, "started again");
+    if (fence > key->leased_fence) {
+        key->leased_fence = fence;
+        key->leased_until = asked + lease - lease / 100;
+    }
     if (must_be_there(key, asked))
         sim_fail("started with fence %llu, although the result %llu had been "
                  "told %.3f s ago",
@@ -112,6 +156,10 @@ truth_replayed(struct truth_key *key, int64_t asked, uint64_t result)
                      "stored",
                      (unsigned long long)result);
     }
+    /* The old one may have expired, and nobody was told of the next start. */
+    if (key->result != 0 && key->result != result &&
+        sim_now() >= may_go(key, key->finished_at))
+        new_life(key);
     if (key->result == 0)
         key->finished_at =
             sim_now() - key->ttl_ns; /* nobody knows since when */
@@ -143,6 +191,7 @@ truth_finished(struct truth_key *key, int64_t asked, uint64_t fence,
 void
 truth_settled(struct truth_key *key, int64_t asked, uint64_t result)
 {
+    must_be_free(key, 0, "settled");
     if (key->result != 0 && !must_be_there(key, asked))
         new_life(key);
     truth_finished(key, asked, UINT64_MAX, result);

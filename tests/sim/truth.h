@@ -26,6 +26,9 @@ struct truth_key {
     uint64_t not_stored[8];  /* the last results that were told so */
     uint64_t last_result;    /* of the life before this one ... */
     int64_t life_at;         /* ... which ended before this */
+    uint64_t leased_fence;   /* of a start that was told ... */
+    int64_t leased_until;    /* ... and has its lease until then at least */
+    int unanswered;          /* BEGINs, now or for ever */
     int64_t tried_at;        /* the first FINISH or SETTLE was sent; 0: none */
 };
 
@@ -33,10 +36,18 @@ struct truth_key {
  * not know it yet may be kept for that much less. */
 extern int64_t truth_leeway;
 
+/* A BEGIN is sent, and may be sent again until it is answered. */
+void truth_asks(struct truth_key *key);
+void truth_answered(struct truth_key *key);
+/* It was answered busy or doubt: somebody else has this fence. */
+void truth_held(const struct truth_key *key, uint64_t fence);
 /* A BEGIN that was sent at `asked` is answered now. */
-void truth_started(struct truth_key *key, int64_t asked, uint64_t fence);
+void truth_started(struct truth_key *key, int64_t asked, int64_t lease,
+                   uint64_t fence);
 void truth_replayed(struct truth_key *key, int64_t asked, uint64_t result);
 void truth_busy(struct truth_key *key, int64_t asked, const char *verdict);
+/* A FINISH or RELEASE is sent: nobody has to keep the lease from now on. */
+void truth_leaves(struct truth_key *key, uint64_t fence);
 /* The work has its effect. */
 void truth_executed(struct truth_key *key);
 /* A FINISH or SETTLE is sent now: it may be stored, whatever is told. */

@@ -77,9 +77,6 @@ int world_run(const struct setup *setup);
 /* For a world's own faults. */
 void world_kill(struct sim_process *process);
 struct sim_process *world_start_again(struct sim_process *process);
-/* The wall clock of the machine that it runs on, from now on. */
-void world_set_clock(struct sim_process *process, int64_t by_ns);
-int64_t world_clock(struct sim_process *process);
 int64_t world_lease_ns(void);
 
 #endif
