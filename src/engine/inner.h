@@ -627,6 +627,7 @@ struct idem_engine {
     struct idem__kept_figures figures;
     struct idem__seal *seal;  /* NULL: nothing is sealed */
     struct idem_error closed; /* why a record did not open, as last logged */
+    int64_t closed_us;        /* and when; 0: never */
     struct idem__item *spare_jobs; /* of the turner's alone */
     size_t spare_count;
     struct idem__time time;

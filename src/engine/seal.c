@@ -310,12 +310,14 @@ idem__seal_record(const struct idem__seal *seal, const uint8_t *key,
     struct bound result = bind(key, IDEM_FLAG_SEALED_RESULT);
 
     *sealed = *record;
-    if (record->subject.len > 0) {
+    if (record->subject.len > 0 &&
+        record->subject.len <= IDEM__SEALED_SUBJECT_MAX) {
         sealed->flags |= IDEM_FLAG_SEALED_SUBJECT;
         if (!seal_field(&seal->keys[0], &subject, &sealed->subject, arena))
             return false;
     }
-    if (record->result.len > 0) {
+    if (record->result.len > 0 &&
+        record->result.len <= IDEM_RESULT_MAX - IDEM__SEAL_LEN) {
         sealed->flags |= IDEM_FLAG_SEALED_RESULT;
         if (!seal_field(&seal->keys[0], &result, &sealed->result, arena))
             return false;

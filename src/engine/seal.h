@@ -48,7 +48,8 @@ size_t idem__seal_about(const struct idem__seal *seal,
 bool idem__seal_locked(const struct idem__seal *seal);
 
 /* A copy of a plain record with its fields sealed, in the arena; `key` is the
- * record's. False: out of memory. */
+ * record's. A field that was stored before there was a key, and is too long to
+ * be sealed, stays as it is. False: out of memory. */
 bool idem__seal_record(const struct idem__seal *seal, const uint8_t *key,
                        const struct idem_record *record,
                        struct idem_arena *arena, struct idem_record *sealed);

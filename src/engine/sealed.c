@@ -13,6 +13,8 @@
  */
 #include "inner.h"
 
+#define SAY_EVERY_US INT64_C(60000000)
+
 static const struct idem_error no_memory = {IDEM_ERR_MEMORY, "out of memory"};
 
 enum idem_status
@@ -59,13 +61,16 @@ idem__sealed_fits(const struct idem_engine *engine, const struct idem_op *op,
                       op->subject.len, IDEM__SEALED_SUBJECT_MAX);
 }
 
-/* A server's operator learns of a missing key once, and not with every request.
- * Where there is no log, who asked is told, and that is enough. */
+/* A server's operator learns of a missing key once, and of several at most once
+ * a minute. Where there is no log, who asked is told, and that is enough. */
 static void
 say_closed(struct idem_engine *engine, const struct idem_error *err)
 {
-    if (!engine->options.log || strcmp(engine->closed.text, err->text) == 0)
+    if (!engine->options.log || strcmp(engine->closed.text, err->text) == 0 ||
+        (engine->closed_us != 0 &&
+         engine->boot_now_us - engine->closed_us < SAY_EVERY_US))
         return;
+    engine->closed_us = engine->boot_now_us;
     engine->closed = *err;
     idem__log(&engine->store_options, IDEM_LOG_ALARM,
               "a sealed record does not open: %s", err->text);

@@ -428,6 +428,58 @@ limits_leave_room_for_the_seal(void **state)
     rig_close(&rig);
 }
 
+/* A subject from before the key may be too long to be sealed. */
+static void
+a_subject_that_cannot_be_sealed_stays_as_it_is(void **state)
+{
+    static char long_text[IDEM_SUBJECT_MAX + 1];
+    struct idem_arena arena = {NULL, 0};
+    struct idem_op op = op_begin("a");
+    struct idem_record record;
+    struct reply begun;
+    struct rig rig;
+
+    (void)state;
+    memset(long_text, 'x', IDEM_SUBJECT_MAX);
+    open_rig(&rig, NULL);
+    op.subject = idem_text(long_text);
+    begun = ask(rig.engine, &op);
+    assert_verdict(begun, IDEM_V_STARTED);
+    reopen(&rig, KEY_A);
+    assert_verdict(do_op(&rig, op_finish("a", begun.fence, "result")),
+                   IDEM_V_OK);
+    record = stored(&rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
+    assert_int_equal(record.flags & IDEM__SEALED, IDEM_FLAG_SEALED_RESULT);
+    assert_null(idem__record_flaw(&record));
+    assert_verdict(do_op(&rig, op_begin("a")), IDEM_V_REPLAY);
+    idem_arena_clear(&arena);
+    rig_close(&rig);
+}
+
+/* Two missing keys in turn are not logged with every request. */
+static void
+several_missing_keys_do_not_fill_the_log(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    open_rig(&rig, KEY_A);
+    assert_verdict(finish(&rig, "a", "result"), IDEM_V_OK);
+    reopen(&rig, KEY_B);
+    assert_verdict(finish(&rig, "b", "result"), IDEM_V_OK);
+    reopen(&rig, NULL);
+    rig.logged = 0;
+    for (int i = 0; i < 50; i++) {
+        assert_status(do_op(&rig, op_begin("a")), IDEM_ERR_UNAVAILABLE);
+        assert_status(do_op(&rig, op_begin("b")), IDEM_ERR_UNAVAILABLE);
+    }
+    assert_int_equal(rig.logged, 1);
+    test_clocks_pass(&rig.clocks, 61000);
+    assert_status(do_op(&rig, op_begin("b")), IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(rig.logged, 2);
+    rig_close(&rig);
+}
+
 static void
 a_server_gets_no_key_from_its_client(void **state)
 {
@@ -458,6 +510,8 @@ main(void)
         cmocka_unit_test(a_scan_shows_subjects_to_who_has_the_key),
         cmocka_unit_test(a_lost_write_is_sent_again_as_it_was),
         cmocka_unit_test(limits_leave_room_for_the_seal),
+        cmocka_unit_test(a_subject_that_cannot_be_sealed_stays_as_it_is),
+        cmocka_unit_test(several_missing_keys_do_not_fill_the_log),
         cmocka_unit_test(a_server_gets_no_key_from_its_client),
     };
     int failed;
