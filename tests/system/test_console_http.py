@@ -552,7 +552,8 @@ def test_a_foreign_page_cannot_even_read_blindly_where_no_credentials_are_needed
                 assert answer.status == 403 and json.loads(data)["type"].endswith("foreign-origin"), path
         for site in ("same-origin", "none"):  # the console itself, and a person who typed the address
             assert api.raw("GET", "/v1/stats", headers={"Sec-Fetch-Site": site})[0].status == 200
-        # a link on another page may lead to the console, which asks for the rest itself
-        assert api.raw("GET", "/console", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"})[0].status == 200
+        # a link on another page may lead to the console, which asks for the rest itself, and to the page about a problem
+        for path in ("/console", "/problems/invalid"):
+            assert api.raw("GET", path, headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"})[0].status == 200, path
         assert api.raw("GET", "/v1/stats", headers={"Host": "rebound.example", "Sec-Fetch-Site": "same-origin"})[0].status == 421
 

@@ -88,12 +88,13 @@ check_host(struct http_request *request, const char *version)
                      "localhost, 127.0.0.1 and [::1] only");
 }
 
-/* A link on another page may lead to the console. What the console shows it
- * asks for itself. */
+/* A link on another page may lead to the console, which asks for what it shows
+ * itself, or to the page about a problem. */
 static bool
 may_be_linked(const struct http_request *request)
 {
-    return request->route && request->route->action == HTTP_PAGE;
+    return request->route && (request->route->action == HTTP_PAGE ||
+                              request->route->action == HTTP_PROBLEM);
 }
 
 static bool

@@ -123,6 +123,15 @@ put_class(struct page *page, const struct language *language, const char *name)
     put_text(page, "</p>\n");
 }
 
+/* A weight is from 0 to 1, and somebody else's text. */
+static int
+thousandths(const char *text)
+{
+    double weight = strtod(text, NULL);
+
+    return weight > 0 && weight <= 1 ? (int)(weight * 1000) : 0;
+}
+
 /* The weight of a language in Accept-Language, in thousandths; 0: not named.
  * `place` says how far in front it is. */
 static int
@@ -137,7 +146,7 @@ weight_of(const char *list, const char *code, size_t *place)
         *place = (size_t)(found - list);
         if ((found == list || strchr(" ,\t", found[-1])) &&
             strchr("-;, \t", found[strlen(code)]))
-            return q && q < end ? (int)(strtod(q + 2, NULL) * 1000) : 1000;
+            return q && q < end ? thousandths(q + 2) : 1000;
         found++;
     }
     return 0;
