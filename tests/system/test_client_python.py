@@ -3,6 +3,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import datetime
+import io
 import json
 import multiprocessing
 import os
@@ -33,6 +34,7 @@ PACKAGE = os.path.join(ROOT, "clients/python")
 sys.path.insert(0, PACKAGE)
 import idem  # noqa: E402
 import idem.sql  # noqa: E402
+import idem.wsgi  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -535,6 +537,19 @@ def test_behind_a_framework_that_makes_a_500_of_everything_the_service_says_so(a
     play = Play(app)
     assert [play.send({"path": "/said", "key": "k"}).status for _ in range(2)] == [503, 503]
     assert play.ran("/said") == 2
+
+
+@pytest.mark.parametrize("length", ["x", "-5"])
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=b", "text/plain"])
+def test_a_length_that_is_no_number_claims_nothing(client, kind, length):
+    """The claim would be renewed for as long as the process lives."""
+    ran, told = [], []
+    app = idem.wsgi.Middleware(lambda environ, start: ran.append(start("200 OK", [])) or [b""], client, scope=lambda environ: client.options.scope)
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "HTTP_IDEMPOTENCY_KEY": "odd", "CONTENT_TYPE": kind, "CONTENT_LENGTH": length,
+               "wsgi.input": io.BytesIO(b"some bytes")}
+    app(environ, lambda status, headers: told.append(status))
+    assert told == ["400 Bad Request"] and not ran
+    assert is_free(client, "odd")
 
 
 PAGE = """

@@ -68,6 +68,8 @@ class Middleware:
             body = self._body(environ)
         except OverflowError:
             return problem("body-too-large")
+        except ValueError:
+            return Answer(400, [("Content-Type", "text/plain; charset=utf-8")], b"Content-Length is not a number.\n")
         except EOFError:  # the client went away while it sent: a part of a request must not run, nor claim the key
             return Answer(400, [("Content-Type", "text/plain; charset=utf-8")], b"The body ended early.\n")
         try:
@@ -77,9 +79,11 @@ class Middleware:
         return self._run(got, environ) if isinstance(got, Claim) else self.guard.replay(got)
 
     def _body(self, environ) -> Optional[bytes]:
+        length, limit = environ.get("CONTENT_LENGTH") or None, self.guard.max_body
+        if length is not None and not length.isdecimal():
+            raise ValueError
         if environ.get("CONTENT_TYPE", "").lower().startswith("multipart/"):
             return None
-        length, limit = environ.get("CONTENT_LENGTH") or None, self.guard.max_body
         if length is None and not environ.get("wsgi.input_terminated"):
             return b""
         if length is not None and int(length) > limit:
