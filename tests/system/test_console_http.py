@@ -272,6 +272,16 @@ def test_lists_that_nobody_reads_count_in_max_buffered(path):
         assert ops("GET", path)["verdict"] in ("entries", "records")
 
 
+def test_one_list_is_sent_however_low_max_buffered_is():
+    """What it holds itself, its records, must not keep it from being written down: that would be so at every try."""
+    name = "\x01" * 190
+    with console_server("--max-buffered", "1m") as server:
+        ops = authorized(server.http)
+        for n in range(400):
+            begin(ops, name, name + "%d" % n, subject=name)
+        assert len(ops("GET", "/v1/records?count=1000")["records"]) == 400
+
+
 def test_figures_of_the_last_hour_and_live_ones(server, ops):
     assert wait_until(lambda: len(ops("GET", "/v1/stats")["samples"]) >= 2, 20)
     stats = ops("GET", "/v1/stats?seconds=2")

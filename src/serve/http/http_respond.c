@@ -248,13 +248,14 @@ rendered_len(const struct http_request *request)
     return RENDERED_PARTS * request->result->len;
 }
 
-/* One is rendered however low the limit is, and its own body does not count. */
+/* One is rendered however low the limit is: its own body, and what it holds
+ * already, do not count. */
 bool
 http_hold(struct http_request *request, size_t len)
 {
     struct http *http = request->http;
 
-    if (atomic_load(&http->buffered) > request->body.len &&
+    if (atomic_load(&http->buffered) > request->body.len + request->held &&
         !results_room(&http->server->results, len))
         return false;
     http_count(http, 0, len);
