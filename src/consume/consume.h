@@ -225,7 +225,7 @@ struct idem_consumer {
 
 /* handle.c: a handler's thread. */
 void *idem__consumer_handle(void *handler);
-/* Nobody has begun these: they are done with. */
+/* The handler was not called for these deliveries; drop them. */
 void idem__consumer_put_back_waiting(struct idem_consumer *consumer);
 bool idem__consumer_stopping(const struct idem_consumer *consumer);
 /* For so long, or until the consumer is stopping: false. */

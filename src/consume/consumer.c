@@ -200,7 +200,7 @@ open_source(struct idem_consumer *c, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* What every claim would be refused for is better told now. */
+/* Report now an error that would make every claim fail. */
 static enum idem_status
 check_claims(const struct idem_consumer *c, struct idem_error *err)
 {

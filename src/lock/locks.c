@@ -422,7 +422,8 @@ check(enum idem_lock_mode mode, size_t count, uint32_t permits,
     return IDEM_OK;
 }
 
-/* Who takes a place is told from who takes another, also of the same name. */
+/* Tell the holders of two places apart, also if they have the same owner name.
+ */
 static void
 name_owner(struct idem_locks *self, enum idem_lock_mode mode)
 {

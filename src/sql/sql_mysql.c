@@ -59,7 +59,7 @@ is_kept(const char *sql)
     return strncmp(sql, "select *", 8) != 0;
 }
 
-/* What stands before a statement that may lock rows: see the head. */
+/* The prefix of a statement that may lock rows: see the head of this file. */
 static const char *
 as_it_is_now(const struct idem_sql *db, const char *sql)
 {

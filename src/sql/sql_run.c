@@ -40,7 +40,7 @@ roll_back(struct idem_sql *db)
     db->held = false;
     if (db->driver->inside(db) != SQL_OUTSIDE)
         idem__sql_run(db, "rollback", NULL, 0);
-    db->fault = kept; /* the first error is told */
+    db->fault = kept; /* report the first error */
 }
 
 static bool
@@ -306,7 +306,8 @@ end(struct idem_sql *db, struct run *run, enum idem_state outcome,
                       db->driver->name);
 }
 
-/* What was found is told. Where a standby has to have it, the commit waits. */
+/* Answer with the record that was found. With a synchronous standby, the commit
+ * waits until the standby has it. */
 static enum idem_status
 end_unclaimed(struct idem_sql *db, struct idem_error *err)
 {

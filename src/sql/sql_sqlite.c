@@ -103,7 +103,7 @@ read_value(struct idem_sql *db, sqlite3_stmt *s, int column,
 static bool
 read_rows(struct idem_sql *db, sqlite3_stmt *s)
 {
-    int rc = sqlite3_step(s); /* which prepares it anew after a change */
+    int rc = sqlite3_step(s); /* prepares it again after a schema change */
     int columns = sqlite3_column_count(s);
 
     if (!idem__sql_room(db, ROWS_MAX, (size_t)columns))

@@ -31,7 +31,7 @@ static const struct idem_setting nginx_memory[] = {
     {"MALLOC_MMAP_THRESHOLD_", "2097152"},
     {"MALLOC_TOP_PAD_", "1048576"}};
 
-/* What the operator has set stays. */
+/* Do not replace variables that the operator has set. */
 static size_t
 add_unset(const struct idem_setting memory[3], struct idem_setting *settings)
 {

@@ -24,7 +24,7 @@ enum gateway_kind {
     GATEWAY_SWITCH, /* on, off */
 };
 
-/* What a route can be told. */
+/* The options of a route. */
 struct gateway_option {
     const char *name;      /* "max-body" */
     const char *directive; /* "idem_max_body" */
@@ -94,7 +94,7 @@ enum idem_status gateway_config_check(struct gateway_config *config,
 /* Those of the engine's HTTP. */
 bool gateway_has_credentials(const struct gateway_config *config);
 
-/* What an option is on this route; NULL: not set. */
+/* The value of an option on this route; NULL: not set. */
 const char *gateway_value(const struct gateway_config *config,
                           const struct gateway_route *route, const char *name);
 
@@ -142,7 +142,7 @@ enum idem_status gateway_find_module(const struct gateway_config *config,
 enum idem_status gateway_find_script(char *path, size_t path_len,
                                      struct idem_error *err);
 
-/* Read the configuration anew, as it was read at the start. */
+/* Read the configuration again, as at the start. */
 typedef enum idem_status gateway_load_fn(void *arg,
                                          struct gateway_config *config,
                                          struct idem_error *err);

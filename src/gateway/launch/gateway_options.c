@@ -1,6 +1,6 @@
 /*
- * gateway_options.c - what a gateway and its routes can be told: by flags, by a
- * file.
+ * gateway_options.c - the options of a gateway and of its routes, from flags
+ * and from a file.
  */
 #include "gateway.h"
 
@@ -196,7 +196,7 @@ set_text(char **into, const char *value, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* What ends a line or hides in it has no place in a configuration. */
+/* Control characters are not allowed in a configuration. */
 static bool
 has_control(const char *value)
 {

@@ -9,8 +9,8 @@
  *
  *   SIGTERM, SIGINT  nginx finishes what it has, then the engine stops
  *   again            at once
- *   SIGHUP           the configuration anew, without losing a request
- *   SIGUSR1          nginx opens its log files anew
+ *   SIGHUP           read the configuration again, without losing a request
+ *   SIGUSR1          nginx opens its log files again
  */
 #include "launch.h"
 
@@ -79,7 +79,7 @@ same(const char *a, const char *b)
     return a && b ? strcmp(a, b) == 0 : a == b;
 }
 
-/* What nginx is told can change; the engine stays what it is. */
+/* A reload can change nginx, but not the engine. */
 static enum idem_status
 check_reload(const struct gateway_config *old,
              const struct gateway_config *fresh, struct idem_error *err)

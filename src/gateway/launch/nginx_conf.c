@@ -49,7 +49,7 @@ add_words(struct idem_buf *out, const char *text)
     return good;
 }
 
-/* What would be more than a path in a configuration. */
+/* Characters that would end a path in nginx.conf. */
 #define ODD_IN_PATH " \"'\\;{}$#"
 
 static enum idem_status
@@ -269,7 +269,7 @@ add_upstream(const char *text, const char *name, size_t number,
     return IDEM_OK;
 }
 
-/* Who says whether a request may pass; NULL: nobody is asked. */
+/* The URL that decides whether a request may pass; NULL: none. */
 static const char *
 auth_of(const struct gateway_config *config, const struct gateway_route *route)
 {

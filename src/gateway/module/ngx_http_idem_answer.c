@@ -40,7 +40,7 @@ ngx_http_idem_send(ngx_http_request_t *r, ngx_chain_t *out)
 {
     ngx_int_t  rc;
 
-    /* who waits for "100 Continue" need not send the body at all */
+    /* a client that waits for "100 Continue" need not send the body */
 
     r->expect_tested = 1;
 

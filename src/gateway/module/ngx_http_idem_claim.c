@@ -155,7 +155,7 @@ ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
         op->ttl_ms = conf->ttl;
     }
 
-    /* who gets an agreed text does not wait for another answer */
+    /* a caller that gets a fixed text does not wait for the answer */
 
     if (conf->duplicate != NGX_HTTP_IDEM_FIXED) {
         op->wait_ms = conf->wait;

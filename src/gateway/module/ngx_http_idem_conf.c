@@ -3,9 +3,9 @@
  * ngx_http_idem_conf.c - the configuration of a location: its defaults, and
  * what is refused.
  *
- * A location that is gated must never send a request twice, and must see its
- * execution through when the client leaves; a configuration that would do
- * otherwise is an error at start, not a surprise at night.
+ * A gated location must never send a request twice, and it must let the request
+ * run to its end when the client disconnects.  nginx refuses to start with a
+ * configuration that does not guarantee this.
  */
 
 
@@ -84,7 +84,7 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
 }
 
 
-/* who has no scope of its own: told once, at start */
+/* warn once, at start, about callers that have no scope of their own */
 
 static void
 ngx_http_idem_warn(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,

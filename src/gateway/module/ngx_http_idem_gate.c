@@ -2,10 +2,10 @@
 /*
  * ngx_http_idem_gate.c - may this request run?
  *
- * The handler stands in the PRECONTENT phase, so that everything that guards
- * access has run, for a replay as for a first request. It reads the body, makes
- * key, scope and fingerprint, asks the engine, and lets the request go on to
- * the content phase only if the answer was "started".
+ * The handler runs in the PRECONTENT phase, so that all access checks have run
+ * before it, for a replay as for a first request.  It reads the body, makes key,
+ * scope and fingerprint, and sends BEGIN to the engine.  The request goes on to
+ * the content phase only if the verdict is "started".
  */
 
 

@@ -26,7 +26,7 @@ const ngx_http_idem_problem_t  ngx_http_idem_key_missing = {
 
 const ngx_http_idem_problem_t  ngx_http_idem_key_malformed = {
     IDEM_PROBLEM_KEY_MALFORMED, 0,
-    "The key is not one."
+    "The key cannot be read."
 };
 
 
@@ -156,15 +156,15 @@ const ngx_http_idem_problem_t  ngx_http_idem_scope_missing = {
 
 const ngx_http_idem_problem_t  ngx_http_idem_first_sent_expired = {
     IDEM_PROBLEM_FIRST_SENT_EXPIRED, 0,
-    "Nobody remembers requests that are this old, so that it could run a "
-    "second time. Find out what became of it before you send a new one."
+    "The records of requests that are this old have expired, so it could run "
+    "a second time. Find out its outcome before you send a new request."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_repeatable = {
     IDEM_PROBLEM_NOT_REPEATABLE, 0,
-    "Send it without Repeatability-Request-ID, or use a method that is "
-    "gated here."
+    "Send it without Repeatability-Request-ID, or use a method that the "
+    "gateway protects on this route."
 };
 
 

@@ -138,7 +138,7 @@ ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
 }
 
 
-/* a token that nobody is told of hurts nobody */
+/* a token that was issued and never sent does no harm */
 
 static ngx_int_t
 ngx_http_idem_issue(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_pt handler)

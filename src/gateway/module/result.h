@@ -28,7 +28,7 @@ struct gateway_result {
 bool gateway_header_name_ok(struct idem_bytes name);
 bool gateway_header_value_ok(struct idem_bytes value);
 
-/* Headers that are made anew for every answer and never stored: length,
+/* Headers that nginx sets for every answer and that are never stored: length,
  * hop-by-hop, connection; any case. */
 bool gateway_header_is_hop(struct idem_bytes name);
 

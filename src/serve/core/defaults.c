@@ -1,6 +1,6 @@
 /*
- * defaults.c - where a server keeps its data and listens if nobody says so, and
- * what it refuses to be told.
+ * defaults.c - the default store and socket of a server, and the checks of its
+ * configuration.
  */
 #include "server.h"
 

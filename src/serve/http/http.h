@@ -154,15 +154,14 @@ enum http_action {
     HTTP_PAGE,    /* a file of the console */
 };
 
-/* What tells nothing about records may be asked by everybody. */
+/* These need no credentials, because they show nothing about records. */
 static inline bool
 http_is_open(enum http_action action)
 {
     return action == HTTP_HEALTH || action == HTTP_READY ||
            action == HTTP_OPENAPI || action == HTTP_PROBLEM ||
-           action == HTTP_PAGE ||
-           action == HTTP_SESSION || action == HTTP_LOGIN ||
-           action == HTTP_LOGOUT;
+           action == HTTP_PAGE || action == HTTP_SESSION ||
+           action == HTTP_LOGIN || action == HTTP_LOGOUT;
 }
 
 /* Lists need a right of their own, and who is refused one is logged. */

@@ -2,8 +2,9 @@
  * http_console.c - the files of the console, and the headers that keep other
  * pages away from it.
  *
- * Nothing but our own files may run, nothing else may be asked, nobody may put
- * the page into a frame, and text never becomes HTML (Trusted Types).
+ * The headers allow scripts and requests of this server only, forbid other
+ * pages to show the console in a frame, and keep text from becoming HTML
+ * (Trusted Types).
  */
 #include "console_files.h"
 #include "http_inner.h"

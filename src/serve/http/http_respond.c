@@ -1,5 +1,5 @@
 /*
- * http_respond.c - what a request came to, as bytes.
+ * http_respond.c - turn the outcome of a request into an HTTP response.
  */
 #include "../../base/quota.h"
 #include "../play/play.h"
