@@ -380,6 +380,35 @@ damage_in_the_middle_is_reported_with_its_place(void **state)
     test_close(store);
 }
 
+/* By the saved index nothing says that rev 3 follows rev 1 but the key. */
+static void
+a_damaged_key_does_not_bring_an_older_record_back(void **state)
+{
+    struct world *world = *state;
+    struct test_path path = test_segment_path(world->dir, 2, "seg");
+    struct idem_store *store = open_world(world);
+    struct idem_error err;
+    uint64_t at;
+    uint8_t byte;
+    int fd;
+
+    put(world, store, 1, 1, 0, IDEM_STATE_EXECUTING, DAY_MS);
+    put(world, store, 2, 9, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
+    test_close(store);
+    store = open_world(world);
+    put(world, store, 1, 2, 1, IDEM_STATE_EXECUTING, DAY_MS);
+    at = ((struct journal *)store)->segments[1].end + ENTRY_KEY_AT;
+    put(world, store, 1, 3, 2, IDEM_STATE_SUCCEEDED, DAY_MS);
+    test_close(store);
+
+    fd = open(path.text, O_RDWR);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+    close(fd);
+    assert_int_equal(try_open(world, "", &store, &err), IDEM_ERR_CORRUPT);
+}
+
 static void
 the_last_batch_is_torn_or_damaged_by_what_follows_it(void **state)
 {
@@ -706,6 +735,7 @@ main(void)
         T(with_and_without_saved_indexes_the_state_is_the_same),
         T(a_damaged_saved_index_is_not_used),
         T(damage_in_the_middle_is_reported_with_its_place),
+        T(a_damaged_key_does_not_bring_an_older_record_back),
         T(the_last_batch_is_torn_or_damaged_by_what_follows_it),
         T(a_missing_segment_and_a_newer_version_are_refused),
         T(time_goes_on_whatever_the_wall_clock_does),

@@ -27,6 +27,12 @@ out_of_memory(struct idem_error *err)
 static enum idem_status
 read_error(const struct journal *self, int error, struct idem_error *err)
 {
+    if (error == EBADMSG)
+        return idem__fail(err, IDEM_ERR_CORRUPT,
+                          "journal: %.80s is damaged: run idem journal check; "
+                          "restore a copy, or open it with ?damage=accept to "
+                          "go on without the damaged entries",
+                          self->dir);
     return idem__fail(err, idem__journal_status(error),
                       "journal: %.120s: cannot be read: %s", self->dir,
                       strerror(error));
@@ -52,20 +58,27 @@ damage(const struct journal *self, uint64_t id, uint64_t at,
                       self->dir, id, at);
 }
 
-/* Does the entry that a slot points to have this key? */
+/* The key of the entry that a slot points to. The whole entry is checked: a key
+ * with a turned bit would pass for another key, and an older record of the true
+ * one for its newest. 0, or an errno; EBADMSG: it is damaged. */
 static int
-same_key(struct journal *self, const struct slot *slot, const uint8_t *key,
-         bool *same)
+read_key(struct journal *self, const struct slot *slot, uint8_t *key)
 {
-    struct segment *segment = idem__journal_segment(self, slot->seg);
-    uint8_t there[IDEM_KEY_LEN];
-    size_t got;
-    int error = idem__io_read(self->io, segment->fd, there, sizeof(there),
-                              slot_at(slot) + ENTRY_KEY_AT, &got);
+    uint8_t *bytes = malloc(slot_len(slot));
+    struct entry_head head;
+    enum idem_status status;
 
-    *same = !error && got == sizeof(there) &&
-            memcmp(there, key, sizeof(there)) == 0;
-    return error;
+    if (!bytes)
+        return ENOMEM;
+    status = idem__journal_read(self, slot, bytes, &head, NULL);
+    free(bytes);
+    if (status == IDEM_OK)
+        memcpy(key, head.key, IDEM_KEY_LEN);
+    else if (status == IDEM_ERR_CORRUPT && self->accept_damage)
+        memset(key, 0, IDEM_KEY_LEN); /* nobody's: it is gone */
+    else
+        return status == IDEM_ERR_CORRUPT ? EBADMSG : EIO;
+    return 0;
 }
 
 int
@@ -77,24 +90,20 @@ idem__journal_replay(struct journal *self, struct segment *segment,
 
     /* A known rev proves the key; else the whole key is compared. */
     for (; old; old = idem__index_next(&self->index, old)) {
-        uint8_t key[IDEM_KEY_LEN];
-        bool same;
-        int error;
+        uint8_t key[IDEM_KEY_LEN], there[IDEM_KEY_LEN];
+        int error = 0;
 
         if (old->rev == entry->prev || old->rev == entry->slot.rev)
             break;
-        if (!entry->key) {
-            size_t got;
-
-            error = idem__io_read(self->io, segment->fd, key, sizeof(key),
-                                  slot_at(&entry->slot) + ENTRY_KEY_AT, &got);
-            if (error || got < sizeof(key))
-                return error ? error : EIO;
-        }
-        error = same_key(self, old, entry->key ? entry->key : key, &same);
+        if (entry->key)
+            memcpy(key, entry->key, sizeof(key));
+        else
+            error = read_key(self, &entry->slot, key);
+        if (!error)
+            error = read_key(self, old, there);
         if (error)
             return error;
-        if (same)
+        if (memcmp(key, there, sizeof(key)) == 0)
             break;
     }
     if (old) {
