@@ -112,7 +112,7 @@ function Consumers() {
     return <section><h2>{t("consumers")}</h2><p class="note">{t("consumersHelp")}</p>
         {said.consumers.length === 0 ? <p class="empty">{t(said.watched ? "nothing" : "noConsumers")}</p> :
             <Table label={t("consumers")} heads={[t("scope"), t("lag"), t("inFlight"), t("handled"), t("duplicates"), t("retries"), t("deadLetters"), t("doubts"), t("reconnects"), t("report")]}>
-                {said.consumers.map((c) => <tr key={c.file}><td>{c.scope}</td>{number(c, "lag_messages")}{number(c, "in_flight")}{number(c, "handled")}{number(c, "duplicate")}
+                {said.consumers.toSorted((a, b) => String(a.scope).localeCompare(b.scope)).map((c) => <tr key={c.file}><td>{c.scope}</td>{number(c, "lag_messages")}{number(c, "in_flight")}{number(c, "handled")}{number(c, "duplicate")}
                     {number(c, "retry")}{number(c, "dead_letter", true)}<td class={c.doubt > 0 ? "bad" : ""}>{c.doubt > 0 ? <a href="#/doubts">{amount(c.doubt)}</a> : amount(c.doubt)}</td>
                     {number(c, "reconnects_total")}<td class={c.silent_s > SILENT_S ? "bad" : ""}>{t("ago", { n: span(c.silent_s * 1000) })}</td></tr>)}</Table>}</section>;
 }

@@ -243,7 +243,8 @@ def test_who_only_looks_cannot_push_operators_out_of_the_trail():
 
 @pytest.mark.parametrize("path", ["/v1/audit?count=1000", "/v1/records?count=1000"])
 def test_lists_that_nobody_reads_count_in_max_buffered(path):
-    """Each is over 4 MB, since every byte of a name is escaped. Clients that ask and do not read get no more than 16 MB."""
+    """Each is over 3 MB, since every byte of a name is escaped. Clients ask again and again and do not read: the kernel takes some of it,
+    and then the server has to keep what it made."""
     name = "\x01" * 190
     with console_server("--max-buffered", "16m") as server:
         ops = authorized(server.http)
@@ -254,22 +255,27 @@ def test_lists_that_nobody_reads_count_in_max_buffered(path):
                 begin(ops, name, name + "%d" % n, subject=name)
         buffered = lambda: [float(line.split()[1]) for line in authorized(server.http, "graphs").raw("GET", "/metrics")[1].decode().splitlines()
                             if line.startswith('idem_buffered_bytes{surface="http"}')][0]
-        auth = "Authorization: Bearer ops:%s\r\n" % SECRETS["ops"]
+        ask = "GET %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ops:%s\r\n\r\n" % (path, SECRETS["ops"])
         clients = []
         try:
-            for n in range(12):
+            for n in range(4):
                 clients.append(socket.socket())
                 clients[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 clients[-1].connect(("127.0.0.1", server.http))
-                clients[-1].sendall(("GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % (path, auth)).encode())
-            heads = [client.recv(12) for client in clients]
-            refused = heads.count(b"HTTP/1.1 503")
-            assert 4_000_000 < buffered() <= 16 * 1024 * 1024 and refused >= 8 and heads.count(b"HTTP/1.1 200") == 12 - refused >= 1
+                clients[-1].sendall(6 * ask.encode())
+            assert wait_until(lambda: buffered() > 3_000_000, 60)
+            assert wait_until(lambda: ops("GET", path).get("type", "").endswith("overloaded"), 60)
+            for _ in range(10):
+                assert buffered() <= 16 * 1024 * 1024
+            # one credential does not take the room of others
+            boss = authorized(server.http, "boss")
+            assert wait_until(lambda: boss("GET", path).get("verdict") in ("entries", "records"), 60)
         finally:
             for client in clients:
                 client.close()
-        assert wait_until(lambda: buffered() == 0, 20) is not None
-        assert ops("GET", path)["verdict"] in ("entries", "records")
+        # a reply counts until it is sent, that of /metrics itself, too
+        assert wait_until(lambda: buffered() < 1_000_000, 60) is not None
+        assert wait_until(lambda: ops("GET", path).get("verdict") in ("entries", "records"), 60)
 
 
 def test_one_list_is_sent_however_low_max_buffered_is():

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define FILE_MAX 65536
+#define LOOKED_MAX 10000 /* files of the folder, whoever wrote them */
 #define PREFIX "idem_consume_"
 
 /* idem_consume_messages_total{scope="orders/mail",what="handled"} 7 */
@@ -98,9 +99,10 @@ consumers_list(const char *dir)
     json_t *all = json_array();
     DIR *folder = dir ? opendir(dir) : NULL;
     const struct dirent *entry;
+    size_t looked = 0;
 
     while (all && folder && json_array_size(all) < CONSUMERS_MAX &&
-           (entry = readdir(folder))) {
+           looked++ < LOOKED_MAX && (entry = readdir(folder))) {
         json_t *consumer =
             is_metrics(entry) ? read_file(dirfd(folder), entry->d_name) : NULL;
 

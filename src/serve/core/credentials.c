@@ -29,6 +29,7 @@ struct principal {
     struct principal *next;
     atomic_int refs;
     atomic_bool revoked;
+    atomic_size_t held; /* bytes */
     enum server_right right;
     uint8_t hash[HASH_LEN];
     char name[NAME_MAX_LEN + 1];
@@ -68,6 +69,24 @@ const char *
 principal_name(const struct principal *principal)
 {
     return principal->name;
+}
+
+bool
+principal_hold(struct principal *principal, size_t len, size_t share)
+{
+    size_t before = principal ? atomic_fetch_add(&principal->held, len) : 0;
+
+    if (before == 0 || before + len <= share)
+        return true;
+    principal_unhold(principal, len);
+    return false;
+}
+
+void
+principal_unhold(struct principal *principal, size_t len)
+{
+    if (principal)
+        atomic_fetch_sub(&principal->held, len);
 }
 
 bool

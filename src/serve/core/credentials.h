@@ -90,6 +90,11 @@ struct principal *principal_ref(struct principal *principal);
 void principal_put(struct principal *principal); /* NULL is fine */
 const char *principal_name(const struct principal *principal);
 
+/* Count bytes that wait for it to be read; false: it would have more than this
+ * share, and has some. NULL is fine. */
+bool principal_hold(struct principal *principal, size_t len, size_t share);
+void principal_unhold(struct principal *principal, size_t len);
+
 /* Still in the file? One that is not may do nothing. */
 bool principal_valid(const struct principal *principal);
 

@@ -16,7 +16,8 @@
 
 #define LOOK_COUNT 2000
 #define PAUSE_MS 1000  /* between two looks */
-#define NAP_MS 200     /* between two parts of a look */
+#define NAP_MS 200     /* between two parts of a look ... */
+#define CALM_MS 2000   /* ... that nobody waits for */
 #define QUICK_PARTS 10 /* without naps, if somebody waits for the figures */
 #define DOUBTS_KNOWN 100000
 #define TOLD_MAX 100 /* records in one message */
@@ -40,6 +41,7 @@ struct doubts {
     pthread_cond_t stir;
     atomic_bool over;
     uint64_t begun, whole, wanted; /* looks */
+    uint64_t hurried;              /* the last that somebody waits for */
     uint64_t last_count;           /* of the last whole look */
     int64_t last_oldest;           /* when, in the store's time; 0: none */
 
@@ -211,6 +213,12 @@ look_on(struct doubts *doubts)
     return !doubts->over && !doubts->failed;
 }
 
+static bool
+is_hurried(const struct doubts *doubts)
+{
+    return doubts->hurried >= doubts->begun || doubts->server->config->on_doubt;
+}
+
 /* Under the lock, which is given up while it waits. */
 static void
 look(struct doubts *doubts)
@@ -229,7 +237,8 @@ look(struct doubts *doubts)
         fine = look_on(doubts);
         if (!fine || strcmp(doubts->cursor.text, "0") == 0)
             break;
-        nap(doubts, NAP_MS, ++parts < QUICK_PARTS);
+        nap(doubts, is_hurried(doubts) ? NAP_MS : CALM_MS,
+            ++parts < QUICK_PARTS);
     }
     if (!fine) {
         doubts->wanted = 0; /* nobody gets it now */
@@ -357,12 +366,14 @@ doubts_close(struct doubts *doubts)
 }
 
 uint64_t
-doubts_want(struct doubts *doubts)
+doubts_want(struct doubts *doubts, bool hurry)
 {
     uint64_t wanted;
 
     pthread_mutex_lock(&doubts->mutex);
     wanted = doubts->wanted = doubts->begun + 1;
+    if (hurry)
+        doubts->hurried = wanted;
     pthread_cond_signal(&doubts->stir);
     pthread_mutex_unlock(&doubts->mutex);
     return wanted;

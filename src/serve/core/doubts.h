@@ -23,8 +23,10 @@ void doubts_stop(struct doubts *doubts);
 /* When the engine is closed, which ends a look that waits for the store. */
 void doubts_close(struct doubts *doubts);
 
-/* Look now, through a small store without pauses; the number of that look. */
-uint64_t doubts_want(struct doubts *doubts);
+/* Look now, through a small store without pauses; the number of that look.
+ * Without hurry, a large store is looked through at a tenth of the pace, which
+ * a busy server hardly notices. */
+uint64_t doubts_want(struct doubts *doubts, bool hurry);
 /* Is that look still to come, or at work? It may have ended or failed. */
 bool doubts_pending(struct doubts *doubts, uint64_t look);
 

@@ -162,13 +162,18 @@ listen_all(struct http *http, struct idem_error *err)
 static void
 clear(struct http *http)
 {
+    bool owed;
+
     for (size_t i = 0; i < http->daemon_count; i++)
         MHD_stop_daemon(http->daemons[i].mhd);
     if (http->watching)
         http_watch_stop(http);
     http_aside_stop(http);
     http_stats_close(http->stats);
-    if (http->in_flight > 0)
+    pthread_mutex_lock(&http->lock);
+    owed = http->in_flight > 0;
+    pthread_mutex_unlock(&http->lock);
+    if (owed)
         return; /* the engine still owes answers, which find us here */
     pthread_cond_destroy(&http->stir);
     http_aside_clear(http);

@@ -9,6 +9,7 @@
  * at a time; then it counts in max-buffered, or is thrown away if it does not
  * fit.
  */
+#include "../../base/wait.h"
 #include "../../engine/engine.h"
 #include "../../id/id.h"
 #include "../core/consumers.h"
@@ -18,6 +19,9 @@
 #include "http_inner.h"
 
 #include <string.h>
+
+#define LISTS_SHARE 4 /* of max-buffered, for one credential */
+#define STOP_MS 2000  /* at the end, for what is being put together */
 
 struct outcome {
     enum idem_status status;
@@ -275,6 +279,18 @@ work(struct http_request *request, struct outcome *outcome)
             idem__fail(&outcome->err, IDEM_ERR_MEMORY, "out of memory");
 }
 
+/* Under the lock. One credential leaves room for the lists of others. */
+static bool
+hold_text(struct http_request *request, size_t len)
+{
+    size_t share = request->http->server->results.max / LISTS_SHARE;
+
+    if (!principal_hold(request->principal, len, share))
+        return false;
+    request->text_held = len;
+    return http_hold(request, len);
+}
+
 /* Under the lock. */
 static void
 hand_over(struct http_request *request, struct outcome *outcome)
@@ -285,13 +301,32 @@ hand_over(struct http_request *request, struct outcome *outcome)
         return;
     if (outcome->status != IDEM_OK) {
         http_fail_with(request, outcome->status, &outcome->err);
-    } else if (!http_hold(request, outcome->text.room)) {
+    } else if (!hold_text(request, outcome->text.room)) {
         http_fail_full(request);
     } else {
         request->text = outcome->text;
         idem_buf_init(&outcome->text, 0);
     }
     http_resume(request);
+}
+
+/* Under the lock: the next, of another credential than the last one if there is
+ * such a one, so that nobody waits for all that somebody else has asked for. */
+static struct http_request *
+take_next(struct http_lane *lane)
+{
+    struct http_request **at = &lane->first, *request;
+
+    while (*at && (*at)->principal == lane->last)
+        at = &(*at)->aside_next;
+    if (!*at)
+        at = &lane->first;
+    request = *at;
+    if (request) {
+        *at = request->aside_next;
+        lane->last = request->principal; /* only compared */
+    }
+    return request;
 }
 
 static void *
@@ -302,7 +337,7 @@ run(void *arg)
 
     pthread_mutex_lock(&http->lock);
     for (;;) {
-        struct http_request *request = lane->first;
+        struct http_request *request = take_next(lane);
         struct outcome outcome = {.status = IDEM_OK};
 
         if (!request && http->aside_over)
@@ -311,8 +346,8 @@ run(void *arg)
             pthread_cond_wait(&lane->wanted, &http->lock);
             continue;
         }
-        lane->first = request->aside_next;
-        if (!request->abandoned) {
+        lane->busy = true;
+        if (!request->abandoned && !http->aside_over) {
             pthread_mutex_unlock(&http->lock);
             work(request, &outcome);
             pthread_mutex_lock(&http->lock);
@@ -322,6 +357,8 @@ run(void *arg)
         http_request_put(request);
         idem_buf_clear(&outcome.text);
         pthread_mutex_lock(&http->lock);
+        lane->busy = false;
+        pthread_cond_signal(&lane->rest);
     }
     pthread_mutex_unlock(&http->lock);
     return NULL;
@@ -364,6 +401,7 @@ http_aside_start(struct http *http)
 
         lane->http = http;
         pthread_cond_init(&lane->wanted, NULL);
+        idem__cond_init(&lane->rest);
         lane->started = pthread_create(&lane->thread, NULL, run, lane) == 0;
         if (!lane->started)
             return false;
@@ -371,27 +409,43 @@ http_aside_start(struct http *http)
     return true;
 }
 
-/* One that hangs in the store is left behind: the process ends anyway. */
+/* A lane ends what it does, for what that reads is closed next. One that hangs
+ * in the store is left behind: the process ends anyway. */
+static void
+stop_lane(struct http_lane *lane)
+{
+    struct timespec until = idem__deadline(STOP_MS * 1000);
+    bool hangs;
+
+    pthread_mutex_lock(&lane->http->lock);
+    pthread_cond_signal(&lane->wanted);
+    while ((lane->first || lane->busy) &&
+           pthread_cond_timedwait(&lane->rest, &lane->http->lock, &until) == 0)
+        ;
+    hangs = lane->first || lane->busy;
+    pthread_mutex_unlock(&lane->http->lock);
+    if (hangs)
+        pthread_detach(lane->thread);
+    else
+        pthread_join(lane->thread, NULL);
+}
+
 void
 http_aside_stop(struct http *http)
 {
-    bool hangs;
-
     pthread_mutex_lock(&http->lock);
-    hangs = http->in_flight > 0;
     http->aside_over = true;
+    pthread_mutex_unlock(&http->lock);
     for (size_t i = 0; i < HTTP_LANES; i++)
         if (http->lanes[i].started)
-            pthread_cond_signal(&http->lanes[i].wanted);
-    pthread_mutex_unlock(&http->lock);
-    for (size_t i = 0; i < HTTP_LANES; i++) {
-        if (!http->lanes[i].started)
-            continue;
-        if (hangs)
-            pthread_detach(http->lanes[i].thread);
-        else
-            pthread_join(http->lanes[i].thread, NULL);
-    }
+            stop_lane(&http->lanes[i]);
+}
+
+static void
+clear_lane(struct http_lane *lane)
+{
+    pthread_cond_destroy(&lane->wanted);
+    pthread_cond_destroy(&lane->rest);
 }
 
 void
@@ -399,5 +453,5 @@ http_aside_clear(struct http *http)
 {
     for (size_t i = 0; i < HTTP_LANES; i++)
         if (http->lanes[i].started)
-            pthread_cond_destroy(&http->lanes[i].wanted);
+            clear_lane(&http->lanes[i]);
 }

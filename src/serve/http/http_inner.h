@@ -95,6 +95,7 @@ struct http_request {
     size_t masked_len;
     json_t *json;         /* what an id is made of */
     struct idem_buf text; /* figures and lists */
+    size_t text_held;     /* bytes of it that count for the principal */
 
     /* Under the lock. */
     struct http_request *next, **link; /* in http->pending while suspended */
@@ -115,6 +116,9 @@ struct http_lane {
     pthread_cond_t wanted;
     struct http_request *first; /* first come, first served */
     bool started;
+    pthread_cond_t rest;          /* it has done one of them */
+    const struct principal *last; /* whose that was */
+    bool busy;
 };
 
 struct http {

@@ -316,7 +316,7 @@ http_doubts_look(struct http *http, uint64_t *count, double *oldest_s)
 {
     const struct timespec nap = {0, NAP_NS};
     struct doubts *doubts = http->server->doubts;
-    uint64_t wanted = doubts_want(doubts);
+    uint64_t wanted = doubts_want(doubts, true);
     int64_t until = idem__mono_ms() + PATIENCE_MS;
     bool waits = true;
 

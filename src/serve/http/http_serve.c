@@ -77,6 +77,7 @@ http_request_done(void *arg, struct MHD_Connection *connection, void **context,
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         http_release_undelivered(request);
     http_count(request->http, request->body.len + request->held, 0);
+    principal_unhold(request->principal, request->text_held);
     set_stage(request, CLIENT_IDLE);
     http_request_put(request);
 }

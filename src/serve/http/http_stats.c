@@ -26,10 +26,8 @@
 #define KEPT 3600
 #define ROW_MS 1000
 #define ASK_MS 5000
-/* While somebody listens, look for doubts again after this time, and after ten
- * times as long as the last look took: a large store is mostly left alone. */
-#define LOOK_MS 5000
-#define LOOK_SHARE 10
+#define LOOK_MS 5000 /* between two looks for doubts, while somebody listens   \
+                      */
 #define PATIENCE_MS 300 /* at the end, for a store that answers */
 #define STORE_SILENT_MS (3 * ASK_MS)
 #define ROW_ROOM 4096
@@ -96,7 +94,7 @@ struct http_stats {
     float records, live, used; /* of the store */
     struct before before;      /* the sampler's alone, as is what follows */
     uint64_t look;             /* that was asked for and is not over; 0: none */
-    int64_t look_since_ms, look_next_ms;
+    int64_t look_next_ms;
     uint64_t count;
     struct row rows[KEPT]; /* the next goes to count % KEPT */
 };
@@ -239,17 +237,14 @@ static void
 look_for_doubts(struct http_stats *self)
 {
     struct doubts *doubts = self->http->server->doubts;
-    int64_t now = idem__mono_ms(), pause;
+    int64_t now = idem__mono_ms();
 
     if (self->look > 0 && !doubts_pending(doubts, self->look)) {
-        pause = LOOK_SHARE * (now - self->look_since_ms);
-        self->look_next_ms = now + (pause > LOOK_MS ? pause : LOOK_MS);
+        self->look_next_ms = now + LOOK_MS;
         self->look = 0;
     }
-    if (self->look > 0 || now < self->look_next_ms)
-        return;
-    self->look = doubts_want(doubts);
-    self->look_since_ms = now;
+    if (self->look == 0 && now >= self->look_next_ms)
+        self->look = doubts_want(doubts, false);
 }
 
 static void

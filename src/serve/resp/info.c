@@ -101,7 +101,7 @@ add_doubts(struct loop *loop, struct resp_out *out)
     uint64_t count;
     double oldest_s;
 
-    (void)doubts_want(loop->server->doubts);
+    (void)doubts_want(loop->server->doubts, true);
     if (doubts_read(loop->server->doubts, &count, &oldest_s) > 0)
         idem_buf_printf(&out->buf,
                         "doubts:%llu\r\noldest_doubt_seconds:%.0f\r\n",
