@@ -534,6 +534,7 @@ struct idem__group {
     bool changed; /* since the crowd has looked */
     uint8_t rounds, losses;
     const struct idem_error *shut;    /* why `stored` does not open, or NULL */
+    bool shut_result;                 /* its result is what does not open */
     const struct idem_record *sealed; /* what is written, once it is sealed */
     uint64_t rev;                     /* of the write */
     const struct idem_record *record; /* NULL: none; else one of these */

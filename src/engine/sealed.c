@@ -9,7 +9,8 @@
  *
  * A record that does not open is never taken for absent. Whoever asks for it is
  * told why, and it stays as it is. Two things need not know what is in it: an
- * operator may forget a request or a token, and an expired one makes room.
+ * operator may forget a request, a token, or a lock without a note, and an
+ * expired one makes room.
  */
 #include "inner.h"
 
@@ -81,6 +82,7 @@ idem__sealed_open_group(struct idem_engine *engine, struct idem__group *group)
 {
     struct idem_error err, *kept;
 
+    group->shut_result = group->stored.flags & IDEM_FLAG_SEALED_RESULT;
     if (!(group->stored.flags & IDEM__SEALED) ||
         idem__seal_open(engine->seal, group->key, &group->stored,
                         &engine->batch.arena, &err) == IDEM_OK)
@@ -115,8 +117,9 @@ idem__sealed_refuses(const struct idem__group *group, const struct idem_op *op,
                      const struct idem_now *now)
 {
     /* A lock's note lives on when the lock is forgotten. */
-    bool forgets = op->verb == IDEM_FORGET && (op->type == IDEM_TYPE_REQUEST ||
-                                               op->type == IDEM_TYPE_TOKEN);
+    bool forgets = op->verb == IDEM_FORGET &&
+                   (op->type == IDEM_TYPE_REQUEST ||
+                    op->type == IDEM_TYPE_TOKEN || !group->shut_result);
 
     return group->shut && group->record == &group->stored && !forgets &&
            !idem__record_expired(group->record, now);

@@ -280,7 +280,7 @@ static void
 an_operator_can_forget_what_does_not_open(void **state)
 {
     struct idem_op forget = op_get("a"), note = op_lock("door", "ann", 0);
-    struct idem_op forget_lock;
+    struct idem_op held = op_lock("gate", "ann", 0), forget_lock;
     struct reply reply;
     struct rig rig;
 
@@ -290,12 +290,20 @@ an_operator_can_forget_what_does_not_open(void **state)
     assert_verdict(finish(&rig, "a", "result"), IDEM_V_OK);
     note.result = idem_text("a note");
     assert_verdict(ask(rig.engine, &note), IDEM_V_STARTED);
+    assert_verdict(ask(rig.engine, &held), IDEM_V_STARTED);
     reopen(&rig, KEY_B);
     assert_verdict(ask(rig.engine, &forget), IDEM_V_OK);
     reply = do_op(&rig, op_begin("a"));
     assert_verdict(reply, IDEM_V_STARTED);
     assert_verdict(do_op(&rig, op_finish("a", reply.fence, "again")),
                    IDEM_V_OK);
+    /* A lock that its holder left, who alone is sealed. */
+    forget_lock = held;
+    forget_lock.verb = IDEM_FORGET;
+    forget_lock.type = IDEM_TYPE_LOCK;
+    forget_lock.subject = (struct idem_bytes){NULL, 0};
+    assert_verdict(ask(rig.engine, &forget_lock), IDEM_V_OK);
+    assert_verdict(do_op(&rig, op_lock("gate", "eve", 0)), IDEM_V_STARTED);
     /* A lock's note would be lost by it. */
     forget_lock = note;
     forget_lock.verb = IDEM_FORGET;
