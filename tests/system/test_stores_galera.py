@@ -101,12 +101,14 @@ def test_a_node_that_is_behind_does_not_answer_from_what_it_has(cluster, idems):
 
 def test_a_cluster_whose_parts_may_go_on_alone_is_refused(cluster):
     node = cluster.nodes[1]
+    newer = node.sql("show variables like 'wsrep_provider_pc_ignore_sb'")
+    turn = "set global " + ("wsrep_provider_pc_ignore_sb = %s" if newer else "wsrep_provider_options = 'pc.ignore_sb=%s'")
     try:
-        node.sql("set global wsrep_provider_options = 'pc.ignore_sb=YES'")
+        node.sql(turn % ("ON" if newer else "YES"))
         said = subprocess.run([IDEM, "get", "a", "b", "--store", node.url], text=True, stderr=subprocess.PIPE, timeout=60).stderr
         assert "pc.ignore_sb" in said and "unsafe=quorum" in said, said
     finally:
-        node.sql("set global wsrep_provider_options = 'pc.ignore_sb=false'")
+        node.sql(turn % ("OFF" if newer else "NO"))
 
 
 class Held:

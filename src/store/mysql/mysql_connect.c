@@ -129,6 +129,12 @@ struct settings {
     bool no_quorum;
 };
 
+static bool
+is_on(const char *value)
+{
+    return strcmp(value, "ON") == 0 || strcmp(value, "1") == 0;
+}
+
 /* Is this option of Galera's on? It is shown as somebody has written it. */
 static bool
 provider_has(const char *options, const char *name)
@@ -162,14 +168,10 @@ keep(struct settings *s, const char *name, const char *value)
             snprintf(wanted[i].into, wanted[i].len, "%s", value);
     }
     if (strcmp(name, "wsrep_provider_options") == 0)
-        s->no_quorum = provider_has(value, "pc.ignore_quorum = ") ||
-                       provider_has(value, "pc.ignore_sb = ");
-}
-
-static bool
-is_on(const char *value)
-{
-    return strcmp(value, "ON") == 0 || strcmp(value, "1") == 0;
+        s->no_quorum |= provider_has(value, "pc.ignore_quorum = ") ||
+                        provider_has(value, "pc.ignore_sb = ");
+    if (strncmp(name, "wsrep_provider_pc_ignore_", 25) == 0)
+        s->no_quorum |= is_on(value); /* as MariaDB 11.8 has them */
 }
 
 /* Refuse by name what may forget a commit. */
@@ -235,7 +237,8 @@ idem__mysql_check(struct mysql_store *self, struct idem_error *err)
         "show global variables where variable_name in "
         "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', "
         "'wsrep_on', 'read_only', 'innodb_doublewrite', 'max_allowed_packet', "
-        "'binlog_format', 'wsrep_provider_options')";
+        "'binlog_format', 'wsrep_provider_options', "
+        "'wsrep_provider_pc_ignore_quorum', 'wsrep_provider_pc_ignore_sb')";
     struct settings settings = {0};
     MYSQL_RES *rows;
     MYSQL_ROW row;
