@@ -324,12 +324,19 @@ class Galera:
         alone.join("gcomm://", "wsrep-new-cluster").halt()
         self.nodes = [alone, GaleraNode(alone), GaleraNode(alone)]
         origin.stop()
-        self.cluster = "gcomm://" + ",".join("127.0.0.1:%d" % node.group for node in self.nodes)
-        self.nodes[0].join(self.cluster, "wsrep-new-cluster")
-        for node in self.nodes[1:]:
-            node.join(self.cluster)
-        self.nodes[0].wait_until(lambda: self.nodes[0].status("cluster_size") == "3")
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
         self.url, self.sql = self.nodes[0].url, self.nodes[0].sql
+
+    def start(self):
+        cluster = "gcomm://" + ",".join("127.0.0.1:%d" % node.group for node in self.nodes)
+        self.nodes[0].join(cluster, "wsrep-new-cluster")
+        for node in self.nodes[1:]:
+            node.join(cluster)
+        self.nodes[0].wait_until(lambda: self.nodes[0].status("cluster_size") == "3")
 
     def stop(self):
         for node in self.nodes:

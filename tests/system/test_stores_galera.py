@@ -17,9 +17,11 @@ ROUNDS = 2000 if SOAK else 60
 @pytest.fixture(scope="module")
 def cluster():
     cluster = Galera()
-    subprocess.run([IDEM, "store", "init", cluster.nodes[0].url], check=True, stdout=subprocess.DEVNULL, timeout=60)
-    yield cluster
-    cluster.stop()
+    try:
+        subprocess.run([IDEM, "store", "init", cluster.url], check=True, stdout=subprocess.DEVNULL, timeout=60)
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 @pytest.fixture(scope="module")
