@@ -76,8 +76,6 @@ BUGS = [
      [(STEP, "if (!op->outcome || !idem__lease_over(r, now))\n            return busy_or_doubt(r, now);", "if (!op->outcome)\n            return busy_or_doubt(r, now);")]),
     ("lease-by-late-time", "a lease ends by the upper bound of the time",
      [(STEP, "record->lease_until <= now->early_ms &&\n           record->lease_until - record->updated <= now->up_ms;", "record->lease_until <= now->late_ms;")]),
-    ("replica/reads-pass-the-replica", "what was read is told before the replica has it",
-     [(SERVER, "    ask->barrier = server->written;", "    ask->barrier = ask->what == ASK_LOAD ? 0 : server->written;")]),
     ("journal/told-before-synced", "a batch is acknowledged before fdatasync",
      [(BATCH, "    if (!error)\n        error = idem__io_datasync(self->io, segment->fd);\n    if (error) {", "    if (error) {")]),
     ("journal/checksum-not-checked", "what is read from the disk is not compared with its checksum",

@@ -269,7 +269,7 @@ run_job(void *arg, uint64_t fence, struct idem_bytes *result)
     truth_started(job->call->key, job->asked, job->load->lease_ms * SIM_MS,
                   fence);
     truth_executed(job->call->key);
-    sim_sleep(sim_delay(job->load->lease_ms * SIM_MS / 2));
+    sim_sleep((int64_t)sim_roll(4) * job->load->lease_ms * SIM_MS / 2);
     *result = job->call->op.result;
     job->finished = sim_now();
     truth_tries(job->call->key);
