@@ -61,7 +61,7 @@ class Ledger(Process):
     def entries(self):
         try:
             with open(self.file) as f:
-                return [json.loads(line) for line in f]
+                return [json.loads(line) for line in f if line.endswith("\n")]  # the last one may be half written
         except FileNotFoundError:
             return []
 
