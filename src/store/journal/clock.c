@@ -88,6 +88,10 @@ ask_wall(struct journal *self, int64_t wall_us)
     bool synced = clocks->synced && clocks->synced(clocks->arg);
     int64_t ahead_us = wall_us - self->start_us;
 
+    /* Behind: the journal's time is at least as late, and nothing sets it
+     * forward if the clock is right or the machine was off for a moment. */
+    if (ahead_us < 0 && (synced || -ahead_us <= AHEAD_US))
+        return SETTLED;
     if (ahead_us < 0) {
         idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "journal: %s: the wall clock is %" PRId64

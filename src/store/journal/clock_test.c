@@ -238,6 +238,22 @@ what_is_stored_under_a_held_time_does_not_expire_early(void **state)
 }
 
 static void
+a_wall_clock_that_is_behind_keeps_results_longer_only_if_it_may_be_wrong(
+    void **state)
+{
+    struct world *world = *state;
+
+    assert_look(world, "", 0, host.wall_ms);
+    host_reboots(-60000); /* somebody set it right by a minute */
+    assert_int_equal(kept_ms(world, HOUR_MS), HOUR_MS);
+    host_passes(2 * HOUR_MS);
+    assert_look(world, "", 0, host.wall_ms + 60000);
+    host_reboots(-30 * DAY_MS); /* it was a month ahead, and is right now */
+    host.synced = true;
+    assert_int_equal(kept_ms(world, HOUR_MS), HOUR_MS);
+}
+
+static void
 a_clock_file_that_is_damaged_or_of_another_boot_is_not_believed(void **state)
 {
     static const char *const texts[] = {
@@ -275,6 +291,7 @@ main(void)
         T(within_a_boot_the_wall_clock_does_not_matter),
         T(after_a_reboot_the_wall_clock_is_believed_as_far_as_it_deserves),
         T(what_is_stored_under_a_held_time_does_not_expire_early),
+        T(a_wall_clock_that_is_behind_keeps_results_longer_only_if_it_may_be_wrong),
         T(a_clock_file_that_is_damaged_or_of_another_boot_is_not_believed),
     };
 
