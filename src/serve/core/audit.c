@@ -1,5 +1,5 @@
 /*
- * audit.c - who an operator is, and from where.
+ * audit.c - record the name of an operator and the address of its connection.
  */
 #include "audit.h"
 

@@ -1,5 +1,5 @@
 /*
- * audit.h - what operators changed, and who did it.
+ * audit.h - the audit log: what operators changed, and who did it.
  */
 #ifndef SERVER_AUDIT_H
 #define SERVER_AUDIT_H
@@ -12,20 +12,21 @@
 #define AUDIT_WHO_MAX 64
 #define AUDIT_FROM_MAX 64
 
-/* Who asks, noted when the question comes: the connection may be gone when the
- * answer does. `who` is empty for everybody who does not act as operator. */
+/* The caller, noted when the request arrives, because the connection may be
+ * closed before the response is ready. `who` is empty if the caller does not
+ * act as an operator. */
 struct audit_source {
     char who[AUDIT_WHO_MAX];
-    char first[AUDIT_WHO_MAX]; /* who proposed it, of two; else empty */
+    char first[AUDIT_WHO_MAX]; /* the proposer, of two; else empty */
     char from[AUDIT_FROM_MAX];
 };
 
-/* "uid=1000 pid=4711" of a unix socket, else an address. */
+/* `from` becomes "uid=1000 pid=4711" for a unix socket, else an address. */
 void audit_note(struct audit_source *source, const char *who, int fd);
 void audit_note_address(struct audit_source *source, const char *who,
                         const struct sockaddr *address);
 
-/* What an operator did, and what became of it. */
+/* An action of an operator, and its outcome. */
 struct audit_event {
     const struct audit_source *source;
     const char *surface; /* "resp", "http", "cli" */
@@ -34,7 +35,7 @@ struct audit_event {
     const struct idem_answer *answer; /* if status is IDEM_OK */
 };
 
-/* It was accepted that the store went back. */
+/* An operator accepted that the store was rolled back. */
 struct audit_rollback {
     const struct audit_source *source;
     const char *surface;
@@ -44,22 +45,23 @@ struct audit_rollback {
 /* ---- the trail: trail.c ------------------------------------------------ */
 
 /*
- * The last AUDIT_KEPT changes and the last AUDIT_KEPT results that somebody
- * looked at, in memory, to be listed; and all of them in two files, if there is
- * one: a line of JSON each, changes in FILE, looks in FILE.reveals. A file over
- * `max_bytes` becomes FILE.1, whose predecessor is dropped. Threads: any.
+ * The trail keeps the last AUDIT_KEPT changes and the last AUDIT_KEPT reveals
+ * (results that somebody read) in memory, for listing. If a file is set, it
+ * also writes all of them as lines of JSON: changes to FILE, reveals to
+ * FILE.reveals. A file that grows over `max_bytes` is renamed to FILE.1, which
+ * overwrites the previous FILE.1. Threads: any.
  */
 #define AUDIT_KEPT 1000
 
 struct audit;
 
-/* `file` NULL: in memory only. What the file has is listed, too. */
+/* `file` NULL: in memory only. Entries already in the file are listed, too. */
 enum idem_status audit_open(const char *file, int64_t max_bytes,
                             struct audit **audit, struct idem_error *err);
 void audit_close(struct audit *audit); /* NULL is fine */
 
-/* Log the event, whatever the level of the log is, and keep it. A file that
- * cannot be written is told in the log. */
+/* Log the event at every log level, and keep it. If the file cannot be written,
+ * the log says so. */
 void audit_add(struct audit *audit, const struct server_log *log,
                const struct audit_event *event);
 
@@ -67,8 +69,9 @@ void audit_add_rollback(struct audit *audit, const struct server_log *log,
                         const struct audit_rollback *event);
 
 struct audit_filter {
-    struct idem_bytes scope, id; /* empty: all */
-    size_t count;                /* the last ones, of each of the two */
+    struct idem_bytes scope, id; /* how many of each, the newest */
+    size_t count;                /* how many, newest, of changes and of
+                                  * reveals */
 };
 
 /* Oldest first. The object is valid during the call only. */
@@ -76,7 +79,8 @@ typedef void audit_each_fn(void *arg, const json_t *entry);
 void audit_list(struct audit *audit, const struct audit_filter *filter,
                 audit_each_fn *each, void *arg);
 
-/* The file beside a journal's own; empty: the store is none. */
+/* The default audit file, next to a journal's file; empty if the store is not a
+ * journal. */
 void audit_default_file(const char *store, char *file, size_t len);
 
 #endif

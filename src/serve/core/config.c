@@ -1,7 +1,9 @@
 /*
- * config.c - the options of `idem serve`: one table says for each its name, its
- * kind, its bounds, its default and its help, and the flags, the environment
- * (IDEM_MAX_CLIENTS) and the lines of a file (max-clients = 100) all use it.
+ * config.c - the options of `idem serve`.
+ *
+ * One table has the name, kind, bounds, default and help of each option. Flags,
+ * environment variables (IDEM_MAX_CLIENTS) and lines of a file (max-clients =
+ * 100) all use it.
  */
 #include "server.h"
 
@@ -587,7 +589,7 @@ set_option(struct server_config *config, const struct option *option,
     return set_number(option, at, value, err);
 }
 
-/* Names may be written with _ for -. */
+/* Names may be written with _ instead of -. */
 static const struct option *
 find_option(const char *name)
 {
@@ -640,7 +642,7 @@ server_config_set(struct server_config *config, const char *name,
 
 /* ---- where values come from ------------------------------------------ */
 
-/* Split a line into name and value, in place. False: an empty line. */
+/* Split a line into name and value, in place. False: the line is empty. */
 static bool
 split_line(char *line, char **name, char **value)
 {
@@ -657,7 +659,8 @@ split_line(char *line, char **name, char **value)
         end--;
     if (equals) {
         *value = equals + 1 + strspn(equals + 1, " \t");
-        /* A comment behind a value begins with a space, for URLs have #. */
+        /* A comment after a value needs a space before its #, because URLs
+         * contain #. */
         for (char *c = *value; *c; c++) {
             if (*c == '#' && (c == *value || c[-1] == ' ' || c[-1] == '\t')) {
                 *c = '\0';

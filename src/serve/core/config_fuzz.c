@@ -1,6 +1,6 @@
 /*
- * config_fuzz.c - any bytes as a configuration file, a credentials file and a
- * list of addresses.
+ * config_fuzz.c - parse any bytes as a configuration file, a credentials file
+ * and a list of addresses.
  */
 #include "server.h"
 

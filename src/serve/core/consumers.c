@@ -1,9 +1,9 @@
 /*
  * consumers.c - see consumers.h.
  *
- * The files are Prometheus text, and others may write to the folder: a file is
- * read up to FILE_MAX bytes, and a line that `idem consume` does not write is
- * left out.
+ * The files are Prometheus text. Other programs may write to the folder, too,
+ * so at most FILE_MAX bytes of a file are read, and lines that `idem consume`
+ * does not write are skipped.
  */
 #include "consumers.h"
 
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define FILE_MAX 65536
-#define LOOKED_MAX 10000 /* files of the folder, whoever wrote them */
+#define LOOKED_MAX 10000 /* files in the folder, from any program */
 #define PREFIX "idem_consume_"
 
 /* idem_consume_messages_total{scope="orders/mail",what="handled"} 7 */
@@ -39,7 +39,7 @@ read_line(char *line, json_t *consumer)
     json_object_set_new(consumer, "scope", json_string(scope));
 }
 
-/* NULL: no consumer wrote this. */
+/* NULL: `idem consume` does not write such a line. */
 static json_t *
 read_text(char *text, const struct stat *stat)
 {

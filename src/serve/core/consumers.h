@@ -1,14 +1,14 @@
 /*
- * consumers.h - what `idem consume --metrics FILE` on this machine wrote, for
- * the console.
+ * consumers.h - read the metrics that `idem consume --metrics FILE` wrote on
+ * this machine, for the console.
  */
 #ifndef SERVER_CONSUMERS_H
 #define SERVER_CONSUMERS_H
 
 #include <jansson.h>
 
-/* At most CONSUMERS_MAX files of the folder that end in .prom; a new reference,
- * NULL: out of memory. `dir` NULL: none. */
+/* Reads at most CONSUMERS_MAX files of the folder that end in .prom; none if
+ * `dir` is NULL. Returns a new reference; NULL: out of memory. */
 #define CONSUMERS_MAX 100
 
 json_t *consumers_list(const char *dir);

@@ -18,10 +18,10 @@
 
 #define HASH_LEN 32
 #define NAME_MAX_LEN 64
-#define CERTIFICATE_MAX_LEN 64 /* X.520 allows a common name no more */
+#define CERTIFICATE_MAX_LEN 64 /* the limit of X.520 */
 #define SCOPES_MAX 64
 #define FILE_MAX (1024 * 1024)
-#define WRONG_COSTS_MS 100 /* so ten a second come no later than one */
+#define WRONG_COSTS_MS 100 /* up to ten wrong secrets a second add no delay */
 #define LATE_MAX_MS 5000
 #define RIGHTS "monitor|view|use|operate"
 
@@ -29,7 +29,7 @@ struct principal {
     struct principal *next;
     atomic_int refs;
     atomic_bool revoked;
-    atomic_size_t held; /* bytes */
+    atomic_size_t held; /* bytes of replies not yet read */
     enum server_right right;
     uint8_t hash[HASH_LEN];
     char name[NAME_MAX_LEN + 1];
@@ -43,7 +43,7 @@ struct credentials {
     pthread_mutex_t mutex;
     struct principal *list; /* under the mutex */
     struct principal *anyone, *owner;
-    _Atomic int64_t paid_ms; /* when wrong secrets are no longer held up */
+    _Atomic int64_t paid_ms; /* from then on, wrong secrets are not delayed */
 };
 
 /* ---- principals ------------------------------------------------------ */
@@ -160,7 +160,7 @@ next_word(const char **at, const char *end)
     return (struct idem_bytes){start, (size_t)(*at - start)};
 }
 
-/* "cert:NAME"; false: it is no such thing. */
+/* "cert:NAME"; false: the text is not of this form. */
 static bool
 read_certificate(struct idem_bytes word, struct principal *p, const char **flaw)
 {
@@ -241,7 +241,8 @@ read_right(struct idem_bytes word, enum server_right *right)
     return false;
 }
 
-/* NULL, or what is wrong; the text never repeats the line: it has a secret. */
+/* Returns NULL, or what is wrong. The text never repeats the line, because the
+ * line contains a secret. */
 static const char *
 read_line(struct principal *p, const char *at, const char *end)
 {
@@ -350,7 +351,7 @@ credentials_text(struct credentials *credentials, const char *file,
     pthread_mutex_lock(&credentials->mutex);
     old = credentials->list;
     credentials->list = list;
-    /* Who is still there as before stays logged in. */
+    /* A principal whose line did not change stays logged in. */
     for (struct principal **at = &credentials->list; *at; at = &(*at)->next) {
         for (struct principal **was = &old; *was; was = &(*was)->next) {
             if (same_principal(*at, *was)) {
@@ -420,7 +421,7 @@ credentials_reread(struct credentials *credentials, struct idem_error *err)
     return status;
 }
 
-/* ---- opening and asking ---------------------------------------------- */
+/* ---- opening and logging in ------------------------------------------ */
 
 enum idem_status
 credentials_open(const char *file, struct credentials **credentials,
@@ -492,7 +493,8 @@ credentials_login(struct credentials *credentials, struct idem_bytes name,
         if (idem__bytes_equal(name, idem_text(p->name)))
             found = p;
     }
-    /* An unknown name takes as long as a wrong secret. */
+    /* Compare in any case, so that an unknown name takes as long as a wrong
+     * secret. */
     right = sodium_memcmp(hash, found ? found->hash : nobody, HASH_LEN) == 0;
     right = right && found && !*found->certificate;
     found = right ? principal_ref(found) : NULL;

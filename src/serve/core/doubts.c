@@ -1,9 +1,9 @@
 /*
- * doubts.c - the thread that looks for doubts; see doubts.h.
+ * doubts.c - the thread that scans the store for doubts; see doubts.h.
  *
- * A doubt is new if the look before did not see it. The keys that it saw are
- * remembered as 8 bytes each, DOUBTS_KNOWN of them at most; with more doubts
- * than that, further ones are counted but not told one by one.
+ * A doubt is new if the previous scan did not see it. The thread remembers the
+ * keys that a scan saw, 8 bytes each and at most DOUBTS_KNOWN of them; doubts
+ * beyond that number are counted but not reported one by one.
  */
 #include "doubts.h"
 
@@ -15,10 +15,10 @@
 #include <string.h>
 
 #define LOOK_COUNT 2000
-#define PAUSE_MS 1000  /* between two looks */
-#define NAP_MS 200     /* between two parts of a look ... */
-#define CALM_MS 2000   /* ... that nobody waits for */
-#define QUICK_PARTS 10 /* without naps, if somebody waits for the figures */
+#define PAUSE_MS 1000  /* between two scans */
+#define NAP_MS 200     /* between two parts of a scan ... */
+#define CALM_MS 2000   /* ... that no reader waits for */
+#define QUICK_PARTS 10 /* without pauses, if a reader waits for the figures */
 #define DOUBTS_KNOWN 100000
 #define TOLD_MAX 100 /* records in one message */
 
@@ -27,7 +27,7 @@ struct keys {
     size_t count, room;
 };
 
-/* The oldest doubts of a look, sorted. */
+/* The oldest doubts of a scan, sorted. */
 struct oldest {
     size_t count;
     int64_t since[DOUBTS_LISTED];
@@ -40,26 +40,27 @@ struct doubts {
     pthread_mutex_t mutex;
     pthread_cond_t stir;
     atomic_bool over;
-    uint64_t begun, whole, wanted; /* looks */
-    uint64_t hurried;              /* the last that somebody waits for */
-    uint64_t last_count;           /* of the last whole look */
+    uint64_t begun, whole, wanted; /* numbers of scans */
+    uint64_t hurried;              /* the last scan that a reader waits for */
+    uint64_t last_count;           /* of the last complete scan */
     int64_t last_oldest;           /* when, in the store's time; 0: none */
 
-    /* This look. */
-    bool looking, failed; /* the engine owes a part; it had none */
+    /* The current scan. */
+    bool looking, failed; /* the engine has yet to answer a part; it failed */
     struct idem_cursor cursor;
     uint64_t count;
     int64_t oldest;
-    struct keys seen, before; /* by this look; by the last whole one, sorted */
+    struct keys seen, before; /* by this and by the last scan, sorted */
     struct oldest found, listed; /* likewise */
 
-    /* To be told: of the thread alone, while no part of a look is due. */
+    /* The next report. Only the thread uses it, while no part of a scan is
+     * pending. */
     int64_t next_told_ms;
     json_t *news;
     uint64_t news_count;
 };
 
-/* ---- one look ---------------------------------------------------------- */
+/* ---- one scan ---------------------------------------------------------- */
 
 static int
 by_number(const void *a, const void *b)
@@ -110,7 +111,7 @@ oldest_clear(struct oldest *oldest)
     oldest->count = 0;
 }
 
-/* A scan may give a record twice. */
+/* A scan may return a record twice. */
 static bool
 has(const struct oldest *oldest, int64_t since, const json_t *record)
 {
@@ -186,7 +187,8 @@ looked(void *arg, enum idem_status status, const struct idem_record *records,
     pthread_mutex_unlock(&doubts->mutex);
 }
 
-/* Wait; with `hurry` not while somebody wants a look. Under the lock. */
+/* Pause. With `hurry`, do not pause while a reader waits for a scan. Under the
+ * lock. */
 static void
 nap(struct doubts *doubts, int64_t ms, bool hurry)
 {
@@ -196,8 +198,9 @@ nap(struct doubts *doubts, int64_t ms, bool hurry)
         pthread_cond_timedwait(&doubts->stir, &doubts->mutex, &until);
 }
 
-/* One part of a look. Submitted under the lock: once `over` is set, the engine
- * may be closed. It answers a part that it has, then. */
+/* One part of a scan. It is submitted under the lock, because the engine may be
+ * closed once `over` is set. The engine still answers a part that it took
+ * before. */
 static bool
 look_on(struct doubts *doubts)
 {
@@ -219,7 +222,7 @@ is_hurried(const struct doubts *doubts)
     return doubts->hurried >= doubts->begun || doubts->server->config->on_doubt;
 }
 
-/* Under the lock, which is given up while it waits. */
+/* Under the lock, which is released during waits. */
 static void
 look(struct doubts *doubts)
 {
@@ -241,7 +244,7 @@ look(struct doubts *doubts)
             ++parts < QUICK_PARTS);
     }
     if (!fine) {
-        doubts->wanted = 0; /* nobody gets it now */
+        doubts->wanted = 0; /* the scan failed: readers stop waiting */
         return;
     }
     doubts->whole = doubts->begun;
@@ -258,10 +261,10 @@ look(struct doubts *doubts)
     doubts->seen = last;
 }
 
-/* ---- telling ----------------------------------------------------------- */
+/* ---- reporting --------------------------------------------------------- */
 
-/* What is new goes out with the next message, on-doubt-every later at the
- * earliest; a message that failed is sent again then. */
+/* Report new doubts, at most one message per on-doubt-every. If a message could
+ * not be sent, it is sent again after that interval. */
 static void
 tell(struct doubts *doubts)
 {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A name that could break a line is none of nginx's. */
+/* nginx never uses a name that could break a line of the output. */
 static bool
 is_name(const char *name)
 {

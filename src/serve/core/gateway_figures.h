@@ -1,5 +1,5 @@
 /*
- * gateway_figures.h - what a gateway on this machine has counted, by route, for
+ * gateway_figures.h - the counters of a gateway on this machine, by route, for
  * /metrics and INFO.
  */
 #ifndef SERVER_GATEWAY_FIGURES_H
@@ -9,8 +9,8 @@
 
 #include <stddef.h>
 
-/* How many routes it has; 0: `path` is NULL, there is no such file, nginx has
- * not begun it, or it is of another version. */
+/* Returns the number of routes; 0: `path` is NULL, the file does not exist,
+ * nginx has not yet written to it, or it has another version. */
 size_t gateway_figures_read(const char *path, struct idem__figures *figures);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * issue.c - several tokens in one answer; see issue.h.
+ * issue.c - several tokens in one reply; see issue.h.
  *
- * Each token is an operation of its own. They and the one who submits them are
- * counted down; the last gives the answer.
+ * Each token is an operation of its own. A counter covers these operations and
+ * the function that submits them; whichever ends last gives the reply.
  */
 #include "issue.h"
 

@@ -1,5 +1,6 @@
 /*
- * listen.c - addresses as people write them, and sockets that listen on them.
+ * listen.c - parse addresses as people write them, and open sockets that listen
+ * on them.
  */
 #include "listen.h"
 
@@ -61,7 +62,7 @@ read_address(const char *text, size_t len, struct server_address *address)
         host++;
         host_len -= 2;
     } else if (memchr(host, ':', host_len)) {
-        return false; /* IPv6 stands in brackets */
+        return false; /* IPv6 needs brackets */
     }
     if (host_len >= sizeof(address->host) || memchr(host, ' ', host_len))
         return false;
@@ -205,7 +206,7 @@ set_access(const char *path, unsigned mode, const char *group)
     struct group *found;
 
     if (group) {
-        found = getgrnam(group); /* server_config_check has seen it */
+        found = getgrnam(group); /* server_config_check has checked it */
         if (!found || chown(path, (uid_t)-1, found->gr_gid) != 0)
             return false;
     }
@@ -237,7 +238,7 @@ server_listen_unix(const char *path, unsigned mode, const char *group, int *fd,
     if (*fd < 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE, "socket: %s",
                           strerror(errno));
-    /* Nobody slips in between bind and chmod. */
+    /* The umask keeps others out between bind and chmod. */
     mask = umask(0177);
     bound = bind(*fd, (struct sockaddr *)&address, sizeof(address)) == 0;
     umask(mask);

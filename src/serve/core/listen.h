@@ -1,5 +1,5 @@
 /*
- * listen.h - sockets that listen.
+ * listen.h - open the sockets that the server listens on.
  */
 #ifndef SERVER_LISTEN_H
 #define SERVER_LISTEN_H
@@ -10,22 +10,23 @@
 
 #define SERVER_LISTEN_MAX 16
 
-/* All addresses that the host name stands for; adds to fds and *count. Sockets
- * that systemd opened are used where they are bound to what is asked for. */
+/* Listen on all addresses of the host name; adds to fds and *count. If systemd
+ * opened a socket for one of these addresses, that socket is used. */
 enum idem_status server_listen_tcp(const struct server_address *address,
                                    int *fds, size_t *count,
                                    struct idem_error *err);
 
-/* Takes the place of a socket file that nobody answers on. *made: the file is
- * ours; else systemd made it, with the mode and the group of its own unit. */
+/* Replaces a socket file that no process listens on. *made: this process
+ * created the file; else systemd created it, with the mode and the group of its
+ * unit. */
 enum idem_status server_listen_unix(const char *path, unsigned mode,
                                     const char *group, int *fd, bool *made,
                                     struct idem_error *err);
 
-/* A socket that nobody answers on, or a link to none: left from a process that
- * died. */
+/* True for a socket file that no process listens on, or a dangling link: a
+ * process that died left it behind. */
 bool server_socket_is_abandoned(const char *path);
-/* Remove such a socket; an error if anything else is there. */
+/* Remove such a socket file; an error if the path is anything else. */
 enum idem_status server_socket_make_way(const char *path,
                                         struct idem_error *err);
 

@@ -1,8 +1,8 @@
 /*
  * log.c - structured log lines; see log.h.
  *
- * A line is put together in a fixed buffer and written with one write(2), so
- * that lines of several threads do not mix. What does not fit is cut.
+ * A line is built in a fixed buffer and written with one write(2), so that
+ * lines of several threads do not mix. A line that does not fit is cut.
  */
 #include "log.h"
 
@@ -28,7 +28,7 @@ put(struct line *line, const char *bytes, size_t len)
     size_t room = sizeof(line->text) - ROOM_AT_END - line->len;
 
     if (len > room)
-        return; /* all or nothing: an escape is never cut in half */
+        return; /* all or nothing, so that no escape is cut in half */
     memcpy(line->text + line->len, bytes, len);
     line->len += len;
 }
@@ -39,7 +39,7 @@ put_text(struct line *line, const char *text)
     put(line, text, strlen(text));
 }
 
-/* Log lines hold printable ASCII only: keys are an attacker's text. */
+/* Write printable ASCII only, because an attacker can choose the keys. */
 static void
 put_escaped(struct line *line, const uint8_t *bytes, size_t len)
 {
@@ -181,7 +181,7 @@ server_log_fields(const struct server_log *log, enum log_level level,
     put_value(&line, "level", idem_text(levels[level]));
     put_value(&line, "event", idem_text(event));
     for (size_t i = 0; i < count; i++) {
-        /* A field begins only where its name and an empty value fit. */
+        /* Begin a field only if its name and an empty value fit. */
         if (sizeof(line.text) - ROOM_AT_END - line.len >
             strlen(fields[i].name) + 64)
             put_field(&line, log, &fields[i]);
@@ -190,7 +190,7 @@ server_log_fields(const struct server_log *log, enum log_level level,
         line.text[line.len++] = '}';
     line.text[line.len++] = '\n';
     written = write(log->fd, line.text, line.len);
-    (void)written; /* there is nowhere to say that the log is gone */
+    (void)written; /* a log that cannot be written cannot report it */
 }
 
 bool

@@ -1,5 +1,5 @@
 /*
- * log.h - one line an event on standard error, for people and machines.
+ * log.h - one line per event on standard error, for people and machines.
  *
  *   time=2026-11-15T08:00:00.123Z level=info event=listening address=...
  *   {"time":"...","level":"info","event":"listening","address":"..."}
@@ -16,7 +16,7 @@
 #include <idem/idem.h>
 #include <stdatomic.h>
 
-/* ALWAYS: news that no level leaves out; shown as info. */
+/* ALWAYS: written at every level, and shown as info. */
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR, LOG_ALWAYS };
 enum log_format { LOG_FORMAT_LOGFMT, LOG_FORMAT_JSON };
 
@@ -67,7 +67,7 @@ void server_log_fields(const struct server_log *log, enum log_level level,
                       sizeof((const struct log_field[]){__VA_ARGS__}) /        \
                           sizeof(struct log_field))
 
-/* For lines that strangers can cause: LOG_LIMIT of them in LOG_LIMIT_MS.
+/* Limits lines that any client can cause to LOG_LIMIT of them in LOG_LIMIT_MS.
  * Starts with zeros. Threads: any. */
 #define LOG_LIMIT 20
 #define LOG_LIMIT_MS 10000
@@ -77,11 +77,11 @@ struct log_limit {
     atomic_int_fast64_t count, left_out;
 };
 
-/* May a line be written? Then *left_out says how many were not since the last
- * that was. */
+/* May a line be written? If so, *left_out says how many were suppressed since
+ * the last one. */
 bool server_log_may(struct log_limit *limit, int64_t now_ms, int64_t *left_out);
 
-/* The time now, as every line begins. */
+/* The current time, in the format of the log. */
 #define LOG_TIME_LEN 64
 void server_log_time(char text[LOG_TIME_LEN]);
 

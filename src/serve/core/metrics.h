@@ -1,7 +1,7 @@
 /*
- * metrics.h - what the surfaces count; the engine counts the rest itself.
+ * metrics.h - what RESP and HTTP count; the engine counts the rest itself.
  *
- * Every number only grows, but for `clients` and `buffered`. Threads: any.
+ * Every number only grows, except `clients` and `buffered`. Threads: any.
  */
 #ifndef SERVER_METRICS_H
 #define SERVER_METRICS_H
@@ -27,13 +27,14 @@ struct metrics_histogram {
 
 struct server_metrics {
     int64_t start_us; /* idem__mono_us */
-    /* From the surface taking an operation to its answer being ready. */
+    /* Time from the arrival of an operation at RESP or HTTP until its reply is
+     * ready. */
     struct metrics_histogram latency[IDEM__VERB_COUNT];
     atomic_uint_fast64_t operations[METRICS_SURFACES];
     atomic_uint_fast64_t commands; /* RESP commands of every kind */
     atomic_uint_fast64_t accepted, refused, closed_by_limit;
     atomic_uint_fast64_t auth_failures, refused_operators, protocol_errors;
-    atomic_uint_fast64_t returned; /* starts released: client was gone */
+    atomic_uint_fast64_t returned; /* starts released: the client was gone */
     atomic_int_fast64_t clients, buffered;
 };
 

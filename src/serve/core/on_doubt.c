@@ -1,6 +1,6 @@
 /*
- * on_doubt.c - tells somebody: a command gets the text as its standard input, a
- * URL by POST.
+ * on_doubt.c - report new doubts: run a command with the text as its standard
+ * input, or POST the text to a URL.
  */
 #include "doubts.h"
 
@@ -54,7 +54,7 @@ post(const char *url, const char *text, char *why, size_t why_len)
     return code == CURLE_OK && status >= 200 && status < 300;
 }
 
-/* The text as a file that can be read from its start. */
+/* A file with this text, positioned at its start. */
 static int
 file_of(const char *text)
 {

@@ -30,8 +30,9 @@ drop(struct result *result)
     free(result);
 }
 
-/* Under the lock. Within one turn of the engine, the same place and rev are the
- * same bytes: nothing of a group is freed before all of it is answered. */
+/* Under the lock. Within one turn of the engine, the same address and rev mean
+ * the same bytes, because the engine frees nothing of a group before it has
+ * answered all of it. */
 static bool
 is_last(const struct results *results, uint64_t turn,
         const struct idem_record *record)

@@ -1,17 +1,17 @@
 /*
- * returns.c - starts that nobody will hear of go back.
+ * returns.c - release starts whose client will never receive the reply.
  *
- * A BEGIN whose `started` could not be delivered is released, or its key would
- * come into doubt although nothing was done. While the engine's queue is full
- * or its store is away the release waits here, and the loop's tick tries again;
- * it is safe to send twice, for it names the fence.
+ * A BEGIN whose `started` could not be delivered is released; otherwise its key
+ * would come into doubt although nothing was done. While the engine's queue is
+ * full or the store is unavailable, the release waits here, and the loop's tick
+ * tries again. A release can safely be sent twice, because it names the fence.
  */
 #include "server.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define WAITING_MAX 65536 /* beyond, a start is left to its lease */
+#define WAITING_MAX 65536 /* beyond this, a start ends with its lease */
 
 struct returned {
     struct returned *next;

@@ -1,5 +1,5 @@
 /*
- * rights.c - may this caller ask this? See rights.h.
+ * rights.c - may this caller do this? See rights.h.
  */
 #include "rights.h"
 
@@ -67,7 +67,8 @@ refuse(const struct server *server, const struct principal *principal,
     return PERMIT_NEEDS_RIGHT;
 }
 
-/* What ends a claim is never refused for a quota: that would leave a doubt. */
+/* Operations that end a claim are never refused for a quota, because that would
+ * leave a doubt. */
 static bool
 is_limited(const struct idem_op *op)
 {
@@ -121,7 +122,7 @@ reason_of(const struct server_wish *wish)
     return wish->what == ASKS_OP ? wish->op->subject : wish->reason;
 }
 
-/* What this server wants of operators. */
+/* The rules that this server sets for operators. */
 static enum server_permit
 check_rules(const struct server *server, struct principal *principal,
             const struct server_wish *wish, struct idem_error *err)
@@ -188,7 +189,7 @@ server_accept_rollback(struct server *server,
     return IDEM_OK;
 }
 
-/* ---- who was refused --------------------------------------------------- */
+/* ---- logging refusals -------------------------------------------------- */
 
 void
 server_log_refusal(struct server *server, const struct server_wish *wish,

@@ -18,7 +18,7 @@
 #define DIGEST_LEN 32
 
 struct proposal {
-    uint8_t digest[DIGEST_LEN]; /* of what is asked, but for the reason */
+    uint8_t digest[DIGEST_LEN]; /* of the operation, without its reason */
     int64_t at_ms;
     struct principal *by;
     json_t *json;
@@ -112,8 +112,8 @@ proposal_json(const char *who, const struct idem_op *op)
     return NULL;
 }
 
-/* Under the lock: what has waited for too long goes, and what somebody asked
- * for whose credential was changed or taken away. */
+/* Under the lock: drop proposals that have waited too long, and those whose
+ * proposer's credential was changed or removed. */
 static struct proposal *
 find(struct second *self, const uint8_t digest[DIGEST_LEN])
 {

@@ -1,13 +1,13 @@
 /*
- * second.h - with second-person, what an operator decides is done when another
- * operator asks for the same.
+ * second.h - with second-person, an operator's action is executed only after
+ * another operator has asked for the same.
  *
- * The first to ask is noted here and refused; the same operation by another
- * name within an hour is let through, once. The operation names the record's
- * fence, so it cannot be done to what came later under the same key. A proposal
- * goes with its proposer's credential. At most SECOND_MAX wait, SECOND_EACH of
- * one credential, in memory: a restart forgets them, and they are asked for
- * again. Threads: any.
+ * The first request is recorded here and refused. If another operator asks for
+ * the same operation within an hour, it is executed, once. The operation names
+ * the record's fence, so it cannot apply to a later record under the same key.
+ * A proposal ends when its proposer's credential is changed or removed. At most
+ * SECOND_MAX proposals wait, SECOND_EACH per credential, in memory only: after
+ * a restart the operators have to ask again. Threads: any.
  */
 #ifndef SERVER_SECOND_H
 #define SERVER_SECOND_H
@@ -24,13 +24,14 @@ struct second;
 struct second *second_open(void);         /* NULL: out of memory */
 void second_close(struct second *second); /* NULL is fine */
 
-/* Has another operator asked for this? `first` has their name then. If not, it
- * is noted; err says so. */
+/* Has another operator asked for this? If so, `first` gets the name. If not,
+ * the proposal is recorded, and err says so. */
 bool second_agrees(struct second *second, struct principal *principal,
                    const struct idem_op *op, char first[AUDIT_WHO_MAX],
                    struct idem_error *err);
 
-/* Those that wait, oldest first; a new reference, NULL: out of memory. */
+/* The waiting proposals, oldest first. Returns a new reference; NULL: out of
+ * memory. */
 json_t *second_list(struct second *second);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * serve_ids.c - tokens and ids for both surfaces.
+ * serve_ids.c - tokens and ids for RESP and HTTP.
  */
 #include "../../id/id.h"
 #include "../../record/record.h"

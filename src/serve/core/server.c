@@ -1,5 +1,6 @@
 /*
- * server.c - `idem serve` from the first check to the last answer.
+ * server.c - `idem serve`: check the configuration, start all parts, run, and
+ * stop.
  */
 #include "../resp/loop.h"
 #include "doubts.h"
@@ -16,7 +17,7 @@
 
 #define OTHER_FILES 256 /* descriptors for all but RESP clients */
 
-/* Make the folders above a path; an error shows when the path is used. */
+/* Make the parent folders of a path. An error shows when the path is used. */
 static void
 make_folders(const char *path)
 {
@@ -32,8 +33,8 @@ make_folders(const char *path)
     }
 }
 
-/* The folders of the defaults are ours to make; others are the operator's. A
- * folder in /tmp could be somebody else's trap. */
+/* The server makes the folders of its default paths; other folders are the
+ * operator's. A folder in /tmp could be another user's trap. */
 enum idem_status
 server_default_folder(struct idem_error *err)
 {
@@ -69,7 +70,8 @@ make_default_folders(const struct server_config *config, struct idem_error *err)
                : IDEM_OK;
 }
 
-/* Allow for as many clients as configured, or say that it cannot be. */
+/* Raise the limit of open files to what max-clients needs; else lower
+ * max-clients and log a warning. */
 static void
 raise_file_limit(struct server_config *config, struct server_log *log)
 {
@@ -160,7 +162,8 @@ open_engine(struct loop *loop, struct idem_error *err)
     return status;
 }
 
-/* When the store is open: a journal's folder is there then, and is ours. */
+/* Called after the store is open, because a journal's folder then exists and is
+ * ours. */
 static enum idem_status
 open_audit(struct server *server, struct idem_error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * systemd.c - sockets from systemd, readiness, and signs of life for its
- * watchdog; see sd_listen_fds(3) and sd_notify(3) for the conversation.
+ * systemd.c - sockets from systemd, readiness, and watchdog messages;
+ * sd_listen_fds(3) and sd_notify(3) describe the protocol.
  */
 #include "systemd.h"
 
@@ -20,11 +20,11 @@
 
 #define FIRST_FD 3
 #define SOCKETS_MAX 16
-#define SIGNS 4 /* in the time after which systemd gives up */
+#define SIGNS 4 /* messages per watchdog timeout */
 #define PROBE_SCOPE "idem"
 #define PROBE_ID "watchdog"
 
-/* A number in the environment that is meant for this process; else 0. */
+/* A number from the environment that is meant for this process; else 0. */
 static int64_t
 number_for_us(const char *name, const char *pid_name)
 {
@@ -37,7 +37,7 @@ number_for_us(const char *name, const char *pid_name)
 
 /* ---- sockets --------------------------------------------------------- */
 
-/* Descriptors belong to the process, and so does the note of them. */
+/* Static, because file descriptors belong to the whole process. */
 static bool waiting[SOCKETS_MAX];
 
 enum idem_status
@@ -53,7 +53,7 @@ systemd_sockets_note(struct idem_error *err)
         fcntl(FIRST_FD + i, F_SETFD, FD_CLOEXEC);
         fcntl(FIRST_FD + i, F_SETFL, flags | O_NONBLOCK);
     }
-    /* They are not for the commands that we start. */
+    /* Commands that the server starts must not see these variables. */
     unsetenv("LISTEN_PID");
     unsetenv("LISTEN_FDS");
     unsetenv("LISTEN_FDNAMES");
@@ -129,7 +129,7 @@ systemd_sockets_taken(struct idem_error *err)
     return IDEM_OK;
 }
 
-/* ---- telling --------------------------------------------------------- */
+/* ---- notifying ------------------------------------------------------- */
 
 void
 systemd_notify(const char *state)
@@ -164,7 +164,7 @@ systemd_notify_reloading(void)
     systemd_notify(text);
 }
 
-/* ---- signs of life --------------------------------------------------- */
+/* ---- watchdog -------------------------------------------------------- */
 
 void
 systemd_watchdog_init(struct systemd_watchdog *watchdog)
@@ -176,7 +176,8 @@ systemd_watchdog_init(struct systemd_watchdog *watchdog)
     unsetenv("WATCHDOG_PID");
 }
 
-/* Answers to our own questions, whatever they say: the engine is at work. */
+/* Counts answers to our own probes with any status: each shows that the engine
+ * works. */
 static atomic_uint probes_answered;
 
 static void
@@ -199,8 +200,8 @@ count_answers(struct idem_engine *engine)
     idem__stats(engine, &stats);
     for (size_t i = 0; i < IDEM__VERDICT_COUNT; i++)
         count += stats.verdicts[i];
-    /* Other errors are also counted at the door, where a stuck engine refuses
-     * what it has no room for. */
+    /* Other errors do not count, because idem_submit also counts them when a
+     * stuck engine refuses operations. */
     return count + stats.errors[IDEM_ERR_UNAVAILABLE] +
            stats.errors[IDEM_ERR_LOST];
 }
@@ -229,7 +230,8 @@ systemd_watchdog_tick(struct systemd_watchdog *watchdog,
         };
         return false;
     }
-    /* A full queue takes no question, and is full of others'. */
+    /* A full queue takes no probe, but then other operations are waiting for
+     * answers. */
     if (!watchdog->asked)
         watchdog->asked = idem_submit(engine, &question, answered, NULL, NULL,
                                       NULL) == IDEM_OK;

@@ -1,9 +1,9 @@
 /*
- * trail.c - the audit trail: what operators did, in memory and in a file.
+ * trail.c - the audit trail: operator actions, in memory and in a file.
  *
- * An event is written with one write(2) before its caller is answered, so it
- * survives the end of the process; it is not forced to the disk, so a power cut
- * can take the last ones.
+ * An event is written with one write(2) before its caller gets a reply, so it
+ * survives a crash of the process. There is no fsync, so a power failure can
+ * lose the last events.
  */
 #include "audit.h"
 
@@ -21,14 +21,14 @@
 #define READ_BACK (4 * 1024 * 1024) /* of each file, at the start */
 #define NAME_ROOM 4096
 
-/* What is looked at needs a weaker right than what is changed, and may be
- * looked at as often as one likes: it must not push changes out. */
+/* Reveals need a weaker right than changes and may be repeated without limit,
+ * so they have a trail of their own and cannot push changes out. */
 enum { CHANGES, REVEALS, TRAILS };
 
 struct trail {
     json_t *kept[AUDIT_KEPT]; /* a ring; the next goes to count % AUDIT_KEPT */
     size_t count;
-    int fd;       /* -1: none yet, or it could not be opened again */
+    int fd;       /* -1: not yet open, or it could not be reopened */
     bool regular; /* not a device or a pipe: those have no size */
     int64_t len;
     char file[NAME_ROOM + 8], old[NAME_ROOM + 10]; /* empty: none */
@@ -42,7 +42,7 @@ struct audit {
 
 /* ---- events as JSON ---------------------------------------------------- */
 
-/* What the record was before and after. After an error nobody knows. */
+/* The state of the record before and after; unknown after an error. */
 static void
 read_states(const struct audit_event *event, const char **before,
             const char **after)
@@ -76,7 +76,7 @@ verdict_name(const struct audit_event *event)
                                     : idem_status_name(event->status);
 }
 
-/* A line of the trail and of the log: the words are the same in both. */
+/* A line of the trail and of the log; both use the same field names. */
 struct line {
     const struct audit_source *source;
     const char *surface, *verb, *outcome, *verdict, *before, *after;
@@ -151,7 +151,7 @@ keep(struct audit *audit, json_t *entry)
     *slot = entry;
 }
 
-/* Does the entry have everything that `wanted` has? */
+/* Does the entry have every field of `wanted`? */
 static bool
 matches(const json_t *entry, json_t *wanted)
 {
@@ -166,7 +166,7 @@ matches(const json_t *entry, json_t *wanted)
     return true;
 }
 
-/* Where the last `count` of those that are wanted begin. */
+/* The index at which the last `count` matching entries begin. */
 static size_t
 first_of(const struct trail *trail, json_t *wanted, size_t count)
 {
@@ -178,7 +178,7 @@ first_of(const struct trail *trail, json_t *wanted, size_t count)
     return at;
 }
 
-/* The next that is wanted; NULL: there is no more. */
+/* The next matching entry; NULL: there are no more. */
 static const json_t *
 next_of(const struct trail *trail, json_t *wanted, size_t *at)
 {
@@ -247,7 +247,7 @@ close_file(struct trail *trail)
     trail->fd = -1;
 }
 
-/* Somebody may have moved it away, or deleted it. */
+/* False: somebody has moved or deleted the file. */
 static bool
 is_in_place(const struct trail *trail)
 {
@@ -257,8 +257,8 @@ is_in_place(const struct trail *trail)
            here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }
 
-/* Does the file end in the middle of a line, which a crash or a full disk cut
- * off? It must not spoil the next one. */
+/* Does the file end in the middle of a line, because of a crash or a full disk?
+ * The next line must not be appended to it. */
 static bool
 is_torn(const struct trail *trail)
 {
@@ -268,8 +268,8 @@ is_torn(const struct trail *trail)
            pread(trail->fd, &last, 1, trail->len - 1) == 1 && last != '\n';
 }
 
-/* Have a file with room for `len` bytes; what went wrong, or 0. After a failure
- * to rotate, the file goes on growing, which loses nothing. */
+/* Open a file with room for `len` bytes; returns errno, or 0. If the rotation
+ * fails, the file keeps growing, so no event is lost. */
 static int
 make_room(struct trail *trail, size_t len, int64_t max_bytes)
 {
@@ -331,7 +331,7 @@ read_back(struct audit *audit, const char *file)
     if (in && stat.st_size > READ_BACK &&
         fseek(in, stat.st_size - READ_BACK, SEEK_SET) == 0 &&
         getline(&line, &room, in) < 0)
-        room = 0; /* the rest of a line; nothing follows it */
+        room = 0; /* the cut line was the last one */
     while (in && getline(&line, &room, in) > 0) {
         json_t *entry = json_loads(line, 0, NULL);
 
@@ -345,7 +345,7 @@ read_back(struct audit *audit, const char *file)
         fclose(in);
 }
 
-/* The file of what was looked at is made with its first line. */
+/* The file of reveals is created with its first line. */
 static int
 open_files(struct audit *audit, const char *file)
 {
@@ -402,7 +402,7 @@ audit_close(struct audit *audit)
     free(audit);
 }
 
-/* A device or a pipe is not rotated: it takes everything. */
+/* A device or a pipe gets both changes and reveals. */
 static struct trail *
 file_for(struct audit *audit, const json_t *entry)
 {
