@@ -1,8 +1,8 @@
 /*
- * batch.c - one batch: what goes into it, sorted and grouped by key.
+ * batch.c - fills a batch, and sorts and groups its operations by key.
  *
- * The store wants its keys sorted and each once, so all operations of a key
- * become one group. What becomes of the groups is in commit.c.
+ * A store expects sorted keys without repeats, so all operations on one key
+ * form one group. commit.c decides and commits the groups.
  */
 #include "inner.h"
 
@@ -82,7 +82,8 @@ idem__batch_add_job(struct idem_engine *engine, struct idem__job *job)
 bool
 idem__batch_add_crowd(struct idem_engine *engine, struct idem__crowd *crowd)
 {
-    /* They come before what waits in the queue, but leave room for it. */
+    /* Crowds go into the batch before the queue; the other half of the batch is
+     * left for the queue. */
     if (engine->batch.entry_count >= (engine->batch.limit + 1) / 2 ||
         !add_entry(engine, crowd->key, NULL, crowd))
         return false;
@@ -121,8 +122,9 @@ enter_crowd(struct idem__group *group, struct idem__crowd *crowd)
     crowd->looks = false;
 }
 
-/* What was written a moment ago need not be read. Otherwise, on a store far
- * away, the first answer comes sooner from a guess that there is none. */
+/* A record that this engine wrote a moment ago is not read again. For other
+ * keys on a remote store, guess that the key is absent if the operation would
+ * write then: if the guess is right, this saves one round trip. */
 static void
 guess(struct idem_engine *engine, struct idem__group *group,
       const struct idem__job *job)
@@ -135,7 +137,7 @@ guess(struct idem_engine *engine, struct idem__group *group,
         group->stored = *recent;
     else if (local || group->crowd || !job || !writes_when_absent(job) ||
              (engine->epoch.on && idem__claim_known(engine, group->key)))
-        return; /* of a key that we have claimed, the truth matters */
+        return; /* this engine has claimed the key: read it */
     group->stage = IDEM__STAGE_STEP;
     group->guessed = !local;
 }
@@ -184,8 +186,8 @@ form_groups(struct idem_engine *engine)
     }
 }
 
-/* What a batch brings in is bounded by its entries, not its reads: where large
- * results are replayed, the next batch is smaller. */
+/* The number of entries limits what goes into a batch, but not how many bytes
+ * it reads. If this batch read large results, make the next one smaller. */
 static void
 adapt_limit(struct idem_engine *engine)
 {

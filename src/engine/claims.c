@@ -1,22 +1,25 @@
 /*
- * claims.c - notices a store that no longer has what this engine wrote.
+ * claims.c - detects that a store has lost claims which this engine wrote.
  *
  * Executing never expires (I3) and a fence only grows (I1). So while the lease
  * of a claim that this engine wrote is alive, its key holds that fence or a
- * higher one, whoever finished, released or forgot it since. Where the store
- * has nothing under that key, or a lower fence, it has lost records: it came
- * back empty, from an old file or backup, or somebody deleted them. Requests
- * that were done before may then run again, and an operator must know.
+ * higher one, whoever finished, released or forgot it since. If the store has
+ * nothing under that key, or a lower fence, it has lost records: it was emptied
+ * or restored from an old file or backup, or somebody deleted them. Requests
+ * that are already done may then run again, so the engine raises an alarm for
+ * the operator.
  *
- * One more way leads there: another engine finished the claim with a shorter
+ * There is one harmless cause: another engine finished the claim with a shorter
  * TTL than it was begun with, and the record expired. A claim is therefore not
  * watched for longer than its own TTL, nor than a released record stays.
  *
- * The table has a fixed size and a key has four places in it: newer claims
- * overwrite older ones, so a claim may go unwatched. One is enough to notice.
+ * The table has a fixed size and a key has four places in it. Newer claims
+ * overwrite older ones, so some claims are not watched; one lost claim is
+ * enough to raise the alarm.
  *
- * A claim stays there after its end, as long as there is room: when a store has
- * gone back (epoch.c), that tells what must not happen again.
+ * A claim stays in the table after it has ended, until its place is needed.
+ * When a store has gone back in time (epoch.c), the table says which requests
+ * must not run again.
  */
 #include "inner.h"
 
@@ -28,10 +31,10 @@
 #define SAY_EVERY_US (INT64_C(60) * 1000000)
 
 struct idem__claim {
-    uint64_t hash, fence; /* fence 0: nothing is here */
-    int64_t until_us;     /* boot clock; 0: it has ended, by us */
+    uint64_t hash, fence; /* fence 0: the place is empty */
+    int64_t until_us;     /* boot clock; 0: this engine has ended the claim */
     int64_t expires_ms;   /* 0: never */
-    bool once;            /* what it was for must not happen again */
+    bool once;            /* the request must not run a second time */
 };
 
 static struct idem__claim *
@@ -50,8 +53,8 @@ find(struct idem_engine *engine, const uint8_t *key)
     return NULL;
 }
 
-/* Where the key is, or may be: fences follow the clock, so the lowest is the
- * oldest. */
+/* Return the key's place, or the place of the oldest claim of its set. Fences
+ * follow the clock, so the lowest fence is the oldest claim. */
 static struct idem__claim *
 place_for(struct idem_engine *engine, const uint8_t *key)
 {
@@ -96,7 +99,7 @@ idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
 
     if (engine->store->type->local)
         return;
-    /* Without memory nothing is watched. */
+    /* If memory runs out, no claim is watched. */
     if (!claims->places &&
         !(claims->places = calloc(SETS * WAYS, sizeof(*claims->places))))
         return;
@@ -113,7 +116,7 @@ idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
     claim = place_for(engine, key);
     claim->fence = record->fence;
     claim->once = happens_once(record);
-    /* What is executing does not expire. */
+    /* An executing record does not expire. */
     claim->expires_ms =
         record->state == IDEM_STATE_EXECUTING ? 0 : record->expires;
     claim->until_us = record->state == IDEM_STATE_EXECUTING
@@ -121,7 +124,7 @@ idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
                           : 0;
 }
 
-/* A claim of ours under this key that the store does not have. */
+/* Find this engine's claim of the key if the store no longer has it. */
 static struct idem__claim *
 missing(struct idem_engine *engine, const uint8_t *key,
         const struct idem_record *stored)
@@ -174,7 +177,7 @@ idem__claim_found(struct idem_engine *engine, const uint8_t *key,
         return;
     claim = find(engine, key);
     fence = claim->fence;
-    claim->until_us = 0; /* told once */
+    claim->until_us = 0; /* raise the alarm once per claim */
     atomic_fetch_add_explicit(&engine->vanished, 1, memory_order_relaxed);
     if (claims->said_us != 0 &&
         engine->boot_now_us - claims->said_us < SAY_EVERY_US)

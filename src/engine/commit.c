@@ -1,39 +1,40 @@
 /*
- * commit.c - the groups of a batch: loaded, decided, swapped, told.
+ * commit.c - loads, decides and writes the groups of a batch, and answers.
  *
  *           guess or load        step()          swap
  *   LOAD ───────────────▶ STEP ─────────▶ SWAP ─────────▶ DONE
  *                          ▲                │ │ ▲
  *                          └──── refused ───┘ └─┘ lost: sent again
  *
- * Whatever needs no write is answered before the swap, so that replays do not
- * wait for a disk.
+ * Operations that write nothing are answered before the swap, so that replays
+ * do not wait for a disk.
  *
- * After a lost swap the identical one is sent again. If it is then stored, or
- * its own rev is there, it is stored, once. If another rev is there, either the
- * first one never took effect or somebody wrote after it; the lost swap itself
- * can no longer take effect, since the rev it expects is gone. So step()
- * decides again from what is there, and recognises a start by its nonce and a
- * finish by its fence and result. Only where it says "stale" the truth is
- * hidden, and the answer is "lost".
+ * If the store's reply to a swap is lost, the engine sends the identical swap
+ * again. If that is stored, or refused because its own rev is already there,
+ * the write took effect exactly once. If the store has another rev, either the
+ * first swap never took effect or somebody wrote after it; the first swap can
+ * no longer take effect, since the rev it expects is gone. So step() decides
+ * again from the stored record; it recognises its own start by the nonce and
+ * its own finish by fence and result. Only if step() then says "stale" the
+ * engine cannot know what happened, and answers "lost".
  */
 #include "inner.h"
 
 #include <string.h>
 #include <time.h>
 
-#define MAX_ROUNDS 50 /* of being refused by somebody else's write */
+#define MAX_ROUNDS 50 /* how often somebody else's write may refuse ours */
 #define BREAKER_FIRST_US 50000
 #define BREAKER_MOST_US 1000000
 
-/* How long to wait before a lost swap is sent again. */
+/* Pauses before a lost swap is sent again. */
 static const int lost_wait_ms[] = {1, 10, 50, 200, 500};
 #define MAX_LOSSES (sizeof(lost_wait_ms) / sizeof(lost_wait_ms[0]))
 
 /* ---- the breaker ------------------------------------------------------ */
 
-/* A store that is away is left alone for a moment, so that nobody waits for a
- * time-out after the first. */
+/* After an error, do not call the store for a moment, so that only the first
+ * operations wait for a timeout. */
 static void
 break_circuit(struct idem_engine *engine, const struct idem_error *err)
 {
@@ -95,7 +96,7 @@ load_failed(struct idem_engine *engine, struct idem__group *group,
             enum idem_status status, struct idem_error *err)
 {
     atomic_fetch_add_explicit(&engine->store_errors, 1, memory_order_relaxed);
-    /* Reading changes nothing, so nothing can be lost by it. */
+    /* A read changes nothing, so its lost reply is an ordinary failure. */
     if (status == IDEM_ERR_LOST)
         status = err->status = IDEM_ERR_UNAVAILABLE;
     if (status == IDEM_ERR_UNAVAILABLE)
@@ -103,14 +104,14 @@ load_failed(struct idem_engine *engine, struct idem__group *group,
     idem__group_failed(engine, group, status, err);
 }
 
-/* A record that cannot be read: damaged, or of a newer version. */
+/* The record cannot be read: it is damaged, or of a newer version. */
 static bool
 is_damage(enum idem_status status)
 {
     return status == IDEM_ERR_CORRUPT || status == IDEM_ERR_UNSUPPORTED;
 }
 
-/* One damaged record must not take the others of its batch along. */
+/* One damaged record must not fail the other records of its batch. */
 static void
 load_one_by_one(struct idem_engine *engine, size_t count)
 {
@@ -164,7 +165,8 @@ load_groups(struct idem_engine *engine)
 
 /* ---- step -------------------------------------------------------------- */
 
-/* What was decided from `stored` holds, and so that is what the store had. */
+/* The decision, which was made from `stored`, is now final. That also proves
+ * that the store had `stored`. */
 static void
 stored(struct idem_engine *engine, struct idem__group *group)
 {
@@ -177,7 +179,7 @@ stored(struct idem_engine *engine, struct idem__group *group)
     idem__group_stored(engine, group);
 }
 
-/* True if some group must be read after all. */
+/* Returns true if a group was guessed and must be read after all. */
 static bool
 step_groups(struct idem_engine *engine)
 {
@@ -227,7 +229,7 @@ fill_swaps(struct idem_engine *engine)
         memcpy(swap->key, group->key, IDEM_KEY_LEN);
         swap->expected =
             group->stored.state == IDEM_STATE_ABSENT ? 0 : group->stored.rev;
-        swap->outcome = IDEM_SWAP_LOST; /* until the store says better */
+        swap->outcome = IDEM_SWAP_LOST; /* unless the store says otherwise */
         batch->swapping[count++] = group;
     }
     return count;
@@ -252,7 +254,7 @@ refused(struct idem_engine *engine, struct idem__group *group,
     loaded(engine, group, found);
 }
 
-/* True if the identical swap is to be sent again. */
+/* Returns true if the identical swap is to be sent again. */
 static bool
 lost(struct idem_engine *engine, struct idem__group *group,
      const struct idem_error *err)
@@ -269,7 +271,8 @@ lost(struct idem_engine *engine, struct idem__group *group,
         idem__fail(&why, IDEM_ERR_UNAVAILABLE, "the store did not say");
     idem__fail(&lost_err, IDEM_ERR_LOST,
                "cannot tell whether it was stored: %s", why.text);
-    break_circuit(engine, &why); /* later ones are not sent: not lost */
+    break_circuit(engine, &why); /* so that the next writes are not sent and
+                                  * cannot be lost */
     idem__group_failed(engine, group, IDEM_ERR_LOST, &lost_err);
     return false;
 }
@@ -287,7 +290,7 @@ not_stored(struct idem_engine *engine, struct idem__group *group,
     idem__group_failed(engine, group, status, &why);
 }
 
-/* True if it was lost and is to be sent again. */
+/* Returns true if the swap was lost and is to be sent again. */
 static bool
 one_outcome(struct idem_engine *engine, struct idem__group *group,
             const struct idem_swap *swap, enum idem_status status,
@@ -311,7 +314,7 @@ one_outcome(struct idem_engine *engine, struct idem__group *group,
         idem__group_locked(engine, group);
         return false;
     case IDEM_SWAP_NOT_STORED:
-        /* This one was not, but was the one before it? */
+        /* This swap was not stored, but an earlier lost one may have been. */
         if (group->losses > 0)
             return lost(engine, group, err);
         not_stored(engine, group, status, err);
@@ -330,7 +333,7 @@ sleep_ms(int ms)
     nanosleep(&time, NULL);
 }
 
-/* Which of the stats' batch_sizes counts a batch of so many writes. */
+/* The index in the stats' batch_sizes for a batch of this many writes. */
 static size_t
 size_class(size_t count)
 {
@@ -341,8 +344,8 @@ size_class(size_t count)
     return i;
 }
 
-/* They went through a new connection, perhaps to a store that went back: what
- * was decided on the one before must not be told. */
+/* The swaps went through a new connection, perhaps to a store that went back in
+ * time. Do not report the outcome as if it were the old store's. */
 static enum idem_status
 nobody_knows(struct idem_swap *swaps, size_t count, struct idem_error *err)
 {
@@ -354,10 +357,12 @@ nobody_knows(struct idem_swap *swaps, size_t count, struct idem_error *err)
 }
 
 /*
- * Swap some of the batch; the most losses of a swap that is to be sent again.
+ * Write part of the batch. Returns the highest loss count of the swaps that are
+ * to be sent again.
  *
- * One damaged record must not take the others along: it is found by halves.
- * What was stored may be sent again, for its rev is there.
+ * One damaged record must not fail the others, so it is searched by halving.
+ * Sending a swap again that was already stored is safe, because its rev is
+ * there.
  */
 static uint8_t
 swap_range(struct idem_engine *engine, size_t first, size_t count)
@@ -397,7 +402,7 @@ swap_range(struct idem_engine *engine, size_t first, size_t count)
     return losses;
 }
 
-/* False: nothing is left to swap. */
+/* Returns false if nothing is left to swap. */
 static bool
 swap_groups(struct idem_engine *engine)
 {
@@ -411,8 +416,8 @@ swap_groups(struct idem_engine *engine)
     return true;
 }
 
-/* Before a lost swap is sent again: it must not be stored in a store that was
- * put in the place of the one that it was decided on. */
+/* Called before a lost swap is sent again. If the store was replaced by an
+ * older state since the decision, the swap must not be stored there. */
 static bool
 same_epoch(struct idem_engine *engine)
 {

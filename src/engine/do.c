@@ -1,8 +1,8 @@
 /*
- * do.c - one operation or verb, waited for.
+ * do.c - submits one operation or verb and waits for its answer.
  *
- * The engine's thread copies the answer into memory of the caller's before it
- * wakes the caller; then it touches nothing of the caller's any more.
+ * The engine's thread copies the answer into the caller's memory and then wakes
+ * the caller. After that it does not touch the caller's memory.
  */
 #include "inner.h"
 
@@ -34,7 +34,8 @@ idem__word_wait_for(atomic_int *word, int64_t ms)
     return atomic_load_explicit(word, memory_order_acquire) != 0;
 }
 
-/* The word may be gone before the wake-up: then it wakes nobody. */
+/* The memory of the word may be freed before the wake-up; the system call then
+ * wakes nobody. */
 void
 idem__word_set(atomic_int *word)
 {
@@ -45,7 +46,7 @@ idem__word_set(atomic_int *word)
 struct waiter {
     atomic_int done;
     enum idem_status status;
-    struct idem__keeper *keeper; /* of what this op may start, or NULL */
+    struct idem__keeper *keeper; /* keeps the claim of this op; or NULL */
     struct idem_answer *answer;
     struct idem_error *err;
 };
@@ -73,7 +74,7 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
     idem__word_set(&waiter->done);
 }
 
-/* A driven engine's driver cannot wait for itself. */
+/* The thread that drives an engine takes the turns itself while it waits. */
 static void
 drive(struct idem_engine *engine, struct waiter *waiter)
 {
@@ -86,8 +87,8 @@ drive(struct idem_engine *engine, struct waiter *waiter)
     }
 }
 
-/* A signal ends the sleep; one that comes just before it is seen a moment
- * later. */
+/* A signal ends the sleep. A signal that arrives just before the sleep is
+ * noticed at the next check, STOP_LOOK_MS later. */
 static void
 wait_or_stop(struct idem_engine *engine, struct waiter *waiter, uint64_t ticket,
              const volatile sig_atomic_t *stop)
@@ -96,7 +97,7 @@ wait_or_stop(struct idem_engine *engine, struct waiter *waiter, uint64_t ticket,
         if (idem__word_wait_for(&waiter->done, STOP_LOOK_MS))
             return;
     }
-    do { /* without memory it cancels nothing: then again */
+    do { /* idem_cancel does nothing when out of memory, so repeat it */
         idem_cancel(engine, ticket);
     } while (!idem__word_wait_for(&waiter->done, STOP_LOOK_MS));
 }

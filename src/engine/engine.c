@@ -1,10 +1,11 @@
 /*
- * engine.c - opening, turning and closing an engine.
+ * engine.c - opens, runs and closes an engine.
  *
- * A turn takes what waits as one batch, commits and answers it, then does the
- * small things: cancelled waits, scans, the store's background work. While the
- * store commits, the next batch fills. An engine's own thread takes turns until
- * it is closed; a driven engine's turns are taken by its driver.
+ * A turn takes the waiting operations as one batch, commits and answers them,
+ * and then handles cancelled waits, scans and the store's background work.
+ * While the store commits, new operations queue up for the next batch. An
+ * engine's own thread takes turns until it is closed; a driven engine's turns
+ * are taken by its driver.
  */
 #include "inner.h"
 
@@ -25,14 +26,14 @@ wait_over(struct idem_engine *engine, struct idem__job *job)
     struct idem__crowd *crowd = job->crowd;
 
     idem__crowd_take(engine, job);
-    /* A crowd that looks in this very turn is dropped by its group. */
+    /* If the crowd looks in this turn, its group drops it. */
     if (crowd->count == 0 && !crowd->looks)
         idem__crowd_plan(engine, crowd, NULL);
     idem__job_answer(engine, job, IDEM_OK, NULL);
     idem__job_drop(engine, job);
 }
 
-/* True if half the batch is full of it and more is due. */
+/* Returns true if crowds fill half the batch and more timers are due. */
 static bool
 fire_timers(struct idem_engine *engine)
 {
@@ -111,7 +112,7 @@ run_item(struct idem_engine *engine, struct idem__item *item)
     }
 }
 
-/* Jobs go into the batch; the rest comes after it, in order. */
+/* Put jobs into the batch. Other items are handled after it, in order. */
 static struct idem__item *
 fill_batch(struct idem_engine *engine, size_t *taken, size_t *bytes)
 {
@@ -255,7 +256,7 @@ wake_store(struct idem_engine *engine)
     pthread_cond_signal(&engine->queue.wake);
 }
 
-/* False: the engine is closing and nothing waits. */
+/* Returns false if the engine is closing and the queue is empty. */
 static bool
 wait_for_work(struct idem_engine *engine)
 {
@@ -263,8 +264,8 @@ wait_for_work(struct idem_engine *engine)
     int64_t due_ms = idem__engine_due_ms(engine);
     bool go_on;
 
-    /* The boot clock may be a test's, and sleeps may stop the monotonic one:
-     * look around now and then in any case. */
+    /* Wake up at least every 100 ms: a test may supply the boot clock, and the
+     * monotonic clock may stop while the machine is suspended. */
     if (due_ms < 0 || due_ms > 100)
         due_ms = 100;
     engine->carrier->sleep(engine, due_ms);
@@ -286,7 +287,7 @@ run_thread(void *arg)
     return NULL;
 }
 
-/* The program's signals are for the program's threads. */
+/* Block all signals: they are for the program's own threads. */
 static bool
 start_thread(struct idem_engine *engine)
 {
@@ -514,7 +515,7 @@ idem_close(struct idem_engine *engine)
     pthread_mutex_unlock(&engine->queue.lock);
     if (!engine->inner.driven)
         pthread_join(engine->thread, NULL);
-    /* What was accepted is committed; nobody else takes turns any more. */
+    /* Commit everything that was accepted; no other thread takes turns now. */
     while (idem__engine_turn(engine))
         ;
     engine->carrier->finish(engine);

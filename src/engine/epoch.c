@@ -1,14 +1,15 @@
 /*
- * epoch.c - notices a store that went back in time: emptied, restored from an
+ * epoch.c - detects a store that went back in time: emptied, restored from an
  * old backup or dump, started with an old file, or failed over to a replica
  * that lacked the last writes.
  *
- * Each engine has a mark in the store, a record that nobody else writes, and
- * puts a higher fence into it once a second while it is used. The swap expects
- * the last mark. Where the store has none, or an older one, everything that was
- * written after that one may be gone. The last mark is also kept in a file, so
- * that an engine that was started again notices, too. The file is written after
- * the store, so it is never ahead of a store that keeps what it said.
+ * Each engine has a mark in the store, a record that only this engine writes,
+ * and puts a higher fence into it once a second while the engine is used. The
+ * swap expects the last mark. If the store has no mark, or an older one,
+ * everything that was written after that mark may be gone. The engine also
+ * keeps the last mark in a file, so that it detects this after a restart too.
+ * The file is written after the store, so it is never newer than a store that
+ * keeps what it acknowledged.
  *
  *   FINE ──▶ BACK: nothing that happens once is started (IDEM_ERR_UNAVAILABLE)
  *                    │ an operator accepts it
@@ -16,12 +17,13 @@
  *            ACCEPTED: what this engine remembers to have claimed (claims.c)
  *                      comes into doubt; all else goes on
  *
- * The mark is written before a batch if the last one is a second old, or the
- * store has failed or was connected to since; before anything is told that went
- * through a new connection; at once where a claim of ours is missing; and a
- * second behind what was written last. So only a store that goes back without
- * breaking a connection (a table is replaced) is noticed up to a second late,
- * and a restarted engine does not see that less than the last second is gone.
+ * The engine writes the mark before a batch if the last mark is a second old,
+ * or if the store has failed or was reconnected since; before it reports
+ * anything that went through a new connection; immediately when a claim of this
+ * engine is missing; and one second after the last write. So only a store that
+ * goes back without breaking a connection (for example, a table is replaced) is
+ * detected up to a second late. After a restart the engine cannot detect the
+ * loss of less than the last second.
  */
 #include "inner.h"
 
@@ -34,7 +36,7 @@
 
 #define MARK_EVERY_US INT64_C(1000000)
 #define MARK_TTL_MS (INT64_C(30) * 24 * 3600 * 1000)
-/* An older mark may have expired. */
+/* A mark older than this is not trusted: it may have expired. */
 #define MARK_FRESH_MS (MARK_TTL_MS / 2)
 #define MARK_SCOPE "epoch"
 #define LINE_MAX 128
@@ -127,7 +129,7 @@ keep_mark(struct idem_engine *engine, const struct idem_record *record)
     write_file(engine);
 }
 
-/* One attempt to put a new mark in the place of the last one. */
+/* Try once to replace the last mark by a new one. */
 static enum idem_outcome
 put_mark(struct idem_engine *engine, struct idem_record *found)
 {
@@ -162,7 +164,7 @@ put_mark(struct idem_engine *engine, struct idem_record *found)
     return swap.outcome;
 }
 
-/* A mark that may have expired says nothing. */
+/* Do not judge the store by a mark that may have expired. */
 static void
 forget_old_mark(struct idem_engine *engine)
 {
@@ -195,14 +197,16 @@ mark(struct idem_engine *engine)
             went_back(engine, &found);
             return;
         }
-        /* One of ours whose answer was lost, or that the file missed. */
+        /* This engine wrote the mark, but the reply was lost or the file was
+         * not updated. */
         epoch->mark.fence = found.fence;
         epoch->mark.rev = found.rev;
         epoch->mark.written_ms = found.updated;
     }
-    /* Where parts fail alone, the part with the mark must not stop the rest. A
-     * full store takes no new claim either, and replays go on. A mark that is
-     * locked is there, and its store answers. */
+    /* On a store whose parts fail separately, a failure of the part with the
+     * mark must not stop the other parts. A full store takes no new claims
+     * anyway, and replays must go on. If the mark's row is locked, the mark is
+     * there and the store answers. */
     epoch->unsure = !engine->store->type->partial &&
                     outcome != IDEM_SWAP_LOCKED &&
                     !(outcome == IDEM_SWAP_NOT_STORED &&
@@ -255,7 +259,7 @@ idem__epoch_due_us(const struct idem_engine *engine)
     if (!engine->epoch.on || !engine->epoch.dirty ||
         atomic_load(&engine->rolled_back))
         return INT64_MAX;
-    /* A store that is away is left alone for a moment. */
+    /* While the circuit breaker is open the store is not called. */
     return due_us > engine->breaker_until_us ? due_us
                                              : engine->breaker_until_us;
 }
@@ -271,7 +275,8 @@ idem__epoch_tend(struct idem_engine *engine)
         mark(engine);
     else
         epoch->unsure = true;
-    epoch->marked_us = idem__boot_us(engine); /* a failed one waits, too */
+    epoch->marked_us = idem__boot_us(engine); /* also wait after a failed
+                                               * attempt */
 }
 
 bool
@@ -285,7 +290,8 @@ idem__epoch_refuses(struct idem_engine *engine, const struct idem_op *op,
         return next->mode == IDEM_STRICT || op->type == IDEM_TYPE_TOKEN;
     case IDEM_REDEEM:
         return true;
-    case IDEM_SETTLE: /* it may have been done, and is not failed for good */
+    case IDEM_SETTLE: /* the request may have been done, so do not settle it as
+                       * failed for good */
         return op->outcome == 0;
     case IDEM_LOCK:
         return op->type == IDEM_TYPE_WORKER;

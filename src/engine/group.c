@@ -1,11 +1,12 @@
 /*
  * group.c - all operations of one batch on one key.
  *
- * They go through step() one after the other in memory and end in one write.
- * Whoever finds the record busy and may wait joins the key's crowd; whenever
- * the record changes hands or ends, the crowd looks at it before anyone who
- * came later. Nothing of this is told to anyone before the write is stored: if
- * the store refuses it, all is decided again from what is really there.
+ * They go through step() one after the other in memory and produce one write.
+ * An operation that finds the record busy and may wait joins the key's crowd.
+ * When the record changes its owner or ends, the crowd looks at it before any
+ * operation that came later. The engine answers only after the write is stored;
+ * if the store refuses the write, all operations are decided again from the
+ * record that the store has.
  */
 #include "inner.h"
 
@@ -31,7 +32,7 @@ idem__retry_after_ms(const struct idem_record *record,
     return left_ms < 1 ? 1 : left_ms;
 }
 
-/* What others asked or got is nothing for these. */
+/* With these verdicts the caller must not see another caller's record. */
 static bool
 shows_record(enum idem_verdict verdict)
 {
@@ -68,7 +69,7 @@ tell_what_was(struct idem_answer *answer, const struct idem_record *before,
                            idem__lease_over(before, now);
 }
 
-/* The answer of somebody parked must outlive the batch. */
+/* The answer of a parked operation must outlive the batch. */
 static void
 keep_answer(struct idem__job *job)
 {
@@ -82,8 +83,8 @@ keep_answer(struct idem__job *job)
     record->result = (struct idem_bytes){NULL, 0};
 }
 
-/* Take back what must not be written. Where a record is there, a quota refuses
- * nothing: replays and what ends a claim go on. */
+/* Take back a write that must not be made. If there is already a record, the
+ * quota does not refuse: replays and the end of a claim are always allowed. */
 static void
 refuse(struct idem_engine *engine, struct idem__job *job,
        const struct idem_record *before, const struct idem_now *now,
@@ -100,7 +101,8 @@ refuse(struct idem_engine *engine, struct idem__job *job,
         next->state = IDEM_STATE_ABSENT;
 }
 
-/* Run one op on the group's record. False: it is busy and the op could wait. */
+/* Run one op on the group's record. Returns false if the record is busy and the
+ * op could wait. */
 static bool
 decide(struct idem_engine *engine, struct idem__group *group,
        struct idem__job *job)
@@ -111,8 +113,8 @@ decide(struct idem_engine *engine, struct idem__group *group,
     struct idem_now now = idem__time_for(engine, before);
     enum idem_verdict verdict = idem__step(before, &job->op, &now, next);
 
-    /* A FORGET that was lost may have been done, and what is here now may have
-     * been started since: it is not forgotten in the same breath. */
+    /* A FORGET whose reply was lost may have been done, and the record that is
+     * here now may have been started since. Do not forget that one as well. */
     if (job->maybe_stored && job->op.verb == IDEM_FORGET &&
         next->state != IDEM_STATE_ABSENT) {
         next->state = IDEM_STATE_ABSENT;
@@ -168,7 +170,7 @@ join_crowd(struct idem_engine *engine, struct idem__group *group,
     struct idem__crowd *crowd = idem__crowd_add(engine, job);
 
     if (!crowd) {
-        job->decided = true; /* the crowd is full: busy it is */
+        job->decided = true; /* the crowd is full: answer busy */
         return;
     }
     job->fresh = true;
@@ -176,8 +178,8 @@ join_crowd(struct idem_engine *engine, struct idem__group *group,
     crowd->group = group;
 }
 
-/* What was not stored was not decided, nor seen: should the wait end now, it is
- * busy, and that is all. */
+/* The write was not stored, so its decision is void. If the wait ends now, the
+ * answer is busy. */
 static void
 undo_decision(struct idem_engine *engine, struct idem__job *job)
 {
@@ -188,7 +190,7 @@ undo_decision(struct idem_engine *engine, struct idem__job *job)
     job->answer.retry_after_ms = LOCKED_RETRY_MS;
 }
 
-/* The crowd as it was before this batch. */
+/* Restore the crowd as it was before this batch. */
 static void
 undo_crowd(struct idem_engine *engine, struct idem__group *group)
 {
@@ -207,9 +209,10 @@ undo_crowd(struct idem_engine *engine, struct idem__group *group)
     group->swept = false;
 }
 
-/* Would the crowd see what it has seen before? Then a large one need not be
- * bothered every time somebody looks. Otherwise it comes before anyone who
- * came later, also when it was somebody else who changed the record. */
+/* True if the crowd has already seen this record; a large crowd is not checked
+ * again every time an operation looks at the record. Otherwise the crowd comes
+ * before operations that came later, also if another engine changed the
+ * record. */
 static bool
 nothing_new(struct idem_engine *engine, const struct idem__group *group)
 {
@@ -221,7 +224,7 @@ nothing_new(struct idem_engine *engine, const struct idem__group *group)
            !idem__lease_over(record, &now);
 }
 
-/* Somebody of this batch, or of those who wait, who does more than look. */
+/* An operation of this batch, or of the crowd, that is not a GET; or NULL. */
 static const struct idem__job *
 who_acts(const struct idem__group *group)
 {
@@ -234,8 +237,9 @@ who_acts(const struct idem__group *group)
     return group->crowd ? group->crowd->first : NULL;
 }
 
-/* The store went back, and has lost a claim of ours: it is put there again, its
- * lease over. Nobody starts it, and whoever works on it may finish. */
+/* The store went back in time and lost a claim of this engine. Write the claim
+ * again, with its lease over: nobody can start it, and the client that works on
+ * it may still finish. */
 static void
 bring_back(struct idem_engine *engine, struct idem__group *group)
 {
@@ -250,7 +254,8 @@ bring_back(struct idem_engine *engine, struct idem__group *group)
     fence = idem__claim_lost(engine, group->key, &group->stored);
     if (fence == 0)
         return;
-    (void)idem__epoch_check(engine, true); /* it may be the first sign */
+    (void)idem__epoch_check(engine, true); /* this may be the first sign that
+                                            * the store went back */
     group->withheld = atomic_load(&engine->rolled_back);
     if (group->withheld || fence < engine->epoch.lost_from ||
         fence > engine->epoch.lost_to)
@@ -299,7 +304,7 @@ idem__group_step(struct idem_engine *engine, struct idem__group *group)
     }
 }
 
-/* Those who were parked before and have their answer now. */
+/* Take the parked operations that now have their answer. */
 static struct idem__item *
 take_decided(struct idem_engine *engine, struct idem__crowd *crowd)
 {
@@ -320,7 +325,7 @@ take_decided(struct idem_engine *engine, struct idem__crowd *crowd)
     return woken;
 }
 
-/* Those who wait from now on get their timers. */
+/* Set the timers of the operations that start to wait now. */
 static void
 keep_fresh(struct idem_engine *engine, struct idem__crowd *crowd)
 {
@@ -360,8 +365,8 @@ drop_jobs(struct idem_engine *engine, struct idem__item *item)
     }
 }
 
-/* A write of this op was lost once, and what is there now does not tell whether
- * it took effect: "stale" would be a guess. */
+/* A write of this op was lost once, and the stored record does not show whether
+ * it took effect, so "stale" would be a guess. */
 static bool
 cannot_tell(const struct idem__job *job)
 {
@@ -400,8 +405,8 @@ answer_stored(struct idem_engine *engine, struct idem__job *job)
     idem__job_answer(engine, job, IDEM_ERR_LOST, &err);
 }
 
-/* What was decided holds: tell it. Bytes of one op may stand in the answers of
- * others, so nothing is dropped before the last is told. */
+/* The decision is final: answer. Answers may point to the bytes of other ops of
+ * the group, so no op is freed before the last one is answered. */
 void
 idem__group_stored(struct idem_engine *engine, struct idem__group *group)
 {
@@ -431,8 +436,8 @@ idem__group_stored(struct idem_engine *engine, struct idem__group *group)
     group->stage = IDEM__STAGE_DONE;
 }
 
-/* Somebody parked who wrote in a batch that was lost cannot go on waiting: the
- * record may be its own by now. */
+/* A parked operation that wrote in a lost batch cannot go on waiting: it may
+ * already own the record. */
 static struct idem__item *
 take_lost(struct idem_engine *engine, struct idem__crowd *crowd)
 {
@@ -471,7 +476,7 @@ idem__group_failed(struct idem_engine *engine, struct idem__group *group,
     for (struct idem__item *item = group->first; item; item = item->next) {
         struct idem__job *job = (struct idem__job *)item;
 
-        /* What was decided from a guess alone is not known. */
+        /* A decision that was made from a guess is not certain. */
         if (job->decided && !job->depends && !group->guessed)
             answer_stored(engine, job);
         else if (job->maybe_stored)
@@ -488,9 +493,10 @@ idem__group_failed(struct idem_engine *engine, struct idem__group *group,
 }
 
 /*
- * Somebody's open transaction holds the row. Another engine's is over in a
- * moment, so everyone looks again for that long, parked, while others go on; a
- * service's may take its time: then it is busy, whoever it is.
+ * Another client's open transaction holds the row. An engine's transaction is
+ * short, so all operations of this group are parked for a moment and look
+ * again, while other groups go on. A service's transaction may take longer; in
+ * that case the answer is busy.
  */
 void
 idem__group_locked(struct idem_engine *engine, struct idem__group *group)
@@ -518,7 +524,7 @@ idem__group_locked(struct idem_engine *engine, struct idem__group *group)
     idem__group_stored(engine, group);
 }
 
-/* The store cannot tell what became of the write. */
+/* The store's reply is lost: the write may or may not have taken effect. */
 void
 idem__group_lost(struct idem__group *group)
 {

@@ -1,6 +1,7 @@
 /*
- * inner.h - the engine's own parts, seen outside this folder only by a carrier
- * (../remote) and by an owner of a lease that is kept alive (../lock).
+ * inner.h - the engine's internal structs and functions. Outside this folder
+ * only ../remote, which is a carrier, and ../lock, whose leases are kept alive,
+ * use it.
  *
  *   submit ──▶ queue ──▶ turn: batch ──▶ step() ──▶ store.swap ──▶ answer
  *    any thread            │    ▲
@@ -27,7 +28,7 @@
 enum idem__timer_kind {
     IDEM__TIMER_WAIT,  /* in a job: its wait ends */
     IDEM__TIMER_LOOK,  /* in a crowd: look at the record again */
-    IDEM__TIMER_RENEW, /* in a keeper: its lease wants renewing */
+    IDEM__TIMER_RENEW, /* in a keeper: renew its lease */
 };
 
 struct idem__timer {
@@ -41,7 +42,7 @@ struct idem__timers {
     size_t count, room;
 };
 
-/* Set, or set anew. False: out of memory, the timer is as it was. */
+/* Set or change the timer. False: out of memory, the timer is unchanged. */
 bool idem__timer_set(struct idem__timers *timers, struct idem__timer *timer,
                      int64_t due_us);
 void idem__timer_stop(struct idem__timers *timers, struct idem__timer *timer);
@@ -64,7 +65,7 @@ struct idem__map {
 bool idem__map_add(struct idem__map *map, struct idem__link *link,
                    uint64_t hash);
 void idem__map_remove(struct idem__map *map, struct idem__link *link);
-/* Those with this hash, one after the other; NULL: no more. */
+/* The things with this hash, one after the other; NULL: no more. */
 struct idem__link *idem__map_find(const struct idem__map *map, uint64_t hash);
 struct idem__link *idem__map_next(const struct idem__link *link);
 void idem__map_clear(struct idem__map *map);
@@ -86,8 +87,8 @@ enum idem__item_kind {
     IDEM__ITEM_CANCEL,
     IDEM__ITEM_SCAN,
     IDEM__ITEM_FIGURES,
-    IDEM__ITEM_KEPT, /* a lease need not be kept any longer */
-    IDEM__ITEM_NEWS, /* of a record that somebody waits for */
+    IDEM__ITEM_KEPT, /* a lease is no longer kept alive */
+    IDEM__ITEM_NEWS, /* the store notifies a change of a watched record */
 };
 
 struct idem__item {
@@ -98,10 +99,10 @@ struct idem__item {
 
 /* Which operation of a verb a job is; see verbs.c. */
 enum idem__step {
-    IDEM__STEP_LAST,  /* tell its answer */
+    IDEM__STEP_LAST,  /* pass its answer to the caller */
     IDEM__STEP_FIND,  /* among requests; a token may be found next */
-    IDEM__STEP_LOOK,  /* SETTLE, as a GET: what is there to settle? */
-    IDEM__STEP_USE,   /* REDEEM, before a fresh token is issued */
+    IDEM__STEP_LOOK,  /* SETTLE, as a GET: find the record to settle */
+    IDEM__STEP_USE,   /* REDEEM, before a new token is issued */
     IDEM__STEP_FRESH, /* the ISSUE of that token */
 };
 
@@ -122,17 +123,18 @@ struct idem__job {
     void *arg;
     uint64_t ticket;     /* 0: none was asked for */
     int64_t wait_end_us; /* on the boot clock; 0: it does not wait */
-    bool met_lock;       /* has been given a moment for somebody's row lock */
-    bool fresh;          /* came to its crowd in this batch */
-    bool decided;        /* has its answer, if the swap is stored */
-    bool depends;        /* on a write of its group */
-    bool wrote;          /* one of its own */
-    bool maybe_stored;   /* such a write was lost once */
-    bool over_quota;     /* it wrote nothing */
-    bool unsafe;         /* the store went back: it wrote nothing */
-    const struct idem_error *shut; /* the record does not open: it wrote
-                                      nothing */
-    struct idem_answer answer;     /* shows `told` */
+    bool met_lock;       /* it has already waited a moment for a row lock */
+    bool fresh;          /* joined its crowd in this batch */
+    bool decided;        /* the answer is known if the swap is stored */
+    bool depends;        /* the answer depends on a write of its group */
+    bool wrote;          /* the op itself writes */
+    bool maybe_stored;   /* the reply to its write was lost once */
+    bool over_quota;     /* refused by the quota: it wrote nothing */
+    bool unsafe;         /* refused, the store went back in time: it wrote
+                          * nothing */
+    const struct idem_error *shut; /* why the record does not open: the op wrote
+                                    * nothing */
+    struct idem_answer answer;     /* points to `told` */
     struct idem_record told;
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
@@ -146,7 +148,7 @@ struct idem__cancel {
 struct idem__news {
     struct idem__item item;
     enum idem_news news;
-    bool of_all; /* and not of this key */
+    bool of_all; /* about all keys, not only this one */
     uint8_t key[IDEM_KEY_LEN];
 };
 
@@ -155,7 +157,8 @@ struct idem__scan {
     struct idem_filter filter; /* its scope follows the struct */
     struct idem_cursor cursor;
     size_t count;
-    bool waiters; /* those who wait for a lock, and not what is stored */
+    bool waiters; /* list the operations that wait for a lock, not the stored
+                   * records */
     idem__scan_done_fn *done;
     void *arg;
 };
@@ -164,10 +167,10 @@ struct idem__figures {
     struct idem__item item;
     idem_figure_fn *each;
     void *arg;
-    atomic_int *woken; /* NULL: nobody waits; they are kept */
+    atomic_int *woken; /* NULL: nobody waits, the figures are kept for later */
 };
 
-/* The store's figures as they were when somebody last asked for them. */
+/* The store's figures at the time of the last request for them. */
 #define IDEM__FIGURES_KEPT 32
 
 struct idem__kept_figures {
@@ -187,23 +190,24 @@ struct idem__keeper;
 
 enum idem__kept {
     IDEM__KEPT,
-    IDEM__KEPT_UNSURE, /* not renewed, for a reason that may pass: asks again */
-    IDEM__KEPT_LOST,   /* somebody else has the record: asks no more */
+    IDEM__KEPT_UNSURE, /* not renewed, but the reason may pass: tries again */
+    IDEM__KEPT_LOST,   /* somebody else has the record: does not try again */
 };
 
-/* What became of a renewal; err, which may be NULL, says why it is UNSURE.
- * Returns whether to go on. Called, as the next one, on the thread that takes
- * turns. */
+/* The outcome of a renewal; err, which may be NULL, says why it is UNSURE.
+ * Returns whether to go on. This callback and the next one run on the thread
+ * that takes the turns. */
 typedef bool idem__kept_fn(struct idem__keeper *keeper, enum idem__kept kept,
                            const struct idem_error *err);
-/* Nobody uses the keeper any more: free what it is part of. */
+/* The engine no longer uses the keeper: free the struct that contains it. */
 typedef void idem__keeper_gone_fn(struct idem__keeper *keeper);
 
-/* Keeps the lease of one record; part of its owner, which lives until `gone`
- * is called. */
+/* Keeps the lease of one record alive. It is part of its owner, which must live
+ * until `gone` is called. */
 struct idem__keeper {
     struct idem__item end;
-    struct idem__keeper *next, **prev; /* all of an engine's */
+    struct idem__keeper *next, **prev; /* the list of all keepers of an
+                                        * engine */
     struct idem_engine *engine;
     struct idem__timer timer;
     struct idem__lease lease;
@@ -213,36 +217,37 @@ struct idem__keeper {
     idem__keeper_gone_fn *gone;
 };
 
-/* The bytes of `renew` stay the owner's. */
+/* The owner keeps the bytes of `renew` alive. */
 void idem__keeper_init(struct idem__keeper *keeper, struct idem_engine *engine,
                        const struct idem_op *renew, idem__kept_fn *kept,
                        idem__keeper_gone_fn *gone);
-/* Any thread, and only once it was started: keep it no longer. */
+/* Stop renewing. Any thread may call it, but only after the keeper was
+ * started. */
 void idem__keeper_end(struct idem__keeper *keeper);
 
-/* As idem_do; if this BEGIN or LOCK is STARTED, the keeper (or NULL) keeps its
- * lease from then on. */
+/* Like idem_do. If this BEGIN or LOCK gets STARTED, the keeper (or NULL) keeps
+ * its lease alive from then on. */
 enum idem_status idem__do_kept(struct idem_engine *engine,
                                const struct idem_op *op,
                                struct idem__keeper *keeper,
                                struct idem_answer *answer,
                                struct idem_error *err);
 
-/* Signal handlers and other threads set it. */
+/* Signal handlers and other threads set the flag. */
 static inline bool
 idem__is_set(const volatile sig_atomic_t *stop)
 {
     return stop && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
 }
 
-/* The same; the wait is cancelled soon after *stop is no longer 0. The keeper
- * and stop may be NULL. */
+/* The same, but the wait is cancelled soon after *stop becomes nonzero. The
+ * keeper and stop may be NULL. */
 enum idem_status
 idem__do_until(struct idem_engine *engine, const struct idem_op *op,
                struct idem__keeper *keeper, const volatile sig_atomic_t *stop,
                struct idem_answer *answer, struct idem_error *err);
 
-/* The engine's own: as above, on the thread that takes turns. */
+/* For the engine itself; called on the thread that takes the turns. */
 void idem__keeper_start(struct idem__keeper *keeper, uint64_t fence);
 void idem__keeper_due(struct idem__keeper *keeper);
 void idem__keeper_over(struct idem__keeper *keeper);
@@ -254,17 +259,18 @@ struct idem__queue {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct idem__item *first, **last;
-    struct idem__item *inbox; /* taken, of the thread that takes turns */
-    size_t count, bytes;      /* jobs waiting, with the inbox */
+    struct idem__item *inbox; /* taken from the queue; only the thread that
+                               * takes turns uses it */
+    size_t count, bytes;      /* waiting jobs, including those in the inbox */
     uint64_t tickets;
-    size_t news; /* waiting */
+    size_t news; /* number of waiting news */
     bool closing;
     bool asleep; /* the engine's thread waits for `wake` */
 };
 
 /* ---- parked ones ----------------------------------------------------- */
 
-/* Those who wait for one key, first come first. */
+/* The operations that wait for one key, in order of arrival. */
 struct idem__crowd {
     struct idem__link link;
     uint8_t key[IDEM_KEY_LEN];
@@ -272,16 +278,18 @@ struct idem__crowd {
     size_t count;
     struct idem__parked_scope *scope;
     struct idem__timer timer;
-    uint64_t rev; /* what all of them have looked at; 0: not known */
-    struct idem__group *group; /* in the batch at work, or NULL */
-    bool looks;                /* stands in the batch that is being filled */
-    bool locked;               /* the row was: look again very soon */
-    bool watched;              /* the store was asked to tell of changes ... */
+    uint64_t rev; /* the rev that all of them have seen; 0: not known */
+    struct idem__group *group; /* its group in the current batch, or NULL */
+    bool looks;                /* is in the batch that is being filled */
+    bool locked;               /* the row was locked: look again very soon */
+    bool watched;              /* the store was asked to notify changes ... */
     bool told;                 /* ... and does */
-    int64_t look_times;        /* the next look is after so many intervals */
+    int64_t look_times;        /* the next look is after this many poll
+                                * intervals */
 };
 
-/* How many wait in all crowds of one scope; found by a digest of its name. */
+/* The number of waiting operations of one scope; found by a digest of its
+ * name. */
 struct idem__parked_scope {
     struct idem__link link;
     uint8_t key[IDEM_KEY_LEN];
@@ -290,27 +298,29 @@ struct idem__parked_scope {
 
 struct idem__parked {
     struct idem__map crowds, tickets, scopes;
-    size_t count, locks; /* all, and those who wait for a lock */
+    size_t count, locks; /* all, and those that wait for a lock */
 };
 
 struct idem__crowd *idem__crowd_find(struct idem_engine *engine,
                                      const uint8_t *key);
-/* Put a job at the end of its key's crowd. NULL: a limit is reached (of all, of
- * its key or of its scope), or memory. */
+/* Put a job at the end of its key's crowd. NULL: a limit is reached (the total,
+ * or that of its key or scope), or out of memory. */
 struct idem__crowd *idem__crowd_add(struct idem_engine *engine,
                                     struct idem__job *job);
-/* Make it stay after its batch: timer and ticket. False: out of memory. */
+/* Keep the job parked after its batch: set its timer and ticket. False: out of
+ * memory. */
 bool idem__crowd_keep(struct idem_engine *engine, struct idem__job *job);
 void idem__crowd_take(struct idem_engine *engine, struct idem__job *job);
-/* Those who wait for a lock, at most so many, as idem__waiters_submit has it;
- * until `each` says no. */
+/* List the operations that wait for a lock, at most `most`, as described at
+ * idem__waiters_submit; stops when `each` returns false. */
 void idem__park_list(struct idem_engine *engine, size_t most,
                      bool (*each)(void *arg, const struct idem_record *waiter),
                      void *arg);
-/* When to look again at a record that is (or was) busy; drops an empty crowd */
+/* Set when to look again at a record that is or was busy; frees an empty
+ * crowd. */
 void idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
                       const struct idem_record *record);
-/* The store tells something of a key, or of all (park.c); its news_fn. */
+/* Handle a notification of the store about one key or all keys (park.c). */
 void idem__park_news(struct idem_engine *engine, const struct idem__news *news);
 void idem__take_news(void *arg, enum idem_news news, const uint8_t *key);
 void idem__park_cancel(struct idem_engine *engine, uint64_t ticket);
@@ -319,13 +329,13 @@ void idem__park_close(struct idem_engine *engine);
 /* ---- what was just written ------------------------------------------- */
 
 struct idem__place {
-    uint64_t hash, at; /* at: all bytes put down before it, ever; 0: nothing */
+    uint64_t hash, at; /* at: bytes ever appended before it; 0: nothing */
 };
 
 struct idem__recents {
-    uint8_t *ring; /* NULL: nothing was kept yet */
+    uint8_t *ring; /* NULL: nothing is kept yet */
     struct idem__place *places;
-    uint64_t last, end; /* of what was put down: the last one, its end */
+    uint64_t last, end; /* positions of the last record and of its end */
     uint64_t batch_start;
 };
 
@@ -333,7 +343,8 @@ void idem__recents_batch_over(struct idem__recents *recents);
 void idem__recents_close(struct idem__recents *recents);
 const struct idem_record *idem__recent_find(struct idem_engine *engine,
                                             const uint8_t *key);
-/* This is stored under the key now; kept while it is executing. */
+/* The store now has this record under the key. It is kept while it is
+ * executing. */
 void idem__recent_note(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *record);
 void idem__recent_forget(struct idem_engine *engine, const uint8_t *key);
@@ -343,23 +354,24 @@ void idem__recent_forget(struct idem_engine *engine, const uint8_t *key);
 struct idem__claim;
 
 struct idem__claims {
-    struct idem__claim *places; /* NULL: nothing was written yet */
-    int64_t said_us;            /* the last alarm; 0: none */
+    struct idem__claim *places; /* NULL: nothing written yet */
+    int64_t said_us;            /* time of the last alarm; 0: none */
 };
 
-/* This is stored under the key now, by us; NULL: nothing is. */
+/* This engine has stored this record under the key; NULL: it removed it. */
 void idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *record);
-/* The store has this under the key (state ABSENT: nothing): can that be? */
+/* The store has this record under the key (state ABSENT: none). Raises an alarm
+ * if that shows a loss. */
 void idem__claim_found(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *stored);
-/* Have we claimed this key, as far as we remember? */
+/* Has this engine claimed the key, as far as it remembers? */
 bool idem__claim_known(struct idem_engine *engine, const uint8_t *key);
-/* Would claim_found say so? */
+/* True if this record shows that the store has lost a claim. */
 bool idem__claim_cannot_be(struct idem_engine *engine, const uint8_t *key,
                            const struct idem_record *stored);
-/* The fence of what we claimed, for once, under this key, and what a store that
- * went back does not have; 0: nothing. */
+/* The fence of a claim of this engine that must run only once and that a store
+ * which went back in time no longer has; 0: none. */
 uint64_t idem__claim_lost(struct idem_engine *engine, const uint8_t *key,
                           const struct idem_record *stored);
 void idem__claims_close(struct idem__claims *claims);
@@ -369,22 +381,23 @@ void idem__claims_close(struct idem__claims *claims);
 #define IDEM__EPOCH_ID_LEN 32
 
 struct idem__mark {
-    uint64_t fence, rev; /* 0: there is none */
+    uint64_t fence, rev; /* 0: no mark */
     int64_t written_ms;
 };
 
 struct idem__epoch {
     bool on;
     char id[IDEM__EPOCH_ID_LEN + 1]; /* of our mark */
-    struct idem__mark mark;          /* the last that is surely stored */
+    struct idem__mark mark;          /* the last mark that is surely stored */
     uint64_t found_fence,
-        found_rev;     /* in its place, when the store went back */
+        found_rev;     /* what the store had instead, when it went back */
     int64_t marked_us; /* boot clock */
     bool dirty;        /* something was written since */
-    uint64_t link;     /* the store's connection that it went through */
-    bool unsure;       /* the store failed since */
-    uint64_t lost_from, lost_to; /* fences that an accepted loss is about */
-    atomic_bool accepted;        /* by another thread, and not yet noticed */
+    uint64_t link;     /* the store's connection that the mark went through */
+    bool unsure;       /* the store has failed since */
+    uint64_t lost_from, lost_to; /* the range of fences that an accepted loss
+                                  * covers */
+    atomic_bool accepted;        /* set by another thread, not yet handled */
     struct idem_error err;       /* why the store did not take a mark */
     int fd;                      /* the file; -1: none */
     bool file_failed;
@@ -393,12 +406,13 @@ struct idem__epoch {
 enum idem_status idem__epoch_open(struct idem_engine *engine,
                                   struct idem_error *err);
 void idem__epoch_close(struct idem__epoch *epoch);
-/* Is the store where we left it? Asked before a batch; now: although it was
- * asked a moment ago. False: it does not answer. */
+/* Check before a batch that the store did not go back in time; `now`: also if
+ * it was checked a moment ago. False: the store does not answer. */
 bool idem__epoch_check(struct idem_engine *engine, bool now);
 void idem__epoch_tend(struct idem_engine *engine);
 int64_t idem__epoch_due_us(const struct idem_engine *engine);
-/* May this op not write `next`, for it could happen twice? Then say why. */
+/* True if this op must not write `next`, because the request could then run
+ * twice. idem__epoch_refuse sets the error. */
 bool idem__epoch_refuses(struct idem_engine *engine, const struct idem_op *op,
                          const struct idem_record *next);
 enum idem_status idem__epoch_refuse(bool maybe_stored, struct idem_error *err);
@@ -408,27 +422,29 @@ enum idem_status idem__epoch_refuse(bool maybe_stored, struct idem_error *err);
 struct idem__scope_use;
 
 struct idem__quota {
-    struct idem__scope_use *uses; /* NULL: there is no quota */
+    struct idem__scope_use *uses; /* NULL: no quota is set */
     uint8_t hash_key[16];
-    /* The look through the store. */
+    /* The look, a scan of the whole store. */
     bool looking;
-    bool blind;        /* it cannot be done: there are no counts to judge by */
-    int64_t since_ms;  /* when it began, in the store's time */
-    int64_t due_us;    /* the next part of it, on the boot clock */
-    int64_t looked_us; /* when the last whole one ended */
-    size_t part;       /* records in it */
+    bool blind;        /* the look cannot be done, so there are no counts */
+    int64_t since_ms;  /* when the look began, in the store's time */
+    int64_t due_us;    /* the next part of the look, on the boot clock */
+    int64_t looked_us; /* when the last complete look ended */
+    size_t part;       /* records in the next part */
     struct idem_cursor cursor;
 };
 
 enum idem_status idem__quota_open(struct idem_engine *engine,
                                   struct idem_error *err);
 void idem__quota_close(struct idem__quota *quota);
-/* May this op's scope have no further record? Then say which limit it is. */
+/* True if this op's scope may have no further record. idem__quota_refuse sets
+ * the error. */
 bool idem__quota_used_up(struct idem_engine *engine, const struct idem_op *op);
 enum idem_status idem__quota_refuse(struct idem_engine *engine,
                                     const struct idem_op *op,
                                     struct idem_error *err);
-/* We stored a record in the place of another; state ABSENT: of none. */
+/* This engine stored `after` in the place of `before`; state ABSENT: there was
+ * none. */
 void idem__quota_wrote(struct idem_engine *engine,
                        const struct idem_record *before,
                        const struct idem_record *after);
@@ -438,30 +454,32 @@ void idem__quota_tend(struct idem_engine *engine);
 
 struct idem__group;
 
-/* Read the keys, if the options name a file; `has_store`: and no server. */
+/* Read the keys if the options name a file. `has_store`: the engine has a store
+ * and not a server. */
 enum idem_status idem__sealed_start(struct idem_engine *engine, bool has_store,
                                     struct idem_error *err);
-/* Is there room for this op's subject, once it is sealed? */
+/* Is there room for this op's subject after it is sealed? */
 enum idem_status idem__sealed_fits(const struct idem_engine *engine,
                                    const struct idem_op *op,
                                    struct idem_error *err);
-/* Open what was loaded; group->shut says why it does not. */
+/* Open the loaded record; if it does not open, group->shut says why. */
 void idem__sealed_open_group(struct idem_engine *engine,
                              struct idem__group *group);
-/* What to write of the group's record; NULL: out of memory. */
+/* The record to write for the group; NULL: out of memory. */
 const struct idem_record *idem__sealed_write(struct idem_engine *engine,
                                              struct idem__group *group);
-/* Must this op keep off the group's record, which does not open? */
+/* True if the group's record does not open and this op may not change it. */
 bool idem__sealed_refuses(const struct idem__group *group,
                           const struct idem_op *op, const struct idem_now *now);
-/* Open a record that a scan found, which has no result; or show no subject. */
+/* Open a record that a scan found, which has no result. If it does not open,
+ * its subject is empty. */
 void idem__sealed_open_scanned(struct idem_engine *engine,
                                struct idem_record *record,
                                struct idem_arena *arena);
 
 /* ---- time ------------------------------------------------------------ */
 
-struct idem__seen { /* an unchanged rev, on a store without a clock */
+struct idem__seen { /* on a store without a clock: a rev that has not changed */
     uint64_t rev;
     int64_t since_us, used_us;
 };
@@ -470,14 +488,16 @@ struct idem__time {
     const struct idem_clocks *clocks;
     int64_t open_us;           /* boot clock */
     bool known;                /* there was a sample */
-    int64_t sample_us;         /* the store said so ... */
-    int64_t asked_us, told_us; /* ... between these, on the boot clock */
-    int64_t tried_us;          /* the last attempt to sample */
+    int64_t sample_us;         /* the store's time in the last sample, ... */
+    int64_t asked_us, told_us; /* ... taken between these two boot times */
+    int64_t tried_us;          /* time of the last attempt to sample */
     int64_t judged_us;         /* lower bound in use ... */
     int64_t judged_at_us;      /* ... at this boot time; 0: not yet */
-    bool doubted;              /* the store was far ahead at the start */
+    bool doubted;              /* the store was far ahead when the engine
+                                * started */
     uint64_t fence_floor_us;
-    int64_t pace_us; /* the store's time by our own clock since it was latest */
+    int64_t pace_us; /* the store's latest time, advanced by this machine's boot
+                      * clock */
     int64_t wall_offset_us; /* wall clock minus boot clock, at open */
     int64_t wall_checked_us;
     atomic_bool alarm;
@@ -485,19 +505,20 @@ struct idem__time {
 };
 
 bool idem__time_open(struct idem_engine *engine);
-/* Make engine->now for the next batch. */
+/* Compute engine->now for the next batch. */
 enum idem_status idem__time_update(struct idem_engine *engine,
                                    struct idem_error *err);
-/* The same as seen by one record, which may be NULL. */
+/* The time to judge this record by; the record may be NULL. */
 struct idem_now idem__time_for(struct idem_engine *engine,
                                const struct idem_record *record);
-/* This record is stored now, by us. */
+/* This engine has just stored this record. */
 void idem__time_wrote(struct idem_engine *engine,
                       const struct idem_record *record);
-/* What may be dropped before this time may leave the store now; 0: nothing. */
+/* Records that may be dropped before this time may be removed from the store
+ * now; 0: none. */
 int64_t idem__time_drop_ms(struct idem_engine *engine);
-/* Boot time at which the lease of this executing record is over, as far as can
- * be told now. */
+/* The boot time at which the lease of this executing record is over, according
+ * to what is known now. */
 int64_t idem__time_lease_end_us(struct idem_engine *engine,
                                 const struct idem_record *record);
 
@@ -505,7 +526,7 @@ int64_t idem__time_lease_end_us(struct idem_engine *engine,
 
 struct idem__entry {
     const uint8_t *key;
-    struct idem__job *job; /* NULL: a crowd is to look again */
+    struct idem__job *job; /* NULL: a crowd looks again */
     struct idem__crowd *crowd;
 };
 
@@ -527,25 +548,29 @@ struct idem__group {
     struct idem__item *first, **last; /* its jobs, in order */
     struct idem__crowd *crowd;
     enum idem__stage stage;
-    bool withheld; /* the store has lost it, and nobody has accepted that */
-    bool guessed;  /* and not read */
-    bool swept;    /* some of the crowd were decided */
+    bool withheld; /* the store has lost it and no operator has accepted the
+                    * loss */
+    bool guessed;  /* `stored` is a guess, it was not read */
+    bool swept;    /* some jobs of the crowd were decided */
     bool writes;
-    bool changed; /* since the crowd has looked */
+    bool changed; /* since the crowd last looked */
     uint8_t rounds, losses;
     const struct idem_error *shut;    /* why `stored` does not open, or NULL */
-    bool shut_result;                 /* its result is what does not open */
-    const struct idem_record *sealed; /* what is written, once it is sealed */
+    bool shut_result;                 /* it is the result that does not open */
+    const struct idem_record *sealed; /* the sealed record to write, or NULL */
     uint64_t rev;                     /* of the write */
-    const struct idem_record *record; /* NULL: none; else one of these */
-    struct idem_record stored;        /* what is there, or ABSENT */
-    struct idem_record chain[2];      /* what the operations make of it */
+    const struct idem_record *record; /* the current record: one of the
+                                       * following, or NULL */
+    struct idem_record stored;        /* the stored record, or ABSENT */
+    struct idem_record chain[2];      /* the records that the operations
+                                       * produce */
 };
 
-/* Decide all of them, from what is stored. */
+/* Decide all operations of the group from the stored record. */
 void idem__group_step(struct idem_engine *engine, struct idem__group *group);
-/* The four ways in which that ends: told as decided, with an error, as busy
- * with somebody's transaction, or (nothing is told yet) not known. */
+/* The four ways in which a group ends: answered as decided, answered with an
+ * error, answered as busy because of another transaction, or lost (not answered
+ * yet). */
 void idem__group_stored(struct idem_engine *engine, struct idem__group *group);
 void idem__group_failed(struct idem_engine *engine, struct idem__group *group,
                         enum idem_status status, const struct idem_error *err);
@@ -554,15 +579,15 @@ void idem__group_lost(struct idem__group *group);
 
 struct idem__batch {
     struct idem_arena arena;
-    struct idem__entry *entries; /* in the order they came */
+    struct idem__entry *entries; /* in order of arrival */
     struct idem__sorted *sorted;
     struct idem__group *groups;
     struct idem__group **swapping;
     struct idem_swap *swaps;
     struct idem_load *loads;
     size_t entry_count, group_count, bytes;
-    size_t limit;  /* entries in the next batch */
-    size_t loaded; /* bytes of results read for this one */
+    size_t limit;  /* maximum number of entries in the next batch */
+    size_t loaded; /* bytes of results that this batch has read */
 };
 
 bool idem__batch_open(struct idem_engine *engine);
@@ -572,31 +597,32 @@ bool idem__batch_add_crowd(struct idem_engine *engine,
                            struct idem__crowd *crowd);
 /* Decide, commit and answer the groups. */
 void idem__groups_commit(struct idem_engine *engine);
-/* Form the groups of what was added, and commit them. */
+/* Group the added operations by key and commit the groups. */
 void idem__batch_run(struct idem_engine *engine);
 
 /* ---- the engine ------------------------------------------------------ */
 
 /*
- * What carries the operations of an engine out: a store, here, or a server
- * (../remote). Everything in front of it, from idem_submit to the queue, and
- * idem_do, idem_run and idem_scan, is the same for both.
+ * A carrier executes the operations of an engine: on a store (in this folder)
+ * or through a server (../remote). All code in front of it is the same for
+ * both: idem_submit and the queue, idem_do, idem_run and idem_scan.
  */
 struct idem__carrier {
     enum idem_status (*open)(struct idem_engine *engine, const char *url,
                              struct idem_error *err);
-    /* Take what waits and go as far as possible; true if more waits already. */
+    /* Handle the waiting items as far as possible; true if more wait
+     * already. */
     bool (*turn)(struct idem_engine *engine);
     /* When the next turn is due, on the boot clock; INT64_MAX: never. */
     int64_t (*due_us)(struct idem_engine *engine);
-    /* The engine's own thread: sleep, at most so long, until `wake` is called;
-     * `wake` is called with the queue's lock held. */
+    /* On the engine's own thread: sleep at most this long, until `wake` is
+     * called. The caller of `wake` holds the queue's lock. */
     void (*sleep)(struct idem_engine *engine, int64_t ms);
     void (*wake)(struct idem_engine *engine);
     size_t (*max_result)(const struct idem_engine *engine);
     void (*figures)(struct idem_engine *engine, idem_figure_fn *each,
                     void *arg);
-    /* No more turns: answer everybody who is left. */
+    /* There are no more turns: answer all remaining operations. */
     void (*finish)(struct idem_engine *engine);
     void (*close)(struct idem_engine *engine); /* also after a failed open */
 };
@@ -608,17 +634,18 @@ struct idem__remote;
 
 struct idem_engine {
     const struct idem__carrier *carrier;
-    struct idem__remote *remote; /* of the server's carrier */
+    struct idem__remote *remote; /* state of the carrier to a server */
     struct idem_options options;
     struct idem_store_options store_options;
     struct idem_store *store;
     struct idem__engine_inner inner;
     struct idem__queue queue;
-    pthread_t thread;                 /* its own, if it is not driven */
-    _Atomic pthread_t turner;         /* who took the last turn */
-    _Atomic bool has_turner, in_turn; /* in_turn: of its turner's alone */
+    pthread_t thread;                 /* the engine's thread, if it is not
+                                       * driven */
+    _Atomic pthread_t turner;         /* the thread that took the last turn */
+    _Atomic bool has_turner, in_turn; /* only the turner uses in_turn */
     struct idem__keeper *keepers;
-    bool renewals_fail; /* and that was said */
+    bool renewals_fail; /* and that was logged */
     struct idem__timers timers;
     struct idem__parked parked;
     struct idem__recents recents;
@@ -626,10 +653,10 @@ struct idem_engine {
     struct idem__epoch epoch;
     struct idem__quota quota;
     struct idem__kept_figures figures;
-    struct idem__seal *seal;  /* NULL: nothing is sealed */
+    struct idem__seal *seal;  /* NULL: sealing is off */
     struct idem_error closed; /* why a record did not open, as last logged */
-    int64_t closed_us;        /* and when; 0: never */
-    struct idem__item *spare_jobs; /* of the turner's alone */
+    int64_t closed_us;        /* when that was logged; 0: never */
+    struct idem__item *spare_jobs; /* only the turner uses them */
     size_t spare_count;
     struct idem__time time;
     struct idem_now now;
@@ -645,13 +672,13 @@ struct idem_engine {
     _Atomic uint64_t batch_sizes[IDEM__BATCH_SIZES];
     _Atomic uint64_t batches, batched, store_errors, parked_now, locks_waiting,
         vanished, over_quota, rollbacks;
-    atomic_bool rolled_back; /* and nobody has accepted that */
+    atomic_bool rolled_back; /* and no operator has accepted it */
     _Atomic int64_t stats_now_ms;
 };
 
 int64_t idem__boot_us(struct idem_engine *engine);
 
-/* The most bytes of a result that are kept. */
+/* The maximum number of bytes of a result that is kept. */
 size_t idem__max_result(const struct idem_engine *engine);
 
 /* Call back with the answer in the job, or with an error. */
@@ -659,41 +686,42 @@ void idem__job_answer(struct idem_engine *engine, struct idem__job *job,
                       enum idem_status status, const struct idem_error *err);
 void idem__job_drop(struct idem_engine *engine, struct idem__job *job);
 void idem__jobs_close(struct idem_engine *engine);
-/* Answer and drop. */
+/* Answer and free the job. */
 void idem__job_fail(struct idem_engine *engine, struct idem__job *job,
                     enum idem_status status, const struct idem_error *err);
 
-/* queue.c: as idem_submit; the steps after this one are verbs.c's. */
+/* queue.c: like idem_submit; `step` says which operation of a verb it is. */
 enum idem_status idem__submit(struct idem_engine *engine,
                               const struct idem_op *op, enum idem__step step,
                               idem_done_fn *done, void *arg, uint64_t *ticket,
                               struct idem_error *err);
-/* verbs.c: a step was answered. Take the next one, or call back. */
+/* verbs.c: a step was answered. Submit the next one, or call back. */
 void idem__verb_answer(struct idem_engine *engine, struct idem__job *job,
                        enum idem_status status, const struct idem_error *err);
 enum idem__step idem__verb_step(const struct idem_op *op, bool next);
 
-/* How long a busy caller should stay away. */
+/* How long the caller of a busy record should wait before it retries. */
 int64_t idem__retry_after_ms(const struct idem_record *record,
                              const struct idem_now *now);
 
-/* Put an item at the end of the queue, whatever the limits; false: closing. */
+/* Append an item to the queue, ignoring the limits; false: closing. */
 bool idem__queue_put(struct idem_engine *engine, struct idem__item *item);
 bool idem__on_own_thread(const struct idem_engine *engine);
-/* Move what waits to the inbox, unless a batch's worth is there already. */
+/* Move the waiting items to the inbox, unless the inbox has enough for a
+ * batch. */
 void idem__queue_take(struct idem__queue *queue);
-/* So many jobs are done with. True if something waits. */
+/* This many jobs are finished. True if more items are waiting. */
 bool idem__queue_done(struct idem__queue *queue, size_t count, size_t bytes);
 
-/* The container of a member. */
+/* The struct that contains this member. */
 #define IDEM__OF(pointer, type, member)                                        \
     ((type *)((char *)(pointer)-offsetof(type, member)))
 
 void idem__scan_run(struct idem_engine *engine, struct idem__scan *scan);
 
-/* Wait until *word is not 0; wake who waits. */
+/* Wait until *word is not 0; idem__word_set wakes the waiters. */
 void idem__word_wait(atomic_int *word);
-/* False: so long it was not set. */
+/* The same with a timeout; false: *word is still 0. */
 bool idem__word_wait_for(atomic_int *word, int64_t ms);
 void idem__word_set(atomic_int *word);
 

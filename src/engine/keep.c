@@ -1,9 +1,9 @@
 /*
  * keep.c - keeps leases alive, on the thread that takes the engine's turns.
  *
- * No thread a lease; and a process that dies stops renewing with it. Renewing
- * goes on until the owner says that it is over, or the store says that somebody
- * else has the record.
+ * There is no thread per lease, and when the process dies, its renewals stop. A
+ * lease is renewed until its owner ends it, or until the store says that
+ * somebody else has the record.
  */
 #include "inner.h"
 
@@ -68,8 +68,8 @@ renewed(void *arg, enum idem_status status, const struct idem_answer *answer,
         drop_keeper(keeper);
         return;
     }
-    /* An error, or a row that is locked for a moment, says nothing about who
-     * has the record. */
+    /* An error, or a row that is locked for a moment, does not mean that
+     * somebody else has the record. */
     if (status == IDEM_OK && answer->verdict == IDEM_V_OK)
         kept = IDEM__KEPT;
     else if (status == IDEM_OK && answer->verdict == IDEM_V_STALE)
@@ -104,7 +104,7 @@ idem__keeper_over(struct idem__keeper *keeper)
 void
 idem__keeper_end(struct idem__keeper *keeper)
 {
-    /* An engine that is closing drops it by itself. */
+    /* If the engine is closing, it drops the keeper by itself. */
     (void)idem__queue_put(keeper->engine, &keeper->end);
 }
 

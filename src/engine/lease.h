@@ -1,13 +1,14 @@
 /*
- * lease.h - when a lease is renewed, and when it is over.
+ * lease.h - computes when to renew a lease and when it is over.
  *
  *   asked      + a third                        + its length
  *     ├────────────┼─────────────────────────────────┤
  *   granted      ask again; without success        over
  *                again after a twelfth
  *
- * It counts from before the question was sent, on a clock that nobody sets: so
- * it ends here before it ends in the store, however long the answer took.
+ * The time is counted from before the request was sent, on a clock that cannot
+ * be set. So the lease ends here before it ends in the store, however long the
+ * reply took.
  */
 #ifndef IDEM__LEASE_H
 #define IDEM__LEASE_H
@@ -17,11 +18,11 @@
 
 struct idem__lease {
     int64_t length_us;
-    int64_t asked_us; /* when it was last asked for */
-    int64_t until_us; /* as granted; 0: not yet */
+    int64_t asked_us; /* when it was last requested */
+    int64_t until_us; /* when it ends, as granted; 0: not granted yet */
 };
 
-/* After this much of it, in any unit. */
+/* The time after which to ask again, in the unit of the lease. */
 static inline int64_t
 idem__lease_third(int64_t length)
 {
@@ -34,7 +35,7 @@ idem__lease_granted(struct idem__lease *lease)
     lease->until_us = lease->asked_us + lease->length_us;
 }
 
-/* When to ask for it again. */
+/* When to request it again. */
 static inline int64_t
 idem__lease_due_us(const struct idem__lease *lease)
 {

@@ -1,12 +1,13 @@
 /*
- * park.c - those who wait for a busy record.
+ * park.c - parks the operations that wait for a busy record.
  *
- * A crowd is all who wait for one key, first come first. Whoever changes the
- * record in this engine lets the whole crowd look at it in the same batch; a
- * timer does when the lease ends. On a store that others write too, the store
- * is asked to tell of changes. As long as it does not, the crowd looks at a
- * short interval, with one read a key, however many wait; while it does, less
- * and less often, for what is told may get lost.
+ * A crowd is the list of all operations that wait for one key, in order of
+ * arrival. When an operation of this engine changes the record, the whole crowd
+ * looks at it in the same batch; when the lease ends, a timer lets the crowd
+ * look. A store that other engines write too is asked to notify changes. While
+ * it does not notify, the crowd polls at a short interval, with one read per
+ * key, however many operations wait. While it does, the crowd polls less and
+ * less often, because a notification may get lost.
  */
 #include "inner.h"
 
@@ -14,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A timer that could not be right, for a clock that moved, is asked again. */
+/* A timer may fire too early if a clock moved; the crowd then looks again after
+ * at least this time. */
 #define SHORTEST_LOOK_US 1000
 #define LOCKED_LOOK_US 4000
 #define MAX_LOOK_TIMES 20 /* poll_ms times this is the longest interval */
@@ -52,7 +54,7 @@ scope_at(struct idem__link *link)
                                      offsetof(struct idem__parked_scope, link));
 }
 
-/* The scope's count, for one crowd more. NULL: out of memory. */
+/* The scope's count, for one more crowd. NULL: out of memory. */
 static struct idem__parked_scope *
 take_scope(struct idem_engine *engine, struct idem_bytes name)
 {
@@ -226,8 +228,8 @@ idem__crowd_take(struct idem_engine *engine, struct idem__job *job)
     engine->parked.locks -= job->op.verb == IDEM_LOCK;
 }
 
-/* How long until the next look: twice as long each time, while the store tells
- * of changes. */
+/* The time until the next look. It doubles each time while the store notifies
+ * changes. */
 static int64_t
 look_us(const struct idem_engine *engine, struct idem__crowd *crowd)
 {
@@ -266,13 +268,15 @@ idem__crowd_plan(struct idem_engine *engine, struct idem__crowd *crowd,
     crowd->locked = false;
     if (due_us < now_us + SHORTEST_LOOK_US)
         due_us = now_us + SHORTEST_LOOK_US;
-    /* Room in the heap: a crowd has jobs with timers, so this can only fail
-     * for the first; then the waits end by themselves. */
+    /* The heap has room, since the crowd's jobs have timers. Only for the first
+     * crowd setting the timer can fail; its waits then end by their own
+     * timeouts. */
     (void)idem__timer_set(&engine->timers, &crowd->timer, due_us);
 }
 
-/* What is not told any longer is looked at as before; not at once, so that a
- * store that cannot keep its word is not asked all the time. */
+/* If the store stops to notify changes, the crowd polls as before. The first
+ * poll is one interval later, so that a store which keeps dropping its watches
+ * is not read all the time. */
 static void
 hear(struct idem_engine *engine, struct idem__crowd *crowd, enum idem_news news)
 {
@@ -313,7 +317,7 @@ closed(struct idem_engine *engine, struct idem__job *job, const char *text)
     idem__job_fail(engine, job, IDEM_ERR_CLOSED, &err);
 }
 
-/* A waiter as a record of the lock that it would like to hold. */
+/* Describe a waiting operation as a record of the lock that it waits for. */
 static struct idem_record
 waiter(const struct idem_engine *engine, const struct idem__job *job)
 {

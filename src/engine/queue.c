@@ -1,11 +1,11 @@
 /*
- * queue.c - the door: operations are checked, copied and put in line here, on
- * the thread of whoever asks.
+ * queue.c - checks and copies operations and puts them in the queue, on the
+ * caller's thread.
  *
  * A job is one allocation: the struct, then the bytes of scope, id, subject and
- * result. Its key is hashed here too, so that the engine's thread does not.
- * Where one thread asks and takes the turns, as in the server, small jobs are
- * kept and used again.
+ * result. Its key is hashed here too, so that the engine's thread does not. If
+ * the same thread submits and takes the turns, as in the server, small jobs are
+ * kept and reused.
  */
 #include "inner.h"
 
@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* However many operations may wait, their bytes are bounded too. */
+/* The number of waiting operations is limited, and so are their bytes. */
 #define MAX_QUEUE_BYTES ((size_t)256 * 1024 * 1024)
 
 #define SMALL_JOB 1024
 #ifdef __SANITIZE_ADDRESS__
-#define SPARE_MAX 0 /* so that a job used after its end is seen */
+#define SPARE_MAX 0 /* so that tools can detect the use of a freed job */
 #else
 #define SPARE_MAX 4096
 #endif
@@ -40,8 +40,8 @@ idem__max_result(const struct idem_engine *engine)
     return max < room ? max : room;
 }
 
-/* A result that is too large is not kept: what was done stays done. A note that
- * is too large is a mistake. */
+/* A result that is too large is dropped, since the work is done already. A note
+ * that is too large is an error. */
 static enum idem_status
 fit_result(struct idem_engine *engine, struct idem_op *op,
            struct idem_error *err)
@@ -76,7 +76,7 @@ copy_bytes(uint8_t *at, struct idem_bytes *bytes)
     return at + bytes->len;
 }
 
-/* Nobody else touches the spare jobs then. */
+/* True if only this thread uses the spare jobs. */
 static bool
 keeps_spares(const struct idem_engine *engine)
 {
@@ -168,8 +168,8 @@ idem__on_own_thread(const struct idem_engine *engine)
                pthread_self());
 }
 
-/* Under the lock, all of it: once it is let go, the item may be answered and
- * the engine closed. */
+/* The caller holds the lock during the whole call. After it is released, the
+ * item may already be answered and the engine closed. */
 static void
 append(struct idem_engine *engine, struct idem__item *item)
 {
@@ -215,7 +215,7 @@ idem__take_news(void *arg, enum idem_news news, const uint8_t *key)
     if (key)
         memcpy(item->key, key, IDEM_KEY_LEN);
     pthread_mutex_lock(&queue->lock);
-    /* Without it the waiting ones look a little later. */
+    /* If the news is dropped, the waiting operations look a little later. */
     taken = !queue->closing && queue->news < engine->options.max_parked;
     if (taken) {
         queue->news++;
@@ -277,7 +277,7 @@ put_job(struct idem_engine *engine, struct idem__job *job, uint64_t *ticket)
     return status;
 }
 
-/* Is the scope one of "a, b, c-*"? */
+/* Is the scope in the list "a, b, c-*"? */
 static bool
 is_among(struct idem_bytes scope, const char *list)
 {
@@ -296,7 +296,7 @@ is_among(struct idem_bytes scope, const char *list)
     return false;
 }
 
-/* Without a fingerprint another request could be taken for a repeat. */
+/* Without a fingerprint another request could be mistaken for a duplicate. */
 static enum idem_status
 need_fingerprint(const struct idem_engine *engine, const struct idem_op *op,
                  struct idem_error *err)
@@ -312,7 +312,8 @@ need_fingerprint(const struct idem_engine *engine, const struct idem_op *op,
                       (int)op->scope.len, (const char *)op->scope.data);
 }
 
-/* A store that may forget cannot promise that something never happens again. */
+/* A store that may lose records cannot promise that a request never runs
+ * twice. */
 static enum idem_status
 need_memory(const struct idem_engine *engine, const struct idem_op *op,
             struct idem_error *err)
@@ -390,7 +391,7 @@ idem_cancel(struct idem_engine *engine, uint64_t ticket)
 {
     struct idem__cancel *cancel = calloc(1, sizeof(*cancel));
 
-    /* Without memory it stays parked until its wait ends. */
+    /* If memory runs out, the operation stays parked until its wait ends. */
     if (!cancel)
         return;
     cancel->item.kind = IDEM__ITEM_CANCEL;
@@ -407,7 +408,7 @@ idem__job_answer(struct idem_engine *engine, struct idem__job *job,
                                     ? &engine->verdicts[job->answer.verdict]
                                     : &engine->errors[status];
 
-    /* Only for errors that are also counted at the door is this shared. */
+    /* The error counters are also incremented on the callers' threads. */
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
     if (job->step != IDEM__STEP_LAST)
         idem__verb_answer(engine, job, status, err);

@@ -1,20 +1,19 @@
 /*
- * quota.c - how many records and bytes one scope may have in the store.
+ * quota.c - limits how many records and bytes one scope may have in the store.
  *
  * Two things are added up: what a look through the whole store has counted, and
  * what this engine has written since that look began. The look is a scan in
- * small parts between batches, which takes at most a tenth of the engine's
- * time, and begins anew a minute after it ended, or 5 s after if somebody was
- * refused. It passes over the records
- * that were created after it began, for those are counted as they are written;
- * one that grows while the look passes may be counted twice until the next.
- * Records of other engines, and room that expired records leave, are seen by
- * the next look.
+ * small parts between batches. It takes at most a tenth of the engine's time
+ * and starts again a minute after it ended, or 5 s after if an operation was
+ * refused. It skips records that were created after it began, because those are
+ * counted when they are written. A record that grows during the look may be
+ * counted twice until the next look. Records of other engines, and the room
+ * that expired records leave, are counted by the next look.
  *
- * The table has a fixed size. Where places are taken, the scope with the fewest
- * records of a small neighbourhood makes room: only the largest are remembered,
- * which are the ones that a quota is about. The hash is keyed, so nobody can
- * choose to collide.
+ * The table has a fixed size. If all places of a scope's small neighbourhood
+ * are taken, the scope with the fewest records in it is removed. So the table
+ * remembers the largest scopes, which are the ones that a quota limits. The
+ * hash is keyed, so a client cannot choose scopes that collide.
  */
 #include "inner.h"
 
@@ -34,7 +33,7 @@
 struct idem__scope_use {
     uint64_t hash; /* of the scope; 0: the place is empty */
     int64_t records, bytes;
-    int64_t seen_records, seen_bytes; /* of the look that goes on */
+    int64_t seen_records, seen_bytes; /* of the current look */
 };
 
 static struct idem__scope_use *
@@ -59,8 +58,8 @@ use_of(struct idem__quota *quota, struct idem_bytes scope)
     return least;
 }
 
-/* Bytes that a record counts for. What is executing needs room for its finish,
- * unless it is a doubt that nobody has settled for long. */
+/* The bytes that a record counts for. An executing record reserves room for its
+ * result, unless it has been in doubt for long. */
 static int64_t
 size_of(const struct idem_engine *engine, const struct idem_record *record)
 {
@@ -94,7 +93,7 @@ idem__quota_close(struct idem__quota *quota)
     quota->uses = NULL;
 }
 
-/* What the ids need is no scope's. */
+/* Records of id workers do not count for a scope. */
 static bool
 counts(const struct idem_record *record)
 {
@@ -124,7 +123,7 @@ idem__quota_wrote(struct idem_engine *engine, const struct idem_record *before,
         use->seen_bytes += grown > 0 ? grown : 0;
     } else if (was && before->created > quota->since_ms) {
         use->seen_bytes += grown;
-    } else { /* the look passes over it from now on */
+    } else { /* the current look skips it from now on */
         use->seen_records++;
         use->seen_bytes += size;
     }
@@ -138,7 +137,7 @@ at_most_records(const struct idem_engine *engine,
            use->records >= engine->inner.scope_records;
 }
 
-/* An operator decides over a record, and is never refused. */
+/* An operator's decision about a record is never refused. */
 bool
 idem__quota_used_up(struct idem_engine *engine, const struct idem_op *op)
 {
@@ -219,9 +218,9 @@ look_ends(struct idem__quota *quota)
     quota->looking = quota->blind = false;
 }
 
-/* A store that is away is asked again for the same part. Past a record that
- * cannot be read no look comes to its end, and counts that only grow would lock
- * everybody out: nobody is refused by them then. */
+/* If the store is unavailable, the same part is read again. A look cannot pass
+ * a record that cannot be read, and counts that only grow would in the end
+ * refuse everybody. So in that case the quota refuses nobody. */
 static void
 look_fails(struct idem_engine *engine, enum idem_status status,
            const struct idem_error *err)
@@ -279,7 +278,7 @@ idem__quota_tend(struct idem_engine *engine)
     }
     quota->due_us = began_us + (10 * took_us > PART_PAUSE_US ? 10 * took_us
                                                              : PART_PAUSE_US);
-    /* A store far away takes as long for few records as for many. */
+    /* On a remote store a small scan takes as long as a large one. */
     most_us = engine->store->type->local ? PART_PAUSE_US / 10 : PART_PAUSE_US;
     if (took_us > most_us && quota->part > PART_LEAST)
         quota->part /= 2;

@@ -2,16 +2,16 @@
  * recent.c - records that this engine started and that are not finished yet.
  *
  * A finish nearly always meets the record that this engine itself wrote a
- * moment ago, so what was written is kept here and need not be read again. On
- * a local store, which nobody else writes, it is the record. On a store far
- * away it is a guess, like the guess that a new request is absent: only a swap
- * that the store accepts makes it true, and no answer is given from it alone.
- * Whatever did not end in "stored" is forgotten.
+ * moment ago, so the written record is kept here and need not be read again. On
+ * a local store, which nobody else writes, it is the stored record. On a remote
+ * store it is a guess, like the guess that a new request is absent: only a swap
+ * that the store accepts confirms it, and no answer is given from it alone. A
+ * record whose write did not end in "stored" is forgotten.
  *
- * Records are put down one behind the other in a ring, and a table tells where
- * the last one of a key stands; who comes later takes the place of who came
- * first. Answers of a batch may point into the ring until the batch ends: so
- * only its younger half is found, and a batch writes half a ring at most.
+ * Records are appended to a ring, and a table says where the last record of a
+ * key is. Newer entries overwrite older ones. Answers of a batch may point into
+ * the ring until the batch ends, so a search finds only the newer half of the
+ * ring, and a batch writes at most half a ring.
  */
 #include "inner.h"
 
@@ -21,7 +21,7 @@
 #define RING_LEN ((uint64_t)8 * 1024 * 1024)
 #define RING_HALF (RING_LEN / 2)
 #define PLACES ((size_t)8192)
-#define MAX_RECORD 4096 /* a lock's note may be large; that one is read */
+#define MAX_RECORD 4096 /* a lock's note may be larger; it is read again */
 
 struct recent {
     uint8_t key[IDEM_KEY_LEN];
@@ -34,7 +34,7 @@ recent_at(const struct idem__recents *recents, uint64_t at)
     return (struct recent *)(void *)(recents->ring + at % RING_LEN);
 }
 
-/* Where the table says that the key's record stands, or NULL. */
+/* The place of the key's record in the table, or NULL. */
 static struct idem__place *
 find(const struct idem__recents *recents, const uint8_t *key)
 {
@@ -77,7 +77,8 @@ copy_bytes(uint8_t *at, struct idem_bytes *bytes)
     return at + bytes->len;
 }
 
-/* Room behind the last record, in one piece. NULL: this batch had its half. */
+/* Room behind the last record, in one piece. NULL: this batch has already used
+ * its half of the ring. */
 static struct recent *
 room_for(struct idem__recents *recents, size_t len)
 {
@@ -93,7 +94,7 @@ room_for(struct idem__recents *recents, size_t len)
     return recent_at(recents, at);
 }
 
-/* Without memory everything is read again. */
+/* If memory runs out, nothing is kept and every record is read. */
 static bool
 open_ring(struct idem__recents *recents)
 {
@@ -103,7 +104,8 @@ open_ring(struct idem__recents *recents)
     recents->places = calloc(PLACES, sizeof(*recents->places));
     if (!recents->ring || !recents->places)
         idem__recents_close(recents);
-    recents->end = recents->batch_start = RING_LEN; /* 0 is no place */
+    recents->end = recents->batch_start = RING_LEN; /* 0 means that there is no
+                                                     * record */
     return recents->ring != NULL;
 }
 

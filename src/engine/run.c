@@ -1,11 +1,12 @@
 /*
- * run.c - work done once: begin, keep the lease alive, finish.
+ * run.c - idem_run: runs work once. It begins, keeps the lease alive and
+ * finishes.
  *
  * The engine itself renews the leases of all runs (keep.c) until the finish is
  * acknowledged.
  *
- * idem_run is made of three pieces: begin, work, end. Who does not want to wait
- * for the end submits it, and ends the run the long way only if that failed.
+ * idem_run has three steps: begin, work, end. A caller that does not want to
+ * wait for the end submits it, and calls idem__run_end only if that failed.
  */
 #include "inner.h"
 
@@ -16,11 +17,12 @@
 #define BEGIN_TRIES 10
 #define LONGEST_PAUSE_MS 1000
 
-/* Work that was begun. Lives until its lease need not be kept any longer. */
+/* A run that was begun. It lives until its lease need not be kept any
+ * longer. */
 struct idem__run {
     struct idem__keeper keeper; /* its scope and id follow the struct */
-    int64_t patience_ms;        /* to record the outcome */
-    bool lost;                  /* a FINISH that was submitted was */
+    int64_t patience_ms;        /* how long to try to record the outcome */
+    bool lost;                  /* the reply to a submitted FINISH was lost */
     enum idem_kind kind;        /* of its result */
     idem_done_fn *done;         /* of idem__run_submit_end */
     void *arg;
@@ -32,7 +34,7 @@ free_run(struct idem__keeper *keeper)
     free(IDEM__OF(keeper, struct idem__run, keeper));
 }
 
-/* A store that is away is said once for all runs of an engine. */
+/* Renewals that fail are logged once for all runs of an engine. */
 static bool
 note_renewal(struct idem__keeper *keeper, enum idem__kept kept,
              const struct idem_error *err)
@@ -92,15 +94,17 @@ static bool
 worth_another(enum idem_status status, const struct idem_answer *answer)
 {
     if (status == IDEM_OK)
-        return answer->verdict == IDEM_V_BUSY; /* somebody's row lock */
+        return answer->verdict == IDEM_V_BUSY; /* another transaction has locked
+                                                * the row */
     return status == IDEM_ERR_LOST || status == IDEM_ERR_UNAVAILABLE ||
            status == IDEM_ERR_OVERLOADED || status == IDEM_ERR_MEMORY ||
            status == IDEM_ERR_FULL;
 }
 
-/* A begin whose answer was lost is sent again with the same nonce, so that it
- * finds itself; from then on "unavailable" is no answer any more, and "busy"
- * only in the end: a lost commit may still hold its row. */
+/* If the reply to a BEGIN was lost, send it again with the same nonce, so that
+ * it recognises its own record. After a loss "unavailable" is no longer a safe
+ * answer, since the BEGIN may have been stored; and "busy" is retried, because
+ * a lost commit may still hold the row. */
 static enum idem_status
 begin(struct idem__run *run, const struct idem_op *op,
       struct idem_answer *answer, struct idem_error *err)
@@ -124,8 +128,8 @@ begin(struct idem__run *run, const struct idem_op *op,
     return status;
 }
 
-/* Finishing is idempotent: what could not be told is told again, for as long
- * as the lease would hold without being renewed, or as was asked for. */
+/* FINISH is idempotent, so it is retried for as long as the lease would last
+ * without renewal, or for the time that the caller set. */
 static enum idem_status
 finish(struct idem__run *run, const struct idem_op *op,
        struct idem_answer *answer, struct idem_error *err)
@@ -153,8 +157,8 @@ finish(struct idem__run *run, const struct idem_op *op,
                       lost ? "may not be" : "is not");
 }
 
-/* A failure of a loose run leaves the record free; here the caller is told how
- * its own run went. */
+/* A failed run in loose mode leaves the record free, but this caller gets the
+ * outcome of its own run. */
 static void
 tell_failure(const struct idem_op *op, struct idem_answer *answer)
 {
@@ -166,7 +170,8 @@ tell_failure(const struct idem_op *op, struct idem_answer *answer)
     failed.result = op->result;
     if (idem__answer_keep(answer, &failed))
         return;
-    failed.result = (struct idem_bytes){NULL, 0}; /* the outcome at least */
+    failed.result = (struct idem_bytes){NULL, 0}; /* report at least the
+                                                   * outcome */
     (void)idem__answer_keep(answer, &failed);
 }
 
@@ -204,7 +209,7 @@ idem__run_begin(struct idem_engine *engine, const struct idem_op *op,
     return status;
 }
 
-/* What tells the record how it went. */
+/* The operation that records the outcome. */
 static struct idem_op
 end_op(const struct idem__run *run, enum idem_state outcome,
        struct idem_bytes result)
@@ -228,7 +233,7 @@ idem__run_end(struct idem__run *run, enum idem_state outcome,
     struct idem_op op = end_op(run, outcome, result);
     enum idem_status status = IDEM_OK;
 
-    /* If nobody knows, the claim stays. */
+    /* If the outcome is not known, the claim stays. */
     if (outcome != IDEM_STATE_EXECUTING) {
         idem_answer_clear(answer);
         status = finish(run, &op, answer, err);

@@ -1,6 +1,6 @@
 /*
- * scan.c - listing records. A store is called by one thread at a time, so scans
- * take their place in the queue like everything else.
+ * scan.c - lists records. Only one thread at a time calls a store, so scans
+ * wait in the queue like all operations.
  */
 #include "inner.h"
 
@@ -9,10 +9,10 @@
 
 #define MAX_COUNT 10000
 
-/* Records are collected, then told. */
+/* Records are collected first and reported afterwards. */
 struct found {
     struct idem_engine
-        *engine; /* that opens what is sealed; NULL: it is open */
+        *engine; /* opens sealed records; NULL: they are not sealed */
     struct idem_arena arena;
     struct idem_record *records;
     size_t count, room;
@@ -78,7 +78,7 @@ idem__scan_run(struct idem_engine *engine, struct idem__scan *scan)
     free(scan);
 }
 
-/* Copy the bytes to where they live as long as the scan. */
+/* Copy the bytes into memory that lives as long as the scan. */
 static void
 own_bytes(struct idem_bytes *bytes, char *to)
 {
@@ -126,7 +126,7 @@ idem__waiters_submit(struct idem_engine *engine, size_t count,
 {
     struct idem__scan *scan;
 
-    if (!engine->store) /* they wait at the server */
+    if (!engine->store) /* the server has them */
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,
                           "who waits for a lock is known to the server that "
                           "has the store");

@@ -1,8 +1,8 @@
 /*
- * seal.c - see seal.h.
+ * seal.c - seals and opens records; see seal.h.
  *
- * The keys lie in memory that libsodium guards: locked, left out of core dumps,
- * read-only once they are there, and zeroed when it is given back.
+ * The keys are in memory that libsodium protects: it is locked, left out of
+ * core dumps, read-only after the keys are loaded, and zeroed when it is freed.
  */
 #include "seal.h"
 
@@ -32,7 +32,7 @@ struct key {
     uint8_t id[ID_LEN];
 };
 
-struct idem__seal { /* guarded memory */
+struct idem__seal { /* in protected memory */
     size_t count;
     bool locked;
     struct key keys[KEYS_MAX]; /* the first one seals */
@@ -40,7 +40,7 @@ struct idem__seal { /* guarded memory */
 
 /* ---- the keys ---------------------------------------------------------- */
 
-/* The id tells which key it is and nothing about the key. */
+/* The id identifies the key and reveals nothing about its bytes. */
 static void
 make_id(struct key *key)
 {
@@ -62,7 +62,7 @@ find_key(const struct idem__seal *seal, const uint8_t id[ID_LEN])
     return NULL;
 }
 
-/* What is wrong with a line; NULL: nothing. */
+/* Says what is wrong with a line; NULL: nothing. */
 static const char *
 add_line(struct idem__seal *seal, const char *line, size_t len)
 {
@@ -168,8 +168,8 @@ idem__seal_read(const char *file, struct idem__seal **seal,
 
     if (sodium_init() < 0)
         return idem__fail(err, IDEM_ERR_MEMORY, "libsodium does not start");
-    /* Where a file's name is asked for, somebody may give the key: an error
-     * must not show it. */
+    /* A user may pass the key itself instead of the name of a file. In that
+     * case the error message must not show it. */
     is_key = idem__hex_read(file, strlen(file), key, sizeof(key));
     sodium_memzero(key, sizeof(key));
     fd = is_key ? -1 : open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -213,7 +213,7 @@ idem__seal_locked(const struct idem__seal *seal)
 
 /* ---- one field --------------------------------------------------------- */
 
-/* What a field is bound to: the record's key, and which of its fields it is. */
+/* What the tag of a field covers: the record's key, and which field it is. */
 struct bound {
     uint8_t key[IDEM_KEY_LEN];
     uint8_t field;

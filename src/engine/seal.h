@@ -1,5 +1,5 @@
 /*
- * seal.h - results and subjects sealed at rest.
+ * seal.h - encrypts ("seals") results and subjects at rest.
  *
  *   verbs ── step() ── plain records ──▶ seal ──▶ store
  *                                   ◀── open ──
@@ -14,8 +14,8 @@
  *   at 29  the bytes, encrypted, and a tag of 16 bytes
  *
  * The tag also covers the key of the record (its type, scope and id) and which
- * field it is: what is copied to another record or field does not open. A flag
- * of the record says which fields are sealed; an empty field never is.
+ * field it is, so bytes that are copied to another record or field do not open.
+ * A flag of the record says which fields are sealed; an empty field never is.
  */
 #ifndef IDEM__SEAL_H
 #define IDEM__SEAL_H
@@ -27,13 +27,13 @@
 struct idem__seal;
 
 /*
- * Read the keys of a file: 64 hex digits a line. The first one seals, all of
- * them open. IDEM_ERR_INVALID says what is wrong, and never what is in the
- * file.
+ * Read the keys of a file, 64 hex digits per line. The first key seals, and all
+ * keys open. An IDEM_ERR_INVALID says what is wrong, but never shows a byte of
+ * the file.
  */
 enum idem_status idem__seal_read(const char *file, struct idem__seal **seal,
                                  struct idem_error *err);
-/* The same for a text; `name` stands in errors. */
+/* The same for a text; error messages use `name`. */
 enum idem_status idem__seal_parse(const char *name, struct idem_bytes text,
                                   struct idem__seal **seal,
                                   struct idem_error *err);
@@ -55,9 +55,8 @@ bool idem__seal_record(const struct idem__seal *seal, const uint8_t *key,
                        struct idem_arena *arena, struct idem_record *sealed);
 
 /*
- * Open what is sealed of a record, in place; `seal` may be NULL. Nothing is
- * sealed any more then, whatever is returned: fields that do not open are
- * empty.
+ * Open the sealed fields of a record, in place; `seal` may be NULL. Afterwards
+ * no field is sealed, whatever is returned: fields that do not open are empty.
  *
  * IDEM_ERR_UNAVAILABLE: the key is missing; err names it by its id.
  * IDEM_ERR_CORRUPT: the bytes were changed, or copied from another record.

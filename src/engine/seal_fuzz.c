@@ -1,9 +1,9 @@
 /*
- * seal_fuzz.c - any bytes as a sealed field: refused, unless they are what the
- * key sealed; and any text as a file of keys.
+ * seal_fuzz.c - fuzzes the opening of a sealed field, which must be refused
+ * unless the key sealed it, and the reading of a file of keys.
  *
- * No fuzzer finds a tag, so the input is tried as it is, with the head made
- * right, and as what is to be sealed and opened again.
+ * A fuzzer cannot find a valid tag. So the input is tried as it is, with a
+ * correct header, and as plain bytes that are sealed and opened again.
  */
 #include "seal.h"
 
@@ -52,7 +52,7 @@ must_come_back(const struct idem__seal *seal, struct idem_bytes bytes,
         !idem__bytes_equal(sealed.subject, bytes) ||
         !idem__bytes_equal(sealed.result, bytes))
         abort();
-    /* With the head of what was sealed, behind it anything. */
+    /* Any bytes behind the header of a sealed field. */
     if (!idem__seal_record(seal, key, &record, arena, &sealed) ||
         bytes.len < IDEM__SEAL_LEN)
         return;

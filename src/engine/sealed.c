@@ -1,16 +1,16 @@
 /*
- * sealed.c - which records an engine seals and opens, and what happens to one
- * that does not open.
+ * sealed.c - decides which records an engine seals and opens, and what happens
+ * to a record that does not open.
  *
- * Only what goes to the store is sealed and only what comes from it is opened:
- * step(), the answers and what recent.c keeps are plain. A record is sealed
- * whole every time that it is written, with the first key; so a key that was
- * replaced goes out of use as records are written again or expire.
+ * Records are sealed on the way to the store and opened on the way back;
+ * step(), the answers and the records in recent.c are plain. Every write seals
+ * the whole record with the first key. So a replaced key goes out of use as
+ * records are written again or expire.
  *
- * A record that does not open is never taken for absent. Whoever asks for it is
- * told why, and it stays as it is. Two things need not know what is in it: an
- * operator may forget a request, a token, or a lock without a note, and an
- * expired one makes room.
+ * A record that does not open is never treated as absent. An operation on it
+ * fails with the reason, and the record stays as it is. Two things are possible
+ * without its contents: an operator may forget a request, a token, or a lock
+ * without a note, and a new record may replace an expired one.
  */
 #include "inner.h"
 
@@ -62,8 +62,8 @@ idem__sealed_fits(const struct idem_engine *engine, const struct idem_op *op,
                       op->subject.len, IDEM__SEALED_SUBJECT_MAX);
 }
 
-/* A server's operator learns of a missing key once, and of several at most once
- * a minute. Where there is no log, who asked is told, and that is enough. */
+/* A missing key is logged once, and several missing keys at most once a minute.
+ * Without a log only the caller gets the error. */
 static void
 say_closed(struct idem_engine *engine, const struct idem_error *err)
 {
@@ -102,7 +102,7 @@ idem__sealed_write(struct idem_engine *engine, struct idem__group *group)
     if (!engine->seal ||
         (group->record->subject.len == 0 && group->record->result.len == 0))
         return group->record;
-    /* What was lost is sent again as it was. */
+    /* A lost write must be sent again with the same bytes. */
     if (group->sealed)
         return group->sealed;
     sealed = idem_arena_take(&engine->batch.arena, sizeof(*sealed));
@@ -116,7 +116,7 @@ bool
 idem__sealed_refuses(const struct idem__group *group, const struct idem_op *op,
                      const struct idem_now *now)
 {
-    /* A lock's note lives on when the lock is forgotten. */
+    /* The note of a lock is kept when the lock is forgotten. */
     bool forgets = op->verb == IDEM_FORGET &&
                    (op->type == IDEM_TYPE_REQUEST ||
                     op->type == IDEM_TYPE_TOKEN || !group->shut_result);

@@ -1,28 +1,28 @@
 /*
- * time.c - what time it is at the store, between two bounds.
+ * time.c - computes the store's time, as a lower and an upper bound.
  *
- * What is written counts from the upper bound, what is judged (is a lease over,
- * has a record expired) from the lower one. A local store is asked for every
- * batch. A remote one is asked once a second; a sample t, asked at boot time a
- * and told at b, says that at boot time n >= b
+ * Times that are written count from the upper bound; judgements (is a lease
+ * over, has a record expired) use the lower bound. A local store is asked for
+ * every batch. A remote one is asked once a second. If it was asked at boot
+ * time a and its reply t arrived at boot time b, then at boot time n >= b
  *
  *     t + (n - b) - drift  <=  the store's time  <=  t + (n - a) + drift
  *
  * The judged time follows the lower bound at once when it goes back, but gains
  * on this machine's boot clock by no more than one part in a thousand, which is
- * twice what honest clocks differ. So a clock that somebody sets forward, here
- * or at the store, ends nothing early: it raises an alarm, under which nothing
- * is swept out of the store.
+ * twice what honest clocks differ. So if somebody sets a clock forward, here or
+ * at the store, no lease and no record ends early. It raises an alarm, and
+ * during the alarm nothing is removed from the store.
  *
- * An engine that has just started remembers nothing. It has a second opinion,
- * this machine's wall clock: a store that is more than an hour ahead of it is
- * not believed, and judged by the wall clock instead until they agree.
+ * An engine that has just started has no earlier sample to compare with, so it
+ * compares the store with this machine's wall clock. If the store is more than
+ * an hour ahead, the engine judges by the wall clock until the two agree.
  *
- * A store without a clock is written with this machine's wall clock. There a
- * lease is over when this engine has seen the same rev for as long as the
- * lease, on its boot clock, counted from its own write where it was that; and
- * other records expire by a wall clock that may not gain on the boot clock
- * either, a minute late.
+ * If the store has no clock, times are written from this machine's wall clock.
+ * A lease is then over when this engine has seen the same rev for as long as
+ * the lease, on its boot clock; if this engine wrote the record, it counts from
+ * that write. Other records expire a minute late, by a wall clock that may not
+ * gain on the boot clock either.
  */
 #include "inner.h"
 
@@ -33,11 +33,12 @@
 #define ALARM_OVER_US 1000000
 #define AHEAD_US INT64_C(3600000000)
 #define SKEW_US 60000000 /* between engines, on a store without a clock */
-/* The year 2200: fences, which follow the clock, fit until 2255. */
+/* The year 2200. Fences follow the clock; they fit until 2255. */
 #define CLOCK_MOST_US INT64_C(7258118400000000)
 #define SEEN_SETS 4096
 #define SEEN_WAYS 4
-/* What nobody has asked for gives way to what somebody waits for. */
+/* An entry of this engine's own writes that nobody waits for is replaced before
+ * one that somebody waits for. */
 #define OWN_US INT64_C(3600000000)
 
 int64_t
@@ -90,7 +91,8 @@ set_alarm(struct idem_engine *engine, int64_t ahead_us)
     }
 }
 
-/* A local store counts by the boot clock, so a jump shows only here. */
+/* A local store's time is counted by the boot clock, so only this check detects
+ * a jump of the wall clock. */
 static void
 check_wall(struct idem_engine *engine, int64_t boot_us)
 {
@@ -133,8 +135,8 @@ sample(struct idem_engine *engine, int64_t boot_us, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* True: the store's time is not believed, for it was too far ahead of ours when
- * this engine started and still is. */
+/* True if the store's time is not trusted: it was too far ahead of this machine
+ * when this engine started, and still is. */
 static bool
 doubt(struct idem_engine *engine, int64_t early_us)
 {
@@ -202,18 +204,18 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
     judge(engine, boot_us,
           time->sample_us + (boot_us - time->told_us) - drift_us);
     late_us = time->sample_us + (boot_us - time->asked_us) + drift_us;
-    /* A clock that is set back must not shorten what is kept: once it is set
-     * right again, this would have expired early. */
+    /* If a clock is set back and later corrected, records written in between
+     * would expire early. `pace_us` prevents that. */
     time->pace_us += passed_us - passed_us / 1000;
     if (late_us > time->pace_us)
         time->pace_us = late_us;
-    /* A key whose record is gone must not get an old fence again, so the floor
-     * goes up with every batch, whatever the clock does. */
+    /* After a record is gone, its key must not get an old fence again. So the
+     * floor rises with every batch, whatever the clock does. */
     time->fence_floor_us++;
     if (late_us > 0 && (uint64_t)late_us > time->fence_floor_us)
         time->fence_floor_us = (uint64_t)late_us;
-    /* What is written never counts from before the last fence: a record that
-     * expired and is gone leaves no fence at or above the next. */
+    /* Written times never lie before the last fence. So a record that has
+     * expired and is gone never had a fence at or above the next one. */
     late_us = (int64_t)time->fence_floor_us;
 
     engine->boot_now_us = boot_us;
@@ -232,7 +234,7 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* Where this rev is remembered, or may be instead of another. */
+/* The entry of this rev, or the oldest entry of its set, to be replaced. */
 static struct idem__seen *
 seen_at(struct idem_engine *engine, uint64_t rev)
 {
@@ -248,7 +250,8 @@ seen_at(struct idem_engine *engine, uint64_t rev)
     return oldest;
 }
 
-/* Since when this rev has been there unchanged, as far as we know. */
+/* Since when the store has had this rev unchanged, as far as this engine
+ * knows. */
 static int64_t
 seen_since(struct idem_engine *engine, uint64_t rev)
 {
@@ -294,8 +297,8 @@ idem__time_for(struct idem_engine *engine, const struct idem_record *record)
     return now;
 }
 
-/* Between batches nobody asks the store, so the last judgement is counted on. A
- * local store's time is counted by the boot clock and needs no alarm. */
+/* Between batches nobody asks the store, so the last judgement is extrapolated.
+ * A local store's time is counted by the boot clock and needs no alarm. */
 int64_t
 idem__time_drop_ms(struct idem_engine *engine)
 {

@@ -1,6 +1,7 @@
 /*
- * timers.c - which wait, lease or renewal is due first: a binary heap of timers
- * that live inside what they belong to, so that stopping one is cheap.
+ * timers.c - a binary heap of timers, to find the wait, lease or renewal that
+ * is due first. A timer is part of the struct that it belongs to, so stopping
+ * one is cheap.
  */
 #include "inner.h"
 

@@ -1,12 +1,13 @@
 /*
- * verbs.c - verbs that are several operations, one after the other.
+ * verbs.c - carries out verbs that need several operations in sequence.
  *
  *   FIND ── no such request ──▶ the same among tokens
  *   LOOK ──▶ LOOK among tokens ──▶ SETTLE where it was found
  *   USE ─── redeemed ─────────▶ FRESH: issue the next token
  *
- * Each is a job of its own. The answer of one that is not the last comes here
- * and leads to the next one, on the thread that takes the turns.
+ * Each operation is a job of its own. The answer to an operation that is not
+ * the last comes to this file, which submits the next one, on the thread that
+ * takes the turns.
  */
 #include "inner.h"
 
@@ -42,7 +43,8 @@ idem__submit_verb(struct idem_engine *engine, const struct idem_op *op,
                         ticket, err);
 }
 
-/* What comes after this answer? False: nothing does, tell it. */
+/* Prepare the next operation. Returns false if there is none; the answer is
+ * then passed to the caller. */
 static bool
 next_op(const struct idem__job *job, char token[IDEM_TOKEN_LEN + 1],
         struct idem_op *op, enum idem__step *step)
@@ -83,7 +85,7 @@ next_op(const struct idem__job *job, char token[IDEM_TOKEN_LEN + 1],
     return false;
 }
 
-/* The first token is redeemed, whatever became of the fresh one. */
+/* Report the first token as redeemed, whether or not the new one was issued. */
 static void
 tell_redeemed(struct idem__job *job, bool issued)
 {
