@@ -69,9 +69,8 @@ void audit_add_rollback(struct audit *audit, const struct server_log *log,
                         const struct audit_rollback *event);
 
 struct audit_filter {
-    struct idem_bytes scope, id; /* how many of each, the newest */
-    size_t count;                /* how many, newest, of changes and of
-                                  * reveals */
+    struct idem_bytes scope, id; /* empty: all */
+    size_t count;                /* how many of each, the newest */
 };
 
 /* Oldest first. The object is valid during the call only. */

@@ -50,7 +50,7 @@ struct doubts {
     struct idem_cursor cursor;
     uint64_t count;
     int64_t oldest;
-    struct keys seen, before; /* by this and by the last scan, sorted */
+    struct keys seen, before;    /* by this and by the last scan, sorted */
     struct oldest found, listed; /* likewise */
 
     /* The next report. Only the thread uses it, while no part of a scan is

@@ -34,7 +34,7 @@ struct results {
     atomic_size_t bytes;  /* of results; at most half of max */
     atomic_size_t others; /* bytes that clients' own buffers hold */
     uint64_t refused;     /* under the lock: how often there was no room */
-    struct result *last; /* of the last callback: the next may need it */
+    struct result *last;  /* of the last callback: the next may need it */
     const void *last_data;
     uint64_t last_rev, last_turn;
 };

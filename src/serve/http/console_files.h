@@ -1,7 +1,7 @@
 /*
- * console_files.h - the files of the console, as the build has put them into
- * this program: build/console/files.c, made by console/build.mjs. A build
- * without npm has none of them.
+ * console_files.h - the files of the console, which the build puts into this
+ * program: build/console/files.c, made by console/build.mjs. A build without
+ * npm has none of them.
  */
 #ifndef IDEM__CONSOLE_FILES_H
 #define IDEM__CONSOLE_FILES_H

@@ -1,5 +1,6 @@
 /*
- * http.c - HTTP/JSON: listening, and stopping without dropping anybody.
+ * http.c - HTTP/JSON: start to listen, and stop without dropping requests in
+ * flight.
  */
 #include "../core/listen.h"
 #include "http_inner.h"
@@ -12,11 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HEAD_MAX (32 * 1024) /* request line and headers, a connection */
+#define HEAD_MAX (32 * 1024) /* request line and headers, per connection */
 #define BODY_EXTRA (64 * 1024)
 #define TLS_VERSIONS "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
-/* Paths and queries are decoded by http_route.c, which knows a coded slash
+/* http_route.c decodes paths and queries, because it must tell an encoded slash
  * from a plain one. */
 static size_t
 leave_escapes(void *arg, struct MHD_Connection *connection, char *text)
@@ -26,7 +27,8 @@ leave_escapes(void *arg, struct MHD_Connection *connection, char *text)
     return strlen(text);
 }
 
-/* libmicrohttpd's own complaints are about clients; the peer learns of them. */
+/* libmicrohttpd's own messages are about clients' mistakes, and the client gets
+ * an error for those anyway. */
 __attribute__((format(printf, 2, 0))) static void
 hush(void *arg, const char *format, va_list args)
 {
@@ -174,7 +176,7 @@ clear(struct http *http)
     owed = http->in_flight > 0;
     pthread_mutex_unlock(&http->lock);
     if (owed)
-        return; /* the engine still owes answers, which find us here */
+        return; /* the engine still owes callbacks, which use this */
     pthread_cond_destroy(&http->stir);
     http_aside_clear(http);
     pthread_mutex_destroy(&http->lock);
@@ -234,7 +236,7 @@ http_start(struct server *server, struct http **http, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* Under the lock: is somebody still being served? */
+/* Under the lock: is any request still being served? */
 static bool
 is_busy(const struct http *http)
 {
@@ -281,7 +283,7 @@ http_stop(struct http *http, int64_t drain_ms)
     http_events_end(http);
     wait_idle(http, drain_ms);
 
-    /* Nobody may be suspended when libmicrohttpd stops. */
+    /* No connection may be suspended when libmicrohttpd stops. */
     pthread_mutex_lock(&http->lock);
     http->stopping = true;
     pthread_cond_signal(&http->stir);

@@ -1,5 +1,5 @@
 /*
- * http.h - the inside of the server's HTTP half.
+ * http.h - types and functions of the server's HTTP part.
  *
  *   bytes ─▶ http.c (libmicrohttpd) ─▶ http_route.c: which resource
  *                                      http_guard.c: who, from where
@@ -7,12 +7,12 @@
  *            engine ─▶ http_answer.c: verdict ─▶ JSON
  *                      http_problem.c: error ─▶ problem+json
  *
- *   --console: http_console.c (its files, its headers), http_session.c
- * (logins), http_stats.c (an hour of figures), http_events.c (live ones), and
- * ../play (the playground)
+ *   --console: http_console.c (files, headers), http_session.c (logins),
+ *              http_stats.c (an hour of figures), http_events.c (live
+ *              figures), and ../play (the playground)
  *
  * One table of routes and one of fields (http_route.c) drive the routing, the
- * reading of bodies and /openapi.json, so that they cannot drift apart.
+ * parsing of bodies and /openapi.json, so that they cannot drift apart.
  */
 #ifndef IDEM__HTTP_H
 #define IDEM__HTTP_H
@@ -126,20 +126,20 @@ extern const struct http_field_type http_fields[HTTP_FIELD_COUNT];
 
 enum http_action {
     HTTP_OP,    /* one op of the engine, route->verb */
-    HTTP_ISSUE, /* as many tokens as asked for */
+    HTTP_ISSUE, /* as many tokens as the request asks for */
     HTTP_SCAN,
     HTTP_AUDIT,
     HTTP_ID,
-    HTTP_EXPLAIN, /* what an id is made of */
+    HTTP_EXPLAIN, /* the parts of an id */
     HTTP_DOUBTS,  /* the oldest ones */
     HTTP_PROPOSALS,
-    HTTP_ROLLBACK, /* go on although the store went back */
+    HTTP_ROLLBACK, /* accept that the store was rolled back */
     HTTP_METRICS,
     HTTP_HEALTH,
     HTTP_READY,
     HTTP_OPENAPI,
     HTTP_PROBLEM, /* the page about a problem */
-    /* There with --console only. */
+    /* Only with --console. */
     HTTP_STATS,
     HTTP_EVENTS,
     HTTP_ROUTES, /* of a gateway */
@@ -164,7 +164,7 @@ http_is_open(enum http_action action)
            action == HTTP_LOGIN || action == HTTP_LOGOUT;
 }
 
-/* Lists need a right of their own, and who is refused one is logged. */
+/* Lists need a right of their own, and refusals are logged. */
 static inline bool
 http_lists(enum http_action action)
 {
@@ -185,14 +185,15 @@ struct http_route {
     const char *name; /* operationId */
     enum http_action action;
     enum idem_verb verb;
-    enum idem_type type;   /* 0: what the verb implies */
+    enum idem_type type;   /* 0: the verb implies it */
     uint64_t takes, needs; /* fields, in the body or in the query */
     bool body;             /* fields come in a JSON body, else the query */
     const char *answers;   /* verdicts, or a media type */
     const char *about;
 };
 
-/* A GET that shows what the console masks, and is audited. */
+/* A GET that shows a result which the console masks by default; it is
+ * audited. */
 static inline bool
 http_reveals(const struct http_route *route)
 {
@@ -204,16 +205,16 @@ extern const size_t http_route_count;
 
 #define HTTP_PARTS_MAX 8
 
-/* A path, taken apart and percent-decoded. Views into `memory`. */
+/* A path, split and percent-decoded. Views into `memory`. */
 struct http_path {
     struct idem_bytes parts[HTTP_PARTS_MAX];
     size_t count;
 };
 
 /*
- * Take a raw path apart. Every byte but NUL may come percent-encoded; a coded
- * slash does not end a part. IDEM_ERR_INVALID: a bad escape, a NUL, an empty
- * part or too many of them.
+ * Split a raw path. Every byte but NUL may be percent-encoded; an encoded slash
+ * does not end a part. IDEM_ERR_INVALID: a bad escape, a NUL, an empty part or
+ * too many parts.
  */
 enum idem_status http_path_read(struct idem_bytes raw,
                                 struct idem_arena *memory,
@@ -223,18 +224,18 @@ enum idem_status http_path_read(struct idem_bytes raw,
 bool http_decode(struct idem_bytes raw, bool plus, struct idem_arena *memory,
                  struct idem_bytes *out);
 
-/* The route of a method and path; NULL if there is none: then `allow` has the
+/* The route of a method and path. NULL: there is none; then `allow` has the
  * methods of that path, or is empty if there is no such path. */
 const struct http_route *http_route_find(const char *method,
                                          const struct http_path *path,
                                          char *allow, size_t allow_len);
 
-/* ---- a call: a request that was understood --------------------------- */
+/* ---- a call: a parsed request ---------------------------------------- */
 
 struct http_call {
     const struct http_route *route;
     struct idem_op op;
-    bool next;    /* REDEEM: a fresh token afterwards */
+    bool next;    /* REDEEM: issue a new token afterwards */
     bool protect; /* the playground */
     size_t count;
     struct idem_filter filter;
@@ -244,14 +245,14 @@ struct http_call {
     struct idem_bytes file;         /* of the console; a problem's name */
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
-    uint64_t given; /* fields that were there */
+    uint64_t given; /* fields that were present */
     struct idem_arena memory;
     json_t *body;
 };
 
 /*
- * Make a call of a request: path parameters, query (behind the ?, raw) and
- * body. Strict: an unknown field, a wrong type or a number out of range is
+ * Parse a request into a call: path parameters, query (raw, after the ?) and
+ * body. An unknown field, a wrong type or a number out of range is
  * IDEM_ERR_INVALID, and err names the field. Clear the call in any case.
  */
 enum idem_status http_call_read(struct http_call *call,
@@ -263,23 +264,24 @@ void http_call_clear(struct http_call *call);
 
 /* ---- answers --------------------------------------------------------- */
 
-/* A new reference each; NULL: out of memory. */
+/* Each returns a new reference; NULL: out of memory. */
 json_t *http_answer(const struct idem_answer *answer, enum idem_verb verb);
 json_t *http_record(const struct idem_record *record);
-json_t *http_text(struct idem_bytes text); /* what is not UTF-8 becomes ? */
+json_t *http_text(struct idem_bytes text); /* invalid UTF-8 becomes ? */
 
 struct server;
-/* What an id is made of; NULL: err says why not. */
+/* The parts of an id; NULL: err says why not. */
 json_t *http_explain(const struct server *server, struct idem_bytes kind,
                      struct idem_bytes id, struct idem_error *err);
 
-/* "result" and "result_base64", and the like: base64 always, text if it is. */
+/* Sets "result_base64" and, if the bytes are text, "result"; likewise for other
+ * names. */
 bool http_put_bytes(json_t *object, const char *name, struct idem_bytes bytes,
                     bool always_base64);
 
 /* ---- problems -------------------------------------------------------- */
 
-/* IDEM_PROBLEM_INTERNAL for a status that has no problem of its own. */
+/* IDEM_PROBLEM_INTERNAL if the status has no problem of its own. */
 enum idem__problem http_problem_of(enum idem_status status);
 
 /* The body of a problem, whose type begins with `base`; NULL: out of memory. */

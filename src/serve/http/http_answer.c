@@ -1,8 +1,8 @@
 /*
- * http_answer.c - verdicts and records as JSON.
+ * http_answer.c - write verdicts and records as JSON.
  *
- * Bytes have two forms: "name_base64", which is always right, and "name", the
- * same as text, where they are UTF-8.
+ * Bytes have two forms: "name_base64", which is always present, and "name", the
+ * same bytes as text, if they are valid UTF-8.
  */
 #include "../core/server.h"
 #include "http.h"

@@ -1,13 +1,13 @@
 /*
- * http_aside.c - what may have to wait for the store without a callback, and
- * what takes long to write down: figures, ids and lists; and the playground,
- * whose runs take their time.
+ * http_aside.c - requests that run on a thread of their own: figures, ids and
+ * lists, which may block on the store or take long to write, and the runs of
+ * the playground.
  *
- * Each of the two has a thread of its own, so that a store that hangs holds up
- * neither /healthz nor anybody else. A request whose time is up is answered
- * without them, and what comes later is thrown away. One reply is put together
- * at a time; then it counts in max-buffered, or is thrown away if it does not
- * fit.
+ * There are two such threads, one for the playground and one for the rest, so
+ * that a store that hangs blocks neither /healthz nor other requests. A request
+ * that times out is answered without the thread, and its late result is
+ * discarded. A thread builds one reply at a time. The reply then counts towards
+ * max-buffered, and is discarded if it does not fit.
  */
 #include "../../base/wait.h"
 #include "../../engine/engine.h"
@@ -20,8 +20,8 @@
 
 #include <string.h>
 
-#define LISTS_SHARE 4 /* of max-buffered, for one credential */
-#define STOP_MS 2000  /* at the end, for what is being put together */
+#define LISTS_SHARE 4 /* part of max-buffered for one credential */
+#define STOP_MS 2000  /* at shutdown, for the reply being built */
 
 struct outcome {
     enum idem_status status;
@@ -45,7 +45,8 @@ may_list(const struct principal *principal, const json_t *record)
                                              json_string_length(scope)});
 }
 
-/* The oldest first. Who may list some scopes only gets those of them. */
+/* Oldest first. A caller that may list only some scopes gets only their
+ * doubts. */
 static json_t *
 list_doubts(struct http_request *request)
 {
@@ -70,7 +71,7 @@ list_doubts(struct http_request *request)
                      (json_int_t)count, "looked", looked, "records", records);
 }
 
-/* Who may not see results does not see them here either. */
+/* A caller that may not see results does not see them here either. */
 static json_t *
 list_proposals(struct http_request *request)
 {
@@ -133,7 +134,8 @@ list_ids(const struct http_request *request, struct outcome *outcome)
     return json_pack("{s:s, s:o}", "verdict", "ids", "ids", ids);
 }
 
-/* Who may list some scopes only sees who waits for locks of those. */
+/* A caller that may list only some scopes sees only who waits for their
+ * locks. */
 static json_t *
 list_waiters(const struct http_request *request)
 {
@@ -260,7 +262,8 @@ put_list(struct http_request *request, struct outcome *outcome)
     return text != NULL;
 }
 
-/* Without the lock. Of the request only what no other thread changes. */
+/* Without the lock: uses only the parts of the request that no other thread
+ * changes. */
 static void
 work(struct http_request *request, struct outcome *outcome)
 {
@@ -279,7 +282,7 @@ work(struct http_request *request, struct outcome *outcome)
             idem__fail(&outcome->err, IDEM_ERR_MEMORY, "out of memory");
 }
 
-/* Under the lock. One credential leaves room for the lists of others. */
+/* Under the lock. One credential must leave room for the lists of others. */
 static bool
 hold_text(struct http_request *request, size_t len)
 {
@@ -310,8 +313,8 @@ hand_over(struct http_request *request, struct outcome *outcome)
     http_resume(request);
 }
 
-/* Under the lock: the next, of another credential than the last one if there is
- * such a one, so that nobody waits for all that somebody else has asked for. */
+/* Under the lock: the next request. It prefers a credential other than the last
+ * one, so that one caller's long queue does not delay the others. */
 static struct http_request *
 take_next(struct http_lane *lane)
 {
@@ -324,7 +327,7 @@ take_next(struct http_lane *lane)
     request = *at;
     if (request) {
         *at = request->aside_next;
-        lane->last = request->principal; /* only compared */
+        lane->last = request->principal; /* never dereferenced */
     }
     return request;
 }
@@ -409,8 +412,8 @@ http_aside_start(struct http *http)
     return true;
 }
 
-/* A lane ends what it does, for what that reads is closed next. One that hangs
- * in the store is left behind: the process ends anyway. */
+/* A lane finishes its request, because what it reads is closed next. A lane
+ * that hangs in the store is left running, because the process exits anyway. */
 static void
 stop_lane(struct http_lane *lane)
 {

@@ -1,6 +1,6 @@
 /*
- * http_body_fuzz.c - any method, path, query and body: an op that the engine
- * may run, or an error that says something, and no crash.
+ * http_body_fuzz.c - any method, path, query and body must give an op that the
+ * engine may run, or an error with a text, and must not crash.
  *
  * Input: method \n raw path \n raw query \n body
  */

@@ -1,9 +1,9 @@
 /*
- * http_call.c - a request's path, query and body become an op.
+ * http_call.c - parse a request's path, query and body into an op.
  *
- * Strict on purpose: a field with a typing error would otherwise silently fall
- * back to its default, and a default lease or mode is exactly what the caller
- * did not want.
+ * Unknown fields are refused. A misspelled field would otherwise silently get
+ * its default, and the caller who named it wanted another lease or mode than
+ * the default.
  */
 #include "../core/server.h"
 #include "http.h"
@@ -23,7 +23,7 @@ wrong(struct idem_error *err, const char *name, const char *what)
 
 /* ---- one value ------------------------------------------------------- */
 
-/* What a field holds once it has been read. */
+/* The parsed value of a field. */
 struct value {
     int64_t number;
     struct idem_bytes bytes;
@@ -120,7 +120,7 @@ check_value(struct http_call *call, const struct http_field_type *type,
     return status;
 }
 
-/* How many, and which: for listings, tokens and ids. */
+/* Fields of listings, tokens and ids: how many, and which. */
 static void
 set_choice(struct http_call *call, enum http_field field,
            const struct value *value)
@@ -331,7 +331,7 @@ read_body(struct http_call *call, struct idem_bytes body,
     return status;
 }
 
-/* A query's value is text. */
+/* Values in a query are text. */
 static enum idem_status
 query_value(const struct http_field_type *type, struct idem_bytes text,
             struct value *value, struct idem_error *err)
@@ -401,7 +401,7 @@ read_query(struct http_call *call, struct idem_bytes query,
     return IDEM_OK;
 }
 
-/* {scope} and the like take their part of the path. */
+/* {scope} and similar parameters get their part of the path. */
 static void
 read_parameters(struct http_call *call, const struct http_path *path)
 {
@@ -440,7 +440,8 @@ check_needs(const struct http_call *call, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* A tombstone says why it is there; an outcome has a result of its own. */
+/* In a tombstone, the reason is the result; an outcome has a result of its
+ * own. */
 static enum idem_status
 place_reason(struct http_call *call, struct idem_error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * http_console.c - the files of the console, and the headers that keep other
- * pages away from it.
+ * http_console.c - the files of the console, and the headers that protect it
+ * from other pages.
  *
  * The headers allow scripts and requests of this server only, forbid other
  * pages to show the console in a frame, and keep text from becoming HTML

@@ -1,11 +1,10 @@
 /*
- * http_events.c - those who listen to new rows of figures (server-sent
- * events).
+ * http_events.c - send new rows of figures to listeners (server-sent events).
  *
- * A listener has room for one row. One that has not read the last row misses
- * the next, so a slow one costs no memory. libmicrohttpd's thread reads a row
- * out of it and suspends the connection; the sampler puts the next row in and
- * resumes it. Everything here is under http->lock.
+ * A listener has room for one row. If it has not read the last row, it misses
+ * the next one, so a slow listener costs no memory. libmicrohttpd's thread
+ * reads the row and suspends the connection; the sampler puts the next row in
+ * and resumes the connection. Everything here is under http->lock.
  */
 #include "http_inner.h"
 
@@ -146,7 +145,8 @@ wake(struct http_listener *self)
     MHD_resume_connection(self->connection);
 }
 
-/* May it still listen? A session ends, a credential is taken away. */
+/* May it still listen? Its session may have ended, or its credential may have
+ * been removed. */
 static bool
 is_welcome(const struct http_listener *self)
 {

@@ -1,8 +1,10 @@
 /*
- * http_figures.c - what the figures of a store mean, and those of this process.
+ * http_figures.c - help texts for the figures of a store, and figures of this
+ * process.
  *
- * A store tells numbers by name. Names that end in _total only grow. One that
- * is not in the table is told all the same; a test misses it in the docs.
+ * A store reports numbers by name. Names that end in _total only grow. A name
+ * that is not in the table is still reported; a test then finds it missing in
+ * the docs.
  */
 #include "http_inner.h"
 

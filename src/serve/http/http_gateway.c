@@ -1,6 +1,6 @@
 /*
- * http_gateway.c - what a gateway on this machine has counted, by route
- * (base/figures.h), for Prometheus.
+ * http_gateway.c - the counters of a gateway on this machine, by route
+ * (base/figures.h), for Prometheus and the console.
  */
 #include "../core/gateway_figures.h"
 #include "http_inner.h"

@@ -1,12 +1,12 @@
 /*
- * http_guard.c - where a request comes from, and who sent it.
+ * http_guard.c - check where a request comes from, and who sent it.
  *
- * A server on loopback needs no credentials, so a web page that the user looks
- * at must not be able to use it. Four things see to that: the Host header must
- * name this machine (a foreign name that was made to point at 127.0.0.1 is
- * refused), an Origin must be this server's own, a browser that says where a
- * request comes from must not name another site, and a body must be JSON, which
- * no form and no simple cross-site request can send.
+ * A server on loopback needs no credentials, so a web page in the user's
+ * browser must not be able to use it. Four checks prevent that. The Host header
+ * must name this machine, so a foreign name that resolves to 127.0.0.1 is
+ * refused. An Origin must be this server's own. If the browser says where a
+ * request comes from (Sec-Fetch-Site), it must not be another site. A body must
+ * be JSON, which no form and no simple cross-site request can send.
  */
 #include "http_inner.h"
 
@@ -26,7 +26,7 @@ header(const struct http_request *request, const char *name)
 #define BAD_NAME (1u << 30)
 #define REPEATED (1u << 31)
 
-/* Headers on which a decision rests stand there once. */
+/* Headers that decide something must not be repeated. */
 static enum MHD_Result
 count_header(void *arg, enum MHD_ValueKind kind, const char *name,
              const char *value)
@@ -88,8 +88,8 @@ check_host(struct http_request *request, const char *version)
                      "localhost, 127.0.0.1 and [::1] only");
 }
 
-/* A link on another page may lead to the console, which asks for what it shows
- * itself, or to the page about a problem. */
+/* Links on other pages may lead to the page about a problem, and to the
+ * console, which requests all its data itself. */
 static bool
 may_be_linked(const struct http_request *request)
 {
@@ -119,8 +119,8 @@ check_origin(struct http_request *request)
     return true;
 }
 
-/* How long a body is must be beyond dispute: a proxy in front may see it
- * otherwise, and take what is left for another request. */
+/* The length of a body must be unambiguous. Otherwise a proxy in front may read
+ * another length and take the rest for another request. */
 static bool
 check_framing(struct http_request *request)
 {
@@ -194,7 +194,7 @@ http_source(const struct http_request *request, struct audit_source *source)
         info ? info->client_addr : NULL);
 }
 
-/* The body is not read for somebody without a credential, so every SETTLE
+/* The body of a request without a valid credential is not read, so every SETTLE
  * counts as one with an outcome. */
 static void
 log_stranger(struct http_request *request, const char *why)

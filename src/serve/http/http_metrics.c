@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a reader, for a look that began after it came. */
+/* How long a reader waits for a scan that it started. */
 #define PATIENCE_MS 300
 #define NAP_NS (5 * 1000000L)
 
@@ -221,7 +221,7 @@ add_surfaces(struct idem_buf *out, struct http *http)
                   (double)metrics_read(&m->returned));
 }
 
-/* One number for each kind that has it, snowflake first. */
+/* One number for each kind of id that has it, snowflake first. */
 static bool
 by_kind(struct idem_buf *out, const char *name, const char *type,
         const char *help, const double *values, int kinds)
@@ -289,7 +289,7 @@ add_process(struct idem_buf *out, const struct server_metrics *metrics)
                   "How many of them are allowed.", p.max_files);
 }
 
-/* The store's own figures, each under the name that the store gave it. */
+/* The store's own figures, under the names that the store gave them. */
 static void
 add_figure(void *arg, const char *name, double value)
 {
@@ -308,9 +308,9 @@ add_figure(void *arg, const char *name, double value)
                  http_figure_help(name), value);
 }
 
-/* In a small store a look is done at once, and its reader sees what is in doubt
- * now. Nobody waits long for a look through a large one, nor while others wait
- * for this thread. */
+/* A scan of a small store ends at once, so the reader sees the current doubts.
+ * The reader does not wait long for the scan of a large store, nor while other
+ * requests wait for this thread. */
 bool
 http_doubts_look(struct http *http, uint64_t *count, double *oldest_s)
 {

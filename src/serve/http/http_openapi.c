@@ -1,8 +1,9 @@
 /*
  * http_openapi.c - /openapi.json, made from the tables of routes and fields.
  *
- * Out of memory shows as NULL somewhere below, which json_object_set_new and
- * its like refuse; `failed` remembers that once, so the code reads straight.
+ * If memory runs out, a function returns NULL, and json_object_set_new and
+ * similar functions refuse it. `failed` records that, so the code needs no
+ * other checks.
  */
 #include "http.h"
 
@@ -87,8 +88,8 @@ field_schema(struct maker *make, const struct http_field_type *field)
     return set(make, schema, "description", json_string(field->about));
 }
 
-/* The values of each verdict: "name:type", a capital letter for an array, a
- * question mark where it may be missing. */
+/* The values of each verdict: "name:type"; a capital letter means an array, a
+ * question mark an optional value. */
 #define OUTCOME_VALUES                                                         \
     "state:s kind:s expires:i replayable:b result:s? result_base64:s? "        \
     "masked_bytes:i?"
@@ -206,8 +207,8 @@ value_schema(struct maker *make, char type)
     }
 }
 
-/* An object with these values. Only `result` can be null: it was too large to
- * keep. */
+/* An object with these values. Only `result` can be null, if it was too large
+ * to keep. */
 static json_t *
 object_schema(struct maker *make, const char *values)
 {
@@ -284,7 +285,7 @@ content(struct maker *make, const char *media, json_t *schema)
                    set(make, json_object(), "schema", schema)));
 }
 
-/* A header that some answers have. */
+/* The header Retry-After, which some answers have. */
 static void
 retry_after(struct maker *make, json_t *response)
 {
@@ -358,7 +359,7 @@ answer_schema(struct maker *make, const struct http_route *route)
                "oneOf", any);
 }
 
-/* Can a route be answered by this problem? */
+/* Can a request to this route get this problem? */
 static bool
 may_end_in(const struct http_route *route, enum idem__problem problem)
 {
@@ -367,7 +368,7 @@ may_end_in(const struct http_route *route, enum idem__problem problem)
     switch (problem) {
     case IDEM_PROBLEM_NOT_FOUND:
     case IDEM_PROBLEM_METHOD:
-        return false; /* it is found, and takes this method */
+        return false; /* a listed route exists and has this method */
     case IDEM_PROBLEM_UNAUTHORIZED:
     case IDEM_PROBLEM_FORBIDDEN:
         return !open;
@@ -538,7 +539,7 @@ http_openapi(const char *base, bool console)
     set(&make, info, "description",
         json_string("A request may arrive many times. What it does happens "
                     "once, and everyone who asked gets the same answer."));
-    append(&make, security, json_object()); /* none, where none are needed */
+    append(&make, security, json_object()); /* without a login */
     append(&make, security, set(&make, json_object(), "basic", json_array()));
     append(&make, security, set(&make, json_object(), "bearer", json_array()));
     set(&make, object, "info", info);

@@ -1,6 +1,6 @@
 /*
- * http_problem.c - errors as problem+json; docs/problems.md has a heading for
- * each of them.
+ * http_problem.c - write errors as problem+json; docs/problems.md has a heading
+ * for each of them.
  */
 #include "http.h"
 

@@ -16,7 +16,7 @@
 #define PROBLEM_TYPE "application/problem+json"
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
-/* A result in JSON: as text and in base64, and what holds it on its way. */
+/* Copies of a result while it is rendered: text, base64, and the JSON body. */
 #define RENDERED_PARTS 3
 
 struct reply {
@@ -25,7 +25,7 @@ struct reply {
     char *body; /* malloc'ed */
     size_t len;
     bool gzip, kept;        /* kept: not ours to free */
-    int64_t retry_after_ms; /* 0: not said */
+    int64_t retry_after_ms; /* 0: no header */
 };
 
 static const struct idem__problem_type *
@@ -34,8 +34,9 @@ problem_type(const struct http_request *request)
     return idem__problem_type(request->problem);
 }
 
-/* After a lost answer, sending the same again finds out what became of it,
- * unless it was a claim that cannot prove to be the same. */
+/* If a reply was lost, sending the same request again finds out its outcome,
+ * except for a claim without a nonce, which cannot prove that it is the
+ * same. */
 static bool
 is_retryable(const struct http_request *request)
 {
@@ -62,7 +63,7 @@ issued(const struct http_request *request)
                      "expires", (json_int_t)request->answer.record->expires);
 }
 
-/* How long it is, in place of what it is. */
+/* Show the length of the result instead of the result. */
 static void
 hide_result(const struct http_request *request, json_t *json)
 {
@@ -117,7 +118,7 @@ make_json(const struct http_request *request)
     case HTTP_READY:
         return json_pack("{s:s}", "status", "ready");
     default:
-        return NULL; /* it is no JSON, or text already */
+        return NULL; /* not JSON, or text already */
     }
 }
 
@@ -204,7 +205,7 @@ add_headers(const struct http_request *request, const struct reply *reply,
     if (request->problem == IDEM_PROBLEM_UNAUTHORIZED)
         MHD_add_response_header(
             response, "WWW-Authenticate",
-            request->from_page /* which has a form of its own */
+            request->from_page /* no login dialog of the browser */
                 ? "Session realm=\"idem\""
                 : "Basic realm=\"idem\", charset=\"UTF-8\"");
     if (request->http->draining)
@@ -248,8 +249,8 @@ rendered_len(const struct http_request *request)
     return RENDERED_PARTS * request->result->len;
 }
 
-/* One is rendered however low the limit is: its own body, and what it holds
- * already, do not count. */
+/* If nothing else is buffered, the limit does not apply; the request's own body
+ * and what it holds already do not count. */
 bool
 http_hold(struct http_request *request, size_t len)
 {
@@ -271,7 +272,7 @@ http_fail_full(struct http_request *request)
         &(struct idem_error){.text = "too many large replies wait to be read"});
 }
 
-/* Under the lock: those who fit now. */
+/* Under the lock: resume the requests that fit now. */
 static void
 resume_some(struct http *http)
 {
@@ -316,7 +317,7 @@ waits_for_room(struct http_request *request)
     http_suspend(request, HTTP_STORE_MS);
     pthread_mutex_lock(&http->lock);
     request->wants_room = true;
-    resume_some(http); /* there may be room since we looked */
+    resume_some(http); /* there may be room by now */
     pthread_mutex_unlock(&http->lock);
     return true;
 }
@@ -327,7 +328,7 @@ make_response(struct http_request *request, struct reply *reply)
     struct MHD_Response *response;
 
     if (!make_body(request, reply))
-        return NULL; /* no memory to say that there is no memory */
+        return NULL; /* out of memory, even for an error */
     if (request->result) {
         size_t held = request->held;
 

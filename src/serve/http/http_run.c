@@ -1,5 +1,5 @@
 /*
- * http_run.c - a call goes to the engine, and what comes back is kept until
+ * http_run.c - submit a call to the engine, and keep the answer until
  * libmicrohttpd's thread fetches it.
  */
 #include "../../base/quota.h"
@@ -12,7 +12,7 @@
 
 #define READY_SCOPE "idem"
 #define READY_ID "readyz"
-#define ISSUED_ROOM 256 /* a token in a reply, and on its way there */
+#define ISSUED_ROOM 256 /* memory for one token in a reply */
 
 void
 http_request_put(struct http_request *request)
@@ -63,7 +63,7 @@ http_resume(struct http_request *request)
     MHD_resume_connection(request->connection);
 }
 
-/* ---- a start that nobody will hear of -------------------------------- */
+/* ---- releasing a start whose client is gone -------------------------- */
 
 static void
 release(struct http *http, const struct idem_record *record)
@@ -74,9 +74,10 @@ release(struct http *http, const struct idem_record *record)
     (void)server_give_back(http->server, &start, record->fence);
 }
 
-/* A BEGIN with a nonce may be sent again and then finds itself: it may hold the
- * claim by now, on another connection. Without one nobody else can know it. A
- * lock is known to its owner in the same way, and its lease ends anyway. */
+/* A client can send a BEGIN with a nonce again and get its claim back, perhaps
+ * on another connection already, so that claim must not be released. Without a
+ * nonce nobody else can know of the claim. The owner of a lock can ask again in
+ * the same way, and the lock's lease ends anyway. */
 static bool
 nobody_else_knows(const struct http_request *request,
                   const struct idem_answer *answer)
@@ -110,7 +111,8 @@ http_fail_with(struct http_request *request, enum idem_status status,
                err && err->text[0] ? err->text : idem_status_text(status));
 }
 
-/* Verdicts that tell a result write nothing: the same may be asked again. */
+/* Verdicts that return a result write nothing, so after a refusal the client
+ * can ask again. */
 static void
 share_result(struct http_request *request, const struct idem_record *record)
 {
@@ -132,8 +134,8 @@ tells_result(enum idem_verdict verdict)
            verdict == IDEM_V_RECORD;
 }
 
-/* The console shows a result when somebody asks for it, and the trail has who
- * did. */
+/* The console shows a result only when somebody asks for it, and the audit
+ * trail records who asked. */
 static void
 mask(struct http_request *request, struct idem_record *record)
 {
@@ -169,7 +171,7 @@ keep(struct http_request *request, const struct idem_answer *answer)
         share_result(request, answer->record);
 }
 
-/* Under the lock. The engine holds the request until it has called back. */
+/* Under the lock. The engine holds a reference until it has called back. */
 static void
 owe(struct http_request *request, size_t count)
 {
@@ -198,7 +200,7 @@ observe(const struct http_request *request)
                         took_us);
 }
 
-/* The engine calls back: under the lock from here to end_callback. */
+/* Called by the engine: under the lock from here to end_callback. */
 static void
 start_callback(struct http_request *request)
 {
@@ -232,7 +234,7 @@ audit_request(const struct http_request *request, enum idem_status status,
                                     status, answer});
 }
 
-/* Does the reply show a result? */
+/* Does the reply include a result? */
 static bool
 is_shown(const struct http_request *request)
 {
@@ -262,7 +264,7 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
     end_callback(request);
 }
 
-/* Copy them as they are listed: without their results. */
+/* Copy records without their results, as lists show them. */
 static bool
 keep_listed(struct http_request *request, const struct idem_record *records,
             size_t count)
@@ -309,7 +311,7 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
 
 /* ---- starting -------------------------------------------------------- */
 
-/* `status` is what became of the submission of the last of them. */
+/* `status` is the result of the last submission. */
 static void
 submitted(struct http_request *request, enum idem_status status, size_t missing,
           const struct idem_error *err)
@@ -320,7 +322,7 @@ submitted(struct http_request *request, enum idem_status status, size_t missing,
     if (status != IDEM_OK)
         http_fail_with(request, status, err);
     if (request->outstanding == 0)
-        http_resume(request); /* it was not resumed by a callback */
+        http_resume(request); /* no callback has resumed it */
     else
         request->waits = request->suspended && request->call.op.wait_ms > 0;
     pthread_mutex_unlock(&request->http->lock);

@@ -1,5 +1,5 @@
 /*
- * http_serve.c - one request, from its first line to its answer.
+ * http_serve.c - handle one request, from its first line to its response.
  *
  * All of this runs on libmicrohttpd's thread.
  */
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A refused body is read to its end, so that the client sees the answer and
- * not a broken connection; but not for ever. */
+/* A refused body is read up to this limit, so that the client gets the response
+ * and not a broken connection. */
 #define DISCARD_MAX (8 * 1024 * 1024)
 
 bool
@@ -38,7 +38,8 @@ set_stage(struct http_request *request, int stage)
     pthread_mutex_unlock(&request->http->lock);
 }
 
-/* Called with the first line; what it returns is the handler's context. */
+/* libmicrohttpd calls this with the first line; the return value is the
+ * handler's context. */
 void *
 http_request_new(void *arg, const char *uri, struct MHD_Connection *connection)
 {
@@ -103,7 +104,7 @@ find_route(struct http_request *request, const char *method)
     return true;
 }
 
-/* Told only to whom we talk at all. */
+/* An unknown route is reported only to callers that passed the guard. */
 static bool
 check_route(struct http_request *request)
 {
@@ -195,7 +196,7 @@ check_right(struct http_request *request)
     case HTTP_CONSUMERS:
     case HTTP_WAITERS:
     case HTTP_SEGMENTS:
-        wish.what = ASKS_SOME; /* those of the caller's scopes are told */
+        wish.what = ASKS_SOME; /* lists only the caller's scopes */
         wish.list = request->route->name;
         break;
     case HTTP_ROLLBACK:
@@ -210,7 +211,7 @@ check_right(struct http_request *request)
     case HTTP_LOGIN:
     case HTTP_LOGOUT:
     case HTTP_PAGE:
-        return true; /* everybody may */
+        return true; /* no right is needed */
     }
     if ((wish.what == ASKS_ROLLBACK ||
          (wish.what == ASKS_OP && server_op_operates(&call->op))) &&
@@ -266,7 +267,7 @@ is_gone(const struct http_request *request)
     return poll(&fd, 1, 0) > 0 && fd.revents != 0;
 }
 
-/* The engine has answered, or nobody had to be asked. */
+/* The engine has answered, or did not have to be asked. */
 static enum MHD_Result
 answer(struct http_request *request)
 {
@@ -331,7 +332,7 @@ http_handle(void *arg, struct MHD_Connection *connection, const char *url,
         *upload_len = 0;
         return request->discarded > DISCARD_MAX ? MHD_NO : MHD_YES;
     }
-    /* Resumed: libmicrohttpd asks again, and now there is something to say. */
+    /* libmicrohttpd calls again after the resume; now the response is ready. */
     if (request->client->stage == CLIENT_SERVED)
         return answer(request);
     return run(request);

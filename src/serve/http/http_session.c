@@ -2,10 +2,11 @@
  * http_session.c - logins of the console.
  *
  * A login turns a credential into a cookie that scripts cannot read. Only the
- * hash of the cookie is kept here, and only for as long as somebody uses it. A
- * browser sends cookies along with whatever another page asks for, so a cookie
- * counts only beside a header of the console's own, which no other page can
- * send. Who settles or forgets has to give the secret again.
+ * hash of the cookie is kept here, and only until the session has been idle for
+ * too long. A browser sends cookies also with requests of other sites' pages,
+ * so a cookie counts only together with a header of the console, which no other
+ * page can send. To settle or forget a record, the user has to enter the secret
+ * again.
  */
 #include "../../base/wait.h"
 #include "http_inner.h"
@@ -16,13 +17,13 @@
 #include <string.h>
 
 #define SESSIONS_MAX 64
-#define SESSIONS_EACH 8 /* of one credential */
+#define SESSIONS_EACH 8 /* sessions of one credential */
 #define AGE_MAX_MS INT64_C(43200000)
 #define TOKEN_LEN 32
 #define TOKEN_VARIANT sodium_base64_VARIANT_URLSAFE_NO_PADDING
 
 struct session {
-    struct principal *principal; /* NULL: this place is free */
+    struct principal *principal; /* NULL: this slot is free */
     uint8_t hash[HTTP_SESSION_LEN];
     int64_t since_ms, used_ms;
 };
@@ -63,7 +64,8 @@ drop(struct session *session)
     sodium_memzero(session, sizeof(*session));
 }
 
-/* Under the lock. All of them are compared, however early one matches. */
+/* Under the lock. Compares with all sessions, so that the time does not depend
+ * on which one matches. */
 static struct session *
 find(struct http_sessions *self, const uint8_t hash[HTTP_SESSION_LEN])
 {
@@ -83,8 +85,9 @@ find(struct http_sessions *self, const uint8_t hash[HTTP_SESSION_LEN])
     return found;
 }
 
-/* Under the lock: a free place, else that of the session that was idle for the
- * longest time; of the same credential, if that has its share. */
+/* Under the lock: a free slot, else the slot of the session that was idle for
+ * the longest time. If this credential has its full share, only its own
+ * sessions are candidates. */
 static struct session *
 make_room(struct http_sessions *self, const struct principal *principal)
 {
@@ -112,7 +115,7 @@ make_room(struct http_sessions *self, const struct principal *principal)
     return place;
 }
 
-/* Cookies do not know ports: two servers of one machine need two names. */
+/* Cookies ignore ports, so two servers on one machine need two names. */
 static void
 cookie_name(const struct http_request *request, char name[32])
 {

@@ -1,12 +1,12 @@
 /*
- * http_stats.c - an hour of figures for the console: a row of numbers a
+ * http_stats.c - an hour of figures for the console: a row of numbers every
  * second, in a ring.
  *
- *   sampler: once a second reads counters, which waits for nobody, and makes a
- *       row of what changed; listeners get it at once (http_events.c)
+ *   sampler: once a second reads counters, which never blocks, and makes a row
+ *       of the differences; listeners get it at once (http_events.c)
  *   asker:   every few seconds asks the store for its own figures, which may
- *       hang with the store; the sampler takes the last ones and sees by their
- *       age whether the store answers
+ *       block if the store hangs; the sampler uses the latest figures, and
+ *       their age shows whether the store answers
  */
 #include "../../base/url.h"
 #include "../../base/wait.h"
@@ -26,14 +26,13 @@
 #define KEPT 3600
 #define ROW_MS 1000
 #define ASK_MS 5000
-#define LOOK_MS 5000 /* between two looks for doubts, while somebody listens   \
-                      */
-#define PATIENCE_MS 300 /* at the end, for a store that answers */
+#define LOOK_MS 5000    /* between two scans, if somebody listens */
+#define PATIENCE_MS 300 /* at shutdown, for the store to answer */
 #define STORE_SILENT_MS (3 * ASK_MS)
 #define ROW_ROOM 4096
 
-/* The numbers of a row, behind its time; then p50 and p99 of each verb, in
- * ms. Rates are a second. */
+/* The columns of a row, after its time; then come p50 and p99 of each verb, in
+ * ms. Rates are per second. */
 #define COLUMN_MAP(X)                                                          \
     X(FIRST, "first")                                                          \
     X(REPLAYED, "replayed")                                                    \
@@ -92,8 +91,8 @@ struct http_stats {
     bool over, hangs; /* hangs: the asker waits for the store */
     int64_t answered_ms;
     float records, live, used; /* of the store */
-    struct before before;      /* the sampler's alone, as is what follows */
-    uint64_t look;             /* that was asked for and is not over; 0: none */
+    struct before before;      /* this and what follows: sampler only */
+    uint64_t look;             /* the scan that was asked for; 0: none */
     int64_t look_next_ms;
     uint64_t count;
     struct row rows[KEPT]; /* the next goes to count % KEPT */
@@ -142,7 +141,7 @@ add_latency(struct http_stats *self, struct row *row)
     }
 }
 
-/* Which line of the chart a verdict belongs to; COLUMN_COUNT: to none. */
+/* The line of the chart that a verdict belongs to; COLUMN_COUNT: none. */
 static enum column
 column_of(enum idem_verdict verdict)
 {
@@ -338,7 +337,7 @@ run_asker(void *arg)
     return NULL;
 }
 
-/* ---- opening, asking, closing ---------------------------------------- */
+/* ---- opening, reading, closing --------------------------------------- */
 
 struct http_stats *
 http_stats_open(struct http *http)
@@ -381,8 +380,8 @@ http_stats_close(struct http_stats *self)
     if (self->sampling)
         pthread_join(self->sampler, NULL);
     if (self->asking && hangs) {
-        /* It is left behind with what it may still touch: the process ends
-         * anyway. */
+        /* The thread is left running with the memory it may still use, because
+         * the process exits anyway. */
         pthread_detach(self->asker);
         return;
     }

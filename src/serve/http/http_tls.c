@@ -1,6 +1,6 @@
 /*
- * http_tls.c - HTTPS: libmicrohttpd's own TLS, which is GnuTLS. Our
- * certificate, which SIGHUP reads again, and those of clients.
+ * http_tls.c - HTTPS, with libmicrohttpd's TLS (GnuTLS): the server's
+ * certificate, which SIGHUP reads again, and certificates of clients.
  */
 #include "http_inner.h"
 
@@ -13,19 +13,19 @@
 #define CHAIN_MAX 16
 #define WHAT "http: tls-"
 
-/* libmicrohttpd hands its callback no argument of ours: there is one of these
- * in a process, as there is one server. */
+/* Static, because libmicrohttpd passes no argument of ours to its callback. A
+ * process has only one server. */
 static struct {
     pthread_mutex_t lock;
     gnutls_datum_t cert, key; /* PEM */
-    gnutls_datum_t trust;     /* the same as long as the daemons run */
+    gnutls_datum_t trust;     /* does not change while the daemons run */
 } files = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void
 forget(gnutls_datum_t *text)
 {
     if (text->data)
-        sodium_munlock(text->data, text->size); /* and overwrites it */
+        sodium_munlock(text->data, text->size); /* this overwrites it, too */
     gnutls_free(text->data);
     *text = (gnutls_datum_t){NULL, 0};
 }
@@ -36,7 +36,7 @@ read_file(const char *option, const char *file, gnutls_datum_t *text,
 {
     int flaw = gnutls_load_file(file, text);
 
-    /* Out of swap where the limit allows it; a server runs without, too. */
+    /* Keep it out of swap if the limit allows; otherwise go on without that. */
     if (flaw == 0)
         (void)sodium_mlock(text->data, text->size);
     return flaw == 0 ? IDEM_OK
@@ -44,7 +44,7 @@ read_file(const char *option, const char *file, gnutls_datum_t *text,
                                   option, file, gnutls_strerror(flaw));
 }
 
-/* Both from their text; 0, or GnuTLS's error. */
+/* Parse both from their text; returns 0, or GnuTLS's error. */
 static int
 import(const gnutls_datum_t *cert, const gnutls_datum_t *key,
        gnutls_pcert_st *chain, unsigned *count, gnutls_privkey_t *private)
@@ -129,7 +129,7 @@ http_tls_trust(void)
     return (const char *)files.trust.data; /* GnuTLS ends it with a NUL */
 }
 
-/* A copy for each connection, which GnuTLS gives back. */
+/* Each connection gets a copy, which GnuTLS frees. */
 int
 http_tls_show(gnutls_session_t session, const struct gnutls_cert_retr_st *info,
               gnutls_pcert_st **certs, unsigned *count,
@@ -158,7 +158,7 @@ http_tls_show(gnutls_session_t session, const struct gnutls_cert_retr_st *info,
     return 0;
 }
 
-/* Exactly one common name that fits. */
+/* True if there is exactly one common name, and it fits. */
 static bool
 read_name(const gnutls_datum_t *der, char *name, size_t name_len)
 {

@@ -1,9 +1,9 @@
 /*
- * http_watch.c - time limits, and waiting clients that left.
+ * http_watch.c - time limits, and clients that disconnect while they wait.
  *
- * libmicrohttpd does not look at a suspended connection, so nobody would notice
- * that a client whose BEGIN waits has gone. Five times a second this thread
- * asks the kernel about all of them at once.
+ * libmicrohttpd does not look at a suspended connection, so it would not notice
+ * that a client whose BEGIN waits has disconnected. Five times a second this
+ * thread asks the kernel about all of them at once.
  */
 #include "http_inner.h"
 
@@ -15,10 +15,10 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#define AWAY_MS (2 * HTTP_TICK_MS) /* so late, the process stood still */
+#define AWAY_MS (2 * HTTP_TICK_MS) /* then the process was stopped */
 
-/* Under the lock. A half-closed connection counts as gone: who still wants an
- * answer keeps its side open. */
+/* Under the lock. A half-closed connection counts as gone: a client that still
+ * wants a response must keep its side open. */
 static void
 drop_gone(struct http *http)
 {
@@ -45,8 +45,8 @@ drop_gone(struct http *http)
     free(fds);
 }
 
-/* Under the lock. What was submitted and not answered in time may have been
- * stored or not; what only reads has nothing to be unsure about. */
+/* Under the lock. A write that was submitted and not answered in time may or
+ * may not have been stored (LOST); a read is a simple TIMEOUT. */
 static void
 answer_overdue(struct http_request *request)
 {
@@ -54,7 +54,7 @@ answer_overdue(struct http_request *request)
                  request->route->verb == IDEM_GET;
 
     if (request->wants_room) {
-        /* Its answer is known, and wrote nothing. */
+        /* Its answer is known and wrote nothing. */
         http_fail_full(request);
     } else if (!request->failed) {
         request->failed = true;
@@ -78,8 +78,8 @@ check_due(struct http *http, int64_t now)
     }
 }
 
-/* A request must arrive within stall_ms, however many small pieces it comes
- * in; libmicrohttpd only limits the pause between two of them. */
+/* A request must arrive completely within stall_ms; libmicrohttpd only limits
+ * the pause between two pieces of it. */
 static void
 drop_dawdlers(struct http *http, int64_t now)
 {
@@ -114,7 +114,7 @@ watch(void *arg)
         now = idem__mono_ms();
         drop_gone(http);
         if (now - before > AWAY_MS)
-            continue; /* what came meanwhile is being read only now */
+            continue; /* data that arrived meanwhile must be read first */
         check_due(http, now);
         drop_dawdlers(http, now);
     }

@@ -1,10 +1,10 @@
 /*
- * problem_page.c - a section of docs/problems.md (or of its Chinese twin) as a
- * page of HTML.
+ * problem_page.c - show a section of docs/problems.md (or of its Chinese
+ * version) as an HTML page.
  *
- * The two files are part of the program, so the page says what the manual
- * says. tests/system/test_problems.py compares the manual with the table in
- * problem.h.
+ * The two files are part of the program, so the page and the manual have the
+ * same text. tests/system/test_problems.py compares the manual with the table
+ * in problem.h.
  */
 #include "problem_page.h"
 
@@ -60,7 +60,8 @@ put_text(struct page *page, const char *text)
     put(page, text, strlen(text));
 }
 
-/* Markdown as the manual uses it: paragraphs, `code` and [links](...). */
+/* Converts the Markdown that the manual uses: paragraphs, `code` and
+ * [links](...). */
 static void
 put_markdown(struct page *page, const char *at, const char *end)
 {
@@ -80,13 +81,13 @@ put_markdown(struct page *page, const char *at, const char *end)
         else if (*at == '<')
             put_text(page, "&lt;");
         else if (link && at[1] == '(')
-            at = link; /* the page has no links: nothing else is beside it */
+            at = link; /* drop the target, which this page lacks */
         else if (*at != '[')
             put(page, at, 1);
     }
 }
 
-/* The text behind a heading or the name of a row, up to `stop`. */
+/* The text after a heading or the name of a row, up to `stop`. */
 static void
 put_section(struct page *page, const char *manual, const char *head,
             const char *stop)
@@ -123,7 +124,7 @@ put_class(struct page *page, const struct language *language, const char *name)
     put_text(page, "</p>\n");
 }
 
-/* A weight is from 0 to 1, and somebody else's text. */
+/* A weight from 0 to 1, parsed from text of the client. */
 static int
 thousandths(const char *text)
 {
@@ -133,7 +134,7 @@ thousandths(const char *text)
 }
 
 /* The weight of a language in Accept-Language, in thousandths; 0: not named.
- * `place` says how far in front it is. */
+ * `place` is its position in the list. */
 static int
 weight_of(const char *list, const char *code, size_t *place)
 {
