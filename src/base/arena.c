@@ -1,5 +1,5 @@
 /*
- * arena.c - memory that is given back all at once.
+ * arena.c - memory that is freed all at once.
  */
 #include "buf.h"
 

@@ -1,5 +1,5 @@
 /*
- * buf.c - owned bytes with a cap.
+ * buf.c - growing byte buffers with a maximum size.
  */
 #include "buf.h"
 
@@ -81,7 +81,7 @@ idem_buf_printf(struct idem_buf *buf, const char *format, ...)
     va_copy(again, args);
     len = vsnprintf(NULL, 0, format, args);
     if (len >= 0)
-        at = idem_buf_room(buf, (size_t)len + 1); /* and its final NUL */
+        at = idem_buf_room(buf, (size_t)len + 1); /* with the final NUL */
     if (at) {
         vsnprintf((char *)at, (size_t)len + 1, format, again);
         buf->len += (size_t)len;

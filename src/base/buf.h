@@ -1,14 +1,15 @@
 /*
- * buf.h - owned bytes with a cap, and an arena that gives back all at once.
+ * buf.h - growing byte buffers with a maximum size, and an arena whose memory
+ * is freed all at once.
  */
 #ifndef IDEM__BUF_H
 #define IDEM__BUF_H
 
 #include "../record/record.h"
 
-/* Owned bytes; growing past the cap, or out of memory, is an error that leaves
- * the content as it was. `_init` a cap; `_reset` empties and keeps the memory;
- * `_clear` gives it back. */
+/* Owned bytes. Growing past the cap, or out of memory, is an error that leaves
+ * the content unchanged. `_init` sets a cap, `_reset` empties the buffer and
+ * keeps its memory, `_clear` frees it. */
 struct idem_buf {
     uint8_t *data;
     size_t len, room, cap;
@@ -21,19 +22,20 @@ bool idem_buf_add(struct idem_buf *buf, const void *data, size_t len);
 bool idem_buf_add_text(struct idem_buf *buf, const char *text);
 bool idem_buf_printf(struct idem_buf *buf, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Room for len more bytes, to be counted in with buf->len += n. */
+/* Make room for len more bytes; the caller then adds what it used with buf->len
+ * += n. */
 uint8_t *idem_buf_room(struct idem_buf *buf, size_t len);
 /* Drop the first len bytes. */
 void idem_buf_shift(struct idem_buf *buf, size_t len);
 
-/* What a batch returns lives in the batch: one reset frees it all. */
+/* Memory for everything that a batch returns; one reset frees it all. */
 struct idem_arena {
     struct idem_arena_block *blocks;
     size_t used; /* in the first block */
 };
 
 void *idem_arena_take(struct idem_arena *arena,
-                      size_t len);               /* NULL: no memory */
+                      size_t len);               /* NULL: out of memory */
 void idem_arena_reset(struct idem_arena *arena); /* keeps one block */
 void idem_arena_clear(struct idem_arena *arena);
 

@@ -1,5 +1,5 @@
 /*
- * error.c - errors told in the caller's own struct.
+ * error.c - writes errors into the caller's struct.
  */
 #include "error.h"
 

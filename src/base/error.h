@@ -13,7 +13,7 @@ enum idem_status idem__fail(struct idem_error *err, enum idem_status status,
                             const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Refuse what stands in the `room` of a struct that the caller filled. */
+/* Refuse nonzero bytes in the `room` of a struct that the caller filled. */
 enum idem_status idem__room_check(const uint64_t *room, size_t count,
                                   struct idem_error *err);
 #define IDEM__ROOM_CHECK(filled, err)                                          \

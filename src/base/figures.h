@@ -1,9 +1,10 @@
 /*
- * figures.h - what the gateway counts, by route: a file that nginx's workers
- * have mapped and add to, and that a server reads for its /metrics.
+ * figures.h - the gateway's counters, by route. They are in a file that nginx's
+ * workers map and add to, and that a server reads for its /metrics.
  *
- * Every number only grows. Both sides are of one build; a file with another
- * head is not read, and is begun anew by nginx.
+ * The numbers only grow. Writer and reader must be of the same build: the
+ * server ignores a file with another header, and nginx replaces it by a new
+ * one.
  */
 #ifndef IDEM__FIGURES_H
 #define IDEM__FIGURES_H
@@ -15,8 +16,8 @@
 #define IDEM__FIGURES_NAME_MAX 127
 #define IDEM__FIGURES_BUCKETS 19 /* 1 ms, 2 ms ... 131 s, all others */
 
-/* How a request ended at the gate: the verdicts of the access log, and two for
- * requests that nobody asked the engine about. */
+/* How a request ended at the gateway: the verdicts of the access log, and two
+ * for requests that did not reach the engine. */
 static const char *const idem__figures_verdicts[] = {
     "started",      "released",   "outcome-unknown", "replay",  "busy",
     "doubt",        "mismatch",   "duplicate",       "unknown", "away",
@@ -31,7 +32,7 @@ static const char *const idem__figures_verdicts[] = {
 
 enum idem__figures_time {
     IDEM__FIGURES_UPSTREAM, /* the service's time */
-    IDEM__FIGURES_HOLD,     /* a repeat's, until it had its verdict */
+    IDEM__FIGURES_HOLD,     /* time of a duplicate until it had its verdict */
     IDEM__FIGURES_CLAIM,    /* from BEGIN to FINISH */
     IDEM__FIGURES_TIMES
 };
@@ -47,7 +48,7 @@ struct idem__figures_route {
 
 struct idem__figures {
     char magic[24]; /* IDEM__FIGURES_MAGIC */
-    uint64_t size;  /* of all this */
+    uint64_t size;  /* size of the whole file */
     uint64_t used;  /* routes that have a name */
     struct idem__figures_route routes[IDEM__FIGURES_ROUTES];
 };

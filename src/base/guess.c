@@ -1,11 +1,12 @@
 /*
- * guess.c - which name a mistyped word is nearest to.
+ * guess.c - finds the name that is nearest to a mistyped word.
  */
 #include "guess.h"
 
 #include <string.h>
 
-/* Letters to insert, drop or change to come from one word to the other. */
+/* The number of letters to insert, drop or change to get from one word to the
+ * other. */
 static size_t
 distance(const char *a, size_t a_len, const char *b)
 {
@@ -31,8 +32,8 @@ distance(const char *a, size_t a_len, const char *b)
     return row[len];
 }
 
-/* A third of the letters may be wrong, and two at most; or the rest of the name
- * is missing. */
+/* A name fits if at most a third of its letters, and at most two, are wrong, or
+ * if the word is the beginning of the name. */
 void
 idem__guess(struct idem__guess *guess, const char *name)
 {

@@ -1,13 +1,13 @@
 /*
- * guess.h - what somebody meant who mistyped a name.
+ * guess.h - finds the name that is nearest to a mistyped word.
  */
 #ifndef IDEM__GUESS_H
 #define IDEM__GUESS_H
 
 #include <stddef.h>
 
-/* The name that is nearest to a mistyped word: start with {word, len}, look at
- * every name, then `name` is it, or NULL. */
+/* Start with {word, len} and pass every name to it. Afterwards `name` is the
+ * nearest one, or NULL. */
 struct idem__guess {
     const char *word;
     size_t len;

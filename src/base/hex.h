@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The value of a digit, -1 if it is none. */
+/* The value of a hex digit; -1 if the character is not one. */
 static inline int
 idem__hex_digit(int c)
 {
@@ -18,7 +18,7 @@ idem__hex_digit(int c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The byte that two digits stand for, -1 if one of them is none. */
+/* The byte of two hex digits; -1 if one of them is not a hex digit. */
 static inline int
 idem__hex_byte(const void *digits)
 {
@@ -29,7 +29,7 @@ idem__hex_byte(const void *digits)
     return low < 0 ? -1 : high << 4 | low;
 }
 
-/* Read exactly `len` bytes from 2 * len digits. False: it is something else. */
+/* Read exactly `len` bytes from 2 * len digits. False: the text is not that. */
 static inline bool
 idem__hex_read(const void *text, size_t text_len, uint8_t *out, size_t len)
 {
@@ -45,7 +45,7 @@ idem__hex_read(const void *text, size_t text_len, uint8_t *out, size_t len)
     return true;
 }
 
-/* Write 2 * len digits, and no NUL. */
+/* Write 2 * len digits, without a NUL. */
 static inline void
 idem__hex_write(const void *data, size_t len, void *out)
 {

@@ -1,5 +1,5 @@
 /*
- * le.h - numbers as little-endian bytes, whatever the machine.
+ * le.h - reads and writes numbers as little-endian bytes on any machine.
  */
 #ifndef IDEM__LE_H
 #define IDEM__LE_H

@@ -1,9 +1,9 @@
 /*
  * module.c - finds modules on the disk and loads them.
  *
- * A module is looked for in $IDEM_MODULES, then near this library or program
- * (a build folder, or an installation that was moved), then where `make
- * install` puts it. A module of another version of idem is refused: its structs
+ * A module is looked for in $IDEM_MODULES, then near this library or program (a
+ * build folder, or an installation that was moved), then where `make install`
+ * puts it. A module of another version of idem is refused, because its structs
  * may differ.
  */
 #include "module.h"

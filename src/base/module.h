@@ -1,5 +1,5 @@
 /*
- * module.h - parts of idem that need a library of their own.
+ * module.h - loads the parts of idem that need another library.
  *
  * A store, a database's SQL adapter or a broker is one constant. Programs that
  * use only the journal must not load libpq, so these constants live in modules
@@ -16,7 +16,7 @@
 
 #include <idem/engine.h>
 
-/* On the declaration of a constant that a module gives. */
+/* Marks the declaration of a constant that a module provides. */
 #define IDEM__MODULE __attribute__((visibility("default")))
 
 /*

@@ -1,5 +1,5 @@
 /*
- * peer.c - which user is at the other end of a unix socket.
+ * peer.c - finds the user at the other end of a unix socket.
  */
 #include "peer.h"
 
@@ -12,9 +12,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define OVERFLOW_USER 65534 /* unless the file says another */
+#define OVERFLOW_USER 65534 /* used if the file cannot be read */
 
-/* The first numbers of a file of /proc, as many as there are. */
+/* Read the first numbers of a file in /proc; returns how many there were. */
 static int
 read_numbers(const char *path, unsigned long numbers[3])
 {
@@ -28,8 +28,8 @@ read_numbers(const char *path, unsigned long numbers[3])
     return got;
 }
 
-/* In a container with users of its own, the kernel shows all users of outside
- * as one, which a user inside may be as well ("nobody"). */
+/* In a container with its own user namespace, the kernel shows all outside
+ * users as one user ("nobody"), which may also be a user inside. */
 static bool
 is_anybody(uid_t user)
 {

@@ -1,10 +1,9 @@
 /*
- * poison.h - functions that have no place in this code; the build includes it
- * before everything else, so that using one is an error.
+ * poison.h - forbids some functions of the C library. The build includes it
+ * before everything else, so that using one of them is an error.
  *
- * What is wrong with them: no bound (strcpy, sprintf), hidden state that
- * threads share (strtok, gmtime), or an error that cannot be told from a value
- * (atoi).
+ * They have no bound (strcpy, sprintf), hidden state that threads share
+ * (strtok, gmtime), or errors that look like values (atoi).
  */
 #ifndef IDEM__POISON_H
 #define IDEM__POISON_H

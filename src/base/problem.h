@@ -11,8 +11,9 @@
 #ifndef IDEM__PROBLEM_H
 #define IDEM__PROBLEM_H
 
-/* What a type begins with: the path where the server, or the gateway, serves a
- * page about it. The gateway's cannot be a path of the service behind it. */
+/* The beginning of a type: the path where the server, or the gateway, serves a
+ * page about it. The gateway's path must not be a path of the service behind
+ * it. */
 #define IDEM_PROBLEM_BASE "/problems/"
 #define IDEM_GATEWAY_PROBLEM_BASE "/.idem/problems/"
 
@@ -23,8 +24,8 @@
     X(DONE, "done")                                                            \
     X(FAILED, "failed for good")
 
-/* What the server answers. The names of the problems of a store are those of
- * its status (idem_status_name). */
+/* The server's problems. A problem caused by a store has the name of its status
+ * (idem_status_name). */
 #define IDEM_SERVER_PROBLEM_MAP(X)                                             \
     X(INVALID, "invalid", 400, NOT_EXECUTED, 0, "The request is wrong")        \
     X(UNAUTHORIZED, "unauthorized", 401, NOT_EXECUTED, 0,                      \
@@ -58,7 +59,7 @@
     X(TIMEOUT, "timeout", 504, NOT_EXECUTED, 1, "It took too long")            \
     X(INTERNAL, "internal", 500, UNKNOWN, 0, "A defect in idem")
 
-/* What the gateway answers in place of the service. */
+/* The problems that the gateway answers instead of the service. */
 #define IDEM_GATEWAY_PROBLEM_MAP(X)                                            \
     X(KEY_MISSING, "key-missing", 400, NOT_EXECUTED, 0,                        \
       "An idempotency key is needed")                                          \
@@ -111,7 +112,7 @@ enum idem__class {
         IDEM_CLASS_COUNT
 };
 
-/* The server's come first, so that they can be counted on their own. */
+/* The server's problems come first, so that they can be counted separately. */
 enum idem__problem {
 #define X(name, word, status, class, retryable, title) IDEM_PROBLEM_##name,
     IDEM_SERVER_PROBLEM_MAP(X) IDEM_PROBLEM_SERVER_COUNT,

@@ -1,6 +1,7 @@
 /*
- * quota.h - the limits of one scope, by name. An OVERLOADED whose text begins
- * with one of these and a colon is a quota of that scope: HTTP says 429.
+ * quota.h - the names of the limits of one scope. If the text of an OVERLOADED
+ * error begins with one of these names and a colon, a quota of that scope is
+ * used up, and HTTP answers 429.
  */
 #ifndef IDEM__QUOTA_H
 #define IDEM__QUOTA_H
@@ -12,11 +13,12 @@
 #define IDEM__QUOTA_RECORDS "scope-records"
 #define IDEM__QUOTA_BYTES "scope-bytes"
 
-/* Records and bytes come back as records expire, for which the store is looked
- * through again so soon after a refusal; the rates within a second. */
+/* Room for records and bytes returns when records expire; the store is scanned
+ * again this many seconds after a refusal. The rates recover within a
+ * second. */
 #define IDEM__QUOTA_LOOK_S 5
 
-/* Seconds after which to try again; 0: the text names no quota. */
+/* Seconds after which to retry; 0: the text does not name a quota. */
 static inline int
 idem__quota_retry_s(const char *text)
 {

@@ -1,5 +1,5 @@
 /*
- * spawn.c - vfork, a few system calls, exec.
+ * spawn.c - starts a command with vfork and exec.
  *
  * The child of a vfork borrows the parent's memory, so starting a command costs
  * the same however large this process is. It must not change that memory, call
@@ -18,7 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LOOK_MS 10 /* between looks for the end of a child without a pidfd */
+#define LOOK_MS 10 /* how often to check for the end of a child without a
+                    * pidfd */
 
 static bool
 is_set(const struct idem_spawn *how, const char *line)
@@ -32,7 +33,8 @@ is_set(const struct idem_spawn *how, const char *line)
     return false;
 }
 
-/* Our environment with the settings, in one piece of memory; NULL: none. */
+/* This process's environment plus the settings, in one allocation; NULL: out of
+ * memory. */
 static char **
 make_environment(const struct idem_spawn *how)
 {
@@ -71,7 +73,8 @@ put_stream(int from, int to)
         (void)dup2(from, to);
 }
 
-/* A handler of ours would run in the memory that the child borrows. */
+/* Reset signal handlers: one of them would run in the parent's memory, which
+ * the child shares until exec. */
 static void
 drop_handlers(void)
 {
@@ -85,7 +88,7 @@ drop_handlers(void)
             (void)sigaction(number, &usual, NULL);
 }
 
-/* In the child: become the command, or tell why not. */
+/* In the child: run the command, or report why it cannot be run. */
 static void
 become(const struct idem_spawn *how, char **env, pid_t parent, int trouble)
 {
@@ -106,7 +109,7 @@ become(const struct idem_spawn *how, char **env, pid_t parent, int trouble)
     put_stream(how->in, STDIN_FILENO);
     put_stream(how->out, STDOUT_FILENO);
     put_stream(how->err, STDERR_FILENO);
-    drop_handlers(); /* and those of the two that idem itself ignores */
+    drop_handlers(); /* also restores SIGPIPE and SIGXFSZ, which idem ignores */
     sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, how->mask ? how->mask : &none, NULL);
     execvpe(how->argv[0], how->argv, env);
@@ -114,7 +117,7 @@ become(const struct idem_spawn *how, char **env, pid_t parent, int trouble)
     _exit(write(trouble, &why, sizeof(why)) == sizeof(why) ? 127 : 126);
 }
 
-/* Signals are blocked here, so that the child gets none before exec. */
+/* Signals are blocked here, so that the child handles none before exec. */
 static pid_t
 split(const struct idem_spawn *how, char **env, int trouble)
 {
@@ -150,7 +153,7 @@ start(const struct idem_spawn *how, char **env, int trouble[2],
         (void)waitpid(child->pid, NULL, 0);
         return why;
     }
-    /* The command runs, so this is no error any more whatever comes. */
+    /* The command is running, so a failure from here on is not an error. */
     child->fd = pidfd_open(child->pid, 0);
     return 0;
 }

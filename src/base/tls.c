@@ -1,9 +1,9 @@
 /*
- * tls.c - TLS by OpenSSL; see tls.h.
+ * tls.c - TLS connections with OpenSSL; see tls.h.
  *
- * OpenSSL moves its bytes through a BIO of our own, for its sockets raise
- * SIGPIPE. It reads no further than a record, so what poll says of the
- * descriptor is true as long as whole records are taken.
+ * OpenSSL reads and writes through a BIO of this file, because its own socket
+ * BIO can raise SIGPIPE. OpenSSL does not read ahead of a TLS record. So poll()
+ * on the descriptor is reliable if the caller always reads whole records.
  */
 #include "tls.h"
 
@@ -64,7 +64,7 @@ bio_control(BIO *bio, int command, long number, void *arg)
     (void)bio;
     (void)number;
     (void)arg;
-    return command == BIO_CTRL_FLUSH; /* nothing is kept */
+    return command == BIO_CTRL_FLUSH; /* the BIO has no buffer */
 }
 
 static BIO_METHOD *
@@ -82,8 +82,8 @@ make_method(void)
 
 /* ---- whom to trust, who we are ----------------------------------------- */
 
-/* What OpenSSL says is wrong, or `otherwise`; in better words where its own
- * do not say what to do. */
+/* OpenSSL's error text, or `otherwise`; replaced by a better text if OpenSSL's
+ * own does not say what to do. */
 static const char *
 reason(const char *otherwise)
 {
@@ -142,8 +142,8 @@ read_files(SSL_CTX *context, bool server, const char *what,
     return IDEM_OK;
 }
 
-/* No renegotiation and no resumption: every connection shows its certificate,
- * and an idle one keeps no buffers. */
+/* No renegotiation and no resumption, so that every connection shows its
+ * certificate; an idle connection keeps no buffers. */
 static void
 set_up(SSL_CTX *context, bool server, bool ask_clients)
 {
@@ -233,7 +233,7 @@ idem__tls_reread(struct idem__tls *tls, const char *what,
 
     if (status != IDEM_OK)
         return status;
-    SSL_CTX_free(tls->context); /* connections hold on to it */
+    SSL_CTX_free(tls->context); /* open connections hold a reference */
     tls->context = fresh;
     return IDEM_OK;
 }
@@ -256,7 +256,7 @@ ssl_of(struct idem__tls_end *end)
     return (SSL *)end;
 }
 
-/* A client wants that host, by its name or by its number. */
+/* Set the host name or address that the client expects. */
 static bool
 want_host(SSL *ssl, const char *host)
 {
@@ -366,7 +366,7 @@ idem__tls_flaw(void)
     return reason("the connection broke");
 }
 
-/* As send and recv answer. */
+/* Returns the same values as send and recv. */
 static ssize_t
 moved(struct idem__tls_end *end, int n)
 {
@@ -392,11 +392,11 @@ at_most(size_t len)
 ssize_t
 idem__tls_send(struct idem__tls_end *end, const void *data, size_t len)
 {
-    ERR_clear_error(); /* whatever else this thread did */
+    ERR_clear_error(); /* errors of earlier calls on this thread */
     return moved(end, SSL_write(ssl_of(end), data, at_most(len)));
 }
 
-/* Whole records while there is room for one. */
+/* Reads whole records while there is room for one. */
 ssize_t
 idem__tls_recv(struct idem__tls_end *end, void *room, size_t len)
 {

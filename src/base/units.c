@@ -1,5 +1,5 @@
 /*
- * units.c - numbers as people write them.
+ * units.c - parses numbers with units.
  */
 #include "units.h"
 

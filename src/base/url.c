@@ -1,5 +1,5 @@
 /*
- * url.c - the URL of a store on the network, taken apart.
+ * url.c - parses the URL of a store on the network.
  */
 #include "url.h"
 
@@ -13,7 +13,7 @@
 
 #define SAID_LEN 120
 
-/* Decode in place; false for a broken escape or a NUL. */
+/* Decode in place; false for an invalid escape or a NUL. */
 static bool
 decode(char *text)
 {
@@ -33,7 +33,7 @@ decode(char *text)
     return true;
 }
 
-/* Cut `text` at `separator` and give what follows, or NULL. */
+/* Cut `text` at `separator` and return what follows, or NULL. */
 static char *
 cut(char *text, char separator)
 {

@@ -1,5 +1,5 @@
 /*
- * url.h - the URL of a store or a broker on the network, taken apart.
+ * url.h - parses the URL of a store or a broker on the network.
  *
  *   scheme://[user[:password]@]host[:port][,host[:port]...][/path][?name=value]
  *
@@ -21,7 +21,7 @@ struct idem__host {
 
 struct idem__url {
     char *memory;                       /* everything below points into it */
-    const char *user, *password, *path; /* NULL: not there; path without "/" */
+    const char *user, *password, *path; /* NULL: not given; path without "/" */
     struct idem__host hosts[IDEM__URL_HOSTS_MAX];
     size_t host_count; /* at least 1 */
     struct {
@@ -30,24 +30,24 @@ struct idem__url {
     size_t option_count;
 };
 
-/* `known` names the options there are, ended by NULL; any other one is an
- * error, so that a misspelt safety switch cannot go unnoticed. Options without
- * a value are an error too. */
+/* `known` lists the valid options, ended by NULL. Any other option is an error,
+ * so that a misspelt safety option is noticed. An option without a value is an
+ * error too. */
 enum idem_status idem__url_parse(const char *text, int default_port,
                                  const char *const *known,
                                  struct idem__url *url, struct idem_error *err);
 void idem__url_clear(struct idem__url *url);
 
-/* NULL: it was not given. */
+/* Returns NULL if the option was not given. */
 const char *idem__url_option(const struct idem__url *url, const char *name);
 
-/* A number between min and max, or `otherwise` if it was not given. */
+/* A number between min and max, or `otherwise` if the option was not given. */
 enum idem_status idem__url_number(const struct idem__url *url, const char *name,
                                   int64_t min, int64_t max, int64_t otherwise,
                                   int64_t *out, struct idem_error *err);
 
-/* The next secret in a URL from `from` on: its password, or an option of that
- * name; data is NULL: there is none. */
+/* The next secret in a URL at or after `from`: its password, or the value of a
+ * password option. data is NULL if there is none. */
 struct idem_bytes idem__url_secret(const char *url, const char *from);
 
 /* A URL with its password replaced by "***", for messages and logs. */

@@ -1,5 +1,5 @@
 /*
- * url_fuzz.c - no URL, however made, upsets the parser or the redaction.
+ * url_fuzz.c - fuzzes the parser and the redaction of URLs.
  */
 #include "url.h"
 

@@ -1,5 +1,5 @@
 /*
- * wait.c - a clock that nobody sets, and conditions that wait by it.
+ * wait.c - the monotonic clock, and conditions that wait by it.
  */
 #include "wait.h"
 

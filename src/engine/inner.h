@@ -355,7 +355,8 @@ struct idem__claim;
 
 struct idem__claims {
     struct idem__claim *places; /* NULL: nothing written yet */
-    int64_t said_us;            /* time of the last alarm; 0: none */
+    int64_t said_us;            /* True if this record shows that the store has
+                                 * lost a claim. */
 };
 
 /* This engine has stored this record under the key; NULL: it removed it. */

@@ -1,9 +1,10 @@
 /*
- * id.h - inside the generators.
+ * id.h - the internals of the id generators.
  *
  * One keeper thread does everything that touches the store: it leases worker
  * numbers, renews them together with the mark up to which ids may be given out,
- * and fetches ranges. Who asks for ids only takes from a window in memory.
+ * and fetches ranges. A caller that asks for ids only takes them from a window
+ * in memory.
  *
  *   caller --> take from window [next, limit)        (mutex, no I/O)
  *   keeper --> LOCK, RENEW with a note, UNLOCK  -->  window grows
@@ -25,7 +26,7 @@
 #define SNOWFLAKE_TIME_BITS 41
 #define UID_EPOCH_S INT64_C(1767225600)
 #define SEGMENT_STEP_MAX (UINT64_C(1) << 30)
-#define SEGMENTS_MAX 1024 /* names that one generator has in memory */
+#define SEGMENTS_MAX 1024 /* names that one generator keeps in memory */
 
 /* Where the bits of a kind are; time is in `tick_ms` since `epoch_ms`. */
 struct layout {
@@ -34,10 +35,10 @@ struct layout {
     int64_t tick_ms;
 };
 
-/* Fill options' zeros and say what is wrong with them. */
+/* Fill in the defaults and check the options. */
 enum idem_status idem__ids_options_check(struct idem_ids_options *options,
                                          struct idem_error *err);
-/* One option as text: uid-bits, uid-epoch, snowflake-epoch, segment-step,
+/* Set one option from text: uid-bits, uid-epoch, snowflake-epoch, segment-step,
  * segment-step-max or worker-numbers. */
 bool idem__ids_option_known(const char *name);
 enum idem_status idem__ids_option_set(struct idem_ids_options *options,
@@ -47,14 +48,14 @@ enum idem_status idem__ids_option_set(struct idem_ids_options *options,
 struct layout idem__id_layout(enum idem_id_kind kind,
                               const struct idem_ids_options *options);
 
-/* "28,22,13 from 1767225600 s", as the store keeps it. */
+/* The text of a layout as it is stored, like "28,22,13 from 1767225600 s". */
 #define IDEM__LAYOUT_LEN 80
 void idem__id_layout_text(const struct layout *layout,
                           char text[IDEM__LAYOUT_LEN]);
 
 /*
- * A source of numbers. A number counts tick and sequence in one: number =
- * tick << sequence_bits | sequence; a segment's number is the id itself.
+ * A source of numbers. A number is tick << sequence_bits | sequence; for a
+ * segment it is the id itself.
  */
 struct id_source {
     struct id_source *next_source;
@@ -63,28 +64,30 @@ struct id_source {
     char name[IDEM_SCOPE_MAX + 1]; /* segment */
     size_t name_len;
 
-    uint64_t next, limit;             /* may be given out */
-    uint64_t spare_next, spare_limit; /* segment: the range after it */
-    bool wanted;                      /* the keeper shall look at this one */
-    int64_t not_before_us;            /* after trouble it waits until then */
-    struct idem_error trouble;        /* why the last try failed */
+    uint64_t next, limit;             /* numbers that may be given out */
+    uint64_t spare_next, spare_limit; /* segment: the next range */
+    bool wanted;                      /* the keeper should look at this
+                                       * source */
+    int64_t not_before_us;            /* after an error the keeper waits until
+                                       * then */
+    struct idem_error trouble;        /* why the last attempt failed */
 
     /* snowflake, uid */
     bool agreed; /* the store has the same layout */
     bool leased;
     uint64_t worker, fence;
-    struct idem__lease lease;   /* on the boot clock; nothing after its end */
-    int64_t tick, tick_ends_us; /* the clock of this source, boot time */
-    uint64_t ahead;             /* uid: ticks to reserve at once */
+    struct idem__lease lease;   /* on the boot clock; no ids after its end */
+    int64_t tick, tick_ends_us; /* this source's clock; boot time */
+    uint64_t ahead;             /* uid: ticks to reserve at a time */
     bool warned_epoch;
 
     /* segment */
-    uint64_t given; /* since it is in memory */
+    uint64_t given; /* since the segment is in memory */
     uint64_t step;
-    uint64_t missing; /* of what somebody asked for */
+    uint64_t missing; /* of the ids that a caller asked for */
     int64_t fetched_at_us;
-    uint64_t last_use; /* by ids->uses */
-    unsigned pins;     /* somebody works with it without the mutex */
+    uint64_t last_use; /* in units of ids->uses */
+    unsigned pins;     /* threads that use it without holding the mutex */
 };
 
 struct idem_ids {
@@ -93,53 +96,54 @@ struct idem_ids {
     struct idem_store_options log_options;
     const struct idem_clocks *clocks;
     char owner[33];
-    pthread_mutex_t mutex; /* guards all below and the sources */
+    pthread_mutex_t mutex; /* guards everything below, and the sources */
     pthread_cond_t keeper_wanted, window_grew;
     pthread_t keeper;
     bool closing;
     struct id_source *sources;
     size_t segment_count;
-    uint64_t uses; /* asks for segments so far */
+    uint64_t uses; /* number of requests for segments so far */
     uint64_t given[IDEM__ID_KIND_COUNT];
     uint64_t ranges; /* fetched for segments */
 };
 
-/* What the generators are doing, for metrics. */
+/* The state of the generators, for metrics. */
 struct idem__ids_figures {
     uint64_t given[IDEM__ID_KIND_COUNT];
-    uint64_t reserved[IDEM__ID_KIND_COUNT]; /* need no store */
+    uint64_t reserved[IDEM__ID_KIND_COUNT]; /* can be given out without the
+                                             * store */
     int64_t worker[IDEM__ID_KIND_COUNT];    /* -1: none */
     int64_t ahead_ms[IDEM__ID_KIND_COUNT];  /* of the wall clock */
     uint64_t names, ranges, step;           /* segments; the longest step */
 };
 void idem__ids_figures(struct idem_ids *ids, struct idem__ids_figures *out);
 
-/* One segment that is in memory. `left` of the range in use, and `spare` of the
- * next one, may be given out without the store. */
+/* One segment in memory. `left` ids of the current range and `spare` ids of the
+ * next one can be given out without the store. */
 struct idem__segment_figures {
     struct idem_bytes name;
     uint64_t given, next, step, left, spare;
 };
-/* Under the generator's mutex: `each` is quick. */
+/* Calls `each` with the generator's mutex held, so `each` must be quick. */
 void idem__ids_segments(struct idem_ids *ids,
                         void (*each)(void *arg,
                                      const struct idem__segment_figures *),
                         void *arg);
 
-/* As idem_ids_open, with other clocks. */
+/* Like idem_ids_open, with other clocks. */
 enum idem_status idem__ids_open(struct idem_engine *engine,
                                 const struct idem_ids_options *options,
                                 const struct idem_clocks *clocks,
                                 struct idem_ids **ids, struct idem_error *err);
 
-/* keeper.c: the thread, and what it does for one source. Called with the mutex
- * held; it is let go during store operations. */
+/* keeper.c: the thread, and its work for one source. Called with the mutex
+ * held, which is released during store operations. */
 void *idem__ids_keeper(void *arg);
-/* Does the last trouble stay until somebody changes something? */
+/* Does the last error stay until an operator changes something? */
 bool idem__source_hopeless(const struct id_source *source);
 
-/* Bring the clock of a leased source up to date: it counts ticks since its
- * epoch on the boot clock, so it never goes back and never waits. */
+/* Update the clock of a leased source. It counts ticks since its epoch on the
+ * boot clock, so it never goes back and never waits. */
 void idem__source_tick(const struct idem_ids *ids, struct id_source *source,
                        int64_t boot_us);
 

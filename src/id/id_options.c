@@ -1,6 +1,6 @@
 /*
- * id_options.c - the generators' options as people write them, for the server's
- * file, its flags and idem id.
+ * id_options.c - parses the generators' options from text, for the server's
+ * configuration file, its flags and `idem id`.
  */
 #include "id.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-/* `count` numbers with a sign between them. */
+/* Parse `count` numbers separated by a character. */
 static bool
 read_numbers(const char *text, char sign, uint64_t *numbers, size_t count)
 {
@@ -28,7 +28,7 @@ read_numbers(const char *text, char sign, uint64_t *numbers, size_t count)
     return true;
 }
 
-/* A day, which begins in UTC. */
+/* Parse a date; the day begins at midnight UTC. */
 static bool
 read_day(const char *text, int64_t *seconds)
 {

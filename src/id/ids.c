@@ -1,5 +1,5 @@
 /*
- * ids.c - taking ids from the windows that the keeper provides.
+ * ids.c - gives out ids from the windows that the keeper provides.
  */
 #include "id.h"
 
@@ -16,7 +16,7 @@ idem__ids_boot_us(const struct idem_ids *ids)
     return ids->clocks->boot_us(ids->clocks->arg);
 }
 
-/* Ask the keeper and, if there is time, wait for what it does. */
+/* Ask the keeper for more and, if there is time, wait for it. */
 static bool
 wait_for_window(struct idem_ids *ids, struct id_source *source,
                 const struct timespec *deadline)
@@ -52,7 +52,8 @@ window_end(struct idem_ids *ids, struct id_source *s)
     return end < s->limit ? end : s->limit;
 }
 
-/* Move on to the range that was fetched ahead, if this one is used up. */
+/* If the current range is used up, continue with the range that was fetched
+ * ahead. */
 static bool
 use_spare(struct id_source *s)
 {
@@ -75,7 +76,8 @@ id_of(const struct id_source *s, uint64_t number)
            s->worker << bits | (number & ((UINT64_C(1) << bits) - 1));
 }
 
-/* Give out what can be given out now; the keeper is told in good time. */
+/* Give out the ids that are available, and ask the keeper for more before they
+ * run out. */
 static size_t
 take(struct idem_ids *ids, struct id_source *s, uint64_t *out, size_t count)
 {
@@ -111,7 +113,7 @@ same_source(const struct id_source *s, enum idem_id_kind kind,
                                 memcmp(s->name, name.data, name.len) == 0));
 }
 
-/* Forget the segment that was not asked for the longest. What is left of its
+/* Drop the segment that has not been used for the longest time. The rest of its
  * range is never given out: the next range of that name begins above it. */
 static bool
 forget_oldest(struct idem_ids *ids)
@@ -168,8 +170,8 @@ find_source(struct idem_ids *ids, enum idem_id_kind kind,
     return s;
 }
 
-/* Does only the clock stand between us and the next id? Then it is at most a
- * millisecond away. */
+/* True if only the clock delays the next id; it then comes within a
+ * millisecond. */
 static bool
 waits_for_tick(struct idem_ids *ids, const struct id_source *s)
 {
@@ -185,8 +187,8 @@ none_at_hand(const struct id_source *s, struct idem_error *err)
                       idem_id_kind_name(s->kind));
 }
 
-/* A segment from which only a part could be given out: who does not wait takes
- * nothing of it, for that part would be lost. */
+/* True if a segment has fewer ids than asked for. A caller that does not wait
+ * then takes none of them, because they would be lost. */
 static bool
 must_fetch(struct id_source *s, size_t count)
 {

@@ -1,16 +1,16 @@
 /*
- * keeper.c - the thread that speaks with the store for the generators.
+ * keeper.c - the thread that does the store operations of the generators.
  *
- * A worker number is a record of type worker, held as a lock is. Its note is
- * the mark: the first tick that nobody has given out yet under this number, or
- * could have. The order is what makes it safe:
+ * A worker number is a record of type worker, which is held like a lock. Its
+ * note is the mark: no tick at or above it has been given out under this
+ * number. This order makes it safe:
  *
  *   1. the mark moves up in the store (LOCK or RENEW, durable);
  *   2. only then may ticks below it be given out;
- *   3. whoever gets the number later starts at the mark.
+ *   3. the next holder of the number starts at the mark.
  *
- * The lease is counted from before it was asked for, on a clock that nobody
- * sets, so it ends here before it ends in the store.
+ * The lease is counted from before the request was sent, on a clock that cannot
+ * be set, so it ends here before it ends in the store.
  *
  * A segment's record is locked, read, and unlocked with the note moved up by a
  * step; a range counts once that unlock is durable.
@@ -56,8 +56,8 @@ idem__source_tick(const struct idem_ids *ids, struct id_source *s,
     s->tick += passed;
     s->tick_ends_us += passed * tick_us;
 
-    /* Follow a wall clock that is a little ahead; a leap is not followed, it
-     * may well be taken back. */
+    /* Follow the wall clock if it is a little ahead. Do not follow a jump,
+     * which may be corrected later. */
     wall = wall_tick(ids, s);
     if (wall > s->tick && (wall - s->tick) * s->layout.tick_ms <= SLEW_MS)
         s->tick = wall;
@@ -71,7 +71,7 @@ tell_waiters(struct idem_ids *ids)
         ids->options.grew(ids->options.grew_arg);
 }
 
-/* One op, with the mutex let go meanwhile. */
+/* Run one op with the mutex released. */
 static enum idem_status
 run(struct idem_ids *ids, struct id_source *s, const struct idem_op *op,
     struct idem_answer *answer)
@@ -121,7 +121,7 @@ warn_before_the_epoch_ends(struct idem_ids *ids, struct id_source *s)
               scope_of(s), (long long)(left_ms / 86400000));
 }
 
-/* How far the mark shall be: what may be given out until the next renewal. */
+/* The next mark: ids below it may be given out until the next renewal. */
 static uint64_t
 wanted_mark(struct idem_ids *ids, struct id_source *s)
 {
@@ -171,7 +171,7 @@ renew_worker(struct idem_ids *ids, struct id_source *s)
                               .lease_ms = ids->options.lease_ms,
                               .result = write_note(note, mark)},
             &answer) != IDEM_OK)
-        return false; /* the lease goes on until its deadline */
+        return false; /* the lease is valid until its deadline */
     renewed = answer.verdict == IDEM_V_OK;
     idem_answer_clear(&answer);
     if (renewed)
@@ -203,8 +203,8 @@ give_worker_back(struct idem_ids *ids, struct id_source *s)
         idem_answer_clear(&answer);
 }
 
-/* The number is ours: its clock starts at the wall clock or at the mark that
- * the last holder left, whichever is later. */
+/* This process now holds the number. Its clock starts at the wall clock or at
+ * the mark of the last holder, whichever is later. */
 static void
 start_clock(struct idem_ids *ids, struct id_source *s, uint64_t mark)
 {
@@ -242,8 +242,8 @@ try_worker(struct idem_ids *ids, struct id_source *s, uint64_t worker)
     if (answer.verdict == IDEM_V_STARTED) {
         s->worker = worker;
         s->fence = answer.record->fence;
-        /* Nothing is given out before the mark, and nothing in the last tenth
-         * of a lease. */
+        /* No id is given out below the mark, and none in the last tenth of a
+         * lease. */
         s->lease = (struct idem__lease){.length_us = ids->options.lease_ms *
                                                      1000 * 9 / 10};
         start_clock(ids, s, read_note(answer.record->result));
@@ -253,8 +253,8 @@ try_worker(struct idem_ids *ids, struct id_source *s, uint64_t worker)
     return attempt;
 }
 
-/* Two layouts on one store would give the same number twice. The first
- * generator writes down its own, in the record `layout`. */
+/* Two layouts on one store would give out the same number twice. The first
+ * generator stores its layout in the record `layout`. */
 static bool
 agree(struct idem_ids *ids, struct id_source *s)
 {
@@ -354,7 +354,7 @@ serve_worker(struct idem_ids *ids, struct id_source *s)
     return renew_worker(ids, s);
 }
 
-/* Ranges that are used up quickly grow, ranges that last shrink. */
+/* Increase the step if ranges are used up quickly; decrease it if they last. */
 static void
 adapt_step(struct idem_ids *ids, struct id_source *s)
 {
@@ -418,7 +418,7 @@ serve_segment(struct idem_ids *ids, struct id_source *s)
     op.subject = (struct idem_bytes){NULL, 0};
     op.result = write_note(note, from + s->step);
     if (run(ids, s, &op, &answer) != IDEM_OK)
-        return false; /* stored or not: this range is left out */
+        return false; /* whether stored or not, this range is skipped */
     ours = answer.verdict == IDEM_V_OK;
     idem_answer_clear(&answer);
     ids->ranges += ours;
@@ -435,7 +435,7 @@ idem__source_hopeless(const struct id_source *s)
            s->trouble.status == IDEM_ERR_UNSUPPORTED;
 }
 
-/* When the keeper has something to do for this source; INT64_MAX: never. */
+/* The time when the keeper has work for this source; INT64_MAX: never. */
 static int64_t
 due_us(const struct id_source *s)
 {
@@ -462,7 +462,7 @@ serve(struct idem_ids *ids, struct id_source *s)
     s->not_before_us = served ? 0 : idem__ids_boot_us(ids) + RETRY_US;
 }
 
-/* Sleep until somebody wants something or a lease is to be renewed. */
+/* Sleep until a caller needs ids or a lease must be renewed. */
 static void
 sleep_until_due(struct idem_ids *ids)
 {

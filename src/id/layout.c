@@ -1,5 +1,5 @@
 /*
- * layout.c - how the bits of an id are used, and reading them back.
+ * layout.c - the bit layout of ids, and decoding them.
  */
 #include "id.h"
 

@@ -1,10 +1,11 @@
 /*
- * lock.c - a lock that is kept, and a watchdog for who wants to be told.
+ * lock.c - one lock whose lease is kept alive, with an optional watchdog thread
+ * that reports its loss.
  *
- * The engine renews it (engine/keep.c). It is lost when the store says that
- * somebody else holds it, and when its lease runs out without a renewal,
- * however long the store hangs: that is why the watchdog is a thread of its
- * own. What was lost once stays lost.
+ * The engine renews it (engine/keep.c). The lock is lost when the store says
+ * that somebody else holds it, or when its lease ends without a renewal. The
+ * store may hang during that time, so the watchdog is a thread of its own. A
+ * lost lock stays lost.
  */
 #include "turn.h"
 
@@ -15,27 +16,28 @@
 #include <unistd.h>
 
 #define RETRY_US 100000
-#define NAP_MAX_US 1000000 /* a machine that slept notices soon */
+#define NAP_MAX_US 1000000 /* notice soon that the machine was suspended */
 
 struct idem_lock {
-    struct idem_lock *next; /* locks whose owner was named; owned_mutex ... */
+    struct idem_lock *next; /* list of locks with a named owner; owned_mutex
+                             * ... */
     int takes;              /* ... guards this too; 0: it is being taken */
     struct idem__keeper keeper;
     struct idem_lock_options options;
     char name[IDEM_ID_MAX + 1];
     char owner[IDEM_SUBJECT_MAX + 1];
     uint64_t fence;
-    pthread_t watchdog; /* if somebody wants to be told */
+    pthread_t watchdog; /* if options.lost is set */
 
-    pthread_mutex_t mutex; /* guards all below */
+    pthread_mutex_t mutex; /* guards everything below */
     pthread_cond_t wake;
     int64_t until_us; /* on the boot clock */
-    bool renewed;     /* or not, but the store has been asked */
+    bool renewed;     /* a renewal was answered, with or without success */
     bool held, over, giving;
 };
 
-/* An owner who takes a lock that it has in this process gets the same handle:
- * it is given back with the last take. */
+/* If an owner takes a lock that it already holds in this process, it gets the
+ * same handle. The lock is given back when every take was given back. */
 static pthread_mutex_t owned_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t owned_changed = PTHREAD_COND_INITIALIZER;
 static struct idem_lock *owned;
@@ -57,7 +59,8 @@ op_on(const struct idem_lock *lock, enum idem_verb verb)
                             .lease_ms = lock->options.lease_ms};
 }
 
-/* With the mutex held. A renewal that comes too late does not bring it back. */
+/* Called with the mutex held. A renewal that comes too late does not make the
+ * lock held again. */
 static bool
 still_held(struct idem_lock *lock)
 {
@@ -84,7 +87,7 @@ note_renewal(struct idem__keeper *keeper, enum idem__kept kept,
     return !over;
 }
 
-/* Until its end as known now, or until somebody signals. */
+/* Sleep until the lease ends, as known now, or until a signal. */
 static void
 sleep_until_end(struct idem_lock *lock)
 {
@@ -167,9 +170,8 @@ make(struct idem_engine *engine, const char *name,
     return IDEM_OK;
 }
 
-/* The lease counts from before the question, which errs on the safe side. After
- * a long wait little or nothing is left of it, and the engine renews it at
- * once. */
+/* The lease counts from before the request, which is the safe side. After a
+ * long wait little of it is left, and the engine renews it at once. */
 static enum idem_status
 begin_lease(struct idem_lock *lock, int64_t asked_at_us, struct idem_error *err)
 {
@@ -193,7 +195,7 @@ begin_lease(struct idem_lock *lock, int64_t asked_at_us, struct idem_error *err)
                       lock->name);
 }
 
-/* Sets lock->fence if it was taken: from then on it is kept. */
+/* Sets lock->fence if the lock was taken; the engine keeps it from then on. */
 static enum idem_status
 acquire(struct idem_lock *lock, int64_t wait_ms, struct idem_error *err)
 {
@@ -278,8 +280,8 @@ find_owned(const struct idem_lock *like)
     return lock;
 }
 
-/* The handle that this owner has, counted once more; or NULL, and `lock` is
- * listed as being taken. One that was lost is nobody's to share. */
+/* Returns the handle that this owner already has, with one more take. Otherwise
+ * returns NULL and lists `lock` as being taken. A lost handle is not shared. */
 static struct idem_lock *
 share(struct idem_lock *lock)
 {
@@ -301,7 +303,8 @@ share(struct idem_lock *lock)
     return mine;
 }
 
-/* One more take, or one less: is it the last? Then it leaves the list. */
+/* Change the number of takes. If none is left, remove the lock from the list
+ * and return true. */
 static bool
 count_takes(struct idem_lock *lock, int change)
 {

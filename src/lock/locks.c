@@ -1,6 +1,6 @@
 /*
- * locks.c - several locks as one: all of a list, one of many places, readers
- * and a writer.
+ * locks.c - several locks as one: a list of locks, permits, readers and a
+ * writer.
  *
  *   all of a list   in the order of their names, which every caller shares, so
  *                   that no two callers wait for each other
@@ -9,7 +9,8 @@
  *   a writer        keeps the gate, so that no reader comes in, and takes every
  *                   permit as its readers leave
  *
- * Every part is a lock of lock.c, so a holder that dies leaves nothing behind.
+ * Every part is a lock of lock.c, so the locks of a holder that dies end with
+ * their leases.
  */
 #include "turn.h"
 
@@ -26,9 +27,9 @@ struct idem_locks {
     struct idem_engine *engine;
     struct idem_lock_options options;
     char owner[IDEM_SUBJECT_MAX + 1];
-    int64_t end_us; /* of the wait, on the boot clock */
+    int64_t end_us; /* end of the wait, on the boot clock */
     uint64_t fence;
-    atomic_bool told; /* that it is lost */
+    atomic_bool told; /* the loss was reported */
     size_t count;
     struct idem_lock *parts[];
 };
@@ -127,21 +128,22 @@ take_all(struct idem_locks *self, const char *const *names, size_t count,
 
 /* ---- one of many places ------------------------------------------------- */
 
-/* Places are tried one after the other. If all are held, all of them are waited
- * for at once: the first that is free wins, another that became free meanwhile
- * is given back. Every take is a place of its own, whoever takes it. */
+/* The places are tried one after the other. If all are held, wait for all of
+ * them at once. The first one that becomes free is used; others that became
+ * free meanwhile are given back. Every take uses its own place, even for the
+ * same owner. */
 struct crowd {
     struct idem_locks *self;
     const char *name;
-    pthread_mutex_t mutex; /* guards all below */
+    pthread_mutex_t mutex; /* guards everything below */
     pthread_cond_t changed;
-    uint32_t open;  /* questions without an answer */
+    uint32_t open;  /* number of requests without an answer */
     int64_t winner; /* -1: none yet */
     struct idem_error err;
     struct place {
         struct crowd *crowd;
         uint32_t number;
-        uint64_t ticket, fence; /* fence: it was started */
+        uint64_t ticket, fence; /* fence is nonzero if it was taken */
     } places[];
 };
 
@@ -208,8 +210,8 @@ ask(struct crowd *crowd, uint32_t number, struct idem_error *err)
     return status;
 }
 
-/* Wait for the first place, or until it is enough; then for every answer that
- * is still to come. */
+/* Wait for the first place or until the caller stops the wait; then wait for
+ * all answers that are still to come. */
 static void
 choose(struct crowd *crowd, uint32_t asked)
 {
@@ -238,13 +240,14 @@ give_back(struct crowd *crowd, uint32_t number)
     (void)part_name(name, crowd->name, "#", number, NULL);
     op = op_on_place(crowd, name, IDEM_UNLOCK);
     op.fence = crowd->places[number].fence;
-    op.subject = (struct idem_bytes){NULL, 0}; /* an operator's reason */
+    op.subject = (struct idem_bytes){NULL, 0}; /* UNLOCK takes it for an
+                                                * operator's reason */
     (void)idem__unlock(crowd->self->engine, &op, op.lease_ms, &answer, NULL);
     idem_answer_clear(&answer);
 }
 
-/* Its owner takes it again, and keeps it. A store that is away for a moment is
- * asked again, for the place is held. */
+/* Take the place again as its owner, to keep it alive. The place is held, so a
+ * short failure of the store is retried. */
 static enum idem_status
 keep_winner(struct crowd *crowd, struct idem_error *err)
 {
@@ -366,13 +369,13 @@ take_read(struct idem_locks *self, const char *name, uint32_t readers,
     struct idem_lock *passed;
     enum idem_status status = part_name(gate, name, "!write", 0, err);
 
-    self->options.lost = NULL; /* nobody works under the gate */
+    self->options.lost = NULL; /* do not report the loss of the gate */
     if (status == IDEM_OK)
         status = take_part(self, gate, err);
     self->options.lost = lost;
     if (status != IDEM_OK)
         return status;
-    passed = self->parts[0]; /* it is not kept */
+    passed = self->parts[0]; /* the gate is not kept */
     self->count = 0;
     status = take_permit(self, name, readers, err);
     (void)idem_lock_give(passed, NULL, NULL);
@@ -389,7 +392,8 @@ take_write(struct idem_locks *self, const char *name, uint32_t readers,
 
     if (status == IDEM_OK)
         status = take_part(self, part, err);
-    fence = self->fence; /* writers' fences grow from one to the next */
+    fence = self->fence; /* the gate's fence, which grows from writer to
+                          * writer */
     for (uint32_t i = 0; status == IDEM_OK && i < readers; i++) {
         status = part_name(part, name, "#", i, err);
         if (status == IDEM_OK)
@@ -422,8 +426,8 @@ check(enum idem_lock_mode mode, size_t count, uint32_t permits,
     return IDEM_OK;
 }
 
-/* Tell the holders of two places apart, also if they have the same owner name.
- */
+/* Make the holders of two places different, even if they have the same owner
+ * name. */
 static void
 name_owner(struct idem_locks *self, enum idem_lock_mode mode)
 {
@@ -461,8 +465,8 @@ make(struct idem_engine *engine, enum idem_lock_mode mode, size_t parts,
     return self;
 }
 
-/* Of a list each lock has a queue of its own; permits, readers and a writer
- * have one, for everybody of that name. */
+/* For a list each lock has its own queue. Permits, readers and writers of one
+ * name share one queue. */
 static enum idem_status
 take_turn(struct idem_locks *self, enum idem_lock_mode mode, const char *name,
           struct idem__turn **turn, struct idem_error *err)
@@ -541,7 +545,7 @@ idem_locks_held(struct idem_locks *locks)
     return true;
 }
 
-/* The last one first. */
+/* Give the parts back in reverse order. */
 enum idem_status
 idem_locks_give(struct idem_locks *locks, bool *lost, struct idem_error *err)
 {

@@ -1,20 +1,20 @@
 /*
- * turn.c - the queue of those who wait for a lock, across engines.
+ * turn.c - the queue of the clients that wait for a lock, across engines.
  *
  *   NAME!queue     its note lists places, one byte each, from the front to the
- *                  back; who changes the list holds this lock for a moment
- *   NAME!queue7    place 7, held by who has it as long as it waits
+ *                  back; a client holds this lock while it changes the list
+ *   NAME!queue7    place 7, held by its client as long as that client waits
  *
- * Who comes takes a place that is not in the list and adds it at the back. It
- * then waits for the lock of the place before its own: that one has had its
- * turn, gave up or died. Only who stands behind a place takes it off the list,
- * so that no place is used again while somebody waits for it. Nobody stands
- * behind the last one: if it was left, the next one to come takes it over. Who
- * is at the front takes the lock NAME and then gives its place back.
+ * A new client takes a place that is not in the list and appends it. It then
+ * waits for the lock of the place before its own, which becomes free when that
+ * client had its turn, gave up or died. Only the client behind a place removes
+ * it from the list, so no place is reused while somebody waits for it. The last
+ * place has no client behind it; if it was left, the next client takes it over.
+ * The client at the front takes the lock NAME and then gives its place back.
  *
- * The queue decides who asks first, never who holds: that is still the lock's
- * business. A list that was changed by one whose hold had ended is refused by
- * its fence.
+ * The queue decides only who asks first; the lock itself decides who holds it.
+ * If a client changes the list after its hold has ended, its fence is stale and
+ * the change is refused.
  */
 #include "turn.h"
 
@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #define PLACES 128
-#define MOMENT_MS 3000 /* the lease of what is held for a moment */
+#define MOMENT_MS 3000 /* the lease of the list and of short holds */
 #define FULL_US 50000
 
 struct idem__turn {
@@ -33,7 +33,7 @@ struct idem__turn {
     struct idem_lock_options options;
     int64_t end_us;
     char owner[33];
-    struct idem_lock *lock; /* of the place; NULL: none */
+    struct idem_lock *lock; /* lock of this client's place; NULL: none */
     uint8_t place;
     uint8_t list[PLACES]; /* as last seen */
     size_t count;
@@ -63,7 +63,7 @@ too_late(const struct idem__turn *turn, struct idem_error *err)
                             turn->name);
 }
 
-/* place 0: the list itself. */
+/* Place 0 is the list itself. */
 static void
 name_of(const struct idem__turn *turn, unsigned place,
         char name[IDEM_ID_MAX + 1])
@@ -76,7 +76,7 @@ name_of(const struct idem__turn *turn, unsigned place,
 
 /* ---- the list ----------------------------------------------------------- */
 
-/* PLACES: it is not there. */
+/* The position of a place in the list; PLACES if it is not there. */
 static size_t
 find(const struct idem__turn *turn, uint8_t place)
 {
@@ -87,8 +87,8 @@ find(const struct idem__turn *turn, uint8_t place)
     return PLACES;
 }
 
-/* A note that somebody else wrote is somebody else's: what cannot be a list of
- * places is left out. */
+/* Another program may have written the note: bytes that cannot be places are
+ * skipped. */
 static void
 read_list(struct idem__turn *turn, struct idem_bytes note)
 {
@@ -111,8 +111,8 @@ take_off(struct idem__turn *turn, size_t at)
 
 /* ---- for a moment ------------------------------------------------------- */
 
-/* Hold the list or a place; the list is read. *fence is 0 if it was not to be
- * had in time. */
+/* Hold the list or a place for a moment; the list is then also read. *fence is
+ * 0 if it was not free in time. */
 static enum idem_status
 hold(struct idem__turn *turn, unsigned place, int64_t wait_ms, uint64_t *fence,
      struct idem_error *err)
@@ -141,7 +141,7 @@ hold(struct idem__turn *turn, unsigned place, int64_t wait_ms, uint64_t *fence,
     return status;
 }
 
-/* False: it was not ours any more, or nobody knows. */
+/* False: this client no longer held it, or the reply was lost. */
 static bool
 let_go(struct idem__turn *turn, unsigned place, uint64_t fence)
 {
@@ -163,8 +163,8 @@ let_go(struct idem__turn *turn, unsigned place, uint64_t fence)
     return ok;
 }
 
-/* The list is held for moments only: also who does not want to wait waits for
- * that. */
+/* The list is only held for moments, so even a caller that does not want to
+ * wait waits for it. */
 static enum idem_status
 hold_list(struct idem__turn *turn, uint64_t *fence, struct idem_error *err)
 {
@@ -196,9 +196,9 @@ try_place(struct idem__turn *turn, unsigned place, struct idem_error *err)
     return idem_lock_take(turn->engine, name, &options, &turn->lock, err);
 }
 
-/* The last place, if nobody has it any more: nobody stands behind it. Or else
- * one that is not in the list; that may still be held, by one who died before
- * it was added. */
+/* Try the last place in case its client is gone; nobody is behind it. Otherwise
+ * use a place that is not in the list. That may still be held, by a client that
+ * died before it appended the place. */
 static enum idem_status
 take_place(struct idem__turn *turn, struct idem_error *err)
 {
@@ -249,8 +249,8 @@ join(struct idem__turn *turn, struct idem_error *err)
 
 /* ---- waiting ------------------------------------------------------------ */
 
-/* Wait for the place before ours and take it off the list. A place that we lost
- * may be somebody else's by now: then we have none. */
+/* Wait for the place before ours and remove it from the list. If we lost our
+ * own place, another client may have it now, so we have none. */
 static enum idem_status
 move_up(struct idem__turn *turn, uint8_t before, struct idem_error *err)
 {
@@ -283,7 +283,7 @@ stand_in_line(struct idem__turn *turn, struct idem_error *err)
         size_t at = find(turn, turn->place);
 
         if (at == PLACES || !idem_lock_held(turn->lock)) {
-            leave_place(turn); /* it was lost: begin at the back */
+            leave_place(turn); /* the place was lost: start again at the back */
             status = join(turn, err);
             continue;
         }

@@ -1,5 +1,5 @@
 /*
- * turn.h - a place in the queue of a lock; and what all locks do.
+ * turn.h - a place in the queue of a lock, and functions that all locks use.
  */
 #ifndef IDEM__TURN_H
 #define IDEM__TURN_H
@@ -10,18 +10,18 @@
 
 struct idem__turn;
 
-/* UNLOCK, again and again for a lease while the row is locked: somebody's
- * transaction holds it, and lets it go in a moment. */
+/* UNLOCK, retried for up to a lease while the row is locked by another
+ * transaction, which usually ends in a moment. */
 enum idem_status idem__unlock(struct idem_engine *engine,
                               const struct idem_op *op, int64_t lease_ms,
                               struct idem_answer *answer,
                               struct idem_error *err);
 
 /*
- * Wait until everybody who came before has had his turn, until end_us on the
- * boot clock at the most: IDEM_ERR_TIMEOUT. Who comes later waits until
- * idem__turn_give. The owner, if it has a name and holds the lock `held` (may
- * be NULL) already, waits for nobody: then *turn is NULL.
+ * Wait until all clients that came before have had their turn; after end_us on
+ * the boot clock returns IDEM_ERR_TIMEOUT. Later clients wait until
+ * idem__turn_give. An owner that has a name and already holds the lock `held`
+ * (may be NULL) does not wait; *turn is then NULL.
  */
 enum idem_status idem__turn_take(struct idem_engine *engine, const char *name,
                                  const char *held,

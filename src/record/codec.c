@@ -1,5 +1,5 @@
 /*
- * codec.c - a record as bytes, for stores that keep it in one piece.
+ * codec.c - encodes a record as bytes, for stores that keep it as one value.
  *
  * Little-endian. Version 1:
  *
@@ -14,7 +14,8 @@
  *          scope, id, subject, result
  *          XXH3-64 of everything before                 8 bytes
  *
- * The checksum makes a damaged record an error instead of somebody's answer.
+ * Because of the checksum a damaged record is an error and is never returned as
+ * an answer.
  */
 #include "record.h"
 
@@ -51,7 +52,7 @@ idem__encoded_max(size_t result_max)
            IDEM_SUBJECT_MAX + result_max + SUM_LEN;
 }
 
-/* Above its bound a number is no time, and JSON could not carry it. */
+/* A larger number is not a valid time, and JSON could not represent it. */
 static bool
 is_time(int64_t ms)
 {

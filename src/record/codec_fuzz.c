@@ -1,9 +1,9 @@
 /*
- * codec_fuzz.c - any bytes given to the record codec: refused, or a record that
- * encodes to the very same bytes.
+ * codec_fuzz.c - fuzzes the record codec. Any bytes must be refused, or be a
+ * record that encodes to exactly the same bytes.
  *
- * A checksum would keep a fuzzer out of everything behind it, so the input is
- * tried twice: as it is, and with the checksum made right.
+ * A fuzzer cannot guess a valid checksum, so the input is tried twice: as it
+ * is, and with the checksum corrected.
  */
 #include "record.h"
 

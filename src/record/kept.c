@@ -1,5 +1,5 @@
 /*
- * kept.c - an answer that outlives the record it was made from.
+ * kept.c - copies a record into an answer that outlives it.
  */
 #include "record.h"
 
@@ -36,7 +36,7 @@ idem__answer_keep(struct idem_answer *answer, const struct idem_record *record)
         at = move(at, &copy->subject);
         move(at, &copy->result);
     }
-    free(answer->memory); /* the record may have been in there */
+    free(answer->memory); /* last, since the record may be inside it */
     answer->memory = copy;
     answer->record = copy ? copy : &idem__no_record;
     return true;

@@ -1,9 +1,8 @@
 /*
  * key.c - the 32 bytes under which every store finds a record.
  *
- * Every request hashes its key. SHA-256 is Nettle's, which uses the processor's
- * instructions for it where there are some; libsodium's takes four times as
- * long.
+ * Every request hashes its key. Nettle's SHA-256 uses the processor's SHA
+ * instructions if it has them; libsodium's takes four times as long.
  */
 #include "record.h"
 

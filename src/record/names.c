@@ -1,5 +1,5 @@
 /*
- * names.c - the words of the domain.
+ * names.c - the names of states, verbs, verdicts and so on as text.
  */
 #include "record.h"
 

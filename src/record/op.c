@@ -1,6 +1,6 @@
 /*
- * op.c - what may be asked: every operation is checked here, once, before
- * anything happens, whatever surface it came through.
+ * op.c - checks every operation of every surface, once, before it is carried
+ * out.
  */
 #include "record.h"
 
@@ -56,8 +56,9 @@ implied_type(enum idem_verb verb)
     return IDEM_TYPE_REQUEST;
 }
 
-/* Locks and workers are locked, tokens are issued and redeemed, and only what
- * was asked for once has an outcome: a note must never be taken for one. */
+/* Locks and workers are locked, tokens are issued and redeemed. Only requests
+ * and tokens have an outcome, so that the note of a lock is never taken for
+ * one. */
 static bool
 verb_fits(enum idem_verb verb, enum idem_type type)
 {
@@ -84,7 +85,7 @@ check_nonce(const struct idem_op *op, struct idem_error *err)
 {
     static const uint8_t zeros[IDEM_NONCE_LEN];
 
-    /* Who sends the same nonce is taken for the same caller. */
+    /* Two operations with the same nonce count as the same caller. */
     if (op->nonce && memcmp(op->nonce, zeros, IDEM_NONCE_LEN) == 0)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a nonce of zeros tells nobody apart: give %d random "

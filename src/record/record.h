@@ -1,26 +1,27 @@
 /*
- * record.h - the pure half of idem: keys, the state machine, the codec.
+ * record.h - keys, the state machine and the codec: the part of idem without
+ * side effects.
  *
- * Nothing here does I/O, reads a clock or allocates, except the owned buffers
- * at the end, which say so.
+ * Nothing here does I/O, reads a clock or allocates memory, except
+ * idem__answer_keep.
  */
 #ifndef IDEM__RECORD_H
 #define IDEM__RECORD_H
 
 #include "../base/error.h"
 
-/* How many there are; the last of each enum counts. */
+/* The number of values of each enum, from its last one. */
 #define IDEM__STATUS_COUNT (IDEM_ERR_INTERNAL + 1)
 #define IDEM__VERDICT_COUNT (IDEM_V_UNKNOWN + 1)
 #define IDEM__VERB_COUNT (IDEM_UNLOCK + 1)
 
 /* ---- answers ---------------------------------------------------------- */
 
-/* What an answer shows where there is no record. */
+/* The record of an answer that has none. */
 extern const struct idem_record idem__no_record;
 
-/* Let the answer have a copy of the record, in memory of its own; what it had
- * is given back. False: out of memory, the answer is as it was. */
+/* Give the answer its own copy of the record, and free the old one. False: out
+ * of memory, the answer is unchanged. */
 bool idem__answer_keep(struct idem_answer *answer,
                        const struct idem_record *record);
 
@@ -35,15 +36,15 @@ void idem__key(enum idem_type type, struct idem_bytes scope,
 
 /* ---- operations ------------------------------------------------------ */
 
-/* Say what is wrong with an op, or fill in its defaults (type, lease, TTL). */
+/* Check an op and fill in its defaults (type, lease, TTL). */
 enum idem_status idem__op_check(struct idem_op *op, struct idem_error *err);
 
 /* ---- the state machine ----------------------------------------------- */
 
 /*
- * The time that step() is told. A lease or an expiry has passed only if it has
- * by `early_ms`, what is written counts from `late_ms`, and no lease is over
- * before the engine has watched for as long as that lease.
+ * The time that is passed to step(). A lease or an expiry has passed only if it
+ * has passed by `early_ms`; written times count from `late_ms`; and no lease is
+ * over before the engine has been running for as long as that lease.
  */
 struct idem_now {
     int64_t early_ms; /* the store's time is at least this */
@@ -51,7 +52,7 @@ struct idem_now {
     int64_t up_ms;    /* how long this engine has been running */
     uint64_t late_us; /* fences start here */
     /* If the store's clock was set back while this engine ran, the right time
-     * may be later than late_ms by so much. Expiry counts from there. */
+     * may be later than late_ms by this much. Expiry counts from there. */
     int64_t behind_ms;
 };
 
@@ -68,20 +69,20 @@ enum idem_verdict idem__step(const struct idem_record *current,
                              const struct idem_now *now,
                              struct idem_record *next);
 
-/* Does this record count as absent by now? Executing never does. */
+/* True if this record counts as absent now. Executing records never do. */
 bool idem__record_expired(const struct idem_record *record,
                           const struct idem_now *now);
 
-/* Is an executing record's lease over, so that doubt or takeover follows? */
+/* Is the lease of an executing record over? Doubt or takeover follows. */
 bool idem__lease_over(const struct idem_record *record,
                       const struct idem_now *now);
 
-/* Will somebody have to settle it when its lease is over? A loose request, a
- * lock and a worker's number are simply taken by whoever comes next. */
+/* True if somebody must settle this record when its lease is over. A loose
+ * request, a lock and a worker number are simply taken by the next client. */
 bool idem__may_come_into_doubt(const struct idem_record *record);
 
-/* When the store may drop it: after it expired, and not before the store's time
- * has passed its fence. 0 for never (also while executing). */
+/* When the store may drop the record: after it expired, and after the store's
+ * time has passed its fence. 0: never (also while executing). */
 int64_t idem__record_drop_at(const struct idem_record *record);
 
 /* Does a record pass a scan's filter? */
@@ -89,15 +90,15 @@ bool idem__filter_match(const struct idem_filter *filter,
                         const struct idem_record *record,
                         const struct idem_now *now);
 
-/* What sealing adds to a subject and to a result (engine/seal.h), and so the
- * longest subject that can be sealed. */
+/* The bytes that sealing adds to a subject and to a result (engine/seal.h), and
+ * the longest subject that can therefore be sealed. */
 #define IDEM__SEAL_LEN 45
 #define IDEM__SEALED_SUBJECT_MAX (IDEM_SUBJECT_MAX - IDEM__SEAL_LEN)
 
 /* ---- the codec ------------------------------------------------------- */
 
-/* Bytes that a record takes, and the most that any record with a result of
- * result_max bytes can take. */
+/* The size of an encoded record, and the maximum size of any record with a
+ * result of result_max bytes. */
 size_t idem__encoded_len(const struct idem_record *record);
 size_t idem__encoded_max(size_t result_max);
 
@@ -112,13 +113,13 @@ void idem__encode(const struct idem_record *record, uint8_t *out);
 enum idem_status idem__decode(struct idem_bytes in, struct idem_record *record,
                               struct idem_error *err);
 
-/* Every rule about a record's fields in one place: both ends of the codec and
- * the SQL stores ask here. NULL if fine, else what is wrong. */
+/* Checks all rules about a record's fields; used by both ends of the codec and
+ * by the SQL stores. Returns NULL, or what is wrong. */
 const char *idem__record_flaw(const struct idem_record *record);
 
 /* ---- names back to numbers ------------------------------------------- */
 
-/* Case does not matter; false if the word is not one. */
+/* Case does not matter; false if the word is unknown. */
 bool idem__status_parse(struct idem_bytes word, enum idem_status *status);
 bool idem__verdict_parse(struct idem_bytes word, enum idem_verdict *verdict);
 bool idem__state_parse(struct idem_bytes word, enum idem_state *state);

@@ -8,20 +8,20 @@
  *     │ ISSUE     RELEASE, UNLOCK    │
  *     └──────────▶ issued ───────────┘  REDEEM ─▶ succeeded
  *
- * Every surface on every store decides here and nowhere else. The rules that
- * the rest of idem leans on:
+ * All surfaces and all stores use this code for every decision. The rest of
+ * idem relies on these rules:
  *
  *   - the fence of a key only grows;
  *   - executing never expires, and strict executing is never started again;
- *   - who does not hold the current fence changes nothing.
+ *   - a client that does not hold the current fence changes nothing.
  */
 #include "record.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* A freed record is remembered this long, with its fence and nonce, so that a
- * late repeat of what was freed is recognised. */
+/* A freed record is kept this long, with its fence and nonce, so that a late
+ * duplicate of the freed request is recognised. */
 #define FREE_MS (INT64_C(3600) * 1000)
 #define FREE_LOCK_MS (INT64_C(30) * 24 * 3600 * 1000)
 
@@ -47,8 +47,9 @@ idem__lease_over(const struct idem_record *record, const struct idem_now *now)
            record->lease_until - record->updated <= now->up_ms;
 }
 
-/* A fence from a clock that was ahead outlives what has expired: the next one
- * must be larger, and without the record it comes from the clock alone. */
+/* If a clock was ahead, the fence may be later than the expiry. The next fence
+ * must be larger, and after the record is gone it comes from the clock alone,
+ * so the record stays until the clock has passed the fence. */
 int64_t
 idem__record_drop_at(const struct idem_record *record)
 {
@@ -121,9 +122,8 @@ next_fence(const struct idem_record *last, const struct idem_now *now)
     return fence > now->late_us ? fence : now->late_us;
 }
 
-/* How long an outcome is kept where the op does not say: as long as the start
- * asked for. A record that somebody wrote without an expiry gets the default.
- */
+/* How long an outcome is kept if the op does not say: as long as the start
+ * asked for. A record that was written without an expiry gets the default. */
 static int64_t
 kept_ttl(const struct idem_record *r)
 {
@@ -131,7 +131,7 @@ kept_ttl(const struct idem_record *r)
                                    : IDEM_TTL_DEFAULT_MS;
 }
 
-/* Locks and workers carry a note from holder to holder. */
+/* Locks and workers pass a note from holder to holder. */
 static bool
 has_note(const struct idem_record *r)
 {
@@ -139,10 +139,11 @@ has_note(const struct idem_record *r)
 }
 
 /*
- * A new life for this key. From what the store holds (`last`, may be NULL) it
- * takes the fence, so that fences only grow. Its count of starts goes on only
- * from a record that still counts (`r`, may be NULL): when an expired one
- * leaves the store is the store's business and must not be seen.
+ * Start a new record for this key. The fence continues from the stored record
+ * (`last`, may be NULL), so that fences only grow. The number of attempts
+ * continues only from a record that has not expired (`r`, may be NULL). The
+ * time at which the store removes an expired record must make no visible
+ * difference.
  */
 static void
 new_life(struct idem_record *next, const struct idem_record *r,
@@ -164,7 +165,7 @@ new_life(struct idem_record *next, const struct idem_record *r,
         memcpy(next->nonce, op->nonce, IDEM_NONCE_LEN);
 }
 
-/* executing, by whoever asks */
+/* Set the state to executing, owned by the caller. */
 static enum idem_verdict
 start(struct idem_record *next, const struct idem_record *r,
       const struct idem_record *last, const struct idem_op *op,
@@ -181,7 +182,8 @@ start(struct idem_record *next, const struct idem_record *r,
     return IDEM_V_STARTED;
 }
 
-/* executing again, by another, in the same life: what was asked stays */
+/* Another caller takes over an executing record. It keeps the time of creation
+ * and, if the op has none, the fingerprint. */
 static enum idem_verdict
 take_over(struct idem_record *next, const struct idem_record *r,
           const struct idem_op *op, const struct idem_now *now)
@@ -196,7 +198,7 @@ take_over(struct idem_record *next, const struct idem_record *r,
     return IDEM_V_STARTED;
 }
 
-/* free: the fence and the nonce stay, the answer does not */
+/* Free the record. The fence and the nonce stay, the answer does not. */
 static enum idem_verdict
 set_free(struct idem_record *next, const struct idem_record *r,
          const struct idem_op *op, const struct idem_now *now)
@@ -236,7 +238,7 @@ set_outcome(struct idem_record *next, const struct idem_op *op,
     }
 }
 
-/* What anyone learns who meets a record that is executing. */
+/* The verdict for a caller that meets an executing record. */
 static enum idem_verdict
 busy_or_doubt(const struct idem_record *r, const struct idem_now *now)
 {
@@ -257,7 +259,7 @@ begin(const struct idem_record *r, const struct idem_record *last,
 
     switch ((enum idem_state)r->state) {
     case IDEM_STATE_FREE:
-        /* A token that was begun and released may be tried again; one that
+        /* A token that was begun and released may be tried again. A token that
          * was forgotten before anybody began it is gone. */
         if (token && r->attempt == 0)
             return IDEM_V_UNKNOWN;
@@ -299,7 +301,8 @@ finish(const struct idem_record *r, const struct idem_op *op,
     if (!r || r->fence != op->fence)
         return IDEM_V_STALE;
 
-    /* Loose: only success counts; a failure frees the record for a retry. */
+    /* Loose mode: only success counts; a failure frees the record for a
+     * retry. */
     frees = r->mode == IDEM_LOOSE && op->outcome == IDEM_STATE_FAILED;
     if (holds(r, op)) {
         if (frees)
@@ -325,7 +328,8 @@ renew(const struct idem_record *r, const struct idem_op *op,
     *next = *r;
     next->lease_until = later(r->lease_until, now->late_ms + op->lease_ms);
     next->updated = now->late_ms;
-    /* The holder will never learn the outcome: nobody need wait for it. */
+    /* The holder will never learn the outcome, so nobody needs to wait for
+     * it. */
     if (op->lost)
         next->lease_until = now->late_ms;
     if (op->result.data && has_note(r))
@@ -333,7 +337,7 @@ renew(const struct idem_record *r, const struct idem_op *op,
     return IDEM_V_OK;
 }
 
-/* An operator may say which execution is meant: the one that was looked at. */
+/* True if the operator named another execution than this one, by its fence. */
 static bool
 means_another(const struct idem_record *r, const struct idem_op *op)
 {
@@ -424,7 +428,7 @@ lock(const struct idem_record *r, const struct idem_record *last,
     return IDEM_V_STARTED;
 }
 
-/* `last` is what the store holds, `r` what still counts. */
+/* `last` is the stored record; `r` is the same, or NULL if it has expired. */
 static enum idem_verdict
 decide(const struct idem_record *r, const struct idem_record *last,
        const struct idem_op *op, const struct idem_now *now,

@@ -1,14 +1,14 @@
 /*
- * limit.c - how many tokens a subject may ask for.
+ * limit.c - limits how many tokens a subject may ask for.
  *
- * A bucket a subject in a table of fixed size, found by a keyed hash so that
- * nobody can choose to collide with somebody else. Where a place is taken, the
- * fullest bucket of its small neighbourhood makes room: a full bucket is what a
- * new subject would get anyway, so only the busiest are remembered, which are
- * the ones that matter.
+ * Each subject has a token bucket in a table of fixed size. The hash is keyed,
+ * so that nobody can choose to collide with another subject. If all places of a
+ * small neighbourhood are taken, the fullest bucket is replaced: a new subject
+ * gets a full bucket anyway, so little is lost, and the busiest subjects, which
+ * matter, are remembered.
  *
- * Who asks for more at once than a full bucket holds gets it when the bucket is
- * full, and owes the rest.
+ * A request for more than a full bucket is granted when the bucket is full, and
+ * the bucket then owes the rest.
  */
 #include "../store/store.h"
 

@@ -1,5 +1,5 @@
 /*
- * token.c - tokens: made, issued, redeemed.
+ * token.c - creates, issues and redeems tokens.
  */
 #include "../record/record.h"
 
@@ -12,7 +12,7 @@ idem_token_make(char token[IDEM_TOKEN_LEN + 1])
 {
     uint8_t random[24];
 
-    /* One that begins with "-" would look like an option on a command line. */
+    /* A token that begins with "-" would look like a command-line option. */
     do {
         randombytes_buf(random, sizeof(random));
         sodium_bin2base64(token, IDEM_TOKEN_LEN + 1, random, sizeof(random),
@@ -58,7 +58,8 @@ idem_token_redeem(struct idem_engine *engine, struct idem_bytes subject,
                          .nonce = nonce};
     enum idem_status status;
 
-    /* The nonce makes the second try after a lost answer find itself. */
+    /* With the nonce, a second attempt after a lost answer recognises
+     * itself. */
     randombytes_buf(nonce, sizeof(nonce));
     status = idem_do(engine, &op, &answer, err);
     if (status == IDEM_ERR_LOST)
