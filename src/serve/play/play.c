@@ -1,6 +1,6 @@
 /*
- * play.c - a run: make the sandbox, do what the client does, tell what came of
- * it.
+ * play.c - one run of the playground: make the sandbox, do what the client
+ * does, and report what happened.
  */
 #include "play_inner.h"
 
@@ -40,7 +40,8 @@ open_call(struct play_call *call)
     return call->sql != NULL;
 }
 
-/* A worker that died has not committed: its connection closes. */
+/* The connection of a worker that died is closed, which rolls back its
+ * transaction. */
 static void
 close_call(struct play_call *call)
 {
@@ -142,7 +143,7 @@ send_both(struct play *play)
     end_call(&calls[1]);
 }
 
-/* One request that goes wrong, and the same once more. */
+/* Send one request that fails in some way, then send it again. */
 static void
 send_again(struct play *play, const char *why, bool dies)
 {

@@ -1,6 +1,6 @@
 /*
  * play_engine.c - the schemes whose records are in idem: the engine decides,
- * the service's tables have the effect.
+ * and the effect is in the service's tables.
  */
 #include "play_inner.h"
 
@@ -12,7 +12,7 @@
 
 /* ---- one-time token ---------------------------------------------------- */
 
-/* Look whether it is there, then delete it: two steps. */
+/* Check whether the token exists, then delete it, in two steps. */
 const char *
 play_token_checked(struct play_call *call)
 {
@@ -75,7 +75,7 @@ begin(struct play_call *call, const char *scope, enum idem_mode mode,
     return play_do(call, &op, answer);
 }
 
-/* True: it is recorded. */
+/* True: the result is recorded. */
 static bool
 finish(struct play_call *call, const char *scope, uint64_t fence,
        enum idem_state outcome, const char *result)
@@ -93,7 +93,7 @@ finish(struct play_call *call, const char *scope, uint64_t fence,
     return done;
 }
 
-/* What the client hears if this call is not to do the work. */
+/* The client's reply if this call must not do the work. */
 static const char *
 other_reply(struct idem_answer *answer)
 {
@@ -119,7 +119,7 @@ play_seq_looked_up(struct play_call *call)
     if (play_sql(call, "select seq from payments where seq = '%s'", call->id) >
         0)
         return "duplicate";
-    play_meet(call); /* the payment takes its time */
+    play_meet(call); /* the payment takes some time */
     play_sql(call, "insert into payments (seq) values ('%s')", call->id);
     return "first";
 }
@@ -151,9 +151,9 @@ play_seq_begun(struct play_call *call)
 
 /* ---- unknown outcome --------------------------------------------------- */
 
-/* Nobody knows of the first try: the bank is asked again. In "query" the
- * client has asked, heard "not found", and paid another way; its first request
- * was only late. */
+/* There is no record of the first try, so the bank is asked again. In "query"
+ * the client has asked, got "not found", and paid another way; its first
+ * request was only late. */
 const char *
 play_bank_retried(struct play_call *call)
 {
@@ -168,7 +168,7 @@ play_bank_retried(struct play_call *call)
     return call->dies ? NULL : "first";
 }
 
-/* The query for compensation: make sure that it cannot happen any more. */
+/* The compensation query: make sure that the request cannot happen any more. */
 static const char *
 give_up(struct play_call *call)
 {
@@ -198,7 +198,7 @@ play_bank_strict(struct play_call *call)
         return give_up(call);
     if (!begin(call, "bank", IDEM_STRICT, PLAY_LEASE_MS, 0, &answer))
         return NULL;
-    if (answer.verdict == IDEM_V_BUSY) { /* the lease of the dead one */
+    if (answer.verdict == IDEM_V_BUSY) { /* the lease of the dead worker */
         play_note(call, "busy");
         while (answer.verdict == IDEM_V_BUSY) {
             idem_answer_clear(&answer);
@@ -218,8 +218,8 @@ play_bank_strict(struct play_call *call)
                                                                      : NULL;
 }
 
-/* An operator finds the payment and settles the doubt; or the request that was
- * late arrives. Then the client sends it once more. */
+/* An operator finds the payment and settles the doubt; or the late request
+ * arrives. Then the client sends the request again. */
 void
 play_bank_after(struct play *play)
 {
@@ -251,7 +251,7 @@ play_message_handled(struct play_call *call)
     return "first";
 }
 
-/* What idem consume does around a handler. */
+/* What `idem consume` does around a handler. */
 const char *
 play_message_consumed(struct play_call *call)
 {
@@ -272,8 +272,8 @@ play_message_consumed(struct play_call *call)
 
 /* ---- strict and loose --------------------------------------------------- */
 
-/* The first try fails. Strict: that is the answer. Loose: it may be tried
- * again. */
+/* The first try fails. Strict: the failure is the final answer. Loose: a retry
+ * may run. */
 static const char *
 try_once(struct play_call *call, enum idem_mode mode)
 {
@@ -340,7 +340,7 @@ sleep_too_long(struct play_call *call)
     play_note(call, "wakes");
 }
 
-/* SET name owner NX PX: a lock with an expiry, and nothing else. */
+/* SET name owner NX PX: a lock with an expiry but without a fence. */
 static bool
 take_expiring(struct play_call *call, const char *me)
 {

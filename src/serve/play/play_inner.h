@@ -1,5 +1,5 @@
 /*
- * play_inner.h - one run of the playground, seen by play*.c only.
+ * play_inner.h - one run of the playground; for play*.c only.
  */
 #ifndef SERVER_PLAY_INNER_H
 #define SERVER_PLAY_INNER_H
@@ -11,27 +11,27 @@
 #include <pthread.h>
 
 #define PLAY_REQUESTS 200 /* requests of "storm" ... */
-#define PLAY_WORKERS 8    /* ... which so many workers serve */
-#define PLAY_SHOWN 2      /* requests whose messages are told */
-#define PLAY_MESSAGES 64  /* of them, at most */
-#define PLAY_MEET_MS 3000 /* nobody waits longer for another request */
-#define PLAY_BUSY_MS 8000 /* nor for a lock of the tables */
+#define PLAY_WORKERS 8    /* ... served by so many workers */
+#define PLAY_SHOWN 2      /* requests whose messages are shown */
+#define PLAY_MESSAGES 64  /* messages of them, at most */
+#define PLAY_MEET_MS 3000 /* timeout for meeting another request */
+#define PLAY_BUSY_MS 8000 /* timeout for a lock of the tables */
 #define PLAY_LEASE_MS 150
-#define PLAY_PATIENCE_MS 60 /* then the client takes it for a time-out */
+#define PLAY_PATIENCE_MS 60 /* after this the client reports a timeout */
 
-/* What a client does. The page has a button for each. */
+/* Actions of the client. The page has a button for each. */
 #define PLAY_ACTION_MAP(X)                                                     \
     X(SEND, "send")     /* one request */                                      \
     X(DOUBLE, "double") /* two at once */                                      \
-    X(RETRY, "retry")   /* the first takes too long: the same once more */     \
-    X(LOSE, "lose")     /* done, but the reply is lost: the same once more */  \
+    X(RETRY, "retry")   /* the first takes too long; it is retried */          \
+    X(LOSE, "lose")     /* done, but the reply is lost; it is retried */       \
     X(RELOAD, "reload") /* likewise, and the page is loaded again */           \
     X(STORM, "storm")   /* 200 at once */                                      \
-    X(KILL, "kill")     /* the worker dies half-way: the same once more */     \
+    X(KILL, "kill")     /* the worker dies half-way; it is retried */          \
     X(LATE, "late")     /* an old message comes after a new one */             \
     X(PAUSE, "pause")   /* the first worker sleeps longer than its lease */    \
     X(QUERY, "query")   /* the client asks, gives up; then it arrives */       \
-    X(FAIL, "fail")     /* the first try fails: the same once more */
+    X(FAIL, "fail")     /* the first try fails; it is retried */
 
 enum play_action {
 #define X(name, word) PLAY_##name,
@@ -62,11 +62,11 @@ struct play_call {
     pthread_t thread;
     struct sqlite3 *conn;
     struct idem_sql *sql;
-    char value[64]; /* what the last question to the tables brought */
+    char value[64]; /* the first value of the last query */
 };
 
 /*
- * The service's work for one call: returns what the client is told, one word
+ * The service's work for one call. Returns the client's reply, one word
  * ("first", "duplicate", "busy" ...), or NULL if the worker died.
  */
 typedef const char *play_serve_fn(struct play_call *call);
@@ -74,26 +74,26 @@ typedef const char *play_serve_fn(struct play_call *call);
 struct play_scheme {
     const char *name;
     unsigned actions;       /* DOES(SEND) | ... */
-    unsigned breaks;        /* those where the unprotected half goes wrong */
-    const char *request;    /* how the client's call looks: "POST /orders %s" */
-    const char *tables;     /* SQL that makes them */
-    const char *guard;      /* SQL for the protected half only, or NULL */
-    const char *shown;      /* their names, with spaces between them */
-    const char *safe_shown; /* the same when protected; NULL: no others */
-    const char *effects;    /* SQL that counts what was done */
+    unsigned breaks;        /* those that break the unprotected version */
+    const char *request;    /* the client's request: "POST /orders %s" */
+    const char *tables;     /* SQL that creates the tables */
+    const char *guard;      /* SQL for the protected version only, or NULL */
+    const char *shown;      /* names of tables, separated by spaces */
+    const char *safe_shown; /* the same if protected; NULL: the same tables */
+    const char *effects;    /* SQL that counts the effects */
     void (*before)(struct play *play); /* the first request; may be NULL */
     play_serve_fn *serve[2]; /* [false]: unprotected, [true]: protected */
-    /* What happens when the client has had its answers; may be NULL. */
+    /* Called after the client has its replies; may be NULL. */
     void (*after)(struct play *play);
-    /* How often it should have been done; NULL: once. */
+    /* How often the effect should have happened; NULL: once. */
     int (*wanted)(const struct play *play);
 };
 
-/* A request's token, order number ...: that of the first, and another. */
+/* The id of a request (token, order number ...): the usual one, and another. */
 #define PLAY_ID "A-1001"
 #define PLAY_OTHER_ID "A-1002"
 
-/* play_schemes.c; those of one engine or one table stand in play_engine.c and
+/* play_schemes.c; the functions of a scheme are in play_engine.c or
  * play_tables.c. */
 extern const struct play_scheme play_schemes[];
 extern const size_t play_scheme_count;
@@ -121,17 +121,17 @@ struct play {
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t stir;
     json_t *messages;
-    json_t *replies;       /* how many of each word */
-    unsigned told;         /* calls (0, 1) that were told "first" */
-    int met, answered;     /* requests at the meeting; that got some answer */
-    struct idem_error err; /* the first one */
+    json_t *replies;       /* counts by reply */
+    unsigned told;         /* calls (0, 1) whose reply was "first" */
+    int met, answered;     /* requests that met; that were answered */
+    struct idem_error err; /* the first error */
 };
 
 /* ---- play_trace.c: what happened -------------------------------------- */
 
-/* A message from one to another, or a note at one (from == to). `kind`: call,
- * answer, reply, lost, note. The text of a reply, a lost one and a note is a
- * word that the page has sentences for. */
+/* A message from one actor to another, or a note at one (from == to). `kind`:
+ * call, answer, reply, lost, note. The text of a reply, a lost reply or a note
+ * is a word for which the page has sentences. */
 void play_tell(struct play *play, enum play_actor from, enum play_actor to,
                const char *kind, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
@@ -139,10 +139,10 @@ void play_note(struct play_call *call, const char *word);
 enum play_actor play_worker(const struct play_call *call);
 json_t *play_actor_names(void);
 
-/* Something that must not fail did: the run is over. Always NULL. */
+/* An unexpected failure ends the run. Always returns NULL. */
 const char *play_broke(struct play *play, const char *what, const char *why);
 
-/* ---- play_outcome.c: what came of it ---------------------------------- */
+/* ---- play_outcome.c: the outcome of a run ----------------------------- */
 
 /* NULL: out of memory. */
 json_t *play_outcome(struct play *play);
@@ -150,42 +150,42 @@ const char *play_action_name(enum play_action action); /* play.c */
 
 /* ---- play_steps.c: what a service does -------------------------------- */
 
-/* A statement on the tables: how many rows it changed, or for a select how
- * many there are, with the first value in call->value. */
+/* Run a statement on the tables. Returns the number of rows it changed or, for
+ * a select, found; call->value gets the first value. */
 int play_sql(struct play_call *call, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* An op of the engine. False: the run is over. Clear the answer. */
+/* Run an op of the engine. False: the run is over. Clear the answer. */
 bool play_do(struct play_call *call, const struct idem_op *op,
              struct idem_answer *answer);
-/* The same by somebody else than a call's worker. */
+/* The same for an actor other than a call's worker. */
 bool play_do_as(struct play *play, enum play_actor who,
                 const struct idem_op *op, struct idem_answer *answer);
 
-/* A call of idem/sql.h, for the page; and what it said. */
+/* Show a call of idem/sql.h on the page, and its verdict. */
 void play_asks(struct play_call *call, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 const char *play_verdict(struct play_call *call, enum idem_status status,
                          enum idem_sql_verdict verdict,
                          const struct idem_error *err);
 
-/* Wait here until as many have come here as this action sends at once. */
+/* Wait until as many requests are here as this action sends at once. */
 void play_meet(struct play_call *call);
-/* Tell the client that this request is where others should meet it; and wait
- * for that. */
+/* Signal that this request has reached the point where others should meet it;
+ * and wait for that signal. */
 void play_arrived(struct play_call *call);
 void play_wait_arrived(struct play *play);
 bool play_is_over(struct play *play); /* something broke */
 
-/* Wait here until another request got an answer ... */
+/* Wait until another request was answered ... */
 void play_wait_answered(struct play_call *call);
-/* ... if this action sends another at the same time. */
+/* ... if this action sends another one at the same time. */
 void play_hold(struct play_call *call);
-/* A request knows now that it is not the first. */
+/* A request has found out that it is not the first. */
 void play_answered(struct play *play);
 void play_sleep_ms(int64_t ms);
 
-/* Send one more request with this id and wait for its reply. */
+/* Send another request with this id and wait for its reply. */
 void play_send(struct play *play, int number, const char *id);
 
 #endif

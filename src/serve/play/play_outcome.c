@@ -1,5 +1,5 @@
 /*
- * play_outcome.c - what came of a run: the tables, the records, and how often
+ * play_outcome.c - the outcome of a run: the tables, the records, and how often
  * the work was done.
  */
 #include "play_inner.h"

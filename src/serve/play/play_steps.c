@@ -1,6 +1,6 @@
 /*
- * play_steps.c - what a service in the playground does: ask the tables, ask
- * idem, and wait for other requests where a race is to be seen.
+ * play_steps.c - steps of a service in the playground: use the tables, use
+ * idem, and wait for other requests to show a race.
  */
 #include "play_inner.h"
 
@@ -115,7 +115,7 @@ tell_op(struct play *play, enum play_actor who, const struct idem_op *op)
     if (op->wait_ms)
         snprintf(more + strlen(more), sizeof(more) - strlen(more), " WAIT %lld",
                  (long long)op->wait_ms);
-    if (op->verb == IDEM_ISSUE) /* the client learns its token by this */
+    if (op->verb == IDEM_ISSUE) /* the client gets its token this way */
         first = op->scope;
     else if (op->verb == IDEM_REDEEM)
         second = op->scope;
@@ -179,7 +179,7 @@ play_do_as(struct play *play, enum play_actor who, const struct idem_op *op,
     return run_op(play, who, true, op, answer);
 }
 
-/* ---- meeting other requests -------------------------------------------- */
+/* ---- waiting for other requests ---------------------------------------- */
 
 static int
 at_once(const struct play *play)

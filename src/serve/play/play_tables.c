@@ -1,9 +1,9 @@
 /*
  * play_tables.c - the schemes that live in the service's own tables.
  *
- * SQLite locks whole databases: "begin immediate" is what a row lock is
- * elsewhere. A worker that dies leaves its connection, which undoes what was
- * not committed.
+ * SQLite locks whole databases, so "begin immediate" takes the place of a row
+ * lock in other databases. When a worker dies, its connection is closed, which
+ * rolls back what was not committed.
  */
 #include "play_inner.h"
 
@@ -42,8 +42,8 @@ play_order_inserted_once(struct play_call *call)
 
 /* ---- optimistic lock --------------------------------------------------- */
 
-/* Both read version 10. A second click is another person, who wants another
- * price; a retry wants the same one. */
+/* Both read version 10. With "double", the second request is another person who
+ * wants another price; a retry wants the same price. */
 static int
 price_of(const struct play_call *call)
 {
@@ -60,7 +60,7 @@ play_price_swallowed(struct play_call *call)
              "update item set price = %d, version = version + 1 where id = 1 "
              "and version = 10",
              price_of(call));
-    return "first"; /* 0 rows: "done before, so success" */
+    return "first"; /* 0 rows are taken for "done before, so success" */
 }
 
 const char *
@@ -136,7 +136,7 @@ play_balance_locked(struct play_call *call)
 
 /* ---- dedup table ------------------------------------------------------- */
 
-/* The payment and the row that says so are two transactions. */
+/* The payment and the row that records it are two transactions. */
 const char *
 play_dedup_apart(struct play_call *call)
 {
@@ -208,8 +208,8 @@ play_dedup_together(struct play_call *call)
 
 /* ---- state machine ----------------------------------------------------- */
 
-/* The second call is an old message, "created", that comes late; or the same
- * payment once more. */
+/* The second call is an old message, "created", that arrives late, or the same
+ * payment again. */
 static const char *
 state_of(const struct play_call *call)
 {

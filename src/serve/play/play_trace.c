@@ -1,5 +1,5 @@
 /*
- * play_trace.c - what happened in a run, in the order in which it did.
+ * play_trace.c - the messages of a run, in the order in which they happened.
  */
 #include "play_inner.h"
 

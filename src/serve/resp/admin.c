@@ -1,6 +1,6 @@
 /*
- * admin.c - commands that are about the connection or the server: what Redis
- * clients say when they connect, AUTH, INFO.
+ * admin.c - commands about the connection or the server: AUTH, INFO, and the
+ * commands that Redis clients send when they connect.
  */
 #include "loop.h"
 
@@ -104,8 +104,8 @@ admin_greet(struct client *client)
             credentials_certificate(server->credentials, common_name);
 }
 
-/* A wrong secret is answered late, and the client waits for that answer; the
- * fifth wrong one closes. */
+/* The reply to a wrong secret is delayed, and the client has to wait for it.
+ * The fifth wrong secret closes the connection. */
 static void
 reply_wrong_auth(struct client *client, const struct command *command)
 {
@@ -251,7 +251,7 @@ do_hello(struct client *client, const struct command *command)
         call_done(call);
 }
 
-/* ---- what Redis clients ask ------------------------------------------ */
+/* ---- commands of Redis clients --------------------------------------- */
 
 static void
 add_commands(struct resp_out *out)
@@ -286,7 +286,7 @@ do_command(struct client *client, const struct command *command)
     else if (idem__bytes_is(command->words[0], "COUNT"))
         resp_add_number(out, (int64_t)command_names(&names));
     else
-        resp_add_array(out, 0); /* DOCS, INFO, LIST: nothing to add */
+        resp_add_array(out, 0); /* DOCS, INFO, LIST: an empty reply */
     if (call)
         call_done(call);
 }
@@ -389,7 +389,8 @@ answer_ids(struct resp_out *out, struct answer_tag tag, size_t count,
     resp_add_raw(out, ids->out.buf.data, ids->out.buf.len);
 }
 
-/* Ask again for what waits; the generator wakes the loop when it has more. */
+/* Ask again for ids that commands wait for. The generator wakes the loop when
+ * it has more. */
 void
 admin_ids(struct loop *loop)
 {
@@ -562,7 +563,7 @@ do_quit(struct client *client, const struct command *command)
         return;
     answer_add_one(out, tag_of(command));
     resp_add_simple(out, "OK");
-    client->held = true; /* what stands behind QUIT is not read */
+    client->held = true; /* nothing after QUIT is read */
     if (call) {
         call->close_after = true;
         call_done(call);
@@ -571,7 +572,8 @@ do_quit(struct client *client, const struct command *command)
     }
 }
 
-/* The command with this tag is answered now, if it only waits. */
+/* Cancel the wait of the command with this tag, which is then answered at
+ * once. */
 static void
 do_cancel(struct client *client, const struct command *command)
 {

@@ -93,7 +93,7 @@ answer_add_full(struct resp_out *out, struct answer_tag tag,
     if (is_short || is_long)
         at = idem__wire_put_result(at, record, RESULT_LONG - 1);
     else
-        at = idem__wire_put_null(at); /* who wrote it has it */
+        at = idem__wire_put_null(at); /* the client that wrote it has it */
     resp_put(out, at);
 }
 

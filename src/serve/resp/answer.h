@@ -1,5 +1,5 @@
 /*
- * answer.h - what a client is told, in RESP; the table of docs/protocol.md.
+ * answer.h - replies in RESP; docs/protocol.md has their table.
  */
 #ifndef SERVER_ANSWER_H
 #define SERVER_ANSWER_H
@@ -7,7 +7,7 @@
 #include "../core/results.h"
 #include "resp.h"
 
-/* Under which tag an answer goes out. */
+/* The tag of an answer, if it has one. */
 struct answer_tag {
     bool set;
     int64_t number;
@@ -16,13 +16,13 @@ struct answer_tag {
 /* Is the answer's last value a result of RESULT_LONG bytes or more? */
 bool answer_is_long(const struct idem_answer *answer);
 
-/* The answer of one operation of the engine. Of a long one the result's bytes
- * and the CRLF behind them are left out: the caller sends them. */
+/* The answer of one operation of the engine. The bytes of a long result and the
+ * CRLF after them are left out; the caller sends them. */
 void answer_add(struct resp_out *out, struct answer_tag tag,
                 enum idem_verb verb, const struct idem_answer *answer);
 
-/* The same with the whole record, as FULL asks for it; a long result is left
- * out there, too. */
+/* The same with the whole record, for FULL; a long result is left out here,
+ * too. */
 void answer_add_full(struct resp_out *out, struct answer_tag tag,
                      const struct idem_answer *answer);
 
@@ -36,11 +36,12 @@ void answer_add_error(struct resp_out *out, struct answer_tag tag,
 void answer_add_status(struct resp_out *out, struct answer_tag tag,
                        enum idem_status status, const struct idem_error *err);
 
-/* The array around `count` values; with a tag, also ["tag", n, ...]. */
+/* The header of an array of `count` values; with a tag, of ["tag", n, ...]. */
 void answer_add_array(struct resp_out *out, struct answer_tag tag,
                       size_t count);
 
-/* What goes before a reply that is one value: nothing, or ["tag", n, ...]. */
+/* The part before a reply of one value: nothing, or the start of ["tag", n,
+ * ...]. */
 void answer_add_one(struct resp_out *out, struct answer_tag tag);
 
 #endif

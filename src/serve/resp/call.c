@@ -5,17 +5,18 @@
  *                                                             |
  *                                               no room: quick, ready
  *
- * A reply that was put together waits in its call until the output has room for
- * it: a client that does not read gets no more of them, and is not read from
- * (back-pressure), but is not closed for it. Short tagged replies leave before
- * long ones, and one long one is sent at a time, so that nobody on a shared
- * connection waits behind other people's large answers.
+ * A finished reply waits in its call until the output has room for it. A client
+ * that does not read gets no more replies, and the server stops reading from it
+ * (back-pressure), but does not close it for that. Short tagged replies are
+ * sent before long ones, and only one long reply is sent at a time, so that
+ * users of a shared connection do not wait behind each other's large replies.
  *
- * A BEGIN without a NONCE whose `started` did not reach its client is released
- * again: nobody else can know of it. With a NONCE the client can ask again and
- * find itself, as can the owner of a lock; giving those back would take away
- * what a second connection may hold already. "Reached" means that the kernel
- * took the bytes; a client that dies later holds its record for the lease.
+ * A BEGIN without a NONCE whose `started` did not reach its client is released,
+ * because nobody else can know of it. With a NONCE the client can send the
+ * BEGIN again and get its claim back, and so can the owner of a lock; releasing
+ * those would take away what a second connection may hold already. "Reached"
+ * means that the kernel took the bytes. If a client dies later, its record
+ * stays held until the lease ends.
  */
 #include "loop.h"
 
@@ -23,7 +24,8 @@
 #include <string.h>
 
 #define POOL_MAX 4096
-#define REPLY_KEPT 1024 /* a pooled call keeps a reply buffer up to this */
+#define REPLY_KEPT 1024 /* a pooled call keeps a reply buffer up to this size  \
+                         */
 
 /* ---- the pool -------------------------------------------------------- */
 
@@ -133,7 +135,8 @@ keep_name(uint8_t *at, struct idem_bytes *bytes)
     return at + bytes->len;
 }
 
-/* The engine has a copy of its own; the names are needed afterwards. */
+/* The engine makes its own copy of the operation; this one keeps the names,
+ * which are needed for the answer. */
 static void
 keep_op(struct call *call, const struct idem_op *op)
 {
@@ -182,7 +185,8 @@ may_give_back(const struct call *call)
     return call->started && call->returns;
 }
 
-/* The answer is in the client's output: what remains is to know it was sent. */
+/* The answer is in the client's output. A start is kept in a list until its
+ * answer was sent. */
 static void
 settle_down(struct client *client, struct call *call)
 {
@@ -200,7 +204,7 @@ settle_down(struct client *client, struct call *call)
     client->last_start = call;
 }
 
-/* The reply goes out, behind what is in the output already. */
+/* Append the reply to the output. */
 static void
 append(struct client *client, struct call *call)
 {
@@ -236,7 +240,7 @@ owed(const struct call *call)
     return call->result && !call->waits ? call->result->len : 0;
 }
 
-/* What a reply that waits for its turn costs, its shared result aside. */
+/* The memory of a waiting reply, without its shared result. */
 static size_t
 room_of(const struct call *call)
 {
@@ -288,7 +292,7 @@ calls_fill(struct client *client)
     }
 }
 
-/* Its reply may be in the output already, or has to find room there. */
+/* The reply is in the output already, or has to wait for room there. */
 static void
 leave(struct client *client, struct call *call)
 {
@@ -298,7 +302,7 @@ leave(struct client *client, struct call *call)
         push(client, call);
 }
 
-/* Nobody will ever finish this: free it for the next who asks. */
+/* Nobody will ever finish this claim, so release it for the next client. */
 static void
 give_back(struct call *call)
 {
@@ -374,7 +378,7 @@ calls_leave(struct client *client)
         else if (call->waits && call->ticket)
             idem_cancel(loop->engine, call->ticket);
         if (loop->driven)
-            loop->submitted = true; /* the cancel is work for a turn */
+            loop->submitted = true; /* the engine must process the cancel */
     }
     client->first = client->last = NULL;
     client->quick = client->ready = (struct call_list){NULL, NULL};

@@ -1,5 +1,6 @@
 /*
- * command.h - what a client asks: arguments in, an operation out. Pure.
+ * command.h - parse a client's arguments into a command. Pure: no I/O, no
+ * state.
  */
 #ifndef SERVER_COMMAND_H
 #define SERVER_COMMAND_H
@@ -9,10 +10,10 @@
 
 #include "../../wire/wire.h"
 
-/* What becomes of a command. The first group are operations of the engine. */
+/* The kind of a command. The first group are operations of the engine. */
 enum command_kind {
     COMMAND_OP,    /* one verb: BEGIN, FINISH ... */
-    COMMAND_ISSUE, /* of tokens that the server makes */
+    COMMAND_ISSUE, /* the server makes the tokens */
     COMMAND_SCAN,
     COMMAND_CANCEL,
     COMMAND_AUDIT,
@@ -33,25 +34,25 @@ enum command_kind {
 
 struct command {
     enum command_kind kind;
-    struct idem__wire_command wire; /* tag; the operation, or the scan */
-    struct idem_bytes words[6];     /* the others: what follows the name */
+    struct idem__wire_command wire; /* the tag, and the operation or the scan */
+    struct idem_bytes words[6];     /* other commands: what follows the name */
     size_t word_count;
 };
 
 /*
- * Read a command of at least one argument. IDEM_ERR_INVALID: err says what is
- * wrong; the tag is set whenever it could be read. The operation points into
- * `command`: do not copy the struct.
+ * Parse a command of at least one argument. IDEM_ERR_INVALID: err says what is
+ * wrong; the tag is set if it could be read. The operation points into
+ * `command`, so do not copy the struct.
  */
 enum idem_status command_parse(const struct idem__wire_request *in,
                                struct command *command, struct idem_error *err);
 
-/* The word behind this one, among SCOPE s ID i COUNT n; empty: none. */
+/* The word after this one, among SCOPE s ID i COUNT n; empty: none. */
 struct idem_bytes command_word(const struct command *command, const char *name);
-/* ROLLBACK's REASON; empty: it gives none. */
+/* ROLLBACK's REASON; empty: none was given. */
 struct idem_bytes command_reason(const struct command *command);
 
-/* How many commands there are, and their names in lower case. */
+/* Returns the number of commands, and their names in lower case. */
 size_t command_names(const char *const **names);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * command_fuzz.c - any bytes as requests, and those as commands.
+ * command_fuzz.c - parse any bytes as requests, and the requests as commands.
  *
- * A command that is found must be found again from exactly its own bytes, and
- * the same bytes cut short must ask for more.
+ * A command that is found must be found again in exactly its own bytes, and a
+ * prefix of these bytes must ask for more.
  */
 #include "command.h"
 

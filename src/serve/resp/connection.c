@@ -1,14 +1,14 @@
 /*
- * connection.c - one connection: accepted, watched, closed. connection_in.c reads
+ * connection.c - open, watch and close one connection. connection_in.c reads
  * from it, connection_out.c writes to it.
  *
- * Bytes are read into the loop's scratch buffer and parsed there; only what is
- * not a whole command yet, or may not be run yet, is copied into the client's
- * own buffer. An idle client therefore costs its struct and nothing else.
+ * Bytes are read into the loop's scratch buffer and parsed there. Only an
+ * incomplete command, or one that may not be run yet, is copied into the
+ * client's own buffer. An idle client therefore costs only its struct.
  *
- * A client is not read from while it has too much unanswered or unread; one
- * that reads is never closed for it. Memory is bounded for one client
- * (max-command, max-output) and for all (max-buffered).
+ * The server does not read from a client that has too many unanswered commands
+ * or unread replies, but never closes a client for that while it reads. Memory
+ * is limited per client (max-command, max-output) and in total (max-buffered).
  */
 #include "loop.h"
 
@@ -23,8 +23,8 @@
 
 #define LINGER_MS 2000
 #define LINGER_DRAIN_MS 200
-#define OWN_SHARE (64 * 1024) /* below this nobody is closed for all */
-#define KEPT_ROOM 4096        /* an idle client keeps buffers up to this */
+#define OWN_SHARE (64 * 1024) /* less is never closed for max-buffered */
+#define KEPT_ROOM 4096        /* an idle client keeps buffers up to this size */
 
 /* ---- memory ---------------------------------------------------------- */
 
@@ -107,7 +107,7 @@ client_watch_for(struct client *client, uint32_t events)
 
     if (events == client->events)
         return;
-    client->events = events; /* errors are always told */
+    client->events = events; /* epoll always reports errors */
     epoll_ctl(client->loop->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
 }
 
@@ -248,13 +248,14 @@ client_close(struct client *client, const char *why)
     client_account(client);
     principal_put(client->principal);
     client->principal = NULL;
-    /* Events and lists may still name it: it goes at the end of the round. */
+    /* Events and lists may still point to it, so it is freed at the end of the
+     * round. */
     client->next = loop->dead;
     loop->dead = client;
 }
 
-/* All is said. What the client still sends is read and dropped for a while,
- * for closing over unread bytes could destroy our last words on their way. */
+/* All replies were sent. Read and drop what the client still sends for a while,
+ * because closing a socket with unread bytes could destroy our last reply. */
 void
 client_end(struct client *client)
 {
@@ -270,7 +271,7 @@ client_end(struct client *client)
     shutdown(client->source.fd, SHUT_WR);
 }
 
-/* ---- time ------------------------------------------------------------ */
+/* ---- time limits ----------------------------------------------------- */
 
 void
 client_check_limits(struct client *client)
@@ -304,7 +305,7 @@ client_check_limits(struct client *client)
     }
 }
 
-/* No more commands; what is in flight is answered. */
+/* Accept no more commands; answer those in flight. */
 void
 client_drain(struct client *client)
 {

@@ -1,5 +1,5 @@
 /*
- * connection_in.c - reading what a client says, after its TLS handshake.
+ * connection_in.c - read commands from a client, after its TLS handshake.
  */
 #include "loop.h"
 
@@ -8,10 +8,10 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#define UNKNOWN_CLIENT_MAX 16384 /* a command of a client before AUTH */
-#define PROGRESS (64 * 1024)     /* resets the clock of a long command */
-#define READS_MAX 16             /* of one client in a round: a megabyte */
-#define TLS_HANDSHAKE 0x16       /* the first byte of a client that speaks it */
+#define UNKNOWN_CLIENT_MAX 16384 /* limit of a command before AUTH */
+#define PROGRESS (64 * 1024)     /* restarts a long command's timeout */
+#define READS_MAX 16             /* per client and round: a megabyte */
+#define TLS_HANDSHAKE 0x16       /* the first byte of a TLS client */
 #define SHAKES_MAX 32            /* steps of TLS handshakes in a round */
 
 static bool
@@ -40,7 +40,8 @@ client_protocol_error(struct client *client, const char *text)
     client_error(client, (struct answer_tag){false, 0}, "ERR", text, true);
 }
 
-/* Run the whole commands in `bytes`; returns how many bytes are done with. */
+/* Run the complete commands in `bytes`; returns how many bytes were
+ * consumed. */
 static size_t
 feed(struct client *client, const uint8_t *bytes, size_t len)
 {
@@ -115,7 +116,7 @@ receive(struct client *client, void *into, size_t len)
     return n;
 }
 
-/* Read more of a command of which a part is here. */
+/* Read more of an incomplete command. */
 static ssize_t
 read_on(struct client *client)
 {
@@ -126,7 +127,8 @@ read_on(struct client *client)
     uint8_t *at;
     ssize_t n;
 
-    /* Room for the whole command at once, but memory follows what came. */
+    /* Make room for the whole command, but no more than doubles what has
+     * arrived. */
     if (want > client->in.len + READ_LEN)
         want = client->in.len + READ_LEN;
     free_room = client->in.cap - client->in.len;
@@ -184,7 +186,7 @@ may_read(const struct client *client)
            !client_is_full(client);
 }
 
-/* What one client has sent by now goes into one commit, also if it is long. */
+/* Read all that a client has sent by now, so that it goes into one commit. */
 static void
 read_some(struct client *client)
 {
@@ -200,7 +202,7 @@ read_some(struct client *client)
 
 /* ---- the TLS handshake -------------------------------------------------- */
 
-/* One that does not speak TLS is told so in its own words. */
+/* A client that does not speak TLS gets a plain-text error. */
 static bool
 speaks_tls(struct client *client)
 {
@@ -216,13 +218,13 @@ speaks_tls(struct client *client)
         client_protocol_error(client,
                               "this port speaks TLS: connect with idems://");
     } else if (n == 0 || errno != EAGAIN) {
-        client_close(client, NULL); /* it has said nothing at all */
+        client_close(client, NULL); /* nothing was sent at all */
     }
     return false;
 }
 
-/* The alert that says why is on its way; it must not be overtaken by a reset.
- */
+/* The TLS alert with the reason is on its way; closing now could reset the
+ * connection before the client reads it. */
 static void
 refuse_handshake(struct client *client)
 {
@@ -239,14 +241,14 @@ refuse_handshake(struct client *client)
     client_watch(client);
 }
 
-/* True: it is over, and there may be commands to read. */
+/* True: the handshake is complete, and there may be commands to read. */
 static bool
 shake(struct client *client)
 {
     int wants;
 
     if (client->loop->shakes++ >= SHAKES_MAX)
-        return false; /* others are waiting; epoll tells of it again */
+        return false; /* let others proceed; epoll reports it again */
     if (!client->shook && !speaks_tls(client))
         return false;
     client->shook = true;
@@ -276,7 +278,8 @@ client_event(struct client *client, uint32_t events)
     }
     if (client->shaking && !(events & EPOLLERR) && !shake(client))
         return;
-    /* Hung up: epoll says so again and again, whatever is asked of it. */
+    /* The client hung up. epoll would report this again and again, whatever
+     * events we ask for. */
     if ((events & EPOLLERR) || ((events & EPOLLHUP) && !reads)) {
         client_close(client, NULL);
         return;

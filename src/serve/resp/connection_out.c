@@ -1,5 +1,5 @@
 /*
- * connection_out.c - sending what a client is to get.
+ * connection_out.c - send replies to a client.
  */
 #include "loop.h"
 
@@ -7,10 +7,11 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define FLUSH_MAX (1024 * 1024) /* so much of one client is sent in a round */
-#define SHIFT_MIN (64 * 1024)   /* sent bytes that are worth moving the rest */
+#define FLUSH_MAX (1024 * 1024) /* most bytes for one client in a round */
+#define SHIFT_MIN (64 * 1024)   /* fewer sent bytes are not freed yet */
 
-/* The output, a long result at its place in it, the rest of the output. */
+/* Send the output up to the long result, the result, and the rest of the
+ * output. */
 static ssize_t
 send_parts(struct client *client)
 {
@@ -29,7 +30,7 @@ send_parts(struct client *client)
     return sendmsg(client->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* The same bytes in the same order, one stretch at a time. */
+/* The same bytes in the same order, one part at a time. */
 static ssize_t
 send_encrypted(struct client *client)
 {
@@ -62,7 +63,7 @@ least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* So many bytes are on their way. */
+/* Count n bytes as sent. */
 static void
 count_sent(struct client *client, size_t n)
 {
@@ -98,7 +99,7 @@ send_some(struct client *client, size_t *total)
     return true;
 }
 
-/* What was sent makes room. */
+/* Free the space of sent bytes. */
 static void
 drop_sent(struct client *client)
 {
@@ -133,7 +134,8 @@ send_all(struct client *client)
     return true;
 }
 
-/* It has read something lately, and does not hold more than its share. */
+/* Has the client read something lately, and does it hold no more than its
+ * share? */
 static bool
 was_heard(const struct client *client)
 {

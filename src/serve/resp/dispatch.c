@@ -1,6 +1,6 @@
 /*
- * dispatch.c - from a parsed command to a call of the engine, if the client
- * may ask it.
+ * dispatch.c - check a client's rights, and turn a parsed command into a call
+ * of the engine.
  */
 #include "loop.h"
 
@@ -17,7 +17,7 @@ client_reply(struct client *client, struct answer_tag tag, struct call **call)
     *call = call_new(client, NULL);
     if (*call)
         return &(*call)->reply;
-    client->out.failed = true; /* an answer is missing: no way to go on */
+    client->out.failed = true; /* a reply would be missing: close the client */
     return NULL;
 }
 
@@ -104,7 +104,8 @@ is_engine_command(enum command_kind kind)
     return kind <= COMMAND_SCAN;
 }
 
-/* What the command asks for; false: everybody who is logged in may. */
+/* What the command asks for; false: every client that is logged in may do
+ * it. */
 static bool
 wish_of(const struct command *command, struct server_wish *wish)
 {
@@ -124,7 +125,7 @@ wish_of(const struct command *command, struct server_wish *wish)
         wish->scope = command_word(command, "SCOPE");
         return true;
     case COMMAND_ROLLBACK:
-        wish->what = ASKS_ROLLBACK; /* of all scopes */
+        wish->what = ASKS_ROLLBACK; /* for all scopes */
         wish->reason = command_reason(command);
         return true;
     case COMMAND_ID:
@@ -139,7 +140,7 @@ wish_of(const struct command *command, struct server_wish *wish)
     }
 }
 
-/* Say no, if it is no. */
+/* If the client may not do this, reply with an error and return true. */
 static bool
 refused(struct client *client, const struct command *command,
         char first[AUDIT_WHO_MAX])

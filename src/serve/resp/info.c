@@ -1,5 +1,5 @@
 /*
- * info.c - the text of INFO: sections of name:value lines, as Redis has it.
+ * info.c - the text of INFO: sections of name:value lines, as in Redis.
  */
 #include "../core/doubts.h"
 #include "../core/gateway_figures.h"
@@ -55,7 +55,7 @@ add_clients(struct loop *loop, struct resp_out *out)
         (unsigned long long)metrics_read(&metrics->returned));
 }
 
-/* The most bytes of a result that a client may send and find again. */
+/* The most bytes of a result that a client may store. */
 static size_t
 max_result(struct loop *loop, const struct idem__stats *stats)
 {
@@ -94,7 +94,7 @@ add_engine(struct loop *loop, struct resp_out *out)
                         (unsigned long long)stats.errors[i]);
 }
 
-/* As of the last whole look through the store; nothing before there is one. */
+/* As of the last complete scan of the store; nothing before the first one. */
 static void
 add_doubts(struct loop *loop, struct resp_out *out)
 {
@@ -127,8 +127,8 @@ add_latency(struct loop *loop, struct resp_out *out)
     }
 }
 
-/* A line a route: its name, how many requests ended how, how many of the
- * service's answers came and how long they took together. */
+/* One line per route: its name, the number of requests by verdict, the number
+ * of the service's responses and their total time. */
 static void
 add_routes(struct loop *loop, struct resp_out *out)
 {
@@ -167,6 +167,6 @@ info_add(struct loop *loop, struct resp_out *out)
     idem_buf_add_text(&out->buf, "\r\n# Store\r\n");
     if (loop->driven)
         idem__store_figures(loop->engine, add_figure, out);
-    else /* the loop does not wait for another thread */
+    else /* must not block on another thread */
         idem__store_figures_kept(loop->engine, add_figure, out);
 }

@@ -1,11 +1,11 @@
 /*
- * loop.c - the thread that serves RESP: epoll, accepting, signals, time, and
- * the end.
+ * loop.c - the thread that serves RESP: epoll, accepting, signals, timers and
+ * shutdown.
  *
- * A round: wait for events; read and submit everything that came; let the
- * engine commit it in one turn; send each client its replies with one call. The
- * longer a commit takes, the more arrives meanwhile, and the larger the next
- * batch: the loop needs no tuning for load.
+ * In each round it waits for events, reads and submits everything that arrived,
+ * lets the engine commit it in one turn, and sends each client its replies with
+ * one call. The longer a commit takes, the more requests arrive meanwhile and
+ * the larger the next batch is, so the loop needs no tuning for load.
  */
 #include "loop.h"
 
@@ -21,10 +21,10 @@
 #include <unistd.h>
 
 #define EVENTS 1024
-#define ACCEPTS 128         /* a round and listener */
-#define ACCEPT_PAUSE_MS 100 /* when there are no file descriptors left */
+#define ACCEPTS 128         /* per round and listener */
+#define ACCEPT_PAUSE_MS 100 /* when no file descriptors are left */
 #define TICK_MS 100
-#define GATHER_PART 4 /* of a commit's time */
+#define GATHER_PART 4 /* fraction of a commit's time */
 #define GATHER_MAX_US 1000
 #define GATHER_PAUSE_MAX 63
 
@@ -75,7 +75,8 @@ loop_open(struct loop *loop, struct server *server, struct idem_error *err)
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGHUP);
-    /* Before any thread starts, so that none of them takes a signal. */
+    /* Block signals before any thread starts, so that no other thread takes
+     * one. */
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
     loop->wake =
@@ -130,8 +131,9 @@ loop_listen(struct loop *loop, struct idem_error *err)
 
 /* ---- accepting ------------------------------------------------------- */
 
-/* No descriptor left: take one connection with the spare one and say so by
- * closing it, so that the queue moves and the listener does not spin. */
+/* No file descriptor is left: accept one connection with the spare descriptor
+ * and close it, so that the client gets an error and the listener does not
+ * spin. */
 static void
 accept_without(struct loop *loop, int listener)
 {
@@ -195,7 +197,7 @@ close_listeners(struct loop *loop)
     loop->accept_again_ms = 0;
 }
 
-/* ---- signals and the end --------------------------------------------- */
+/* ---- signals and shutdown -------------------------------------------- */
 
 static void *
 stop_threads(void *arg)
@@ -203,7 +205,7 @@ stop_threads(void *arg)
     struct loop *loop = arg;
 
     http_stop(loop->http, loop->config->drain_ms);
-    idem_ids_close(loop->server->ids); /* gives worker numbers back */
+    idem_ids_close(loop->server->ids); /* frees the worker numbers */
     loop->server->ids = NULL;
     atomic_store(&loop->stopped, true);
     loop_wake(loop);
@@ -214,7 +216,7 @@ static void
 start_draining(struct loop *loop)
 {
     if (loop->draining) {
-        loop->drain_until = loop->now_ms; /* asked twice: at once */
+        loop->drain_until = loop->now_ms; /* second signal: exit now */
         return;
     }
     loop->draining = true;
@@ -231,7 +233,7 @@ start_draining(struct loop *loop)
     loop->submitted = true;
 }
 
-/* Connections keep what they began with. */
+/* Existing connections keep the old certificate. */
 static void
 reread_tls(struct loop *loop)
 {
@@ -323,7 +325,7 @@ take_turn(struct loop *loop)
     return more;
 }
 
-/* Let the engine work until nothing is left to do now. */
+/* Let the engine work until it has nothing left to do now. */
 static void
 work(struct loop *loop)
 {
@@ -382,9 +384,10 @@ tick(struct loop *loop)
         loop->submitted = true;
 }
 
-/* Time limits of clients: as of when the events of this round were read, for
- * what a client has done since was not looked at; and after the work on them,
- * for only then is sent what it made room for. */
+/* Time limits of clients. The reference time is when the events of this round
+ * were read, because nothing that a client did later was seen. The check runs
+ * after the work on the events, because only then the replies that they made
+ * room for were sent. */
 static void
 check_limits(struct loop *loop)
 {
@@ -427,11 +430,11 @@ handle(struct loop *loop, const struct epoll_event *event)
 }
 
 /*
- * Clients that were just answered often ask again at once. Where a commit is
- * slow, waiting a fraction of its time for them makes one commit of two halves;
- * otherwise the clients fall into two groups that wait for each other's
- * commits. It ends as soon as all of them are here, and is left off for a while
- * where they do not come.
+ * Clients that were just answered often send the next request at once. If
+ * commits are slow, waiting for these clients for a fraction of a commit's time
+ * makes one commit instead of two. Otherwise the clients fall into two groups
+ * that wait for each other's commits. The wait ends as soon as all of them have
+ * sent something. If they do not, it is skipped for some rounds.
  */
 static void
 gather(struct loop *loop, struct epoll_event *events)
@@ -456,7 +459,7 @@ gather(struct loop *loop, struct epoll_event *events)
         for (int i = 0; i < count; i++)
             handle(loop, &events[i]);
         if (count <= 0 || left_us <= 0)
-            break; /* a client that may not be read is told again and again */
+            break; /* epoll repeats events of clients that may not be read */
     }
     if (loop->missing * 2 <= expected) {
         loop->gather_pause = 0;
@@ -474,7 +477,7 @@ is_over(const struct loop *loop)
     if (!loop->draining)
         return false;
     if (loop->stopping && !atomic_load(&loop->stopped))
-        return false; /* its threads may still need the engine */
+        return false; /* the stopper's threads may still need the engine */
     return !loop->clients || loop->now_ms >= loop->drain_until;
 }
 
@@ -485,15 +488,16 @@ loop_run(struct loop *loop)
 
     if (!events)
         return;
-    loop->submitted = true; /* the first turn tells the engine its driver */
+    loop->submitted = true; /* the first turn sets the engine's driver thread */
     do {
         int64_t before_ms = loop->now_ms;
         int count = epoll_wait(loop->epoll, events, EVENTS,
                                loop->submitted ? 0 : patience(loop));
 
         read_clocks(loop);
-        /* Interrupted, it has seen nothing. Otherwise it has seen all that
-         * happened before; the process may have been stopped since. */
+        /* If epoll_wait was interrupted, it has seen nothing. Otherwise it has
+         * seen everything up to before_ms; the process may have been stopped
+         * since. */
         if (count >= 0)
             loop->seen_ms = before_ms;
         loop->round++;
@@ -513,7 +517,7 @@ loop_run(struct loop *loop)
     free(events);
 }
 
-/* The engine is closed by now: every call was answered. */
+/* The engine is closed before this, so every call was answered. */
 void
 loop_close(struct loop *loop)
 {

@@ -1,6 +1,6 @@
 /*
- * operation.c - a call's operations: handing them to the engine, and what its
- * answers mean for the call. ISSUE is one operation a token (core/issue.h).
+ * operation.c - submit a call's operations to the engine, and turn its answers
+ * into the call's reply. ISSUE is one operation per token (core/issue.h).
  */
 #include "loop.h"
 
@@ -9,8 +9,8 @@
 
 /* ---- answers --------------------------------------------------------- */
 
-/* Where the reply goes: at once into the output if there is room, it is short
- * and nothing untagged stands before it. */
+/* Where the reply goes: directly into the output if there is room, the reply is
+ * short and no untagged call is before it. */
 static struct resp_out *
 out_of(struct call *call, const struct idem_answer *answer)
 {
@@ -23,8 +23,9 @@ out_of(struct call *call, const struct idem_answer *answer)
     return &client->out;
 }
 
-/* The answer of the last operation. A long result that finds no room is not
- * told; an answer that has one wrote nothing, so it can be asked for again. */
+/* The answer of the last operation. If there is no room for a long result, the
+ * client gets an error. An answer with a result wrote nothing, so the client
+ * can ask again. */
 static void
 add_answer(struct call *call, struct resp_out *out,
            const struct idem_answer *answer)
@@ -63,7 +64,7 @@ add_tokens(struct call *call, struct resp_out *out)
         resp_add_text(out, server_issue_token(call->issue, i));
 }
 
-/* REDEEM NEXT. */
+/* The reply of REDEEM NEXT. */
 static void
 add_next(struct call *call, struct resp_out *out, struct idem_bytes token)
 {
@@ -119,7 +120,8 @@ call_answered(struct call *call)
     loop_wake(loop);
 }
 
-/* An idem_done_fn: on the loop's thread if it drives, else on the engine's. */
+/* An idem_done_fn. Called on the loop's thread if that drives the engine, else
+ * on the engine's thread. */
 static void
 answered(void *arg, enum idem_status status, const struct idem_answer *answer,
          const struct idem_error *err)
@@ -160,7 +162,7 @@ calls_collect(struct loop *loop)
     }
 }
 
-/* ---- sending to the engine ------------------------------------------- */
+/* ---- submitting to the engine ---------------------------------------- */
 
 static void
 submit_tokens(struct call *call, const struct idem_op *op)

@@ -1,5 +1,5 @@
 /*
- * resp.h - a reply in RESP as it grows. What it looks like is wire.h's.
+ * resp.h - build a reply in RESP; wire.h defines its format.
  */
 #ifndef SERVER_RESP_H
 #define SERVER_RESP_H
@@ -7,14 +7,15 @@
 #include "../../base/buf.h"
 #include "../../wire/wire.h"
 
-/* `failed` is set when it grew past the cap, or memory ran out, and what
- * follows is left out. */
+/* `failed` is set if the reply grew past the cap or memory ran out; later
+ * additions are then ignored. */
 struct resp_out {
     struct idem_buf buf;
     bool failed;
 };
 
-/* Room for so many bytes, or NULL; resp_put says where what was put ends. */
+/* Returns room for so many bytes, or NULL; resp_put says where the written
+ * bytes end. */
 char *resp_room(struct resp_out *out, size_t len);
 void resp_put(struct resp_out *out, const char *end);
 
@@ -25,7 +26,7 @@ void resp_add_bytes(struct resp_out *out, struct idem_bytes bytes);
 void resp_add_text(struct resp_out *out, const char *text); /* as a bulk */
 void resp_add_null(struct resp_out *out);
 void resp_add_simple(struct resp_out *out, const char *text); /* +OK */
-/* -WORD text; what could break the line is replaced. */
+/* -WORD text; characters that could break the line are replaced. */
 void resp_add_error(struct resp_out *out, const char *word, const char *text);
 
 #endif
