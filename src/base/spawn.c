@@ -18,8 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LOOK_MS 10 /* how often to check for the end of a child without a
-                    * pidfd */
+#define LOOK_MS 10 /* poll interval for a child without a pidfd */
 
 static bool
 is_set(const struct idem_spawn *how, const char *line)

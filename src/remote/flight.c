@@ -1,6 +1,6 @@
 /*
- * flight.c - operations on their way to a server: taken from the queue, sent,
- * cancelled, failed.
+ * flight.c - the operations that are on their way to a server: takes them from
+ * the queue, sends, cancels and fails them.
  */
 #include "flight.h"
 
@@ -52,7 +52,7 @@ idem__flight_fail_scan(struct idem__scan *scan, enum idem_status status,
     free(scan);
 }
 
-/* A listing changes nothing: what is lost may as well be asked again. */
+/* A listing changes nothing, so a lost one is reported as UNAVAILABLE. */
 static void
 fail_item(struct idem_engine *engine, struct idem__item *item,
           enum idem_status status, struct idem_error *err)
@@ -134,7 +134,7 @@ write_scan(struct idem__wire_command *command, const struct idem__scan *scan)
                                                      : IDEM__WIRE_COUNT_MAX);
 }
 
-/* What is left of a wait, if it is sent again. */
+/* If a job is sent again, only the rest of its wait is sent. */
 static void
 write_job(struct idem_engine *engine, struct idem__wire_command *command,
           const struct idem__job *job)
@@ -159,7 +159,7 @@ idem__flight_send(struct idem_engine *engine, struct flight *flight)
     else
         write_scan(&command, (struct idem__scan *)flight->item);
     if (!put_command(remote, &command))
-        return; /* out of memory: it fails when its time is over */
+        return; /* out of memory: it fails at its deadline */
     flight->starts_at = at;
     flight->sent_us = engine->boot_now_us;
 }
@@ -210,7 +210,7 @@ idem__remote_refuses(const struct idem_engine *engine)
     return remote->link.fd < 0 && engine->boot_now_us < remote->again_us;
 }
 
-/* Give it a tag and a deadline. False: out of memory. */
+/* Give the item a tag and a deadline. False: out of memory. */
 static bool
 follow(struct idem_engine *engine, struct flight *flight,
        struct idem__item *item, int64_t wait_ms)
@@ -278,7 +278,7 @@ idem__flights_take(struct idem_engine *engine)
             if (((struct idem__figures *)item)->woken)
                 idem__word_set(((struct idem__figures *)item)->woken);
             break;
-        case IDEM__ITEM_NEWS: /* of a store, and there is none */
+        case IDEM__ITEM_NEWS: /* only a store sends news, and there is none */
             free(item);
             break;
         case IDEM__ITEM_KEPT:

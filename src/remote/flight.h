@@ -1,6 +1,7 @@
 /*
- * flight.h - what remote.c, flight.c and flight_answer.c share: operations that
- * a server has, and the connection to it. All of it belongs to one thread.
+ * flight.h - shared by remote.c, flight.c and flight_answer.c: the operations
+ * that were sent to a server, and the connection to it. Only one thread uses
+ * all of this.
  */
 #ifndef IDEM__FLIGHT_H
 #define IDEM__FLIGHT_H
@@ -13,33 +14,34 @@ struct flight {
     struct idem__timer timer; /* its deadline */
     struct idem__item *item;  /* a job or a scan */
     uint64_t tag;
-    uint64_t starts_at;     /* in all that was ever written; see `written` */
+    uint64_t starts_at;     /* position in all bytes ever written; see
+                             * `written` */
     int64_t sent_us;        /* 0: not on this connection */
-    bool resent, cancelled; /* resent: an earlier connection had it */
+    bool resent, cancelled; /* resent: it was sent on an earlier connection */
 };
 
 struct idem__remote {
     struct idem__remote_address address;
-    struct idem__remote_hello hello; /* and when it was said */
+    struct idem__remote_hello hello; /* with the time when it was received */
     int64_t hello_us;
-    _Atomic size_t max_result; /* of it, for any thread */
+    _Atomic size_t max_result; /* from hello, for any thread */
     struct idem__remote_link link;
     int wake;
     bool closing;
     struct idem_buf in, out;
-    size_t needed;    /* bytes in `in` before a look is worth it */
-    size_t sent;      /* of out */
-    uint64_t written; /* bytes of commands, of all connections */
+    size_t needed;    /* bytes in `in` before parsing makes sense */
+    size_t sent;      /* bytes of out */
+    uint64_t written; /* bytes of commands, over all connections */
     struct idem__map tags;
     struct flight *first, **last; /* oldest first */
     struct flight *spare;
     size_t spares;
     uint64_t tag;
     int64_t heard_us, looked_us;
-    int64_t again_us, pause_us; /* no connection is tried before; how long */
+    int64_t again_us, pause_us; /* when to connect again; the current pause */
     unsigned broken;            /* connections since the last answer */
     struct idem_error trouble;  /* why there is no connection */
-    size_t done, done_bytes;    /* since the queue was told */
+    size_t done, done_bytes;    /* not yet reported to the queue */
 };
 
 static inline struct idem__job *
@@ -52,7 +54,8 @@ idem__flight_job(const struct flight *flight)
 
 /* ---- flight.c ---------------------------------------------------------- */
 
-/* Take what waits in the queue, and send it if there is a connection. */
+/* Take the items that wait in the queue, and send them if there is a
+ * connection. */
 void idem__flights_take(struct idem_engine *engine);
 void idem__flight_send(struct idem_engine *engine, struct flight *flight);
 void idem__flight_cancel(struct idem__remote *remote, struct flight *flight);
@@ -63,15 +66,15 @@ void idem__flight_fail_scan(struct idem__scan *scan, enum idem_status status,
                             const struct idem_error *err);
 void idem__flight_lose(struct idem_engine *engine, struct flight *flight,
                        const char *why);
-/* Was a byte of it sent, on this connection or an earlier one? */
+/* Was any byte of it sent, on this connection or an earlier one? */
 bool idem__flight_was_sent(const struct idem__remote *remote,
                            const struct flight *flight);
-/* While there is no connection, and it is too early to try again. */
+/* True while there is no connection and it is too early to try again. */
 bool idem__remote_refuses(const struct idem_engine *engine);
 
 /* ---- flight_answer.c --------------------------------------------------- */
 
-/* Answer what is whole of what came in. False: it is not an answer. */
+/* Answer all complete replies in the input. False: the input is not a reply. */
 bool idem__flights_answer(struct idem_engine *engine);
 
 #endif

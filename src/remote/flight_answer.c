@@ -1,5 +1,6 @@
 /*
- * flight_answer.c - what a server answered, and what the caller is told.
+ * flight_answer.c - reads the server's replies and decides what to report to
+ * the caller.
  */
 #include "flight.h"
 
@@ -11,8 +12,8 @@ frees(enum idem_verb verb)
     return verb == IDEM_RELEASE || verb == IDEM_UNLOCK;
 }
 
-/* The operation was sent twice: does this answer tell what the first one did?
- * If so, say it as the first would have. */
+/* The operation was sent twice. True if this answer shows what the first one
+ * did; the answer is then changed to what the first one would have said. */
 static bool
 tells_both(const struct idem_op *op, struct idem_answer *answer)
 {
@@ -34,7 +35,7 @@ tells_both(const struct idem_op *op, struct idem_answer *answer)
     return answer->verdict != IDEM_V_DUPLICATE || op->verb != IDEM_ISSUE;
 }
 
-/* What the caller is told. */
+/* Decide what to report to the caller. */
 static enum idem_status
 judge(const struct flight *flight, enum idem_status status,
       struct idem_answer *answer, struct idem_error *err)
@@ -52,7 +53,8 @@ judge(const struct flight *flight, enum idem_status status,
     return status;
 }
 
-/* A server does not send a large result back to who wrote it. */
+/* A server does not send a large result back to the client that wrote it, so
+ * add it here. */
 static void
 add_own_result(struct idem__job *job)
 {
@@ -126,7 +128,7 @@ take_reply(struct idem_engine *engine, struct idem__wire_reply *reply)
     remote->pause_us = 0;
     remote->broken = 0;
     if (!flight)
-        return; /* to a CANCEL, or to one who waits no more */
+        return; /* reply to a CANCEL, or to an operation that is already over */
     if (idem__flight_job(flight))
         answer_job(engine, flight, reply);
     else

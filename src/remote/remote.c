@@ -1,9 +1,9 @@
 /*
- * remote.c - operations carried out by a server.
+ * remote.c - executes operations on a server.
  *
- * One thread, one connection. Every command has a tag, so that answers may come
- * in any order and a duplicate that waits holds up nobody. Until it is answered
- * an operation is a flight:
+ * There is one thread and one connection. Every command has a tag, so that
+ * answers may come in any order and a waiting duplicate does not delay others.
+ * Until it is answered, an operation is a flight:
  *
  *   queue ──▶ flight ──▶ sent ──▶ answered
  *               ▲         │
@@ -11,17 +11,19 @@
  *
  * What a broken connection means for a command:
  *
- *   - no byte of it was sent: nothing happened. If no connection can be made it
- *     is UNAVAILABLE.
- *   - it was sent: it may have been done. BEGIN and REDEEM carry a nonce, LOCK
- *     an owner, the others a fence or a name, so sending it again does it once;
- *     all but FORGET are. From then on an answer counts only if it tells what
- *     the first one did; everything else is LOST.
- *   - it was sent, and no answer came in time: LOST.
+ *   - No byte of it was sent: it did not happen. If the client cannot connect,
+ *     the answer is UNAVAILABLE.
+ *   - It was sent: it may have been done. BEGIN and REDEEM carry a nonce, LOCK
+ *     an owner, the others a fence or a name, so sending a command again
+ *     executes it only once. All commands except FORGET are sent again. After
+ *     that an answer counts only if it shows what the first command did;
+ *     everything else is LOST.
+ *   - It was sent, and no answer came in time: LOST.
  *
- * Every flight has a deadline: the address's timeout, and what it may wait. A
- * connection that says nothing for a third of the timeout though it owes an
- * answer is given up, so that there is time to ask again on another one.
+ * The deadline of a flight is the timeout of the address plus the time that the
+ * operation may wait. If an answer is due and the server sends nothing for a
+ * third of the timeout, the client closes the connection, so that there is time
+ * to ask again on a new one.
  */
 #include "flight.h"
 
@@ -36,12 +38,13 @@
 #define READ_LEN (64 * 1024)
 #define FIRST_PAUSE_US 50000
 #define LONGEST_PAUSE_US 2000000
-#define LOOK_US 100000 /* how often deadlines of the connection are judged */
-#define LAST_MS 5000   /* for answers when the engine is closed */
+#define LOOK_US 100000 /* how often to check for a silent connection */
+#define LAST_MS 5000   /* wait for answers when the engine is closed */
 
 /* ---- the connection ---------------------------------------------------- */
 
-/* Twice as long each time, and not all clients at once. */
+/* Double the pause each time, with a random part, so that clients do not
+ * reconnect at the same time. */
 static void
 plan_next_try(struct idem__remote *remote)
 {
@@ -60,7 +63,8 @@ hang_up(struct idem_engine *engine, const char *why)
     struct flight *next;
 
     idem__remote_hang_up(&remote->link);
-    remote->again_us = engine->boot_now_us; /* at once, the first time */
+    remote->again_us = engine->boot_now_us; /* reconnect at once the first
+                                             * time */
     if (remote->broken++ > 0)
         plan_next_try(remote);
     idem__fail(&remote->trouble, IDEM_ERR_UNAVAILABLE, "%s: %s",
@@ -213,7 +217,7 @@ fire(struct idem_engine *engine)
         if (timer->kind == IDEM__TIMER_RENEW) {
             idem__keeper_due(IDEM__OF(timer, struct idem__keeper, timer));
         } else if (flight->resent || flight->sent_us) {
-            /* Its bytes may still be in `out`, and go on their way later. */
+            /* Its bytes may still be in `out` and be sent later. */
             idem__flight_lose(engine, flight, "no answer in time");
         } else {
             idem__fail(&err, IDEM_ERR_UNAVAILABLE,
@@ -223,7 +227,7 @@ fire(struct idem_engine *engine)
     }
 }
 
-/* The oldest one that the server should have answered by now. */
+/* Hang up if the server should have answered a flight by now. */
 static void
 look_for_silence(struct idem_engine *engine)
 {
@@ -310,7 +314,7 @@ sleep_server(struct idem_engine *engine, int64_t ms)
         (void)!read(remote->wake, &count, sizeof(count));
 }
 
-/* Under the queue's lock. */
+/* Called with the queue's lock held. */
 static void
 wake_server(struct idem_engine *engine)
 {
@@ -318,7 +322,7 @@ wake_server(struct idem_engine *engine)
 
     if (engine->queue.closing)
         __atomic_store_n(&engine->remote->closing, true, __ATOMIC_RELEASE);
-    engine->queue.asleep = false; /* one call is enough */
+    engine->queue.asleep = false; /* one wake-up is enough */
     (void)!write(engine->remote->wake, &one, sizeof(one));
 }
 
@@ -343,7 +347,7 @@ open_server(struct idem_engine *engine, const char *url, struct idem_error *err)
                                    &remote->hello, err);
     if (status != IDEM_OK)
         return status;
-    /* A listing of many records is longer than any one of them. */
+    /* A listing of many records is longer than any single record. */
     idem_buf_init(&remote->in, idem__encoded_max(IDEM_RESULT_MAX) +
                                    IDEM__WIRE_COUNT_MAX * 1024);
     engine->boot_now_us = idem__boot_us(engine);
@@ -366,7 +370,7 @@ server_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
     (void)arg;
 }
 
-/* Waits end now; what was sent has a moment to be answered. */
+/* End all waits now; sent operations get a short time to be answered. */
 static void
 finish_server(struct idem_engine *engine)
 {

@@ -1,5 +1,6 @@
 /*
- * remote.h - inside the engine behind idem:// and idem+unix:.
+ * remote.h - the internals of the engine that uses a server (idem:// and
+ * idem+unix:).
  *
  *   idem_submit ──▶ queue ──▶ remote.c: one thread ──▶ remote_link.c ──▶ server
  *     callers         │         tags, deadlines,         connect, log in
@@ -13,7 +14,7 @@
 #include "../engine/inner.h"
 #include "../wire/wire.h"
 
-/* Where a server is, and who asks. */
+/* The address of a server, and the client's credentials. */
 struct idem__remote_address {
     char *host; /* NULL: a unix socket */
     int port;
@@ -22,24 +23,25 @@ struct idem__remote_address {
     struct idem__tls *tls; /* NULL: idem:// or a unix socket */
     char shown[160];       /* for messages */
     int64_t timeout_ms;    /* for connecting, and for a reply */
-    bool plain;            /* any server of RESP will do: no greeting */
+    bool plain;            /* do not send idem's greeting, so that any RESP
+                            * server works */
 };
 
 /* idem://[name:secret@]HOST[:PORT] or idem+unix:PATH, then ?timeout_ms= and
- * ?auth-file=. Without a secret of its own: the variable IDEM_AUTH. idems://
- * is encrypted, and has ?ca=, ?cert= and ?key= too. */
+ * ?auth-file=. Without a secret in the URL, the environment variable IDEM_AUTH
+ * is used. idems:// is encrypted and also has ?ca=, ?cert= and ?key=. */
 enum idem_status idem__remote_address_open(const char *url,
                                            struct idem__remote_address *address,
                                            struct idem_error *err);
 void idem__remote_address_clear(struct idem__remote_address *address);
 
-/* What a server tells about itself. */
+/* Information that a server sends about itself. */
 struct idem__remote_hello {
     size_t max_result;
     int64_t now_ms;
 };
 
-/* A connection to one. */
+/* A connection to a server. */
 struct idem__remote_link {
     int fd;                    /* -1: none */
     struct idem__tls_end *tls; /* NULL: not encrypted */
@@ -47,17 +49,19 @@ struct idem__remote_link {
 
 #define IDEM__REMOTE_NO_LINK ((struct idem__remote_link){-1, NULL})
 
-/* As send and recv; after one that failed, why. */
+/* Like send and recv, and why the last failed one failed. */
 ssize_t idem__remote_send(struct idem__remote_link *link, const void *data,
                           size_t len);
 ssize_t idem__remote_recv(struct idem__remote_link *link, void *room,
                           size_t len);
 const char *idem__remote_flaw(const struct idem__remote_link *link);
-void idem__remote_hang_up(struct idem__remote_link *link); /* if it is there */
+void idem__remote_hang_up(struct idem__remote_link *link); /* does nothing if
+                                                            * there is no
+                                                            * connection */
 
 /*
- * Connect, log in and greet, waiting as long as the address allows. `stop`, a
- * descriptor or -1, ends it when it becomes readable and *stopped is true.
+ * Connect, log in and greet, waiting as long as the address allows. If `stop`,
+ * a descriptor or -1, becomes readable and *stopped is true, the call ends.
  */
 enum idem_status idem__remote_dial(const struct idem__remote_address *address,
                                    int stop, const bool *stopped,
@@ -66,8 +70,8 @@ enum idem_status idem__remote_dial(const struct idem__remote_address *address,
                                    struct idem_error *err);
 
 /*
- * A connection for commands that are no operations (INFO, ID): one at a time,
- * waited for, on a new connection if the old one broke.
+ * A connection for commands that are not operations (INFO, ID). It sends one
+ * command at a time and waits for the reply; after a failure it connects again.
  */
 struct idem__remote_line {
     struct idem__remote_address address;
@@ -78,7 +82,8 @@ struct idem__remote_line {
 enum idem_status idem__remote_line_open(const char *url,
                                         struct idem__remote_line *line,
                                         struct idem_error *err);
-/* The reply lives until the next call; an error of the server is an error. */
+/* The reply is valid until the next call. An error reply is returned as an
+ * error. */
 enum idem_status idem__remote_line_ask(struct idem__remote_line *line,
                                        const struct idem__wire_args *args,
                                        struct idem__wire_reply *reply,

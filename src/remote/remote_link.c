@@ -1,9 +1,9 @@
 /*
- * remote_link.c - where a server is, connecting to it, and logging in.
+ * remote_link.c - parses the address of a server, connects and logs in.
  *
- * A secret goes out only to a server that can be believed: with idems:// its
- * certificate is checked first; on a unix socket the kernel tells who listens;
- * over plain TCP the address is all there is to go by.
+ * A secret is sent only to a trusted server. With idems:// the certificate is
+ * checked first; on a unix socket the kernel says which user listens; with
+ * plain TCP only the address can be trusted.
  */
 #include "remote.h"
 
@@ -46,7 +46,7 @@ idem__remote_url(const char *url)
 
 /* ---- the address ------------------------------------------------------- */
 
-/* The first line that is no comment, "name secret" or "name:secret". */
+/* Find the first line that is not a comment: "name secret" or "name:secret". */
 static bool
 parse_auth(char *text, char **name, char **secret)
 {
@@ -166,7 +166,7 @@ read_url(const char *text, const char *path,
     return status;
 }
 
-/* idem+unix:PATH?options; the options are read as those of a host's URL. */
+/* idem+unix:PATH?options; the options are parsed like those of a host's URL. */
 static enum idem_status
 read_unix_url(const char *text, struct idem__remote_address *address,
               struct idem_error *err)
@@ -271,7 +271,7 @@ stopping(const struct dial *d)
     return d->stopped && __atomic_load_n(d->stopped, __ATOMIC_ACQUIRE);
 }
 
-/* False: time is up, or somebody stopped it. */
+/* False: the time is over, or the caller stopped it. */
 static bool
 wait_for(const struct dial *d, short events)
 {
@@ -282,7 +282,8 @@ wait_for(const struct dial *d, short events)
 
         if (left_ms <= 0 || stopping(d))
             return false;
-        /* Somebody may merely have submitted something: look again soon. */
+        /* `stop` also becomes readable when an operation is submitted, so check
+         * again soon. */
         if (poll(fds, watch ? 2 : 1, (int)(left_ms < 50 ? left_ms : 50)) < 0 &&
             errno != EINTR)
             return false;
@@ -298,7 +299,7 @@ away(const struct dial *d, const char *what, struct idem_error *err)
                       d->address->shown, what);
 }
 
-/* 0, or what is wrong, as an errno. */
+/* Returns 0, or an errno that says what is wrong. */
 static int
 finish_connect(struct dial *d)
 {
@@ -377,7 +378,7 @@ dial_unix(struct dial *d, struct idem_error *err)
                : IDEM_OK;
 }
 
-/* The certificate is checked here, before anything is said. */
+/* The certificate is checked here, before any command is sent. */
 static enum idem_status
 encrypt(struct dial *d, struct idem_error *err)
 {
@@ -468,7 +469,7 @@ log_in(struct dial *d, struct idem_buf *in, struct idem_error *err)
                                             : status;
 }
 
-/* The number behind "name:" in INFO. */
+/* The number after "name:" in the reply to INFO. */
 static int64_t
 figure(struct idem_bytes info, const char *name, int64_t otherwise)
 {
@@ -498,7 +499,7 @@ greet(struct dial *d, struct idem_buf *in, struct idem__remote_hello *hello,
     status = ask(d, &args, in, &reply, err);
     if (status != IDEM_OK)
         return status;
-    if (reply.error) /* who may not ask for it may still do the rest */
+    if (reply.error) /* a client that may not use INFO may still use the rest */
         return idem__bytes_is(reply.word, "NOPERM")
                    ? IDEM_OK
                    : idem__wire_error(&reply, err);

@@ -1,5 +1,6 @@
 /*
- * columns.c - a record as a row, and what else the SQL stores have in common.
+ * columns.c - converts records to rows and back, and other code that the SQL
+ * stores share.
  */
 #include "columns.h"
 
@@ -33,7 +34,7 @@ const enum idem_column_type idem__column_types[IDEM_COLUMN_COUNT] = {
 const char idem__columns_but_result[] = BUT_RESULT;
 const char idem__columns_all[] = BUT_RESULT ", result";
 
-/* The files of sql/ become part of the library as they are. */
+/* The files of sql/ are included in the library unchanged. */
 #define SCRIPT(name, file)                                                     \
     __asm__(".pushsection .rodata\n"                                           \
             ".global " #name "\n.hidden " #name "\n" #name ":\n"               \
@@ -101,7 +102,7 @@ view(const struct idem_cell *cell)
     return cell->bytes;
 }
 
-/* Numbers that a byte cannot hold must not be bent to fit. */
+/* Check the range of small numbers, so that none is silently truncated. */
 static bool
 small_enough(const struct idem_cell *cells)
 {
@@ -113,7 +114,7 @@ small_enough(const struct idem_cell *cells)
            cells[IDEM_COLUMN_ATTEMPT].number <= UINT32_MAX;
 }
 
-/* The operator finds the row by its key. */
+/* The error contains the key, so that the operator can find the row. */
 static enum idem_status
 damaged(const struct idem_cell *key, const char *flaw, struct idem_error *err)
 {
@@ -307,7 +308,8 @@ idem__url_take(char *url, const char *name, char *value, size_t value_len)
             continue;
         snprintf(value, value_len, "%.*s", (int)(end - at - 2 - (int)name_len),
                  at + 2 + name_len);
-        if (*at == '?' && *end == '&') /* the next one becomes the first */
+        if (*at == '?' && *end == '&') /* the next parameter becomes the
+                                        * first */
             memmove(at + 1, end + 1, strlen(end + 1) + 1);
         else
             memmove(at, end, strlen(end) + 1);

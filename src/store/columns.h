@@ -1,6 +1,6 @@
 /*
- * columns.h - a record as the columns of table idem_record, for the SQL stores
- * and for the schemes in a service's own transaction.
+ * columns.h - a record as columns of the table idem_record, for the SQL stores
+ * and for claims in a service's own transaction.
  *
  * The definitions that people install are sql/postgres.sql, sql/mysql.sql and
  * sql/sqlite.sql; the list here has the same columns in the same order. A rev
@@ -59,62 +59,64 @@ struct idem_cell {
 void idem__record_to_cells(const uint8_t *key, const struct idem_record *record,
                            struct idem_cell cells[IDEM_COLUMN_COUNT]);
 
-/* IDEM_ERR_CORRUPT for a row that no idem could have written. The record's
- * bytes are views of the cells'. */
+/* IDEM_ERR_CORRUPT for a row that idem cannot have written. The record's bytes
+ * are views of the cells'. */
 enum idem_status
 idem__cells_to_record(const struct idem_cell cells[IDEM_COLUMN_COUNT],
                       struct idem_record *record, struct idem_error *err);
 
 /*
- * A scan's rows, in the order of their keys, `limit` of them in one select
- * behind `last`, which has last_len bytes. The cursor is the last key seen, in
- * hex, and "0" at both ends.
+ * The state of a scan, which reads rows in the order of their keys. One SELECT
+ * reads `limit` rows after the key `last`, which has last_len bytes. The cursor
+ * is the last key seen, in hex; "0" means the beginning and the end.
  */
 struct idem_rows {
     const struct idem_query *query;
     bool executing; /* other states need not be selected */
     size_t limit, seen, given, last_len;
     uint8_t last[IDEM_KEY_LEN];
-    bool over; /* no more are wanted */
+    bool over; /* the caller wants no more */
 };
 
 enum idem_status idem__rows_start(struct idem_rows *rows,
                                   const struct idem_query *query,
                                   struct idem_error *err);
-/* A row without its result, which has so many bytes. */
+/* Pass on a row without its result, which has this many bytes. */
 enum idem_status idem__rows_give(struct idem_rows *rows,
                                  struct idem_cell cells[IDEM_COLUMN_COUNT],
                                  int64_t result_len, struct idem_error *err);
 void idem__rows_end(struct idem_rows *rows);
 
-/* When a server that could not be reached is tried again, and why not before.
- */
+/* When to try an unreachable server again, and the last error. */
 struct idem_retry {
     int64_t at_us, pause_us;
     struct idem_error why;
 };
 
-/* Connect, unless it is too early: then the last error is told again. */
+/* Connect. If it is too early to try again, return the last error. */
 enum idem_status idem__retry_connect(
     struct idem_retry *retry, struct idem_store *store,
     enum idem_status (*connect)(struct idem_store *, struct idem_error *),
     struct idem_error *err);
 
 /*
- * A batch is guessed to be stored as it is; that saves a read. Where a guess
- * was wrong, the next batches are read with (wary counts them), so that a load
- * that is refused often does not pay for guesses.
+ * A store first assumes that it can write a batch without reading it, which
+ * saves a read. After a swap was refused, the next batches are read first (wary
+ * counts them), so that a load with many refusals does not pay for wrong
+ * guesses.
  */
 #define IDEM_WARY_BATCHES 16
 
 /* The version that the scripts of sql/ install. */
 #define IDEM_SCHEMA_VERSION 1
 
-/* Where a key is in a batch, whose keys are sorted; count: nowhere. */
+/* The index of a key in a batch, whose keys are sorted; `count` if it is not
+ * there. */
 size_t idem__swap_find(const struct idem_swap *swaps, size_t count,
                        const void *key);
 
-/* How many of these go in one request of so many rows and bytes; at least 1. */
+/* How many of these swaps fit into one request with these limits on rows and
+ * bytes; at least 1. */
 size_t idem__swap_chunk(const struct idem_swap *swaps, size_t count,
                         size_t max_rows, size_t max_bytes);
 
@@ -126,24 +128,24 @@ void idem__swaps_set(struct idem_swap *swaps, size_t count,
 int64_t idem__key_lock(const uint8_t *key);
 
 /*
- * Take "name=value" out of a URL's query: true if it was there, with the value
- * as it stands in the URL. What is left is still a URL.
+ * Remove "name=value" from a URL's query. Returns true if it was there, with
+ * the value as it is written in the URL. The rest is still a valid URL.
  */
 bool idem__url_take(char *url, const char *name, char *value, size_t value_len);
 
-/* The same for a number, which stays as it was if none is there. False: what is
- * there is no number from min to max. */
+/* The same for a number, which is unchanged if the parameter is not there.
+ * False: the value is not a number from min to max. */
 bool idem__url_take_number(char *url, const char *name, int64_t min,
                            int64_t max, int64_t *number);
 
-/* Is `word` one of the words in a list that commas separate? */
+/* Is `word` in this comma-separated list? */
 bool idem__word_in(const char *list, const char *word);
 
-/* Is a table of this version one that this program knows? */
+/* Check that this program supports a table of this version. */
 enum idem_status idem__schema_judge(const char *store, int64_t version,
                                     struct idem_error *err);
 
-/* The definitions of sql/, as they are installed by hand. */
+/* The SQL scripts of sql/, as an operator installs them. */
 extern const char idem__postgres_script[];
 extern const char idem__mysql_script[];
 extern const char idem__sqlite_script[];

@@ -1,6 +1,7 @@
 /*
- * columns_fuzz.c - any row given to the SQL stores: refused, or a record that
- * becomes the very same row and that every other store can keep.
+ * columns_fuzz.c - fuzzes the reading of rows. Any row must be refused, or be a
+ * record that converts back to the same row and that every other store can
+ * keep.
  */
 #include "columns.h"
 
@@ -9,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
-/* The next bytes of the input; fewer at its end. */
+/* The next bytes of the input; fewer at the end. */
 static struct idem_bytes
 take(const uint8_t **data, size_t *len, size_t want)
 {

@@ -1,5 +1,5 @@
 /*
- * host.c - what stores need of the machine: clocks, randomness, a log.
+ * host.c - what stores need from the machine: clocks, random numbers, a log.
  */
 #include "store.h"
 
@@ -37,16 +37,16 @@ boot_us(void *arg)
     return read_us(CLOCK_BOOTTIME);
 }
 
-/* By how much the time namespace shifts the boot clock, as text. The kernel
- * gives the number of a namespace that has ended to the next, so the number
- * alone does not tell. */
+/* The shift of the boot clock by the time namespace, as text. The kernel reuses
+ * the number of a namespace that has ended, so the number alone is not
+ * enough. */
 static void
 boot_shift(char shift[48])
 {
     FILE *file = fopen("/proc/self/timens_offsets", "re");
     char clock[16], seconds[24], ns[16];
 
-    snprintf(shift, 48, "0"); /* this kernel has none */
+    snprintf(shift, 48, "0"); /* this kernel has no time namespaces */
     while (file && fscanf(file, "%15s %23s %15s", clock, seconds, ns) == 3) {
         if (strcmp(clock, "boottime") == 0)
             snprintf(shift, 48, "%s.%s", seconds, ns);
@@ -55,8 +55,8 @@ boot_shift(char shift[48])
         fclose(file);
 }
 
-/* The kernel's name of this boot, and of the time namespace, which can shift
- * the boot clock of a container. */
+/* The kernel's id of this boot, and of the time namespace, which can shift the
+ * boot clock of a container. */
 static bool
 boot_id(void *arg, char id[IDEM__BOOT_ID_LEN])
 {
@@ -69,13 +69,13 @@ boot_id(void *arg, char id[IDEM__BOOT_ID_LEN])
     if (file)
         fclose(file);
     if (len < 0)
-        space[0] = 0; /* this kernel has none */
+        space[0] = 0; /* this kernel has no time namespaces */
     boot_shift(shift);
     snprintf(id, IDEM__BOOT_ID_LEN, "%s/%s/%s", boot, space, shift);
     return read;
 }
 
-/* NTP says so; whoever sets the clock by hand takes that back. */
+/* NTP sets this state; setting the clock by hand clears it. */
 static bool
 synced(void *arg)
 {
@@ -105,8 +105,8 @@ idem__log(const struct idem_store_options *options, enum idem_log_level level,
         fprintf(stderr, "idem: %s: %s\n", names[level], text);
 }
 
-/* Random words are drawn by the poolful, one pool a thread. A child process
- * must not hand out what its parent will, so a fork empties every pool. */
+/* Random numbers are generated in pools, one pool per thread. A child process
+ * must not use the numbers of its parent, so a fork empties every pool. */
 #define POOL_LEN 512
 
 struct pool {
@@ -137,7 +137,7 @@ fill_pool(unsigned now)
     uint8_t seed[randombytes_SEEDBYTES];
 
     pthread_once(&fork_once, watch_forks);
-    /* One call to the system for a seed, the rest is drawn from it. */
+    /* Get a seed from the system; the pool is generated from it. */
     randombytes_buf(seed, sizeof(seed));
     randombytes_buf_deterministic(pool.words, sizeof(pool.words), seed);
     sodium_memzero(seed, sizeof(seed));

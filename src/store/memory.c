@@ -1,9 +1,10 @@
 /*
- * memory.c - memory: records of this process, gone with it.
+ * memory.c - the store memory:, which keeps records only while this process
+ * runs.
  *
- * The simplest store there is, and so the model that the others are compared
- * with. A table of chains, doubled when it gets crowded; each record in one
- * allocation. Expired records are swept a few chains at a time.
+ * It is the simplest store, and the model that tests compare the others with.
+ * It is a hash table with chains, which doubles when it gets full; each record
+ * is one allocation. Expired records are removed a few chains at a time.
  */
 #include "store.h"
 
@@ -83,7 +84,7 @@ grow(struct memory_store *self)
     struct node **chains = calloc(old_count * 2, sizeof(*chains));
 
     if (!chains)
-        return; /* longer chains are slower, not wrong */
+        return; /* longer chains are only slower */
     self->chains = chains;
     self->chain_count = old_count * 2;
     for (size_t i = 0; i < old_count; i++) {
@@ -182,9 +183,9 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
     return IDEM_OK;
 }
 
-/* The cursor is the next chain, seen in the table of 2^32 chains that this one
- * is a coarse view of, so that it survives a table that grows: chains are
- * visited in the order of the low bits reversed. */
+/* The cursor is the next chain as a number in a table of 2^32 chains, so that
+ * it stays valid when the table grows. Chains are visited in the order of their
+ * reversed bits. */
 static uint32_t
 reverse(uint32_t bits)
 {
@@ -223,7 +224,7 @@ scan_records(struct idem_store *store, const struct idem_query *query,
     return IDEM_OK;
 }
 
-/* Wall clock at open, counted on by a clock that nobody sets. */
+/* The wall clock at open, advanced by a clock that cannot be set. */
 static enum idem_status
 read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 {

@@ -1,5 +1,5 @@
 /*
- * registry.c - how a URL finds its store.
+ * registry.c - finds the store of a URL.
  *
  * To add a store: write its constant, declare it in store.h, add a row here
  * and, if it needs a library, one in builtin/builtin.c and in the Makefile.

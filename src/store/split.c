@@ -1,24 +1,24 @@
 /*
- * split.c - a large batch on several connections, so that several cores of a
- * database server work on it.
+ * split.c - writes a large batch through several connections, so that several
+ * cores of a database server work on it.
  *
  *                  ┌── first share ──▶ the first connection, this thread
  *   swap(batch) ───┤
  *                  └── next shares ──▶ helpers: a thread and a connection each
  *
- * Keys are sorted and each stands in a batch once, so shares are disjoint and
- * in order, and cannot wait for each other's rows. Each is a transaction of its
- * own. Whatever else a store does, the first connection does.
+ * The keys of a batch are sorted and distinct, so the shares are disjoint and
+ * cannot wait for each other's rows. Each share is a separate transaction.
+ * Everything except large batches uses only the first connection.
  *
- * A batch is cut only where every share has at least `share` swaps: below that
- * two commits, which wait for each other's sync, cost more than two cores
- * bring. Threads and connections of helpers are made when the first large batch
- * comes, so that a quiet service has one connection.
+ * A batch is split only if every share gets at least `share` swaps. Below that,
+ * two commits, which wait for each other's sync, cost more than a second core
+ * saves. The helpers' threads and connections are created with the first large
+ * batch, so that a quiet service has one connection.
  *
- * A helper is no more than help: where its connection cannot be had and the
- * first one works, that one does its share too, and batches stay whole for
- * REST_US. What a helper lost is lost as on any connection, and the next batch
- * connects anew.
+ * If a helper cannot connect and the first connection works, the first
+ * connection writes the helper's share too, and batches are not split for
+ * REST_US. If a helper loses a reply, its swaps are LOST as on any connection,
+ * and the next batch connects again.
  */
 #include "columns.h"
 
@@ -36,11 +36,11 @@ enum errand { NOTHING, SWAP, LEAVE };
 
 struct helper {
     struct split_store *owner;
-    struct idem_store *store; /* NULL: to be opened */
+    struct idem_store *store; /* NULL: not open yet */
     pthread_t thread;
     bool running;
     pthread_mutex_t lock; /* guards errand; the rest belongs to the thread */
-    pthread_cond_t turn;  /* while it is not NOTHING */
+    pthread_cond_t turn;  /* signalled when errand is not NOTHING */
     enum errand errand;
     struct idem_swap *swaps;
     size_t count;
@@ -51,18 +51,18 @@ struct helper {
 
 struct split_store {
     struct idem_store base;
-    const struct idem_store_type *type; /* of the stores within */
-    struct idem_store_options options;  /* of the helpers, who say nothing */
-    char *url;                          /* without our own parameters */
+    const struct idem_store_type *type; /* of the stores behind this one */
+    struct idem_store_options options;  /* for the helpers, which log nothing */
+    char *url;                          /* without this store's parameters */
     struct idem_store *first;
     struct helper helpers[CONNECTIONS_MAX - 1];
     size_t connections, share;
-    int64_t rest_until_us; /* until then batches stay whole */
-    bool told;             /* that a helper's connection fails */
+    int64_t rest_until_us; /* until then batches are not split */
+    bool told;             /* the failure of a helper's connection was logged */
     uint64_t cuts;
 };
 
-/* A copy of the URL without our parameters, and what they say. */
+/* Copy the URL without this store's parameters, and read those. */
 static enum idem_status
 take_parameters(const char *url, struct split_store *self,
                 struct idem_error *err)
@@ -125,7 +125,7 @@ help(void *arg)
     return NULL;
 }
 
-/* The program's signals are for the program's threads. */
+/* Block all signals: they are for the program's own threads. */
 static bool
 start_helper(struct helper *helper)
 {
@@ -163,7 +163,7 @@ await_helper(struct helper *helper)
 /* ---- swap -----------------------------------------------------------------
  */
 
-/* Into how many shares a batch is cut; 1: it stays whole. */
+/* The number of shares of a batch; 1: it is not split. */
 static size_t
 shares_of(struct split_store *self, size_t count)
 {
@@ -190,7 +190,7 @@ all_are(const struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
     return true;
 }
 
-/* What a refused swap found moves to the caller's arena. */
+/* Copy the records that refused swaps found to the caller's arena. */
 static enum idem_status
 take_found(struct helper *helper, struct idem_arena *arena,
            struct idem_error *err)
@@ -211,7 +211,7 @@ take_found(struct helper *helper, struct idem_arena *arena,
     return status;
 }
 
-/* A helper's connection cannot be had while the first one works. */
+/* A helper cannot connect although the first connection works. */
 static void
 rest(struct split_store *self, const struct helper *helper)
 {
@@ -224,7 +224,7 @@ rest(struct split_store *self, const struct helper *helper)
     self->rest_until_us = idem__store_boot_us(&self->base) + REST_US;
 }
 
-/* What became of a share. */
+/* Wait for a share and take its outcome. */
 static enum idem_status
 take_share(struct split_store *self, struct helper *helper, bool first_works,
            struct idem_arena *arena, struct idem_error *err)
@@ -245,7 +245,8 @@ take_share(struct split_store *self, struct helper *helper, bool first_works,
     return helper->status;
 }
 
-/* Hand out all shares but the first; how many swaps that one has. */
+/* Give all shares but the first to helpers; returns the number of swaps in the
+ * first share. */
 static size_t
 send_shares(struct split_store *self, struct idem_swap *swaps, size_t count,
             size_t shares)
@@ -261,7 +262,7 @@ send_shares(struct split_store *self, struct idem_swap *swaps, size_t count,
     return count / shares;
 }
 
-/* While no helper works. */
+/* Called while no helper works. */
 static void
 note_links(struct split_store *self)
 {
@@ -332,8 +333,8 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     return self->type->now(self->first, now_us, err);
 }
 
-/* Every connection looks for itself whether its server is still good; the first
- * one also sweeps. */
+/* Every connection checks its own server; only the first one also removes
+ * expired records. */
 static void
 tend(struct idem_store *store, int64_t drop_ms)
 {
@@ -392,7 +393,7 @@ close_store(struct idem_store *store)
     free(self->url);
 }
 
-/* The first connection says it already. */
+/* The first connection logs the same messages. */
 static void
 say_nothing(void *arg, enum idem_log_level level, const char *text)
 {

@@ -21,23 +21,24 @@
 struct idem_store_type;
 struct idem_store;
 
-/* What a store tells of a key that is watched; see idem_watch_fn. */
+/* What a store reports about a watched key; see idem_watch_fn. */
 enum idem_news {
-    IDEM_NEWS_WATCHED,   /* from now on changes are told: look once more */
-    IDEM_NEWS_CHANGED,   /* somebody may wait no longer: look at the record */
-    IDEM_NEWS_UNWATCHED, /* changes are not told; no key: of none are they */
+    IDEM_NEWS_WATCHED,   /* changes are reported from now on: look once more */
+    IDEM_NEWS_CHANGED,   /* the wait may be over: look at the record */
+    IDEM_NEWS_UNWATCHED, /* changes are no longer reported; without a key: for
+                          * all keys */
 };
 
-/* Called from a thread of the store's own. */
+/* Called from a thread of the store. */
 typedef void idem_news_fn(void *arg, enum idem_news news, const uint8_t *key);
 
-/* What became of one swap. */
+/* The outcome of one swap. */
 enum idem_outcome {
-    IDEM_SWAP_NOT_STORED, /* surely not: unavailable, full, too large */
+    IDEM_SWAP_NOT_STORED, /* certainly not: unavailable, full, too large */
     IDEM_SWAP_STORED,     /* durable as this store defines durable */
-    IDEM_SWAP_REFUSED,    /* another rev is there: see `found` */
-    IDEM_SWAP_LOCKED,     /* somebody's open transaction holds the row */
-    IDEM_SWAP_LOST, /* cannot tell; the identical swap may be sent again */
+    IDEM_SWAP_REFUSED,    /* the store has another rev: see `found` */
+    IDEM_SWAP_LOCKED,     /* another open transaction holds the row */
+    IDEM_SWAP_LOST,       /* not known; the identical swap may be sent again */
 };
 
 struct idem_swap {
@@ -61,10 +62,11 @@ struct idem_clocks {
     int64_t (*wall_us)(void *arg); /* CLOCK_REALTIME */
     int64_t (*boot_us)(void *arg); /* CLOCK_BOOTTIME: never set, never stops */
     void *arg;
-    /* Which boot boot_us counts from, as a word; false, or no function: nobody
-     * knows. */
+    /* Identifies the boot that boot_us counts from. False, or no function: not
+     * known. */
     bool (*boot_id)(void *arg, char id[IDEM__BOOT_ID_LEN]);
-    /* Does the kernel say that the wall clock is synchronised? NULL: no. */
+    /* Does the kernel say that the wall clock is synchronised? NULL: it does
+     * not. */
     bool (*synced)(void *arg);
 };
 
@@ -72,54 +74,55 @@ extern const struct idem_clocks idem__system_clocks;
 int64_t idem__system_boot_us(void);
 
 struct idem_store_options {
-    const struct idem_clocks *clocks; /* NULL: the system's */
+    const struct idem_clocks *clocks; /* NULL: the system's clocks */
     size_t max_result;                /* 0: IDEM_RESULT_DEFAULT_MAX */
     idem_log_fn *log;                 /* NULL: standard error */
     void *log_arg;
-    bool helps; /* one of several connections: another one sweeps */
+    bool helps; /* one of several connections: another one removes expired
+                 * records */
 };
 
 struct idem_store {
     const struct idem_store_type *type;
-    size_t max_record; /* the most bytes one encoded record may have here */
-    bool forgets; /* it may lose records, as the operator accepted: the engine
-                     refuses what promises that something never happens again */
+    size_t max_record; /* maximum size of an encoded record in bytes */
+    bool forgets; /* it may lose records, which the operator has accepted: the
+                   * engine refuses requests that must never run twice */
     struct idem_store_options options;
     const struct idem_clocks *clocks; /* the options', or the system's */
-    int64_t behind_us; /* its time may be set forward by so much when it is
-                          opened again: what is written is kept that much
-                          longer */
-    uint64_t link; /* another number after every new connection: the server may
-                      have been put in the place of another */
-    idem_news_fn *news; /* set by who calls watch */
+    int64_t behind_us; /* its time may go forward by this much when it is opened
+                        * again, so written records are kept that much longer */
+    uint64_t link;     /* changes with every new connection: the server may have
+                        * been replaced by another one */
+    idem_news_fn *news; /* set by the caller of watch */
     void *news_arg;
 };
 
-/* Open what the URL names. The URL's scheme is this store's, and `store` is
- * zeroed memory whose base is filled in; after an error it is closed. An error
- * never contains a password. */
+/* Open the store of the URL, whose scheme is this store's. `store` is zeroed
+ * memory whose base is filled in; it is closed after an error. An error never
+ * contains a password. */
 typedef enum idem_status idem_open_fn(struct idem_store *store, const char *url,
                                       struct idem_error *err);
 
 /*
- * Compare and swap a batch. Keys are sorted and each stands there once. Every
- * swap's outcome is set, whatever is returned; the status and err say why some
- * are NOT_STORED or LOST (IDEM_OK if none is). The records `found` live in
- * `arena`. An expired record that is still there is refused like any other; the
- * engine decides. A swap whose record->rev is already there counts as STORED.
+ * Compare and swap a batch. Its keys are sorted and distinct. Every swap's
+ * outcome is set, whatever is returned; the status and err say why some are
+ * NOT_STORED or LOST (IDEM_OK if none is). The records `found` live in `arena`.
+ * An expired record that is still there refuses a swap like any other record;
+ * the engine decides whether it counts. A swap whose record->rev is already
+ * there counts as STORED.
  */
 typedef enum idem_status idem_swap_fn(struct idem_store *store,
                                       struct idem_swap *swaps, size_t count,
                                       struct idem_arena *arena,
                                       struct idem_error *err);
 
-/* Read records as they are durable now. On error no record is set. */
+/* Read records in their durable state. On error no record is set. */
 typedef enum idem_status idem_load_fn(struct idem_store *store,
                                       struct idem_load *loads, size_t count,
                                       struct idem_arena *arena,
                                       struct idem_error *err);
 
-/* What idem_scan in idem/engine.h asks for. */
+/* The parameters of idem_scan in idem/engine.h. */
 struct idem_query {
     const struct idem_filter *filter;
     const struct idem_now *now; /* for the filter */
@@ -127,10 +130,10 @@ struct idem_query {
     size_t count;
     idem_each_fn *each;
     void *arg;
-    bool sizes; /* tell how long each result is */
+    bool sizes; /* report the length of each result */
 };
 
-/* Results may be left out of the records: then they are empty or, with `sizes`,
+/* Results may be left out of the records. They are then empty or, with `sizes`,
  * a length without data. */
 typedef enum idem_status idem_scan_fn(struct idem_store *store,
                                       const struct idem_query *query,
@@ -140,25 +143,27 @@ typedef enum idem_status idem_scan_fn(struct idem_store *store,
 typedef enum idem_status idem_now_fn(struct idem_store *store, int64_t *now_us,
                                      struct idem_error *err);
 
-/* Room that is kept for the finish of a claim: until nobody has touched it for
- * two weeks, and so its lease (of a week at most) has been over for one. */
+/* Bytes that are reserved for the finish of a claim, until the claim has not
+ * been touched for two weeks. A lease lasts at most one week, so it has then
+ * been over for at least a week. */
 #define IDEM__CLAIM_RESERVE 2048
 #define IDEM__CLAIM_RESERVE_MS (2 * IDEM_LEASE_MAX_MS)
 
-/* A record leaves a store this long after it may: engines whose clocks disagree
- * by less see the same. */
+/* A record is removed from a store this long after it may be, so that engines
+ * whose clocks differ by less see the same. */
 #define IDEM__DROP_MARGIN_MS INT64_C(60000)
 
-/* Background work, called by the engine between batches when it is idle and
- * about every 100 ms otherwise: bounded, a few milliseconds. Records may be
- * taken away whose idem__record_drop_at() is before `drop_ms`, which the engine
- * judged: no store asks a clock for that. 0: none may. */
+/* Background work of at most a few milliseconds. The engine calls it between
+ * batches when it is idle, and about every 100 ms otherwise. The store may
+ * remove records whose idem__record_drop_at() is before `drop_ms`; the engine
+ * has computed that time, and the store must not use a clock for it. 0: none
+ * may be removed. */
 typedef void idem_tend_fn(struct idem_store *store, int64_t drop_ms);
 
 /*
- * Tell, or tell no longer, when a record that is executing under this key ends
- * or is given back, by whichever engine. That is a hint and may get lost: who
- * waits also looks by itself, now and then. False: it cannot be told now.
+ * Start or stop to report when an executing record under this key ends or is
+ * released, by any engine. A report is a hint and may get lost, so the engine
+ * also polls from time to time. False: the store cannot report it now.
  */
 typedef bool idem_watch_fn(struct idem_store *store,
                            const uint8_t key[IDEM_KEY_LEN], bool on);
@@ -166,35 +171,36 @@ typedef bool idem_watch_fn(struct idem_store *store,
 typedef void idem_figures_fn(struct idem_store *store, idem_figure_fn *each,
                              void *arg);
 
-/* Give back all that the store holds, also if it could not be opened. The
+/* Free everything that the store holds, also if it could not be opened. The
  * caller frees the store itself. */
 typedef void idem_close_fn(struct idem_store *store);
 
-/* Make what the store needs before it can be opened (tables), or bring it up
- * to date. Doing it twice does no harm. The store is closed afterwards. */
+/* Create what the store needs before it can be opened (tables), or bring it up
+ * to date. Calling it twice is harmless. The store is closed afterwards. */
 typedef enum idem_status idem_init_fn(struct idem_store *store, const char *url,
                                       struct idem_error *err);
 
 struct idem_store_type {
     const char *scheme;       /* "postgres" serves postgres:// URLs */
     size_t size;              /* of the struct that begins with the base */
-    bool local;               /* load and now are memory reads: the engine loads
-                                 first instead of guessing, and nobody else writes */
-    bool partial;             /* parts of it fail alone, and fail fast by
-                                 themselves: the engine breaks no circuit */
-    size_t share;             /* a batch may go through several of this store at
-                                 once, in shares of at least so many swaps
-                                 (split.c); 0: it may not */
+    bool local;               /* load and now only read memory: the engine loads
+                               * first instead of guessing, and nobody else
+                               * writes */
+    bool partial;             /* parts of it fail separately and quickly: the
+                               * engine uses no circuit breaker */
+    size_t share;             /* a batch may use several connections to this
+                               * store at once, in shares of at least this many
+                               * swaps (split.c); 0: it may not */
     idem_open_fn *open;       /* required */
     idem_swap_fn *swap;       /* required */
     idem_load_fn *load;       /* required */
     idem_scan_fn *scan;       /* required */
     idem_now_fn *now;         /* NULL: this store has no clock (see time.c) */
     idem_tend_fn *tend;       /* may be NULL */
-    idem_watch_fn *watch;     /* NULL: this store cannot tell */
+    idem_watch_fn *watch;     /* NULL: this store cannot report changes */
     idem_figures_fn *figures; /* may be NULL */
     idem_close_fn *close;     /* required */
-    idem_init_fn *init;       /* NULL: nothing to make beforehand */
+    idem_init_fn *init;       /* NULL: nothing to create beforehand */
 };
 
 /* Every store; all but the first two are in modules. */
@@ -208,19 +214,19 @@ extern IDEM__MODULE const struct idem_store_type idem__mysql_store;
 extern IDEM__MODULE const struct idem_store_type idem__zookeeper_store;
 extern IDEM__MODULE const struct idem_store_type idem__etcd_store;
 
-/* Does the URL name a store that this build has? */
+/* Does this build have a store for the URL? */
 enum idem_status idem__store_known(const char *url, struct idem_error *err);
 
-/* Open by URL: finds the type by scheme. A store that was left out of the build
- * is told from one that does not exist. */
+/* Open a store by URL; its type is found by the scheme. The error distinguishes
+ * a store that was left out of the build from one that does not exist. */
 enum idem_status idem__store_open(const char *url,
                                   const struct idem_store_options *options,
                                   struct idem_store **store,
                                   struct idem_error *err);
 void idem__store_close(struct idem_store *store); /* NULL is fine */
 
-/* The same for a type that is known: memory for it, then its `open` or `init`.
- */
+/* The same for a known type: allocate memory, then call its `open` or
+ * `init`. */
 enum idem_status idem__store_open_as(const struct idem_store_type *type,
                                      const char *url,
                                      const struct idem_store_options *options,
@@ -229,8 +235,8 @@ enum idem_status idem__store_open_as(const struct idem_store_type *type,
 enum idem_status idem__store_init_as(const struct idem_store_type *type,
                                      const char *url, struct idem_error *err);
 
-/* The same for a type with a `share`: a store that cuts large batches, by the
- * URL's parameters `connections` and `share` (split.c). */
+/* The same for a type with a `share`: a store that splits large batches,
+ * controlled by the URL's parameters `connections` and `share` (split.c). */
 enum idem_status idem__split_open(const struct idem_store_type *type,
                                   const char *url,
                                   const struct idem_store_options *options,
@@ -239,13 +245,14 @@ enum idem_status idem__split_open(const struct idem_store_type *type,
 enum idem_status idem__split_init(const struct idem_store_type *type,
                                   const char *url, struct idem_error *err);
 
-/* What `idem store init URL` does. */
+/* The command `idem store init URL`. */
 enum idem_status idem__store_init(const char *url, struct idem_error *err);
 
-/* What `idem store copy` did. */
+/* The result of `idem store copy`. */
 struct idem_store_copied {
-    uint64_t records; /* that the second store has now */
-    uint64_t others;  /* keys for which it has another record: not changed */
+    uint64_t records; /* records that the second store has now */
+    uint64_t others;  /* keys with another record there, which was not
+                       * changed */
 };
 
 typedef void idem_store_progress_fn(void *arg,
@@ -257,23 +264,25 @@ enum idem_status idem__store_copy(const char *from, const char *to,
                                   struct idem_store_copied *copied,
                                   struct idem_error *err);
 
-/* Zeroed memory that begins with a store's base, which is filled in. NULL: out
- * of memory, as err says. */
+/* Allocate zeroed memory that begins with a store's base, and fill in the base.
+ * NULL: out of memory, err says so. */
 void *idem__store_make(const struct idem_store_type *type,
                        const struct idem_store_options *options,
                        struct idem_error *err);
-/* How the opening of it ended: hand it out, or close it. Returns the status. */
+/* Called after `open`: hand out the store, or close it after an error. Returns
+ * the status. */
 enum idem_status idem__store_opened(struct idem_store *made,
                                     enum idem_status status,
                                     struct idem_store **store);
 int64_t idem__store_boot_us(const struct idem_store *store);
-/* Give a record to the one who scans, if it matches. False: no more of them. */
+/* Pass a record to the caller of a scan if it matches. False: the caller wants
+ * no more. */
 bool idem__query_give(const struct idem_query *query,
                       const struct idem_record *record);
 enum idem_status idem__query_bad_cursor(const struct idem_query *query,
                                         struct idem_error *err);
 
-/* May somebody at another engine have waited for what this swap does? */
+/* Can another engine's operation be waiting for the effect of this swap? */
 static inline bool
 idem__swap_wakes(const struct idem_swap *swap)
 {
@@ -281,12 +290,12 @@ idem__swap_wakes(const struct idem_swap *swap)
            (!swap->record || swap->record->state != IDEM_STATE_EXECUTING);
 }
 
-/* Say something to the operator, through the log of the options. */
+/* Log a message for the operator, through the log of the options. */
 void idem__log(const struct idem_store_options *options,
                enum idem_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* A fresh rev: 64 random bits, never 0. */
+/* A new rev: 64 random bits, never 0. */
 uint64_t idem__new_rev(void);
 
 #endif

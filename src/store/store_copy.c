@@ -1,10 +1,11 @@
 /*
- * store_copy.c - move records from one store to another, which may be of
+ * store_copy.c - copies records from one store to another, which may be of
  * another kind.
  *
- * Records keep their rev, fence and times. A record that the other store
- * already has under the same rev is left as it is, so a copy can be repeated
- * after an error; one that it has otherwise is counted and not changed.
+ * Records keep their rev, fence and times. If the other store already has a
+ * record with the same rev, it is left as it is, so a copy can be repeated
+ * after an error. If it has a different record under the key, that is counted
+ * and not changed.
  */
 #include "store.h"
 
@@ -50,7 +51,8 @@ by_key(const void *a, const void *b)
                   ((const struct idem_load *)b)->key, IDEM_KEY_LEN);
 }
 
-/* A scan may show a record twice; a batch has each key once, sorted. */
+/* A scan may return a record twice, but a batch needs sorted and distinct
+ * keys. */
 static void
 sort_page(struct page *page)
 {

@@ -1,5 +1,5 @@
 /*
- * value.c - a record as one value of a key-value store.
+ * value.c - stores a record as one value of a key-value store.
  */
 #include "value.h"
 
@@ -16,7 +16,7 @@ idem__key_hex(const uint8_t key[IDEM_KEY_LEN], char hex[IDEM__HEX_LEN])
 bool
 idem__key_from_hex(const char *hex, size_t len, uint8_t key[IDEM_KEY_LEN])
 {
-    /* One key has one name: capital letters would be another one. */
+    /* Refuse capital letters, so that every key has exactly one name. */
     for (size_t i = 0; i < len; i++) {
         if (hex[i] >= 'A' && hex[i] <= 'F')
             return false;

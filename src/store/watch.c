@@ -1,5 +1,5 @@
 /*
- * watch.c - starting, ordering and ending the thread of watch.h.
+ * watch.c - starts, instructs and stops the thread of watch.h.
  */
 #include "watch.h"
 
@@ -31,7 +31,7 @@ run_thread(void *arg)
     return NULL;
 }
 
-/* The program's signals are for the program's threads. */
+/* Block all signals: they are for the program's own threads. */
 static bool
 start(struct idem__watcher *watcher)
 {

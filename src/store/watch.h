@@ -1,7 +1,7 @@
 /*
- * watch.h - the thread on which a store of other people's hears of changes
- * while somebody waits for them. The engine's thread gives it orders; it starts
- * with the first one.
+ * watch.h - the thread on which a shared store receives changes while
+ * operations wait for them. The engine's thread gives it orders; the thread
+ * starts with the first order.
  */
 #ifndef IDEM__WATCH_H
 #define IDEM__WATCH_H
@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* With nobody waiting, connections are closed after this long. */
+/* If nothing is watched for this long, connections are closed. */
 #define IDEM__WATCH_IDLE_MS 30000
 
 struct idem__watch_order {
@@ -22,34 +22,37 @@ struct idem__watch_order {
 
 struct idem__watcher {
     struct idem_store *store;
-    void (*run)(struct idem__watcher *watcher); /* all of the thread's work */
+    void (*run)(struct idem__watcher *watcher); /* the whole work of the
+                                                 * thread */
     pthread_mutex_t lock;
     pthread_t thread;
-    int bell; /* readable when there is something to take */
+    int bell; /* readable when orders are waiting */
     bool running, closing;
     struct idem_buf orders;
-    size_t keys, most;   /* that are watched, as the engine knows it */
-    atomic_bool refused; /* the server does not let this account */
-    bool said;           /* and the log says so */
+    size_t keys, most;   /* watched keys as the engine knows them, and their
+                          * maximum */
+    atomic_bool refused; /* the server does not allow it for this account */
+    bool said;           /* that was logged */
 };
 
-/* most: so many keys can be watched. */
+/* most: the maximum number of watched keys. */
 void idem__watcher_open(struct idem__watcher *watcher, struct idem_store *store,
                         size_t most,
                         void (*run)(struct idem__watcher *watcher));
 void idem__watcher_close(struct idem__watcher *watcher);
 
-/* The engine's thread: watch a key, or no longer. False: that cannot be. */
+/* On the engine's thread: start or stop watching a key. False: not possible. */
 bool idem__watcher_order(struct idem__watcher *watcher, const uint8_t *key,
                          bool on, size_t where);
-/* The engine's thread: warn once if the server has refused. */
+/* On the engine's thread: log a warning once if the server has refused. */
 void idem__watcher_tend(struct idem__watcher *watcher, const char *text);
 
-/* Its own thread: replace `orders` by all that wait, an array of the above; how
- * many keys are watched when they are carried out. False: the store closes. */
+/* On the watcher's thread: replace `orders` by all waiting orders, an array of
+ * the above. *keys is the number of watched keys after they are carried out.
+ * False: the store closes. */
 bool idem__watcher_take(struct idem__watcher *watcher, struct idem_buf *orders,
                         size_t *keys);
-/* Its own thread: tell the engine; a key of NULL is all. */
+/* On the watcher's thread: notify the engine; a key of NULL means all keys. */
 void idem__watcher_tell(struct idem__watcher *watcher, enum idem_news news,
                         const uint8_t *key);
 

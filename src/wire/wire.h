@@ -1,5 +1,5 @@
 /*
- * wire.h - operations and answers as they travel (docs/protocol.md).
+ * wire.h - operations and answers in the wire protocol (docs/protocol.md).
  *
  *   struct idem_op  --write-->  arguments  --put-->  RESP bytes
  *                  <--parse--             <--request--
@@ -19,24 +19,24 @@
 #include "../record/record.h"
 
 #define IDEM__WIRE_COUNT_MAX 1000 /* tokens of an ISSUE, records of a SCAN */
-#define IDEM__WIRE_ARGS_MAX 40    /* that a written command can have */
+#define IDEM__WIRE_ARGS_MAX 40    /* of a command that idem writes */
 #define IDEM__WIRE_LOCK_SCOPE "locks" /* of LOCK and UNLOCK without SCOPE */
 
 /* ---- commands: wire_command.c ---------------------------------------- */
 
-/* One command of the engine. Do not copy it once it is parsed: op.nonce and
+/* One command of the engine. Do not copy it after it was parsed: op.nonce and
  * op.fingerprint point into it. */
 struct idem__wire_command {
     struct idem_op op; /* type 0: the server looks among requests and tokens */
     bool scan;         /* SCAN: filter and cursor, no op */
-    bool full;         /* the answer brings the whole record */
-    bool next;         /* REDEEM: a fresh token too */
+    bool full;         /* the answer contains the whole record */
+    bool next;         /* REDEEM: also issue a new token */
     bool tagged;
     int64_t tag;
     int64_t count; /* ISSUE, SCAN; written unless 0 */
     struct idem_filter filter;
     struct idem_cursor cursor;
-    struct idem_bytes reason; /* an operator's, while it is parsed */
+    struct idem_bytes reason; /* an operator's reason, during parsing */
     uint8_t nonce[IDEM_NONCE_LEN];
     uint8_t fingerprint[IDEM_FINGERPRINT_LEN];
 };
@@ -51,7 +51,8 @@ enum idem_status idem__wire_parse(const struct idem_bytes *args, size_t count,
                                   struct idem__wire_command *command,
                                   struct idem_error *err);
 
-/* TAG n as the last two arguments, behind so many places; *count shrinks. */
+/* Parse TAG n as the last two arguments, after at least this many places;
+ * *count shrinks by them. */
 enum idem_status idem__wire_parse_tag(const struct idem_bytes *args,
                                       size_t *count, size_t places,
                                       bool *tagged, int64_t *tag,
@@ -64,15 +65,15 @@ struct idem__wire_args {
     char scratch[320]; /* digits */
 };
 
-/* The arguments of a command whose op has passed idem__op_check; also that of a
- * scan. They are views into the command and into `args`. */
+/* Write the arguments of a command whose op has passed idem__op_check, or those
+ * of a scan. They are views into the command and into `args`. */
 void idem__wire_write(const struct idem__wire_command *command,
                       struct idem__wire_args *args);
 void idem__wire_add(struct idem__wire_args *args, struct idem_bytes arg);
 void idem__wire_add_number(struct idem__wire_args *args, int64_t number);
 
-/* An array of bulk strings: its length, and the bytes. Room is left for an
- * argument that has a length and no data; _put returns where it is. */
+/* An array of bulk strings: its length, and its bytes. For an argument with a
+ * length but no data room is left; _put returns where that room is. */
 size_t idem__wire_len(const struct idem__wire_args *args);
 void *idem__wire_put(const struct idem__wire_args *args, void *out);
 
@@ -81,13 +82,13 @@ void *idem__wire_put(const struct idem__wire_args *args, void *out);
 /* A whole decimal number of at most 18 digits, and nothing else. */
 bool idem__wire_number(struct idem_bytes text, int64_t *number);
 
-/* Decimal digits of a number, without an end; returns how many. */
+/* Write the decimal digits of a number, without a NUL; returns how many. */
 #define IDEM__WIRE_DIGITS_MAX 20
 size_t idem__wire_digits(int64_t number, char *out);
 
 enum idem__wire_got {
     IDEM__WIRE_DONE,
-    IDEM__WIRE_MORE, /* it does not end yet */
+    IDEM__WIRE_MORE, /* incomplete */
     IDEM__WIRE_BAD,  /* this is not RESP: close the connection */
 };
 
@@ -100,7 +101,7 @@ enum idem__wire_kind {
     IDEM__WIRE_ARRAY, /* `number` values follow */
 };
 
-#define IDEM__WIRE_VALUES_MAX (64 * 1024) /* of an array */
+#define IDEM__WIRE_VALUES_MAX (64 * 1024) /* in an array */
 
 struct idem__wire_value {
     enum idem__wire_kind kind;
@@ -110,50 +111,50 @@ struct idem__wire_value {
 
 struct idem__wire_reader {
     const uint8_t *at, *end;
-    size_t longest; /* no string may be longer */
+    size_t longest; /* the maximum length of a string */
 };
 
-/* Of bytes that are not whole, or not right, kind and number (their length) are
- * set as far as they were read. */
+/* For incomplete or invalid bytes, kind and number (their length) are set as
+ * far as they were read. */
 enum idem__wire_got idem__wire_read(struct idem__wire_reader *reader,
                                     struct idem__wire_value *value);
 
 #define IDEM__WIRE_REQUEST_MAX 64
 
-/* What a client sends: views into the input. None: to be ignored. */
+/* A request of a client; views into the input. No arguments: ignore it. */
 struct idem__wire_request {
     size_t count;
     struct idem_bytes args[IDEM__WIRE_REQUEST_MAX];
 };
 
-/* Read one request of at most `max` bytes. DONE: *used bytes belong to it.
- * MORE: it will have at least *used bytes. BAD: err says why; tell it, and
- * close. */
+/* Read one request of at most `max` bytes. DONE: it has *used bytes. MORE: it
+ * will have at least *used bytes. BAD: err says why; send the error and close
+ * the connection. */
 enum idem__wire_got idem__wire_request(struct idem_bytes in, size_t max,
                                        struct idem__wire_request *request,
                                        size_t *used, struct idem_error *err);
 
-/* All of these return the end of what was put. A line is a mark and a number;
- * bytes take a line, themselves and two more. */
+/* All of these return the end of what they wrote. A line is a type character
+ * and a number; bytes need a line, themselves and two more bytes. */
 #define IDEM__WIRE_LINE_MAX (IDEM__WIRE_DIGITS_MAX + 3)
 char *idem__wire_put_line(char *out, char mark, int64_t number);
 char *idem__wire_put_bytes(char *out, struct idem_bytes bytes);
 char *idem__wire_put_text(char *out, const char *text);
 char *idem__wire_put_null(char *out);
-/* +text and -WORD text, 3 and 4 bytes longer; what could break the line is
- * replaced. */
+/* +text and -WORD text, 3 and 4 bytes longer; characters that could end the
+ * line are replaced. */
 char *idem__wire_put_simple(char *out, const char *text);
 char *idem__wire_put_error(char *out, const char *word, const char *text);
 
-/* The array around `count` values; with a tag, ["tag", n, ...]. At most
- * IDEM__WIRE_HEAD_MAX bytes. */
+/* The header of an array of `count` values; with a tag, ["tag", n, ...]. At
+ * most IDEM__WIRE_HEAD_MAX bytes. */
 #define IDEM__WIRE_HEAD_MAX (3 * IDEM__WIRE_LINE_MAX + 5)
 char *idem__wire_put_head(char *out, bool tagged, int64_t tag, size_t count);
 
 /* ---- replies: wire_reply.c ------------------------------------------- */
 
-/* One reply. `values` of them wait in `reader`, behind the tag if it had one;
- * an error has none, but its word and text. */
+/* One reply. `values` values are left in `reader`, after the tag if there was
+ * one. An error has no values, only its word and text. */
 struct idem__wire_reply {
     bool tagged;
     int64_t tag;
@@ -163,18 +164,18 @@ struct idem__wire_reply {
     struct idem__wire_reader reader;
 };
 
-/* DONE: *used bytes of `in` were one whole reply. MORE: it will have at least
+/* DONE: one whole reply has *used bytes of `in`. MORE: it will have at least
  * *used bytes. */
 enum idem__wire_got idem__wire_reply(struct idem_bytes in, size_t longest,
                                      struct idem__wire_reply *reply,
                                      size_t *used);
 
-/* The error of a reply, as a status; `err` gets its text. */
+/* The status of an error reply; `err` gets its text. */
 enum idem_status idem__wire_error(const struct idem__wire_reply *reply,
                                   struct idem_error *err);
 
-/* Take the next value off a reply. False: there is none, or it is not of that
- * kind. Bytes may be null, which leaves *bytes as it was. */
+/* Take the next value of a reply. False: there is none, or it has another kind.
+ * Bytes may be null, which leaves *bytes unchanged. */
 bool idem__wire_take(struct idem__wire_reply *reply, enum idem__wire_kind kind,
                      struct idem__wire_value *value);
 bool idem__wire_take_number(struct idem__wire_reply *reply, int64_t *number);
@@ -189,16 +190,16 @@ enum idem_status idem__wire_unexpected(struct idem_error *err);
 
 /* ---- answers without FULL: wire_brief.c ------------------------------ */
 
-/* The answer to a command without FULL: the verdict and what else it says, zero
- * for the rest. `bytes` is the stored result or the token; its data is NULL if
- * the result was not kept. `expires` of RENEW's "ok" is the end of the lease.
- */
+/* The answer to a command without FULL: the verdict and its other values;
+ * values it does not have are zero. `bytes` is the stored result or the token;
+ * its data is NULL if the result was not kept. For the "ok" of RENEW `expires`
+ * is the end of the lease. */
 struct idem__wire_brief {
     enum idem_verdict verdict;
     enum idem_state state;
     enum idem_kind kind;
     int64_t fence, lease_until, expires, retry_after_ms;
-    int64_t redeemed; /* of a record: 1 for a token that REDEEM used up */
+    int64_t redeemed; /* in a record: 1 for a token that REDEEM used up */
     struct idem_bytes bytes;
 };
 
@@ -206,9 +207,9 @@ enum idem_status idem__wire_brief(struct idem__wire_reply *reply,
                                   struct idem__wire_brief *brief,
                                   struct idem_error *err);
 
-/* Put that answer, into room for _len bytes. The result is the last value; of
- * one that is longer than `longest` only the length is put, and the caller
- * sends its bytes and CR LF. */
+/* Write that answer; it needs _len bytes. The result is the last value. If it
+ * is longer than `longest`, only its length is written, and the caller sends
+ * its bytes and CR LF. */
 size_t idem__wire_brief_len(const struct idem_answer *answer, size_t longest);
 char *idem__wire_put_brief(char *out, bool tagged, int64_t tag,
                            enum idem_verb verb,
@@ -216,24 +217,24 @@ char *idem__wire_put_brief(char *out, bool tagged, int64_t tag,
 char *idem__wire_put_result(char *out, const struct idem_record *record,
                             size_t longest);
 
-/* A record as names and values, without its result: how many values, into room
- * for how many bytes. */
+/* A record as names and values, without its result: the number of values, and
+ * the bytes they need. */
 size_t idem__wire_fields(void);
 size_t idem__wire_fields_len(const struct idem_record *record);
 char *idem__wire_put_fields(char *out, const struct idem_record *record);
 
 /* ---- answers with FULL: wire_full.c ---------------------------------- */
 
-/* The answer to a command with FULL. It shows `record`, whose bytes are views
- * into the reply. The result is NULL if the server left it out, as it does for
- * the caller who wrote it. IDEM_ERR_UNSUPPORTED: the reply is something else.
- */
+/* The answer to a command with FULL. It points to `record`, whose bytes are
+ * views into the reply. The result is NULL if the server left it out, which it
+ * does for the caller that wrote it. IDEM_ERR_UNSUPPORTED: the reply is not
+ * such an answer. */
 enum idem_status idem__wire_answer(struct idem__wire_reply *reply,
                                    struct idem_answer *answer,
                                    struct idem_record *record,
                                    struct idem_error *err);
 
-/* The reply to a SCAN with FULL: the next cursor, then record by record. */
+/* The reply to a SCAN with FULL: the next cursor, then the records. */
 enum idem_status idem__wire_scanned(struct idem__wire_reply *reply,
                                     struct idem_cursor *next,
                                     struct idem_error *err);
@@ -241,14 +242,14 @@ enum idem_status idem__wire_record(struct idem__wire_reply *reply,
                                    struct idem_record *record,
                                    struct idem_error *err);
 
-/* A FULL answer is four values: verdict, retry_after_ms, the record or null,
- * its result. This puts all but the last, into room for _len bytes. */
+/* A FULL answer has four values: verdict, retry_after_ms, the record or null,
+ * its result. This writes all but the last; it needs _len bytes. */
 size_t idem__wire_full_len(const struct idem_answer *answer);
 char *idem__wire_put_full(char *out, bool tagged, int64_t tag,
                           const struct idem_answer *answer);
 
-/* A record as one bulk string: what codec.c writes, without nonce and result.
- */
+/* A record as one bulk string: the encoding of codec.c without nonce and
+ * result. */
 size_t idem__wire_record_len(const struct idem_record *record);
 char *idem__wire_put_record(char *out, const struct idem_record *record);
 

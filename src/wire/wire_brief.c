@@ -1,6 +1,6 @@
 /*
- * wire_brief.c - the short answer, in both directions: the verdict and what
- * else it says, as the table of docs/protocol.md has it.
+ * wire_brief.c - reads and writes the short answer: the verdict and its values,
+ * as listed in the table of docs/protocol.md.
  */
 #include "wire.h"
 
@@ -29,7 +29,7 @@ take_kind(struct idem__wire_reply *reply, enum idem_kind *kind)
            idem__kind_parse(value.bytes, kind);
 }
 
-/* A record as names and values, in any order. */
+/* Read a record given as names and values, in any order. */
 static bool
 take_record(struct idem__wire_reply *reply, struct idem__wire_brief *brief)
 {
@@ -58,7 +58,8 @@ take_record(struct idem__wire_reply *reply, struct idem__wire_brief *brief)
     return ok && reply->values == 0;
 }
 
-/* What follows the verdict; idem__wire_put_brief puts it. */
+/* Read the values after the verdict; the counterpart of
+ * idem__wire_put_brief. */
 static bool
 take_rest(struct idem__wire_reply *reply, struct idem__wire_brief *brief)
 {
@@ -117,13 +118,13 @@ enum shape {
     SHAPE_ATTEMPT,
     SHAPE_TIME,
     SHAPE_FINGERPRINT,
-    SHAPE_FLAG,   /* 1 if it is set */
-    SHAPE_NOFLAG, /* 1 if it is not */
+    SHAPE_FLAG,   /* 1 if the flag is set */
+    SHAPE_NOFLAG, /* 1 if the flag is not set */
 };
 
 #define AT(member) offsetof(struct idem_record, member)
 
-/* A record as names and values, but for its result. */
+/* A record as names and values, without its result. */
 static const struct shown {
     const char *name;
     enum shape shape;
@@ -149,9 +150,10 @@ static const struct shown {
 };
 
 #define SHOWN (sizeof(shown) / sizeof(shown[0]))
-/* A name and its value, if that is not bytes: each a line and a short word. */
+/* Room for a name and a value that is not bytes: a line and a short word
+ * each. */
 #define FIELD_ROOM (2 * (IDEM__WIRE_LINE_MAX + 16))
-/* A tagged verdict with its numbers and words. */
+/* Room for a tagged verdict with its numbers and words. */
 #define BRIEF_ROOM (10 * IDEM__WIRE_LINE_MAX + 64)
 
 size_t
@@ -248,7 +250,7 @@ count_values(enum idem_verb verb, enum idem_verdict verdict)
     }
 }
 
-/* What follows the verdict; take_rest takes it. */
+/* Write the values after the verdict; the counterpart of take_rest. */
 static char *
 put_rest(char *out, enum idem_verb verb, const struct idem_answer *answer,
          size_t longest)

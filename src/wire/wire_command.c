@@ -1,5 +1,5 @@
 /*
- * wire_command.c - operations as commands, in both directions.
+ * wire_command.c - reads and writes operations as commands.
  *
  * A command is a name, its places, then options in any order, then perhaps
  * TAG n. A place or option is a name, a unit and a field of struct
@@ -19,7 +19,7 @@ enum unit {
     UNIT_FENCE,
     UNIT_COUNT,
     UNIT_BYTES, /* absent when empty */
-    UNIT_NOTE,  /* an empty one is not the same as none */
+    UNIT_NOTE,  /* an empty note is not the same as none */
     UNIT_NONCE,
     UNIT_FINGERPRINT,
     UNIT_TYPE,
@@ -30,7 +30,7 @@ enum unit {
     UNIT_LOOSE,
     UNIT_FLAG,
     UNIT_TOKEN, /* short for TYPE token */
-    UNIT_AS,    /* outcome and result of a SETTLE */
+    UNIT_AS,    /* outcome and result of SETTLE */
     UNIT_CURSOR,
 };
 
@@ -66,10 +66,10 @@ enum {
 };
 
 struct field {
-    const char *name; /* of an option; of a place, in errors */
+    const char *name; /* name of an option; for a place, used in errors */
     unsigned bit;
     enum unit unit;
-    size_t at; /* in struct idem__wire_command */
+    size_t at; /* offset in struct idem__wire_command */
 };
 
 #define AT(member) offsetof(struct idem__wire_command, member)
@@ -121,13 +121,13 @@ static const struct field
 struct row {
     const char *name; /* upper case */
     enum idem_verb verb;
-    enum idem_type type; /* without TYPE; 0: requests, then tokens */
+    enum idem_type type; /* if TYPE is not given; 0: requests, then tokens */
     size_t place_count;
     const struct field *places[PLACES_MAX];
-    unsigned options; /* beside TYPE and FULL */
+    unsigned options; /* in addition to TYPE and FULL */
 };
 
-/* By number of the verb; SCAN is the last one. */
+/* Indexed by verb; SCAN is the last one. */
 static const struct row rows[] = {
     {"BEGIN",   IDEM_BEGIN,   IDEM_TYPE_REQUEST, 2, {&scope, &id},
      FP | LEASE | TTL | WAIT | MODE | TOKEN | NONCE | SUBJECT},
@@ -165,7 +165,7 @@ options_of(const struct row *row)
     return row->options | always;
 }
 
-/* idem__bytes_is, but mostly by the first letter alone. */
+/* Like idem__bytes_is, but usually decides by the first letter. */
 static bool
 is_word(struct idem_bytes word, const char *name)
 {
@@ -238,7 +238,7 @@ read_number(const struct field *field, struct idem_bytes text, void *into,
     return IDEM_OK;
 }
 
-/* A field from its values, of which there are field_values(). */
+/* Read a field from its values, of which there are field_values(). */
 static enum idem_status
 read_field(const struct field *field, const struct idem_bytes *values,
            struct idem__wire_command *command, struct idem_error *err)
@@ -369,8 +369,8 @@ idem__wire_parse_tag(const struct idem_bytes *args, size_t *count,
     return IDEM_OK;
 }
 
-/* What an operator says: a SETTLE without an outcome of its own keeps the
- * reason as its result, everything else as the caller's label. */
+/* True if the operator's reason is stored as the result, as for a SETTLE
+ * without an outcome. For other commands it is the label of the caller. */
 static bool
 reason_is_result(const struct idem_op *op)
 {
@@ -431,8 +431,9 @@ parse(const struct row *row, const struct idem_bytes *args, size_t count,
     return status;
 }
 
-/* A command that cannot be read does nothing, so its tag may stand anywhere:
- * who tells answers by their tags gets one. */
+/* A command that cannot be parsed is not executed. Its TAG n, if these are the
+ * last two arguments, is read anyway, so that a client which matches answers by
+ * tag gets the error. */
 enum idem_status
 idem__wire_parse(const struct idem_bytes *args, size_t count,
                  struct idem__wire_command *command, struct idem_error *err)
@@ -490,7 +491,7 @@ outcome_word(enum idem_state state)
     return state == IDEM_STATE_FAILED ? "FAILED" : "SUCCEEDED";
 }
 
-/* The values of a field. */
+/* Write the values of a field. */
 static void
 add_field(const struct field *field, const struct idem__wire_command *command,
           struct idem__wire_args *args)
@@ -542,7 +543,7 @@ add_field(const struct field *field, const struct idem__wire_command *command,
     }
 }
 
-/* Does the command say more in this field than leaving it out would? */
+/* Does this field differ from its default, so that it must be written? */
 static bool
 is_set(const struct row *row, const struct field *option,
        const struct idem__wire_command *command)

@@ -1,6 +1,6 @@
 /*
- * wire_command_fuzz.c - any words as a command; what was read is written, and
- * must be read as the same.
+ * wire_command_fuzz.c - fuzzes the parsing of commands. A parsed command is
+ * written again, and must then parse to the same command.
  */
 #include "wire.h"
 
@@ -23,7 +23,7 @@ same(const struct idem_op *a, const struct idem_op *b)
            idem__bytes_equal(a->result, b->result);
 }
 
-/* Words are separated by NUL. */
+/* The words of the input are separated by NUL. */
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {

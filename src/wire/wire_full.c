@@ -1,7 +1,9 @@
 /*
- * wire_full.c - answers with FULL, which bring the record as codec.c writes it.
+ * wire_full.c - reads and writes answers with FULL, which contain the record as
+ * codec.c encodes it.
  *
- * Apart from wire_reply.c, so that the nginx module needs no codec.
+ * This is separate from wire_reply.c, so that the nginx module does not need
+ * the codec.
  */
 #include "wire.h"
 
@@ -73,7 +75,8 @@ idem__wire_record_len(const struct idem_record *record)
            record->result.len + 2;
 }
 
-/* Who knows a nonce could pass for the one who began: it stays here. */
+/* The nonce is left out: a client that knows it could pass for the client that
+ * began the request. */
 char *
 idem__wire_put_record(char *out, const struct idem_record *record)
 {

@@ -1,9 +1,8 @@
 /*
- * wire_reply.c - replies: cutting them out of what was read, and taking their
- * values.
+ * wire_reply.c - finds whole replies in the input and reads their values.
  *
- * A reply that is not whole is read again from its start when more has arrived:
- * strings are jumped over by their length, and a short one costs little.
+ * An incomplete reply is read again from its start when more bytes have
+ * arrived. That is cheap, because strings are skipped by their length.
  */
 #include "wire.h"
 
@@ -11,7 +10,7 @@
 
 /* ---- a reply --------------------------------------------------------- */
 
-/* Step over one reply. */
+/* Skip one reply. */
 static enum idem__wire_got
 skip(struct idem__wire_reader *in, size_t *missing)
 {
@@ -58,7 +57,7 @@ split_error(struct idem__wire_reply *reply, struct idem_bytes line)
         reply->text = (struct idem_bytes){space + 1, line.len - len - 1};
 }
 
-/* Take ["tag", n, ...] off, and ["error", word, text]. The reply is whole. */
+/* Remove ["tag", n, ...] and ["error", word, text]. The reply is complete. */
 static enum idem__wire_got
 open_array(struct idem__wire_reply *reply)
 {
@@ -125,7 +124,8 @@ idem__wire_reply(struct idem_bytes in, size_t longest,
 
 /* ---- its values ------------------------------------------------------ */
 
-/* A word that is no status of ours (NOAUTH, NOPERM ...) is part of the text. */
+/* A word that is not a status of idem (NOAUTH, NOPERM ...) becomes part of the
+ * text. */
 enum idem_status
 idem__wire_error(const struct idem__wire_reply *reply, struct idem_error *err)
 {

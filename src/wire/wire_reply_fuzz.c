@@ -1,6 +1,6 @@
 /*
- * wire_reply_fuzz.c - any bytes as a reply: cut out, then read as an answer and
- * as a listing.
+ * wire_reply_fuzz.c - fuzzes the reading of replies, as an answer and as a
+ * listing.
  */
 #include "wire.h"
 

@@ -1,11 +1,11 @@
 /*
- * wire_resp.c - RESP2, the Redis protocol: numbers and values, read and put,
- * and the requests of clients.
+ * wire_resp.c - RESP2, the Redis protocol: reads and writes numbers and values,
+ * and reads the requests of clients.
  *
- * A request is an array of bulk strings, "*2\r\n$4\r\nPING\r\n$2\r\nhi\r\n",
- * or an inline line of words, "PING hi\r\n" (a word in double quotes may hold
- * spaces). Everything is read in place, and nothing is remembered: what is not
- * whole is read again from its start when more has arrived.
+ * A request is an array of bulk strings, "*2\r\n$4\r\nPING\r\n$2\r\nhi\r\n", or
+ * an inline line of words, "PING hi\r\n" (a word in double quotes may hold
+ * spaces). Everything is read in place and without state: an incomplete request
+ * is read again from its start when more bytes have arrived.
  */
 #include "wire.h"
 
@@ -13,7 +13,7 @@
 
 #define LINE_MAX_LEN 4096 /* of a simple string or an error */
 #define INLINE_MAX 16384
-#define TLS_HANDSHAKE 0x16 /* how a client begins that speaks TLS */
+#define TLS_HANDSHAKE 0x16 /* first byte from a client that uses TLS */
 
 /* ---- numbers --------------------------------------------------------- */
 
@@ -87,7 +87,8 @@ read_line(struct idem__wire_reader *in, struct idem_bytes *line)
     return IDEM__WIRE_DONE;
 }
 
-/* Digits up to CR LF, in one go: an answer is mostly numbers. */
+/* Read digits up to CR LF in one loop, since answers consist mostly of
+ * numbers. */
 static inline enum idem__wire_got
 read_digits(struct idem__wire_reader *in, int64_t *number)
 {
@@ -120,7 +121,7 @@ read_string(struct idem__wire_reader *in, int64_t len,
 {
     if (len == -1)
         return IDEM__WIRE_DONE;
-    value->kind = IDEM__WIRE_BYTES; /* also when it is not whole */
+    value->kind = IDEM__WIRE_BYTES; /* also if it is incomplete */
     if (len < 0 || (uint64_t)len > in->longest)
         return IDEM__WIRE_BAD;
     if ((size_t)(in->end - in->at) < (size_t)len + 2)
@@ -260,7 +261,7 @@ wrong_mark(struct idem_error *err, uint8_t mark)
     return IDEM__WIRE_BAD;
 }
 
-/* One argument of a request that starts at `start`. MORE: *used bytes from
+/* Read one argument of a request that starts at `start`. MORE: *used bytes from
  * there are needed, if its length is known. */
 static enum idem__wire_got
 read_arg(const uint8_t *start, struct idem__wire_reader *in,
@@ -356,9 +357,9 @@ split_words(const char *at, const char *end, struct idem__wire_request *request)
     }
 }
 
-/* A web page can make its reader's browser send HTTP to any port of this
- * machine. The lines of such a request are no commands, above all not those of
- * its body: its first line ends the conversation. */
+/* A web page can make a browser send HTTP to any port of this machine. The
+ * lines of such a request, above all of its body, must not be read as commands,
+ * so the connection is closed after its first line. */
 static bool
 is_http(const struct idem__wire_request *request)
 {
