@@ -1,6 +1,6 @@
 /*
- * ahead.c - what a source has read and not concluded: a queue of what nobody
- * has taken yet, and a tree of all of it.
+ * ahead.c - the deliveries that a source has read and not concluded: a queue of
+ * those that the consumer has not taken yet, and a tree of all of them.
  */
 #include "consume.h"
 
@@ -58,7 +58,7 @@ drop_ready(struct ahead *ahead)
 static void
 keep(void *delivery)
 {
-    (void)delivery; /* the tree owns nothing */
+    (void)delivery; /* the tree does not own deliveries */
 }
 
 void

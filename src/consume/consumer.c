@@ -1,5 +1,6 @@
 /*
- * consumer.c - the source's side: take, dispatch, conclude, reconnect.
+ * consumer.c - the source's thread: take deliveries, dispatch them to handlers,
+ * conclude them, reconnect.
  */
 #include "consume.h"
 
@@ -12,7 +13,7 @@
 #define TAKE_MS 100
 #define TAKE_BUSY_MS 5
 #define CONCLUDE_AT_ONCE 64
-#define HELD_MAX 4 /* times the prefetch, after connections that broke */
+#define HELD_MAX 4 /* limit after reconnects, in multiples of the prefetch */
 #define TELL_EVERY_US 5000000
 #define RECONNECT_FIRST_MS 100
 #define RECONNECT_MAX_MS 5000
@@ -185,8 +186,8 @@ open_source(struct idem_consumer *c, struct idem_error *err)
     consumer = c->options.consumer              ? c->options.consumer
                : c->source->default_consumer[0] ? c->source->default_consumer
                                                 : "default";
-    /* The last slash of a scope ends the source's name, so that no two pairs
-     * of names make the same scope. */
+    /* A consumer's name has no slash, so the last slash of a scope ends the
+     * source's name, and no two pairs of names make the same scope. */
     if (strchr(consumer, '/'))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "a consumer's name has no slash in it: \"%s\"",
@@ -200,7 +201,7 @@ open_source(struct idem_consumer *c, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* Report now an error that would make every claim fail. */
+/* Report an error now that would make every claim fail. */
 static enum idem_status
 check_claims(const struct idem_consumer *c, struct idem_error *err)
 {
@@ -295,7 +296,7 @@ end_handlers(struct idem_consumer *c)
     c->no_more = false;
 }
 
-/* The same ordering key always meets the same handler. */
+/* The same ordering key always goes to the same handler. */
 static void
 dispatch(struct idem_consumer *c, struct delivery *d)
 {
@@ -319,7 +320,7 @@ dispatch(struct idem_consumer *c, struct delivery *d)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* Wait until so many are done with. The mutex is held. */
+/* Wait until so many deliveries were returned. The mutex is held. */
 static void
 wait_for(struct idem_consumer *c, size_t count, int wait_ms)
 {
@@ -331,8 +332,8 @@ wait_for(struct idem_consumer *c, size_t count, int wait_ms)
     }
 }
 
-/* How many deliveries the handlers are done with. Waits up to wait_ms if there
- * are none, and then a moment for some more. */
+/* How many deliveries the handlers have returned. Waits up to wait_ms if there
+ * are none, and then a short time for more. */
 static size_t
 wait_for_done(struct idem_consumer *c, int wait_ms)
 {
@@ -363,7 +364,7 @@ take_done(struct idem_consumer *c)
     return done;
 }
 
-/* Say why, but not for every one of many. */
+/* Log the reason of a letter, but not of every letter. */
 static void
 tell_letter(struct idem_consumer *c, const struct delivery *d)
 {
@@ -389,8 +390,9 @@ tell_letter(struct idem_consumer *c, const struct delivery *d)
     c->untold = 0;
 }
 
-/* Tell the broker. Deliveries of an older connection cannot be told any more:
- * the broker brings them again, and their records answer. */
+/* Carry out the fates at the broker. Deliveries of an older connection are
+ * dropped: the broker delivers them again, and their records give the
+ * answer. */
 static enum idem_status
 conclude(struct idem_consumer *c, struct delivery *done, bool connected,
          struct idem_error *err)
@@ -427,7 +429,7 @@ conclude(struct idem_consumer *c, struct delivery *done, bool connected,
     return status;
 }
 
-/* Has nothing come for as long as it was said to wait? */
+/* Has the source been idle for stop_when_idle_ms? */
 static bool
 idle_enough(const struct idem_consumer *c, int64_t idle_since_us)
 {
@@ -436,8 +438,8 @@ idle_enough(const struct idem_consumer *c, int64_t idle_since_us)
                c->options.stop_when_idle_ms * 1000;
 }
 
-/* The first time at once, then ever longer, until a connection was of use.
- * False: stopped. */
+/* Connect at once the first time, then after a pause that doubles each time,
+ * until a connection worked. False: stopped. */
 static bool
 pause_before_connecting(struct idem_consumer *c)
 {
@@ -448,8 +450,8 @@ pause_before_connecting(struct idem_consumer *c)
     return goes_on;
 }
 
-/* False: stopped, or, with an error, nobody answered for as long as it was said
- * to wait for messages. */
+/* False: the consumer was stopped or, with an error, the broker could not be
+ * reached for stop_when_idle_ms. */
 static bool
 connect_source(struct idem_consumer *c, struct idem_error *err)
 {
@@ -468,9 +470,9 @@ connect_source(struct idem_consumer *c, struct idem_error *err)
     return false;
 }
 
-/* One turn of the source's thread. *idle: nothing came and nothing is under
- * way. While deliveries are at hand they are taken first, so that what the
- * handlers are done with is concluded many at a time. */
+/* One turn of the source's thread. *idle: nothing came and nothing is in
+ * flight. Available deliveries are taken first, so that the returned ones are
+ * concluded in larger batches. */
 static enum idem_status
 turn(struct idem_consumer *c, bool *idle, struct idem_error *err)
 {
@@ -499,7 +501,7 @@ turn(struct idem_consumer *c, bool *idle, struct idem_error *err)
     return status;
 }
 
-/* Put back what comes although no more is wanted. */
+/* Put back a delivery that came although the consumer is stopping. */
 static enum idem_status
 refuse_more(struct idem_consumer *c, struct idem_error *err)
 {
@@ -517,8 +519,8 @@ refuse_more(struct idem_consumer *c, struct idem_error *err)
     return conclude(c, d, true, err);
 }
 
-/* Put back at once what waits. What is being handled is waited for, while the
- * connection is kept alive. */
+/* Put back the waiting deliveries at once. Wait for those that are being
+ * handled, and keep the connection alive meanwhile. */
 static void
 wind_up(struct idem_consumer *c, bool connected)
 {

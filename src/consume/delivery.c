@@ -1,5 +1,5 @@
 /*
- * delivery.c - one message on its way through the consumer.
+ * delivery.c - the bytes and headers of one delivery.
  */
 #include "consume.h"
 

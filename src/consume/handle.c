@@ -1,20 +1,22 @@
 /*
- * handle.c - claim, handle, finish: one delivery after another, on a thread.
+ * handle.c - a handler's thread: claim, handle and finish one delivery after
+ * another.
  *
- * A run of the engine's does the claim, keeps the lease alive and finishes;
- * this file turns its verdicts into what becomes of the delivery. A handler
- * waits for its claim, and for its FINISH only if it did not succeed: a handled
- * delivery is handed back on the engine's thread when its record is durable,
- * while the handler is at the next one.
+ * The engine's run (idem__run) makes the claim, renews the lease and finishes;
+ * this file turns its verdicts into the fate of the delivery. A handler waits
+ * for its claim, but for its FINISH only if the message was not handled
+ * successfully. A handled delivery is returned on the engine's thread when its
+ * record is durable, while the handler works on the next one.
  *
- *   ran here, handled         acknowledge
- *   ran here, failed          strict, poison or too often: dead letter;
- *                             else try again after a pause
- *   nobody there to do it     try again after a pause
+ *   handled                   acknowledge
+ *   failed                    strict, poison or too often: dead letter;
+ *                             else retry after a pause
+ *   handler unreachable       retry after a pause
  *   replay                    acknowledge (a recorded failure: dead letter)
- *   doubt, outcome unclear    to the doubt place, never handled again
+ *   doubt                     to the doubt place, never handled again
+ *   outcome unclear           strict: as a doubt; loose: as a failure
  *   mismatch                  dead letter: one id, two contents
- *   busy, store away          put back
+ *   busy, store unavailable   put back
  */
 #include "consume.h"
 
@@ -47,7 +49,7 @@ idem__consumer_pause(const struct idem_consumer *consumer, int64_t ms)
     return !idem__consumer_stopping(consumer);
 }
 
-/* How long to pause after so many tries. */
+/* The pause after so many tries. */
 static int64_t
 backoff_ms(const struct idem_consumer *consumer, int tries, int64_t max_ms)
 {
@@ -66,7 +68,7 @@ decide(struct delivery *d, enum fate fate, const char *reason)
     return fate;
 }
 
-/* Somebody is in trouble: say so, but not for every message. */
+/* Log a problem, but not for every message. */
 static void
 complain_of(struct idem_consumer *consumer, const char *what, const char *text)
 {
@@ -93,8 +95,8 @@ struct work {
     struct idem_consumer *consumer;
     struct idem_message message;
     enum idem_handled handled;
-    int tries; /* how often somebody was there to handle it */
-    int away;  /* and how often nobody was */
+    int tries; /* tries in which the handler was reachable */
+    int away;  /* tries in which it was not */
     bool ran;
     struct idem_error why;
 };
@@ -130,7 +132,7 @@ do_work(struct work *work, uint64_t fence, uint32_t attempt)
     return IDEM_STATE_FAILED;
 }
 
-/* After a handler that did not succeed: is this the end of it? */
+/* The handler did not succeed: was this the last try? */
 static bool
 is_final(const struct idem_consumer *consumer, const struct work *work)
 {
@@ -144,8 +146,7 @@ is_final(const struct idem_consumer *consumer, const struct work *work)
     return work->tries >= consumer->options.max_attempts;
 }
 
-/* This delivery's fate is known: the source's thread sees to it. The mutex is
- * held. */
+/* Return a delivery with its fate to the source's thread. The mutex is held. */
 static void
 hand_back(struct handler *handler, struct delivery *d)
 {
@@ -167,8 +168,7 @@ hand_back(struct handler *handler, struct delivery *d)
         pthread_cond_signal(&handler->wake);
 }
 
-/* Its handler has something to do with it before anything else. The mutex is
- * held. */
+/* Put a delivery at the front of its handler's queue. The mutex is held. */
 static void
 take_back(struct handler *handler, struct delivery *d)
 {
@@ -192,7 +192,8 @@ was_recorded(struct idem_consumer *consumer, struct delivery *d,
     return decide(d, FATE_ACKNOWLEDGE, "");
 }
 
-/* Handled: tell the record and wait until it knows, or cannot be told. */
+/* The message was handled: store that in its record, and wait until this
+ * succeeded or failed. */
 static enum fate
 record(struct idem_consumer *consumer, struct delivery *d)
 {
@@ -212,7 +213,8 @@ record(struct idem_consumer *consumer, struct delivery *d)
     return fate;
 }
 
-/* On the engine's thread. In trouble the handler does it the patient way. */
+/* Called on the engine's thread. After an error the handler's thread tries
+ * again and waits for the outcome. */
 static void
 recorded(void *arg, enum idem_status status, const struct idem_answer *answer,
          const struct idem_error *err)
@@ -233,8 +235,7 @@ recorded(void *arg, enum idem_status status, const struct idem_answer *answer,
     pthread_mutex_unlock(&consumer->mutex);
 }
 
-/* The claim is ours, and the handler has run. *again: pause, then try once
- * more. */
+/* End a run after the handler. *again: pause, then retry. */
 static enum fate
 end_run(struct idem_consumer *consumer, struct delivery *d, struct work *work,
         struct idem__run *run, enum idem_state outcome, bool *again)
@@ -245,9 +246,9 @@ end_run(struct idem_consumer *consumer, struct delivery *d, struct work *work,
     bool stale;
 
     if (outcome == IDEM_STATE_SUCCEEDED) {
-        /* The next claim of this thread stands behind this FINISH in the
-         * engine's queue, so a handler has at most two under way, and a
-         * repeat of this message finds its record. */
+        /* This thread's next claim is after this FINISH in the engine's queue.
+         * So a handler has at most two operations in flight, and a duplicate of
+         * this message finds its record. */
         d->run = run;
         decide(d, FATE_RECORDING, work->why.text);
         status = idem__run_submit_end(run, outcome, idem_text(d->reason),
@@ -272,7 +273,7 @@ end_run(struct idem_consumer *consumer, struct delivery *d, struct work *work,
     return FATE_PUT_BACK;
 }
 
-/* One try with a record of ours. *again: pause, then try once more. */
+/* One try with a record of the consumer. *again: pause, then retry. */
 static enum fate
 run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
          const struct idem_op *op, bool *again)
@@ -326,7 +327,7 @@ run_once(struct idem_consumer *consumer, struct delivery *d, struct work *work,
     return fate;
 }
 
-/* One try where the handler keeps the record itself. */
+/* One try if the handler keeps the record itself. */
 static enum fate
 call_handler(struct idem_consumer *consumer, struct delivery *d,
              struct work *work, bool *again)
@@ -340,7 +341,7 @@ call_handler(struct idem_consumer *consumer, struct delivery *d,
     return decide(d, *again ? FATE_PUT_BACK : FATE_DEAD_LETTER, work->why.text);
 }
 
-/* Before the next try. False: the consumer is stopping. */
+/* Wait before the next try. False: the consumer is stopping. */
 static bool
 wait_to_try(struct idem_consumer *consumer, const struct work *work)
 {
@@ -458,7 +459,7 @@ idem__consumer_put_back_waiting(struct idem_consumer *consumer)
         while (*at) {
             struct delivery *d = *at;
 
-            if (d->run) { /* handled, and still to be recorded */
+            if (d->run) { /* handled, but not recorded yet */
                 at = &d->next;
                 continue;
             }

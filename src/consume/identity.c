@@ -1,5 +1,6 @@
 /*
- * identity.c - what makes two deliveries the same message.
+ * identity.c - find the identity of a message, by which duplicates are
+ * recognised.
  */
 #include "consume.h"
 
@@ -38,7 +39,8 @@ idem__identity_parse(const char *text, struct identity *identity,
     return IDEM_OK;
 }
 
-/* Longer than an id may be, or with a NUL in it: a digest stands for it. */
+/* A value that is too long for an id, or contains a NUL, is replaced by its
+ * digest. */
 static bool
 set_id(struct idem_bytes value, char id[IDEM_ID_MAX + 1], size_t *len)
 {
@@ -59,7 +61,7 @@ set_id(struct idem_bytes value, char id[IDEM_ID_MAX + 1], size_t *len)
     return true;
 }
 
-/* A field of the body, by a path of names with dots between them. */
+/* A field of the body, by a path of names separated by dots. */
 static bool
 from_json(const char *path, struct idem_bytes body, char id[IDEM_ID_MAX + 1],
           size_t *len)

@@ -1,5 +1,5 @@
 /*
- * identity_fuzz.c - a message and the name of its identity may be anything.
+ * identity_fuzz.c - find the identity of any message, with any name.
  */
 #include "consume.h"
 

@@ -1,12 +1,12 @@
 /*
- * kafka.c - messages from a Kafka topic (experimental: it has run against
- * librdkafka's mock cluster, not yet against a real broker).
+ * kafka.c - messages from a Kafka topic (experimental: tested with librdkafka's
+ * mock cluster, not yet with a real broker).
  *
- * Kafka knows no acknowledgement of a single message, only how far a group has
- * come in a partition. So each partition keeps the offsets it handed out, in
- * order; what is committed is the first that is not concluded yet. A delivery
- * that is put back rewinds the partition to it: what comes again behind it is
- * recognised by its record.
+ * Kafka has no acknowledgement of a single message, only the offset that a
+ * group has reached in a partition. So each partition keeps the offsets that it
+ * handed out, in order, and commits the first one that is not concluded yet. A
+ * delivery that is put back rewinds the partition to it; later messages that
+ * come again are recognised by their records.
  */
 #include "consume.h"
 
@@ -19,7 +19,7 @@
 #define REWIND_MS 2000
 #define LAG_MS 5000
 #define PAUSE_AFTER_US 1000000
-#define SESSION_MAX_MS 3600000 /* so says librdkafka */
+#define SESSION_MAX_MS 3600000 /* librdkafka's limit */
 #define TELL_EVERY_US 5000000
 
 struct handed_out {
@@ -38,14 +38,14 @@ struct kafka_source {
     struct source base;
     struct idem__url url;
     char servers[512], group[200];
-    char session_ms[16], heartbeat_ms[24]; /* "": librdkafka's own */
+    char session_ms[16], heartbeat_ms[24]; /* "": librdkafka's default */
     rd_kafka_t *consumer, *producer;
     struct partition *partitions;
     bool paused;
-    int64_t pause_at_us; /* if no more is wanted until then; 0: more is */
-    rd_kafka_resp_err_t letter; /* what became of the last one */
+    int64_t pause_at_us; /* when to pause if no more is wanted; 0: more is */
+    rd_kafka_resp_err_t letter; /* the outcome of the last letter */
     const struct idem_store_options *log;
-    int64_t told_us; /* when trouble was last told of */
+    int64_t told_us; /* when a problem was last logged */
 };
 
 static enum idem_status
@@ -68,7 +68,8 @@ forget_partitions(struct kafka_source *self)
     }
 }
 
-/* After a rebalance the offsets that were handed out are somebody else's. */
+/* After a rebalance the offsets that were handed out belong to other
+ * members. */
 static void
 rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
           rd_kafka_topic_partition_list_t *list, void *opaque)
@@ -98,7 +99,7 @@ disconnect(struct kafka_source *self)
     forget_partitions(self);
 }
 
-/* The broker's word on a letter; called while it is waited for. */
+/* The broker's reply to a letter; called while write_letter waits for it. */
 static void
 delivered(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque)
 {
@@ -109,7 +110,7 @@ delivered(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque)
 }
 
 struct setting {
-    const char *name, *value; /* "": leave it as it is */
+    const char *name, *value; /* "": keep the default */
 };
 
 static bool
@@ -135,7 +136,8 @@ said(const struct kafka_source *self, const char *option)
     return value ? value : "";
 }
 
-/* TLS by tls=1 or any of its files, a login by the URL's user. */
+/* Use TLS if tls=1 or one of its files is set, and log in if the URL has a
+ * user. */
 static bool
 set_security(struct kafka_source *self, rd_kafka_conf_t *conf, char *text,
              size_t text_len)
@@ -277,7 +279,7 @@ copy_headers(struct delivery *d, const rd_kafka_message_t *message)
     return true;
 }
 
-/* The identity of a message is a header or a field; its key orders it. */
+/* The identity of a message is a header or a field; its key is for ordering. */
 static struct delivery *
 to_delivery(const rd_kafka_message_t *message)
 {
@@ -315,8 +317,8 @@ set_paused(struct kafka_source *self, bool paused)
     self->paused = paused;
 }
 
-/* A member of the group must go on polling even when it wants no messages for
- * long. Pausing throws away what was fetched, so it does not begin at once.
+/* A member of the group must keep polling even if it wants no messages for a
+ * long time. Pausing discards what was fetched, so it does not pause at once.
  * False: do not poll now. */
 static bool
 may_poll(struct kafka_source *self, bool more)
@@ -336,8 +338,8 @@ may_poll(struct kafka_source *self, bool more)
     return true;
 }
 
-/* librdkafka reconnects by itself and goes on; only what it calls fatal is not
- * left to it. */
+/* librdkafka reconnects by itself; only errors that it calls fatal are
+ * returned. */
 static enum idem_status
 see_trouble(struct kafka_source *self, const rd_kafka_message_t *message,
             struct idem_error *err)
@@ -369,7 +371,7 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
     message = rd_kafka_consumer_poll(self->consumer, wait_ms);
     if (!message)
         return IDEM_OK;
-    /* The first message, or the word that there is none. */
+    /* The first message, or the end of a partition. */
     if (!message->err || message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF)
         self->base.joining = false;
     if (message->err) {
@@ -428,8 +430,8 @@ write_letter(struct kafka_source *self, const struct delivery *d,
                 : IDEM_OK;
 }
 
-/* The group is on its way to sharing the partitions anew: what is not committed
- * goes to its new owner, and its record answers there. */
+/* The group is about to rebalance: messages that are not committed go to their
+ * new owner, whose records recognise them. */
 static bool
 is_regrouping(rd_kafka_resp_err_t code)
 {
@@ -455,7 +457,7 @@ commit(struct kafka_source *self, const struct partition *p, int64_t offset,
                : IDEM_OK;
 }
 
-/* Commit up to the first offset that is still under way. */
+/* Commit up to the first offset that is not concluded. */
 static enum idem_status
 advance(struct kafka_source *self, struct partition *p, struct idem_error *err)
 {
@@ -512,7 +514,7 @@ conclude_one(struct kafka_source *self, const struct delivery *d,
     while (at < p->count && p->out[at].offset != (int64_t)d->tag)
         at++;
     if (at == p->count)
-        return IDEM_OK; /* rewound or reassigned meanwhile: it comes again */
+        return IDEM_OK; /* rewound or reassigned: it is delivered again */
     if (d->fate == FATE_PUT_BACK)
         return rewind_to(self, p, at, err);
     p->out[at].concluded = true;
@@ -534,7 +536,7 @@ conclude(struct source *source, struct delivery *deliveries,
     return status;
 }
 
-/* All partitions of the topic; none with an error in *code. */
+/* All partitions of the topic; an empty list if *code is an error. */
 static rd_kafka_topic_partition_list_t *
 list_partitions(struct kafka_source *self, rd_kafka_resp_err_t *code)
 {
@@ -556,7 +558,8 @@ list_partitions(struct kafka_source *self, rd_kafka_resp_err_t *code)
     return list;
 }
 
-/* The group's: how far each partition has grown beyond what was committed. */
+/* The lag of the group: messages in each partition after the committed
+ * offset. */
 static enum idem_status
 lag(struct source *source, int64_t *messages, struct idem_error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * lag.c - how far a consumer is behind. The broker is asked on a connection of
- * its own, so that no message waits for the question or for its answer.
+ * lag.c - how many messages a consumer is behind. The broker is asked on a
+ * separate connection, so that no message waits for the question or its answer.
  */
 #include "consume.h"
 

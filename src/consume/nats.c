@@ -2,13 +2,15 @@
  * nats.c - messages from a NATS JetStream stream, through a durable pull
  * consumer.
  *
- * A message stays pending until it is acknowledged; what nobody acknowledges
- * for ack_ms comes again. What this process has in hand is reported as work in
- * progress at a third of that time. Acknowledgements are messages to the
- * delivery's reply subject, so that a delivery needs nothing of the library.
+ * A message stays pending until it is acknowledged; if nobody acknowledges it
+ * for ack_ms, it is delivered again. This process reports the messages that it
+ * has in hand as work in progress every third of that time. An acknowledgement
+ * is a message to the delivery's reply subject, so a delivery holds no object
+ * of the library.
  *
- * Letters are published to subjects of their own, each in a stream that is made
- * if it is missing, and count when JetStream has stored them.
+ * Letters are published to subjects of their own, each in a stream that is
+ * created if it is missing, and count as written when JetStream has stored
+ * them.
  */
 #include "consume.h"
 
@@ -110,7 +112,7 @@ set_servers(struct nats_source *self, natsOptions *options)
     return natsOptions_SetServers(options, servers, (int)self->url.host_count);
 }
 
-/* The consumer connects again by itself, so the library must not. */
+/* The consumer reconnects by itself, so the library must not. */
 static enum idem_status
 dial(struct nats_source *self, struct idem_error *err)
 {
@@ -137,7 +139,7 @@ dial(struct nats_source *self, struct idem_error *err)
     return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot connect", s);
 }
 
-/* Does a subject belong to a stream's pattern, as in "orders.>"? */
+/* Does a subject match a stream's pattern, as in "orders.>"? */
 static bool
 matches(const char *pattern, const char *subject)
 {
@@ -156,7 +158,8 @@ matches(const char *pattern, const char *subject)
     }
 }
 
-/* A letter that the stream itself keeps would come back as a message. */
+/* The stream must not keep the letters itself, because they would come back as
+ * messages. */
 static enum idem_status
 check_letters(struct nats_source *self, const jsStreamConfig *stream,
               struct idem_error *err)
@@ -197,8 +200,9 @@ look_at_stream(struct nats_source *self, struct idem_error *err)
     return status;
 }
 
-/* A stream for one subject, called like it with "_" for what a stream's name
- * may not have. If another stream keeps the subject already, that one does. */
+/* Create a stream for one subject, with the same name except that "_" replaces
+ * characters that a stream's name may not have. If another stream keeps the
+ * subject already, that one is used. */
 static enum idem_status
 make_place(struct nats_source *self, const char *subject,
            struct idem_error *err)
@@ -241,7 +245,7 @@ make_consumer(struct nats_source *self, struct idem_error *err)
                         : fail(self, err, "cannot make a consumer", s);
 }
 
-/* One that is there is taken as it is, if it waits for acknowledgements. */
+/* An existing consumer is used as it is, if it waits for acknowledgements. */
 static enum idem_status
 look_at_consumer(struct nats_source *self, struct idem_error *err)
 {
@@ -391,7 +395,7 @@ report_work(const void *node, VISIT visit, void *connection)
         (void)natsConnection_PublishString(connection, d->original, "+WPI");
 }
 
-/* Tell the server that what is in hand is still worked on. */
+/* Tell the server that the messages in hand are still being processed. */
 static void
 keep_alive(struct nats_source *self)
 {
@@ -427,7 +431,7 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
 
 /* ---- concluding --------------------------------------------------------- */
 
-/* Headers have no line ends. */
+/* Header values must not have line ends. */
 static natsStatus
 set_header(natsMsg *letter, const char *name, const char *value)
 {
@@ -443,8 +447,8 @@ set_header(natsMsg *letter, const char *name, const char *value)
     return natsMsgHeader_Set(letter, name, text);
 }
 
-/* What the server itself understands in a header stays behind; the message's id
- * goes along under a plain name. */
+/* Headers that the server interprets (Nats-...) are left out; the message's id
+ * is added as "message-id". */
 static natsStatus
 copy_letter_headers(natsMsg *letter, const struct delivery *d)
 {

@@ -1,12 +1,12 @@
 /*
  * rabbitmq.c - messages from a RabbitMQ queue.
  *
- * One connection consumes with a prefetch limit and acknowledges by hand. A
- * second one, opened when the first letter is written, publishes dead letters
- * and doubts with publisher confirms: only a confirmed letter lets its delivery
- * be acknowledged, so a crash in between may repeat a letter but never loses
- * one. Nobody looks after that connection between two letters, so it has no
- * heartbeat.
+ * One connection consumes with a prefetch limit and manual acknowledgements. A
+ * second one, opened for the first letter, publishes dead letters and doubts
+ * with publisher confirms. A delivery is acknowledged only after its letter was
+ * confirmed, so a crash in between may repeat a letter but never loses one. The
+ * second connection has no heartbeat, because nothing serves it between two
+ * letters.
  */
 #include "consume.h"
 
@@ -81,8 +81,8 @@ disconnect(amqp_connection_state_t *connection)
     *connection = NULL;
 }
 
-/* A broker tells that a queue was deleted, or is served elsewhere now, only to
- * who says that it listens. */
+/* The broker reports that a queue was deleted or moved only to clients that
+ * announce this capability. */
 static amqp_rpc_reply_t
 log_in(struct rabbitmq_source *self, amqp_connection_state_t connection,
        int heartbeat_s)
@@ -117,7 +117,7 @@ open_channel(struct rabbitmq_source *self, amqp_connection_state_t connection,
 }
 
 /* The socket belongs to the connection. NULL: out of memory, or a file cannot
- * be read, which err says. */
+ * be read; err says which. */
 static amqp_socket_t *
 make_socket(struct rabbitmq_source *self, amqp_connection_state_t connection,
             struct idem_error *err)
@@ -191,9 +191,9 @@ declare(struct rabbitmq_source *self, const char *queue, bool passive,
                       reply);
 }
 
-/* A queue for letters is made only if it is missing: one that somebody made is
- * taken as it is. The broker closes the channel of who asks for a queue that is
- * not there. */
+/* Create a queue for letters only if it is missing; an existing one is used
+ * as it is. If a client asks for a missing queue, the broker closes its
+ * channel. */
 static enum idem_status
 make_queue(struct rabbitmq_source *self, const char *queue,
            struct idem_error *err)
@@ -238,7 +238,7 @@ connect_source(struct source *source, struct idem_error *err)
                             : fail(self, err, "cannot consume", reply);
 }
 
-/* Producers write a whole number in as few bytes as it needs. */
+/* Producers encode an integer in as few bytes as it needs. */
 static bool
 whole_number(const amqp_field_value_t *field, char *text, size_t text_len)
 {
@@ -264,7 +264,7 @@ whole_number(const amqp_field_value_t *field, char *text, size_t text_len)
         number = field->value.u32;
         break;
     case AMQP_FIELD_KIND_I64:
-    case AMQP_FIELD_KIND_U64: /* signed, says RabbitMQ */
+    case AMQP_FIELD_KIND_U64: /* signed, as in RabbitMQ */
     case AMQP_FIELD_KIND_TIMESTAMP:
         number = field->value.i64;
         break;
@@ -291,7 +291,7 @@ copy_headers(struct delivery *d, const amqp_table_t *table)
         else if (whole_number(field, number, sizeof(number)))
             value = idem_text(number);
         else
-            continue; /* tables, lists and the like are nobody's identity */
+            continue; /* tables and lists cannot be an identity */
         if (!idem__delivery_header(d, name, value))
             return false;
     }
@@ -305,7 +305,7 @@ drop_message(void *message)
     free(message);
 }
 
-/* The message moves from the envelope into the delivery; its body is copied. */
+/* Moves the message from the envelope into the delivery; the body is copied. */
 static struct delivery *
 to_delivery(amqp_envelope_t *envelope)
 {
@@ -357,7 +357,7 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
     amqp_envelope_t envelope;
     amqp_rpc_reply_t reply;
 
-    (void)more; /* the broker keeps to the prefetch; heartbeats must go on */
+    (void)more; /* the prefetch limits it; heartbeats must go on */
     *delivery = NULL;
     amqp_maybe_release_buffers(self->consuming);
     reply = amqp_consume_message(self->consuming, &envelope, &wait, 0);
@@ -379,7 +379,7 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
                : idem__fail(err, IDEM_ERR_MEMORY, "rabbitmq: out of memory");
 }
 
-/* Wait for the broker's word on the letter that was just published. */
+/* Wait for the broker's confirm of the letter that was just published. */
 static enum idem_status
 await_confirm(struct rabbitmq_source *self, struct idem_error *err)
 {
@@ -421,8 +421,8 @@ amqp_bytes_of(struct idem_bytes bytes)
     return (amqp_bytes_t){bytes.len, (void *)bytes.data};
 }
 
-/* Goes into a letter as it came? Not what an earlier letter said, nor what
- * would have the broker deliver the letter to other queues too. */
+/* Is the header copied into a letter? Not the reason of an earlier letter, nor
+ * headers that make the broker deliver the letter to other queues, too. */
 static bool
 goes_into_letter(const amqp_table_entry_t *entry)
 {
@@ -432,8 +432,8 @@ goes_into_letter(const amqp_table_entry_t *entry)
            !idem__bytes_is(name, "CC") && !idem__bytes_is(name, "BCC");
 }
 
-/* The message as it came, and the reason. It no longer expires, and it is not
- * its writer who sends it now. */
+/* The original message and the reason. The letter does not expire, and it has
+ * no user id, because this process sends it and not the original producer. */
 static bool
 describe_letter(const struct delivery *d, amqp_basic_properties_t *properties)
 {
@@ -480,8 +480,8 @@ write_letter(struct rabbitmq_source *self, const struct delivery *d,
     }
     if (!describe_letter(d, &properties))
         return idem__fail(err, IDEM_ERR_MEMORY, "rabbitmq: out of memory");
-    /* Mandatory: a letter for a queue that somebody deleted comes back instead
-     * of being confirmed and dropped. */
+    /* Mandatory: if the queue was deleted, the letter is returned instead of
+     * being confirmed and dropped. */
     rc = amqp_basic_publish(self->publishing, CHANNEL, amqp_empty_bytes,
                             amqp_cstring_bytes(queue), 1, 0, &properties,
                             amqp_bytes_of(d->body));
@@ -539,7 +539,7 @@ stop(struct source *source, struct idem_error *err)
     return went_well(reply) ? IDEM_OK : fail(self, err, "cannot stop", reply);
 }
 
-/* Ready messages: those in a consumer's hands do not count. */
+/* Ready messages; those that a consumer holds do not count. */
 static enum idem_status
 lag(struct source *source, int64_t *messages, struct idem_error *err)
 {
@@ -568,7 +568,7 @@ close_source(struct source *source)
 
     if (!self)
         return;
-    /* Politely: what was acknowledged last must not be lost on the way. */
+    /* Close properly, so that the last acknowledgements are not lost. */
     if (self->consuming)
         amqp_connection_close(self->consuming, AMQP_REPLY_SUCCESS);
     disconnect(&self->consuming);

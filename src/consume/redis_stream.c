@@ -1,20 +1,21 @@
 /*
  * redis_stream.c - messages from a Redis stream, through a consumer group.
  *
- * What was taken and not acknowledged stays in the group's list of pending
- * entries. Every so often the entries that nobody acknowledged for a while are
- * claimed, whoever had them: a consumer that died, or a delivery that was put
- * back, which counts as left alone for long enough. If its handler is in fact
- * still working, the record says so. What this very process still has in hand
- * is left alone; that it is claimed anew keeps it from the others for a while.
+ * Entries that were taken and not acknowledged stay in the group's list of
+ * pending entries. At intervals this source claims the entries that have been
+ * idle for a while, whichever consumer had them: those of a consumer that died,
+ * and deliveries that were put back, which are marked as idle for long enough.
+ * If the handler of such an entry is in fact still working, the record says so.
+ * Entries that this process still has in hand are not handled twice; claiming
+ * them again only keeps other consumers from claiming them for a while.
  *
- * All consumers of a group go by one name there unless they are given others:
- * nothing depends on it, and a name for each process would stay in the group
- * when the process is gone.
+ * All consumers of a group use one consumer name unless they are given others.
+ * Nothing depends on the name, and one name per process would stay in the group
+ * after the process has ended.
  *
- * An entry's fields are the message's headers; the field `body` (another with
- * ?body=NAME) is its body, and an entry without it is handed over as a JSON
- * object of all its fields.
+ * An entry's fields are the message's headers. The field `body` (another with
+ * ?body=NAME) is its body; the body of an entry without it is a JSON object of
+ * all its fields.
  */
 #include "../store/redis/redis.h"
 #include "consume.h"
@@ -40,11 +41,11 @@ struct redis_source {
         body_field[SOURCE_NAME_MAX + 1];
     int64_t claim_ms, claim_at_us;
     char claim_from[64];
-    redisContext *context;     /* its socket and its reader */
+    redisContext *context;     /* used for its socket and its reader */
     struct idem__tls *tls;     /* NULL: not encrypted */
-    struct idem__tls_end *end; /* of this connection */
+    struct idem__tls_end *end; /* this connection's */
     struct idem_buf out;
-    const char *flaw; /* why the connection is of no use */
+    const char *flaw; /* why the connection is unusable */
     struct ahead ahead;
 };
 
@@ -102,7 +103,7 @@ flush(struct redis_source *self)
     return true;
 }
 
-/* The next reply, after everything was sent; NULL: the connection broke. */
+/* Send everything and return the next reply; NULL: the connection broke. */
 static redisReply *
 get_reply(struct redis_source *self)
 {
@@ -132,7 +133,7 @@ get_reply(struct redis_source *self)
     }
 }
 
-/* Commands leave together when a reply is wanted. */
+/* Commands are buffered and sent together before a reply is read. */
 static void
 append_bytes(struct redis_source *self, char *text, int len)
 {
@@ -165,7 +166,8 @@ append(struct redis_source *self, const char *format, ...)
     append_bytes(self, text, len);
 }
 
-/* Run a command whose reply must not be an error; NULL after telling why. */
+/* Run a command whose reply must not be an error; NULL: err says why it
+ * failed. */
 static redisReply *
 run(struct redis_source *self, struct idem_error *err, int argc,
     const char **argv, const size_t *lens)
@@ -206,7 +208,8 @@ log_in(struct redis_source *self, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* The group reads from the stream's beginning; one that exists is fine. */
+/* Create the group, which reads from the beginning of the stream. An existing
+ * group is fine. */
 static enum idem_status
 make_group(struct redis_source *self, struct idem_error *err)
 {
@@ -280,8 +283,8 @@ connect_source(struct source *source, struct idem_error *err)
     return status == IDEM_OK ? make_group(self, err) : status;
 }
 
-/* All fields of an entry as one JSON object. None is left out: an entry that
- * JSON has no words for is nobody's to handle. */
+/* Make one JSON object of all fields of an entry. An entry with a field that
+ * JSON cannot represent is unfit, because no field may be left out. */
 static bool
 body_from_fields(struct delivery *d)
 {
@@ -306,8 +309,8 @@ body_from_fields(struct delivery *d)
     return copied;
 }
 
-/* An entry is [position, [name, value, ...]]; the fields of one that was
- * deleted meanwhile are nil. */
+/* An entry is [position, [name, value, ...]]; if it was deleted meanwhile, its
+ * fields are nil. */
 static bool
 add_entry(struct redis_source *self, const redisReply *entry)
 {
@@ -355,7 +358,7 @@ add_entries(struct redis_source *self, const redisReply *entries,
     return IDEM_OK;
 }
 
-/* Claim what nobody acknowledged for a while, a page at a time. */
+/* Claim entries that have been idle for a while, one page at a time. */
 static enum idem_status
 claim_pending(struct redis_source *self, struct idem_error *err)
 {
@@ -489,14 +492,15 @@ append_letter(struct redis_source *self, const struct delivery *d)
 static void
 append_fate(struct redis_source *self, const struct delivery *d)
 {
-    if (d->fate == FATE_PUT_BACK) /* whoever looks next may claim it */
+    if (d->fate == FATE_PUT_BACK) /* the next consumer that looks may claim
+                                   * it */
         append(self, "XCLAIM %s %s %s 0 %s IDLE %lld JUSTID", self->base.name,
                self->group, self->member, d->place, (long long)self->claim_ms);
     else
         append(self, "XACK %s %s %s", self->base.name, self->group, d->place);
 }
 
-/* So many replies, none of which may be an error. */
+/* Read so many replies, none of which may be an error. */
 static enum idem_status
 read_replies(struct redis_source *self, int count, struct idem_error *err)
 {
@@ -514,8 +518,8 @@ read_replies(struct redis_source *self, int count, struct idem_error *err)
     return status;
 }
 
-/* A letter is acknowledged when it is there. A transaction would not help: its
- * other commands are run although one fails. */
+/* Acknowledge a letter's delivery after the letter is stored. A transaction
+ * would not help, because Redis runs its other commands even if one fails. */
 static enum idem_status
 conclude(struct source *source, struct delivery *deliveries,
          struct idem_error *err)
@@ -550,7 +554,7 @@ stop(struct source *source, struct idem_error *err)
     return idem__ahead_put_back(&self->ahead, source, err);
 }
 
-/* What a map, as an array of names and values, says of a name; or NULL. */
+/* The value of a name in a map (an array of names and values), or NULL. */
 static const redisReply *
 look_up(const redisReply *map, const char *name)
 {

@@ -32,7 +32,7 @@ is_declared(const struct idem_sql_machine *machine, struct idem_sql_value from,
 
 /* ---- what a state proves ------------------------------------------------ */
 
-/* The declared moves with numbers for states. */
+/* The declared moves, with numbers for states. */
 struct graph {
     size_t states, moves;
     struct idem_sql_value *names; /* of the states */
@@ -76,8 +76,8 @@ make_graph(struct idem_sql *db, const struct idem_sql_machine *machine,
     return true;
 }
 
-/* Mark what can be reached from what is marked, forwards (0) or backwards (1),
- * without the move from -> to. */
+/* Mark all states that can be reached from the marked ones, forwards (0) or
+ * backwards (1), without the move from -> to. */
 static void
 spread(const struct graph *g, bool *marks, int backwards, size_t from,
        size_t to)
@@ -94,8 +94,8 @@ spread(const struct graph *g, bool *marks, int backwards, size_t from,
     }
 }
 
-/* May a row begin here? Yes, unless it can be reached from a state that cannot
- * be reached from here. */
+/* Can a row begin in this state? Yes, unless the state can be reached from
+ * another one that cannot be reached from it. */
 static bool
 is_start(const struct graph *g, size_t state)
 {
@@ -111,7 +111,7 @@ is_start(const struct graph *g, size_t state)
     return start;
 }
 
-/* Mark in g->free the states that a row can be in without the move. */
+/* Mark in g->free the states that a row can reach without the move. */
 static void
 mark_free(struct graph *g, struct idem_sql_value from, struct idem_sql_value to)
 {
@@ -120,9 +120,10 @@ mark_free(struct graph *g, struct idem_sql_value from, struct idem_sql_value to)
     spread(g, g->free, 0, number_state(g, from), number_state(g, to));
 }
 
-/* *is: the row is in one of these states. The database compares: it knows what
- * is padded, and what is a number. The transaction's snapshot may be older than
- * the change that an update has just met. */
+/* *is: the row is in one of these states. The database compares, because it
+ * knows padding and number formats. It reads the current row, because the
+ * transaction's snapshot may be older than the change that an update has just
+ * met. */
 static bool
 is_in(struct idem_sql *db, const struct idem_sql_machine *machine,
       struct idem_sql_value *key_and_states, size_t count, bool *is)
@@ -142,7 +143,7 @@ is_in(struct idem_sql *db, const struct idem_sql_machine *machine,
     return true;
 }
 
-/* *happened: the row is in state `to`, or in one that it cannot be in without
+/* *happened: the row is in state `to`, or in a state that it can only reach by
  * the move. */
 static bool
 has_happened(struct idem_sql *db, const struct idem_sql_machine *machine,
@@ -236,11 +237,11 @@ idem_sql_move(struct idem_sql *db, const struct idem_sql_machine *machine,
 /* ---- the barrier ------------------------------------------------------- */
 
 /*
- * Two records a branch, each written once:
- *   "try"       who came first, "try" or "cancel"
+ * Two records per branch, each written once:
+ *   "try"       which came first, "try" or "cancel"
  *   "decision"  "confirm" or "cancel"
- * A cancel that writes the first one has no try to undo, and keeps a late try
- * out.
+ * A cancel that writes the first record has no try to undo, and it keeps a late
+ * try from running.
  */
 static enum idem_status
 name_record(struct idem_bytes branch, const char *what, char id[IDEM_ID_MAX],
@@ -336,7 +337,7 @@ idem_sql_barrier(struct idem_sql *db, struct idem_bytes transaction,
     *verdict = IDEM_SQL_IS_REFUSED;
     if (phase == IDEM_SQL_CONFIRM && !tried)
         return IDEM_OK;
-    *verdict = IDEM_SQL_IS_EMPTY; /* this cancel, or one before, came first */
+    *verdict = IDEM_SQL_IS_EMPTY; /* a cancel came before the try */
     if (phase == IDEM_SQL_CANCEL && same)
         return IDEM_OK;
     status = write_once(db, transaction, branch, "#decision", word, &first,

@@ -1,14 +1,15 @@
 /*
  * record.c - a record's verbs inside the caller's transaction.
  *
- * As the engine does it: guess what is there, let step() decide, write only if
- * the guess was right, otherwise look and decide again.
+ * It works as the engine does: guess the current record, let step() decide,
+ * write only if the guess was right, otherwise read the record and decide
+ * again.
  *
- *   BEGIN, SETTLE   guess that nothing is there: one INSERT
+ *   BEGIN, SETTLE   guess that there is no record: one INSERT
  *   FINISH ...      guess what this adapter wrote last: one UPDATE
  *
- * A row that another transaction holds is never waited for inside the database;
- * where the caller wants to wait, this looks again every few milliseconds.
+ * It never waits inside the database for a row that another transaction holds.
+ * If the caller wants to wait, it looks again every few milliseconds.
  */
 #include "driver.h"
 
@@ -123,7 +124,8 @@ idem__sql_select(struct idem_sql *db, const char *more, const char *suffix)
                           idem__columns_all, more, db->driver->table, suffix);
 }
 
-/* What is committed, or written by this transaction. *there says whether. */
+/* Read the record as committed, or as written by this transaction. *there: it
+ * exists. */
 static bool
 look(struct idem_sql *db, const uint8_t *key, const char *suffix,
      struct idem_record *record, bool *there)
@@ -140,8 +142,9 @@ look(struct idem_sql *db, const uint8_t *key, const char *suffix,
 
 #define SEALED (IDEM_FLAG_SEALED_SUBJECT | IDEM_FLAG_SEALED_RESULT)
 
-/* What a server with a seal-key has sealed does not open here. A subject is
- * passed on as it is; a result, or an owner, is needed. */
+/* A record that a server has sealed with a seal-key cannot be opened here.
+ * That does not matter for a subject, but it is an error for a result or an
+ * owner. */
 static enum idem_status
 need_open(const struct idem_record *r, const struct idem_now *now,
           struct idem_error *err)
@@ -188,7 +191,7 @@ hold_record(struct idem_sql *db, const uint8_t *key,
 {
     struct idem_record copy = *record;
 
-    /* The record may be a view into what was held before. */
+    /* The record may point into what was held before. */
     if (!idem_arena_record(&db->arena, &copy, &copy))
         return false;
     idem_arena_reset(&db->held_arena);
@@ -199,21 +202,22 @@ hold_record(struct idem_sql *db, const uint8_t *key,
 
 /* ---- deciding --------------------------------------------------------- */
 
-/* One op on its way. */
+/* One op in progress. */
 struct task {
     struct idem_op op;
     uint8_t key[IDEM_KEY_LEN];
     uint8_t nonce[IDEM_NONCE_LEN];
     struct idem_now now;
-    const struct idem_record *current; /* NULL: nothing is there */
+    const struct idem_record *current; /* NULL: there is no record */
     struct idem_record found;
     bool looked;    /* `current` was read, not guessed */
-    bool duplicate; /* the last insert met a row */
+    bool duplicate; /* the last insert found an existing row */
     int64_t deadline_us;
     int pause_ms;
 };
 
-/* True: some time has passed, look again. False: the caller waits no longer. */
+/* True: some time has passed, so look again. False: the caller's wait is
+ * over. */
 static bool
 wait_a_little(struct task *task)
 {
@@ -227,7 +231,7 @@ wait_a_little(struct task *task)
     return true;
 }
 
-/* The database said no in a way that somebody else's claim explains. */
+/* Is the fault one that another transaction's claim explains? */
 static bool
 is_contention(const struct idem_sql *db)
 {
@@ -235,7 +239,7 @@ is_contention(const struct idem_sql *db)
            db->fault.cause == IDEM_SQL_LOCK_TIMEOUT;
 }
 
-/* Hold the row, if it is as we saw it. */
+/* Lock the row, if its rev did not change. */
 static bool
 hold_row(struct idem_sql *db, const struct task *task, uint64_t rev, bool *held)
 {
@@ -245,14 +249,15 @@ hold_row(struct idem_sql *db, const struct task *task, uint64_t rev, bool *held)
     if (!db->driver->row_locks ||
         (db->held && db->held_record.rev == rev &&
          memcmp(db->held_key, task->key, IDEM_KEY_LEN) == 0))
-        return true; /* ours already, or the update itself will tell */
+        return true; /* locked already, or the update itself checks it */
     if (!look(db, task->key, idem__sql_if_free(db), &record, held))
         return false;
     *held = *held && record.rev == rev;
     return true;
 }
 
-/* Write what step() made. *written: it is there. False: an error. */
+/* Write the record that step() made. *written: it was written. False: an
+ * error. */
 static bool
 write_record(struct idem_sql *db, struct task *task,
              const struct idem_record *next, bool *written)
@@ -297,7 +302,7 @@ idem__sql_bad_isolation(struct idem_sql *db, const char *level, const char *why,
                       db->driver->name, level, why);
 }
 
-/* See what is there now, and what time it is. */
+/* Read the current record and the time. */
 static enum idem_status
 look_again(struct idem_sql *db, struct task *task, struct idem_error *err)
 {
@@ -329,8 +334,8 @@ decide(struct idem_sql *db, struct task *task, struct idem_answer *answer,
         enum idem_verdict verdict =
             idem__step(task->current, &task->op, &task->now, &next);
         bool writes = next.state != IDEM_STATE_ABSENT, written = false;
-        /* Waiting with a lock on the row would keep the other from finishing.
-         */
+        /* Waiting with a lock on the row would keep the other transaction from
+         * finishing. */
         bool final =
             verdict != IDEM_V_BUSY || (db->driver->keeps_lock && task->current);
 
@@ -363,7 +368,7 @@ start_task(struct idem_sql *db, const struct idem_op *op, struct task *task,
 
     memset(task, 0, sizeof(*task));
     task->op = *op;
-    /* What was joined may have been a token. */
+    /* The record that this transaction claimed may be a token. */
     if (op->type == 0 && op->verb != IDEM_BEGIN && db->held &&
         idem__bytes_equal(op->scope, db->held_record.scope) &&
         idem__bytes_equal(op->id, db->held_record.id))
@@ -425,7 +430,7 @@ idem__sql_claim(struct idem_sql *db, const struct idem_op *op, bool guess,
     begin.verb = IDEM_BEGIN;
     idem__sql_start(db, answer);
     status = start_task(db, &begin, &task, err);
-    /* A token was issued before: there is nothing to guess. */
+    /* A token was issued before, so read its record instead of guessing. */
     if (status == IDEM_OK && task.op.type == IDEM_TYPE_TOKEN)
         status = look_first(db, &task, err);
     else if (status == IDEM_OK && !guess)
@@ -471,7 +476,7 @@ join_once(struct idem_sql *db, const struct task *task, uint64_t fence,
     if (!look(db, task->key, idem__sql_if_free(db), &r, there))
         return idem__sql_fail(db, err);
     if (!*there) {
-        /* Held by another, or not there at all. */
+        /* Another transaction holds it, or it does not exist. */
         if (!look(db, task->key, "", &r, there))
             return idem__sql_fail(db, err);
         return idem__sql_answer(answer, *there ? IDEM_V_BUSY : IDEM_V_STALE,
@@ -510,7 +515,7 @@ idem_sql_join(struct idem_sql *db, struct idem_bytes scope,
     if (status != IDEM_OK)
         return status;
     do {
-        /* A request of this name, or else a token of this name. */
+        /* A request with this name, or else a token with this name. */
         for (op.type = IDEM_TYPE_REQUEST; op.type <= IDEM_TYPE_TOKEN;
              op.type++) {
             idem__key(op.type, scope, id, task.key);

@@ -1,6 +1,6 @@
 /*
- * sandbox_sqlite.c - SQLite's memdb: one database for all connections that
- * open the same name, with the locks that a file would have.
+ * sandbox_sqlite.c - the sandbox with SQLite's memdb: all connections that open
+ * the same name share one database, with the locks that a file would have.
  */
 #include "sandbox.h"
 

@@ -2,9 +2,9 @@
  * scheme.c - the classic schemes on the caller's own tables: insert once,
  * select and insert, upsert, versioned update, conditional update, row lock.
  *
- * Each is one guarded statement whose row count says whether it was the first,
- * and a look at the row that is there when it was not. A row count never
- * reaches the caller: a verdict does.
+ * Each is one guarded statement whose row count says whether it was the first.
+ * If it was not, the existing row is read. The caller never gets the row count,
+ * only a verdict.
  */
 #include "driver.h"
 
@@ -74,7 +74,7 @@ put_pairs(struct idem_sql_value *values, const struct idem_sql_pair *pairs,
     return count;
 }
 
-/* Begin to put a statement together. */
+/* Begin to assemble a statement. */
 static bool
 begin_text(struct idem_sql *db, const char *words, const char *table)
 {
@@ -82,7 +82,7 @@ begin_text(struct idem_sql *db, const char *words, const char *table)
     return idem__sql_add(db, "%s %i", words, table);
 }
 
-/* The row that is there, if one is. */
+/* Read the existing row, if there is one. */
 static bool
 read_row(struct idem_sql *db, const struct idem_sql_place *place,
          const char *suffix, struct idem_sql_row *row)
@@ -121,7 +121,7 @@ add_insert(struct idem_sql *db, const struct idem_sql_place *place,
                                          : ")");
 }
 
-/* One insert. *inserted: it was the first. False: an error. */
+/* One insert. *inserted: there was no such row. False: an error. */
 static bool
 insert(struct idem_sql *db, const struct idem_sql_place *place,
        const struct idem_sql_pair *pairs, size_t count, bool *inserted)
@@ -156,8 +156,8 @@ insert_or_row(struct idem_sql *db, const struct idem_sql_place *place,
         *verdict = IDEM_SQL_IS_FIRST;
         return IDEM_OK;
     }
-    /* The row that stood in the way is locked already where that hides it from
-     * an older snapshot. */
+    /* Read the current row, because an older snapshot may hide it. Databases
+     * with such snapshots have locked the row already. */
     if (!read_row(db, place, idem__sql_latest(db), row))
         return idem__sql_fail(db, err);
     *verdict = row->count > 0 ? IDEM_SQL_IS_DUPLICATE : IDEM_SQL_IS_CONFLICT;
@@ -227,8 +227,8 @@ idem_sql_upsert(struct idem_sql *db, const struct idem_sql_place *place,
 
     if (status != IDEM_OK)
         return status;
-    /* Not "for update" at first: on a row that is not there it would deadlock
-     * with the next who does the same. */
+    /* Without "for update" at first: on a missing row it would deadlock with
+     * another transaction that does the same. */
     if (!read_row(db, place, "", row))
         return idem__sql_fail(db, err);
     if (row->count == 0) {
@@ -284,9 +284,9 @@ has_add(const struct idem_sql_pair *pairs, size_t count)
 }
 
 /*
- * The same question to the database, which knows that 10.50 is 10.5 and that
- * a char(8) is padded (but "A" is not "a"). A type that it cannot compare (json
- * in PostgreSQL) fails the statement, which must not fail the caller's
+ * Compare in the database, which knows that 10.50 is 10.5 and that a char(8) is
+ * padded (but "A" is not "a"). With a type that it cannot compare (json in
+ * PostgreSQL) the statement fails, which must not fail the caller's
  * transaction.
  */
 static bool
@@ -390,8 +390,8 @@ idem_sql_deduct(struct idem_sql *db, const struct idem_sql_place *place,
     *verdict = IDEM_SQL_IS_FIRST;
     if (db->rows.affected == 1)
         return IDEM_OK;
-    /* Nothing to deduct changes nothing where there is something to deduct it
-     * from; MariaDB counts only what it changed. */
+    /* Deducting 0 changes no row, and MariaDB counts only changed rows. It
+     * still succeeds if the row has enough. */
     if (!read_row(db, place, "", row))
         return idem__sql_fail(db, err);
     *verdict = amount == 0 && idem_sql_column(row, column).number >= 0 &&
@@ -403,7 +403,7 @@ idem_sql_deduct(struct idem_sql *db, const struct idem_sql_place *place,
 
 /* ---- lock -------------------------------------------------------------- */
 
-/* SQLite has no row locks: a write that changes nothing takes the file. */
+/* SQLite has no row locks, so a write that changes nothing locks the file. */
 static bool
 touch(struct idem_sql *db, const struct idem_sql_place *place)
 {
@@ -417,7 +417,7 @@ touch(struct idem_sql *db, const struct idem_sql_place *place)
            idem__sql_run(db, idem__sql_whole(db), bound, n);
 }
 
-/* *held: it is ours now. False: an error. */
+/* *held: this transaction has the lock now. False: an error. */
 static bool
 try_lock(struct idem_sql *db, const struct idem_sql_place *place,
          struct idem_sql_row *row, bool *held)

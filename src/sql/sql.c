@@ -1,6 +1,6 @@
 /*
- * sql.c - the adapter, and what the schemes share: statements put together from
- * pieces, faults, the database's clock.
+ * sql.c - the adapter, and what the schemes share: assembling statements,
+ * faults, and the database's clock.
  */
 #include "driver.h"
 
@@ -173,7 +173,7 @@ idem_sql_column(const struct idem_sql_row *row, const char *column)
 
 /* ---- statements ------------------------------------------------------- */
 
-/* A name between quotes; a quote in it is doubled; a dot parts schema and
+/* A name in quotes. A quote in it is doubled; a dot separates schema and
  * table. */
 static bool
 add_name(struct idem_sql *db, const char *name)
@@ -404,9 +404,9 @@ idem__sql_need_transaction(struct idem_sql *db, struct idem_error *err)
     }
 }
 
-/* ---- what is asked of a table once -------------------------------------- */
+/* ---- checks that are done once per table -------------------------------- */
 
-/* place NULL: the table alone. */
+/* place NULL: only the table. */
 static void
 hash_question(const char *table, const struct idem_sql_place *place,
               uint8_t hash[16])
@@ -436,7 +436,7 @@ was_checked(const struct idem_sql *db, const uint8_t hash[16])
     return false;
 }
 
-/* Newer ones take the place of the oldest. */
+/* Newer entries overwrite the oldest. */
 static void
 note_checked(struct idem_sql *db, const uint8_t hash[16])
 {
@@ -459,7 +459,7 @@ idem__sql_need_engine(struct idem_sql *db, const char *table,
     if (!db->driver->engine_of(db, table))
         return idem__sql_fail(db, err);
     if (db->rows.rows == 0)
-        return IDEM_OK; /* no such table: the statement itself will say so */
+        return IDEM_OK; /* no such table: the statement itself will fail */
     engine = db->rows.values[0];
     if (engine.type != IDEM_SQL_TEXT ||
         strcasecmp(engine.bytes.data, "InnoDB") != 0)
@@ -478,7 +478,7 @@ static bool
 has_key(const struct idem_sql_place *place, struct idem_sql_value column,
         int (*compare)(const char *, const char *))
 {
-    /* An index on an expression has no column. */
+    /* An index on an expression has no column here. */
     for (size_t i = 0; column.type == IDEM_SQL_TEXT && i < place->key_count;
          i++) {
         if (compare(place->keys[i].column, column.bytes.data) == 0)
@@ -537,8 +537,8 @@ not_unique(struct idem_sql *db, const struct idem_sql_place *place,
     char columns[160] = "";
     size_t len = 0;
 
-    /* A table that is not there has no index either: let the database say it.
-     */
+    /* A missing table has no index either, so let the database report it
+     * first. */
     if (!idem__sql_run(
             db,
             idem__sql_text(db, "select 1 from %i where 1 = 0", place->table),
@@ -574,9 +574,10 @@ idem__sql_need_unique(struct idem_sql *db, const struct idem_sql_place *place,
 
 /* ---- the database's clock --------------------------------------------- */
 
-/* A clock that is set forward while we look ends nothing early: what is judged
- * gains on our boot clock by one part in a thousand at most (as time.c does),
- * and follows at once when it goes back. */
+/* If the database's clock is set forward while we use it, no lease may end
+ * early. So the time used for judging leases gains at most one part in a
+ * thousand on our boot clock (as in time.c). If the clock is set back, it
+ * follows at once. */
 static void
 note_clock(struct idem_sql *db, int64_t offset_us, int64_t read_us)
 {
@@ -589,7 +590,7 @@ note_clock(struct idem_sql *db, int64_t offset_us, int64_t read_us)
     db->clock_known = true;
 }
 
-/* Read now and then; in between our own clock counts on. */
+/* Read the database's clock at intervals; in between our own clock is used. */
 static bool
 read_clock(struct idem_sql *db)
 {
@@ -620,6 +621,6 @@ idem__sql_now(struct idem_sql *db, struct idem_now *now, struct idem_error *err)
     now->early_ms = (us - db->clock_offset_us + db->early_offset_us) / 1000;
     now->late_ms = us / 1000;
     now->late_us = (uint64_t)us;
-    now->up_ms = INT64_MAX; /* the database has watched for us */
+    now->up_ms = INT64_MAX; /* the database's clock needs no watch time */
     return IDEM_OK;
 }

@@ -1,13 +1,14 @@
 /*
- * sql_mysql.c - the caller's MYSQL, of MariaDB Connector/C.
+ * sql_mysql.c - the driver for the caller's MYSQL, of MariaDB Connector/C.
  *
- * A claim is a plain INSERT that does not wait (MariaDB), or for a second
- * (MySQL): 1062 says that the key is there, 1205 that somebody has inserted it
- * and not committed. After 1062 InnoDB keeps a shared lock on the row that is
- * there until the transaction ends; the row is then read with that lock, since
- * the transaction's snapshot may be older. MariaDB 11.6 and newer refuse to
- * lock a row that is newer than the snapshot (1020, which ends the transaction
- * as a deadlock does), so every statement here asks for the row as it is now.
+ * A claim is a plain INSERT that does not wait (MariaDB), or waits for a second
+ * (MySQL). Error 1062 says that the key exists, 1205 that another transaction
+ * has inserted it and not committed. After 1062 InnoDB keeps a shared lock on
+ * the existing row until the transaction ends. The row is then read with that
+ * lock, because the transaction's snapshot may be older. MariaDB 11.6 and newer
+ * refuse to lock a row that is newer than the snapshot (1020, which ends the
+ * transaction as a deadlock does), so every statement here asks for the current
+ * row.
  */
 #include "driver.h"
 
@@ -51,15 +52,16 @@ fault_of(struct idem_sql *db, MYSQL_STMT *s)
 
 /* ---- statements -------------------------------------------------------- */
 
-/* All columns of a table of the caller's: a statement that was prepared before
- * cannot be read, nor the connection used, once the table has another one. */
+/* A statement that selects all columns of the caller's table is not kept. If
+ * the table gets another column, a prepared statement cannot be read and the
+ * connection is unusable. */
 static bool
 is_kept(const char *sql)
 {
     return strncmp(sql, "select *", 8) != 0;
 }
 
-/* The prefix of a statement that may lock rows: see the head of this file. */
+/* The prefix of a statement that may lock rows; see the head of this file. */
 static const char *
 as_it_is_now(const struct idem_sql *db, const char *sql)
 {
@@ -184,7 +186,7 @@ struct column {
     long long number;
 };
 
-/* Every column is fetched straight into the arena. */
+/* Every column is fetched directly into the arena. */
 static bool
 bind_columns(struct idem_sql *db, MYSQL_STMT *s, MYSQL_FIELD *fields,
              struct column *columns, size_t count)
@@ -260,7 +262,7 @@ read_rows(struct idem_sql *db, MYSQL_STMT *s)
         return fault_of(db, s);
     }
     mysql_free_result(meta);
-    meta = mysql_stmt_result_metadata(s); /* now with the longest lengths */
+    meta = mysql_stmt_result_metadata(s); /* now it has the maximum lengths */
     fields = mysql_fetch_fields(meta);
     good = idem__sql_room(db, mysql_stmt_num_rows(s), count) &&
            bind_columns(db, s, fields, columns, count);
@@ -294,7 +296,8 @@ execute(struct idem_sql *db, MYSQL_STMT *s, const struct idem_sql_value *values,
     good = read_rows(db, s);
     db->rows.affected = (int64_t)mysql_stmt_affected_rows(s);
     mysql_stmt_free_result(s);
-    /* A compound statement may bring several results; they are in the way. */
+    /* A compound statement may return several results, which must be read
+     * before the next statement. */
     while (mysql_stmt_more_results(s)) {
         if (mysql_stmt_next_result(s) > 0)
             return fault_of(db, s);
@@ -303,7 +306,7 @@ execute(struct idem_sql *db, MYSQL_STMT *s, const struct idem_sql_value *values,
     return good;
 }
 
-/* MySQL cannot prepare what begins and ends transactions (1295). */
+/* MySQL cannot prepare statements that begin or end transactions (1295). */
 static bool
 is_control(const char *sql)
 {
@@ -338,8 +341,8 @@ run_prepared(struct idem_sql *db, const char *sql,
     return good;
 }
 
-/* MySQL cannot be told for one statement how long to wait, nor less than a
- * second: what the session has set is put back afterwards. */
+/* MySQL can set the lock timeout only for the session, and to no less than a
+ * second. The session's own value is restored afterwards. */
 static bool
 run_impatiently(struct idem_sql *db, const char *sql,
                 const struct idem_sql_value *values, size_t count)
@@ -373,11 +376,12 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
     return run_prepared(db, sql, values, count);
 }
 
-/* ---- several statements in one go -------------------------------------- */
+/* ---- several statements in one round trip ------------------------------ */
 
-/* MariaDB's compound statement: it stops where a statement fails. It is
- * prepared as a whole, since parsing it takes longer than running it. MariaDB
- * does not say whether it is in a transaction when it fails. */
+/* MariaDB's compound statement stops at the first statement that fails. It is
+ * prepared as a whole, because parsing it takes longer than running it. After a
+ * failure MariaDB does not say whether a transaction is open, so it is rolled
+ * back. */
 static bool
 run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
 {
@@ -476,7 +480,7 @@ read_clock(struct idem_sql *db)
                          NULL, 0);
 }
 
-/* Locks make up for every level, but not for reading what may be undone. */
+/* Locks make every level safe, except one that reads uncommitted rows. */
 static enum idem_status
 check_isolation(struct idem_sql *db, bool claims, struct idem_error *err)
 {
@@ -526,7 +530,7 @@ equals(enum idem_sql_type type)
                : "<=> ?";
 }
 
-/* begin, and the INSERT, whose row lock others meet. */
+/* begin, and the INSERT, whose row lock blocks other transactions. */
 static void
 record_at_once(struct idem_sql *db, const uint8_t *key,
                const struct idem_record *record, struct sql_batch *batch)

@@ -1,9 +1,9 @@
 /*
- * sql_postgres.c - the caller's PGconn.
+ * sql_postgres.c - the driver for the caller's PGconn.
  *
  * A claim is inserted under an advisory lock on its key, which postgres://
- * stores and idem.begin() respect: nobody waits blindly for a row that they
- * cannot see.
+ * stores and idem.begin() also take. So no transaction has to wait for an
+ * uncommitted row that it cannot see.
  */
 #include "driver.h"
 
@@ -56,7 +56,7 @@ fault(struct idem_sql *db, const PGresult *result)
 
 /* ---- statements -------------------------------------------------------- */
 
-/* ? becomes $1, $2 ...; between quotes it stands for itself. */
+/* Replaces ? by $1, $2 ..., but not between quotes. */
 static bool
 number_values(const char *sql, char *out, size_t len)
 {
@@ -131,7 +131,7 @@ struct bound {
     char numbers[SQL_VALUES_MAX][24];
 };
 
-/* Numbers go as text, so that any numeric column takes them. */
+/* Numbers are sent as text, so that any numeric column accepts them. */
 static void
 bind_values(struct bound *b, const struct idem_sql_value *values, size_t count)
 {
@@ -153,7 +153,7 @@ bind_values(struct bound *b, const struct idem_sql_value *values, size_t count)
     }
 }
 
-/* Text in text format must end in a NUL; views need not. */
+/* Text values must end in a NUL, which views need not have. */
 static bool
 copy_texts(struct idem_sql *db, struct bound *b,
            const struct idem_sql_value *values, size_t count)
@@ -234,8 +234,8 @@ take_result(struct idem_sql *db, PGresult *result)
     return good;
 }
 
-/* All columns of a table of the caller's: a prepared statement would fail for
- * ever once the table has another column. */
+/* For statements that select all columns of the caller's table: a prepared
+ * statement would fail forever once the table has another column. */
 static bool
 run_once(struct idem_sql *db, const char *sql, const struct bound *b, int count)
 {
@@ -266,7 +266,8 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
                                           b.lengths, b.formats, 0));
 }
 
-/* Returns false, with the fault as it is unless this fails, too. */
+/* Roll back. Always returns false; keeps the fault unless the rollback fails,
+ * too. */
 static bool
 undo(struct idem_sql *db)
 {
@@ -278,7 +279,7 @@ undo(struct idem_sql *db)
     return false;
 }
 
-/* A pipeline: the statements after a failed one are not run. */
+/* A pipeline: statements after a failed one are not run. */
 static bool
 run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
 {
@@ -320,7 +321,8 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
     if (!synced)
         return idem__sql_fault(db, IDEM_SQL_CONNECTION_LOST, 0, "",
                                PQerrorMessage(db->conn));
-    /* The caller's connection is given back as it was, whatever happened. */
+    /* Leave the pipeline mode in any case, so that the caller's connection is
+     * as before. */
     for (int i = 0; i < 8 && !PQexitPipelineMode(db->conn); i++)
         PQclear(PQgetResult(db->conn));
     db->rows.affected = affected;
@@ -339,8 +341,8 @@ inside(struct idem_sql *db)
 
 /* ---- tables ------------------------------------------------------------ */
 
-/* Each row: an index and one of its columns. One that is checked at the commit
- * decides nothing before. */
+/* Each row is an index and one of its columns. Deferrable indexes do not count,
+ * because they are checked only at the commit. */
 static bool
 is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
 {
@@ -383,7 +385,7 @@ read_clock(struct idem_sql *db)
 #define ISOLATED ISOLATION " = 'read committed'"
 #define TRY_LOCK "pg_try_advisory_xact_lock(?)"
 
-/* A claim is only inserted under READ COMMITTED. */
+/* A claim is inserted under READ COMMITTED only. */
 static enum idem_status
 check_isolation(struct idem_sql *db, bool claims, struct idem_error *err)
 {
@@ -402,7 +404,8 @@ check_isolation(struct idem_sql *db, bool claims, struct idem_error *err)
 
 /* ---- records ----------------------------------------------------------- */
 
-/* One more column, without a value, makes the commit wait for a standby. */
+/* One more column, without a value, makes the commit wait for a synchronous
+ * standby. */
 static const char *
 select_record(struct idem_sql *db, const char *suffix)
 {
@@ -414,7 +417,7 @@ select_record(struct idem_sql *db, const char *suffix)
         suffix);
 }
 
-/* Under the key's lock, whose number comes after the columns. */
+/* Inserts under the key's lock, whose number is the last value. */
 static struct sql_call
 insert_once(struct idem_sql *db, const uint8_t *key,
             const struct idem_record *record, struct idem_sql_value *values)
@@ -445,8 +448,9 @@ begin_at_once(struct idem_sql *db, struct sql_batch *batch)
 
 /*
  * The claim is the key's lock; the record is written once, at the end. The lock
- * is taken before the look, in a statement of its own: who held it until a
- * moment ago has committed by then, and the look sees what they left.
+ * is taken before the read, in a separate statement. If another transaction
+ * held the lock a moment ago, it has committed by then, and the read sees its
+ * record.
  */
 static int64_t
 claim_at_once(struct idem_sql *db, const uint8_t *key,
@@ -470,7 +474,7 @@ claim_at_once(struct idem_sql *db, const uint8_t *key,
     return 2;
 }
 
-/* It finds nothing there. */
+/* Inserts, because the claim has written no row. */
 static void
 finish_at_once(struct idem_sql *db, const uint8_t *key,
                const struct idem_record *claim, const struct idem_record *next,

@@ -1,5 +1,5 @@
 /*
- * sql_run.c - idem_sql_run: claim, business, finish, all in one transaction.
+ * sql_run.c - idem_sql_run: claim, business and finish in one transaction.
  *
  *   begin; claim; savepoint
  *     fn
@@ -7,12 +7,12 @@
  *       failed    -> strict: back to the savepoint, finish as failed, commit
  *                    loose:  roll back everything
  *
- * There are two ways to begin and two to end: at once, in one round trip, where
- * the database can and the guess is right that nothing is there; and in steps,
- * one statement after the other, which always works.
+ * There are two ways to begin and to end: in one round trip, if the database
+ * can do that and the guess that there is no record is right; and in steps, one
+ * statement after the other, which always works.
  *
  * idem_sql_run_statements needs no savepoint and no second write: begin, the
- * record as it will be, the statements, commit, all in one round trip.
+ * final record, the statements and commit go in one round trip.
  */
 #include "driver.h"
 
@@ -87,14 +87,14 @@ prepare(struct idem_sql *db, const struct idem_op *op, struct run *run,
     return status == IDEM_OK ? idem__sql_now(db, &run->now, err) : status;
 }
 
-/* A token was issued before: there is nothing to guess. */
+/* A token was issued before, so there is a record and no guess is possible. */
 static bool
 goes_at_once(const struct idem_sql *db, const struct run *run)
 {
     return db->in_one_go && run->op.type != IDEM_TYPE_TOKEN;
 }
 
-/* Of a transaction that is open. guess: that nothing is there. */
+/* For an open transaction. guess: assume that there is no record. */
 static enum idem_status
 claim_in_steps(struct idem_sql *db, struct run *run, bool guess,
                struct idem_answer *answer, struct idem_error *err)
@@ -120,7 +120,7 @@ start_in_steps(struct idem_sql *db, struct run *run, bool guess,
     return idem__sql_fail(db, err);
 }
 
-/* Where the guess is wrong, steps find out what is there. */
+/* If the guess is wrong, the steps find out what the record is. */
 static enum idem_status
 start_at_once(struct idem_sql *db, struct run *run, struct idem_answer *answer,
               struct idem_error *err)
@@ -148,7 +148,7 @@ start_at_once(struct idem_sql *db, struct run *run, struct idem_answer *answer,
     status = claim_in_steps(db, run, false, answer, err);
     if (status != IDEM_ERR_INVALID || db->says_level)
         return status;
-    db->says_level = true; /* the session's own isolation will not do */
+    db->says_level = true; /* the session's isolation level is not sufficient */
     roll_back(db);
     return start_in_steps(db, run, false, answer, err);
 }
@@ -181,8 +181,8 @@ undone(struct idem_sql *db, struct idem_error *err)
                       db->driver->name);
 }
 
-/* The record and the commit in one round trip. The commit is not reached unless
- * the row is as this transaction left it. */
+/* Write the record and commit in one round trip. The commit is not reached
+ * unless the row is as this transaction left it. */
 static enum idem_status
 end_at_once(struct idem_sql *db, struct run *run, const struct idem_op *op,
             struct idem_answer *answer, struct idem_error *err)
@@ -197,8 +197,9 @@ end_at_once(struct idem_sql *db, struct run *run, const struct idem_op *op,
         return status;
     }
     idem__step(&run->claim, &checked, &run->now, &next);
-    next.rev = run->claim.rev; /* nobody has seen the claim */
-    /* Our savepoint is gone if the work has ended the transaction. */
+    next.rev = run->claim.rev; /* no other transaction has seen the claim */
+    /* This fails if the work has ended the transaction, because the savepoint
+     * is gone then. */
     add_text(&batch, "release savepoint idem_run");
     db->driver->at_once->finish(db, run->key, &run->claim, &next, &batch);
     add_text(&batch, "commit");
@@ -225,8 +226,8 @@ finish_op(const struct run *run, uint64_t fence, enum idem_state outcome,
                             .ttl_ms = run->op.ttl_ms};
 }
 
-/* Its row is held, so the rev is right unless the database has undone the
- * transaction meanwhile. */
+/* This transaction holds the row, so the rev is right unless the database has
+ * rolled the transaction back. */
 static enum idem_status
 end_in_steps(struct idem_sql *db, const struct idem_op *op,
              struct idem_answer *answer, struct idem_error *err)
@@ -252,7 +253,7 @@ end_in_steps(struct idem_sql *db, const struct idem_op *op,
     return IDEM_OK;
 }
 
-/* Finish what this transaction claimed. */
+/* Finish what this transaction has claimed. */
 static enum idem_status
 finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
                   struct idem_bytes result, struct idem_answer *answer,
@@ -265,7 +266,7 @@ finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
                : end_in_steps(db, &op, answer, err);
 }
 
-/* Loose: as if it had never been asked for. */
+/* Loose mode: roll back, as if the request had never come. */
 static enum idem_status
 give_up(struct idem_sql *db, struct idem_bytes result,
         struct idem_answer *answer, const struct run *run,
@@ -295,7 +296,7 @@ end(struct idem_sql *db, struct run *run, enum idem_state outcome,
     if (outcome == IDEM_STATE_FAILED) {
         if (idem__sql_run(db, BACK, NULL, 0))
             return finish_and_commit(db, run, outcome, result, answer, err);
-        /* The savepoint is gone: so is the whole transaction. */
+        /* Without the savepoint the whole transaction is gone. */
         idem__sql_fail(db, err);
         roll_back(db);
         return IDEM_ERR_UNAVAILABLE;
@@ -352,16 +353,16 @@ idem_sql_run(struct idem_sql *db, const struct idem_op *op,
     return status;
 }
 
-/* ---- statements that are known beforehand ------------------------------ */
+/* ---- statements that are given in advance ------------------------------ */
 
 struct statements {
     const struct idem_sql_statement *list;
     size_t count;
     struct idem_bytes result;
-    bool failed; /* db->fault says how */
+    bool failed; /* db->fault says why */
 };
 
-/* Anything else might end the transaction. */
+/* Other statements might end the transaction. */
 static bool
 changes_rows(const char *sql)
 {
@@ -398,7 +399,7 @@ check_statements(struct idem_sql *db, const struct statements *work,
                       IDEM_SQL_STATEMENT_VALUES);
 }
 
-/* One at a time, as the work of idem_sql_run. */
+/* Run one statement at a time, as the work of idem_sql_run. */
 static enum idem_state
 do_statements(void *arg, struct idem_sql *db, uint64_t fence,
               struct idem_bytes *result)
@@ -418,8 +419,8 @@ do_statements(void *arg, struct idem_sql *db, uint64_t fence,
     return work->failed ? IDEM_STATE_ABSENT : IDEM_STATE_SUCCEEDED;
 }
 
-/* begin; the record as it will be; the statements; commit. The record goes
- * first, so that who is late does nothing. False: nothing was done. */
+/* begin; the final record; the statements; commit. The record comes first, so
+ * that a duplicate changes nothing. False: nothing was done. */
 static bool
 do_at_once(struct idem_sql *db, struct run *run, const struct statements *work,
            const struct idem_record *record)
@@ -471,7 +472,7 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
         if (db->fault.cause == IDEM_SQL_CONNECTION_LOST)
             return commit_failed(db, err);
     }
-    /* Why not, is found out in steps. */
+    /* It did not work; the steps find out why. */
     status = idem_sql_run(db, op, do_statements, &work, answer, err);
     if (work.failed) {
         idem__sql_fail(db, err);

@@ -1,8 +1,8 @@
 /*
- * sql_sqlite.c - the caller's sqlite3.
+ * sql_sqlite.c - the driver for the caller's sqlite3.
  *
- * SQLite locks whole files: a claim is alone with the file as soon as it has
- * written, and "somebody else holds it" comes as SQLITE_BUSY.
+ * SQLite locks whole files: after a claim's first write, no other connection
+ * can write, and a record that another transaction holds shows as SQLITE_BUSY.
  */
 #include "driver.h"
 
@@ -99,11 +99,11 @@ read_value(struct idem_sql *db, sqlite3_stmt *s, int column,
 
 #define ROWS_MAX 64
 
-/* A few rows are all that any scheme asks for. */
+/* Reads at most ROWS_MAX rows; no scheme needs more. */
 static bool
 read_rows(struct idem_sql *db, sqlite3_stmt *s)
 {
-    int rc = sqlite3_step(s); /* prepares it again after a schema change */
+    int rc = sqlite3_step(s); /* also prepares it again after a schema change */
     int columns = sqlite3_column_count(s);
 
     if (!idem__sql_room(db, ROWS_MAX, (size_t)columns))
@@ -143,7 +143,7 @@ run(struct idem_sql *db, const char *sql, const struct idem_sql_value *values,
     good = rc == SQLITE_OK ? read_rows(db, s) : fault(db, rc);
     sqlite3_reset(s);
     sqlite3_clear_bindings(s);
-    /* What triggers changed is not counted. */
+    /* Rows that triggers changed are not counted. */
     db->rows.affected = sqlite3_total_changes64(db->conn) == before
                             ? 0
                             : sqlite3_changes64(db->conn);
@@ -214,9 +214,10 @@ equals(enum idem_sql_type type)
 const struct sql_driver idem__sql_sqlite = {
     .name = "sqlite",
     .table = "idem_record",
-    /* A transaction that starts by reading could never write. */
+    /* A transaction that begins with a read cannot write any more once another
+     * connection has written. */
     .begin = "begin immediate",
-    .quote = '`', /* "x" may be taken for a text here */
+    .quote = '`', /* SQLite may take "x" for a text */
     .on_conflict = true,
     .attach = attach,
     .run = run,
