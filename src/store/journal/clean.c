@@ -1,17 +1,17 @@
 /*
- * clean.c - taking away what has expired, and segments that are mostly dead.
+ * clean.c - removes expired records, and segments that are mostly dead.
  *
- * Only the oldest segment is ever taken away. If something still lives in it,
- * that is written again at the end of the log first, as part of a batch, so it
- * costs no sync of its own. Because an older entry of a key always lies in an
- * older place, it is gone before the newer one can be: nothing comes back, and
- * deletes need no keeping once their segment is the oldest.
+ * Only the oldest segment is ever removed. Its live entries are first written
+ * again at the end of the log, as part of a batch, so that needs no extra sync.
+ * An older entry of a key always has an older place in the log, so it is gone
+ * before the newer one can be. So no old record comes back, and a delete need
+ * not be kept once its segment is the oldest.
  *
- * It is time when the log is nearly twice what lives in it. To win back D dead
- * bytes at most L live bytes are written again, and D >= 0.95 L by then:
- * records are written about twice over their life at worst. Under load every
- * batch carries at least as many moved bytes as it has of its own, so the
- * cleaner never falls behind.
+ * Cleaning starts when the log is nearly twice as large as its live entries. To
+ * free D dead bytes at most L live bytes are written again, and D >= 0.95 L by
+ * then, so at worst a record is written about twice in its life. Under load
+ * every batch carries as many moved bytes as the batch before it had, and 64
+ * KiB more, so the cleaner never falls behind.
  */
 #include "journal.h"
 
@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define SWEEP_SLOTS 16384
-#define SCAN_MAX (UINT64_C(4) << 20) /* dead bytes passed over in one step */
+#define SCAN_MAX (UINT64_C(4) << 20) /* dead bytes skipped in one step */
 #define SMALL_SEGMENTS 64
 
 bool
@@ -36,7 +36,7 @@ idem__clean_due(const struct journal *self)
     slack = self->segments[self->segment_count - 1].file_len;
     if (self->segment_count > SMALL_SEGMENTS &&
         used / self->segment_count < slack / 4)
-        return true; /* many short ones, from many restarts */
+        return true; /* many short segments, from many restarts */
     return used - live > live / 20 * 19 + slack;
 }
 
@@ -59,7 +59,7 @@ stuck(struct journal *self, const char *why)
               self->dir, self->segments[0].head.id, why);
 }
 
-/* The slot that points to this very entry, or NULL: the entry is dead. */
+/* The slot that points to this entry; NULL: the entry is dead. */
 static struct slot *
 slot_at_place(struct journal *self, const struct entry_head *head, uint64_t at)
 {
@@ -85,9 +85,9 @@ expired(const struct journal *self, const struct slot *slot)
     return slot->drop_s != 0 && slot->drop_s < self->drop_s;
 }
 
-/* Has nobody begun, renewed or looked after this claim for so long that no room
- * is kept for its finish? What was written to a segment was written before the
- * next one was made. */
+/* True if this claim has not been written for so long that no room is reserved
+ * for its finish. All entries of a segment were written before the next segment
+ * was created. */
 static bool
 in_idle_segment(const struct journal *self, const struct slot *slot)
 {
@@ -114,7 +114,8 @@ is_idle(const struct journal *self, const struct entry_head *head,
                IDEM__CLAIM_RESERVE_MS;
 }
 
-/* One entry of the oldest segment. False: no memory, look at it again. */
+/* Handle one entry of the oldest segment. False: out of memory, try it
+ * again. */
 static bool
 move_entry(struct journal *self, const struct entry_head *head,
            const uint8_t *bytes, uint64_t at)
@@ -145,7 +146,7 @@ idem__clean_into_batch(struct journal *self, uint64_t budget)
     if (!idem__clean_due(self) || self->full)
         return;
     if (self->cleaning && self->cleaner.at >= oldest->end)
-        idem__clean_restart(self); /* something was left: look again */
+        idem__clean_restart(self); /* something was left: start again */
     if (!self->cleaning) {
         idem__walk_init(&self->cleaner, self->io, oldest->fd, &oldest->head,
                         oldest->end);
@@ -203,7 +204,7 @@ idem__clean_sweep(struct journal *self)
         uint32_t number = self->sweep_shard++ % INDEX_SHARDS;
         struct shard *shard = &self->index.shards[number];
 
-        /* A removal moves a later slot here: look again. */
+        /* A removal moves a later slot to this place: look at it again. */
         for (uint32_t i = 0; i < shard->room;) {
             struct slot *slot = &shard->slots[i];
 

@@ -1,19 +1,19 @@
 /*
  * clock.c - the journal's own time, which never goes back.
  *
- * While the machine is up, CLOCK_BOOTTIME counts it, which nobody sets. The
- * file `clock` remembers which boot that was and what to add, so a journal that
- * is opened again in the same boot needs no wall clock. It is not synced: a
- * power cut ends the boot that it speaks of.
+ * While the machine is up, the time advances with CLOCK_BOOTTIME, which cannot
+ * be set. The file `clock` has the id of the boot and the offset to add, so a
+ * journal that is opened again in the same boot needs no wall clock. The file
+ * is not synced, because a power cut also ends that boot.
  *
- * After a reboot nobody but the wall clock knows how long the machine was off.
- * A wall clock that is too far ahead would expire records that callers still
- * rely on, one that is behind only keeps them longer. So it is believed as far
- * as it deserves: up to AHEAD_SYNCED_US if the kernel says that its clock is
- * synchronised, else for about as long as a reboot takes. Where it is not, the
- * journal's time goes on from what is known, with an alarm, and the next open
- * asks again: the time is not settled. It may be set forward then by what a
- * later open believes, so what is written meanwhile is kept that much longer.
+ * After a reboot only the wall clock shows how long the machine was off. A wall
+ * clock that is too far ahead would expire records that clients still rely on;
+ * one that is behind only keeps them longer. So it is trusted up to a limit:
+ * AHEAD_SYNCED_US if the kernel says that the clock is synchronised, otherwise
+ * about the duration of a reboot. If it is further ahead, the journal's time
+ * continues from the last known time, with an alarm, and the next open checks
+ * again: the time is not settled. A later open may then set the time forward,
+ * so records that are written meanwhile are kept that much longer.
  */
 #include "journal.h"
 
@@ -35,7 +35,7 @@ enum remembers { NOTHING, HELD, SETTLED };
 
 static const char *const words[] = {"", " held\n", " settled\n"};
 
-/* What to add to the boot clock, if the file is of this boot. */
+/* The offset to add to the boot clock, if the file is of this boot. */
 static enum remembers
 read_offset(const struct journal *self, const char *boot_id, int64_t *offset_us)
 {
@@ -61,7 +61,7 @@ read_offset(const struct journal *self, const char *boot_id, int64_t *offset_us)
     return strcmp(end, words[HELD]) == 0 ? HELD : NOTHING;
 }
 
-/* A file that cannot be written costs what it is for, and nothing else. */
+/* If the file cannot be written, the next open uses the wall clock. */
 static void
 write_offset(const struct journal *self, const char *boot_id,
              enum remembers what)
@@ -79,8 +79,8 @@ write_offset(const struct journal *self, const char *boot_id,
     close(fd);
 }
 
-/* From start_us, which is known to have passed, to what the wall clock says, if
- * that is believed. */
+/* Advance from start_us, which has certainly passed, to the wall clock's time,
+ * if that is trusted. */
 static enum remembers
 ask_wall(struct journal *self, int64_t wall_us)
 {
@@ -88,8 +88,9 @@ ask_wall(struct journal *self, int64_t wall_us)
     bool synced = clocks->synced && clocks->synced(clocks->arg);
     int64_t ahead_us = wall_us - self->start_us;
 
-    /* Behind: the journal's time is at least as late, and nothing sets it
-     * forward if the clock is right or the machine was off for a moment. */
+    /* The wall clock is behind, so the journal's time is late enough. If the
+     * clock is right, or the machine was off only for a moment, no later open
+     * sets the time forward. */
     if (ahead_us < 0 && (synced || -ahead_us <= AHEAD_US))
         return SETTLED;
     if (ahead_us < 0) {

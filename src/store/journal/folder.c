@@ -1,5 +1,6 @@
 /*
- * folder.c - the journal's folder: its lock, its names, what is in it.
+ * folder.c - the journal's folder: its lock, the names of its files, and
+ * listing them.
  */
 #include "journal.h"
 
@@ -49,7 +50,7 @@ idem__journal_status(int error)
     }
 }
 
-/* Say what stands in the way of a folder, and what to do about it. */
+/* Say why a folder cannot be used, and what to do about it. */
 static enum idem_status
 folder_error(const char *dir, int error, struct idem_error *err)
 {
@@ -98,9 +99,9 @@ lock_fd(struct journal *self, int fd, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* The lock is on the folder, which cannot be removed while files are in it.
- * The file `lock` says which process has it, and is locked too: idem 0.1 looks
- * only there. */
+/* The lock is on the folder, which cannot be removed while it contains files.
+ * The file `lock` says which process holds the lock. It is locked too, because
+ * idem 0.1 checks only that file. */
 static enum idem_status
 lock(struct journal *self, struct idem_error *err)
 {
@@ -124,13 +125,13 @@ lock(struct journal *self, struct idem_error *err)
     error = idem__io_truncate(self->io, self->lock_fd, 0);
     if (!error)
         error = idem__io_write(self->io, self->lock_fd, pid, strlen(pid), 0);
-    /* The pid is for people; a full disk must not keep a journal shut. */
+    /* The pid is only for people, so a full disk must not prevent opening. */
     if (error && idem__journal_status(error) != IDEM_ERR_FULL)
         return folder_error(self->dir, error, err);
     return IDEM_OK;
 }
 
-/* Make the folder if only its last part is missing, durably. */
+/* Create the folder if only its last part is missing, durably. */
 static int
 make(struct journal *self)
 {
@@ -155,8 +156,9 @@ make(struct journal *self)
     return error;
 }
 
-/* Is the folder ours alone? Who else can write there can put files in the
- * place of ours, and who made the link to it can choose another folder. */
+/* Check that only this user can change the folder. Other users who can write
+ * there could replace files, and the owner of a link to it could redirect it to
+ * another folder. */
 static enum idem_status
 check_owner(struct journal *self, struct idem_error *err)
 {
@@ -232,7 +234,7 @@ void
 idem__folder_close(struct journal *self)
 {
     idem__io_close(self->io, self->lock_fd);
-    idem__io_close(self->io, self->dir_fd); /* which unlocks it */
+    idem__io_close(self->io, self->dir_fd); /* this also unlocks it */
 }
 
 static bool

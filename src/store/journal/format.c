@@ -1,5 +1,5 @@
 /*
- * format.c - heads of segments and entries, to bytes and back.
+ * format.c - encodes and decodes the heads of segments and entries.
  */
 #include "format.h"
 
@@ -36,7 +36,8 @@ idem__segment_head_get(const uint8_t *in, struct segment_head *head,
     if (memcmp(in, magic, sizeof(magic)) != 0)
         return idem__fail(err, IDEM_ERR_CORRUPT,
                           "it does not start as a segment does");
-    /* A newer head may be longer and summed otherwise: the version first. */
+    /* Check the version first: a newer head may be longer and have another
+     * checksum. */
     if (version > JOURNAL_VERSION && version < 1000)
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,
                           "it was written by a newer idem (format %u; this one "
@@ -53,7 +54,7 @@ idem__segment_head_get(const uint8_t *in, struct segment_head *head,
     return IDEM_OK;
 }
 
-/* Over everything in the head but the two checksums. */
+/* The checksum of everything in the head except the two checksums. */
 static uint16_t
 head_sum(const uint8_t *in, uint64_t salt)
 {

@@ -1,12 +1,12 @@
 /*
- * helper.c - a thread for what would hold up a batch: it prepares the file of
- * the next segment and writes saved indexes.
+ * helper.c - a thread for work that would delay a batch: it prepares the file
+ * of the next segment and writes saved indexes.
  *
- * A prepared file is filled with zeros, so that the fdatasync of a batch has
- * no metadata to write: that halves its time. While a journal is opened nobody
- * waits for a batch, and its first file is waited for; later, when batches come
- * so fast that a file is needed before it is filled, it is taken as it is: its
- * room is allocated first. The file is called "spare" until it is a segment.
+ * A prepared file is filled with zeros, so that the fdatasync of a batch has no
+ * metadata to write: that halves its time. When a journal is opened, no batch
+ * is waiting, so the first file is filled completely. Later, if batches come so
+ * fast that a file is needed before it is filled, it is used as it is; its room
+ * has been allocated already. The file is called "spare" until it is a segment.
  */
 #include "journal.h"
 
@@ -35,7 +35,7 @@ struct helper {
     bool threaded, stop, hurry;
     enum spare_state spare;
     struct fresh fresh;
-    int error; /* of the last attempt */
+    int error; /* errno of the last attempt */
     struct save *saves;
     size_t save_count;
     const struct idem_io *io;
@@ -60,7 +60,7 @@ fill_with_zeros(struct helper *helper, int fd, uint64_t from, uint64_t len)
     int error = 0;
 
     if (!zeros)
-        return 0; /* slower, not wrong */
+        return 0; /* without zeros the file is only slower */
     while (!error && from < len && !hurried(helper)) {
         uint64_t part = len - from < ZERO_LEN ? len - from : ZERO_LEN;
 
@@ -73,8 +73,9 @@ fill_with_zeros(struct helper *helper, int fd, uint64_t from, uint64_t len)
     return error;
 }
 
-/* A file that is there already was a segment: its bytes are written, and no
- * entry in it can pass for one of the next segment, which has another salt. */
+/* An existing file was a segment, so its bytes are already written. None of its
+ * entries can be mistaken for one of the next segment, which has another
+ * salt. */
 static int
 make_spare(struct helper *helper, struct fresh *fresh)
 {
@@ -96,7 +97,7 @@ make_spare(struct helper *helper, struct fresh *fresh)
     if (!error && have < fresh->len)
         error = idem__io_allocate(helper->io, fresh->fd, fresh->len);
     if (error == EOPNOTSUPP)
-        error = 0; /* then the zeros make the room */
+        error = 0; /* the zeros will allocate the room */
     if (!error)
         error = fill_with_zeros(helper, fresh->fd, have, fresh->len);
     if (error) {
@@ -107,7 +108,7 @@ make_spare(struct helper *helper, struct fresh *fresh)
     return error;
 }
 
-/* Called with the mutex held, which is given up while it works. */
+/* Called with the mutex held, which is released during the work. */
 static void
 make_wanted(struct helper *helper)
 {
@@ -173,7 +174,7 @@ idem__helper_start(struct journal *self)
     pthread_cond_init(&helper->wake, NULL);
     pthread_cond_init(&helper->done, NULL);
     self->helper = helper;
-    /* Without a thread everything is done in place. */
+    /* Without a thread, everything is done on the caller's thread. */
     helper->threaded = !self->tuning.no_thread &&
                        pthread_create(&helper->thread, NULL, work, helper) == 0;
     return true;
@@ -193,7 +194,7 @@ idem__helper_stop(struct journal *self)
     if (helper->threaded)
         pthread_join(helper->thread, NULL);
     idem__io_close(self->io, helper->fresh.fd);
-    /* Often there is none. */
+    /* Often there is no such file. */
     (void)idem__io_unlink(self->io, self->dir_fd, "spare");
     pthread_cond_destroy(&helper->done);
     pthread_cond_destroy(&helper->wake);
@@ -293,7 +294,7 @@ idem__helper_save(struct journal *self, struct segment *segment,
     struct save *save;
 
     if (self->row_log.id != segment->head.id)
-        return; /* it was saved before */
+        return; /* it is already saved */
     segment->saved_len =
         (self->row_log.count - self->row_log.replaced_count) * SAVED_ROW_LEN;
     save = helper->threaded ? malloc(sizeof(*save)) : NULL;

@@ -1,5 +1,5 @@
 /*
- * index.c - open addressing with linear probing, in shards.
+ * index.c - the index: a hash table with linear probing, in shards.
  */
 #include "index.h"
 
@@ -225,7 +225,8 @@ idem__index_set(struct journal_index *index, struct slot *slot,
     *slot = *value;
 }
 
-/* Slots behind the hole move up, unless that would put one before its home. */
+/* Move the following slots up into the hole, but none of them before its
+ * home. */
 void
 idem__index_remove(struct journal_index *index, struct slot *slot)
 {

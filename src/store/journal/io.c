@@ -1,5 +1,6 @@
 /*
- * io.c - the journal's system calls, and what a call must do about EINTR.
+ * io.c - the journal's system calls, with the handling of EINTR and short
+ * transfers.
  */
 #include "io.h"
 
@@ -94,7 +95,7 @@ const struct idem_io idem__system_io = {
     .unlink = sys_unlink,
 };
 
-/* Call until it is not interrupted; 0 or the errno. */
+/* Repeat the call while it is interrupted; 0 or the errno. */
 #define AGAIN(call)                                                            \
     for (;;) {                                                                 \
         if ((call) == 0)                                                       \
@@ -103,7 +104,7 @@ const struct idem_io idem__system_io = {
             return errno ? errno : EIO;                                        \
     }
 
-/* 0, or why a file that was just opened must not be used. */
+/* Returns 0, or why a file that was just opened must not be used. */
 static int
 check_file(int fd, int flags)
 {
@@ -118,8 +119,8 @@ check_file(int fd, int flags)
     return info.st_uid == self || (self == 0 && reads_only) ? 0 : EPERM;
 }
 
-/* O_NONBLOCK: a pipe that somebody put there must not stop us. A regular file
- * does not care. */
+/* O_NONBLOCK: if somebody put a pipe there, opening must not block. It has no
+ * effect on regular files. */
 int
 idem__io_open(const struct idem_io *io, int at, const char *name, int flags,
               int *fd)

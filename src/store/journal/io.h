@@ -1,13 +1,13 @@
 /*
- * io.h - every system call that the journal makes on its files.
+ * io.h - a table of all system calls that the journal makes on its files.
  *
- * A table, so that tests can record what would be on the disk after a power
- * cut, and can make any call fail. Each call returns as the system call of the
- * same name does: -1 and errno on failure. EINTR and short transfers are for
- * the helpers below to deal with, not for the rest of the journal.
+ * With the table tests can record what would be on the disk after a power cut,
+ * and can make any call fail. Each call returns like the system call of the
+ * same name: -1 and errno on failure. The functions below handle EINTR and
+ * short transfers, so the rest of the journal does not need to.
  *
- * Files are named relative to `at`, the journal's open folder: whatever is
- * renamed, linked or put in its place later, the journal stays where it is.
+ * Files are named relative to `at`, the journal's open folder. So the journal
+ * stays in that folder, even if its path is later renamed or replaced.
  */
 #ifndef IDEM__JOURNAL_IO_H
 #define IDEM__JOURNAL_IO_H
@@ -23,7 +23,8 @@ struct idem_io {
     ssize_t (*pwrite)(void *arg, int fd, const void *data, size_t len,
                       off_t at);
     int (*fdatasync)(void *arg, int fd);
-    int (*fsync)(void *arg, int fd); /* folders, and files made or cut */
+    int (*fsync)(void *arg, int fd); /* for folders, and for files created or
+                                      * truncated */
     int (*fallocate)(void *arg, int fd, off_t len);
     int (*ftruncate)(void *arg, int fd, off_t len);
     int (*rename)(void *arg, int at, const char *from, const char *to);
@@ -33,17 +34,17 @@ struct idem_io {
 
 extern const struct idem_io idem__system_io;
 
-/* These go on after EINTR and short transfers. 0, or an errno. */
+/* These continue after EINTR and short transfers. They return 0 or an errno. */
 
 /*
  * Open a regular file of this user (root may read anybody's), or a folder with
- * O_DIRECTORY. Nothing is created through a link, followed or cut before that
- * is certain. ELOOP: it is a link; ENXIO: it is no regular file; EPERM: it
+ * O_DIRECTORY. Links are not followed, and nothing is truncated before these
+ * checks. ELOOP: it is a link; ENXIO: it is not a regular file; EPERM: it
  * belongs to another user.
  */
 int idem__io_open(const struct idem_io *io, int at, const char *name, int flags,
                   int *fd);
-/* What idem__io_open and the other calls report, in words. */
+/* The text of an error of idem__io_open and the other calls. */
 const char *idem__io_text(int error);
 void idem__io_close(const struct idem_io *io, int fd); /* -1 is fine */
 int idem__io_write(const struct idem_io *io, int fd, const void *data,

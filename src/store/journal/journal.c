@@ -1,9 +1,9 @@
 /*
  * journal.c - journal:DIR, the embedded store: a log in a folder.
  *
- * Which record is there is decided by the index alone: a compare reads no disk.
- * Only a refused swap reads the record that is really there. See journal.h for
- * the rest of the house, docs/journal-format.md for the bytes.
+ * The index alone says which rev a key has, so a compare does not read the
+ * disk. Only a refused swap reads the stored record. See journal.h for the
+ * other files of the journal and docs/journal-format.md for the file format.
  */
 #include "journal.h"
 
@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_LEN (UINT64_C(8) << 20) /* a batch beyond this is cut in two */
+#define CHUNK_LEN (UINT64_C(8) << 20) /* a larger batch is written in parts */
 #define BATCH_CAP (UINT64_C(256) << 20)
-#define CLEAN_LEAST (UINT64_C(64) << 10) /* moved with a batch, and its own */
+#define CLEAN_LEAST (UINT64_C(64) << 10) /* per batch, plus its size */
 #define CLEAN_STEP (UINT64_C(512) << 10) /* moved in one tend */
 #define MARK_SOON_US INT64_C(1000000)
 #define MARK_IDLE_US INT64_C(600000000)
@@ -26,7 +26,7 @@ idem__journal_segment(struct journal *self, uint32_t id)
     uint32_t place = id - (uint32_t)self->segments[0].head.id;
     size_t at = place;
 
-    /* Numbers have gaps only where damage was accepted. */
+    /* Segment numbers have gaps only if damage was accepted. */
     if (at >= self->segment_count)
         at = self->segment_count - 1;
     while ((uint32_t)self->segments[at].head.id != id) {
@@ -62,7 +62,8 @@ idem__journal_read(struct journal *self, const struct slot *slot, uint8_t *out,
                       self->dir, segment->head.id, slot_at(slot));
 }
 
-/* The record of a slot, if it is this key's; its bytes live in the arena. */
+/* Read the record of a slot, if the slot is this key's; its bytes live in the
+ * arena. */
 static enum idem_status
 read_record(struct journal *self, const struct slot *slot, const uint8_t *key,
             struct idem_arena *arena, struct idem_record *record, bool *same,
@@ -85,8 +86,8 @@ read_record(struct journal *self, const struct slot *slot, const uint8_t *key,
         err);
 }
 
-/* The key's record among the slots from this one on: *record is ABSENT if there
- * is none. */
+/* Find the key's record among the slots from this one on; *record is ABSENT if
+ * there is none. */
 static enum idem_status
 look_up(struct journal *self, const struct slot *slot, const uint8_t *key,
         struct idem_arena *arena, struct idem_record *record,
@@ -104,7 +105,8 @@ look_up(struct journal *self, const struct slot *slot, const uint8_t *key,
     return IDEM_OK;
 }
 
-/* Does it make a record where none was executing? A full disk refuses these. */
+/* Does this swap make a record executing that was not? A full disk refuses
+ * these. */
 static bool
 is_claim(const struct idem_swap *swap, const struct slot *slot)
 {
@@ -186,7 +188,7 @@ swap_one(struct journal *self, struct idem_swap *swap, struct idem_arena *arena,
         swap->outcome = IDEM_SWAP_REFUSED;
         return IDEM_OK;
     }
-    if (!swap->record) { /* delete what is not there */
+    if (!swap->record) { /* delete a key that is absent */
         swap->outcome = IDEM_SWAP_STORED;
         return IDEM_OK;
     }
@@ -264,8 +266,8 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* A mark after the last batch: the time is remembered, and damage to that
- * batch can be told from a torn write. */
+/* Write a mark after the last batch. It records the time, and later damage to
+ * that batch can be distinguished from a torn write. */
 static void
 mark(struct journal *self)
 {
@@ -311,8 +313,8 @@ figures(struct idem_store *store, idem_figure_fn *each, void *arg)
     each(arg, "journal_rereads_total", (double)self->heals);
 }
 
-/* A clean end: the last batch is followed by a mark, the index is saved, and
- * the file ends where its entries do. */
+/* Close cleanly: write a mark after the last batch, save the index, and
+ * truncate the file to the end of its entries. */
 static void
 leave(struct journal *self)
 {

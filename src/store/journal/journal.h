@@ -1,27 +1,28 @@
 /*
- * journal.h - what the files of the journal share.
+ * journal.h - the structs and functions that the files of the journal share.
  *
- *   swap --> decide (index) --> batch.c: entries --> one write, one fdatasync
- *        --> index says where the new records lie --> stored
+ *   swap --> decide (index) --> journal_batch.c: entries --> one write, one
+ *   fdatasync --> index has the places of the new records --> stored
  *
- * The log is a row of segments, numbered without gaps. The newest is written;
- * only the oldest is ever taken away, after what still lives in it was written
- * again at the new end. So the state is always: read all segments in order,
- * the later entry of a key wins. No older entry of a key can outlive a newer
- * one, whatever crashes in between.
+ * The log is a sequence of segments, numbered without gaps. Only the newest is
+ * written, and only the oldest is ever removed, after its live entries were
+ * written again at the end. So the state is always found by reading all
+ * segments in order; the later entry of a key wins. No older entry of a key can
+ * outlive a newer one, even after a crash.
  *
- *   folder.c   names, the lock, what files are there
- *   segment.c  making and dropping segments; room for a full disk
- *   helper.c   a thread that prepares the next segment and saves indexes
- *   batch.c    the one place that writes entries
- *   saved.c    saved index files
- *   recover.c  from files to an index
- *   trouble.c  a failed write: stop, re-read, go on in a fresh segment
- *   clean.c    expired records, segments that are mostly dead
- *   clock.c    the journal's time
- *   scan.c     listing records
- *   journal.c  the store's functions
- *   journal_check.c, journal_copy.c  look at a journal, copy one
+ *   folder.c         the lock, the names of the files, listing them
+ *   segment.c        creating and removing segments; room for a full disk
+ *   helper.c         a thread that prepares the next segment and saves indexes
+ *   journal_batch.c  the only place that writes entries
+ *   saved.c          saved index files
+ *   recover.c        builds the index from the files
+ *   trouble.c        after a failed write: stop, re-read, use a new segment
+ *   clean.c          removes expired records, and segments that are mostly dead
+ *   clock.c          the journal's time
+ *   journal_scan.c   lists records
+ *   journal.c        the store's functions
+ *   journal_check.c  checks a journal without changing it
+ *   journal_copy.c   copies a journal
  */
 #ifndef IDEM__JOURNAL_H
 #define IDEM__JOURNAL_H
@@ -32,20 +33,20 @@
 #include "io.h"
 #include "walk.h"
 
-/* One line of a saved index. */
+/* One row of a saved index. */
 struct row {
-    uint64_t tag; /* all 64 bits, whatever the mask */
+    uint64_t tag; /* all 64 bits, independent of the mask */
     uint64_t rev, prev;
     uint32_t place, size, drop_s, kind;
 };
 
-/* The rows of the segment that is being written or read, until they are saved;
- * a row that a later one of the same segment replaced is left out. */
+/* The rows of the segment that is being written or read, until they are saved.
+ * Rows that a later row of the same segment replaced are left out. */
 struct row_log {
     uint64_t id; /* of the segment */
     struct row *rows;
     size_t count, room, replaced_count;
-    uint8_t *replaced; /* a bit for each place of the segment */
+    uint8_t *replaced; /* one bit for each place of the segment */
     size_t replaced_len;
     bool broken; /* out of memory: nothing is saved for this segment */
 };
@@ -53,13 +54,13 @@ struct row_log {
 struct segment {
     struct segment_head head;
     int fd;
-    uint64_t end;       /* entries end here */
-    uint64_t file_len;  /* room that the file has */
+    uint64_t end;       /* end of the entries */
+    uint64_t file_len;  /* allocated length of the file */
     uint64_t live;      /* bytes of entries that the index points to */
-    uint64_t saved_len; /* of its saved index */
+    uint64_t saved_len; /* length of its saved index */
 };
 
-/* What tests may change; all zero is the real thing. */
+/* Settings for tests; all zero in production. */
 struct journal_tuning {
     const struct idem_io *io; /* NULL: the system's */
     uint64_t segment_len;     /* 0: grows with the journal */
@@ -67,14 +68,15 @@ struct journal_tuning {
     bool no_thread;           /* prepare segments in tend and when needed */
 };
 
-/* An entry on its way to the log; its body stands in journal.batch. */
+/* An entry to be written; its body is in journal.batch. */
 struct pending {
     struct idem_swap *swap; /* NULL: a mark, or moved by the cleaner */
     struct entry_head head;
-    uint64_t at; /* in the batch, while it is built */
+    uint64_t at; /* position in the batch, while it is built */
     uint64_t tag;
-    bool moved; /* by the cleaner: the same record from an older segment */
-    bool claim; /* it makes a record where none was executing */
+    bool moved; /* moved by the cleaner: the same record from an older
+                 * segment */
+    bool claim; /* it makes a record executing that was not */
     bool idle;  /* moved, and no room is reserved for its finish */
 };
 
@@ -103,15 +105,17 @@ struct journal {
 
     int64_t start_us, boot_at_start_us; /* the journal's time */
     int64_t persisted_us;               /* the latest time in the log */
-    int64_t drop_s; /* what may be dropped before it may go; see store.h */
+    int64_t drop_s; /* records with an earlier drop time may be removed; see
+                     * store.h */
 
     struct helper *helper;
     struct row_log row_log;      /* of the last segment */
     struct segment_walk cleaner; /* through the oldest segment */
     bool cleaning, clean_stuck;
     uint32_t sweep_shard;
-    uint64_t seg_len;            /* of the last segment made; see next_len */
-    int64_t last_add_us;         /* when that was */
+    uint64_t seg_len;            /* length of the last segment created; see
+                                  * next_len */
+    int64_t last_add_us;         /* when that was created */
     uint64_t reserve_len;        /* 0: there is no reserve */
     bool full;                   /* no room for a next segment */
     bool poisoned;               /* a write failed: see trouble.c */
@@ -136,7 +140,7 @@ enum idem_status idem__journal_open(const char *url,
                                     struct idem_store **store,
                                     struct idem_error *err);
 
-/* The segment a slot points into. */
+/* The segment that a slot points to. */
 struct segment *idem__journal_segment(struct journal *self, uint32_t id);
 
 /* Read and check the entry of a slot into `out` (slot_len bytes). */
@@ -145,36 +149,36 @@ enum idem_status idem__journal_read(struct journal *self,
                                     struct entry_head *head,
                                     struct idem_error *err);
 
-/* ---- scan.c ---- */
+/* ---- journal_scan.c ---- */
 
 idem_scan_fn idem__journal_scan;
 
 /* ---- clock.c ---- */
 
-/* Continue from what the log remembers, or from the wall clock. */
+/* Continue from the time in the log, or from the wall clock. */
 void idem__journal_clock_start(struct journal *self);
 int64_t idem__journal_now_us(const struct journal *self);
 
 /* ---- folder.c ---- */
 
-/* This file is in the folder while it is a copy that is not finished. */
+/* This file is in the folder while a copy is not finished. */
 #define JOURNAL_INCOMPLETE "incomplete"
 enum idem_status idem__folder_complete(struct journal *self,
                                        struct idem_error *err);
 
 /*
- * Open the folder and lock it; it is made if only its last part is missing. It
- * must belong to this user, and nobody else may write in it: files could be
- * put there, or taken away.
+ * Open the folder and lock it; it is created if only its last part is missing.
+ * It must belong to this user and be writable only for this user, so that no
+ * other user can add or remove files.
  */
 enum idem_status idem__folder_open(struct journal *self,
                                    struct idem_error *err);
-/* Open it to read, without a lock, whoever may write there. */
+/* Open the folder for reading, without a lock, whoever may write there. */
 enum idem_status idem__folder_look(struct journal *self,
                                    struct idem_error *err);
 void idem__folder_close(struct journal *self);
 
-/* The name of a segment ("seg") or its saved index ("idx") in the folder. */
+/* The file name of a segment ("seg") or of its saved index ("idx"). */
 struct journal_name {
     char text[24];
 };
@@ -186,48 +190,49 @@ enum idem_status idem__folder_list(const struct journal *self, uint64_t **ids,
 /* The length of a regular file in the folder; 0 if there is none. */
 uint64_t idem__folder_file_len(const struct journal *self, const char *name);
 
-/* Unlink saved indexes that have no segment. */
+/* Delete saved indexes that have no segment. */
 void idem__folder_tidy(struct journal *self, uint64_t first, uint64_t last);
 
 /* ---- segment.c ---- */
 
-/* Append a fresh segment with room for at least min_len bytes of entries; it
- * becomes the one that is written. The one before it ends where it says. */
+/* Append a new segment with room for at least min_len bytes of entries; it
+ * becomes the one that is written. Its head records where the one before it
+ * ends. */
 enum idem_status idem__segment_add(struct journal *self, uint64_t min_len,
                                    bool use_reserve, struct idem_error *err);
-/* Open a segment that is there and read its head. */
+/* Open an existing segment and read its head. */
 enum idem_status idem__segment_open(const struct journal *self, uint64_t id,
                                     int flags, struct segment *segment,
                                     struct idem_error *err);
 bool idem__segment_push(struct journal *self, const struct segment *segment);
 void idem__segment_close(struct journal *self, struct segment *segment);
-/* Take the oldest segment away. False: it could not be, it stays. */
+/* Remove the oldest segment. False: that failed, and it stays. */
 bool idem__segment_drop_oldest(struct journal *self);
-/* Have the next segment prepared and the reserve in its place; what cannot be
- * had for want of space makes the journal full, and having it again ends that.
- */
+/* Make sure that the next segment and the reserve are prepared. If there is no
+ * space for them the journal is full, until there is space again. */
 void idem__segment_prepare(struct journal *self);
 /* Find the reserve that an earlier run left. */
 void idem__segment_reserve(struct journal *self);
-/* Bytes of segments and saved indexes, and of entries that live. */
+/* The bytes of segments and saved indexes, and the bytes of live entries. */
 void idem__segment_totals(const struct journal *self, uint64_t *used,
                           uint64_t *live);
 
 /* ---- helper.c ---- */
 
 bool idem__helper_start(struct journal *self);
-void idem__helper_stop(struct journal *self); /* waits for what it does */
-/* Have a file of this length prepared as the next segment, unless one is. */
+void idem__helper_stop(struct journal *self); /* waits for its current work */
+/* Ask for a file of this length for the next segment, unless there is one. */
 void idem__helper_ask(struct journal *self, uint64_t len);
 /* The errno of the last attempt; 0: it worked, or there was none. */
 int idem__helper_error(struct journal *self);
-/* Take it, if there is one of that length, ready or nearly. */
+/* Take the file, if there is one of that length, ready or nearly ready. */
 bool idem__helper_take(struct journal *self, uint64_t min_len,
                        struct fresh *fresh);
-/* Is one there or being made? Is one ready? */
+/* Is there a file, or is one being prepared? Is one ready? */
 bool idem__helper_has(struct journal *self);
 bool idem__helper_ready(struct journal *self);
-/* Save the rows of a segment, and empty the log. Waits if many are waiting. */
+/* Save the rows of a segment and empty the row log. Waits if many are
+ * queued. */
 void idem__helper_save(struct journal *self, struct segment *segment,
                        int64_t time_us, uint64_t next_batch);
 
@@ -244,55 +249,57 @@ struct saved_head {
     int64_t time_us;
 };
 
-/* Write a saved index; whatever fails, there is then none. */
+/* Write a saved index. After any failure there is none. */
 void idem__saved_write(const struct idem_io *io, int dir_fd,
                        const struct saved_head *head,
                        const struct row_log *log);
-/* Read bytes that claim to be one. False: they are not, or not of this segment.
- * The rows lie behind SAVED_HEAD_LEN; idem__saved_row reads one. */
+/* Check bytes of a saved index. False: they are invalid, or not of this
+ * segment. The rows start at SAVED_HEAD_LEN; idem__saved_row reads one. */
 #define SAVED_HEAD_LEN 64
 #define SAVED_ROW_LEN 40
 bool idem__saved_check(const uint8_t *bytes, size_t len,
                        const struct segment *segment, struct saved_head *head);
 bool idem__saved_row(const uint8_t *bytes, const struct saved_head *head,
                      struct row *row);
-/* Fill the index from a segment's saved index. *used: false if there is none
- * that fits, and then nothing was changed. 0, or an errno. */
+/* Fill the index from a segment's saved index. *used is false if no saved index
+ * fits; then nothing was changed. Returns 0 or an errno. */
 int idem__saved_load(struct journal *self, struct segment *segment,
                      uint64_t end, bool *used);
-/* How many rows a segment's saved index claims to have; 0: there is none. */
+/* The number of rows that a segment's saved index claims to have; 0: there is
+ * none. */
 uint64_t idem__saved_claim(struct journal *self, uint64_t id);
 
-/* ---- batch.c ---- */
+/* ---- journal_batch.c ---- */
 
-/* Add an entry to the batch; its body is what `record` or `body` says. False:
- * out of memory, nothing was added. */
+/* Add an entry to the batch, with `record` or `body` as its body. False: out of
+ * memory, nothing was added. */
 bool idem__batch_add(struct journal *self, const struct pending *pending,
                      const struct idem_record *record, const uint8_t *body);
-/* Write the batch and tell the swaps. The batch is empty afterwards. */
+/* Write the batch and set the outcomes of its swaps. Afterwards it is empty. */
 enum idem_status idem__batch_commit(struct journal *self,
                                     struct idem_error *err);
-/* Write a batch that says nothing but the time. */
+/* Write a batch that contains only a mark with the time. */
 void idem__batch_mark(struct journal *self);
 
 /* ---- trouble.c ---- */
 
-/* A write failed and nobody knows what reached the disk. */
+/* A write failed, and it is unknown what reached the disk. */
 void idem__journal_poison(struct journal *self, const char *what, int error);
-/* Fine, or fine again? Otherwise nothing may be read or written. */
+/* Check that the journal works, or make it work again. On error nothing may be
+ * read or written. */
 enum idem_status idem__journal_heal(struct journal *self,
                                     struct idem_error *err);
 
 /* ---- clean.c ---- */
 
-/* Put what still lives in the oldest segment into the batch, as far as `budget`
- * bytes go, if it is time to. */
+/* If cleaning is due, add live entries of the oldest segment to the batch, up
+ * to `budget` bytes. */
 void idem__clean_into_batch(struct journal *self, uint64_t budget);
-/* After a commit: drop the oldest segment if nothing lives in it. */
+/* After a commit: remove the oldest segment if it has no live entries. */
 void idem__clean_after_commit(struct journal *self);
-/* The batch with moved records was not written: start over. */
+/* The batch with moved records was not written: start again. */
 void idem__clean_restart(struct journal *self);
-/* Remove expired records from a part of the index. */
+/* Remove expired records from one part of the index. */
 void idem__clean_sweep(struct journal *self);
 bool idem__clean_due(const struct journal *self);
 
@@ -302,18 +309,18 @@ bool idem__clean_due(const struct journal *self);
 struct replay {
     struct slot slot; /* rev 0 for a delete */
     uint64_t prev;
-    const uint8_t *key; /* NULL: read it from the entry if it matters */
+    const uint8_t *key; /* NULL: read it from the entry if needed */
     uint8_t kind;
 };
 
-/* 0, or an errno. */
+/* Returns 0 or an errno. */
 int idem__journal_replay(struct journal *self, struct segment *segment,
                          const struct replay *entry);
 
 enum idem_status idem__journal_recover(struct journal *self,
                                        struct idem_error *err);
 
-/* What an errno means for a caller. */
+/* The status that an errno means for a caller. */
 enum idem_status idem__journal_status(int error);
 
 #endif

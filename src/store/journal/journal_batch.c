@@ -1,9 +1,10 @@
 /*
- * journal_batch.c - entries gathered, written with one write and one fdatasync.
+ * journal_batch.c - collects entries and writes them with one write and one
+ * fdatasync.
  *
- * The bodies are put down while the swaps are decided; heads and checksums are
- * added when it is known which segment the batch goes to. The index learns of
- * an entry only after the sync.
+ * The bodies are written to memory while the swaps are decided; heads and
+ * checksums are added when it is known which segment the batch goes to. The
+ * index is updated only after the sync.
  */
 #include "journal.h"
 
@@ -44,7 +45,7 @@ idem__batch_add(struct journal *self, const struct pending *pending,
     return true;
 }
 
-/* An entry leaves the batch: its swap learns why. */
+/* Remove an entry from the batch and set its swap's outcome. */
 static void
 tell(struct journal *self, struct pending *item, enum idem_outcome outcome)
 {
@@ -69,10 +70,11 @@ tell_all(struct journal *self, enum idem_outcome outcome)
     self->pending_count = 0;
     idem_buf_reset(&self->batch);
     if (self->batch.room > KEPT_LEN)
-        idem_buf_clear(&self->batch); /* large results are rare: no hoarding */
+        idem_buf_clear(&self->batch); /* large results are rare, so free the
+                                       * memory */
 }
 
-/* On a full disk only what finishes a claim may use the room that is left. */
+/* On a full disk only the finish of a claim may use the remaining room. */
 static void
 leave_out_claims(struct journal *self)
 {
@@ -95,8 +97,8 @@ leave_out_claims(struct journal *self)
     self->batch.len = len;
 }
 
-/* Have a segment with room for the batch. Claims may be left out on the way,
- * and then the status says so. */
+/* Make sure that a segment has room for the batch. If claims had to be left out
+ * of the batch, the status says so. */
 static enum idem_status
 make_room(struct journal *self, struct idem_error *err)
 {
@@ -109,8 +111,8 @@ make_room(struct journal *self, struct idem_error *err)
     status = idem__segment_add(self, self->batch.len, false, err);
     if (status != IDEM_ERR_FULL)
         return status;
-    /* The new segment may already have its name, and say where this one ends:
-     * nothing may be added behind that. */
+    /* The new segment may already have its name, and its head says where this
+     * one ends. Nothing may be added behind that. */
     if (self->poisoned)
         return IDEM_ERR_UNAVAILABLE;
     leave_out_claims(self);
@@ -143,7 +145,7 @@ seal_heads(struct journal *self, const struct segment *segment)
     self->last_batch_us = now_us;
 }
 
-/* The slot that an entry replaces. */
+/* Find the slot that an entry replaces. */
 static struct slot *
 find(struct journal *self, uint64_t tag, uint64_t rev)
 {
@@ -182,7 +184,8 @@ apply(struct journal *self, const struct pending *item, struct segment *segment,
         return;
     idem__rows_add(&self->row_log, &row);
     if (item->idle)
-        slot.size |= SLOT_IDLE; /* not saved: it is found again */
+        slot.size |= SLOT_IDLE; /* this flag is not saved; the cleaner sets it
+                                 * again */
     if (old) {
         idem__journal_segment(self, old->seg)->live -= slot_len(old);
         if (old->seg == slot.seg)
@@ -251,7 +254,7 @@ idem__batch_mark(struct journal *self)
     struct segment *segment = &self->segments[self->segment_count - 1];
 
     assert(self->pending_count == 0);
-    /* Not worth a segment of its own. */
+    /* A mark is not worth a new segment. */
     if (self->poisoned || segment->file_len - segment->end < ENTRY_HEAD_LEN)
         return;
     if (idem__batch_add(self, &item, NULL, NULL) &&

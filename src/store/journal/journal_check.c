@@ -1,8 +1,9 @@
 /*
- * journal_check.c - read every byte of a journal and tell what is there.
+ * journal_check.c - reads every byte of a journal and reports what is there.
  *
- * Two passes: the first reads every entry and builds an index, which says what
- * lives; the second shows the entries, if somebody wants to see them.
+ * There are two passes. The first reads every entry and builds an index, which
+ * shows the live entries; the second reports the entries, if the caller asked
+ * for them.
  */
 #include "journal_check.h"
 
@@ -15,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOOKS 3 /* at a place where a running journal may be writing */
+#define LOOKS 3 /* tries where a running journal may be writing */
 
 struct checker {
     struct journal journal; /* only its segments and its index are used */
@@ -43,7 +44,7 @@ damaged(struct checker *self, uint64_t segment, uint64_t at, const char *what)
         self->damage(self->arg, segment, at, what);
 }
 
-/* Is the file behind the descriptor still the segment of that number? */
+/* Does the descriptor still refer to the segment with that number? */
 static bool
 still_there(struct checker *self, const struct segment *segment)
 {
@@ -56,7 +57,7 @@ still_there(struct checker *self, const struct segment *segment)
     return now.head.salt == segment->head.salt;
 }
 
-/* Say what is wrong with an entry whose checksum holds; NULL: nothing. */
+/* What is wrong with an entry whose checksum is right; NULL: nothing. */
 static const char *
 entry_flaw(const struct entry_head *head, const uint8_t *bytes,
            struct idem_record *record)
@@ -75,7 +76,7 @@ entry_flaw(const struct entry_head *head, const uint8_t *bytes,
         return "the record is not of its key";
     drop_at = idem__record_drop_at(record);
     if (record->rev != head->rev ||
-        /* Before 0.9 the fence did not count. */
+        /* Before 0.9 the drop time did not depend on the fence. */
         (head->drop_at != drop_at &&
          (drop_at == 0 || head->drop_at != record->expires)) ||
         (record->state == IDEM_STATE_EXECUTING) !=
@@ -112,8 +113,8 @@ count_entry(struct checker *self, struct segment *segment,
     return idem__journal_replay(&self->journal, segment, &entry);
 }
 
-/* The walk stopped before the limit. A running journal may just be writing
- * here, so look several times before calling it damage. */
+/* The walk stopped before the limit. A running journal may be writing there, so
+ * try several times before it is reported as damage. */
 static enum idem_status
 judge_stop(struct checker *self, const struct segment *segment,
            struct segment_walk *walk, bool newest, bool *go_on)
@@ -136,7 +137,7 @@ judge_stop(struct checker *self, const struct segment *segment,
         }
         walk->at = at;
         walk->batch = batch;
-        walk->filled = 0; /* ask the file again */
+        walk->filled = 0; /* read the file again */
         if (idem__walk_next(walk, &head, &bytes) == WALK_ENTRY) {
             walk->at = at;
             walk->batch = batch;
@@ -198,7 +199,7 @@ gone(const struct journal *journal, uint64_t id)
            errno == ENOENT;
 }
 
-/* Segments that can be opened; the first ones may be gone meanwhile. */
+/* Open the segments; the first ones may be removed meanwhile. */
 static enum idem_status
 open_segments(struct checker *self)
 {
@@ -224,7 +225,7 @@ open_segments(struct checker *self)
         }
         if (status == IDEM_ERR_UNAVAILABLE && journal->segment_count == 0 &&
             gone(journal, ids[i])) {
-            status = IDEM_OK; /* the cleaner took it away */
+            status = IDEM_OK; /* the cleaner removed it */
             continue;
         }
         if (status == IDEM_OK && !idem__segment_push(journal, &segment)) {
@@ -236,8 +237,8 @@ open_segments(struct checker *self)
     return status;
 }
 
-/* A saved index that is not of its segment, or not whole, is never used; that
- * there is one is still worth a word. */
+/* A saved index that does not belong to its segment or is incomplete is never
+ * used, but it is reported. */
 static void
 check_saved(struct checker *self, const struct segment *segment)
 {
@@ -278,7 +279,7 @@ lives(struct checker *self, const struct segment *segment,
     return slot != NULL;
 }
 
-/* The second pass: places that were damaged in the first are stepped over. */
+/* The second pass. Places that were damaged in the first pass are skipped. */
 static void
 show_segment(struct checker *self, const struct segment *segment)
 {

@@ -1,8 +1,9 @@
 /*
- * journal_check.h - look at a journal, running or dead, without changing anything.
+ * journal_check.h - checks a journal, running or not, without changing
+ * anything.
  *
- * No lock is taken. What is written meanwhile may or may not be seen; a segment
- * that the running journal takes away meanwhile is left out.
+ * It takes no lock. Entries that are written meanwhile may or may not be seen,
+ * and segments that the running journal removes meanwhile are left out.
  */
 #ifndef IDEM__JOURNAL_CHECK_H
 #define IDEM__JOURNAL_CHECK_H
@@ -13,12 +14,13 @@
 struct journal_report {
     uint64_t segments, first_segment, last_segment;
     uint64_t entries, records, deletes, marks;
-    uint64_t live, executing; /* records that count now, expired or not */
+    uint64_t live, executing; /* current records, expired or not */
     uint64_t used_bytes, live_bytes;
-    bool torn;                   /* a batch at the end was not written whole */
-    uint64_t saved, saved_wrong; /* saved indexes: used as they are, ignored */
-    uint64_t damaged;            /* places */
-    int64_t time_us;             /* the latest that is remembered */
+    bool torn;                   /* the last batch was not completely written */
+    uint64_t saved, saved_wrong; /* saved indexes that are valid; that are
+                                  * ignored */
+    uint64_t damaged;            /* number of damaged places */
+    int64_t time_us;             /* the latest time in the log */
 };
 
 struct journal_sight {
@@ -28,14 +30,14 @@ struct journal_sight {
     bool live;                        /* no later entry replaced it */
 };
 
-/* Every entry in order; false stops. */
+/* Called for every entry in order; returning false stops. */
 typedef bool journal_sight_fn(void *arg, const struct journal_sight *sight);
-/* Every damaged place. */
+/* Called for every damaged place. */
 typedef void journal_damage_fn(void *arg, uint64_t segment, uint64_t at,
                                const char *what);
 
-/* IDEM_OK also when damage was found: the report says so. `sight` and `damage`
- * may be NULL. */
+/* Returns IDEM_OK also if there is damage; the report says so. `sight` and
+ * `damage` may be NULL. */
 enum idem_status idem__journal_check(const char *dir, const struct idem_io *io,
                                      journal_sight_fn *sight,
                                      journal_damage_fn *damage, void *arg,

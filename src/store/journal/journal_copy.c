@@ -1,5 +1,5 @@
 /*
- * journal_copy.c - the copy of a journal, segment by segment, oldest first.
+ * journal_copy.c - copies a journal segment by segment, oldest first.
  */
 #include "copy.h"
 
@@ -14,12 +14,12 @@
 #include <unistd.h>
 
 #define PART (UINT64_C(1) << 20)
-#define LOOKS 3 /* at a place where a running journal may be writing */
+#define LOOKS 3 /* tries where a running journal may be writing */
 
 struct copier {
     struct journal from, to; /* only their folders are used */
     uint64_t first;          /* the oldest segment of `from` */
-    uint64_t *there;         /* segments that `to` had */
+    uint64_t *there;         /* segments that `to` already had */
     size_t there_count;
     struct journal_copied *copied;
     struct idem_error *err;
@@ -58,7 +58,8 @@ oldest(const struct journal *journal)
     return first;
 }
 
-/* Where the next segment says that this one ends; 0: there is no next one. */
+/* Where this segment ends, according to the next one; 0: there is no next
+ * one. */
 static uint64_t
 sealed_end(const struct journal *journal, uint64_t id)
 {
@@ -72,7 +73,7 @@ sealed_end(const struct journal *journal, uint64_t id)
 
 /*
  * Walk the entries up to `limit`; *end is where the last whole batch ends. A
- * running journal may just be writing there, so look several times.
+ * running journal may be writing there, so try several times.
  */
 static enum idem_status
 walk_entries(struct copier *self, const struct journal *where,
@@ -91,7 +92,7 @@ walk_entries(struct copier *self, const struct journal *where,
         enum walk_step step;
         uint64_t at, batch;
 
-        walk.filled = 0; /* ask the file again */
+        walk.filled = 0; /* read the file again */
         while ((step = idem__walk_next(&walk, &head, &bytes)) == WALK_ENTRY) {
             if (head.flags & ENTRY_LAST)
                 *end = walk.at;
@@ -128,7 +129,8 @@ copy_bytes(struct copier *self, int from, int to, uint64_t len)
     return IDEM_OK;
 }
 
-/* The copy is read back: what `to` holds under a segment's name is whole. */
+/* Read the copy back, so that a file with a segment's name in `to` is
+ * complete. */
 static enum idem_status
 copy_file(struct copier *self, const struct segment *source, uint64_t end,
           bool *whole)
@@ -172,12 +174,12 @@ have(struct copier *self, const struct segment *source, uint64_t end)
 }
 
 enum found {
-    SEALED, /* copied whole; there is a next one */
-    NEWEST, /* copied up to its last whole batch */
-    TAKEN,  /* the running journal took it away, and with it what is older */
+    SEALED, /* copied completely; there is a next one */
+    NEWEST, /* copied up to its last complete batch */
+    TAKEN,  /* the running journal removed it, and all older ones */
 };
 
-/* Copy the open segment up to *end; 0: up to where its last batch ends. */
+/* Copy the open segment up to *end; 0: up to the end of its last batch. */
 static enum idem_status
 copy_open(struct copier *self, const struct segment *source, uint64_t *end,
           enum found *found)
@@ -221,12 +223,12 @@ copy_segment(struct copier *self, uint64_t id, enum found *found)
         *found = TAKEN;
         return id < oldest(&self->from) ? IDEM_OK : status;
     }
-    do { /* the newest one may end while it is copied */
+    do { /* the newest segment may be completed during the copy */
         status = copy_open(self, &source, &end, found);
     } while (status == IDEM_OK && *found == NEWEST &&
              (end = sealed_end(&self->from, id)) != 0);
-    /* Without a next one it was the newest only if it is still there:
-     * otherwise both were taken away. */
+    /* If there is no next segment, this one is the newest only if it still
+     * exists; otherwise both were removed. */
     if (status == IDEM_OK && *found == NEWEST &&
         gone(&self->from, id, source.head.salt))
         *found = TAKEN;
@@ -234,8 +236,8 @@ copy_segment(struct copier *self, uint64_t id, enum found *found)
     return status;
 }
 
-/* Segments that the copied journal no longer has; after them nothing is
- * missing, because the end of the copy is newer. */
+/* Delete segments that the copied journal no longer has. Nothing is missing
+ * then, because the end of the copy is newer. */
 static enum idem_status
 drop_older(struct copier *self, uint64_t first)
 {
@@ -255,8 +257,9 @@ drop_older(struct copier *self, uint64_t first)
     return status;
 }
 
-/* The file "copy-of" says which folder was copied: where no segment is left
- * that both have, it tells an old copy from a stranger's journal. */
+/* The file "copy-of" names the folder that was copied. If the two have no
+ * common segment any more, it distinguishes an old copy from another
+ * journal. */
 static bool
 same_source(struct copier *self)
 {
@@ -270,7 +273,7 @@ same_source(struct copier *self)
     return got > 0 && strcmp(text, self->source) == 0;
 }
 
-/* Is what `to` holds a copy of what is to be copied, or nothing? */
+/* Is `to` empty, or an earlier copy of `from`? */
 static bool
 same_journal(struct copier *self)
 {

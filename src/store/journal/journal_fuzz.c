@@ -1,9 +1,10 @@
 /*
- * journal_fuzz.c - any bytes as a segment, or as a saved index.
+ * journal_fuzz.c - fuzzes the reading of segments and saved indexes.
  *
- * The first byte says which, and whether checksums are put right first, so that
- * what stands behind them is reached too. The reader must never leave the file,
- * never go backwards, and never believe more than it checked.
+ * The first byte selects which one, and whether checksums are corrected first,
+ * so that the code behind them is reached too. The reader must never read
+ * outside the file, never go backwards, and never trust more than it has
+ * checked.
  */
 #include "journal.h"
 
@@ -32,7 +33,7 @@ file_pread(void *arg, int fd, void *data, size_t len, off_t at)
     return (ssize_t)len;
 }
 
-/* Give entries good checksums, as far as their lengths lead. */
+/* Correct the checksums of entries, as far as their lengths allow. */
 static void
 fix_entries(uint8_t *bytes, size_t len, uint64_t salt)
 {
@@ -95,7 +96,7 @@ read_segment(uint8_t *bytes, size_t len, bool fix)
         }
         if (idem__walk_find(&walk, 0, &found) != 0)
             abort();
-        if (found && walk.at == at) /* then the batch did not fit: step over */
+        if (found && walk.at == at) /* the batch did not fit: skip it */
             walk.at += ENTRY_ALIGN;
         if (walk.at > len)
             break;

@@ -1,8 +1,8 @@
 /*
- * journal_scan.c - records in the order of their tags, a few at a time.
+ * journal_scan.c - lists records in the order of their tags, a few at a time.
  *
- * The cursor is the next tag: it stays good while the table grows, and when the
- * journal is opened anew.
+ * The cursor is the next tag. It stays valid while the table grows, and when
+ * the journal is opened again.
  */
 #include "journal.h"
 
@@ -19,7 +19,7 @@ by_tag(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Slots of one shard from a tag on, in the order of their tags. */
+/* The slots of one shard from a tag on, in the order of their tags. */
 static struct slot *
 sorted_shard(struct journal *self, uint64_t from, size_t *count)
 {
@@ -86,7 +86,7 @@ idem__journal_scan(struct idem_store *store, const struct idem_query *query,
         for (i = 0; i < n && go_on; i++) {
             enum idem_status status;
 
-            /* All of one tag belong to the same call. */
+            /* All records with the same tag belong to the same call. */
             if (seen >= query->count && slots[i].tag != slots[i - 1].tag)
                 break;
             status = show(self, &slots[i], query, &go_on, err);
@@ -103,7 +103,7 @@ idem__journal_scan(struct idem_store *store, const struct idem_query *query,
                    << (64 - INDEX_SHARD_BITS);
         free(slots);
         if (from == 0)
-            break; /* behind the last shard */
+            break; /* after the last shard */
     }
     if (go_on)
         snprintf(query->cursor->text, sizeof(query->cursor->text), "%" PRIu64,

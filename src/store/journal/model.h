@@ -1,9 +1,10 @@
 /*
- * model.h - random batches on a journal, and what must be there afterwards.
+ * model.h - makes random batches on a journal and checks its contents
+ * afterwards.
  *
  * For every key the model knows the rev that was acknowledged last and, while a
- * batch is on its way or its outcome was lost, the rev that may be there
- * instead. Whatever crashes or fails, one of the two must be found, whole.
+ * batch is being written or its outcome was lost, the rev that may be there
+ * instead. After any crash or failure one of the two must be there, intact.
  */
 #ifndef IDEM__JOURNAL_MODEL_H
 #define IDEM__JOURNAL_MODEL_H
@@ -20,7 +21,7 @@ struct model {
     int64_t expires[MODEL_KEYS]; /* ms; 0: never */
     int64_t maybe_expires[MODEL_KEYS];
     uint64_t seed, last_rev;
-    int64_t now_ms; /* of the fake clock */
+    int64_t now_ms; /* time of the fake clock */
     bool expiring;  /* some records live 30 s */
     size_t stored, lost, not_stored, refused;
 };
@@ -100,7 +101,7 @@ model_one(struct model *model, struct model_swaps *s, size_t key)
     s->keys[s->count++] = key;
 }
 
-/* A random batch on keys that nothing is unknown of. */
+/* A random batch on keys whose state is known. */
 static UNUSED void
 model_batch(struct model *model, struct model_swaps *s)
 {
@@ -144,7 +145,7 @@ model_expired(const struct model *model, int64_t expires)
     return expires != 0 && expires < model->now_ms;
 }
 
-/* Learn the outcomes of a batch. */
+/* Note the outcomes of a batch. */
 static UNUSED void
 model_learn(struct model *model, struct model_swaps *s)
 {
@@ -162,10 +163,11 @@ model_learn(struct model *model, struct model_swaps *s)
             model_is(model, key, false);
             break;
         case IDEM_SWAP_LOST:
-            model->lost++; /* stays open */
+            model->lost++; /* its outcome stays unknown */
             break;
         case IDEM_SWAP_REFUSED:
-            /* Only because what was expected has expired meanwhile. */
+            /* Refused only because the expected record has expired
+             * meanwhile. */
             assert_true(model_expired(model, model->expires[key]));
             assert_int_equal(swap->found.state, IDEM_STATE_ABSENT);
             model->refused++;
@@ -179,8 +181,8 @@ model_learn(struct model *model, struct model_swaps *s)
     }
 }
 
-/* Is what is there what must be there? NULL, or what is wrong. Nothing is
- * learned. */
+/* Compare the journal with the model without changing the model. Returns NULL,
+ * or what is wrong. */
 static UNUSED const char *
 model_flaw(const struct model *model, struct idem_store *store)
 {
@@ -205,7 +207,8 @@ model_flaw(const struct model *model, struct idem_store *store)
     return NULL;
 }
 
-/* What is there now is the truth about everything that was open. */
+/* Take the current contents as the state of all keys with an unknown
+ * outcome. */
 static UNUSED void
 model_resolve(struct model *model, struct idem_store *store)
 {

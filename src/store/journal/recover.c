@@ -1,12 +1,12 @@
 /*
- * recover.c - from the files to the index, when a journal is opened.
+ * recover.c - builds the index from the files when a journal is opened.
  *
  * Segments are read in order and the later entry of a key wins. Each segment's
  * head says where the one before it ends; the newest ends where its last valid
- * entry does. What a dead writer left of its last batch there is cut: nobody
- * was told that it is stored. Anything else that is not valid is damage: it is
- * reported with its place, and the journal does not open unless it is told to
- * go on without the damaged entries.
+ * entry does. If the writer died during its last batch, the incomplete batch is
+ * cut off; it was never acknowledged. Anything else that is not valid is
+ * damage. It is reported with its place, and the journal does not open unless
+ * the operator accepts the loss of the damaged entries.
  */
 #include "journal.h"
 
@@ -58,9 +58,10 @@ damage(const struct journal *self, uint64_t id, uint64_t at,
                       self->dir, id, at);
 }
 
-/* The key of the entry that a slot points to. The whole entry is checked: a key
- * with a turned bit would pass for another key, and an older record of the true
- * one for its newest. 0, or an errno; EBADMSG: it is damaged. */
+/* Read the key of the entry that a slot points to. The whole entry is checked:
+ * with a flipped bit the key would be taken for another key, and an older
+ * record of the right key for its newest. Returns 0 or an errno; EBADMSG: it is
+ * damaged. */
 static int
 read_key(struct journal *self, const struct slot *slot, uint8_t *key)
 {
@@ -75,7 +76,7 @@ read_key(struct journal *self, const struct slot *slot, uint8_t *key)
     if (status == IDEM_OK)
         memcpy(key, head.key, IDEM_KEY_LEN);
     else if (status == IDEM_ERR_CORRUPT && self->accept_damage)
-        memset(key, 0, IDEM_KEY_LEN); /* nobody's: it is gone */
+        memset(key, 0, IDEM_KEY_LEN); /* no key: the entry is lost */
     else
         return status == IDEM_ERR_CORRUPT ? EBADMSG : EIO;
     return 0;
@@ -88,7 +89,7 @@ idem__journal_replay(struct journal *self, struct segment *segment,
     uint64_t tag = entry->slot.tag;
     struct slot *old = idem__index_first(&self->index, tag);
 
-    /* A known rev proves the key; else the whole key is compared. */
+    /* A matching rev proves the key; otherwise compare the whole key. */
     for (; old; old = idem__index_next(&self->index, old)) {
         uint8_t key[IDEM_KEY_LEN], there[IDEM_KEY_LEN];
         int error = 0;
@@ -126,8 +127,8 @@ idem__journal_replay(struct journal *self, struct segment *segment,
     return 0;
 }
 
-/* Entries on their way from a walk to the index: while some wait, their places
- * in the index come into the processor's cache. */
+/* Entries on the way from a walk to the index. While they wait here, their
+ * places in the index are prefetched into the processor's cache. */
 #define WAITING 32
 
 struct queue {
@@ -182,8 +183,8 @@ replay_walked(struct journal *self, struct segment *segment,
     return queue->count == WAITING ? drain(self, segment, queue) : 0;
 }
 
-/* Where a walk stopped: the end, a torn batch, or damage that was accepted and
- * stepped over (*go_on). */
+/* Judge why a walk stopped: at the end, at a torn batch, or at damage that was
+ * accepted and skipped (*go_on). */
 static enum idem_status
 stopped(struct journal *self, struct segment_walk *walk, uint64_t id,
         bool newest, bool *go_on, struct idem_error *err)
@@ -202,7 +203,7 @@ stopped(struct journal *self, struct segment_walk *walk, uint64_t id,
         return IDEM_OK;
     status = damage(self, id, at, err);
     if (status == IDEM_OK && !*go_on)
-        walk->at = walk->limit; /* nothing valid is left before the end */
+        walk->at = walk->limit; /* there is no valid entry before the end */
     return status;
 }
 
@@ -252,8 +253,9 @@ walk_segment(struct journal *self, struct segment *segment, uint64_t end,
     return status;
 }
 
-/* By its saved index if that is good, else by itself. The newest has a good one
- * only if it was closed: then the file ends where its entries do. */
+/* Load a segment from its saved index if that is valid, otherwise from its
+ * entries. The newest segment has a valid one only if the journal was closed;
+ * then the file ends where its entries do. */
 static enum idem_status
 read_segment(struct journal *self, size_t number, struct idem_error *err)
 {
@@ -265,7 +267,8 @@ read_segment(struct journal *self, size_t number, struct idem_error *err)
     int error;
 
     if (!newest && self->segments[number + 1].head.id != segment->head.id + 1)
-        end = segment->file_len; /* the next is missing, which was accepted */
+        end = segment->file_len; /* the next segment is missing, which was
+                                  * accepted */
     if (segment->file_len < end || end < SEGMENT_HEAD_LEN) {
         status = damage(self, segment->head.id,
                         segment->file_len < end ? segment->file_len : 0, err);
@@ -284,8 +287,8 @@ read_segment(struct journal *self, size_t number, struct idem_error *err)
     return status;
 }
 
-/* Room in the index for most of what is to come, as far as that can be told:
- * three quarters of the rows, for some are of the same key. */
+/* Make room in the index for most of the records: three quarters of the known
+ * rows, because some rows have the same key. */
 static void
 expect_records(struct journal *self)
 {
@@ -300,7 +303,8 @@ expect_records(struct journal *self)
     idem__index_expect(&self->index, rows / 4 * 3);
 }
 
-/* Open every segment before any is read: heads tell about each other. */
+/* Open all segments before any is read, because a head describes the segment
+ * before it. */
 static enum idem_status
 open_all(struct journal *self, struct idem_error *err)
 {
@@ -331,7 +335,7 @@ open_all(struct journal *self, struct idem_error *err)
     return status;
 }
 
-/* Give back the room behind the newest segment's end: a torn batch at most. */
+/* Cut off what is behind the newest segment's end: at most a torn batch. */
 static void
 cut_tail(struct journal *self)
 {
@@ -353,15 +357,15 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
         return status;
     self->next_batch = 1;
     if (self->segment_count > 0) {
-        /* What a killed writer left may be in memory only: make it durable
-         * before anybody is told of it. */
+        /* The entries of a killed writer may not be on the disk yet. Make them
+         * durable before anybody reads them. */
         newest = &self->segments[self->segment_count - 1];
         error = idem__io_sync(self->io, newest->fd);
         if (!error)
             error = idem__io_sync(self->io, self->dir_fd);
         if (error)
             return read_error(self, error, err);
-        /* After a sync that failed, memory may hold what the disk does not. */
+        /* After a failed sync the page cache may differ from the disk. */
         (void)posix_fadvise(newest->fd, 0, 0, POSIX_FADV_DONTNEED);
     }
     expect_records(self);
@@ -374,7 +378,7 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
         cut_tail(self);
         newest = &self->segments[self->segment_count - 1];
         if (newest->end == SEGMENT_HEAD_LEN) {
-            /* It stayed empty: the fresh one takes its number. */
+            /* The segment is empty: the new one takes its number. */
             idem__segment_close(self, newest);
             self->segment_count--;
             self->row_log.id = 0;

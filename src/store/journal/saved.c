@@ -1,12 +1,13 @@
 /*
- * saved.c - saved index files: what a segment's entries say, without them.
+ * saved.c - reads and writes saved index files, from which a segment's part of
+ * the index can be loaded without reading its entries.
  *
  *   head, 64 bytes; a row of 40 bytes for each entry that no later entry of
  *   the same segment replaced; XXH3-64 of all that, seeded with the salt
  *
- * A saved index is a shortcut and nothing else. One that is missing, torn, of
- * another segment or of another end is not used, and the segment itself is
- * read. Nothing is synced here.
+ * A saved index only saves time. If it is missing, torn, of another segment or
+ * of another end, it is not used, and the segment itself is read. So it need
+ * not be synced.
  */
 #include "journal.h"
 
@@ -121,7 +122,7 @@ put_head(const struct saved_head *head, uint8_t *out)
     idem__put64(out + 56, head->rows);
 }
 
-/* Rows in parts, through one buffer and one running checksum. */
+/* Write the rows in parts, through one buffer and with one running checksum. */
 static int
 write_all(const struct idem_io *io, int fd, const struct saved_head *head,
           const struct row_log *log, uint8_t *part, XXH3_state_t *sum)
@@ -224,7 +225,7 @@ idem__saved_row(const uint8_t *in, const struct saved_head *head,
            at + len <= head->end;
 }
 
-/* The whole file, or NULL. */
+/* Read the whole file; NULL on failure. */
 static uint8_t *
 read_file(struct journal *self, uint64_t id, size_t *len)
 {

@@ -1,13 +1,13 @@
 /*
- * segment.c - segments are made whole, named when ready, and dropped whole.
+ * segment.c - creates, names and removes segments.
  *
  * A segment is prepared under the name "spare" (see helper.c): its room is
  * allocated, its head written and synced. Only then it gets its name, and the
  * folder is synced. A file with a segment's name therefore has a good head.
  *
- * A second file, "reserve", is room for a full disk: when no next segment can
- * be had, new claims are refused, and what was already claimed is finished in
- * the rest of this segment and then in the reserve.
+ * A second file, "reserve", keeps room for a full disk. When there is no space
+ * for a next segment, new claims are refused, and existing claims are finished
+ * in the rest of this segment and then in the reserve.
  */
 #include "journal.h"
 
@@ -102,9 +102,9 @@ idem__segment_totals(const struct journal *self, uint64_t *used, uint64_t *live)
     }
 }
 
-/* How long the next segment shall be: a sixteenth of what lives, so that there
- * are few of them and one is a small part; twice as long as the last one when
- * that was full in no time. */
+/* The length of the next segment: a sixteenth of the live bytes, so that there
+ * are few segments and each is a small part of the log. If the last one was
+ * filled very quickly, twice its length. */
 static uint64_t
 next_len(const struct journal *self)
 {
@@ -125,7 +125,7 @@ next_len(const struct journal *self)
     return (len + 4095) & ~UINT64_C(4095);
 }
 
-/* Make a file here and now, smaller if the disk has no more. */
+/* Create a file right now, smaller if the disk has no more space. */
 static int
 make_now(struct journal *self, uint64_t min_len, struct fresh *fresh)
 {
@@ -197,8 +197,8 @@ get_fresh(struct journal *self, uint64_t min_len, bool use_reserve,
     return error;
 }
 
-/* Give it a head and its name. Once a name may have been given, the segment
- * before it has its end: nothing may be added to that one any more. */
+/* Write the head and give the file its name. From the moment the name may
+ * exist, the segment before it is complete and nothing may be added to it. */
 static int
 name_fresh(struct journal *self, const struct fresh *fresh,
            const struct segment_head *head)
@@ -221,8 +221,8 @@ name_fresh(struct journal *self, const struct fresh *fresh,
     return error;
 }
 
-/* The last segment gets no more entries: save its index, cut what it was
- * given beyond its end. */
+/* The last segment gets no more entries: save its index and truncate the file
+ * to its end. */
 static void
 seal_last(struct journal *self)
 {
@@ -249,7 +249,8 @@ idem__segment_add(struct journal *self, uint64_t min_len, bool use_reserve,
     next.head.prev_end = last ? last->end : 0;
     next.head.time_us = idem__journal_now_us(self);
     next.head.first_batch = self->next_batch;
-    if (!idem__segment_push(self, NULL)) /* room for it, before it exists */
+    if (!idem__segment_push(self, NULL)) /* make room in the array before the
+                                          * segment exists */
         error = ENOMEM;
     if (!error)
         error =
@@ -275,12 +276,14 @@ idem__segment_add(struct journal *self, uint64_t min_len, bool use_reserve,
     self->seg_len = fresh.len;
     self->marked = true;
     if (self->opened && !self->tuning.no_thread)
-        idem__helper_ask(self, next_len(self)); /* the next one at once */
+        idem__helper_ask(self, next_len(self)); /* prepare the next one
+                                                 * immediately */
     return IDEM_OK;
 }
 
-/* Unlinked or, if one is wanted, kept as the next spare. The next oldest may
- * go only after this is durable: retried until it is. */
+/* Delete the file or, if there is no spare, keep it as the next spare. The next
+ * segment may be removed only after this is durable, so it is retried until
+ * then. */
 bool
 idem__segment_drop_oldest(struct journal *self)
 {
@@ -310,8 +313,8 @@ idem__segment_drop_oldest(struct journal *self)
     return true;
 }
 
-/* Have a reserve of at least this length, and less than twice that. 0, or an
- * errno. */
+/* Keep a reserve of at least this length, and less than twice that. Returns 0
+ * or an errno. */
 static int
 keep_reserve(struct journal *self, uint64_t len)
 {
@@ -335,7 +338,7 @@ keep_reserve(struct journal *self, uint64_t len)
             (uint64_t)info.st_size < len ? len : (uint64_t)info.st_size;
     idem__io_close(self->io, fd);
     if (error == EOPNOTSUPP)
-        return 0; /* this file system cannot keep room */
+        return 0; /* this file system cannot reserve room */
     if (error && self->reserve_len == 0)
         (void)idem__io_unlink(self->io, self->dir_fd, "reserve");
     return error;

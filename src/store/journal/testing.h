@@ -1,5 +1,5 @@
 /*
- * testing.h - what the journal's test programs share: a temporary folder,
+ * testing.h - helpers for the journal's test programs: a temporary folder,
  * records made from numbers, one swap at a time.
  */
 #ifndef IDEM__JOURNAL_TESTING_H
@@ -20,7 +20,7 @@
 
 #define UNUSED __attribute__((unused))
 
-/* Sizes: small when a sanitizer watches, large when IDEM_SOAK is set. */
+/* Sizes: small with a sanitizer, large if IDEM_SOAK is set. */
 static UNUSED size_t
 test_size(size_t sanitized, size_t plain, size_t soak)
 {
@@ -41,7 +41,7 @@ test_random(uint64_t *seed)
     return z ^ (z >> 31);
 }
 
-/* A seed that is printed, or the one that was asked for. */
+/* Returns the requested seed, or a random one, and prints it. */
 static UNUSED uint64_t
 test_seed(void)
 {
@@ -53,7 +53,7 @@ test_seed(void)
     return seed;
 }
 
-/* Path of a file in a folder; cut short rather than overrun. */
+/* The path of a file in a folder; truncated if it is too long. */
 struct test_path {
     char text[4096];
 };
@@ -101,7 +101,7 @@ test_folder(void)
     return strdup(path);
 }
 
-/* In memory if this machine has that: for tests that sync nothing anyway. */
+/* A folder in memory if this machine has one, for tests that need no sync. */
 static UNUSED char *
 test_fast_folder(void)
 {
@@ -118,7 +118,7 @@ test_folder_drop(char *dir)
     free(dir);
 }
 
-/* A quiet log that counts. */
+/* A log that prints nothing and counts. */
 struct test_log {
     int count[3];
     char last[512];
@@ -135,7 +135,7 @@ test_log(void *arg, enum idem_log_level level, const char *text)
     snprintf(log->last, sizeof(log->last), "%s", text);
 }
 
-/* As the engine does, by the journal's own time. */
+/* Tend like the engine does, by the journal's own time. */
 static UNUSED void
 test_tend(struct idem_store *store)
 {
@@ -178,7 +178,7 @@ test_make(struct test_record *t, uint64_t id, enum idem_state state,
     idem__key(IDEM_TYPE_REQUEST, t->record.scope, t->record.id, t->key);
 }
 
-/* One swap; the record that was found is dropped. */
+/* Do one swap; the found record is dropped. */
 static UNUSED enum idem_outcome
 test_swap(struct idem_store *store, const struct test_record *t,
           uint64_t expected, bool delete)
@@ -193,8 +193,8 @@ test_swap(struct idem_store *store, const struct test_record *t,
     return swap.outcome;
 }
 
-/* The rev that is there for an id; 0: absent. Fails the test on an error, and
- * if what is read is not what was written under that rev. */
+/* The rev of an id; 0: absent. Fails the test on an error, and if the record is
+ * not what was written under that rev. */
 static UNUSED uint64_t
 test_rev(struct idem_store *store, uint64_t id)
 {

@@ -1,19 +1,19 @@
 /*
- * trouble.c - what happens after a write or a sync failed.
+ * trouble.c - recovers after a failed write or sync.
  *
  * The kernel may have written all, some or none of the batch, and a second
- * fdatasync that succeeds proves nothing about the pages of the first. So
- * nothing is answered from memory until the disk was asked again:
+ * fdatasync that succeeds proves nothing about the pages of the first. So the
+ * journal answers nothing from memory until it has read the disk again:
  *
  *   1. the swaps of that batch are LOST, the journal is poisoned, an alarm is
  *      raised; every call gets UNAVAILABLE until
  *   2. the segment that was being written has been read again up to the last
  *      batch that was durable, from the disk as far as the kernel allows, and
- *   3. a fresh segment is durable whose head says that the old one ends right
- *      there. From then on the lost batch is surely not there, in memory and
- *      after any crash, and the identical swaps may be sent again.
+ *   3. a new segment is durable whose head says that the old one ends right
+ *      there. From then on the lost batch is certainly not stored, neither in
+ *      memory nor after a crash, and the identical swaps may be sent again.
  *
- * Every call tries 2 and 3 once; nothing has to be restarted.
+ * Every call tries 2 and 3 once, so no restart is needed.
  */
 #include "journal.h"
 
@@ -34,7 +34,7 @@ idem__journal_poison(struct journal *self, const char *what, int error)
     self->poisoned = true;
 }
 
-/* Does the disk have what was acknowledged? */
+/* Does the disk have everything that was acknowledged? */
 static int
 read_again(struct journal *self)
 {

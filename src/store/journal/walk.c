@@ -1,5 +1,5 @@
 /*
- * walk.c - entry by entry through a segment.
+ * walk.c - reads a segment entry by entry.
  */
 #include "walk.h"
 
@@ -33,7 +33,7 @@ idem__walk_clear(struct segment_walk *walk)
     walk->room = walk->filled = 0;
 }
 
-/* Have `len` bytes from `at` in the window, as far as the file has them. */
+/* Load `len` bytes from `at` into the window, as far as the file has them. */
 static int
 fill(struct segment_walk *walk, uint64_t at, uint64_t len)
 {
@@ -64,7 +64,7 @@ fill(struct segment_walk *walk, uint64_t at, uint64_t len)
     return error;
 }
 
-/* The entry at `at`, whatever batch it belongs to. */
+/* Read the entry at `at`, of any batch. */
 static enum walk_step
 look(struct segment_walk *walk, uint64_t at, struct entry_head *head,
      const uint8_t **bytes)
