@@ -1,8 +1,9 @@
 /*
  * bench_wire.c - see bench.h.
  *
- * Each connection sends `pipeline` commands at once, waits for all their
- * answers, and goes on: with FINISH for the fences it got, or with fresh keys.
+ * Each connection sends `pipeline` commands at once and waits for all their
+ * replies. Then it sends the next batch: FINISH with the fences it got, or
+ * commands with new keys.
  */
 #include "bench.h"
 #include "cli.h"
@@ -18,14 +19,14 @@
 #include <unistd.h>
 
 #define TTL_MS "86400000"
-#define TELL_EVERY 100 /* rounds between two looks at the clock */
+#define TELL_EVERY 100 /* rounds between two progress reports */
 #define REPLY_MAX (64 * 1024 * 1024)
 
 struct connection {
     struct idem__remote_link link;
     struct idem_buf in, out;
     size_t sent, answers; /* answers: still to come */
-    size_t parsed;        /* bytes of `in` */
+    size_t parsed;        /* bytes of `in` that are parsed */
     int64_t sent_us;
     bool finishing;
     uint64_t keys[BENCH_PIPELINE_MAX], fences[BENCH_PIPELINE_MAX];
@@ -33,17 +34,17 @@ struct connection {
 
 struct state {
     struct bench *bench;
-    struct idem__remote_line line; /* for what is not measured */
+    struct idem__remote_line line; /* for commands that are not measured */
     struct connection *connections;
     uint64_t next_key;
     char salt[20];
     char *result;
-    int64_t end_us, now_us; /* now: when the last bytes came */
+    int64_t end_us, now_us; /* now: when the last bytes arrived */
     int epoll;
     size_t busy;
 };
 
-/* A command; its arguments may be views into it. */
+/* A command; its arguments may point into it. */
 struct command {
     struct idem__wire_args args;
     char key[sizeof(((struct state *)0)->salt) + IDEM__WIRE_DIGITS_MAX];
@@ -173,7 +174,7 @@ send_some(struct connection *c)
     return true;
 }
 
-/* The fence of a start, else 1: no FINISH is sent without one. */
+/* The fence of a start, else 1, because FINISH needs a fence. */
 static uint64_t
 fence_of(struct idem__wire_reply *reply)
 {
@@ -202,7 +203,7 @@ count_answer(struct state *state, struct connection *c,
     c->answers--;
 }
 
-/* What came is counted; true if all answers are here. */
+/* Count the replies that arrived; true if all of them are here. */
 static bool
 take_answers(struct state *state, struct connection *c)
 {
@@ -256,9 +257,9 @@ serve(struct state *state, struct connection *c)
     return go_on(state, c);
 }
 
-/* ---- before and after ------------------------------------------------ */
+/* ---- before and after the run ---------------------------------------- */
 
-/* The one key that everybody replays. */
+/* The one key that all connections replay. */
 static enum idem_status
 plant(struct state *state, struct idem_error *err)
 {
@@ -303,7 +304,7 @@ server_cpu_us(struct state *state)
     if (!at)
         return -1;
     snprintf(path, sizeof(path), "/proc/%ld/stat",
-             strtol(at + strlen(name), NULL, 10)); /* CR LF ends it */
+             strtol(at + strlen(name), NULL, 10)); /* strtol stops at CR LF */
     in = fopen(path, "re");
     if (!in)
         return -1;
@@ -365,7 +366,7 @@ run_all(struct state *state, struct idem_error *err)
     while (state->busy > 0 && ok) {
         int count = epoll_wait(state->epoll, events, 256, 10000);
 
-        if (--until_told == 0) { /* the clock costs more than a count */
+        if (--until_told == 0) { /* reading the clock every time is too slow */
             until_told = TELL_EVERY;
             cli_progress("%lld of %lld ms",
                          (long long)(now_us() - start) / 1000,

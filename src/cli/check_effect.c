@@ -1,5 +1,5 @@
 /*
- * check_effect.c - how much happened, as --effect-url tells it.
+ * check_effect.c - measure the effects of the requests with --effect-url.
  */
 #include "check.h"
 
@@ -27,7 +27,7 @@ number_in_text(const char *text, double *value)
     return digit;
 }
 
-/* The named member, else the first that is a number or an array. */
+/* The named member, else the first one that is a number or an array. */
 static json_t *
 find_member(const struct check *check, json_t *object)
 {
@@ -44,8 +44,8 @@ find_member(const struct check *check, json_t *object)
     return NULL;
 }
 
-/* A number, the length of an array, a member of an object that is one of
- * these, else the first number in a text. */
+/* The value is a number, the length of an array, a member of an object that is
+ * one of these, or else the first number in a text. */
 static bool
 read_number(const struct check *check, const char *text, double *value)
 {
@@ -92,7 +92,7 @@ check_same(double a, double b)
     return fabs(a - b) <= 1e-9 * (fabs(a) + fabs(b)) + 1e-9;
 }
 
-/* The number when all effects of the round have come in. */
+/* The value after all effects of the round have become visible. */
 bool
 check_read_settled(struct check *check, double before,
                    struct check_round *round)

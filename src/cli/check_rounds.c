@@ -1,5 +1,6 @@
 /*
- * check_rounds.c - what idem check sends, and what it makes of the answers.
+ * check_rounds.c - the rounds of idem check: which requests it sends, and how
+ * it judges the responses.
  *
  *   one request       it must succeed; it shows what one effect looks like
  *   one key           many at the same time, then a few more: one effect
@@ -25,7 +26,7 @@ is_success(long status)
     return status >= 200 && status < 400;
 }
 
-/* The first one is still at work, or the service has too much to do. */
+/* The first request is still running, or the service is overloaded. */
 static bool
 is_later(long status)
 {
@@ -40,8 +41,8 @@ tell(void *arg, size_t over)
     cli_progress("%s: %zu of %zu", round->name, over, round->tally.asked);
 }
 
-/* Room for `count` requests, all with the body, each with a key of its own if
- * `own_keys`, else with one. */
+/* Make a round of `count` requests, all with the body, each with a key of its
+ * own if `own_keys`, else all with the same key. */
 static struct check_round *
 new_round(struct check *check, const char *name, size_t count, bool own_keys)
 {
@@ -85,8 +86,8 @@ any_success(const struct check_round *round, size_t before)
     return false;
 }
 
-/* One after the other. While no request of this round has succeeded, one that
- * is told to come later does so. */
+/* Send one after the other. While no request of this round has succeeded, a
+ * request that gets "try later" is sent again. */
 static bool
 send_later(struct check *check, struct check_round *round, size_t from)
 {
@@ -152,7 +153,7 @@ judge(struct check_round *round, enum check_result result, const char *why)
              round->why[0] ? "; " : "", why);
 }
 
-/* What holds for every round with one key. */
+/* Conditions for every round with one key. */
 static void
 judge_one_key(const struct check *check, struct check_round *round)
 {
@@ -182,7 +183,7 @@ judge_one_key(const struct check *check, struct check_round *round)
         judge(round, CHECK_WEAK, "some requests got no answer");
 }
 
-/* It must succeed, and shows what one effect is. */
+/* The request must succeed; it shows what one effect is. */
 static bool
 first_request(struct check *check)
 {
@@ -273,8 +274,8 @@ different_keys(struct check *check)
     return true;
 }
 
-/* Under a key of its own the other body must succeed: if the service refuses
- * it for another reason, its refusal proves nothing. */
+/* The other body must succeed under a key of its own. If the service refuses it
+ * for another reason, a refusal under the same key proves nothing. */
 static bool
 try_other_body(struct check *check)
 {
@@ -330,7 +331,7 @@ another_body(struct check *check)
         judge(round, CHECK_WEAK,
               "the other body was not refused (422): its sender got the answer "
               "to a request that it did not send");
-    check->other_succeeds = false; /* it concerns this round only */
+    check->other_succeeds = false; /* applies to this round only */
     return true;
 }
 

@@ -1,10 +1,9 @@
 /*
- * check_storm.c - sends the requests of idem check with libcurl's multi
+ * check_storm.c - send the requests of idem check with libcurl's multi
  * interface.
  *
- * Every request has a new connection: a connection that was used before may
- * die, and libcurl would then send the request again by itself, which must be
- * counted here.
+ * Every request has a new connection. libcurl repeats a request by itself if a
+ * reused connection breaks, and idem check must count every request.
  */
 #include "../base/wait.h"
 #include "check.h"
@@ -18,7 +17,7 @@
 #define EXPANDED_MAX (IDEM_RESULT_MAX + 65536)
 #define EFFECT_MAX (1024 * 1024)
 
-/* A request on its way. */
+/* A request in flight. */
 struct flight {
     struct check_ask *ask;
     CURL *curl;
@@ -30,8 +29,7 @@ struct flight {
     bool over;
 };
 
-/* The text with every {key} replaced; the result ends with a NUL that is not
- * counted. */
+/* Copy the text with every {key} replaced; a NUL follows the result. */
 static bool
 expand(struct idem_buf *into, struct idem_bytes text, const char *key)
 {
@@ -53,9 +51,10 @@ expand(struct idem_buf *into, struct idem_bytes text, const char *key)
     return fine;
 }
 
-/* ---- what comes back ----------------------------------------------------- */
+/* ---- responses ----------------------------------------------------------- */
 
-/* "Idempotent-Replayed: true", "X-Idempotency-Replay: 1" and the like. */
+/* "Idempotent-Replayed: true", "X-Idempotency-Replay: 1" and similar
+ * headers. */
 static size_t
 see_header(char *data, size_t size, size_t count, void *arg)
 {
@@ -201,7 +200,7 @@ finish(struct flight *flight, CURLcode code)
                  curl_easy_strerror(code));
 }
 
-/* ---- all of them --------------------------------------------------------- */
+/* ---- all requests -------------------------------------------------------- */
 
 static bool
 wholly_sent(const struct flight *flight)
@@ -212,7 +211,7 @@ wholly_sent(const struct flight *flight)
     return flight->sent_ms > 0 && (size_t)sent >= flight->body.len;
 }
 
-/* Taking a handle out closes its connection. */
+/* Removing a handle closes its connection. */
 static size_t
 cut_some(CURLM *multi, struct flight *flights, size_t count)
 {
@@ -295,7 +294,7 @@ check_storm(const struct check_target *target, struct check_ask *asks,
         fine = prepare(target, &flights[i]);
     }
     if (fine) {
-        /* One connection a request, on HTTP/2 too. */
+        /* One connection per request, also with HTTP/2. */
         curl_multi_setopt(multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
         code = drive(multi, flights, count, tell, arg);
     }

@@ -1,10 +1,10 @@
 /*
- * cli.h - what every subcommand of idem shares.
+ * cli.h - declarations that all subcommands of idem share.
  *
  * To add a subcommand: write cmd_NAME.c with `int cli_NAME(int argc, char
  * **argv)` (argv[0] is "NAME"), declare it at the end of this file, and add a
- * line to the table in main.c. Start with cli_parse, which also answers
- * --help; return one of the exit codes of exit.c.
+ * line to the table in main.c. Start with cli_parse, which also handles --help;
+ * return one of the exit codes of exit.c.
  */
 #ifndef IDEM__CLI_H
 #define IDEM__CLI_H
@@ -19,12 +19,12 @@
 enum cli_kind {
     CLI_FLAG,    /* bool *into: --json */
     CLI_TEXT,    /* const char **into */
-    CLI_FILTER,  /* the same; empty is refused: it would mean everything */
+    CLI_FILTER,  /* the same, but not empty, as that would match all */
     CLI_NUMBER,  /* int64_t *into: 0 or more */
     CLI_MS,      /* int64_t *into: 1500ms, 30s, 5m, 24h, 7d */
     CLI_SIZE,    /* int64_t *into: bytes: 4096, 64k, 1m, 2g */
-    CLI_LIST,    /* struct cli_list *into: may be given many times */
-    CLI_HEADING, /* no option: `help` stands above those that follow */
+    CLI_LIST,    /* struct cli_list *into: may be repeated */
+    CLI_HEADING, /* not an option: a heading for those that follow */
 };
 
 #define CLI_LIST_MAX 64
@@ -34,42 +34,43 @@ struct cli_list {
     size_t count;
 };
 
-/* One option; a table of them ends with {0}. --help and --json are known
- * without standing there. */
+/* One option; a table of them ends with {0}. --help and --json are always
+ * known. */
 struct cli_option {
-    const char *name; /* "lease": given as --lease 30s or --lease=30s */
+    const char *name; /* "lease": used as --lease 30s or --lease=30s */
     char letter;      /* 'l' for -l, or 0 */
     enum cli_kind kind;
     void *into;
-    const char *value; /* how help names the value: "TIME"; NULL for a flag */
+    const char *value; /* name of the value in help: "TIME"; NULL for a flag */
     const char *help;  /* a line or several */
 };
 
 struct cli_syntax {
-    const char *usage; /* "begin SCOPE ID [options]"; several lines are fine */
+    const char *usage; /* "begin SCOPE ID [options]"; may have several lines */
     const char *about; /* what it does, in full sentences */
     const struct cli_option *options;
-    size_t min_args, max_args; /* what is left beside the options */
-    size_t stop_at; /* options end at this argument, counted from 1: it and what
-                       follows are a command; 0: options may stand anywhere */
+    size_t min_args, max_args; /* number of arguments besides options */
+    size_t stop_at; /* options end at this argument, counted from 1: it and
+                     * the rest are a command; 0: options may be anywhere */
 };
 
 /* Was --json given? Set by cli_parse, read by the output helpers. */
 extern bool cli_json;
 
 /*
- * Read the options, wherever they stand. *args is what is left; where there is
- * nothing, or always so many, both may be NULL. `argc` and `argv` keep living.
- * Returns -1 to go on; otherwise the exit code to return at once: 0 after
- * --help, CLI_USAGE after an error, which has been told.
+ * Parse the options, which may be anywhere. *args gets the other arguments; if
+ * there are none, or always the same number, both may be NULL. `argc` and
+ * `argv` must stay valid. Returns -1 to continue; otherwise the exit code to
+ * return at once: 0 after --help, CLI_USAGE after an error, which was printed.
  */
 int cli_parse(const struct cli_syntax *syntax, int argc, char **argv,
               char ***args, size_t *arg_count);
 
-/* If set, cli_parse gives the syntax to it where it would print help. */
+/* If set, cli_parse passes the syntax to this function instead of printing
+ * help. */
 extern void (*cli_describe)(const struct cli_syntax *syntax);
 
-/* Tell what is wrong with the command line; returns CLI_USAGE. */
+/* Print what is wrong with the command line; returns CLI_USAGE. */
 int cli_usage_error(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
 
@@ -77,14 +78,14 @@ int cli_usage_error(const char *format, ...)
 
 enum {
     CLI_OK = 0,
-    CLI_FAILED = 1, /* what was asked for did not work out; see the message */
+    CLI_FAILED = 1, /* the operation failed; see the message */
     CLI_USAGE = 2,  /* the command line is wrong */
 };
 
 int cli_exit_verdict(enum idem_verdict verdict);
 int cli_exit_status(enum idem_status status);
 
-/* Tell an error (JSON on standard output with --json, else a line on standard
+/* Print an error (JSON on standard output with --json, else a line on standard
  * error) and return its exit code. */
 int cli_error(enum idem_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -95,80 +96,81 @@ void cli_print_exit_codes(void);
 
 /* ---- output (output.c) ------------------------------------------------ */
 
-/* Bytes for people: what a terminal could take for a command, and what is not
- * UTF-8, comes as \xNN. */
+/* Print bytes for people: control characters and invalid UTF-8 become \xNN. */
 void cli_print_safe(FILE *out, struct idem_bytes bytes);
 
-/* One "name: value" line; the value is made safe. */
+/* Print one "name: value" line; the value is made safe. */
 void cli_line(const char *name, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* A time in the store's milliseconds as "2026-01-31T12:00:00.123Z"; "-" if 0.
- * `out` has room for CLI_TIME_LEN. */
+/* Format a time in the store's milliseconds as "2026-01-31T12:00:00.123Z"; "-"
+ * if 0. `out` has room for CLI_TIME_LEN. */
 #define CLI_TIME_LEN 40
 const char *cli_time(int64_t ms, char *out);
 
-/* How long ago, in one unit: "5s", "3m", "2h", "9d". */
+/* A duration in one unit: "5s", "3m", "2h", "9d". */
 #define CLI_AGE_LEN 24
 const char *cli_age(int64_t ms, char *out);
 
-/* Set object[name], or object[name_base64] where the bytes are not UTF-8. */
+/* Set object[name], or object[name_base64] if the bytes are not UTF-8. */
 void cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes);
-/* Print and give back the object; one line. */
+/* Print the object on one line and release it. */
 void cli_json_print(json_t *object);
-/* What is printed between these two is a text for people or other programs;
- * with --json it comes as {name: text}. */
+/* Output between these two calls is a text for people or other programs; with
+ * --json it is printed as {name: text}. */
 void cli_text_begin(void);
 void cli_text_end(const char *name);
-/* A record; `whole`: all of it is known, not only what an answer tells. */
+/* A record; `whole`: all fields are known, not only those of an answer. */
 json_t *cli_json_record(const struct idem_record *record, bool whole,
                         bool with_result);
 
-/* A result from the command line: itself, @FILE, or - for standard input, of at
- * most IDEM_RESULT_MAX bytes. */
+/* Read a result from the command line: the text itself, @FILE, or - for
+ * standard input, of at most IDEM_RESULT_MAX bytes. */
 enum idem_status cli_read_value(const char *text, struct idem_buf *into,
                                 struct idem_error *err);
 
 /* ---- terminal.c ------------------------------------------------------- */
 
-/* Is standard output a terminal, and no --json wanted? */
+/* Is standard output a terminal, without --json? */
 bool cli_is_terminal(void);
 
 enum cli_colour { CLI_PLAIN, CLI_BOLD, CLI_RED, CLI_GREEN, CLI_YELLOW };
 
-/* What switches the colour; empty unless standard output is a terminal and
- * NO_COLOR is not set. CLI_PLAIN ends it. */
+/* The sequence that sets the colour; empty unless standard output is a terminal
+ * and NO_COLOR is not set. CLI_PLAIN ends the colour. */
 const char *cli_colour(enum cli_colour colour);
 
-/* How far it is, on standard error, if that is a terminal. NULL: remove the
- * line, before anything else is printed. */
+/* Show the progress on standard error, if that is a terminal. NULL: remove the
+ * line; do this before anything else is printed. */
 void cli_progress(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
 
 /* ---- topics.c --------------------------------------------------------- */
 
-/* Examples of a command, a line each; `usage` begins with its name. */
+/* Examples of a command, one per line; `usage` begins with its name. */
 const char *cli_example(const char *usage);
 /* The page of `idem help connecting`. */
 void cli_print_connecting(void);
 
 /* ---- secrets.c --------------------------------------------------------- */
 
-/* Every user of the machine can read a command line. We work on a copy of it,
- * pointers and texts in one block, and what everybody sees has no passwords.
- * Nor does a core dump show them, unless IDEM_CORE_DUMPS is 1. */
+/* Every user of the machine can read a command line. So idem works on a copy of
+ * it, pointers and texts in one block, and removes passwords from the original.
+ * They are not in a core dump either, unless IDEM_CORE_DUMPS is 1. */
 char **cli_secrets_hide(int argc, char **argv);
-/* A systemd credential IDEM_NAME stands for the variable of that name, unless
- * there is one; false: one cannot be read, and standard error says which. */
+/* A systemd credential IDEM_NAME sets the environment variable of that name, if
+ * it is not set. False: a credential cannot be read, and standard error says
+ * which. */
 bool cli_secrets_read(void);
 
 /* ---- files.c ----------------------------------------------------------- */
 
-/* Before anything is opened. */
+/* Call it before anything is opened. */
 void cli_files_hold(void);
-/* A command that idem runs has the files that idem was given and none that it
- * opened, such as its connection to a server: note before opening; leave in
- * the child, before the command's own are put in place. */
+/* A command that idem runs inherits the files that idem was given, but none
+ * that idem opened, such as its connection to a server. Call cli_files_note
+ * before opening files, and cli_files_leave in the child, before the command's
+ * own files are set up. */
 void cli_files_note(void);
 void cli_files_leave(void);
 
@@ -180,15 +182,17 @@ struct cli_command {
     int (*run)(int argc, char **argv);
 };
 
-/* In the order of help; NULL behind the last. A heading has no `run`. */
+/* The commands in the order of help; NULL after the last. A heading has no
+ * `run`. */
 const struct cli_command *cli_command_at(size_t i);
-/* Its line of help; empty if there is none. */
+/* The help line of a command; empty if there is none. */
 const char *cli_command_help(const char *name, size_t len);
 
 /* The manual page of a command. */
 void cli_print_manual(const struct cli_syntax *syntax);
-/* That of a file in /etc: which command reads it, NULL if there is no such
- * page; print it once this was asked, by the syntax of that command. */
+/* The manual page of a file in /etc. cli_file_command returns the command that
+ * reads the file, NULL if there is no such page; after that, print the page
+ * with the syntax of that command. */
 const char *cli_file_command(const char *page);
 void cli_print_file_manual(const struct cli_syntax *syntax);
 

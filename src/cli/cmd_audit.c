@@ -1,5 +1,5 @@
 /*
- * cmd_audit.c - idem audit: what operators did, from a server's audit trail.
+ * cmd_audit.c - idem audit: list operator actions from a server's audit trail.
  */
 #include "../remote/remote.h"
 #include "where.h"
@@ -12,7 +12,7 @@ struct query {
     int64_t count;
 };
 
-/* A value, or its base64 where it is not UTF-8. */
+/* A value, or its base64 form if it is not UTF-8. */
 static const char *
 text_of(const json_t *entry, const char *name)
 {
@@ -26,8 +26,8 @@ text_of(const json_t *entry, const char *name)
     return text ? text : "";
 }
 
-/* The file can be edited, and the server be another's. What is about no record
- * has no scope and no id. */
+/* Made safe, because somebody may have edited the file, or the server may not
+ * be ours. An entry that is not about a record has no scope and no id. */
 static void
 print_field(const json_t *entry, const char *name, const char *then)
 {
@@ -91,7 +91,7 @@ ask(const struct query *query, struct idem__remote_line *line,
          status == IDEM_OK && i < reply.values &&
          idem__wire_read(&reply.reader, &value) == IDEM__WIRE_DONE;
          i++) {
-        if (i > 0) /* the first is the word "entries" */
+        if (i > 0) /* the first value is the word "entries" */
             print_entry(value.bytes);
     }
     return status;

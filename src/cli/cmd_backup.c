@@ -1,5 +1,5 @@
 /*
- * cmd_backup.c - idem backup and idem restore: copies of a journal.
+ * cmd_backup.c - idem backup and idem restore: copy a journal.
  */
 #include "cli.h"
 
@@ -27,7 +27,8 @@ show_progress(void *arg, const struct journal_copied *now)
                  now->copied_bytes / MIB);
 }
 
-/* The folder of "journal:DIR" or "DIR"; NULL after an error, which was told. */
+/* The folder of "journal:DIR" or "DIR"; NULL after an error, which was
+ * printed. */
 static char *
 folder_of(char *text)
 {
@@ -102,8 +103,8 @@ copy(const char *from, const char *to, bool fresh)
     return CLI_OK;
 }
 
-/* From args[0] to args[1], one of which is the journal: a backup is brought up
- * to date, a journal is made afresh. */
+/* Copy args[0] to args[1], one of which is the journal. A backup is updated; a
+ * journal is created. */
 static int
 run(const struct cli_syntax *syntax, size_t journal, int argc, char **argv)
 {

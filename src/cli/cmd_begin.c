@@ -15,7 +15,7 @@ struct begin {
     uint8_t nonce_bytes[IDEM_NONCE_LEN];
 };
 
-/* The fingerprint over what is asked: given as it is, or made from bytes. */
+/* The fingerprint of the request, given directly or computed from bytes. */
 static int
 read_fingerprint(struct begin *b, struct idem_op *op)
 {

@@ -1,6 +1,6 @@
 /*
- * cmd_bench.c - idem bench: how fast a server answers, idem's or Redis, with
- * the same client.
+ * cmd_bench.c - idem bench: measure how fast a server replies, idem or Redis,
+ * with the same client.
  */
 #include "bench.h"
 #include "where.h"

@@ -1,10 +1,10 @@
 /*
- * cmd_check.c - idem check: storm an HTTP interface with repeated requests and
- * say whether it is idempotent, with the evidence.
+ * cmd_check.c - idem check: send many repeated requests to an HTTP interface
+ * and report whether it is idempotent, with the evidence.
  *
- * Without --effect-url nobody sees the effects. Equal answers are evidence
- * then, but only if the answers to different keys differ or the service marks
- * replays; otherwise the verdict is "cannot tell".
+ * Without --effect-url the effects are not visible. Then equal responses are
+ * evidence, but only if the responses to different keys differ or the service
+ * marks replays; otherwise the verdict is "cannot tell".
  */
 #include "check.h"
 
@@ -25,7 +25,7 @@ struct verdict {
     char why[400];
 };
 
-/* Do equal answers under one key mean anything? */
+/* Do equal responses under one key prove anything? */
 static bool
 answers_tell(const struct check *check)
 {
@@ -75,7 +75,7 @@ decide(const struct check *check)
     return v;
 }
 
-/* ---- telling it ---------------------------------------------------------- */
+/* ---- printing it --------------------------------------------------------- */
 
 static void
 describe(const struct check *check, const struct check_round *round,
@@ -184,8 +184,8 @@ report(const struct check *check)
 
 /* ---- the command line ---------------------------------------------------- */
 
-/* The same JSON with its first number one higher, or one more member; another
- * text gets one more form field. */
+/* The same JSON with its first number increased by one, or with one more
+ * member; any other text gets one more form field. */
 static bool
 make_other_body(struct check *check)
 {

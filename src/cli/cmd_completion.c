@@ -1,13 +1,13 @@
 /*
- * cmd_completion.c - idem completion: what a shell needs to complete a command
- * line, made from the tables of options.
+ * cmd_completion.c - idem completion: print completion scripts for shells, made
+ * from the tables of options.
  */
 #include "cli.h"
 
 #include <idem/idem.h>
 #include <string.h>
 
-/* Values that an option takes; of one command, or of all. */
+/* Values of an option, for one command or for all. */
 static const struct {
     const char *command, *option, *words;
 } values[] = {
@@ -32,7 +32,7 @@ static const struct {
     {"journal", "check dump"},
 };
 
-static const char *command; /* that is being described */
+static const char *command; /* the command being described */
 
 static const char *
 words_of(const struct cli_option *option)
@@ -63,7 +63,8 @@ is_file(const struct cli_option *option)
                              strcmp(option->value, "VALUE") == 0);
 }
 
-/* The first line of a help text without what a shell would take for its own. */
+/* The first line of a help text, without characters that are special in a
+ * shell. */
 static void
 print_text(const char *text)
 {
@@ -73,7 +74,7 @@ print_text(const char *text)
     }
 }
 
-/* Describe every command, one after the other. */
+/* Describe all commands, one after the other. */
 static void
 each_command(void (*describe)(const struct cli_syntax *syntax))
 {

@@ -1,5 +1,5 @@
 /*
- * cmd_consume.c - idem consume: messages of a broker, each handled once.
+ * cmd_consume.c - idem consume: handle each message of a broker once.
  */
 #include "../serve/core/systemd.h"
 #include "where.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LAG_EVERY_TENTHS 50 /* of a second */
+#define LAG_EVERY_TENTHS 50 /* tenths of a second */
 
 struct consume {
     struct cli_where where;
@@ -60,7 +60,7 @@ stats_json(const struct idem_consume_stats *s)
                      (json_int_t)s->in_flight);
 }
 
-/* A byte that a label would have to escape is written as in a URL. */
+/* A byte that would need an escape in a label is percent-encoded. */
 static void
 print_label(FILE *out, struct idem_bytes text)
 {
@@ -123,8 +123,8 @@ print_metrics(FILE *out, struct idem_bytes scope,
     print_figure(out, "idem_consume_lag_messages", scope, NULL, (uint64_t)lag);
 }
 
-/* Prometheus text, replaced in one piece, for a node exporter's text folder or
- * anybody who reads files. */
+/* Write Prometheus text and replace the file atomically, for a node exporter's
+ * textfile folder or other readers. */
 static bool
 write_metrics(const char *path, struct idem_bytes scope,
               const struct idem_consume_stats *s, int64_t lag)
@@ -136,7 +136,8 @@ write_metrics(const char *path, struct idem_bytes scope,
     if (snprintf(temporary, sizeof(temporary), "%s.tmp", path) >=
         (int)sizeof(temporary))
         return false;
-    /* Left over, or put there by somebody else: never written through. */
+    /* Remove a file that was left over or that somebody else put there; never
+     * write into it. */
     (void)unlink(temporary);
     fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     out = fd >= 0 ? fdopen(fd, "w") : NULL;
@@ -146,7 +147,7 @@ write_metrics(const char *path, struct idem_bytes scope,
     return fclose(out) == 0 && rename(temporary, path) == 0;
 }
 
-/* What it is doing, once a second, until told to end. */
+/* Shows the progress once a second, until `over` is set. */
 struct progress {
     const struct consume *consume;
     struct idem_consumer *consumer;
@@ -160,7 +161,7 @@ is_shown(const struct consume *c)
     return isatty(STDERR_FILENO) && !c->quiet && !cli_json;
 }
 
-/* Sleep until it is time again. False: it is over. */
+/* Sleep for so many tenths of a second. False: it is over. */
 static bool
 sleep_until_next(const struct progress *p, int tenths)
 {
@@ -173,7 +174,7 @@ sleep_until_next(const struct progress *p, int tenths)
     return !over;
 }
 
-/* A thread of its own: a broker may take seconds to answer. */
+/* Has its own thread, because a broker may take seconds to reply. */
 static void *
 watch_lag(void *arg)
 {

@@ -1,10 +1,10 @@
 /*
- * cmd_doubts.c - idem doubts: what is in doubt, oldest first; and settling all
- * of it that a filter names.
+ * cmd_doubts.c - idem doubts: list the records in doubt, oldest first, and
+ * settle all of them that match a filter.
  *
- * Nobody decides about a moving target: the doubts are collected first, shown,
- * and only those are settled, each by its own SETTLE. One that was settled or
- * finished meanwhile answers so and is left as it is.
+ * The command first collects the doubts and shows them, and then settles only
+ * those, each with its own SETTLE. A record that was settled or finished
+ * meanwhile gets the verdict for that and stays as it is.
  */
 #include "verb.h"
 
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define A_CALL 500
-#define MOST 100000 /* that one run collects */
+#define MOST 100000 /* most doubts of one run */
 
 struct list {
     const struct cli_doubts *wanted;
@@ -95,7 +95,7 @@ clear_list(struct list *list)
     free(list->records);
 }
 
-/* ---- showing ----------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------- */
 
 static void
 print_doubt(const struct list *list, const struct idem_record *r)
@@ -181,7 +181,7 @@ cli_doubts(int argc, char **argv)
 
 /* ---- settling ---------------------------------------------------------- */
 
-/* -1 to go on, else the exit code. */
+/* Returns -1 to continue, else the exit code. */
 static int
 confirm(const struct list *list, const struct cli_doubts *wanted,
         const struct idem_op *op)
@@ -216,7 +216,7 @@ settle_one(const struct cli_verb *verb, struct idem_engine *engine,
     op->type = r->type;
     op->scope = r->scope;
     op->id = r->id;
-    op->fence = r->fence; /* the one that was listed */
+    op->fence = r->fence; /* so that only the listed record matches */
     status = cli_do_verb(verb, engine, op, &answer, &err);
     word = status == IDEM_OK ? idem_verdict_name(answer.verdict)
                              : idem_status_name(status);

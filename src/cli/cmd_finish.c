@@ -1,5 +1,5 @@
 /*
- * cmd_finish.c - idem finish: record the outcome of what was begun.
+ * cmd_finish.c - idem finish: record the outcome of a claimed request.
  */
 #include "verb.h"
 

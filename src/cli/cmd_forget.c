@@ -1,5 +1,5 @@
 /*
- * cmd_forget.c - idem forget: make a record free.
+ * cmd_forget.c - idem forget: delete a record, so that its key is free.
  */
 #include "verb.h"
 

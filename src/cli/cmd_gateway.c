@@ -1,5 +1,5 @@
 /*
- * cmd_gateway.c - idem gateway: an idempotent front for any HTTP service.
+ * cmd_gateway.c - idem gateway: a proxy that makes any HTTP service idempotent.
  */
 #include "cli.h"
 
@@ -141,7 +141,7 @@ make_options(struct flags *flags)
                             &flags->module, "FILE", "idem's module for nginx"};
 }
 
-/* Flags outrank the file; read again on SIGHUP. */
+/* Load the configuration; flags override the file. Called again on SIGHUP. */
 static enum idem_status
 load(void *arg, struct gateway_config *config, struct idem_error *err)
 {
@@ -168,7 +168,7 @@ load(void *arg, struct gateway_config *config, struct idem_error *err)
     return status == IDEM_OK ? gateway_config_check(config, err) : status;
 }
 
-/* For people with an nginx of their own: what they would put into it. */
+/* Print the configuration for users who run their own nginx. */
 static int
 print_config(const struct gateway_config *config)
 {

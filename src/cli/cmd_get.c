@@ -1,5 +1,5 @@
 /*
- * cmd_get.c - idem get: look at a record.
+ * cmd_get.c - idem get: print a record.
  */
 #include "verb.h"
 

@@ -1,5 +1,6 @@
 /*
- * cmd_id.c - idem id: ids from a server, from a store, or from nothing (UUIDs).
+ * cmd_id.c - idem id: generate ids with a server, with a store, or with neither
+ * (UUIDs).
  */
 #include "../remote/remote.h"
 #include "where.h"
@@ -31,7 +32,7 @@ print_id(void *arg, struct idem_bytes id)
         printf("%.*s\n", (int)id.len, (const char *)id.data);
 }
 
-/* What a server does, done here. */
+/* Does in this process what a server does. */
 static enum idem_status
 make_ids(struct server *local, const char *kind, size_t count,
          struct printer *printer, struct idem_error *err)
@@ -58,7 +59,8 @@ from_store(const struct cli_where *where, const char *url,
     enum idem_status status =
         cli_store_open(where, url, NULL, &local.engine, err);
 
-    /* What is fetched and not printed would be a gap. */
+    /* Fetch ids one by one, because ids that are fetched and not printed would
+     * leave a gap. */
     if (options.segment_step == 0)
         options.segment_step = 1;
     if (status == IDEM_OK)
@@ -89,7 +91,7 @@ ask_once(struct idem__remote_line *line, const char *kind, size_t count,
          i < reply.values &&
          idem__wire_read(&reply.reader, &value) == IDEM__WIRE_DONE;
          i++) {
-        if (i > 0) /* the first is the word "ids" */
+        if (i > 0) /* the first value is the word "ids" */
             print_id(printer, value.bytes);
     }
     return IDEM_OK;
@@ -213,8 +215,8 @@ explain(const char *text, const char *kind_name,
     return CLI_OK;
 }
 
-/* Bits, epochs and steps are options of the server too: its table names and
- * reads them, its file and its variables count. */
+/* Bits, epochs and steps are also options of the server. Its table names and
+ * parses them, and its file and environment variables apply here, too. */
 #define ID_OPTIONS 6
 
 struct id_options {

@@ -1,5 +1,6 @@
 /*
- * cmd_journal.c - idem journal: look at the files of a journal, change nothing.
+ * cmd_journal.c - idem journal: inspect the files of a journal without changing
+ * them.
  */
 #include "cli.h"
 

@@ -1,10 +1,11 @@
 /*
  * cmd_lock.c - idem lock NAME -- command: run a command while holding a lock,
- * and stop the command when the lock is lost; without a command, only take it.
+ * and stop the command if the lock is lost; without a command, only take it.
  *
- * idem/lock.h keeps the lock; the main thread watches it and the command. The
- * lease counts from before a renewal was asked for, so the command is stopped
- * before anybody else can hold the lock, if it stops when told to.
+ * idem/lock.h renews the lock; the main thread watches the lock and the
+ * command. The lease counts from before the renewal was sent, so the command is
+ * stopped before another owner can hold the lock, provided that it stops on
+ * SIGTERM.
  */
 #include "verb.h"
 
@@ -50,7 +51,7 @@ owner_of(const struct holder *h)
     return h->owner_option ? h->owner_option : h->owner;
 }
 
-/* -1: held; else the exit code. */
+/* Returns -1 if the lock is held, else the exit code. */
 static int
 take(struct holder *h)
 {
@@ -83,8 +84,8 @@ take(struct holder *h)
     return cli_exit_verdict(IDEM_V_BUSY);
 }
 
-/* 0, or an errno. Without idem nobody renews the lock, or would stop the
- * command: it ends with idem. */
+/* Returns 0, or an errno. The command ends when idem ends, because then nobody
+ * would renew the lock or stop the command. */
 static int
 start(const struct holder *h, char **command, struct idem_child *child)
 {
@@ -105,7 +106,8 @@ start(const struct holder *h, char **command, struct idem_child *child)
     return idem__spawn(&how, child);
 }
 
-/* Wait for the command; signals go on to it; a lost lock ends it. */
+/* Wait for the command, forward signals to it, and stop it if the lock is
+ * lost. */
 static int
 watch(struct holder *h, struct idem_child *process)
 {
@@ -143,12 +145,12 @@ catch_signals(int flags)
     sigaction(SIGINT, &forward, NULL);
     sigaction(SIGTERM, &forward, NULL);
     sigaction(SIGHUP, NULL, &now);
-    if (now.sa_handler != SIG_IGN) /* as under nohup */
+    if (now.sa_handler != SIG_IGN) /* leave it ignored, as under nohup */
         sigaction(SIGHUP, &forward, NULL);
 }
 
-/* A signal ends the wait, and what was taken until then is given back; a second
- * one exits at once. */
+/* A signal ends the wait for the lock, and a lock that was taken is released; a
+ * second signal exits at once. */
 static int
 run(struct holder *h, char **command)
 {
@@ -171,7 +173,7 @@ run(struct holder *h, char **command)
     return code;
 }
 
-/* Without a command: take it, tell the fence, and leave it held. */
+/* Without a command: take the lock, print the fence, and keep the lock. */
 static int
 take_only(const struct holder *h)
 {
@@ -186,7 +188,7 @@ take_only(const struct holder *h)
     return cli_run_verb(&h->verb, &op);
 }
 
-/* -1 when the options fit together, else the exit code. */
+/* Returns -1 if the options fit together, else the exit code. */
 static int
 check_usage(const struct holder *h, bool has_command, bool wants_command)
 {

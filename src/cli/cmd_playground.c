@@ -1,6 +1,6 @@
 /*
- * cmd_playground.c - idem playground: a server that has nothing but the
- * console's playground, on this machine only, with nothing on disk.
+ * cmd_playground.c - idem playground: a server with only the console's
+ * playground, for this machine only, without files.
  */
 #include "cli.h"
 
@@ -28,8 +28,8 @@ configure(struct server_config *config, const char *listen,
     return status == IDEM_OK ? server_config_check(config, err) : status;
 }
 
-/* Its page, for somebody to open; false: `listen` is not one address of this
- * machine alone. */
+/* The URL of its page, for the user to open; false: `listen` is not a single
+ * address of this machine only. */
 static bool
 page_address(const char *listen, char *out, size_t room)
 {

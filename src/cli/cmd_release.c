@@ -1,5 +1,5 @@
 /*
- * cmd_release.c - idem release: give back what was begun and not done.
+ * cmd_release.c - idem release: give up a claim without an outcome.
  */
 #include "verb.h"
 

@@ -1,5 +1,5 @@
 /*
- * cmd_renew.c - idem renew: more time for what was begun.
+ * cmd_renew.c - idem renew: extend the lease of a claim.
  */
 #include "verb.h"
 

@@ -1,11 +1,12 @@
 /*
- * cmd_run.c - idem run: any command, at most once.
+ * cmd_run.c - idem run: run any command at most once.
  *
  *   begin ── started ─▶ the command runs, the engine renews ─▶ finish
  *       └─── replay ──▶ the same output and the same exit status again
  *
- * Between begin and finish nobody else runs it. If this process is killed, the
- * lease ends: strict comes into doubt, loose may run again.
+ * Between begin and finish no other process runs the command. If this process
+ * is killed, the lease ends; then a strict request is in doubt, and a loose one
+ * may run again.
  */
 #include "exec.h"
 #include "verb.h"
@@ -16,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_ROOM 128 /* of a stored result, in front of the output */
+#define HEAD_ROOM 128 /* for the head of a stored result */
 #define KEEP_DEFAULT (IDEM_RESULT_DEFAULT_MAX - HEAD_ROOM)
-#define FINISH_MS 60000 /* how long finish is tried again */
+#define FINISH_MS 60000 /* how long finish is retried */
 
 struct run {
     struct cli_verb verb;
@@ -112,7 +113,7 @@ execute(struct run *run, struct idem__run *claim, struct idem_answer *answer)
     return code;
 }
 
-/* ---- a repeat ------------------------------------------------------------ */
+/* ---- a replay ------------------------------------------------------------ */
 
 static int
 replay(const struct idem_record *record)
@@ -157,7 +158,7 @@ refuse(const struct run *run, const struct idem_answer *answer)
 
 /* ---- the command line ---------------------------------------------------- */
 
-/* The same words in the same order are the same command. */
+/* Two commands are the same if they have the same words in the same order. */
 static void
 make_fingerprint(struct run *run)
 {
@@ -171,8 +172,8 @@ make_fingerprint(struct run *run)
     crypto_generichash_final(&state, run->fingerprint, IDEM_FINGERPRINT_LEN);
 }
 
-/* A result that is larger than the server or the store takes is not kept at
- * all, and the status would go with it. */
+/* A result larger than the limit of the server or the store is not kept at all,
+ * and the exit status would be lost with it. */
 static void
 limit_output(struct run *run)
 {
@@ -248,7 +249,7 @@ run_it(struct run *run)
     cli_files_note();
     err.status = cli_engine_open(&run->verb.where, &run->engine, &err);
     if (run->wait > 0)
-        exec_let_signals(&run->before); /* who waits may be interrupted */
+        exec_let_signals(&run->before); /* signals may interrupt the wait */
     code = err.status == IDEM_OK ? begin(run) : cli_fail(&err);
     idem_close(run->engine);
     return code;

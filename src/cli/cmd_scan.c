@@ -1,6 +1,6 @@
 /*
- * cmd_scan.c - idem scan: list records; idem find: those with an id, and the
- * one that the instance of a problem or a digest in a log is about.
+ * cmd_scan.c - idem scan lists records; idem find finds records by an id, by
+ * the instance of a problem, or by a digest in a log.
  */
 #include "where.h"
 
@@ -19,11 +19,11 @@ struct scan {
     const char *type, *state, *scope, *id;
     int64_t older, limit;
     bool doubt;
-    char digits[DIGITS + 1]; /* only the record whose key begins so; or empty */
+    char digits[DIGITS + 1]; /* how the key begins; or empty */
     int64_t printed, seen, now_ms;
 };
 
-/* For a person: how long ago, and what needs one stands out. */
+/* A row for people: shows the age, and highlights doubts. */
 static void
 print_row(const struct scan *s, const struct idem_record *r)
 {
@@ -43,7 +43,7 @@ print_row(const struct scan *s, const struct idem_record *r)
            cli_age(s->now_ms - r->updated, age), r->fence);
 }
 
-/* A log names requests and tokens alike by the digest of a request. */
+/* Logs use the digest of a request for both requests and tokens. */
 static bool
 has_digits(const struct scan *s, const struct idem_record *r)
 {
@@ -179,9 +179,9 @@ cli_scan(int argc, char **argv)
 
 /* ---- find -------------------------------------------------------------- */
 
-/* What a word says about a record: the instance of a gateway's problem, with
- * or without "urn:uuid:", which is a UUID of version 8 whose digits are those
- * of the record's key; or "key=" and these digits, as logs have them. */
+/* Read the digits of a record's key from a word. The word is the instance of a
+ * gateway's problem, with or without "urn:uuid:", which is a UUID of version 8
+ * with the digits of the key; or "key=" and these digits, as in logs. */
 static bool
 read_digits(const char *word, char digits[DIGITS + 1])
 {
@@ -205,7 +205,7 @@ read_digits(const char *word, char digits[DIGITS + 1])
     return true;
 }
 
-/* By its id, for which SQL stores have an index; then record by record. */
+/* Find by the id, for which SQL stores have an index; then scan all records. */
 static int
 find(struct scan *s, struct idem_filter *filter)
 {

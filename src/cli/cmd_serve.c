@@ -1,6 +1,6 @@
 /*
- * cmd_serve.c - idem serve: flags over environment over file over defaults,
- * then the server.
+ * cmd_serve.c - idem serve: load the configuration (flags override the
+ * environment, which overrides the file and the defaults) and run the server.
  */
 #include "cli.h"
 
@@ -12,8 +12,8 @@
 
 #define OPTIONS_MAX 64
 
-/* Every option of the server as a flag; values are read by the server's own
- * table, so that a file and a flag mean the same. */
+/* Every option of the server as a flag. The server's own table parses the
+ * values, so that a flag and a line of the file mean the same. */
 struct flags {
     const char *values[OPTIONS_MAX];
     bool set[OPTIONS_MAX];
@@ -76,7 +76,7 @@ read_flags(struct flags *flags, struct server_config *config,
     return status;
 }
 
-/* All that can be told without opening the store or a port. */
+/* Check everything that needs neither the store nor a port. */
 static int
 check(const struct server_config *config)
 {

@@ -1,6 +1,6 @@
 /*
- * cmd_settle.c - idem settle: query for compensation, and an operator's word on
- * what is in doubt.
+ * cmd_settle.c - idem settle: the compensation query, and an operator's
+ * decision about a doubt.
  */
 #include "verb.h"
 
@@ -33,8 +33,8 @@ read_header(const char *text, struct gateway_header *header)
            gateway_header_value_ok(header->value);
 }
 
-/* Put status and headers before the body, as docs/results.md has it. -1 to go
- * on, else the exit code. */
+/* Put the status and the headers before the body, in the format of
+ * docs/results.md. Returns -1 to continue, else the exit code. */
 static int
 compose(const struct settle *s, struct idem_buf *result)
 {
@@ -108,7 +108,7 @@ check_usage(const struct settle *s, size_t count)
     return -1;
 }
 
-/* What will be replayed: a result as it is, or an HTTP answer. */
+/* The result to replay: bytes as they are, or an HTTP response. */
 static int
 read_result(const struct settle *s, struct idem_op *op, struct idem_buf *result)
 {
@@ -126,8 +126,8 @@ read_result(const struct settle *s, struct idem_op *op, struct idem_buf *result)
     return code;
 }
 
-/* Without an outcome of its own the reason is the result, so that a tombstone
- * says why; otherwise it is the record's label. */
+/* Without an outcome the reason becomes the result, so that a tombstone says
+ * why it exists; otherwise the reason becomes the record's subject. */
 static void
 place_reason(const struct settle *s, struct idem_op *op)
 {

@@ -1,6 +1,6 @@
 /*
- * cmd_store.c - idem store: set a store up, look whether it can be used, print
- * the SQL that sets it up by hand, move records to another store.
+ * cmd_store.c - idem store: set up a store, check whether it is usable, print
+ * the SQL that sets it up by hand, or copy records to another store.
  */
 #include "cli.h"
 
@@ -44,8 +44,8 @@ static const struct cli_syntax syntax = {
     .max_args = 3,
 };
 
-/* What was set up, or needs no setting up, is opened once: who says "ready" has
- * seen it. */
+/* Open the store once after the setup, so that "ready" is printed only if it
+ * works. */
 static int
 init(const char *url)
 {

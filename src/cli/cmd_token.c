@@ -1,5 +1,5 @@
 /*
- * cmd_token.c - idem issue and idem redeem: one-time tokens by hand.
+ * cmd_token.c - idem issue and idem redeem: issue and redeem one-time tokens.
  */
 #include "verb.h"
 

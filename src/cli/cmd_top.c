@@ -1,7 +1,8 @@
 /*
- * cmd_top.c - idem top: what a server is doing, once a second, from INFO.
+ * cmd_top.c - idem top: show what a server is doing, once a second, from INFO.
  *
- * Rates are differences between two looks; everything else is as of the last.
+ * Rates are differences between two samples; everything else is from the last
+ * sample.
  */
 #include "../remote/remote.h"
 #include "top.h"
@@ -79,7 +80,7 @@ rate(const struct top_look *then, const struct top_look *now, const char *name)
     return seconds > 0 ? (number(now, name) - number(then, name)) / seconds : 0;
 }
 
-/* Buckets are of 16, 32, 64 ... microseconds; see the server's metrics. */
+/* Buckets of 16, 32, 64 ... microseconds; see the server's metrics. */
 #define BUCKETS 20
 
 static void
@@ -95,7 +96,7 @@ buckets(const struct top_look *look, const char *name, double *into)
     }
 }
 
-/* The latency that a part of the answers stayed below; 0: no answers. */
+/* The latency below which this part of the answers stayed; 0: no answers. */
 static double
 percentile_us(const struct top_look *then, const struct top_look *now,
               enum idem_verb verb, double part)
@@ -122,7 +123,7 @@ word_len(const char *value)
     return value ? (int)strcspn(value, "\r\n") : 0;
 }
 
-/* ---- showing ------------------------------------------------------------- */
+/* ---- printing ------------------------------------------------------------ */
 
 static const char *const gauges[] = {"connected_clients", "parked",
                                      "locks_waiting",     "queued",
@@ -172,7 +173,7 @@ show_json(const struct top_look *then, const struct top_look *now)
     cli_json_print(object);
 }
 
-/* The server looks through its store for them, which takes a moment. */
+/* Doubts come from a scan of the store, which takes the server a moment. */
 static void
 show_doubts(const struct top_look *now)
 {
@@ -245,14 +246,14 @@ show(const struct top_look *then, const struct top_look *now, bool clear)
     fflush(stdout);
 }
 
-/* ---- looking ------------------------------------------------------------- */
+/* ---- sampling ------------------------------------------------------------ */
 
 static void
 pause_ms(int64_t ms)
 {
     struct timespec left = {ms / 1000, ms % 1000 * 1000000};
 
-    nanosleep(&left, NULL); /* an interruption ends it */
+    nanosleep(&left, NULL); /* a signal may end it early */
 }
 
 static enum idem_status

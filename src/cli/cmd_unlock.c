@@ -1,5 +1,5 @@
 /*
- * cmd_unlock.c - idem unlock: give back a lock by hand.
+ * cmd_unlock.c - idem unlock: release a lock.
  */
 #include "verb.h"
 

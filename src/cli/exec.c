@@ -1,9 +1,9 @@
 /*
- * exec.c - a child process whose output is passed on and kept.
+ * exec.c - run a child process, pass its output on and keep a copy.
  *
- * One loop waits for its output, for its end, and for signals that are meant
- * for it. A terminal sends its signals to both processes by itself; those are
- * not passed on a second time.
+ * One loop waits for its output, for its end, and for signals to forward. A
+ * terminal sends its signals to both processes by itself; those are not
+ * forwarded.
  */
 #include "exec.h"
 
@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Something that the command left behind may hold its output open; it is
- * listened to for this long after the command's own end. */
+/* A background process of the command may keep its output open. The output is
+ * read for this long after the command has ended. */
 #define LINGER_MS 1000
 
 struct stream {
@@ -93,13 +93,13 @@ pass_on(int to, const char *data, size_t len)
             continue;
         }
         if (wrote < 0)
-            return; /* nobody listens; the command goes on, and is kept */
+            return; /* the reader is gone; the copy is still kept */
         data += wrote;
         len -= (size_t)wrote;
     }
 }
 
-/* Sets `from` to -1 at its end. */
+/* Sets `from` to -1 at the end of the stream. */
 static void
 read_stream(struct child *child, struct stream *stream)
 {
@@ -120,7 +120,7 @@ read_stream(struct child *child, struct stream *stream)
     if (room > (size_t)got)
         room = (size_t)got;
     if (outcome->dropped > 0 || !idem_buf_add(stream->keep, data, room))
-        room = 0; /* after the first gap nothing is kept */
+        room = 0; /* nothing is kept after the first dropped byte */
     outcome->dropped += (uint64_t)got - room;
 }
 

@@ -1,5 +1,6 @@
 /*
- * exec_result.c - what a command did, as bytes that any language can write:
+ * exec_result.c - encode the outcome of a command as bytes that any language
+ * can write:
  *
  *   exit 0\n  stdout 12\n  [dropped 700\n]  \n  output, then error output
  */
@@ -45,7 +46,7 @@ exec_encode(const struct exec_outcome *outcome, struct idem_buf *into)
            idem_buf_add(into, outcome->err.data, outcome->err.len);
 }
 
-/* "word 123\n"; moves *in behind it. */
+/* Reads "word 123\n" and moves *in past it. */
 static bool
 read_line(struct idem_bytes *in, const char *word, uint64_t max,
           uint64_t *number)

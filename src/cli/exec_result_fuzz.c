@@ -1,6 +1,7 @@
 /*
- * exec_result_fuzz.c - any stored bytes: an exec result whose parts lie inside
- * them, or none; and what was read is written again as it was.
+ * exec_result_fuzz.c - decode any stored bytes: either they are not an exec
+ * result, or its parts lie inside them and encoding it again gives the same
+ * bytes.
  */
 #include "exec.h"
 

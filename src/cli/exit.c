@@ -1,8 +1,8 @@
 /*
- * exit.c - how a command ends: one exit code a verdict and an error.
+ * exit.c - exit codes: one for each verdict and each error.
  *
- * The codes are part of the interface: scripts branch on them. 0 is the answer
- * that a caller hopes for; verdicts stand from 10, errors from 20.
+ * The codes are part of the interface, because scripts branch on them. 0 is the
+ * desired outcome; verdicts begin at 10, errors at 20.
  */
 #include "cli.h"
 
@@ -58,7 +58,7 @@ cli_exit_status(enum idem_status status)
     return (unsigned)status < IDEM__STATUS_COUNT ? errors[status] : CLI_FAILED;
 }
 
-/* What went wrong may quote what somebody else wrote. */
+/* The text is made safe, because it may quote input of somebody else. */
 int
 cli_fail(const struct idem_error *err)
 {

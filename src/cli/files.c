@@ -1,17 +1,19 @@
 /*
- * files.c - the files that idem was started with, and those that it opened.
+ * files.c - tell the files that idem was started with from those that it
+ * opened.
  */
 #include "cli.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#define NOTED 256 /* what idem opens has the lowest numbers that are free */
+#define NOTED 256 /* enough, as new files get the lowest free numbers */
 
 static bool given[NOTED];
 
-/* A closed standard stream is closed for who reads or writes it, but its number
- * is taken: a connection that got it would be sent whatever is printed. */
+/* If a standard stream is closed, occupy its number with a descriptor that can
+ * be neither read nor written. Otherwise a connection could get that number and
+ * would be sent whatever is printed. */
 void
 cli_files_hold(void)
 {

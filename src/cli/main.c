@@ -1,5 +1,5 @@
 /*
- * main.c - the idem command: finds the subcommand and hands over.
+ * main.c - the idem command: find the subcommand and run it.
  */
 #include "cli.h"
 
@@ -189,7 +189,7 @@ cli_help(int argc, char **argv)
     return command ? command->run(2, help) : unknown_command(argv[1]);
 }
 
-/* What could not be written (a full disk, a reader that left) was not told. */
+/* An error if the output could not be written (full disk, closed pipe). */
 static int
 flushed(int code)
 {
@@ -228,8 +228,8 @@ main(int argc, char **argv)
     cli_files_hold();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ,
-           SIG_IGN); /* a file at its limit is an error, as a full disk */
-    signal(SIGCHLD, SIG_DFL); /* ignored, it takes away how children ended */
+           SIG_IGN); /* a file at its limit is an error, like a full disk */
+    signal(SIGCHLD, SIG_DFL); /* if ignored, wait() would lose exit statuses */
     if (!own) {
         fprintf(stderr, "idem: out of memory\n");
         return CLI_FAILED;

@@ -1,7 +1,7 @@
 /*
- * manual.c - the manual page of a command or of a file with its options, made
- * from the command's table: what `idem help --man COMMAND` and `idem help --man
- * idem.conf` print and make install puts in place.
+ * manual.c - print the manual page of a command, or of a file with its options,
+ * from the command's table: `idem help --man COMMAND` and `idem help --man
+ * idem.conf`. make install installs these pages.
  */
 #include "cli.h"
 
@@ -9,7 +9,8 @@
 #include <idem/idem.h>
 #include <string.h>
 
-/* Text for troff: a line of its own for each line, no requests by accident. */
+/* Print text for troff: keep line breaks, and escape what troff would take for
+ * requests. */
 static void
 print_text(const char *text)
 {
@@ -166,7 +167,8 @@ print_paragraphs(const char *text)
     putchar('\n');
 }
 
-/* What asks the command for something else than to run with these options. */
+/* Is the option a line of the file? These flags make the command do something
+ * other than run. */
 static bool
 is_line(const struct cli_option *o)
 {

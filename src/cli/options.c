@@ -1,5 +1,5 @@
 /*
- * options.c - reading a command line by a table of options.
+ * options.c - parse a command line with a table of options.
  */
 #include "cli.h"
 
@@ -82,8 +82,8 @@ set(const struct cli_option *option, const char *value)
 
 /* ---- help ------------------------------------------------------------- */
 
-/* Each line of the text, broken at blanks where it is too long for a terminal,
- * behind `indent` blanks; the first line stands where the cursor is. */
+/* Print each line of the text with `indent` blanks before it, and break lines
+ * that are too long for a terminal. The first line begins at the cursor. */
 static void
 print_wrapped(const char *text, int indent)
 {
@@ -205,7 +205,7 @@ find_letter(const struct cli_syntax *syntax, char letter)
     return NULL;
 }
 
-/* Behind an error: how it is called right. */
+/* After an error: print the correct usage. */
 static int
 show_usage(const struct cli_syntax *syntax, const char *command)
 {
@@ -235,7 +235,7 @@ unknown_option(const struct cli_syntax *syntax, const char *command,
     return show_usage(syntax, command);
 }
 
-/* One word that begins with "-". *i moves past a value of its own. */
+/* Parse one word that begins with "-". *i moves past its value. */
 static int
 read_option(const struct cli_syntax *syntax, int argc, char **argv, int *i)
 {
@@ -282,7 +282,8 @@ cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
     size_t count = 0;
     bool options_over = false;
 
-    /* Arguments move to the front, behind argv[0], as options are taken. */
+    /* Other arguments move to the front, after argv[0], as options are
+     * removed. */
     for (int i = 1; i < argc; i++) {
         char *word = argv[i];
 

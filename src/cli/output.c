@@ -1,9 +1,9 @@
 /*
- * output.c - answers for people and for programs.
+ * output.c - print answers for people and for programs.
  *
- * Stored bytes are somebody else's: on the way to a terminal, control
- * characters and what is not UTF-8 become \xNN; in JSON, bytes that are not
- * UTF-8 come as base64 under a name that says so.
+ * Other people wrote the stored bytes. On the way to a terminal, control
+ * characters and invalid UTF-8 become \xNN; in JSON, bytes that are not UTF-8
+ * are printed as base64 under a name that says so.
  */
 #include "cli.h"
 
@@ -42,7 +42,7 @@ utf8_len(const uint8_t *at, size_t left)
     return len;
 }
 
-/* Control characters, C1 ones and the marks that turn text around. */
+/* Control characters, C1 ones, and marks that change the direction of text. */
 static bool
 harmless(const uint8_t *at, size_t len)
 {
@@ -156,7 +156,7 @@ cli_json_print(json_t *object)
     json_decref(object);
 }
 
-static int real_stdout = -1; /* while a text is caught */
+static int real_stdout = -1; /* set while a text is captured */
 
 void
 cli_text_begin(void)
@@ -226,7 +226,7 @@ cli_json_record(const struct idem_record *r, bool whole, bool with_result)
     cli_json_bytes(object, "scope", r->scope);
     cli_json_bytes(object, "id", r->id);
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-        /* What a server's answer does not tell is left out. */
+        /* Fields that a server's answer does not have are left out. */
         if (!fields[i].value)
             continue;
         if (json_is_integer(fields[i].value) &&

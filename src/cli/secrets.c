@@ -1,6 +1,6 @@
 /*
- * secrets.c - passwords stay out of `ps`, core dumps and the reach of other
- * processes of the same user; systemd credentials stand in for variables.
+ * secrets.c - keep passwords out of `ps`, core dumps and the reach of other
+ * processes of the same user; use systemd credentials as environment variables.
  */
 #include "cli.h"
 
@@ -46,7 +46,7 @@ cli_secrets_hide(int argc, char **argv)
     return own;
 }
 
-/* The text of a file but for the end of its last line; NULL: none. */
+/* The text of a file without the line end at its end; NULL: none. */
 static char *
 read_text(int folder, const char *name)
 {
@@ -67,7 +67,7 @@ read_text(int folder, const char *name)
     return text;
 }
 
-/* A key stays in its file; the variable names that. */
+/* A key stays in its file; the variable is set to the file's name. */
 static bool
 name_file(const char *folder)
 {

@@ -1,18 +1,18 @@
 /*
- * sink.h - where `idem consume` takes messages: an HTTP endpoint or a command.
+ * sink.h - the handlers of `idem consume`: an HTTP endpoint or a command.
  */
 #ifndef CLI_SINK_H
 #define CLI_SINK_H
 
 #include <idem/consume.h>
 
-/* POST each message to a URL. Success is 2xx. The class of a problem+json of
- * idem's gateway decides before its status: outcome unknown is unclear, in
- * progress and what may be sent again are tried until they are through, done is
- * success, the rest poison. Else 425, 429, 503 and a 409 with Retry-After mean
- * "not handled"; a time-out, a cut answer, 408, 502, 504 and 520 to 524 leave
- * it unclear; other 4xx are poison; if nothing could be sent, nobody is there;
- * the rest failed. */
+/* POST each message to a URL. 2xx is success. If the response is a problem+json
+ * of idem's gateway, its class decides before the status: "outcome unknown" is
+ * unclear, "in progress" and retryable problems are retried until they succeed,
+ * "done" is success, the rest is poison. Otherwise 425, 429, 503 and a 409 with
+ * Retry-After mean "not handled"; after a timeout, a cut response, 408, 502,
+ * 504 and 520 to 524 the outcome is unclear; other 4xx are poison; if nothing
+ * could be sent, the handler is unreachable; everything else is a failure. */
 struct http_sink;
 enum idem_status http_sink_open(const char *url, int64_t timeout_ms,
                                 struct http_sink **sink,
@@ -21,8 +21,9 @@ idem_handle_fn http_sink_handle;
 void http_sink_close(struct http_sink *sink);
 
 /* Run a command with the message on its standard input. Exit 0 is success, 75
- * "not handled", 65 poison; ended by a signal or by the time-out it is unclear;
- * if it cannot be run, nobody is there; the rest failed. */
+ * "not handled", 65 poison; if a signal or the timeout ended it, the outcome is
+ * unclear; if it cannot be run, the handler is unreachable; everything else is
+ * a failure. */
 struct command_sink {
     char *const *argv;
     int64_t timeout_ms;

@@ -1,8 +1,8 @@
 /*
- * sink_command.c - hands a message to a command, on its standard input.
+ * sink_command.c - pass a message to a command, on its standard input.
  *
- * The command leads a process group of its own, so that a time-out ends
- * whatever it started too. It gets SIGTERM when the consumer is killed.
+ * The command leads its own process group, so that a timeout also ends the
+ * processes that it started. It gets SIGTERM when the consumer is killed.
  */
 #include "sink.h"
 
@@ -23,8 +23,8 @@
 #define EXIT_POISON 65
 #define WAIT_MAX_MS 60000
 
-/* Write what the command takes; close the pipe at the end, or when it stops
- * reading: its exit status tells how it went. */
+/* Write as much as the command reads. Close the pipe at the end, or when the
+ * command stops reading; its exit status is the outcome. */
 static void
 feed(struct idem_bytes *body, int *output)
 {
@@ -40,8 +40,8 @@ feed(struct idem_bytes *body, int *output)
     }
 }
 
-/* Write the message and wait for the end; past the deadline, kill it. Returns
- * false if it had to be killed. */
+/* Write the message and wait for the command to end; kill it after the
+ * deadline. Returns false if it was killed. */
 static bool
 feed_and_wait(const struct command_sink *sink, const struct idem_message *m,
               struct idem_child *child, int output, int *status)
@@ -100,7 +100,8 @@ not_begun(const char *what, int why, struct idem_error *err)
     return IDEM_AWAY;
 }
 
-/* Start it with the message's names in its environment. 0, or an errno. */
+/* Start it with the message's names in its environment. Returns 0, or an
+ * errno. */
 static int
 start(const struct command_sink *sink, const struct idem_message *m, int input,
       struct idem_child *child)

@@ -1,12 +1,13 @@
 /*
- * sink_http.c - hands a message to an HTTP endpoint.
+ * sink_http.c - pass a message to an HTTP endpoint.
  *
  * The endpoint gets the record's id as Idempotency-Key, so that it (or a
- * gateway before it) can recognise a repeat too, and the fence as Idem-Fence.
+ * gateway before it) can recognise duplicates, too, and the fence as
+ * Idem-Fence.
  *
- * A connection that was used before may die before its answer comes. libcurl
- * would then send the request again by itself, on a new one, although the
- * endpoint may have done what it asks: that is forbidden here.
+ * If a reused connection breaks before the response, libcurl would send the
+ * request again on a new connection, although the endpoint may have executed
+ * it. This file forbids that.
  */
 #include "sink.h"
 
@@ -28,7 +29,7 @@ struct http_sink {
     char *url;
     int64_t timeout_ms;
     pthread_mutex_t mutex;
-    CURL *idle[IDLE_MAX]; /* kept with their connections */
+    CURL *idle[IDLE_MAX]; /* kept with their open connections */
     int idle_count;
 };
 
@@ -104,7 +105,7 @@ give_back(struct http_sink *sink, CURL *curl)
 }
 
 /* A structured-field string: printable ASCII in quotes. An id with other bytes
- * goes as hex, which is just as unique. */
+ * is sent as hex, which is just as unique. */
 static void
 key_header(const struct idem_message *m, char *out, size_t out_len)
 {
@@ -162,7 +163,7 @@ make_headers(const struct idem_message *m)
 
 struct exchange {
     bool sent, retry_after, problem;
-    struct idem_buf body; /* of a problem */
+    struct idem_buf body; /* of a problem only */
 };
 
 static bool
@@ -189,11 +190,12 @@ see_body(char *data, size_t size, size_t count, void *arg)
     struct exchange *exchange = arg;
 
     if (exchange->problem && !idem_buf_add(&exchange->body, data, size * count))
-        exchange->problem = false; /* longer than any of ours */
+        exchange->problem = false; /* too long to be one of ours */
     return size * count;
 }
 
-/* Called before a request is sent, again before it is sent again. */
+/* libcurl calls this before each time it sends the request; only the first is
+ * allowed. */
 static int
 send_only_once(void *arg, char *their_address, char *our_address,
                int their_port, int our_port)
@@ -217,7 +219,7 @@ is_class(const char *text, enum idem__class class)
 }
 
 /* A gateway of idem says in its problems what happened (docs/problems.md). The
- * same status can mean that nothing was done, or that nobody knows. */
+ * same status can mean that nothing was done or that the outcome is unknown. */
 static bool
 by_problem(const struct exchange *exchange, enum idem_handled *handled)
 {
@@ -249,7 +251,7 @@ by_problem(const struct exchange *exchange, enum idem_handled *handled)
 }
 
 /* 408, 502, 504 and 520 to 524 come from a proxy, or from a service that gave
- * up: the request was sent, and what became of it is not known. */
+ * up: the request was sent, and its outcome is unknown. */
 static enum idem_handled
 by_status(long status, const struct exchange *exchange, struct idem_error *err)
 {

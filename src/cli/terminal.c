@@ -1,5 +1,5 @@
 /*
- * terminal.c - what only a terminal gets: colour and progress.
+ * terminal.c - output for terminals only: colour and progress.
  */
 #include "../base/wait.h"
 #include "cli.h"
@@ -36,7 +36,7 @@ cli_colour(enum cli_colour colour)
     return has_colours() && !cli_json ? codes[colour] : "";
 }
 
-/* A line that is written over, at most ten times a second. */
+/* A line that is overwritten, at most ten times a second. */
 void
 cli_progress(const char *format, ...)
 {

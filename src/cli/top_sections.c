@@ -2,7 +2,7 @@
  * top_sections.c - two parts of idem top: a gateway's routes, and the figures
  * of the store.
  *
- * A line of INFO tells of a route: "route_0:/orders started=7 replay=2 ...".
+ * INFO has one line per route: "route_0:/orders started=7 replay=2 ...".
  */
 #include "top.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number behind " word=" of the line; 0 if there is none. */
+/* The number after " word=" in the line; 0 if there is none. */
 static double
 number_of(const char *line, const char *word)
 {
@@ -26,9 +26,9 @@ number_of(const char *line, const char *word)
     return 0;
 }
 
-/* One route in both looks. */
+/* One route in both samples. */
 struct route {
-    const char *now, *then; /* their lines; `then` NULL: it began since */
+    const char *now, *then; /* their lines; `then` NULL: the route is new */
     int name_len;
     double seconds;
 };
@@ -48,11 +48,11 @@ read_route(const struct top_look *then, const struct top_look *now, size_t i,
     route->then = top_find(then, name);
     if (route->then &&
         strncmp(route->then, route->now, (size_t)route->name_len + 1) != 0)
-        route->then = NULL; /* of a gateway that ran before this one */
+        route->then = NULL; /* of an earlier gateway process */
     return true;
 }
 
-/* What was added between the looks. */
+/* The increase between the samples. */
 static double
 added(const struct route *route, const char *word)
 {
@@ -78,7 +78,7 @@ requests_per_second(const struct route *route)
     return sum;
 }
 
-/* How long the service took on average; 0: it was not asked. */
+/* The service's average response time; 0: it got no requests. */
 static double
 upstream_ms(const struct route *route)
 {
@@ -134,7 +134,7 @@ top_routes_json(const struct top_look *then, const struct top_look *now)
 
 /* ---- the store --------------------------------------------------------- */
 
-/* The next "name:number" behind "# Store"; false at the end. `at` begins as
+/* The next "name:number" after "# Store"; false at the end. `at` begins as
  * NULL. */
 static bool
 next_figure(const struct top_look *look, const char **at, char name[64],

@@ -1,5 +1,5 @@
 /*
- * verb.c - run one op, print its answer.
+ * verb.c - run one op and print its answer.
  */
 #include "verb.h"
 
@@ -14,10 +14,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A result on a terminal is cut here; --print result gives all of it. */
+/* A result on a terminal is cut at this length; --print result prints all of
+ * it. */
 #define SHOWN_MAX 4096
-/* SETTLE without a server watches a lease that is over for at most this long,
- * and a little longer than the lease. */
+/* Without a server, SETTLE watches an ended lease for at most this long, and a
+ * little longer than the lease. */
 #define WATCH_MOST_MS 61000
 #define WATCH_MORE_MS 1000
 
@@ -203,7 +204,7 @@ print_readable(const struct idem_answer *answer)
     }
 }
 
-/* One field, bare, for scripts: fence=$(idem begin ... --print fence) */
+/* Print one field alone, for scripts: fence=$(idem begin ... --print fence) */
 static void
 print_field(const struct idem_answer *answer, const char *field)
 {
@@ -225,8 +226,8 @@ print_field(const struct idem_answer *answer, const char *field)
     json_decref(object);
 }
 
-/* A field that this verdict does not have prints nothing; the exit code tells
- * the verdict. A field that no verdict has is a mistake. */
+/* A field that this verdict does not have prints nothing; the exit code shows
+ * the verdict. A field that no verdict has is an error. */
 static bool
 is_field(const char *field)
 {
@@ -257,9 +258,10 @@ cli_print_answer(const struct idem_answer *answer, const char *field)
 
 /* ---- running ---------------------------------------------------------- */
 
-/* An engine takes no lease for over before it has watched it that long itself,
- * and the one in this process has just started. If that is why the record is
- * busy, say so; how long it takes in ms, 0 if somebody is at work. */
+/* An engine does not treat a lease as ended before it has watched it for its
+ * full length, and the engine of this process has just started. If the record
+ * is busy for that reason, returns how long it takes in ms; 0 if somebody holds
+ * a running lease. */
 static int64_t
 watch_ms(struct idem_engine *engine, const struct idem_op *op)
 {
@@ -281,8 +283,8 @@ watch_ms(struct idem_engine *engine, const struct idem_op *op)
     return ms;
 }
 
-/* How much longer to ask: SETTLE is for what nobody works on any more, so it
- * waits by itself. */
+/* How much longer to wait. SETTLE is for records that nobody works on any more,
+ * so it waits without --wait. */
 static int64_t
 patience_for_lease(const struct cli_verb *verb, struct idem_engine *engine,
                    const struct idem_op *op)
@@ -308,7 +310,7 @@ patience_for_lease(const struct cli_verb *verb, struct idem_engine *engine,
     return waits ? ms : 0;
 }
 
-/* Once, or for as long as it is busy and patience lasts. */
+/* Run the op once, or until it is no longer busy or the wait is over. */
 static enum idem_status
 run_patiently(const struct cli_verb *verb, struct idem_engine *engine,
               const struct idem_op *op, struct idem_answer *answer,
@@ -338,8 +340,8 @@ run_patiently(const struct cli_verb *verb, struct idem_engine *engine,
     }
 }
 
-/* A server keeps the trail of what it is asked. Here it is up to us, and a
- * journal has a place for it. */
+/* A server keeps its own audit trail. Without a server this process writes it,
+ * if the store is a journal, which has a place for it. */
 static void
 audit(const char *store, const struct idem_op *op, enum idem_status status,
       const struct idem_answer *answer)
@@ -444,7 +446,7 @@ cli_plain_verb(enum idem_verb which, const char *usage, const char *about,
     char **args;
     int code;
 
-    if (which != IDEM_FORGET) /* which alone takes an operator */
+    if (which != IDEM_FORGET) /* only FORGET is an operator's verb */
         options[sizeof(options) / sizeof(options[0]) - 3] =
             (struct cli_option){0};
     code = cli_parse_key(&syntax, argc, argv, &args, &op);

@@ -1,5 +1,5 @@
 /*
- * verb.h - what the commands that are verbs of a record share: open an engine,
+ * verb.h - shared by the commands that are verbs of a record: open an engine,
  * run one op, print the answer, turn it into an exit code.
  */
 #ifndef IDEM__CLI_VERB_H
@@ -12,7 +12,7 @@ struct cli_verb {
     struct cli_where where;
     const char *type;    /* --type */
     const char *print;   /* --print */
-    int64_t patience_ms; /* while busy, ask again for this long */
+    int64_t patience_ms; /* how long to retry while busy */
 };
 
 #define CLI_VERB_OPTIONS(verb)                                                 \
@@ -41,8 +41,8 @@ struct cli_verb {
             "why, for the record and the audit trail: ticket 7"                \
     }
 
-/* Run the op on an open engine, with the patience that the verb has; what an
- * operator does to a journal is kept in its audit trail. */
+/* Run the op on an open engine, with the verb's patience. An operator's action
+ * on a journal is written to its audit trail. */
 enum idem_status cli_do_verb(const struct cli_verb *verb,
                              struct idem_engine *engine,
                              const struct idem_op *op,
@@ -52,7 +52,7 @@ enum idem_status cli_do_verb(const struct cli_verb *verb,
 /* Run the op and print its answer; returns the exit code. */
 int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);
 
-/* A whole subcommand with the arguments SCOPE ID, then FENCE and LEASE where
+/* A complete subcommand with the arguments SCOPE ID, then FENCE and LEASE if
  * the verb needs them, and the options of every verb. */
 int cli_plain_verb(enum idem_verb verb, const char *usage, const char *about,
                    int argc, char **argv);
@@ -60,17 +60,17 @@ int cli_plain_verb(enum idem_verb verb, const char *usage, const char *about,
 /* Print an answer, or one field of it. */
 void cli_print_answer(const struct idem_answer *answer, const char *field);
 
-/* The arguments that many verbs share: SCOPE ID, and FENCE behind them. -1 to
- * go on, else the exit code. */
+/* Parse the arguments that many verbs share: SCOPE ID, and then FENCE. Returns
+ * -1 to continue, else the exit code. */
 int cli_parse_key(const struct cli_syntax *syntax, int argc, char **argv,
                   char ***args, struct idem_op *op);
 int cli_read_fence(const char *text, uint64_t *fence);
 int cli_read_outcome(const char *text, enum idem_state *outcome);
 int cli_read_kind(const char *text, enum idem_kind *kind);
-/* Exactly `len` bytes as hex digits; NULL, which is none, is fine. */
+/* Parse exactly `len` bytes of hex digits; NULL means that none were given. */
 int cli_read_hex(const char *what, const char *text, uint8_t *out, size_t len);
 
-/* A time that was given must not be 0: zero means "default" inside. */
+/* A given time must not be 0, because 0 means "default" internally. */
 int cli_check_time(const char *option, const int64_t *ms);
 #define CLI_UNSET_MS (-1)
 static inline int64_t
@@ -79,17 +79,17 @@ cli_ms_or_default(int64_t ms)
     return ms == CLI_UNSET_MS ? 0 : ms;
 }
 
-/* ---- what is in doubt (cmd_doubts.c) ------------------------------------ */
+/* ---- doubts (cmd_doubts.c) ---------------------------------------------- */
 
 struct cli_doubts {
-    const char *scope; /* NULL: every one */
+    const char *scope; /* NULL: all */
     int64_t older_ms;  /* in doubt for at least this long */
-    bool all;          /* --all: without any of the above */
+    bool all;          /* --all: without a filter */
     bool dry_run, yes;
 };
 
-/* Settle every doubt that is asked for with this op, whose scope, id and type
- * are filled in; returns the exit code. */
+/* Settle every matching doubt with this op, whose scope, id and type are filled
+ * in; returns the exit code. */
 int cli_settle_doubts(const struct cli_verb *verb,
                       const struct cli_doubts *wanted, struct idem_op *op);
 

@@ -1,6 +1,6 @@
 /*
- * where.c - from the options and the environment to an engine: on a store of
- * this process, or behind idem:// on a server.
+ * where.c - open an engine from the options and the environment: on a store in
+ * this process, or on a server (idem://).
  */
 #include "where.h"
 
@@ -22,7 +22,7 @@ cli_store_url(const struct cli_where *where)
     return url && *url ? url : NULL;
 }
 
-/* A file's name as the value of a URL's option. */
+/* Append a file's name as the value of a URL's option. */
 static void
 add_file(char *url, size_t url_len, const char *file)
 {
@@ -101,7 +101,8 @@ cli_store_open(const struct cli_where *where, const char *url,
     struct idem_options filled = options ? *options : (struct idem_options){0};
     const char *key = where->seal_key;
 
-    /* A variable is for every command, a server's URL needs no key. */
+    /* The variable applies to every command, but a server's URL needs no
+     * key. */
     if (!key && !idem__remote_url(url))
         key = getenv("IDEM_SEAL_KEY");
     filled.seal_key = key && *key ? key : NULL;
@@ -138,8 +139,9 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
 
 /* ---- listing ------------------------------------------------------------- */
 
-/* An engine that has just started takes no lease for over before it has
- * watched that long. For a listing, the store's clock is good enough. */
+/* An engine that has just started does not treat a lease as ended before it has
+ * watched it for its full length. For a listing, the store's clock is good
+ * enough. */
 struct doubts {
     int64_t now_ms;
     idem_each_fn *each;

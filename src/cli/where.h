@@ -1,7 +1,8 @@
 /*
- * where.h - where records are: a store that this process opens, or a server.
+ * where.h - where the records are: in a store that this process opens, or on a
+ * server.
  *
- * Both are an engine, so a command builds an op, hands it to idem__do_verb,
+ * Both are an engine, so a command builds an op, passes it to idem__do_verb,
  * and prints the answer.
  */
 #ifndef IDEM__CLI_WHERE_H
@@ -10,7 +11,7 @@
 #include "../engine/engine.h"
 #include "cli.h"
 
-/* What the command line says about where records are. */
+/* The options that say where the records are. */
 struct cli_where {
     const char *store;       /* URL, or NULL: IDEM_STORE */
     const char *server;      /* address, or NULL: IDEM_SERVER */
@@ -18,7 +19,7 @@ struct cli_where {
     const char *seal_key;    /* file, or NULL: IDEM_SEAL_KEY */
 };
 
-/* The rows that every verb has in its table of options. */
+/* The rows of these options, for every verb's table. */
 #define CLI_SERVER_OPTIONS(where)                                              \
     {"server",                                                                 \
      'S',                                                                      \
@@ -51,30 +52,31 @@ enum idem_status cli_engine_open(const struct cli_where *where,
                                  struct idem_engine **engine,
                                  struct idem_error *err);
 
-/* Open a store, with the options' seal-key or that of the variable. The rest of
- * `options`, which may be NULL, is as for idem_open. */
+/* Open a store, with the seal-key of the options or of the environment. The
+ * other `options`, which may be NULL, are as for idem_open. */
 enum idem_status cli_store_open(const struct cli_where *where, const char *url,
                                 const struct idem_options *options,
                                 struct idem_engine **engine,
                                 struct idem_error *err);
 
-/* The store's URL from the option or IDEM_STORE; NULL if neither is there, or
- * if a server is named. */
+/* The store's URL from the option or IDEM_STORE; NULL if neither is set, or if
+ * a server is named. */
 const char *cli_store_url(const struct cli_where *where);
 
-/* The idem:// URL of the server that the options, IDEM_SERVER or the default
- * socket name. */
+/* The idem:// URL of the server, from the options, IDEM_SERVER or the default
+ * socket. */
 enum idem_status cli_server_url(const struct cli_where *where, char *url,
                                 size_t len, struct idem_error *err);
 
-/* A connection to that server, for what is no operation (INFO, ID). */
+/* A connection to that server, for commands that are not operations (INFO,
+ * ID). */
 struct idem__remote_line;
 enum idem_status cli_line_open(const struct cli_where *where,
                                struct idem__remote_line *line,
                                struct idem_error *err);
 
-/* As idem_scan; a doubt is what the store's clock says, however short this
- * process has watched it. */
+/* Like idem_scan, but the store's clock alone decides what is in doubt, however
+ * short this process has watched the lease. */
 enum idem_status cli_list(struct idem_engine *engine,
                           const struct idem_filter *filter,
                           struct idem_cursor *cursor, size_t count,

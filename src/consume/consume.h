@@ -44,8 +44,7 @@ struct delivery {
     const char *unfit; /* why it cannot be handled; NULL: it can */
     void *original;    /* the source's copy, for a letter; may be NULL ... */
     void (*drop_original)(void *original); /* ... and how to free it */
-    struct handler *handler;               /* the handler whose queue it was
-                                            * in */
+    struct handler *handler;               /* in whose queue it was */
     struct idem__run *run; /* handled, but its FINISH is not stored yet */
     enum fate fate;
     char reason[256]; /* of a letter; while FATE_RECORDING: its result */

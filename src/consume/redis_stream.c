@@ -492,8 +492,7 @@ append_letter(struct redis_source *self, const struct delivery *d)
 static void
 append_fate(struct redis_source *self, const struct delivery *d)
 {
-    if (d->fate == FATE_PUT_BACK) /* the next consumer that looks may claim
-                                   * it */
+    if (d->fate == FATE_PUT_BACK) /* the next to look may claim it */
         append(self, "XCLAIM %s %s %s 0 %s IDLE %lld JUSTID", self->base.name,
                self->group, self->member, d->place, (long long)self->claim_ms);
     else
