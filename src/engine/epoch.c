@@ -11,11 +11,12 @@
  * The file is written after the store, so it is never newer than a store that
  * keeps what it acknowledged.
  *
- *   FINE ──▶ BACK: nothing that happens once is started (IDEM_ERR_UNAVAILABLE)
- *                    │ an operator accepts it
- *                    ▼
- *            ACCEPTED: what this engine remembers to have claimed (claims.c)
- *                      comes into doubt; all else goes on
+ *   FINE ──▶ BACK: requests that must run only once are refused
+ *              │   (IDEM_ERR_UNAVAILABLE)
+ *              │ an operator accepts the loss
+ *              ▼
+ *            ACCEPTED: the claims that this engine remembers (claims.c) come
+ *                      into doubt; everything else goes on
  *
  * The engine writes the mark before a batch if the last mark is a second old,
  * or if the store has failed or was reconnected since; before it reports

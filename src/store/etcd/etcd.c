@@ -6,14 +6,15 @@
  *   connect_ms=1000, timeout_ms=2000
  *   tls=1, ca=FILE, cert=FILE, key=FILE: HTTPS, and whom to trust
  *
- * A record lies under prefix/key-in-hex, behind its rev as 8 big-endian bytes.
- * So "this rev is there" is "the value lies between rev and rev + 1", which
- * etcd can compare without being told the whole value. A batch is a transaction
- * of transactions: each inner one compares and swaps one record, and the outer
- * one makes them one request and one write of etcd's log.
+ * A record is stored under prefix/key-in-hex; its value begins with the rev as
+ * 8 big-endian bytes. So the record has a rev if its value is between rev and
+ * rev + 1, which etcd can compare without getting the whole value. A batch is a
+ * transaction of transactions: each inner one compares and swaps one record,
+ * and the outer one makes them one request and one write to etcd's log.
  *
- * etcd has no clock that can be asked: leases are judged by the engine's rule
- * for stores without one. Expired records go with a lease of etcd (lease.c).
+ * Clients cannot read etcd's clock, so the engine uses its rule for stores
+ * without a clock to judge leases. Expired records are removed with a lease of
+ * etcd (lease.c).
  */
 #include "etcd.h"
 
@@ -22,14 +23,14 @@
 #include <string.h>
 
 #define REV_LEN 8
-#define SWAPS_MAX 100           /* of 128 operations that etcd takes */
-#define CHUNK_LEN (1024 * 1024) /* of 1.5 MiB that etcd takes */
+#define SWAPS_MAX 100           /* etcd accepts 128 operations */
+#define CHUNK_LEN (1024 * 1024) /* etcd accepts 1.5 MiB */
 #define REQUEST_MAX ((size_t)8 << 20)
 #define FULL_LOOK_MS 1000
-#define OLDEST 303 /* transactions within transactions came with 3.3 */
+#define OLDEST 303 /* 3.3 is the first version with nested transactions */
 
-/* The earlier of two ways to tell the time: a record's lease is never too short
- * because this machine's clock was set. */
+/* The earlier of the wall clock and the boot clock, so that a record is never
+ * dropped too early because this machine's clock was set. */
 static int64_t
 now_ms(const struct etcd_store *self)
 {
@@ -46,7 +47,7 @@ bool
 idem__etcd_add_base64(struct idem_buf *buf, const void *data, size_t len)
 {
     size_t room = sodium_base64_ENCODED_LEN(
-        len, sodium_base64_VARIANT_ORIGINAL); /* with its NUL */
+        len, sodium_base64_VARIANT_ORIGINAL); /* including the NUL */
     uint8_t *at = idem_buf_room(buf, room);
 
     if (!at)
@@ -113,7 +114,7 @@ add_compare(struct etcd_store *self, const struct idem_swap *swap)
                idem_buf_add_text(out, ",\"target\":\"CREATE\",\"result\":"
                                       "\"EQUAL\",\"create_revision\":\"0\"}");
     put_big(from, swap->expected);
-    memset(to, 0xff, sizeof(to)); /* above whatever follows the last rev */
+    memset(to, 0xff, sizeof(to)); /* above any value with the last rev */
     if (swap->expected != UINT64_MAX)
         put_big(to, swap->expected + 1);
     return add_compare_value(self, swap->key, "GREATER", from, REV_LEN) &&
@@ -156,10 +157,10 @@ add_change(struct etcd_store *self, const struct idem_swap *swap, int64_t lease)
 }
 
 /*
- * At its quota etcd grants no leases, and so no record could be finished; yet
- * it goes on to take transactions within transactions, and so new claims. We
- * do it the other way round: a new record is only compared and not written, a
- * record that is there is written without a lease. That one stays until it is
+ * When etcd has reached its quota it grants no leases, so no record could be
+ * finished; but it still accepts nested transactions, and so new claims. This
+ * store does the opposite: a new record is only compared and not written, and
+ * an existing record is written without a lease. That record stays until it is
  * written again or deleted.
  */
 static bool
@@ -247,7 +248,7 @@ build_swaps(struct etcd_store *self, const struct idem_swap *swaps,
     return ETCD_NOT_DONE;
 }
 
-/* Read the value of the first key in a range's answer; false: damaged.
+/* Read the value of the first key in the answer to a range; false: damaged.
  * *value stays NULL if there is none. */
 static bool
 read_value(const json_t *range, struct idem_arena *arena,
@@ -324,8 +325,8 @@ static enum idem_status swap_chunk(struct etcd_store *self,
                                    struct idem_arena *arena,
                                    struct idem_error *err);
 
-/* The answer was too large, whatever was done: ask again, for half at a time.
- * What was stored by the first request is found by its rev. */
+/* The answer was too large, whatever was done. Send the request again in
+ * halves; what the first request stored is recognised by its rev. */
 static enum idem_status
 swap_halves(struct etcd_store *self, struct idem_swap *swaps, size_t count,
             struct idem_arena *arena, struct idem_error *err)
@@ -499,14 +500,14 @@ build_scan(struct etcd_store *self, const char *after, size_t limit)
     if (after) {
         memcpy(name + len, after, IDEM__HEX_LEN);
         len += IDEM__HEX_LEN;
-        name[len++] = 0; /* the next key that can be */
+        name[len++] = 0; /* the next possible key */
     }
     idem_buf_reset(out);
     if (!idem_buf_add_text(out, "{\"key\":\"") ||
         !idem__etcd_add_base64(out, name, len))
         return false;
     len = self->prefix_len;
-    name[len - 1]++; /* all that begins with the prefix ends there */
+    name[len - 1]++; /* the end of all names with the prefix */
     return idem_buf_add_text(out, "\",\"range_end\":\"") &&
            idem__etcd_add_base64(out, name, len) &&
            idem_buf_printf(out, "\",\"limit\":\"%zu\"}", limit);
@@ -532,7 +533,7 @@ show(struct etcd_store *self, const json_t *kv, struct idem_arena *arena,
                           sodium_base64_VARIANT_ORIGINAL) != 0 ||
         got != self->prefix_len + IDEM__HEX_LEN ||
         !idem__key_from_hex(name + self->prefix_len, IDEM__HEX_LEN, key))
-        return IDEM_OK; /* somebody else's */
+        return IDEM_OK; /* not one of idem's keys */
     memcpy(cursor->text, name + self->prefix_len, IDEM__HEX_LEN);
     cursor->text[IDEM__HEX_LEN] = 0;
     range = json_pack("{s:[O]}", "kvs", kv);
@@ -609,7 +610,7 @@ close_store(struct idem_store *store)
     free(self->address);
 }
 
-/* Is it etcd, new enough, and does it have a leader? */
+/* Check that it is etcd, new enough, and has a leader. */
 static enum idem_status
 first_look(struct etcd_store *self, struct idem_error *err)
 {
@@ -671,7 +672,7 @@ const struct idem_store_type idem__etcd_store = {
     .swap = swap_batch,
     .load = load_batch,
     .scan = scan_records,
-    .now = NULL, /* etcd does not tell the time */
+    .now = NULL, /* clients cannot read etcd's clock */
     .watch = idem__etcd_watch,
     .figures = figures,
     .close = close_store,

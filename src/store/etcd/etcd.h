@@ -1,9 +1,9 @@
 /*
- * etcd.h - the parts of the etcd store, seen from inside.
+ * etcd.h - the internals of the etcd store.
  *
  *   etcd.c        the store constant: swap, load, scan, open
- *   etcd_call.c   one request to the JSON gateway, and what its failure means
- *   etcd_watch.c  hearing of changes
+ *   etcd_call.c   sends one request to the JSON gateway and judges its failure
+ *   etcd_watch.c  receives changes
  *   lease.c       how long etcd keeps a record
  */
 #ifndef IDEM__ETCD_H
@@ -16,13 +16,13 @@
 #include <curl/curl.h>
 #include <jansson.h>
 
-/* What became of a request. */
+/* The outcome of a request. */
 enum etcd_result {
     ETCD_DONE,     /* answered: see the reply */
-    ETCD_NOT_DONE, /* surely not: nobody was reached, or it was refused */
+    ETCD_NOT_DONE, /* certainly not: no server was reached, or it was refused */
     ETCD_SPLIT,    /* the answer was too large: ask for less at a time */
     ETCD_NO_LEASE, /* a lease that it named is gone; nothing was done */
-    ETCD_LOST,     /* cannot tell */
+    ETCD_LOST,     /* not known */
 };
 
 struct etcd_client {
@@ -44,25 +44,26 @@ enum idem_status idem__etcd_client_open(struct etcd_client *client,
                                         struct idem_error *err);
 void idem__etcd_client_close(struct etcd_client *client);
 
-/* Post JSON to a path such as "/v3/kv/txn"; with ETCD_DONE, *reply is yours. */
+/* Post JSON to a path such as "/v3/kv/txn". With ETCD_DONE the caller owns
+ * *reply. */
 enum etcd_result idem__etcd_post(struct etcd_client *client, const char *path,
                                  struct idem_bytes json, json_t **reply,
                                  struct idem_error *err);
 
-/* Set a handle's URL, headers and body; what is more is as the client's own. */
+/* Set a handle's URL, headers and body; the other settings are the client's. */
 void idem__etcd_prepare(struct etcd_client *client, CURL *curl,
                         const char *path, struct idem_bytes json);
 
 /*
- * Records that may be dropped hang on etcd's own leases, which count down on
- * the server and know nothing of anybody's clock. Records that are due at about
- * the same time share one.
+ * Records that may be dropped are attached to etcd's own leases, which count
+ * down on the server, independent of any client's clock. Records that are due
+ * at about the same time share a lease.
  */
 #define ETCD_LEASES 64
 
 struct etcd_leases {
     struct {
-        int64_t until_ms; /* the records on it may go then; 0: not in use */
+        int64_t until_ms; /* when its records may be dropped; 0: not in use */
         int64_t id;
         unsigned used;
     } slots[ETCD_LEASES];
@@ -71,7 +72,7 @@ struct etcd_leases {
 };
 
 /* The lease for a record to be dropped at drop_ms, by a clock that shows now_ms
- * at this moment. */
+ * now. */
 enum etcd_result idem__etcd_lease(struct etcd_client *client,
                                   struct etcd_leases *leases, int64_t drop_ms,
                                   int64_t now_ms, int64_t *id,
@@ -82,7 +83,7 @@ bool idem__etcd_lease_is_granted(struct etcd_client *client);
 
 #define ETCD_PREFIX_MAX 128
 #define ETCD_NAME_MAX (ETCD_PREFIX_MAX + IDEM__HEX_LEN)
-#define ETCD_WATCHED_MAX 128 /* each has a connection of its own */
+#define ETCD_WATCHED_MAX 128 /* each needs a connection of its own */
 
 struct etcd_store {
     struct idem_store base;
@@ -98,7 +99,7 @@ struct etcd_store {
     struct idem__watcher watcher;
 };
 
-/* What a record is called in etcd; its length. */
+/* Write the name of a record in etcd; returns its length. */
 size_t idem__etcd_name(const struct etcd_store *self, const uint8_t *key,
                        char name[ETCD_NAME_MAX]);
 bool idem__etcd_add_base64(struct idem_buf *buf, const void *data, size_t len);

@@ -1,8 +1,10 @@
 /*
- * etcd_call.c - one request to etcd's JSON gateway, and what its failure means.
+ * etcd_call.c - sends one request to etcd's JSON gateway and judges its
+ * failure.
  *
- * A request that reached nobody was not done; one that was sent and not
- * answered may have been. Hosts are tried in turn until one takes it.
+ * A request that was never sent was not done; one that was sent and not
+ * answered may have been done. Hosts are tried in turn until one accepts the
+ * request.
  */
 #include "etcd.h"
 
@@ -15,7 +17,7 @@
 #define PAUSE_FIRST_US 20000
 #define PAUSE_MAX_US 1000000
 
-/* Codes of gRPC that etcd uses. */
+/* The gRPC codes that etcd uses. */
 enum { BAD_REQUEST = 3, NO_SUCH = 5, FORBIDDEN = 7, EXHAUSTED = 8, WHO = 16 };
 
 static size_t
@@ -24,9 +26,9 @@ on_bytes(char *data, size_t size, size_t count, void *arg)
     return idem_buf_add(arg, data, size * count) ? size * count : 0;
 }
 
-/* Did anything of the request leave this machine? Not what the last error says
- * counts: curl sends a request again by itself when a kept connection was
- * closed, and may then find nobody to connect to. */
+/* Did any byte of the request leave this machine? The last error does not show
+ * it: curl sends a request again by itself when a kept connection was closed,
+ * and may then fail to connect. */
 static bool
 was_sent(CURL *curl)
 {
@@ -82,7 +84,7 @@ error_text(const json_t *reply)
     return text ? text : json_string_value(json_object_get(reply, "error"));
 }
 
-/* What an error of etcd's own says about the request. */
+/* What an error from etcd says about the request. */
 static enum etcd_result
 read_error(struct etcd_client *client, const json_t *reply,
            struct idem_error *err)
@@ -126,7 +128,7 @@ read_reply(struct etcd_client *client, json_t **reply, struct idem_error *err)
     return result;
 }
 
-/* Nobody was reached: wait a little before the next try, longer each time. */
+/* No host was reached: wait before the next try, longer each time. */
 static enum etcd_result
 pause_client(struct etcd_client *client, enum etcd_result result)
 {
@@ -160,7 +162,7 @@ post_once(struct etcd_client *client, const char *path, struct idem_bytes json,
 
             client->current = (client->current + 1) % client->url.host_count;
             return code == CURLE_OPERATION_TIMEDOUT
-                       ? pause_client(client, result) /* it hangs */
+                       ? pause_client(client, result) /* the host hangs */
                        : result;
         }
         if (i + 1 < client->url.host_count)
@@ -185,7 +187,7 @@ set_headers(struct etcd_client *client)
     return last != NULL;
 }
 
-/* Trade the user's password for a token. */
+/* Exchange the user's password for a token. */
 static enum etcd_result
 log_in(struct etcd_client *client, struct idem_error *err)
 {

@@ -1,12 +1,12 @@
 /*
- * etcd_watch.c - hearing of changes: etcd's watch, a request whose answer does
- * not end.
+ * etcd_watch.c - receives changes with etcd's watch, a request whose answer
+ * does not end.
  *
- *   {"result":{"created":true}}       from now on changes are told
+ *   {"result":{"created":true}}       changes are reported from now on
  *   {"result":{"events":[{...}]}}     the record was written or deleted
  *
- * The gateway takes one watch a request over HTTP/1.1, so every key that is
- * watched has a connection of its own, up to ETCD_WATCHED_MAX.
+ * Over HTTP/1.1 the gateway accepts one watch per request, so every watched key
+ * has a connection of its own, up to ETCD_WATCHED_MAX.
  */
 #include "etcd.h"
 
@@ -22,12 +22,12 @@ struct stream {
     CURL *curl;
     struct curl_slist *headers;
     struct idem_buf request, line;
-    bool created; /* etcd said so */
+    bool created; /* etcd has confirmed the watch */
 };
 
 struct ear {
     struct idem__watcher *watcher;
-    struct etcd_client client; /* it has a curl while it is open */
+    struct etcd_client client; /* has a curl handle while it is open */
     CURLM *multi;
     int64_t retry_at_us;
     struct stream *streams[ETCD_WATCHED_MAX]; /* NULL: not in use */
@@ -35,7 +35,7 @@ struct ear {
 
 /* ---- one watch ---------------------------------------------------------- */
 
-/* False: this is no watch, or no longer. */
+/* False: this is not a watch, or it has ended. */
 static bool
 hear(struct stream *stream, const char *line, size_t len)
 {
@@ -91,7 +91,7 @@ stream_close(struct ear *ear, struct stream *stream)
     free(stream);
 }
 
-/* The client's headers may change while the stream goes on. */
+/* Copy the client's headers, which may change while the stream goes on. */
 static bool
 copy_headers(struct stream *stream, const struct curl_slist *headers)
 {
@@ -160,8 +160,8 @@ close_client(struct ear *ear)
     memset(&ear->client, 0, sizeof(ear->client));
 }
 
-/* A host that answers, and a token that it takes: a read of one key finds both,
- * as every request of the store does. */
+/* Find a host that answers and a token that it accepts, by reading one key like
+ * every request of the store. */
 static bool
 is_ready(struct ear *ear, const uint8_t *key)
 {
@@ -229,8 +229,8 @@ carry_out_all(struct ear *ear, const struct idem__watch_order *orders,
     }
 }
 
-/* A watch that ended by itself can be had again at once, unless it was never
- * there. */
+/* A watch that ended by itself can be started again at once, unless it was
+ * never confirmed. */
 static void
 drop_ended(struct ear *ear)
 {
@@ -258,7 +258,7 @@ drop_ended(struct ear *ear)
     }
 }
 
-/* Sleep until an order or an event comes; false: none came for long. */
+/* Sleep until an order or an event comes; false: none came for a long time. */
 static bool
 listen_once(struct ear *ear)
 {
@@ -280,7 +280,8 @@ idem__etcd_listen(struct idem__watcher *watcher)
     struct idem_buf orders;
     size_t keys;
 
-    if (!ear.multi) { /* out of memory: nobody is told, so all look */
+    if (!ear.multi) { /* out of memory: nothing is reported, so the engine
+                       * polls */
         atomic_store(&watcher->refused, true);
         return;
     }

@@ -1,11 +1,11 @@
 /*
- * lease.c - how long etcd keeps a record.
+ * lease.c - decides how long etcd keeps a record.
  *
- * A lease counts down on etcd's leader and takes its records with it; a change
- * of leader starts the count anew, so that a record may live longer, never
- * shorter. Times are cut into spans, an eighth of what is left but at least ten
- * seconds, and records of one span share a lease, up to a number that etcd can
- * delete in one step without anybody noticing.
+ * A lease counts down on etcd's leader and deletes its records when it ends. A
+ * new leader starts the count again, so a record may live longer, never
+ * shorter. Time is divided into spans, an eighth of the remaining time but at
+ * least ten seconds. Records of one span share a lease, up to a number that
+ * etcd can delete in one step without a noticeable delay.
  */
 #include "etcd.h"
 
@@ -38,7 +38,7 @@ grant(struct etcd_client *client, int64_t ttl_ms, int64_t *id,
     result = idem__etcd_post(client, "/v3/lease/grant", idem_text(body), &reply,
                              err);
     if (result != ETCD_DONE)
-        return ETCD_NOT_DONE; /* a lease without records hurts nobody */
+        return ETCD_NOT_DONE; /* a lease without records does no harm */
     text = json_string_value(json_object_get(reply, "ID"));
     *id = text ? strtoll(text, NULL, 10) : 0;
     json_decref(reply);
@@ -58,7 +58,7 @@ idem__etcd_lease(struct etcd_client *client, struct etcd_leases *leases,
     enum etcd_result result;
 
     if (drop_ms < now_ms)
-        drop_ms = now_ms; /* it expired long ago: the shortest lease will do */
+        drop_ms = now_ms; /* it expired long ago: use the shortest lease */
     until_ms = span_end(drop_ms, now_ms);
     ttl_ms = until_ms - now_ms;
     for (size_t i = 0; i < ETCD_LEASES; i++) {
@@ -69,7 +69,7 @@ idem__etcd_lease(struct etcd_client *client, struct etcd_leases *leases,
             *id = leases->slots[i].id;
             return ETCD_DONE;
         }
-        at = i; /* full: another takes its place */
+        at = i; /* full: replace it by another */
     }
     result = grant(client, ttl_ms, id, err);
     if (result != ETCD_DONE)

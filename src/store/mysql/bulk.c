@@ -1,18 +1,20 @@
 /*
- * bulk.c - a batch guessed to be as expected: one statement writes all of it
- * in one round trip, and the commit is another.
+ * bulk.c - writes a batch under the guess that all revs are as expected. One
+ * statement writes the batch in one round trip, and the commit is another.
  *
  *   insert (...) values (...) on duplicate key update
  *       rev = if(rev = EXPECTED, values(rev), null), ...
  *
- * No rev is 0, so a new record that is there already fails as a wrong rev
- * does: by a null in a column that has none. A record that was to change and
- * is not there is inserted, and the count of rows tells: 1 for each inserted,
- * 2 for each changed. A locked row fails at once (1205).
+ * The expected rev of a new record is 0, which no record has. So a new record
+ * that is already there fails like a wrong rev: it sets a NOT NULL column to
+ * null. If a record that should be changed is not there, it is inserted, which
+ * shows in the count of rows: 1 for each inserted row, 2 for each changed one.
+ * A locked row fails at once (1205).
  *
- * Rows travel in binary, and the server reads the statement once: a third less
- * work for it than holding the rows and writing them as text. That is MariaDB's
- * bulk execution; MySQL has none, and there nothing is guessed.
+ * Rows are sent in binary and the server parses the statement once, which is a
+ * third less work for it than locking the rows and writing them as text. This
+ * is MariaDB's bulk execution; MySQL does not have it, so there is no guess on
+ * MySQL.
  */
 #include "mysql.h"
 
@@ -35,7 +37,7 @@ struct mysql_bulk {
 static const char marks[] = IDEM_COLUMN_MAP(X);
 #undef X
 
-/* Called for each row, with the statement's own binds. */
+/* Called for each row, with the binds of the statement. */
 static my_bool
 read_row(void *data, MYSQL_BIND *binds, unsigned row)
 {
@@ -50,7 +52,7 @@ read_row(void *data, MYSQL_BIND *binds, unsigned row)
         bulk->numbers[i] = cells[i].number;
         if (idem__column_types[i] != IDEM_COLUMN_BYTES)
             continue;
-        /* The library makes room by the first of these and copies by the
+        /* The library allocates by the first of these and copies by the
          * second. */
         binds[i].buffer_length = (unsigned long)cells[i].bytes.len;
         bulk->lengths[i] = binds[i].buffer_length;

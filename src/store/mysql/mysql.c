@@ -1,8 +1,8 @@
 /*
  * mysql.c - mysql://: records in table idem_record of MariaDB (or MySQL).
  *
- * The connection is in connect.c, swap in batch.c and bulk.c, queries in
- * query.c; here is everything else that a store does.
+ * The connection is in mysql_connect.c, swap in mysql_batch.c and bulk.c,
+ * queries in query.c; this file has all other functions of the store.
  */
 #include "mysql.h"
 
@@ -17,8 +17,8 @@
 
 /* ---- load, scan, clock ----------------------------------------------- */
 
-/* Run what is in self->query, in a transaction of its own; its one row set, or
- * NULL with the error told. */
+/* Run the query in self->query in its own transaction. Returns its one row set,
+ * or NULL with err set. */
 static MYSQL_RES *
 ask(struct mysql_store *self, enum idem_status *status, struct idem_error *err)
 {
@@ -134,10 +134,10 @@ scan_records(struct idem_store *store, const struct idem_query *query,
     idem_buf_reset(&self->query);
     idem__mysql_add_text(&self->query, "select ");
     idem__mysql_add_text(&self->query, idem__columns_but_result);
-    if (query->sizes) /* for which the server reads a long result */
+    if (query->sizes) /* the server must read long results for this */
         idem__mysql_add_text(&self->query, ", length(result)");
     idem__mysql_add_text(&self->query, " from idem_record");
-    if (id.len > 0) /* an id is in few scopes: its index finds them */
+    if (id.len > 0) /* an id is in few scopes, and its index finds them */
         idem__mysql_add_text(&self->query, " ignore index (primary)");
     idem__mysql_add_text(&self->query, " where key_hash > ");
     idem__mysql_add_hex(&self->query, rows.last, rows.last_len);
@@ -207,7 +207,7 @@ sweep(struct mysql_store *self, int64_t now_us, int64_t drop_ms)
         idem__mysql_rollback(self);
 }
 
-/* A server can be reconfigured, or become a replica, under our feet. */
+/* A server can be reconfigured, or become a replica, while idem is running. */
 static void
 check(struct mysql_store *self, int64_t now_us)
 {
@@ -263,7 +263,7 @@ close_store(struct idem_store *store)
     free(self->key);
 }
 
-/* A record travels as hex in one packet, beside its column names. */
+/* A record is sent as hex in one packet, together with the column names. */
 static size_t
 max_record(size_t packet_max)
 {
@@ -292,8 +292,8 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* Run a script as the mariadb client would: DELIMITER lines are the client's
- * own, a statement ends where a line ends in the delimiter. */
+/* Run a script like the mariadb client. DELIMITER lines are for the client
+ * itself, and a statement ends where a line ends with the delimiter. */
 static enum idem_status
 run_script(struct mysql_store *self, const char *script, struct idem_error *err)
 {
@@ -342,7 +342,7 @@ init_store(struct idem_store *store, const char *url, struct idem_error *err)
 const struct idem_store_type idem__mysql_store = {
     .scheme = "mysql",
     .size = sizeof(struct mysql_store),
-    .share = 192, /* bench/notes.md: where two connections begin to pay */
+    .share = 192, /* bench/notes.md: from here on two connections are faster */
     .open = open_store,
     .swap = idem__mysql_swap,
     .load = load_batch,

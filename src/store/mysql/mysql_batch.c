@@ -1,32 +1,34 @@
 /*
- * mysql_batch.c - swap: a batch is one transaction, and two round trips however
- * many swaps it has. It is guessed that everything is as expected, and most is:
+ * mysql_batch.c - compares and swaps a batch in one transaction and two round
+ * trips, however many swaps it has. It first guesses that all revs are as
+ * expected, which is usually right:
  *
- *   guess   one statement that fails, or counts wrong, otherwise (bulk.c)
+ *   guess   one statement that fails, or counts other rows, if it is wrong
+ *           (bulk.c)
  *   commit
  *
- * Where the guess is wrong, something is to be deleted, or the server has no
- * bulk execution, the batch is looked at first:
+ * If the guess is wrong, the batch has deletes, or the server has no bulk
+ * execution, the rows are read first:
  *
- *   look    lock the rows that are to change and that nobody holds (skip
- *           locked), and read every row of the batch
- *   write   one INSERT of what is absent, one of what is replaced (on duplicate
- *           key: those rows are ours by then), one DELETE; commit
+ *   look    lock the rows to change, except those that others have locked
+ *           (skip locked), and read every row of the batch
+ *   write   one INSERT of the new rows, one of the replaced rows (on duplicate
+ *           key; this transaction has locked them), one DELETE; commit
  *
- * That INSERT is a plain one: 1062 says that somebody was faster, and the batch
- * is looked at again; 1205 says that somebody has inserted the key and not
- * committed it, and the batch is halved until that key stands alone and is
- * LOCKED; a deadlock (1213) is tried again. MySQL would wait a second for 1205,
- * so there a probe goes before the INSERT, which fails at once (3572). Values
- * travel as hex literals, so there is nothing to quote.
+ * The first INSERT is a plain one. 1062 means that another client inserted the
+ * key first; the rows are read again. 1205 means that another client has
+ * inserted the key and not committed; the batch is halved until that key is
+ * alone and is LOCKED. A deadlock (1213) is retried. MySQL would wait a second
+ * before 1205, so on MySQL a probe that fails at once (3572) is sent before the
+ * INSERT. Values are sent as hex literals, so nothing needs quoting.
  *
- * On a Galera cluster the commit itself may be refused (1213), because a node
- * has committed something else on one of these rows: the batch is looked at
- * again. In wsrep's code that answer can also follow from a lost connection
- * between the nodes, so only a look that finds the rows can undo the doubt.
- * Nothing is guessed there. When another node's transaction breaks a bulk
- * statement half-way, the server goes on with the remaining rows, and reports
- * all of them as written although the first ones were rolled back.
+ * On a Galera cluster the commit itself may be refused (1213), because another
+ * node has committed a change of one of these rows; the rows are read again. In
+ * wsrep's code that error can also follow from a lost connection between the
+ * nodes, so only reading the rows shows what happened. The guess is not used on
+ * Galera, because when another node's transaction breaks a bulk statement
+ * half-way, the server goes on with the remaining rows, and reports all of them
+ * as written although the first ones were rolled back.
  *
  * READ COMMITTED: no gap locks, and each statement sees what is committed.
  * Autocommit is off: the first statement starts the transaction.
@@ -42,7 +44,7 @@
 #define TRIES 5
 #define LOCK_NOWAIT 3572 /* MySQL's; MariaDB's header has no name for it */
 
-/* What is known of one swap between the two round trips. */
+/* What is known about one swap between the two round trips. */
 struct look {
     bool held; /* the row is locked by this transaction */
 };
@@ -65,7 +67,7 @@ add_row(struct idem_buf *query, const struct idem_swap *swap)
     idem__mysql_add_text(query, ")");
 }
 
-/* False: it failed while the rows were coming. */
+/* False: reading the rows failed. */
 static bool
 mark_held(struct mysql_store *self, struct idem_swap *swaps, size_t count,
           struct look *looks)
@@ -139,7 +141,7 @@ has_changes(const struct idem_swap *swaps, size_t count)
     return false;
 }
 
-/* Begin a query that holds what is to change. */
+/* Begin a query that locks the rows to change. */
 static void
 add_hold(struct mysql_store *self, struct idem_swap *swaps, size_t count)
 {
@@ -183,7 +185,7 @@ look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     if (failed)
         return idem__mysql_fail(self, err);
     status = read_found(self, swaps, count, arena, err);
-    /* Not after an error: that would wipe out its number. */
+    /* Not after an error, because that would clear its number. */
     if (status == IDEM_OK && !idem__mysql_skip_results(self))
         status = idem__mysql_fail(self, err);
     return status;
@@ -191,7 +193,7 @@ look_at(struct mysql_store *self, struct idem_swap *swaps, size_t count,
 
 /* ---- write ----------------------------------------------------------- */
 
-/* Decide by what was seen; true if something is left to write. */
+/* Decide by the rows that were read; true if something is left to write. */
 static bool
 decide(struct idem_swap *swaps, const struct look *looks, size_t count)
 {
@@ -207,7 +209,7 @@ decide(struct idem_swap *swaps, const struct look *looks, size_t count)
         else if (swap->expected != 0 && !looks[i].held)
             swap->outcome = IDEM_SWAP_LOCKED;
         else
-            swap->outcome = IDEM_SWAP_NOT_STORED; /* to be written */
+            swap->outcome = IDEM_SWAP_NOT_STORED; /* still to be written */
         writes |= swap->outcome == IDEM_SWAP_NOT_STORED;
     }
     return writes;
@@ -216,7 +218,7 @@ decide(struct idem_swap *swaps, const struct look *looks, size_t count)
 static const char on_duplicate[] =
     " on duplicate key update rev = values(rev), " IDEM__MYSQL_SET_BUT_REV;
 
-/* One INSERT of either the new rows or the changed ones. */
+/* One INSERT, either of the new rows or of the changed ones. */
 static int
 add_insert(struct idem_buf *query, const struct idem_swap *swaps, size_t count,
            bool changed)
@@ -259,8 +261,8 @@ add_delete(struct idem_buf *query, const struct idem_swap *swaps, size_t count)
     return n > 0;
 }
 
-/* What became of the writes: done, to be tried again, the same after a commit
- * that Galera refused, to be halved, failed, or nobody knows. */
+/* The outcome of the writes: done; to be retried; to be retried after a commit
+ * that Galera refused; to be halved; failed; or not known. */
 enum written { DONE, AGAIN, CONFLICT, HALVE, FAILED, LOST };
 
 static enum written
@@ -277,9 +279,9 @@ judge_error(struct mysql_store *self, bool in_commit)
     return code == ER_LOCK_WAIT_TIMEOUT || code == LOCK_NOWAIT ? HALVE : FAILED;
 }
 
-/* Fail at once where somebody has inserted one of the new keys and not
- * committed it. A join, because MySQL may read a whole small table for an IN,
- * and meet rows of others there. */
+/* Fail at once if another client has inserted one of the new keys and not
+ * committed. This is a join, because for an IN MySQL may read a whole small
+ * table, and meet other clients' locked rows there. */
 static int
 add_probe(struct idem_buf *query, const struct idem_swap *swaps, size_t count)
 {
@@ -300,7 +302,7 @@ add_probe(struct idem_buf *query, const struct idem_swap *swaps, size_t count)
     return n > 0;
 }
 
-/* Everything that is to be written. */
+/* Write everything. */
 static enum written
 write_all(struct mysql_store *self, struct idem_swap *swaps, size_t count,
           struct idem_error *err)
@@ -334,7 +336,7 @@ write_all(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return written;
 }
 
-/* What became of what was to be written. */
+/* Set the outcome of the swaps that were to be written. */
 static void
 set_written(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
 {
@@ -346,9 +348,9 @@ set_written(struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
 
 /* ---- a batch --------------------------------------------------------- */
 
-/* Another transaction on these rows ended just now, and the server could not
- * make sense of what it was reading (MariaDB reports some of these as an error
- * of the commit): nothing was written, so it is simply done again. */
+/* Another transaction on these rows has just ended, and the server could not
+ * read them consistently (MariaDB reports some of these cases as an error of
+ * the commit). Nothing was written, so it is retried. */
 static bool
 was_disturbed(struct mysql_store *self)
 {
@@ -371,7 +373,7 @@ look_failed(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return status;
 }
 
-/* What the batch's outcome is, and the status to return. */
+/* Set the outcomes of the batch and return the status. */
 static enum idem_status
 conclude(struct mysql_store *self, struct idem_swap *swaps, size_t count,
          enum written written, struct idem_error *err)
@@ -400,7 +402,7 @@ guess(struct mysql_store *self, const struct idem_swap *swaps, size_t count,
     if (idem__mysql_bulk_write(self->bulk, swaps, count))
         return mysql_query(self->conn, "commit") == 0 ? DONE : LOST;
     if (!idem__mysql_is_gone(self))
-        return AGAIN; /* whatever it was, a look will tell */
+        return AGAIN; /* reading the rows will show the reason */
     /* No commit was sent, so nothing can have been stored. */
     idem__mysql_fail(self, err);
     idem__mysql_disconnect(self);
@@ -427,7 +429,7 @@ look_and_write(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return conclude(self, swaps, count, *written, err);
 }
 
-/* A delete is done by key alone: what it expects has to be seen first. */
+/* A delete uses only the key, so its expected rev must be read first. */
 static bool
 may_guess(const struct mysql_store *self, const struct idem_swap *swaps,
           size_t count)
@@ -439,8 +441,7 @@ may_guess(const struct mysql_store *self, const struct idem_swap *swaps,
     return self->bulk && self->wary == 0;
 }
 
-/* Try a batch until it is known what became of it, or that it has to be halved.
- */
+/* Try a batch until its outcome is known, or until it must be halved. */
 static enum written
 try_batch(struct mysql_store *self, struct idem_swap *swaps, size_t count,
           struct look *looks, struct idem_arena *arena, bool *doubt,

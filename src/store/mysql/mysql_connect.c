@@ -1,12 +1,12 @@
 /*
- * mysql_connect.c - one connection to MariaDB (or MySQL): its URL, its
- * settings, and whether the server is one that keeps what it commits.
+ * mysql_connect.c - one connection to MariaDB (or MySQL): parses the URL, sets
+ * up the session, and checks that the server keeps what it commits.
  *
  *   mysql://user:password@host:3306/database
  *     ?socket=/run/mysqld/mysqld.sock  ?timeout_ms=2000
- *     ?tls=1: encrypted; ?ca=FILE: and by a server whose certificate that
- *     authority signed for this host; ?cert=FILE  ?key=FILE: who we are
- *     ?unsafe=flush,binlog,doublewrite,quorum    gives that up, see judge()
+ *     ?tls=1: encrypt; ?ca=FILE: also require a certificate that this
+ *     authority signed for this host; ?cert=FILE  ?key=FILE: the client's own
+ *     ?unsafe=flush,binlog,doublewrite,quorum    skips that check, see judge()
  */
 #include "mysql.h"
 
@@ -27,7 +27,7 @@
 static const char *const known[] = {"unsafe", "timeout_ms", "tls", "socket",
                                     "ca",     "cert",       "key", NULL};
 
-/* A copy of something that may be missing; false: no memory. */
+/* Copy a text that may be missing; false: out of memory. */
 static bool
 copy(const char *from, char **to)
 {
@@ -116,7 +116,7 @@ idem__mysql_disconnect(struct mysql_store *self)
     if (self->conn)
         mysql_close(self->conn);
     self->conn = NULL;
-    /* After its connection, so that the server is told nothing of it. */
+    /* Close it after its connection, so that nothing is sent to the server. */
     idem__mysql_bulk_close(self->bulk);
     self->bulk = NULL;
 }
@@ -135,7 +135,7 @@ is_on(const char *value)
     return strcmp(value, "ON") == 0 || strcmp(value, "1") == 0;
 }
 
-/* Is this option of Galera's on? It is shown as somebody has written it. */
+/* Is this Galera option on? The server shows it as it was written. */
 static bool
 provider_has(const char *options, const char *name)
 {
@@ -171,10 +171,11 @@ keep(struct settings *s, const char *name, const char *value)
         s->no_quorum |= provider_has(value, "pc.ignore_quorum = ") ||
                         provider_has(value, "pc.ignore_sb = ");
     if (strncmp(name, "wsrep_provider_pc_ignore_", 25) == 0)
-        s->no_quorum |= is_on(value); /* as MariaDB 11.8 has them */
+        s->no_quorum |= is_on(value); /* the names of MariaDB 11.8 */
 }
 
-/* Refuse by name what may forget a commit. */
+/* Refuse settings with which the server may lose a commit; the error names
+ * them. */
 static enum idem_status
 judge(struct mysql_store *self, const struct settings *s,
       struct idem_error *err)
@@ -219,8 +220,8 @@ judge(struct mysql_store *self, const struct settings *s,
     return IDEM_OK;
 }
 
-/* A node may be behind the others: it is made to catch up before it reads. For
- * the guess see mysql_batch.c. */
+/* A node may be behind the others, so it must catch up before it reads. There
+ * are no guesses on Galera, see mysql_batch.c. */
 static bool
 set_galera(struct mysql_store *self)
 {
@@ -283,7 +284,7 @@ check_table(struct mysql_store *self, struct idem_error *err)
     return status;
 }
 
-/* Whoever may not read the version may work without it. */
+/* An account that may not read the version can work without it. */
 static enum idem_status
 check_version(struct mysql_store *self, struct idem_error *err)
 {
@@ -309,7 +310,7 @@ check_version(struct mysql_store *self, struct idem_error *err)
 enum idem_status
 idem__mysql_connect_bare(struct mysql_store *self, struct idem_error *err)
 {
-    /* Who waits longer for a batch waits as long for a connection. */
+    /* A longer timeout for batches also applies to connecting. */
     unsigned connect_s =
         self->timeout_s > CONNECT_S ? self->timeout_s : CONNECT_S;
     my_bool tls = self->tls, verify = self->ca != NULL;
@@ -381,8 +382,8 @@ connect_fresh(struct idem_store *store, struct idem_error *err)
     return status;
 }
 
-/* A connection that died while nobody looked is found before it is used: a
- * server seldom says anything unasked. */
+/* Detect a connection that broke while it was idle before it is used. A server
+ * rarely sends anything unasked, so a readable socket means that it closed. */
 static bool
 still_there(struct mysql_store *self)
 {

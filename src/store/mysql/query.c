@@ -1,6 +1,6 @@
 /*
- * query.c - what the statements of mysql:// are made of, and how their rows are
- * read. Values travel as hex literals, so there is nothing to quote.
+ * query.c - builds the statements of mysql:// and reads their rows. Values are
+ * sent as hex literals, so nothing needs quoting.
  */
 #include "mysql.h"
 
@@ -15,7 +15,7 @@ idem__mysql_add_hex(struct idem_buf *query, const void *data, size_t len)
     uint8_t *out = idem_buf_room(query, 2 * len + 3);
 
     if (!out) {
-        query->cap = 0; /* seen by send_query */
+        query->cap = 0; /* send_query checks it */
         return;
     }
     *out++ = 'x';
@@ -42,7 +42,7 @@ idem__mysql_send_query(struct mysql_store *self)
                                      (unsigned long)self->query.len) == 0;
 }
 
-/* Go on to the next statement's result. False: there is none, or it failed. */
+/* Get the next statement's result. False: there is none, or it failed. */
 bool
 idem__mysql_next_result(struct mysql_store *self, bool *failed)
 {
@@ -52,7 +52,7 @@ idem__mysql_next_result(struct mysql_store *self, bool *failed)
     return more == 0;
 }
 
-/* Skip what is left of a query's results; false if a statement failed. */
+/* Skip the remaining results of a query; false if a statement failed. */
 bool
 idem__mysql_skip_results(struct mysql_store *self)
 {

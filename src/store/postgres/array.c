@@ -1,6 +1,6 @@
 /*
- * array.c - many rows in one statement: each parameter is an array, in the
- * binary form that PostgreSQL's array_recv reads.
+ * array.c - sends many rows in one statement: each parameter is an array, in
+ * the binary format of PostgreSQL's array_recv.
  *
  *   dimensions (1), has nulls, element type, length, lower bound (1)
  *   then for each element: its length (-1: null) and its bytes
@@ -10,8 +10,9 @@
  *   number of columns, then for each: its type, its length (-1: null), its
  * bytes
  *
- * (An array a column costs the server twice as much a row.) All numbers of
- * these heads are 4 bytes, big-endian. The length is filled in when sending.
+ * (With one array per column the server needs twice as much work per row.) All
+ * numbers in these headers are 4 bytes, big-endian. The length is filled in
+ * when sending.
  */
 #include "postgres.h"
 
@@ -49,7 +50,7 @@ add32(struct idem_buf *buf, uint32_t value)
     return idem_buf_add(buf, bytes, sizeof(bytes));
 }
 
-/* The head of an array, where this is its first element. */
+/* The array, with its header written if this is the first element. */
 static struct idem_buf *
 array_of(struct postgres_params *params, size_t at, uint32_t type)
 {

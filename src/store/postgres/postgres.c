@@ -1,8 +1,8 @@
 /*
  * postgres.c - postgres://: records in table idem.idem_record of PostgreSQL.
  *
- * The connection is in connect.c, swap in batch.c, the statements in
- * statements.c; here is everything else that a store does.
+ * The connection is in postgres_connect.c, swap in postgres_batch.c, the
+ * statements in statements.c; this file has all other functions of the store.
  */
 #include "postgres.h"
 
@@ -15,7 +15,7 @@
 #define SWEEP_ROWS 500
 #define SWEEP_EVERY_US 500000
 #define CHECK_EVERY_US 10000000
-#define WATCHED_MAX 128 /* each takes one of the server's locks */
+#define WATCHED_MAX 128 /* each uses one of the server's locks */
 
 /* ---- one statement --------------------------------------------------- */
 
@@ -229,7 +229,7 @@ sweep(struct postgres_store *self, int64_t now_us, int64_t drop_ms)
     PQclear(rows);
 }
 
-/* A server can be reconfigured, or become a standby, under our feet. */
+/* A server can be reconfigured, or become a standby, while idem is running. */
 static void
 check(struct postgres_store *self, int64_t now_us)
 {
@@ -302,7 +302,7 @@ parse(struct postgres_store *self, const char *url, struct idem_error *err)
     self->timeout_us = timeout_ms * 1000;
     parsed = PQconninfoParse(self->url, &why);
     taken = parsed != NULL;
-    /* libpq's own words may quote the password. */
+    /* libpq's own message may contain the password. */
     PQfreemem(why);
     PQconninfoFree(parsed);
     idem__url_redact(url, shown, sizeof(shown));
@@ -354,7 +354,7 @@ init_store(struct idem_store *store, const char *url, struct idem_error *err)
 const struct idem_store_type idem__postgres_store = {
     .scheme = "postgres",
     .size = sizeof(struct postgres_store),
-    .share = 32, /* bench/notes.md: where two connections begin to pay */
+    .share = 32, /* bench/notes.md: from here on two connections are faster */
     .open = open_store,
     .swap = idem__postgres_swap,
     .load = load_batch,

@@ -1,6 +1,7 @@
 /*
- * postgres.h - the parts of postgres:// : the connection (connect.c), arrays of
- * parameters (array.c), swap (batch.c), the store itself (postgres.c).
+ * postgres.h - the parts of postgres:// : the connection (postgres_connect.c),
+ * arrays of parameters (array.c), swap (postgres_batch.c), the store itself
+ * (postgres.c).
  */
 #ifndef IDEM__POSTGRES_H
 #define IDEM__POSTGRES_H
@@ -14,36 +15,38 @@
 /* Statements prepared on every connection. */
 enum postgres_statement {
     POSTGRES_CHECK,
-    POSTGRES_TABLE, /* its row type, its columns, its version */
+    POSTGRES_TABLE, /* reads its row type, columns and version */
     POSTGRES_INSERT,
     POSTGRES_UPDATE,
-    POSTGRES_PATIENCE,    /* wait longer for a lock, in this transaction */
-    POSTGRES_UPDATE_FREE, /* of rows that nobody holds */
+    POSTGRES_PATIENCE,    /* wait longer for locks in this transaction */
+    POSTGRES_UPDATE_FREE, /* only rows that nobody has locked */
     POSTGRES_DELETE,
-    POSTGRES_NOTIFY, /* who waits for what was just written */
-    POSTGRES_TRUTH,  /* what is there in place of what was not stored */
+    POSTGRES_NOTIFY, /* wake those who wait for what was just written */
+    POSTGRES_TRUTH,  /* read what is there instead of what was not stored */
     POSTGRES_LOAD,
     POSTGRES_SCAN,
     POSTGRES_SCAN_EXECUTING,
     POSTGRES_SCAN_ID,
     POSTGRES_SWEEP,
     POSTGRES_CLOCK,
-    POSTGRES_CONFIRM, /* what was read is on the standby once this commits */
+    POSTGRES_CONFIRM, /* when this commits, what was read is on the standby */
     POSTGRES_STATEMENTS
 };
 
 struct postgres_store {
     struct idem_store base;
-    char *url;        /* without our own parameters */
-    char unsafe[128]; /* what the operator gave up, in so many words */
+    char *url;        /* without idem's own parameters */
+    char unsafe[128]; /* the ?unsafe= option: guarantees that the operator gave
+                       * up */
     int64_t timeout_us;
     PGconn *conn; /* NULL: to be opened again */
     struct idem_retry retry;
     uint32_t row_type; /* of idem.idem_record */
     int wary;          /* see columns.h */
-    int careful;       /* see batch.c */
+    int careful;       /* see postgres_batch.c */
     bool warned;       /* the server has sent a WARNING since reset */
-    int stuck; /* the last backend that gave no answer in time; 0: none */
+    int stuck; /* pid of the last backend that did not answer in time; 0:
+                * none */
     int64_t swept_at_us, checked_at_us;
     uint64_t connects, splits;
     struct idem__watcher watcher;
@@ -52,39 +55,40 @@ struct postgres_store {
 extern const char *const idem__postgres_names[POSTGRES_STATEMENTS];
 extern const char *const idem__postgres_texts[POSTGRES_STATEMENTS];
 
-/* Be connected, and certain that the server is what it should be. Fails at once
- * while a recent failure is fresh. */
+/* Connect if necessary, and check the server. Fails at once shortly after a
+ * failure. */
 enum idem_status idem__postgres_connect(struct postgres_store *self,
                                         struct idem_error *err);
 void idem__postgres_disconnect(struct postgres_store *self);
-/* The same, where the server has not answered in time. */
+/* The same, after the server has not answered in time. */
 void idem__postgres_abandon(struct postgres_store *self);
 
-/* Connect for setting up: no checks, no statements. */
+/* Connect for setting up the tables: no checks, no prepared statements. */
 enum idem_status idem__postgres_connect_bare(struct postgres_store *self,
                                              struct idem_error *err);
 
 /* Queue the check statement. */
 bool idem__postgres_send_check(struct postgres_store *self);
-/* Is what it answered good enough? */
+/* Judge the answer to the check statement. */
 enum idem_status idem__postgres_judge(struct postgres_store *self,
                                       const PGresult *row,
                                       struct idem_error *err);
 
 int64_t idem__postgres_deadline(const struct postgres_store *self);
 
-/* The next result of a pipeline, or NULL between two statements. *lost is set
- * when the connection is gone or the deadline has passed. */
+/* The next result of a pipeline; NULL between two statements. *lost is set if
+ * the connection is broken or the deadline has passed. */
 PGresult *idem__postgres_result(struct postgres_store *self,
                                 int64_t deadline_us, bool *lost);
-/* Push out what was queued. */
+/* Send everything that was queued. */
 bool idem__postgres_flush(struct postgres_store *self, int64_t deadline_us);
 
-/* Queue the statement that makes a commit wait for the standby, behind those
+/* Queue the statement that makes a commit wait for the standby, after those
  * that read. */
 bool idem__postgres_send_confirm(struct postgres_store *self);
 
-/* Wait for the end of what was queued, or was not. The first rows are kept. */
+/* Wait for the end of what was queued; `sent` false: queueing failed. The
+ * first rows are kept. */
 enum idem_status idem__postgres_one(struct postgres_store *self, bool sent,
                                     PGresult **rows, struct idem_error *err);
 
@@ -93,7 +97,7 @@ enum idem_status idem__postgres_fail(struct postgres_store *self,
                                      const PGresult *result,
                                      struct idem_error *err);
 
-/* Compare and swap a batch (batch.c). */
+/* Compare and swap a batch (postgres_batch.c). */
 enum idem_status idem__postgres_swap(struct idem_store *store,
                                      struct idem_swap *swaps, size_t count,
                                      struct idem_arena *arena,
@@ -104,8 +108,8 @@ enum idem_status idem__postgres_swap(struct idem_store *store,
 void idem__postgres_listen(struct idem__watcher *watcher);
 idem_watch_fn idem__postgres_watch;
 
-/* The advisory lock that those who wait for a key hold; another one than that
- * of a claim. */
+/* The advisory lock that waiters for a key hold. It differs from the lock of a
+ * claim. */
 static inline int64_t
 idem__postgres_wake_lock(const uint8_t *key)
 {
@@ -116,10 +120,10 @@ idem__postgres_wake_lock(const uint8_t *key)
 
 #define POSTGRES_PARAMS_MAX 2
 
-/* The parameters of one statement, each an array with a value a row. */
+/* The parameters of one statement. Each is an array with one value per row. */
 struct postgres_params {
     struct idem_buf arrays[POSTGRES_PARAMS_MAX];
-    size_t count; /* of arrays */
+    size_t count; /* number of arrays */
     size_t rows;
     bool failed; /* out of memory */
 };
@@ -135,7 +139,7 @@ void idem__postgres_add_number(struct postgres_params *params, size_t at,
                                enum postgres_type type, int64_t value);
 void idem__postgres_add_key(struct postgres_params *params, size_t at,
                             const uint8_t *key);
-/* A row of idem.idem_record, into the first array. */
+/* Append a row of idem.idem_record to the first array. */
 void idem__postgres_add_record(struct postgres_params *params,
                                uint32_t row_type, const uint8_t *key,
                                const struct idem_record *record);

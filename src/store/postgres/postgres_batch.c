@@ -1,38 +1,41 @@
 /*
- * postgres_batch.c - swap: a batch is one pipeline, one round trip, one
- * transaction.
+ * postgres_batch.c - compares and swaps a batch in one pipeline: one round
+ * trip, one transaction.
  *
- *   insert  what should be absent   on conflict do nothing
- *   update  what has the rev expected
- *   delete  likewise, of rows that nobody holds (skip locked)
- *   notify  who waits for what ended, if anybody does (postgres_watch.c)
- *   truth   only if a guess was wrong not long ago
- *   confirm with the truth: what it has read is on the standby
+ *   insert  rows that should be absent (on conflict do nothing)
+ *   update  rows that have the expected rev
+ *   delete  the same, of rows that nobody has locked (skip locked)
+ *   notify  the waiters for ended records, if there are any
+ *           (postgres_watch.c)
+ *   truth   read the rows, only if a guess was wrong not long ago
+ *   confirm only with truth: makes sure that the standby has what it read
  *   sync    commits
  *
  * Each of the first three returns the keys that it wrote: those are stored. The
- * guess is that this is all of them; otherwise the truth is read in place of
- * the rest, in a second round trip: a row with the new rev was stored before
- * (and is not even sent back); one that still has the expected rev is held by
- * somebody's open transaction; any other is refused with what is there.
+ * guess is that these are all keys. Otherwise a second round trip reads the
+ * rows of the remaining keys ("truth"). A row with the new rev was stored
+ * before (and is not sent back); a row that still has the expected rev is
+ * locked by another open transaction; any other row refuses the swap.
  *
- * Nothing here waits for long for a lock that a service holds. That no row is
- * held is a guess too: after lock_timeout (2 ms) it was wrong, and this and the
- * next batches are careful: rows that are held are passed over (skip locked),
- * which takes one more look at each. A row that somebody has inserted but not
- * committed cannot be seen; who claims through idem's SQL holds an advisory
- * lock on the key meanwhile, and that is tested instead. Other people's inserts
- * run into lock_timeout (20 ms when careful, so that another engine's commit is
- * waited for): then the batch is halved until the culprit stands alone.
+ * Nothing here waits long for a lock that a service holds. That no row is
+ * locked is a guess too. If lock_timeout (2 ms) shows that it was wrong, this
+ * batch and the next ones are careful: they skip locked rows (skip locked),
+ * which costs one more read of each row. A row that another client has inserted
+ * but not committed cannot be seen. A service that claims through idem's SQL
+ * holds an advisory lock on the key meanwhile, and that lock is tested instead.
+ * Inserts of other programs lead to a lock_timeout (20 ms when careful, so that
+ * another engine can commit); the batch is then halved until the locked key is
+ * alone.
  *
- * Where there is a synchronous standby, a commit waits for it, but what others
- * have committed can be seen without it: the server was restarted, or their
- * wait was cancelled. So a transaction that reads the truth also writes a
- * little (confirm), and nothing is told before its commit was waited for. A
- * wait that was cancelled shows as a warning; then confirm is tried once more,
- * alone, and if that is not waited for either, the batch is lost.
+ * With a synchronous standby a commit waits for it. But a commit of another
+ * client may become visible before it is on the standby: after a restart of the
+ * server, or if that client's wait was cancelled. So a transaction that reads
+ * the truth also writes a little (confirm), and nothing is reported before its
+ * commit has waited for the standby. A cancelled wait shows as a warning;
+ * confirm is then tried once more, alone, and if that wait is cancelled too,
+ * the batch is LOST.
  *
- * READ COMMITTED is all this needs, and all it is ever run under.
+ * This needs READ COMMITTED, and always runs with it.
  */
 #include "postgres.h"
 
@@ -46,8 +49,8 @@
 
 struct batch {
     struct postgres_params insert, update, drop, notify, truth;
-    struct idem_swap *rest[CHUNK_ROWS]; /* those that truth asks for */
-    bool split; /* somebody's lock, or too many of ours: halve it */
+    struct idem_swap *rest[CHUNK_ROWS]; /* the swaps that truth reads */
+    bool split; /* a lock of another client, or too many own locks: halve it */
 };
 
 static void
@@ -86,7 +89,7 @@ gather(struct batch *batch, uint32_t row_type, const struct idem_swap *swaps,
     }
 }
 
-/* Ask what is there in place of everything that is not known to be stored. */
+/* Read the rows of all swaps that are not known to be stored. */
 static void
 gather_truth(struct batch *batch, struct idem_swap *swaps, size_t count)
 {
@@ -142,7 +145,7 @@ mark_stored(const PGresult *rows, struct idem_swap *swaps, size_t count)
 
 /* ---- what was not stored ----------------------------------------------- */
 
-/* What became of a swap whose new rev is not there. */
+/* The outcome of a swap whose new rev is not there. */
 static enum idem_status
 settle_one(const PGresult *rows, int row, struct idem_swap *swap,
            struct idem_arena *arena, struct idem_error *err)
@@ -152,7 +155,7 @@ settle_one(const PGresult *rows, int row, struct idem_swap *swap,
     struct idem_record r;
 
     if (PQgetisnull(rows, row, 1 + IDEM_COLUMN_REV)) {
-        /* Not inserted and nothing to see: somebody has not committed it. */
+        /* Not inserted and not visible: another client has not committed it. */
         swap->outcome = swap->expected == 0 && swap->record ? IDEM_SWAP_LOCKED
                                                             : IDEM_SWAP_REFUSED;
         return IDEM_OK;
@@ -179,7 +182,7 @@ settle_rest(const PGresult *rows, struct idem_swap **rest, size_t count,
 
     for (size_t i = 0; i < count; i++) {
         if (rest[i]->outcome != IDEM_SWAP_STORED)
-            rest[i]->outcome = IDEM_SWAP_LOST; /* until a row says better */
+            rest[i]->outcome = IDEM_SWAP_LOST; /* unless a row says otherwise */
     }
     for (int row = 0; row < PQntuples(rows); row++) {
         size_t at = (size_t)idem__postgres_number(rows, row, 0) - 1;
@@ -201,8 +204,8 @@ settle_rest(const PGresult *rows, struct idem_swap **rest, size_t count,
     return status;
 }
 
-/* What this batch, by now committed, did not store: from the truth that came
- * with it, or else from a second round trip. */
+/* Settle the swaps that this committed batch did not store: from the truth that
+ * came with it, or with a second round trip. */
 static enum idem_status
 settle(struct postgres_store *self, struct batch *batch, PGresult *rows,
        struct idem_swap *swaps, size_t count, struct idem_arena *arena,
@@ -232,7 +235,7 @@ settle(struct postgres_store *self, struct batch *batch, PGresult *rows,
 
 /* ---- a batch ------------------------------------------------------------ */
 
-/* Somebody else's lock, a deadlock, or no room left for locks. */
+/* A lock of another client, a deadlock, or no room left for locks. */
 static bool
 worth_halving(const PGresult *result)
 {
@@ -254,7 +257,7 @@ lose(struct postgres_store *self, struct idem_swap *swaps, size_t count,
                       "no answer in time, during a commit");
 }
 
-/* Has the standby what was committed? The wait for it was cancelled. */
+/* The wait for the standby was cancelled: does the standby have the commit? */
 static bool
 confirmed(struct postgres_store *self, struct idem_error *err)
 {
@@ -314,7 +317,7 @@ read_batch(struct postgres_store *self, struct batch *batch,
         return settle(self, batch, truth, swaps, count, arena, err);
     PQclear(truth);
     idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
-    /* The table may be another one by now: a new connection looks. */
+    /* The table may have been replaced: a new connection checks it. */
     if (!batch->split)
         idem__postgres_disconnect(self);
     return status;

@@ -7,9 +7,10 @@
  * for a lock ends quickly, and so that a commit waits for the disk and for the
  * synchronous standby, whatever the server or the role has as a default.
  *
- * A backend that waits for a standby does not notice that its client is gone.
- * While one of ours does, no new connection is used: else every attempt would
- * leave another one behind, until the server has none left for anybody.
+ * A backend that waits for a standby does not notice that its client has
+ * disconnected. While a backend of this store waits like that, no new
+ * connection is used. Otherwise every attempt would leave another such backend
+ * behind, until the server has no free connections.
  */
 #include "postgres.h"
 
@@ -33,7 +34,7 @@ static const char session[] =
     "set client_min_messages = warning;"
     "set client_encoding = 'UTF8'";
 
-/* remote_apply is stronger than on; everything else is weaker. */
+/* remote_apply is stronger than on; all other values are weaker. */
 static const char commits[] =
     "select set_config('synchronous_commit', 'on', false) where "
     "current_setting('synchronous_commit') not in ('on', 'remote_apply')";
@@ -50,15 +51,15 @@ idem__postgres_deadline(const struct postgres_store *self)
     return clock_us(self) + self->timeout_us;
 }
 
-/* Who waits longer for a batch waits as long for a connection. */
+/* A longer timeout for batches also applies to connecting. */
 static int64_t
 connect_us(const struct postgres_store *self)
 {
     return self->timeout_us > CONNECT_US ? self->timeout_us : CONNECT_US;
 }
 
-/* Nothing is printed, but a warning is remembered: a commit whose wait for the
- * standby was cancelled succeeds with one. */
+/* Print nothing, but remember a warning: a commit whose wait for the standby
+ * was cancelled succeeds with a warning. */
 static void
 take_notice(void *arg, const PGresult *result)
 {
@@ -70,7 +71,8 @@ take_notice(void *arg, const PGresult *result)
         self->warned = true;
 }
 
-/* One line, without the newline that libpq ends its messages with. */
+/* Make the message one line, without the newline at the end of libpq's
+ * messages. */
 static enum idem_status
 fail_text(enum idem_status status, const char *text, struct idem_error *err)
 {
@@ -143,7 +145,7 @@ idem__postgres_flush(struct postgres_store *self, int64_t deadline_us)
     int left;
 
     while ((left = PQflush(self->conn)) == 1) {
-        /* The server may want to be read before it reads on. */
+        /* The server may stop reading until its output is read. */
         if (!wait_for(self, POLLIN | POLLOUT, deadline_us) ||
             !PQconsumeInput(self->conn))
             return false;
@@ -206,7 +208,7 @@ idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
     return status;
 }
 
-/* Read all results of what was sent; so many row sets are kept. */
+/* Read all results of what was sent; this many row sets are kept. */
 static enum idem_status
 read_all(struct postgres_store *self, PGresult **rows, size_t most,
          struct idem_error *err)
@@ -259,7 +261,8 @@ idem__postgres_send_check(struct postgres_store *self)
                                1, values, NULL, NULL, 0) == 1;
 }
 
-/* A server that may forget what it committed is refused by name. */
+/* Refuse a server that may lose what it committed; the error names the
+ * setting. */
 enum idem_status
 idem__postgres_judge(struct postgres_store *self, const PGresult *row,
                      struct idem_error *err)
@@ -295,7 +298,7 @@ idem__postgres_judge(struct postgres_store *self, const PGresult *row,
     return IDEM_OK;
 }
 
-/* Rows are sent as rows of this very table. */
+/* Check the table, because rows are sent in its row type. */
 static enum idem_status
 judge_table(struct postgres_store *self, const PGresult *row,
             struct idem_error *err)
@@ -337,7 +340,8 @@ prepare(struct postgres_store *self, struct idem_error *err)
     if (!idem__postgres_flush(self, clock_us(self) + connect_us(self)))
         return fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
     status = read_all(self, rows, 2, err);
-    /* What the server is matters more than what it lacks. */
+    /* Errors about the server's settings come before errors about missing
+     * tables. */
     if (rows[0]) {
         enum idem_status judged = idem__postgres_judge(self, rows[0], err);
 
@@ -378,7 +382,7 @@ connect_fresh(struct idem_store *store, struct idem_error *err)
     return status;
 }
 
-/* A connection that died while nobody looked is found before it is used. */
+/* Detect a connection that broke while it was idle before it is used. */
 static bool
 still_there(struct postgres_store *self)
 {

@@ -1,12 +1,12 @@
 /*
- * postgres_watch.c - hearing of changes: LISTEN, on a connection of its own.
+ * postgres_watch.c - receives changes with LISTEN, on a separate connection.
  *
- * All commits that NOTIFY wait for each other, so it is done only for those who
- * do wait: they hold an advisory lock of the key, shared, in the session that
- * listens. Who ends a record tries to take that lock alone, in the transaction
- * that does it, and notifies if it cannot (POSTGRES_NOTIFY). A waiter that
- * comes in between cannot have the lock, and looks again by itself; one that
- * has got it looks once more.
+ * Commits with NOTIFY wait for each other, so NOTIFY is used only if somebody
+ * waits. A waiter holds a shared advisory lock of the key in the session that
+ * listens. The transaction that ends a record tries to take that lock
+ * exclusively, and notifies if it cannot (POSTGRES_NOTIFY). A waiter that comes
+ * in between does not get the lock, and polls by itself; a waiter that got the
+ * lock looks at the record once more.
  */
 #include "postgres.h"
 
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Its own copy of the store has only a connection. */
+/* `session` is a copy of the store of which only the connection is used. */
 struct ear {
     struct idem__watcher *watcher;
     struct postgres_store session;
@@ -44,8 +44,8 @@ hear_all(struct ear *ear)
     }
 }
 
-/* Tell what became of watching: each row has a key, and whether its lock was
- * had. Rows of unwatching have one column. */
+/* Report the result of watching: each row has a key, and whether the lock was
+ * taken. Rows of unwatching have one column. */
 static void
 tell_rows(struct ear *ear, const PGresult *rows)
 {
@@ -102,7 +102,7 @@ is_ready(struct ear *ear)
     return session->conn != NULL;
 }
 
-/* As many orders of one kind as stand in line, in one query. */
+/* Send as many waiting orders of one kind as possible in one query. */
 static size_t
 carry_out(struct ear *ear, const struct idem__watch_order *orders, size_t count)
 {
@@ -136,7 +136,8 @@ carry_out(struct ear *ear, const struct idem__watch_order *orders, size_t count)
     return done;
 }
 
-/* Sleep until an order or a notification comes; false: none came for long. */
+/* Sleep until an order or a notification comes; false: none came for a long
+ * time. */
 static bool
 listen_once(struct ear *ear)
 {

@@ -1,9 +1,9 @@
 /*
  * statements.c - the statements of postgres://, prepared on every connection.
  *
- * Arrays carry a row each in every parameter, so that one statement does a
- * whole batch. A nested loop takes them in the order of the batch, which is
- * that of the keys: two batches never wait for each other.
+ * The parameters are arrays with one element per row, so that one statement
+ * handles a whole batch. A nested loop takes the rows in the order of the
+ * batch, which is the order of the keys, so two batches never deadlock.
  */
 #include "postgres.h"
 
@@ -89,7 +89,8 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
                       "from " TABLE " r "
                       "where r.key_hash > $1::bytea "
                       "order by r.key_hash limit $2::int8",
-    /* Few are executing: their own index finds them, and they are sorted. */
+    /* Few records are executing: a separate index finds them, then they are
+     * sorted. */
     [POSTGRES_SCAN_EXECUTING] =
         "with e as materialized (select key_hash from " TABLE
         " where state = 2) select " R_COLUMNS " from (select key_hash from e "

@@ -6,16 +6,17 @@
  *   redis+sentinel://[user[:password]@]host[:port][,...]/name[/db][?options]
  *   rediss://, rediss+cluster://, rediss+sentinel://: encrypted (base/tls.c)
  *
- *   replicas=N      that must have a write before it counts; if it is not
- *                   given: 1 with Sentinels, with several hosts, or if there is
- *                   a replica at start, else 0
- *   sentinel_password=...  of the Sentinels; user and password are the servers'
- *   wait_ms=500     how long a write may take to reach them
- *   prefix=idem:    what every name begins with
+ *   replicas=N      replicas that must have a write before it counts; default:
+ *                   1 with Sentinels, with several hosts, or if there is a
+ *                   replica at start, else 0
+ *   sentinel_password=...  for the Sentinels; user and password in the URL are
+ *                          for the servers
+ *   wait_ms=500     how long a write may take to reach the replicas
+ *   prefix=idem:    the beginning of every name
  *   connect_ms=1000, timeout_ms=2000
- *   unsafe=everysec accept to lose up to 2 s of answers at a power cut
- *   unsafe=forget   accept to lose all records at a restart; no strict mode
- *   unsafe=unseen   appendfsync cannot be read here; the operator vouches
+ *   unsafe=everysec accept the loss of up to 2 s of answers at a power cut
+ *   unsafe=forget   accept the loss of all records at a restart; no strict mode
+ *   unsafe=unseen   appendfsync cannot be read; the operator vouches for it
  *
  * A record is one string, named by its key in hex. Redis drops it by itself,
  * IDEM__DROP_MARGIN_MS after it expired, and never while it is executing.
@@ -30,7 +31,7 @@
 #define DEFAULT_PORT 6379
 #define SENTINEL_PORT 26379
 
-/* SHA-1 of idem__redis_script; a test checks that servers know it. */
+/* SHA-1 of idem__redis_script; a test compares it with that of a server. */
 const char *const idem__redis_script_sha =
     "732ca60a5ad125cc403ff2424d15e70734de6730";
 
@@ -197,7 +198,7 @@ read_unsafe(struct redis_settings *settings, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* "/name" or "/name/db": the name is taken, the database is left. */
+/* "/name" or "/name/db": removes the name and leaves the database. */
 static enum idem_status
 read_primary_name(struct redis_settings *settings, const char **db,
                   struct idem_error *err)
@@ -285,7 +286,7 @@ read_settings(const char *url, struct redis_settings *settings,
     if (status == IDEM_OK)
         status = idem__url_number(&settings->url, "timeout_ms", 1, 60000, 2000,
                                   &settings->timeout_ms, err);
-    /* Several hosts are there for a failover, which forgets what no replica
+    /* Several hosts are given for a failover, which loses what no replica
      * has. */
     if (replicas < 0 && !settings->cluster &&
         (settings->sentinel || settings->url.host_count > 1))
@@ -307,7 +308,7 @@ read_settings(const char *url, struct redis_settings *settings,
     return status;
 }
 
-/* Every server that will hold records is looked at before the first one is
+/* Check every server that will hold records before the first record is
  * written. */
 static enum idem_status
 first_look(struct redis_store *self, struct idem_error *err)
@@ -369,7 +370,7 @@ say_what_is_given_up(const struct redis_store *self)
               idem__redis_replicas(self));
 }
 
-/* The servers that the URL names: Sentinels, or those that hold records. */
+/* The servers in the URL: Sentinels, or those that hold records. */
 static enum idem_status
 add_hosts(struct redis_store *self, struct idem_error *err)
 {

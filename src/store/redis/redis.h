@@ -1,14 +1,14 @@
 /*
- * redis.h - the parts of the Redis stores, seen from inside.
+ * redis.h - the internals of the Redis stores.
  *
  *   redis.c        the two store constants: now, open
- *   redis_batch.c  one batch: rounds of pipelines, answers, redirections
- *   redis_scan.c   listing
- *   redis_watch.c  hearing of changes
- *   route.c        which server holds a key: the primary, or the slots' owners
- *   sentinel.c     who the primary is, where Sentinels know
+ *   redis_batch.c  executes one batch: pipelines, answers, redirections
+ *   redis_scan.c   lists records
+ *   redis_watch.c  receives changes
+ *   route.c        finds the server of a key: the primary or a slot's owner
+ *   sentinel.c     asks Sentinels which server is the primary
  *   redis_link.c   a connection: pipelines with a deadline, many links at once
- *   redis_check.c  what a server says of itself, and whether that will do
+ *   redis_check.c  checks what a server reports about itself
  */
 #ifndef IDEM__REDIS_H
 #define IDEM__REDIS_H
@@ -25,13 +25,13 @@
 #define REDIS_SLOTS 16384
 #define REDIS_NO_NODE UINT16_MAX
 
-/* Tags of commands that are not about one element of a batch. */
+/* Tags of commands that do not belong to one element of a batch. */
 #define REDIS_TAG_NONE UINT32_MAX
 #define REDIS_TAG_WAIT (UINT32_MAX - 1)
 #define REDIS_TAG_MEMORY (UINT32_MAX - 2)
 #define REDIS_TAG_PUBLISH (UINT32_MAX - 3)
 
-/* What the URL asked for. */
+/* The settings from the URL. */
 struct redis_settings {
     struct idem__url url;
     const struct idem_store_options *options;
@@ -46,34 +46,36 @@ struct redis_settings {
     bool accept_forget;    /* ?unsafe=forget */
     struct idem__tls *tls; /* NULL: not encrypted */
     uint64_t *link;        /* the store's: changes with every new connection */
-    bool opening;          /* nobody else waits for a server that is silent */
+    bool opening;          /* opening: no other requests are delayed by a silent
+                            * server */
 };
 
-/* A record's name, and its channel's: the prefix and its key in hex. */
+/* The name of a record, and of its channel: the prefix and its key in hex. */
 #define REDIS_NAME_MAX                                                         \
     (sizeof(((struct redis_settings *)0)->prefix) + IDEM__HEX_LEN)
 
-/* What a server says of itself. */
+/* What a server reports about itself. */
 struct redis_facts {
     bool known, master, cluster, sentinel, loading, aof, fsync_seen;
     int replicas, version; /* 70015: 7.0.15 */
     char policy[24], fsync[12], run_id[9];
-    int64_t ahead_us; /* its clock, less this machine's monotonic one */
+    int64_t ahead_us; /* the server's clock minus this machine's monotonic
+                       * clock */
     int64_t used_memory, max_memory; /* bytes; max 0: no limit */
 };
 
-/* Read the text of INFO, or of its section "memory" alone. */
+/* Parse the text of INFO, or of only its section "memory". */
 void idem__redis_facts_read(const char *info, size_t len,
                             struct redis_facts *facts);
 void idem__redis_facts_read_memory(const char *info, size_t len,
                                    struct redis_facts *facts);
 
-/* Is so much memory used that new records are refused? What is left of
- * maxmemory then is for the results of what is executing. */
+/* True if so much memory is used that new records are refused. The rest of
+ * maxmemory is for the results of executing requests. */
 bool idem__redis_facts_full(const struct redis_facts *facts);
 
-/* Is this server fit to keep records? IDEM_ERR_UNSUPPORTED if a setting is
- * wrong, IDEM_ERR_UNAVAILABLE if it may become so by itself. */
+/* Can this server keep records? IDEM_ERR_UNSUPPORTED if a setting is wrong,
+ * IDEM_ERR_UNAVAILABLE if the state may change by itself. */
 enum idem_status idem__redis_facts_judge(const struct redis_settings *settings,
                                          const struct redis_facts *facts,
                                          struct idem_error *err);
@@ -81,13 +83,15 @@ enum idem_status idem__redis_facts_judge(const struct redis_settings *settings,
 /* ---- a connection ---------------------------------------------------- */
 
 struct redis_call {
-    size_t end; /* in `out`: it was sent if that many bytes were */
+    size_t end; /* position in `out`: it was sent if that many bytes were
+                 * sent */
     uint32_t tag;
 };
 
 struct redis_link {
     const struct redis_settings *settings;
-    bool listens; /* of the watcher's thread: no news about the store's */
+    bool listens; /* belongs to the watcher's thread: does not change the
+                   * store's link */
     char host[256];
     int port;
     redisContext *context;     /* NULL: not connected */
@@ -95,10 +99,10 @@ struct redis_link {
     struct redis_facts facts;
     int64_t checked_us, try_after_us;
     unsigned failures;     /* in a row */
-    bool sentinel;         /* it holds no records: only asked for the primary */
-    bool judged;           /* facts were good when last looked at */
-    bool said_full;        /* the log says that it is full */
-    struct idem_error why; /* it is not usable */
+    bool sentinel;         /* only asked for the primary, holds no records */
+    bool judged;           /* the facts were good at the last check */
+    bool said_full;        /* it was logged that the server is full */
+    struct idem_error why; /* why it is not usable */
 
     struct idem_buf out;
     size_t written;
@@ -111,36 +115,36 @@ struct redis_link *idem__redis_link_new(const struct redis_settings *settings,
 void idem__redis_link_delete(struct redis_link *link);
 
 /*
- * Connect if need be, and look at the server's settings if that was long ago.
- * Quick when the server was away a moment ago. False: see link->why.
+ * Connect if necessary, and check the server's settings if the last check is
+ * old. Fails at once shortly after a failure. False: see link->why.
  */
 bool idem__redis_link_ready(struct redis_link *link, int64_t deadline_us);
 
-/* Hang up; the next one who wants it connects anew, after a pause if `why` is
+/* Close the connection. The next use connects again, after a pause if `why` is
  * given. */
 void idem__redis_link_drop(struct redis_link *link, const char *why);
 
-/* Add a command to what redis_links_run sends. False: out of memory. */
+/* Add a command for idem__redis_links_run to send. False: out of memory. */
 bool idem__redis_link_add(struct redis_link *link, uint32_t tag, int argc,
                           const struct idem_bytes *argv);
 bool idem__redis_link_add_text(struct redis_link *link, uint32_t tag,
                                const char *words); /* separated by spaces */
 
 /*
- * Called once for every command that was added. `reply` is NULL if none came;
- * then `sent` says whether the server may have got it.
+ * Called once for every command that was added. `reply` is NULL if there was
+ * none; `sent` then says whether the server may have received the command.
  */
 typedef void redis_answer_fn(void *arg, struct redis_link *link, uint32_t tag,
                              const redisReply *reply, bool sent);
 
-/* Send what was added to these links and read every answer, all of them at the
+/* Send the commands of these links and read all answers, on all links at the
  * same time. A link that breaks or is late is dropped. */
 void idem__redis_links_run(struct redis_link **links, size_t count,
                            int64_t deadline_us, redis_answer_fn *answer,
                            void *arg);
 
-/* Send what was added to a link and read what came, as far as poll said that
- * it can be; answers are left in the reader. A link that breaks is dropped. */
+/* Send the commands of a link and read what has arrived, as far as poll allows;
+ * answers stay in the reader. A link that breaks is dropped. */
 void idem__redis_link_move(struct redis_link *link, short ready);
 
 /* ---- the store ------------------------------------------------------- */
@@ -150,13 +154,13 @@ struct redis_store {
     struct redis_settings settings;
     struct redis_link *links[REDIS_NODES_MAX];
     size_t link_count;
-    size_t primary; /* not a cluster: which link it is */
+    size_t primary; /* without a cluster: the index of the primary's link */
 
     uint16_t *slots; /* cluster: slot -> link */
     struct redis_link *sentinels[REDIS_SENTINELS_MAX];
     size_t sentinel_count;
-    bool map_stale; /* ask for the slots, or for the primary, anew */
-    int64_t map_us; /* when that was done last */
+    bool map_stale; /* ask again for the slots, or for the primary */
+    int64_t map_us; /* when that was last done */
     struct idem__watcher watcher;
 
     uint64_t swaps, lost, refused, redirected, wait_short, connects;
@@ -165,11 +169,11 @@ struct redis_store {
 extern const char *const idem__redis_script; /* compare and swap, in Lua */
 extern const char *const idem__redis_script_sha;
 
-/* Write the name of a key's record; how long it is. */
+/* Write the name of a key's record; returns its length. */
 size_t idem__redis_name(const struct redis_store *self, const uint8_t *key,
                         char name[REDIS_NAME_MAX]);
 
-/* Which link a key's record was last found to be at; REDIS_NO_NODE: none. */
+/* The link where a key's record was last found; REDIS_NO_NODE: none. */
 size_t idem__redis_place(const struct redis_store *self, const uint8_t *key);
 
 /* The link for a key, ready for use; NULL: err says why. */
@@ -178,7 +182,7 @@ struct redis_link *idem__redis_route(struct redis_store *self,
                                      int64_t deadline_us,
                                      struct idem_error *err);
 
-/* The link whose clock is the store's. */
+/* The link to the server whose clock is the store's. */
 struct redis_link *idem__redis_route_clock(struct redis_store *self,
                                            int64_t deadline_us,
                                            struct idem_error *err);
@@ -198,23 +202,23 @@ struct redis_link *idem__redis_route_redirect(struct redis_store *self,
                                               struct redis_link *from,
                                               const char *text, bool moved);
 
-/* Read the slot map anew. */
+/* Read the slot map again. */
 enum idem_status idem__redis_route_refresh(struct redis_store *self,
                                            int64_t deadline_us,
                                            struct idem_error *err);
 
-/* The owner of a slot and, in *next, the first slot after it that belongs to
- * another (REDIS_SLOTS: none). Without a cluster there is one owner. */
+/* The owner of a slot and, in *next, the next slot that belongs to another
+ * server (REDIS_SLOTS: none). Without a cluster there is one owner. */
 struct redis_link *idem__redis_route_slot(struct redis_store *self,
                                           unsigned slot, unsigned *next);
 
-/* How many replicas must have what is answered. */
+/* The number of replicas that must have a write before it is answered. */
 int idem__redis_replicas(const struct redis_store *self);
 
-/* Until when a request that begins now may take. */
+/* The deadline of a request that begins now. */
 int64_t idem__redis_deadline(const struct redis_store *self);
 
-/* redis_watch.c: the watcher's thread, and what became of publishing. */
+/* redis_watch.c: the watcher's thread, and handling the answer to a PUBLISH. */
 void idem__redis_listen(struct idem__watcher *watcher);
 void idem__redis_on_publish(struct redis_store *self, const redisReply *reply);
 idem_watch_fn idem__redis_watch;

@@ -1,19 +1,19 @@
 /*
- * redis_batch.c - one batch of swaps or loads: rounds of pipelines.
+ * redis_batch.c - executes one batch of swaps or loads, in rounds of pipelines.
  *
- * A swap is one call of a script, and scripts run alone: nothing comes between
- * its compare and its set. All swaps for one server go out in one pipeline and,
- * where replicas must have them, one WAIT behind them says how many do.
+ * A swap is one call of a script. Scripts run alone, so nothing comes between
+ * the compare and the set. All swaps for one server are sent in one pipeline.
+ * If replicas must have them, a WAIT after them says how many do.
  *
- * WAIT speaks of what this connection itself has sent to the replicas. (Before
- * Redis 7.2 it spoke of everything up to the last command.) A record that was
- * found may be somebody's write that no replica has yet, or our own that went
- * out on a connection that broke. So where replicas are asked for, the script
- * sends them a command that changes nothing for every record that it finds:
- * the replica that confirms it has confirmed everything before it, the record
- * too. A record that is absent needs none: what a failover can bring back then
- * is older, and forbids more. Only replicas get that command; the append-only
- * file does not.
+ * WAIT covers only what this connection itself has sent to the replicas.
+ * (Before Redis 7.2 it covered everything up to the last command.) A record
+ * that was found may be another client's write that no replica has yet, or this
+ * store's own write on a connection that broke. So if replicas are required,
+ * the script sends them a command without effect for every record that it
+ * finds. A replica that confirms this command has also confirmed everything
+ * before it, including the record. An absent record needs no such command: a
+ * failover could only bring back an older record, which forbids more. Only
+ * replicas get that command; the append-only file does not.
  *
  *   round: route -> add commands -> send, read -> answers
  *                       ^                            |
@@ -35,11 +35,12 @@
  * KEYS[1] the name; ARGV: "r" if replicas must have what is found; for a swap
  * also the rev expected or "", the new rev or "", the new value, when to drop
  * it in ms or "", and "f" if the server is too full for a new record. The
- * answer: 1 if it is stored, 0 if it is too full, else the value that is there,
- * or nil. A rev stands at bytes 32 to 39 of a value.
+ * answer is 1 if it is stored, 0 if the server is too full, else the stored
+ * value, or nil. The rev is in bytes 32 to 39 of a value.
  *
- * With the flag allow-oom the script writes although maxmemory is reached: what
- * was begun must be finished. New records are refused before that, by "f".
+ * With the flag allow-oom the script writes although maxmemory is reached,
+ * because started requests must be finished. New records are refused before
+ * that, by "f".
  */
 const char *const idem__redis_script =
     "#!lua flags=allow-oom\n"
@@ -58,18 +59,18 @@ const char *const idem__redis_script =
     "else redis.call('SET', KEYS[1], ARGV[4], 'PXAT', ARGV[5]) end\n"
     "return 1\n";
 
-/* What became of one element in this round. */
+/* The state of one element in this round. */
 enum progress {
     DONE,
     AGAIN,     /* to be routed and sent */
     SENT,      /* in this round's pipeline */
-    CONFIRMED, /* answered, if the WAIT behind it is satisfied */
+    CONFIRMED, /* answered, if the WAIT after it is satisfied */
 };
 
 struct element {
     enum progress progress;
-    bool eval;  /* the server does not know the script: send it whole */
-    bool again; /* its connection broke once, harmlessly */
+    bool eval;  /* the server does not know the script: send its text */
+    bool again; /* its connection broke once, and nothing was done */
     struct redis_link *ask, *via;
 };
 
@@ -80,7 +81,7 @@ struct batch {
     struct element *elements;
     size_t count;
     struct idem_arena *arena;
-    enum idem_status status; /* the first thing that went wrong */
+    enum idem_status status; /* the first error */
     struct idem_error *err;
     int64_t deadline_us;
     bool pause;
@@ -112,8 +113,8 @@ end(struct batch *batch, size_t i, enum idem_outcome outcome)
 
 /* ---- commands -------------------------------------------------------- */
 
-/* Call the script, by its name where the server knows it. argc, argv: what
- * stands in ARGV behind the first. */
+/* Call the script, by its SHA-1 if the server knows it. argc, argv: the
+ * arguments in ARGV after the first. */
 static bool
 add_call(struct batch *batch, size_t i, struct redis_link *link,
          const uint8_t *key, int argc, const struct idem_bytes *argv)
@@ -188,7 +189,7 @@ use(struct batch *batch, struct redis_link *link)
     batch->used[batch->used_count++] = link;
 }
 
-/* The link for one element; NULL: it is done with. */
+/* The link for one element; NULL: the element is finished. */
 static struct redis_link *
 route(struct batch *batch, size_t i)
 {
@@ -237,7 +238,7 @@ send_element(struct batch *batch, size_t i)
 
 /* ---- answers --------------------------------------------------------- */
 
-/* Does an error begin with this word, or report a script's that does? */
+/* Does an error begin with this word, also if a script reported it? */
 static bool
 says(const char *text, const char *word)
 {
@@ -248,7 +249,8 @@ says(const char *text, const char *word)
            (inner && strncmp(inner + 3, word, len) == 0);
 }
 
-/* Errors after which the element is sent again, elsewhere or otherwise. */
+/* Errors after which the element is sent again, to another server or in another
+ * form. */
 static bool
 goes_on(struct batch *batch, size_t i, const char *text)
 {
@@ -271,7 +273,8 @@ goes_on(struct batch *batch, size_t i, const char *text)
     if (says(text, "NOSCRIPT") && !element->eval)
         return element->eval = true;
     if (says(text, "READONLY")) {
-        /* It became a replica: look at it, and ask who is primary now. */
+        /* The server became a replica: check it, and ask which one is primary
+         * now. */
         via->judged = false;
         self->map_stale = self->slots != NULL || self->settings.sentinel;
         return true;
@@ -279,7 +282,7 @@ goes_on(struct batch *batch, size_t i, const char *text)
     return false;
 }
 
-/* Errors that say that nothing was stored. */
+/* Errors which mean that nothing was stored. */
 static void
 on_error(struct batch *batch, size_t i, const char *text)
 {
@@ -288,7 +291,7 @@ on_error(struct batch *batch, size_t i, const char *text)
         "NOAUTH",  "NOPERM",     "WRONGPASS",   "BUSY",       "READONLY",
         "MOVED",   "ASK",        "TRYAGAIN",    "NOSCRIPT",   "CROSSSLOT"};
     struct redis_link *via = batch->elements[i].via;
-    enum idem_status status = IDEM_ERR_LOST; /* one that nobody foresaw */
+    enum idem_status status = IDEM_ERR_LOST; /* an unknown error */
 
     if (goes_on(batch, i, text))
         return;
@@ -354,7 +357,7 @@ on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
     struct element *element = &batch->elements[i];
 
     if (!reply && (!sent || batch->loads) && !element->again) {
-        element->again = true; /* nothing was done: once more */
+        element->again = true; /* nothing was done: try once more */
         element->progress = AGAIN;
     } else if (!reply) {
         blame(batch,
@@ -374,8 +377,8 @@ on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
     }
 }
 
-/* Too few replicas have it: what was stored may be lost with the primary, and
- * what was found may be gone with it too. */
+/* Too few replicas have the writes. If the primary fails, what was stored or
+ * found in this batch may be lost. */
 static void
 on_wait(struct batch *batch, struct redis_link *link, const redisReply *reply)
 {
@@ -387,7 +390,7 @@ on_wait(struct batch *batch, struct redis_link *link, const redisReply *reply)
         return;
     batch->self->wait_short++;
     batch->self->map_stale |= batch->self->settings.sentinel;
-    link->checked_us = 0; /* look at it before the next batch */
+    link->checked_us = 0; /* check the server before the next batch */
     for (size_t i = 0; i < batch->count; i++) {
         bool stored =
             batch->swaps && batch->swaps[i].outcome == IDEM_SWAP_STORED;
@@ -421,7 +424,8 @@ on_answer(void *arg, struct redis_link *link, uint32_t tag,
 
 /* ---- rounds ---------------------------------------------------------- */
 
-/* Where memory has a limit, each batch learns how full it is for the next. */
+/* If maxmemory is set, each batch also reads how full the server is, for the
+ * next batch. */
 static void
 add_memory_looks(struct batch *batch)
 {
@@ -450,7 +454,7 @@ add_waits(struct batch *batch)
     }
 }
 
-/* Behind what is final: tell who waits for it at another engine to look. */
+/* After a final write, notify the waiters of other engines. */
 static void
 add_publishing(struct batch *batch)
 {
@@ -471,7 +475,7 @@ add_publishing(struct batch *batch)
     }
 }
 
-/* True if another round is needed. */
+/* Returns true if another round is needed. */
 static bool
 run_round(struct batch *batch)
 {

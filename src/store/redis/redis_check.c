@@ -1,18 +1,19 @@
 /*
- * redis_check.c - what a Redis server says of itself, and whether that will do.
+ * redis_check.c - reads what a Redis server reports about itself and checks its
+ * settings.
  *
- * A record that a server may drop, forget at a power cut or take as a replica
- * is not a claim. What is wrong is refused by the name of its setting.
+ * A server must not evict records, lose them at a power cut, or be a replica. A
+ * wrong setting is refused, and the error names it.
  */
 #include "redis.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define OLDEST 70000 /* flags of scripts came with 7.0 */
+#define OLDEST 70000 /* 7.0 is the first version with flags of scripts */
 #define FULL_PERCENT 90
 
-/* The value of "name:value\r\n" in INFO's text. */
+/* The value of "name:value\r\n" in the text of INFO. */
 static struct idem_bytes
 field(const char *info, size_t len, const char *name)
 {
@@ -55,8 +56,8 @@ number(struct idem_bytes value)
     return strtoll(text, NULL, 10);
 }
 
-/* As Redis counts it when it compares it with maxmemory: buffers for replicas
- * and for the append-only file are left out. */
+/* The memory as Redis compares it with maxmemory: without the buffers for
+ * replicas and for the append-only file. */
 void
 idem__redis_facts_read_memory(const char *info, size_t len,
                               struct redis_facts *facts)

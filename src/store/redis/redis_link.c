@@ -1,9 +1,10 @@
 /*
  * redis_link.c - a connection to one Redis server: pipelines with a deadline.
  *
- * hiredis connects and reads replies; the bytes are moved here, without
- * blocking, so that several servers work at the same time, everything has a
- * deadline, and it is known of each command whether it can have been sent.
+ * hiredis connects and parses replies. This file sends and receives the bytes
+ * without blocking, so that several servers work at the same time, everything
+ * has a deadline, and for each command it is known whether it can have been
+ * sent.
  */
 #include "redis.h"
 
@@ -57,8 +58,9 @@ idem__redis_link_delete(struct redis_link *link)
     free(link);
 }
 
-/* Not usable for a while, longer each time. One that worked until now gets a
- * second chance at once: an idle connection may just have been closed. */
+/* Do not use the link for a while, longer each time. A link that worked until
+ * now is tried again at once, because an idle connection may just have been
+ * closed. */
 static void
 pause_link(struct redis_link *link)
 {
@@ -179,12 +181,12 @@ hand_out(struct redis_link *link, redis_answer_fn *answer, void *arg)
         answer(arg, link, link->calls[link->answered++].tag, reply, true);
         freeReplyObject(reply);
         if (!link->context)
-            return false; /* the answer made somebody hang up */
+            return false; /* the callback closed the link */
     }
     return true;
 }
 
-/* Whoever has no answer yet learns that none will come. */
+/* Report to all commands without an answer that none will come. */
 static void
 give_up(struct redis_link *link, redis_answer_fn *answer, void *arg)
 {
@@ -286,7 +288,8 @@ idem__redis_links_run(struct redis_link **links, size_t count,
             if (polls[i].revents != 0) {
                 run_one(links[i], polls[i].revents, answer, arg);
             } else if (late) {
-                links[i]->failures += 5; /* it hangs: no hurry to try again */
+                links[i]->failures += 5; /* the server hangs: wait longer before
+                                          * the next try */
                 idem__redis_link_drop(links[i], "no answer in time");
                 give_up(links[i], answer, arg);
             }
@@ -301,8 +304,8 @@ idem__redis_links_run(struct redis_link **links, size_t count,
 
 struct greeting {
     struct redis_link *link;
-    char error[160]; /* the first thing that it refused */
-    bool broken;     /* and dropped: it says why */
+    char error[160]; /* the first error */
+    bool broken;     /* dropped: the link says why */
 };
 
 static void
@@ -371,7 +374,7 @@ add_handshake(struct redis_link *link)
     return idem__redis_link_add(link, ASK_SCRIPT, 3, load);
 }
 
-/* What a Sentinel needs to hear: its password, if it has one. */
+/* The handshake with a Sentinel: its password, if it has one. */
 static bool
 greet_sentinel(struct redis_link *link, int64_t deadline_us)
 {
@@ -389,7 +392,7 @@ greet_sentinel(struct redis_link *link, int64_t deadline_us)
     return link->judged;
 }
 
-/* Ask the server about itself; at first also say who we are. */
+/* Ask the server about itself; the first time also log in. */
 static bool
 greet(struct redis_link *link, bool first, int64_t deadline_us)
 {
@@ -422,7 +425,8 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
     link->checked_us = idem__mono_us();
     if (idem__redis_facts_judge(link->settings, &link->facts, &link->why) !=
         IDEM_OK) {
-        /* A cluster's replica stays connected: it knows the slot map. */
+        /* A replica of a cluster stays connected, because it knows the slot
+         * map. */
         if (!link->settings->cluster || link->facts.master)
             idem__redis_link_drop(link, NULL);
         pause_link(link);
@@ -487,7 +491,7 @@ idem__redis_link_ready(struct redis_link *link, int64_t deadline_us)
         return false;
     ok = link->context ? greet(link, false, deadline_us)
                        : connect_link(link, deadline_us);
-    /* One that hangs must not hold up those that work: at most a third of the
+    /* A server that hangs must not delay the others: at most a third of the
      * time is spent on it. */
     took_us = idem__mono_us() - now_us;
     if (!ok && link->try_after_us < now_us + 3 * took_us)

@@ -1,9 +1,9 @@
 /*
- * redis_scan.c - listing the records of one Redis, or of all nodes of a
+ * redis_scan.c - lists the records of one Redis server, or of all nodes of a
  * cluster.
  *
- * A server is asked for some names and then for the records under them. Servers
- * are taken in the order of their first slots.
+ * It asks a server for some names and then for the records under them. Servers
+ * are visited in the order of their first slots.
  */
 #include "redis.h"
 
@@ -12,9 +12,10 @@
 
 #define AT_A_TIME 16
 
-/* The cursor is "slot.server.place": the first slot of the server that is being
- * read, the start of its run id, and Redis's own cursor, which means nothing to
- * another server: if that took over, its part starts anew. */
+/* The cursor is "slot.server.place": the first slot of the current server, the
+ * start of its run id, and Redis's own cursor. Redis's cursor is valid only on
+ * the same server; if another one took over, its part is read again from the
+ * start. */
 struct place {
     unsigned slot;
     char run_id[9];
@@ -96,7 +97,8 @@ on_record(void *arg, struct redis_link *link, uint32_t tag,
         scan->ok = false;
         return;
     }
-    /* Gone or moved since its name was read: whoever has it now shows it. */
+    /* The record is gone, or moved since its name was read; its new server will
+     * list it. */
     if (reply->type != REDIS_REPLY_STRING || scan->stopped)
         return;
     status = idem__value_read(scan->keys[tag],
@@ -139,7 +141,7 @@ ask_record(struct scan *scan, struct redis_link *link, size_t i)
         (struct idem_bytes[]){{"GET", 3}, {name, skip + IDEM__HEX_LEN}});
 }
 
-/* A few at a time: results may be large, and come along. */
+/* Read a few at a time, because their results may be large and are read too. */
 static void
 read_records(struct scan *scan, struct redis_link *link)
 {

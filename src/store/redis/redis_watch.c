@@ -1,11 +1,12 @@
 /*
- * redis_watch.c - hearing of changes: a channel for each record, with its name.
+ * redis_watch.c - receives changes: each record has a channel with its name.
  *
- * Who ends a record publishes on its channel, behind the swap and the WAIT of
- * the same pipeline (redis_batch.c). Who waits for it subscribes, on a
- * connection of its own to the server that holds the record. The channels are
- * sharded ones: a cluster keeps them with the slot of the record's name instead
- * of telling every server, and takes them along when the slot moves.
+ * The engine that ends a record publishes on its channel, after the swap and
+ * the WAIT of the same pipeline (redis_batch.c). An engine that waits for the
+ * record subscribes, on a separate connection to the server that holds the
+ * record. The channels are sharded: a cluster keeps a channel with the slot of
+ * the record's name instead of informing every server, and moves it together
+ * with the slot.
  */
 #include "redis.h"
 
@@ -13,15 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One of these, on the watcher's own thread. */
+/* Exists once, on the watcher's own thread. */
 struct ears {
     struct redis_store *self;
-    struct redis_link *links[REDIS_NODES_MAX]; /* as those of the store */
-    size_t unsubscribing; /* so many confirmations are still to come */
+    struct redis_link *links[REDIS_NODES_MAX]; /* same order as the store's
+                                                * links */
+    size_t unsubscribing; /* number of confirmations still to come */
 };
 
-/* An account without the right to these commands or channels, or a server
- * without them: what is published is not heard either. */
+/* The account may not use these commands or channels, or the server does not
+ * have them. Messages are then not received. */
 static bool
 is_refusal(const char *text)
 {
@@ -54,7 +56,8 @@ add(struct redis_link *link, const char *command, struct idem_bytes channel)
         (struct idem_bytes[]){idem_text(command), channel});
 }
 
-/* Connect, and try whether we may publish: a subscriber no longer can. */
+/* Connect, and test whether this account may publish, before subscribing: a
+ * subscriber no longer can. */
 static bool
 is_ready(struct ears *ears, struct redis_link *link, struct idem_bytes channel)
 {
@@ -108,7 +111,7 @@ hear(struct ears *ears, const redisReply *reply)
     uint8_t key[IDEM_KEY_LEN];
 
     if (reply->type == REDIS_REPLY_ERROR) {
-        /* It does not say for which: MOVED, for one. */
+        /* The error (for example MOVED) does not say for which channel. */
         idem__redis_on_publish(self, reply);
         idem__watcher_tell(&self->watcher, IDEM_NEWS_UNWATCHED, NULL);
         return;
@@ -129,7 +132,7 @@ hear(struct ears *ears, const redisReply *reply)
         idem__watcher_tell(&self->watcher, IDEM_NEWS_WATCHED, key);
     else if (ears->unsubscribing > 0)
         ears->unsubscribing--;
-    else /* the slot went to another server */
+    else /* the slot moved to another server */
         idem__watcher_tell(&self->watcher, IDEM_NEWS_UNWATCHED, key);
 }
 
@@ -153,7 +156,7 @@ hear_all(struct ears *ears, struct redis_link *link, short ready)
     idem__watcher_tell(&ears->self->watcher, IDEM_NEWS_UNWATCHED, NULL);
 }
 
-/* Sleep until an order or a message comes; false: none came for long. */
+/* Sleep until an order or a message comes; false: none came for a long time. */
 static bool
 listen_once(struct ears *ears)
 {

@@ -1,21 +1,22 @@
 /*
- * route.c - which server holds a key.
+ * route.c - finds the server that holds a key.
  *
  * Without a cluster it is the primary: the first host of the URL that says it
  * is one, or the server that Sentinels name. With a cluster it is the owner of
- * the key's slot, by CLUSTER SLOTS, corrected by every MOVED that comes.
+ * the key's slot according to CLUSTER SLOTS; every MOVED reply corrects that
+ * map.
  */
 #include "redis.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define REFRESH_US 200000 /* not more often than this */
+#define REFRESH_US 200000 /* at most this often */
 
-/* A record must not be dropped early by a server whose clock is ahead. */
+/* A server whose clock is ahead must not drop a record early. */
 #define CLOCK_SKEW_MAX_US (IDEM__DROP_MARGIN_MS * 1000 / 2)
 
-/* CRC16 as the cluster's specification wants it: polynomial 1021, from 0. */
+/* CRC16 as specified for Redis Cluster: polynomial 1021, initial value 0. */
 static uint16_t
 crc16(const char *text, size_t len)
 {
@@ -40,7 +41,7 @@ idem__redis_name(const struct redis_store *self, const uint8_t *key,
     return len + IDEM__HEX_LEN;
 }
 
-/* Neither prefix nor hex has a brace, so the whole name is hashed. */
+/* Neither the prefix nor hex contains a brace, so the whole name is hashed. */
 static unsigned
 slot_of(const struct redis_store *self, const uint8_t *key)
 {
@@ -101,8 +102,8 @@ ready(struct redis_store *self, struct redis_link *link, int64_t deadline_us)
     return ok;
 }
 
-/* While the store is opened each server has all the time, so that one that is
- * silent leaves some for the next. */
+/* While the store is opened, each server gets the full timeout, so that a
+ * silent one leaves time for the next. */
 static int64_t
 time_for_one(const struct redis_store *self, int64_t deadline_us)
 {
@@ -163,7 +164,7 @@ note_range(struct redis_store *self, struct redis_link *from,
         return;
     host = node->element[0]->str;
     if (!host || !*host || strcmp(host, "?") == 0)
-        host = from->host; /* it does not know its own name */
+        host = from->host; /* the server does not know its own host name */
     link = idem__redis_route_node(self, host, (int)node->element[1]->integer);
     if (!link)
         return;
@@ -199,14 +200,14 @@ idem__redis_route_refresh(struct redis_store *self, int64_t deadline_us,
                           struct idem_error *err)
 {
     struct reading reading = {.self = self};
-    size_t count = self->link_count; /* new ones are added meanwhile */
+    size_t count = self->link_count; /* servers may be added during the loop */
 
     self->map_us = idem__mono_us();
     for (size_t i = 0; i < count && !reading.ok; i++) {
         struct redis_link *link = self->links[i];
         int64_t until_us = time_for_one(self, deadline_us);
 
-        /* A replica is not fit to hold records, but it knows the map. */
+        /* A replica cannot hold records, but it knows the map. */
         (void)ready(self, link, until_us);
         if (!link->context ||
             !idem__redis_link_add_text(link, 0, "CLUSTER SLOTS"))
@@ -249,7 +250,8 @@ idem__redis_route_redirect(struct redis_store *self, struct redis_link *from,
                                   (int)strtol(colon + 1, NULL, 10));
     if (link && moved && self->slots) {
         self->slots[slot] = (uint16_t)index_of(self, link);
-        self->map_stale = true; /* more may have moved: read it all soon */
+        self->map_stale = true; /* more slots may have moved: read the whole map
+                                 * soon */
     }
     return link;
 }

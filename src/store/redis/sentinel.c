@@ -1,11 +1,11 @@
 /*
- * sentinel.c - redis+sentinel://: who the primary is, by what Sentinels say.
+ * sentinel.c - redis+sentinel://: asks Sentinels which server is the primary.
  *
- * The hosts of the URL are Sentinels. A server is believed to be the primary if
- * more than half of them name it: an old primary that came back, or one
- * Sentinel that was cut off, is not enough. They are asked before every new
- * connection to a primary, when a write did not reach a replica, and every few
- * seconds. Sentinels keep their connections between questions.
+ * The hosts of the URL are Sentinels. A server counts as the primary if more
+ * than half of them name it, so an old primary that came back, or one isolated
+ * Sentinel, is not enough. The store asks them before every new connection to a
+ * primary, when a write did not reach a replica, and every few seconds. The
+ * connections to Sentinels stay open in between.
  */
 #include "redis.h"
 
@@ -13,12 +13,12 @@
 #include <string.h>
 
 #define ASK_AGAIN_US 5000000
-#define REFRESH_US 200000 /* not more often than this */
+#define REFRESH_US 200000 /* at most this often */
 
 struct vote {
     struct redis_link *link;
     char host[256];
-    int port;          /* 0: none */
+    int port;          /* 0: no answer */
     bool unknown;      /* it does not know a primary of this name */
     char refused[120]; /* what it said instead */
 };
@@ -99,7 +99,8 @@ elect(const struct redis_store *self, const struct votes *votes)
     return NULL;
 }
 
-/* Why nobody was elected: what an operator has to change comes first. */
+/* The error if there is no majority; a cause that an operator must fix comes
+ * first. */
 static enum idem_status
 explain(const struct redis_store *self, const struct votes *votes,
         struct idem_error *err)

@@ -1,18 +1,18 @@
 /*
  * sqlite.c - sqlite:FILE keeps records in a table of an SQLite database.
  *
- * For one host. Each process has exactly one connection. Two ways to run, both
- * safe with SQLite 3.40, whose write-ahead log can lose pages when several
- * connections write and checkpoint at once:
+ * It is for one host, and each process has exactly one connection. There are
+ * two modes. Both are safe with SQLite 3.40, whose write-ahead log can lose
+ * pages when several connections write and checkpoint at once:
  *
  *   sqlite:FILE            rollback journal: other processes may use the file,
  *                          a service's own transactions too
  *   sqlite:FILE?mode=wal   write-ahead log, held by this one connection: it
  *                          is faster, and nobody else can open the file
  *
- * Both with synchronous=FULL: a commit survives a power cut. SQLite locks whole
- * files, so while somebody else writes, a swap waits up to 50 ms and then is
- * LOCKED; what is already decided by a committed row is still answered.
+ * Both use synchronous=FULL, so a commit survives a power cut. SQLite locks the
+ * whole file, so while another process writes, a swap waits up to 50 ms and
+ * then is LOCKED; swaps that a committed row refuses are still answered.
  */
 #include "../columns.h"
 
@@ -26,12 +26,12 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* With less room than this on the disk no new record is made: what is left is
- * for the results of what is executing. */
+/* If the disk has less free space than this, no new record is created: the rest
+ * is for the results of executing requests. */
 #define RESERVE_LEN (16 * 1024 * 1024)
 
-/* A write of another process is over in a moment: a reader waits for it, a
- * writer says "locked" and lets the engine look again. */
+/* A write of another process ends soon: a reader waits for it, a writer returns
+ * "locked" and lets the engine try again. */
 #define BUSY_MS 50
 #define BUSY_READ_MS 3000
 #define SWEEP_ROWS 200
@@ -164,8 +164,8 @@ prepare(struct sqlite_store *self)
     return SQLITE_OK;
 }
 
-/* The version of the tables; 0: they are not there, or not all of them. The
- * busy timeout is still that of reading. */
+/* The version of the tables; 0: some of them are missing. The busy timeout is
+ * still that of reading. */
 static int
 read_version(struct sqlite_store *self, int64_t *version)
 {
@@ -184,9 +184,9 @@ read_version(struct sqlite_store *self, int64_t *version)
 }
 
 /*
- * A file of one host is ours to set up: no init step. Everything is made in one
- * transaction, so that another process sees all of it or nothing; "immediate"
- * waits for one that is making it now.
+ * Create the tables when a new file is opened, so no init step is needed. It is
+ * one transaction, so that another process sees all of it or nothing;
+ * "immediate" waits for a process that is doing it now.
  */
 static enum idem_status
 set_up(struct sqlite_store *self, struct idem_error *err)
@@ -208,8 +208,8 @@ set_up(struct sqlite_store *self, struct idem_error *err)
                            : fail(self, rc, err);
 }
 
-/* A new file is this user's alone, and SQLite gives -journal, -wal and -shm the
- * rights of the file. One that was there keeps its own. */
+/* A new file is accessible only to this user, and SQLite gives -journal, -wal
+ * and -shm the same mode. An existing file keeps its mode. */
 static void
 guard_file(struct sqlite_store *self)
 {
@@ -242,7 +242,7 @@ connect_store(struct sqlite_store *self, struct idem_error *err)
         self->path, &self->db,
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
     if (rc == SQLITE_OK)
-        rc = sqlite3_busy_timeout(self->db, BUSY_READ_MS); /* it reads, too */
+        rc = sqlite3_busy_timeout(self->db, BUSY_READ_MS); /* set_up reads */
     if (rc == SQLITE_OK)
         rc = run(self, mode);
     if (rc == SQLITE_OK)
@@ -333,7 +333,7 @@ write_row(struct sqlite_store *self, const struct idem_swap *swap)
 
 /* ---- swap ------------------------------------------------------------ */
 
-/* Decide one swap by the row that is there; STORED still has to be written. */
+/* Decide one swap by the stored row; STORED still has to be written. */
 static enum idem_status
 compare(struct sqlite_store *self, struct idem_swap *swap,
         struct idem_arena *arena, bool *write, int *rc, struct idem_error *err)
@@ -354,7 +354,8 @@ compare(struct sqlite_store *self, struct idem_swap *swap,
     return IDEM_OK;
 }
 
-/* Somebody else writes: what is committed decides, the rest is locked. */
+/* Another process writes: swaps that a committed row decides are answered, the
+ * others are LOCKED. */
 static enum idem_status
 answer_locked(struct sqlite_store *self, struct idem_swap *swaps, size_t count,
               struct idem_arena *arena)
@@ -395,8 +396,8 @@ commit(struct sqlite_store *self, struct idem_swap *swaps, size_t count,
     if (is_busy(rc) || (rc & 0xff) == SQLITE_FULL)
         return undo(self, rc, swaps, count, arena, err);
 
-    /* What reached the disk is unknown until the journal is played back by a
-     * fresh connection. */
+    /* What reached the disk is not known until a new connection has rolled back
+     * the journal. */
     fail(self, rc, err);
     if (err)
         err->status = IDEM_ERR_LOST;
@@ -556,7 +557,7 @@ tend(struct idem_store *store, int64_t drop_ms)
     self->swept_at_us = now_us;
     sqlite3_bind_int64(s, 1, drop_ms);
     sqlite3_bind_int64(s, 2, SWEEP_ROWS);
-    sqlite3_step(s); /* busy: another time */
+    sqlite3_step(s); /* if it is busy, the next tend tries again */
     sqlite3_reset(s);
 }
 
@@ -610,7 +611,8 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
     return status == IDEM_OK ? connect_store(self, err) : status;
 }
 
-/* Opening makes the table; this adds what a file of an older version lacks. */
+/* Opening creates the tables; this adds what a file of an older version
+ * lacks. */
 static enum idem_status
 init_store(struct idem_store *store, const char *url, struct idem_error *err)
 {

@@ -1,10 +1,11 @@
 /*
- * session.c - a session with ZooKeeper that comes back, and rounds of requests.
+ * session.c - a session with ZooKeeper, which is opened again when it ends, and
+ * rounds of requests.
  *
- * The library has threads of its own that move bytes and call back. A round is
- * a set of requests sent at once; the store's thread waits for their answers,
- * but not for ever. Sessions carry nothing here (no record is ephemeral), so
- * that one that hangs is given up for a new one.
+ * The library has its own threads for I/O and callbacks. A round is a set of
+ * requests sent at once; the store's thread waits for their answers up to a
+ * timeout. No record is ephemeral, so nothing depends on a session, and a
+ * session that hangs is replaced by a new one.
  */
 #include "zookeeper.h"
 
@@ -15,7 +16,7 @@
 #define PAUSE_US 100000
 #define AGAIN_US 50000
 
-/* False: it is later than that. */
+/* Wait until that time; false: the time has passed. */
 static bool
 wait_until(pthread_mutex_t *lock, pthread_cond_t *change, int64_t until_us)
 {
@@ -54,7 +55,8 @@ idem__zk_is_connected(struct zk_store *self)
     return connected;
 }
 
-/* The library's own log would go to standard error; errors reach the caller. */
+/* Drop the library's own log, which would go to standard error. The caller gets
+ * the errors. */
 static void
 no_log(const char *message)
 {
@@ -126,7 +128,7 @@ make_node(struct zk_store *self, const char *path, struct idem_error *err)
                       "zookeeper: cannot make %s: %s", path, zerror(rc));
 }
 
-/* Make the root and whatever it stands in, and the clock. */
+/* Create the root and its parents, and the clock node. */
 static enum idem_status
 make_root(struct zk_store *self, struct idem_error *err)
 {
@@ -156,8 +158,8 @@ idem__zk_ready(struct zk_store *self, struct idem_error *err)
         idem__zk_hang_up(self); /* the session expired */
     if (!self->zh && now_us >= self->try_after_us)
         start_session(self);
-    /* The library goes on connecting; while it was away a moment ago, nobody
-     * waits for it again. */
+    /* The library keeps connecting. Shortly after a failed wait, do not wait
+     * for it again. */
     if (self->try_after_us != 0)
         wait_us = now_us < self->try_after_us ? 0 : AGAIN_US;
     if (!self->zh || !wait_connected(self, now_us + wait_us)) {
@@ -185,7 +187,7 @@ idem__zk_round_new(size_t count)
     round->count = count;
     for (size_t i = 0; i < count; i++) {
         round->calls[i].round = round;
-        round->calls[i].rc = ZINVALIDSTATE; /* not even sent */
+        round->calls[i].rc = ZINVALIDSTATE; /* was not sent */
     }
     return round;
 }
@@ -229,12 +231,12 @@ idem__zk_round_wait(struct zk_store *self, struct zk_round *round)
     pthread_mutex_unlock(&round->lock);
     if (!late)
         return;
-    /* Closing answers whatever is open. */
+    /* Closing the session answers all open requests. */
     idem__zk_hang_up(self);
     self->try_after_us = idem__mono_us() + PAUSE_US;
 }
 
-/* An answer came: note it and, if nobody waits any more, tidy up. */
+/* Note an answer and, if nobody waits for the round any more, free it. */
 static void
 answered(struct zk_call *call, int rc)
 {
@@ -326,7 +328,7 @@ expect(struct zk_store *self, struct zk_call *call)
     pthread_mutex_unlock(&call->round->lock);
 }
 
-/* The library did not take it: it was not sent. */
+/* The library did not accept the request, so it was not sent. */
 static void
 taken(struct zk_call *call, int rc)
 {

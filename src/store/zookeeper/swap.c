@@ -1,22 +1,22 @@
 /*
  * swap.c - compare and swap in ZooKeeper, in rounds.
  *
- * ZooKeeper compares versions, the contract compares revs: a record is read
- * with its node's version, and written if the version is still that. A version
- * starts at 0 again when a node is deleted and made anew, so a write also
- * checks that nothing was deleted in the node's shard since: whoever deletes
- * changes the shard's version in the same step.
+ * ZooKeeper compares versions of nodes, but a store compares revs. So a record
+ * is read together with its node's version, and written if the version is still
+ * the same. When a node is deleted and created again, its version starts at 0
+ * again. So a write also checks that no node of the shard was deleted since;
+ * every delete changes the shard's version in the same transaction.
  *
  *   absent  ── create ──▶ stored, or there is one: ─┐
  *   rev     ── read ──▶ another rev: refused        │
  *               ▲  └──▶ this rev: change ──▶ stored │
  *               └───────── version differs ◀────────┘
  *
- * A create whose answer was lost is found again by its rev.
+ * A create whose answer was lost is recognised by its rev.
  *
- * What this store wrote itself it need not read: it knows the version, and the
+ * This store need not read what it wrote itself: it knows the version, and the
  * shard's version from before the write. If nothing was deleted in the shard
- * since then, that version of the node can only be what was written.
+ * since then, that version of the node can only be the written record.
  */
 #include "zookeeper.h"
 
@@ -27,7 +27,7 @@
 #define CHUNK_COUNT 256
 #define CHUNK_LEN ((size_t)8 << 20)
 
-/* What is to be done next with one swap. */
+/* The next step of one swap. */
 enum next { CREATE, READ, CHANGE, MAKE_SHARD, NOTHING };
 
 struct element {
@@ -115,7 +115,7 @@ after_read(struct chunk *chunk, size_t i, const struct zk_call *call,
         end(chunk, i, IDEM_SWAP_NOT_STORED);
     } else if (swap->found.state == IDEM_STATE_ABSENT) {
         if (swap->expected == 0 && swap->record)
-            element->next = CREATE; /* it went away meanwhile */
+            element->next = CREATE; /* the node was deleted meanwhile */
         else
             end(chunk, i,
                 swap->expected == 0 ? IDEM_SWAP_STORED : IDEM_SWAP_REFUSED);
@@ -162,8 +162,8 @@ after_write(struct chunk *chunk, size_t i, int rc)
 
 /* ---- rounds ---------------------------------------------------------- */
 
-/* `deletes` were sent before it in this round, in its shard: if they succeed,
- * the shard's version is that much higher. */
+/* `deletes` is the number of deletes in its shard that were sent before it in
+ * this round. If they succeed, the shard's version is that much higher. */
 static void
 send_element(struct chunk *chunk, size_t i, int deletes, struct zk_round *round)
 {
@@ -205,9 +205,10 @@ wants_shard(const struct chunk *chunk, size_t i)
             chunk->self->shard_versions[chunk->swaps[i].key[0]] < 0);
 }
 
-/* Keys are sorted, so that swaps of one shard stand together. The first that
- * wants the shard's version asks for it; asked[] says which one did. That is
- * read before the records are read or made: what is deleted after it shows. */
+/* Keys are sorted, so swaps of one shard are adjacent. The first swap that
+ * needs the shard's version requests it; asked[] says which one did. The
+ * version is read before the records are read or created, so that later deletes
+ * are noticed. */
 static void
 send_shards(struct chunk *chunk, struct zk_round *round, size_t *asked)
 {
@@ -234,7 +235,8 @@ send_shards(struct chunk *chunk, struct zk_round *round, size_t *asked)
     }
 }
 
-/* What was known of the shard before the node was made, or asked before it. */
+/* The shard's version that was known, or requested, before the node was
+ * created. */
 static void
 note_shards(struct chunk *chunk, struct zk_round *round, const size_t *asked)
 {
@@ -260,7 +262,8 @@ take_answers(struct chunk *chunk, struct zk_round *round, const size_t *asked)
         switch (chunk->elements[i].next) {
         case READ:
             if (round->calls[0].rc != ZOK)
-                call->rc = round->calls[0].rc; /* it may be old news */
+                call->rc = round->calls[0].rc; /* without the sync the read may
+                                                * be outdated */
             after_read(chunk, i, call, &round->calls[2 + 2 * asked[i]]);
             break;
         case CREATE:
@@ -281,7 +284,7 @@ take_answers(struct chunk *chunk, struct zk_round *round, const size_t *asked)
     }
 }
 
-/* False: all is done. */
+/* Returns false when all swaps are done. */
 static bool
 run_round(struct chunk *chunk)
 {

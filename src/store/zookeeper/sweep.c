@@ -1,5 +1,6 @@
 /*
- * sweep.c - walking over the records in ZooKeeper: scan, and the sweep.
+ * sweep.c - lists the records in ZooKeeper (scan) and deletes expired ones
+ * (sweep).
  *
  * Both go through the shards in order and through the names of a shard in
  * order, so that the last name seen is a cursor. ZooKeeper lists a whole shard
@@ -10,16 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SCAN_SHARDS 32 /* looked at in one call of scan */
+#define SCAN_SHARDS 32 /* read in one call of scan */
 #define SWEEP_COUNT 32 /* read in one step */
-#define SWEEP_SHARDS 8 /* looked at in one step, if nothing is in them */
+#define SWEEP_SHARDS 8 /* read in one step, if they are empty */
 #define SWEEP_STEP_US 100000
 #define SWEEP_PASS_US 30000000
 
-/* Names of one shard that come after `after`, in order. */
+/* The names of one shard after `after`, in order. */
 struct page {
     struct zk_round *listing;
-    char **names; /* into the listing */
+    char **names; /* point into the listing */
     size_t count;
 };
 
@@ -68,7 +69,7 @@ open_page(struct zk_store *self, unsigned shard, const char *after,
     return IDEM_OK;
 }
 
-/* What is still unanswered keeps the listing alive, not the page. */
+/* Unanswered requests keep the listing alive, but not the page. */
 static void
 close_page(struct page *page)
 {
@@ -139,7 +140,7 @@ show_page(struct zk_store *self, const struct page *page, size_t count,
         uint8_t key[IDEM_KEY_LEN];
 
         if (call->rc == ZNONODE)
-            continue; /* it went away meanwhile */
+            continue; /* the node was deleted meanwhile */
         if (call->rc != ZOK) {
             status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "zookeeper: %s",
                                 zerror(call->rc));
@@ -212,8 +213,8 @@ is_swept(const struct zk_call *call, const uint8_t *key, int64_t drop_ms)
     return drop_at != 0 && drop_at < drop_ms;
 }
 
-/* Delete what expired long enough ago. Each delete changes the shard, so the
- * next one expects it changed. */
+/* Delete the records that expired long enough ago. Each delete changes the
+ * shard's version, so the next delete expects the changed one. */
 static void
 sweep_page(struct zk_store *self, const struct page *page, size_t count,
            int64_t drop_ms)
@@ -282,7 +283,7 @@ idem__zk_sweep(struct zk_store *self, int64_t drop_ms)
     for (int i = 0; i < SWEEP_SHARDS; i++) {
         if (idem__zk_ready(self, NULL) != IDEM_OK || sweep_some(self, drop_ms))
             return;
-        if (!self->sweep_from[0]) { /* that was all */
+        if (!self->sweep_from[0]) { /* the end was reached */
             self->sweep_after_us = now_us + SWEEP_PASS_US;
             return;
         }

@@ -5,7 +5,7 @@
  *
  *   connect_ms=1000, timeout_ms=2000, session_ms=6000
  *
- * A record is a node; swap.c says how it is changed, sweep.c how it goes.
+ * A record is a node. swap.c changes records, sweep.c deletes expired ones.
  */
 #include "zookeeper.h"
 
@@ -16,7 +16,8 @@
 #define CHUNK_COUNT 256
 #define OPEN_TRIES 3
 
-/* A packet has jute.maxbuffer bytes, 1 MiB less one, with names and numbers. */
+/* A packet, with names and numbers, has at most jute.maxbuffer bytes: 1 MiB
+ * minus one. */
 #define RECORD_MAX (1000 * 1024)
 
 enum idem_status
@@ -83,7 +84,8 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
 
 /* ---- the clock ------------------------------------------------------- */
 
-/* The leader writes its time into every change: change something. */
+/* The leader writes its time into every change, so change a node to read the
+ * time. */
 static enum idem_status
 read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 {
@@ -103,7 +105,7 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     if (round->calls[0].rc == ZOK) {
         *now_us = round->calls[0].stat.mtime * 1000;
     } else {
-        self->rooted = false; /* perhaps somebody removed it */
+        self->rooted = false; /* somebody may have deleted it */
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "zookeeper: clock: %s",
                             zerror(round->calls[0].rc));
     }
@@ -196,7 +198,7 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
         return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
     status = read_url(self, url, err);
     self->acl = self->url.user ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
-    /* A session takes its time with a server that has just been started. */
+    /* Connecting to a server that has just been started takes longer. */
     if (status == IDEM_OK)
         status = idem__zk_ready(self, err);
     for (int i = 1; i < OPEN_TRIES && status == IDEM_ERR_UNAVAILABLE; i++) {

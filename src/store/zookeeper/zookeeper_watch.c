@@ -1,17 +1,17 @@
 /*
- * zookeeper_watch.c - hearing of changes: a watch on the record's node.
+ * zookeeper_watch.c - receives changes with a watch on the record's node.
  *
- * ZooKeeper tells a watch once. So a key that was told is watched no longer,
- * and the engine watches it again if somebody still waits after the look. The
- * watch is made by EXISTS, which needs no right to read. It lives in the
- * session that the store's requests use and ends with it.
+ * ZooKeeper fires a watch only once. After that the key is no longer watched,
+ * and the engine watches it again if an operation still waits after the look.
+ * The watch is set by EXISTS, which needs no permission to read. It belongs to
+ * the session of the store's requests and ends with it.
  */
 #include "zookeeper.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What the answer to EXISTS is about. */
+/* The key that an answer to EXISTS is about. */
 struct question {
     struct zk_store *self;
     uint8_t key[IDEM_KEY_LEN];
@@ -94,8 +94,9 @@ idem__zk_watch(struct idem_store *store, const uint8_t key[IDEM_KEY_LEN],
     idem__zk_record_path(self, key, path);
     if (on)
         return ask(self, path, key);
-    /* The library has forgotten a watch that was told: then it asks nobody.
-     * It declares a pointer to the function's type, and takes the function. */
+    /* If the watch has already fired, the library has forgotten it and sends
+     * nothing. The library declares the parameter as a pointer to the function
+     * type but expects the function itself. */
     return zoo_aremove_watches(self->zh, path, ZWATCHTYPE_DATA, on_change, self,
                                0, (void_completion_t *)ignore, NULL) == ZOK;
 }
