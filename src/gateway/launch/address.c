@@ -1,9 +1,9 @@
 /*
- * address.c - where idem's commands reach the gateway's engine.
+ * address.c - the socket by which idem's commands reach the gateway's engine.
  *
  * The engine listens in the gateway's own folder, where nginx finds it. A link
- * at the socket that the commands ask by default leads there, unless another
- * server has that place.
+ * at the commands' default socket points to it, unless another server uses that
+ * path.
  */
 #include "address.h"
 
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whatever a dead server or gateway left there is replaced. */
+/* Replaces a socket that a dead server or gateway left there. */
 static enum idem_status
 take(const char *path, const char *engine, struct idem_error *err)
 {
@@ -58,7 +58,7 @@ gateway_address_drop(const char *path, const char *engine)
     char target[PATH_MAX];
     ssize_t n = path[0] ? readlink(path, target, sizeof(target)) : -1;
 
-    /* It may be another gateway's by now. */
+    /* By now the link may belong to another gateway. */
     if (n > 0 && (size_t)n == strlen(engine) &&
         memcmp(target, engine, (size_t)n) == 0)
         (void)unlink(path);

@@ -1,5 +1,5 @@
 /*
- * address.h - where idem's commands reach the gateway's engine.
+ * address.h - the socket by which idem's commands reach the gateway's engine.
  */
 #ifndef IDEM__GATEWAY_ADDRESS_H
 #define IDEM__GATEWAY_ADDRESS_H
@@ -9,9 +9,9 @@
 #include <stddef.h>
 
 /*
- * Let `wanted` lead to the engine's socket; NULL: this user's default socket,
- * if no other server has it; "off": nothing. `path` is what was taken, or
- * empty. Only a path that was asked for can fail.
+ * Make `wanted` a link to the engine's socket; NULL: this user's default
+ * socket, if no other server has it; "off": no link. `path` gets the link, or
+ * is empty. It can fail only for a path that was configured.
  */
 enum idem_status gateway_address_take(const char *wanted, const char *engine,
                                       char *path, size_t path_len,

@@ -1,8 +1,8 @@
 /*
- * children.c - the engine and nginx: how they are started, and how they end.
+ * children.c - start and stop the engine and nginx.
  *
- * Each has a session of its own, so that a terminal's Ctrl-C reaches only us,
- * and is told to stop if we are killed.
+ * Each has its own session, so that a terminal's Ctrl-C reaches only the
+ * gateway, and gets a signal to stop if the gateway is killed.
  */
 #include "launch.h"
 
@@ -19,9 +19,9 @@
 #define STOP_MS 10000 /* between SIGTERM and SIGKILL */
 #define SETTINGS 5
 
-/* Memory that one burst or one request needed, the next one needs again: with
- * glibc's usual limits both children give it back and fault it in again all the
- * time. */
+/* A burst of requests needs the memory of the previous one again. With glibc's
+ * default limits both children would return it to the kernel and fault it in
+ * again all the time. */
 static const struct idem_setting engine_memory[] = {
     {"MALLOC_TRIM_THRESHOLD_", "33554432"},
     {"MALLOC_MMAP_THRESHOLD_", "2097152"},
@@ -43,8 +43,9 @@ add_unset(const struct idem_setting memory[3], struct idem_setting *settings)
     return count;
 }
 
-/* What we pass on (SIGHUP, SIGUSR1) waits until the child can take it; it would
- * end one that has just begun. Both children unblock them themselves. */
+/* Signals that the gateway forwards (SIGHUP, SIGUSR1) are blocked in a new
+ * child, because they would kill it before it can handle them. Both children
+ * unblock them themselves. */
 static enum idem_status
 start(char *const argv[], const struct idem_setting *settings, size_t count,
       struct idem_child *child, struct idem_error *err)
@@ -99,8 +100,8 @@ launch_how_it_ended(int status, char text[64])
     return text;
 }
 
-/* A store's URL may hold a password, and every user of the machine can read a
- * command line, but not an environment. */
+/* Passed in the environment, because a store's URL may contain a password and
+ * every user of the machine can read a command line. */
 static enum idem_status
 start_engine(struct launch *self, struct idem_error *err)
 {
@@ -200,7 +201,7 @@ launch_nginx_start(struct launch *self, struct idem_error *err)
     self->nginx_group = self->nginx.pid;
     snprintf(pid_file, sizeof(pid_file), "%s/nginx.pid", self->folder);
 
-    /* nginx writes it once it listens. */
+    /* nginx writes the file once it listens. */
     while (launch_runs(&self->nginx) && self->stops == 0 &&
            access(pid_file, F_OK) != 0)
         launch_take_signals(self, 10);
@@ -212,7 +213,8 @@ launch_nginx_start(struct launch *self, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* True: it has ended. A second signal to us ends the wait. */
+/* True: the child has ended. Another stop signal ends the wait, unless
+ * `patient`. */
 static bool
 wait_end(struct launch *self, const struct idem_child *child, int64_t wait_ms,
          bool patient)
@@ -242,8 +244,8 @@ stop_child(struct launch *self, struct idem_child *child, int gently,
     (void)wait_end(self, child, INT32_MAX, true);
 }
 
-/* Workers whose master was killed would listen for ever. They finish what they
- * have, as long as the engine is there to hear of it. */
+/* If their master was killed, workers would listen forever. They finish their
+ * requests while the engine still runs. */
 static void
 stop_workers(struct launch *self)
 {

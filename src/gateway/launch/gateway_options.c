@@ -222,7 +222,7 @@ switch_parse(const char *value, const char **word)
     return false;
 }
 
-/* "strict|loose" names all that an option can be. */
+/* "strict|loose" lists all values of an option. */
 static bool
 is_one_of(const char *words, const char *value)
 {
@@ -259,7 +259,7 @@ gateway_word_next(const char **text, char word[GATEWAY_WORD_MAX])
     return true;
 }
 
-/* nginx would refuse it too, but it does not know what the option is called. */
+/* nginx would refuse it, too, but its message would not name our option. */
 static enum idem_status
 check_sources(const struct gateway_option *option, const char *value,
               struct idem_error *err)
@@ -339,7 +339,7 @@ is_status(const char *word)
     return first >= 200 && first <= last && last <= 599;
 }
 
-/* By the option's name, or by what --help calls its words. */
+/* Checks by the option's name, or by the name of its value in --help. */
 static const struct {
     const char *of;
     bool (*is_good)(const char *word);
@@ -680,7 +680,7 @@ gateway_value(const struct gateway_config *config,
     return route->values[i] ? route->values[i] : config->base.values[i];
 }
 
-/* Without a time two equal orders of one day would be one. */
+/* Without a ttl, two equal orders on one day would count as one. */
 static enum idem_status
 check_content(const struct gateway_config *config,
               const struct gateway_route *route, struct idem_error *err)
@@ -700,8 +700,8 @@ check_content(const struct gateway_config *config,
     return IDEM_OK;
 }
 
-/* A store that may forget records refuses strict requests: better now than one
- * by one. */
+/* A store that may forget records refuses strict requests; report that now and
+ * not for each request. */
 static enum idem_status
 check_mode(const struct gateway_config *config,
            const struct gateway_route *route, struct idem_error *err)
@@ -760,7 +760,7 @@ check_routes(struct gateway_config *config, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* nginx would look for a relative path in its own folder, not in ours. */
+/* nginx would resolve a relative path in its own folder, not in ours. */
 static enum idem_status
 make_absolute(char **path, struct idem_error *err)
 {
@@ -791,7 +791,7 @@ make_paths_absolute(struct gateway_config *config, struct idem_error *err)
     return status;
 }
 
-/* The engine reads the variable itself. */
+/* The engine reads the environment variable itself. */
 bool
 gateway_has_credentials(const struct gateway_config *config)
 {

@@ -1,16 +1,16 @@
 /*
- * launch.c - starts the engine and nginx, and stands between them and the
- * operator: passes signals on, stops both in order, and tells when one dies.
+ * launch.c - run a gateway: start the engine and nginx, forward signals, stop
+ * both in order, and report if one of them dies.
  *
- * An engine that dies is started again while nginx goes on: requests that are
- * not gated pass, gated ones get 503 or 504 until it is back. When it dies
- * again and again, the gateway gives up and ends. nginx replaces its workers
- * itself; when its master dies, the gateway ends.
+ * If the engine dies, it is started again while nginx goes on: requests that
+ * are not gated pass, gated ones get 503 or 504 until it is back. If it dies
+ * again and again, the gateway gives up and stops. nginx replaces its workers
+ * itself; if its master dies, the gateway stops.
  *
- *   SIGTERM, SIGINT  nginx finishes what it has, then the engine stops
- *   again            at once
+ *   SIGTERM, SIGINT  nginx finishes its requests, then the engine stops
+ *   a second one     stop at once
  *   SIGHUP           read the configuration again, without losing a request
- *   SIGUSR1          nginx opens its log files again
+ *   SIGUSR1          nginx reopens its log files
  */
 #include "launch.h"
 
@@ -29,9 +29,9 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 
-#define QUIET_MS 100    /* after a child's end: are we to stop, too? */
-#define STEADY_MS 60000 /* an engine that ran for so long has recovered */
-#define PAUSE_MS 50     /* before it is started again, doubled each time */
+#define QUIET_MS 100    /* after a child's end, wait for a stop signal */
+#define STEADY_MS 60000 /* after this, the engine counts as recovered */
+#define PAUSE_MS 50     /* before a restart, doubled each time */
 #define PAUSE_MAX_MS 10000
 
 static bool say_json;
@@ -63,7 +63,7 @@ launch_say(const char *format, ...)
     va_end(args);
 }
 
-/* What was asked for, on standard output. */
+/* Print requested output on standard output. */
 static void __attribute__((format(printf, 1, 2))) tell(const char *format, ...)
 {
     va_list args;
@@ -127,7 +127,7 @@ reload(struct launch *self)
     launch_say("not reloaded: %s", err.text);
 }
 
-/* Wait a little for signals, and do what they ask for. */
+/* Wait for signals for up to timeout_ms, and handle them. */
 void
 launch_take_signals(struct launch *self, int timeout_ms)
 {
@@ -202,8 +202,8 @@ rest(struct launch *self, int64_t ms)
         launch_take_signals(self, (int)(until - idem__mono_ms()));
 }
 
-/* The engine is gone: start it again, more and more patiently. False: give up,
- * or something else has ended. */
+/* The engine has died: restart it, with growing pauses. False: give up, or the
+ * gateway is stopping, or nginx has ended. */
 static bool
 revive_engine(struct launch *self)
 {
@@ -246,7 +246,7 @@ revive_engine(struct launch *self)
     return false;
 }
 
-/* Until told to stop, or until one of them is gone for good. */
+/* Run until a stop signal comes, or until a child has ended for good. */
 static int
 watch(struct launch *self)
 {
@@ -256,7 +256,7 @@ watch(struct launch *self)
         while (launch_runs(&self->engine) && launch_runs(&self->nginx) &&
                self->stops == 0)
             launch_take_signals(self, 1000);
-        /* Whoever stopped a child may be about to stop us as well. */
+        /* If somebody stopped a child, a stop signal for us may follow. */
         if (self->stops == 0)
             launch_take_signals(self, QUIET_MS);
     } while (self->stops == 0 && launch_runs(&self->nginx) &&
@@ -289,7 +289,7 @@ block_signals(struct launch *self, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* As many open files as we are allowed. */
+/* Raise the limit of open files to the maximum. */
 static void
 raise_limit(void)
 {

@@ -1,6 +1,5 @@
 /*
- * launch.h - the parts of `idem gateway` while it runs: where its files are,
- * and its two children.
+ * launch.h - a running `idem gateway`: its files, and its two children.
  */
 #ifndef IDEM__LAUNCH_H
 #define IDEM__LAUNCH_H
@@ -18,7 +17,7 @@ struct launch {
     struct gateway_config configs[2];
     char folder[PATH_MAX / 2];
     char socket[PATH_MAX];
-    char address[PATH_MAX]; /* leads to it; empty: nothing does */
+    char address[PATH_MAX]; /* the link to it; empty: none */
     char conf[PATH_MAX];
     char module[PATH_MAX];
     char script[PATH_MAX];
@@ -27,22 +26,22 @@ struct launch {
     char user[128], group[128]; /* of nginx's workers, if we are root */
     bool own_folder;
     struct idem_child engine, nginx; /* pid -1: not running */
-    pid_t nginx_group; /* of nginx and its workers; 0: never started */
+    pid_t nginx_group; /* process group of nginx; 0: never started */
     int engine_status, nginx_status;
-    int64_t engine_up_ms; /* since when the engine listens */
-    int64_t tries;        /* to start it again since it last ran steadily */
-    uint64_t restarts;    /* ever; the engine has them in its metrics */
+    int64_t engine_up_ms; /* when the engine began to listen */
+    int64_t tries;        /* restarts since it last ran for STEADY_MS */
+    uint64_t restarts;    /* in total; shown in the engine's metrics */
     int signals;          /* a signalfd */
-    int stops;            /* how often we were told to stop */
+    int stops;            /* stop signals received */
 };
 
-/* A line on standard error. */
+/* Write a line to standard error. */
 void launch_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- places.c ------------------------------------------------------------ */
 
-/* This program's file, as it was called when first asked; an upgrade may have
- * replaced it since. Empty: the system does not tell. */
+/* The path of this program when this was first called; an upgrade may have
+ * replaced the file since. Empty: the path is unknown. */
 const char *launch_own_path(void);
 
 /* Find the module and nginx, and choose the user of its workers. */
@@ -50,13 +49,13 @@ enum idem_status launch_find(struct launch *self, struct idem_error *err);
 enum idem_status launch_folder_make(struct launch *self,
                                     struct idem_error *err);
 void launch_folder_remove(struct launch *self);
-/* Write nginx.conf, and what it names, into the folder. */
+/* Write nginx.conf, and the files that it names, into the folder. */
 enum idem_status launch_conf_write(struct launch *self, struct idem_error *err);
-/* And what holds on each route, for the console (routes.c). */
+/* Write the settings of each route, for the console (routes.c). */
 enum idem_status launch_routes_write(const struct launch *self,
                                      struct idem_error *err);
-/* Where the engine's HTTP shall listen: as configured, else on a free port, the
- * same as before if it still is free. True: it is another one than before. */
+/* Choose the address of the engine's HTTP: as configured, else a free port, if
+ * possible the same as before. True: it has changed. */
 bool launch_http_choose(struct launch *self);
 
 /* ---- children.c ---------------------------------------------------------- */
@@ -67,21 +66,21 @@ launch_runs(const struct idem_child *child)
     return child->pid > 0;
 }
 
-/* Notice which children have ended. */
+/* Check which children have ended. */
 void launch_reap(struct launch *self);
-/* "was killed by signal 9" */
+/* Text such as "was killed by signal 9". */
 const char *launch_how_it_ended(int status, char text[64]);
-/* Start it and wait until it listens, or until we are told to stop. */
+/* Start it and wait until it listens, or until a stop signal comes. */
 enum idem_status launch_engine_start(struct launch *self,
                                      struct idem_error *err);
 enum idem_status launch_nginx_start(struct launch *self,
                                     struct idem_error *err);
-/* nginx finishes what it has, then the engine stops. */
+/* Stop nginx after it has finished its requests, then the engine. */
 void launch_stop_all(struct launch *self);
 
 /* ---- launch.c ------------------------------------------------------------ */
 
-/* Wait a little for signals, and do what they ask for. */
+/* Wait for signals for up to timeout_ms, and handle them. */
 void launch_take_signals(struct launch *self, int timeout_ms);
 
 #endif

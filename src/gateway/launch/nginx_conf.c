@@ -1,9 +1,9 @@
 /*
- * nginx_conf.c - writes the nginx configuration of a gateway.
+ * nginx_conf.c - write the nginx configuration of a gateway.
  *
- * Every value is written between double quotes with its own quotes and
- * backslashes escaped, so that no value can become a directive. A dollar sign
- * keeps its meaning: keys and scopes are made of nginx's variables.
+ * Every value is written in double quotes, with its own quotes and backslashes
+ * escaped, so that no value can become a directive. A dollar sign keeps its
+ * meaning, because keys and scopes are made of nginx's variables.
  */
 #include "gateway.h"
 
@@ -81,7 +81,7 @@ parse_url(const char *text, struct url *url, struct idem_error *err)
                           text);
     memcpy(url->host, rest, len);
     url->host[len] = '\0';
-    /* Without a port, a name or [::1] gets the scheme's own. */
+    /* Without a port, a name or [::1] gets the scheme's default port. */
     port = url->host[0] == '[' ? strchr(url->host, ']') : url->host;
     if (!port)
         return idem__fail(err, IDEM_ERR_INVALID,
@@ -107,7 +107,7 @@ upstream_of(const struct gateway_config *config,
     return route->upstream ? route->upstream : config->base.upstream;
 }
 
-/* Two a request, one to the client and one to the service. */
+/* Each request needs two: one to the client and one to the service. */
 static long
 connections(void)
 {
@@ -164,7 +164,7 @@ add_access_log(const struct gateway_config *config, struct idem_buf *out)
            idem_buf_add_text(out, " idem buffer=64k flush=1s;\n");
 }
 
-/* How often one address may ask for tokens, and for the state of a key. */
+/* Rate limits per client address, for tokens and for the state of a key. */
 static bool
 add_limit_zones(const struct gateway_config *config, struct idem_buf *out)
 {
@@ -246,8 +246,8 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
     return good && add_limit_zones(config, out);
 }
 
-/* One block of servers a URL; idle connections are given up early, because a
- * service that closes one just when we use it leaves an unknown outcome. */
+/* One upstream block per URL. Idle connections are closed early, because the
+ * outcome is unknown if the service closes one just when it is used. */
 static enum idem_status
 add_upstream(const char *text, const char *name, size_t number,
              struct idem_buf *out, struct idem_error *err)
@@ -298,7 +298,7 @@ add_upstreams(const struct gateway_config *config, struct idem_buf *out,
     return status;
 }
 
-/* Where the key stands if nobody has said it. */
+/* The default source of the key. */
 static const char *
 default_key(const struct gateway_config *config,
             const struct gateway_route *route)
@@ -354,8 +354,8 @@ add_options(const struct gateway_config *config,
     return good;
 }
 
-/* A name may stand for several addresses ("localhost" for two), of which the
- * service has only one: a connection that was refused may be tried at the next.
+/* A name may have several addresses ("localhost" has two) of which the service
+ * uses only one, so a refused connection may be retried at the next address.
  * nginx never sends a POST or PATCH twice for that; other methods it would. */
 static bool
 may_try_next(const struct gateway_config *config,
@@ -369,8 +369,8 @@ may_try_next(const struct gateway_config *config,
            strcmp(methods, "PATCH") == 0 || strcmp(methods, "POST PATCH") == 0;
 }
 
-/* The upstream's path stands before every request's. nginx puts it in the place
- * of the location's, which therefore follows it. */
+/* The upstream's path is put before the path of every request. nginx replaces
+ * the location's path by it, so the location's path is appended here. */
 static bool
 add_base(struct idem_buf *out, const struct url *url, const char *location)
 {
@@ -392,9 +392,9 @@ add_tls_name(struct idem_buf *out, const struct url *url)
                            (int)strcspn(url->host, ":"), url->host);
 }
 
-/* nginx asks before it asks us, so that replays are guarded too. The question
- * has the request's headers and no body. It may be sent again: it changes
- * nothing. */
+/* nginx asks the auth URL before it asks idem, so that replays are checked,
+ * too. The subrequest has the request's headers and no body. It may be sent
+ * again, because it changes nothing. */
 static enum idem_status
 add_auth(const struct gateway_config *config, const struct gateway_route *route,
          size_t number, struct idem_buf *out, struct idem_error *err)
@@ -504,8 +504,8 @@ add_listen(const struct gateway_config *config, bool first,
     return good;
 }
 
-/* JSON between single quotes of nginx.conf. A dollar sign would be a variable
- * there, so the sources of a key lose theirs. */
+/* JSON in single quotes in nginx.conf. A dollar sign would begin a variable, so
+ * it is removed from the sources of a key. */
 static bool
 add_json_text(struct idem_buf *out, const char *value)
 {
@@ -535,8 +535,8 @@ add_link(struct idem_buf *out, const char *page)
     return add_quoted(out, link);
 }
 
-/* The response to a client that sends too many requests: a problem, like all
- * others. */
+/* The response to a client that sends too many requests: a problem, like other
+ * errors. */
 static bool
 add_limit(const struct gateway_config *config, const char *name,
           enum idem__problem which, struct idem_buf *out)
@@ -572,8 +572,8 @@ add_limit(const struct gateway_config *config, const char *name,
            idem_buf_add_text(out, "}';\n        }\n");
 }
 
-/* The location that issues tokens has the routes' scope, or its tokens would
- * belong to somebody else. */
+/* The location that issues tokens must have the routes' scope; otherwise its
+ * tokens would belong to another caller. */
 static bool
 add_own_path(const struct gateway_config *config, const char *path,
              const char *name, enum idem__problem limit, const char *directive,
@@ -614,7 +614,7 @@ add_token_path(const struct gateway_config *config, struct idem_buf *out)
            idem_buf_add_text(out, "        }\n");
 }
 
-/* It finds a key where the routes do, and in ?key=. */
+/* It looks for a key where the routes do, and in ?key=. */
 static bool
 add_status_path(const struct gateway_config *config, struct idem_buf *out)
 {
@@ -638,8 +638,8 @@ add_status_path(const struct gateway_config *config, struct idem_buf *out)
     return good && idem_buf_add_text(out, "        }\n");
 }
 
-/* What clients are told of a route, and its default; the key's is that of the
- * profile. */
+/* Settings of a route that clients can read, and their defaults; the default
+ * key is that of the profile. */
 static const char *const policies[][2] = {
     {"key", NULL},           {"methods", "POST PATCH"}, {"required", "off"},
     {"mode", "strict"},      {"ttl", "86400000ms"},     {"wait", "0ms"},
@@ -675,7 +675,8 @@ add_policy_route(const struct gateway_config *config,
     return good && idem_buf_add(out, "}", 1);
 }
 
-/* The draft wants every resource to publish its rules, expiry above all. */
+/* The IETF draft asks every resource to publish its rules, above all the
+ * expiry. */
 static bool
 add_policy_path(const struct gateway_config *config, struct idem_buf *out)
 {
@@ -692,7 +693,7 @@ add_policy_path(const struct gateway_config *config, struct idem_buf *out)
     return good && idem_buf_add_text(out, "]}';\n        }\n");
 }
 
-/* The worker's user may not be able to read where idem is installed, so this
+/* The workers' user may not be able to read idem's installation folder, so this
  * is a copy in the gateway's folder. */
 static bool
 add_page_script(const struct gateway_config *config,
@@ -770,7 +771,7 @@ gateway_nginx_conf(const struct gateway_config *config,
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     status = add_upstreams(config, out, err);
 
-    /* The server of every host comes first: it is the default. */
+    /* The server for all hosts comes first, because it is the default. */
     for (size_t i = 0; i < config->route_count; i++)
         any = any || !config->routes[i].host;
     if (status == IDEM_OK && any)

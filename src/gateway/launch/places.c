@@ -1,6 +1,6 @@
 /*
- * places.c - where things are: the module, nginx, the folder of a run and what
- * is written into it.
+ * places.c - find the module and nginx, make the folder of a run, and write its
+ * files.
  */
 #include "launch.h"
 
@@ -28,7 +28,8 @@ launch_own_path(void)
     return path;
 }
 
-/* The first of these that is there, seen from the folder of this program. */
+/* The first of these paths that exists, relative to the folder of this
+ * program. */
 static bool
 find_beside(const char *const *places, char *path, size_t path_len)
 {
@@ -101,8 +102,8 @@ find_nginx(struct launch *self, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* Started by root, nginx's workers are somebody else, who must be able to
- * open the engine's socket. */
+/* If root starts nginx, its workers have another user, who must be able to open
+ * the engine's socket. */
 static void
 find_user(struct launch *self)
 {
@@ -161,7 +162,7 @@ launch_folder_make(struct launch *self, struct idem_error *err)
             return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", self->folder,
                               strerror(errno));
         self->own_folder = true;
-        /* Workers of another user pass through, and read nothing. */
+        /* Workers of another user may enter the folder but not list it. */
         if (self->user[0] && chmod(self->folder, 0711) != 0)
             return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", self->folder,
                               strerror(errno));
@@ -169,7 +170,7 @@ launch_folder_make(struct launch *self, struct idem_error *err)
     snprintf(self->socket, sizeof(self->socket), "%s/engine.sock",
              self->folder);
     snprintf(self->conf, sizeof(self->conf), "%s/nginx.conf", self->folder);
-    /* What an earlier gateway counted here is over. */
+    /* Drop the counters of an earlier gateway in this folder. */
     snprintf(figures, sizeof(figures), "%s/" GATEWAY_FIGURES, self->folder);
     (void)unlink(figures);
     return IDEM_OK;
@@ -254,7 +255,8 @@ launch_conf_write(struct launch *self, struct idem_error *err)
     return status;
 }
 
-/* A port of loopback that is free now, `port` unless it is 0; 0: none. */
+/* A port of loopback that is free now; `port` itself unless it is 0. 0:
+ * none. */
 static int
 free_port(int port)
 {

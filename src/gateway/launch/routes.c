@@ -1,6 +1,6 @@
 /*
- * routes.c - what holds on each route, as JSON for the console: a file that the
- * engine reads (idem serve --gateway-routes).
+ * routes.c - write the settings of each route as JSON, a file that the engine
+ * reads for the console (idem serve --gateway-routes).
  */
 #include "launch.h"
 
@@ -17,7 +17,7 @@ is(const char *value, const char *word)
     return value && strcmp(value, word) == 0;
 }
 
-/* What an operator should know; the console has a sentence for each. */
+/* Warnings for an operator; the console has a sentence for each. */
 static json_t *
 warnings_of(const struct gateway_config *config,
             const struct gateway_route *route)
@@ -59,7 +59,7 @@ route_json(const struct gateway_config *config,
                      warnings_of(config, route));
 }
 
-/* Replaced as a whole: the engine may be reading it. */
+/* Replace the file atomically, because the engine may be reading it. */
 enum idem_status
 launch_routes_write(const struct launch *self, struct idem_error *err)
 {

@@ -1,5 +1,5 @@
 /*
- * fields.c - forms and XML.
+ * fields.c - read one field of a form or of XML; see fields.h.
  */
 #include "fields.h"
 
@@ -96,7 +96,7 @@ starts(const uint8_t *at, const uint8_t *end, const char *text)
     return (size_t)(end - at) >= len && memcmp(at, text, len) == 0;
 }
 
-/* Behind `text`, or NULL. */
+/* The position after `text`, or NULL. */
 static const uint8_t *
 skip_past(const uint8_t *at, const uint8_t *end, const char *text)
 {
@@ -126,7 +126,8 @@ add_utf8(struct out *out, uint32_t c)
     }
 }
 
-/* &amp; &#65; &#x41; : behind it, or NULL if it is none of these. */
+/* Reads &amp; &#65; &#x41;. Returns the position after it, or NULL if it is
+ * none of these. */
 static const uint8_t *
 entity(const uint8_t *at, const uint8_t *end, struct out *out)
 {
@@ -199,7 +200,7 @@ xml_text(const uint8_t *at, const uint8_t *end, struct out *out)
     return at < end;
 }
 
-/* The end of a tag: behind its '>', where quotes hide one. */
+/* The end of a tag: the position after its '>', ignoring one in quotes. */
 static const uint8_t *
 tag_end(const uint8_t *at, const uint8_t *end, bool *empty)
 {
@@ -227,7 +228,7 @@ name_ends(uint8_t c)
            c == '\n';
 }
 
-/* Is the tag that begins at `at` (behind its '<') an element of this name? */
+/* Is the tag that begins at `at` (after its '<') an element of this name? */
 static bool
 tag_is(const uint8_t *at, const uint8_t *end, struct idem_bytes name)
 {
@@ -280,7 +281,7 @@ gateway_xml_field(struct idem_bytes in, struct idem_bytes name, uint8_t *out,
         } else if (starts(at, end, "<?")) {
             at = skip_past(at + 2, end, "?>");
         } else if (starts(at, end, "<!")) {
-            return GATEWAY_FIELD_BAD; /* a document type can redefine all */
+            return GATEWAY_FIELD_BAD; /* it can redefine all */
         } else {
             wanted = tag_is(at + 1, end, name);
             at = tag_end(at + 1, end, &empty);

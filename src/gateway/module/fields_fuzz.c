@@ -1,4 +1,4 @@
-/* fields_fuzz.c - forms and XML of any bytes. */
+/* fields_fuzz.c - read any bytes as forms and as XML. */
 #include "fields.h"
 
 #include <assert.h>

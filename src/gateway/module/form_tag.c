@@ -15,19 +15,19 @@
 
 enum {
     TEXT = 0,
-    OPEN,    /* behind < */
-    TAG,     /* its name */
+    OPEN,    /* after < */
+    TAG,     /* name of the tag */
     SPACE,   /* before an attribute or the end */
-    ATTR,    /* its name */
-    AFTER,   /* spaces behind it */
-    BEFORE,  /* spaces behind = */
+    ATTR,    /* name of the attribute */
+    AFTER,   /* spaces after it */
+    BEFORE,  /* spaces after = */
     VALUE,   /* without quotes */
     QUOTED,  /* up to the same quote */
-    BANG,    /* behind <! */
-    OTHER,   /* <!DOCTYPE and the like, up to > */
+    BANG,    /* after <! */
+    OTHER,   /* <!DOCTYPE and similar, up to > */
     COMMENT, /* up to --> */
     RAW,     /* up to the end tag of `raw` */
-    CLOSE,   /* behind </ */
+    CLOSE,   /* after </ */
 };
 
 static bool
@@ -86,7 +86,7 @@ end_name(struct gateway_form_scan *scan)
     }
 }
 
-/* An attribute is complete. Of two with one name the first one counts. */
+/* An attribute is complete. If a name is repeated, the first one counts. */
 static void
 end_attr(struct gateway_form_scan *scan)
 {
@@ -115,7 +115,7 @@ end_tag(struct gateway_form_scan *scan)
     scan->count = 0;
     if (scan->raw)
         return RAW;
-    /* A form inside of a form is none. */
+    /* A form inside of a form does not count. */
     if (scan->form && !scan->open) {
         scan->open = true;
         scan->wanted =
@@ -185,7 +185,7 @@ step_tag(struct gateway_form_scan *scan, int c)
     return c == '>' ? end_tag(scan) : SPACE;
 }
 
-/* The end tag of a script or the like, from its < on. */
+/* The end tag of a script or similar element, from its < on. */
 static uint8_t
 step_raw(struct gateway_form_scan *scan, int c)
 {
@@ -201,7 +201,7 @@ step_raw(struct gateway_form_scan *scan, int c)
     return scan->count > 2 && scan->raw[scan->count - 2] == '\0' ? TEXT : RAW;
 }
 
-/* In text: a tag begins here, or nothing does. */
+/* In text: does a tag begin here? */
 static uint8_t
 begin_tag(struct gateway_form_scan *scan, int c)
 {
@@ -257,7 +257,7 @@ step(struct gateway_form_scan *scan, int c)
         return c == '>' ? TEXT : OTHER;
     case OTHER:
         return c == '>' ? TEXT : OTHER;
-    case COMMENT: /* count: dashes in front, two of them at its start */
+    case COMMENT: /* count: dashes so far, two of them at the start */
         if (c == '>' && scan->count >= 2)
             return TEXT;
         scan->count = c != '-' ? 0 : scan->count < 2 ? scan->count + 1 : 2;
@@ -269,7 +269,7 @@ step(struct gateway_form_scan *scan, int c)
     }
 }
 
-/* Is this byte the first one behind </form? */
+/* Is this the first byte after </form? */
 static bool
 is_end(const struct gateway_form_scan *scan, int c)
 {

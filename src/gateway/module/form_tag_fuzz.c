@@ -1,6 +1,6 @@
 /*
- * form_tag_fuzz.c - a page in two pieces has its forms where the whole page has
- * them.
+ * form_tag_fuzz.c - a page in two pieces must give the same forms as the whole
+ * page.
  */
 #include "form_tag.h"
 
@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
-/* Where a field goes in, added up; pieces are data[0..cut) and the rest. */
+/* The sum of the insert positions; the pieces are data[0..cut) and the rest. */
 static size_t
 places(const uint8_t *data, size_t len, size_t cut)
 {

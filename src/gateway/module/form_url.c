@@ -1,9 +1,10 @@
 /*
  * form_url.c - does the action of a form lead to the page's own site?
  *
- * As browsers read it: character references are decoded, a backslash is a
- * slash, tabs and line breaks are left out. What cannot be told for sure is
- * foreign: a token is not worth a guess.
+ * It reads the URL as browsers do: character references are decoded, a
+ * backslash is a slash, tabs and line breaks are left out. If it is not
+ * certain, the action counts as foreign, because a token must not be sent to
+ * another site.
  */
 #include "form_tag.h"
 
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define UNSURE ((char)0x80) /* a reference that is not known here */
+#define UNSURE ((char)0x80) /* an unknown character reference */
 #define OTHER ((char)0x81)  /* a character beyond ASCII */
 
 static const struct {
@@ -24,8 +25,8 @@ static const struct {
     {"period;", '.'}, {"commat;", '@'},   {"lowbar;", '_'}, {"percnt;", '%'},
 };
 
-/* The character of "#47;" or "sol;", and how many bytes it takes; 0 bytes: the
- * & is an &. */
+/* The character of "#47;" or "sol;", and its length in bytes; 0 bytes: the & is
+ * a plain &. */
 static char
 read_reference(const char *at, size_t *len)
 {
@@ -54,7 +55,7 @@ read_reference(const char *at, size_t *len)
     return isalpha((uint8_t)*at) ? UNSURE : '&';
 }
 
-/* What a browser makes of it, in lower case. */
+/* The URL as a browser reads it, in lower case. */
 static void
 decode(const char *value, char *out)
 {

@@ -1,9 +1,9 @@
 /*
- * json.c - a strict JSON reader that writes the canonical form as it goes.
+ * json.c - a strict JSON parser that writes the canonical form while it reads.
  *
- * An object's members are written in the order of the text and then sorted
- * where they stand, so that no tree is built: each written member begins with
- * its name, and the members of one object lie side by side.
+ * An object's members are written in the order of the text and then sorted in
+ * place, so no tree is built: each written member begins with its name, and the
+ * members of one object are contiguous.
  */
 #include "json.h"
 
@@ -13,12 +13,12 @@
 struct reader {
     const uint8_t *at, *end;
     unsigned depth;
-    uint8_t *out; /* NULL: only read */
+    uint8_t *out; /* NULL: parse only */
     size_t out_len;
     bool bad;
 };
 
-/* One written member: name and value together, and how long its name is. */
+/* One written member: name and value, and the length of its name. */
 struct member {
     size_t start, len, name;
 };
@@ -139,7 +139,7 @@ put_escaped(struct reader *in, uint32_t c)
     }
 }
 
-/* behind the backslash and its 'u' */
+/* after the backslash and its 'u' */
 static bool
 unicode_escape(struct reader *in)
 {
@@ -216,8 +216,8 @@ by_name(const void *a, const void *b, void *arg)
     return order ? order : (x->name > y->name) - (x->name < y->name);
 }
 
-/* Put the members that were written from `start` on into the order of their
- * names, with commas between. False if a name stands there twice. */
+/* Sort the members written from `start` on by their names, with commas between.
+ * False if a name is repeated. */
 static bool
 sort_members(struct reader *in, size_t start, struct member *members,
              size_t count)
@@ -374,7 +374,7 @@ gateway_json_canonical_max(size_t len)
     return len * 6 + 16; /* a control character becomes \u00XX */
 }
 
-/* The whole text, and nothing behind it. */
+/* The whole text, with nothing after it. */
 static bool
 whole(struct reader *in)
 {
@@ -395,7 +395,7 @@ skip(const uint8_t *at, const uint8_t *end)
     return value(&in) ? in.at : NULL;
 }
 
-/* Does a canonical string stand for this name? Names with escapes do not. */
+/* Is the canonical string this name? Names with escapes never match. */
 static bool
 same_name(const uint8_t *at, const uint8_t *end, struct idem_bytes name)
 {
@@ -469,7 +469,7 @@ follow(const uint8_t *at, const uint8_t *end, struct idem_bytes path)
     return at;
 }
 
-/* Leave of canonical text only what is at this path. */
+/* Reduce canonical text to what is at this path. */
 static bool
 cut(uint8_t *text, size_t *len, struct idem_bytes path)
 {
@@ -503,7 +503,7 @@ gateway_json_canonical(struct idem_bytes in, struct idem_bytes path,
     return cut(out, out_len, path);
 }
 
-/* Meant to be an object or a list. */
+/* Does the body begin like an object or a list? */
 static bool
 begins_as_json(struct idem_bytes in)
 {
@@ -532,7 +532,7 @@ gateway_json_field(struct idem_bytes in, struct idem_bytes path, uint8_t *out,
         bool quoted = text[0] == '"';
         size_t n = quoted ? len - 2 : len;
 
-        /* What needs an escape is no key. */
+        /* A value that needs an escape cannot be a key. */
         if (text[0] == '{' || text[0] == '[' || n > GATEWAY_FIELD_MAX ||
             memchr(text, '\\', len)) {
             got = GATEWAY_FIELD_BAD;

@@ -1,5 +1,5 @@
 /*
- * key_header.c - the structured-field string, and its bare twin.
+ * key_header.c - parse a key as a structured-field string or without quotes.
  */
 #include "key_header.h"
 

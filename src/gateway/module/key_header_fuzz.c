@@ -1,4 +1,4 @@
-/* key_fuzz.c - a key that is taken is a key, in both spellings. */
+/* key_header_fuzz.c - an accepted key is the same key when it is quoted. */
 #include "key_header.h"
 
 #include <assert.h>

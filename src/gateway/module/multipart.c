@@ -1,7 +1,7 @@
 /*
- * multipart.c - a field of a multipart/form-data body, as forms with files send
- * it. Its first line is the boundary, which also stands before every next part
- * and, with two more dashes, behind the last.
+ * multipart.c - read a field of a multipart/form-data body, which forms with
+ * files send. The first line is the boundary, which also precedes every next
+ * part and, with two more dashes, follows the last.
  */
 #include "fields.h"
 
@@ -12,7 +12,7 @@ struct text {
     const uint8_t *at, *end;
 };
 
-/* Where `what` begins, or NULL. */
+/* The first occurrence of `what`, or NULL. */
 static const uint8_t *
 find(struct text in, const void *what, size_t len)
 {
@@ -29,7 +29,8 @@ starts(struct text in, const char *what)
            strncasecmp((const char *)in.at, what, len) == 0;
 }
 
-/* Is there a parameter of this name in the line? Its value, without quotes. */
+/* Does the line have a parameter of this name? Gets its value, without
+ * quotes. */
 static bool
 parameter(struct text line, const char *name, struct text *value)
 {
@@ -61,7 +62,7 @@ parameter(struct text line, const char *name, struct text *value)
     return false;
 }
 
-/* Do these headers name the field? `file`: it is one that is sent as a file. */
+/* Do these headers name the field? `file`: the field is sent as a file. */
 static bool
 names(struct text head, struct idem_bytes name, bool *file)
 {
@@ -90,7 +91,7 @@ gateway_multipart_field(struct idem_bytes in, struct idem_bytes name,
     const uint8_t *first = find(rest, "\r\n", 2);
     struct text found = {NULL, NULL};
     size_t boundary;
-    char delimiter[2 + 2 + 70]; /* no boundary is longer */
+    char delimiter[2 + 2 + 70]; /* the maximum length of a boundary */
 
     if (!first || (size_t)(first - rest.at) > sizeof(delimiter) - 2)
         return GATEWAY_FIELD_BAD;

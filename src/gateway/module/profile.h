@@ -1,6 +1,6 @@
 /*
- * profile.h - how other APIs name their keys and answer about them, for
- * clients that were written for those (docs/gateway.md, "Profiles").
+ * profile.h - how other APIs name their keys and which responses they use, for
+ * clients that were written for those APIs (docs/gateway.md, "Profiles").
  */
 #ifndef IDEM__GATEWAY_PROFILE_H
 #define IDEM__GATEWAY_PROFILE_H
@@ -15,8 +15,8 @@ enum gateway_profile_name {
 
 struct gateway_profile {
     const char *name;
-    const char *keys;  /* sources, see source.h, with spaces between */
-    unsigned mismatch; /* status of a key with another request */
+    const char *keys;  /* sources separated by spaces, see source.h */
+    unsigned mismatch; /* status for a key of another request */
 };
 
 static const struct gateway_profile gateway_profiles[GATEWAY_PROFILES] = {

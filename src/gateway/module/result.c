@@ -1,5 +1,5 @@
 /*
- * result.c - writes and reads the `http` encoding.
+ * result.c - write and read the `http` encoding of a response.
  *
  *   201 LF  Name: value LF ...  LF  body
  */
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* A bit for each byte that an HTTP token may hold. */
+/* A bit for each byte that is allowed in an HTTP token. */
 static const uint32_t token_bytes[8] = {0, 0x03ff6cfa, 0xc7fffffe, 0x57ffffff,
                                         0, 0,          0,          0};
 
@@ -36,7 +36,7 @@ gateway_header_value_ok(struct idem_bytes value)
     return true;
 }
 
-/* Every header of every answer passes here: the length decides first. */
+/* This runs for every header of every response, so compare the length first. */
 bool
 gateway_header_is_hop(struct idem_bytes name)
 {

@@ -1,8 +1,8 @@
 /*
- * result.h - the `http` encoding of a stored answer (docs/results.md).
+ * result.h - the `http` encoding of a stored response (docs/results.md).
  *
- * Everything is checked when it is written and again when it is read: what
- * comes out of a store may have been put there by somebody else.
+ * Everything is checked when it is written and again when it is read, because
+ * another program may have written to the store.
  */
 #ifndef IDEM__GATEWAY_RESULT_H
 #define IDEM__GATEWAY_RESULT_H
@@ -16,7 +16,7 @@ struct gateway_header {
     struct idem_bytes name, value;
 };
 
-/* An answer, as views. */
+/* A response, as views. */
 struct gateway_result {
     unsigned status;
     size_t header_count;
@@ -24,20 +24,21 @@ struct gateway_result {
     struct idem_bytes body;
 };
 
-/* A name is an HTTP token; a value holds no CR, LF or NUL. */
+/* A name must be an HTTP token; a value must not contain CR, LF or NUL. */
 bool gateway_header_name_ok(struct idem_bytes name);
 bool gateway_header_value_ok(struct idem_bytes value);
 
-/* Headers that nginx sets for every answer and that are never stored: length,
- * hop-by-hop, connection; any case. */
+/* Headers that nginx sets for every response and that are never stored: length,
+ * hop-by-hop, connection; in any case. */
 bool gateway_header_is_hop(struct idem_bytes name);
 
-/* Status and headers in front of the body; 0 if they break a rule. */
+/* The length of status and headers before the body; 0 if they break a rule. */
 size_t gateway_result_head_len(const struct gateway_result *result);
 /* Write them; `out` has room for gateway_result_head_len. */
 void gateway_result_head(const struct gateway_result *result, uint8_t *out);
 
-/* NULL if it is one, else what is wrong. Hop-by-hop headers are left out. */
+/* Returns NULL if it is valid, else what is wrong. Hop-by-hop headers are left
+ * out. */
 const char *gateway_result_read(struct idem_bytes in,
                                 struct gateway_result *result);
 

@@ -1,5 +1,5 @@
-/* result_fuzz.c - a stored answer that is read can be written and read again,
- * and brings no line break into a header. */
+/* result_fuzz.c - a stored response that can be read can be written and read
+ * again, and puts no line break into a header. */
 #include "result.h"
 
 #include <assert.h>

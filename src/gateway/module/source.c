@@ -1,5 +1,5 @@
 /*
- * source.c - what a source of keys and scopes is; see source.h.
+ * source.c - parse a source of keys and scopes; see source.h.
  */
 #include "source.h"
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SHOWN_MAX 32 /* with all else it fits into struct idem_error */
+#define SHOWN_MAX 32 /* the message must fit into struct idem_error */
 
 enum gateway_source
 gateway_source_kind(struct idem_bytes text, struct idem_bytes *rest)
@@ -38,7 +38,7 @@ begins(const char *text, size_t len, const char *prefix)
     return len >= n && memcmp(text, prefix, n) == 0;
 }
 
-/* Is it one of nginx's variables without its dollar sign? */
+/* Is the word one of nginx's variables without its dollar sign? */
 static bool
 is_variable_name(const char *text, size_t len)
 {
@@ -54,7 +54,7 @@ is_variable_name(const char *text, size_t len)
     return false;
 }
 
-/* What may have been meant by a plain word; empty if nobody can say. */
+/* A guess at what a plain word was meant to be; empty if there is none. */
 static void
 guess(const char *text, size_t len, char *out, size_t room)
 {
@@ -82,7 +82,7 @@ guess(const char *text, size_t len, char *out, size_t room)
                  header, (int)len, text);
 }
 
-/* A part like $1 can be empty without our seeing it. */
+/* A variable like $1 can be empty without our noticing it. */
 static bool
 has_unnamed_part(const char *text, size_t len)
 {

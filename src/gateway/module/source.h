@@ -1,14 +1,13 @@
 /*
- * source.h - where a key, a token or a scope is taken from, as it is
- * configured.
+ * source.h - the source of a key, a token or a scope, as it is configured.
  *
  *   $variable, "text $a-$b"               one or more of nginx's variables
  *   json:PATH, form:NAME, xml:ELEMENT     a field of the request's body
  *   const:NAME                            scopes only: the same for everybody
- *   content                               keys only: what is asked is its name
+ *   content                               keys only: derived from the request
  *
- * A word without any of these is the same for every request. It is nearly
- * always a typing error, and would give one caller the answers of another.
+ * A word of another form would be the same for every request. It is nearly
+ * always a typing error, and would give one caller the responses of another.
  */
 #ifndef IDEM__GATEWAY_SOURCE_H
 #define IDEM__GATEWAY_SOURCE_H
@@ -36,8 +35,8 @@ enum gateway_source gateway_source_kind(struct idem_bytes text,
 
 #define GATEWAY_SOURCE_FLAW_MAX 320
 
-/* False if this cannot be a source; `flaw` then says why and what may have been
- * meant. */
+/* False if this cannot be a source; `flaw` then says why, and what may have
+ * been meant. */
 bool gateway_source_check(struct idem_bytes text, enum gateway_source_use use,
                           char flaw[GATEWAY_SOURCE_FLAW_MAX]);
 
