@@ -80,7 +80,7 @@ make_method(void)
     return NULL;
 }
 
-/* ---- whom to trust, who we are ----------------------------------------- */
+/* ---- the context: certificates and keys -------------------------------- */
 
 /* OpenSSL's error text, or `otherwise`; replaced by a better text if OpenSSL's
  * own does not say what to do. */

@@ -268,7 +268,7 @@ struct idem__queue {
     bool asleep; /* the engine's thread waits for `wake` */
 };
 
-/* ---- parked ones ----------------------------------------------------- */
+/* ---- parked operations ----------------------------------------------- */
 
 /* The operations that wait for one key, in order of arrival. */
 struct idem__crowd {

@@ -4,7 +4,7 @@
  *   etcd://[user:password@]host[:port][,host[:port]...][/prefix][?options]
  *
  *   connect_ms=1000, timeout_ms=2000
- *   tls=1, ca=FILE, cert=FILE, key=FILE: HTTPS, and whom to trust
+ *   tls=1, ca=FILE, cert=FILE, key=FILE: HTTPS and its certificates
  *
  * A record is stored under prefix/key-in-hex; its value begins with the rev as
  * 8 big-endian bytes. So the record has a rev if its value is between rev and

@@ -5,8 +5,8 @@
  * convert between bytes and numbers, and trust nothing before its checksum is
  * verified.
  *
- *   segment:  head (64 bytes), entry, entry, ... up to its end; what stands
- *             after the end is zeros or an older file's bytes
+ *   segment:  head (64 bytes), entry, entry, ... up to its end; the bytes
+ *             after the end are zeros or those of an older file
  *   entry:    head (88 bytes), the record as codec.c writes it, zeros up to a
  *             multiple of 8
  */
