@@ -1,6 +1,6 @@
 
 /*
- * ngx_http_idem.h - what the files of the module share.
+ * ngx_http_idem.h - declarations shared by the files of the module.
  *
  *   request --> gate: key, scope, fingerprint --> engine: BEGIN
  *                                                   |
@@ -9,34 +9,34 @@
  *   client <-- answer: held until <-- engine: FINISH <--------+
  *
  *   ngx_http_idem_module.c   start and stop
- *   _variables.c             what a log can say
- *   _figures.c               what is counted, by route
- *   _directives.c _source.c  what can be configured
- *   _conf.c                  defaults, and what is refused
- *   _content.c               what may stand behind the gate
+ *   _variables.c             variables for logs
+ *   _figures.c               counters, by route
+ *   _directives.c _source.c  parsing of directives
+ *   _conf.c                  defaults, and refused settings
+ *   _content.c               content handlers allowed behind the gate
  *
  *   _ctx.c                   the context of a gated request
  *   _gate.c                  the PRECONTENT handler: may it run?
  *   _name.c                  the record's name: key and scope
- *   _repeat.c                what the profile "oasis" wants besides
+ *   _repeat.c                additional rules of the profile "oasis"
  *   _body.c                  the request's body: size, fields, fingerprint
- *   _verdict.c               what the engine said, and what follows from it
- *   _token.c _status.c       the locations that issue tokens and tell of keys
+ *   _verdict.c               what happens after the engine's verdict
+ *   _token.c _status.c       locations that issue tokens and report on keys
  *   _inject.c                tokens in the forms of a page
  *
- *   _engine.c _link.c        one pipelined connection a worker
+ *   _engine.c _link.c        one pipelined connection per worker
  *   _op.c _send.c            the commands on it
  *   _digest.c                the key of the credential digests
  *   _claim.c _finish.c       BEGIN, RENEW, FINISH, RELEASE of one record
- *   _dedupe.c                what is asked, claimed beside its key
+ *   _dedupe.c                the claim of the content, next to that of the key
  *
  *   _service.c               what the service's answer means for the record
- *   _hold.c _keep.c          the filters that hold it until that is durable
+ *   _hold.c _keep.c          filters that hold it until the record is durable
  *   _stream.c                an answer that is too large to be held
  *
  *   _answer.c _headers.c     what idem itself sends
  *   _problem.c               ... when it refuses, and the pages about that
- *   _replay.c _stored.c      ... when the request is a repeat
+ *   _replay.c _stored.c      ... when the request is a duplicate
  */
 
 
@@ -62,8 +62,8 @@
 #include "source.h"
 
 
-/* r->buffered has four bits; image_filter, which has no place in front of a
- * service that changes things, uses this one too */
+/* r->buffered has four bits; image_filter uses this one too, but it is not used
+ * in front of a service that changes data */
 #define NGX_HTTP_IDEM_BUFFERED     0x08
 
 #define NGX_HTTP_IDEM_DIGEST_LEN   32
@@ -77,7 +77,7 @@ typedef struct ngx_http_idem_op_s      ngx_http_idem_op_t;
 typedef struct ngx_http_idem_claim_s   ngx_http_idem_claim_t;
 typedef struct ngx_http_idem_ctx_s     ngx_http_idem_ctx_t;
 
-/* what the engine answered to a command; bytes are views into what was read */
+/* the engine's reply to a command; bytes are views into the input */
 
 typedef struct {
     enum idem_status             status;
@@ -91,7 +91,7 @@ typedef void (*ngx_http_idem_reply_pt)(ngx_http_idem_op_t *op,
     ngx_http_idem_reply_t *reply);
 
 
-/* IDEM__VERDICT_COUNT: none, but an error or no reply at all */
+/* IDEM__VERDICT_COUNT: no verdict, because of an error or no reply */
 
 static ngx_inline enum idem_verdict
 ngx_http_idem_verdict(ngx_http_idem_reply_t *reply)
@@ -101,25 +101,25 @@ ngx_http_idem_verdict(ngx_http_idem_reply_t *reply)
 }
 
 
-/* one command; it lives until it is answered, whatever becomes of who asked */
+/* one command; it lives until it is answered, even if its request ends */
 
 struct ngx_http_idem_op_s {
     ngx_queue_t                  queue;
     uint64_t                     tag;
     ngx_http_idem_reply_pt       handler;
     void                        *data;
-    ngx_msec_t                   until;      /* given up after this */
-    ngx_event_t                  again;      /* the engine could not yet */
+    ngx_msec_t                   until;      /* it is given up then */
+    ngx_event_t                  again;      /* retry: the engine could not */
     ngx_uint_t                   tries;
     size_t                       len;
-    size_t                       size;       /* of all this */
+    size_t                       size;       /* of the whole struct */
     u_char                      *room;       /* for a result without data */
-    unsigned                     sent:1;     /* on some connection, once */
-    unsigned                     resend:1;   /* may be sent once more */
+    unsigned                     sent:1;     /* sent at least once */
+    unsigned                     resend:1;   /* may be sent again */
     unsigned                     once:1;     /* for this connection only */
     unsigned                     queued:1;
-    unsigned                     unsure:1;   /* an answer to it was lost */
-    unsigned                     hurry:1;    /* waits for no other command */
+    unsigned                     unsure:1;   /* a reply to it was lost */
+    unsigned                     hurry:1;    /* does not wait for others */
     u_char                       cmd[1];
 };
 
@@ -134,9 +134,9 @@ typedef struct {
     ngx_str_t                    name;
     ngx_str_t                    password;
     ngx_msec_t                   timeout;
-    ngx_msec_t                   patience;   /* without a connection */
+    ngx_msec_t                   patience;   /* time without a connection */
     size_t                       max_buffered;
-    size_t                       max_result; /* that a FINISH may bring */
+    size_t                       max_result; /* limit of a FINISH */
 
     ngx_log_t                   *log;
     ngx_peer_connection_t        peer;
@@ -150,14 +150,14 @@ typedef struct {
     ngx_uint_t                   ops;
     size_t                       bytes;
     ngx_uint_t                   gathered;   /* since the last send() */
-    ngx_uint_t                   gathered_before;  /* ... a turn ago */
+    ngx_uint_t                   gathered_before;  /* ... one turn earlier */
 
     ngx_http_idem_op_t         **slots;
     ngx_uint_t                   nslots;
     ngx_uint_t                   free_slot;
     uint64_t                     generation;
 
-    void                        *spare;      /* memory for the next one */
+    void                        *spare;      /* free memory for reuse */
     ngx_uint_t                   spares;
 
     u_char                      *out;
@@ -172,7 +172,7 @@ typedef struct {
     ngx_event_t                  sweep;
     ngx_event_t                  tick;
     ngx_queue_t                  timed;      /* contexts with a deadline */
-    ngx_queue_t                  claims;     /* to be renewed */
+    ngx_queue_t                  claims;     /* claims to renew */
     ngx_msec_t                   backoff;
     ngx_msec_t                   down_since;
     uint64_t                     nonce;
@@ -183,40 +183,40 @@ typedef struct {
     unsigned                     digest_asked:1;
     uint64_t                     digest_fence;
     ngx_event_t                  digest_again;
-    ngx_queue_t                  waiting;    /* contexts without a digest key */
+    ngx_queue_t                  waiting;    /* contexts that need the key */
 } ngx_http_idem_engine_t;
 
 
 typedef enum {
     NGX_HTTP_IDEM_BEGINNING = 0,
     NGX_HTTP_IDEM_EXECUTING,
-    NGX_HTTP_IDEM_ENDING,                    /* FINISH or RELEASE is out */
+    NGX_HTTP_IDEM_ENDING,                    /* FINISH or RELEASE is sent */
     NGX_HTTP_IDEM_ENDED
 } ngx_http_idem_claim_e;
 
 
-/* a record that this worker began; outlives its request */
+/* a record that this worker claimed; it outlives its request */
 
 struct ngx_http_idem_claim_s {
     ngx_http_idem_claim_e        state;
     ngx_uint_t                   refs;
-    ngx_http_idem_ctx_t         *ctx;        /* NULL: nobody waits for it */
+    ngx_http_idem_ctx_t         *ctx;        /* NULL: no request waits */
     ngx_http_idem_op_t          *begin;
-    ngx_queue_t                  queue;      /* of those to be renewed */
+    ngx_queue_t                  queue;      /* in engine->claims */
     ngx_msec_t                   renew_at;
     ngx_http_idem_op_t          *renewal;
     ngx_msec_t                   lease;
-    ngx_msec_t                   begun;      /* when; 0: by nobody */
+    ngx_msec_t                   begun;      /* when; 0: not claimed */
     ngx_uint_t                   route;
     uint64_t                     fence;
     ngx_str_t                    scope;
     ngx_str_t                    id;
     enum idem_type               type;
-    ngx_http_idem_claim_t       *content;    /* of what is asked: dedupe.c */
-    ngx_http_idem_claim_t       *main;       /* of a content: whose it is */
+    ngx_http_idem_claim_t       *content;    /* its content's, see dedupe.c */
+    ngx_http_idem_claim_t       *main;       /* of a content: the key's */
     unsigned                     renewing:1;
     unsigned                     released:1; /* ended by RELEASE */
-    unsigned                     taken:1;    /* a content that nobody held */
+    unsigned                     taken:1;    /* claimed without fingerprint */
 };
 
 
@@ -260,7 +260,7 @@ typedef struct {
     ngx_flag_t                   enable;
     ngx_array_t                 *keys;       /* ngx_http_idem_source_t */
     ngx_array_t                 *tokens;     /* ngx_http_idem_source_t */
-    ngx_http_idem_source_t      *scope;      /* NULL: a digest */
+    ngx_http_idem_source_t      *scope;      /* NULL: credential digest */
     ngx_array_t                 *credentials;  /* ngx_str_t, lower case */
     ngx_flag_t                   anonymous;  /* may be unset: see name.c */
     ngx_flag_t                   key_quoted;
@@ -271,14 +271,14 @@ typedef struct {
     ngx_uint_t                   mode;
     ngx_msec_t                   wait;
     ngx_msec_t                   lease;
-    ngx_msec_t                   ttl;        /* unset: the engine's default */
-    ngx_msec_t                   dedupe;     /* 0: other keys do not matter */
+    ngx_msec_t                   ttl;        /* unset: engine's default */
+    ngx_msec_t                   dedupe;     /* 0: no dedupe by content */
     size_t                       max_body;
     size_t                       max_answer;
     ngx_flag_t                   close_delimited;
     ngx_array_t                 *release;    /* ngx_http_idem_range_t */
-    ngx_array_t                 *keep;       /* ngx_str_t: stored although */
-    ngx_array_t                 *drop;       /* ngx_str_t: not stored */
+    ngx_array_t                 *keep;       /* ngx_str_t: always stored */
+    ngx_array_t                 *drop;       /* ngx_str_t: never stored */
     ngx_flag_t                   fail_open;
     ngx_uint_t                   duplicate;
     ngx_uint_t                   duplicate_status;
@@ -288,23 +288,23 @@ typedef struct {
     ngx_str_t                    docs;
     ngx_flag_t                   unbuffer_events;
     ngx_msec_t                   token_ttl;
-    ngx_flag_t                   next_token; /* with every answer */
-    ngx_flag_t                   page_token; /* with every GET, to the service */
-    ngx_str_t                    inject;     /* a field of the page's forms */
-    struct idem_op               begin;      /* what every BEGIN says */
-    ngx_uint_t                   route;      /* among the figures */
+    ngx_flag_t                   next_token; /* in every answer */
+    ngx_flag_t                   page_token; /* in every GET, for the service */
+    ngx_str_t                    inject;     /* name of the form field */
+    struct idem_op               begin;      /* common to all BEGINs */
+    ngx_uint_t                   route;      /* index in the figures */
     unsigned                     issues:1;
-    unsigned                     tells:1;    /* what became of a key */
+    unsigned                     tells:1;    /* reports on a key */
     unsigned                     needs_body:1;
     unsigned                     scope_needs_body:1;
-    unsigned                     keys_default:1;  /* those of the profile */
+    unsigned                     keys_default:1;  /* from the profile */
 } ngx_http_idem_loc_conf_t;
 
 
 #define NGX_HTTP_IDEM_CONTENTS     4
 
 
-/* a module that sends requests to a service; handler NULL: it is not there */
+/* a module that sends requests to a service; handler NULL: not present */
 
 typedef struct {
     ngx_uint_t                   ctx_index;
@@ -318,21 +318,21 @@ typedef struct {
     ngx_str_t                    problem_base;
     ngx_http_idem_content_t      contents[NGX_HTTP_IDEM_CONTENTS];
     unsigned                     learned:1;
-    ngx_msec_t                   end_with_master;  /* 0: not at all */
+    ngx_msec_t                   end_with_master;  /* 0: never */
     unsigned                     warned_anonymous:1;
     unsigned                     warned_scope:1;
 } ngx_http_idem_main_conf_t;
 
 
 typedef enum {
-    NGX_HTTP_IDEM_READING = 0,   /* the request's body */
-    NGX_HTTP_IDEM_ASKING,        /* BEGIN or ISSUE is out */
-    NGX_HTTP_IDEM_RUNNING,       /* the service has it */
-    NGX_HTTP_IDEM_HOLDING,       /* its answer is being gathered */
-    NGX_HTTP_IDEM_KEEPING,       /* FINISH or RELEASE is out */
-    NGX_HTTP_IDEM_STREAMING,     /* it is too large, and goes on unheld */
-    NGX_HTTP_IDEM_PASSING,       /* the filters stand aside */
-    NGX_HTTP_IDEM_DROPPING       /* an answer of ours took its place */
+    NGX_HTTP_IDEM_READING = 0,   /* reading the request's body */
+    NGX_HTTP_IDEM_ASKING,        /* BEGIN or ISSUE is sent */
+    NGX_HTTP_IDEM_RUNNING,       /* the service has the request */
+    NGX_HTTP_IDEM_HOLDING,       /* its answer is collected */
+    NGX_HTTP_IDEM_KEEPING,       /* FINISH or RELEASE is sent */
+    NGX_HTTP_IDEM_STREAMING,     /* too large: passed on unheld */
+    NGX_HTTP_IDEM_PASSING,       /* the filters do nothing */
+    NGX_HTTP_IDEM_DROPPING       /* our own answer replaces it */
 } ngx_http_idem_state_e;
 
 
@@ -343,7 +343,7 @@ typedef struct ngx_http_idem_problem_s  ngx_http_idem_problem_t;
 
 struct ngx_http_idem_ctx_s {
     ngx_http_request_t          *request;
-    ngx_http_idem_loc_conf_t    *conf;       /* of where it was gated */
+    ngx_http_idem_loc_conf_t    *conf;       /* of the gated location */
     ngx_http_idem_claim_t       *claim;
     ngx_http_idem_state_e        state;
     ngx_str_t                    verdict;
@@ -351,48 +351,48 @@ struct ngx_http_idem_ctx_s {
     ngx_str_t                    id;
     ngx_str_t                    trace;      /* traceparent */
     ngx_str_t                    next;       /* a token for the next request */
-    ngx_str_t                    instance;   /* once it was told */
+    ngx_str_t                    instance;   /* set when first used */
     u_char                       fingerprint[IDEM_FINGERPRINT_LEN];
     u_char                       content[IDEM_FINGERPRINT_LEN];
-    ngx_queue_t                  queue;      /* of those with a deadline */
+    ngx_queue_t                  queue;      /* in engine->timed */
     ngx_msec_t                   deadline;
     ngx_msec_t                   asked;      /* when BEGIN was sent */
     ngx_event_t                  hold;
     ngx_queue_t                  waiting;
-    ngx_uint_t                   method;     /* as it came */
+    ngx_uint_t                   method;     /* the original method */
     ngx_uint_t                   http_version;
 
-    const ngx_http_idem_problem_t  *problem; /* instead of the held answer */
+    const ngx_http_idem_problem_t  *problem; /* replaces the held answer */
     ngx_uint_t                   problem_status;
-    struct gateway_form_scan    *inject;     /* looks through the page */
+    struct gateway_form_scan    *inject;     /* scans the page for forms */
     ngx_chain_t                 *held;
     ngx_chain_t                **held_last;
     ngx_chain_t                 *held_tail;
     size_t                       held_size;
     ngx_chain_t                 *free;       /* bytes of a streamed answer */
     ngx_chain_t                 *busy;
-    u_char                       tail;       /* its last one */
-    off_t                        received;   /* of the request's body */
+    u_char                       tail;       /* the byte held back */
+    off_t                        received;   /* bytes of the request's body */
     int64_t                      expires;
     void                       (*finalize)(ngx_http_request_t *r,
                                      ngx_int_t rc);
 
     unsigned                     token:1;
-    unsigned                     by_content:1;  /* which is its key */
+    unsigned                     by_content:1;  /* the key is the content */
     unsigned                     result_told:1; /* Repeatability-Result */
     unsigned                     page:1;     /* a GET that gets a token */
     unsigned                     next_asked:1;
     unsigned                     in_waiting:1;
     unsigned                     timed:1;
-    unsigned                     complete:1; /* the last buffer was seen */
-    unsigned                     ended:1;    /* its claim needs no more */
+    unsigned                     complete:1; /* the last buffer has come */
+    unsigned                     ended:1;    /* its claim is concluded */
     unsigned                     streamed:1; /* too large to be held */
     unsigned                     has_tail:1;
-    unsigned                     cut:1;      /* its client must see that */
-    unsigned                     left:1;     /* its client has gone */
+    unsigned                     cut:1;      /* must end incomplete */
+    unsigned                     left:1;     /* the client has left */
     unsigned                     elsewhere:1;  /* X-Accel-Redirect */
-    unsigned                     no_page:1;  /* nor an operator's error page */
-    unsigned                     local:1;    /* nginx itself is the service */
+    unsigned                     no_page:1;  /* error_page is not used */
+    unsigned                     local:1;    /* no service: nginx itself */
 };
 
 
@@ -477,9 +477,10 @@ void ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim);
 /* ngx_http_idem_dedupe.c */
 
 ngx_int_t ngx_http_idem_content_id(ngx_http_idem_ctx_t *ctx, ngx_str_t *id);
-/* claim the content too, then go on with the request */
+/* claim the content, too, then continue with the request */
 void ngx_http_idem_dedupe(ngx_http_idem_ctx_t *ctx);
-/* the claim ends; done: what it asked for was done, or may have been */
+/* end the claim of the content; done: the request was executed, or may have
+ * been */
 void ngx_http_idem_dedupe_end(ngx_http_idem_claim_t *claim, ngx_uint_t done);
 void ngx_http_idem_dedupe_ended(ngx_http_idem_claim_t *content);
 
@@ -534,8 +535,8 @@ void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
 
 /* ngx_http_idem_headers.c */
 
-/* the next header of this name, or of any; part is the list's first one, i 0
- * at first */
+/* the next header of this name, or of any name; initially, part is the list's
+ * first part and i is 0 */
 ngx_table_elt_t *ngx_http_idem_next_header(ngx_list_part_t **part,
     ngx_uint_t *i, ngx_str_t *name);
 ngx_int_t ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
@@ -558,14 +559,15 @@ ngx_int_t ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires);
 
 /* ngx_http_idem_repeat.c */
 
-/* NGX_ABORT: what the profile asks of a request with a key, or of one that has
- * none, does not hold */
+/* NGX_ABORT: the request violates the profile's rules for requests with or
+ * without a key */
 ngx_int_t ngx_http_idem_first_sent(ngx_http_idem_ctx_t *ctx, ngx_uint_t found,
     const ngx_http_idem_problem_t **problem, const char **flaw);
-/* a method that is not gated, and a request to repeat it safely? */
+/* does the request ask to be repeatable, but with a method that is not
+ * gated? */
 ngx_uint_t ngx_http_idem_cannot_repeat(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
-/* tell the client, in this answer's header, once */
+/* add the header for the client to this answer, once */
 ngx_int_t ngx_http_idem_add_result(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t accepted);
 
@@ -574,7 +576,7 @@ ngx_int_t ngx_http_idem_add_result(ngx_http_idem_ctx_t *ctx,
 
 ngx_int_t ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
     const char **flaw);
-/* body is NULL as long as it was not read */
+/* body is NULL until it has been read */
 ngx_int_t ngx_http_idem_scope(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, ngx_str_t *body, ngx_str_t *scope);
 
@@ -587,8 +589,8 @@ ngx_int_t ngx_http_idem_body_text(ngx_http_request_t *r, ngx_str_t *body);
 ngx_int_t ngx_http_idem_body_field(ngx_http_request_t *r,
     ngx_http_idem_source_t *source, ngx_str_t *body, ngx_str_t *value,
     const char **flaw);
-/* of the request, under the worker's digest key; json: the order of members
- * and the spaces between them do not count */
+/* digest of the request, with the worker's digest key; json: ignore the order
+ * of members and the spaces between them */
 ngx_int_t ngx_http_idem_body_digest(ngx_http_idem_ctx_t *ctx, ngx_uint_t json,
     u_char *digest);
 
@@ -655,7 +657,7 @@ extern const ngx_http_idem_problem_t  ngx_http_idem_scope_missing;
 extern const ngx_http_idem_problem_t  ngx_http_idem_first_sent_expired;
 extern const ngx_http_idem_problem_t  ngx_http_idem_not_repeatable;
 
-/* set headers_out; the body is what is to be sent after the header */
+/* set headers_out; the result is the body to send after the header */
 ngx_chain_t *ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     ngx_uint_t status, const char *detail, ngx_uint_t retry_after);
@@ -669,7 +671,7 @@ ngx_int_t ngx_http_idem_send_problem(ngx_http_request_t *r,
 
 /* ngx_http_idem_answer.c */
 
-/* a body of one buffer that ends the answer */
+/* a body of one buffer, which is the last */
 ngx_chain_t *ngx_http_idem_body(ngx_http_request_t *r, u_char *pos,
     u_char *last);
 ngx_int_t ngx_http_idem_send(ngx_http_request_t *r, ngx_chain_t *out);
@@ -692,7 +694,7 @@ ngx_int_t ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
 
 char *ngx_http_idem_inject_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-/* the field is a source of tokens too */
+/* makes the field a source of tokens, too */
 ngx_int_t ngx_http_idem_inject_source(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 /* is this a page that gets a token? */
@@ -706,9 +708,9 @@ ngx_int_t ngx_http_idem_inject_body(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 /* ngx_http_idem_token.c */
 
 ngx_int_t ngx_http_idem_token_handler(ngx_http_request_t *r);
-/* get ctx->next from the engine, then ngx_http_idem_ask() once more */
+/* get ctx->next from the engine, then call ngx_http_idem_ask() again */
 ngx_int_t ngx_http_idem_next_token(ngx_http_idem_ctx_t *ctx);
-/* tell the client, in this answer's header, once */
+/* add the header for the client to this answer, once */
 ngx_int_t ngx_http_idem_add_next(ngx_http_idem_ctx_t *ctx);
 
 
@@ -733,7 +735,7 @@ ngx_uint_t ngx_http_idem_reads_body(ngx_http_idem_source_t *source);
 ngx_uint_t ngx_http_idem_is_content(ngx_http_idem_source_t *source);
 ngx_uint_t ngx_http_idem_any_source(ngx_array_t *list,
     ngx_uint_t (*test)(ngx_http_idem_source_t *source));
-/* the list of what this text names, with spaces between */
+/* the list of sources in this text, separated by spaces */
 ngx_array_t *ngx_http_idem_source_words(ngx_conf_t *cf, const char *text);
 
 
@@ -756,8 +758,8 @@ ngx_http_idem_engine_t *ngx_http_idem_engine(void);
 
 ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
 /*
- * urn:uuid:..., the name of this request in problems and in the log; the record
- * that it is about can be found by it (see idem find)
+ * urn:uuid:..., the id of this request in problems and in the log; the
+ * request's record can be found by it (see idem find)
  */
 ngx_int_t ngx_http_idem_instance(ngx_http_request_t *r, ngx_str_t *instance);
 
@@ -775,7 +777,7 @@ void ngx_http_idem_figures_time(ngx_uint_t route,
 void ngx_http_idem_figures_count(ngx_http_idem_ctx_t *ctx);
 
 
-/* steps that a test stops at, in a module built for that */
+/* steps at which a test can stop, in a module built for tests */
 
 #if (IDEM_FAILPOINTS)
 void ngx_http_idem_step(const char *name);

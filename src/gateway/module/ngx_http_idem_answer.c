@@ -1,13 +1,13 @@
 
 /*
- * ngx_http_idem_answer.c - send what idem itself says to a client.
+ * ngx_http_idem_answer.c - send idem's own answers to a client.
  */
 
 
 #include "ngx_http_idem.h"
 
 
-/* a body of one buffer that ends the answer */
+/* a body of one buffer, which is the last */
 
 ngx_chain_t *
 ngx_http_idem_body(ngx_http_request_t *r, u_char *pos, u_char *last)

@@ -15,7 +15,7 @@
 static ngx_http_request_body_filter_pt  ngx_http_next_request_body_filter;
 
 
-/* a body that does not say how long it is ends at the limit, not on the disk */
+/* a body without a length is refused at the limit, before it fills the disk */
 
 static ngx_int_t
 ngx_http_idem_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
@@ -68,7 +68,7 @@ ngx_http_idem_body_size(ngx_http_request_t *r)
 }
 
 
-/* all of it in memory; the limit was checked before */
+/* read all of it into memory; the limit was checked before */
 
 ngx_int_t
 ngx_http_idem_body_text(ngx_http_request_t *r, ngx_str_t *body)
@@ -180,7 +180,7 @@ ngx_http_idem_body_field(ngx_http_request_t *r, ngx_http_idem_source_t *source,
 }
 
 
-/* each part behind its length, so that no two requests look alike */
+/* each part is preceded by its length, so that no two requests hash alike */
 
 static void
 ngx_http_idem_hash(crypto_generichash_state *hash, const void *data,
@@ -247,7 +247,7 @@ ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
 }
 
 
-/* the members that count; a path that leads nowhere counts as empty */
+/* hash the configured members; a path without a value counts as empty */
 
 static void
 ngx_http_idem_hash_fields(ngx_array_t *fields, struct idem_bytes in,
@@ -273,8 +273,8 @@ ngx_http_idem_hash_fields(ngx_array_t *fields, struct idem_bytes in,
 }
 
 
-/* canonical JSON: the order of members and the spaces between do not count;
- * NGX_DECLINED if the body is not JSON, which is compared byte by byte */
+/* canonical JSON, which ignores the order of members and the spaces between;
+ * NGX_DECLINED if the body is not JSON and must be compared byte by byte */
 
 static ngx_int_t
 ngx_http_idem_hash_json(ngx_http_request_t *r, ngx_array_t *fields,

@@ -1,11 +1,11 @@
 
 /*
- * ngx_http_idem_claim.c - one record that this worker began, from BEGIN to the
- * acknowledged FINISH or RELEASE.
+ * ngx_http_idem_claim.c - one record that this worker claimed, from BEGIN to
+ * the acknowledged FINISH or RELEASE.
  *
- * A claim lives outside of its request's pool: the client may leave, nginx may
- * end the request, and what was begun still has to be renewed and ended. It
- * counts who refers to it: the request, and each command on the way.
+ * A claim is not in its request's pool: the client may leave and nginx may end
+ * the request, but the claim still has to be renewed and ended. It counts its
+ * references: the request, and each command in flight.
  */
 
 
@@ -101,8 +101,8 @@ ngx_http_idem_claim_op(ngx_http_idem_claim_t *claim, struct idem_op *what,
 }
 
 
-/* a command that begins nothing; the claim only knows whether its request is
- * still there */
+/* a command that begins nothing; its claim only shows whether the request still
+ * exists */
 
 ngx_int_t
 ngx_http_idem_claim_ask(ngx_http_idem_ctx_t *ctx, struct idem_op *what,
@@ -124,7 +124,7 @@ ngx_http_idem_claim_ask(ngx_http_idem_ctx_t *ctx, struct idem_op *what,
         return NGX_ERROR;
     }
 
-    /* an ISSUE that is sent twice makes two tokens */
+    /* an ISSUE that is sent twice issues two tokens */
 
     op->resend = (what->verb != IDEM_ISSUE);
     ctx->claim->begin = op;
@@ -135,7 +135,8 @@ ngx_http_idem_claim_ask(ngx_http_idem_ctx_t *ctx, struct idem_op *what,
 }
 
 
-/* what all BEGINs of a location say; the engine's own defaults are left out */
+/* what all BEGINs of a location have in common, without the engine's
+ * defaults */
 
 void
 ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
@@ -155,7 +156,7 @@ ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
         op->ttl_ms = conf->ttl;
     }
 
-    /* a caller that gets a fixed text does not wait for the answer */
+    /* duplicates that get a fixed text do not wait for the answer */
 
     if (conf->duplicate != NGX_HTTP_IDEM_FIXED) {
         op->wait_ms = conf->wait;
@@ -164,8 +165,8 @@ ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
 
 
 /*
- * The record's label, for who looks at a doubt: the method, the location, and
- * the trace if there is one.
+ * The record's label, for people who look at a doubt: the method, the location,
+ * and the trace if there is one.
  */
 
 static size_t
@@ -230,11 +231,11 @@ ngx_http_idem_claim_begin(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * An answer to it was lost, so it may be stored: the same nonce finds out.  An
- * error says nothing about that, and "busy" may be somebody's row lock, behind
- * which the record is ours.  Who waits is told "busy" at once, and after a few
- * tries that the store is away; then a worker that leaves does not stay for it
- * either: nothing ran.
+ * A reply to this BEGIN was lost, so the claim may be stored; sending the same
+ * nonce again finds out.  An error says nothing about that, and "busy" may come
+ * from another transaction's row lock, behind which the record is ours.  A
+ * waiting request gets "busy" at once, or after a few tries that the store is
+ * unavailable.  An exiting worker then stops trying, because nothing ran.
  */
 
 static ngx_int_t
@@ -298,7 +299,7 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 
         if (claim->ctx == NULL) {
 
-            /* nobody is here any more, and nothing was sent */
+            /* the request is gone, and nothing was sent to the service */
 
             (void) ngx_http_idem_claim_release(claim);
 
@@ -361,7 +362,7 @@ ngx_http_idem_send_renew(ngx_http_idem_claim_t *claim, ngx_uint_t lost)
 }
 
 
-/* every third of the lease, until FINISH or RELEASE is acknowledged */
+/* renew every third of the lease, until FINISH or RELEASE is acknowledged */
 
 void
 ngx_http_idem_claim_renew(ngx_http_idem_claim_t *claim)
@@ -396,8 +397,8 @@ ngx_http_idem_claim_renewed(ngx_http_idem_op_t *op,
 }
 
 
-/* FINISH or RELEASE; it leaves at the end of this turn, so that its room can
- * still be filled */
+/* FINISH or RELEASE; it is sent at the end of this turn, so that the caller can
+ * still fill its room */
 
 ngx_http_idem_op_t *
 ngx_http_idem_claim_end(ngx_http_idem_claim_t *claim, struct idem_op *what)
@@ -441,7 +442,7 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 
     verdict = ngx_http_idem_verdict(reply);
 
-    /* busy: somebody's transaction locks the row, nothing was recorded yet */
+    /* busy: another transaction locks the row, and nothing was recorded yet */
 
     if (reply && (reply->status != IDEM_OK || verdict == IDEM_V_BUSY)) {
         ngx_http_idem_op_again(e, op);
@@ -481,9 +482,9 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 
 
 /*
- * The outcome is unknown, and nobody will ever tell it: a strict record need
- * not wait for the end of its lease to say so.  A loose one may run again after
- * its lease, and the service may still be at work until then.
+ * The outcome is unknown and will stay so.  A strict record should say that at
+ * once, without waiting for the end of its lease.  A loose one may run again
+ * after its lease, and the service may still be working until then.
  */
 
 void
@@ -500,13 +501,13 @@ ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim, ngx_uint_t strict)
     claim->state = NGX_HTTP_IDEM_ENDED;
 
     if (strict) {
-        (void) ngx_http_idem_send_renew(claim, 1); /* else its lease runs out */
+        (void) ngx_http_idem_send_renew(claim, 1); /* else its lease ends */
     }
 }
 
 
-/* a command that did not leave yet need not leave any more; a worker that
- * ends would wait for its answer */
+/* cancel a command that was not sent yet; otherwise an exiting worker would
+ * wait for its reply */
 
 static void
 ngx_http_idem_claim_withdraw(ngx_http_idem_claim_t *claim)
@@ -520,7 +521,7 @@ ngx_http_idem_claim_withdraw(ngx_http_idem_claim_t *claim)
 }
 
 
-/* the request goes away */
+/* the request ends */
 
 void
 ngx_http_idem_claim_detach(ngx_http_idem_claim_t *claim)

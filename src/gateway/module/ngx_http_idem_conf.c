@@ -1,7 +1,7 @@
 
 /*
  * ngx_http_idem_conf.c - the configuration of a location: its defaults, and
- * what is refused.
+ * settings that are refused.
  *
  * A gated location must never send a request twice, and it must let the request
  * run to its end when the client disconnects.  nginx refuses to start with a
@@ -84,7 +84,7 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
 }
 
 
-/* warn once, at start, about callers that have no scope of their own */
+/* warn once, at the start, about callers that share one scope */
 
 static void
 ngx_http_idem_warn(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
@@ -187,7 +187,7 @@ ngx_http_idem_merge_values(ngx_http_idem_loc_conf_t *conf,
 }
 
 
-/* directives that set more than one thing */
+/* directives that set more than one value */
 
 static char *
 ngx_http_idem_merge_groups(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,

@@ -1,16 +1,17 @@
 
 /*
- * ngx_http_idem_content.c - what may stand behind the gate.
+ * ngx_http_idem_content.c - the content handlers that are allowed behind the
+ * gate.
  *
- * A gated request is sent to one service once, and seen through when the
+ * A gated request is sent to one service once, and runs to its end even if the
  * client leaves.  That can be proven for the four modules below and for no
- * other content handler, so everything else is refused when the configuration
+ * other content handler, so everything else is refused: when the configuration
  * is read, and when a claimed request is redirected to it inside of nginx.
  *
- * Which module a location belongs to is told by its content handler.  The
- * address does not tell it: it may be in a variable.  Handlers are private to
- * their modules, so we find each one by giving the module's own directive to
- * an empty location and looking at what it has set.
+ * The content handler shows which module a location belongs to.  The address
+ * does not show it, because it may be a variable.  Handlers are private to
+ * their modules, so we find each one by applying the module's own directive to
+ * an empty location and looking at the handler that it has set.
  */
 
 
@@ -86,7 +87,7 @@ ngx_http_idem_learn(ngx_conf_t *cf, const ngx_http_idem_known_t *known,
     module = ngx_http_idem_find_module(cf, known->module);
 
     if (module == NULL) {
-        return NGX_OK;           /* this nginx was built without it */
+        return NGX_OK;           /* this nginx was built without the module */
     }
 
     cmd = ngx_http_idem_find_command(module, &known->pass);
@@ -270,7 +271,7 @@ ngx_http_idem_check_content(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 }
 
 
-/* a claimed request came here from another location: the same rules hold */
+/* a claimed request came here from another location: apply the same rules */
 
 ngx_uint_t
 ngx_http_idem_location_is_safe(ngx_http_request_t *r, ngx_uint_t method)

@@ -1,7 +1,7 @@
 
 /*
  * ngx_http_idem_ctx.c - the context of a gated request, from its creation to
- * what becomes of its claim when the request ends in no answer.
+ * the end of its claim if the request ends without an answer.
  */
 
 
@@ -38,7 +38,7 @@ ngx_http_idem_create_ctx(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
 }
 
 
-/* an internal redirect forgets the context; the pool does not */
+/* an internal redirect clears the context, but it is still in the pool */
 
 ngx_http_idem_ctx_t *
 ngx_http_idem_get_ctx(ngx_http_request_t *r)
@@ -64,7 +64,7 @@ ngx_http_idem_get_ctx(ngx_http_request_t *r)
 }
 
 
-/* was anything sent to a service, on any attempt? did one answer? */
+/* was anything sent to a service, in any attempt? did one answer? */
 
 void
 ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
@@ -103,7 +103,7 @@ ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
 }
 
 
-/* no service has this location: what nginx does with it, it does itself */
+/* no service handles this location; nginx itself does */
 
 ngx_int_t
 ngx_http_idem_local_handler(ngx_http_request_t *r)
@@ -146,7 +146,7 @@ ngx_http_idem_cleanup(void *data)
 
     if (claim->state == NGX_HTTP_IDEM_EXECUTING) {
 
-        /* it ended in no answer at all */
+        /* the request ended without any answer */
 
         ngx_http_idem_attempts(ctx->request, &sent, &answered);
 
@@ -213,7 +213,7 @@ ngx_http_idem_deadline(ngx_http_idem_ctx_t *ctx)
 
     } else {
 
-        /* FINISH stays under way, but this client has waited enough */
+        /* FINISH is still in flight, but this client has waited long enough */
 
         ngx_http_idem_kept(ctx, NULL);
     }

@@ -1,18 +1,18 @@
 
 /*
- * ngx_http_idem_dedupe.c - what is asked, as a record of its own.
+ * ngx_http_idem_dedupe.c - a second record, for the content of a request.
  *
- * With "idem_dedupe_content" a request that has claimed its key claims its
- * content too, before anything is sent to the service: the record
- * "content-DIGEST" in the same scope, whose fingerprint is made of the key.
+ * With "idem_dedupe_content" a request that has claimed its key also claims its
+ * content, before anything is sent to the service: the record "content-DIGEST"
+ * in the same scope, whose fingerprint is made of the key.
  *
  *   absent, free             ours: it is renewed and ended with the request
  *   the same fingerprint     an earlier try of the same key has it
  *   another fingerprint      another key: refused, unless its lease is over
  *
- * A record whose lease is over was left by a worker that died.  BEGIN tells a
- * mismatch before it looks at the lease, so it is taken without a fingerprint
- * first and given back.
+ * A record whose lease is over was left by a worker that died.  BEGIN reports a
+ * mismatch before it looks at the lease, so the record is first claimed without
+ * a fingerprint and released.
  */
 
 
@@ -23,7 +23,8 @@
 /* for the same key: the lease of its earlier try ends about now */
 #define NGX_HTTP_IDEM_CONTENT_WAIT  1000
 
-/* a worker that dies before it gives it back blocks the content this long */
+/* if a worker dies before it releases the probe, the content is blocked this
+ * long */
 #define NGX_HTTP_IDEM_PROBE_LEASE   500
 
 
@@ -122,7 +123,7 @@ ngx_http_idem_dedupe(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* nothing was sent: the key is free for another try */
+/* nothing was sent to the service, so the key is free for another try */
 
 static void
 ngx_http_idem_dedupe_refuse(ngx_http_idem_ctx_t *ctx)
@@ -148,7 +149,7 @@ ngx_http_idem_dedupe_told(ngx_http_idem_ctx_t *ctx,
 
     if (verdict == IDEM_V_STARTED && content->taken) {
 
-        /* nobody holds it: give it back, then as if for the first time */
+        /* nobody held it: release it, then claim it as if for the first time */
 
         ngx_http_idem_step("probed");
         ngx_http_idem_dedupe_end(content->main, 0);
@@ -193,7 +194,7 @@ ngx_http_idem_dedupe_begun(ngx_http_idem_op_t *op,
     quota = reply && reply->status == IDEM_ERR_OVERLOADED && !op->unsure
             && idem__quota_retry_s(reply->err.text);
 
-    /* it may be stored all the same, and the same nonce finds out */
+    /* it may be stored nevertheless; sending the same nonce again finds out */
 
     if (reply && !quota
               && (reply->status != IDEM_OK
@@ -249,7 +250,7 @@ ngx_http_idem_dedupe_end(ngx_http_idem_claim_t *claim, ngx_uint_t done)
 }
 
 
-/* FINISH or RELEASE of a content is acknowledged, or was given up */
+/* FINISH or RELEASE of a content was acknowledged or given up */
 
 void
 ngx_http_idem_dedupe_ended(ngx_http_idem_claim_t *content)

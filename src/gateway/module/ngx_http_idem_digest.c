@@ -2,9 +2,10 @@
 /*
  * ngx_http_idem_digest.c - the key of the credential digests.
  *
- * It lives in the store, made once by whoever comes first. It is asked for
- * after every connect: a store that was emptied is given the key that the
- * running workers share. Requests that come before it is known wait for it.
+ * The key is in the store; the first worker that needs it creates it.  Workers
+ * ask for it after every connect, so a store that was emptied gets the key that
+ * the running workers share.  Requests that arrive before it is known wait for
+ * it.
  */
 
 
@@ -54,7 +55,7 @@ ngx_http_idem_digest_init(ngx_http_idem_engine_t *e)
 }
 
 
-/* ngx_http_idem_go_on() is called when the key has come */
+/* ngx_http_idem_go_on() is called when the key has arrived */
 
 void
 ngx_http_idem_digest_await(ngx_http_idem_ctx_t *ctx)

@@ -1,6 +1,7 @@
 
 /*
- * ngx_http_idem_directives.c - the directives, each with its values.
+ * ngx_http_idem_directives.c - the table of directives, and the parsing of
+ * their values.
  */
 
 
@@ -291,7 +292,7 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* header names as they are written */
+/* header names, with their case */
 
 static char *
 ngx_http_idem_header_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -334,7 +335,7 @@ ngx_http_idem_header_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* to be compared, in lower case */
+/* names for comparison, in lower case */
 
 static char *
 ngx_http_idem_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -352,7 +353,7 @@ ngx_http_idem_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* 425 429 500-599; off: no status releases */
+/* 425 429 500-599; off: no status releases the claim */
 
 static char *
 ngx_http_idem_statuses(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)

@@ -1,7 +1,7 @@
 
 /*
- * ngx_http_idem_engine.c - the worker's engine: start and stop, and what is
- * done for its commands, requests and claims as time passes.
+ * ngx_http_idem_engine.c - the worker's engine: start and stop, and the timers
+ * of its commands, requests and claims.
  */
 
 
@@ -77,8 +77,8 @@ ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e)
 
 
 /*
- * Without a connection for longer than a request waits for one: an engine that
- * is only started again is back before that.
+ * There has been no connection for longer than a request waits for one.  An
+ * engine that is only restarting is back before that.
  */
 
 static ngx_int_t
@@ -105,7 +105,8 @@ ngx_http_idem_engine_away(ngx_http_idem_engine_t *e)
 }
 
 
-/* give up what nobody could deliver for long, and shrink after large answers */
+/* give up commands that could not be delivered for long, and free buffers after
+ * large answers */
 
 static void
 ngx_http_idem_sweep_handler(ngx_event_t *ev)
@@ -150,8 +151,8 @@ ngx_http_idem_sweep_handler(ngx_event_t *ev)
 
 
 /*
- * Most requests are done before any of their limits: one timer that looks
- * through them now and then costs less than three timers a request.
+ * Most requests end before any of their time limits, so one timer that checks
+ * all of them at intervals costs less than three timers per request.
  */
 
 void
@@ -185,7 +186,7 @@ again:
         if ((ngx_msec_int_t) (ctx->deadline - ngx_current_msec) <= 0
             || (down && ctx->state == NGX_HTTP_IDEM_ASKING))
         {
-            /* it leaves the queue, and may take others with it */
+            /* this removes it from the queue, and perhaps others, too */
 
             ngx_http_idem_deadline(ctx);
             goto again;

@@ -1,7 +1,7 @@
 
 /*
- * ngx_http_idem_figures.c - what happened at the gate, counted by route in a
- * file that all workers have mapped; an idem server shows it in its metrics.
+ * ngx_http_idem_figures.c - count what happens at the gate, by route, in a file
+ * that all workers have mapped; an idem server shows it in its metrics.
  */
 
 
@@ -15,7 +15,7 @@ static struct idem__figures *ngx_http_idem_figures_map(ngx_conf_t *cf,
 static struct idem__figures  *ngx_http_idem_worker_figures;
 
 
-/* the workers of old and new configurations count in the same file */
+/* workers of the old and the new configuration count in the same file */
 
 char *
 ngx_http_idem_figures_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -40,8 +40,8 @@ ngx_http_idem_figures_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* NGX_DECLINED: this is somebody else's file; NGX_ABORT: that of another
- * build, in which old workers may still count */
+/* NGX_DECLINED: the file belongs to another program; NGX_ABORT: to another
+ * build, whose old workers may still count in it */
 
 static ngx_int_t
 ngx_http_idem_figures_begin(ngx_fd_t fd)
@@ -76,7 +76,8 @@ ngx_http_idem_figures_begin(ngx_fd_t fd)
     head.used = 1;
     ngx_memcpy(head.routes[0].name, "other", sizeof("other"));
 
-    /* written whole: a mapped file on a full disk would kill the workers */
+    /* write all of it now: writing to a mapped file on a full disk would kill
+     * the workers */
 
     return pwrite(fd, &head, sizeof(head), 0) == (ssize_t) sizeof(head)
            ? NGX_OK : NGX_ERROR;
@@ -153,7 +154,7 @@ ngx_http_idem_figures_map(ngx_conf_t *cf, ngx_str_t *path)
 }
 
 
-/* what would need an escape in a label is written as in a URL */
+/* characters that would need an escape in a label are percent-encoded */
 
 static u_char *
 ngx_http_idem_figures_name(u_char *p, u_char *last, ngx_str_t *s)
@@ -176,8 +177,8 @@ ngx_http_idem_figures_name(u_char *p, u_char *last, ngx_str_t *s)
 }
 
 
-/* a route is a location, with its server's name if it has one; where there are
- * more than fit, the rest are "other" */
+/* a route is a location, with its server's name if it has one; routes beyond
+ * the limit are counted as "other" */
 
 ngx_uint_t
 ngx_http_idem_figures_route(ngx_conf_t *cf, struct idem__figures *figures)
@@ -254,7 +255,7 @@ ngx_http_idem_figures_time(ngx_uint_t route, enum idem__figures_time what,
 }
 
 
-/* of all attempts; 0 if no service was asked */
+/* over all attempts; 0 if no service was asked */
 
 static ngx_uint_t
 ngx_http_idem_figures_upstream(ngx_http_request_t *r, ngx_msec_t *time)
@@ -282,7 +283,7 @@ ngx_http_idem_figures_upstream(ngx_http_request_t *r, ngx_msec_t *time)
 }
 
 
-/* a request that met the gate is over */
+/* a gated request has ended */
 
 void
 ngx_http_idem_figures_count(ngx_http_idem_ctx_t *ctx)

@@ -1,13 +1,13 @@
 
 /*
- * ngx_http_idem_finish.c - FINISH: the held answer as it is stored.
+ * ngx_http_idem_finish.c - FINISH: encode the held answer for the store.
  */
 
 
 #include "ngx_http_idem.h"
 
 
-/* which headers are kept is decided here; the rest of an answer is its body */
+/* decides which headers are kept; the rest of an answer is its body */
 
 static ngx_int_t
 ngx_http_idem_listed(ngx_array_t *list, ngx_str_t *name)
@@ -132,7 +132,7 @@ ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
         }
     }
 
-    /* repeats are told which execution this is the answer of */
+    /* replays show which execution the answer comes from */
 
     if (ctx->trace.len) {
         (void) ngx_http_idem_put_header(result, &trace, &ctx->trace);
@@ -142,7 +142,7 @@ ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
 }
 
 
-/* FINISH with the held answer, or without one that is too large to keep */
+/* FINISH with the held answer, or without it if it is too large to keep */
 
 ngx_int_t
 ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
@@ -176,7 +176,7 @@ ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,
         what.not_replayable = 1;
     }
 
-    /* what failed was not done, so that another key may try it */
+    /* a failed request was not done, so another key may try the same content */
 
     ngx_http_idem_dedupe_end(ctx->claim, !failed);
 

@@ -3,9 +3,9 @@
  * ngx_http_idem_gate.c - may this request run?
  *
  * The handler runs in the PRECONTENT phase, so that all access checks have run
- * before it, for a replay as for a first request.  It reads the body, makes key,
- * scope and fingerprint, and sends BEGIN to the engine.  The request goes on to
- * the content phase only if the verdict is "started".
+ * before it, for a replay as well as for a first request.  It reads the body,
+ * makes key, scope and fingerprint, and sends BEGIN to the engine.  The request
+ * goes on to the content phase only if the verdict is "started".
  */
 
 
@@ -20,8 +20,8 @@ static ngx_int_t ngx_http_idem_again(ngx_http_request_t *r,
 
 
 /*
- * The key and the scope, as far as they are not digests.  NGX_DECLINED: the
- * problem says which of them is missing; NGX_ABORT: which of them is wrong.
+ * The key and the scope, as far as they are not digests.  NGX_DECLINED: one is
+ * missing, and the problem says which; NGX_ABORT: one is wrong.
  */
 
 static ngx_int_t
@@ -58,8 +58,8 @@ ngx_http_idem_name(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
 }
 
 
-/* a key without a scope is nobody's, and as good as none: a request without
- * them is refused here, or passes unrecorded (NGX_DECLINED) */
+/* a key without a scope belongs to nobody and counts as no key: the request is
+ * refused here, or passes unrecorded (NGX_DECLINED) */
 
 static ngx_int_t
 ngx_http_idem_unnamed(ngx_http_idem_ctx_t *ctx,
@@ -82,7 +82,7 @@ ngx_http_idem_unnamed(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* a request of a gated method, or one that asks in vain to be gated */
+/* a request with a gated method, or one that asks in vain to be gated */
 
 static ngx_int_t
 ngx_http_idem_gated(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
@@ -169,7 +169,7 @@ ngx_http_idem_handler(ngx_http_request_t *r)
 }
 
 
-/* a service that renders a form gets a token for it, where there is one */
+/* get a token for the form that a service renders, if possible */
 
 static ngx_int_t
 ngx_http_idem_page(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
@@ -195,7 +195,8 @@ ngx_http_idem_page(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
 }
 
 
-/* the handler once more: resumed, or redirected inside of nginx */
+/* the handler runs again: the request was resumed, or redirected inside of
+ * nginx */
 
 static ngx_int_t
 ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -206,7 +207,7 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     case NGX_HTTP_IDEM_READING:
 
-        /* nginx could not read the body, and the operator has a page for it */
+        /* nginx could not read the body, and shows the operator's error page */
 
         ctx->state = NGX_HTTP_IDEM_PASSING;
         return NGX_DECLINED;
@@ -229,8 +230,8 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     /*
-     * An error page or the like.  It must not ask a service once more, and
-     * what another service says about the error is not the outcome.
+     * An error page or similar.  It must not send a request to a service again,
+     * and what another service says about the error is not the outcome.
      */
 
     ngx_http_idem_attempts(r, &sent, &answered);
@@ -250,7 +251,8 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                   "idem: an error page would have asked a service once more");
 
-    /* the header filter sees what was sent and says that it is unknown */
+    /* the header filter sees that something was sent and reports an unknown
+     * outcome */
 
     ctx->no_page = 1;
 
@@ -271,7 +273,7 @@ ngx_http_idem_body_handler(ngx_http_request_t *r)
 
     r->preserve_body = 1;
 
-    /* another module may have read it before us */
+    /* another module may have read the body before us */
 
     if (ngx_http_idem_body_size(r) > (off_t) ctx->conf->max_body) {
         ngx_http_idem_refuse(ctx, &ngx_http_idem_body_too_large, NULL, 0);
@@ -310,7 +312,8 @@ ngx_http_idem_body_handler(ngx_http_request_t *r)
 }
 
 
-/* a page goes to the service, with a token for its form if there is one */
+/* send a page's request to the service, with a token for its form if there is
+ * one */
 
 static void
 ngx_http_idem_ask_page(ngx_http_idem_ctx_t *ctx)
@@ -339,7 +342,7 @@ ngx_http_idem_ask_page(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the scope by a digest; NGX_DONE: the request was answered or goes on */
+/* the scope from a digest; NGX_DONE: the request was answered or goes on */
 
 static ngx_int_t
 ngx_http_idem_ask_scope(ngx_http_idem_ctx_t *ctx)
@@ -363,7 +366,7 @@ ngx_http_idem_ask_scope(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* what tells this request from others */
+/* the digests that tell this request from others */
 
 static ngx_int_t
 ngx_http_idem_ask_digests(ngx_http_idem_ctx_t *ctx)
@@ -392,7 +395,7 @@ ngx_http_idem_ask_digests(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the engine can be asked: for a token, then for a claim */
+/* ask the engine, first for a token, then for a claim */
 
 static ngx_int_t
 ngx_http_idem_ask_engine(ngx_http_idem_ctx_t *ctx)
@@ -429,7 +432,7 @@ ngx_http_idem_ask_engine(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* ask the engine; also called again when the digest key or a token has come */
+/* ask the engine; called again when the digest key or a token has arrived */
 
 void
 ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx)

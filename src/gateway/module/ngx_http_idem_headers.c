@@ -1,7 +1,7 @@
 
 /*
- * ngx_http_idem_headers.c - headers of requests and of answers: find them,
- * leave them out, add them.
+ * ngx_http_idem_headers.c - find, remove and add headers of requests and of
+ * answers.
  */
 
 
@@ -61,8 +61,8 @@ ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
 
 /*
  * W3C Trace Context: 00-(trace, 32 digits)-(parent, 16 digits)-(flags, 2), all
- * in lower case, neither id zero.  Only one that is right is kept: it is told
- * to others later.
+ * in lower case, neither id zero.  Only a valid one is kept, because it is
+ * passed on to others later.
  */
 
 static ngx_uint_t
@@ -103,7 +103,7 @@ ngx_http_idem_is_trace(ngx_str_t *s)
 }
 
 
-/* the trace that this request belongs to; empty: none, or not one */
+/* the trace of this request; empty: none, or not a valid one */
 
 void
 ngx_http_idem_find_trace(ngx_http_request_t *r, ngx_str_t *trace)
@@ -120,7 +120,7 @@ ngx_http_idem_find_trace(ngx_http_request_t *r, ngx_str_t *trace)
 }
 
 
-/* leave out the request's headers that match; none of this copies a value */
+/* remove the matching headers of the request, without copying values */
 
 ngx_int_t
 ngx_http_idem_strip(ngx_http_request_t *r,
@@ -166,7 +166,7 @@ ngx_http_idem_strip(ngx_http_request_t *r,
 
     r->headers_in.headers = kept;
 
-    /* the list's own first part moved with it */
+    /* the list's own first part has moved with it */
 
     if (r->headers_in.headers.last == &kept.part) {
         r->headers_in.headers.last = &r->headers_in.headers.part;
@@ -201,7 +201,8 @@ ngx_http_idem_is_odd_upgrade(ngx_table_elt_t *h)
 }
 
 
-/* Idem-* tells the service what idem decided: nobody else may say it */
+/* Idem-* headers carry idem's decisions to the service, so clients must not
+ * send them */
 
 ngx_int_t
 ngx_http_idem_strip_handler(ngx_http_request_t *r)
@@ -212,9 +213,9 @@ ngx_http_idem_strip_handler(ngx_http_request_t *r)
 
 
 /*
- * Another protocol is a tunnel to the service, through which requests would
- * pass this gate unseen (h2c).  A WebSocket carries no requests.  nginx only
- * switches protocols if it knows of an Upgrade.
+ * An upgrade to another protocol is a tunnel to the service, through which
+ * requests would pass this gate unseen (h2c).  A WebSocket carries no requests.
+ * nginx only switches protocols if it sees an Upgrade header.
  */
 
 ngx_int_t
@@ -241,9 +242,9 @@ ngx_http_idem_strip_upgrade(ngx_http_request_t *r)
 
 
 /*
- * Whoever repeats the request gets the same answer, so it is a whole one: no
- * range of it, no "not modified", which only this client understands, and no
- * other protocol.  The service still sees which part the client asked for.
+ * Duplicates get the same answer, so it must be complete: no range, no "not
+ * modified", which only this client understands, and no other protocol. The
+ * service still sees which part the client asked for.
  */
 
 ngx_int_t
@@ -302,7 +303,7 @@ ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
 }
 
 
-/* in place of what the service may have said under this name */
+/* replaces a header of this name that the service may have sent */
 
 ngx_int_t
 ngx_http_idem_set_header(ngx_http_request_t *r, ngx_str_t *name,
@@ -347,7 +348,7 @@ ngx_http_idem_add_expires(ngx_http_request_t *r, int64_t expires)
         return NGX_OK;
     }
 
-    /* what is recorded within a second expires within a second */
+    /* many records expire in the same second: reuse the text of the last one */
 
     sec = (time_t) (expires / 1000);
 

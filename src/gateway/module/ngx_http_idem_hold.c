@@ -6,10 +6,10 @@
  *   RUNNING --header--> HOLDING --last buffer--> KEEPING --acknowledged-->
  *   PASSING, and the answer goes to the client
  *
- * An answer that grows over the limit goes on unheld (STREAMING) but for its
- * last byte, which waits until the answer has ended well and is recorded as
- * done, without what it said (KEEPING, PASSING). Where the outcome is unknown,
- * or nothing was sent at all, a problem takes the answer's place (DROPPING).
+ * An answer that grows over the limit is passed on unheld (STREAMING), except
+ * for its last byte.  That byte waits until the answer is complete and recorded
+ * as done, without its content (KEEPING, PASSING).  If the outcome is unknown,
+ * or nothing was sent at all, a problem replaces the answer (DROPPING).
  */
 
 
@@ -25,7 +25,7 @@ ngx_http_output_header_filter_pt  ngx_http_idem_next_header_filter;
 ngx_http_output_body_filter_pt    ngx_http_idem_next_body_filter;
 
 
-/* send a problem in place of whatever was about to be sent; now */
+/* send a problem now, instead of whatever was about to be sent */
 
 ngx_int_t
 ngx_http_idem_replace(ngx_http_idem_ctx_t *ctx,
@@ -66,7 +66,7 @@ ngx_http_idem_outcome_unknown(ngx_http_idem_ctx_t *ctx, ngx_uint_t pages)
 
     if (pages && r->error_page && !ctx->no_page) {
 
-        /* the operator has a page for this */
+        /* the operator has an error page for this */
 
         ctx->state = NGX_HTTP_IDEM_PASSING;
         return ngx_http_idem_next_header_filter(r);
@@ -76,7 +76,7 @@ ngx_http_idem_outcome_unknown(ngx_http_idem_ctx_t *ctx, ngx_uint_t pages)
 }
 
 
-/* an answer that is not held */
+/* pass on the header of an answer that is not held */
 
 static ngx_int_t
 ngx_http_idem_header_passes(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -95,7 +95,7 @@ ngx_http_idem_header_passes(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_replace(ctx, ctx->problem, 0, 0);
     }
 
-    /* events are for now, not for when a buffer is full */
+    /* events must be sent at once, not when a buffer is full */
 
     if (r->upstream && r->upstream->buffering
         && r->headers_out.content_type_len >= 17
@@ -126,7 +126,7 @@ ngx_http_idem_header_filter(ngx_http_request_t *r)
         && r->upstream->headers_in.status_n == NGX_HTTP_NO_CONTENT
         && r->upstream->headers_in.content_length_n > 0)
     {
-        /* bytes that must not come will come: they are nobody's answer */
+        /* a 204 must have no body: do not reuse the connection */
 
         r->upstream->headers_in.connection_close = 1;
     }
@@ -144,7 +144,7 @@ ngx_http_idem_header_filter(ngx_http_request_t *r)
 
     case NGX_HTTP_IDEM_HOLDING:
 
-        /* nginx gave up the first answer and made another */
+        /* nginx dropped the first answer and made another */
 
         ctx->held = NULL;
         ctx->held_last = &ctx->held;
@@ -181,7 +181,8 @@ ngx_http_idem_hold(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
                 continue;
             }
 
-            /* we asked for memory; half an answer must not look whole */
+            /* we asked for buffers in memory; half an answer must not look
+             * complete */
 
             ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
                           "idem: a part of the answer is not in memory");
@@ -328,7 +329,7 @@ ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
-/* more than is kept: from now on the client gets it as it comes */
+/* too large to keep: from now on it is sent to the client as it arrives */
 
 static ngx_int_t
 ngx_http_idem_overflow(ngx_http_idem_ctx_t *ctx)

@@ -1,8 +1,8 @@
 
 /*
- * ngx_http_idem_inject.c - a token in the forms of a page.
+ * ngx_http_idem_inject.c - put a token into the forms of a page.
  *
- * The service is asked for a page as it is: not compressed, whole, and not
+ * The service is asked for the plain page: not compressed, complete, and not
  * "not modified".  On its way to the client each form that is sent with POST
  * (form_tag.h) gets a hidden field with the page's token.
  */
@@ -91,7 +91,7 @@ ngx_http_idem_inject_source(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 }
 
 
-/* a browser asks for a page: images and the like need no token */
+/* a browser asks for a page; images and similar requests need no token */
 
 ngx_uint_t
 ngx_http_idem_wants_page(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
@@ -156,8 +156,8 @@ ngx_http_idem_inject_request(ngx_http_request_t *r)
 }
 
 
-/* the page is its user's own, and goes to no shared cache; a browser may keep
- * it, so that going back shows the form with the same token */
+/* the page belongs to one user and must not be in a shared cache; a browser may
+ * keep it, so that going back shows the form with the same token */
 
 ngx_int_t
 ngx_http_idem_inject_header(ngx_http_idem_ctx_t *ctx)
@@ -269,7 +269,8 @@ ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_str_t *field)
 }
 
 
-/* what was kept back goes out; it is the scan's, which goes on */
+/* send what was kept back; copied, because the scan goes on and reuses its
+ * memory */
 
 static ngx_int_t
 ngx_http_idem_append_held(ngx_http_idem_ctx_t *ctx, u_char *held, size_t *len,
@@ -295,8 +296,8 @@ ngx_http_idem_append_held(ngx_http_idem_ctx_t *ctx, u_char *held, size_t *len,
 }
 
 
-/* the end of the buffer: what may be the start of a form is kept back until
- * the next buffer shows it */
+/* the end of the buffer: bytes that may begin an end tag are kept back until
+ * the next buffer shows whether they do */
 
 static ngx_int_t
 ngx_http_idem_inject_rest(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
@@ -314,13 +315,13 @@ ngx_http_idem_inject_rest(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
 
         b->last -= held;
 
-    } else { /* a few bytes, and all of them are kept back */
+    } else { /* only a few bytes, and all are kept back */
         b->pos = b->last;
     }
 
     scan->held = held;
 
-    if (b->pos == b->last) { /* nginx sends no memory of no bytes */
+    if (b->pos == b->last) { /* nginx refuses empty memory buffers */
         b->temporary = 0;
         b->memory = 0;
         b->mmap = 0;
@@ -331,8 +332,8 @@ ngx_http_idem_inject_rest(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
 }
 
 
-/* the buffer in parts; the last one is the buffer itself, so that it is used
- * again only when all of it was sent */
+/* split the buffer; the last part is the buffer itself, so that it is not
+ * reused before all of it was sent */
 
 static ngx_int_t
 ngx_http_idem_inject_buf(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
@@ -351,7 +352,7 @@ ngx_http_idem_inject_buf(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
 
     if (!ngx_buf_in_memory(b)) {
 
-        /* nothing comes behind the last one */
+        /* nothing follows the last buffer */
 
         if (b->last_buf || b->last_in_chain) {
             scan->held = 0;
@@ -397,8 +398,8 @@ ngx_http_idem_inject_buf(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
 }
 
 
-/* has this piece of the page a place for the field, or may it begin here? if
- * not, scan is behind it */
+/* does this piece of the page have a place for the field, or may one begin
+ * here? if not, scan has moved past it */
 
 static ngx_uint_t
 ngx_http_idem_has_place(struct gateway_form_scan *scan, ngx_chain_t *in)

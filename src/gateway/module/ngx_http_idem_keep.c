@@ -1,7 +1,7 @@
 
 /*
- * ngx_http_idem_keep.c - a whole answer waits until its record is durable, and
- * then goes to the client.
+ * ngx_http_idem_keep.c - keep a complete answer until its record is durable,
+ * then send it to the client.
  */
 
 
@@ -12,7 +12,7 @@ static ngx_int_t ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_hold_handler(ngx_event_t *ev);
 
 
-/* wait for the engine; the request stays as it is until then */
+/* wait for the engine; the request does not change until then */
 
 static ngx_int_t
 ngx_http_idem_wait(ngx_http_idem_ctx_t *ctx)
@@ -34,9 +34,9 @@ ngx_http_idem_wait(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* nginx waits for a client that reads slowly, with a time limit and a look
- * whether it is still there; but it is we who wait, and a client that has sent
- * all it had to say may close its side */
+/* nginx acts as if it waited for a slow client, with a timeout and a check
+ * whether the client has left.  But here the module waits, and a client that
+ * has sent its whole request may close its side */
 
 static void
 ngx_http_idem_hold_handler(ngx_event_t *ev)
@@ -70,7 +70,7 @@ ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    /* it may have been told before, and even be acknowledged */
+    /* it may have been sent before, and even be acknowledged */
 
     if (ctx->claim->state == NGX_HTTP_IDEM_ENDING) {
         return ngx_http_idem_wait(ctx);
@@ -80,7 +80,7 @@ ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the held answer, or the problem that took its place, to the client */
+/* send the held answer, or the problem that replaces it, to the client */
 
 static ngx_int_t
 ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
@@ -144,7 +144,7 @@ ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the service wrote the answer itself, in its own transaction */
+/* the service wrote the answer to the store itself, in its own transaction */
 
 static ngx_int_t
 ngx_http_idem_pass_stored(ngx_http_idem_ctx_t *ctx, struct idem_bytes *bytes)
@@ -164,7 +164,7 @@ ngx_http_idem_pass_stored(ngx_http_idem_ctx_t *ctx, struct idem_bytes *bytes)
 }
 
 
-/* FINISH or RELEASE was acknowledged; NULL: it was not, and time is up */
+/* FINISH or RELEASE was acknowledged; NULL: it was not, and the time is up */
 
 void
 ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
@@ -183,7 +183,8 @@ ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
 
     if (unknown && ctx->streamed) {
 
-        /* the header is out: all that is left to say is that it is not whole */
+        /* the header was sent: we can only show that the answer is
+         * incomplete */
 
         ngx_str_set(&ctx->verdict, "outcome-unknown");
         ctx->cut = 1;

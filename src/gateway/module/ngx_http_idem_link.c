@@ -2,11 +2,11 @@
 /*
  * ngx_http_idem_link.c - the worker's one connection to the engine.
  *
- * Commands gather in "pending" and leave with one send() when a turn of the
- * event loop has brought no further one; each carries a TAG, so answers may
- * come in any order. When the connection breaks, what may be sent again goes
- * back to the head of "pending": BEGIN carries a nonce, FINISH, RENEW and
- * RELEASE a fence, so that twice is the same as once.
+ * Commands are collected in "pending" and sent with one send() when a turn of
+ * the event loop has brought no further one.  Each has a TAG, so replies may
+ * arrive in any order.  When the connection breaks, commands that may be sent
+ * again go back to the head of "pending": BEGIN has a nonce, and FINISH, RENEW
+ * and RELEASE have a fence, so sending them twice is the same as once.
  */
 
 
@@ -99,7 +99,7 @@ ngx_http_idem_connected(ngx_http_idem_engine_t *e)
 }
 
 
-/* what is in flight is not lost: it goes out again, in its old order */
+/* commands in flight are not lost: they are sent again, in the same order */
 
 void
 ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why)
@@ -155,7 +155,7 @@ ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why)
         }
     }
 
-    /* the store may be another one when we are back */
+    /* after the reconnect it may be another store */
 
     e->digest_asked = 0;
     e->digest_known = 0;
@@ -238,8 +238,9 @@ ngx_http_idem_info_number(struct idem_bytes *info, const char *name)
 
 
 /*
- * The reply to AUTH or INFO.  The engine closes the connection on a command
- * that is too long for it, whoever else waits on it: no FINISH may be that.
+ * The reply to AUTH or INFO.  The engine closes the connection after a command
+ * that is too long for it, which hits everybody who waits on it; so no FINISH
+ * may be too long.
  */
 
 static void
@@ -293,7 +294,7 @@ ngx_http_idem_dispatch(ngx_http_idem_engine_t *e,
 
     op->handler(op, &reply);
 
-    /* unless it is to be sent again */
+    /* unless it will be sent again */
 
     if (!op->again.timer_set) {
         ngx_http_idem_op_cancel(e, op);
@@ -301,7 +302,7 @@ ngx_http_idem_dispatch(ngx_http_idem_engine_t *e,
 }
 
 
-/* room for some more; what was read and dealt with makes place */
+/* make room for more input, reusing the space of parsed input */
 
 static ngx_int_t
 ngx_http_idem_read_room(ngx_http_idem_engine_t *e)
@@ -325,7 +326,7 @@ ngx_http_idem_read_room(ngx_http_idem_engine_t *e)
 }
 
 
-/* every whole reply; NGX_ABORT: the connection is gone */
+/* handle every complete reply; NGX_ABORT: the connection is closed */
 
 static ngx_int_t
 ngx_http_idem_read_replies(ngx_http_idem_engine_t *e, ngx_connection_t *c)
@@ -376,7 +377,8 @@ ngx_http_idem_read_handler(ngx_event_t *rev)
 
     for (total = 0; /* void */ ; total += n) {
 
-        /* many large answers: the worker's other connections come between */
+        /* after many large replies, let the worker's other connections run
+         * first */
 
         if (total > NGX_HTTP_IDEM_READ) {
             ngx_post_event(rev, &ngx_posted_next_events);

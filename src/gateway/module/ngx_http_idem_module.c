@@ -55,9 +55,10 @@ ngx_http_idem_engine(void)
 
 
 /*
- * A worker does not notice that its master was killed: it would listen for
- * ever, and nothing could be started in its place.  It stops to listen and
- * finishes what it has, but not for ever: the engine may be gone as well.
+ * A worker does not notice that its master was killed.  It would listen
+ * forever, and nothing could be started in its place.  So it stops listening
+ * and finishes its requests, within a time limit, because the engine may be
+ * gone as well.
  */
 
 static void
@@ -184,8 +185,8 @@ ngx_http_idem_init(ngx_conf_t *cf)
 
 #if (IDEM_FAILPOINTS)
 
-/* if the test has laid out a file of this name, tell that we are here and wait
- * until it takes the other file away */
+/* if the test has created a file of this name, report that we are here and wait
+ * until it removes the other file */
 
 void
 ngx_http_idem_step(const char *name)

@@ -10,9 +10,8 @@
 
 
 /*
- * The value, or nothing where a variable in it is empty: "$a:$b" without $a and
- * $b is a colon, which would make one caller or one request of all that lack
- * them.
+ * The value, or nothing if a variable in it is empty: "$a:$b" without $a and $b
+ * is a colon, and all callers or requests that lack them would count as one.
  */
 
 static ngx_int_t
@@ -82,7 +81,7 @@ ngx_http_idem_read_source(ngx_http_request_t *r, ngx_http_idem_source_t *source,
 }
 
 
-/* the key, or what is wrong with it; NGX_DECLINED if there is none */
+/* find the key, or what is wrong with it; NGX_DECLINED if there is none */
 
 static ngx_int_t
 ngx_http_idem_find_key(ngx_http_idem_ctx_t *ctx, ngx_array_t *sources,
@@ -105,7 +104,7 @@ ngx_http_idem_find_key(ngx_http_idem_ctx_t *ctx, ngx_array_t *sources,
     for (i = 0; i < sources->nelts; i++) {
         if (body && source[i].from == NGX_HTTP_IDEM_FROM_CONTENT) {
 
-            /* the id is made of it when the digest key is known */
+            /* the id is made of the content when the digest key is known */
 
             ctx->by_content = 1;
             return NGX_OK;
@@ -149,7 +148,7 @@ ngx_http_idem_find_key(ngx_http_idem_ctx_t *ctx, ngx_array_t *sources,
 }
 
 
-/* a token or a key; without a body only where none is needed */
+/* a token or a key; without a body only if none is needed */
 
 ngx_int_t
 ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
@@ -171,7 +170,7 @@ ngx_http_idem_key(ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
 }
 
 
-/* credentials are never stored nor logged: only a keyed digest of them is */
+/* credentials are never stored nor logged, only a keyed digest of them */
 
 static void
 ngx_http_idem_hash_part(crypto_generichash_state *hash, u_char *data,
@@ -203,9 +202,10 @@ ngx_http_idem_hash_headers(ngx_http_request_t *r, ngx_str_t *name,
 
 
 /*
- * Virtual hosts are different services: their keys do not meet. It is the name
- * in the configuration that counts; by the client's Host, a retry under another
- * name of the same service would be another caller's, and run again.
+ * Virtual hosts are different services, so their keys are separate.  The name
+ * in the configuration counts.  With the client's Host, a retry under another
+ * name of the same service would count as another caller's request and run
+ * again.
  */
 
 static ngx_str_t
@@ -273,7 +273,7 @@ ngx_http_idem_digest_scope(ngx_http_request_t *r,
 }
 
 
-/* bytes that cannot be a scope, or the name of somebody else's */
+/* bytes that cannot be a scope, or a name that is reserved */
 
 static ngx_uint_t
 ngx_http_idem_bad_scope(ngx_str_t *value)
@@ -296,8 +296,9 @@ ngx_http_idem_bad_scope(ngx_str_t *value)
 
 
 /*
- * NAME, or NAME@SITE on a site with a name. A NAME with an "@" in it gets one
- * more at its end on a site without: otherwise it could be that of another site.
+ * NAME, or NAME@SITE on a site with a name.  On a site without a name, a NAME
+ * with an "@" in it gets one more at its end, because otherwise it could equal
+ * a scope of another site.
  */
 
 static ngx_int_t
@@ -351,12 +352,13 @@ ngx_http_idem_named_scope(ngx_http_request_t *r,
 
 
 /*
- * NGX_DECLINED: nobody knows who asks; NGX_ABORT: what names the caller cannot
- * be a scope.
+ * NGX_DECLINED: the caller is unknown; NGX_ABORT: the caller's name cannot be a
+ * scope.
  *
  * Callers without a credential share a scope unless "idem_anonymous off" is
- * set.  Where "idem_scope" names callers they share one only if
- * "idem_anonymous on" is set: nobody gets into it by leaving a header out.
+ * set.  If "idem_scope" names callers, those without a name share a scope only
+ * if "idem_anonymous on" is set, so that nobody gets into it by leaving a
+ * header out.
  */
 
 ngx_int_t

@@ -1,10 +1,10 @@
 
 /*
- * ngx_http_idem_op.c - commands: their memory, their tags, the queue in which
- * they wait to be sent.
+ * ngx_http_idem_op.c - commands: their memory, their tags, and the queue in
+ * which they wait to be sent.
  *
- * An operation keeps its bytes until it is answered, whatever becomes of who
- * asked, so that it can be sent once more.
+ * An operation keeps its bytes until it is answered, even if its request has
+ * ended, so that it can be sent again.
  */
 
 
@@ -19,8 +19,8 @@
 static void ngx_http_idem_again_handler(ngx_event_t *ev);
 
 
-/* splitmix64 over a random start: no two alike in one worker, and no two
- * workers start alike */
+/* splitmix64 from a random start: no two values of a worker are alike, and no
+ * two workers start alike */
 
 uint64_t
 ngx_http_idem_nonce(ngx_http_idem_engine_t *e)
@@ -35,7 +35,7 @@ ngx_http_idem_nonce(ngx_http_idem_engine_t *e)
 }
 
 
-/* make sure of a free slot */
+/* make sure that there is a free slot */
 
 static ngx_int_t
 ngx_http_idem_grow_slots(ngx_http_idem_engine_t *e)
@@ -60,7 +60,7 @@ ngx_http_idem_grow_slots(ngx_http_idem_engine_t *e)
     }
 
     /* a free slot holds the number of the next one, with its low bit set so
-     * that it is no pointer */
+     * that it cannot be a pointer */
 
     for (i = e->nslots; i < n; i++) {
         slots[i] = (ngx_http_idem_op_t *)
@@ -105,8 +105,8 @@ ngx_http_idem_op_find(ngx_http_idem_engine_t *e, uint64_t tag)
 }
 
 
-/* commands and claims come and go with every request: those of the usual size
- * are kept for the next one */
+/* every request allocates commands and claims, so memory blocks of the usual
+ * size are kept for reuse */
 
 void *
 ngx_http_idem_alloc(ngx_http_idem_engine_t *e, size_t size)
@@ -144,7 +144,7 @@ ngx_http_idem_free(ngx_http_idem_engine_t *e, void *p, size_t size)
 
 
 /* the command for an operation; its tag is a slot and a generation, so that a
- * late answer meets nobody */
+ * late reply finds no command */
 
 ngx_http_idem_op_t *
 ngx_http_idem_op_create(ngx_http_idem_engine_t *e, struct idem_op *what,
@@ -188,7 +188,7 @@ ngx_http_idem_op_create(ngx_http_idem_engine_t *e, struct idem_op *what,
     op->resend = 1;
     op->until = ngx_current_msec + 600 * 1000;
 
-    /* a worker that leaves stays until what it owes is acknowledged */
+    /* an exiting worker stays until its commands are acknowledged */
 
     e->ops++;
     e->bytes += len;
@@ -217,7 +217,7 @@ ngx_http_idem_op_send(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)
 }
 
 
-/* the engine answered that it could not: the same again a little later */
+/* the engine replied that it could not: send the same again a little later */
 
 void
 ngx_http_idem_op_again(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op)

@@ -8,11 +8,11 @@
 #include "ngx_http_idem.h"
 
 
-/* what the table of problems does not say: the words for people */
+/* what the table of problems does not have: the texts for people */
 
 struct ngx_http_idem_problem_s {
     enum idem__problem   type;
-    ngx_uint_t           status;    /* 0: that of the type */
+    ngx_uint_t           status;    /* 0: the type's status */
     const char          *detail;
 };
 
@@ -169,9 +169,9 @@ const ngx_http_idem_problem_t  ngx_http_idem_not_repeatable = {
 
 
 /*
- * The page that a type leads to.  Every server of this nginx has it, whatever
- * its locations are, unless "idem_problem_base" leads to another place.  Other
- * paths below /.idem/ go on to the service.
+ * The page that a problem's type leads to.  Every server of this nginx has it,
+ * independent of its locations, unless "idem_problem_base" leads to another
+ * place.  Other paths below /.idem/ go to the service.
  */
 
 ngx_int_t
@@ -226,7 +226,7 @@ ngx_http_idem_problem_page_handler(ngx_http_request_t *r)
 }
 
 
-/* where the type is explained: on the operator's page, or by the type itself */
+/* the link to the explanation: the operator's page, or the type itself */
 
 static ngx_int_t
 ngx_http_idem_problem_url(ngx_http_request_t *r,
@@ -286,7 +286,7 @@ ngx_http_idem_problem_headers(ngx_http_request_t *r, ngx_str_t *url,
 }
 
 
-/* all of these texts but the key are ours; they are escaped all the same */
+/* all of these texts except the key are ours; they are escaped nevertheless */
 
 static ngx_chain_t *
 ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -342,7 +342,7 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* the problem's status, or that of the profile's API */
+/* the problem's status, or the one that the profile's API uses */
 
 static ngx_uint_t
 ngx_http_idem_problem_status(const ngx_http_idem_problem_t *problem,
@@ -378,7 +378,7 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     r->headers_out.status = status;
     r->err_status = 0;
 
-    /* nginx has no words for this one */
+    /* nginx has no reason phrase for this one */
 
     if (status == 422) {
         ngx_str_set(&r->headers_out.status_line, "422 Unprocessable Content");
@@ -391,7 +391,7 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ctx = ngx_http_idem_get_ctx(r);
 
     if (ctx) {
-        ctx->result_told = 0;   /* of an answer that is not sent after all */
+        ctx->result_told = 0;   /* it was for an answer that is not sent */
     }
 
     if ((ctx && ngx_http_idem_add_result(ctx, type->class

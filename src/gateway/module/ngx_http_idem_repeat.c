@@ -1,9 +1,11 @@
 
 /*
  * ngx_http_idem_repeat.c - Repeatable Requests 1.0 of OASIS (idem_profile
- * oasis): a request says when it was first sent, so that one that is older
- * than its record is refused instead of run again, and every answer says
- * whether the request was accepted as repeatable.
+ * oasis).
+ *
+ * A request says when it was first sent, so that one whose record may have
+ * expired is refused instead of run again, and every answer says whether the
+ * request was accepted as repeatable.
  */
 
 

@@ -1,6 +1,6 @@
 
 /*
- * ngx_http_idem_replay.c - stored answers, as an answer to a repeat.
+ * ngx_http_idem_replay.c - send a stored answer to a duplicate.
  */
 
 
@@ -8,7 +8,7 @@
 #include "json.h"
 
 
-/* nginx finds some headers by a pointer, not by looking through the list */
+/* nginx finds some headers by a pointer and does not search the list */
 
 static void
 ngx_http_idem_known_header(ngx_http_request_t *r, ngx_table_elt_t *h)
@@ -69,7 +69,7 @@ ngx_http_idem_set_type(ngx_http_request_t *r, struct gateway_header *h)
     r->headers_out.content_type_len = h->value.len;
     r->headers_out.content_type_lowcase = NULL;
 
-    /* a charset of its own: no filter is to add one */
+    /* if the type has a charset, no filter may add one */
 
     p = (u_char *) h->value.data;
     last = ngx_strlchr(p, p + h->value.len, ';');
@@ -113,8 +113,7 @@ ngx_http_idem_add_replayed(ngx_http_request_t *r)
 }
 
 
-/* the headers as they were stored; how long a replay may be cached is told
- * anew */
+/* the stored headers, except that the replay gets its own caching headers */
 
 static ngx_int_t
 ngx_http_idem_stored_headers(ngx_http_request_t *r,
@@ -187,7 +186,7 @@ ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     r->headers_out.status = result.status;
     r->headers_out.content_length_n = result.body.len;
 
-    /* the length of a body that is not sent is not known any more */
+    /* the length of a body that was not sent is not known any more */
 
     if (r->method == NGX_HTTP_HEAD || result.status == NGX_HTTP_NOT_MODIFIED) {
         r->headers_out.content_length_n = -1;
@@ -207,7 +206,7 @@ ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* larger results are not looked through for every replay */
+/* larger results are not parsed for every replay */
 #define NGX_HTTP_IDEM_LOOK_MAX  65536
 
 
@@ -262,8 +261,8 @@ ngx_http_idem_is_text(ngx_str_t *stored)
 
 
 /*
- * succeeded by the word of somebody who did not write an HTTP answer: an
- * operator, or a service that finished the record itself
+ * The record succeeded without an HTTP answer: an operator settled it, or a
+ * service finished it itself.
  */
 
 ngx_int_t

@@ -1,7 +1,6 @@
 
 /*
- * ngx_http_idem_send.c - commands on their way to the engine, many with one
- * send().
+ * ngx_http_idem_send.c - send commands to the engine, many with one send().
  */
 
 
@@ -47,7 +46,7 @@ ngx_http_idem_grow(u_char **buf, size_t *size, size_t len, size_t need,
 }
 
 
-/* a command without a tag, in front of all others */
+/* a command without a tag, before all others */
 
 ngx_int_t
 ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name, ngx_str_t *arg)
@@ -77,7 +76,7 @@ ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name, ngx_str_t *arg)
 }
 
 
-/* the bytes of a command from this one on; then it is in flight */
+/* copy the bytes of a command from this offset on; then it is in flight */
 
 static ngx_int_t
 ngx_http_idem_take(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
@@ -105,7 +104,7 @@ ngx_http_idem_take(ngx_http_idem_engine_t *e, ngx_http_idem_op_t *op,
 }
 
 
-/* short commands together, a long one by itself; out has nothing yet */
+/* send short commands together, a long one by itself; out is empty before */
 
 static ngx_int_t
 ngx_http_idem_fill(ngx_http_idem_engine_t *e)
@@ -123,7 +122,7 @@ ngx_http_idem_fill(ngx_http_idem_engine_t *e)
 
         if (op->len >= NGX_HTTP_IDEM_LONG) {
 
-            /* only what the socket does not take at once is copied */
+            /* copy only what the socket does not take at once */
 
             if (e->out_len || !c->write->ready) {
                 break;
@@ -150,9 +149,10 @@ ngx_http_idem_fill(ngx_http_idem_engine_t *e)
 
 
 /*
- * While requests keep coming, their BEGINs wait for each other: many that the
- * engine reads, decides and answers together cost it and us far less. A FINISH
- * leaves at the end of its turn, for an answer waits until it is on disk.
+ * While requests keep coming, their BEGINs wait for each other, because the
+ * engine reads, decides and answers many together at a far lower cost.  A
+ * FINISH is sent at the end of its turn, because an answer waits until it is on
+ * disk.
  */
 
 void

@@ -1,7 +1,7 @@
 
 /*
  * ngx_http_idem_service.c - what the service's answer, or the lack of one,
- * means for the record: is it done, free for the next one, or unknown?
+ * means for the record: is it done, free for the next request, or unknown?
  */
 
 
@@ -36,7 +36,7 @@ ngx_http_idem_releases(ngx_http_idem_loc_conf_t *conf, ngx_uint_t status)
 }
 
 
-/* does the answer say in one voice where it ends? */
+/* is it ambiguous where the answer ends? */
 
 static ngx_int_t
 ngx_http_idem_ambiguous(ngx_http_request_t *r)
@@ -64,8 +64,8 @@ ngx_http_idem_ambiguous(ngx_http_request_t *r)
 }
 
 
-/* a service that is still there said nothing that counts: no more of it is
- * read, or the client's connection would wait for the end of it */
+/* the service is still connected but its answer does not count: stop reading
+ * it, or the client's connection would wait for its end */
 
 static void
 ngx_http_idem_hang_up(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -86,9 +86,10 @@ ngx_http_idem_hang_up(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * The service succeeded, and what is about to be sent is not its answer.  If it
- * named the answer itself (X-Accel-Redirect), or an error page took its place,
- * it needs to say no more.  Otherwise nginx could not go on with its answer.
+ * The service succeeded, but another answer is about to be sent.  If the
+ * service named that answer itself (X-Accel-Redirect), or an error page
+ * replaces its answer, the request is done.  Otherwise nginx could not process
+ * the service's answer.
  */
 
 static ngx_uint_t
@@ -108,7 +109,7 @@ ngx_http_idem_replaced(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* did the service answer? then *status is what it said */
+/* did the service answer? then *status is its status */
 
 static ngx_uint_t
 ngx_http_idem_has_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -123,7 +124,7 @@ ngx_http_idem_has_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     if (r->http_version < NGX_HTTP_VERSION_10
         && ctx->http_version >= NGX_HTTP_VERSION_10)
     {
-        /* what the service sent was no HTTP; nginx takes it for a body */
+        /* the service did not send HTTP; nginx takes it for a body */
 
         r->http_version = ctx->http_version;
         return 0;
@@ -142,7 +143,7 @@ ngx_http_idem_has_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* nothing reached a service: the next one may try */
+/* nothing reached a service: the next request may try */
 
 static ngx_int_t
 ngx_http_idem_unreached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -165,7 +166,7 @@ ngx_http_idem_unreached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* from now on the answer is gathered, up to its end */
+/* from now on the answer is collected, up to its end */
 
 static ngx_int_t
 ngx_http_idem_hold_answer(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -175,8 +176,8 @@ ngx_http_idem_hold_answer(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     r->filter_need_in_memory = 1;
     r->allow_ranges = 0;
 
-    /* the first answer and its replays have the same Location: nginx would
-     * make a path absolute, but only for the first */
+    /* the first answer and its replays must have the same Location: nginx would
+     * make a path absolute, but only in the first */
 
     if (r->headers_out.location && r->headers_out.location->value.len
         && r->headers_out.location->value.data[0] == '/')
@@ -226,7 +227,7 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ctx->elsewhere && r->headers_out.status >= 400
         && !ngx_http_idem_releases(ctx->conf, status))
     {
-        /* the service has done it; what nginx says instead is no outcome */
+        /* the service has executed it; nginx's own answer is not the outcome */
 
         if (ngx_http_idem_conclude(ctx) != NGX_OK) {
             return NGX_ERROR;
@@ -265,7 +266,7 @@ ngx_http_idem_ends_well(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the service's side has ended: an answer that was cut is no answer */
+/* the service's side has ended; an answer that was cut does not count */
 
 static void
 ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
@@ -292,7 +293,7 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 
     if (good) {
 
-        /* whatever its client does from now on, it is done */
+        /* it is done, whatever its client does from now on */
 
         if (ctx->state == NGX_HTTP_IDEM_STREAMING
             && ngx_http_idem_conclude(ctx) != NGX_OK)
@@ -332,7 +333,7 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 }
 
 
-/* what becomes of the record of a request that the service has answered */
+/* decide about the record of a request that the service has answered */
 
 ngx_int_t
 ngx_http_idem_conclude(ngx_http_idem_ctx_t *ctx)

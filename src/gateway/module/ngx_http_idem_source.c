@@ -1,15 +1,15 @@
 
 /*
- * ngx_http_idem_source.c - the directives that say where a key, a token or a
- * scope is taken from.
+ * ngx_http_idem_source.c - the directives that set the source of a key, a token
+ * or a scope.
  */
 
 
 #include "ngx_http_idem.h"
 
 
-/* a header by itself is looked up here, so that two of them are seen;
- * NGX_DECLINED: it is not one */
+/* a plain header variable is looked up here, so that a repeated header is
+ * noticed; NGX_DECLINED: the text is something else */
 
 static ngx_int_t
 ngx_http_idem_header_source(ngx_conf_t *cf, ngx_str_t *text,
@@ -221,7 +221,7 @@ ngx_http_idem_is_content(ngx_http_idem_source_t *source)
 }
 
 
-/* is there one in the list of which this is true? */
+/* is the test true for one source of the list? */
 
 ngx_uint_t
 ngx_http_idem_any_source(ngx_array_t *list,

@@ -1,8 +1,8 @@
 
 /*
- * ngx_http_idem_status.c - a location that tells a caller what became of a key
- * of its own (GET), or makes sure that nothing more will become of it (POST:
- * the query for compensation, which plants a failure where there is nothing).
+ * ngx_http_idem_status.c - a location that reports to a caller on one of its
+ * own keys (GET), or makes sure that the key's request will not run any more
+ * (POST: the compensation query, which stores a failure if there is no record).
  */
 
 
@@ -14,7 +14,7 @@ static void ngx_http_idem_status_told(ngx_http_idem_op_t *op,
 static void ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx);
 
 
-/* also called again when the digest key has come */
+/* called again when the digest key has arrived */
 
 ngx_int_t
 ngx_http_idem_status_handler(ngx_http_request_t *r)
@@ -124,8 +124,9 @@ ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * The answer is what a repeat of the request would get, without the risk that
- * it is not a repeat.  When a lease ends is judged by this machine's clock.
+ * The answer is what a duplicate of the request would get, without the risk
+ * that the request is not a duplicate and runs.  This machine's clock decides
+ * when a lease ends.
  */
 
 static enum idem_verdict

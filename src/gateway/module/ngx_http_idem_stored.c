@@ -2,9 +2,9 @@
 /*
  * ngx_http_idem_stored.c - stored answers on their way to callers.
  *
- * The engine replies to every waiting duplicate by itself, one after the other.
- * Their large answers are the same bytes, so the requests of a worker share one
- * copy of them, which lives until the last of these requests ends.
+ * The engine replies to every waiting duplicate separately, one after the
+ * other.  Their large answers are the same bytes, so the requests of a worker
+ * share one copy, which lives until the last of these requests ends.
  */
 
 
@@ -39,7 +39,7 @@ ngx_http_idem_stored_cleanup(void *data)
 }
 
 
-/* a copy of what the engine sent; it lives as long as the request */
+/* a copy of the engine's bytes; it lives as long as the request */
 
 ngx_int_t
 ngx_http_idem_stored(ngx_http_request_t *r, ngx_http_idem_engine_t *e,

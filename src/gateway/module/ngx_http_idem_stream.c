@@ -2,10 +2,10 @@
 /*
  * ngx_http_idem_stream.c - an answer that is too large to be held.
  *
- * It goes to the client as it comes, except for its last byte: that one waits
- * until the answer is known to be whole and its record is durable.  So nobody
- * sees all of an answer that is not recorded, and an answer that the service
- * did not finish is not whole for its client either.
+ * It is sent to the client as it arrives, except for its last byte, which waits
+ * until the answer is known to be complete and its record is durable.  So no
+ * client gets a complete answer that is not recorded, and an answer that the
+ * service did not finish is incomplete for its client, too.
  */
 
 
@@ -47,7 +47,8 @@ ngx_http_idem_stream_byte(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* what may go on now: the byte that waited and all of this but its last one */
+/* what may be sent now: the byte that waited and all of this but its last
+ * byte */
 
 ngx_int_t
 ngx_http_idem_stream_take(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in,
@@ -116,7 +117,7 @@ ngx_http_idem_stream_take(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in,
 }
 
 
-/* the next filter has it, or has sent it: what is sent can be used again */
+/* the next filter has it or has sent it; reuse what was sent */
 
 void
 ngx_http_idem_stream_taken(ngx_http_idem_ctx_t *ctx, ngx_chain_t *out)
@@ -150,8 +151,8 @@ ngx_http_idem_stream_taken(ngx_http_idem_ctx_t *ctx, ngx_chain_t *out)
 
 
 /*
- * The client has left, and the service is to be heard out: what nobody will
- * send any more must look sent, or there would be no buffer to read into.
+ * The client has left, but the service's answer must be read to its end: mark
+ * the unsent buffers as sent, or there would be no buffer to read into.
  */
 
 void
@@ -167,7 +168,7 @@ ngx_http_idem_stream_left(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the byte that waited, and the end */
+/* send the byte that waited, and the end */
 
 ngx_chain_t *
 ngx_http_idem_stream_end(ngx_http_idem_ctx_t *ctx)

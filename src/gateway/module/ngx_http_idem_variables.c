@@ -1,6 +1,6 @@
 
 /*
- * ngx_http_idem_variables.c - what a log can say of a request.
+ * ngx_http_idem_variables.c - variables that describe a request, for logs.
  */
 
 
@@ -100,7 +100,7 @@ ngx_http_idem_text_variable(ngx_http_request_t *r,
 }
 
 
-/* each part behind its length as two bytes, as the engine hashes it */
+/* each part is preceded by its length as two bytes, as the engine hashes it */
 
 static void
 ngx_http_idem_hash_name(crypto_hash_sha256_state *hash, ngx_str_t *s)
@@ -117,7 +117,7 @@ ngx_http_idem_hash_name(crypto_hash_sha256_state *hash, ngx_str_t *s)
 
 /*
  * "key=" of the engine's log: the first digits of the record's lookup key;
- * declined if the request names no record
+ * declined if the request has no record
  */
 
 #define NGX_HTTP_IDEM_KEY_DIGITS  16
@@ -172,8 +172,9 @@ ngx_http_idem_key_variable(ngx_http_request_t *r,
 
 
 /*
- * nginx's $request_id in the form of a UUID; of version 8 if there is a record,
- * whose key's first 15 digits are then its first ones, so that it can be found
+ * nginx's $request_id in the form of a UUID.  If there is a record, it has
+ * version 8 and begins with the first 15 digits of the record's key, so that
+ * the record can be found.
  */
 
 ngx_int_t
