@@ -1,5 +1,5 @@
 /*
- * exec_result_test.c - what a command did, there and back again.
+ * exec_result_test.c - encode and decode the outcome of a command.
  */
 #include "exec.h"
 

@@ -1,6 +1,6 @@
 /*
- * options_test.c - reading a command line, times, sizes and hex; and bytes on
- * their way to a terminal.
+ * options_test.c - parse a command line, times, sizes and hex digits; and print
+ * bytes to a terminal.
  */
 #include "cli.h"
 
@@ -83,7 +83,7 @@ options_stand_anywhere_and_the_rest_stays_in_order(void **state)
     assert_string_equal(left[2], "-");
 
     assert_int_equal(parse(&v, "--flag key -t mine --flag", true), -1);
-    assert_null(v.text); /* it belongs to the command behind the key */
+    assert_null(v.text); /* it belongs to the command after the key */
     assert_int_equal(left_count, 4);
     assert_int_equal(parse(&v, "-", false),
                      -1); /* an argument, not an option */
@@ -139,7 +139,7 @@ times_and_sizes_have_units(void **state)
     (void)state;
     assert_true(idem__units_parse(IDEM__UNIT_TIME, "0", &n) && n == 0);
     assert_false(idem__units_parse(IDEM__UNIT_TIME, "1500",
-                                   &n)); /* seconds or milliseconds? */
+                                   &n)); /* the unit is missing */
     assert_true(idem__units_parse(IDEM__UNIT_TIME, "1500ms", &n) && n == 1500);
     assert_true(idem__units_parse(IDEM__UNIT_TIME, "30s", &n) && n == 30000);
     assert_true(idem__units_parse(IDEM__UNIT_TIME, "5M", &n) && n == 300000);
@@ -197,14 +197,16 @@ only_harmless_text_reaches_a_terminal(void **state)
                         "\\x1b[2J\\x0a\\x0d\\x09\\x7f");
     assert_string_equal(printed("a\0b", 3), "a\\x00b");
     assert_string_equal(printed("back\\slash", 10), "back\\\\slash");
-    /* Not UTF-8: cut, overlong, a surrogate, beyond the last, a lone tail. */
+    /* Invalid UTF-8: cut, overlong, a surrogate, beyond the last, a lone
+     * tail. */
     assert_string_equal(printed("\xe4\xbd", 2), "\\xe4\\xbd");
     assert_string_equal(printed("\xc0\xaf", 2), "\\xc0\\xaf");
     assert_string_equal(printed("\xe0\x80\xaf", 3), "\\xe0\\x80\\xaf");
     assert_string_equal(printed("\xed\xa0\x80", 3), "\\xed\\xa0\\x80");
     assert_string_equal(printed("\xf4\x90\x80\x80", 4), "\\xf4\\x90\\x80\\x80");
     assert_string_equal(printed("\x80", 1), "\\x80");
-    /* UTF-8, but a command (C1) or a mark that turns text around. */
+    /* Valid UTF-8, but a control character (C1) or a mark that changes the
+     * direction of text. */
     assert_string_equal(printed("\xc2\x9b", 2), "\\xc2\\x9b");
     assert_string_equal(printed("\xe2\x80\xae", 3), "\\xe2\\x80\\xae");
     assert_string_equal(printed("\xe2\x81\xa6", 3), "\\xe2\\x81\\xa6");

@@ -50,7 +50,7 @@ an_identity_comes_from_where_it_was_asked_for(void **state)
     idem__delivery_copy(d, "p1", 2, &d->message_id);
     assert_string_equal(identity("id", d, id), "p1");
 
-    text = malloc(1000); /* too long for an id: a digest stands for it */
+    text = malloc(1000); /* too long for an id: a digest replaces it */
     memset(text, 'x', 1000);
     idem__delivery_copy(d, text, 1000, &d->message_id);
     assert_int_equal(strlen(identity("id", d, id)), 7 + 64);
@@ -83,7 +83,7 @@ handle_nothing(void *arg, const struct idem_message *message,
     return IDEM_HANDLED;
 }
 
-/* Two queues whose long names differ at the end only are two scopes. */
+/* Two queues whose long names differ only at the end have two scopes. */
 static void
 a_scope_is_the_whole_of_both_names(void **state)
 {
@@ -215,7 +215,7 @@ struct watcher {
     uint64_t expected;
 };
 
-/* Stop when everything expected has come, or after two minutes. */
+/* Stop when all expected messages have arrived, or after two minutes. */
 static void *
 stop_when_done(void *arg)
 {
@@ -254,7 +254,7 @@ consume(struct cluster *c, struct idem_engine *engine, uint64_t expected,
     idem_consume_close(watcher.consumer);
 }
 
-/* How far the group has come, over all partitions. */
+/* The sum of the group's committed offsets over all partitions. */
 static int64_t
 committed(struct cluster *c)
 {
@@ -300,8 +300,8 @@ kafka_messages_are_handled_once_and_committed(void **state)
     assert_int_equal(stats.retries, 5);
     assert_int_equal(committed(&c), 400);
 
-    /* All of it once more, as after offsets that were lost: another group of
-     * the broker, the same consumer of ours. */
+    /* All messages again, as after lost offsets: another group at the broker,
+     * but the same consumer name in idem. */
     snprintf(c.source + strlen(c.source), 16, "2");
     consume(&c, engine, 400, &stats);
     assert_int_equal(stats.received, 400);

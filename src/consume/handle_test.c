@@ -1,7 +1,7 @@
 /*
- * handle_test.c - claim, handle, finish, acknowledge: on a source of the test's
- * and a store that fails when told to. The next message is not waited for, the
- * record is.
+ * handle_test.c - claim, handle, finish, acknowledge: with a source of the test
+ * and a store that fails on demand. A handler does not wait for the FINISH of a
+ * message, but the acknowledgement does.
  */
 #include "../../tests/support/faulty_store.h"
 #include "consume.h"
@@ -17,8 +17,8 @@
 
 #define MESSAGES_MAX 400
 
-/* A broker that has some messages, number n with the ordering key n % keys. One
- * that is put back comes again. */
+/* A broker with some messages; number n has the ordering key n % keys. A
+ * message that is put back is delivered again. */
 struct broker {
     struct source base;
     struct faulty_store *store;
@@ -30,12 +30,12 @@ struct broker {
     int open; /* neither acknowledged nor a letter */
     int handled[MESSAGES_MAX];
     int last_of_key[MESSAGES_MAX];
-    int out_of_order, unrecorded; /* what must not happen */
+    int out_of_order, unrecorded; /* events that must not happen */
     enum fault fault;             /* begins when number 0 is handled */
     int fault_count;
     int stop_at;  /* handling this shuts the gate and stops all; -1: none */
     int gate;     /* swaps wait while it is 1 (atomic) */
-    int returned; /* so has idem_consume_run (atomic) */
+    int returned; /* idem_consume_run has returned (atomic) */
 };
 
 static enum idem_status
@@ -72,7 +72,7 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
     return IDEM_OK;
 }
 
-/* What is acknowledged must be in the record. */
+/* A message that is acknowledged must be in its record. */
 static void
 check_recorded(struct broker *b, uint64_t number)
 {
@@ -194,7 +194,8 @@ open_broker(struct broker *b, int count, int keys, int concurrency,
                      IDEM_OK);
     assert_int_equal(idem_consume_open(b->engine, &options, &b->consumer, NULL),
                      IDEM_OK);
-    /* It reads a URL before it connects: time to put another in its place. */
+    /* idem_consume_open has made a source but not connected it, so it can still
+     * be replaced. */
     b->consumer->source->type->close(b->consumer->source);
     b->consumer->source = &b->base;
 }
@@ -233,7 +234,7 @@ messages_of_one_key_are_handled_in_order(void **state)
     close_broker_and_all(&b);
 }
 
-/* The FINISH of message 0 meets trouble, whatever it is: it is told again. */
+/* The FINISH of message 0 fails in some way and is sent again. */
 static void
 a_record_that_cannot_be_written_at_once_is_written_later(void **state)
 {
@@ -253,7 +254,8 @@ a_record_that_cannot_be_written_at_once_is_written_later(void **state)
     }
 }
 
-/* It is away for longer than the lease: strict does not know, and says so. */
+/* The store is unavailable for longer than the lease: in strict mode the
+ * outcome is unknown, which is reported. */
 static void
 a_record_that_cannot_be_written_at_all_is_a_doubt(void **state)
 {
@@ -281,8 +283,8 @@ run_thread(void *arg)
     return NULL;
 }
 
-/* Nothing is acknowledged, and a stop does not end, while the record is on its
- * way. */
+/* While the record is being written, nothing is acknowledged and a stop does
+ * not end. */
 static void
 a_stop_waits_for_what_is_being_recorded(void **state)
 {
@@ -309,7 +311,7 @@ a_stop_waits_for_what_is_being_recorded(void **state)
     close_broker_and_all(&b);
 }
 
-/* One swap in four fails, in some way. */
+/* One of four swaps fails, in some way. */
 static void
 a_store_in_chaos_repeats_nothing_and_forgets_nothing(void **state)
 {

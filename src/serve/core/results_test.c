@@ -1,5 +1,5 @@
 /*
- * results_test.c - long results are kept once, and are bounded.
+ * results_test.c - long results are kept once, and their bytes are bounded.
  */
 #include "results.h"
 
@@ -40,7 +40,7 @@ callbacks_of_one_turn_share_a_result_even_if_another_thread_rests(void **state)
     results_close(&results);
 }
 
-/* In another turn the same place may hold other bytes. */
+/* In another turn the same address may hold other bytes. */
 static void
 another_turn_rev_or_place_is_another_result(void **state)
 {
@@ -93,7 +93,7 @@ results_take_half_of_the_limit_and_only_what_buffers_leave(void **state)
     result_put(second);
     results_rest(&results);
 
-    /* One goes through however low the limit is. */
+    /* If nothing else is held, the limit does not apply. */
     results.max = 10;
     first = results_take(&results, 6, &record);
     assert_non_null(first);

@@ -1,5 +1,5 @@
 /*
- * http_call_test.c - what a request means, without a socket.
+ * http_call_test.c - parse requests into calls, without a socket.
  */
 #include "http.h"
 

@@ -1,5 +1,5 @@
 /*
- * play_test.c - every scheme of the playground with everything a client can do,
+ * play_test.c - run every scheme of the playground with every action,
  * unprotected and protected.
  */
 #include "play_inner.h"

@@ -1,5 +1,5 @@
 /*
- * resp_test.c - replies that grow, and the commands.
+ * resp_test.c - build replies, and parse commands.
  */
 #include "../core/rights.h"
 #include "answer.h"
