@@ -1,5 +1,6 @@
 /*
- * buf_test.c - owned bytes keep to their cap; an arena gives all back at once.
+ * buf_test.c - tests that buffers keep to their cap and that an arena frees
+ * everything at once.
  */
 #include "buf.h"
 
@@ -21,7 +22,7 @@ a_buf_grows_up_to_its_cap_and_not_beyond(void **state)
     assert_int_equal(buf.len, 1000);
     assert_false(idem_buf_add(&buf, "x", 1));
     assert_null(idem_buf_room(&buf, 1));
-    assert_int_equal(buf.len, 1000); /* as it was */
+    assert_int_equal(buf.len, 1000); /* unchanged */
     assert_memory_equal(buf.data + 990, "0123456789", 10);
     assert_true(idem_buf_add(&buf, NULL, 0));
     idem_buf_clear(&buf);

@@ -1,6 +1,6 @@
 /*
- * spawn_test.c - commands are started with what they are given and nothing
- * else, and their end is noticed.
+ * spawn_test.c - tests that commands inherit only what they are given, and that
+ * their end is noticed.
  */
 #include "spawn.h"
 
@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-/* Run a shell script; its output, and its status as of waitpid. */
+/* Run a shell script; returns its status as waitpid does, and its output. */
 static int
 shell(const char *script, struct idem_spawn how, char *out, size_t out_len)
 {
@@ -88,8 +88,8 @@ a_command_gets_no_files_handlers_or_blocked_signals_of_ours(void **state)
     sigset_t set;
 
     (void)state;
-    /* What was ignored when this program started stays so: that is how nohup
-     * works. */
+    /* Signals that were ignored when this program started stay ignored, as
+     * nohup needs. */
     snprintf(wanted, sizeof(wanted), "0000000000000000\n%016llx\n",
              (unsigned long long)ignored_signals() &
                  ~(1ULL << (SIGPIPE - 1) | 1ULL << (SIGXFSZ - 1)));
@@ -123,11 +123,11 @@ a_command_that_cannot_be_run_is_an_error(void **state)
     assert_int_equal(idem__spawn(&how, &child), ENOENT);
     how.argv = folder;
     assert_int_equal(idem__spawn(&how, &child), EACCES);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nothing is left */
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
     assert_int_equal(errno, ECHILD);
 }
 
-/* From here on this process has no pidfd_open, like one in an old container. */
+/* From here on this process has no pidfd_open, as in an old container. */
 static void
 lose_pidfds(void)
 {
@@ -143,7 +143,7 @@ lose_pidfds(void)
     assert_int_equal(pidfd_open(getpid(), 0), -1);
 }
 
-/* Last of all: what was lost does not come back. */
+/* This test must be the last one, because the change cannot be undone. */
 static void
 a_command_that_runs_is_no_error_without_pidfds(void **state)
 {

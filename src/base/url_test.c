@@ -1,5 +1,5 @@
 /*
- * url_test.c - the URL of a store on the network, taken apart.
+ * url_test.c - tests the parser of the URLs of stores.
  */
 #include "url.h"
 

@@ -1,5 +1,6 @@
 /*
- * batch_test.c - batches: grouped by key, one commit for all, few round trips.
+ * batch_test.c - tests batches: grouping by key, one commit for all, few round
+ * trips.
  */
 #include "../../tests/support/rig.h"
 #include "inner.h"
@@ -210,7 +211,7 @@ a_first_begin_far_away_takes_one_round_trip(void **state)
     assert_int_equal(rig.store->loads, 0);
     op = op_finish("a", start.fence, "R");
     assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
-    /* A replay is a refused guess. */
+    /* A replay begins with a wrong guess, which the store refuses. */
     op = op_begin("a");
     assert_verdict(ask(rig.engine, &op), IDEM_V_REPLAY);
     rig_close(&rig);
@@ -251,7 +252,7 @@ what_was_written_here_may_have_changed_elsewhere(void **state)
     assert_verdict(ask(other, &op), IDEM_V_OK);
     op = op_renew("a", start.fence, 80000);
     assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
-    /* Released elsewhere: who asks here must not hear "busy". */
+    /* Released by another engine: the answer here must not be "busy". */
     op = op_release("a", start.fence);
     assert_verdict(ask(other, &op), IDEM_V_OK);
     op = op_begin("a");
@@ -294,8 +295,8 @@ more_starts_than_are_kept_in_mind_are_finished_all_the_same(void **state)
     rig_close(&rig);
 }
 
-/* Their notes together are more than the engine keeps in mind, and the answers
- * of a batch are told while its writes are being noted. */
+/* The notes together are larger than the ring of recent.c, and answers of a
+ * batch are reported while its writes are still being noted. */
 static void
 a_large_batch_of_renewals_tells_everyone_their_own_note(void **state)
 {
@@ -356,7 +357,7 @@ a_duplicate_behind_another_engine_is_woken_by_looking_again(void **state)
     loads = other_store->loads + other_store->swaps;
     test_clocks_pass(&rig.clocks, 60);
     turn(other);
-    /* One look for all fifty. */
+    /* One read for all fifty. */
     assert_int_equal(other_store->loads + other_store->swaps, loads + 1);
     assert_false(waiting[0].done);
     op = op_finish("a", start.fence, "R");

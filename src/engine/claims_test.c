@@ -1,5 +1,6 @@
 /*
- * claims_test.c - a store that lost a live claim is noticed, and nothing else.
+ * claims_test.c - tests that the loss of a live claim is detected, and that
+ * nothing else is taken for one.
  */
 #include "inner.h"
 
@@ -101,11 +102,11 @@ what_others_may_do_to_a_claim_is_none(void **state)
     assert_int_equal(vanished(wrote_claim(&rig, &far_away), &same), 0);
     assert_int_equal(vanished(wrote_claim(&rig, &far_away), &later), 0);
     assert_int_equal(vanished(wrote_claim(&rig, &far_away), &freed), 0);
-    /* We ended it ourselves; it may be gone by now. */
+    /* This engine ended the claim itself, so it may be gone. */
     wrote_claim(&rig, &far_away);
     idem__claim_wrote(&rig.engine, key, &same);
     assert_int_equal(vanished(&rig, &nothing), 0);
-    /* A local store belongs to us alone. */
+    /* Only this engine writes a local store. */
     assert_int_equal(vanished(wrote_claim(&rig, &near), &nothing), 0);
     assert_int_equal(alarms, 0);
 }

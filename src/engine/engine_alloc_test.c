@@ -1,6 +1,6 @@
 /*
- * engine_alloc_test.c - every allocation of an engine's life fails once, in
- * turn: nothing leaks, nothing is half done, and the engine goes on.
+ * engine_alloc_test.c - lets each allocation of an engine fail once, in turn.
+ * Nothing may leak or be half done, and the engine must go on.
  */
 #include "../../tests/support/rig.h"
 #include "inner.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* The linker puts these in front of the real ones (see the Makefile). */
+/* The linker calls these instead of the real functions (see the Makefile). */
 void *__real_malloc(size_t len);
 void *__real_calloc(size_t count, size_t len);
 void *__real_realloc(void *old, size_t len);
@@ -20,9 +20,9 @@ void *__wrap_malloc(size_t len);
 void *__wrap_calloc(size_t count, size_t len);
 void *__wrap_realloc(void *old, size_t len);
 
-static long countdown; /* 0: nothing fails; 1: the next one does */
+static long countdown; /* 0: no failure; 1: the next allocation fails */
 static bool failed;
-static atomic_int no_cancels; /* so many of them cannot be made */
+static atomic_int no_cancels; /* this many cancels fail */
 
 static bool
 fails_now(void)
@@ -93,7 +93,7 @@ live_with_a_crowd(struct idem_engine *engine)
     op = op_finish("a", start.fence, "R");
     if (try(engine, &op).status != IDEM_OK)
         assert_verdict(ask(engine, &op), IDEM_V_OK);
-    idem_close(engine); /* whoever could not be woken is now */
+    idem_close(engine); /* also answers those that could not be woken */
     for (int i = 0; i < CROWD; i++) {
         assert_true(crowd[i].done && crowd[i].times <= 1);
         if (crowd[i].status == IDEM_OK)

@@ -1,9 +1,10 @@
 /*
- * engine_fault_test.c - a store that fails: every call in turn, in every way.
+ * engine_fault_test.c - tests the engine on a store whose calls fail, each in
+ * turn and in every way.
  *
- * Whatever the store does, an operation gets exactly one answer; "unavailable"
- * means that nothing was stored, "lost" that it may have been; and who sends a
- * lost operation again finds out what became of it.
+ * Whatever the store does, an operation gets exactly one answer. "unavailable"
+ * means that nothing was stored, "lost" that it may have been; a client that
+ * sends a lost operation again learns its outcome.
  */
 #include "../../tests/support/rig.h"
 #include "inner.h"
@@ -20,8 +21,8 @@ static const uint8_t nonce_a[8] = "nonce-a", nonce_b[8] = "nonce-b";
 
 /* ---- every call fails in turn -------------------------------------------- */
 
-/* A careful client: sends the same op again until it has a verdict. `lost` is
- * set if some try was. */
+/* A careful client: sends the same op again until it gets a verdict. `lost` is
+ * set if any attempt was lost. */
 static struct reply
 insist(struct rig *rig, const struct idem_op *op, bool *lost)
 {
@@ -70,7 +71,7 @@ live_a_request(struct rig *rig)
     }
     assert_int_equal(waiting.times, 1);
     if (waiting.status == IDEM_OK) {
-        /* A row lock is all that can be met at the start of the wait. */
+        /* Only a row lock can be found at the start of the wait. */
         assert_verdict(waiting, IDEM_V_REPLAY);
         assert_string_equal(waiting.result, "R");
     }
@@ -229,7 +230,7 @@ what_stays_lost_is_lost_for_all_who_depended_on_it(void **state)
     assert_status(second, IDEM_ERR_LOST);
     assert_status(waiting, IDEM_ERR_LOST);
     assert_verdict(other, IDEM_V_ABSENT);
-    /* It was stored, and its own nonce finds it. */
+    /* It was stored, and is recognised by its own nonce. */
     faulty_plan(rig.store, FAULT_NONE, 0, 0);
     op = op_begin("a");
     assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
@@ -239,12 +240,12 @@ what_stays_lost_is_lost_for_all_who_depended_on_it(void **state)
     rig_close(&rig);
 }
 
-/* What somebody else does between two tries of a lost swap. */
+/* A write of another client between two attempts of a lost swap. */
 struct meddler {
     struct idem_engine *engine;
     struct idem_op op;
     int at_swap, swaps;
-    enum fault fault_after; /* and how the store fails from then on */
+    enum fault fault_after; /* how the store fails after that */
     struct reply reply;
 };
 
@@ -261,8 +262,8 @@ meddle(void *arg, struct faulty_store *store)
         faulty_plan(store, meddler->fault_after, 0, 100);
 }
 
-/* Run `op` on an engine whose first swap fails as told, while somebody else
- * writes before the second. */
+/* Run `op` on an engine whose first swap fails in this way, while another
+ * client writes before the second attempt. */
 static struct reply
 lose_to(struct rig *rig, const struct idem_op *op, enum fault fault,
         const struct idem_op *theirs, enum fault fault_after)
@@ -362,7 +363,7 @@ a_release_that_was_lost_and_overtaken_stays_lost(void **state)
     rig_open(&rig, FAULTY_REMOTE, NULL);
     start = ask(rig.engine, &op);
     op = op_release("a", start.fence);
-    /* "stale" would say that it had been lost before: it had not. */
+    /* "stale" would mean that the claim was lost before, which it was not. */
     assert_status(lose_to(&rig, &op, FAULT_LOST_APPLIED, &theirs, FAULT_NONE),
                   IDEM_ERR_LOST);
     rig_close(&rig);
@@ -451,7 +452,8 @@ nobody_is_shown_a_fence_that_was_not_stored(void **state)
     op = op_wait("a", 5010);
     put(rig.engine, &op, &second);
     turn(rig.engine);
-    /* The lease ends, the first would take over, but nothing is stored. */
+    /* The lease ends and the first waiter would take over, but nothing is
+     * stored. */
     faulty_plan(rig.store, FAULT_FULL, 0, 1000);
     test_clocks_pass(&rig.clocks, 5005);
     turn(rig.engine);
@@ -596,7 +598,8 @@ a_store_that_is_away_is_not_asked_for_every_op(void **state)
         assert_non_null(strstr(reply.text, "planned"));
     }
     assert_int_equal(rig.store->calls, calls);
-    /* It is tried again, less and less often, but once a second at least. */
+    /* The store is tried again less and less often, but at least once a
+     * second. */
     for (int i = 0; i < 100; i++) {
         test_clocks_pass(&rig.clocks, 100);
         ask(rig.engine, &op);
@@ -645,7 +648,7 @@ a_store_that_gives_no_reason_is_said_to_give_none(void **state)
     rig_close(&rig);
 }
 
-/* REDEEM with a fresh token is two writes, and only the second one fails. */
+/* REDEEM with a new token makes two writes, and only the second one fails. */
 static void
 what_is_redeemed_is_told_without_a_fresh_token_too(void **state)
 {

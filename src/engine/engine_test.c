@@ -1,5 +1,6 @@
 /*
- * engine_test.c - limits, cancelling, closing, threads, drivers, scans.
+ * engine_test.c - tests limits, cancelling, closing, threads, drivers and
+ * scans.
  */
 #include "../../tests/support/rig.h"
 #include "inner.h"
@@ -38,7 +39,7 @@ a_full_crowd_answers_busy_at_once(void **state)
     rig_close(&rig);
 }
 
-/* Who waits for one key, or in one scope, does not take the room of others. */
+/* Waiters for one key, or in one scope, do not use the room of others. */
 static void
 a_crowded_key_and_a_crowded_scope_are_busy_at_once(void **state)
 {
@@ -71,7 +72,7 @@ a_crowded_key_and_a_crowded_scope_are_busy_at_once(void **state)
     assert_verdict(scope, IDEM_V_BUSY);
     assert_false(elsewhere.done);
 
-    /* A place that became free is taken by the next. */
+    /* The next operation takes a place that became free. */
     op = op_finish("a", start[0].fence, "R");
     ask(rig.engine, &op);
     assert_verdict(replies[1], IDEM_V_REPLAY);
@@ -180,7 +181,7 @@ a_cancelled_wait_is_answered_and_the_others_wait_on(void **state)
     turn(rig.engine);
     assert_status(gone, IDEM_ERR_CLOSED);
     assert_false(other.done);
-    /* Cancelled while it is still in the queue. */
+    /* Cancel it while it is still in the queue. */
     put(rig.engine, &op, &early);
     idem_cancel(rig.engine, early.ticket);
     turn(rig.engine);
@@ -188,7 +189,7 @@ a_cancelled_wait_is_answered_and_the_others_wait_on(void **state)
     op = op_finish("a", start.fence, "R");
     ask(rig.engine, &op);
     assert_verdict(other, IDEM_V_REPLAY);
-    idem_cancel(rig.engine, other.ticket); /* too late: nothing happens */
+    idem_cancel(rig.engine, other.ticket); /* too late: no effect */
     turn(rig.engine);
     assert_int_equal(other.times, 1);
     idem__stats(rig.engine, &stats);

@@ -1,5 +1,5 @@
 /*
- * lease_test.c - a lease is renewed in time, and over in time.
+ * lease_test.c - tests when a lease is renewed and when it is over.
  */
 #include "lease.h"
 
@@ -15,7 +15,7 @@ it_is_asked_for_again_after_a_third_counted_from_the_question(void **state)
     struct idem__lease lease = {.length_us = 30000, .asked_us = 1000};
 
     (void)state;
-    assert_true(idem__lease_ended(&lease, 1000)); /* nobody granted it yet */
+    assert_true(idem__lease_ended(&lease, 1000)); /* not granted yet */
     idem__lease_granted(&lease);
     assert_int_equal(idem__lease_due_us(&lease), 11000);
     assert_false(idem__lease_ended(&lease, 30999));

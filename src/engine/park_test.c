@@ -1,5 +1,5 @@
 /*
- * park_test.c - who waits for a busy record, and what ends the wait.
+ * park_test.c - tests waiting for a busy record, and what ends a wait.
  */
 #include "../../tests/support/rig.h"
 #include "inner.h"
@@ -122,7 +122,8 @@ locks_are_handed_on_in_the_order_they_were_asked_for(void **state)
     for (int i = 0; i < 20; i++) {
         struct reply late;
 
-        /* One who comes with the unlock stands behind those who wait. */
+        /* A caller that comes with the unlock is behind those that already
+         * wait. */
         op = op_unlock("l", held.fence);
         put(rig.engine, &op, &held);
         op = op_lock("l", "late", 0);
@@ -203,7 +204,7 @@ a_loose_lease_that_ends_starts_one_of_the_crowd(void **state)
     assert_verdict(crowd[0], IDEM_V_STARTED);
     assert_true(crowd[0].fence > start.fence);
     assert_int_equal(crowd_waiting(), CROWD - 1);
-    /* The one who lost it changes nothing. */
+    /* The client that lost the claim changes nothing. */
     op = op_finish("a", start.fence, "late");
     assert_verdict(ask(rig.engine, &op), IDEM_V_STALE);
     test_clocks_pass(&rig.clocks, 5010);

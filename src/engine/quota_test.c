@@ -1,6 +1,6 @@
 /*
- * quota_test.c - the count of a scope's records when the store cannot be looked
- * through.
+ * quota_test.c - tests the count of a scope's records when the store cannot be
+ * scanned.
  */
 #include "../../tests/support/rig.h"
 #include "inner.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* Time passes, and the engine has something to do and time to look. */
+/* Let time pass, so that the engine has work and time for a look. */
 static void
 pass(struct rig *rig, int seconds)
 {

@@ -1,5 +1,5 @@
 /*
- * run_test.c - idem_run: work that happens once, whatever fails around it.
+ * run_test.c - tests that idem_run runs work once, whatever fails around it.
  */
 #include "../../tests/support/rig.h"
 #include "../../tests/support/stores.h"
@@ -22,7 +22,7 @@ sleep_ms(long ms)
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 }
 
-/* A threaded engine on a store that fails when told to. */
+/* A threaded engine on a store that can be made to fail. */
 struct stage {
     struct faulty_store *store;
     struct idem_engine *engine;
@@ -44,10 +44,10 @@ open_stage(struct stage *stage, enum faulty_kind kind)
 struct work {
     struct stage *stage;
     int runs;
-    pthread_t *visitor; /* it takes until this one has its answer */
+    pthread_t *visitor; /* the work lasts until this thread has its answer */
     enum idem_state outcome;
     const char *result;
-    /* What happens to the store while the work is done. */
+    /* How the store fails while the work runs. */
     enum fault fault;
     int fault_count;
     struct idem_op meddle;
@@ -223,7 +223,7 @@ long_work_keeps_its_lease_alive(void **state)
     pthread_create(&one, NULL, visit, &busy);
     pthread_create(&two, NULL, visit, &patient);
     work.visitor = &one;
-    /* Longer than the lease, which outlasts a machine that stands still. */
+    /* Longer than the lease, which is long enough for a machine that stalls. */
     run(&stage, &work, IDEM_STRICT, 5000, &reply);
     pthread_join(two, NULL);
     assert_verdict(reply, IDEM_V_STARTED);
@@ -248,7 +248,8 @@ a_begin_whose_answer_is_lost_runs_once_all_the_same(void **state)
         struct reply reply;
 
         open_stage(&stage, FAULTY_LOCAL);
-        faulty_plan(stage.store, faults[i], 0, 8); /* more than are resent */
+        faulty_plan(stage.store, faults[i], 0, 8); /* more than are sent
+                                                    * again */
         run(&stage, &work, IDEM_STRICT, 0, &reply);
         assert_verdict(reply, IDEM_V_STARTED);
         run(&stage, &work, IDEM_STRICT, 0, &reply);
@@ -258,8 +259,8 @@ a_begin_whose_answer_is_lost_runs_once_all_the_same(void **state)
     }
 }
 
-/* The first eight answers are lost, then the row is held for longer than an op
- * waits for that. */
+/* The first eight replies are lost, then the row is locked for longer than an
+ * op waits for that. */
 static void
 lost_and_then_locked(void *arg, struct faulty_store *store)
 {
@@ -385,7 +386,8 @@ note_end(void *arg, enum idem_status status, const struct idem_answer *answer,
     atomic_fetch_add(&ending->calls, 1);
 }
 
-/* Kept alive beyond its lease, which outlasts a machine that stands still. */
+/* The run lasts longer than its lease, which is long enough for a machine that
+ * stalls. */
 #define END_LEASE_MS 4000
 
 static struct idem__run *
@@ -403,7 +405,7 @@ begin_run(struct stage *stage)
     return run;
 }
 
-/* Submit its end, and wait for the word. */
+/* Submit the end of the run, and wait for the callback. */
 static void
 submit_end(struct stage *stage, struct idem__run *run, enum fault fault,
            struct ending *ending)
@@ -562,7 +564,7 @@ a_process_that_dies_leaves_doubt_or_a_second_run(void **state)
                          IDEM_OK);
         assert_int_equal(answer.verdict, IDEM_V_BUSY);
         idem_answer_clear(&answer);
-        op.wait_ms = 60000; /* until the lease of the dead is over */
+        op.wait_ms = 60000; /* until the lease of the dead process is over */
         assert_int_equal(idem_run(engine, &op, count_run, &runs, &answer, NULL),
                          IDEM_OK);
         assert_int_equal(answer.verdict,

@@ -1,5 +1,5 @@
 /*
- * seal_test.c - sealing one record, and the file of keys.
+ * seal_test.c - tests the sealing of one record, and the file of keys.
  */
 #include "seal.h"
 
@@ -145,7 +145,7 @@ all_keys_open_and_the_first_one_seals(void **state)
     idem__seal_close(new);
 }
 
-/* Any change of any byte, and any other length. */
+/* Any change of any byte, and any other length, must be refused. */
 static void
 what_was_changed_does_not_open(void **state)
 {
@@ -212,7 +212,8 @@ assert_refused(const char *text, const char *why)
                      IDEM_ERR_INVALID);
     if (!strstr(err.text, why))
         fail_msg("\"%s\" does not say \"%s\"", err.text, why);
-    assert_null(strstr(err.text, "0123456789")); /* never what is in it */
+    assert_null(strstr(err.text, "0123456789")); /* the error never shows the
+                                                  * file's contents */
     assert_null(seal);
 }
 

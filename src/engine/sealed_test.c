@@ -1,6 +1,6 @@
 /*
- * sealed_test.c - an engine with keys: what its store gets to see, and what
- * becomes of records that do not open.
+ * sealed_test.c - tests an engine with keys: which bytes its store gets, and
+ * what happens to records that do not open.
  */
 #include "../../tests/support/rig.h"
 #include "inner.h"
@@ -35,7 +35,7 @@ key_file(const char *text)
     return path;
 }
 
-/* A rig whose engine has these keys, or none. */
+/* Open a rig whose engine has these keys, or none. */
 static void
 open_rig(struct rig *rig, const char *keys)
 {
@@ -44,7 +44,7 @@ open_rig(struct rig *rig, const char *keys)
     rig_open(rig, FAULTY_REMOTE, &options);
 }
 
-/* The next engine on the same records. */
+/* Open another engine on the same records. */
 static void
 reopen(struct rig *rig, const char *keys)
 {
@@ -177,7 +177,8 @@ a_key_is_replaced_in_steps(void **state)
     rig_close(&rig);
 }
 
-/* With the wrong key, and with none: told, not touched, and not the others. */
+/* With a wrong key or none, the operation fails with the reason, the record is
+ * not changed, and other records are not affected. */
 static void
 what_does_not_open_is_an_error_and_stays_as_it_is(void **state)
 {
@@ -211,7 +212,7 @@ what_does_not_open_is_an_error_and_stays_as_it_is(void **state)
         }
         assert_int_equal(rig.logged, 1); /* and not with every request */
         assert_verdict(do_op(&rig, op_begin(keys[k] ? "x" : "y")),
-                       IDEM_V_STARTED); /* no circuit was broken */
+                       IDEM_V_STARTED); /* the circuit breaker was not opened */
     }
     after = stored(&rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
     assert_int_equal(after.rev, before.rev);
@@ -248,7 +249,7 @@ a_claim_that_does_not_open_is_not_started_again(void **state)
     rig_close(&rig);
 }
 
-/* Those who wait are told, too, when another engine ends what they wait for. */
+/* Waiting operations get the error too, when another engine ends the record. */
 static void
 a_duplicate_that_waits_is_told(void **state)
 {
@@ -297,14 +298,14 @@ an_operator_can_forget_what_does_not_open(void **state)
     assert_verdict(reply, IDEM_V_STARTED);
     assert_verdict(do_op(&rig, op_finish("a", reply.fence, "again")),
                    IDEM_V_OK);
-    /* A lock that its holder left, who alone is sealed. */
+    /* A lock whose holder is gone, of which only the owner is sealed. */
     forget_lock = held;
     forget_lock.verb = IDEM_FORGET;
     forget_lock.type = IDEM_TYPE_LOCK;
     forget_lock.subject = (struct idem_bytes){NULL, 0};
     assert_verdict(ask(rig.engine, &forget_lock), IDEM_V_OK);
     assert_verdict(do_op(&rig, op_lock("gate", "eve", 0)), IDEM_V_STARTED);
-    /* A lock's note would be lost by it. */
+    /* This would lose the lock's note. */
     forget_lock = note;
     forget_lock.verb = IDEM_FORGET;
     forget_lock.type = IDEM_TYPE_LOCK;
@@ -329,7 +330,7 @@ what_has_expired_is_not_in_the_way(void **state)
     rig_close(&rig);
 }
 
-/* What somebody with access to the store can do. */
+/* Changes that somebody with access to the store can make. */
 static void
 a_record_that_was_changed_in_the_store_is_damaged(void **state)
 {
@@ -393,7 +394,8 @@ a_scan_shows_subjects_to_who_has_the_key(void **state)
     rig_close(&rig);
 }
 
-/* Every answer of a store that fails now and then is as without keys. */
+/* On a store that fails now and then, all answers are the same as without
+ * keys. */
 static void
 a_lost_write_is_sent_again_as_it_was(void **state)
 {
@@ -436,7 +438,8 @@ limits_leave_room_for_the_seal(void **state)
     rig_close(&rig);
 }
 
-/* A subject from before the key may be too long to be sealed. */
+/* A subject that was stored before there was a key may be too long to be
+ * sealed. */
 static void
 a_subject_that_cannot_be_sealed_stays_as_it_is(void **state)
 {

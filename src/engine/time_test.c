@@ -1,5 +1,5 @@
 /*
- * time_test.c - leases and expiry while clocks jump, engines restart, and
+ * time_test.c - tests leases and expiry while clocks jump, engines restart, and
  * stores have another clock or none.
  */
 #include "../../tests/support/rig.h"
@@ -24,7 +24,7 @@ strict(const char *id, int64_t lease_ms)
     return op;
 }
 
-/* The engine has been up for a while, so that leases count at once. */
+/* Let the engine run for a while, so that leases can end. */
 static void
 open_and_age(struct rig *rig, enum faulty_kind kind)
 {
@@ -46,7 +46,7 @@ alarm_on(struct rig *rig)
     return stats.clock_alarm;
 }
 
-/* How long, in steps, until a strict claim comes into doubt. */
+/* The time, in steps, until a strict claim comes into doubt. */
 static int64_t
 doubt_after_ms(struct rig *rig, const char *id, int64_t step_ms, int64_t most)
 {
@@ -97,7 +97,8 @@ an_engine_that_has_just_started_says_when_it_will_know(void **state)
     test_clocks_pass(&rig.clocks, 600);
     young = rig_engine(&rig, FAULTY_LOCAL, NULL, &store);
     reply = ask(young, &op);
-    assert_verdict(reply, IDEM_V_BUSY); /* it has not watched for the lease */
+    assert_verdict(reply, IDEM_V_BUSY); /* this engine has not run for as long
+                                         * as the lease */
     assert_in_range(reply.retry_after_ms, 450, 500);
     test_clocks_pass(&rig.clocks, reply.retry_after_ms);
     assert_verdict(ask(young, &op), IDEM_V_DOUBT);
@@ -124,7 +125,7 @@ a_clock_that_cannot_be_is_an_error_not_a_fence(void **state)
     assert_non_null(strstr(err.text, "clock"));
     assert_null(engine);
 
-    /* One that goes wrong later is not believed. */
+    /* A clock that becomes wrong later is not trusted. */
     rig_open(&rig, FAULTY_REMOTE, NULL);
     assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
     atomic_store(&rig.store->clock_us, HOUR * 24 * 365 * 300 * 1000);
@@ -171,7 +172,7 @@ what_is_written_after_a_jump_counts_in_the_stores_time(void **state)
         ask(rig.engine, &op);
         ask(late, &op);
     }
-    /* An engine that has seen only the new time must honour the claim. */
+    /* An engine that has seen only the new time must respect the claim. */
     op = strict("a", 10000);
     assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
     for (int i = 0; i < 19; i++) {
@@ -194,9 +195,9 @@ a_store_clock_set_back_ends_no_lease_either(void **state)
     assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
     atomic_store(&rig.store->clock_us, -HOUR * 1000);
     assert_int_equal(doubt_after_ms(&rig, "a", 500, 60000), -1);
-    /* A claim from now on is written with the time before the jump, for the
-     * sake of the fences. Then the clock is put right, which is a jump forward:
-     * it ends nothing early, but in time. */
+    /* A claim from now on is written with the time before the jump, because of
+     * the fences. Then the clock is corrected, which is a jump forward: the
+     * lease ends neither early nor late. */
     op = strict("b", 10000);
     assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
     atomic_store(&rig.store->clock_us, 0);
@@ -205,8 +206,8 @@ a_store_clock_set_back_ends_no_lease_either(void **state)
     rig_close(&rig);
 }
 
-/* Found by the simulator: it was counted from the wrong time, and expired early
- * for everybody who saw the clock set right again. */
+/* Found by the simulator: the expiry counted from the wrong time, so the record
+ * expired early for everybody who saw the corrected clock. */
 static void
 what_is_finished_under_a_clock_set_back_does_not_expire_early(void **state)
 {
@@ -222,7 +223,7 @@ what_is_finished_under_a_clock_set_back_does_not_expire_early(void **state)
     assert_verdict(reply, IDEM_V_STARTED);
 
     atomic_fetch_sub(&rig.store->clock_us, 9 * HOUR * 1000);
-    for (int i = 0; i < 2 * 3600; i++) { /* two hours pass under it */
+    for (int i = 0; i < 2 * 3600; i++) { /* two hours pass meanwhile */
         test_clocks_pass(&rig.clocks, 1000);
         assert_verdict(ask(rig.engine, &begin), IDEM_V_BUSY);
     }
@@ -326,7 +327,7 @@ a_record_expires_after_its_ttl(void **state)
             test_clocks_pass(&rig.clocks, 1000);
             assert_verdict(ask(rig.engine, &op), IDEM_V_REPLAY);
         }
-        /* A store without a clock takes a minute more. */
+        /* On a store without a clock it takes a minute longer. */
         test_clocks_pass(&rig.clocks,
                          kinds[i] == FAULTY_CLOCKLESS ? 62000 : 2000);
         again = ask(rig.engine, &op);
@@ -375,7 +376,8 @@ a_store_that_is_ahead_at_the_start_is_not_believed(void **state)
     start = ask(rig.engine, &op);
     op = op_finish("a", start.fence, "R");
     assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
-    /* The store counts by the boot clock here: it is 25 hours ahead now. */
+    /* The store's time is counted by the boot clock here: it is now 25 hours
+     * ahead. */
     atomic_fetch_add(&rig.clocks.boot_us, 25 * HOUR * 1000);
     young = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
     assert_int_equal(rig.logged, 1);
@@ -384,7 +386,7 @@ a_store_that_is_ahead_at_the_start_is_not_believed(void **state)
         assert_verdict(ask(young, &op), IDEM_V_REPLAY);
         test_clocks_pass(&rig.clocks, 1000);
     }
-    /* It was this machine's clock that was wrong, and is set right. */
+    /* This machine's clock was wrong, and is corrected. */
     atomic_fetch_add(&rig.clocks.wall_us, 25 * HOUR * 1000);
     test_clocks_pass(&rig.clocks, 1000);
     assert_verdict(ask(young, &op), IDEM_V_STARTED);
@@ -440,7 +442,7 @@ an_honest_difference_of_clocks_is_made_up_for(void **state)
     struct rig rig;
 
     (void)state;
-    /* The store's clock is quicker by 100 parts in a million. */
+    /* The store's clock is faster by 100 parts in a million. */
     open_and_age(&rig, FAULTY_REMOTE);
     for (int i = 0; i < 5000; i++) {
         test_clocks_pass(&rig.clocks, 10000);
@@ -524,7 +526,7 @@ without_a_clock_ones_own_claim_is_watched_from_the_start(void **state)
     open_and_age(&rig, FAULTY_CLOCKLESS);
     op = strict("a", 5000);
     assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
-    /* Nobody asks meanwhile, others come and go. */
+    /* Nobody asks for this record meanwhile, while others come and go. */
     for (int i = 0; i < 1000; i++) {
         char id[16];
 

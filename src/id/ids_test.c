@@ -1,5 +1,6 @@
 /*
- * ids_test.c - no id twice, whatever the clock, the lease or the process does.
+ * ids_test.c - tests that no id is given out twice, whatever the clock, the
+ * lease or the process does.
  */
 #include "../engine/engine.h"
 #include "id.h"
@@ -205,7 +206,7 @@ a_clock_set_back_across_a_restart_does_not_repeat(void **state)
     idem_close(engine);
 }
 
-/* What kill -9 leaves behind: the number stays leased until its lease ends. */
+/* After kill -9 the number stays leased until its lease ends. */
 static void
 vanish(struct idem_ids *ids)
 {

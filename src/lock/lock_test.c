@@ -1,5 +1,6 @@
 /*
- * lock_test.c - one holder at a time, and who lost it is told.
+ * lock_test.c - tests that a lock has one holder at a time, and that its loss
+ * is reported.
  */
 #include "../../tests/support/faulty_store.h"
 #include "../engine/engine.h"
@@ -138,7 +139,7 @@ who_lost_it_is_told_at_once(void **state)
 struct slow {
     struct faulty_store *store;
     struct idem_engine *engine;
-    pthread_mutex_t door; /* who holds it makes every write hang */
+    pthread_mutex_t door; /* while it is held, every write hangs */
 };
 
 static void
@@ -186,8 +187,8 @@ ms_until(const int *flag, int64_t at_most_ms)
     return ms;
 }
 
-/* Whether or not a callback is to be told; and a renewal that is answered when
- * its lease is over does not bring the lock back. */
+/* With and without a callback. A renewal that is answered after the end of its
+ * lease does not make the lock held again. */
 static void
 a_hanging_store_does_not_keep_the_holder_from_knowing(void **state)
 {
@@ -230,7 +231,7 @@ a_row_that_is_locked_for_a_moment_is_not_a_lost_lock(void **state)
     assert_int_equal(idem_lock_take(slow.engine, "job", &o, &lock, NULL),
                      IDEM_OK);
     faulty_plan(slow.store, FAULT_LOCKED, 0, 1000000);
-    usleep(2000000); /* a renewal falls into it */
+    usleep(2000000); /* a renewal happens during this time */
     faulty_plan(slow.store, FAULT_NONE, 0, 0);
     usleep(3500000);
     assert_int_equal(__atomic_load_n(&lost, __ATOMIC_ACQUIRE), 0);

@@ -1,6 +1,6 @@
 /*
- * turn_test.c - fair locks: those who wait are in line. The order across
- * processes is in tests/system/test_locks.py.
+ * turn_test.c - tests fair locks: the order of waiters in one process.
+ * tests/system/test_locks.py tests the order across processes.
  */
 #include "../../tests/support/faulty_store.h"
 #include "../engine/engine.h"
@@ -134,7 +134,7 @@ its_owner_takes_a_lock_again_however_many_are_in_line(void **state)
 
 static atomic_int inside, most, done;
 
-/* Every third one has little patience. */
+/* Every third thread has a short timeout. */
 static void *
 come_and_go(void *arg)
 {
@@ -178,7 +178,7 @@ many_come_and_give_up_and_the_line_moves_on(void **state)
     assert_true(done >= 8 * 20);
 }
 
-/* Somebody's own lock may have the name of a list, and any note. */
+/* A lock of another program may have the name of a list, and any note. */
 static void
 a_note_that_is_no_list_does_no_harm(void **state)
 {
@@ -220,8 +220,9 @@ is_free(const char *name)
     return is_free;
 }
 
-/* On SQL stores another engine's transaction may hold a row for a moment. What
- * is not let go then stops everybody else for the rest of its lease. */
+/* On SQL stores another engine's transaction may lock a row for a moment. A
+ * place that is not released because of that would stop everybody else for the
+ * rest of its lease. */
 static void
 what_is_held_for_a_moment_is_let_go_although_its_row_is_locked(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * codec_test.c - records as bytes: what goes in comes out, and nothing that was
- * damaged, cut or made up is taken for a record.
+ * codec_test.c - tests the encoding of records: what goes in comes out, and
+ * damaged, truncated or invented bytes are never taken for a record.
  */
 #include "../base/buf.h"
 #include "../base/le.h"
@@ -156,7 +156,8 @@ every_truncation_and_every_extra_byte_is_detected(void **state)
 
     (void)state;
     for (size_t len = 0; len < bytes.len; len++) {
-        /* In memory of its own, so that a byte read too far is seen. */
+        /* In its own allocation, so that the sanitizer detects a read beyond
+         * its end. */
         uint8_t *cut = malloc(len + 1);
         struct idem_bytes part = {cut, len};
 
@@ -178,7 +179,7 @@ every_truncation_and_every_extra_byte_is_detected(void **state)
     free((void *)bytes.data);
 }
 
-/* Change one byte of the head and make the checksum right again. */
+/* Change one byte of the head and correct the checksum. */
 static enum idem_status
 forge(size_t at, uint8_t value, struct idem_error *err)
 {
@@ -268,7 +269,7 @@ a_time_out_of_range_is_flawed(void **state)
     }
 }
 
-/* The one thing that everybody else computes too: PostgreSQL's
+/* Other programs compute the same key, for example PostgreSQL with
  * sha256('\x01' || '\x0004' || 'shop' || '\x0007' || 'order-7'). */
 static void
 the_key_is_the_documented_hash(void **state)

@@ -1,5 +1,5 @@
 /*
- * op_test.c - what may be asked, and how what may not is refused: every message
+ * op_test.c - tests which operations are valid, and that every error message
  * says what is wrong and what to do.
  */
 #include "record.h"
@@ -32,7 +32,7 @@ valid(enum idem_verb verb)
                             .subject = NAME};
 }
 
-/* The op is refused, and the message holds both words. */
+/* The op is refused, and the message contains both words. */
 static void
 refused(struct idem_op op, const char *what, const char *advice)
 {
@@ -79,7 +79,7 @@ defaults_are_filled_in(void **state)
     op = valid(IDEM_LOCK);
     assert_int_equal(idem__op_check(&op, NULL), IDEM_OK);
     assert_int_equal(op.type, IDEM_TYPE_LOCK);
-    op = valid(IDEM_FINISH); /* keeps what BEGIN gave */
+    op = valid(IDEM_FINISH); /* keeps the TTL of BEGIN */
     assert_int_equal(idem__op_check(&op, NULL), IDEM_OK);
     assert_int_equal(op.ttl_ms, 0);
 }
@@ -113,7 +113,7 @@ empty_long_and_nul_names_are_refused(void **state)
     op.subject = LONG(IDEM_SUBJECT_MAX + 1);
     refused(op, "the subject has 256 bytes", "shorten");
 
-    op = valid(IDEM_BEGIN); /* the limits themselves are fine */
+    op = valid(IDEM_BEGIN); /* the limits themselves are valid */
     op.scope = LONG(IDEM_SCOPE_MAX);
     op.id = LONG(IDEM_ID_MAX);
     assert_int_equal(idem__op_check(&op, NULL), IDEM_OK);
@@ -195,7 +195,7 @@ numbers_that_are_no_verb_type_mode_or_kind_are_refused(void **state)
     refused(op, "raw, http or exec", "3");
 }
 
-/* A note of a lock must never become somebody's outcome, nor the other way. */
+/* The note of a lock must never become an outcome, nor the other way round. */
 static void
 verbs_that_do_not_fit_the_type_are_refused(void **state)
 {

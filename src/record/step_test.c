@@ -1,12 +1,12 @@
 /*
- * step_test.c - the state machine against a table that a person can read.
+ * step_test.c - compares the state machine with a table that a person can read.
  *
  * `table` in tests/support/step_table.h says what each verb does on each state.
  * The generator makes every combination of state, verb, lease, expiry,
  * fingerprint, mode, fence, nonce, type and so on, finds the one row that
- * applies (none or two is a failure of the table), and compares it with what
- * step() did. Beside the table stand the invariants I1 to I5 and what must hold
- * for anything that is written.
+ * applies (none or two is an error of the table), and compares it with what
+ * step() did. In addition it checks the invariants I1 to I5, and rules for
+ * everything that is written.
  */
 #include "record.h"
 
@@ -25,7 +25,7 @@
 #define LATE_MS (EARLY_MS + 7)
 #define LATE_US ((uint64_t)LATE_MS * 1000)
 #define AHEAD_US (UINT64_C(30) * 24 * 3600 * 1000000)
-#define LEASE_MS 500 /* what the record was started with */
+#define LEASE_MS 500 /* of the start of the record */
 
 enum { LEASE_ALIVE, LEASE_OVER, LEASE_OVER_BUT_ENGINE_YOUNG, LEASES };
 enum { NOT_YET, EXPIRED, NEVER, EXPIRIES };
@@ -71,7 +71,7 @@ static const uint8_t print_b[IDEM_FINGERPRINT_LEN] = {2};
 static const uint8_t nonce_a[IDEM_NONCE_LEN] = {1};
 static const uint8_t nonce_b[IDEM_NONCE_LEN] = {2};
 
-/* Can there be such a record? What says nothing here is not varied. */
+/* Is such a record possible? Dimensions without effect here are not varied. */
 static bool
 record_makes_sense(const struct point *p)
 {
@@ -87,7 +87,7 @@ record_makes_sense(const struct point *p)
     if (!executing && p->lease != LEASE_ALIVE)
         return false;
     if (p->record_fp && !executing && !done)
-        return false; /* what is free or only issued was asked by nobody */
+        return false; /* a free or only issued record has no fingerprint */
     if (p->redeemed &&
         !(token && p->state == IDEM_STATE_SUCCEEDED && !p->record_fp))
         return false;
@@ -228,7 +228,7 @@ same_bytes(struct idem_bytes a, struct idem_bytes b)
 }
 
 /* Not `(counts ? r->attempt : 0) + 1`: gcc 14.2 reads r->attempt before it
- * looks at the condition, and r may be NULL. */
+ * checks the condition, and r may be NULL. */
 static uint32_t
 attempts_of(const struct idem_record *r)
 {
@@ -322,7 +322,8 @@ kept_ttl(const struct idem_record *r)
     return r->expires ? r->expires - r->created : IDEM_TTL_DEFAULT_MS;
 }
 
-/* `r` is what the store holds (NULL: nothing), `counts` whether it counts. */
+/* `r` is the stored record (NULL: none), `counts` says whether it has not
+ * expired. */
 static const char *
 check_change(enum change change, const struct idem_record *r, bool counts,
              const struct idem_op *op, const struct idem_record *next)
@@ -395,16 +396,17 @@ check_invariants(const struct idem_record *r, const struct idem_op *op,
     struct idem_record filled = *next;
     int64_t drop_at;
 
-    /* I2: a refusal, and a question, write nothing. */
+    /* I2: a refusal or a question writes nothing. */
     MUST(!wrote || verdict == IDEM_V_STARTED || verdict == IDEM_V_OK ||
          verdict == IDEM_V_SETTLED || verdict == IDEM_V_ISSUED ||
          verdict == IDEM_V_REDEEMED);
-    /* I3: executing never expires, so nobody finds it absent or plants. */
+    /* I3: executing never expires, so no operation finds it absent or writes a
+     * tombstone. */
     MUST(!executing || (verdict != IDEM_V_ABSENT && verdict != IDEM_V_UNKNOWN));
     /* I4: strict executing is never started again. */
     MUST(!(executing && r->mode == IDEM_STRICT && op->verb == IDEM_BEGIN) ||
          !wrote);
-    /* I5: who does not hold the fence changes nothing. */
+    /* I5: a client that does not hold the fence changes nothing. */
     MUST(!needs_fence(op->verb) || !wrote || (r && r->fence == op->fence));
     MUST(!may_name_fence(op->verb) || op->fence == 0 || !wrote ||
          (r && r->fence == op->fence));
@@ -413,7 +415,8 @@ check_invariants(const struct idem_record *r, const struct idem_op *op,
 
     /* I1: the fence of a key only grows, and every start has its own. */
     MUST(!r || next->fence >= r->fence);
-    /* I1, I9: once it is gone, a fence from the clock alone is larger. */
+    /* I1, I9: after the record is gone, a fence from the clock alone is
+     * larger. */
     drop_at = idem__record_drop_at(next);
     MUST(drop_at == 0 ? next->state == IDEM_STATE_EXECUTING ||
                             next->type == IDEM_TYPE_WORKER
@@ -529,7 +532,7 @@ try_point(const struct point *p)
         complain(p, flaw, verdict);
 }
 
-/* Counts through some dimensions like an odometer. */
+/* Count through some dimensions like an odometer. */
 static bool
 advance(struct point *p, size_t from, size_t to)
 {
@@ -570,7 +573,7 @@ step_does_what_the_table_says_in_every_situation(void **state)
 /* ---- some lives, told as stories -------------------------------------- */
 
 struct life {
-    struct idem_record record; /* what the store holds */
+    struct idem_record record; /* the stored record */
     int64_t now_ms;
     struct idem_record next;
 };
@@ -626,11 +629,12 @@ a_fence_from_a_clock_that_was_ahead_outlives_the_record(void **state)
     (void)state;
     play(&life, BEGIN_LOOSE(nonce_a));
     fence = life.record.fence;
-    life.now_ms = right_ms; /* it is set right */
+    life.now_ms = right_ms; /* the clock is corrected */
     assert_int_equal(
         play(&life, (struct idem_op){.verb = IDEM_RELEASE, .fence = fence}),
         IDEM_V_OK);
-    /* Expired, there or not: the next fence is larger. */
+    /* After the expiry the next fence is larger, whether the record is still
+     * there or not. */
     life.now_ms = life.record.expires;
     assert_true(idem__record_drop_at(&life.record) > right_ms + ahead_ms);
     assert_int_equal(play(&life, BEGIN_LOOSE(nonce_b)), IDEM_V_STARTED);
@@ -804,7 +808,7 @@ a_holder_that_lost_the_outcome_ends_its_lease(void **state)
     begin.nonce = nonce_b;
     life.now_ms += 10;
     assert_int_equal(play(&life, begin), IDEM_V_DOUBT);
-    /* The service itself may still tell. */
+    /* The service itself may still report the outcome. */
     assert_int_equal(
         play(&life, (struct idem_op){.verb = IDEM_FINISH,
                                      .fence = lost.fence,
@@ -824,10 +828,10 @@ a_scan_filter_finds_doubts_and_never_the_expired(void **state)
     (void)state;
     make_record(&p, &r);
     assert_true(idem__filter_match(&filter, &r, &now));
-    r.mode = IDEM_LOOSE; /* whoever comes next may start it */
+    r.mode = IDEM_LOOSE; /* the next caller may start it */
     assert_false(idem__filter_match(&filter, &r, &now));
     r.mode = IDEM_STRICT;
-    r.type = IDEM_TYPE_LOCK; /* whoever comes next has it */
+    r.type = IDEM_TYPE_LOCK; /* the next caller gets it */
     assert_false(idem__filter_match(&filter, &r, &now));
     r.type = IDEM_TYPE_WORKER;
     assert_false(idem__filter_match(&filter, &r, &now));

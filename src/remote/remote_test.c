@@ -1,5 +1,5 @@
 /*
- * remote_test.c - the engine behind idem://, in front of real servers.
+ * remote_test.c - tests the engine behind idem:// with real servers.
  */
 #include "../../tests/support/history.h"
 #include "../../tests/support/served.h"
@@ -69,8 +69,8 @@ struct side {
     uint64_t fences[4][KEYS][2]; /* by type: the last one, and the one before */
 };
 
-/* An answer as text, without what two clocks and two engines tell differently.
- */
+/* An answer as text, without the values that differ between two clocks and two
+ * engines. */
 static void
 describe(enum idem_status status, const struct idem_answer *answer, char *text,
          size_t len)
@@ -343,7 +343,7 @@ a_wait_can_be_cancelled_and_holds_up_nobody(void **state)
     waits.wait_ms = 600000;
     assert_int_equal(idem_submit(engine, &waits, tell, &told, &ticket, NULL),
                      IDEM_OK);
-    for (int i = 0; i < 100; i++) { /* others go on */
+    for (int i = 0; i < 100; i++) { /* other operations go on */
         char id[16];
 
         snprintf(id, sizeof(id), "free-%d", i);
@@ -355,7 +355,7 @@ a_wait_can_be_cancelled_and_holds_up_nobody(void **state)
     wait_until(&told.done);
     assert_int_equal(told.status, IDEM_ERR_CLOSED);
 
-    /* One that is not cancelled gets the result. */
+    /* A wait that is not cancelled gets the result. */
     memset(&told, 0, sizeof(told));
     assert_int_equal(idem_submit(engine, &waits, tell, &told, NULL, NULL),
                      IDEM_OK);
@@ -419,7 +419,8 @@ without_a_server_it_is_unavailable_and_comes_back(void **state)
     assert_int_equal(run(engine, begin("one"), &answer), IDEM_OK);
     idem_answer_clear(&answer);
     served_signal(&served, SIGKILL);
-    /* The first may meet a connection that nobody knows to be dead. */
+    /* The first attempt may use a connection that is dead without being
+     * noticed. */
     for (int i = 0; i < 20; i++) {
         status = run(engine, begin("two"), &answer);
         assert_true(status == IDEM_ERR_UNAVAILABLE || status == IDEM_ERR_LOST);
@@ -440,8 +441,8 @@ without_a_server_it_is_unavailable_and_comes_back(void **state)
     served_stop(&served);
 }
 
-/* Requests get through, replies do not: who asks is told that it may be done.
- */
+/* Requests get through, replies do not: the client must learn that the
+ * operation may have been done. */
 static void
 what_may_have_been_done_is_lost(void **state)
 {
@@ -463,7 +464,7 @@ what_may_have_been_done_is_lost(void **state)
     assert_int_equal(run(direct, begin("gone"), &answer), IDEM_OK);
     assert_int_equal(answer.verdict, IDEM_V_BUSY); /* it had been done */
     idem_answer_clear(&answer);
-    /* A question that changes nothing was not lost. */
+    /* A GET changes nothing, so it is not reported as lost. */
     assert_int_equal(
         run(engine, (struct idem_op){.verb = IDEM_GET, .id = idem_text("gone")},
             &answer),
@@ -475,7 +476,7 @@ what_may_have_been_done_is_lost(void **state)
     served_stop(&served);
 }
 
-/* The connection broke, the operation was sent again and answered; then the
+/* The connection broke, and the operation was sent again and answered; then the
  * server reads the first one. */
 static void
 an_answer_that_a_late_first_one_can_belie_is_lost(void **state)
@@ -529,8 +530,8 @@ note_outcome(void *arg, enum idem_status status,
     atomic_fetch_sub(told->open, 1);
 }
 
-/* A slow line: much of what was asked is still here when its time is over.
- * What is told as not stored must not be sent after all. */
+/* On a slow line many requests are still unsent when their time is over. A
+ * request that was reported as not stored must not be sent later. */
 static void
 what_is_told_as_not_stored_is_never_sent_later(void **state)
 {
@@ -591,8 +592,8 @@ what_is_told_as_not_stored_is_never_sent_later(void **state)
     served_stop(&served);
 }
 
-/* The reply to each verb is swallowed, the connection is cut, and the verb that
- * was sent again is told what the first one did. */
+/* The reply to each verb is dropped and the connection is cut; the verb is sent
+ * again and must get the outcome of the first one. */
 static void
 a_verb_that_is_sent_again_finds_itself(void **state)
 {
@@ -620,8 +621,8 @@ a_verb_that_is_sent_again_finds_itself(void **state)
         snprintf(id, sizeof(id), "again-%d", i);
         status = run(engine, begin(id), &answer);
         if (status == IDEM_OK) {
-            /* Nobody else asks: any other verdict were a second execution
-             * refused to the one who began. */
+            /* There is no other client, so any other verdict would mean that
+             * the client's own execution is taken for another one's. */
             assert_int_equal(answer.verdict, IDEM_V_STARTED);
             assert_int_equal(answer.record->attempt, 1);
             fence = answer.record->fence;
@@ -755,7 +756,7 @@ struct work {
     int times;
 };
 
-/* Longer than the lease, over a line that breaks now and then. */
+/* Longer than the lease, over a connection that breaks now and then. */
 static enum idem_state
 work(void *arg, uint64_t fence, struct idem_bytes *result)
 {
@@ -917,7 +918,7 @@ a_secret_opens_the_door_and_is_shown_to_nobody(void **state)
     assert_int_equal(open_and_close(served.url, &err), IDEM_OK);
     unsetenv("IDEM_AUTH");
 
-    /* In a URL of TCP, at a port where nobody is. */
+    /* In a URL of TCP, with a port where nothing listens. */
     assert_int_equal(
         open_and_close("idem://ann:s3cr3t@127.0.0.1:1/?timeout_ms=500", &err),
         IDEM_ERR_UNAVAILABLE);

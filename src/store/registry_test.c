@@ -1,6 +1,6 @@
 /*
- * registry_test.c - how a URL finds its store, and what is said when it does
- * not: passwords never.
+ * registry_test.c - tests how a URL finds its store, and that errors never show
+ * a password.
  */
 #include "store.h"
 
@@ -80,7 +80,8 @@ redacting_hides_the_password_and_nothing_else(void **state)
         idem__url_redact(rows[i].url, out, sizeof(out));
         assert_string_equal(out, rows[i].shown);
     }
-    idem__url_redact("redis://:secret@host", out, 8); /* cut, not overrun */
+    idem__url_redact("redis://:secret@host", out, 8); /* truncated, no
+                                                       * overrun */
     assert_string_equal(out, "redis:/");
 }
 

@@ -1,10 +1,10 @@
 /*
- * split_test.c - a batch cut into shares: every swap gets its outcome, and what
- * one connection does wrong stays with it.
+ * split_test.c - tests batches that are split into shares: every swap gets its
+ * outcome, and the failure of one connection does not affect the others.
  *
- * The stores within follow a script. Each has a number, in the order in which
- * they were opened (0: the first connection), and tells it in the rev of what
- * it found.
+ * The stores behind it follow a script. Each has a number, in the order in
+ * which they were opened (0: the first connection), and returns it as the rev
+ * of the records that it found.
  */
 #include "store.h"
 
@@ -28,7 +28,7 @@ struct within {
     bool opened;
 };
 
-/* What each store does, and what it saw. */
+/* What each store does, and what it got. */
 static struct {
     enum idem_outcome outcome;
     enum idem_status status;
@@ -64,7 +64,8 @@ within_swap(struct idem_store *store, struct idem_swap *swaps, size_t count,
             struct idem_arena *arena, struct idem_error *err)
 {
     int number = ((struct within *)store)->number;
-    char text[] = {(char)('1' + script[number].batches)}; /* which one it is */
+    char text[] = {(char)('1' + script[number].batches)}; /* identifies the
+                                                           * batch */
     struct idem_record found = {.state = IDEM_STATE_SUCCEEDED,
                                 .rev = (uint64_t)number + 1,
                                 .scope = {text, 1}};
@@ -324,14 +325,14 @@ a_share_whose_connection_is_away_is_done_by_the_first(void **state)
     assert_outcomes(0, SWAPS, IDEM_SWAP_STORED);
     assert_int_equal(script[0].batches, 2);
     assert_int_equal(warnings, 1);
-    /* For a moment nobody tries again, and the operator is told once. */
+    /* For a moment there is no new attempt, and it is logged once. */
     assert_int_equal(swap(store, SWAPS), IDEM_OK);
     assert_int_equal(script[0].batches, 3);
     boot_now_us += 2000000;
     assert_int_equal(swap(store, SWAPS), IDEM_OK);
     assert_int_equal(script[0].batches, 5);
     assert_int_equal(warnings, 1);
-    /* And then it is back. */
+    /* Then it works again. */
     refuse_to_open = false;
     boot_now_us += 2000000;
     assert_int_equal(swap(store, SWAPS), IDEM_OK);
@@ -372,7 +373,8 @@ the_first_connection_fails_alone(void **state)
     assert_string_equal(err.text, "store 0");
     assert_outcomes(0, 50, IDEM_SWAP_NOT_STORED);
     assert_outcomes(50, SWAPS, IDEM_SWAP_STORED);
-    /* Both: nobody does the other's share, and the first error is told. */
+    /* If both fail, neither does the other's share, and the first error is
+     * returned. */
     script[1].outcome = IDEM_SWAP_NOT_STORED;
     script[1].status = IDEM_ERR_FULL;
     assert_int_equal(swap(store, SWAPS), IDEM_ERR_UNAVAILABLE);

@@ -1,5 +1,6 @@
 /*
- * value_test.c - a record as one value: hex names, and whose record it is.
+ * value_test.c - tests records as one value: their names in hex, and that a
+ * record belongs to its key.
  */
 #include "value.h"
 
@@ -34,7 +35,7 @@ a_name_is_the_key_in_hex_and_back(void **state)
     assert_false(idem__key_from_hex(hex, sizeof(hex) - 1, back));
     hex[10] = 'G';
     assert_false(idem__key_from_hex(hex, sizeof(hex), back));
-    hex[10] = 'A'; /* names are lower case, or there would be two for a key */
+    hex[10] = 'A'; /* names are lower case, so that a key has only one */
     assert_false(idem__key_from_hex(hex, sizeof(hex), back));
 }
 

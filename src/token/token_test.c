@@ -1,5 +1,6 @@
 /*
- * token_test.c - a token is redeemed once, by whom it was issued to.
+ * token_test.c - tests that a token is redeemed once, by the subject it was
+ * issued to.
  */
 #include "../store/store.h"
 
@@ -69,7 +70,7 @@ tokens_look_random(void **state)
     for (int i = 0; i < COUNT; i++) {
         idem_token_make(token);
         assert_int_equal(strlen(token), IDEM_TOKEN_LEN);
-        assert_int_not_equal(token[0], '-'); /* not an option anywhere */
+        assert_int_not_equal(token[0], '-'); /* must not look like an option */
         for (int j = 1; j < IDEM_TOKEN_LEN; j++)
             seen[(unsigned char)token[j]]++;
     }
@@ -80,7 +81,7 @@ tokens_look_random(void **state)
         seen[(unsigned char)*c] = 0;
     }
     for (int c = 0; c < 256; c++)
-        assert_int_equal(seen[c], 0); /* nothing outside the URL-safe letters */
+        assert_int_equal(seen[c], 0); /* no character that is not URL-safe */
     /* 63 degrees of freedom: above 200 happens once in 10^15 runs */
     assert_true(chi < 200);
 }
@@ -94,7 +95,7 @@ a_subject_that_asks_too_much_is_told_when_to_come_back(void **state)
 
     (void)state;
     assert_non_null(limit);
-    /* One more for every second that this takes. */
+    /* One more for every second that this loop takes. */
     while (idem_token_allowed(limit, ANN, 1, &retry_after_ms))
         assert_true(++allowed < 100);
     assert_true(allowed >= 5);
@@ -106,7 +107,8 @@ a_subject_that_asks_too_much_is_told_when_to_come_back(void **state)
     idem_token_limit_close(limit);
 }
 
-/* More at once than the burst is a debt, not a refusal for ever. */
+/* A request for more than the burst becomes a debt; it is not refused
+ * forever. */
 static void
 a_batch_beyond_the_burst_is_had_once_and_paid_for_later(void **state)
 {

@@ -1,5 +1,6 @@
 /*
- * wire_resp_test.c - the parser of requests at every cut, and numbers.
+ * wire_resp_test.c - tests the parser of requests with input cut at every
+ * place, and numbers.
  */
 #include "wire.h"
 
@@ -38,7 +39,8 @@ a_command_is_found_at_every_cut(void **state)
 
     (void)state;
     for (size_t len = 0; len < first; len++) {
-        /* A copy of exactly this length: the sanitizer sees a read beyond. */
+        /* A copy of exactly this length, so that the sanitizer detects a read
+         * beyond it. */
         char *copy = malloc(len + 1);
 
         memcpy(copy, text, len);

@@ -1,5 +1,6 @@
 /*
- * wire_test.c - what is written is read back: every op, every answer.
+ * wire_test.c - tests that every op and every answer is read back as it was
+ * written.
  */
 #include "wire.h"
 
@@ -14,7 +15,7 @@
 #include <cmocka.h>
 
 static struct dice dice;
-static char bytes[4096]; /* what scopes, ids and results are made of */
+static char bytes[4096]; /* source of scopes, ids and results */
 
 static unsigned
 roll(unsigned sides)
@@ -31,7 +32,7 @@ some(size_t min, size_t max)
                                len};
 }
 
-/* Names have no NUL. */
+/* Names contain no NUL. */
 static struct idem_bytes
 name(size_t max)
 {
@@ -51,14 +52,14 @@ some_ms(int64_t max)
 
 static uint8_t nonce[IDEM_NONCE_LEN], fingerprint[IDEM_FINGERPRINT_LEN];
 
-/* Any op that the engine accepts, with fields that its verb does not use left
- * out: they do not travel. */
+/* Any op that the engine accepts. Fields that its verb does not use are empty,
+ * because they are not sent. */
 static struct idem_op
 random_op(void)
 {
     struct idem_op op = {.verb = (enum idem_verb)roll(IDEM__VERB_COUNT)};
     enum idem_verb verb = op.verb;
-    bool note, made; /* made: the verb can make a record */
+    bool note, made; /* made: the verb can create a record */
 
     do
         op.type = (enum idem_type)(1 + roll(4));
@@ -146,7 +147,7 @@ assert_same_op(const struct idem_op *a, const struct idem_op *b)
     assert_int_equal(a->not_replayable, b->not_replayable);
 }
 
-/* A note that is empty is not the same as none. */
+/* An empty note is not the same as none. */
 static void
 assert_same_note(const struct idem_op *a, const struct idem_op *b)
 {
@@ -165,7 +166,7 @@ fill_bytes(void)
     memcpy(fingerprint, bytes + 100, sizeof(fingerprint));
 }
 
-/* RESP bytes back into arguments, as a server would read them. */
+/* Parse RESP bytes into arguments, as a server does. */
 static size_t
 read_args(const char *in, size_t len, struct idem_bytes *args)
 {
@@ -211,7 +212,7 @@ every_op_survives_the_way_there(void **state)
         count = read_args(wire, len, read);
         if (idem__wire_parse(read, count, &got, &err) != IDEM_OK)
             fail_msg("%s: %s", idem_verb_name(sent.op.verb), err.text);
-        /* What a command implies is not written. */
+        /* Options that a command implies are not written. */
         if (got.op.type == 0 && sent.op.type != 0)
             (void)idem__op_check(&got.op, NULL);
         if (got.op.ttl_ms != sent.op.ttl_ms && sent.op.ttl_ms == 0)
@@ -313,7 +314,7 @@ every_answer_survives_the_way_back(void **state)
         at = idem__wire_put_bytes(at, record.result);
         len = (size_t)(at - wire);
 
-        /* Halved anywhere, it is not whole, and says so. */
+        /* Cut at any place, it is reported as incomplete. */
         for (size_t cut = 0; cut < len; cut += 1 + roll(200)) {
             assert_int_equal(idem__wire_reply((struct idem_bytes){wire, cut},
                                               1 << 20, &reply, &used),
@@ -343,8 +344,8 @@ every_answer_survives_the_way_back(void **state)
     }
 }
 
-/* Who has a record gets all of it but what belongs to others; the fields that a
- * verdict does not tell are zero. */
+/* A caller that gets a record gets all of it except other callers' data; fields
+ * that a verdict does not have are zero. */
 static void
 assert_brief(const struct idem__wire_brief *got, const struct idem_answer *sent)
 {

@@ -1,5 +1,5 @@
 /*
- * crash_test.c - what a power cut leaves is always a good journal.
+ * crash_test.c - tests that a power cut always leaves a valid journal.
  *
  * Every call of the journal goes through tests/support/disk.h, which knows what
  * is durable. At random calls it makes a crash image. A journal is opened on it
@@ -7,11 +7,11 @@
  * written.
  *
  * Now and then the process dies instead (a batch is written, not synced, and no
- * call works any more) and the journal is opened again on the same disk: what
- * the new process has seen then must survive the next power cut.
+ * call works any more), and the journal is opened again on the same disk. What
+ * the new process has read then must survive the next power cut.
  *
- * The counter-tests make the disk deaf for fdatasync, or for the folder's
- * fsync: then the same program must find losses.
+ * In the counter-tests the disk ignores fdatasync, or the folder's fsync; the
+ * same program must then find losses.
  */
 #include "model.h"
 
@@ -19,19 +19,19 @@
 
 #include <errno.h>
 
-#define FILES 4000 /* a disk gets no more of them */
+#define FILES 4000 /* the maximum number of files on a disk */
 
 /* ---- a run ---- */
 
 struct run {
     struct model model;
     uint64_t seed;
-    bool dead;    /* the process is: no call does anything */
-    bool may_die; /* after one of the next writes */
+    bool dead;    /* the process is dead: no call has an effect */
+    bool may_die; /* it may die after one of the next writes */
     char *image;
     struct idem_clocks clocks;
     size_t images, wanted, every, flaws, deaths;
-    uint64_t moved_bytes, segments; /* the cleaner must have been at work */
+    uint64_t moved_bytes, segments; /* to check that the cleaner has worked */
     bool until_flaw;
     char first_flaw[300];
 };
@@ -51,7 +51,7 @@ note(struct run *run, const char *what)
         snprintf(run->first_flaw, sizeof(run->first_flaw), "%s", what);
 }
 
-/* Open what the crash left, look, write on, look again. */
+/* Open what the crash left, check it, write more, check it again. */
 static void
 check_image(struct run *run, uint64_t dice)
 {
@@ -163,7 +163,7 @@ live_again(struct run *run, const char *dir,
     return store;
 }
 
-/* Batches, cleaning, expiry, closing and opening, until there were enough
+/* Batches, cleaning, expiry, closing and opening, until there are enough
  * images. */
 static void
 work(struct run *run, struct disk *disk, const char *dir)
@@ -185,9 +185,9 @@ work(struct run *run, struct disk *disk, const char *dir)
         run->model.now_ms += 100;
         run->may_die = roll(disk) % 16 == 0;
         if (run->dead) {
-            test_close(store); /* which can change nothing */
+            test_close(store); /* changes nothing */
             store = live_again(run, dir, &tuning);
-            model_resolve(&run->model, store); /* this has been seen now */
+            model_resolve(&run->model, store); /* a process has read this now */
             run->deaths++;
         }
         if (roll(disk) % 3 == 0)

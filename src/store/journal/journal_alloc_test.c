@@ -1,8 +1,9 @@
 /*
- * journal_alloc_test.c - every allocation of the journal fails, in turn.
+ * journal_alloc_test.c - lets each allocation of the journal fail, in turn.
  *
- * The linker sends malloc, calloc and realloc through here. In run n the n-th
- * allocation fails, once or from there on, until a run makes fewer than that.
+ * The linker replaces malloc, calloc and realloc by functions of this file. In
+ * run n the n-th allocation fails, once or from there on, until a run makes
+ * fewer than that.
  */
 #include "model.h"
 
@@ -86,7 +87,7 @@ work(struct model *model, struct idem_store *store)
     idem_arena_clear(&arena);
 }
 
-/* False: there were fewer allocations. */
+/* Returns false if there were fewer allocations. */
 static bool
 run(const char *dir, size_t n, bool good)
 {

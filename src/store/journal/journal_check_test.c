@@ -1,6 +1,6 @@
 /*
- * journal_check_test.c - idem journal check and dump: on a running journal, on
- * a damaged one, and never changing anything.
+ * journal_check_test.c - tests `idem journal check` and `dump`: on a running
+ * journal and on a damaged one, without changing anything.
  */
 #include "model.h"
 
@@ -159,8 +159,8 @@ it_finds_each_damaged_place(void **state)
         IDEM_ERR_INVALID);
 }
 
-/* A child writes, cleans and changes segments as fast as it can; whoever looks
- * meanwhile must never see damage. */
+/* A child writes, cleans and changes segments as fast as it can; a check
+ * meanwhile must never report damage. */
 static void
 a_running_journal_never_looks_damaged(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * journal_copy_test.c - copies of a journal: while it is written and cleaned,
- * again and again, interrupted, and of something damaged.
+ * journal_copy_test.c - tests copies of a journal: while it is written and
+ * cleaned, repeated, interrupted, and of a damaged one.
  */
 #include "model.h"
 
@@ -146,7 +146,7 @@ what_was_told_before_a_copy_is_in_it(void **state)
     world->stop = true;
     pthread_join(world->writer, NULL);
     world->writing = false;
-    /* The cleaner was at work meanwhile, or nothing of the above was tried. */
+    /* The cleaner must have worked meanwhile, otherwise this tested nothing. */
     assert_true(((struct journal *)world->store)->segments[0].head.id > 1);
     assert_true(removed > 1);
 }

@@ -1,11 +1,12 @@
 /*
- * journal_fault_test.c - every system call of the journal fails once, in turn.
+ * journal_fault_test.c - lets each system call of the journal fail once, in
+ * turn.
  *
  * The same small program (open, batches, cleaning, close) runs again and again;
  * in run n the n-th call fails, until a run has fewer calls than that. EINTR
- * and short transfers must not be noticed at all. After EIO and ENOSPC: what
- * was acknowledged is there, what was not stored is not, what was lost is whole
- * or absent, and the journal serves again without being opened anew.
+ * and short transfers must have no effect. After EIO and ENOSPC an acknowledged
+ * record is there, one that was not stored is not, a lost one is complete or
+ * absent, and the journal works again without being reopened.
  */
 #include "model.h"
 
@@ -22,7 +23,7 @@ struct faulty {
     char what[16];
 };
 
-/* Must this call fail? Then errno says how. */
+/* Must this call fail? Then errno is set. */
 static bool
 fails(struct faulty *faulty, const char *what)
 {
@@ -64,7 +65,7 @@ f_pread(void *arg, int fd, void *data, size_t len, off_t at)
     return pread(fd, data, len, at);
 }
 
-/* A write that fails may have written a part before. */
+/* A failed write may have written a part before. */
 static ssize_t
 f_pwrite(void *arg, int fd, const void *data, size_t len, off_t at)
 {
@@ -102,7 +103,7 @@ f_ftruncate(void *arg, int fd, off_t len)
     return fails(arg, "ftruncate") ? -1 : ftruncate(fd, len);
 }
 
-/* A rename or unlink that fails may have happened. */
+/* A failed rename or unlink may have happened. */
 static int
 f_rename(void *arg, int at, const char *from, const char *to)
 {
@@ -154,7 +155,8 @@ swap_and_learn(struct model *model, struct idem_store *store)
     model_batch(model, &s);
     (void)store->type->swap(store, s.swaps, s.count, &arena, NULL);
     model_learn(model, &s);
-    /* The identical swaps again, as the engine does: each is then known. */
+    /* Send the identical swaps again, as the engine does; then each outcome is
+     * known. */
     for (size_t i = 0; i < s.count; i++) {
         struct idem_swap *swap = &s.swaps[i];
 
@@ -163,14 +165,14 @@ swap_and_learn(struct model *model, struct idem_store *store)
             (void)store->type->swap(store, swap, 1, &arena, NULL);
             if (swap->outcome == IDEM_SWAP_STORED)
                 model_is(model, model_key_of(&s, swap), true);
-            else /* this one was not stored; the first is still unknown */
+            else /* the second was not stored; the first is still unknown */
                 swap->outcome = IDEM_SWAP_LOST;
         }
     }
     idem_arena_clear(&arena);
 }
 
-/* One run. False: the call that was to fail never came. */
+/* One run. Returns false if there were fewer calls. */
 static bool
 run(const char *dir, enum fault fault, size_t fail_at, bool for_good)
 {
@@ -210,7 +212,7 @@ run(const char *dir, enum fault fault, size_t fail_at, bool for_good)
     if (quiet)
         assert_int_equal(model.lost + model.not_stored, 0);
     if (!for_good) {
-        /* One failure is not the end: it serves. */
+        /* After one failure the journal works again. */
         assert_non_null(store);
         faulty.fail_at = 0;
         flaw = model_flaw(&model, store);
@@ -229,7 +231,7 @@ run(const char *dir, enum fault fault, size_t fail_at, bool for_good)
     if (store)
         test_close(store);
 
-    /* And with a good disk everything acknowledged is there. */
+    /* With a good disk everything acknowledged is there. */
     faulty.fail_at = 0;
     faulty.for_good = false;
     if (test_try_open(dir, &tuning, &clocks, NULL, &store, &err) != IDEM_OK)

@@ -1,5 +1,6 @@
 /*
- * journal_test.c - what a journal keeps, and how it refuses a bad folder.
+ * journal_test.c - tests what a journal keeps, and that it refuses a bad
+ * folder.
  */
 #include "testing.h"
 
@@ -194,7 +195,7 @@ a_folder_that_is_not_writable_is_refused(void **state)
     uid_t me = geteuid();
 
     assert_int_equal(chmod(*state, 0555), 0);
-    if (me == 0) { /* root may write anywhere: be nobody meanwhile */
+    if (me == 0) { /* root may write anywhere: be another user meanwhile */
         assert_int_equal(chown(*state, 65534, 65534), 0);
         assert_int_equal(seteuid(65534), 0);
     }
@@ -216,7 +217,7 @@ see(void *arg, const struct idem_record *record)
     return true;
 }
 
-/* Also while the table grows and records come and go in between. */
+/* Also while the table grows and records are added and removed. */
 static void
 a_scan_sees_every_record_that_was_there_all_the_time(void **state)
 {

@@ -1,9 +1,10 @@
 /*
- * kill_test.c - the writer is killed at a random moment, again and again.
+ * kill_test.c - kills the writer at random moments and checks the journal.
  *
- * A child process works on a journal; through a pipe it tells what it is about
- * to write and what was acknowledged. It is killed with SIGKILL, the journal is
- * opened and compared with what the pipe said, and the next child goes on.
+ * A child process works on a journal; through a pipe it reports what it is
+ * about to write and what was acknowledged. It is killed with SIGKILL, the
+ * journal is opened and compared with what the pipe said, and the next child
+ * goes on.
  *
  *   IDEM_TEST_SEED=7 build/src/store/journal/kill_test
  */
@@ -14,7 +15,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-/* What a child tells: the model after every step, whole. */
+/* The child sends the whole model after every step. */
 static void
 tell(int fd, const struct model *model)
 {
@@ -66,8 +67,9 @@ struct killer {
     bool started;
     pid_t pid;
     long pause_ns;
-    size_t words; /* its time runs from here: 0, before it has opened the
-                     journal; 1, a batch is on its way; 2, it is acknowledged */
+    size_t words; /* when its time starts: 0, before it has opened the journal;
+                   * 1, while a batch is being written; 2, after it is
+                   * acknowledged */
 };
 
 static void *
@@ -90,7 +92,7 @@ start(struct killer *killer)
     killer->started = true;
 }
 
-/* Read what the child tells; the last whole model counts. */
+/* Read the child's reports; the last complete model counts. */
 static void
 listen_until_killed(int fd, struct model *model, struct killer *killer)
 {
@@ -110,8 +112,8 @@ listen_until_killed(int fd, struct model *model, struct killer *killer)
     close(fd);
 }
 
-/* True if its time ran from an acknowledgement on: however slow the disk is,
- * there is one. */
+/* True if its time started after an acknowledgement, so that there is one even
+ * on a slow disk. */
 static bool
 one_life(const char *dir, struct model *model, uint64_t *seed)
 {

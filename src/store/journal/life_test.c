@@ -1,6 +1,6 @@
 /*
- * life_test.c - a journal over time: expiry, cleaning, saved indexes, damage,
- * clocks, a full disk.
+ * life_test.c - tests a journal over time: expiry, cleaning, saved indexes,
+ * damage, clocks, a full disk.
  */
 #include "model.h"
 
@@ -17,8 +17,8 @@ struct world {
     struct test_log log;
     struct idem_io io;
     struct journal_tuning tuning;
-    uint64_t room; /* what the disk has left, for fallocate */
-    bool small;    /* the disk has an end */
+    uint64_t room; /* free space on the disk, for fallocate */
+    bool small;    /* the space is limited */
     size_t fail_syncs, fail_renames;
 };
 
@@ -53,7 +53,7 @@ w_fallocate(void *arg, int fd, off_t len)
     return ftruncate(fd, len);
 }
 
-/* A rename that happens and is reported as failed. */
+/* A rename that happens but is reported as failed. */
 static int
 w_rename(void *arg, int at, const char *from, const char *to)
 {
@@ -67,7 +67,7 @@ w_rename(void *arg, int at, const char *from, const char *to)
     return -1;
 }
 
-/* The system's calls ignore their arg, so the table can carry ours. */
+/* The system's calls ignore their arg, so the table can pass the test's. */
 static int
 setup(void **state)
 {
@@ -168,7 +168,7 @@ remove_files(const char *dir, const char *ending)
 /* ---- expiry and cleaning ---- */
 
 /* Steady load: records live 60 s and are updated once; a few live long. The
- * folder stays within twice of what lives, and a constant. */
+ * folder stays below twice the live bytes plus a constant. */
 static void
 under_steady_load_the_folder_stays_within_twice_the_live_data(void **state)
 {
@@ -194,8 +194,8 @@ under_steady_load_the_folder_stays_within_twice_the_live_data(void **state)
             continue;
         idem__segment_totals(journal, &used, &live);
         used = folder_bytes(world->dir);
-        /* The constant: the segment that is written, its successor, the
-         * reserve, and the step by which the sweep is behind. */
+        /* The constant: the segment that is written, the next one, the reserve,
+         * and the steps that the sweep is behind. */
         if (used > 2 * live + 6 * 16384)
             fail_msg("round %llu: %llu bytes for %llu live",
                      (unsigned long long)i, (unsigned long long)used,
@@ -237,8 +237,8 @@ expired_records_go_and_executing_ones_stay(void **state)
     test_close(store);
 }
 
-/* An executing record that was finished and expired must not come back when
- * the segment of the finish is dropped: the older entry is gone before. */
+/* An executing record that was finished and expired must not come back when the
+ * segment of the finish is removed: the older entry is removed before it. */
 static void
 an_older_life_never_comes_back(void **state)
 {
@@ -314,7 +314,7 @@ with_and_without_saved_indexes_the_state_is_the_same(void **state)
     test_close(store);
 }
 
-/* Flip a byte at every so many places of every saved index. */
+/* Flip single bytes at regular places of every saved index. */
 static void
 a_damaged_saved_index_is_not_used(void **state)
 {
@@ -372,7 +372,7 @@ damage_in_the_middle_is_reported_with_its_place(void **state)
              (unsigned long long)at);
     assert_non_null(strstr(err.text, place));
 
-    /* Only when told so it goes on, without that record, and says so. */
+    /* Only with this option it opens, without that record, and logs it. */
     assert_int_equal(try_open(world, "?damage=accept", &store, &err), IDEM_OK);
     assert_int_equal(world->log.count[IDEM_LOG_ALARM], 1);
     for (uint64_t i = 1; i < 10; i++)
@@ -380,7 +380,7 @@ damage_in_the_middle_is_reported_with_its_place(void **state)
     test_close(store);
 }
 
-/* By the saved index nothing says that rev 3 follows rev 1 but the key. */
+/* In the saved index only the key shows that rev 3 follows rev 1. */
 static void
 a_damaged_key_does_not_bring_an_older_record_back(void **state)
 {
@@ -421,7 +421,7 @@ the_last_batch_is_torn_or_damaged_by_what_follows_it(void **state)
 
     put(world, store, 1, 1, 0, IDEM_STATE_SUCCEEDED, DAY_MS);
     end = ((struct journal *)store)->segments[0].end;
-    test_close(store); /* writes a mark behind the last batch */
+    test_close(store); /* writes a mark after the last batch */
     remove_files(world->dir, ".idx");
     fd = open(path.text, O_RDWR);
     assert_int_equal(pwrite(fd, "damage", 6, (off_t)end - 20), 6);
@@ -505,7 +505,7 @@ time_goes_on_whatever_the_wall_clock_does(void **state)
     assert_int_equal(world->log.count[IDEM_LOG_ALARM], 0);
     test_close(store);
 
-    far_wall_us = (then + 300 * DAY_MS) * 1000; /* that cannot be */
+    far_wall_us = (then + 300 * DAY_MS) * 1000; /* not plausible */
     store = open_world(world);
     assert_int_equal(world->log.count[IDEM_LOG_ALARM], 1);
     assert_non_null(strstr(world->log.last, "clock=trust"));
@@ -543,7 +543,8 @@ a_full_disk_refuses_claims_and_lets_them_finish(void **state)
     assert_true(claimed > 100 && claimed < 10000);
     assert_true(journal->full);
     assert_int_equal(world->log.count[IDEM_LOG_ALARM], 1);
-    /* Reads go on, a claim is refused, and the oldest forty can be finished. */
+    /* Reads work, a new claim is refused, and the oldest forty can be
+     * finished. */
     assert_int_equal(test_rev(store, 3), 8);
     for (id = 0; id < 40; id++)
         assert_int_equal(put(world, store, id, 2 * id + 3, 2 * id + 2,
@@ -553,7 +554,7 @@ a_full_disk_refuses_claims_and_lets_them_finish(void **state)
         put(world, store, 99999, 77, 0, IDEM_STATE_EXECUTING, DAY_MS),
         IDEM_SWAP_NOT_STORED);
 
-    /* Room comes back: no restart. */
+    /* There is space again: no restart is needed. */
     world->room = 100 * 16384;
     for (int i = 0; i < 3; i++)
         test_tend(store);
@@ -583,12 +584,13 @@ a_failed_sync_stops_it_until_it_has_been_read_again(void **state)
     assert_int_equal(put(world, store, 2, 2, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
                      IDEM_SWAP_LOST);
     assert_int_equal(world->log.count[IDEM_LOG_ALARM], 1);
-    /* The fresh segment cannot be synced either, twice. */
+    /* The new segment cannot be synced either, twice. */
     assert_int_equal(put(world, store, 3, 3, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
                      IDEM_SWAP_NOT_STORED);
     assert_int_equal(put(world, store, 3, 3, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
                      IDEM_SWAP_NOT_STORED);
-    /* Now it can. What was lost is surely not there, and can be sent again. */
+    /* Now it can. The lost batch is certainly not there, and can be sent
+     * again. */
     assert_int_equal(test_rev(store, 2), 0);
     assert_true(journal->segments[journal->segment_count - 1].head.id > id);
     assert_int_equal(put(world, store, 2, 2, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
@@ -601,8 +603,8 @@ a_failed_sync_stops_it_until_it_has_been_read_again(void **state)
     test_close(store);
 }
 
-/* The name of the next segment fixes where this one ends. If it may have been
- * given, nothing more may be added to this one, however small. */
+/* The name of the next segment fixes the end of this one. If the name may have
+ * been given, nothing more may be added to this one, however small. */
 static void
 after_a_failed_rename_the_old_segment_is_closed(void **state)
 {
@@ -614,7 +616,7 @@ after_a_failed_rename_the_old_segment_is_closed(void **state)
 
     test_make(&t, 1000, IDEM_STATE_SUCCEEDED, 1000, 4000);
     world->fail_renames = 1;
-    while (world->fail_renames > 0) { /* until a large one does not fit */
+    while (world->fail_renames > 0) { /* until a large batch does not fit */
         struct segment *last = &journal->segments[journal->segment_count - 1];
 
         if (last->file_len - last->end < 4000)
@@ -632,7 +634,7 @@ after_a_failed_rename_the_old_segment_is_closed(void **state)
     test_close(store);
 }
 
-/* The disk is found full only when the batch needs a segment. */
+/* Only when the batch needs a segment, the disk is found to be full. */
 static void
 claims_never_use_the_reserve(void **state)
 {
@@ -641,7 +643,7 @@ claims_never_use_the_reserve(void **state)
     struct journal *journal = (struct journal *)store;
     uint64_t id = 0;
 
-    test_tend(store); /* makes the reserve and the next segment */
+    test_tend(store); /* creates the reserve and the next segment */
     world->small = true;
     while (put(world, store, id, 2 * id + 2, 0, IDEM_STATE_EXECUTING, DAY_MS) ==
            IDEM_SWAP_STORED)
@@ -655,8 +657,8 @@ claims_never_use_the_reserve(void **state)
     test_close(store);
 }
 
-/* Room for the finish of a claim that nobody has touched for two weeks is
- * given back; the claim itself stays, and can be finished. */
+/* The room reserved for a claim is released after two weeks without activity;
+ * the claim itself stays, and can be finished. */
 static void
 an_old_doubt_keeps_its_record_and_not_its_reserve(void **state)
 {

@@ -1,5 +1,6 @@
 /*
- * redis_check_test.c - which Redis will do, judged by what it says of itself.
+ * redis_check_test.c - tests which Redis servers are accepted, by what they
+ * report about themselves.
  */
 #include "redis.h"
 
