@@ -205,7 +205,7 @@ add_headers(const struct http_request *request, const struct reply *reply,
     if (request->problem == IDEM_PROBLEM_UNAUTHORIZED)
         MHD_add_response_header(
             response, "WWW-Authenticate",
-            request->from_page /* no login dialog of the browser */
+            request->from_page /* it has its own login form */
                 ? "Session realm=\"idem\""
                 : "Basic realm=\"idem\", charset=\"UTF-8\"");
     if (request->http->draining)

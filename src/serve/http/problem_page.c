@@ -81,7 +81,7 @@ put_markdown(struct page *page, const char *at, const char *end)
         else if (*at == '<')
             put_text(page, "&lt;");
         else if (link && at[1] == '(')
-            at = link; /* drop the target, which this page lacks */
+            at = link; /* keep the text, drop the target */
         else if (*at != '[')
             put(page, at, 1);
     }

@@ -127,8 +127,8 @@ read_on(struct client *client)
     uint8_t *at;
     ssize_t n;
 
-    /* Make room for the whole command, but no more than doubles what has
-     * arrived. */
+    /* Make room for the whole command, but for no more than what has
+     * arrived and READ_LEN bytes, so that a length alone costs no memory. */
     if (want > client->in.len + READ_LEN)
         want = client->in.len + READ_LEN;
     free_room = client->in.cap - client->in.len;
