@@ -24,8 +24,7 @@
 #include <string.h>
 
 #define POOL_MAX 4096
-#define REPLY_KEPT 1024 /* a pooled call keeps a reply buffer up to this size  \
-                         */
+#define REPLY_KEPT 1024 /* largest reply buffer of a pooled call */
 
 /* ---- the pool -------------------------------------------------------- */
 
