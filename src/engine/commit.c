@@ -271,8 +271,7 @@ lost(struct idem_engine *engine, struct idem__group *group,
         idem__fail(&why, IDEM_ERR_UNAVAILABLE, "the store did not say");
     idem__fail(&lost_err, IDEM_ERR_LOST,
                "cannot tell whether it was stored: %s", why.text);
-    break_circuit(engine, &why); /* so that the next writes are not sent and
-                                  * cannot be lost */
+    break_circuit(engine, &why); /* later writes are not sent, so not lost */
     idem__group_failed(engine, group, IDEM_ERR_LOST, &lost_err);
     return false;
 }

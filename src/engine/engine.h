@@ -145,11 +145,9 @@ struct idem__stats {
     /* Claims of this engine whose lease is alive but which a shared store no
      * longer has, because it lost records. */
     uint64_t vanished;
-    bool rolled_back;    /* the store went back and no operator has accepted
-                          * it */
+    bool rolled_back;    /* the store went back, and nobody has accepted it */
     uint64_t rollbacks;  /* how often the store went back */
-    uint64_t over_quota; /* claims refused because of scope_records or
-                          * scope_bytes */
+    uint64_t over_quota; /* claims that the quota of a scope refused */
 };
 
 void idem__stats(struct idem_engine *engine, struct idem__stats *stats);

@@ -276,8 +276,7 @@ idem__epoch_tend(struct idem_engine *engine)
         mark(engine);
     else
         epoch->unsure = true;
-    epoch->marked_us = idem__boot_us(engine); /* also wait after a failed
-                                               * attempt */
+    epoch->marked_us = idem__boot_us(engine); /* also after a failure */
 }
 
 bool

@@ -130,10 +130,8 @@ struct idem__job {
     bool wrote;          /* the op itself writes */
     bool maybe_stored;   /* the reply to its write was lost once */
     bool over_quota;     /* refused by the quota: it wrote nothing */
-    bool unsafe;         /* refused, the store went back in time: it wrote
-                          * nothing */
-    const struct idem_error *shut; /* why the record does not open: the op wrote
-                                    * nothing */
+    bool unsafe;         /* the store went back in time: it wrote nothing */
+    const struct idem_error *shut; /* the record does not open: none written */
     struct idem_answer answer;     /* points to `told` */
     struct idem_record told;
     uint8_t nonce[IDEM_NONCE_LEN];
@@ -157,8 +155,7 @@ struct idem__scan {
     struct idem_filter filter; /* its scope follows the struct */
     struct idem_cursor cursor;
     size_t count;
-    bool waiters; /* list the operations that wait for a lock, not the stored
-                   * records */
+    bool waiters; /* list the waiters for locks, not the stored records */
     idem__scan_done_fn *done;
     void *arg;
 };
@@ -206,8 +203,7 @@ typedef void idem__keeper_gone_fn(struct idem__keeper *keeper);
  * until `gone` is called. */
 struct idem__keeper {
     struct idem__item end;
-    struct idem__keeper *next, **prev; /* the list of all keepers of an
-                                        * engine */
+    struct idem__keeper *next, **prev; /* all keepers of an engine */
     struct idem_engine *engine;
     struct idem__timer timer;
     struct idem__lease lease;
@@ -284,8 +280,7 @@ struct idem__crowd {
     bool locked;               /* the row was locked: look again very soon */
     bool watched;              /* the store was asked to notify changes ... */
     bool told;                 /* ... and does */
-    int64_t look_times;        /* the next look is after this many poll
-                                * intervals */
+    int64_t look_times;        /* poll intervals until the next look */
 };
 
 /* The number of waiting operations of one scope; found by a digest of its
@@ -355,8 +350,7 @@ struct idem__claim;
 
 struct idem__claims {
     struct idem__claim *places; /* NULL: nothing written yet */
-    int64_t said_us;            /* True if this record shows that the store has
-                                 * lost a claim. */
+    int64_t said_us;            /* time of the last alarm; 0: none */
 };
 
 /* This engine has stored this record under the key; NULL: it removed it. */
@@ -396,8 +390,7 @@ struct idem__epoch {
     bool dirty;        /* something was written since */
     uint64_t link;     /* the store's connection that the mark went through */
     bool unsure;       /* the store has failed since */
-    uint64_t lost_from, lost_to; /* the range of fences that an accepted loss
-                                  * covers */
+    uint64_t lost_from, lost_to; /* fences that an accepted loss covers */
     atomic_bool accepted;        /* set by another thread, not yet handled */
     struct idem_error err;       /* why the store did not take a mark */
     int fd;                      /* the file; -1: none */
@@ -494,11 +487,9 @@ struct idem__time {
     int64_t tried_us;          /* time of the last attempt to sample */
     int64_t judged_us;         /* lower bound in use ... */
     int64_t judged_at_us;      /* ... at this boot time; 0: not yet */
-    bool doubted;              /* the store was far ahead when the engine
-                                * started */
+    bool doubted;              /* the store was far ahead at the start */
     uint64_t fence_floor_us;
-    int64_t pace_us; /* the store's latest time, advanced by this machine's boot
-                      * clock */
+    int64_t pace_us; /* the latest store time, advanced by the boot clock */
     int64_t wall_offset_us; /* wall clock minus boot clock, at open */
     int64_t wall_checked_us;
     atomic_bool alarm;
@@ -549,8 +540,7 @@ struct idem__group {
     struct idem__item *first, **last; /* its jobs, in order */
     struct idem__crowd *crowd;
     enum idem__stage stage;
-    bool withheld; /* the store has lost it and no operator has accepted the
-                    * loss */
+    bool withheld; /* lost by the store, and nobody has accepted that */
     bool guessed;  /* `stored` is a guess, it was not read */
     bool swept;    /* some jobs of the crowd were decided */
     bool writes;
@@ -560,11 +550,9 @@ struct idem__group {
     bool shut_result;                 /* it is the result that does not open */
     const struct idem_record *sealed; /* the sealed record to write, or NULL */
     uint64_t rev;                     /* of the write */
-    const struct idem_record *record; /* the current record: one of the
-                                       * following, or NULL */
+    const struct idem_record *record; /* NULL, or one of the next two */
     struct idem_record stored;        /* the stored record, or ABSENT */
-    struct idem_record chain[2];      /* the records that the operations
-                                       * produce */
+    struct idem_record chain[2];      /* what the operations produce */
 };
 
 /* Decide all operations of the group from the stored record. */
@@ -641,8 +629,7 @@ struct idem_engine {
     struct idem_store *store;
     struct idem__engine_inner inner;
     struct idem__queue queue;
-    pthread_t thread;                 /* the engine's thread, if it is not
-                                       * driven */
+    pthread_t thread;                 /* if the engine is not driven */
     _Atomic pthread_t turner;         /* the thread that took the last turn */
     _Atomic bool has_turner, in_turn; /* only the turner uses in_turn */
     struct idem__keeper *keepers;

@@ -104,8 +104,7 @@ open_ring(struct idem__recents *recents)
     recents->places = calloc(PLACES, sizeof(*recents->places));
     if (!recents->ring || !recents->places)
         idem__recents_close(recents);
-    recents->end = recents->batch_start = RING_LEN; /* 0 means that there is no
-                                                     * record */
+    recents->end = recents->batch_start = RING_LEN; /* 0: no record */
     return recents->ring != NULL;
 }
 

@@ -94,8 +94,7 @@ static bool
 worth_another(enum idem_status status, const struct idem_answer *answer)
 {
     if (status == IDEM_OK)
-        return answer->verdict == IDEM_V_BUSY; /* another transaction has locked
-                                                * the row */
+        return answer->verdict == IDEM_V_BUSY; /* the row is locked */
     return status == IDEM_ERR_LOST || status == IDEM_ERR_UNAVAILABLE ||
            status == IDEM_ERR_OVERLOADED || status == IDEM_ERR_MEMORY ||
            status == IDEM_ERR_FULL;
@@ -170,8 +169,7 @@ tell_failure(const struct idem_op *op, struct idem_answer *answer)
     failed.result = op->result;
     if (idem__answer_keep(answer, &failed))
         return;
-    failed.result = (struct idem_bytes){NULL, 0}; /* report at least the
-                                                   * outcome */
+    failed.result = (struct idem_bytes){NULL, 0}; /* at least the outcome */
     (void)idem__answer_keep(answer, &failed);
 }
 

@@ -248,8 +248,7 @@ a_begin_whose_answer_is_lost_runs_once_all_the_same(void **state)
         struct reply reply;
 
         open_stage(&stage, FAULTY_LOCAL);
-        faulty_plan(stage.store, faults[i], 0, 8); /* more than are sent
-                                                    * again */
+        faulty_plan(stage.store, faults[i], 0, 8); /* more than are retried */
         run(&stage, &work, IDEM_STRICT, 0, &reply);
         assert_verdict(reply, IDEM_V_STARTED);
         run(&stage, &work, IDEM_STRICT, 0, &reply);

@@ -212,8 +212,7 @@ assert_refused(const char *text, const char *why)
                      IDEM_ERR_INVALID);
     if (!strstr(err.text, why))
         fail_msg("\"%s\" does not say \"%s\"", err.text, why);
-    assert_null(strstr(err.text, "0123456789")); /* the error never shows the
-                                                  * file's contents */
+    assert_null(strstr(err.text, "0123456789")); /* not the contents */
     assert_null(seal);
 }
 

@@ -97,8 +97,7 @@ an_engine_that_has_just_started_says_when_it_will_know(void **state)
     test_clocks_pass(&rig.clocks, 600);
     young = rig_engine(&rig, FAULTY_LOCAL, NULL, &store);
     reply = ask(young, &op);
-    assert_verdict(reply, IDEM_V_BUSY); /* this engine has not run for as long
-                                         * as the lease */
+    assert_verdict(reply, IDEM_V_BUSY); /* it has run for less than the lease */
     assert_in_range(reply.retry_after_ms, 450, 500);
     test_clocks_pass(&rig.clocks, reply.retry_after_ms);
     assert_verdict(ask(young, &op), IDEM_V_DOUBT);

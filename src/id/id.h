@@ -66,10 +66,8 @@ struct id_source {
 
     uint64_t next, limit;             /* numbers that may be given out */
     uint64_t spare_next, spare_limit; /* segment: the next range */
-    bool wanted;                      /* the keeper should look at this
-                                       * source */
-    int64_t not_before_us;            /* after an error the keeper waits until
-                                       * then */
+    bool wanted;                      /* the keeper should look at it */
+    int64_t not_before_us;            /* after an error: wait until then */
     struct idem_error trouble;        /* why the last attempt failed */
 
     /* snowflake, uid */
@@ -110,8 +108,7 @@ struct idem_ids {
 /* The state of the generators, for metrics. */
 struct idem__ids_figures {
     uint64_t given[IDEM__ID_KIND_COUNT];
-    uint64_t reserved[IDEM__ID_KIND_COUNT]; /* can be given out without the
-                                             * store */
+    uint64_t reserved[IDEM__ID_KIND_COUNT]; /* usable without the store */
     int64_t worker[IDEM__ID_KIND_COUNT];    /* -1: none */
     int64_t ahead_ms[IDEM__ID_KIND_COUNT];  /* of the wall clock */
     uint64_t names, ranges, step;           /* segments; the longest step */

@@ -19,8 +19,7 @@
 #define NAP_MAX_US 1000000 /* notice soon that the machine was suspended */
 
 struct idem_lock {
-    struct idem_lock *next; /* list of locks with a named owner; owned_mutex
-                             * ... */
+    struct idem_lock *next; /* locks with named owners; owned_mutex ... */
     int takes;              /* ... guards this too; 0: it is being taken */
     struct idem__keeper keeper;
     struct idem_lock_options options;

@@ -240,8 +240,7 @@ give_back(struct crowd *crowd, uint32_t number)
     (void)part_name(name, crowd->name, "#", number, NULL);
     op = op_on_place(crowd, name, IDEM_UNLOCK);
     op.fence = crowd->places[number].fence;
-    op.subject = (struct idem_bytes){NULL, 0}; /* UNLOCK takes it for an
-                                                * operator's reason */
+    op.subject = (struct idem_bytes){NULL, 0}; /* UNLOCK: a reason */
     (void)idem__unlock(crowd->self->engine, &op, op.lease_ms, &answer, NULL);
     idem_answer_clear(&answer);
 }
@@ -392,8 +391,7 @@ take_write(struct idem_locks *self, const char *name, uint32_t readers,
 
     if (status == IDEM_OK)
         status = take_part(self, part, err);
-    fence = self->fence; /* the gate's fence, which grows from writer to
-                          * writer */
+    fence = self->fence; /* the gate's fence grows from writer to writer */
     for (uint32_t i = 0; status == IDEM_OK && i < readers; i++) {
         status = part_name(part, name, "#", i, err);
         if (status == IDEM_OK)

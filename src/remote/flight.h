@@ -14,8 +14,7 @@ struct flight {
     struct idem__timer timer; /* its deadline */
     struct idem__item *item;  /* a job or a scan */
     uint64_t tag;
-    uint64_t starts_at;     /* position in all bytes ever written; see
-                             * `written` */
+    uint64_t starts_at;     /* position in all bytes written; see `written` */
     int64_t sent_us;        /* 0: not on this connection */
     bool resent, cancelled; /* resent: it was sent on an earlier connection */
 };

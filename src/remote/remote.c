@@ -63,8 +63,7 @@ hang_up(struct idem_engine *engine, const char *why)
     struct flight *next;
 
     idem__remote_hang_up(&remote->link);
-    remote->again_us = engine->boot_now_us; /* reconnect at once the first
-                                             * time */
+    remote->again_us = engine->boot_now_us; /* at once the first time */
     if (remote->broken++ > 0)
         plan_next_try(remote);
     idem__fail(&remote->trouble, IDEM_ERR_UNAVAILABLE, "%s: %s",

@@ -308,8 +308,7 @@ idem__url_take(char *url, const char *name, char *value, size_t value_len)
             continue;
         snprintf(value, value_len, "%.*s", (int)(end - at - 2 - (int)name_len),
                  at + 2 + name_len);
-        if (*at == '?' && *end == '&') /* the next parameter becomes the
-                                        * first */
+        if (*at == '?' && *end == '&') /* the next becomes the first */
             memmove(at + 1, end + 1, strlen(end + 1) + 1);
         else
             memmove(at, end, strlen(end) + 1);

@@ -80,8 +80,7 @@ redacting_hides_the_password_and_nothing_else(void **state)
         idem__url_redact(rows[i].url, out, sizeof(out));
         assert_string_equal(out, rows[i].shown);
     }
-    idem__url_redact("redis://:secret@host", out, 8); /* truncated, no
-                                                       * overrun */
+    idem__url_redact("redis://:secret@host", out, 8); /* truncated */
     assert_string_equal(out, "redis:/");
 }
 

@@ -64,8 +64,7 @@ within_swap(struct idem_store *store, struct idem_swap *swaps, size_t count,
             struct idem_arena *arena, struct idem_error *err)
 {
     int number = ((struct within *)store)->number;
-    char text[] = {(char)('1' + script[number].batches)}; /* identifies the
-                                                           * batch */
+    char text[] = {(char)('1' + script[number].batches)}; /* batch number */
     struct idem_record found = {.state = IDEM_STATE_SUCCEEDED,
                                 .rev = (uint64_t)number + 1,
                                 .scope = {text, 1}};

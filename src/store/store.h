@@ -25,8 +25,7 @@ struct idem_store;
 enum idem_news {
     IDEM_NEWS_WATCHED,   /* changes are reported from now on: look once more */
     IDEM_NEWS_CHANGED,   /* the wait may be over: look at the record */
-    IDEM_NEWS_UNWATCHED, /* changes are no longer reported; without a key: for
-                          * all keys */
+    IDEM_NEWS_UNWATCHED, /* changes are no longer reported; no key: of none */
 };
 
 /* Called from a thread of the store. */
@@ -78,8 +77,7 @@ struct idem_store_options {
     size_t max_result;                /* 0: IDEM_RESULT_DEFAULT_MAX */
     idem_log_fn *log;                 /* NULL: standard error */
     void *log_arg;
-    bool helps; /* one of several connections: another one removes expired
-                 * records */
+    bool helps; /* one of several connections: another one sweeps */
 };
 
 struct idem_store {
@@ -251,8 +249,7 @@ enum idem_status idem__store_init(const char *url, struct idem_error *err);
 /* The result of `idem store copy`. */
 struct idem_store_copied {
     uint64_t records; /* records that the second store has now */
-    uint64_t others;  /* keys with another record there, which was not
-                       * changed */
+    uint64_t others;  /* keys with another record there: not changed */
 };
 
 typedef void idem_store_progress_fn(void *arg,

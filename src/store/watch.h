@@ -22,15 +22,13 @@ struct idem__watch_order {
 
 struct idem__watcher {
     struct idem_store *store;
-    void (*run)(struct idem__watcher *watcher); /* the whole work of the
-                                                 * thread */
+    void (*run)(struct idem__watcher *watcher); /* the thread's work */
     pthread_mutex_t lock;
     pthread_t thread;
     int bell; /* readable when orders are waiting */
     bool running, closing;
     struct idem_buf orders;
-    size_t keys, most;   /* watched keys as the engine knows them, and their
-                          * maximum */
+    size_t keys, most;   /* watched keys, as the engine knows; their maximum */
     atomic_bool refused; /* the server does not allow it for this account */
     bool said;           /* that was logged */
 };

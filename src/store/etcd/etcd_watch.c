@@ -280,8 +280,7 @@ idem__etcd_listen(struct idem__watcher *watcher)
     struct idem_buf orders;
     size_t keys;
 
-    if (!ear.multi) { /* out of memory: nothing is reported, so the engine
-                       * polls */
+    if (!ear.multi) { /* out of memory: nothing is reported, so all poll */
         atomic_store(&watcher->refused, true);
         return;
     }

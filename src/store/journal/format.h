@@ -33,8 +33,7 @@ struct segment_head {
 enum entry_kind {
     ENTRY_RECORD = 1, /* a record follows */
     ENTRY_DELETE = 2, /* the key is absent from here on */
-    ENTRY_MARK = 3,   /* no key: records the time, and that the log before it is
-                       * complete */
+    ENTRY_MARK = 3,   /* no key: has the time; the log before it is complete */
 };
 
 enum {

@@ -25,8 +25,7 @@ struct slot {
     uint32_t seg;    /* the low 32 bits of the segment's id */
     uint32_t place;  /* offset of the entry, divided by 8 */
     uint32_t drop_s; /* seconds, rounded up; 0: never */
-    uint32_t size;   /* size of the entry in units of 8 bytes; flags in the high
-                      * bits */
+    uint32_t size;   /* of the entry, divided by 8; the high bits are flags */
 };
 
 struct shard {

@@ -23,8 +23,7 @@ struct idem_io {
     ssize_t (*pwrite)(void *arg, int fd, const void *data, size_t len,
                       off_t at);
     int (*fdatasync)(void *arg, int fd);
-    int (*fsync)(void *arg, int fd); /* for folders, and for files created or
-                                      * truncated */
+    int (*fsync)(void *arg, int fd); /* folders, new or truncated files */
     int (*fallocate)(void *arg, int fd, off_t len);
     int (*ftruncate)(void *arg, int fd, off_t len);
     int (*rename)(void *arg, int at, const char *from, const char *to);

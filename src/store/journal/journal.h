@@ -74,8 +74,7 @@ struct pending {
     struct entry_head head;
     uint64_t at; /* position in the batch, while it is built */
     uint64_t tag;
-    bool moved; /* moved by the cleaner: the same record from an older
-                 * segment */
+    bool moved; /* by the cleaner: the same record of an older segment */
     bool claim; /* it makes a record executing that was not */
     bool idle;  /* moved, and no room is reserved for its finish */
 };
@@ -105,16 +104,14 @@ struct journal {
 
     int64_t start_us, boot_at_start_us; /* the journal's time */
     int64_t persisted_us;               /* the latest time in the log */
-    int64_t drop_s; /* records with an earlier drop time may be removed; see
-                     * store.h */
+    int64_t drop_s; /* records with an earlier drop time may go; see store.h */
 
     struct helper *helper;
     struct row_log row_log;      /* of the last segment */
     struct segment_walk cleaner; /* through the oldest segment */
     bool cleaning, clean_stuck;
     uint32_t sweep_shard;
-    uint64_t seg_len;            /* length of the last segment created; see
-                                  * next_len */
+    uint64_t seg_len;            /* of the last segment created; see next_len */
     int64_t last_add_us;         /* when that was created */
     uint64_t reserve_len;        /* 0: there is no reserve */
     bool full;                   /* no room for a next segment */

@@ -70,8 +70,7 @@ tell_all(struct journal *self, enum idem_outcome outcome)
     self->pending_count = 0;
     idem_buf_reset(&self->batch);
     if (self->batch.room > KEPT_LEN)
-        idem_buf_clear(&self->batch); /* large results are rare, so free the
-                                       * memory */
+        idem_buf_clear(&self->batch); /* large results are rare */
 }
 
 /* On a full disk only the finish of a claim may use the remaining room. */
@@ -184,8 +183,7 @@ apply(struct journal *self, const struct pending *item, struct segment *segment,
         return;
     idem__rows_add(&self->row_log, &row);
     if (item->idle)
-        slot.size |= SLOT_IDLE; /* this flag is not saved; the cleaner sets it
-                                 * again */
+        slot.size |= SLOT_IDLE; /* not saved; the cleaner sets it again */
     if (old) {
         idem__journal_segment(self, old->seg)->live -= slot_len(old);
         if (old->seg == slot.seg)

@@ -17,8 +17,7 @@ struct journal_report {
     uint64_t live, executing; /* current records, expired or not */
     uint64_t used_bytes, live_bytes;
     bool torn;                   /* the last batch was not completely written */
-    uint64_t saved, saved_wrong; /* saved indexes that are valid; that are
-                                  * ignored */
+    uint64_t saved, saved_wrong; /* valid and ignored saved indexes */
     uint64_t damaged;            /* number of damaged places */
     int64_t time_us;             /* the latest time in the log */
 };

@@ -267,8 +267,7 @@ read_segment(struct journal *self, size_t number, struct idem_error *err)
     int error;
 
     if (!newest && self->segments[number + 1].head.id != segment->head.id + 1)
-        end = segment->file_len; /* the next segment is missing, which was
-                                  * accepted */
+        end = segment->file_len; /* the next is missing, and accepted */
     if (segment->file_len < end || end < SEGMENT_HEAD_LEN) {
         status = damage(self, segment->head.id,
                         segment->file_len < end ? segment->file_len : 0, err);

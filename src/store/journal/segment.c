@@ -249,8 +249,7 @@ idem__segment_add(struct journal *self, uint64_t min_len, bool use_reserve,
     next.head.prev_end = last ? last->end : 0;
     next.head.time_us = idem__journal_now_us(self);
     next.head.first_batch = self->next_batch;
-    if (!idem__segment_push(self, NULL)) /* make room in the array before the
-                                          * segment exists */
+    if (!idem__segment_push(self, NULL)) /* room for it, before it exists */
         error = ENOMEM;
     if (!error)
         error =
@@ -276,8 +275,7 @@ idem__segment_add(struct journal *self, uint64_t min_len, bool use_reserve,
     self->seg_len = fresh.len;
     self->marked = true;
     if (self->opened && !self->tuning.no_thread)
-        idem__helper_ask(self, next_len(self)); /* prepare the next one
-                                                 * immediately */
+        idem__helper_ask(self, next_len(self)); /* prepare the next one */
     return IDEM_OK;
 }
 

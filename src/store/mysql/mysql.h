@@ -16,8 +16,7 @@ struct mysql_store {
     unsigned port;
     bool tls;
     char *ca, *cert, *key; /* for TLS; or NULL */
-    char unsafe[128];      /* the ?unsafe= option: guarantees that the operator
-                            * gave up */
+    char unsafe[128];      /* ?unsafe=: guarantees that the operator gave up */
     unsigned timeout_s;
     MYSQL *conn;             /* NULL: to be opened again; autocommit is off */
     struct mysql_bulk *bulk; /* NULL: no guesses on this connection */

@@ -36,8 +36,7 @@ enum postgres_statement {
 struct postgres_store {
     struct idem_store base;
     char *url;        /* without idem's own parameters */
-    char unsafe[128]; /* the ?unsafe= option: guarantees that the operator gave
-                       * up */
+    char unsafe[128]; /* ?unsafe=: guarantees that the operator gave up */
     int64_t timeout_us;
     PGconn *conn; /* NULL: to be opened again */
     struct idem_retry retry;
@@ -45,8 +44,7 @@ struct postgres_store {
     int wary;          /* see columns.h */
     int careful;       /* see postgres_batch.c */
     bool warned;       /* the server has sent a WARNING since reset */
-    int stuck; /* pid of the last backend that did not answer in time; 0:
-                * none */
+    int stuck; /* pid of the last backend that did not answer; 0: none */
     int64_t swept_at_us, checked_at_us;
     uint64_t connects, splits;
     struct idem__watcher watcher;

@@ -46,8 +46,7 @@ struct redis_settings {
     bool accept_forget;    /* ?unsafe=forget */
     struct idem__tls *tls; /* NULL: not encrypted */
     uint64_t *link;        /* the store's: changes with every new connection */
-    bool opening;          /* opening: no other requests are delayed by a silent
-                            * server */
+    bool opening;          /* no other request is delayed by a silent server */
 };
 
 /* The name of a record, and of its channel: the prefix and its key in hex. */
@@ -59,8 +58,7 @@ struct redis_facts {
     bool known, master, cluster, sentinel, loading, aof, fsync_seen;
     int replicas, version; /* 70015: 7.0.15 */
     char policy[24], fsync[12], run_id[9];
-    int64_t ahead_us; /* the server's clock minus this machine's monotonic
-                       * clock */
+    int64_t ahead_us; /* the server's clock minus the monotonic clock here */
     int64_t used_memory, max_memory; /* bytes; max 0: no limit */
 };
 
@@ -83,15 +81,13 @@ enum idem_status idem__redis_facts_judge(const struct redis_settings *settings,
 /* ---- a connection ---------------------------------------------------- */
 
 struct redis_call {
-    size_t end; /* position in `out`: it was sent if that many bytes were
-                 * sent */
+    size_t end; /* in `out`: it was sent if that many bytes were */
     uint32_t tag;
 };
 
 struct redis_link {
     const struct redis_settings *settings;
-    bool listens; /* belongs to the watcher's thread: does not change the
-                   * store's link */
+    bool listens; /* for the watcher's thread: does not change *link */
     char host[256];
     int port;
     redisContext *context;     /* NULL: not connected */

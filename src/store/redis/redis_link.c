@@ -288,8 +288,7 @@ idem__redis_links_run(struct redis_link **links, size_t count,
             if (polls[i].revents != 0) {
                 run_one(links[i], polls[i].revents, answer, arg);
             } else if (late) {
-                links[i]->failures += 5; /* the server hangs: wait longer before
-                                          * the next try */
+                links[i]->failures += 5; /* it hangs: try again later */
                 idem__redis_link_drop(links[i], "no answer in time");
                 give_up(links[i], answer, arg);
             }

@@ -17,8 +17,7 @@
 /* Exists once, on the watcher's own thread. */
 struct ears {
     struct redis_store *self;
-    struct redis_link *links[REDIS_NODES_MAX]; /* same order as the store's
-                                                * links */
+    struct redis_link *links[REDIS_NODES_MAX]; /* in the store's order */
     size_t unsubscribing; /* number of confirmations still to come */
 };
 

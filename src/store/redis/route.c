@@ -250,8 +250,7 @@ idem__redis_route_redirect(struct redis_store *self, struct redis_link *from,
                                   (int)strtol(colon + 1, NULL, 10));
     if (link && moved && self->slots) {
         self->slots[slot] = (uint16_t)index_of(self, link);
-        self->map_stale = true; /* more slots may have moved: read the whole map
-                                 * soon */
+        self->map_stale = true; /* more may have moved: read it all soon */
     }
     return link;
 }

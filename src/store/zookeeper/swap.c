@@ -262,8 +262,7 @@ take_answers(struct chunk *chunk, struct zk_round *round, const size_t *asked)
         switch (chunk->elements[i].next) {
         case READ:
             if (round->calls[0].rc != ZOK)
-                call->rc = round->calls[0].rc; /* without the sync the read may
-                                                * be outdated */
+                call->rc = round->calls[0].rc; /* the read may be outdated */
             after_read(chunk, i, call, &round->calls[2 + 2 * asked[i]]);
             break;
         case CREATE:
