@@ -131,7 +131,7 @@ struct idem__job {
     bool maybe_stored;   /* the reply to its write was lost once */
     bool over_quota;     /* refused by the quota: it wrote nothing */
     bool unsafe;         /* the store went back in time: it wrote nothing */
-    const struct idem_error *shut; /* the record does not open: none written */
+    const struct idem_error *shut; /* why it does not open: nothing written */
     struct idem_answer answer;     /* points to `told` */
     struct idem_record told;
     uint8_t nonce[IDEM_NONCE_LEN];
@@ -353,7 +353,8 @@ struct idem__claims {
     int64_t said_us;            /* time of the last alarm; 0: none */
 };
 
-/* This engine has stored this record under the key; NULL: it removed it. */
+/* This engine has stored this record under the key; NULL: the key is now
+ * absent. */
 void idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *record);
 /* The store has this record under the key (state ABSENT: none). Raises an alarm

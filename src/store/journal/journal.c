@@ -105,8 +105,8 @@ look_up(struct journal *self, const struct slot *slot, const uint8_t *key,
     return IDEM_OK;
 }
 
-/* Does this swap make a record executing that was not? A full disk refuses
- * these. */
+/* True if this swap creates a record, or starts or issues one that was not
+ * executing. A full disk refuses these. */
 static bool
 is_claim(const struct idem_swap *swap, const struct slot *slot)
 {

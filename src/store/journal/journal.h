@@ -75,7 +75,7 @@ struct pending {
     uint64_t at; /* position in the batch, while it is built */
     uint64_t tag;
     bool moved; /* by the cleaner: the same record of an older segment */
-    bool claim; /* it makes a record executing that was not */
+    bool claim; /* a full disk refuses it; see is_claim */
     bool idle;  /* moved, and no room is reserved for its finish */
 };
 

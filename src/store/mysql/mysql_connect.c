@@ -383,7 +383,7 @@ connect_fresh(struct idem_store *store, struct idem_error *err)
 }
 
 /* Detect a connection that broke while it was idle before it is used. A server
- * rarely sends anything unasked, so a readable socket means that it closed. */
+ * rarely sends anything unasked, so if the socket is readable, it is tested. */
 static bool
 still_there(struct mysql_store *self)
 {
