@@ -1,5 +1,6 @@
 /*
- * hex.h - bytes as hex digits. Inline, so that the nginx module has it too.
+ * hex.h - converts bytes to hex digits and back. The functions are inline, so
+ * that the nginx module can use them too.
  */
 #ifndef IDEM__HEX_H
 #define IDEM__HEX_H

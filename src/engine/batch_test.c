@@ -194,7 +194,7 @@ a_result_that_the_store_cannot_hold_is_not_kept_either(void **state)
     rig_close(&rig);
 }
 
-/* ---- a store far away --------------------------------------------------- */
+/* ---- a remote store ----------------------------------------------------- */
 
 static void
 a_first_begin_far_away_takes_one_round_trip(void **state)

@@ -369,8 +369,7 @@ a_release_that_was_lost_and_overtaken_stays_lost(void **state)
     rig_close(&rig);
 }
 
-/* ---- parked ones ----------------------------------------------------------
- */
+/* ---- parked operations ------------------------------------------------- */
 
 static void
 parked_ones_outlast_a_store_that_is_away(void **state)
@@ -470,8 +469,7 @@ nobody_is_shown_a_fence_that_was_not_stored(void **state)
     rig_close(&rig);
 }
 
-/* ---- full, damaged, contended, away ----------------------------------------
- */
+/* ---- full, damaged, contended, unavailable ----------------------------- */
 
 static void
 a_full_store_still_replays(void **state)

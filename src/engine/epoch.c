@@ -230,7 +230,7 @@ accept(struct idem_engine *engine)
               "elsewhere in the lost time may run again");
 }
 
-/* ---- what the engine calls --------------------------------------------- */
+/* ---- the interface ----------------------------------------------------- */
 
 bool
 idem__epoch_check(struct idem_engine *engine, bool now)

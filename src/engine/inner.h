@@ -49,7 +49,7 @@ void idem__timer_stop(struct idem__timers *timers, struct idem__timer *timer);
 struct idem__timer *idem__timer_first(const struct idem__timers *timers);
 void idem__timers_clear(struct idem__timers *timers);
 
-/* ---- a hash table of things that embed a link ------------------------ */
+/* ---- a hash table of structs that embed a link ----------------------- */
 
 struct idem__link {
     struct idem__link *next;
@@ -80,7 +80,7 @@ idem__key_hash(const uint8_t *key)
     return hash;
 }
 
-/* ---- what waits in the queue ----------------------------------------- */
+/* ---- items of the queue ---------------------------------------------- */
 
 enum idem__item_kind {
     IDEM__ITEM_JOB,
@@ -321,7 +321,7 @@ void idem__take_news(void *arg, enum idem_news news, const uint8_t *key);
 void idem__park_cancel(struct idem_engine *engine, uint64_t ticket);
 void idem__park_close(struct idem_engine *engine);
 
-/* ---- what was just written ------------------------------------------- */
+/* ---- recently written records (recent.c) ----------------------------- */
 
 struct idem__place {
     uint64_t hash, at; /* at: bytes ever appended before it; 0: nothing */
@@ -344,7 +344,7 @@ void idem__recent_note(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *record);
 void idem__recent_forget(struct idem_engine *engine, const uint8_t *key);
 
-/* ---- what the store must still have ----------------------------------- */
+/* ---- claims that the store must have (claims.c) ----------------------- */
 
 struct idem__claim;
 
@@ -372,7 +372,7 @@ uint64_t idem__claim_lost(struct idem_engine *engine, const uint8_t *key,
                           const struct idem_record *stored);
 void idem__claims_close(struct idem__claims *claims);
 
-/* ---- a store that went back (epoch.c) ---------------------------------- */
+/* ---- a store that went back in time (epoch.c) -------------------------- */
 
 #define IDEM__EPOCH_ID_LEN 32
 
@@ -412,7 +412,7 @@ bool idem__epoch_refuses(struct idem_engine *engine, const struct idem_op *op,
                          const struct idem_record *next);
 enum idem_status idem__epoch_refuse(bool maybe_stored, struct idem_error *err);
 
-/* ---- what one scope may have in the store (quota.c) -------------------- */
+/* ---- limits of one scope (quota.c) ------------------------------------- */
 
 struct idem__scope_use;
 
@@ -445,7 +445,7 @@ void idem__quota_wrote(struct idem_engine *engine,
                        const struct idem_record *after);
 void idem__quota_tend(struct idem_engine *engine);
 
-/* ---- what is sealed at rest (sealed.c) --------------------------------- */
+/* ---- sealed records (sealed.c) ----------------------------------------- */
 
 struct idem__group;
 
@@ -515,7 +515,7 @@ int64_t idem__time_drop_ms(struct idem_engine *engine);
 int64_t idem__time_lease_end_us(struct idem_engine *engine,
                                 const struct idem_record *record);
 
-/* ---- the batch at work ----------------------------------------------- */
+/* ---- the current batch ----------------------------------------------- */
 
 struct idem__entry {
     const uint8_t *key;

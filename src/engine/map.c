@@ -1,6 +1,6 @@
 /*
- * map.c - a hash table of things that embed a link. Its own allocation is only
- * the table; a table that cannot grow is slower, not wrong.
+ * map.c - a hash table of structs that embed a link. It allocates only the
+ * table; if the table cannot grow, it still works, but slower.
  */
 #include "inner.h"
 

@@ -144,7 +144,7 @@ idem__waiters_submit(struct idem_engine *engine, size_t count,
     return idem__fail(err, IDEM_ERR_CLOSED, "the engine is shutting down");
 }
 
-/* ---- waited for -------------------------------------------------------- */
+/* ---- idem_scan --------------------------------------------------------- */
 
 struct waiter {
     atomic_int done;

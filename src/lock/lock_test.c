@@ -134,7 +134,7 @@ who_lost_it_is_told_at_once(void **state)
     idem_close(engine);
 }
 
-/* ---- a store that hangs, or whose rows somebody holds ------------------- */
+/* ---- a store that hangs, or whose rows are locked ----------------------- */
 
 struct slow {
     struct faulty_store *store;

@@ -99,7 +99,7 @@ part_name(char name[NAME_ROOM], const char *lock, const char *mark, uint32_t n,
                             IDEM_ID_MAX);
 }
 
-/* ---- all of a list ------------------------------------------------------ */
+/* ---- a list of locks ---------------------------------------------------- */
 
 static int
 by_name(const void *a, const void *b)
@@ -126,7 +126,7 @@ take_all(struct idem_locks *self, const char *const *names, size_t count,
     return status;
 }
 
-/* ---- one of many places ------------------------------------------------- */
+/* ---- permits ------------------------------------------------------------ */
 
 /* The places are tried one after the other. If all are held, wait for all of
  * them at once. The first one that becomes free is used; others that became

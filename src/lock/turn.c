@@ -109,7 +109,7 @@ take_off(struct idem__turn *turn, size_t at)
     memmove(turn->list + at, turn->list + at + 1, turn->count - at);
 }
 
-/* ---- for a moment ------------------------------------------------------- */
+/* ---- short holds -------------------------------------------------------- */
 
 /* Hold the list or a place for a moment; the list is then also read. *fence is
  * 0 if it was not free in time. */
@@ -175,7 +175,7 @@ hold_list(struct idem__turn *turn, uint64_t *fence, struct idem_error *err)
     return status == IDEM_OK && !*fence ? too_late(turn, err) : status;
 }
 
-/* ---- coming and leaving ------------------------------------------------- */
+/* ---- joining and leaving ------------------------------------------------ */
 
 static void
 leave_place(struct idem__turn *turn)

@@ -117,7 +117,7 @@ enum idem_status idem__decode(struct idem_bytes in, struct idem_record *record,
  * by the SQL stores. Returns NULL, or what is wrong. */
 const char *idem__record_flaw(const struct idem_record *record);
 
-/* ---- names back to numbers ------------------------------------------- */
+/* ---- parsing names --------------------------------------------------- */
 
 /* Case does not matter; false if the word is unknown. */
 bool idem__status_parse(struct idem_bytes word, enum idem_status *status);

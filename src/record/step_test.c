@@ -207,7 +207,7 @@ facts_of(const struct point *p, const struct idem_record *r,
     return facts;
 }
 
-/* ---- what was written ------------------------------------------------- */
+/* ---- the written record ----------------------------------------------- */
 
 #define MUST(condition)                                                        \
     do {                                                                       \
@@ -378,7 +378,7 @@ check_change(enum change change, const struct idem_record *r, bool counts,
     return "a change without a check";
 }
 
-/* ---- what must hold whatever the table says --------------------------- */
+/* ---- invariants ------------------------------------------------------- */
 
 static bool
 needs_fence(enum idem_verb verb)
@@ -570,7 +570,7 @@ step_does_what_the_table_says_in_every_situation(void **state)
     assert_true(tried > 50000);
 }
 
-/* ---- some lives, told as stories -------------------------------------- */
+/* ---- examples of whole lives ------------------------------------------ */
 
 struct life {
     struct idem_record record; /* the stored record */

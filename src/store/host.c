@@ -166,7 +166,7 @@ idem__system_boot_us(void)
     return idem__system_clocks.boot_us(NULL);
 }
 
-/* ---- what stores have in common ----------------------------------------- */
+/* ---- functions for all stores ------------------------------------------- */
 
 void *
 idem__store_make(const struct idem_store_type *type,

@@ -2,8 +2,8 @@
  * store.h - the contract: a store compares and swaps records, in batches.
  *
  *   swap(batch): for each {key, expected rev (0: absent), new record}
- *       -> stored, refused with what is really there, locked,
- *          not stored, or cannot tell
+ *       -> stored, refused (with the stored record), locked,
+ *          not stored, or lost (not known)
  *
  * A store is one constant of struct idem_store_type; registry.c lists them.
  * The engine calls a store from one thread at a time. To embed a store, put

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* ---- taken ----------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------- */
 
 static bool
 take_state(struct idem__wire_reply *reply, enum idem_state *state)
@@ -106,7 +106,7 @@ idem__wire_brief(struct idem__wire_reply *reply, struct idem__wire_brief *brief,
     return status;
 }
 
-/* ---- put ------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------- */
 
 enum shape {
     SHAPE_TYPE,

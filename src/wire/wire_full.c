@@ -66,7 +66,7 @@ idem__wire_record(struct idem__wire_reply *reply, struct idem_record *record,
     return idem__decode(value.bytes, record, err);
 }
 
-/* ---- answers, written ------------------------------------------------ */
+/* ---- writing answers ------------------------------------------------- */
 
 size_t
 idem__wire_record_len(const struct idem_record *record)

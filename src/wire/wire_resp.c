@@ -162,7 +162,7 @@ idem__wire_read(struct idem__wire_reader *in, struct idem__wire_value *value)
     return IDEM__WIRE_DONE;
 }
 
-/* ---- put ------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------- */
 
 char *
 idem__wire_put_line(char *out, char mark, int64_t number)

@@ -151,7 +151,7 @@ stream_open(struct ear *ear, const uint8_t *key)
     return NULL;
 }
 
-/* ---- all of them -------------------------------------------------------- */
+/* ---- all watches -------------------------------------------------------- */
 
 static void
 close_client(struct ear *ear)

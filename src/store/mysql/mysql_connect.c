@@ -121,7 +121,7 @@ idem__mysql_disconnect(struct mysql_store *self)
     self->bulk = NULL;
 }
 
-/* ---- what the server is ---------------------------------------------- */
+/* ---- checking the server --------------------------------------------- */
 
 struct settings {
     char flush[16], binlog[16], sync_binlog[16], galera[16], read_only[16];

@@ -101,7 +101,7 @@ enum idem_status idem__postgres_swap(struct idem_store *store,
                                      struct idem_arena *arena,
                                      struct idem_error *err);
 
-/* ---- waking (postgres_watch.c) ---------------------------------------- */
+/* ---- watching (postgres_watch.c) -------------------------------------- */
 
 void idem__postgres_listen(struct idem__watcher *watcher);
 idem_watch_fn idem__postgres_watch;

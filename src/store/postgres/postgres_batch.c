@@ -143,7 +143,7 @@ mark_stored(const PGresult *rows, struct idem_swap *swaps, size_t count)
     }
 }
 
-/* ---- what was not stored ----------------------------------------------- */
+/* ---- swaps that were not stored ---------------------------------------- */
 
 /* The outcome of a swap whose new rev is not there. */
 static enum idem_status

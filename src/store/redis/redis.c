@@ -92,7 +92,7 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* ---- now and then ---------------------------------------------------- */
+/* ---- tend ------------------------------------------------------------ */
 
 static void
 say_if_full(struct redis_store *self, struct redis_link *link)

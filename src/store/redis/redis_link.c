@@ -140,7 +140,7 @@ idem__redis_link_add_text(struct redis_link *link, uint32_t tag,
     return idem__redis_link_add(link, tag, argc, argv);
 }
 
-/* ---- moving bytes ---------------------------------------------------- */
+/* ---- sending and receiving ------------------------------------------- */
 
 static bool
 send_some(struct redis_link *link)

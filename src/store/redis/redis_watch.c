@@ -99,7 +99,7 @@ carry_out(struct ears *ears, const struct idem__watch_order *order)
         idem__watcher_tell(&self->watcher, IDEM_NEWS_UNWATCHED, order->key);
 }
 
-/* ---- what is heard ---------------------------------------------------- */
+/* ---- messages --------------------------------------------------------- */
 
 static void
 hear(struct ears *ears, const redisReply *reply)

@@ -47,7 +47,7 @@ struct chunk {
     struct idem_error *err;
 };
 
-/* ---- versions that are known ----------------------------------------- */
+/* ---- known versions -------------------------------------------------- */
 
 static struct zk_version *
 place_of(struct zk_store *self, const uint8_t *key)
