@@ -313,7 +313,7 @@ one_outcome(struct idem_engine *engine, struct idem__group *group,
         idem__group_locked(engine, group);
         return false;
     case IDEM_SWAP_NOT_STORED:
-        /* This swap was not stored, but an earlier lost one may have been. */
+        /* This one was not, but was the one before it? */
         if (group->losses > 0)
             return lost(engine, group, err);
         not_stored(engine, group, status, err);
