@@ -548,6 +548,9 @@ list_partitions(struct kafka_source *self, rd_kafka_resp_err_t *code)
 
     *code = topic ? rd_kafka_metadata(self->consumer, 0, topic, &about, LAG_MS)
                   : rd_kafka_last_error();
+    if (!*code) /* a topic that is not there has no partitions */
+        *code = about->topic_cnt > 0 ? about->topics[0].err
+                                     : RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     for (int i = 0; !*code && i < about->topics[0].partition_cnt; i++)
         rd_kafka_topic_partition_list_add(list, self->base.name,
                                           about->topics[0].partitions[i].id);
