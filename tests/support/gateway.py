@@ -88,7 +88,7 @@ events { worker_connections 2048; }
 http {
     log_format verdict '$request $status idem=$idem_verdict scope=$idem_scope id=$idem_id fence=$idem_fence';
     access_log %s/access.log verdict; %s
-    idem_engine unix:%s %s;
+    idem_engine %s %s;
     upstream service { server 127.0.0.1:%d; keepalive 64; }
     proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host;
     proxy_next_upstream off; proxy_ignore_client_abort on; proxy_read_timeout 10s; keepalive_requests 100000;
@@ -100,7 +100,8 @@ http {
         %s
     }
 }
-""" % (user, module, workers, where, self.pid_file, where, temp, engine, engine_options, upstream, http, self.port,
+""" % (user, module, workers, where, self.pid_file, where, temp,
+            engine if ":" in engine else "unix:" + engine, engine_options, upstream, http, self.port,
             listen, location, proxy or "proxy_pass http://service;", more)
         with open(self.conf, "w") as f:
             f.write(self.text)

@@ -133,6 +133,11 @@ typedef struct {
     ngx_addr_t                   addr;
     ngx_str_t                    name;
     ngx_str_t                    password;
+    ngx_str_t                    host;       /* that its certificate is for */
+    ngx_str_t                    ca;
+    ngx_str_t                    cert;       /* ours, with its key */
+    ngx_str_t                    key;
+    ngx_ssl_t                   *ssl;        /* NULL: without TLS */
     ngx_msec_t                   timeout;
     ngx_msec_t                   patience;   /* time without a connection */
     size_t                       max_buffered;
@@ -141,6 +146,8 @@ typedef struct {
     ngx_log_t                   *log;
     ngx_peer_connection_t        peer;
     ngx_connection_t            *connection;
+    unsigned                     tls:1;
+    unsigned                     host_given:1;
     unsigned                     up:1;
     unsigned                     started:1;
     unsigned                     hurry:1;
@@ -410,8 +417,12 @@ ngx_int_t ngx_http_idem_engine_away(ngx_http_idem_engine_t *e);
 #define NGX_HTTP_IDEM_BACKOFF_MIN     20
 #define NGX_HTTP_IDEM_BACKOFF_MAX     1000
 
+ngx_int_t ngx_http_idem_tls_create(ngx_conf_t *cf, ngx_http_idem_engine_t *e);
+void ngx_http_idem_tls_start(ngx_http_idem_engine_t *e);
+void ngx_http_idem_link_close(ngx_connection_t *c);
 void ngx_http_idem_connect(ngx_http_idem_engine_t *e);
 /* why is NULL if there was no connection yet */
+void ngx_http_idem_connected(ngx_http_idem_engine_t *e);
 void ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why);
 void ngx_http_idem_reconnect_handler(ngx_event_t *ev);
 

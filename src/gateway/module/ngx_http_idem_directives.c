@@ -87,7 +87,7 @@ static ngx_conf_bitmask_t  ngx_http_idem_methods[] = {
 
 ngx_command_t  ngx_http_idem_commands[] = {
 
-    /* idem_engine unix:/path | host:port [password=...] [timeout=...] */
+    /* idem_engine unix:/path | host:port [password=...] [tls=on] ... */
 
     { ngx_string("idem_engine"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_1MORE,
@@ -199,17 +199,51 @@ ngx_command_t  ngx_http_idem_commands[] = {
 };
 
 
-/* password=, timeout=, away=, max_buffered= */
+/* the value behind "name=", which ends in NUL as every word of the file does */
+
+static ngx_int_t
+ngx_http_idem_engine_text(ngx_str_t *value, const char *name, ngx_str_t *text)
+{
+    size_t  len;
+
+    len = ngx_strlen(name);
+
+    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
+        return NGX_DECLINED;
+    }
+
+    text->data = value->data + len;
+    text->len = value->len - len;
+
+    return NGX_OK;
+}
+
+
+/* password=, timeout=, away=, max_buffered=, tls=, ca=, cert=, key=, name= */
 
 static ngx_int_t
 ngx_http_idem_engine_parameter(ngx_http_idem_engine_t *e, ngx_str_t *value)
 {
     ngx_str_t  s;
 
-    if (ngx_strncmp(value->data, "password=", 9) == 0) {
-        e->password.data = value->data + 9;
-        e->password.len = value->len - 9;
+    if (ngx_http_idem_engine_text(value, "password=", &e->password) == NGX_OK
+        || ngx_http_idem_engine_text(value, "ca=", &e->ca) == NGX_OK
+        || ngx_http_idem_engine_text(value, "cert=", &e->cert) == NGX_OK
+        || ngx_http_idem_engine_text(value, "key=", &e->key) == NGX_OK)
+    {
         return NGX_OK;
+    }
+
+    if (ngx_http_idem_engine_text(value, "name=", &e->host) == NGX_OK) {
+        e->host_given = 1;
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_engine_text(value, "tls=", &s) == NGX_OK) {
+        e->tls = s.len == 2 && ngx_strncmp(s.data, "on", 2) == 0;
+
+        return e->tls || (s.len == 3 && ngx_strncmp(s.data, "off", 3) == 0)
+               ? NGX_OK : NGX_ERROR;
     }
 
     if (ngx_strncmp(value->data, "timeout=", 8) == 0) {
@@ -284,6 +318,28 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                                "invalid parameter \"%V\"", &value[i]);
             return NGX_CONF_ERROR;
         }
+    }
+
+    if (!e->host_given) {
+
+        /* an IPv6 address without its brackets */
+
+        if (u.host.len > 2 && u.host.data[0] == '[') {
+            u.host.data++;
+            u.host.len -= 2;
+        }
+
+        e->host.len = u.host.len;
+        e->host.data = ngx_pnalloc(cf->pool, u.host.len + 1);
+        if (e->host.data == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        ngx_cpystrn(e->host.data, u.host.data, u.host.len + 1);
+    }
+
+    if (ngx_http_idem_tls_create(cf, e) != NGX_OK) {
+        return NGX_CONF_ERROR;
     }
 
     mcf->engine = e;

@@ -69,7 +69,7 @@ void
 ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e)
 {
     if (e->connection) {
-        ngx_close_connection(e->connection);
+        ngx_http_idem_link_close(e->connection);
         e->connection = NULL;
         e->up = 0;
     }

@@ -17,7 +17,7 @@
 #define NGX_HTTP_IDEM_LONGEST         (IDEM_RESULT_MAX + GATEWAY_HEAD_MAX)
 
 
-static void ngx_http_idem_connected(ngx_http_idem_engine_t *e);
+static void ngx_http_idem_established(ngx_http_idem_engine_t *e);
 static void ngx_http_idem_write_handler(ngx_event_t *wev);
 static void ngx_http_idem_read_handler(ngx_event_t *rev);
 
@@ -64,7 +64,7 @@ ngx_http_idem_connect(ngx_http_idem_engine_t *e)
     e->out_pos = e->out_len = 0;
 
     if (rc == NGX_OK) {
-        ngx_http_idem_connected(e);
+        ngx_http_idem_established(e);
         return;
     }
 
@@ -74,12 +74,41 @@ ngx_http_idem_connect(ngx_http_idem_engine_t *e)
 }
 
 
+/* the engine listens; TLS comes first, if it is wanted */
+
 static void
-ngx_http_idem_connected(ngx_http_idem_engine_t *e)
+ngx_http_idem_established(ngx_http_idem_engine_t *e)
 {
     if (e->connection->write->timer_set) {
         ngx_del_timer(e->connection->write);
     }
+
+    if (e->ssl) {
+        ngx_http_idem_tls_start(e);
+        return;
+    }
+
+    ngx_http_idem_connected(e);
+}
+
+
+/* commands can be sent */
+
+void
+ngx_http_idem_connected(ngx_http_idem_engine_t *e)
+{
+    ngx_connection_t  *c;
+
+    c = e->connection;
+
+    if (c->write->timer_set) {
+        ngx_del_timer(c->write);
+    }
+
+    /* a handshake has put its own ones there */
+
+    c->read->handler = ngx_http_idem_read_handler;
+    c->write->handler = ngx_http_idem_write_handler;
 
     e->up = 1;
     e->backoff = NGX_HTTP_IDEM_BACKOFF_MIN;
@@ -113,7 +142,7 @@ ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why)
     }
 
     if (e->connection) {
-        ngx_close_connection(e->connection);
+        ngx_http_idem_link_close(e->connection);
         e->connection = NULL;
     }
 
@@ -200,7 +229,7 @@ ngx_http_idem_write_handler(ngx_event_t *wev)
         return;
     }
 
-    ngx_http_idem_connected(e);
+    ngx_http_idem_established(e);
 }
 
 

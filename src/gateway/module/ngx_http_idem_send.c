@@ -120,9 +120,13 @@ ngx_http_idem_fill(ngx_http_idem_engine_t *e)
                             queue);
         n = 0;
 
-        if (op->len >= NGX_HTTP_IDEM_LONG) {
+        if (op->len >= NGX_HTTP_IDEM_LONG && e->ssl == NULL) {
 
-            /* copy only what the socket does not take at once */
+            /*
+             * Copy only what the socket does not take at once.  Not with TLS:
+             * it has to get the same bytes again after a short write, although
+             * the request may be gone by then.
+             */
 
             if (e->out_len || !c->write->ready) {
                 break;
