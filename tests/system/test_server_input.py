@@ -572,7 +572,7 @@ def test_secrets_and_keys_are_not_in_the_log(guarded):
         c("FORGET", "confidential-scope", "confidential-id")
         wrong("AUTH", "shop", "a-wrong-secret")
     log = guarded.output()
-    assert "event=operator verb=forget who=ops key=" in log and "auth-failed" in log
+    assert "event=operator verb=forget who=ops first=- key=" in log and "auth-failed" in log
     for word in (SECRET, OPS_SECRET, HASHED, "a-wrong-secret", "confidential", blake2b(HASHED)):
         assert word not in log
 
