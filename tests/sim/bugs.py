@@ -53,7 +53,7 @@ BUGS = [
     ("lost-is-stored", "a swap whose answer was lost counts as stored",
      [(COMMIT, "    case IDEM_SWAP_LOST:\n        break;", "    case IDEM_SWAP_LOST:\n        stored(engine, group);\n        return false;")]),
     ("not-stored-after-lost", "not stored the second time counts as never stored",
-     [(COMMIT, "        /* This one was not, but was the one before it? */\n        if (group->losses > 0)\n            return lost(engine, group, err);\n", "")]),
+     [(COMMIT, "        if (group->losses > 0)\n            return lost(engine, group, err);\n        not_stored(", "        not_stored(")]),
     ("take-over-keeps-fence", "who takes over gets the same fence",
      [(STEP, "    start(next, r, r, op, now);\n    next->created = r->created;", "    start(next, r, r, op, now);\n    next->fence = r->fence;\n    next->created = r->created;")]),
     ("second-outcome", "SETTLE keeps the fence, and a FINISH after it is acknowledged",
@@ -152,6 +152,12 @@ def plant(name, edits):
 def main():
     wanted = sys.argv[1:]
     missed = count = 0
+    for name, what, edits in BUGS:  # all of them must fit the source, also those that are not run now
+        for path in {edit[0] for edit in edits}:
+            change(path, [edit[1:] for edit in edits if edit[0] == path])
+    known = {word for name, _, _ in BUGS for word in (name, *name.split("/"))}
+    if set(wanted) - known:
+        sys.exit("bugs: there is no bug or world %s; the bugs are:\n%s" % (", ".join(set(wanted) - known), "\n".join(b[0] for b in BUGS)))
     for name, what, edits in BUGS:
         world, _, short = name.rpartition("/")
         if wanted and name not in wanted and short not in wanted and world not in wanted:
