@@ -632,7 +632,7 @@ def test_an_older_installation_is_upgraded_and_a_newer_one_left_alone(database, 
     else:
         assert sql("select count(*) from information_schema.statistics where table_schema = database() and index_name = "
                    "'idem_record_id'") == "1"
-    assert "can be used" in idem("store", "check", url)
+    assert "is ready to use" in idem("store", "check", url)
     # Whoever comes from the future is not changed.
     sql("update %sidem_version set version = 2; " % ("idem." if psql else "") +
         ("drop function idem.sweep" if psql else "drop procedure idem_sweep"))

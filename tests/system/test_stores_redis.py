@@ -398,7 +398,7 @@ def test_a_redis_that_is_silent_for_a_moment_is_waited_for_at_the_start():
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as check:
             time.sleep(2)  # longer than a connection may take
             redis.send(signal.SIGCONT)
-            assert "can be used" in check.communicate(timeout=60)[0]
+            assert "is ready to use" in check.communicate(timeout=60)[0]
     finally:
         redis.send(signal.SIGCONT)
         redis.stop()
@@ -412,7 +412,7 @@ def test_a_host_that_is_silent_at_the_start_leaves_time_for_the_next(kind):
         url = there.url.replace("://", "://127.0.0.1:%d," % silent.port) + "?replicas=0"
         done = subprocess.run([IDEM, "store", "check", url], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=60)
-        assert "can be used" in done.stdout
+        assert "is ready to use" in done.stdout
     finally:
         silent.send(signal.SIGCONT)
         silent.stop()
@@ -767,7 +767,7 @@ def test_over_tls_only_the_right_authority_and_host_are_trusted():
             url = redis.tls_url
             check = lambda url: subprocess.run(  # noqa: E731
                 [IDEM, "store", "check", url], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30).stdout
-            assert "can be used" in check(patient(url + "?ca=" + ours[0]))
+            assert "is ready to use" in check(patient(url + "?ca=" + ours[0]))
             assert "certificate" in check(patient(url + "?ca=" + others[0]))
             assert "certificate" in check(patient(url)), "this machine's authorities did not sign it"
             assert "mismatch" in check(patient(url.replace("127.0.0.1", "localhost") + "?ca=" + ours[0]))
@@ -776,9 +776,9 @@ def test_over_tls_only_the_right_authority_and_host_are_trusted():
             # Who we are, where the server wants to know.
             # (The alert may be lost when the server hangs up behind it.)
             assert wait_until(lambda: "certificate required" in check(patient(closed.tls_url + "?ca=" + ours[0])))
-            assert "can be used" in check(patient(closed.tls_url + "?ca=%s&cert=%s&key=%s" % ours))
+            assert "is ready to use" in check(patient(closed.tls_url + "?ca=%s&cert=%s&key=%s" % ours))
             # One that speaks the other language, and one that says nothing.
-            assert "can be used" not in check(url.replace("rediss", "redis"))
+            assert "is ready to use" not in check(url.replace("rediss", "redis"))
             assert "TLS" in check(redis.url.replace("redis", "rediss") + "?ca=" + ours[0])
             redis.send(signal.SIGSTOP)
             assert "TLS: no answer in time" in check(url + "?ca=" + ours[0])

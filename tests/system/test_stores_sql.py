@@ -208,11 +208,11 @@ def test_parameters_of_several_connections_are_checked(database):
     for bad in ("connections=0", "connections=9", "connections=x", "share=0"):
         text = idem("store", "check", database.url + "?" + bad, code=None)
         assert "is a number from 1 to" in text and "secret" not in text, text
-    assert "can be used" in idem("store", "check", database.url + "?connections=8&share=1")
+    assert "is ready to use" in idem("store", "check", database.url + "?connections=8&share=1")
     for bad in ("timeout_ms=2000x", "timeout_ms=", "timeout_ms=9", "timeout_ms=600001", "timeout_ms=-1"):
         text = idem("store", "check", database.url + "?" + bad, code=2)
         assert re.search('timeout_ms.*(number from 10 to 600000|needs a value)', text) and "secret" not in text, text
-    assert "can be used" in idem("store", "check", database.url + "?timeout_ms=3000")
+    assert "is ready to use" in idem("store", "check", database.url + "?timeout_ms=3000")
 
 
 def test_the_url_of_mariadb_is_read_to_its_end(mariadb):
@@ -221,7 +221,7 @@ def test_the_url_of_mariadb_is_read_to_its_end(mariadb):
     for bad in (host + "x", host + ":1", "127.0.0.1:", "127.0.0.1:99999", "[" + host, "[127.0.0.1]%d" % mariadb.port):
         text = idem("store", "check", mariadb.url.replace(host, bad), code=2)
         assert "a port is a number from 1 to 65535" in text or "an IPv6 address ends with" in text, text
-    assert "can be used" in idem("store", "check", mariadb.url.replace("127.0.0.1", "[127.0.0.1]"))
+    assert "is ready to use" in idem("store", "check", mariadb.url.replace("127.0.0.1", "[127.0.0.1]"))
 
 
 def test_one_of_several_connections_sweeps(mariadb):
@@ -285,7 +285,7 @@ def test_a_database_that_is_slow_to_take_a_connection_is_waited_for(database):
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
-    assert "can be used" in asked.communicate(timeout=60)[0]
+    assert "is ready to use" in asked.communicate(timeout=60)[0]
 
 
 def test_a_database_that_is_killed_and_started_loses_and_repeats_nothing(database):
@@ -524,12 +524,12 @@ def test_unsafe_settings_of_postgres_are_refused_by_name(postgres):
             assert wait_until(lambda: postgres.sql("show " + setting) == "off")
             text = idem("store", "check", postgres.url, code=None)
             assert setting in text and "unsafe=" + setting in text, text
-            assert "can be used" in idem("store", "check", postgres.url + "?unsafe=" + setting)
+            assert "is ready to use" in idem("store", "check", postgres.url + "?unsafe=" + setting)
         finally:
             postgres.sql("alter system reset " + setting)
             postgres.sql("select pg_reload_conf()")
             assert wait_until(lambda: postgres.sql("show " + setting) == "on")
-    assert "can be used" in idem("store", "check", postgres.url)
+    assert "is ready to use" in idem("store", "check", postgres.url)
 
 
 @pytest.mark.parametrize("level", ["off", "local", "remote_write"])
@@ -540,8 +540,8 @@ def test_a_weak_synchronous_commit_is_made_on_in_our_session(postgres, level):
     postgres.sql("select pg_reload_conf()")
     try:
         assert wait_until(lambda: postgres.sql("show synchronous_commit") == level)
-        assert "can be used" in idem("store", "check", postgres.url)
-        assert "can be used" in idem("store", "check", postgres.url + "?unsafe=synchronous_commit")
+        assert "is ready to use" in idem("store", "check", postgres.url)
+        assert "is ready to use" in idem("store", "check", postgres.url + "?unsafe=synchronous_commit")
     finally:
         postgres.sql("alter system reset synchronous_commit")
         postgres.sql("select pg_reload_conf()")
@@ -574,7 +574,7 @@ def test_unsafe_settings_of_mariadb_are_refused_by_name(mariadb):
             text = idem("store", "check", mariadb.url, code=None)
             assert setting in text or "read-only" in text, text
             if word:
-                assert "can be used" in idem("store", "check", mariadb.url + "?unsafe=" + word)
+                assert "is ready to use" in idem("store", "check", mariadb.url + "?unsafe=" + word)
         finally:
             mariadb.sql("set global %s = %s" % (setting, good))
     mariadb.sql("create table aside like idem_record; rename table idem_record to kept, aside to idem_record; "
@@ -583,7 +583,7 @@ def test_unsafe_settings_of_mariadb_are_refused_by_name(mariadb):
         assert "MyISAM" in idem("store", "check", mariadb.url, code=None)
     finally:
         mariadb.sql("drop table idem_record; rename table kept to idem_record")
-    assert "can be used" in idem("store", "check", mariadb.url)
+    assert "is ready to use" in idem("store", "check", mariadb.url)
 
 
 def test_a_binary_log_that_writes_statements_is_refused():
@@ -595,7 +595,7 @@ def test_a_binary_log_that_writes_statements_is_refused():
         assert "binlog_format is STATEMENT" in idem("store", "check", server.url, code=None)
         server.sql("set global binlog_format = ROW, global sync_binlog = 0")
         assert "sync_binlog is not 1" in idem("store", "check", server.url, code=None)
-        assert "can be used" in idem("store", "check", server.url + "?unsafe=binlog")
+        assert "is ready to use" in idem("store", "check", server.url + "?unsafe=binlog")
     finally:
         server.stop()
 
@@ -608,13 +608,13 @@ def test_a_missing_table_says_how_to_make_it_and_making_it_twice_is_fine(postgre
         assert "idem store init" in idem("store", "check", url, code=None)
         for _ in range(2):
             assert "is ready" in idem("store", "init", url)
-        assert "can be used" in idem("store", "check", url)
+        assert "is ready to use" in idem("store", "check", url)
 
 
 def test_a_sqlite_file_of_a_newer_version_is_refused():
     with tempfile.TemporaryDirectory() as where:
         file = os.path.join(where, "db")
-        assert "can be used" in idem("store", "check", "sqlite:" + file)
+        assert "is ready to use" in idem("store", "check", "sqlite:" + file)
         subprocess.run(["sqlite3", file, "update idem_version set version = 2"], check=True)
         assert "newer" in idem("store", "check", "sqlite:" + file, code=None)
 
@@ -625,7 +625,7 @@ def test_a_column_of_somebodys_own_is_refused_by_postgres(postgres):
     idem("store", "init", url)
     for change, good in (("add shop text", False), ("drop shop", True)):
         subprocess.run([postgres.bin + "psql", "-q", url, "-c", "alter table idem.idem_record " + change], check=True)
-        assert ("can be used" in idem("store", "check", url, code=None)) == good
+        assert ("is ready to use" in idem("store", "check", url, code=None)) == good
     with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
         assert c("BEGIN", "wide", "x")[0] == "started"  # a dropped column leaves a hole in the row
         # A table that is made anew under a server is found without a restart.
@@ -723,7 +723,7 @@ def test_over_tls_only_the_right_authority_is_trusted():
                     assert c("BEGIN", "tls", url)[0] == "started"
             for url in bad:
                 text = idem("store", "check", url, code=None)
-                assert "can be used" not in text and "secret" not in text, (url, text)
+                assert "is ready to use" not in text and "secret" not in text, (url, text)
                 assert re.search("certificate|SSL|TLS|encryption|Access denied", text), (url, text)
         finally:
             maria.stop()
