@@ -84,7 +84,7 @@ def test_the_gateways_engine_takes_the_servers_options_from_the_environment(home
         for name, value in (("IDEM_REQUIRE_REASON", "yes"), ("IDEM_LOG_LEVEL", "info"), ("IDEM_AUDIT", where + "/trail")):
             env.setenv(name, value)
         with Gateway(where, home.ledger.port, socket=where + "/s") as g, Resp(where + "/s") as c:
-            assert "event=ready" in g.output()
+            assert wait_until(lambda: "event=ready" in g.output())
             assert "reason" in str(c("FORGET", "shop", "1")) and c("FORGET", "shop", "1", "REASON", "r")[0] == "absent"
             with open(where + "/trail") as f:
                 assert '"reason":"r"' in f.read()
