@@ -1,8 +1,8 @@
 
 /*
- * ngx_http_idem_token.c - one-time tokens, issued to the scope of whoever asks:
- * by a location of their own, for the next request with every answer, and for
- * a page that a service renders.
+ * ngx_http_idem_token.c - one-time tokens, issued to the caller's scope: by a
+ * location of their own, with every answer for the next request, and for a page
+ * that a service renders.
  */
 
 
@@ -17,7 +17,7 @@ static void ngx_http_idem_token_body(ngx_http_request_t *r);
 static void ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 
 
-/* also called again when the digest key has come */
+/* called again when the digest key has arrived */
 
 ngx_int_t
 ngx_http_idem_token_handler(ngx_http_request_t *r)
@@ -228,7 +228,7 @@ ngx_http_idem_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 }
 
 
-/* without a token the request goes on as well: the next one asks for it */
+/* without a token the request goes on, too: the next one asks for it */
 
 static void
 ngx_http_idem_next_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)

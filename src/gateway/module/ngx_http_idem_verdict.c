@@ -1,7 +1,7 @@
 
 /*
- * ngx_http_idem_verdict.c - what the engine said to BEGIN, and what the client
- * gets: its request goes on, or it is answered here.
+ * ngx_http_idem_verdict.c - act on the engine's verdict on BEGIN: let the
+ * request go on, or answer it here.
  */
 
 
@@ -23,7 +23,7 @@ ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* nothing was sent to the service: give back what was claimed */
+/* nothing was sent to the service: release what was claimed */
 
 static void
 ngx_http_idem_drop_claim(ngx_http_idem_ctx_t *ctx)
@@ -43,7 +43,7 @@ ngx_http_idem_drop_claim(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the engine does not answer: nothing was sent to the service */
+/* the engine does not reply: nothing was sent to the service */
 
 void
 ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
@@ -70,8 +70,8 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * the engine has no verdict, or there is none; a caller over its quota is
- * refused even where requests pass while the engine is away
+ * The engine gave no verdict, or did not reply.  A caller over its quota is
+ * refused even if requests may pass while the engine is unavailable.
  */
 
 void
@@ -127,7 +127,7 @@ ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* a repeat gets the text that was agreed on, done or still running */
+/* a duplicate gets the configured text, whether the first is done or running */
 
 static void
 ngx_http_idem_agreed(ngx_http_idem_ctx_t *ctx)
@@ -155,7 +155,7 @@ ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct idem__wire_brief *brief)
     http = (brief->kind == IDEM_KIND_HTTP);
     kept = (brief->bytes.data != NULL);
 
-    /* no client is to take a failure for "done before" */
+    /* no client may take a failure for "done before" */
 
     if (brief->state == IDEM_STATE_FAILED
         && (ctx->conf->duplicate != NGX_HTTP_IDEM_REPLAY || !kept || !http))
@@ -196,7 +196,8 @@ ngx_http_idem_replay(ngx_http_idem_ctx_t *ctx, struct idem__wire_brief *brief)
 }
 
 
-/* another request with this key runs or has run: the agreed text, or this */
+/* another request with this key runs or has run: send the configured text, or
+ * this */
 
 static void
 ngx_http_idem_repeated(ngx_http_idem_ctx_t *ctx,
@@ -235,7 +236,7 @@ ngx_http_idem_note_verdict(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* what the engine said to BEGIN; NULL: it said nothing */
+/* the engine's reply to BEGIN; NULL: there was none */
 
 void
 ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)

@@ -1,6 +1,6 @@
 /*
- * parse_test.c - what the gateway reads: keys, answers of the engine, stored
- * answers, fields of bodies, canonical JSON.
+ * parse_test.c - the gateway's parsers: keys, forms, sources, stored answers,
+ * fields of bodies, canonical JSON.
  */
 #include "../launch/gateway.h"
 #include "fields.h"
@@ -26,7 +26,8 @@ text(const char *s)
 
 /* ---- forms of a page ---------------------------------------------------- */
 
-/* The page with a + where a field goes in, read in pieces of so many bytes. */
+/* The page with a + where a field is inserted, read in pieces of so many
+ * bytes. */
 static const char *
 marked(const char *page, size_t piece)
 {
@@ -56,7 +57,7 @@ marked(const char *page, size_t piece)
 static void
 a_field_goes_into_forms_that_are_posted_to_the_page_s_own_site(void **state)
 {
-    /* + says where; a page without one stays as it is */
+    /* + marks the places; a page without + stays as it is */
     static const char *const pages[] = {
         "<form method=\"post\">+</form>",
         "<form method=post>a+</form>x",

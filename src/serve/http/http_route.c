@@ -1,5 +1,5 @@
 /*
- * http_route.c - the resources: which paths there are, and taking a path apart.
+ * http_route.c - the table of routes, and splitting of paths.
  */
 #include "http.h"
 
@@ -211,7 +211,7 @@ http_path_read(struct idem_bytes raw, struct idem_arena *memory,
     return IDEM_OK;
 }
 
-/* Does a path have the shape of a pattern? */
+/* Does a path match a pattern? */
 static bool
 matches(const char *pattern, const struct http_path *path)
 {
@@ -230,7 +230,7 @@ matches(const char *pattern, const struct http_path *path)
     return *pattern == 0;
 }
 
-/* HEAD is GET without a body: libmicrohttpd leaves the body out. */
+/* HEAD is handled like GET; libmicrohttpd leaves the body out. */
 static bool
 same_method(const char *method, const char *wanted)
 {

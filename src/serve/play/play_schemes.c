@@ -1,10 +1,11 @@
 /*
- * play_schemes.c - the schemes of the playground, each twice: as it is often
- * written, and as idem does it.
+ * play_schemes.c - the schemes of the playground, each in two versions: as it
+ * is often written, and with idem.
  */
 #include "play_inner.h"
 
-/* An update is there as often as somebody was told that it is. */
+/* The update should have happened once for each client whose reply was
+ * "first". */
 static int
 as_told(const struct play *play)
 {
@@ -13,7 +14,7 @@ as_told(const struct play *play)
     return (play->told & 1) + (play->told >> 1 & 1);
 }
 
-/* A failed try is no harm; loose tries again. */
+/* A failed try has no effect; in loose mode a retry runs. */
 static int
 tries(const struct play *play)
 {

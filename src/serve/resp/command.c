@@ -1,12 +1,12 @@
 /*
- * command.c - the commands of docs/protocol.md: those of the engine, which
- * src/wire reads, and those that Redis clients and operators send.
+ * command.c - parse the commands of docs/protocol.md: the engine's commands,
+ * with src/wire, and those that Redis clients and operators send.
  */
 #include "command.h"
 
 #include <string.h>
 
-/* Further words are kept, not read. */
+/* At most six words of a command are kept; further ones are ignored. */
 struct row {
     const char *name; /* upper case */
     enum command_kind kind;
@@ -52,7 +52,7 @@ command_names(const char *const **names)
     return sizeof(list) / sizeof(list[0]);
 }
 
-/* What becomes of a command of the engine. */
+/* Set the kind of an engine's command. */
 static void
 classify(struct command *command)
 {
@@ -129,7 +129,7 @@ command_parse(const struct idem__wire_request *in, struct command *command,
         classify(command);
         return status;
     }
-    memset(&command->wire, 0, sizeof(command->wire)); /* no operation */
+    memset(&command->wire, 0, sizeof(command->wire)); /* not an operation */
     row = find_row(args[0]);
     status = row ? parse_words(row, args + 1, count, command, err)
                  : idem__fail(err, IDEM_ERR_INVALID,
@@ -138,7 +138,8 @@ command_parse(const struct idem__wire_request *in, struct command *command,
                               "(docs/protocol.md)",
                               (int)(args[0].len > 64 ? 64 : args[0].len),
                               (const char *)args[0].data);
-    /* As in src/wire: the answer to a wrong command has its tag, too. */
+    /* As in src/wire, the error for a wrong command has the command's tag,
+     * too. */
     if (status != IDEM_OK && !command->wire.tagged)
         (void)idem__wire_parse_tag(args + 1, &count, 0, &command->wire.tagged,
                                    &command->wire.tag, NULL);
