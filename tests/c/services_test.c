@@ -89,9 +89,17 @@ race(void *arg)
         struct idem_error err = {0};
 
         pthread_barrier_wait(r->gate);
-        if (idem_token_redeem(r->engine, idem_text("ann"), r->token, &verdict,
-                              &err) != IDEM_OK)
-            fprintf(stderr, "redeem: %s\n", err.text);
+        /* BUSY: another engine holds the row or the file; a disk may be slow */
+        for (int tries = 0; tries < 1000; tries++) {
+            if (idem_token_redeem(r->engine, idem_text("ann"), r->token,
+                                  &verdict, &err) != IDEM_OK)
+                fprintf(stderr, "redeem: %s\n", err.text);
+            if (verdict != IDEM_V_BUSY)
+                break;
+            usleep(10000);
+        }
+        if (verdict != IDEM_V_REDEEMED && verdict != IDEM_V_DUPLICATE)
+            fprintf(stderr, "redeem: %s\n", idem_verdict_name(verdict));
         if (verdict == IDEM_V_REDEEMED)
             __atomic_fetch_add(r->redeemed, 1, __ATOMIC_RELAXED);
         if (verdict == IDEM_V_DUPLICATE)
