@@ -223,7 +223,7 @@ def test_killed_in_the_middle_strict_is_in_doubt_and_loose_runs_again(idem):
         id, ran = name(), os.path.join(idem.where, name())
         job = script(idem.where, "echo ran >> %s; test $(wc -l < %s) -gt 1 || sleep 60" % (ran, ran))
         run = idem.start("run", "job", id, "--lease", "300ms", *mode, "--", job)
-        assert wait_until(lambda: os.path.exists(ran), 20)
+        assert wait_until(lambda: os.path.exists(ran) and os.path.getsize(ran), 20)
         run.kill()
         run.communicate(timeout=30)
         assert wait_until(lambda: idem("run", "job", id, *mode, "--lease", "5s", "--wait", "2s", "--", job,
