@@ -86,6 +86,20 @@ own_bytes(struct idem_bytes *bytes, char *to)
         bytes->data = memcpy(to, bytes->data, bytes->len);
 }
 
+/* Hand the scan to the engine; if that fails, free it. */
+static enum idem_status
+put(struct idem_engine *engine, struct idem__scan *scan,
+    idem__scan_done_fn *done, void *arg, struct idem_error *err)
+{
+    scan->item.kind = IDEM__ITEM_SCAN;
+    scan->done = done;
+    scan->arg = arg;
+    if (idem__queue_put(engine, &scan->item))
+        return IDEM_OK;
+    free(scan);
+    return idem__fail(err, IDEM_ERR_CLOSED, "the engine is shutting down");
+}
+
 enum idem_status
 idem__scan_submit(struct idem_engine *engine, const struct idem_filter *filter,
                   const struct idem_cursor *cursor, size_t count,
@@ -102,7 +116,6 @@ idem__scan_submit(struct idem_engine *engine, const struct idem_filter *filter,
         free(scan);
         return IDEM_ERR_UNSUPPORTED;
     }
-    scan->item.kind = IDEM__ITEM_SCAN;
     scan->filter = *filter;
     own_bytes(&scan->filter.scope, (char *)(scan + 1));
     own_bytes(&scan->filter.id, (char *)(scan + 1) + filter->scope.len);
@@ -111,12 +124,7 @@ idem__scan_submit(struct idem_engine *engine, const struct idem_filter *filter,
     if (scan->cursor.text[0] == 0)
         memcpy(scan->cursor.text, "0", 2);
     scan->count = count < 1 ? 1 : count > MAX_COUNT ? MAX_COUNT : count;
-    scan->done = done;
-    scan->arg = arg;
-    if (idem__queue_put(engine, &scan->item))
-        return IDEM_OK;
-    free(scan);
-    return idem__fail(err, IDEM_ERR_CLOSED, "the engine is shutting down");
+    return put(engine, scan, done, arg, err);
 }
 
 enum idem_status
@@ -133,15 +141,9 @@ idem__waiters_submit(struct idem_engine *engine, size_t count,
     scan = calloc(1, sizeof(*scan));
     if (!scan)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    scan->item.kind = IDEM__ITEM_SCAN;
     scan->waiters = true;
     scan->count = count;
-    scan->done = done;
-    scan->arg = arg;
-    if (idem__queue_put(engine, &scan->item))
-        return IDEM_OK;
-    free(scan);
-    return idem__fail(err, IDEM_ERR_CLOSED, "the engine is shutting down");
+    return put(engine, scan, done, arg, err);
 }
 
 /* ---- idem_scan --------------------------------------------------------- */

@@ -164,25 +164,15 @@ add_access_log(const struct gateway_config *config, struct idem_buf *out)
            idem_buf_add_text(out, " idem buffer=64k flush=1s;\n");
 }
 
-/* Rate limits per client address, for tokens and for the state of a key. */
+/* A rate limit per client address, if the gateway has that path. */
 static bool
-add_limit_zones(const struct gateway_config *config, struct idem_buf *out)
+add_limit_zone(const char *path, const char *name, const char *rate,
+               struct idem_buf *out)
 {
-    bool good = true;
-
-    if (config->token_path)
-        good = good && idem_buf_printf(out,
-                                       "    limit_req_zone $binary_remote_addr "
-                                       "zone=idem_token:1m rate=%s;\n",
-                                       config->token_rate ? config->token_rate
-                                                          : "50r/s");
-    if (config->status_path)
-        good = good && idem_buf_printf(out,
-                                       "    limit_req_zone $binary_remote_addr "
-                                       "zone=idem_status:1m rate=%s;\n",
-                                       config->status_rate ? config->status_rate
-                                                           : "20r/s");
-    return good;
+    return !path || idem_buf_printf(out,
+                                    "    limit_req_zone $binary_remote_addr "
+                                    "zone=%s:1m rate=%s;\n",
+                                    name, rate);
 }
 
 static bool
@@ -243,7 +233,13 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                    out, "    proxy_set_header X-Forwarded-For "
                         "$proxy_add_x_forwarded_for;\n"
                         "    proxy_set_header X-Forwarded-Proto $scheme;\n");
-    return good && add_limit_zones(config, out);
+    return good &&
+           add_limit_zone(config->token_path, "idem_token",
+                          config->token_rate ? config->token_rate : "50r/s",
+                          out) &&
+           add_limit_zone(config->status_path, "idem_status",
+                          config->status_rate ? config->status_rate : "20r/s",
+                          out);
 }
 
 /* One upstream block per URL. Idle connections are closed early, because the

@@ -147,7 +147,6 @@ typedef struct {
     ngx_peer_connection_t        peer;
     ngx_connection_t            *connection;
     unsigned                     tls:1;
-    unsigned                     host_given:1;
     unsigned                     up:1;
     unsigned                     started:1;
     unsigned                     hurry:1;

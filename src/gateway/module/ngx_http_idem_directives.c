@@ -208,7 +208,7 @@ ngx_http_idem_engine_text(ngx_str_t *value, const char *name, ngx_str_t *text)
 
     len = ngx_strlen(name);
 
-    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
+    if (value->len < len || ngx_strncmp(value->data, name, len) != 0) {
         return NGX_DECLINED;
     }
 
@@ -229,13 +229,9 @@ ngx_http_idem_engine_parameter(ngx_http_idem_engine_t *e, ngx_str_t *value)
     if (ngx_http_idem_engine_text(value, "password=", &e->password) == NGX_OK
         || ngx_http_idem_engine_text(value, "ca=", &e->ca) == NGX_OK
         || ngx_http_idem_engine_text(value, "cert=", &e->cert) == NGX_OK
-        || ngx_http_idem_engine_text(value, "key=", &e->key) == NGX_OK)
+        || ngx_http_idem_engine_text(value, "key=", &e->key) == NGX_OK
+        || ngx_http_idem_engine_text(value, "name=", &e->host) == NGX_OK)
     {
-        return NGX_OK;
-    }
-
-    if (ngx_http_idem_engine_text(value, "name=", &e->host) == NGX_OK) {
-        e->host_given = 1;
         return NGX_OK;
     }
 
@@ -320,7 +316,11 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
     }
 
-    if (!e->host_given) {
+    if (ngx_http_idem_tls_create(cf, e) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (e->host.len == 0) {
 
         /* an IPv6 address without its brackets */
 
@@ -336,10 +336,6 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
 
         ngx_cpystrn(e->host.data, u.host.data, u.host.len + 1);
-    }
-
-    if (ngx_http_idem_tls_create(cf, e) != NGX_OK) {
-        return NGX_CONF_ERROR;
     }
 
     mcf->engine = e;

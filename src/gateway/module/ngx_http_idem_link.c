@@ -79,16 +79,12 @@ ngx_http_idem_connect(ngx_http_idem_engine_t *e)
 static void
 ngx_http_idem_established(ngx_http_idem_engine_t *e)
 {
-    if (e->connection->write->timer_set) {
-        ngx_del_timer(e->connection->write);
-    }
-
     if (e->ssl) {
         ngx_http_idem_tls_start(e);
-        return;
-    }
 
-    ngx_http_idem_connected(e);
+    } else {
+        ngx_http_idem_connected(e);
+    }
 }
 
 

@@ -177,7 +177,7 @@ ngx_http_idem_tls_create(ngx_conf_t *cf, ngx_http_idem_engine_t *e)
         return NGX_ERROR;
     }
 
-    if (e->ca.len || e->cert.len || e->key.len || e->host_given) {
+    if (e->ca.len || e->cert.len || e->key.len || e->host.len) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "ca=, cert=, key= and name= need tls=on");
         return NGX_ERROR;

@@ -93,15 +93,19 @@ finish(struct play_call *call, const char *scope, uint64_t fence,
     return done;
 }
 
-/* The client's reply if this call must not do the work. */
+/* The client's reply if this call must not do the work; NULL: it does the work,
+ * under this fence. Clears the answer. */
 static const char *
-other_reply(struct idem_answer *answer)
+other_reply(struct idem_answer *answer, uint64_t *fence)
 {
     bool failed = answer->record->state == IDEM_STATE_FAILED;
     enum idem_verdict verdict = answer->verdict;
 
+    *fence = answer->record->fence;
     idem_answer_clear(answer);
     switch (verdict) {
+    case IDEM_V_STARTED:
+        return NULL;
     case IDEM_V_REPLAY:
         return failed ? "failed" : "replay";
     case IDEM_V_DOUBT:
@@ -128,6 +132,7 @@ const char *
 play_seq_begun(struct play_call *call)
 {
     struct idem_answer answer;
+    const char *reply;
     uint64_t fence;
 
     if (!begin(call, SCOPE, IDEM_STRICT, MINUTE_MS, 0, &answer))
@@ -139,10 +144,9 @@ play_seq_begun(struct play_call *call)
         if (!begin(call, SCOPE, IDEM_STRICT, MINUTE_MS, PLAY_MEET_MS, &answer))
             return NULL;
     }
-    if (answer.verdict != IDEM_V_STARTED)
-        return other_reply(&answer);
-    fence = answer.record->fence;
-    idem_answer_clear(&answer);
+    reply = other_reply(&answer, &fence);
+    if (reply)
+        return reply;
     play_hold(call);
     play_sql(call, "insert into payments (seq) values ('%s')", call->id);
     return finish(call, SCOPE, fence, IDEM_STATE_SUCCEEDED, "paid") ? "first"
@@ -192,6 +196,7 @@ const char *
 play_bank_strict(struct play_call *call)
 {
     struct idem_answer answer;
+    const char *reply;
     uint64_t fence;
 
     if (call->play->action == PLAY_QUERY && call->number == 0)
@@ -207,10 +212,9 @@ play_bank_strict(struct play_call *call)
                 return NULL;
         }
     }
-    if (answer.verdict != IDEM_V_STARTED)
-        return other_reply(&answer);
-    fence = answer.record->fence;
-    idem_answer_clear(&answer);
+    reply = other_reply(&answer, &fence);
+    if (reply)
+        return reply;
     play_sql(call, "insert into payments (code) values ('%s')", call->id);
     if (call->dies)
         return NULL;
@@ -256,14 +260,14 @@ const char *
 play_message_consumed(struct play_call *call)
 {
     struct idem_answer answer;
+    const char *reply;
     uint64_t fence;
 
     if (!begin(call, "mailer", IDEM_STRICT, MINUTE_MS, 0, &answer))
         return NULL;
-    if (answer.verdict != IDEM_V_STARTED)
-        return other_reply(&answer);
-    fence = answer.record->fence;
-    idem_answer_clear(&answer);
+    reply = other_reply(&answer, &fence);
+    if (reply)
+        return reply;
     play_hold(call);
     play_sql(call, "insert into mails (message) values ('%s')", call->id);
     return finish(call, "mailer", fence, IDEM_STATE_SUCCEEDED, "") ? "first"
@@ -280,15 +284,15 @@ try_once(struct play_call *call, enum idem_mode mode)
     bool fails = call->number == 0;
     struct idem_answer answer;
     struct idem_op op;
+    const char *reply;
     uint64_t fence;
     bool done;
 
     if (!begin(call, "shop", mode, MINUTE_MS, 0, &answer))
         return NULL;
-    if (answer.verdict != IDEM_V_STARTED)
-        return other_reply(&answer);
-    fence = answer.record->fence;
-    idem_answer_clear(&answer);
+    reply = other_reply(&answer, &fence);
+    if (reply)
+        return reply;
     play_sql(call, "insert into attempts (result) values ('%s')",
              fails ? "out of stock" : "ordered");
     if (mode == IDEM_STRICT || !fails)
@@ -376,19 +380,19 @@ play_lock_fenced(struct play_call *call)
                                .lease_ms = PLAY_LEASE_MS,
                                .wait_ms = call->number ? PLAY_MEET_MS : 0};
     struct idem_answer answer = {0};
-    unsigned long long fence;
+    const char *reply;
+    uint64_t fence;
 
     if (!play_do(call, &op, &answer))
         return NULL;
-    if (answer.verdict != IDEM_V_STARTED)
-        return other_reply(&answer);
-    fence = answer.record->fence;
-    idem_answer_clear(&answer);
+    reply = other_reply(&answer, &fence);
+    if (reply)
+        return reply;
     sleep_too_long(call);
     if (play_sql(call,
                  "update report set body = 'by %s', fence = %llu where fence "
                  "<= %llu",
-                 me, fence, fence) == 0)
+                 me, (unsigned long long)fence, (unsigned long long)fence) == 0)
         return "refused";
     play_sql(call, "insert into writes (body) values ('by %s')", me);
     return "first";
