@@ -35,6 +35,9 @@ static const struct cli_option global_options[] = {
     {"store", 0, CLI_TEXT, NULL, "URL",
      "the store for the records (default: a journal in the state folder of "
      "this user)"},
+    {"engine", 0, CLI_TEXT, NULL, "URL",
+     "start no engine, use the idem serve at this URL: idems://HOST:PORT, "
+     "idem://HOST:PORT or idem+unix:/PATH"},
     {"seal-key", 0, CLI_TEXT, NULL, "FILE",
      "seal results and subjects in the store with the first key of this file"},
     {"socket", 0, CLI_TEXT, NULL, "PATH",
@@ -163,7 +166,7 @@ load(void *arg, struct gateway_config *config, struct idem_error *err)
         status = gateway_config_set(config, NULL, "nginx", flags->nginx, err);
     if (status == IDEM_OK && flags->module)
         status = gateway_config_set(config, NULL, "module", flags->module, err);
-    if (status == IDEM_OK && !config->store && store)
+    if (status == IDEM_OK && !config->store && !config->engine && store)
         status = gateway_config_set(config, NULL, "store", store, err);
     return status == IDEM_OK ? gateway_config_check(config, err) : status;
 }

@@ -186,13 +186,14 @@ class Stack:
 class Gateway(Process):
     """The whole of `idem gateway`."""
 
-    def __init__(self, where, upstream, *flags, port=None, store=None, socket="off", **more):
+    def __init__(self, where, upstream, *flags, port=None, store=None, socket="off", engine=None, env=None, **more):
         self.port = port or free_port()
         self.where = where
         argv = [IDEM, "gateway", "--upstream", "http://127.0.0.1:%d" % upstream, "--listen",
-                "127.0.0.1:%d" % self.port, "--store", store or "journal:" + os.path.join(where, "journal"),
-                "--socket", socket, *(["--module", MODULE] if ASAN_MODULE else []), *flags]
-        super().__init__(argv, ready=self.port, env=nginx_env(where), **more)
+                "127.0.0.1:%d" % self.port, "--socket", socket,
+                *(["--engine", engine] if engine else ["--store", store or "journal:" + os.path.join(where, "journal")]),
+                *(["--module", MODULE] if ASAN_MODULE else []), *flags]
+        super().__init__(argv, ready=self.port, env={**nginx_env(where), **(env or {})}, **more)
 
     def __exit__(self, *_):
         super().__exit__(*_)

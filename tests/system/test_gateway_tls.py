@@ -1,16 +1,18 @@
 """nginx and its engine on another machine: TLS between them, checked in both directions."""
 import contextlib
 import os
+import signal
 import subprocess
 import types
+import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import servers
 from chaos import Chaos
-from gateway import Ledger, Nginx, ask, nginx_env
-from lib import Server, folder, wait_until
+from gateway import Gateway, Ledger, Nginx, ask, nginx_env
+from lib import IDEM, Process, Server, folder, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +118,100 @@ def test_wrong_options_are_refused_when_nginx_starts(files, options, said):
         done = subprocess.run(["/usr/sbin/nginx", "-t", "-p", where, "-c", nginx.conf], text=True, env={**os.environ, **nginx_env(where)},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode != 0 and said in done.stdout, done.stdout
+
+
+# ---- idem gateway --engine ---------------------------------------------------
+
+SECRET = "s3cr3t-of-${shop}\\\"1234"  # with all that nginx.conf could misread
+
+
+def write(path, text):
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+        f.write(text)
+    return path
+
+
+@contextlib.contextmanager
+def apart(files, url, env=None, ca=None, secret=SECRET):
+    """A server with TLS and a credential, and a gateway that uses it; in the URL: PORT, CA, SECRET and AUTH, a file."""
+    with folder() as where, folder() as other, Ledger(where) as ledger, contextlib.ExitStack() as left:
+        os.mkdir(where + "/run")
+        os.chmod(other, 0o755)  # nginx's workers have another user
+        auth = write(where + "/auth", "shop %s\n" % secret)
+        write(other + "/credentials", "shop %s use\n" % SECRET)
+        engine = left.enter_context(Server(other, "--tls-cert", files.cert, "--tls-key", files.key, "--credentials", other + "/credentials",
+                                           "--socket-mode", "0666", listen=True))
+        for word, value in (("PORT", str(engine.port)), ("CA", ca or files.ca), ("AUTH", auth), ("SOCKET", engine.socket),
+                            ("SECRET", urllib.parse.quote(secret, ""))):
+            url = url.replace(word, value)
+        gateway = left.enter_context(Gateway(where, ledger.port, "--folder", where + "/run", engine=url, env=env))
+        yield types.SimpleNamespace(engine=engine, ledger=ledger, gateway=gateway, port=gateway.port, where=where, auth=auth, url=url,
+                                    left=left)
+
+
+@pytest.mark.parametrize("how", ["url", "file", "variable"])
+def test_a_gateway_uses_an_engine_elsewhere_and_starts_none(files, how):
+    url = {"url": "idems://shop:SECRET@127.0.0.1:PORT?ca=CA", "file": "idems://127.0.0.1:PORT?ca=CA&auth-file=AUTH",
+           "variable": "idems://127.0.0.1:PORT?ca=CA&timeout_ms=10000"}[how]
+    env = {"IDEM_AUTH": "shop:" + SECRET, "IDEM_STORE": "journal:/nonexistent"} if how == "variable" else {}
+    with apart(files, url, env) as s:
+        first, again = ask(s.port, "a", x_size=300000), ask(s.port, "a")
+        assert first.status == again.status == 201 and again.replayed and first.body == again.body and s.ledger.executions("a") == 1
+        with open("/proc/%d/task/%d/children" % (s.gateway.pid, s.gateway.pid)) as f:
+            children = [int(pid) for pid in f.read().split()]
+        assert len(children) == 1 and not os.path.exists(s.where + "/journal")
+        for pid in (s.gateway.pid, children[0]):  # what every user can see
+            with open("/proc/%d/cmdline" % pid) as f:
+                assert "s3cr3t" not in f.read()
+        assert os.stat(s.where + "/run/nginx.conf").st_mode & 0o077 == 0
+        said = s.gateway.output()
+        assert "s3cr3t" not in said and "figures by route are not counted" in said and "cannot be reached" not in said, said
+        shown = subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:1", "--engine", s.url, "--print-config"], text=True,
+                               env={**os.environ, **env}, stdout=subprocess.PIPE, check=True).stdout
+        assert "s3cr3t" not in shown and "tls=on" in shown and "# Add user=NAME password=SECRET here" in shown, shown
+
+
+def test_an_engine_elsewhere_dies_and_comes_back(files):
+    with apart(files, "idems://shop:SECRET@127.0.0.1:PORT?ca=CA") as s:
+        assert ask(s.port, "a").status == 201
+        s.engine.kill()
+        away = ask(s.port, "b")
+        assert away.status == 503 and away.problem == "not-executed" and s.ledger.executions("b") == 0
+        assert ask(s.port, method="GET").status == 201  # not gated
+        s.left.enter_context(Process(s.engine.argv, ready=s.engine.port))
+        assert wait_until(lambda: ask(s.port, "b").status == 201, 30)
+        assert ask(s.port, "a").replayed and s.ledger.executions("a") == s.ledger.executions("b") == 1
+
+
+@pytest.mark.parametrize("why", ["authority", "secret"])
+def test_a_gateway_says_why_its_engine_cannot_be_used(files, why):
+    """Nothing is executed meanwhile; after a repair and SIGHUP it goes on."""
+    with folder() as where:
+        ca = write(where + "/ca.pem", open(files.other[0] if why == "authority" else files.ca).read())
+        with apart(files, "idems://127.0.0.1:PORT?ca=CA&auth-file=AUTH", ca=ca, secret="wrong" if why == "secret" else SECRET) as s:
+            answer = ask(s.port, "a")
+            assert answer.status == 503 and not s.ledger.entries(), answer
+            said = {"authority": "unable to get local issuer certificate", "secret": "invalid name or secret"}[why]
+            assert wait_until(lambda: said in s.gateway.output() and "protected requests are refused until" in s.gateway.output(), 30)
+            write(ca, open(files.ca).read())
+            write(s.auth, "shop %s\n" % SECRET)
+            s.gateway.send(signal.SIGHUP)
+            assert wait_until(lambda: ask(s.port, "a").status == 201, 30), s.gateway.output()
+
+
+def test_an_engine_may_be_a_socket_of_this_machine(files):
+    with apart(files, "idem+unix:SOCKET?auth-file=AUTH") as s:
+        assert ask(s.port, "a").status == 201 and ask(s.port, "a").replayed
+        assert "idem+unix:%s" % s.engine.socket in s.gateway.output()
+
+
+@pytest.mark.parametrize("flags, said", [
+    (["--store", "memory:"], "store belongs to an engine that the gateway starts itself"), (["--console"], "console"),
+    (["--seal-key", "/nonexistent"], "seal-key belongs"), (["--http", "127.0.0.1:1"], "http belongs"),
+    (["--socket", "/nonexistent"], "socket belongs"), (["--credentials", "/nonexistent"], "credentials belongs"),
+    (["--engine", "redis://127.0.0.1"], "not the URL of a server"), (["--engine", "idems://h?ca=/nonexistent.pem"], "/nonexistent.pem"),
+    (["--engine", "idem://a:secret@h?auth-fil=x"], "auth-fil"), (["--engine", "idem://h?auth-file=/nonexistent"], "/nonexistent")])
+def test_an_engine_elsewhere_has_its_own_settings(flags, said):
+    done = subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:1", "--engine", "idem://127.0.0.1:1", "--print-config", *flags],
+                          text=True, stderr=subprocess.PIPE)
+    assert done.returncode == 2 and said in done.stderr and "secret" not in done.stderr, done.stderr

@@ -3,7 +3,8 @@
  * that is made from it.
  *
  *   flags, file --> gateway_config --> nginx.conf --> nginx + our module
- *                                 \--> idem serve on a socket of its own
+ *                                 \--> idem serve on a socket of its own,
+ *                                      unless --engine names another one
  *
  * A file has `name = value` lines; `[route PATH]` begins a route, and lines
  * before the first route apply to all routes.
@@ -49,6 +50,7 @@ struct gateway_route {
 struct gateway_config {
     char *listen; /* host:port[,host:port] */
     char *store;
+    char *engine;      /* URL of a server to use; NULL: start one */
     char *http;        /* the engine's HTTP; NULL: a free port, "off" */
     char *seal_key;    /* of the engine */
     char *credentials; /* of the engine's HTTP */
@@ -91,6 +93,15 @@ enum idem_status gateway_config_file(struct gateway_config *config,
 enum idem_status gateway_config_check(struct gateway_config *config,
                                       struct idem_error *err);
 
+/* Refuse an engine's URL that is wrong, and settings that only an engine of the
+ * gateway's own can have. */
+enum idem_status gateway_engine_check(const struct gateway_config *config,
+                                      struct idem_error *err);
+/* Write the line of nginx.conf that names it; `secret`: with the credential. */
+enum idem_status gateway_engine_conf(const struct gateway_config *config,
+                                     bool secret, struct idem_buf *out,
+                                     struct idem_error *err);
+
 /* Does the engine's HTTP have credentials? */
 bool gateway_has_credentials(const struct gateway_config *config);
 
@@ -111,10 +122,11 @@ const char *gateway_effective(const struct gateway_config *config,
 /* Files and folders for nginx while the gateway runs it. */
 struct gateway_place {
     const char *folder; /* temporary files, the socket, the configuration */
-    const char *socket;
+    const char *socket; /* of our own engine */
     const char *module;
     const char *script; /* the file of idem.js; NULL: not served */
     const char *user;   /* of the workers; NULL: the user who starts nginx */
+    bool secret; /* nobody else can read the file: it may have a credential */
 };
 
 #define GATEWAY_WORD_MAX 1024
@@ -122,6 +134,9 @@ struct gateway_place {
 /* The next of several words separated by spaces; "..." is one word. False at
  * the end. A word that is too long is cut. */
 bool gateway_word_next(const char **text, char word[GATEWAY_WORD_MAX]);
+
+/* Add a value to nginx.conf, in quotes. */
+bool gateway_add_quoted(struct idem_buf *out, const char *value);
 
 /* Is this a valid URL of a service? */
 enum idem_status gateway_upstream_check(const char *text,

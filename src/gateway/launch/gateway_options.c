@@ -125,6 +125,7 @@ struct setting {
 static const struct setting settings[] = {
     TEXT("listen", listen),
     TEXT("store", store),
+    TEXT("engine", engine),
     TEXT("http", http),
     TEXT("seal-key", seal_key),
     TEXT("credentials", credentials),
@@ -844,6 +845,9 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
     if (config->console && config->http && strcmp(config->http, "off") == 0)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the console needs HTTP; leave out --http off");
+    status = config->engine ? gateway_engine_check(config, err) : IDEM_OK;
+    if (status != IDEM_OK)
+        return status;
     if (config->workers > 1024)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "workers: at most 1024 are allowed");

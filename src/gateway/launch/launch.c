@@ -5,7 +5,8 @@
  * If the engine dies, it is started again while nginx goes on: requests that
  * are not gated pass, gated ones get 503 or 504 until it is back. If it dies
  * again and again, the gateway gives up and stops. nginx replaces its workers
- * itself; if its master dies, the gateway stops.
+ * itself; if its master dies, the gateway stops. With --engine there is only
+ * nginx.
  *
  *   SIGTERM, SIGINT  nginx finishes its requests, then the engine stops
  *   a second one     stop at once
@@ -14,6 +15,7 @@
  */
 #include "launch.h"
 
+#include "../../base/url.h"
 #include "../../serve/core/systemd.h"
 #include "address.h"
 
@@ -85,6 +87,7 @@ check_reload(const struct gateway_config *old,
              const struct gateway_config *fresh, struct idem_error *err)
 {
     const char *what = !same(old->store, fresh->store)         ? "store"
+                       : !same(old->engine, fresh->engine)     ? "engine"
                        : !same(old->seal_key, fresh->seal_key) ? "seal-key"
                        : !same(old->http, fresh->http)         ? "http"
                        : !same(old->credentials, fresh->credentials)
@@ -161,6 +164,20 @@ launch_take_signals(struct launch *self, int timeout_ms)
 }
 
 static void
+announce_engine(const char *url)
+{
+    char shown[512];
+
+    idem__url_redact(url, shown, sizeof(shown));
+    tell("the engine is the server at %s; health, metrics, HTTP API and "
+         "console are there; figures by route are not counted",
+         shown);
+    tell("idem doubts, idem settle and the others reach it with "
+         "--server '%s'",
+         shown);
+}
+
+static void
 announce(const struct launch *self)
 {
     const struct gateway_config *config = self->config;
@@ -181,7 +198,9 @@ announce(const struct launch *self)
              self->http);
     if (config->console)
         tell("console at http://%s/console", self->http);
-    if (self->address[0] && !config->socket)
+    if (config->engine)
+        announce_engine(config->engine);
+    else if (self->address[0] && !config->socket)
         tell("idem doubts, idem settle and the others reach it "
              "at %s, which is their default",
              self->address);
@@ -253,8 +272,8 @@ watch(struct launch *self)
     char text[64];
 
     do {
-        while (launch_runs(&self->engine) && launch_runs(&self->nginx) &&
-               self->stops == 0)
+        while ((self->config->engine || launch_runs(&self->engine)) &&
+               launch_runs(&self->nginx) && self->stops == 0)
             launch_take_signals(self, 1000);
         /* If somebody stopped a child, a stop signal for us may follow. */
         if (self->stops == 0)
@@ -321,6 +340,19 @@ prepare(struct launch *self, struct idem_error *err)
     return status;
 }
 
+static enum idem_status
+start_own_engine(struct launch *self, struct idem_error *err)
+{
+    enum idem_status status;
+
+    launch_http_choose(self);
+    status = launch_engine_start(self, err);
+    if (status != IDEM_OK || self->stops > 0)
+        return status;
+    return gateway_address_take(self->config->socket, self->socket,
+                                self->address, sizeof(self->address), err);
+}
+
 int
 gateway_run(gateway_load_fn *load, void *arg, bool json)
 {
@@ -339,19 +371,15 @@ gateway_run(gateway_load_fn *load, void *arg, bool json)
     status = load(arg, launch.config, &err);
     if (status == IDEM_OK)
         status = prepare(&launch, &err);
-    if (status == IDEM_OK) {
-        launch_http_choose(&launch);
-        status = launch_engine_start(&launch, &err);
-    }
-    if (status == IDEM_OK && launch.stops == 0)
-        status =
-            gateway_address_take(launch.config->socket, launch.socket,
-                                 launch.address, sizeof(launch.address), &err);
+    if (status == IDEM_OK && !launch.config->engine)
+        status = start_own_engine(&launch, &err);
     if (status == IDEM_OK && launch.stops == 0)
         status = launch_nginx_start(&launch, &err);
     if (status == IDEM_OK && launch.stops == 0) {
         announce(&launch);
         systemd_notify("READY=1");
+        if (launch.config->engine)
+            launch_engine_probe(&launch);
         code = watch(&launch);
         systemd_notify("STOPPING=1");
     } else if (status == IDEM_OK) {

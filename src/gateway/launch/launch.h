@@ -75,6 +75,8 @@ enum idem_status launch_engine_start(struct launch *self,
                                      struct idem_error *err);
 enum idem_status launch_nginx_start(struct launch *self,
                                     struct idem_error *err);
+/* Say what is wrong if the server of --engine cannot be reached (engine.c). */
+void launch_engine_probe(const struct launch *self);
 /* Stop nginx after it has finished its requests, then the engine. */
 void launch_stop_all(struct launch *self);
 

@@ -25,8 +25,8 @@ struct url {
     const char *path;
 };
 
-static bool
-add_quoted(struct idem_buf *out, const char *value)
+bool
+gateway_add_quoted(struct idem_buf *out, const char *value)
 {
     bool good = idem_buf_add(out, "\"", 1);
 
@@ -45,7 +45,7 @@ add_words(struct idem_buf *out, const char *text)
     bool good = true;
 
     while (good && gateway_word_next(&text, word))
-        good = idem_buf_add(out, " ", 1) && add_quoted(out, word);
+        good = idem_buf_add(out, " ", 1) && gateway_add_quoted(out, word);
     return good;
 }
 
@@ -160,7 +160,7 @@ add_access_log(const struct gateway_config *config, struct idem_buf *out)
                "    access_log ",
                config->log_keys ? "scope=\"$idem_scope\" id=\"$idem_id\""
                                 : "key=$idem_key") &&
-           add_quoted(out, config->access_log) &&
+           gateway_add_quoted(out, config->access_log) &&
            idem_buf_add_text(out, " idem buffer=64k flush=1s;\n");
 }
 
@@ -187,14 +187,14 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
         good = good && idem_buf_printf(out, "    %s_temp_path \"%s/%s\";\n",
                                        temp[i], place->folder, temp[i]);
     good = good && add_access_log(config, out);
-    good = good && idem_buf_printf(out, "    idem_figures \"%s/%s\";\n",
-                                   place->folder, GATEWAY_FIGURES);
+    if (!config->engine) /* which nobody else would read */
+        good = good && idem_buf_printf(out, "    idem_figures \"%s/%s\";\n",
+                                       place->folder, GATEWAY_FIGURES);
     if (config->problem_base)
         good = good && idem_buf_printf(out, "    idem_problem_base \"%s\";\n",
                                        config->problem_base);
     good = good &&
            idem_buf_printf(out,
-                           "\n    idem_engine \"unix:%s\";\n"
                            "    idem_end_with_master %lldms;\n"
                            "    idem_unbuffer_events on;\n\n"
                            "    server_tokens off;\n"
@@ -224,7 +224,6 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                            "        default '';\n"
                            "        websocket upgrade;\n"
                            "    }\n",
-                           place->socket,
                            config->drain_ms > 0 ? (long long)config->drain_ms
                                                 : 1LL);
     if (config->forwarded)
@@ -240,6 +239,18 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
            add_limit_zone(config->status_path, "idem_status",
                           config->status_rate ? config->status_rate : "20r/s",
                           out);
+}
+
+static enum idem_status
+add_engine(const struct gateway_config *config,
+           const struct gateway_place *place, struct idem_buf *out,
+           struct idem_error *err)
+{
+    if (config->engine)
+        return gateway_engine_conf(config, place->secret, out, err);
+    if (!idem_buf_printf(out, "    idem_engine \"unix:%s\";\n", place->socket))
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    return IDEM_OK;
 }
 
 /* One upstream block per URL. Idle connections are closed early, because the
@@ -316,7 +327,8 @@ add_option(struct idem_buf *out, size_t i, const char *value)
     if (option->kind == GATEWAY_WORDS)
         good = good && add_words(out, value);
     else
-        good = good && idem_buf_add(out, " ", 1) && add_quoted(out, value);
+        good =
+            good && idem_buf_add(out, " ", 1) && gateway_add_quoted(out, value);
     return good && idem_buf_add(out, ";\n", 2);
 }
 
@@ -456,7 +468,7 @@ add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
                           "combined with an upstream that has a path",
                           route->path);
     good = idem_buf_printf(out, "\n        location %s", exact ? "= " : "") &&
-           add_quoted(out, route->path + (exact ? 2 : 0)) &&
+           gateway_add_quoted(out, route->path + (exact ? 2 : 0)) &&
            idem_buf_add_text(out, " {\n") && add_options(config, route, out);
     if (auth_of(config, route))
         good = good && add_auth_request(i, out);
@@ -485,16 +497,16 @@ add_listen(const struct gateway_config *config, bool first,
 
     while (good && (address = strsep(&rest, ",")))
         good = idem_buf_add_text(out, "        listen ") &&
-               add_quoted(out, address) &&
+               gateway_add_quoted(out, address) &&
                idem_buf_printf(out, "%s%s;\n",
                                first ? " default_server backlog=4096" : "",
                                config->tls_cert ? " ssl http2" : "");
     free(copy);
     if (good && config->tls_cert)
         good = idem_buf_add_text(out, "        ssl_certificate ") &&
-               add_quoted(out, config->tls_cert) &&
+               gateway_add_quoted(out, config->tls_cert) &&
                idem_buf_add_text(out, ";\n        ssl_certificate_key ") &&
-               add_quoted(out, config->tls_key) &&
+               gateway_add_quoted(out, config->tls_key) &&
                idem_buf_add_text(out,
                                  ";\n        ssl_protocols TLSv1.2 TLSv1.3;\n");
     return good;
@@ -528,7 +540,7 @@ add_link(struct idem_buf *out, const char *page)
     char link[1200];
 
     snprintf(link, sizeof(link), "<%s>; rel=\"describedby\"", page);
-    return add_quoted(out, link);
+    return gateway_add_quoted(out, link);
 }
 
 /* The response to a client that sends too many requests: a problem, like other
@@ -581,7 +593,7 @@ add_own_path(const struct gateway_config *config, const char *path,
     bool good =
         add_limit(config, name, limit, out) &&
         idem_buf_add_text(out, "\n        location = ") &&
-        add_quoted(out, path) &&
+        gateway_add_quoted(out, path) &&
         idem_buf_printf(out,
                         " {\n"
                         "            limit_req zone=%s burst=100 nodelay;\n"
@@ -677,7 +689,7 @@ static bool
 add_policy_path(const struct gateway_config *config, struct idem_buf *out)
 {
     bool good = idem_buf_add_text(out, "\n        location = ") &&
-                add_quoted(out, config->policy_path) &&
+                gateway_add_quoted(out, config->policy_path) &&
                 idem_buf_add_text(out, " {\n"
                                        "            default_type "
                                        "application/json;\n"
@@ -696,9 +708,9 @@ add_page_script(const struct gateway_config *config,
                 const struct gateway_place *place, struct idem_buf *out)
 {
     return idem_buf_add_text(out, "\n        location = ") &&
-           add_quoted(out, config->page_script) &&
+           gateway_add_quoted(out, config->page_script) &&
            idem_buf_add_text(out, " {\n            alias ") &&
-           add_quoted(out, place->script ? place->script : "idem.js") &&
+           gateway_add_quoted(out, place->script ? place->script : "idem.js") &&
            idem_buf_add_text(out, ";\n"
                                   "            types { }\n"
                                   "            default_type text/javascript;\n"
@@ -723,7 +735,7 @@ add_server(const struct gateway_config *config,
 
     if (host)
         good = good && idem_buf_add_text(out, "        server_name ") &&
-               add_quoted(out, host) && idem_buf_add_text(out, ";\n");
+               gateway_add_quoted(out, host) && idem_buf_add_text(out, ";\n");
     if (config->token_path)
         good = good && add_token_path(config, out);
     if (config->status_path)
@@ -765,7 +777,9 @@ gateway_nginx_conf(const struct gateway_config *config,
 
     if (!add_head(config, place, out) || !add_http(config, place, out))
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    status = add_upstreams(config, out, err);
+    status = add_engine(config, place, out, err);
+    if (status == IDEM_OK)
+        status = add_upstreams(config, out, err);
 
     /* The server for all hosts comes first, because it is the default. */
     for (size_t i = 0; i < config->route_count; i++)

@@ -230,7 +230,8 @@ launch_conf_write(struct launch *self, struct idem_error *err)
                                   .socket = self->socket,
                                   .module = self->module,
                                   .script = self->script,
-                                  .user = self->user[0] ? self->user : NULL};
+                                  .user = self->user[0] ? self->user : NULL,
+                                  .secret = true};
     struct idem_buf text;
     enum idem_status status = IDEM_OK;
     int fd;

@@ -132,6 +132,7 @@ typedef struct ngx_http_idem_stored_s  ngx_http_idem_stored_t;
 typedef struct {
     ngx_addr_t                   addr;
     ngx_str_t                    name;
+    ngx_str_t                    user;
     ngx_str_t                    password;
     ngx_str_t                    host;       /* that its certificate is for */
     ngx_str_t                    ca;
@@ -431,7 +432,7 @@ void ngx_http_idem_reconnect_handler(ngx_event_t *ev);
 ngx_int_t ngx_http_idem_grow(u_char **buf, size_t *size, size_t len,
     size_t need, ngx_log_t *log);
 ngx_int_t ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name,
-    ngx_str_t *arg);
+    ngx_str_t *arg, ngx_str_t *second);
 void ngx_http_idem_flush_handler(ngx_event_t *ev);
 void ngx_http_idem_flush(ngx_http_idem_engine_t *e);
 

@@ -87,7 +87,7 @@ static ngx_conf_bitmask_t  ngx_http_idem_methods[] = {
 
 ngx_command_t  ngx_http_idem_commands[] = {
 
-    /* idem_engine unix:/path | host:port [password=...] [tls=on] ... */
+    /* idem_engine unix:/path | host:port [user=...] [password=...] ... */
 
     { ngx_string("idem_engine"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_1MORE,
@@ -219,14 +219,15 @@ ngx_http_idem_engine_text(ngx_str_t *value, const char *name, ngx_str_t *text)
 }
 
 
-/* password=, timeout=, away=, max_buffered=, tls=, ca=, cert=, key=, name= */
+/* user=, password=, timeout=, away=, max_buffered=, tls=, ca=, cert=, ... */
 
 static ngx_int_t
 ngx_http_idem_engine_parameter(ngx_http_idem_engine_t *e, ngx_str_t *value)
 {
     ngx_str_t  s;
 
-    if (ngx_http_idem_engine_text(value, "password=", &e->password) == NGX_OK
+    if (ngx_http_idem_engine_text(value, "user=", &e->user) == NGX_OK
+        || ngx_http_idem_engine_text(value, "password=", &e->password) == NGX_OK
         || ngx_http_idem_engine_text(value, "ca=", &e->ca) == NGX_OK
         || ngx_http_idem_engine_text(value, "cert=", &e->cert) == NGX_OK
         || ngx_http_idem_engine_text(value, "key=", &e->key) == NGX_OK
@@ -314,6 +315,10 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                                "invalid parameter \"%V\"", &value[i]);
             return NGX_CONF_ERROR;
         }
+    }
+
+    if (e->user.len && e->password.len == 0) {
+        return "has user= without password=";
     }
 
     if (ngx_http_idem_tls_create(cf, e) != NGX_OK) {

@@ -110,8 +110,11 @@ ngx_http_idem_connected(ngx_http_idem_engine_t *e)
     e->backoff = NGX_HTTP_IDEM_BACKOFF_MIN;
 
     if ((e->password.len
-         && ngx_http_idem_tell(e, "AUTH", &e->password) != NGX_OK)
-        || ngx_http_idem_tell(e, "INFO", NULL) != NGX_OK)
+         && ngx_http_idem_tell(e, "AUTH",
+                               e->user.len ? &e->user : &e->password,
+                               e->user.len ? &e->password : NULL)
+            != NGX_OK)
+        || ngx_http_idem_tell(e, "INFO", NULL, NULL) != NGX_OK)
     {
         ngx_http_idem_disconnect(e, "out of memory");
         return;

@@ -49,7 +49,8 @@ ngx_http_idem_grow(u_char **buf, size_t *size, size_t len, size_t need,
 /* a command without a tag, before all others */
 
 ngx_int_t
-ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name, ngx_str_t *arg)
+ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name, ngx_str_t *arg,
+    ngx_str_t *second)
 {
     size_t                  len;
     struct idem__wire_args  args;
@@ -59,6 +60,11 @@ ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name, ngx_str_t *arg)
 
     if (arg) {
         idem__wire_add(&args, (struct idem_bytes) { arg->data, arg->len });
+    }
+
+    if (second) {
+        idem__wire_add(&args,
+                       (struct idem_bytes) { second->data, second->len });
     }
 
     len = e->out_len + idem__wire_len(&args);
