@@ -270,7 +270,7 @@ fuzz:
 
 soak:
 	@scripts/deps build check bench
-	@tests/run --soak
+	@tests/soak/run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
 
 compat:
 	@scripts/deps build check

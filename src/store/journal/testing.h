@@ -20,12 +20,16 @@
 
 #define UNUSED __attribute__((unused))
 
-/* Sizes: small with a sanitizer, large if IDEM_SOAK is set. */
+/* Sizes: the one of IDEM_TEST_SIZE; small with a sanitizer, large if IDEM_SOAK
+ * is set. */
 static UNUSED size_t
 test_size(size_t sanitized, size_t plain, size_t soak)
 {
     const char *text = getenv("IDEM_SANITIZED");
+    const char *size = getenv("IDEM_TEST_SIZE");
 
+    if (size && *size)
+        return strtoull(size, NULL, 10);
     if (getenv("IDEM_SOAK"))
         return soak;
     return text && *text ? sanitized : plain;
