@@ -16,7 +16,7 @@ import xml.etree.ElementTree as xml
 import servers
 from chaos import Chaos, resp_replies
 from crowd import Crowd, engines
-from lib import ROOT, Error, Resp, Server, folder, patient, wait_until
+from lib import IDEM, ROOT, Error, Resp, Server, folder, patient, wait_until
 
 # A store by its name in the table: what starts it. None: a URL in a new folder.
 STORES = collections.OrderedDict(
@@ -36,7 +36,9 @@ def store_url(name, where):
         return "%s:%s/store" % (name, where)
     if name not in running:
         running[name] = STORES[name]()
-    return running[name].url
+        if name in ("PostgreSQL", "MariaDB", "MySQL"):
+            program([IDEM, "store", "init", running[name].url])
+    return patient(running[name].url)
 
 
 def stop_all():
@@ -122,19 +124,14 @@ def storm(name, seed, left):
 def one_key(lines, scope, key):
     for line in lines:
         line.send("BEGIN", scope, key, "LEASE", 600000, "WAIT", 60000)
-    # The one that started answers first; the others wait for its end.
-    started, ready = None, collections.deque(lines)
     answers = {}
-    starter = threading.Event()
 
     def read(line):
         answers[line] = line.read()
         if not isinstance(answers[line], Error) and answers[line][0] == "started":
-            line.send("FINISH", scope, key, answers[line][1], "SUCCEEDED", "done by " + str(id(line)))
-            answers[line] = (answers[line], line.read())
-            starter.set()
+            answers[line] = (answers[line], line("FINISH", scope, key, answers[line][1], "SUCCEEDED", "done by " + str(id(line))))
 
-    threads = [threading.Thread(target=read, args=(line,)) for line in ready]
+    threads = [threading.Thread(target=read, args=(line,)) for line in lines]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -157,7 +154,7 @@ def checked_operations(name, seed, left):
     ops = min(left, 20000 if slow else 100000)
     with folder() as where:
         url = store_url(name, where)
-        program([os.path.join(ROOT, "build/tests/c/differential_test")], IDEM_TEST_STORE=patient(url), IDEM_TEST_SEED=seed,
+        program([os.path.join(ROOT, "build/tests/c/differential_test")], IDEM_TEST_STORE=url, IDEM_TEST_SEED=seed,
                 IDEM_TEST_OPS=ops)
     return ops
 
