@@ -286,7 +286,7 @@ def test_every_name_that_begins_with_idem_exists():
                 assert name in known or re.sub(r"_(sum|count|bucket)$", "", name) in known, (document, name)
 
 
-INNER = {"IDEM_GATEWAY_RESTARTS", "IDEM_STEPS", "IDEM_SANITIZED"}  # from the gateway to its engine; of tests
+INNER = {"IDEM_GATEWAY_RESTARTS", "IDEM_STEPS", "IDEM_SANITIZED", "IDEM_TEST_SIZE"}  # from the gateway to its engine; of tests
 
 
 def test_every_variable_is_documented_and_the_other_way_round():
