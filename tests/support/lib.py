@@ -257,11 +257,12 @@ class Process:
 class Server(Process):
     """`idem serve` on a socket, and on TCP and HTTP where asked for; the store is a journal in the folder."""
 
-    def __init__(self, where, *flags, listen=False, http=False, store=None, env=None):
+    def __init__(self, where, *flags, listen=False, http=False, store=None, env=None, prefix=()):
+        """prefix: the words of a command that starts it elsewhere."""
         self.socket = os.path.join(where, "s")
         self.port = free_port() if listen else None
         self.http = free_port() if http else None
-        argv = [IDEM, "serve", "--store", store or "journal:" + os.path.join(where, "journal"),
+        argv = [*prefix, IDEM, "serve", "--store", store or "journal:" + os.path.join(where, "journal"),
                 "--socket", self.socket]
         argv += ["--listen", "127.0.0.1:%d" % self.port] if listen else []
         argv += ["--http", "127.0.0.1:%d" % self.http] if http else []

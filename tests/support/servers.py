@@ -1,6 +1,6 @@
 """Real servers for tests, started on loopback as children and stopped by pid.
 
-Each start_X() returns an object with .url, .pid, .stop(), .kill() and .start()
+tests/partition starts the same servers in network namespaces: see Loopback. Each start_X() returns an object with .url, .pid, .stop(), .kill() and .start()
 again on the same data. Databases refuse to run as root, so they run as the user
 that their Debian package made.
 """
@@ -19,12 +19,24 @@ import urllib.request
 from lib import IDEM, ROOT, free_port, listens
 
 
+class Loopback:
+    """Where servers run: the address that they listen on, how a program is started there, and where their files are."""
+    address, prefix, disk = "127.0.0.1", (), "/tmp"
+
+
+def machines(kind):
+    """The machine of the next server of this kind. tests/partition has a function of its own here."""
+    return Loopback
+
+
 class Server:
     """A child process with a data folder of its own."""
 
-    def __init__(self, name, user=None):
+    def __init__(self, name, user=None, machine=None):
         self.name = name
-        self.folder = tempfile.mkdtemp(prefix="idem-" + name + "-", dir="/tmp")
+        self.machine = machine or machines(name)
+        self.host = self.machine.address
+        self.folder = tempfile.mkdtemp(prefix="idem-" + name + "-", dir=self.machine.disk)
         self.port = free_port()
         self.process = None
         self.user = pwd.getpwnam(user) if user and os.getuid() == 0 else None
@@ -34,20 +46,25 @@ class Server:
     def run_as(self):
         """Temporary files in its own folder: a MariaDB that starts deletes those of another in the same place."""
         env = {"env": {**os.environ, "TMPDIR": self.folder}}
-        if not self.user:
+        if not self.user or self.machine.prefix:
             return env
         return {**env, "user": self.user.pw_uid, "group": self.user.pw_gid,
                 "extra_groups": []}
 
+    def there(self, command):
+        """The command as it is started on the server's machine; nsenter needs to be root before it changes the user."""
+        user = ["--setuid=%d" % self.user.pw_uid, "--setgid=%d" % self.user.pw_gid] if self.user else []
+        return [*self.machine.prefix, *user, *command] if self.machine.prefix else command
+
     def tool(self, *command):
-        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE,
+        done = subprocess.run(self.there(command), cwd=self.folder, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, **self.run_as())
         assert done.returncode == 0, " ".join(command) + ":\n" + done.stdout
         return done.stdout
 
     def spawn(self, *command):
         with open(os.path.join(self.folder, "log"), "ab") as log:
-            self.process = subprocess.Popen(command, cwd=self.folder, stdout=log,
+            self.process = subprocess.Popen(self.there(command), cwd=self.folder, stdout=log,
                                             stderr=log, stdin=subprocess.DEVNULL,
                                             **self.run_as())
 
@@ -136,12 +153,15 @@ class Postgres(Server):
         self.data = os.path.join(self.folder, "data")
         self.tool(self.bin + "initdb", "-D", self.data, "-A", "trust", "-U", "idem",
                   "-N", "--locale=C", "-E", "UTF8")
+        if self.host != "127.0.0.1":
+            with open(os.path.join(self.data, "pg_hba.conf"), "a") as f:
+                f.write("host all all all trust\nhost replication all all trust\n")
         self.settings = settings
-        self.url = "postgres://idem:secret@127.0.0.1:%d/postgres" % self.port
+        self.url = "postgres://idem:secret@%s:%d/postgres" % (self.host, self.port)
         self.start()
 
     def start(self):
-        options = ["port=%d" % self.port, "listen_addresses=127.0.0.1",
+        options = ["port=%d" % self.port, "listen_addresses=" + self.host,
                    "unix_socket_directories=" + self.folder, "max_connections=120",
                    "shared_buffers=64MB", *self.settings]
         self.spawn(self.bin + "postgres", "-D", self.data,
@@ -186,8 +206,8 @@ class PostgresStandby(Postgres):
         Server.__init__(self, "standby", "postgres")
         self.bin = primary.bin
         self.data = os.path.join(self.folder, "data")
-        self.url = primary.url.replace(str(primary.port), str(self.port))
-        self.tool(self.bin + "pg_basebackup", "-h", "127.0.0.1", "-p", str(primary.port), "-U", "idem", "-D", self.data,
+        self.url = "postgres://idem:secret@%s:%d/postgres" % (self.host, self.port)
+        self.tool(self.bin + "pg_basebackup", "-h", primary.host, "-p", str(primary.port), "-U", "idem", "-D", self.data,
                   "-R", "-c", "fast", "-X", "stream")
         self.start()
         self.primary = primary
@@ -241,16 +261,17 @@ class MariaDB(Server):
         self.tool(self.usr + "/bin/mariadb-install-db", "--no-defaults", "--basedir=" + self.usr, "--datadir=" + self.data,
                   "--auth-root-authentication-method=normal", "--skip-test-db")
         self.settings = settings
-        self.url = "mysql://idem:secret@127.0.0.1:%d/shop" % self.port
+        self.url = "mysql://idem:secret@%s:%d/shop" % (self.host, self.port)
         self.start()
-        self.sql("create database shop; create user idem@'127.0.0.1' identified by "
-                 "'secret'; grant all on shop.* to idem@'127.0.0.1'; "
-                 "grant process, connection admin on *.* to idem@'127.0.0.1'",
-                 database="")
+        self.sql("create database shop; create user {0} identified by 'secret'; grant all on shop.* to {0}; "
+                 "grant process, connection admin on *.* to {0}".format(self.account()), database="")
+
+    def account(self):
+        return "idem@'%s'" % ("127.0.0.1" if self.host == "127.0.0.1" else "%")
 
     def command(self, *more):
         return [self.usr + "/sbin/mariadbd", "--no-defaults", "--basedir=" + self.usr, "--datadir=" + self.data,
-                "--port=%d" % self.port, "--bind-address=127.0.0.1",
+                "--port=%d" % self.port, "--bind-address=" + self.host,
                 "--socket=" + self.socket, "--innodb-buffer-pool-size=64M",
                 "--innodb-log-file-size=64M", "--max-connections=150",
                 "--skip-name-resolve", "--pid-file=" + self.folder + "/pid",
@@ -279,16 +300,16 @@ class GaleraNode(MariaDB):
         self.usr = origin.usr
         self.data = os.path.join(self.folder, "data")
         self.socket = os.path.join(self.folder, "s")
-        self.url = origin.url.replace(str(origin.port), str(self.port))
+        self.url = "mysql://idem:secret@%s:%d/shop" % (self.host, self.port)
         self.group = free_port()
         self.tool("cp", "-a", origin.data, self.data)
 
     def join(self, cluster, *how):
-        options = ["gmcast.listen_addr=tcp://127.0.0.1:%d" % self.group, "ist.recv_addr=127.0.0.1:%d" % free_port(),
-                   "gcache.size=32M"]
+        options = ["gmcast.listen_addr=tcp://%s:%d" % (self.host, self.group),
+                   "ist.recv_addr=%s:%d" % (self.host, free_port()), "gcache.size=32M"]
         self.settings = [
             "wsrep-on=ON", "wsrep-provider=/usr/lib/galera/libgalera_smm.so", "binlog-format=ROW",
-            "innodb-autoinc-lock-mode=2", "wsrep-node-address=127.0.0.1", "wsrep-cluster-address=" + cluster,
+            "innodb-autoinc-lock-mode=2", "wsrep-node-address=" + self.host, "wsrep-cluster-address=" + cluster,
             "wsrep-provider-options=" + ";".join(options)]
         self.start(*how)
         return self.wait_until(self.is_ready)
@@ -332,7 +353,7 @@ class Galera:
         self.url, self.sql = self.nodes[0].url, self.nodes[0].sql
 
     def start(self):
-        cluster = "gcomm://" + ",".join("127.0.0.1:%d" % node.group for node in self.nodes)
+        cluster = "gcomm://" + ",".join("%s:%d" % (node.host, node.group) for node in self.nodes)
         self.nodes[0].join(cluster, "wsrep-new-cluster")
         for node in self.nodes[1:]:
             node.join(cluster)
@@ -352,7 +373,7 @@ class MySQL(Server):
         self.data = os.path.join(self.folder, "data")
         self.socket = os.path.join(self.folder, "s")
         self.settings = settings
-        self.url = "mysql://idem:secret@127.0.0.1:%d/shop" % self.port
+        self.url = "mysql://idem:secret@%s:%d/shop" % (self.host, self.port)
         self.tool(*self.mysqld("--initialize-insecure"))
         self.start()
         self.sql("create database shop; create user idem@'127.0.0.1' identified by 'secret'; "
@@ -388,12 +409,12 @@ class RabbitMQ(Server):
 
     def __init__(self, tls=None):
         super().__init__("rabbitmq")
-        self.url = "amqp://guest:guest@127.0.0.1:%d" % self.port
+        self.url = "amqp://guest:guest@%s:%d" % (self.host, self.port)
         self.epmd_port, self.dist_port = free_port(), free_port()
         self.env = {**os.environ, "HOME": self.folder, "ERL_EPMD_PORT": str(self.epmd_port),
                     "ERL_EPMD_ADDRESS": "127.0.0.1", "RABBITMQ_MNESIA_BASE": self.folder + "/data",
                     "RABBITMQ_LOG_BASE": self.folder + "/logs", "RABBITMQ_NODENAME": "idem%d@localhost" % self.port,
-                    "RABBITMQ_NODE_PORT": str(self.port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+                    "RABBITMQ_NODE_PORT": str(self.port), "RABBITMQ_NODE_IP_ADDRESS": self.host,
                     "RABBITMQ_DIST_PORT": str(self.dist_port), "RABBITMQ_PID_FILE": self.folder + "/pid",
                     "RABBITMQ_CONFIG_FILE": self.folder + "/rabbitmq",
                     "RABBITMQ_ENABLED_PLUGINS_FILE": self.folder + "/plugins"}
@@ -405,20 +426,23 @@ class RabbitMQ(Server):
                 f.write("listeners.ssl.1 = 127.0.0.1:%d\nssl_options.cacertfile = %s\nssl_options.certfile = %s\n"
                         "ssl_options.keyfile = %s\nssl_options.verify = verify_peer\n"
                         "ssl_options.fail_if_no_peer_cert = true\n" % (self.tls_port, *tls))
-        self.epmd = subprocess.Popen(["epmd", "-port", str(self.epmd_port), "-address", "127.0.0.1"],
+        if self.host != "127.0.0.1":
+            with open(self.folder + "/rabbitmq.conf", "w") as f:
+                f.write("loopback_users = none\n")
+        self.epmd = subprocess.Popen(self.there(["epmd", "-port", str(self.epmd_port), "-address", "127.0.0.1"]),
                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.start()
 
     def start(self):
         with open(os.path.join(self.folder, "log"), "ab") as log:
-            self.process = subprocess.Popen(["/usr/lib/rabbitmq/bin/rabbitmq-server"], cwd=self.folder, stdout=log,
+            self.process = subprocess.Popen(self.there(["/usr/lib/rabbitmq/bin/rabbitmq-server"]), cwd=self.folder, stdout=log,
                                             stderr=log, stdin=subprocess.DEVNULL, env=self.env,
                                             start_new_session=True)
         return self.wait_until(self.listens)
 
     def listens(self):
         try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            socket.create_connection((self.host, self.port), 1).close()
             return True
         except OSError:
             return False
@@ -428,7 +452,8 @@ class RabbitMQ(Server):
 
     def messages(self, queue):
         """In a queue, delivered to somebody or not."""
-        said = subprocess.run(["/usr/lib/rabbitmq/bin/rabbitmqctl", "-q", "list_queues", "--no-table-headers", "name", "messages"],
+        said = subprocess.run(self.there(["/usr/lib/rabbitmq/bin/rabbitmqctl", "-q", "list_queues", "--no-table-headers",
+                                          "name", "messages"]),
                               env=self.env, text=True, stdout=subprocess.PIPE, check=True, timeout=120)
         return int(dict(line.split("\t") for line in said.stdout.splitlines())[queue])
 
@@ -482,17 +507,17 @@ class Redis(Server):
                              "tls-key-file": tls[2], "tls-auth-clients": "no", **self.settings}
         if "cluster-enabled" in self.settings:
             self.port = free_port(also=[10000])  # the cluster's bus
-        self.url = "redis://127.0.0.1:%d" % self.port
+        self.url = "redis://%s:%d" % (self.host, self.port)
         self.start()
 
     def start(self):
-        self.spawn(self.program, "--port", str(self.port), "--bind", "127.0.0.1",
+        self.spawn(self.program, "--port", str(self.port), "--bind", self.host, "--protected-mode", "no",
                    "--dir", self.folder, "--daemonize", "no",
                    *[part for k, v in self.settings.items() for part in ("--" + k, v)])
         return self.wait_until(lambda: self.ask("ping", check=False) == "PONG")
 
     def ask(self, *words, check=True):
-        done = subprocess.run(["redis-cli", "-p", str(self.port), *words], text=True,
+        done = subprocess.run(["redis-cli", "-h", self.host, "-p", str(self.port), *words], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
         assert not check or done.returncode == 0, done.stdout
         return done.stdout.strip()
@@ -503,7 +528,7 @@ class Redis(Server):
     def follow(self, primary):
         """Become its replica (or of what stands behind a proxy), and wait until
         everything is copied."""
-        self.ask("replicaof", "127.0.0.1", str(primary.port))
+        self.ask("replicaof", getattr(primary, "host", "127.0.0.1"), str(primary.port))
         return self.wait_until(lambda: "master_link_status:up" in
                                self.ask("info", "replication"), 30)
 
@@ -519,9 +544,9 @@ class RedisCluster:
         self.nodes = [Redis(cluster_enabled="yes", cluster_node_timeout=str(node_timeout), **settings)
                       for _ in range(3 * (1 + replicas))]
         self.url = "redis+cluster://" + ",".join(
-            "127.0.0.1:%d" % n.port for n in self.nodes)
+            "%s:%d" % (n.host, n.port) for n in self.nodes)
         self.nodes[0].tool("redis-cli", "--cluster", "create",
-                           *["127.0.0.1:%d" % n.port for n in self.nodes],
+                           *["%s:%d" % (n.host, n.port) for n in self.nodes],
                            "--cluster-replicas", str(replicas), "--cluster-yes")
         for node in self.nodes:
             node.wait_until(lambda: "cluster_state:ok" in node.ask("cluster", "info"))
@@ -558,9 +583,9 @@ class Sentinel(Server):
         self.program = redis_program(version)
         self.config = os.path.join(self.folder, "sentinel.conf")
         with open(self.config, "w") as f:
-            f.write("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor mymaster 127.0.0.1 %d 2\n"
+            f.write("port %d\nbind %s\nprotected-mode no\ndir %s\nsentinel monitor mymaster %s %d 2\n"
                     "sentinel down-after-milliseconds mymaster 2000\nsentinel failover-timeout mymaster 6000\n"
-                    % (self.port, self.folder, primary.port))
+                    % (self.port, self.host, self.folder, primary.host, primary.port))
         self.start()
 
     def start(self):
@@ -568,7 +593,7 @@ class Sentinel(Server):
         return self.wait_until(lambda: self.ask("ping") == "PONG")
 
     def ask(self, *words):
-        return subprocess.run(["redis-cli", "-p", str(self.port), *words], text=True, stdout=subprocess.PIPE,
+        return subprocess.run(["redis-cli", "-h", self.host, "-p", str(self.port), *words], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=60).stdout.strip()
 
     def primary(self):
@@ -589,7 +614,7 @@ class RedisWithSentinels:
         for node in self.nodes[1:]:
             node.follow(self.nodes[0])
         self.sentinels = [Sentinel(self.nodes[0], version) for _ in range(3)]
-        self.url = "redis+sentinel://%s/mymaster" % ",".join("127.0.0.1:%d" % s.port for s in self.sentinels)
+        self.url = "redis+sentinel://%s/mymaster" % ",".join("%s:%d" % (s.host, s.port) for s in self.sentinels)
         for sentinel in self.sentinels:
             sentinel.wait_until(lambda: sentinel.sees(replicas=2, others=2), 120)
 
@@ -604,19 +629,19 @@ class RedisWithSentinels:
 
 
 class ZooKeeper(Server):
-    def __init__(self, number=0, ensemble=""):
+    def __init__(self, number=0, ensemble="", machine=None):
         """Alone, or one of an ensemble: its number, and the lines that name all."""
-        super().__init__("zookeeper")
-        self.url = "zookeeper://127.0.0.1:%d" % self.port
+        super().__init__("zookeeper", machine=machine)
+        self.url = "zookeeper://%s:%d" % (self.host, self.port)
         os.mkdir(os.path.join(self.folder, "data"))
         with open(os.path.join(self.folder, "data/myid"), "w") as myid:
             myid.write(str(number))
         with open(os.path.join(self.folder, "zoo.cfg"), "w") as config:
             config.write("tickTime=500\ninitLimit=20\nsyncLimit=8\ndataDir=%s/data\n"
-                         "clientPort=%d\nclientPortAddress=127.0.0.1\n"
+                         "clientPort=%d\nclientPortAddress=%s\n"
                          "admin.enableServer=false\nmaxClientCnxns=0\n"
                          "4lw.commands.whitelist=ruok,srvr,wchs\n%s"
-                         % (self.folder, self.port, ensemble))
+                         % (self.folder, self.port, self.host, ensemble))
         self.ensemble = bool(ensemble)
         self.start()
 
@@ -633,7 +658,7 @@ class ZooKeeper(Server):
 
     def says(self, word):
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 2) as s:
+            with socket.create_connection((self.host, self.port), 2) as s:
                 s.sendall(word.encode())
                 return s.makefile("rb").read().decode(errors="replace")
         except OSError:
@@ -647,10 +672,11 @@ class ZooKeepers:
     """An ensemble of three."""
 
     def __init__(self):
-        lines = "".join("server.%d=127.0.0.1:%d:%d\n" % (i, free_port(), free_port())
-                        for i in (1, 2, 3))
-        self.nodes = [ZooKeeper(i, lines) for i in (1, 2, 3)]
-        self.url = "zookeeper://" + ",".join("127.0.0.1:%d" % n.port for n in self.nodes)
+        hosts = [machines("zookeeper") for _ in range(3)]
+        lines = "".join("server.%d=%s:%d:%d\n" % (i, host.address, free_port(), free_port())
+                        for i, host in enumerate(hosts, 1))
+        self.nodes = [ZooKeeper(i, lines, host) for i, host in enumerate(hosts, 1)]
+        self.url = "zookeeper://" + ",".join("%s:%d" % (n.host, n.port) for n in self.nodes)
         for node in self.nodes:
             node.wait_until(lambda: "Mode: " in node.says("srvr"))
 
@@ -667,20 +693,20 @@ ETCD_VERSIONS = ["installed", "etcd-3.5"]
 
 
 class Etcd(Server):
-    def __init__(self, *flags, scheme="http", name="default", peer=None, all=None, version="installed"):
+    def __init__(self, *flags, scheme="http", name="default", peer=None, all=None, version="installed", machine=None):
         """Alone, or one of several: its name, its peers' port, and all of them. version: one of ETCD_VERSIONS."""
-        super().__init__("etcd")
+        super().__init__("etcd", machine=machine)
         self.program = "etcd" if version == "installed" else root("trixie", "etcd-server") + "/usr/bin/etcd"
         self.peer = peer or free_port()
         self.flags = flags
         self.scheme, self.member = scheme, name
-        self.all = all or "default=http://127.0.0.1:%d" % self.peer
-        self.url = "etcd://127.0.0.1:%d" % self.port
+        self.all = all or "default=http://%s:%d" % (self.host, self.peer)
+        self.url = "etcd://%s:%d" % (self.host, self.port)
         self.start(wait=all is None)
 
     def start(self, wait=True):
-        mine = "%s://127.0.0.1:%d" % (self.scheme, self.port)
-        peer = "http://127.0.0.1:%d" % self.peer
+        mine = "%s://%s:%d" % (self.scheme, self.host, self.port)
+        peer = "http://%s:%d" % (self.host, self.peer)
         self.spawn(self.program, "--name", self.member, "--data-dir", os.path.join(self.folder, "data"),
                    "--listen-client-urls", mine, "--advertise-client-urls", mine,
                    "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
@@ -704,7 +730,7 @@ class Etcd(Server):
         return bool(status) and status.get("leader") == status["header"]["member_id"]
 
     def post(self, path, body):
-        request = urllib.request.Request("http://127.0.0.1:%d%s" % (self.port, path),
+        request = urllib.request.Request("http://%s:%d%s" % (self.host, self.port, path),
                                          json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=20) as reply:
             return json.load(reply)
@@ -714,10 +740,10 @@ class Etcds:
     """A cluster of three."""
 
     def __init__(self):
-        peers = [free_port() for _ in range(3)]
-        all = ",".join("e%d=http://127.0.0.1:%d" % (i, port) for i, port in enumerate(peers))
-        self.nodes = [Etcd(name="e%d" % i, peer=port, all=all) for i, port in enumerate(peers)]
-        self.url = "etcd://" + ",".join("127.0.0.1:%d" % n.port for n in self.nodes)
+        peers = [(machines("etcd"), free_port()) for _ in range(3)]
+        all = ",".join("e%d=http://%s:%d" % (i, host.address, port) for i, (host, port) in enumerate(peers))
+        self.nodes = [Etcd(name="e%d" % i, peer=port, all=all, machine=host) for i, (host, port) in enumerate(peers)]
+        self.url = "etcd://" + ",".join("%s:%d" % (n.host, n.port) for n in self.nodes)
         for node in self.nodes:
             node.wait_until(node.is_ok)
 
