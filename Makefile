@@ -3,6 +3,7 @@
 # make demo     install what is missing, show it at work
 # make demo-bank  the same for examples/bank, on port 8080
 # make bench    ratios against named peers; make soak: faults and load, long
+# make partition   real stores whose network is cut, and failovers; needs root
 # make docs     the documentation as a site with search, in build/site
 # make dist     a tarball with its checksum; make deb: Debian packages;
 #               make package-check: and their life on Debian 12 and 13
@@ -84,7 +85,7 @@ pkg_cflags := $(shell pkg-config --cflags $(all_packages) 2>/dev/null)
 lib_libs := $(shell pkg-config --libs $(packages) 2>/dev/null) -ldl -lm -pthread
 bin_libs := $(shell pkg-config --libs $(bin_packages) 2>/dev/null) $(lib_libs)
 libs := $(shell pkg-config --libs $(all_packages) 2>/dev/null) $(module_libs) $(lib_libs)
-ifneq ($(filter-out check check-% demo demo-bank bench soak compat fuzz clean format uninstall docs dist deb package-check image image-check,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out check check-% demo demo-bank bench soak partition compat fuzz clean format uninstall docs dist deb package-check image image-check,$(or $(MAKECMDGOALS),all)),)
 missing := $(shell for p in $(all_packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
 $(if $(missing),$(warning idem: these libraries are missing: $(missing); run scripts/deps build, or leave a store out: make WITH_REDIS=0))
 endif
@@ -111,7 +112,7 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs check check-c demo demo-bank bench soak fuzz \
+.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs check check-c demo demo-bank bench soak partition fuzz \
     install uninstall clean format docs dist deb package-check image image-check deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
@@ -271,6 +272,12 @@ fuzz:
 soak:
 	@scripts/deps build check bench
 	@tests/soak/run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
+
+# ONLY=word: some scenarios; SEED=7 ROUNDS=3: seeds 7, 8 and 9
+partition:
+	@scripts/deps build check
+	@$(MAKE) -s -j2 all
+	@tests/partition/run $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 compat:
 	@scripts/deps build check

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 DISKS = "/run/disks"
 ROOT_NEEDED = "tests/partition makes network namespaces, which needs root: sudo make partition"
@@ -19,13 +20,14 @@ def isolate():
         run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
         run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm")
         os.mkdir(DISKS)
+        tempfile.tempdir = "/run"
         run("ip", "link", "set", "lo", "up")
         return
     if os.geteuid() != 0:
         sys.exit(ROOT_NEEDED)
     os.environ["IDEM_PARTITION"] = "inside"
-    os.execvp("unshare", ["unshare", "--net", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc",
-                          sys.executable, *sys.argv])
+    os.execvp("setpriv", ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc",
+                          sys.executable, *sys.argv])  # and it dies with its parent
 
 
 def run(*command, check=True):
@@ -42,6 +44,7 @@ class Machine:
         self.name, self.address = "m%d" % number, "10.77.0.%d" % number
         self.prefix = ("nsenter", "--net=/run/netns/" + self.name)
         self.disk = os.path.join(DISKS, self.name)
+        self.env = {}
         os.mkdir(self.disk)
         if disk_mib:
             run("mount", "-t", "tmpfs", "-o", "mode=755,size=%dm" % disk_mib, "tmpfs", self.disk)
@@ -76,6 +79,16 @@ class Machine:
 
     def fast(self):
         run(*self.prefix, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
+
+    def take(self, address):
+        """It answers for this address too, from now on; and whoever had another machine's for it asks again."""
+        self.ip("address", "add", address + "/24", "dev", "eth0")
+        for name in run("ip", "netns", "list").split("\n"):
+            if name:
+                run("ip", "-netns", name.split()[0], "neigh", "flush", "to", address)
+
+    def give_up(self, address):
+        self.ip("address", "del", address + "/24", "dev", "eth0")
 
     def pids(self):
         return [int(pid) for pid in run("ip", "netns", "pids", self.name).split()]

@@ -109,6 +109,7 @@ class Crowd:
         self.calls, self.answers = [], 0
         self.made = 0
         self.until = self.limit = 0
+        self.reach = 12  # how far back ids are asked for again
         self.fault = False
         self.clients = [Client(self, i) for i in range(threads)]
         self.threads = []
@@ -126,7 +127,7 @@ class Crowd:
             if dice.random() < 0.5 or self.made == 0:
                 self.made += 1
                 return "id-%d" % self.made
-            return "id-%d" % dice.randint(max(1, self.made - 12), self.made)
+            return "id-%d" % dice.randint(max(1, self.made - self.reach), self.made)
 
     def go_on(self):
         return (self.fault or self.answers < self.limit) and time.monotonic() < self.until

@@ -20,8 +20,9 @@ from lib import IDEM, ROOT, free_port, listens
 
 
 class Loopback:
-    """Where servers run: the address that they listen on, how a program is started there, and where their files are."""
-    address, prefix, disk = "127.0.0.1", (), "/tmp"
+    """Where servers run: the address that they listen on, how a program is started there, where their files are, and
+    what their environment has beside this one's."""
+    address, prefix, disk, env = "127.0.0.1", (), "/tmp", {}
 
 
 def machines(kind):
@@ -45,7 +46,7 @@ class Server:
 
     def run_as(self):
         """Temporary files in its own folder: a MariaDB that starts deletes those of another in the same place."""
-        env = {"env": {**os.environ, "TMPDIR": self.folder}}
+        env = {"env": {**os.environ, **self.machine.env, "TMPDIR": self.folder}}
         if not self.user or self.machine.prefix:
             return env
         return {**env, "user": self.user.pw_uid, "group": self.user.pw_gid,
@@ -184,6 +185,24 @@ class Postgres(Server):
         if os.path.exists(pid_file):
             os.remove(pid_file)
 
+    def follow(self, primary, synchronous=True):
+        """Become its standby, with a copy of its files."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        self.settings = ("wal_retrieve_retry_interval=100ms",)
+        self.tool(self.bin + "pg_basebackup", "-h", primary.host, "-p", str(primary.port), "-U", "idem", "-D", self.data,
+                  "-R", "-c", "fast", "-X", "stream")
+        self.start()
+        self.primary = primary
+        if synchronous:
+            primary.sql("alter system set synchronous_standby_names = '*'")
+            primary.sql("select pg_reload_conf()")
+        state = "sync" if synchronous else "async"
+        self.wait_until(lambda: primary.sql("select sync_state from pg_stat_replication") == state)
+
+    def promote(self):
+        self.sql("select pg_promote()")
+        self.wait_until(lambda: self.sql("select pg_is_in_recovery()") == "f")
+
     def is_mine(self, pid):
         try:
             return os.readlink("/proc/%s/cwd" % pid) == self.data
@@ -200,20 +219,13 @@ class Postgres(Server):
 
 class PostgresStandby(Postgres):
     """A standby of a Postgres; from now on the primary waits for it at every commit."""
-    settings = ("wal_retrieve_retry_interval=100ms",)
 
-    def __init__(self, primary):
+    def __init__(self, primary, synchronous=True):
         Server.__init__(self, "standby", "postgres")
         self.bin = primary.bin
         self.data = os.path.join(self.folder, "data")
         self.url = "postgres://idem:secret@%s:%d/postgres" % (self.host, self.port)
-        self.tool(self.bin + "pg_basebackup", "-h", primary.host, "-p", str(primary.port), "-U", "idem", "-D", self.data,
-                  "-R", "-c", "fast", "-X", "stream")
-        self.start()
-        self.primary = primary
-        primary.sql("alter system set synchronous_standby_names = '*'")
-        primary.sql("select pg_reload_conf()")
-        self.wait_until(lambda: primary.sql("select sync_state from pg_stat_replication") == "sync")
+        self.follow(primary, synchronous)
 
     def receiver(self):
         """The process that receives what the primary writes, or None."""
@@ -243,8 +255,7 @@ class PostgresStandby(Postgres):
             os.kill(receiver, signal.SIGKILL)
         self.kill()
         self.start()
-        self.sql("select pg_promote()")
-        self.wait_until(lambda: self.sql("select pg_is_in_recovery()") == "f")
+        self.promote()
 
 
 # This machine's MariaDB (10.11 on Debian 12), and one whose REPEATABLE READ refuses to lock what has changed.

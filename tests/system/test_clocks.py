@@ -10,25 +10,7 @@ import time
 import pytest
 
 import servers
-from lib import IDEM, Server, folder, wait_until
-
-FAKETIME = {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_FORCE_MONOTONIC_FIX": "0"}
-
-
-class Clock:
-    """A wall clock that the test sets, for whoever is started with `env`; the clocks that nobody sets go on."""
-
-    def __init__(self, where):
-        self.file = os.path.join(where, "clock")
-        self.env = {**FAKETIME, "FAKETIME_TIMESTAMP_FILE": self.file}
-        self.set("+0")
-
-    def set(self, offset):
-        with open(self.file + ".new", "w") as out:
-            out.write(offset + "\n")
-        os.chmod(self.file + ".new", 0o644)
-        os.rename(self.file + ".new", self.file)
+from lib import IDEM, Clock, Server, folder, wait_until
 
 
 @contextlib.contextmanager
