@@ -1,7 +1,9 @@
 /*
- * wait.c - the monotonic clock, and conditions that wait by it.
+ * wait.c - the monotonic clock, conditions that wait by it, and threads.
  */
 #include "wait.h"
+
+#include <signal.h>
 
 int64_t
 idem__mono_us(void)
@@ -35,4 +37,20 @@ idem__deadline(int64_t us)
     int64_t until = idem__mono_us() + us;
 
     return (struct timespec){until / 1000000, until % 1000000 * 1000};
+}
+
+bool
+idem__thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg),
+                   void *arg)
+{
+    sigset_t all, before;
+    bool started;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    started = pthread_create(thread, NULL, run, arg) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started)
+        pthread_setname_np(*thread, name);
+    return started;
 }

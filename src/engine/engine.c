@@ -10,7 +10,6 @@
 #include "inner.h"
 
 #include <idem/idem.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,23 +286,6 @@ run_thread(void *arg)
     return NULL;
 }
 
-/* Block all signals: they are for the program's own threads. */
-static bool
-start_thread(struct idem_engine *engine)
-{
-    sigset_t all, before;
-    int failed;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&engine->thread, NULL, run_thread, engine);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed)
-        return false;
-    pthread_setname_np(engine->thread, "idem-engine");
-    return true;
-}
-
 /* ---- opening and closing ---------------------------------------------- */
 
 static enum idem_status
@@ -453,7 +435,8 @@ start(struct idem_engine *engine, const char *url, struct idem_error *err)
         status = engine->carrier->open(engine, url, err);
     if (status != IDEM_OK)
         return status;
-    if (!engine->inner.driven && !start_thread(engine))
+    if (!engine->inner.driven &&
+        !idem__thread_start(&engine->thread, "idem-engine", run_thread, engine))
         return idem__fail(err, IDEM_ERR_MEMORY, "cannot start a thread");
     return IDEM_OK;
 }

@@ -8,7 +8,8 @@
  *
  * The keys of a batch are sorted and distinct, so the shares are disjoint and
  * cannot wait for each other's rows. Each share is a separate transaction.
- * Everything except large batches uses only the first connection.
+ * Everything except large batches uses only the first connection; what has
+ * expired is removed on another one if there is much of it (sweeper.h).
  *
  * A batch is split only if every share gets at least `share` swaps. Below that,
  * two commits, which wait for each other's sync, cost more than a second core
@@ -21,9 +22,9 @@
  * and the next batch connects again.
  */
 #include "columns.h"
+#include "sweeper.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +57,7 @@ struct split_store {
     char *url;                          /* without this store's parameters */
     struct idem_store *first;
     struct helper helpers[CONNECTIONS_MAX - 1];
+    struct idem__sweeper sweeper;
     size_t connections, share;
     int64_t rest_until_us; /* until then batches are not split */
     bool told;             /* the failure of a helper's connection was logged */
@@ -125,20 +127,12 @@ help(void *arg)
     return NULL;
 }
 
-/* Block all signals: they are for the program's own threads. */
 static bool
 start_helper(struct helper *helper)
 {
-    sigset_t all, before;
-
-    if (helper->running)
-        return true;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    helper->running = pthread_create(&helper->thread, NULL, help, helper) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (helper->running)
-        pthread_setname_np(helper->thread, "idem-share");
+    if (!helper->running)
+        helper->running =
+            idem__thread_start(&helper->thread, "idem-share", help, helper);
     return helper->running;
 }
 
@@ -333,8 +327,7 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     return self->type->now(self->first, now_us, err);
 }
 
-/* Every connection checks its own server; only the first one also removes
- * expired records. */
+/* Every connection checks its own server. */
 static void
 tend(struct idem_store *store, int64_t drop_ms)
 {
@@ -345,6 +338,8 @@ tend(struct idem_store *store, int64_t drop_ms)
         if (self->helpers[i].store)
             self->type->tend(self->helpers[i].store, drop_ms);
     }
+    if (self->type->sweep)
+        idem__sweeper_tend(&self->sweeper, drop_ms, self->connections == 1);
 }
 
 static bool
@@ -389,6 +384,7 @@ close_store(struct idem_store *store)
         pthread_mutex_destroy(&helper->lock);
         pthread_cond_destroy(&helper->turn);
     }
+    idem__sweeper_close(&self->sweeper);
     idem__store_close(self->first);
     free(self->url);
 }
@@ -428,7 +424,6 @@ idem__split_open(const struct idem_store_type *type, const char *url,
     self->type = type;
     self->options = *options;
     self->options.log = say_nothing;
-    self->options.helps = true;
     for (size_t i = 0; i < CONNECTIONS_MAX - 1; i++) {
         self->helpers[i].owner = self;
         pthread_mutex_init(&self->helpers[i].lock, NULL);
@@ -438,8 +433,11 @@ idem__split_open(const struct idem_store_type *type, const char *url,
     if (status == IDEM_OK)
         status =
             idem__store_open_as(type, self->url, options, &self->first, err);
-    if (status == IDEM_OK)
+    if (status == IDEM_OK) {
         self->base.max_record = self->first->max_record;
+        idem__sweeper_open(&self->sweeper, type, self->url, &self->options,
+                           self->first);
+    }
     return idem__store_opened(&self->base, status, store);
 }
 

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -111,8 +112,28 @@ static void
 within_tend(struct idem_store *store, int64_t drop_ms)
 {
     (void)store;
-    assert_int_equal(drop_ms, 42);
+    assert_true(drop_ms == 42 || drop_ms == 0);
     atomic_fetch_add(&tended, 1);
+}
+
+/* A store has this many expired records. */
+static atomic_int expired, sweeps[STORES];
+static atomic_bool sweep_fails;
+
+static bool
+within_sweep(struct idem_store *store, int64_t drop_ms, size_t most,
+             size_t *gone)
+{
+    int left = atomic_load(&expired);
+    int take = left < (int)most ? left : (int)most;
+
+    assert_int_equal(drop_ms, 42);
+    atomic_fetch_add(&sweeps[((struct within *)store)->number], 1);
+    if (atomic_load(&sweep_fails) && ((struct within *)store)->number > 0)
+        return false;
+    atomic_fetch_sub(&expired, take);
+    *gone = (size_t)take;
+    return true;
 }
 
 static void
@@ -162,6 +183,7 @@ static const struct idem_store_type within_type = {
     .load = within_load,
     .now = within_now,
     .tend = within_tend,
+    .sweep = within_sweep,
     .figures = within_figures,
     .close = within_close,
     .init = within_init,
@@ -186,6 +208,10 @@ open_split(const char *url)
     atomic_store(&opened, 0);
     atomic_store(&closed, 0);
     atomic_store(&tended, 0);
+    atomic_store(&expired, 0);
+    atomic_store(&sweep_fails, false);
+    for (int i = 0; i < STORES; i++)
+        atomic_store(&sweeps[i], 0);
     refuse_to_open = false;
     boot_now_us = 1000;
     warnings = 0;
@@ -384,6 +410,63 @@ the_first_connection_fails_alone(void **state)
     close_split(store);
 }
 
+/* Wait until this many records are left, or fewer. */
+static void
+await_expired(int left)
+{
+    for (int i = 0; i < 6000 && atomic_load(&expired) > left; i++)
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    assert_true(atomic_load(&expired) <= left);
+}
+
+static void
+many_expired_records_go_on_a_connection_of_their_own(void **state)
+{
+    struct idem_store *store = open_split("within://host/db");
+
+    (void)state;
+    atomic_store(&expired, 499);
+    store->type->tend(store, 42);
+    assert_int_equal(atomic_load(&expired), 0);
+    assert_int_equal(atomic_load(&opened), 1);
+
+    atomic_store(&expired, 20000);
+    nanosleep(&(struct timespec){0, 600000000}, NULL);
+    store->type->tend(store, 0); /* nothing may be removed */
+    assert_int_equal(atomic_load(&expired), 20000);
+    store->type->tend(store, 42);
+    assert_int_equal(atomic_load(&sweeps[0]), 2);
+    await_expired(0);
+    assert_int_equal(atomic_load(&opened), 2);
+    assert_true(atomic_load(&sweeps[1]) >= 39);
+    close_split(store);
+}
+
+static void
+one_connection_sweeps_if_no_other_may_or_can(void **state)
+{
+    struct idem_store *store = open_split("within://host/db?connections=1");
+
+    (void)state;
+    atomic_store(&expired, 2000);
+    store->type->tend(store, 42);
+    assert_int_equal(atomic_load(&expired), 1500);
+    assert_int_equal(atomic_load(&opened), 1);
+    close_split(store);
+
+    store = open_split("within://host/db");
+    atomic_store(&sweep_fails, true);
+    atomic_store(&expired, 2000);
+    for (int i = 0; i < 6000 && atomic_load(&expired) > 0; i++) {
+        store->type->tend(store, 42);
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+    assert_int_equal(atomic_load(&expired), 0);
+    assert_int_equal(atomic_load(&sweeps[1]), 1); /* then it rests */
+    assert_int_equal(atomic_load(&closed), 1);
+    close_split(store);
+}
+
 static void
 everything_else_is_the_first_connections(void **state)
 {
@@ -438,6 +521,8 @@ main(void)
         cmocka_unit_test(what_a_helper_lost_is_lost_and_nothing_else),
         cmocka_unit_test(the_first_connection_fails_alone),
         cmocka_unit_test(everything_else_is_the_first_connections),
+        cmocka_unit_test(many_expired_records_go_on_a_connection_of_their_own),
+        cmocka_unit_test(one_connection_sweeps_if_no_other_may_or_can),
         cmocka_unit_test(parameters_are_numbers_within_their_limits),
     };
 

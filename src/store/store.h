@@ -77,7 +77,6 @@ struct idem_store_options {
     size_t max_result;                /* 0: IDEM_RESULT_DEFAULT_MAX */
     idem_log_fn *log;                 /* NULL: standard error */
     void *log_arg;
-    bool helps; /* one of several connections: another one sweeps */
 };
 
 struct idem_store {
@@ -158,6 +157,11 @@ typedef enum idem_status idem_now_fn(struct idem_store *store, int64_t *now_us,
  * may be removed. */
 typedef void idem_tend_fn(struct idem_store *store, int64_t drop_ms);
 
+/* For a store with a `share`: remove at most `most` records, as tend may, in a
+ * transaction of its own. False: the connection is not usable. */
+typedef bool idem_sweep_fn(struct idem_store *store, int64_t drop_ms,
+                           size_t most, size_t *gone);
+
 /*
  * Start or stop to report when an executing record under this key ends or is
  * released, by any engine. A report is a hint and may get lost, so the engine
@@ -195,6 +199,7 @@ struct idem_store_type {
     idem_scan_fn *scan;       /* required */
     idem_now_fn *now;         /* NULL: this store has no clock (see time.c) */
     idem_tend_fn *tend;       /* may be NULL */
+    idem_sweep_fn *sweep;     /* NULL: tend does it, or the server */
     idem_watch_fn *watch;     /* NULL: this store cannot report changes */
     idem_figures_fn *figures; /* may be NULL */
     idem_close_fn *close;     /* required */

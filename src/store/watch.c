@@ -3,7 +3,6 @@
  */
 #include "watch.h"
 
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -31,25 +30,17 @@ run_thread(void *arg)
     return NULL;
 }
 
-/* Block all signals: they are for the program's own threads. */
 static bool
 start(struct idem__watcher *watcher)
 {
-    sigset_t all, before;
-
     if (watcher->running)
         return true;
     if (watcher->bell < 0)
         watcher->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (watcher->bell < 0)
         return false;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     watcher->running =
-        pthread_create(&watcher->thread, NULL, run_thread, watcher) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (watcher->running)
-        pthread_setname_np(watcher->thread, "idem-watch");
+        idem__thread_start(&watcher->thread, "idem-watch", run_thread, watcher);
     return watcher->running;
 }
 

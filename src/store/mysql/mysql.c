@@ -11,8 +11,6 @@
 #include <string.h>
 #include <strings.h>
 
-#define SWEEP_ROWS 500
-#define SWEEP_EVERY_US 500000
 #define CHECK_EVERY_US 10000000
 
 /* ---- load, scan, clock ----------------------------------------------- */
@@ -185,26 +183,75 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 
 /* ---- tend ------------------------------------------------------------ */
 
+/* Append what the records that may be removed have in common. */
 static void
-sweep(struct mysql_store *self, int64_t now_us, int64_t drop_ms)
+add_dead(struct mysql_store *self, int64_t drop_ms)
 {
-    char query[200];
+    idem_buf_printf(&self->query,
+                    "state in (1, 3, 4, 5) and expires between 1 and %lld "
+                    "and fence < %lld",
+                    (long long)drop_ms - 1, ((long long)drop_ms - 1) * 1000);
+}
 
-    if (self->base.options.helps || drop_ms <= 0 ||
-        now_us - self->swept_at_us < SWEEP_EVERY_US)
-        return;
-    self->swept_at_us = now_us;
-    snprintf(query, sizeof(query),
-             "delete from idem_record where state in (1, 3, 4, 5) and expires "
-             "between 1 and %lld and fence < %lld limit %d; commit",
-             (long long)drop_ms - 1, ((long long)drop_ms - 1) * 1000,
-             SWEEP_ROWS);
-    if (mysql_query(self->conn, query) == 0 && idem__mysql_skip_results(self))
-        return;
+/* Replace self->query by one that deletes the records with these keys, if they
+ * may still be removed. */
+static void
+delete_rows(struct mysql_store *self, MYSQL_RES *rows, int64_t drop_ms)
+{
+    const char *before = "delete from idem_record where key_hash in (";
+    MYSQL_ROW row;
+
+    idem_buf_reset(&self->query);
+    while ((row = mysql_fetch_row(rows))) {
+        idem__mysql_add_text(&self->query, before);
+        idem__mysql_add_hex(&self->query, row[0], IDEM_KEY_LEN);
+        before = ",";
+    }
+    idem__mysql_add_text(&self->query, ") and ");
+    add_dead(self, drop_ms);
+    idem__mysql_add_text(&self->query, ";commit");
+}
+
+/* The keys are read first, without locks: a DELETE that searched the index
+ * itself would also lock the record behind the last one, which may be a claim
+ * that is being written. */
+static bool
+sweep(struct idem_store *store, int64_t drop_ms, size_t most, size_t *gone)
+{
+    struct mysql_store *self = (struct mysql_store *)store;
+    enum idem_status status;
+    MYSQL_RES *rows;
+    bool some;
+
+    if (!self->conn)
+        return false;
+    idem_buf_reset(&self->query);
+    idem__mysql_add_text(&self->query,
+                         "select key_hash from idem_record where ");
+    add_dead(self, drop_ms);
+    idem_buf_printf(&self->query, " limit %zu", most);
+    rows = ask(self, &status, NULL);
+    if (!rows)
+        return self->conn != NULL;
+    some = mysql_num_rows(rows) > 0;
+    if (some)
+        delete_rows(self, rows, drop_ms);
+    mysql_free_result(rows);
+    if (!some)
+        return true;
+    if (idem__mysql_send_query(self)) {
+        size_t count = (size_t)mysql_affected_rows(self->conn);
+
+        if (idem__mysql_skip_results(self)) {
+            *gone = count;
+            return true;
+        }
+    }
     if (idem__mysql_is_gone(self))
         idem__mysql_disconnect(self);
     else
         idem__mysql_rollback(self);
+    return self->conn != NULL;
 }
 
 /* A server can be reconfigured, or become a replica, while idem is running. */
@@ -228,8 +275,7 @@ tend(struct idem_store *store, int64_t drop_ms)
     struct mysql_store *self = (struct mysql_store *)store;
     int64_t now_us = idem__store_boot_us(&self->base);
 
-    if (self->conn)
-        sweep(self, now_us, drop_ms);
+    (void)drop_ms;
     if (self->conn)
         check(self, now_us);
 }
@@ -349,6 +395,7 @@ const struct idem_store_type idem__mysql_store = {
     .scan = scan_records,
     .now = read_clock,
     .tend = tend,
+    .sweep = sweep,
     .figures = figures,
     .close = close_store,
     .init = init_store,

@@ -26,7 +26,7 @@ struct mysql_store {
     size_t packet_max;
     struct idem_buf query;
     int wary; /* see columns.h */
-    int64_t swept_at_us, checked_at_us;
+    int64_t checked_at_us;
     uint64_t connects, splits;
 };
 

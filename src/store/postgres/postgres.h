@@ -45,7 +45,8 @@ struct postgres_store {
     int careful;       /* see postgres_batch.c */
     bool warned;       /* the server has sent a WARNING since reset */
     int stuck; /* pid of the last backend that did not answer; 0: none */
-    int64_t swept_at_us, checked_at_us;
+    int64_t checked_at_us;
+    int64_t sweep_from; /* the expiry where the next sweep begins */
     uint64_t connects, splits;
     struct idem__watcher watcher;
 };

@@ -103,11 +103,13 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "from e where key_hash > $1::bytea order by key_hash limit $2::int8) k "
         "join " TABLE " r on r.key_hash = k.key_hash order by k.key_hash",
     [POSTGRES_SWEEP] =
-        "with dead as (select key_hash from " TABLE " where state <> 2 "
-        "and expires > 0 and expires < $2::int8 "
+        "with gone as (delete from " TABLE " where ctid = any (array("
+        "select ctid from " TABLE " where state <> 2 "
+        "and expires > 0 and expires >= $3::int8 and expires < $2::int8 "
         "and fence < ($2::int8 - 1) * 1000 "
-        "order by expires limit $1::int8 for update skip locked) "
-        "delete from " TABLE " r using dead where r.key_hash = dead.key_hash",
+        "order by expires limit $1::int8 for update skip locked)) "
+        "returning expires) select count(*), coalesce(max(expires), 0), "
+        "set_config('synchronous_commit', 'off', true) from gone",
     [POSTGRES_CLOCK] =
         "select (extract(epoch from clock_timestamp()) * 1000000)::int8",
     [POSTGRES_CONFIRM] = "select " WRITE_IF_STANDBY ", null",

@@ -35,6 +35,8 @@
 #define BUSY_MS 50
 #define BUSY_READ_MS 3000
 #define SWEEP_ROWS 200
+#define SWEEP_ROWS_MAX 3200
+#define SWEEP_SHARE 20
 #define SWEEP_EVERY_US 500000
 
 enum statement {
@@ -55,7 +57,8 @@ struct sqlite_store {
     bool wal;
     sqlite3 *db; /* NULL: to be opened again */
     sqlite3_stmt *statements[STATEMENTS];
-    int64_t swept_at_us;
+    int64_t sweep_at_us; /* not before */
+    int sweep_rows;      /* at most; 0: SWEEP_ROWS */
 };
 
 static const char *const texts[STATEMENTS] = {
@@ -544,21 +547,34 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* As long as full batches show that there is more, the next ones are larger,
+ * for a commit costs more than many rows, and all of them together get one part
+ * in SWEEP_SHARE of the time. */
 static void
 tend(struct idem_store *store, int64_t drop_ms)
 {
     struct sqlite_store *self = (struct sqlite_store *)store;
     int64_t now_us = idem__store_boot_us(&self->base);
     sqlite3_stmt *s = self->statements[SWEEP];
+    int64_t took_us;
+    bool full;
 
-    if (!self->db || drop_ms <= 0 ||
-        now_us - self->swept_at_us < SWEEP_EVERY_US)
+    if (!self->db || drop_ms <= 0 || now_us < self->sweep_at_us)
         return;
-    self->swept_at_us = now_us;
+    if (self->sweep_rows == 0)
+        self->sweep_rows = SWEEP_ROWS;
     sqlite3_bind_int64(s, 1, drop_ms);
-    sqlite3_bind_int64(s, 2, SWEEP_ROWS);
-    sqlite3_step(s); /* if it is busy, the next tend tries again */
+    sqlite3_bind_int64(s, 2, self->sweep_rows);
+    full = sqlite3_step(s) == SQLITE_DONE && /* not: it is busy, try later */
+           sqlite3_changes(self->db) == self->sweep_rows;
     sqlite3_reset(s);
+    took_us = idem__store_boot_us(&self->base) - now_us;
+    self->sweep_at_us =
+        now_us + (full ? took_us * SWEEP_SHARE : SWEEP_EVERY_US);
+    if (!full)
+        self->sweep_rows = SWEEP_ROWS;
+    else if (self->sweep_rows < SWEEP_ROWS_MAX)
+        self->sweep_rows *= 2;
 }
 
 static void
