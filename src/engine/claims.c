@@ -83,8 +83,8 @@ watch_ms(const struct idem_record *record)
     return ms < WATCH_MOST_MS ? ms : WATCH_MOST_MS;
 }
 
-static bool
-happens_once(const struct idem_record *record)
+bool
+idem__happens_once(const struct idem_record *record)
 {
     return record->type == IDEM_TYPE_TOKEN ||
            (record->type == IDEM_TYPE_REQUEST && record->mode == IDEM_STRICT);
@@ -110,12 +110,12 @@ idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
             claim->fence = 0;
         return;
     }
-    if (record->state != IDEM_STATE_EXECUTING && !happens_once(record) &&
+    if (record->state != IDEM_STATE_EXECUTING && !idem__happens_once(record) &&
         !find(engine, key))
         return;
     claim = place_for(engine, key);
     claim->fence = record->fence;
-    claim->once = happens_once(record);
+    claim->once = idem__happens_once(record);
     /* An executing record does not expire. */
     claim->expires_ms =
         record->state == IDEM_STATE_EXECUTING ? 0 : record->expires;

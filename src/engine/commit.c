@@ -174,7 +174,7 @@ stored(struct idem_engine *engine, struct idem__group *group)
     if (group->writes) {
         idem__claim_wrote(engine, group->key, group->record);
         idem__quota_wrote(engine, &group->stored, group->record);
-        engine->epoch.dirty = true;
+        idem__epoch_wrote(engine, group->key, group->record);
     }
     idem__group_stored(engine, group);
 }

@@ -11,6 +11,10 @@
  * The file is written after the store, so it is never newer than a store that
  * keeps what it acknowledged.
  *
+ * A store may lose less than the second since the last mark: a replica that was
+ * a moment behind takes over. So the engine also remembers the newest strict
+ * record that it wrote after the mark, and looks for it after the next mark.
+ *
  *   FINE ──▶ BACK: requests that must run only once are refused
  *              │   (IDEM_ERR_UNAVAILABLE)
  *              │ an operator accepts the loss
@@ -23,8 +27,8 @@
  * anything that went through a new connection; immediately when a claim of this
  * engine is missing; and one second after the last write. So only a store that
  * goes back without breaking a connection (for example, a table is replaced) is
- * detected up to a second late. After a restart the engine cannot detect the
- * loss of less than the last second.
+ * detected up to a second late. After a restart, and on a store whose parts fail
+ * separately, the engine cannot detect the loss of less than the last second.
  */
 #include "inner.h"
 
@@ -41,6 +45,8 @@
 #define MARK_FRESH_MS (MARK_TTL_MS / 2)
 #define MARK_SCOPE "epoch"
 #define LINE_MAX 128
+/* A result that is kept for less than this is no proof: it may have expired. */
+#define NEWEST_TTL_MS INT64_C(60000)
 
 /* ---- the file ---------------------------------------------------------- */
 
@@ -97,27 +103,69 @@ write_file(struct idem_engine *engine)
 
 /* ---- the mark ---------------------------------------------------------- */
 
+/* The store has only what was written up to this fence; the mark there has this
+ * rev. */
 static void
-went_back(struct idem_engine *engine, const struct idem_record *found)
+went_back(struct idem_engine *engine, uint64_t fence, uint64_t rev,
+          const char *how)
 {
     struct idem__epoch *epoch = &engine->epoch;
-    bool gone = found->state == IDEM_STATE_ABSENT;
-    char how[64] = "is gone";
 
-    epoch->found_rev = gone ? 0 : found->rev;
-    epoch->found_fence = gone ? 0 : found->fence;
-    if (!gone)
-        snprintf(how, sizeof(how), "is %.1f s older",
-                 (double)(epoch->mark.fence - found->fence) / 1e6);
+    epoch->found_rev = rev;
+    epoch->found_fence = fence;
+    epoch->newest.fence = 0;
     atomic_store(&engine->rolled_back, true);
     atomic_fetch_add(&engine->rollbacks, 1);
     idem__log(&engine->store_options, IDEM_LOG_ALARM,
-              "the store went back: the mark that this server left there %s. "
+              "the store went back: %s. "
               "Did the store come back empty, from an old file or a backup, or "
               "fail over? Strict requests, tokens and ids are refused, because "
               "they could happen twice: restore the store and start the server "
               "again, or accept the loss with idem store accept-rollback",
               how);
+}
+
+static void
+mark_is_older(struct idem_engine *engine, const struct idem_record *found)
+{
+    char how[96] = "the mark that this server left there is gone";
+
+    if (found->state == IDEM_STATE_ABSENT) {
+        went_back(engine, 0, 0, how);
+        return;
+    }
+    snprintf(how, sizeof(how),
+             "the mark that this server left there is %.1f s older",
+             (double)(engine->epoch.mark.fence - found->fence) / 1e6);
+    went_back(engine, found->fence, found->rev, how);
+}
+
+/* Look for the newest record. False: the store does not answer. */
+static bool
+look_for_newest(struct idem_engine *engine, bool *gone)
+{
+    struct idem__newest *newest = &engine->epoch.newest;
+    struct idem_load load = {.with_result = false};
+    const struct idem_record *found = &load.record;
+    struct idem_arena arena = {NULL, 0};
+    enum idem_status status;
+
+    *gone = false;
+    if (newest->fence == 0 ||
+        (newest->expires != 0 && newest->expires <= engine->now.late_ms))
+        return true;
+    memcpy(load.key, newest->key, IDEM_KEY_LEN);
+    status = engine->store->type->load(engine->store, &load, 1, &arena,
+                                       &engine->epoch.err);
+    if (status == IDEM_OK)
+        *gone = found->state == IDEM_STATE_ABSENT ||
+                found->fence < newest->fence ||
+                (found->fence == newest->fence && newest->ended &&
+                 found->state == IDEM_STATE_EXECUTING);
+    idem_arena_clear(&arena);
+    /* A damaged record is there. */
+    return status == IDEM_OK || status == IDEM_ERR_CORRUPT ||
+           status == IDEM_ERR_UNSUPPORTED;
 }
 
 static void
@@ -181,11 +229,22 @@ mark(struct idem_engine *engine)
     struct idem__epoch *epoch = &engine->epoch;
     struct idem_record found;
     enum idem_outcome outcome;
+    bool gone;
 
     forget_old_mark(engine);
     for (int i = 0; i < 2; i++) {
         outcome = put_mark(engine, &found);
         if (outcome == IDEM_SWAP_STORED) {
+            if (!look_for_newest(engine, &gone)) {
+                outcome = IDEM_SWAP_LOST;
+                break;
+            }
+            if (gone) {
+                went_back(engine, epoch->newest.mark, epoch->mark.rev,
+                          "what this server wrote last is gone");
+                return;
+            }
+            epoch->newest.fence = 0;
             epoch->marked_us = engine->boot_now_us;
             epoch->unsure = epoch->dirty = false;
             epoch->link = engine->store->link;
@@ -195,7 +254,7 @@ mark(struct idem_engine *engine)
             break;
         if (epoch->mark.fence != 0 && (found.state == IDEM_STATE_ABSENT ||
                                        found.fence < epoch->mark.fence)) {
-            went_back(engine, &found);
+            mark_is_older(engine, &found);
             return;
         }
         /* This engine wrote the mark, but the reply was lost or the file was
@@ -231,6 +290,31 @@ accept(struct idem_engine *engine)
 }
 
 /* ---- the interface ----------------------------------------------------- */
+
+void
+idem__epoch_wrote(struct idem_engine *engine, const uint8_t *key,
+                  const struct idem_record *record)
+{
+    struct idem__newest *newest = &engine->epoch.newest;
+    const struct idem_store_type *type = engine->store->type;
+    bool ended;
+
+    engine->epoch.dirty = true;
+    if (!engine->epoch.on || type->local || type->partial || !record ||
+        !idem__happens_once(record) || record->state == IDEM_STATE_FREE ||
+        record->state == IDEM_STATE_ISSUED)
+        return;
+    ended = record->state != IDEM_STATE_EXECUTING;
+    if (ended && record->expires != 0 &&
+        record->expires < engine->now.late_ms + NEWEST_TTL_MS)
+        return;
+    if (newest->fence == 0)
+        newest->mark = engine->epoch.mark.fence;
+    memcpy(newest->key, key, IDEM_KEY_LEN);
+    newest->fence = record->fence;
+    newest->expires = ended ? record->expires : 0;
+    newest->ended = ended;
+}
 
 bool
 idem__epoch_check(struct idem_engine *engine, bool now)

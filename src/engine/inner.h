@@ -361,6 +361,8 @@ void idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
  * if that shows a loss. */
 void idem__claim_found(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *stored);
+/* Must it not run a second time? */
+bool idem__happens_once(const struct idem_record *record);
 /* Has this engine claimed the key, as far as it remembers? */
 bool idem__claim_known(struct idem_engine *engine, const uint8_t *key);
 /* True if this record shows that the store has lost a claim. */
@@ -381,10 +383,20 @@ struct idem__mark {
     int64_t written_ms;
 };
 
+/* The last strict record or token that was written after the mark. */
+struct idem__newest {
+    uint8_t key[IDEM_KEY_LEN];
+    uint64_t fence; /* 0: none */
+    uint64_t mark;  /* the fence of the mark before it */
+    int64_t expires;
+    bool ended;
+};
+
 struct idem__epoch {
     bool on;
     char id[IDEM__EPOCH_ID_LEN + 1]; /* of our mark */
     struct idem__mark mark;          /* the last mark that is surely stored */
+    struct idem__newest newest;
     uint64_t found_fence,
         found_rev;     /* what the store had instead, when it went back */
     int64_t marked_us; /* boot clock */
@@ -404,6 +416,9 @@ void idem__epoch_close(struct idem__epoch *epoch);
 /* Check before a batch that the store did not go back in time; `now`: also if
  * it was checked a moment ago. False: the store does not answer. */
 bool idem__epoch_check(struct idem_engine *engine, bool now);
+/* This engine has stored this record (NULL: none) under the key. */
+void idem__epoch_wrote(struct idem_engine *engine, const uint8_t *key,
+                       const struct idem_record *record);
 void idem__epoch_tend(struct idem_engine *engine);
 int64_t idem__epoch_due_us(const struct idem_engine *engine);
 /* True if this op must not write `next`, because the request could then run

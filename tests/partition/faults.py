@@ -78,7 +78,7 @@ def clock(world, victim):
 def lag(world, victim):
     """The server is lost, and the one that takes over has not got its last moments."""
     world.net.cut([victim.machine], others(world, victim))
-    time.sleep(world.dice.choice([0.1, 0.4, 1.5, 4]))
+    time.sleep(4 if world.rig.planted else world.dice.choice([0.1, 0.4, 1.5, 4]))
     victim.machine.kill()
     victim.process.wait()
     world.net.heal()

@@ -23,6 +23,10 @@ class Rig:
     faults = (*NETWORK, "kill", "pause")
     engines_have_the_clock = False
 
+    @classmethod
+    def prepare(cls):
+        """What needs the host's network: the namespaces have no way out."""
+
     def flags(self, where):
         """Of an engine whose folder this is."""
         return () if self.holds or self.planted else ("--epoch-file", os.path.join(where, "epoch"))
@@ -33,6 +37,19 @@ class Rig:
     def recover(self, victim):
         if victim.process.poll() is not None:
             victim.start()
+
+    def save(self):
+        """Keep a copy of the primary's files. It is stopped meanwhile; and the other one for good, so that only one goes back."""
+        self.new.kill()
+        self.old.kill()
+        subprocess.run(["cp", "-a", self.old.folder, self.old.folder + ".old"], check=True)
+        self.old.start()
+
+    def go_back(self):
+        self.old.kill()
+        shutil.rmtree(self.old.folder)
+        os.rename(self.old.folder + ".old", self.old.folder)
+        self.old.start()
 
     def init(self):
         subprocess.run([IDEM, "store", "init", self.urls[0]], check=True, stdout=subprocess.DEVNULL, timeout=60)
@@ -66,6 +83,10 @@ class Sentinel(Rig):
 class Sentinel8(Sentinel):
     version = "redis-8"
 
+    @classmethod
+    def prepare(cls):
+        servers.redis_program(cls.version)
+
 
 class Redis(Rig):
     """A primary and a replica that nothing waits for."""
@@ -86,17 +107,6 @@ class Redis(Rig):
     def recover(self, victim):
         pass
 
-    def save(self):
-        self.new.machine.kill()  # so that only one has to go back
-        self.new.process.wait()
-        shutil.copytree(self.old.folder, self.old.folder + ".old")
-
-    def go_back(self):
-        self.old.machine.kill()
-        self.old.process.wait()
-        shutil.rmtree(self.old.folder)
-        shutil.copytree(self.old.folder + ".old", self.old.folder)
-        self.old.start()
 
 
 class RedisPlanted(Redis):
@@ -195,15 +205,6 @@ class PostgresAsync(Postgres):
     holds, synchronous = False, False
     faults = ("lag", "rollback")
 
-    def save(self):
-        """As pg_dump does, of the table; see tests/system/test_rollback.py."""
-        self.old.sql("create table saved as select * from idem.idem_record")
-
-    def go_back(self):
-        self.old.sql("begin; delete from idem.idem_record; insert into idem.idem_record select * from saved; commit")
-        self.old.machine.kill()
-        self.old.process.wait()
-        self.old.start()
 
 
 class PostgresPlanted(PostgresAsync):
@@ -215,7 +216,7 @@ class MariaDB(Rig):
     """A primary with a replica. The clients know one address, which moves at a failover."""
     holds = False
     address = "10.77.0.200"
-    faults = ("lag",)
+    faults = ("lag", "rollback")
 
     def __init__(self, dice):
         log = ("log-bin", "sync-binlog=1", "binlog-format=ROW", "log-bin-trust-function-creators=1", "bind-address=0.0.0.0")

@@ -46,7 +46,7 @@ class Server:
 
     def run_as(self):
         """Temporary files in its own folder: a MariaDB that starts deletes those of another in the same place."""
-        env = {"env": {**os.environ, **self.machine.env, "TMPDIR": self.folder}}
+        env = {"env": {**os.environ, "TMPDIR": self.folder}}
         if not self.user or self.machine.prefix:
             return env
         return {**env, "user": self.user.pw_uid, "group": self.user.pw_gid,
@@ -55,7 +55,8 @@ class Server:
     def there(self, command):
         """The command as it is started on the server's machine; nsenter needs to be root before it changes the user."""
         user = ["--setuid=%d" % self.user.pw_uid, "--setgid=%d" % self.user.pw_gid] if self.user else []
-        return [*self.machine.prefix, *user, *command] if self.machine.prefix else command
+        env = ["env", *["%s=%s" % pair for pair in self.machine.env.items()]]
+        return [*self.machine.prefix, *user, *env, *command] if self.machine.prefix else command
 
     def tool(self, *command):
         done = subprocess.run(self.there(command), cwd=self.folder, stdout=subprocess.PIPE,

@@ -111,6 +111,28 @@ def test_a_running_server_refuses_until_the_loss_is_accepted(store):
         assert "nothing to accept" in str(c("ROLLBACK", "ACCEPT"))
 
 
+def test_a_failover_that_lost_less_than_a_second_is_noticed():
+    """The server's mark is there, and what it claimed after that is not. Rounds, because a mark may come in between."""
+    with folder() as where, stopping(Redis()) as db, Server(where, "--epoch-file", where + "/epoch", store=db.url + "?replicas=0") as s, \
+            s.client() as c:
+        for i in range(3):
+            marked(c)
+            shutil.rmtree(db.folder + "/saved", ignore_errors=True)
+            shutil.copytree(db.folder + "/appendonlydir", db.folder + "/saved")
+            running = c("BEGIN", "pay", "running %d" % i, "LEASE", LEASE)[1]
+            done(c, "lost %d" % i)
+            db.kill()
+            shutil.rmtree(db.folder + "/appendonlydir")
+            shutil.copytree(db.folder + "/saved", db.folder + "/appendonlydir")
+            db.start()
+            assert is_refused(answered(c, "BEGIN", "pay", "lost %d" % i)), "it was paid already"
+            assert is_refused(c("BEGIN", "pay", "new")) and "rolled_back:1" in c("INFO")
+            assert c("ROLLBACK", "ACCEPT", "REASON", "drill") == "OK"
+            assert answered(c, "BEGIN", "pay", "lost %d" % i)[0] == "doubt"
+            assert c("FINISH", "pay", "running %d" % i, running, "SUCCEEDED", "at last")[0] == "ok"
+            assert "rolled_back:0" in c("INFO")
+
+
 @pytest.mark.parametrize("store", [redis, postgres])
 def test_a_restarted_server_notices_by_its_epoch_file(store):
     with folder() as where, store() as (url, save, put_back):
