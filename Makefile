@@ -112,7 +112,7 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs check check-c demo demo-bank bench soak partition fuzz \
+.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs check check-c demo demo-bank bench soak hostile partition fuzz \
     install uninstall clean format docs dist deb package-check image image-check deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
@@ -272,6 +272,10 @@ fuzz:
 soak:
 	@scripts/deps build check bench
 	@tests/soak/run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
+
+hostile:
+	@scripts/deps build check
+	@tests/run --only hostile
 
 # ONLY=word: some scenarios; SEED=7 ROUNDS=3: seeds 7, 8 and 9
 partition:
