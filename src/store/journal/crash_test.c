@@ -2,9 +2,9 @@
  * crash_test.c - tests that a power cut always leaves a valid journal.
  *
  * Every call of the journal goes through tests/support/disk.h, which knows what
- * is durable. At random calls it makes a crash image. A journal is opened on it
- * and must have everything that was acknowledged, and nothing that was not
- * written.
+ * is durable. At random calls it makes a crash image, and in one test at every
+ * call that writes or syncs. A journal is opened on it and must have everything
+ * that was acknowledged, and nothing that was not written.
  *
  * Now and then the process dies instead (a batch is written, not synced, and no
  * call works any more), and the journal is opened again on the same disk. What
@@ -32,7 +32,7 @@ struct run {
     struct idem_clocks clocks;
     size_t images, wanted, every, flaws, deaths;
     uint64_t moved_bytes, segments; /* to check that the cleaner has worked */
-    bool until_flaw;
+    bool until_flaw, everywhere;
     char first_flaw[300];
 };
 
@@ -100,12 +100,31 @@ roll(struct disk *disk)
     return test_random(&((struct run *)disk_arg(disk))->seed);
 }
 
+/* Three images at every write and sync. */
+static void
+crash_here(struct disk *disk)
+{
+    static const enum disk_tear tears[] = {DISK_NONE_WRITTEN, DISK_ALL_WRITTEN,
+                                           DISK_TORN};
+    struct run *run = disk_arg(disk);
+
+    for (int i = 0; i < 3 && run->images < run->wanted; i++) {
+        run->images++;
+        disk_image(disk, run->image, tears[i]);
+        check_image(run, roll(disk));
+    }
+}
+
 static void
 maybe_crash(struct disk *disk)
 {
     struct run *run = disk_arg(disk);
     uint64_t dice = roll(disk);
 
+    if (run->everywhere) {
+        crash_here(disk);
+        return;
+    }
     if (run->images >= run->wanted || dice % run->every != 0)
         return;
     run->images++;
@@ -208,7 +227,6 @@ crash_often(struct run *run, size_t wanted, bool deaf_data, bool deaf_folder)
 {
     size_t seed = 1;
 
-    memset(run, 0, sizeof(*run));
     run->wanted = wanted;
     run->every = 10;
     run->until_flaw = deaf_data || deaf_folder;
@@ -240,7 +258,7 @@ crash_often(struct run *run, size_t wanted, bool deaf_data, bool deaf_folder)
 static void
 no_crash_loses_or_invents_a_record(void **state)
 {
-    struct run run;
+    struct run run = {0};
 
     (void)state;
     crash_often(&run, test_size(500, 2000, 25000), false, false);
@@ -255,9 +273,22 @@ no_crash_loses_or_invents_a_record(void **state)
 }
 
 static void
+no_crash_at_any_write_or_sync_loses_or_invents_a_record(void **state)
+{
+    struct run run = {.everywhere = true};
+
+    (void)state;
+    crash_often(&run, test_size(300, 1500, 15000), false, false);
+    if (run.flaws > 0)
+        fail_msg("%zu of %zu images: %s", run.flaws, run.images,
+                 run.first_flaw);
+    assert_true(run.model.stored > 50);
+}
+
+static void
 without_fdatasync_the_same_test_finds_losses(void **state)
 {
-    struct run run;
+    struct run run = {0};
 
     (void)state;
     crash_often(&run, 2000, true, false);
@@ -267,7 +298,7 @@ without_fdatasync_the_same_test_finds_losses(void **state)
 static void
 without_the_folders_fsync_the_same_test_finds_losses(void **state)
 {
-    struct run run;
+    struct run run = {0};
 
     (void)state;
     crash_often(&run, 2000, false, true);
@@ -279,6 +310,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_crash_loses_or_invents_a_record),
+        cmocka_unit_test(
+            no_crash_at_any_write_or_sync_loses_or_invents_a_record),
         cmocka_unit_test(without_fdatasync_the_same_test_finds_losses),
         cmocka_unit_test(without_the_folders_fsync_the_same_test_finds_losses),
     };
