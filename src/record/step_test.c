@@ -26,6 +26,9 @@
 #define LATE_US ((uint64_t)LATE_MS * 1000)
 #define AHEAD_US (UINT64_C(30) * 24 * 3600 * 1000000)
 #define LEASE_MS 500 /* of the start of the record */
+#define BEHIND_MS 4000
+#define FREE_MS INT64_C(3600000)
+#define FREE_LOCK_MS (30 * 24 * FREE_MS)
 
 enum { LEASE_ALIVE, LEASE_OVER, LEASE_OVER_BUT_ENGINE_YOUNG, LEASES };
 enum { NOT_YET, EXPIRED, NEVER, EXPIRIES };
@@ -156,6 +159,8 @@ make_record(const struct point *p, struct idem_record *r)
     r->subject = idem_text("holder");
     if (!p->kept)
         r->result = idem_text("stored");
+    if (p->state == IDEM_STATE_SUCCEEDED || p->state == IDEM_STATE_FAILED)
+        r->kind = IDEM_KIND_EXEC;
 }
 
 static void
@@ -181,8 +186,10 @@ make_op(const struct point *p, const struct idem_record *r, struct idem_op *op)
         .not_replayable = p->not_replayable,
         .subject = idem_text(p->owner ? "holder" : "other"),
     };
-    if (p->verb == IDEM_FINISH || p->verb == IDEM_SETTLE)
+    if (p->verb == IDEM_FINISH || p->verb == IDEM_SETTLE) {
         op->result = idem_text(p->result ? "stored" : "new");
+        op->kind = IDEM_KIND_EXEC;
+    }
 }
 
 static int
@@ -268,7 +275,7 @@ check_outcome(const struct idem_op *op, const struct idem_record *next,
 {
     MUST(next->state == outcome);
     MUST(next->lease_until == 0);
-    MUST(next->expires == LATE_MS + ttl);
+    MUST(next->expires == LATE_MS + BEHIND_MS + ttl);
     MUST(next->kind == op->kind);
     MUST(!(next->flags & IDEM_FLAG_NOT_REPLAYABLE) == !op->not_replayable);
     MUST(same_bytes(next->result, op->not_replayable
@@ -289,13 +296,18 @@ check_same_life(const struct idem_record *r, const struct idem_record *next)
 static const char *
 check_freed(const struct idem_record *r, const struct idem_record *next)
 {
-    int64_t kept_ms = next->expires - LATE_MS;
+    static const uint8_t no_print[IDEM_FINGERPRINT_LEN];
 
     MUST(next->state == IDEM_STATE_FREE);
     MUST(next->fence == r->fence);
     MUST(memcmp(next->nonce, r->nonce, IDEM_NONCE_LEN) == 0);
     MUST(next->flags == 0 && next->lease_until == 0 && next->subject.len == 0);
-    MUST(r->type == IDEM_TYPE_WORKER ? next->expires == 0 : kept_ms >= 3600000);
+    MUST(next->kind == IDEM_KIND_RAW);
+    MUST(memcmp(next->fingerprint, no_print, sizeof(no_print)) == 0);
+    MUST(next->expires ==
+         (r->type == IDEM_TYPE_WORKER
+              ? 0
+              : LATE_MS + BEHIND_MS + (has_note(r) ? FREE_LOCK_MS : FREE_MS)));
     MUST(same_bytes(next->result,
                     has_note(r) ? r->result : (struct idem_bytes){NULL, 0}));
     return check_same_life(r, next);
@@ -359,12 +371,14 @@ check_change(enum change change, const struct idem_record *r, bool counts,
                              op->ttl_ms);
     case SETTLED:
         MUST(next->fence > r->fence);
+        MUST(same_bytes(next->subject, op->subject));
         MUST(next->flags & IDEM_FLAG_SETTLED);
         flaw = check_same_life(r, next);
         return flaw ? flaw : check_outcome(op, next, op->outcome, op->ttl_ms);
     case ISSUED:
         MUST(next->state == IDEM_STATE_ISSUED && next->attempt == 0);
-        MUST(next->expires == LATE_MS + op->ttl_ms && next->flags == 0);
+        MUST(next->expires == LATE_MS + BEHIND_MS + op->ttl_ms);
+        MUST(next->flags == 0);
         MUST(next->result.len == 0 && next->lease_until == 0);
         return NULL;
     case USED:
@@ -417,11 +431,12 @@ check_invariants(const struct idem_record *r, const struct idem_op *op,
     MUST(!r || next->fence >= r->fence);
     /* I1, I9: after the record is gone, a fence from the clock alone is
      * larger. */
-    drop_at = idem__record_drop_at(next);
-    MUST(drop_at == 0 ? next->state == IDEM_STATE_EXECUTING ||
-                            next->type == IDEM_TYPE_WORKER
-                      : drop_at >= next->expires &&
-                            (uint64_t)drop_at * 1000 > next->fence);
+    drop_at = (int64_t)(next->fence / 1000) + 1;
+    if (drop_at < next->expires)
+        drop_at = next->expires;
+    if (next->state == IDEM_STATE_EXECUTING || next->expires == 0)
+        drop_at = 0;
+    MUST(idem__record_drop_at(next) == drop_at);
     MUST(next->rev == 0);
     filled.rev = 1;
     MUST(idem__record_flaw(&filled) == NULL);
@@ -490,7 +505,8 @@ complain(const struct point *p, const char *what, enum idem_verdict verdict)
 static void
 try_point(const struct point *p)
 {
-    struct idem_now now = {EARLY_MS, LATE_MS, LEASE_MS + 10, LATE_US, 0};
+    struct idem_now now = {EARLY_MS, LATE_MS, LEASE_MS + 10, LATE_US,
+                           BEHIND_MS};
     struct idem_record r, next;
     struct idem_op op;
     const struct row *row;
@@ -768,6 +784,94 @@ a_worker_note_survives_holders_and_time(void **state)
 }
 
 static void
+a_holder_may_change_the_note_of_its_lock_but_of_nothing_else(void **state)
+{
+    struct life life = {.now_ms = 1000};
+    struct idem_op renew = {.verb = IDEM_RENEW,
+                            .type = IDEM_TYPE_LOCK,
+                            .lease_ms = 10,
+                            .result = idem_text("second")};
+
+    (void)state;
+    play(&life, (struct idem_op){.verb = IDEM_LOCK,
+                                 .type = IDEM_TYPE_LOCK,
+                                 .subject = idem_text("me"),
+                                 .lease_ms = 10,
+                                 .result = idem_text("first")});
+    renew.fence = life.record.fence;
+    assert_int_equal(play(&life, renew), IDEM_V_OK);
+    assert_true(idem__bytes_is(life.record.result, "second"));
+    renew.result = (struct idem_bytes){NULL, 0};
+    assert_int_equal(play(&life, renew), IDEM_V_OK);
+    assert_true(idem__bytes_is(life.record.result, "second"));
+    assert_int_equal(
+        play(&life, (struct idem_op){.verb = IDEM_UNLOCK,
+                                     .type = IDEM_TYPE_LOCK,
+                                     .fence = renew.fence,
+                                     .result = idem_text("third")}),
+        IDEM_V_OK);
+    assert_true(idem__bytes_is(life.record.result, "third"));
+
+    life = (struct life){.now_ms = 1000};
+    play(&life, BEGIN_LOOSE(nonce_a));
+    renew.type = IDEM_TYPE_REQUEST;
+    renew.fence = life.record.fence;
+    assert_int_equal(play(&life, renew), IDEM_V_OK);
+    assert_int_equal(life.record.result.len, 0);
+}
+
+static void
+an_operator_who_names_no_subject_keeps_that_of_the_start(void **state)
+{
+    struct life life = {.now_ms = 1000};
+    struct idem_op begin = {.verb = IDEM_BEGIN,
+                            .nonce = nonce_a,
+                            .lease_ms = 10,
+                            .subject = idem_text("a")};
+    struct idem_op settle = {.verb = IDEM_SETTLE,
+                             .outcome = IDEM_STATE_SUCCEEDED};
+
+    (void)state;
+    play(&life, begin);
+    life.now_ms += 11;
+    assert_int_equal(play(&life, settle), IDEM_V_SETTLED);
+    assert_true(idem__bytes_is(life.record.subject, "a"));
+}
+
+static void
+fences_start_at_one_and_follow_the_clock(void **state)
+{
+    struct life life = {.now_ms = 0};
+
+    (void)state;
+    play(&life, BEGIN_LOOSE(nonce_a));
+    assert_int_equal(life.record.fence, 1);
+    life = (struct life){.now_ms = 5};
+    play(&life, BEGIN_LOOSE(nonce_a));
+    assert_int_equal(life.record.fence, 5000);
+}
+
+static void
+an_outcome_is_kept_as_long_as_its_start_asked_for(void **state)
+{
+    static const int64_t asked_ms[] = {0, 1, 5000};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct life life = {.now_ms = 1000};
+
+        play(&life, BEGIN_LOOSE(nonce_a));
+        life.record.expires = life.record.created + asked_ms[i];
+        play(&life, (struct idem_op){.verb = IDEM_FINISH,
+                                     .fence = life.record.fence,
+                                     .outcome = IDEM_STATE_SUCCEEDED});
+        assert_int_equal(life.record.expires,
+                         1000 +
+                             (asked_ms[i] ? asked_ms[i] : IDEM_TTL_DEFAULT_MS));
+    }
+}
+
+static void
 a_renewal_never_shortens_a_lease(void **state)
 {
     struct life life = {.now_ms = 1000};
@@ -840,17 +944,57 @@ a_scan_filter_finds_doubts_and_never_the_expired(void **state)
     r.type = IDEM_TYPE_REQUEST;
     r.lease_until = EARLY_MS + 1;
     assert_false(idem__filter_match(&filter, &r, &now));
+    filter = (struct idem_filter){0};
+    assert_true(idem__filter_match(&filter, &r, &now));
+    r.state = IDEM_STATE_SUCCEEDED;
+    r.expires = EARLY_MS;
+    assert_false(idem__filter_match(&filter, &r, &now));
+}
+
+static void
+a_scan_filter_compares_each_member_that_is_set(void **state)
+{
+    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US, 0};
+    struct point p = {.state = IDEM_STATE_EXECUTING, .lease = LEASE_OVER};
+    struct idem_filter filter = {0};
+    struct idem_record r;
+
+    (void)state;
+    make_record(&p, &r);
+    r.id = idem_text("i");
+    assert_true(idem__filter_match(&filter, &r, &now));
+    for (int type = IDEM_TYPE_REQUEST; type <= IDEM_TYPE_WORKER; type++) {
+        filter = (struct idem_filter){.type = (enum idem_type)type};
+        for (int other = IDEM_TYPE_REQUEST; other <= IDEM_TYPE_WORKER;
+             other++) {
+            r.type = (uint8_t)other;
+            assert_int_equal(idem__filter_match(&filter, &r, &now),
+                             type == other);
+        }
+    }
+    r.expires = 0;
+    for (int one = IDEM_STATE_ISSUED; one <= IDEM_STATE_FREE; one++) {
+        filter = (struct idem_filter){.state = (enum idem_state)one};
+        for (int other = IDEM_STATE_ISSUED; other <= IDEM_STATE_FREE; other++) {
+            r.state = (uint8_t)other;
+            assert_int_equal(idem__filter_match(&filter, &r, &now),
+                             one == other);
+        }
+    }
     filter = (struct idem_filter){.scope = idem_text("scope")};
     assert_true(idem__filter_match(&filter, &r, &now));
     filter.scope = idem_text("scop");
+    assert_false(idem__filter_match(&filter, &r, &now));
+    filter.scope = idem_text("s");
+    assert_false(idem__filter_match(&filter, &r, &now));
+    filter = (struct idem_filter){.id = idem_text("i")};
+    assert_true(idem__filter_match(&filter, &r, &now));
+    filter.id = idem_text("j");
     assert_false(idem__filter_match(&filter, &r, &now));
     filter = (struct idem_filter){.updated_before = r.updated};
     assert_false(idem__filter_match(&filter, &r, &now));
     filter.updated_before = r.updated + 1;
     assert_true(idem__filter_match(&filter, &r, &now));
-    r.state = IDEM_STATE_SUCCEEDED;
-    r.expires = EARLY_MS;
-    assert_false(idem__filter_match(&filter, &r, &now));
 }
 
 int
@@ -869,9 +1013,16 @@ main(void)
         cmocka_unit_test(
             a_released_token_may_be_tried_again_a_forgotten_one_not),
         cmocka_unit_test(a_worker_note_survives_holders_and_time),
+        cmocka_unit_test(
+            a_holder_may_change_the_note_of_its_lock_but_of_nothing_else),
+        cmocka_unit_test(
+            an_operator_who_names_no_subject_keeps_that_of_the_start),
+        cmocka_unit_test(fences_start_at_one_and_follow_the_clock),
+        cmocka_unit_test(an_outcome_is_kept_as_long_as_its_start_asked_for),
         cmocka_unit_test(a_renewal_never_shortens_a_lease),
         cmocka_unit_test(a_holder_that_lost_the_outcome_ends_its_lease),
         cmocka_unit_test(a_scan_filter_finds_doubts_and_never_the_expired),
+        cmocka_unit_test(a_scan_filter_compares_each_member_that_is_set),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
