@@ -23,16 +23,11 @@ idem__fail(struct idem_error *err, enum idem_status status, const char *format,
 }
 
 enum idem_status
-idem__room_check(const uint64_t *room, size_t count, struct idem_error *err)
+idem__room_used(struct idem_error *err)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (room[i] != 0)
-            return idem__fail(
-                err, IDEM_ERR_UNSUPPORTED,
-                "a struct has a member set that libidem " IDEM_VERSION
-                " does not know: the program was built with the "
-                "headers of a newer version, or it did not start "
-                "the struct from zero");
-    }
-    return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                      "a struct has a member set that libidem " IDEM_VERSION
+                      " does not know: the program was built with the "
+                      "headers of a newer version, or it did not start "
+                      "the struct from zero");
 }

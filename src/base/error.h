@@ -14,8 +14,16 @@ enum idem_status idem__fail(struct idem_error *err, enum idem_status status,
     __attribute__((format(printf, 3, 4)));
 
 /* Refuse nonzero bytes in the `room` of a struct that the caller filled. */
-enum idem_status idem__room_check(const uint64_t *room, size_t count,
-                                  struct idem_error *err);
+enum idem_status idem__room_used(struct idem_error *err);
+static inline enum idem_status
+idem__room_check(const uint64_t *room, size_t count, struct idem_error *err)
+{
+    uint64_t bits = 0;
+
+    for (size_t i = 0; i < count; i++)
+        bits |= room[i];
+    return bits == 0 ? IDEM_OK : idem__room_used(err);
+}
 #define IDEM__ROOM_CHECK(filled, err)                                          \
     idem__room_check((filled)->room,                                           \
                      sizeof((filled)->room) / sizeof((filled)->room[0]), err)

@@ -376,7 +376,7 @@ cannot_tell(const struct idem__job *job)
 static void
 answer_stored(struct idem_engine *engine, struct idem__job *job)
 {
-    struct idem_error err = {IDEM_OK, ""};
+    struct idem_error err;
 
     if (job->unsafe) {
         idem__job_answer(engine, job,

@@ -46,11 +46,14 @@ static enum idem_status
 fit_result(struct idem_engine *engine, struct idem_op *op,
            struct idem_error *err)
 {
-    size_t max = idem__max_result(engine);
+    size_t max;
 
     if (op->verb == IDEM_BEGIN || op->verb == IDEM_GET ||
         op->verb == IDEM_FORGET || op->verb == IDEM_ISSUE)
         op->result = (struct idem_bytes){NULL, 0};
+    if (op->result.len == 0)
+        return IDEM_OK;
+    max = idem__max_result(engine);
     if (op->result.len <= max)
         return IDEM_OK;
     if (op->verb != IDEM_FINISH && op->verb != IDEM_SETTLE)

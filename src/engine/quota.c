@@ -106,12 +106,13 @@ idem__quota_wrote(struct idem_engine *engine, const struct idem_record *before,
 {
     struct idem__quota *quota = &engine->quota;
     struct idem__scope_use *use;
-    bool was = before->state != IDEM_STATE_ABSENT &&
-               !idem__record_expired(before, &engine->now);
     int64_t size, grown;
+    bool was;
 
     if (!quota->uses || !counts(after))
         return;
+    was = before->state != IDEM_STATE_ABSENT &&
+          !idem__record_expired(before, &engine->now);
     use = use_of(quota, after->scope);
     size = size_of(engine, after);
     grown = was ? size - size_of(engine, before) : size;
