@@ -182,6 +182,29 @@ ngx_http_idem_flush_handler(ngx_event_t *ev)
 }
 
 
+/*
+ * Whenever the engine reads from a unix socket, the kernel says that it can be
+ * written, although nobody waits for that.  So that the worker does not wake up
+ * for it, the event is watched only while something is left to send.
+ */
+
+static ngx_int_t
+ngx_http_idem_watch(ngx_http_idem_engine_t *e)
+{
+    ngx_event_t  *wev;
+
+    wev = e->connection->write;
+
+    if (wev->ready && wev->active && e->ssl == NULL
+        && (ngx_event_flags & NGX_USE_EPOLL_EVENT))
+    {
+        return ngx_del_event(wev, NGX_WRITE_EVENT, NGX_CLEAR_EVENT);
+    }
+
+    return ngx_handle_write_event(wev, 0);
+}
+
+
 void
 ngx_http_idem_flush(ngx_http_idem_engine_t *e)
 {
@@ -230,7 +253,7 @@ ngx_http_idem_flush(ngx_http_idem_engine_t *e)
         e->out_pos += n;
     }
 
-    if (ngx_handle_write_event(c->write, 0) != NGX_OK) {
+    if (ngx_http_idem_watch(e) != NGX_OK) {
         ngx_http_idem_disconnect(e, "cannot wait for the socket");
     }
 }
