@@ -1,7 +1,9 @@
 """The gateway's behaviour: real nginx, real engine, a service whose ledger says what was executed."""
+import collections
 import contextlib
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import time
@@ -735,3 +737,23 @@ def test_an_answer_waits_while_its_row_is_locked(key):
             assert asking.result().status == 201
             assert stack.record(key)["state"] == "succeeded"
             assert ask(stack.port, key).replayed and stack.ledger.executions(key) == 1
+
+
+def test_a_worker_sleeps_until_there_is_something_to_do():
+    """A unix socket reports that it can be written whenever its other side reads: nobody waits for that."""
+    with folder() as where, Stack(where) as stack:
+        trace, count = os.path.join(where, "trace"), 20
+        strace = Process(["strace", "-qq", "-o", trace, "-p", str(wait_until(stack.nginx.workers)[0])])
+        try:
+            assert wait_until(lambda: open(trace).read() if os.path.exists(trace) else ask(stack.port, method="GET") and None)
+            for i in range(count):
+                assert ask(stack.port, "wake-%d" % i).status == 201
+        finally:
+            strace.stop(signal.SIGINT)
+        with open(trace) as f:
+            calls = f.read().splitlines()
+        waits = [bool(re.match(r"epoll_\w+\(", call)) for call in calls]
+        in_vain = [call for call, this, following in zip(calls, waits, waits[1:]) if this and following]
+        of_a_socket = collections.Counter(re.findall(r"\[{events=EPOLLOUT, data={u32=\d+, u64=(\d+)}}\]", "\n".join(in_vain)))
+        # nginx itself has one for each new connection to a service
+        assert sum(waits) > 2 * count and max(of_a_socket.values(), default=0) <= count, of_a_socket
