@@ -67,19 +67,13 @@ bool idem__delivery_is_letter(const struct delivery *delivery);
 
 struct source;
 
-struct source_settings {
-    const char *url;
-    int prefetch;
-    const char *dead_letter, *doubt; /* NULL: derived from the source's name */
-    const struct idem_store_options *log;
-};
-
-/* A broker. `open` parses the URL and does not connect. */
+/* A broker. `open` reads the parsed URL in source->url (`url` is its text) and
+ * does not connect. */
 struct source_type {
     const char *scheme;
+    const char *const *known; /* the options of its URL, ends with NULL */
     size_t size; /* of its struct, which begins with struct source */
-    enum idem_status (*open)(struct source *source,
-                             const struct source_settings *settings,
+    enum idem_status (*open)(struct source *source, const char *url,
                              struct idem_error *err);
     /* Connect, subscribe, and create the places for dead letters and doubts. */
     enum idem_status (*connect)(struct source *source, struct idem_error *err);
@@ -108,7 +102,8 @@ struct source_type {
      * cannot say; after another error the source must be closed. */
     enum idem_status (*lag)(struct source *source, int64_t *messages,
                             struct idem_error *err);
-    void (*close)(struct source *source); /* NULL is fine */
+    /* Disconnect and free what the source's own members hold. */
+    void (*close)(struct source *source);
 };
 
 #define SOURCE_NAME_MAX 199
@@ -116,11 +111,14 @@ struct source_type {
 
 struct source {
     const struct source_type *type;
-    uint64_t connection;            /* counted by the consumer */
-    bool joining;                   /* not yet able to receive: not idle */
-    char name[SOURCE_NAME_MAX + 1]; /* the queue, stream or topic */
-    char default_consumer[SOURCE_NAME_MAX + 1]; /* the group's name; "": none */
-    char dead_letter[LETTER_PLACE_MAX];         /* where letters go */
+    struct idem__url url;
+    int prefetch;
+    const struct idem_store_options *log;
+    uint64_t connection;                /* counted by the consumer */
+    bool joining;                       /* not yet able to receive: not idle */
+    char name[SOURCE_NAME_MAX + 1];     /* the queue, stream or topic */
+    char group[SOURCE_NAME_MAX + 1];    /* or the durable consumer; "": none */
+    char dead_letter[LETTER_PLACE_MAX]; /* where letters go */
     char doubt[LETTER_PLACE_MAX];
 };
 
@@ -133,17 +131,23 @@ extern IDEM__MODULE const struct source_type idem__nats_source;
 enum idem_status idem__source_open(const struct idem_consumer *consumer,
                                    struct source **source,
                                    struct idem_error *err);
+void idem__source_close(struct source *source); /* NULL is fine */
 
 /* ---- parsing a source's URL -------------------------------------------- */
 
-/* Copy an option that names something into `name`. IDEM_ERR_INVALID: it is
- * missing or longer than SOURCE_NAME_MAX bytes; `example` shows what to
- * write. */
-enum idem_status idem__source_option(const struct idem__url *url,
-                                     const char *option, const char *otherwise,
-                                     const char *example,
-                                     char name[SOURCE_NAME_MAX + 1],
-                                     struct idem_error *err);
+/* An option of the URL that names something, and its room of SOURCE_NAME_MAX +
+ * 1 bytes. */
+struct source_name {
+    const char *option, *otherwise; /* otherwise NULL: the URL must have it */
+    char *into;
+};
+
+/* Copy the options; {0} ends the list. IDEM_ERR_INVALID: one is missing or
+ * longer than SOURCE_NAME_MAX bytes; `example` shows what to write. */
+enum idem_status idem__source_names(const struct source *source,
+                                    const struct source_name *names,
+                                    const char *example,
+                                    struct idem_error *err);
 
 /* ---- ahead.c ----------------------------------------------------------- */
 

@@ -20,26 +20,29 @@
 
 static const struct {
     const char *scheme, *module, *symbol;
+    uint16_t port;
 } brokers[] = {
-    {"amqp", "rabbitmq", "idem__rabbitmq_source"},
-    {"amqps", "rabbitmq", "idem__rabbitmq_source"},
-    {"redis-stream", "redis", "idem__redis_stream_source"},
-    {"rediss-stream", "redis", "idem__redis_stream_source"},
-    {"kafka", "kafka", "idem__kafka_source"},
-    {"nats", "nats", "idem__nats_source"},
+    {"amqp", "rabbitmq", "idem__rabbitmq_source", 5672},
+    {"amqps", "rabbitmq", "idem__rabbitmq_source", 5671},
+    {"redis-stream", "redis", "idem__redis_stream_source", 6379},
+    {"rediss-stream", "redis", "idem__redis_stream_source", 6379},
+    {"kafka", "kafka", "idem__kafka_source", 9092},
+    {"nats", "nats", "idem__nats_source", 4222},
 };
 
 static enum idem_status
-find_type(const char *url, const struct source_type **type,
+find_type(const char *url, const struct source_type **type, uint16_t *port,
           struct idem_error *err)
 {
     for (size_t i = 0; i < sizeof(brokers) / sizeof(brokers[0]); i++) {
         size_t len = strlen(brokers[i].scheme);
 
         if (strncmp(url, brokers[i].scheme, len) == 0 &&
-            strncmp(url + len, "://", 3) == 0)
+            strncmp(url + len, "://", 3) == 0) {
+            *port = brokers[i].port;
             return idem__module_symbol(brokers[i].module, brokers[i].symbol,
                                        (const void **)type, err);
+        }
     }
     return idem__fail(err, IDEM_ERR_INVALID,
                       "the source is not the URL of a broker: use amqp://, "
@@ -47,23 +50,24 @@ find_type(const char *url, const struct source_type **type,
 }
 
 enum idem_status
-idem__source_option(const struct idem__url *url, const char *option,
-                    const char *otherwise, const char *example,
-                    char name[SOURCE_NAME_MAX + 1], struct idem_error *err)
+idem__source_names(const struct source *source, const struct source_name *names,
+                   const char *example, struct idem_error *err)
 {
-    const char *value = idem__url_option(url, option);
+    for (; names->option; names++) {
+        const char *value = idem__url_option(&source->url, names->option);
 
-    if (!value)
-        value = otherwise;
-    if (!value)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the source's URL does not name its %s: write %s",
-                          option, example);
-    if (strlen(value) > SOURCE_NAME_MAX)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "%s= in the source's URL has more than %d bytes",
-                          option, SOURCE_NAME_MAX);
-    memcpy(name, value, strlen(value) + 1);
+        if (!value)
+            value = names->otherwise;
+        if (!value)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the source's URL does not name its %s: write %s",
+                              names->option, example);
+        if (strlen(value) > SOURCE_NAME_MAX)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s= in the source's URL has more than %d bytes",
+                              names->option, SOURCE_NAME_MAX);
+        memcpy(names->into, value, strlen(value) + 1);
+    }
     return IDEM_OK;
 }
 
@@ -87,13 +91,13 @@ name_place(const struct source *source, const char *name, const char *ending,
 }
 
 static enum idem_status
-name_letters(struct source *source, const struct source_settings *settings,
+name_letters(struct source *source, const struct idem_consume_options *options,
              struct idem_error *err)
 {
-    enum idem_status status = name_place(source, settings->dead_letter, ".dead",
+    enum idem_status status = name_place(source, options->dead_letter, ".dead",
                                          source->dead_letter, err);
 
-    return status == IDEM_OK ? name_place(source, settings->doubt, ".doubt",
+    return status == IDEM_OK ? name_place(source, options->doubt, ".doubt",
                                           source->doubt, err)
                              : status;
 }
@@ -145,18 +149,23 @@ set_options(struct idem_consumer *c, const struct idem_consume_options *options,
     return status;
 }
 
+void
+idem__source_close(struct source *source)
+{
+    if (!source)
+        return;
+    source->type->close(source);
+    idem__url_clear(&source->url);
+    free(source);
+}
+
 enum idem_status
 idem__source_open(const struct idem_consumer *c, struct source **source,
                   struct idem_error *err)
 {
     const struct source_type *type;
-    const struct source_settings settings = {.url = c->options.source,
-                                             .prefetch = c->prefetch,
-                                             .dead_letter =
-                                                 c->options.dead_letter,
-                                             .doubt = c->options.doubt,
-                                             .log = &c->log};
-    enum idem_status status = find_type(c->options.source, &type, err);
+    uint16_t port = 0;
+    enum idem_status status = find_type(c->options.source, &type, &port, err);
     struct source *made;
 
     if (status != IDEM_OK)
@@ -165,13 +174,21 @@ idem__source_open(const struct idem_consumer *c, struct source **source,
     if (!made)
         return idem__fail(err, IDEM_ERR_MEMORY, "consumer: out of memory");
     made->type = type;
-    status = type->open(made, &settings, err);
+    made->prefetch = c->prefetch;
+    made->log = &c->log;
+    status =
+        idem__url_parse(c->options.source, port, type->known, &made->url, err);
+    if (status != IDEM_OK) {
+        free(made);
+        return status;
+    }
+    status = type->open(made, c->options.source, err);
     if (status == IDEM_OK)
-        status = name_letters(made, &settings, err);
+        status = name_letters(made, &c->options, err);
     if (status == IDEM_OK)
         *source = made;
     else
-        type->close(made);
+        idem__source_close(made);
     return status;
 }
 
@@ -183,9 +200,9 @@ open_source(struct idem_consumer *c, struct idem_error *err)
 
     if (status != IDEM_OK)
         return status;
-    consumer = c->options.consumer              ? c->options.consumer
-               : c->source->default_consumer[0] ? c->source->default_consumer
-                                                : "default";
+    consumer = c->options.consumer   ? c->options.consumer
+               : c->source->group[0] ? c->source->group
+                                     : "default";
     /* A consumer's name has no slash, so the last slash of a scope ends the
      * source's name, and no two pairs of names make the same scope. */
     if (strchr(consumer, '/'))
@@ -218,10 +235,8 @@ check_claims(const struct idem_consumer *c, struct idem_error *err)
 static void
 drop(struct idem_consumer *c)
 {
-    if (c->source)
-        c->source->type->close(c->source);
-    if (c->lag_source)
-        c->lag_source->type->close(c->lag_source);
+    idem__source_close(c->source);
+    idem__source_close(c->lag_source);
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->concluded);
     free(c->handlers);

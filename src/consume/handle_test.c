@@ -196,13 +196,14 @@ open_broker(struct broker *b, int count, int keys, int concurrency,
                      IDEM_OK);
     /* idem_consume_open has made a source but not connected it, so it can still
      * be replaced. */
-    b->consumer->source->type->close(b->consumer->source);
+    idem__source_close(b->consumer->source);
     b->consumer->source = &b->base;
 }
 
 static void
 close_broker_and_all(struct broker *b)
 {
+    b->consumer->source = NULL; /* it is not on the heap */
     idem_consume_close(b->consumer);
     idem_close(b->engine);
     assert_int_equal(b->unrecorded, 0);

@@ -36,16 +36,14 @@ struct partition {
 
 struct kafka_source {
     struct source base;
-    struct idem__url url;
-    char servers[512], group[200];
+    char servers[512];
     char session_ms[16], heartbeat_ms[24]; /* "": librdkafka's default */
     rd_kafka_t *consumer, *producer;
     struct partition *partitions;
     bool paused;
     int64_t pause_at_us; /* when to pause if no more is wanted; 0: more is */
     rd_kafka_resp_err_t letter; /* the outcome of the last letter */
-    const struct idem_store_options *log;
-    int64_t told_us; /* when a problem was last logged */
+    int64_t told_us;            /* when a problem was last logged */
 };
 
 static enum idem_status
@@ -131,7 +129,7 @@ set_all(rd_kafka_conf_t *conf, const struct setting *settings, char *text,
 static const char *
 said(const struct kafka_source *self, const char *option)
 {
-    const char *value = idem__url_option(&self->url, option);
+    const char *value = idem__url_option(&self->base.url, option);
 
     return value ? value : "";
 }
@@ -144,7 +142,7 @@ set_security(struct kafka_source *self, rd_kafka_conf_t *conf, char *text,
 {
     bool tls =
         said(self, "tls")[0] || said(self, "ca")[0] || said(self, "cert")[0];
-    bool sasl = self->url.user != NULL;
+    bool sasl = self->base.url.user != NULL;
     const struct setting settings[] = {
         {"security.protocol", tls && sasl ? "sasl_ssl"
                               : tls       ? "ssl"
@@ -156,8 +154,9 @@ set_security(struct kafka_source *self, rd_kafka_conf_t *conf, char *text,
         {"sasl.mechanism", !sasl                   ? ""
                            : said(self, "sasl")[0] ? said(self, "sasl")
                                                    : "PLAIN"},
-        {"sasl.username", sasl ? self->url.user : ""},
-        {"sasl.password", sasl && self->url.password ? self->url.password : ""},
+        {"sasl.username", sasl ? self->base.url.user : ""},
+        {"sasl.password",
+         sasl && self->base.url.password ? self->base.url.password : ""},
         {NULL, NULL}};
 
     return set_all(conf, settings, text, text_len);
@@ -169,7 +168,7 @@ make_client(struct kafka_source *self, rd_kafka_type_t type,
 {
     const struct setting consumer[] = {
         {"bootstrap.servers", self->servers},
-        {"group.id", self->group},
+        {"group.id", self->base.group},
         {"enable.auto.commit", "false"},
         {"enable.partition.eof", "true"},
         {"auto.offset.reset", "earliest"},
@@ -352,7 +351,7 @@ see_trouble(struct kafka_source *self, const rd_kafka_message_t *message,
         (self->told_us && now_us - self->told_us < TELL_EVERY_US))
         return IDEM_OK;
     self->told_us = now_us;
-    idem__log(self->log, IDEM_LOG_WARNING, "kafka %s: %s", self->servers,
+    idem__log(self->base.log, IDEM_LOG_WARNING, "kafka %s: %s", self->servers,
               rd_kafka_message_errstr(message));
     return IDEM_OK;
 }
@@ -600,11 +599,7 @@ close_source(struct source *source)
 {
     struct kafka_source *self = (struct kafka_source *)source;
 
-    if (!self)
-        return;
     disconnect(self);
-    idem__url_clear(&self->url);
-    free(self);
 }
 
 static const char *const known[] = {"topic", "group", "session_ms", "tls", "ca",
@@ -629,16 +624,16 @@ keep_numbers(struct kafka_source *self, const struct idem__url *url,
 }
 
 static enum idem_status
-read_url(struct kafka_source *self, const struct idem__url *url,
-         struct idem_error *err)
+open_source(struct source *source, const char *text, struct idem_error *err)
 {
+    struct kafka_source *self = (struct kafka_source *)source;
+    const struct idem__url *url = &source->url;
+    const struct source_name names[] = {
+        {"topic", NULL, source->name}, {"group", NULL, source->group}, {0}};
+    enum idem_status status = idem__source_names(source, names, EXAMPLE, err);
     int64_t session_ms;
-    enum idem_status status =
-        idem__source_option(url, "topic", NULL, EXAMPLE, self->base.name, err);
 
-    if (status == IDEM_OK)
-        status =
-            idem__source_option(url, "group", NULL, EXAMPLE, self->group, err);
+    (void)text;
     if (status == IDEM_OK)
         status = idem__url_number(url, "session_ms", 1, SESSION_MAX_MS, 0,
                                   &session_ms, err);
@@ -651,24 +646,12 @@ read_url(struct kafka_source *self, const struct idem__url *url,
                             "kafka://user:password@host:9093?...");
     if (status == IDEM_OK)
         keep_numbers(self, url, session_ms);
-    memcpy(self->base.default_consumer, self->group, sizeof(self->group));
     return status;
-}
-
-static enum idem_status
-open_source(struct source *source, const struct source_settings *settings,
-            struct idem_error *err)
-{
-    struct kafka_source *self = (struct kafka_source *)source;
-    enum idem_status status =
-        idem__url_parse(settings->url, 9092, known, &self->url, err);
-
-    self->log = settings->log;
-    return status == IDEM_OK ? read_url(self, &self->url, err) : status;
 }
 
 const struct source_type idem__kafka_source = {
     .scheme = "kafka",
+    .known = known,
     .size = sizeof(struct kafka_source),
     .open = open_source,
     .connect = connect_source,

@@ -18,7 +18,7 @@ idem_consume_lag(struct idem_consumer *c, int64_t *messages,
         return status;
     status = c->lag_source->type->lag(c->lag_source, messages, err);
     if (status != IDEM_OK && status != IDEM_ERR_UNSUPPORTED) {
-        c->lag_source->type->close(c->lag_source);
+        idem__source_close(c->lag_source);
         c->lag_source = NULL;
     }
     return status;

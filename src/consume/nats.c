@@ -28,9 +28,7 @@
 
 struct nats_source {
     struct source base;
-    struct idem__url url;
-    int prefetch;
-    char durable[SOURCE_NAME_MAX + 1], subject[SOURCE_NAME_MAX + 1];
+    char subject[SOURCE_NAME_MAX + 1];
     int64_t ack_ms, alive_at_us;
     natsConnection *connection;
     jsCtx *js;
@@ -45,7 +43,8 @@ fail(struct nats_source *self, struct idem_error *err, const char *what,
     const char *last = nats_GetLastError(NULL);
 
     return idem__fail(err, IDEM_ERR_UNAVAILABLE, "nats %s:%d: %s: %s%s%.120s",
-                      self->url.hosts[0].name, self->url.hosts[0].port, what,
+                      self->base.url.hosts[0].name,
+                      self->base.url.hosts[0].port, what,
                       natsStatus_GetText(status), last && *last ? ": " : "",
                       last ? last : "");
 }
@@ -74,19 +73,20 @@ disconnect(struct nats_source *self)
 static natsStatus
 set_security(struct nats_source *self, natsOptions *options)
 {
-    const char *ca = idem__url_option(&self->url, "ca"),
-               *cert = idem__url_option(&self->url, "cert"),
-               *key = idem__url_option(&self->url, "key"),
-               *creds = idem__url_option(&self->url, "creds");
+    const char *ca = idem__url_option(&self->base.url, "ca"),
+               *cert = idem__url_option(&self->base.url, "cert"),
+               *key = idem__url_option(&self->base.url, "key"),
+               *creds = idem__url_option(&self->base.url, "creds");
     natsStatus s = NATS_OK;
 
-    if (self->url.user)
-        s = natsOptions_SetUserInfo(options, self->url.user,
-                                    self->url.password ? self->url.password
-                                                       : "");
+    if (self->base.url.user)
+        s = natsOptions_SetUserInfo(
+            options, self->base.url.user,
+            self->base.url.password ? self->base.url.password : "");
     if (s == NATS_OK && creds)
         s = natsOptions_SetUserCredentialsFromFiles(options, creds, NULL);
-    if (s == NATS_OK && (ca || cert || idem__url_option(&self->url, "tls")))
+    if (s == NATS_OK &&
+        (ca || cert || idem__url_option(&self->base.url, "tls")))
         s = natsOptions_SetSecure(options, true);
     if (s == NATS_OK && ca)
         s = natsOptions_LoadCATrustedCertificates(options, ca);
@@ -101,15 +101,16 @@ set_servers(struct nats_source *self, natsOptions *options)
     char text[IDEM__URL_HOSTS_MAX][300];
     const char *servers[IDEM__URL_HOSTS_MAX];
 
-    for (size_t i = 0; i < self->url.host_count; i++) {
-        const struct idem__host *host = &self->url.hosts[i];
+    for (size_t i = 0; i < self->base.url.host_count; i++) {
+        const struct idem__host *host = &self->base.url.hosts[i];
 
         snprintf(text[i], sizeof(text[i]),
                  strchr(host->name, ':') ? "nats://[%s]:%d" : "nats://%s:%d",
                  host->name, host->port);
         servers[i] = text[i];
     }
-    return natsOptions_SetServers(options, servers, (int)self->url.host_count);
+    return natsOptions_SetServers(options, servers,
+                                  (int)self->base.url.host_count);
 }
 
 /* The consumer reconnects by itself, so the library must not. */
@@ -191,8 +192,8 @@ look_at_stream(struct nats_source *self, struct idem_error *err)
     if (s == NATS_NOT_FOUND)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "nats %s:%d: there is no stream %s: create it first",
-                          self->url.hosts[0].name, self->url.hosts[0].port,
-                          self->base.name);
+                          self->base.url.hosts[0].name,
+                          self->base.url.hosts[0].port, self->base.name);
     if (s != NATS_OK)
         return fail(self, err, "cannot look at the stream", s);
     status = check_letters(self, info->Config, err);
@@ -235,7 +236,7 @@ make_consumer(struct nats_source *self, struct idem_error *err)
     natsStatus s;
 
     jsConsumerConfig_Init(&config);
-    config.Durable = self->durable;
+    config.Durable = self->base.group;
     config.AckPolicy = js_AckExplicit;
     config.AckWait = self->ack_ms * 1000000;
     config.MaxAckPending = -1;
@@ -251,7 +252,7 @@ look_at_consumer(struct nats_source *self, struct idem_error *err)
 {
     jsConsumerInfo *info = NULL;
     natsStatus s = js_GetConsumerInfo(&info, self->js, self->base.name,
-                                      self->durable, NULL, NULL);
+                                      self->base.group, NULL, NULL);
     enum idem_status status = IDEM_OK;
 
     if (s == NATS_NOT_FOUND)
@@ -265,7 +266,7 @@ look_at_consumer(struct nats_source *self, struct idem_error *err)
                        "nats: the durable consumer %s of the stream %s is "
                        "not a pull consumer with explicit acknowledgement: "
                        "name another one, idem makes it",
-                       self->durable, self->base.name);
+                       self->base.group, self->base.name);
     else if (info->Config->AckWait >= 1000000)
         self->ack_ms = info->Config->AckWait / 1000000;
     jsConsumerInfo_Destroy(info);
@@ -283,8 +284,8 @@ subscribe(struct nats_source *self, struct idem_error *err)
         return status;
     jsSubOptions_Init(&options);
     options.Stream = self->base.name;
-    options.Consumer = self->durable;
-    s = js_PullSubscribe(&self->subscription, self->js, NULL, self->durable,
+    options.Consumer = self->base.group;
+    s = js_PullSubscribe(&self->subscription, self->js, NULL, self->base.group,
                          NULL, &options, NULL);
     return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot consume", s);
 }
@@ -370,7 +371,8 @@ read_new(struct nats_source *self, int wait_ms, struct idem_error *err)
     bool fits = true;
 
     jsFetchRequest_Init(&request);
-    request.Batch = self->prefetch < READ_COUNT ? self->prefetch : READ_COUNT;
+    request.Batch =
+        self->base.prefetch < READ_COUNT ? self->base.prefetch : READ_COUNT;
     request.NoWait = true;
     s = natsSubscription_FetchRequest(&list, self->subscription, &request);
     if ((s == NATS_TIMEOUT || s == NATS_NOT_FOUND) && wait_ms > 0)
@@ -539,7 +541,7 @@ lag(struct source *source, int64_t *messages, struct idem_error *err)
 
     if (status != IDEM_OK)
         return status;
-    s = js_GetConsumerInfo(&info, self->js, self->base.name, self->durable,
+    s = js_GetConsumerInfo(&info, self->js, self->base.name, self->base.group,
                            NULL, NULL);
     if (s != NATS_OK)
         return fail(self, err, "cannot look at the consumer", s);
@@ -553,11 +555,7 @@ close_source(struct source *source)
 {
     struct nats_source *self = (struct nats_source *)source;
 
-    if (!self)
-        return;
     disconnect(self);
-    idem__url_clear(&self->url);
-    free(self);
 }
 
 /* ---- the URL ------------------------------------------------------------ */
@@ -568,21 +566,18 @@ static const char *const known[] = {"stream", "durable", "subject", "ack_ms",
 #define EXAMPLE "nats://host?stream=ORDERS&durable=mail"
 
 static enum idem_status
-read_url(struct nats_source *self, const char *text, struct idem_error *err)
+open_source(struct source *source, const char *text, struct idem_error *err)
 {
-    const struct idem__url *url = &self->url;
-    enum idem_status status =
-        idem__url_parse(text, 4222, known, &self->url, err);
+    struct nats_source *self = (struct nats_source *)source;
+    const struct idem__url *url = &source->url;
+    const struct source_name names[] = {{"stream", NULL, source->name},
+                                        {"durable", NULL, source->group},
+                                        {"subject", "", self->subject},
+                                        {0}};
+    enum idem_status status = idem__source_names(source, names, EXAMPLE, err);
 
-    if (status == IDEM_OK)
-        status = idem__source_option(url, "stream", NULL, EXAMPLE,
-                                     self->base.name, err);
-    if (status == IDEM_OK)
-        status = idem__source_option(url, "durable", NULL, EXAMPLE,
-                                     self->durable, err);
-    if (status == IDEM_OK)
-        status = idem__source_option(url, "subject", "", EXAMPLE, self->subject,
-                                     err);
+    (void)text;
+    idem__ahead_init(&self->ahead, by_reply);
     if (status == IDEM_OK)
         status = idem__url_number(url, "ack_ms", 1000, ACK_MAX_MS,
                                   ACK_DEFAULT_MS, &self->ack_ms, err);
@@ -590,23 +585,12 @@ read_url(struct nats_source *self, const char *text, struct idem_error *err)
         !idem__url_option(url, "cert") != !idem__url_option(url, "key"))
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "nats: cert= and key= belong together");
-    memcpy(self->base.default_consumer, self->durable, sizeof(self->durable));
     return status;
-}
-
-static enum idem_status
-open_source(struct source *source, const struct source_settings *settings,
-            struct idem_error *err)
-{
-    struct nats_source *self = (struct nats_source *)source;
-
-    self->prefetch = settings->prefetch;
-    idem__ahead_init(&self->ahead, by_reply);
-    return read_url(self, settings->url, err);
 }
 
 const struct source_type idem__nats_source = {
     .scheme = "nats",
+    .known = known,
     .size = sizeof(struct nats_source),
     .open = open_source,
     .connect = connect_source,

@@ -35,9 +35,7 @@
 
 struct rabbitmq_source {
     struct source base;
-    struct idem__url url;
-    const struct idem_store_options *log;
-    int prefetch, heartbeat_s;
+    int heartbeat_s;
     bool tls;
     amqp_connection_state_t consuming, publishing;
 };
@@ -58,13 +56,13 @@ fail(struct rabbitmq_source *self, struct idem_error *err, const char *what,
         reply.reply.id == AMQP_CONNECTION_CLOSE_METHOD)
         told = ((amqp_connection_close_t *)reply.reply.decoded)->reply_text;
     if (told.len > 0)
-        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "rabbitmq %s:%d: %s: %.*s",
-                          self->url.hosts[0].name, self->url.hosts[0].port,
-                          what, told.len < 150 ? (int)told.len : 150,
-                          (const char *)told.bytes);
+        return idem__fail(
+            err, IDEM_ERR_UNAVAILABLE, "rabbitmq %s:%d: %s: %.*s",
+            self->base.url.hosts[0].name, self->base.url.hosts[0].port, what,
+            told.len < 150 ? (int)told.len : 150, (const char *)told.bytes);
     return idem__fail(err, IDEM_ERR_UNAVAILABLE, "rabbitmq %s:%d: %s: %s",
-                      self->url.hosts[0].name, self->url.hosts[0].port, what,
-                      text);
+                      self->base.url.hosts[0].name,
+                      self->base.url.hosts[0].port, what, text);
 }
 
 static bool
@@ -96,12 +94,12 @@ log_in(struct rabbitmq_source *self, amqp_connection_state_t connection,
     const amqp_table_t properties = {1, &can};
 
     return amqp_login_with_properties(
-        connection, self->url.path ? self->url.path : "/", 0, FRAME_MAX,
-        heartbeat_s, &properties, AMQP_SASL_METHOD_PLAIN,
-        self->url.user ? self->url.user : "guest",
-        self->url.user && self->url.password ? self->url.password
-        : self->url.user                     ? ""
-                                             : "guest");
+        connection, self->base.url.path ? self->base.url.path : "/", 0,
+        FRAME_MAX, heartbeat_s, &properties, AMQP_SASL_METHOD_PLAIN,
+        self->base.url.user ? self->base.url.user : "guest",
+        self->base.url.user && self->base.url.password ? self->base.url.password
+        : self->base.url.user                          ? ""
+                                                       : "guest");
 }
 
 static enum idem_status
@@ -122,9 +120,9 @@ static amqp_socket_t *
 make_socket(struct rabbitmq_source *self, amqp_connection_state_t connection,
             struct idem_error *err)
 {
-    const char *ca = idem__url_option(&self->url, "ca"),
-               *cert = idem__url_option(&self->url, "cert"),
-               *key = idem__url_option(&self->url, "key");
+    const char *ca = idem__url_option(&self->base.url, "ca"),
+               *cert = idem__url_option(&self->base.url, "cert"),
+               *key = idem__url_option(&self->base.url, "key");
     amqp_socket_t *socket = self->tls ? amqp_ssl_socket_new(connection)
                                       : amqp_tcp_socket_new(connection);
     int rc = AMQP_STATUS_OK;
@@ -162,13 +160,13 @@ dial(struct rabbitmq_source *self, amqp_connection_state_t *connection,
         return err->status;
     amqp_set_handshake_timeout(*connection, &patience);
     amqp_set_rpc_timeout(*connection, &patience);
-    rc = amqp_socket_open_noblock(socket, self->url.hosts[0].name,
-                                  self->url.hosts[0].port, &patience);
+    rc = amqp_socket_open_noblock(socket, self->base.url.hosts[0].name,
+                                  self->base.url.hosts[0].port, &patience);
     if (rc != AMQP_STATUS_OK)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "rabbitmq %s:%d: cannot connect: %s",
-                          self->url.hosts[0].name, self->url.hosts[0].port,
-                          amqp_error_string2(rc));
+                          self->base.url.hosts[0].name,
+                          self->base.url.hosts[0].port, amqp_error_string2(rc));
     reply = log_in(self, *connection, heartbeat_s);
     return went_well(reply) ? open_channel(self, *connection, err)
                             : fail(self, err, "cannot log in", reply);
@@ -226,7 +224,8 @@ connect_source(struct source *source, struct idem_error *err)
         status = make_queue(self, self->base.doubt, err);
     if (status != IDEM_OK)
         return status;
-    amqp_basic_qos(self->consuming, CHANNEL, 0, (uint16_t)self->prefetch, 0);
+    amqp_basic_qos(self->consuming, CHANNEL, 0, (uint16_t)self->base.prefetch,
+                   0);
     reply = amqp_get_rpc_reply(self->consuming);
     if (!went_well(reply))
         return fail(self, err, "cannot set the prefetch", reply);
@@ -369,7 +368,8 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "rabbitmq %s:%d: the broker delivers no more: the "
                           "queue was deleted, or its channel closed",
-                          self->url.hosts[0].name, self->url.hosts[0].port);
+                          self->base.url.hosts[0].name,
+                          self->base.url.hosts[0].port);
     if (!went_well(reply))
         return fail(self, err, "lost the connection", reply);
     *delivery = to_delivery(&envelope);
@@ -566,45 +566,37 @@ close_source(struct source *source)
 {
     struct rabbitmq_source *self = (struct rabbitmq_source *)source;
 
-    if (!self)
-        return;
     /* Close properly, so that the last acknowledgements are not lost. */
     if (self->consuming)
         amqp_connection_close(self->consuming, AMQP_REPLY_SUCCESS);
     disconnect(&self->consuming);
     disconnect(&self->publishing);
-    idem__url_clear(&self->url);
-    free(self);
 }
 
+static const char *const known[] = {"queue", "heartbeat", "ca",
+                                    "cert",  "key",       NULL};
+
 static enum idem_status
-open_source(struct source *source, const struct source_settings *settings,
-            struct idem_error *err)
+open_source(struct source *source, const char *text, struct idem_error *err)
 {
     struct rabbitmq_source *self = (struct rabbitmq_source *)source;
-    static const char *const known[] = {"queue", "heartbeat", "ca",
-                                        "cert",  "key",       NULL};
+    const struct idem__url *url = &source->url;
+    const struct source_name names[] = {{"queue", NULL, source->name}, {0}};
+    enum idem_status status = IDEM_OK;
     int64_t heartbeat_s = 0;
-    enum idem_status status;
 
-    self->log = settings->log;
-    self->prefetch = settings->prefetch;
-    self->tls = strncmp(settings->url, "amqps:", 6) == 0;
-    status = idem__url_parse(settings->url, self->tls ? 5671 : 5672, known,
-                             &self->url, err);
-    if (status == IDEM_OK && (!idem__url_option(&self->url, "cert") !=
-                              !idem__url_option(&self->url, "key")))
+    self->tls = strncmp(text, "amqps:", 6) == 0;
+    if (!idem__url_option(url, "cert") != !idem__url_option(url, "key"))
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "rabbitmq: cert= and key= belong together");
-    if (status == IDEM_OK && !self->tls && idem__url_option(&self->url, "ca"))
+    if (status == IDEM_OK && !self->tls && idem__url_option(url, "ca"))
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "rabbitmq: ca= is for TLS: write amqps://");
     if (status == IDEM_OK)
-        status = idem__source_option(&self->url, "queue", NULL,
-                                     "amqp://host?queue=orders",
-                                     self->base.name, err);
+        status =
+            idem__source_names(source, names, "amqp://host?queue=orders", err);
     if (status == IDEM_OK)
-        status = idem__url_number(&self->url, "heartbeat", 1, HEARTBEAT_MAX_S,
+        status = idem__url_number(url, "heartbeat", 1, HEARTBEAT_MAX_S,
                                   HEARTBEAT_DEFAULT_S, &heartbeat_s, err);
     self->heartbeat_s = (int)heartbeat_s;
     return status;
@@ -612,6 +604,7 @@ open_source(struct source *source, const struct source_settings *settings,
 
 const struct source_type idem__rabbitmq_source = {
     .scheme = "amqp",
+    .known = known,
     .size = sizeof(struct rabbitmq_source),
     .open = open_source,
     .connect = connect_source,

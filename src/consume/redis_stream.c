@@ -35,10 +35,7 @@
 
 struct redis_source {
     struct source base;
-    struct idem__url url;
-    int prefetch;
-    char group[SOURCE_NAME_MAX + 1], member[SOURCE_NAME_MAX + 1],
-        body_field[SOURCE_NAME_MAX + 1];
+    char member[SOURCE_NAME_MAX + 1], body_field[SOURCE_NAME_MAX + 1];
     int64_t claim_ms, claim_at_us;
     char claim_from[64];
     redisContext *context;     /* used for its socket and its reader */
@@ -66,7 +63,8 @@ fail(struct redis_source *self, struct idem_error *err, const redisReply *reply)
                                     : "unexpected reply";
 
     return idem__fail(err, IDEM_ERR_UNAVAILABLE, "redis %s:%d: %.180s",
-                      self->url.hosts[0].name, self->url.hosts[0].port, text);
+                      self->base.url.hosts[0].name,
+                      self->base.url.hosts[0].port, text);
 }
 
 /* ---- commands and replies, encrypted or not ----------------------------- */
@@ -186,20 +184,21 @@ run(struct redis_source *self, struct idem_error *err, int argc,
 static enum idem_status
 log_in(struct redis_source *self, struct idem_error *err)
 {
-    const char *with_user[] = {"AUTH", self->url.user, self->url.password};
-    const char *select[] = {"SELECT", self->url.path};
+    const char *with_user[] = {"AUTH", self->base.url.user,
+                               self->base.url.password};
+    const char *select[] = {"SELECT", self->base.url.path};
     redisReply *reply;
 
-    if (self->url.password) {
-        bool user = self->url.user != NULL;
-        const char *plain[] = {"AUTH", self->url.password};
+    if (self->base.url.password) {
+        bool user = self->base.url.user != NULL;
+        const char *plain[] = {"AUTH", self->base.url.password};
 
         reply = run(self, err, user ? 3 : 2, user ? with_user : plain, NULL);
         if (!reply)
             return IDEM_ERR_UNAVAILABLE;
         freeReplyObject(reply);
     }
-    if (self->url.path) {
+    if (self->base.url.path) {
         reply = run(self, err, 2, select, NULL);
         if (!reply)
             return IDEM_ERR_UNAVAILABLE;
@@ -217,7 +216,7 @@ make_group(struct redis_source *self, struct idem_error *err)
     enum idem_status status = IDEM_OK;
 
     append(self, "XGROUP CREATE %s %s 0 MKSTREAM", self->base.name,
-           self->group);
+           self->base.group);
     reply = get_reply(self);
     if (!reply || (reply->type == REDIS_REPLY_ERROR &&
                    strncmp(reply->str, "BUSYGROUP", 9) != 0))
@@ -245,13 +244,14 @@ start_tls(struct redis_source *self, struct idem_error *err)
 
     if (!self->tls)
         return IDEM_OK;
-    self->end =
-        idem__tls_start(self->tls, self->context->fd, self->url.hosts[0].name);
+    self->end = idem__tls_start(self->tls, self->context->fd,
+                                self->base.url.hosts[0].name);
     if (idem__tls_finish(self->end, idem__mono_us() + PATIENCE_S * 1000000, why,
                          sizeof(why)))
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_UNAVAILABLE, "redis %s:%d: %s",
-                      self->url.hosts[0].name, self->url.hosts[0].port, why);
+                      self->base.url.hosts[0].name,
+                      self->base.url.hosts[0].port, why);
 }
 
 static enum idem_status
@@ -261,8 +261,8 @@ dial(struct redis_source *self, struct idem_error *err)
     enum idem_status status;
 
     hang_up(self);
-    self->context = redisConnectWithTimeout(self->url.hosts[0].name,
-                                            self->url.hosts[0].port, patience);
+    self->context = redisConnectWithTimeout(
+        self->base.url.hosts[0].name, self->base.url.hosts[0].port, patience);
     if (!self->context || self->context->err)
         return fail(self, err, NULL);
     redisSetTimeout(self->context, patience);
@@ -366,7 +366,7 @@ claim_pending(struct redis_source *self, struct idem_error *err)
     enum idem_status status;
 
     append(self, "XAUTOCLAIM %s %s %s %lld %s COUNT %d", self->base.name,
-           self->group, self->member, (long long)self->claim_ms,
+           self->base.group, self->member, (long long)self->claim_ms,
            self->claim_from, READ_COUNT);
     reply = get_reply(self);
     if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements < 2) {
@@ -387,16 +387,17 @@ claim_pending(struct redis_source *self, struct idem_error *err)
 static enum idem_status
 read_new(struct redis_source *self, int wait_ms, struct idem_error *err)
 {
-    int count = self->prefetch < READ_COUNT ? self->prefetch : READ_COUNT;
+    int count =
+        self->base.prefetch < READ_COUNT ? self->base.prefetch : READ_COUNT;
     redisReply *reply;
     enum idem_status status = IDEM_OK;
 
     if (wait_ms > 0)
         append(self, "XREADGROUP GROUP %s %s COUNT %d BLOCK %d STREAMS %s >",
-               self->group, self->member, count, wait_ms, self->base.name);
+               self->base.group, self->member, count, wait_ms, self->base.name);
     else
         append(self, "XREADGROUP GROUP %s %s COUNT %d STREAMS %s >",
-               self->group, self->member, count, self->base.name);
+               self->base.group, self->member, count, self->base.name);
     reply = get_reply(self);
     if (reply && reply->type == REDIS_REPLY_ERROR &&
         strncmp(reply->str, "NOGROUP", 7) == 0) {
@@ -494,9 +495,11 @@ append_fate(struct redis_source *self, const struct delivery *d)
 {
     if (d->fate == FATE_PUT_BACK) /* the next to look may claim it */
         append(self, "XCLAIM %s %s %s 0 %s IDLE %lld JUSTID", self->base.name,
-               self->group, self->member, d->place, (long long)self->claim_ms);
+               self->base.group, self->member, d->place,
+               (long long)self->claim_ms);
     else
-        append(self, "XACK %s %s %s", self->base.name, self->group, d->place);
+        append(self, "XACK %s %s %s", self->base.name, self->base.group,
+               d->place);
 }
 
 /* Read so many replies, none of which may be an error. */
@@ -581,7 +584,7 @@ lag(struct source *source, int64_t *messages, struct idem_error *err)
     for (size_t i = 0; !found && i < reply->elements; i++) {
         const redisReply *name = look_up(reply->element[i], "name");
 
-        if (name && name->str && strcmp(name->str, self->group) == 0)
+        if (name && name->str && strcmp(name->str, self->base.group) == 0)
             found = look_up(reply->element[i], "lag");
     }
     if (found && found->type == REDIS_REPLY_INTEGER)
@@ -589,8 +592,8 @@ lag(struct source *source, int64_t *messages, struct idem_error *err)
     else
         status = idem__fail(err, IDEM_ERR_UNSUPPORTED,
                             "redis %s:%d: does not know the lag of group %s",
-                            self->url.hosts[0].name, self->url.hosts[0].port,
-                            self->group);
+                            self->base.url.hosts[0].name,
+                            self->base.url.hosts[0].port, self->base.group);
     freeReplyObject(reply);
     return status;
 }
@@ -600,14 +603,10 @@ close_source(struct source *source)
 {
     struct redis_source *self = (struct redis_source *)source;
 
-    if (!self)
-        return;
     idem__ahead_forget(&self->ahead);
     hang_up(self);
     idem__tls_close(self->tls);
     idem_buf_clear(&self->out);
-    idem__url_clear(&self->url);
-    free(self);
 }
 
 static const char *const known[] = {
@@ -615,24 +614,19 @@ static const char *const known[] = {
 #define EXAMPLE "redis-stream://host?stream=orders&group=mail"
 
 static enum idem_status
-read_url(struct redis_source *self, const char *text, struct idem_error *err)
+open_source(struct source *source, const char *text, struct idem_error *err)
 {
-    const struct idem__url *url = &self->url;
-    enum idem_status status =
-        idem__url_parse(text, 6379, known, &self->url, err);
+    struct redis_source *self = (struct redis_source *)source;
+    const struct idem__url *url = &source->url;
+    const struct source_name names[] = {{"stream", NULL, source->name},
+                                        {"group", NULL, source->group},
+                                        {"member", "idem", self->member},
+                                        {"body", "body", self->body_field},
+                                        {0}};
+    enum idem_status status = idem__source_names(source, names, EXAMPLE, err);
 
-    if (status == IDEM_OK)
-        status = idem__source_option(url, "stream", NULL, EXAMPLE,
-                                     self->base.name, err);
-    if (status == IDEM_OK)
-        status =
-            idem__source_option(url, "group", NULL, EXAMPLE, self->group, err);
-    if (status == IDEM_OK)
-        status = idem__source_option(url, "member", "idem", EXAMPLE,
-                                     self->member, err);
-    if (status == IDEM_OK)
-        status = idem__source_option(url, "body", "body", EXAMPLE,
-                                     self->body_field, err);
+    idem__ahead_init(&self->ahead, by_place);
+    idem_buf_init(&self->out, OUT_MAX);
     if (status == IDEM_OK)
         status = idem__url_number(url, "claim_ms", 1, CLAIM_MAX_MS,
                                   CLAIM_DEFAULT_MS, &self->claim_ms, err);
@@ -649,24 +643,12 @@ read_url(struct redis_source *self, const char *text, struct idem_error *err)
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "redis-stream: ca, cert and key are for "
                             "rediss-stream://");
-    memcpy(self->base.default_consumer, self->group, sizeof(self->group));
     return status;
-}
-
-static enum idem_status
-open_source(struct source *source, const struct source_settings *settings,
-            struct idem_error *err)
-{
-    struct redis_source *self = (struct redis_source *)source;
-
-    self->prefetch = settings->prefetch;
-    idem__ahead_init(&self->ahead, by_place);
-    idem_buf_init(&self->out, OUT_MAX);
-    return read_url(self, settings->url, err);
 }
 
 const struct source_type idem__redis_stream_source = {
     .scheme = "redis-stream",
+    .known = known,
     .size = sizeof(struct redis_source),
     .open = open_source,
     .connect = connect_source,
