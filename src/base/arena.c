@@ -74,32 +74,13 @@ idem_arena_clear(struct idem_arena *arena)
     *arena = (struct idem_arena){NULL, 0};
 }
 
-static uint8_t *
-move(uint8_t *at, struct idem_bytes *bytes)
-{
-    if (bytes->len == 0) {
-        bytes->data = NULL;
-        return at;
-    }
-    memcpy(at, bytes->data, bytes->len);
-    bytes->data = at;
-    return at + bytes->len;
-}
-
 bool
 idem_arena_record(struct idem_arena *arena, const struct idem_record *from,
                   struct idem_record *to)
 {
-    size_t len =
-        from->scope.len + from->id.len + from->subject.len + from->result.len;
-    uint8_t *at = idem_arena_take(arena, len);
+    void *room = idem_arena_take(arena, idem__record_bytes(from));
 
-    if (!at)
-        return false;
-    *to = *from;
-    at = move(at, &to->scope);
-    at = move(at, &to->id);
-    at = move(at, &to->subject);
-    move(at, &to->result);
-    return true;
+    if (room)
+        idem__record_copy(to, from, room);
+    return room != NULL;
 }

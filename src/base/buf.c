@@ -51,6 +51,19 @@ idem_buf_room(struct idem_buf *buf, size_t len)
     return data + buf->len;
 }
 
+void *
+idem__grow(void *array, size_t count, size_t *room, size_t element_len)
+{
+    size_t more = *room ? *room * 2 : 16;
+
+    if (count < *room)
+        return array;
+    array = realloc(array, more * element_len);
+    if (array)
+        *room = more;
+    return array;
+}
+
 bool
 idem_buf_add(struct idem_buf *buf, const void *data, size_t len)
 {

@@ -28,6 +28,11 @@ uint8_t *idem_buf_room(struct idem_buf *buf, size_t len);
 /* Drop the first len bytes. */
 void idem_buf_shift(struct idem_buf *buf, size_t len);
 
+/* Make room for one more element in an array of `*room` elements that has
+ * `count`. Returns the array, which may have moved; NULL: out of memory, and
+ * the array is as it was. */
+void *idem__grow(void *array, size_t count, size_t *room, size_t element_len);
+
 /* Memory for everything that a batch returns; one reset frees it all. */
 struct idem_arena {
     struct idem_arena_block *blocks;

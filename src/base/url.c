@@ -232,6 +232,18 @@ idem__url_number(const struct idem__url *url, const char *name, int64_t min,
     return IDEM_OK;
 }
 
+enum idem_status
+idem__url_numbers(const struct idem__url *url,
+                  const struct idem__url_range *ranges, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+
+    for (; ranges->name && status == IDEM_OK; ranges++)
+        status = idem__url_number(url, ranges->name, ranges->min, ranges->max,
+                                  ranges->otherwise, ranges->out, err);
+    return status;
+}
+
 struct idem_bytes
 idem__url_secret(const char *url, const char *from)
 {

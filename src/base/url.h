@@ -46,6 +46,15 @@ enum idem_status idem__url_number(const struct idem__url *url, const char *name,
                                   int64_t min, int64_t max, int64_t otherwise,
                                   int64_t *out, struct idem_error *err);
 
+/* The same for several; {0} ends the list. */
+struct idem__url_range {
+    const char *name;
+    int64_t min, max, otherwise, *out;
+};
+enum idem_status idem__url_numbers(const struct idem__url *url,
+                                   const struct idem__url_range *ranges,
+                                   struct idem_error *err);
+
 /* The next secret in a URL at or after `from`: its password, or the value of a
  * password option. data is NULL if there is none. */
 struct idem_bytes idem__url_secret(const char *url, const char *from);

@@ -29,6 +29,7 @@ static bool
 collect(void *arg, const struct idem_record *record)
 {
     struct list *list = arg;
+    void *more;
 
     if (list->now_ms - record->lease_until < list->wanted->older_ms)
         return true;
@@ -36,16 +37,12 @@ collect(void *arg, const struct idem_record *record)
         list->full = true;
         return false;
     }
-    if (list->count == list->room) {
-        size_t room = list->room ? list->room * 2 : 64;
-        void *more = realloc(list->records, room * sizeof(*list->records));
-
-        list->failed = !more;
-        if (!more)
-            return false;
-        list->records = more;
-        list->room = room;
-    }
+    more = idem__grow(list->records, list->count, &list->room,
+                      sizeof(*list->records));
+    list->failed = !more;
+    if (!more)
+        return false;
+    list->records = more;
     list->failed =
         !idem_arena_record(&list->arena, record, &list->records[list->count]);
     list->count += !list->failed;

@@ -45,16 +45,12 @@ idem__delivery_header(struct delivery *delivery, struct idem_bytes name,
 {
     struct idem_header *header;
 
-    if (delivery->header_count == delivery->header_room) {
-        size_t room = delivery->header_room ? delivery->header_room * 2 : 8;
-
-        header = realloc(delivery->headers, room * sizeof(*header));
-        if (!header)
-            return false;
-        delivery->headers = header;
-        delivery->header_room = room;
-    }
-    header = &delivery->headers[delivery->header_count++];
+    header = idem__grow(delivery->headers, delivery->header_count,
+                        &delivery->header_room, sizeof(*header));
+    if (!header)
+        return false;
+    delivery->headers = header;
+    header += delivery->header_count++;
     return idem__delivery_copy(delivery, name.data, name.len, &header->name) &&
            idem__delivery_copy(delivery, value.data, value.len, &header->value);
 }

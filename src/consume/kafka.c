@@ -242,18 +242,12 @@ static bool
 hand_out(struct kafka_source *self, int32_t number, int64_t offset)
 {
     struct partition *p = find_partition(self, number, true);
+    struct handed_out *out =
+        p ? idem__grow(p->out, p->count, &p->room, sizeof(*out)) : NULL;
 
-    if (!p)
+    if (!out)
         return false;
-    if (p->count == p->room) {
-        size_t room = p->room ? p->room * 2 : 64;
-        struct handed_out *out = realloc(p->out, room * sizeof(*out));
-
-        if (!out)
-            return false;
-        p->out = out;
-        p->room = room;
-    }
+    p->out = out;
     p->out[p->count++] = (struct handed_out){offset, false};
     return true;
 }

@@ -22,6 +22,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/queue.h>
 
 /* ---- timers ---------------------------------------------------------- */
 
@@ -203,7 +204,7 @@ typedef void idem__keeper_gone_fn(struct idem__keeper *keeper);
  * until `gone` is called. */
 struct idem__keeper {
     struct idem__item end;
-    struct idem__keeper *next, **prev; /* all keepers of an engine */
+    LIST_ENTRY(idem__keeper) in_engine;
     struct idem_engine *engine;
     struct idem__timer timer;
     struct idem__lease lease;
@@ -648,7 +649,7 @@ struct idem_engine {
     pthread_t thread;                 /* if the engine is not driven */
     _Atomic pthread_t turner;         /* the thread that took the last turn */
     _Atomic bool has_turner, in_turn; /* only the turner uses in_turn */
-    struct idem__keeper *keepers;
+    LIST_HEAD(, idem__keeper) keepers;
     bool renewals_fail; /* and that was logged */
     struct idem__timers timers;
     struct idem__parked parked;

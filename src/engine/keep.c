@@ -11,9 +11,7 @@ static void
 drop_keeper(struct idem__keeper *keeper)
 {
     idem__timer_stop(&keeper->engine->timers, &keeper->timer);
-    *keeper->prev = keeper->next;
-    if (keeper->next)
-        keeper->next->prev = keeper->prev;
+    LIST_REMOVE(keeper, in_engine);
     keeper->gone(keeper);
 }
 
@@ -47,11 +45,7 @@ idem__keeper_start(struct idem__keeper *keeper, uint64_t fence)
     struct idem_engine *engine = keeper->engine;
 
     keeper->renew.fence = fence;
-    keeper->next = engine->keepers;
-    keeper->prev = &engine->keepers;
-    if (keeper->next)
-        keeper->next->prev = &keeper->next;
-    engine->keepers = keeper;
+    LIST_INSERT_HEAD(&engine->keepers, keeper, in_engine);
     idem__lease_granted(&keeper->lease);
     plan(keeper);
 }
@@ -111,6 +105,6 @@ idem__keeper_end(struct idem__keeper *keeper)
 void
 idem__keepers_close(struct idem_engine *engine)
 {
-    while (engine->keepers)
-        drop_keeper(engine->keepers);
+    while (!LIST_EMPTY(&engine->keepers))
+        drop_keeper(LIST_FIRST(&engine->keepers));
 }

@@ -68,15 +68,6 @@ idem__recent_forget(struct idem_engine *engine, const uint8_t *key)
         place->at = 0;
 }
 
-static uint8_t *
-copy_bytes(uint8_t *at, struct idem_bytes *bytes)
-{
-    if (bytes->len > 0)
-        memcpy(at, bytes->data, bytes->len);
-    bytes->data = bytes->len > 0 ? at : NULL;
-    return at + bytes->len;
-}
-
 /* Room behind the last record, in one piece. NULL: this batch has already used
  * its half of the ring. */
 static struct recent *
@@ -113,10 +104,8 @@ idem__recent_note(struct idem_engine *engine, const uint8_t *key,
                   const struct idem_record *record)
 {
     struct idem__recents *recents = &engine->recents;
-    size_t len = record->scope.len + record->id.len + record->subject.len +
-                 record->result.len;
+    size_t len = idem__record_bytes(record);
     struct recent *recent;
-    uint8_t *at;
 
     idem__recent_forget(engine, key);
     if (record->state != IDEM_STATE_EXECUTING || len > MAX_RECORD ||
@@ -126,12 +115,7 @@ idem__recent_note(struct idem_engine *engine, const uint8_t *key,
     if (!recent)
         return;
     memcpy(recent->key, key, IDEM_KEY_LEN);
-    recent->record = *record;
-    at = (uint8_t *)(recent + 1);
-    at = copy_bytes(at, &recent->record.scope);
-    at = copy_bytes(at, &recent->record.id);
-    at = copy_bytes(at, &recent->record.subject);
-    copy_bytes(at, &recent->record.result);
+    idem__record_copy(&recent->record, record, recent + 1);
     recents->places[idem__key_hash(key) % PLACES] =
         (struct idem__place){idem__key_hash(key), recents->last};
 }

@@ -24,19 +24,14 @@ collect(void *arg, const struct idem_record *record)
 {
     struct found *found = arg;
     struct idem_record bare = *record;
+    struct idem_record *records = idem__grow(found->records, found->count,
+                                             &found->room, sizeof(*records));
 
-    if (found->count == found->room) {
-        size_t room = found->room ? found->room * 2 : 64;
-        struct idem_record *records =
-            realloc(found->records, room * sizeof(*records));
-
-        if (!records) {
-            found->failed = true;
-            return false;
-        }
-        found->records = records;
-        found->room = room;
+    if (!records) {
+        found->failed = true;
+        return false;
     }
+    found->records = records;
     bare.result = (struct idem_bytes){NULL, 0};
     if (found->engine)
         idem__sealed_open_scanned(found->engine, &bare, &found->arena);

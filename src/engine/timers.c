@@ -46,27 +46,17 @@ sink(struct idem__timers *timers, struct idem__timer *timer)
     put(timers, place, timer);
 }
 
-static bool
-grow(struct idem__timers *timers)
-{
-    size_t room = timers->room ? timers->room * 2 : 64;
-    struct idem__timer **heap =
-        realloc(timers->heap, room * sizeof(struct idem__timer *));
-
-    if (!heap)
-        return false;
-    timers->heap = heap;
-    timers->room = room;
-    return true;
-}
-
 bool
 idem__timer_set(struct idem__timers *timers, struct idem__timer *timer,
                 int64_t due_us)
 {
     if (timer->place == 0) {
-        if (timers->count + 1 >= timers->room && !grow(timers))
+        void *heap = idem__grow(timers->heap, timers->count + 1, &timers->room,
+                                sizeof(*timers->heap));
+
+        if (!heap)
             return false;
+        timers->heap = heap;
         put(timers, ++timers->count, timer);
     }
     timer->due_us = due_us;

@@ -1,5 +1,5 @@
 /*
- * kept.c - copies a record into an answer that outlives it.
+ * kept.c - copies of records, for answers and others that outlive them.
  */
 #include "record.h"
 
@@ -17,24 +17,37 @@ move(uint8_t *at, struct idem_bytes *bytes)
     return at + bytes->len;
 }
 
+size_t
+idem__record_bytes(const struct idem_record *record)
+{
+    return record->scope.len + record->id.len + record->subject.len +
+           record->result.len;
+}
+
+void
+idem__record_copy(struct idem_record *to, const struct idem_record *from,
+                  void *room)
+{
+    uint8_t *at = room;
+
+    *to = *from;
+    at = move(at, &to->scope);
+    at = move(at, &to->id);
+    at = move(at, &to->subject);
+    move(at, &to->result);
+}
+
 bool
 idem__answer_keep(struct idem_answer *answer, const struct idem_record *record)
 {
-    size_t len = record->scope.len + record->id.len + record->subject.len +
-                 record->result.len;
+    size_t len = idem__record_bytes(record);
     struct idem_record *copy = NULL;
-    uint8_t *at;
 
     if (record->state != IDEM_STATE_ABSENT || len > 0) {
         copy = malloc(sizeof(*copy) + len);
         if (!copy)
             return false;
-        *copy = *record;
-        at = (uint8_t *)(copy + 1);
-        at = move(at, &copy->scope);
-        at = move(at, &copy->id);
-        at = move(at, &copy->subject);
-        move(at, &copy->result);
+        idem__record_copy(copy, record, copy + 1);
     }
     free(answer->memory); /* last, since the record may be inside it */
     answer->memory = copy;

@@ -20,6 +20,12 @@
 /* The record of an answer that has none. */
 extern const struct idem_record idem__no_record;
 
+/* How many bytes a record's scope, id, subject and result have. */
+size_t idem__record_bytes(const struct idem_record *record);
+/* Copy `from`, and its bytes to `room`. */
+void idem__record_copy(struct idem_record *to, const struct idem_record *from,
+                       void *room);
+
 /* Give the answer its own copy of the record, and free the old one. False: out
  * of memory, the answer is unchanged. */
 bool idem__answer_keep(struct idem_answer *answer,

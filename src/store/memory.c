@@ -53,26 +53,13 @@ find(const struct memory_store *self, const uint8_t *key)
 static struct node *
 make_node(const uint8_t *key, const struct idem_record *r)
 {
-    struct node *node = malloc(sizeof(*node) + r->scope.len + r->id.len +
-                               r->subject.len + r->result.len);
-    struct idem_bytes *parts[4];
-    uint8_t *at = (uint8_t *)(node + 1);
+    struct node *node = malloc(sizeof(*node) + idem__record_bytes(r));
 
     if (!node)
         return NULL;
     node->next = NULL;
     memcpy(node->key, key, IDEM_KEY_LEN);
-    node->record = *r;
-    parts[0] = &node->record.scope;
-    parts[1] = &node->record.id;
-    parts[2] = &node->record.subject;
-    parts[3] = &node->record.result;
-    for (int i = 0; i < 4; i++) {
-        if (parts[i]->len > 0)
-            memcpy(at, parts[i]->data, parts[i]->len);
-        parts[i]->data = parts[i]->len > 0 ? at : NULL;
-        at += parts[i]->len;
-    }
+    idem__record_copy(&node->record, r, node + 1);
     return node;
 }
 

@@ -24,18 +24,14 @@ static bool
 note(void *arg, const struct idem_record *record)
 {
     struct page *page = arg;
+    struct idem_load *more =
+        idem__grow(page->loads, page->count, &page->room, sizeof(*more));
 
-    if (page->count == page->room) {
-        size_t room = page->room ? page->room * 2 : A_CALL;
-        struct idem_load *more = realloc(page->loads, room * sizeof(*more));
-
-        if (!more) {
-            page->no_memory = true;
-            return false;
-        }
-        page->loads = more;
-        page->room = room;
+    if (!more) {
+        page->no_memory = true;
+        return false;
     }
+    page->loads = more;
     memset(&page->loads[page->count], 0, sizeof(page->loads[0]));
     page->loads[page->count].with_result = true;
     idem__key(record->type, record->scope, record->id,

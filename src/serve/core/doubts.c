@@ -73,15 +73,14 @@ by_number(const void *a, const void *b)
 static bool
 keys_add(struct keys *keys, uint64_t key)
 {
-    if (keys->count == keys->room) {
-        size_t room = keys->room ? keys->room * 2 : 64;
-        void *more = realloc(keys->list, room * sizeof(key));
+    void *more;
 
-        if (!more || keys->count >= DOUBTS_KNOWN)
-            return false;
-        keys->list = more;
-        keys->room = room;
-    }
+    if (keys->count >= DOUBTS_KNOWN)
+        return false;
+    more = idem__grow(keys->list, keys->count, &keys->room, sizeof(key));
+    if (!more)
+        return false;
+    keys->list = more;
     keys->list[keys->count++] = key;
     return true;
 }

@@ -59,19 +59,13 @@ connection_changed(void *arg, struct MHD_Connection *connection,
         if (http->server->tls)
             client->stage = CLIENT_SENDING; /* its handshake */
         pthread_mutex_lock(&http->lock);
-        client->next = http->clients;
-        client->link = &http->clients;
-        if (client->next)
-            client->next->link = &client->next;
-        http->clients = client;
+        LIST_INSERT_HEAD(&http->clients, client, link);
         pthread_mutex_unlock(&http->lock);
         metrics_add(&http->server->metrics->accepted, 1);
         atomic_fetch_add(&http->client_count, 1);
     } else if (client) {
         pthread_mutex_lock(&http->lock);
-        *client->link = client->next;
-        if (client->next)
-            client->next->link = client->link;
+        LIST_REMOVE(client, link);
         pthread_mutex_unlock(&http->lock);
         *socket_context = NULL;
         free(client);
@@ -240,9 +234,10 @@ http_start(struct server *server, struct http **http, struct idem_error *err)
 static bool
 is_busy(const struct http *http)
 {
-    if (http->pending)
+    if (!LIST_EMPTY(&http->pending))
         return true;
-    for (const struct http_client *c = http->clients; c; c = c->next)
+    for (const struct http_client *c = LIST_FIRST(&http->clients); c;
+         c = LIST_NEXT(c, link))
         if (c->stage == CLIENT_SERVED)
             return true;
     return false;
@@ -276,7 +271,8 @@ http_stop(struct http *http, int64_t drain_ms)
     }
     pthread_mutex_lock(&http->lock);
     http->draining = true;
-    for (struct http_request *r = http->pending; r; r = r->next)
+    for (struct http_request *r = LIST_FIRST(&http->pending); r;
+         r = LIST_NEXT(r, link))
         if (r->waits)
             idem_cancel(http->server->engine, r->ticket);
     pthread_mutex_unlock(&http->lock);

@@ -17,7 +17,7 @@
 #define HELLO ": rows of /v1/stats\n\n"
 
 struct http_listener {
-    struct http_listener *next, **link;
+    LIST_ENTRY(http_listener) link;
     struct http *http;
     struct MHD_Connection *connection;
     struct principal *principal;
@@ -58,9 +58,7 @@ forget_listener(void *arg)
     struct http_listener *self = arg;
 
     pthread_mutex_lock(&self->http->lock);
-    *self->link = self->next;
-    if (self->next)
-        self->next->link = self->link;
+    LIST_REMOVE(self, link);
     self->http->listener_count--;
     pthread_mutex_unlock(&self->http->lock);
     principal_put(self->principal);
@@ -74,7 +72,8 @@ has_room(const struct http *http, const struct principal *principal)
 {
     size_t count = 0;
 
-    for (const struct http_listener *l = http->listeners; l; l = l->next)
+    for (const struct http_listener *l = LIST_FIRST(&http->listeners); l;
+         l = LIST_NEXT(l, link))
         count += l->principal == principal;
     return http->listener_count < LISTENERS_MAX && count < LISTENERS_EACH;
 }
@@ -84,6 +83,7 @@ new_listener(struct http_request *request)
 {
     struct http *http = request->http;
     struct http_listener *self = calloc(1, sizeof(*self));
+    bool listens = false;
 
     if (!self || !(self->row = strdup(HELLO))) {
         free(self);
@@ -98,14 +98,11 @@ new_listener(struct http_request *request)
     pthread_mutex_lock(&http->lock);
     if (has_room(http, self->principal)) {
         http->listener_count++;
-        self->next = http->listeners;
-        self->link = &http->listeners;
-        if (self->next)
-            self->next->link = &self->next;
-        http->listeners = self;
+        LIST_INSERT_HEAD(&http->listeners, self, link);
+        listens = true;
     }
     pthread_mutex_unlock(&http->lock);
-    if (self->link)
+    if (listens)
         return self;
     principal_put(self->principal);
     free(self->row);
@@ -169,7 +166,8 @@ void
 http_events_send(struct http *http, const char *row, size_t len)
 {
     pthread_mutex_lock(&http->lock);
-    for (struct http_listener *l = http->listeners; l; l = l->next) {
+    for (struct http_listener *l = LIST_FIRST(&http->listeners); l;
+         l = LIST_NEXT(l, link)) {
         char *copy = NULL;
 
         if (!l->suspended)
@@ -193,7 +191,8 @@ void
 http_events_end(struct http *http)
 {
     pthread_mutex_lock(&http->lock);
-    for (struct http_listener *l = http->listeners; l; l = l->next) {
+    for (struct http_listener *l = LIST_FIRST(&http->listeners); l;
+         l = LIST_NEXT(l, link)) {
         l->over = true;
         wake(l);
     }

@@ -25,6 +25,7 @@
 #include <gnutls/abstract.h>
 #include <microhttpd.h>
 #include <pthread.h>
+#include <sys/queue.h>
 
 #define HTTP_DAEMONS_MAX 16
 #define HTTP_IDLE_S 60         /* idle connection */
@@ -50,7 +51,7 @@ struct http_daemon {
 
 /* One connection. */
 struct http_client {
-    struct http_client *next, **link;
+    LIST_ENTRY(http_client) link;
     int fd;
     int64_t since_ms; /* when it was accepted, or last became idle or busy */
     enum { CLIENT_IDLE, CLIENT_SENDING, CLIENT_SERVED } stage;
@@ -98,8 +99,8 @@ struct http_request {
     size_t text_held;     /* bytes of it, counted for the principal */
 
     /* Under the lock. */
-    struct http_request *next, **link; /* in http->pending while suspended */
-    int64_t due_ms;                    /* deadline for the answer */
+    LIST_ENTRY(http_request) link; /* in http->pending while suspended */
+    int64_t due_ms;                /* deadline for the answer */
     uint64_t ticket;
     size_t outstanding; /* callbacks still to come */
     bool suspended, waits, gone, abandoned;
@@ -135,14 +136,14 @@ struct http {
     bool watching;
     atomic_bool draining; /* accept no new calls */
     bool stopping;        /* waiting requests are answered now */
-    struct http_client *clients;
-    struct http_request *pending;
+    LIST_HEAD(, http_client) clients;
+    LIST_HEAD(, http_request) pending;
     size_t in_flight; /* callbacks still to come */
     /* Bytes of received bodies, and of long replies not yet sent. */
     atomic_size_t client_count, buffered;
     struct http_sessions *sessions; /* NULL: no console */
     struct http_stats *stats;       /* likewise */
-    struct http_listener *listeners;
+    LIST_HEAD(, http_listener) listeners;
     size_t listener_count;
 };
 

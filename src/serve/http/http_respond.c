@@ -278,8 +278,8 @@ resume_some(struct http *http)
 {
     struct http_request *next;
 
-    for (struct http_request *r = http->pending; r; r = next) {
-        next = r->next;
+    for (struct http_request *r = LIST_FIRST(&http->pending); r; r = next) {
+        next = LIST_NEXT(r, link);
         if (!r->wants_room)
             continue;
         if (!http_hold(r, rendered_len(r)))

@@ -42,11 +42,7 @@ http_suspend(struct http_request *request, int64_t limit_ms)
     pthread_mutex_lock(&http->lock);
     request->due_ms = idem__mono_ms() + limit_ms;
     request->suspended = true;
-    request->next = http->pending;
-    request->link = &http->pending;
-    if (request->next)
-        request->next->link = &request->next;
-    http->pending = request;
+    LIST_INSERT_HEAD(&http->pending, request, link);
     pthread_mutex_unlock(&http->lock);
 }
 
@@ -57,9 +53,7 @@ http_resume(struct http_request *request)
         return;
     request->suspended = false;
     request->waits = false;
-    *request->link = request->next;
-    if (request->next)
-        request->next->link = request->link;
+    LIST_REMOVE(request, link);
     MHD_resume_connection(request->connection);
 }
 

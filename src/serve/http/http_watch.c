@@ -25,17 +25,20 @@ drop_gone(struct http *http)
     struct pollfd *fds;
     size_t count = 0, room = 0;
 
-    for (struct http_request *r = http->pending; r; r = r->next)
+    for (struct http_request *r = LIST_FIRST(&http->pending); r;
+         r = LIST_NEXT(r, link))
         room += r->waits && !r->gone;
     fds = room > 0 ? calloc(room, sizeof(*fds)) : NULL;
     if (!fds)
         return;
-    for (struct http_request *r = http->pending; r; r = r->next)
+    for (struct http_request *r = LIST_FIRST(&http->pending); r;
+         r = LIST_NEXT(r, link))
         if (r->waits && !r->gone)
             fds[count++] = (struct pollfd){r->client->fd, POLLRDHUP, 0};
     if (poll(fds, count, 0) > 0) {
         count = 0;
-        for (struct http_request *r = http->pending; r; r = r->next) {
+        for (struct http_request *r = LIST_FIRST(&http->pending); r;
+             r = LIST_NEXT(r, link)) {
             if (!r->waits || r->gone || !fds[count++].revents)
                 continue;
             r->gone = true;
@@ -71,8 +74,8 @@ check_due(struct http *http, int64_t now)
 {
     struct http_request *next;
 
-    for (struct http_request *r = http->pending; r; r = next) {
-        next = r->next;
+    for (struct http_request *r = LIST_FIRST(&http->pending); r; r = next) {
+        next = LIST_NEXT(r, link);
         if (r->due_ms <= now || http->stopping)
             answer_overdue(r);
     }
@@ -87,7 +90,8 @@ drop_dawdlers(struct http *http, int64_t now)
 
     if (stall_ms <= 0)
         stall_ms = 30000;
-    for (struct http_client *c = http->clients; c; c = c->next) {
+    for (struct http_client *c = LIST_FIRST(&http->clients); c;
+         c = LIST_NEXT(c, link)) {
         int64_t limit = c->stage == CLIENT_SENDING
                             ? stall_ms
                             : HTTP_IDLE_S * 1000 + stall_ms;

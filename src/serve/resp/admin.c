@@ -19,19 +19,36 @@ tag_of(const struct command *command)
     return (struct answer_tag){command->wire.tagged, command->wire.tag};
 }
 
+/* Begin a reply of one value; NULL: there is no memory for it. */
+static struct resp_out *
+reply_begin(struct client *client, const struct command *command,
+            struct call **call)
+{
+    struct resp_out *out = client_reply(client, tag_of(command), call);
+
+    if (out)
+        answer_add_one(out, tag_of(command));
+    return out;
+}
+
+static void
+reply_end(struct call *call)
+{
+    if (call)
+        call_done(call);
+}
+
 static void
 reply_simple(struct client *client, const struct command *command,
              const char *text)
 {
     struct call *call;
-    struct resp_out *out = client_reply(client, tag_of(command), &call);
+    struct resp_out *out = reply_begin(client, command, &call);
 
     if (!out)
         return;
-    answer_add_one(out, tag_of(command));
     resp_add_simple(out, text);
-    if (call)
-        call_done(call);
+    reply_end(call);
 }
 
 static void
@@ -39,14 +56,12 @@ reply_bytes(struct client *client, const struct command *command,
             struct idem_bytes bytes)
 {
     struct call *call;
-    struct resp_out *out = client_reply(client, tag_of(command), &call);
+    struct resp_out *out = reply_begin(client, command, &call);
 
     if (!out)
         return;
-    answer_add_one(out, tag_of(command));
     resp_add_bytes(out, bytes);
-    if (call)
-        call_done(call);
+    reply_end(call);
 }
 
 static void
@@ -242,13 +257,11 @@ do_hello(struct client *client, const struct command *command)
                     "authentication required: HELLO 2 AUTH name secret");
         return;
     }
-    out = client_reply(client, tag_of(command), &call);
+    out = reply_begin(client, command, &call);
     if (!out)
         return;
-    answer_add_one(out, tag_of(command));
     add_hello(client, out);
-    if (call)
-        call_done(call);
+    reply_end(call);
 }
 
 /* ---- commands of Redis clients --------------------------------------- */
@@ -276,19 +289,17 @@ do_command(struct client *client, const struct command *command)
 {
     const char *const *names;
     struct call *call;
-    struct resp_out *out = client_reply(client, tag_of(command), &call);
+    struct resp_out *out = reply_begin(client, command, &call);
 
     if (!out)
         return;
-    answer_add_one(out, tag_of(command));
     if (command->word_count == 0)
         add_commands(out);
     else if (idem__bytes_is(command->words[0], "COUNT"))
         resp_add_number(out, (int64_t)command_names(&names));
     else
         resp_add_array(out, 0); /* DOCS, INFO, LIST: an empty reply */
-    if (call)
-        call_done(call);
+    reply_end(call);
 }
 
 static void
@@ -299,14 +310,12 @@ do_client(struct client *client, const struct command *command)
 
     if (idem__bytes_is(what, "ID")) {
         struct call *call;
-        struct resp_out *out = client_reply(client, tag_of(command), &call);
+        struct resp_out *out = reply_begin(client, command, &call);
 
         if (!out)
             return;
-        answer_add_one(out, tag_of(command));
         resp_add_number(out, (int64_t)client->id);
-        if (call)
-            call_done(call);
+        reply_end(call);
     } else if (idem__bytes_is(what, "SETNAME") ||
                idem__bytes_is(what, "SETINFO") ||
                idem__bytes_is(what, "NO-EVICT") ||
@@ -339,15 +348,13 @@ do_config(struct client *client, const struct command *command)
         return;
     }
     appendonly = idem__bytes_is(command->words[1], "appendonly");
-    out = client_reply(client, tag_of(command), &call);
+    out = reply_begin(client, command, &call);
     if (!out)
         return;
-    answer_add_one(out, tag_of(command));
     resp_add_array(out, 2);
     resp_add_bytes(out, command->words[1]);
     resp_add_text(out, appendonly ? "yes" : "");
-    if (call)
-        call_done(call);
+    reply_end(call);
 }
 
 static void
@@ -467,8 +474,7 @@ do_id(struct client *client, const struct command *command)
         out = client_reply(client, tag_of(command), &call);
         if (out)
             answer_ids(out, tag_of(command), (size_t)count, &ids, status, &err);
-        if (call)
-            call_done(call);
+        reply_end(call);
     }
     idem_buf_clear(&ids.out.buf);
 }
@@ -539,8 +545,7 @@ do_audit(struct client *client, const struct command *command)
             resp_add_raw(out, entries.out.buf.data, entries.out.buf.len);
         out->failed = out->failed || entries.out.failed;
     }
-    if (call)
-        call_done(call);
+    reply_end(call);
     idem_buf_clear(&entries.out.buf);
 }
 
@@ -557,11 +562,10 @@ static void
 do_quit(struct client *client, const struct command *command)
 {
     struct call *call;
-    struct resp_out *out = client_reply(client, tag_of(command), &call);
+    struct resp_out *out = reply_begin(client, command, &call);
 
     if (!out)
         return;
-    answer_add_one(out, tag_of(command));
     resp_add_simple(out, "OK");
     client->held = true; /* nothing after QUIT is read */
     if (call) {
@@ -578,13 +582,15 @@ static void
 do_cancel(struct client *client, const struct command *command)
 {
     struct loop *loop = client->loop;
+    struct call *call;
     int64_t tag;
 
     if (!idem__wire_number(command->words[0], &tag)) {
         reply_error(client, command, "ERR", "CANCEL needs a tag: a number");
         return;
     }
-    for (struct call *call = client->calls; call; call = call->next) {
+    LIST_FOREACH(call, &client->calls, in_client)
+    {
         if (call->tag.set && call->tag.number == tag && call->ticket)
             idem_cancel(loop->engine, call->ticket);
     }

@@ -92,10 +92,7 @@ static void
 enlist(struct call *call, struct client *client)
 {
     call->client = client;
-    call->next = client->calls;
-    if (call->next)
-        call->next->prev = call;
-    client->calls = call;
+    LIST_INSERT_HEAD(&client->calls, call, in_client);
     client->call_count++;
     client->wait_count += call->tag.set && call->waits;
     if (call->tag.set)
@@ -113,15 +110,9 @@ delist(struct call *call)
 {
     struct client *client = call->client;
 
-    if (call->prev)
-        call->prev->next = call->next;
-    else
-        client->calls = call->next;
-    if (call->next)
-        call->next->prev = call->prev;
+    LIST_REMOVE(call, in_client);
     client->call_count--;
     client->wait_count -= call->tag.set && call->waits;
-    call->prev = call->next = NULL;
 }
 
 static uint8_t *
@@ -367,8 +358,8 @@ calls_leave(struct client *client)
         call_put(call);
     }
     client->last_start = NULL;
-    while (client->calls) {
-        struct call *call = client->calls;
+    while (!LIST_EMPTY(&client->calls)) {
+        struct call *call = LIST_FIRST(&client->calls);
 
         delist(call);
         call->client = NULL;

@@ -168,10 +168,7 @@ start_client(struct client *client, struct loop *loop, int fd, bool local)
     client->shaking = client->tls != NULL;
     if (!client->shaking)
         admin_greet(client);
-    client->next = loop->clients;
-    if (client->next)
-        client->next->prev = client;
-    loop->clients = client;
+    LIST_INSERT_HEAD(&loop->clients, client, in_loop);
     loop->client_count++;
     atomic_store_explicit(&server->metrics->clients,
                           (int64_t)loop->client_count, memory_order_relaxed);
@@ -233,12 +230,7 @@ client_close(struct client *client, const char *why)
     idem__tls_end(client->tls);
     client->tls = NULL;
     close(client->source.fd);
-    if (client->prev)
-        client->prev->next = client->next;
-    else
-        loop->clients = client->next;
-    if (client->next)
-        client->next->prev = client->prev;
+    LIST_REMOVE(client, in_loop);
     loop->client_count--;
     atomic_store_explicit(&loop->server->metrics->clients,
                           (int64_t)loop->client_count, memory_order_relaxed);
@@ -250,7 +242,7 @@ client_close(struct client *client, const char *why)
     client->principal = NULL;
     /* Events and lists may still point to it, so it is freed at the end of the
      * round. */
-    client->next = loop->dead;
+    client->next_dead = loop->dead;
     loop->dead = client;
 }
 
@@ -309,8 +301,9 @@ client_check_limits(struct client *client)
 void
 client_drain(struct client *client)
 {
-    for (struct call *call = client->calls, *next; call; call = next) {
-        next = call->next;
+    for (struct call *call = LIST_FIRST(&client->calls), *next; call;
+         call = next) {
+        next = LIST_NEXT(call, in_client);
         if (call->waits && call->ticket && !call->done)
             idem_cancel(client->loop->engine, call->ticket);
     }

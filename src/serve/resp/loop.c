@@ -226,8 +226,9 @@ start_draining(struct loop *loop)
     close_listeners(loop);
     loop->stopping =
         pthread_create(&loop->stopper, NULL, stop_threads, loop) == 0;
-    for (struct client *client = loop->clients, *next; client; client = next) {
-        next = client->next;
+    for (struct client *client = LIST_FIRST(&loop->clients), *next; client;
+         client = next) {
+        next = LIST_NEXT(client, in_loop);
         client_drain(client);
     }
     loop->submitted = true;
@@ -309,7 +310,7 @@ bury(struct loop *loop)
     while (loop->dead) {
         struct client *client = loop->dead;
 
-        loop->dead = client->next;
+        loop->dead = client->next_dead;
         free(client);
     }
 }
@@ -400,8 +401,9 @@ check_limits(struct loop *loop)
     refused = results_refused(results);
     loop->pressed = refused != loop->refused || !results_room(results, 0);
     loop->refused = refused;
-    for (struct client *client = loop->clients, *next; client; client = next) {
-        next = client->next;
+    for (struct client *client = LIST_FIRST(&loop->clients), *next; client;
+         client = next) {
+        next = LIST_NEXT(client, in_loop);
         client_check_limits(client);
     }
     flush_dirty(loop);
@@ -478,7 +480,7 @@ is_over(const struct loop *loop)
         return false;
     if (loop->stopping && !atomic_load(&loop->stopped))
         return false; /* the stopper's threads may still need the engine */
-    return !loop->clients || loop->now_ms >= loop->drain_until;
+    return LIST_EMPTY(&loop->clients) || loop->now_ms >= loop->drain_until;
 }
 
 void
@@ -540,8 +542,8 @@ loop_close(struct loop *loop)
         loop->delayed = call->link;
         call_done(call);
     }
-    while (loop->clients)
-        client_close(loop->clients, NULL);
+    while (!LIST_EMPTY(&loop->clients))
+        client_close(LIST_FIRST(&loop->clients), NULL);
     bury(loop);
     calls_clear_pool(loop);
     close(loop->epoll);

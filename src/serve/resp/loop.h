@@ -31,6 +31,7 @@
 #include "../../engine/engine.h"
 
 #include <pthread.h>
+#include <sys/queue.h>
 
 /* The server does not read from a client that has more unanswered commands or
  * unread bytes than this. Tagged commands that may wait do not count: the
@@ -57,7 +58,8 @@ struct call_list {
 struct client {
     struct watched source;
     struct loop *loop;
-    struct client *prev, *next; /* all clients; dead ones: next only */
+    LIST_ENTRY(client) in_loop;
+    struct client *next_dead;
     struct client *next_dirty;
     struct principal *principal; /* NULL before AUTH */
     struct idem__tls_end *tls;   /* NULL: not encrypted */
@@ -65,9 +67,9 @@ struct client {
     struct idem_buf in; /* an incomplete command, or one that may not run yet */
     size_t needed;      /* bytes that `in` needs before the next parse */
     struct resp_out out;
-    size_t sent;         /* bytes of out */
-    uint64_t out_before; /* bytes of earlier outputs, all sent */
-    struct call *calls;  /* all calls in flight */
+    size_t sent;             /* bytes of out */
+    uint64_t out_before;     /* bytes of earlier outputs, all sent */
+    LIST_HEAD(, call) calls; /* all calls in flight */
     size_t call_count;
     size_t wait_count;         /* tagged calls that may wait */
     struct call *first, *last; /* untagged, in order */
@@ -94,7 +96,7 @@ struct client {
 struct call {
     struct client *client; /* NULL: gone, or none */
     struct loop *loop;
-    struct call *prev, *next; /* all calls of a client in flight */
+    LIST_ENTRY(call) in_client; /* all calls of a client in flight */
     struct call *next_in_order;
     /* In one list of: pool, `finished`, starts, delayed, quick, ready. */
     struct call *link;
@@ -130,7 +132,8 @@ struct loop {
     size_t listener_count;
     bool own_socket; /* the unix socket's file is ours to remove */
     struct systemd_watchdog watchdog;
-    struct client *clients, *dirty, *dead;
+    LIST_HEAD(, client) clients;
+    struct client *dirty, *dead;
     size_t client_count;
     uint64_t next_id;
     size_t buffered;

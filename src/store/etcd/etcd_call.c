@@ -269,15 +269,15 @@ idem__etcd_client_open(struct etcd_client *client, const char *url,
 {
     static const char *const known[] = {"connect_ms", "timeout_ms", "tls", "ca",
                                         "cert",       "key",        NULL};
+    const struct idem__url_range numbers[] = {
+        {"connect_ms", 1, 60000, 1000, &client->connect_ms},
+        {"timeout_ms", 1, 60000, 2000, &client->timeout_ms},
+        {0}};
     enum idem_status status =
         idem__url_parse(url, DEFAULT_PORT, known, &client->url, err);
 
     if (status == IDEM_OK)
-        status = idem__url_number(&client->url, "connect_ms", 1, 60000, 1000,
-                                  &client->connect_ms, err);
-    if (status == IDEM_OK)
-        status = idem__url_number(&client->url, "timeout_ms", 1, 60000, 2000,
-                                  &client->timeout_ms, err);
+        status = idem__url_numbers(&client->url, numbers, err);
     if (status != IDEM_OK)
         return status;
     idem_buf_init(&client->body, REPLY_MAX);

@@ -268,6 +268,12 @@ read_settings(const char *url, struct redis_settings *settings,
         NULL};
     bool tls = strncmp(url, "rediss", 6) == 0;
     int64_t replicas = -1;
+    const struct idem__url_range numbers[] = {
+        {"replicas", 0, 10, -1, &replicas},
+        {"wait_ms", 1, 10000, 500, &settings->wait_ms},
+        {"connect_ms", 1, 60000, 1000, &settings->connect_ms},
+        {"timeout_ms", 1, 60000, 2000, &settings->timeout_ms},
+        {0}};
     enum idem_status status;
 
     settings->sentinel = strncmp(url + 5 + tls, "+sentinel:", 10) == 0;
@@ -275,17 +281,7 @@ read_settings(const char *url, struct redis_settings *settings,
         idem__url_parse(url, settings->sentinel ? SENTINEL_PORT : DEFAULT_PORT,
                         known, &settings->url, err);
     if (status == IDEM_OK)
-        status = idem__url_number(&settings->url, "replicas", 0, 10, -1,
-                                  &replicas, err);
-    if (status == IDEM_OK)
-        status = idem__url_number(&settings->url, "wait_ms", 1, 10000, 500,
-                                  &settings->wait_ms, err);
-    if (status == IDEM_OK)
-        status = idem__url_number(&settings->url, "connect_ms", 1, 60000, 1000,
-                                  &settings->connect_ms, err);
-    if (status == IDEM_OK)
-        status = idem__url_number(&settings->url, "timeout_ms", 1, 60000, 2000,
-                                  &settings->timeout_ms, err);
+        status = idem__url_numbers(&settings->url, numbers, err);
     /* Several hosts are given for a failover, which loses what no replica
      * has. */
     if (replicas < 0 && !settings->cluster &&

@@ -93,15 +93,12 @@ idem__redis_link_drop(struct redis_link *link, const char *why)
 static bool
 note_call(struct redis_link *link, uint32_t tag)
 {
-    if (link->call_count == link->call_room) {
-        size_t room = link->call_room ? link->call_room * 2 : 64;
-        struct redis_call *calls = realloc(link->calls, room * sizeof(*calls));
+    struct redis_call *calls = idem__grow(link->calls, link->call_count,
+                                          &link->call_room, sizeof(*calls));
 
-        if (!calls)
-            return false;
-        link->calls = calls;
-        link->call_room = room;
-    }
+    if (!calls)
+        return false;
+    link->calls = calls;
     link->calls[link->call_count++] =
         (struct redis_call){.end = link->out.len, .tag = tag};
     return true;

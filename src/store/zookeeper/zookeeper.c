@@ -150,20 +150,18 @@ read_url(struct zk_store *self, const char *url, struct idem_error *err)
 {
     static const char *const known[] = {"connect_ms", "timeout_ms",
                                         "session_ms", NULL};
+    const struct idem__url_range numbers[] = {
+        {"connect_ms", 1, 60000, 1000, &self->connect_ms},
+        {"timeout_ms", 1, 60000, 2000, &self->timeout_ms},
+        {"session_ms", 1000, 60000, 6000, &self->session_ms},
+        {0}};
     enum idem_status status =
         idem__url_parse(url, DEFAULT_PORT, known, &self->url, err);
     const char *root;
     struct idem_buf hosts;
 
     if (status == IDEM_OK)
-        status = idem__url_number(&self->url, "connect_ms", 1, 60000, 1000,
-                                  &self->connect_ms, err);
-    if (status == IDEM_OK)
-        status = idem__url_number(&self->url, "timeout_ms", 1, 60000, 2000,
-                                  &self->timeout_ms, err);
-    if (status == IDEM_OK)
-        status = idem__url_number(&self->url, "session_ms", 1000, 60000, 6000,
-                                  &self->session_ms, err);
+        status = idem__url_numbers(&self->url, numbers, err);
     if (status != IDEM_OK)
         return status;
     root = self->url.path ? self->url.path : "idem";
