@@ -842,9 +842,7 @@ more_than_the_queue_holds_is_refused(void **state)
 static void
 wrong_addresses_are_told(void **state)
 {
-    static const struct {
-        const char *url, *told;
-    } wrong[] = {
+    static const char *const wrong[][2] = {
         {"idem://", "host name is missing"},
         {"idem://h:99999", "port"},
         {"idem://h?tiemout_ms=1", "no option"},
@@ -861,10 +859,10 @@ wrong_addresses_are_told(void **state)
         struct idem_engine *engine;
         struct idem_error err = {0};
 
-        assert_int_not_equal(idem_open(wrong[i].url, NULL, &engine, &err),
+        assert_int_not_equal(idem_open(wrong[i][0], NULL, &engine, &err),
                              IDEM_OK);
-        if (!strstr(err.text, wrong[i].told))
-            fail_msg("%s: %s", wrong[i].url, err.text);
+        if (!strstr(err.text, wrong[i][1]))
+            fail_msg("%s: %s", wrong[i][0], err.text);
     }
 }
 

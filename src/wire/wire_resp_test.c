@@ -95,9 +95,7 @@ a_long_bulk_is_refused_by_its_length_alone(void **state)
 static void
 what_is_wrong_is_named(void **state)
 {
-    static const struct {
-        const char *text, *said;
-    } cases[] = {
+    static const char *const cases[][2] = {
         {"*1\r\n:1\r\n", "expected '$', got ':'"},
         {"*1\r\n\x01", "expected '$', got ' '"},
         {"*1\r\n$-1\r\n", "invalid bulk length"},
@@ -118,11 +116,11 @@ what_is_wrong_is_named(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        assert_int_equal(parse(cases[i].text, strlen(cases[i].text), &command,
-                               &used, &error),
-                         IDEM__WIRE_BAD);
-        if (!strstr(error.text, cases[i].said))
-            fail_msg("%s: %s", cases[i].said, error.text);
+        assert_int_equal(
+            parse(cases[i][0], strlen(cases[i][0]), &command, &used, &error),
+            IDEM__WIRE_BAD);
+        if (!strstr(error.text, cases[i][1]))
+            fail_msg("%s: %s", cases[i][1], error.text);
     }
     assert_int_equal(parse("*-1\r\n", 5, &command, &used, &error),
                      IDEM__WIRE_DONE);

@@ -84,9 +84,7 @@ names_in_a_path_may_hold_any_byte_but_nul(void **state)
 static void
 a_wrong_field_is_named(void **state)
 {
-    static const struct {
-        const char *body, *named;
-    } bad[] = {
+    static const char *const bad[][2] = {
         {"{\"lease\": 5}", "lease: "},
         {"{\"lease_ms\": \"5\"}", "lease_ms: "},
         {"{\"lease_ms\": 5.0}", "lease_ms: "},
@@ -110,10 +108,10 @@ a_wrong_field_is_named(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        assert_int_equal(ask("POST", "/v1/records/a/b/begin", bad[i].body),
+        assert_int_equal(ask("POST", "/v1/records/a/b/begin", bad[i][0]),
                          IDEM_ERR_INVALID);
-        if (!strstr(err.text, bad[i].named))
-            fail_msg("%s gave: %s", bad[i].body, err.text);
+        if (!strstr(err.text, bad[i][1]))
+            fail_msg("%s gave: %s", bad[i][0], err.text);
     }
 }
 

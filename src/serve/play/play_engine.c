@@ -115,6 +115,19 @@ other_reply(struct idem_answer *answer, uint64_t *fence)
     }
 }
 
+/* Begin. True: this call does the work, under this fence; false: it replies
+ * `reply`. */
+static bool
+claim(struct play_call *call, const char *scope, enum idem_mode mode,
+      uint64_t *fence, const char **reply)
+{
+    struct idem_answer answer;
+    bool asked = begin(call, scope, mode, MINUTE_MS, 0, &answer);
+
+    *reply = asked ? other_reply(&answer, fence) : NULL;
+    return asked && !*reply;
+}
+
 /* ---- source + seq ------------------------------------------------------ */
 
 const char *
@@ -259,14 +272,10 @@ play_message_handled(struct play_call *call)
 const char *
 play_message_consumed(struct play_call *call)
 {
-    struct idem_answer answer;
     const char *reply;
     uint64_t fence;
 
-    if (!begin(call, "mailer", IDEM_STRICT, MINUTE_MS, 0, &answer))
-        return NULL;
-    reply = other_reply(&answer, &fence);
-    if (reply)
+    if (!claim(call, "mailer", IDEM_STRICT, &fence, &reply))
         return reply;
     play_hold(call);
     play_sql(call, "insert into mails (message) values ('%s')", call->id);
@@ -282,16 +291,13 @@ static const char *
 try_once(struct play_call *call, enum idem_mode mode)
 {
     bool fails = call->number == 0;
-    struct idem_answer answer;
+    struct idem_answer answer = {0};
     struct idem_op op;
     const char *reply;
     uint64_t fence;
     bool done;
 
-    if (!begin(call, "shop", mode, MINUTE_MS, 0, &answer))
-        return NULL;
-    reply = other_reply(&answer, &fence);
-    if (reply)
+    if (!claim(call, "shop", mode, &fence, &reply))
         return reply;
     play_sql(call, "insert into attempts (result) values ('%s')",
              fails ? "out of stock" : "ordered");

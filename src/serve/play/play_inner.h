@@ -162,12 +162,18 @@ bool play_do(struct play_call *call, const struct idem_op *op,
 bool play_do_as(struct play *play, enum play_actor who,
                 const struct idem_op *op, struct idem_answer *answer);
 
+/* What a call of idem/sql.h answered. */
+struct play_asked {
+    enum idem_sql_verdict verdict;
+    struct idem_sql_row row;
+    struct idem_error err;
+};
+
 /* Show a call of idem/sql.h on the page, and its verdict. */
 void play_asks(struct play_call *call, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 const char *play_verdict(struct play_call *call, enum idem_status status,
-                         enum idem_sql_verdict verdict,
-                         const struct idem_error *err);
+                         const struct play_asked *asked);
 
 /* Wait until as many requests are here as this action sends at once. */
 void play_meet(struct play_call *call);

@@ -78,14 +78,14 @@ play_asks(struct play_call *call, const char *format, ...)
 
 const char *
 play_verdict(struct play_call *call, enum idem_status status,
-             enum idem_sql_verdict verdict, const struct idem_error *err)
+             const struct play_asked *asked)
 {
     if (status != IDEM_OK)
-        return play_broke(call->play, "idem_sql", err->text);
+        return play_broke(call->play, "idem_sql", asked->err.text);
     if (call->number < PLAY_SHOWN)
         play_tell(call->play, PLAY_TABLE, play_worker(call), "answer", "%s",
-                  idem_sql_verdict_name(verdict));
-    return idem_sql_verdict_name(verdict);
+                  idem_sql_verdict_name(asked->verdict));
+    return idem_sql_verdict_name(asked->verdict);
 }
 
 /* ---- the engine -------------------------------------------------------- */

@@ -25,17 +25,15 @@ play_order_inserted_once(struct play_call *call)
 {
     const struct idem_sql_pair key = {"code", idem_sql_text(call->id)};
     const struct idem_sql_place place = {"orders", &key, 1};
-    enum idem_sql_verdict verdict = IDEM_SQL_IS_FIRST;
-    struct idem_sql_row row;
-    struct idem_error err = {0};
+    struct play_asked asked = {0};
     enum idem_status status;
     const char *reply;
 
     play_sql(call, "begin immediate");
     play_asks(call, "idem_sql_insert_once orders code='%s'", call->id);
-    status =
-        idem_sql_insert_once(call->sql, &place, NULL, 0, &verdict, &row, &err);
-    reply = play_verdict(call, status, verdict, &err);
+    status = idem_sql_insert_once(call->sql, &place, NULL, 0, &asked.verdict,
+                                  &asked.row, &asked.err);
+    reply = play_verdict(call, status, &asked);
     play_sql(call, "commit");
     return reply;
 }
@@ -69,9 +67,7 @@ play_price_versioned(struct play_call *call)
     const struct idem_sql_pair key = {"id", idem_sql_int(1)};
     const struct idem_sql_place place = {"item", &key, 1};
     const struct idem_sql_pair price = {"price", idem_sql_int(price_of(call))};
-    enum idem_sql_verdict verdict = IDEM_SQL_IS_FIRST;
-    struct idem_sql_row row;
-    struct idem_error err = {0};
+    struct play_asked asked = {0};
     enum idem_status status;
     const char *reply;
 
@@ -81,9 +77,10 @@ play_price_versioned(struct play_call *call)
     play_sql(call, "begin immediate");
     play_asks(call, "idem_sql_update_versioned item id=1 version=10 price=%d",
               price_of(call));
-    status = idem_sql_update_versioned(call->sql, &place, "version", 10, &price,
-                                       1, &verdict, &row, &err);
-    reply = play_verdict(call, status, verdict, &err);
+    status =
+        idem_sql_update_versioned(call->sql, &place, "version", 10, &price, 1,
+                                  &asked.verdict, &asked.row, &asked.err);
+    reply = play_verdict(call, status, &asked);
     play_sql(call, "commit");
     return reply;
 }
@@ -117,19 +114,17 @@ play_balance_locked(struct play_call *call)
 {
     const struct idem_sql_pair key = {"id", idem_sql_int(123)};
     const struct idem_sql_place place = {"account", &key, 1};
-    enum idem_sql_verdict verdict = IDEM_SQL_IS_FIRST;
-    struct idem_sql_row row = {0};
-    struct idem_error err = {0};
+    struct play_asked asked = {0};
     enum idem_status status;
     const char *reply;
 
     play_sql(call, "begin immediate");
     play_asks(call, "idem_sql_lock_row account id=123");
-    status = idem_sql_lock_row(call->sql, &place, PLAY_MEET_MS, &verdict, &row,
-                               &err);
-    if (!play_verdict(call, status, verdict, &err))
+    status = idem_sql_lock_row(call->sql, &place, PLAY_MEET_MS, &asked.verdict,
+                               &asked.row, &asked.err);
+    if (!play_verdict(call, status, &asked))
         return NULL;
-    reply = pay_out(call, (long)idem_sql_column(&row, "amount").number);
+    reply = pay_out(call, (long)idem_sql_column(&asked.row, "amount").number);
     play_sql(call, "commit");
     return reply;
 }
@@ -237,19 +232,17 @@ play_state_moved(struct play_call *call)
                                              2};
     const char *to = state_of(call);
     const char *from = strcmp(to, "paid") == 0 ? "created" : "paid";
-    enum idem_sql_verdict verdict = IDEM_SQL_IS_FIRST;
-    struct idem_sql_row row;
-    struct idem_error err = {0};
+    struct play_asked asked = {0};
     enum idem_status status;
     const char *reply;
 
     play_sql(call, "begin immediate");
     play_asks(call, "idem_sql_move orders %s: %s -> %s", call->id, from, to);
     status = idem_sql_move(call->sql, &machine, idem_sql_text(call->id),
-                           idem_sql_text(from), idem_sql_text(to), &verdict,
-                           &row, &err);
-    reply = play_verdict(call, status, verdict, &err);
-    if (verdict == IDEM_SQL_IS_FIRST)
+                           idem_sql_text(from), idem_sql_text(to),
+                           &asked.verdict, &asked.row, &asked.err);
+    reply = play_verdict(call, status, &asked);
+    if (asked.verdict == IDEM_SQL_IS_FIRST)
         play_sql(call, "insert into changes (state) values ('%s')", to);
     play_sql(call, "commit");
     return reply;
