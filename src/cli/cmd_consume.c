@@ -331,6 +331,50 @@ run(struct consume *c, char **command)
     return code;
 }
 
+static const char about[] =
+    "Take messages from a broker and handle each one once, even if the broker\n"
+    "delivers it again: claim, handle, record, acknowledge.\n"
+    "\n"
+    "SOURCE is one of\n"
+    "  'amqp://user:password@host/vhost?queue=orders'  (TLS: amqps://)\n"
+    "  'redis-stream://host:6379?stream=orders&group=mail'  (TLS: "
+    "rediss-stream://)\n"
+    "  'kafka://host:9092?topic=orders&group=mail'  (experimental)\n"
+    "  'nats://host:4222?stream=ORDERS&durable=mail'\n"
+    "\n"
+    "A command gets the message on standard input and IDEM_ID, IDEM_SCOPE,\n"
+    "IDEM_FENCE, IDEM_ATTEMPT in its environment. Exit code 0: handled; 75: "
+    "nothing\n"
+    "happened, retry; 65: it can never succeed; others: failed.\n"
+    "A URL gets it as the body of a POST with Idempotency-Key and Idem-Fence.\n"
+    "2xx: handled; 425, 429, 503, 409 with Retry-After: nothing happened, "
+    "retry;\n"
+    "other 4xx: it can never succeed; others: failed. If the service is\n"
+    "unreachable, the message is retried until it responds.\n"
+    "\n"
+    "  idem consume 'amqp://localhost?queue=orders' -s "
+    "journal:/var/lib/orders \\\n"
+    "      --to http://localhost:8080/orders\n"
+    "  idem consume 'redis-stream://localhost?stream=mail&group=sender' \\\n"
+    "      -s redis://localhost --loose -- ./send-mail.sh\n"
+    "\n"
+    "docs/messages.md explains what happens when a part fails.";
+
+/* -1: go on; else the exit code. */
+static int
+check_usage(const struct consume *c, bool has_command)
+{
+    if (!c->concurrency || !c->attempts || !c->backoff_ms || !c->timeout_ms)
+        return cli_usage_error("consume: --concurrency, --attempts, --backoff "
+                               "and --timeout must be at least 1");
+    if (c->to && has_command)
+        return cli_usage_error("consume: give --to URL or a command, not both");
+    if (!c->to && !has_command)
+        return cli_usage_error(
+            "consume: no handler is given; give --to URL, or -- and a command");
+    return -1;
+}
+
 int
 cli_consume(int argc, char **argv)
 {
@@ -393,40 +437,7 @@ cli_consume(int argc, char **argv)
         .usage =
             "consume SOURCE [options] --to URL\n"
             "       idem consume SOURCE [options] -- COMMAND [ARGUMENT...]",
-        .about =
-            "Take messages from a broker and handle each one once, even if the "
-            "broker\n"
-            "delivers it again: claim, handle, record, acknowledge.\n"
-            "\n"
-            "SOURCE is one of\n"
-            "  'amqp://user:password@host/vhost?queue=orders'  (TLS: "
-            "amqps://)\n"
-            "  'redis-stream://host:6379?stream=orders&group=mail'  (TLS: "
-            "rediss-stream://)\n"
-            "  'kafka://host:9092?topic=orders&group=mail'  (experimental)\n"
-            "  'nats://host:4222?stream=ORDERS&durable=mail'\n"
-            "\n"
-            "A command gets the message on standard input and IDEM_ID, "
-            "IDEM_SCOPE,\n"
-            "IDEM_FENCE, IDEM_ATTEMPT in its environment. Exit code 0: "
-            "handled; 75: nothing\n"
-            "happened, retry; 65: it can never succeed; others: failed.\n"
-            "A URL gets it as the body of a POST with Idempotency-Key and "
-            "Idem-Fence.\n"
-            "2xx: handled; 425, 429, 503, 409 with Retry-After: nothing "
-            "happened, retry;\n"
-            "other 4xx: it can never succeed; others: failed. If the service "
-            "is\n"
-            "unreachable, the message is retried until it responds.\n"
-            "\n"
-            "  idem consume 'amqp://localhost?queue=orders' -s "
-            "journal:/var/lib/orders \\\n"
-            "      --to http://localhost:8080/orders\n"
-            "  idem consume "
-            "'redis-stream://localhost?stream=mail&group=sender' \\\n"
-            "      -s redis://localhost --loose -- ./send-mail.sh\n"
-            "\n"
-            "docs/messages.md explains what happens when a part fails.",
+        .about = about,
         .options = options,
         .min_args = 1,
         .max_args = (size_t)-1,
@@ -439,13 +450,8 @@ cli_consume(int argc, char **argv)
         return code;
     c.options.source = args[0];
     args[count] = NULL;
-    if (!c.concurrency || !c.attempts || !c.backoff_ms || !c.timeout_ms)
-        return cli_usage_error("consume: --concurrency, --attempts, --backoff "
-                               "and --timeout must be at least 1");
-    if (c.to && count > 1)
-        return cli_usage_error("consume: give --to URL or a command, not both");
-    if (!c.to && count < 2)
-        return cli_usage_error(
-            "consume: no handler is given; give --to URL, or -- and a command");
+    code = check_usage(&c, count > 1);
+    if (code >= 0)
+        return code;
     return run(&c, args + 1);
 }

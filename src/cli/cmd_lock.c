@@ -207,6 +207,17 @@ check_usage(const struct holder *h, bool has_command, bool wants_command)
     return -1;
 }
 
+static const char about[] =
+    "Run a command while holding a lock, and stop it when the lock is lost. "
+    "The\n"
+    "variable IDEM_FENCE has the fence: pass it to the resource that the lock "
+    "protects\n"
+    "(docs/locks.md). The exit code is that of the command, or 76 if the lock "
+    "was lost.\n"
+    "Without a command: take the lock, or extend it as the same --owner, and "
+    "print its\n"
+    "fence; idem unlock releases it.";
+
 int
 cli_lock(int argc, char **argv)
 {
@@ -243,15 +254,7 @@ cli_lock(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "lock NAME [options] -- COMMAND [ARGUMENT...]\n"
                  "lock NAME [options]",
-        .about = "Run a command while holding a lock, and stop it when the "
-                 "lock is lost. The\n"
-                 "variable IDEM_FENCE has the fence: pass it to the resource "
-                 "that the lock protects\n"
-                 "(docs/locks.md). The exit code is that of the command, or 76 "
-                 "if the lock was lost.\n"
-                 "Without a command: take the lock, or extend it as the same "
-                 "--owner, and print its\n"
-                 "fence; idem unlock releases it.",
+        .about = about,
         .options = options,
         .min_args = 1,
         .max_args = (size_t)-1,

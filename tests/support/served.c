@@ -265,3 +265,50 @@ proxy_stop(struct proxy *proxy)
     close(proxy->listener);
     unlink(proxy->socket);
 }
+
+/* ---- what a test asks ------------------------------------------------- */
+
+struct idem_engine *
+served_open(const char *url)
+{
+    struct idem_options options = {.log = NULL};
+    struct idem_engine *engine = NULL;
+    struct idem_error err = {0};
+
+    if (idem_open(url, &options, &engine, &err) != IDEM_OK) {
+        fprintf(stderr, "%s: %s\n", url, err.text);
+        abort();
+    }
+    return engine;
+}
+
+struct idem_engine *
+served_open_quick(const char *url)
+{
+    char quick[400];
+
+    snprintf(quick, sizeof(quick), "%s?timeout_ms=1500", url);
+    return served_open(quick);
+}
+
+int64_t
+served_now_ms(void)
+{
+    return idem__system_clocks.boot_us(NULL) / 1000;
+}
+
+enum idem_status
+served_do(struct idem_engine *engine, struct idem_op op,
+          struct idem_answer *answer)
+{
+    memset(answer, 0, sizeof(*answer));
+    if (op.scope.len == 0)
+        op.scope = idem_text("shop");
+    return idem_do(engine, &op, answer, NULL);
+}
+
+struct idem_op
+served_begin(const char *id)
+{
+    return (struct idem_op){.verb = IDEM_BEGIN, .id = idem_text(id)};
+}

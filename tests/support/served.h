@@ -53,4 +53,14 @@ struct proxy {
 void proxy_start(struct proxy *proxy, const struct served *served);
 void proxy_stop(struct proxy *proxy);
 
+/* What a test asks. Opening fails the test if it does not work; "quick" gives
+ * up after 1.5 seconds. */
+struct idem_engine *served_open(const char *url);
+struct idem_engine *served_open_quick(const char *url);
+int64_t served_now_ms(void);
+/* idem_do, in the scope "shop" if the op has none. */
+enum idem_status served_do(struct idem_engine *engine, struct idem_op op,
+                           struct idem_answer *answer);
+struct idem_op served_begin(const char *id);
+
 #endif

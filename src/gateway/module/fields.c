@@ -4,6 +4,7 @@
 #include "fields.h"
 
 #include "../../base/hex.h"
+#include "../../base/utf8.h"
 
 #include <string.h>
 
@@ -109,21 +110,11 @@ skip_past(const uint8_t *at, const uint8_t *end, const char *text)
 static void
 add_utf8(struct out *out, uint32_t c)
 {
-    if (c < 0x80) {
-        out_add(out, (uint8_t)c);
-    } else if (c < 0x800) {
-        out_add(out, (uint8_t)(0xc0 | c >> 6));
-        out_add(out, (uint8_t)(0x80 | (c & 0x3f)));
-    } else if (c < 0x10000) {
-        out_add(out, (uint8_t)(0xe0 | c >> 12));
-        out_add(out, (uint8_t)(0x80 | (c >> 6 & 0x3f)));
-        out_add(out, (uint8_t)(0x80 | (c & 0x3f)));
-    } else {
-        out_add(out, (uint8_t)(0xf0 | c >> 18));
-        out_add(out, (uint8_t)(0x80 | (c >> 12 & 0x3f)));
-        out_add(out, (uint8_t)(0x80 | (c >> 6 & 0x3f)));
-        out_add(out, (uint8_t)(0x80 | (c & 0x3f)));
-    }
+    uint8_t bytes[4];
+    size_t len = idem__utf8_write(c, bytes);
+
+    for (size_t i = 0; i < len; i++)
+        out_add(out, bytes[i]);
 }
 
 /* Reads &amp; &#65; &#x41;. Returns the position after it, or NULL if it is

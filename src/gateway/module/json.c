@@ -7,6 +7,8 @@
  */
 #include "json.h"
 
+#include "../../base/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,6 +113,7 @@ static void
 put_escaped(struct reader *in, uint32_t c)
 {
     static const char digit[] = "0123456789abcdef";
+    uint8_t bytes[4];
 
     if (c == '"' || c == '\\') {
         put(in, '\\');
@@ -122,20 +125,11 @@ put_escaped(struct reader *in, uint32_t c)
         put(in, '0');
         put(in, (uint8_t)digit[c >> 4]);
         put(in, (uint8_t)digit[c & 15]);
-    } else if (c < 0x80) {
-        put(in, (uint8_t)c);
-    } else if (c < 0x800) {
-        put(in, (uint8_t)(0xc0 | c >> 6));
-        put(in, (uint8_t)(0x80 | (c & 0x3f)));
-    } else if (c < 0x10000) {
-        put(in, (uint8_t)(0xe0 | c >> 12));
-        put(in, (uint8_t)(0x80 | (c >> 6 & 0x3f)));
-        put(in, (uint8_t)(0x80 | (c & 0x3f)));
     } else {
-        put(in, (uint8_t)(0xf0 | c >> 18));
-        put(in, (uint8_t)(0x80 | (c >> 12 & 0x3f)));
-        put(in, (uint8_t)(0x80 | (c >> 6 & 0x3f)));
-        put(in, (uint8_t)(0x80 | (c & 0x3f)));
+        size_t len = idem__utf8_write(c, bytes);
+
+        for (size_t i = 0; i < len; i++)
+            put(in, bytes[i]);
     }
 }
 

@@ -1,10 +1,9 @@
 /*
- * parse_test.c - the gateway's parsers: keys, forms, sources, stored answers,
- * fields of bodies, canonical JSON.
+ * parse_test.c - the gateway's parsers: keys, sources, stored answers, fields
+ * of bodies, canonical JSON.
  */
-#include "../launch/gateway.h"
+#include "../../record/record.h"
 #include "fields.h"
-#include "form_tag.h"
 #include "json.h"
 #include "key_header.h"
 #include "result.h"
@@ -22,141 +21,6 @@ static struct idem_bytes
 text(const char *s)
 {
     return (struct idem_bytes){s, strlen(s)};
-}
-
-/* ---- forms of a page ---------------------------------------------------- */
-
-/* The page with a + where a field is inserted, read in pieces of so many
- * bytes. */
-static const char *
-marked(const char *page, size_t piece)
-{
-    static char out[2048];
-    struct gateway_form_scan scan = {.host = idem_text("own.example:8443")};
-    size_t len = strlen(page), used = 0, done = 0, next;
-    ptrdiff_t at;
-
-    for (size_t from = 0, end; from < len; from = end) {
-        end = len - from < piece ? len : from + piece;
-        while (gateway_form_next(
-            &scan, (struct idem_bytes){page + from, end - from}, &at, &next)) {
-            size_t place = (size_t)((ptrdiff_t)from + at);
-
-            memcpy(out + used, page + done, place - done);
-            used += place - done;
-            out[used++] = '+';
-            done = place;
-            from += next;
-        }
-        assert_true(gateway_form_held(&scan) <= sizeof(scan.begun));
-    }
-    memcpy(out + used, page + done, len - done + 1);
-    return out;
-}
-
-static void
-a_field_goes_into_forms_that_are_posted_to_the_page_s_own_site(void **state)
-{
-    /* + marks the places; a page without + stays as it is */
-    static const char *const pages[] = {
-        "<form method=\"post\">+</form>",
-        "<form method=post>a+</form>x",
-        "<FORM action='/a' METHOD = 'Post' >a+</form><b>",
-        "<p><form\n method=post action=a/b?c=/>a+</form> <form method=post>a+</form> ",
-        "a < b <form method=post class=\"a>b\">a+</form>x",
-        "<form method=post/>x</form>",
-        "<form action=/x method>x</form>",
-        "<form>x</form>",
-        "<form method=get>x</form>",
-        "<form method=posts>x</form>",
-        "<form method=get method=post>x</form>",
-        "<form data-method=post>x</form>",
-        "<formula method=post>x</form>",
-        "</form method=post>x</form>",
-        "<form method=post action=https://other.example/>x</form>",
-        "<form method=post action=\"//other.example\">x</form>",
-        "<form action=HTTP://a method=post>x</form>",
-        "<form method=post action=\" \n https://other.example/\">x</form>",
-        "<form method=post action='ht\ttps://other.example/'>x</form>",
-        "<form method=post action=/\\other.example>x</form>",
-        "<form method=post action='\t/a'>a+</form>x",
-        "<form method=post action='/a?x=1&amp;y=2&copy=3'>a+</form>x",
-        "<form method=post action='#x'>a+</form>x",
-        "<form method=post action=https://Own.Example:8443/a>a+</form>x",
-        "<form method=post action='//own.example:8443?a'>a+</form>x",
-        "<form method=post action=https://own.example/a>x</form>",
-        "<form method=post action=https://own.example:8443.evil/>x</form>",
-        "<form method=post action=https://own.example:8443@evil/>x</form>",
-        "<form method=post action=http:evil>x</form>",
-        "<form method=post action=ftp://own.example:8443/>x</form>",
-        "<form method=post action=javascript:a()>x</form>",
-        "<form method=post action='&#47;&#x2F;evil'>x</form>",
-        "<form method=post action='&#47pay'>a+</form>x",
-        "<form method=post action='https&colon;&sol;&sol;evil'>x</form>",
-        "<form method=post action='&Tab;/&NewLine;/evil'>x</form>",
-        "<form method=post action='/&bsol;evil'>x</form>",
-        "<form method=post action='&unheard;/evil'>x</form>",
-        "<form method=post action='/&unheard;evil'>x</form>",
-        "<form method=post action='\x02//evil'>x</form>",
-        "<form method=post action='&#2;//evil'>x</form>",
-        "<form method=post action=a:b>x</form>",
-        "<form method=post action=./a:b>a+</form>x",
-        "<form method=post action=/a action=//evil>a+</form>x",
-        "<base href=//evil><form method=post action=/a>x</form>",
-        "<base href=//evil><form method=post>a+</form>x<form method=post action=''>a+</form>x",
-        "<base href=//evil><form method=post action=//own.example:8443/a>a+</form>x",
-        "<base target=x><base href=/a/><base href=//evil><form method=post action=b>a+</form>x",
-        "<!--<base href=//evil>--><form method=post action=b>a+</form>x",
-        "<form method=post><button formaction=/own>+</form>",
-        "<form method=post><button formaction=//evil></form>",
-        "<form method=post><input formaction='https&colon;//evil'></form><form method=post>+</form>",
-        "<base href=//evil><form method=post><input formaction=/own></form>",
-        "<form method=post><script>'</form>'</script><b></formula></for<</</f>+</FORM >x",
-        "<form method=post><form method=post action=//evil>+</form></form>",
-        "<form action=//evil method=post><form method=post></form>",
-        "<form method=post></form",
-        "<form method=' post'>x</form>",
-        "<form method=post data-idem-token=\"/token\">x</form>",
-        "<form method=post data-idem-field=\"token\">a+</form>x",
-        "<!-- <form method=post> --><form method=post>a+</form>x",
-        "<!--> <form method=post>a+</form>x",
-        "<!-- -- > <form method=post> -->x</form>",
-        "<!DOCTYPE html><form method=post>a+</form>x",
-        "<script>'<form method=post>'</script><form method=post>a+</form>x",
-        "<script>a</scrip></<</script ><form method=post>a+</form>x",
-        "<textarea><form method=post></textarea>x</form>",
-        "<TITLE><form method=post></Title><form method=post>a+</form>x",
-        "<form method=post>",
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
-        char page[256];
-        size_t len = 0;
-
-        for (const char *c = pages[i]; *c; c++) {
-            if (*c != '+')
-                page[len++] = *c;
-        }
-        page[len] = '\0';
-        for (size_t piece = 1; piece <= len; piece++)
-            assert_string_equal(marked(page, piece), pages[i]);
-    }
-}
-
-static void
-a_page_has_only_so_many_forms(void **state)
-{
-    struct gateway_form_scan scan = {0};
-    unsigned found = 0;
-    ptrdiff_t at;
-    size_t next;
-
-    (void)state;
-    for (unsigned i = 0; i < 2 * GATEWAY_FORMS_MAX; i++)
-        found += gateway_form_next(&scan, text("<form method=post></form>"),
-                                   &at, &next);
-    assert_int_equal(found, GATEWAY_FORMS_MAX);
 }
 
 /* ---- sources ------------------------------------------------------------ */
@@ -574,101 +438,6 @@ what_is_no_json_has_no_canonical_form(void **state)
     assert_non_null(canonical("[[[[[[[[[[]]]]]]]]]]"));
 }
 
-/* ---- the configuration -------------------------------------------------- */
-
-static char *
-conf(const char *file)
-{
-    static struct gateway_config config;
-    struct gateway_place place = {
-        .folder = "/f", .socket = "/f/s", .module = "/m.so"};
-    struct idem_error err;
-    struct idem_buf out;
-    char *copy = NULL;
-
-    gateway_config_init(&config);
-    idem_buf_init(&out, 1 << 20);
-    if (gateway_config_text(&config, "f", text(file), &err) == IDEM_OK &&
-        gateway_config_check(&config, &err) == IDEM_OK &&
-        gateway_nginx_conf(&config, &place, &out, &err) == IDEM_OK)
-        copy = strndup((char *)out.data, out.len);
-    idem_buf_clear(&out);
-    gateway_config_clear(&config);
-    return copy;
-}
-
-static void
-a_file_becomes_routes(void **state)
-{
-    char *got = conf("upstream = http://a:1\nmode = loose\n"
-                     "# nothing\n[route /x]\nwait = 5s\n"
-                     "[route = /y]\nhost = b.example\nupstream = https://b\n"
-                     "key = \"$http_a $http_b\" json:id\n");
-
-    (void)state;
-    assert_non_null(got);
-    assert_non_null(strstr(got, "idem_wait \"5000ms\";"));
-    assert_non_null(strstr(got, "location = \"/y\""));
-    assert_non_null(strstr(got, "server_name \"b.example\";"));
-    assert_non_null(strstr(got, "server \"b:443\""));
-    assert_non_null(strstr(got, "idem_key \"$http_a $http_b\" \"json:id\";"));
-    free(got);
-}
-
-static void
-a_services_path_stands_before_the_requests(void **state)
-{
-    char *got = conf("upstream = http://a/base/\n[route /x]\nwait = 5s\n"
-                     "[route = /y]\n[route /z/]\nupstream = http://b/\n"
-                     "[route /]\n");
-
-    (void)state;
-    assert_non_null(got);
-    assert_non_null(strstr(got, "proxy_pass http://idem_0/base/x;"));
-    assert_non_null(strstr(got, "proxy_pass http://idem_1/base/y;"));
-    assert_non_null(strstr(got, "proxy_pass http://idem_2;"));
-    assert_non_null(strstr(got, "proxy_pass http://idem_3/base/;"));
-    free(got);
-    assert_null(conf("upstream = http://a/base\n[route /x$y]\n"));
-}
-
-static void
-a_value_never_becomes_a_directive(void **state)
-{
-    char *got = conf("upstream = http://a\nscope = $x\"; evil on; #\n");
-
-    (void)state;
-    assert_non_null(got);
-    assert_non_null(strstr(got, "idem_scope \"$x\\\"; evil on; #\";"));
-    free(got);
-    assert_null(conf("upstream = http://a;evil\n"));
-    assert_null(conf("upstream = ftp://a\n"));
-    assert_null(conf("upstream = http://\n"));
-    assert_null(conf("upstream = http://a/x;y\n"));
-}
-
-static void
-a_wrong_file_is_refused(void **state)
-{
-    static const char *const bad[] = {
-        "",
-        "nonsense\n",
-        "upstream = http://a\nnosuch = 1\n",
-        "upstream = http://a\nwait = soon\n",
-        "upstream = http://a\nrequired = maybe\n",
-        "upstream = http://a\n[routes /x]\n",
-        "upstream = http://a\n[route x]\n",
-        "upstream = http://a\n[route /x]\n[route /x]\n",
-        "[route /x]\n",
-        "upstream = http://a\n[route /x]\nstore = memory:\n",
-        "upstream = http://a\ntls-cert = x\n",
-        "upstream = http://a\ntoken-path = x\n"};
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_null(conf(bad[i]));
-}
-
 int
 main(void)
 {
@@ -689,13 +458,6 @@ main(void)
         cmocka_unit_test(a_json_member),
         cmocka_unit_test(canonical_json_sorts_and_shrinks),
         cmocka_unit_test(what_is_no_json_has_no_canonical_form),
-        cmocka_unit_test(
-            a_field_goes_into_forms_that_are_posted_to_the_page_s_own_site),
-        cmocka_unit_test(a_page_has_only_so_many_forms),
-        cmocka_unit_test(a_file_becomes_routes),
-        cmocka_unit_test(a_services_path_stands_before_the_requests),
-        cmocka_unit_test(a_value_never_becomes_a_directive),
-        cmocka_unit_test(a_wrong_file_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include "../core/server.h"
 #include "http.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -120,85 +121,57 @@ check_value(struct http_call *call, const struct http_field_type *type,
     return status;
 }
 
-/* Fields of listings, tokens and ids: how many, and which. */
+/* Where fields are kept that are taken as they are; 0: set_field sets it. */
+#define AT(member) offsetof(struct http_call, member)
+static const size_t places[HTTP_FIELD_COUNT] = {
+    [HTTP_FENCE_FIELD] = AT(op.fence),
+    [HTTP_SEEN_FIELD] = AT(op.fence),
+    [HTTP_RESULT_FIELD] = AT(op.result),
+    [HTTP_RESULT_BASE64_FIELD] = AT(op.result),
+    [HTTP_LEASE_FIELD] = AT(op.lease_ms),
+    [HTTP_TTL_FIELD] = AT(op.ttl_ms),
+    [HTTP_WAIT_FIELD] = AT(op.wait_ms),
+    [HTTP_LABEL_FIELD] = AT(op.subject),
+    [HTTP_REASON_FIELD] = AT(op.subject),
+    [HTTP_WHY_FIELD] = AT(op.subject),
+    [HTTP_OWNER_FIELD] = AT(op.subject),
+    [HTTP_SUBJECT_FIELD] = AT(op.scope),
+    [HTTP_PROTECTED_FIELD] = AT(protect),
+    [HTTP_NEXT_FIELD] = AT(next),
+    [HTTP_IN_SCOPE_FIELD] = AT(filter.scope),
+    [HTTP_WITH_ID_FIELD] = AT(filter.id),
+    [HTTP_DOUBT_FIELD] = AT(filter.doubt),
+    [HTTP_BEFORE_FIELD] = AT(filter.updated_before),
+    [HTTP_NAME_FIELD] = AT(name),
+    [HTTP_SECRET_FIELD] = AT(secret),
+};
+
 static void
-set_choice(struct http_call *call, enum http_field field,
-           const struct value *value)
+put_value(void *at, enum http_form form, const struct value *value)
 {
-    switch (field) {
-    case HTTP_TOKENS_FIELD:
-    case HTTP_IDS_FIELD:
-    case HTTP_COUNT_FIELD:
-    case HTTP_SECONDS_FIELD:
-        call->count = (size_t)value->number;
-        break;
-    case HTTP_CURSOR_FIELD:
-        memcpy(call->cursor.text, value->bytes.data, value->bytes.len);
-        call->cursor.text[value->bytes.len] = 0;
-        break;
-    case HTTP_IN_SCOPE_FIELD:
-        call->filter.scope = value->bytes;
-        break;
-    case HTTP_WITH_ID_FIELD:
-        call->filter.id = value->bytes;
-        break;
-    case HTTP_IN_STATE_FIELD:
-        idem__state_parse(value->bytes, &call->filter.state);
-        break;
-    case HTTP_OF_TYPE_FIELD:
-        idem__type_parse(value->bytes, &call->filter.type);
-        break;
-    case HTTP_DOUBT_FIELD:
-        call->filter.doubt = value->flag;
-        break;
-    case HTTP_BEFORE_FIELD:
-        call->filter.updated_before = value->number;
-        break;
-    case HTTP_NAME_FIELD:
-        call->name = value->bytes;
-        break;
-    case HTTP_SECRET_FIELD:
-        call->secret = value->bytes;
-        break;
-    default:
-        break;
-    }
+    if (form == HTTP_INTEGER)
+        memcpy(at, &value->number, sizeof(value->number)); /* or unsigned */
+    else if (form == HTTP_FLAG)
+        *(bool *)at = value->flag;
+    else
+        *(struct idem_bytes *)at = value->bytes;
 }
 
-static enum idem_status
+static void
 set_field(struct http_call *call, enum http_field field,
-          const struct value *value, struct idem_error *err)
+          const struct value *value)
 {
     struct idem_op *op = &call->op;
 
     switch (field) {
-    case HTTP_FENCE_FIELD:
-    case HTTP_SEEN_FIELD:
-        op->fence = (uint64_t)value->number;
-        break;
     case HTTP_OUTCOME_FIELD:
         idem__state_parse(value->bytes, &op->outcome);
-        break;
-    case HTTP_RESULT_FIELD:
-    case HTTP_RESULT_BASE64_FIELD:
-        if (call->given & (HTTP_HAS(RESULT) | HTTP_HAS(RESULT_BASE64)))
-            return wrong(err, "result_base64", "give this or result, not both");
-        op->result = value->bytes;
         break;
     case HTTP_KIND_FIELD:
         idem__kind_parse(value->bytes, &op->kind);
         break;
     case HTTP_REPLAYABLE_FIELD:
         op->not_replayable = !value->flag;
-        break;
-    case HTTP_LEASE_FIELD:
-        op->lease_ms = value->number;
-        break;
-    case HTTP_TTL_FIELD:
-        op->ttl_ms = value->number;
-        break;
-    case HTTP_WAIT_FIELD:
-        op->wait_ms = value->number;
         break;
     case HTTP_MODE_FIELD:
         idem__mode_parse(value->bytes, &op->mode);
@@ -214,26 +187,27 @@ set_field(struct http_call *call, enum http_field field,
         memcpy(call->fingerprint, value->bytes.data, IDEM_FINGERPRINT_LEN);
         op->fingerprint = call->fingerprint;
         break;
-    case HTTP_LABEL_FIELD:
-    case HTTP_REASON_FIELD:
-    case HTTP_WHY_FIELD:
-    case HTTP_OWNER_FIELD:
-        op->subject = value->bytes;
+    case HTTP_TOKENS_FIELD:
+    case HTTP_IDS_FIELD:
+    case HTTP_COUNT_FIELD:
+    case HTTP_SECONDS_FIELD:
+        call->count = (size_t)value->number;
         break;
-    case HTTP_SUBJECT_FIELD:
-        op->scope = value->bytes;
+    case HTTP_CURSOR_FIELD:
+        memcpy(call->cursor.text, value->bytes.data, value->bytes.len);
+        call->cursor.text[value->bytes.len] = 0;
         break;
-    case HTTP_PROTECTED_FIELD:
-        call->protect = value->flag;
+    case HTTP_IN_STATE_FIELD:
+        idem__state_parse(value->bytes, &call->filter.state);
         break;
-    case HTTP_NEXT_FIELD:
-        call->next = value->flag;
+    case HTTP_OF_TYPE_FIELD:
+        idem__type_parse(value->bytes, &call->filter.type);
         break;
     default:
-        set_choice(call, field, value);
+        assert(places[field] > 0);
+        put_value((char *)call + places[field], http_fields[field].form, value);
         break;
     }
-    return IDEM_OK;
 }
 
 static enum idem_status
@@ -242,10 +216,14 @@ take_field(struct http_call *call, enum http_field field, struct value *value,
 {
     enum idem_status status =
         check_value(call, &http_fields[field], value, err);
+    const uint64_t results = HTTP_HAS(RESULT) | HTTP_HAS(RESULT_BASE64);
+    const uint64_t this = UINT64_C(1) << field;
 
+    if (status == IDEM_OK && (this & results) && (call->given & results))
+        status = wrong(err, "result_base64", "give this or result, not both");
     if (status == IDEM_OK)
-        status = set_field(call, field, value, err);
-    call->given |= UINT64_C(1) << field;
+        set_field(call, field, value);
+    call->given |= this;
     return status;
 }
 

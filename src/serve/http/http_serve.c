@@ -148,6 +148,63 @@ take_body(struct http_request *request, const char *data, size_t len)
 
 /* ---- running --------------------------------------------------------- */
 
+/* What the request asks for. False: it needs no right. */
+static bool
+make_wish(const struct http_request *request, struct server_wish *wish)
+{
+    const struct http_call *call = &request->call;
+
+    wish->what = ASKS_OP;
+    wish->op = &call->op;
+    wish->tokens = call->count;
+    switch (request->route->action) {
+    case HTTP_OP:
+    case HTTP_ISSUE:
+        break;
+    case HTTP_ROUTES:
+    case HTTP_SCAN:
+    case HTTP_AUDIT:
+        wish->what = ASKS_LIST;
+        wish->list = request->route->name;
+        wish->scope = call->filter.scope;
+        break;
+    case HTTP_ID:
+        wish->what = ASKS_IDS;
+        wish->scope = server_ids_scope(call->id_kind);
+        break;
+    case HTTP_METRICS:
+    case HTTP_STATS:
+    case HTTP_EVENTS:
+    case HTTP_EXPLAIN:
+    case HTTP_SCHEMES:
+    case HTTP_PLAY:
+        wish->what = ASKS_FIGURES;
+        break;
+    case HTTP_DOUBTS:
+    case HTTP_PROPOSALS:
+    case HTTP_CONSUMERS:
+    case HTTP_WAITERS:
+    case HTTP_SEGMENTS:
+        wish->what = ASKS_SOME; /* lists only the caller's scopes */
+        wish->list = request->route->name;
+        break;
+    case HTTP_ROLLBACK:
+        wish->what = ASKS_ROLLBACK;
+        wish->reason = call->op.subject;
+        break;
+    case HTTP_HEALTH:
+    case HTTP_READY:
+    case HTTP_OPENAPI:
+    case HTTP_PROBLEM:
+    case HTTP_SESSION:
+    case HTTP_LOGIN:
+    case HTTP_LOGOUT:
+    case HTTP_PAGE:
+        return false;
+    }
+    return true;
+}
+
 static bool
 check_right(struct http_request *request)
 {
@@ -160,59 +217,13 @@ check_right(struct http_request *request)
     };
     const struct http_call *call = &request->call;
     char first[AUDIT_WHO_MAX] = "";
-    struct server_wish wish = {.what = ASKS_OP,
-                               .op = &call->op,
-                               .first = first,
-                               .tokens = call->count};
+    struct server_wish wish = {.first = first};
     struct audit_source source;
     struct idem_error err;
     enum server_permit permit;
 
-    switch (request->route->action) {
-    case HTTP_OP:
-    case HTTP_ISSUE:
-        break;
-    case HTTP_ROUTES:
-    case HTTP_SCAN:
-    case HTTP_AUDIT:
-        wish.what = ASKS_LIST;
-        wish.list = request->route->name;
-        wish.scope = call->filter.scope;
-        break;
-    case HTTP_ID:
-        wish.what = ASKS_IDS;
-        wish.scope = server_ids_scope(call->id_kind);
-        break;
-    case HTTP_METRICS:
-    case HTTP_STATS:
-    case HTTP_EVENTS:
-    case HTTP_EXPLAIN:
-    case HTTP_SCHEMES:
-    case HTTP_PLAY:
-        wish.what = ASKS_FIGURES;
-        break;
-    case HTTP_DOUBTS:
-    case HTTP_PROPOSALS:
-    case HTTP_CONSUMERS:
-    case HTTP_WAITERS:
-    case HTTP_SEGMENTS:
-        wish.what = ASKS_SOME; /* lists only the caller's scopes */
-        wish.list = request->route->name;
-        break;
-    case HTTP_ROLLBACK:
-        wish.what = ASKS_ROLLBACK;
-        wish.reason = call->op.subject;
-        break;
-    case HTTP_HEALTH:
-    case HTTP_READY:
-    case HTTP_OPENAPI:
-    case HTTP_PROBLEM:
-    case HTTP_SESSION:
-    case HTTP_LOGIN:
-    case HTTP_LOGOUT:
-    case HTTP_PAGE:
-        return true; /* no right is needed */
-    }
+    if (!make_wish(request, &wish))
+        return true;
     if ((wish.what == ASKS_ROLLBACK ||
          (wish.what == ASKS_OP && server_op_operates(&call->op))) &&
         !http_session_confirm(request))
