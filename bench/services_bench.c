@@ -3,11 +3,9 @@
  *
  *   services_bench ids URL SECONDS
  *   services_bench locks URL SECONDS THREADS
- *   services_bench raw-locks REDIS-PORT SECONDS THREADS   SET NX PX, then DEL
  */
 #include "../src/store/store.h"
 
-#include <hiredis/hiredis.h>
 #include <idem/id.h>
 #include <idem/lock.h>
 #include <pthread.h>
@@ -102,8 +100,8 @@ bench_ids(const char *url, double seconds)
 /* ---- locks -------------------------------------------------------------- */
 
 struct worker {
-    struct idem_engine *engine; /* NULL: raw */
-    int port, number;
+    struct idem_engine *engine;
+    int number;
     int64_t end_us;
     uint64_t pairs;
 };
@@ -129,42 +127,22 @@ op_pair(struct worker *w, const char *name)
     idem_answer_clear(&answer);
 }
 
-static void
-raw_pair(redisContext *redis, const char *name)
-{
-    redisReply *reply = redisCommand(redis, "SET %s bench NX PX 30000", name);
-
-    if (!reply || reply->type == REDIS_REPLY_ERROR)
-        die("redis");
-    freeReplyObject(reply);
-    reply = redisCommand(redis, "DEL %s", name);
-    if (!reply)
-        die("redis");
-    freeReplyObject(reply);
-}
-
 static void *
 work(void *arg)
 {
     struct worker *w = arg;
-    redisContext *redis = w->engine ? NULL : redisConnect("127.0.0.1", w->port);
     char name[32];
 
     snprintf(name, sizeof(name), "lock-%d", w->number);
     while (now_us() < w->end_us) {
-        if (w->engine)
-            op_pair(w, name);
-        else
-            raw_pair(redis, name);
+        op_pair(w, name);
         w->pairs++;
     }
-    if (redis)
-        redisFree(redis);
     return NULL;
 }
 
 static void
-bench_locks(struct idem_engine *engine, int port, double seconds, int threads)
+bench_locks(struct idem_engine *engine, double seconds, int threads)
 {
     struct worker workers[256];
     pthread_t thread[256];
@@ -174,8 +152,8 @@ bench_locks(struct idem_engine *engine, int port, double seconds, int threads)
     if (threads < 1 || threads > 256)
         die("1 to 256 threads");
     for (int i = 0; i < threads; i++) {
-        workers[i] = (struct worker){engine, port, i,
-                                     start + (int64_t)(seconds * 1e6), 0};
+        workers[i] =
+            (struct worker){engine, i, start + (int64_t)(seconds * 1e6), 0};
         pthread_create(&thread[i], NULL, work, &workers[i]);
     }
     for (int i = 0; i < threads; i++) {
@@ -195,11 +173,8 @@ main(int argc, char **argv)
     } else if (argc == 5 && strcmp(argv[1], "locks") == 0) {
         struct idem_engine *engine = open_engine(argv[2]);
 
-        bench_locks(engine, 0, seconds, (int)strtol(argv[4], NULL, 10));
+        bench_locks(engine, seconds, (int)strtol(argv[4], NULL, 10));
         idem_close(engine);
-    } else if (argc == 5 && strcmp(argv[1], "raw-locks") == 0) {
-        bench_locks(NULL, (int)strtol(argv[2], NULL, 10), seconds,
-                    (int)strtol(argv[4], NULL, 10));
     } else {
         die("usage: see the head of services_bench.c");
     }

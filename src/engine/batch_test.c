@@ -237,6 +237,61 @@ a_finish_of_ones_own_takes_one_round_trip_too(void **state)
 }
 
 static void
+a_lock_that_was_given_back_here_takes_one_round_trip(void **state)
+{
+    struct reply held;
+    struct idem_op op;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    for (int i = 1; i <= 3; i++) {
+        op = op_lock("l", "ann", 0);
+        held = ask(rig.engine, &op);
+        assert_verdict(held, IDEM_V_STARTED);
+        op = op_unlock("l", held.fence);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+        assert_int_equal(rig.store->swaps, 2 * i);
+        assert_int_equal(rig.store->loads, 0);
+    }
+    rig_close(&rig);
+}
+
+static void
+a_lock_that_was_given_back_here_may_be_held_elsewhere(void **state)
+{
+    struct idem_engine *other;
+    struct reply first, second, third;
+    struct idem_op op, lock = op_lock("l", "ann", 0);
+    struct idem_op bobs = op_lock("l", "bob", 0);
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    other = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
+    first = ask(rig.engine, &lock);
+    op = op_unlock("l", first.fence);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    second = ask(other, &bobs);
+    assert_verdict(second, IDEM_V_STARTED);
+    assert_true(second.fence > first.fence);
+    assert_verdict(ask(rig.engine, &lock), IDEM_V_BUSY);
+    op = op_unlock("l", second.fence);
+    assert_verdict(ask(other, &op), IDEM_V_OK);
+    third = ask(rig.engine, &lock);
+    assert_verdict(third, IDEM_V_STARTED);
+    assert_true(third.fence > second.fence);
+    /* Nor is an answer given from what is only remembered here. */
+    op = op_unlock("l", third.fence);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    second = ask(other, &bobs);
+    op = op_unlock("l", second.fence);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    idem_close(other);
+    rig_close(&rig);
+}
+
+static void
 what_was_written_here_may_have_changed_elsewhere(void **state)
 {
     struct idem_engine *other;
@@ -432,6 +487,8 @@ main(void)
             a_result_that_the_store_cannot_hold_is_not_kept_either),
         cmocka_unit_test(a_first_begin_far_away_takes_one_round_trip),
         cmocka_unit_test(a_finish_of_ones_own_takes_one_round_trip_too),
+        cmocka_unit_test(a_lock_that_was_given_back_here_takes_one_round_trip),
+        cmocka_unit_test(a_lock_that_was_given_back_here_may_be_held_elsewhere),
         cmocka_unit_test(what_was_written_here_may_have_changed_elsewhere),
         cmocka_unit_test(
             more_starts_than_are_kept_in_mind_are_finished_all_the_same),

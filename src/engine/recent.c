@@ -1,5 +1,6 @@
 /*
- * recent.c - records that this engine started and that are not finished yet.
+ * recent.c - records that this engine started and that are not finished yet,
+ * and locks that it gave back.
  *
  * A finish nearly always meets the record that this engine itself wrote a
  * moment ago, so the written record is kept here and need not be read again. On
@@ -7,6 +8,10 @@
  * store it is a guess, like the guess that a new request is absent: only a swap
  * that the store accepts confirms it, and no answer is given from it alone. A
  * record whose write did not end in "stored" is forgotten.
+ *
+ * On a remote store a record that was released or unlocked is kept, too: the
+ * next LOCK writes at once, where the guess that it is absent would be refused.
+ * A local store may sweep such a record, and reading it there costs nothing.
  *
  * Records are appended to a ring, and a table says where the last record of a
  * key is. Newer entries overwrite older ones. Answers of a batch may point into
@@ -99,6 +104,13 @@ open_ring(struct idem__recents *recents)
     return recents->ring != NULL;
 }
 
+static bool
+is_kept(const struct idem_engine *engine, const struct idem_record *record)
+{
+    return record->state == IDEM_STATE_EXECUTING ||
+           (record->state == IDEM_STATE_FREE && !engine->store->type->local);
+}
+
 void
 idem__recent_note(struct idem_engine *engine, const uint8_t *key,
                   const struct idem_record *record)
@@ -108,8 +120,7 @@ idem__recent_note(struct idem_engine *engine, const uint8_t *key,
     struct recent *recent;
 
     idem__recent_forget(engine, key);
-    if (record->state != IDEM_STATE_EXECUTING || len > MAX_RECORD ||
-        !open_ring(recents))
+    if (!is_kept(engine, record) || len > MAX_RECORD || !open_ring(recents))
         return;
     recent = room_for(recents, sizeof(*recent) + len);
     if (!recent)
