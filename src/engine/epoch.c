@@ -27,8 +27,9 @@
  * anything that went through a new connection; immediately when a claim of this
  * engine is missing; and one second after the last write. So only a store that
  * goes back without breaking a connection (for example, a table is replaced) is
- * detected up to a second late. After a restart, and on a store whose parts fail
- * separately, the engine cannot detect the loss of less than the last second.
+ * detected up to a second late. After a restart, and on a store whose parts
+ * fail separately, the engine cannot detect the loss of less than the last
+ * second.
  */
 #include "inner.h"
 
