@@ -154,6 +154,30 @@ class Etcd(Rig):
             node.wait_until(node.is_ok)
 
 
+class EtcdBackup(Etcd):
+    """All three go back to the same moment, as a restored snapshot does."""
+    holds = False
+    faults = ("rollback",)
+
+    def save(self):
+        self.swap_files(lambda node: subprocess.run(["cp", "-a", node.folder, node.folder + ".old"], check=True))
+
+    def go_back(self):
+        def put_back(node):
+            shutil.rmtree(node.folder)
+            os.rename(node.folder + ".old", node.folder)
+        self.swap_files(put_back)
+
+    def swap_files(self, change):
+        for node in self.all.nodes:
+            node.kill()
+        for node in self.all.nodes:
+            change(node)
+            node.start(wait=False)
+        for node in self.all.nodes:
+            node.wait_until(node.is_ok)
+
+
 class ZooKeeper(Rig):
     faults = (*Rig.faults, "full", "clock")
 
@@ -263,4 +287,4 @@ class Galera(Rig):
 
 RIGS = {"redis-sentinel": Sentinel, "redis-8-sentinel": Sentinel8, "redis-cluster": Cluster, "redis-async": Redis,
         "redis-planted": RedisPlanted, "postgres": Postgres, "postgres-async": PostgresAsync, "postgres-planted": PostgresPlanted,
-        "etcd": Etcd, "zookeeper": ZooKeeper, "mariadb": MariaDB, "galera": Galera}
+        "etcd": Etcd, "etcd-backup": EtcdBackup, "zookeeper": ZooKeeper, "mariadb": MariaDB, "galera": Galera}

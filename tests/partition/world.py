@@ -52,6 +52,8 @@ class World:
         time.sleep(self.hold)
 
     def play(self):
+        if hasattr(self.rig, "play"):
+            return self.rig.play(self, FAULTS[self.fault])
         with contextlib.ExitStack() as stack:
             self.engines = []
             for i, machine in enumerate(self.clients):

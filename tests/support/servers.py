@@ -450,7 +450,7 @@ class RabbitMQ(Server):
             self.process = subprocess.Popen(self.there(["/usr/lib/rabbitmq/bin/rabbitmq-server"]), cwd=self.folder, stdout=log,
                                             stderr=log, stdin=subprocess.DEVNULL, env=self.env,
                                             start_new_session=True)
-        return self.wait_until(self.listens)
+        return self.wait_until(self.listens, 180)
 
     def listens(self):
         try:
