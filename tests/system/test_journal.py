@@ -3,6 +3,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -234,12 +235,15 @@ def test_the_format_is_as_documented(served):
 
     saved = open(os.path.join(where, "0000000000000001.idx"), "rb").read()
     magic, version, row_len, number, _, end, _, _, rows = struct.unpack("<8sII6Q", saved[:64])
-    assert (magic, version, row_len, number, end, rows) == (b"idemidx\n", 1, 40, 1, len(data), 2)
-    assert len(saved) == 64 + 40 * rows + 8
-    tag, rev, prev, place, size, drop_s, kind = struct.unpack("<3Q4I", saved[64:104])
+    assert (magic, version, row_len, number, end, rows) == (b"idemidx\n", 2, 28, 1, len(data), 2)
+    assert len(saved) == 80 + 28 * rows
+    tag, place, size, drop_s, back, old = struct.unpack("<Q5I", saved[80:108])
     head = data[place * 8:place * 8 + 88]
-    assert kind == 1 and struct.pack(">Q", tag) == head[56:64] and struct.unpack("<Q", head[32:40])[0] == rev
-    assert (rev, prev) == (seen[1][2], seen[1][3]) and drop_s * 1000 >= struct.unpack("<Q", head[48:56])[0]
+    assert struct.pack(">Q", tag) == head[56:64] and struct.unpack("<Q", head[32:40])[0] == seen[1][2]
+    assert size == (88 + struct.unpack("<I", head[8:12])[0] + 7) // 8 and drop_s * 1000 >= struct.unpack("<Q", head[48:56])[0]
+    assert (back, old) == (2 ** 32 - 1, 0)  # the claim that it replaced is in the same segment and has no row
+    _, _, size, drop_s, back, _ = struct.unpack("<Q5I", saved[108:136])
+    assert size >> 31 and drop_s == 0 and back == 2 ** 32 - 1
 
 
 def written_by_0_1(where):
@@ -256,6 +260,15 @@ def test_a_journal_of_0_1_opens_and_keeps_its_time():
             code, out, _ = idem("begin", "shop", "order-7", "--store", "journal:" + where)
             assert code == 10 and "replay" in out and 'result: {"order":7}' in out, out
             assert os.path.exists(os.path.join(where, "clock"))
+        # its saved index has the form of 0.1, so the segment was read, and saved in today's form
+        code, out, _ = idem("journal", "check", where)
+        assert code == 0 and re.search(r"[1-9] saved, 0 that do not fit", out), out
+        assert version_of_saved(written_by_0_1(f + "/old")) == 1 and version_of_saved(where) == 2
+
+
+def version_of_saved(where):
+    with open(os.path.join(where, "0000000000000001.idx"), "rb") as file:
+        return struct.unpack("<8sI", file.read(12))[1]
 
 
 def test_a_journal_of_0_1_is_served_on():

@@ -59,30 +59,18 @@ stuck(struct journal *self, const char *why)
               self->dir, self->segments[0].head.id, why);
 }
 
-/* The slot that points to this entry; NULL: the entry is dead. */
-static struct slot *
-slot_at_place(struct journal *self, const struct entry_head *head, uint64_t at)
-{
-    uint64_t tag = idem__index_tag(&self->index, head->key);
-    uint32_t seg = (uint32_t)self->segments[0].head.id;
-    struct slot *slot = idem__index_first(&self->index, tag);
-
-    while (slot && (slot->seg != seg || slot_at(slot) != at))
-        slot = idem__index_next(&self->index, slot);
-    return slot;
-}
-
 static void
-drop_slot(struct journal *self, struct slot *slot)
+drop_spot(struct journal *self, const struct spot *spot)
 {
-    idem__journal_segment(self, slot->seg)->live -= slot_len(slot);
-    idem__index_remove(&self->index, slot);
+    idem__journal_segment(self, &spot->slot)->live -= slot_len(&spot->slot);
+    idem__index_remove(&self->index, spot);
 }
 
 static bool
 expired(const struct journal *self, const struct slot *slot)
 {
-    return slot->drop_s != 0 && slot->drop_s < self->drop_s;
+    return slot->drop != DROP_NEVER && !slot_executing(slot) &&
+           (int64_t)slot->drop * DROP_UNIT_S < self->drop_s;
 }
 
 /* True if this claim has not been written for so long that no room is reserved
@@ -92,12 +80,10 @@ static bool
 in_idle_segment(const struct journal *self, const struct slot *slot)
 {
     int64_t now_us = idem__journal_now_us(self);
-    size_t next =
-        (uint32_t)(slot->seg - (uint32_t)self->segments[0].head.id) + 1u;
+    const struct segment *next = idem__journal_segment(self, slot) + 1;
 
-    return next < self->segment_count &&
-           now_us - self->segments[next].head.time_us >
-               IDEM__CLAIM_RESERVE_MS * 1000;
+    return next < self->segments + self->segment_count &&
+           now_us - next->head.time_us > IDEM__CLAIM_RESERVE_MS * 1000;
 }
 
 static bool
@@ -120,20 +106,24 @@ static bool
 move_entry(struct journal *self, const struct entry_head *head,
            const uint8_t *bytes, uint64_t at)
 {
-    struct slot *slot =
-        head->kind == ENTRY_RECORD ? slot_at_place(self, head, at) : NULL;
-    struct pending item = {.head = *head, .moved = true};
+    struct pending item = {
+        .head = *head,
+        .moved = true,
+        .old = self->segments[0].base + at / ENTRY_ALIGN,
+        .tag = idem__index_tag(&self->index, head->key),
+    };
+    struct spot spot;
 
-    if (!slot)
+    if (head->kind != ENTRY_RECORD ||
+        !idem__index_find(&self->index, item.tag, item.old, &spot))
         return true;
-    if (expired(self, slot)) {
-        drop_slot(self, slot);
+    if (expired(self, &spot.slot)) {
+        drop_spot(self, &spot);
         return true;
     }
-    item.tag = slot->tag;
     item.head.flags &= ENTRY_EXECUTING;
-    item.idle = (slot->size & SLOT_IDLE) || is_idle(self, head, bytes);
-    self->moved_bytes += slot_len(slot);
+    item.idle = spot.slot.drop == DROP_IDLE || is_idle(self, head, bytes);
+    self->moved_bytes += entry_len(head->body_len);
     return idem__batch_add(self, &item, NULL, bytes + ENTRY_HEAD_LEN);
 }
 
@@ -198,29 +188,29 @@ void
 idem__clean_sweep(struct journal *self)
 {
     uint32_t looked = 0;
-    struct slot idle;
+    struct spot spot = {0};
 
     for (uint32_t n = 0; n < INDEX_SHARDS && looked < SWEEP_SLOTS; n++) {
-        uint32_t number = self->sweep_shard++ % INDEX_SHARDS;
-        struct shard *shard = &self->index.shards[number];
+        uint32_t shard = self->sweep_shard++ % INDEX_SHARDS;
+        uint32_t room = idem__index_room(&self->index, shard);
 
         /* A removal moves a later slot to this place: look at it again. */
-        for (uint32_t i = 0; i < shard->room;) {
-            struct slot *slot = &shard->slots[i];
+        for (uint32_t i = 0; i < room;) {
+            bool used = idem__index_look(&self->index, shard, i, &spot);
+            struct slot idle = spot.slot;
 
-            if (slot->rev != 0 && expired(self, slot)) {
-                drop_slot(self, slot);
+            if (used && expired(self, &spot.slot)) {
+                drop_spot(self, &spot);
                 continue;
             }
-            if ((slot->size & (SLOT_EXECUTING | SLOT_IDLE)) == SLOT_EXECUTING &&
-                in_idle_segment(self, slot)) {
-                idle = *slot;
-                idle.size |= SLOT_IDLE;
-                idem__index_set(&self->index, slot, &idle);
+            if (used && spot.slot.drop == DROP_CLAIM &&
+                in_idle_segment(self, &spot.slot)) {
+                idle.drop = DROP_IDLE;
+                idem__index_set(&self->index, &spot, &idle);
             }
             i++;
         }
-        looked += shard->room;
-        idem__index_shrink(&self->index, number);
+        looked += room;
+        idem__index_shrink(&self->index, shard);
     }
 }

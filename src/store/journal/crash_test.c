@@ -51,13 +51,25 @@ note(struct run *run, const char *what)
         snprintf(run->first_flaw, sizeof(run->first_flaw), "%s", what);
 }
 
+static void
+swap_all(struct idem_store *store, struct model_swaps *s)
+{
+    struct idem_arena arena = {NULL, 0};
+
+    (void)store->type->swap(store, s->swaps, s->count, &arena, NULL);
+    idem_arena_clear(&arena);
+}
+
 /* Open what the crash left, check it, write more, check it again. */
 static void
 check_image(struct run *run, uint64_t dice)
 {
     struct idem_io io = idem__system_io;
     struct journal_tuning tuning = {
-        .io = &io, .segment_len = 8192, .no_thread = true};
+        .io = &io,
+        .segment_len = 8192,
+        .tag_mask = dice % 3 ? 0 : UINT64_C(15) << 60, /* tags collide */
+        .no_thread = true};
     struct model model = run->model;
     struct idem_clocks clocks = model_clocks(&model);
     struct idem_store *store;
@@ -78,8 +90,7 @@ check_image(struct run *run, uint64_t dice)
         model_resolve(&model, store);
         for (int i = 0; i < 3; i++) {
             model_batch(&model, &s);
-            store->type->swap(store, s.swaps, s.count, &(struct idem_arena){0},
-                              NULL);
+            swap_all(store, &s);
             model_learn(&model, &s);
             test_tend(store);
         }
@@ -198,8 +209,7 @@ work(struct run *run, struct disk *disk, const char *dir)
         if (!store)
             store = live_again(run, dir, &tuning);
         model_batch(&run->model, &s);
-        store->type->swap(store, s.swaps, s.count, &(struct idem_arena){0},
-                          NULL);
+        swap_all(store, &s);
         model_learn(&run->model, &s);
         run->model.now_ms += 100;
         run->may_die = roll(disk) % 16 == 0;

@@ -1,6 +1,6 @@
 /*
  * helper.c - a thread for work that would delay a batch: it prepares the file
- * of the next segment and writes saved indexes.
+ * of the next segment.
  *
  * A prepared file is filled with zeros, so that the fdatasync of a batch has no
  * metadata to write: that halves its time. When a journal is opened, no batch
@@ -18,15 +18,8 @@
 #include <sys/stat.h>
 
 #define ZERO_LEN (UINT64_C(256) << 10)
-#define SAVES_MAX 2
 
 enum spare_state { SPARE_NONE, SPARE_WANTED, SPARE_MAKING, SPARE_READY };
-
-struct save {
-    struct save *next;
-    struct saved_head head;
-    struct row_log log;
-};
 
 struct helper {
     pthread_t thread;
@@ -36,8 +29,6 @@ struct helper {
     enum spare_state spare;
     struct fresh fresh;
     int error; /* errno of the last attempt */
-    struct save *saves;
-    size_t save_count;
     const struct idem_io *io;
     int dir_fd;
 };
@@ -125,21 +116,6 @@ make_wanted(struct helper *helper)
     pthread_cond_broadcast(&helper->done);
 }
 
-static void
-save_first(struct helper *helper)
-{
-    struct save *save = helper->saves;
-
-    pthread_mutex_unlock(&helper->mutex);
-    idem__saved_write(helper->io, helper->dir_fd, &save->head, &save->log);
-    idem__rows_clear(&save->log);
-    pthread_mutex_lock(&helper->mutex);
-    helper->saves = save->next;
-    helper->save_count--;
-    free(save);
-    pthread_cond_broadcast(&helper->done);
-}
-
 static void *
 work(void *arg)
 {
@@ -149,8 +125,6 @@ work(void *arg)
     for (;;) {
         if (helper->spare == SPARE_WANTED)
             make_wanted(helper);
-        else if (helper->saves)
-            save_first(helper);
         else if (helper->stop)
             break;
         else
@@ -278,43 +252,4 @@ idem__helper_take(struct journal *self, uint64_t min_len, struct fresh *fresh)
     helper->fresh.fd = -1;
     pthread_mutex_unlock(&helper->mutex);
     return took;
-}
-
-void
-idem__helper_save(struct journal *self, struct segment *segment,
-                  int64_t time_us, uint64_t next_batch)
-{
-    struct helper *helper = self->helper;
-    struct saved_head head = {.id = segment->head.id,
-                              .salt = segment->head.salt,
-                              .end = segment->end,
-                              .next_batch = next_batch,
-                              .time_us = time_us};
-    struct save **last = &helper->saves;
-    struct save *save;
-
-    if (self->row_log.id != segment->head.id)
-        return; /* it is already saved */
-    segment->saved_len =
-        (self->row_log.count - self->row_log.replaced_count) * SAVED_ROW_LEN;
-    save = helper->threaded ? malloc(sizeof(*save)) : NULL;
-    if (!save) {
-        idem__saved_write(self->io, self->dir_fd, &head, &self->row_log);
-        idem__rows_reset(&self->row_log);
-        self->row_log.id = 0;
-        return;
-    }
-    save->next = NULL;
-    save->head = head;
-    save->log = self->row_log;
-    memset(&self->row_log, 0, sizeof(self->row_log));
-    pthread_mutex_lock(&helper->mutex);
-    while (helper->save_count >= SAVES_MAX)
-        pthread_cond_wait(&helper->done, &helper->mutex);
-    while (*last)
-        last = &(*last)->next;
-    *last = save;
-    helper->save_count++;
-    pthread_cond_broadcast(&helper->wake);
-    pthread_mutex_unlock(&helper->mutex);
 }

@@ -1,5 +1,9 @@
 /*
  * index.c - the index: a hash table with linear probing, in shards.
+ *
+ * Cells are kept in the order of their homes (Robin Hood hashing). So a search
+ * ends where a cell is nearer to its home than the searched one would be, and
+ * stays short in a table that is nearly full.
  */
 #include "index.h"
 
@@ -8,14 +12,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_ROOM 8
+/* Of 64 cells at most 55 are used. A shard grows by an eighth, so that with 9
+ * blocks or more a record takes 17 to 19 bytes. */
+#define MOST 55
+#define USUAL 51
+#define LEAST 46 /* fewer: the shard shrinks */
+#define BLOCK_LEN (INDEX_BLOCK * sizeof(struct cell))
+#define MALLOC_LEN 16 /* what malloc needs for itself */
+#define TAG_SHIFT (64 - INDEX_TAG_BITS)
+#define AT_MASK (INDEX_AT_END - 1)
 
-/* A shard is at most three quarters full and grows by a third, so that a
- * record takes between 42 and 57 bytes. */
-static bool
-crowded(uint32_t used, uint32_t room)
+static uint32_t
+room_of(const struct shard *shard)
 {
-    return (uint64_t)used * 4 > (uint64_t)room * 3;
+    return shard->count * INDEX_BLOCK;
+}
+
+static struct cell *
+cell_of(const struct shard *shard, uint32_t number)
+{
+    return &shard->blocks[number / INDEX_BLOCK][number % INDEX_BLOCK];
+}
+
+static uint32_t
+after(const struct shard *shard, uint32_t number)
+{
+    return number + 1 < room_of(shard) ? number + 1 : 0;
+}
+
+static uint32_t
+before(const struct shard *shard, uint32_t number)
+{
+    return (number ? number : room_of(shard)) - 1;
+}
+
+static uint32_t
+home(const struct shard *shard, uint32_t order)
+{
+    return (uint32_t)(((uint64_t)order * room_of(shard)) >> 32);
+}
+
+/* How far a cell is behind its home. */
+static uint32_t
+distance(const struct shard *shard, uint32_t number)
+{
+    uint32_t from = home(shard, cell_of(shard, number)->order);
+
+    return number >= from ? number - from : number + room_of(shard) - from;
 }
 
 static struct shard *
@@ -24,13 +67,37 @@ shard_of(const struct journal_index *index, uint64_t tag)
     return (struct shard *)&index->shards[tag >> (64 - INDEX_SHARD_BITS)];
 }
 
+/* One-to-one: cells have the same order if and only if their tags are the
+ * same. */
 static uint32_t
-home(const struct journal_index *index, const struct shard *shard, uint64_t tag)
+order_of(const struct journal_index *index, uint64_t tag)
 {
-    uint64_t mixed = (tag ^ index->secret) * UINT64_C(0x9E3779B97F4A7C15);
+    uint32_t x = ((uint32_t)(tag >> TAG_SHIFT) ^ index->mask) * index->first;
 
-    mixed ^= mixed >> 32;
-    return (uint32_t)(((mixed & UINT32_MAX) * shard->room) >> 32);
+    x = (x ^ x >> 16) * index->second;
+    return x ^ x >> 16;
+}
+
+static uint64_t
+tag_of(const struct journal_index *index, const struct shard *shard,
+       uint32_t order)
+{
+    uint32_t x = (order ^ order >> 16) * index->undo_second;
+
+    x = ((x ^ x >> 16) * index->undo_first) ^ index->mask;
+    return (uint64_t)(shard - index->shards) << (64 - INDEX_SHARD_BITS) |
+           (uint64_t)x << TAG_SHIFT;
+}
+
+/* The number whose product with this odd one is 1, modulo 2^32. */
+static uint32_t
+inverse(uint32_t odd)
+{
+    uint32_t x = odd;
+
+    for (int i = 0; i < 5; i++) /* each round doubles the right bits */
+        x *= 2 - odd * x;
+    return x;
 }
 
 void
@@ -38,16 +105,29 @@ idem__index_init(struct journal_index *index, uint64_t secret,
                  uint64_t tag_mask)
 {
     memset(index, 0, sizeof(*index));
-    index->secret = secret;
-    index->tag_mask = tag_mask;
+    index->mask = (uint32_t)secret;
+    index->first = (uint32_t)(secret >> 32) | 1;
+    index->second = ((uint32_t)(secret >> 11) ^ UINT32_C(0x9E3779B9)) | 1;
+    index->undo_first = inverse(index->first);
+    index->undo_second = inverse(index->second);
+    index->tag_mask = tag_mask & UINT64_MAX << TAG_SHIFT;
+}
+
+static void
+free_blocks(struct cell **blocks, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        free(blocks[i]);
+    free(blocks);
 }
 
 void
 idem__index_clear(struct journal_index *index)
 {
     for (size_t i = 0; i < INDEX_SHARDS; i++)
-        free(index->shards[i].slots);
-    idem__index_init(index, index->secret, index->tag_mask);
+        free_blocks(index->shards[i].blocks, index->shards[i].count);
+    memset(index->shards, 0, sizeof(index->shards));
+    index->count = index->executing = index->idle = index->bytes = 0;
 }
 
 uint64_t
@@ -60,110 +140,225 @@ idem__index_full_tag(const uint8_t *key)
 }
 
 uint64_t
+idem__index_short_tag(const struct journal_index *index, uint64_t full_tag)
+{
+    return full_tag & index->tag_mask;
+}
+
+uint64_t
 idem__index_tag(const struct journal_index *index, const uint8_t *key)
 {
-    return idem__index_full_tag(key) & index->tag_mask;
+    return idem__index_short_tag(index, idem__index_full_tag(key));
 }
 
 void
-idem__index_prefetch(const struct journal_index *index, uint64_t tag)
+idem__index_prefetch(const struct journal_index *index, uint64_t tag,
+                     enum index_step step)
 {
     const struct shard *shard = shard_of(index, tag);
+    uint32_t number = home(shard, order_of(index, tag));
 
-    if (shard->room > 0)
-        __builtin_prefetch(&shard->slots[home(index, shard, tag)]);
-}
-
-static struct slot *
-probe(const struct shard *shard, uint32_t at, uint64_t tag)
-{
-    for (; shard->slots[at].rev != 0; at = at + 1 < shard->room ? at + 1 : 0) {
-        if (shard->slots[at].tag == tag)
-            return &shard->slots[at];
+    if (shard->count == 0)
+        return;
+    if (step == INDEX_BLOCKS) {
+        __builtin_prefetch(&shard->blocks[number / INDEX_BLOCK]);
+        return;
     }
-    return NULL;
-}
-
-struct slot *
-idem__index_first(const struct journal_index *index, uint64_t tag)
-{
-    const struct shard *shard = shard_of(index, tag);
-
-    return shard->room ? probe(shard, home(index, shard, tag), tag) : NULL;
-}
-
-struct slot *
-idem__index_next(const struct journal_index *index, const struct slot *slot)
-{
-    const struct shard *shard = shard_of(index, slot->tag);
-    uint32_t at = (uint32_t)(slot - shard->slots) + 1;
-
-    return probe(shard, at < shard->room ? at : 0, slot->tag);
-}
-
-struct slot *
-idem__index_rev(const struct journal_index *index, struct slot *slot,
-                uint64_t rev)
-{
-    while (slot && slot->rev != rev)
-        slot = idem__index_next(index, slot);
-    return slot;
+    __builtin_prefetch(cell_of(shard, number), 1);
+    __builtin_prefetch(cell_of(shard, number) + 5, 1); /* the next 64 bytes */
 }
 
 static void
-put(const struct journal_index *index, struct shard *shard,
-    const struct slot *slot)
+unpack(const struct journal_index *index, struct spot *spot)
 {
-    uint32_t at = home(index, shard, slot->tag);
+    const struct cell *cell = cell_of(spot->shard, spot->number);
 
-    while (shard->slots[at].rev != 0)
-        at = at + 1 < shard->room ? at + 1 : 0;
-    shard->slots[at] = *slot;
+    spot->slot = (struct slot){
+        .tag = tag_of(index, spot->shard, cell->order),
+        .at = cell->where & AT_MASK,
+        .size = cell->where >> INDEX_AT_BITS & 0x7FF,
+        .drop = (uint32_t)(cell->where >> 53) | (uint32_t)cell->drop_high << 11,
+    };
+}
+
+static struct cell
+pack(const struct journal_index *index, const struct slot *slot)
+{
+    assert(slot->at != 0 && slot->at < INDEX_AT_END && slot->size < 0x800);
+    return (struct cell){
+        .order = order_of(index, slot->tag),
+        .where = slot->at | (uint64_t)slot->size << INDEX_AT_BITS |
+                 (uint64_t)slot->drop << 53,
+        .drop_high = (uint16_t)(slot->drop >> 11),
+    };
+}
+
+/* Search from this cell on, which would be `far` behind the home. */
+static bool
+probe(const struct journal_index *index, struct spot *spot, uint32_t order,
+      uint32_t far)
+{
+    const struct shard *shard = spot->shard;
+
+    for (; far < room_of(shard); far++) {
+        const struct cell *cell = cell_of(shard, spot->number);
+
+        if (cell->where == 0)
+            return false;
+        if (cell->order == order) {
+            unpack(index, spot);
+            return true;
+        }
+        if (distance(shard, spot->number) < far)
+            return false;
+        spot->number = after(shard, spot->number);
+    }
+    return false;
+}
+
+bool
+idem__index_first(const struct journal_index *index, uint64_t tag,
+                  struct spot *spot)
+{
+    uint32_t order = order_of(index, tag);
+
+    spot->shard = shard_of(index, tag);
+    spot->number = home(spot->shard, order);
+    return probe(index, spot, order, 0);
+}
+
+bool
+idem__index_next(const struct journal_index *index, struct spot *spot)
+{
+    uint32_t order = cell_of(spot->shard, spot->number)->order;
+    uint32_t far = distance(spot->shard, spot->number) + 1;
+
+    spot->number = after(spot->shard, spot->number);
+    return probe(index, spot, order, far);
+}
+
+bool
+idem__index_find(const struct journal_index *index, uint64_t tag, uint64_t at,
+                 struct spot *spot)
+{
+    bool found = idem__index_first(index, tag, spot);
+
+    while (found && spot->slot.at != at)
+        found = idem__index_next(index, spot);
+    return found;
+}
+
+uint32_t
+idem__index_room(const struct journal_index *index, uint32_t shard)
+{
+    return room_of(&index->shards[shard]);
+}
+
+bool
+idem__index_look(const struct journal_index *index, uint32_t shard,
+                 uint32_t number, struct spot *spot)
+{
+    spot->shard = (struct shard *)&index->shards[shard];
+    spot->number = number;
+    if (cell_of(spot->shard, number)->where == 0)
+        return false;
+    unpack(index, spot);
+    return true;
+}
+
+/* Move the cells from `number` on by one, up to an empty cell. */
+static void
+make_gap(struct shard *shard, uint32_t number)
+{
+    uint32_t to = number;
+
+    while (cell_of(shard, to)->where != 0)
+        to = after(shard, to);
+    while (to != number) {
+        uint32_t run = to % INDEX_BLOCK, from = before(shard, to);
+
+        if (run == 0) { /* the first of a block */
+            *cell_of(shard, to) = *cell_of(shard, from);
+            to = from;
+            continue;
+        }
+        if (to > number && to - number < run)
+            run = to - number;
+        memmove(cell_of(shard, to - run) + 1, cell_of(shard, to - run),
+                run * sizeof(struct cell));
+        to -= run;
+    }
+}
+
+static void
+put(struct shard *shard, const struct cell *cell)
+{
+    uint32_t number = home(shard, cell->order);
+
+    for (uint32_t far = 0; cell_of(shard, number)->where != 0; far++) {
+        if (distance(shard, number) < far) {
+            make_gap(shard, number);
+            break;
+        }
+        number = after(shard, number);
+    }
+    *cell_of(shard, number) = *cell;
 }
 
 static bool
-resize(struct journal_index *index, struct shard *shard, uint32_t room)
+resize(struct journal_index *index, struct shard *shard, uint32_t count)
 {
     struct shard old = *shard;
-    struct slot *slots = calloc(room, sizeof(*slots));
+    struct cell **blocks = count ? malloc(count * sizeof(*blocks)) : NULL;
 
-    if (!slots)
-        return false;
-    shard->slots = slots;
-    shard->room = room;
-    for (uint32_t i = 0; i < old.room; i++) {
-        if (old.slots[i].rev != 0)
-            put(index, shard, &old.slots[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        if (blocks)
+            blocks[i] = calloc(1, BLOCK_LEN);
+        if (!blocks || !blocks[i]) {
+            free_blocks(blocks, blocks ? i : 0);
+            return false;
+        }
     }
-    index->bytes += room * sizeof(*slots);
-    index->bytes -= old.room * sizeof(*slots);
-    free(old.slots);
+    shard->blocks = blocks;
+    shard->count = count;
+    for (uint32_t i = 0; i < room_of(&old); i++) {
+        if (cell_of(&old, i)->where != 0)
+            put(shard, cell_of(&old, i));
+    }
+    index->bytes += count * (BLOCK_LEN + MALLOC_LEN + sizeof(*blocks));
+    index->bytes -= old.count * (BLOCK_LEN + MALLOC_LEN + sizeof(*blocks));
+    free_blocks(old.blocks, old.count);
     return true;
+}
+
+static uint32_t
+blocks_for(uint64_t cells)
+{
+    return (uint32_t)((cells + USUAL - 1) / USUAL);
 }
 
 void
 idem__index_shrink(struct journal_index *index, uint32_t number)
 {
     struct shard *shard = &index->shards[number];
-    uint32_t wanted = (shard->used + shard->promised) * 2;
+    uint32_t cells = shard->used + shard->promised;
+    uint32_t wanted = blocks_for(cells);
 
-    if (wanted < FIRST_ROOM)
-        wanted = FIRST_ROOM;
-    if (wanted < shard->room / 2)
+    if (wanted < shard->count && cells < shard->count * LEAST)
         (void)resize(index, shard, wanted);
 }
 
 void
 idem__index_expect(struct journal_index *index, uint64_t count)
 {
-    uint64_t room = count / INDEX_SHARDS;
+    uint64_t wanted = count / INDEX_SHARDS / USUAL;
 
-    if (room < FIRST_ROOM * 4 || room > UINT32_MAX / 2)
+    if (wanted > UINT32_MAX / INDEX_BLOCK / 2)
         return;
     for (size_t i = 0; i < INDEX_SHARDS; i++) {
         struct shard *shard = &index->shards[i];
 
-        if (shard->room < room && !resize(index, shard, (uint32_t)room))
+        if (shard->count < wanted && !resize(index, shard, (uint32_t)wanted))
             return;
     }
 }
@@ -172,12 +367,12 @@ bool
 idem__index_promise(struct journal_index *index, uint64_t tag)
 {
     struct shard *shard = shard_of(index, tag);
+    uint64_t cells = (uint64_t)shard->used + shard->promised + 1;
 
-    while (crowded(shard->used + shard->promised + 1, shard->room)) {
-        uint32_t room =
-            shard->room ? shard->room + shard->room / 3 : FIRST_ROOM;
+    while (cells > (uint64_t)shard->count * MOST) {
+        uint32_t step = shard->count / 8;
 
-        if (!resize(index, shard, room))
+        if (!resize(index, shard, shard->count + (step ? step : 1)))
             return false;
     }
     shard->promised++;
@@ -196,9 +391,9 @@ idem__index_take_back(struct journal_index *index, uint64_t tag)
 static void
 count_claim(struct journal_index *index, const struct slot *slot, int by)
 {
-    if (slot->size & SLOT_EXECUTING)
+    if (slot_executing(slot))
         index->executing += (size_t)by;
-    if (slot->size & SLOT_IDLE)
+    if (slot->drop == DROP_IDLE)
         index->idle += (size_t)by;
 }
 
@@ -206,47 +401,40 @@ void
 idem__index_add(struct journal_index *index, const struct slot *slot)
 {
     struct shard *shard = shard_of(index, slot->tag);
+    struct cell cell = pack(index, slot);
 
-    assert(shard->promised > 0 && slot->rev != 0);
+    assert(shard->promised > 0);
     shard->promised--;
     shard->used++;
     index->count++;
     count_claim(index, slot, 1);
-    put(index, shard, slot);
+    put(shard, &cell);
 }
 
 void
-idem__index_set(struct journal_index *index, struct slot *slot,
+idem__index_set(struct journal_index *index, const struct spot *spot,
                 const struct slot *value)
 {
-    assert(slot->tag == value->tag && value->rev != 0);
-    count_claim(index, slot, -1);
+    assert(spot->slot.tag == value->tag);
+    count_claim(index, &spot->slot, -1);
     count_claim(index, value, 1);
-    *slot = *value;
+    *cell_of(spot->shard, spot->number) = pack(index, value);
 }
 
-/* Move the following slots up into the hole, but none of them before its
- * home. */
+/* Move the following cells back by one, but none of them before its home. */
 void
-idem__index_remove(struct journal_index *index, struct slot *slot)
+idem__index_remove(struct journal_index *index, const struct spot *spot)
 {
-    struct shard *shard = shard_of(index, slot->tag);
-    uint32_t hole = (uint32_t)(slot - shard->slots), at = hole;
+    struct shard *shard = spot->shard;
+    uint32_t hole = spot->number, next = after(shard, hole);
 
     index->count--;
-    count_claim(index, slot, -1);
+    count_claim(index, &spot->slot, -1);
     shard->used--;
-    for (;;) {
-        uint32_t from;
-
-        at = at + 1 < shard->room ? at + 1 : 0;
-        if (shard->slots[at].rev == 0)
-            break;
-        from = home(index, shard, shard->slots[at].tag);
-        if (hole <= at ? hole < from && from <= at : hole < from || from <= at)
-            continue;
-        shard->slots[hole] = shard->slots[at];
-        hole = at;
+    while (cell_of(shard, next)->where != 0 && distance(shard, next) > 0) {
+        *cell_of(shard, hole) = *cell_of(shard, next);
+        hole = next;
+        next = after(shard, next);
     }
-    memset(&shard->slots[hole], 0, sizeof(*slot));
+    memset(cell_of(shard, hole), 0, sizeof(struct cell));
 }

@@ -1,9 +1,10 @@
 /*
  * journal.c - journal:DIR, the embedded store: a log in a folder.
  *
- * The index alone says which rev a key has, so a compare does not read the
- * disk. Only a refused swap reads the stored record. See journal.h for the
- * other files of the journal and docs/journal-format.md for the file format.
+ * The index alone says that a key is absent. A record that may be the key's is
+ * read, unless its rev is noted: the engine reads a record before it replaces
+ * it, and that notes the rev. See journal.h for the other files of the journal
+ * and docs/journal-format.md for the file format.
  */
 #include "journal.h"
 
@@ -20,46 +21,119 @@
 #define MARK_SOON_US INT64_C(1000000)
 #define MARK_IDLE_US INT64_C(600000000)
 
-struct segment *
-idem__journal_segment(struct journal *self, uint32_t id)
+/* Positions behind the first segment's base; they go round at the end. */
+static uint64_t
+behind(const struct journal *self, uint64_t at)
 {
-    uint32_t place = id - (uint32_t)self->segments[0].head.id;
-    size_t at = place;
+    return (at - self->segments[0].base) & (INDEX_AT_END - 1);
+}
 
-    /* Segment numbers have gaps only if damage was accepted. */
-    if (at >= self->segment_count)
-        at = self->segment_count - 1;
-    while ((uint32_t)self->segments[at].head.id != id) {
-        assert(at > 0);
-        at--;
+struct segment *
+idem__journal_segment(const struct journal *self, const struct slot *slot)
+{
+    uint64_t at = behind(self, slot->at);
+    size_t low = 0, high = self->segment_count;
+
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+
+        if (behind(self, self->segments[middle].base) <= at)
+            low = middle;
+        else
+            high = middle;
     }
-    return &self->segments[at];
+    assert(slot->at - self->segments[low].base < self->segments[low].span);
+    return &self->segments[low];
+}
+
+uint64_t
+idem__journal_offset(const struct journal *self, const struct slot *slot)
+{
+    return (slot->at - idem__journal_segment(self, slot)->base) * ENTRY_ALIGN;
+}
+
+static size_t
+note_of(uint64_t at)
+{
+    return (at * UINT64_C(0x9E3779B97F4A7C15) >> 32) % REV_NOTES;
+}
+
+void
+idem__journal_note_rev(struct journal *self, uint64_t at, uint64_t rev)
+{
+    self->rev_notes[note_of(at)] = (struct rev_note){at, rev};
+}
+
+uint64_t
+idem__journal_rev(const struct journal *self, uint64_t at)
+{
+    const struct rev_note *note = &self->rev_notes[note_of(at)];
+
+    return note->at == at ? note->rev : 0;
+}
+
+void
+idem__journal_put(struct journal *self, struct segment *segment,
+                  struct row *row, const struct spot *old, bool idle)
+{
+    bool executing = row->size & ROW_EXECUTING;
+    struct slot slot = {
+        .tag = idem__index_short_tag(&self->index, row->tag),
+        .at = segment->base + row->place,
+        .size = idem__slot_size((uint64_t)(row->size & ~ROW_FLAGS) * 8),
+        .drop = executing && idle ? DROP_IDLE
+                                  : idem__slot_drop(row->drop_s, executing),
+    };
+
+    row->old_back = ROW_NEW;
+    row->old_place = 0;
+    if (old) {
+        struct segment *before = idem__journal_segment(self, &old->slot);
+
+        before->live -= slot_len(&old->slot);
+        row->old_back = (uint32_t)(segment->head.id - before->head.id);
+        row->old_place = (uint32_t)(old->slot.at - before->base);
+    }
+    if (self->row_log.id == segment->head.id)
+        idem__saved_add(self, row);
+    if (row->size & ROW_DELETE) {
+        if (old)
+            idem__index_remove(&self->index, old);
+        return;
+    }
+    segment->live += slot_len(&slot);
+    if (old)
+        idem__index_set(&self->index, old, &slot);
+    else
+        idem__index_add(&self->index, &slot);
 }
 
 enum idem_status
 idem__journal_read(struct journal *self, const struct slot *slot, uint8_t *out,
                    struct entry_head *head, struct idem_error *err)
 {
-    struct segment *segment = idem__journal_segment(self, slot->seg);
-    size_t len = slot_len(slot), got = 0;
-    uint64_t need;
-    int error =
-        idem__io_read(self->io, segment->fd, out, len, slot_at(slot), &got);
+    struct segment *segment = idem__journal_segment(self, slot);
+    uint64_t at = (slot->at - segment->base) * ENTRY_ALIGN, need;
+    size_t got = 0;
+    int error = idem__io_read(self->io, segment->fd, out,
+                              (size_t)slot_room(slot), at, &got);
 
     if (error)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "journal: %.120s: cannot be read: %s", self->dir,
                           strerror(error));
-    if (got == len &&
-        idem__entry_get(out, len, segment->head.salt, head, &need) ==
+    if (idem__entry_get(out, got, segment->head.salt, head, &need) ==
             ENTRY_FINE &&
-        head->rev == slot->rev)
+        head->kind != ENTRY_MARK &&
+        idem__index_tag(&self->index, head->key) == slot->tag) {
+        idem__journal_note_rev(self, slot->at, head->rev);
         return IDEM_OK;
+    }
     return idem__fail(err, IDEM_ERR_CORRUPT,
                       "journal: %.80s: segment %016" PRIx64
                       " is damaged at offset %" PRIu64
                       ": run idem journal check",
-                      self->dir, segment->head.id, slot_at(slot));
+                      self->dir, segment->head.id, at);
 }
 
 /* Read the record of a slot, if the slot is this key's; its bytes live in the
@@ -69,7 +143,7 @@ read_record(struct journal *self, const struct slot *slot, const uint8_t *key,
             struct idem_arena *arena, struct idem_record *record, bool *same,
             struct idem_error *err)
 {
-    uint8_t *bytes = idem_arena_take(arena, slot_len(slot));
+    uint8_t *bytes = idem_arena_take(arena, (size_t)slot_room(slot));
     struct entry_head head;
     enum idem_status status;
 
@@ -86,23 +160,38 @@ read_record(struct journal *self, const struct slot *slot, const uint8_t *key,
         err);
 }
 
-/* Find the key's record among the slots from this one on; *record is ABSENT if
- * there is none. */
+/* Find the key's record, and its spot in the index; *record is ABSENT if there
+ * is none. */
 static enum idem_status
-look_up(struct journal *self, const struct slot *slot, const uint8_t *key,
-        struct idem_arena *arena, struct idem_record *record,
+look_up(struct journal *self, uint64_t tag, const uint8_t *key,
+        struct idem_arena *arena, struct idem_record *record, struct spot *spot,
         struct idem_error *err)
 {
-    for (; slot; slot = idem__index_next(&self->index, slot)) {
+    bool more = idem__index_first(&self->index, tag, spot);
+
+    for (; more; more = idem__index_next(&self->index, spot)) {
         bool same = false;
         enum idem_status status =
-            read_record(self, slot, key, arena, record, &same, err);
+            read_record(self, &spot->slot, key, arena, record, &same, err);
 
         if (status != IDEM_OK || same)
             return status;
     }
-    record->state = IDEM_STATE_ABSENT;
+    *record = (struct idem_record){.state = IDEM_STATE_ABSENT};
     return IDEM_OK;
+}
+
+/* Find the slot of the key that has or had this rev, if that rev is noted. A
+ * rev is 64 random bits, so no other key has it. */
+static bool
+find_rev(const struct journal *self, uint64_t tag, uint64_t rev,
+         struct spot *spot)
+{
+    bool more = rev && idem__index_first(&self->index, tag, spot);
+
+    while (more && idem__journal_rev(self, spot->slot.at) != rev)
+        more = idem__index_next(&self->index, spot);
+    return more;
 }
 
 /* True if this swap creates a record, or starts or issues one that was not
@@ -116,7 +205,7 @@ is_claim(const struct idem_swap *swap, const struct slot *slot)
         return true;
     return (swap->record->state == IDEM_STATE_EXECUTING ||
             swap->record->state == IDEM_STATE_ISSUED) &&
-           !(slot->size & SLOT_EXECUTING);
+           !slot_executing(slot);
 }
 
 static enum idem_status
@@ -124,7 +213,8 @@ add_entry(struct journal *self, struct idem_swap *swap, uint64_t tag,
           const struct slot *slot, struct idem_error *err)
 {
     const struct idem_record *record = swap->record;
-    struct pending item = {.swap = swap, .tag = tag};
+    struct pending item = {
+        .swap = swap, .tag = tag, .old = slot ? slot->at : 0};
     bool inserts = record && swap->expected == 0;
 
     item.claim = is_claim(swap, slot);
@@ -164,35 +254,35 @@ swap_one(struct journal *self, struct idem_swap *swap, struct idem_arena *arena,
          struct idem_error *err)
 {
     uint64_t tag = idem__index_tag(&self->index, swap->key);
-    struct slot *first = idem__index_first(&self->index, tag);
-    struct slot *slot = NULL;
+    struct idem_record there;
     enum idem_status status;
+    struct spot spot;
 
     swap->outcome = IDEM_SWAP_NOT_STORED;
     if (self->poisoned) /* by an earlier part of this batch */
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "journal: %.120s: a write failed", self->dir);
-    if (swap->record &&
-        idem__index_rev(&self->index, first, swap->record->rev)) {
-        swap->outcome = IDEM_SWAP_STORED;
-        return IDEM_OK;
-    }
-    if (swap->expected != 0)
-        slot = idem__index_rev(&self->index, first, swap->expected);
-    if (slot)
-        return add_entry(self, swap, tag, slot, err);
-    status = look_up(self, first, swap->key, arena, &swap->found, err);
+    if (find_rev(self, tag, swap->expected, &spot))
+        return add_entry(self, swap, tag, &spot.slot, err);
+    status = look_up(self, tag, swap->key, arena, &there, &spot, err);
     if (status != IDEM_OK)
         return status;
-    if (swap->found.state != IDEM_STATE_ABSENT || swap->expected != 0) {
-        swap->outcome = IDEM_SWAP_REFUSED;
+    if (there.state == IDEM_STATE_ABSENT && swap->expected == 0) {
+        if (swap->record)
+            return add_entry(self, swap, tag, NULL, err);
+        swap->outcome = IDEM_SWAP_STORED; /* delete a key that is absent */
         return IDEM_OK;
     }
-    if (!swap->record) { /* delete a key that is absent */
+    if (there.state != IDEM_STATE_ABSENT && swap->record &&
+        there.rev == swap->record->rev) {
         swap->outcome = IDEM_SWAP_STORED;
         return IDEM_OK;
     }
-    return add_entry(self, swap, tag, NULL, err);
+    if (there.state != IDEM_STATE_ABSENT && there.rev == swap->expected)
+        return add_entry(self, swap, tag, &spot.slot, err);
+    swap->found = there;
+    swap->outcome = IDEM_SWAP_REFUSED;
+    return IDEM_OK;
 }
 
 static void
@@ -209,6 +299,13 @@ commit(struct journal *self, struct idem_error *err)
     return idem__batch_commit(self, err);
 }
 
+static void
+prefetch(const struct journal *self, const uint8_t *key, enum index_step step)
+{
+    idem__index_prefetch(&self->index, idem__index_tag(&self->index, key),
+                         step);
+}
+
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
@@ -218,9 +315,10 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
 
     for (size_t i = 0; i < count; i++) {
         swaps[i].outcome = IDEM_SWAP_NOT_STORED;
-        idem__index_prefetch(&self->index,
-                             idem__index_tag(&self->index, swaps[i].key));
+        prefetch(self, swaps[i].key, INDEX_BLOCKS);
     }
+    for (size_t i = 0; i < count; i++)
+        prefetch(self, swaps[i].key, INDEX_CELLS);
     if (status != IDEM_OK)
         return status;
     idem__clean_into_batch(self, CLEAN_LEAST + (self->last_len < CHUNK_LEN
@@ -247,13 +345,14 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
     enum idem_status status = idem__journal_heal(self, err);
 
     for (size_t i = 0; i < count; i++)
-        idem__index_prefetch(&self->index,
-                             idem__index_tag(&self->index, loads[i].key));
+        prefetch(self, loads[i].key, INDEX_BLOCKS);
+    for (size_t i = 0; i < count; i++)
+        prefetch(self, loads[i].key, INDEX_CELLS);
     for (size_t i = 0; i < count && status == IDEM_OK; i++) {
-        uint64_t tag = idem__index_tag(&self->index, loads[i].key);
+        struct spot spot;
 
-        status = look_up(self, idem__index_first(&self->index, tag),
-                         loads[i].key, arena, &loads[i].record, err);
+        status = look_up(self, idem__index_tag(&self->index, loads[i].key),
+                         loads[i].key, arena, &loads[i].record, &spot, err);
     }
     return status;
 }
@@ -327,7 +426,7 @@ leave(struct journal *self)
     last = &self->segments[self->segment_count - 1];
     if (self->poisoned || last->end == SEGMENT_HEAD_LEN)
         return;
-    idem__helper_save(self, last, self->persisted_us, self->next_batch);
+    idem__saved_finish(self, last);
     (void)idem__io_truncate(self->io, last->fd, last->end);
 }
 
@@ -342,7 +441,7 @@ close_store(struct idem_store *store)
     for (size_t i = 0; i < self->segment_count; i++)
         idem__segment_close(self, &self->segments[i]);
     idem__folder_close(self);
-    idem__rows_clear(&self->row_log);
+    idem__saved_clear(self);
     idem__index_clear(&self->index);
     idem_buf_clear(&self->batch);
     idem_buf_clear(&self->scratch);

@@ -12,7 +12,7 @@
  *
  *   folder.c         the lock, the names of the files, listing them
  *   segment.c        creating and removing segments; room for a full disk
- *   helper.c         a thread that prepares the next segment and saves indexes
+ *   helper.c         a thread that prepares the next segment
  *   journal_batch.c  the only place that writes entries
  *   saved.c          saved index files
  *   recover.c        builds the index from the files
@@ -33,28 +33,43 @@
 #include "io.h"
 #include "walk.h"
 
-/* One row of a saved index. */
+/* One row of a saved index: an entry, and the entry that it replaced. */
 struct row {
-    uint64_t tag; /* all 64 bits, independent of the mask */
-    uint64_t rev, prev;
-    uint32_t place, size, drop_s, kind;
+    uint64_t tag;   /* all 64 bits, independent of the mask */
+    uint32_t place; /* offset of the entry, divided by 8 */
+    uint32_t size;  /* of the entry, divided by 8, and flags; 0: replaced */
+    uint32_t drop_s;
+    uint32_t old_back;  /* the replaced entry is so many segments before this
+                         * one; ROW_NEW: there was none */
+    uint32_t old_place; /* its place there */
 };
 
-/* The rows of the segment that is being written or read, until they are saved.
- * Rows that a later row of the same segment replaced are left out. */
+#define ROW_EXECUTING (UINT32_C(1) << 31)
+#define ROW_DELETE (UINT32_C(1) << 30)
+#define ROW_FLAGS (ROW_EXECUTING | ROW_DELETE)
+#define ROW_NEW UINT32_MAX
+
+/* Writes the saved index of the segment that is being written or read. The last
+ * rows are kept in memory for a while: a row that a later one of the same
+ * segment replaces meanwhile is left out. */
 struct row_log {
     uint64_t id; /* of the segment */
-    struct row *rows;
-    size_t count, room, replaced_count;
-    uint8_t *replaced; /* one bit for each place of the segment */
-    size_t replaced_len;
-    bool broken; /* out of memory: nothing is saved for this segment */
+    uint64_t salt;
+    struct row *rows; /* in the order of their places */
+    size_t count, room;
+    uint64_t written;         /* rows in the file */
+    int fd;                   /* of the file, if there are rows in it */
+    struct XXH3_state_s *sum; /* of these rows */
+    bool broken;              /* nothing is saved for this segment */
 };
 
 struct segment {
     struct segment_head head;
     int fd;
-    uint64_t end;       /* end of the entries */
+    uint64_t base; /* what the index adds to places of this segment, so that a
+                    * position stands for a segment and a place in it */
+    uint64_t span; /* places that it may have */
+    uint64_t end;  /* end of the entries */
     uint64_t file_len;  /* allocated length of the file */
     uint64_t live;      /* bytes of entries that the index points to */
     uint64_t saved_len; /* length of its saved index */
@@ -65,6 +80,7 @@ struct journal_tuning {
     const struct idem_io *io; /* NULL: the system's */
     uint64_t segment_len;     /* 0: grows with the journal */
     uint64_t tag_mask;        /* 0: all bits; fewer make tags collide */
+    uint64_t first_base;      /* of the first segment; see struct segment */
     bool no_thread;           /* prepare segments in tend and when needed */
 };
 
@@ -72,7 +88,8 @@ struct journal_tuning {
 struct pending {
     struct idem_swap *swap; /* NULL: a mark, or moved by the cleaner */
     struct entry_head head;
-    uint64_t at; /* position in the batch, while it is built */
+    uint64_t at;  /* position in the batch, while it is built */
+    uint64_t old; /* position in the log of what it replaces; 0: nothing */
     uint64_t tag;
     bool moved; /* by the cleaner: the same record of an older segment */
     bool claim; /* a full disk refuses it; see is_claim */
@@ -81,6 +98,12 @@ struct pending {
 
 /* The thread that prepares segments and saves indexes; see helper.c. */
 struct helper;
+
+/* The rev of an entry that was read or written not long ago. */
+struct rev_note {
+    uint64_t at, rev;
+};
+#define REV_NOTES 32768
 
 /* A file that can become the next segment. */
 struct fresh {
@@ -101,6 +124,7 @@ struct journal {
     struct segment *segments; /* oldest first; the last one is written */
     size_t segment_count, segment_room;
     struct journal_index index;
+    struct rev_note rev_notes[REV_NOTES];
 
     int64_t start_us, boot_at_start_us; /* the journal's time */
     int64_t persisted_us;               /* the latest time in the log */
@@ -137,10 +161,23 @@ enum idem_status idem__journal_open(const char *url,
                                     struct idem_store **store,
                                     struct idem_error *err);
 
-/* The segment that a slot points to. */
-struct segment *idem__journal_segment(struct journal *self, uint32_t id);
+/* The segment that a slot points to, and the offset in its file. */
+struct segment *idem__journal_segment(const struct journal *self,
+                                      const struct slot *slot);
+uint64_t idem__journal_offset(const struct journal *self,
+                              const struct slot *slot);
 
-/* Read and check the entry of a slot into `out` (slot_len bytes). */
+/* Remember the rev of the entry at a position, and recall it; 0: unknown. */
+void idem__journal_note_rev(struct journal *self, uint64_t at, uint64_t rev);
+uint64_t idem__journal_rev(const struct journal *self, uint64_t at);
+
+/* An entry is in the log: change the index, the segments' live bytes and the
+ * row log. `old`: what it replaces, or NULL; then the index has promised to
+ * take it, unless it is a delete. The row's old place is set. */
+void idem__journal_put(struct journal *self, struct segment *segment,
+                       struct row *row, const struct spot *old, bool idle);
+
+/* Read and check the entry of a slot into `out` (slot_room bytes). */
 enum idem_status idem__journal_read(struct journal *self,
                                     const struct slot *slot, uint8_t *out,
                                     struct entry_head *head,
@@ -201,6 +238,7 @@ enum idem_status idem__segment_add(struct journal *self, uint64_t min_len,
 enum idem_status idem__segment_open(const struct journal *self, uint64_t id,
                                     int flags, struct segment *segment,
                                     struct idem_error *err);
+/* Append it to the list; NULL: only make room for one more. */
 bool idem__segment_push(struct journal *self, const struct segment *segment);
 void idem__segment_close(struct journal *self, struct segment *segment);
 /* Remove the oldest segment. False: that failed, and it stays. */
@@ -228,32 +266,26 @@ bool idem__helper_take(struct journal *self, uint64_t min_len,
 /* Is there a file, or is one being prepared? Is one ready? */
 bool idem__helper_has(struct journal *self);
 bool idem__helper_ready(struct journal *self);
-/* Save the rows of a segment and empty the row log. Waits if many are
- * queued. */
-void idem__helper_save(struct journal *self, struct segment *segment,
-                       int64_t time_us, uint64_t next_batch);
 
 /* ---- saved.c ---- */
 
-void idem__rows_add(struct row_log *log, const struct row *row);
-/* The entry at this place was replaced by a later one of the same segment. */
-void idem__rows_replaced(struct row_log *log, uint32_t place);
-void idem__rows_reset(struct row_log *log);
-void idem__rows_clear(struct row_log *log);
+/* Start with a segment, add a row, save what was added. After any failure there
+ * is no saved index. */
+void idem__saved_start(struct journal *self, const struct segment *segment);
+void idem__saved_add(struct journal *self, const struct row *row);
+void idem__saved_finish(struct journal *self, struct segment *segment);
+void idem__saved_clear(struct journal *self);
 
 struct saved_head {
-    uint64_t id, salt, end, next_batch, rows;
+    uint64_t id, salt, end, next_batch, rows, sum;
     int64_t time_us;
 };
 
-/* Write a saved index. After any failure there is none. */
-void idem__saved_write(const struct idem_io *io, int dir_fd,
-                       const struct saved_head *head,
-                       const struct row_log *log);
 /* Check bytes of a saved index. False: they are invalid, or not of this
  * segment. The rows start at SAVED_HEAD_LEN; idem__saved_row reads one. */
-#define SAVED_HEAD_LEN 64
-#define SAVED_ROW_LEN 40
+#define SAVED_VERSION 2
+#define SAVED_HEAD_LEN 80
+#define SAVED_ROW_LEN 28
 bool idem__saved_check(const uint8_t *bytes, size_t len,
                        const struct segment *segment, struct saved_head *head);
 bool idem__saved_row(const uint8_t *bytes, const struct saved_head *head,
@@ -304,11 +336,13 @@ bool idem__clean_due(const struct journal *self);
 
 /* An entry read from the log, or from a saved index. */
 struct replay {
-    struct slot slot; /* rev 0 for a delete */
-    uint64_t prev;
+    struct row row;
+    /* Of an entry: */
+    uint64_t rev, prev;
     const uint8_t *key; /* NULL: read it from the entry if needed */
-    uint8_t kind;
 };
+
+struct row idem__entry_row(const struct entry_head *head, uint64_t at);
 
 /* Returns 0 or an errno. */
 int idem__journal_replay(struct journal *self, struct segment *segment,

@@ -144,61 +144,55 @@ seal_heads(struct journal *self, const struct segment *segment)
     self->last_batch_us = now_us;
 }
 
-/* Find the slot that an entry replaces. */
-static struct slot *
-find(struct journal *self, uint64_t tag, uint64_t rev)
+/* Find the slot that an entry replaces. If this batch has moved that slot's
+ * record too, the slot already points to the moved one. */
+static bool
+find_old(struct journal *self, const struct pending *item,
+         const struct segment *segment, struct spot *old)
 {
-    struct slot *first = rev ? idem__index_first(&self->index, tag) : NULL;
+    const struct pending *moved = self->pending;
 
-    return idem__index_rev(&self->index, first, rev);
+    if (item->old == 0)
+        return false;
+    if (idem__index_find(&self->index, item->tag, item->old, old))
+        return true;
+    while (moved < item && (!moved->moved || moved->old != item->old))
+        moved++;
+    return moved < item &&
+           idem__index_find(
+               &self->index, item->tag,
+               segment->base + (segment->end + moved->at) / ENTRY_ALIGN, old);
+}
+
+struct row
+idem__entry_row(const struct entry_head *head, uint64_t at)
+{
+    return (struct row){
+        .tag = idem__index_full_tag(head->key),
+        .place = (uint32_t)(at / ENTRY_ALIGN),
+        .size = (uint32_t)(entry_len(head->body_len) / 8) |
+                (head->flags & ENTRY_EXECUTING ? ROW_EXECUTING : 0) |
+                (head->kind == ENTRY_DELETE ? ROW_DELETE : 0),
+        .drop_s = idem__drop_seconds(head->drop_at),
+    };
 }
 
 static void
-apply(struct journal *self, const struct pending *item, struct segment *segment,
-      uint64_t at)
+apply(struct journal *self, const struct pending *item, struct segment *segment)
 {
-    const struct entry_head *head = &item->head;
-    struct slot *old =
-        find(self, item->tag, item->moved ? head->rev : head->prev);
-    struct slot slot = {
-        .tag = item->tag,
-        .rev = head->rev,
-        .seg = (uint32_t)segment->head.id,
-        .place = (uint32_t)(at / ENTRY_ALIGN),
-        .drop_s = idem__drop_seconds(head->drop_at),
-        .size = (uint32_t)(entry_len(head->body_len) / 8) |
-                (head->flags & ENTRY_EXECUTING ? SLOT_EXECUTING : 0),
-    };
-    struct row row = {
-        .tag = idem__index_full_tag(head->key),
-        .rev = head->rev,
-        .prev = head->prev,
-        .place = slot.place,
-        .size = slot.size,
-        .drop_s = slot.drop_s,
-        .kind = head->kind,
-    };
+    uint64_t at = segment->end + item->at;
+    struct row row = idem__entry_row(&item->head, at);
+    struct spot old;
+    bool found;
 
-    if (head->kind == ENTRY_MARK)
+    if (item->head.kind == ENTRY_MARK)
         return;
-    idem__rows_add(&self->row_log, &row);
-    if (item->idle)
-        slot.size |= SLOT_IDLE; /* not saved; the cleaner sets it again */
-    if (old) {
-        idem__journal_segment(self, old->seg)->live -= slot_len(old);
-        if (old->seg == slot.seg)
-            idem__rows_replaced(&self->row_log, old->place);
-    }
-    if (head->kind == ENTRY_DELETE) {
-        if (old)
-            idem__index_remove(&self->index, old);
-        return;
-    }
-    segment->live += slot_len(&slot);
-    if (old)
-        idem__index_set(&self->index, old, &slot);
-    else
-        idem__index_add(&self->index, &slot);
+    found = find_old(self, item, segment, &old);
+    assert(found == (item->old != 0));
+    idem__journal_put(self, segment, &row, found ? &old : NULL, item->idle);
+    if (item->head.flags & ENTRY_EXECUTING)
+        idem__journal_note_rev(self, segment->base + at / ENTRY_ALIGN,
+                               item->head.rev);
 }
 
 enum idem_status
@@ -235,8 +229,7 @@ idem__batch_commit(struct journal *self, struct idem_error *err)
                           self->dir, strerror(error));
     }
     for (size_t i = 0; i < self->pending_count; i++)
-        apply(self, &self->pending[i], segment,
-              segment->end + self->pending[i].at);
+        apply(self, &self->pending[i], segment);
     segment->end += self->batch.len;
     self->next_batch++;
     self->persisted_us = self->last_batch_us;

@@ -92,7 +92,7 @@ count_entry(struct checker *self, struct segment *segment,
     struct idem_record record;
     const char *flaw = entry_flaw(head, bytes, &record);
     struct replay entry = {
-        .kind = head->kind, .prev = head->prev, .key = head->key};
+        .rev = head->rev, .prev = head->prev, .key = head->key};
 
     self->report->entries++;
     self->report->records += head->kind == ENTRY_RECORD;
@@ -102,14 +102,7 @@ count_entry(struct checker *self, struct segment *segment,
         damaged(self, segment->head.id, at, flaw);
     if (head->kind == ENTRY_MARK)
         return 0;
-    entry.slot = (struct slot){
-        .tag = idem__index_full_tag(head->key),
-        .rev = head->rev,
-        .seg = (uint32_t)segment->head.id,
-        .place = (uint32_t)(at / ENTRY_ALIGN),
-        .size = (uint32_t)(entry_len(head->body_len) / 8) |
-                (head->flags & ENTRY_EXECUTING ? SLOT_EXECUTING : 0),
-    };
+    entry.row = idem__entry_row(head, at);
     return idem__journal_replay(&self->journal, segment, &entry);
 }
 
@@ -258,8 +251,8 @@ check_saved(struct checker *self, const struct segment *segment)
     if (bytes && !idem__io_read(io, fd, bytes, (size_t)info.st_size, 0, &len) &&
         idem__saved_check(bytes, len, segment, &head))
         self->report->saved++;
-    else
-        self->report->saved_wrong++;
+    else if (!bytes || len == 0 || bytes[0] != 0)
+        self->report->saved_wrong++; /* with a 0 it is being written */
     free(bytes);
     idem__io_close(io, fd);
 }
@@ -268,15 +261,12 @@ static bool
 lives(struct checker *self, const struct segment *segment,
       const struct entry_head *head, uint64_t at)
 {
-    struct slot *slot = idem__index_first(&self->journal.index,
-                                          idem__index_full_tag(head->key));
+    const struct journal_index *index = &self->journal.index;
+    struct spot spot;
 
-    if (head->kind != ENTRY_RECORD)
-        return false;
-    while (slot &&
-           (slot->seg != (uint32_t)segment->head.id || slot_at(slot) != at))
-        slot = idem__index_next(&self->journal.index, slot);
-    return slot != NULL;
+    return head->kind == ENTRY_RECORD &&
+           idem__index_find(index, idem__index_tag(index, head->key),
+                            segment->base + at / ENTRY_ALIGN, &spot);
 }
 
 /* The second pass. Places that were damaged in the first pass are skipped. */

@@ -110,14 +110,17 @@ read_saved(uint8_t *bytes, size_t len, bool fix)
     struct segment segment = {.file_len = UINT64_C(1) << 20};
     struct saved_head head;
 
-    if (len < SAVED_HEAD_LEN + 8)
+    if (len < SAVED_HEAD_LEN)
         return;
     segment.head.id = idem__get64(bytes + 16);
     segment.head.salt = idem__get64(bytes + 24);
     if (fix) {
-        idem__put64(bytes + 56, (len - SAVED_HEAD_LEN - 8) / SAVED_ROW_LEN);
-        idem__put64(bytes + len - 8,
-                    XXH3_64bits_withSeed(bytes, len - 8, segment.head.salt));
+        idem__put64(bytes + 56, (len - SAVED_HEAD_LEN) / SAVED_ROW_LEN);
+        idem__put64(bytes + 64, XXH3_64bits_withSeed(bytes + SAVED_HEAD_LEN,
+                                                     len - SAVED_HEAD_LEN,
+                                                     segment.head.salt));
+        idem__put64(bytes + 72,
+                    XXH3_64bits_withSeed(bytes, 72, segment.head.salt));
     }
     if (!idem__saved_check(bytes, len, &segment, &head))
         return;

@@ -19,24 +19,36 @@ by_tag(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The slots of one shard from a tag on, in the order of their tags. */
-static struct slot *
-sorted_shard(struct journal *self, uint64_t from, size_t *count)
-{
-    const struct shard *shard =
-        &self->index.shards[from >> (64 - INDEX_SHARD_BITS)];
-    struct slot *slots = malloc((shard->used + 1) * sizeof(*slots));
-    size_t n = 0;
+/* A part of the tags, within one shard, with about `wanted` slots or more. */
+struct part {
+    uint64_t last;
+    struct slot *slots; /* in the order of their tags */
+    size_t count;
+};
 
-    if (!slots)
-        return NULL;
-    for (uint32_t i = 0; i < shard->room; i++) {
-        if (shard->slots[i].rev != 0 && shard->slots[i].tag >= from)
-            slots[n++] = shard->slots[i];
+static bool
+read_part(struct journal *self, uint64_t from, size_t wanted, struct part *part)
+{
+    uint32_t shard = (uint32_t)(from >> (64 - INDEX_SHARD_BITS));
+    uint32_t used = self->index.shards[shard].used;
+    uint64_t tags = UINT64_C(1) << (64 - INDEX_SHARD_BITS);
+    uint64_t end = from | (tags - 1); /* the shard's last tag */
+    struct spot spot;
+
+    *part = (struct part){.last = end};
+    if (wanted < used / 4 && tags / used * 2 * wanted < end - from)
+        part->last =
+            (from + tags / used * 2 * wanted) | UINT64_MAX >> INDEX_TAG_BITS;
+    part->slots = malloc((used + 1) * sizeof(*part->slots));
+    if (!part->slots)
+        return false;
+    for (uint32_t i = 0; i < idem__index_room(&self->index, shard); i++) {
+        if (idem__index_look(&self->index, shard, i, &spot) &&
+            spot.slot.tag >= from && spot.slot.tag <= part->last)
+            part->slots[part->count++] = spot.slot;
     }
-    qsort(slots, n, sizeof(*slots), by_tag);
-    *count = n;
-    return slots;
+    qsort(part->slots, part->count, sizeof(*part->slots), by_tag);
+    return true;
 }
 
 static enum idem_status
@@ -49,7 +61,7 @@ show(struct journal *self, const struct slot *slot,
     uint8_t *bytes;
 
     idem_buf_reset(&self->scratch);
-    bytes = idem_buf_room(&self->scratch, slot_len(slot));
+    bytes = idem_buf_room(&self->scratch, (size_t)slot_room(slot));
     if (!bytes)
         return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
     status = idem__journal_read(self, slot, bytes, &head, err);
@@ -77,31 +89,29 @@ idem__journal_scan(struct idem_store *store, const struct idem_query *query,
         return idem__query_bad_cursor(query, err);
     if (idem__journal_heal(self, err) != IDEM_OK)
         return IDEM_ERR_UNAVAILABLE;
+    from &= UINT64_MAX << (64 - INDEX_TAG_BITS); /* before 0.9 it had more */
     while (seen < query->count && go_on) {
-        size_t n, i;
-        struct slot *slots = sorted_shard(self, from, &n);
+        struct part part;
+        size_t i;
 
-        if (!slots)
+        if (!read_part(self, from, query->count - seen, &part))
             return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
-        for (i = 0; i < n && go_on; i++) {
+        for (i = 0; i < part.count && go_on; i++) {
+            const struct slot *slot = &part.slots[i];
             enum idem_status status;
 
             /* All records with the same tag belong to the same call. */
-            if (seen >= query->count && slots[i].tag != slots[i - 1].tag)
+            if (seen >= query->count && slot->tag != slot[-1].tag)
                 break;
-            status = show(self, &slots[i], query, &go_on, err);
+            status = show(self, slot, query, &go_on, err);
             if (status != IDEM_OK) {
-                free(slots);
+                free(part.slots);
                 return status;
             }
             seen++;
         }
-        if (i < n)
-            from = slots[i].tag;
-        else
-            from = ((from >> (64 - INDEX_SHARD_BITS)) + 1)
-                   << (64 - INDEX_SHARD_BITS);
-        free(slots);
+        from = i < part.count ? part.slots[i].tag : part.last + 1;
+        free(part.slots);
         if (from == 0)
             break; /* after the last shard */
     }

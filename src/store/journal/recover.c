@@ -65,7 +65,7 @@ damage(const struct journal *self, uint64_t id, uint64_t at,
 static int
 read_key(struct journal *self, const struct slot *slot, uint8_t *key)
 {
-    uint8_t *bytes = malloc(slot_len(slot));
+    uint8_t *bytes = malloc((size_t)slot_room(slot));
     struct entry_head head;
     enum idem_status status;
 
@@ -82,48 +82,91 @@ read_key(struct journal *self, const struct slot *slot, uint8_t *key)
     return 0;
 }
 
+/* The position of the entry that a row of a saved index replaced; 0: there was
+ * none, or it is gone. */
+static uint64_t
+old_position(const struct journal *self, const struct segment *segment,
+             const struct row *row)
+{
+    size_t number = (size_t)(segment - self->segments);
+    uint64_t id = segment->head.id - row->old_back;
+
+    if (row->old_back == ROW_NEW)
+        return 0;
+    /* Numbers have gaps only if damage was accepted. */
+    number = row->old_back < number ? number - row->old_back : 0;
+    while (self->segments[number].head.id < id)
+        number++;
+    return self->segments[number].head.id == id
+               ? self->segments[number].base + row->old_place
+               : 0;
+}
+
+/* Find the slot of the same key without reading: by its place, or by the revs
+ * that are noted. */
+static bool
+find_known(const struct journal *self, const struct segment *segment,
+           const struct replay *entry, struct spot *spot)
+{
+    uint64_t tag = idem__index_short_tag(&self->index, entry->row.tag);
+    uint64_t old = entry->key ? 0 : old_position(self, segment, &entry->row);
+    bool more = idem__index_first(&self->index, tag, spot);
+
+    for (; more; more = idem__index_next(&self->index, spot)) {
+        uint64_t rev = entry->key ? idem__journal_rev(self, spot->slot.at) : 0;
+
+        if (spot->slot.at == old ||
+            (rev && (rev == entry->prev || rev == entry->rev)))
+            return true;
+    }
+    return false;
+}
+
+/* Find it by the whole key. Returns 0 or an errno. */
+static int
+find_key(struct journal *self, const struct segment *segment,
+         const struct replay *entry, struct spot *spot, bool *found)
+{
+    uint64_t tag = idem__index_short_tag(&self->index, entry->row.tag);
+    struct slot own = {.tag = tag, .at = segment->base + entry->row.place};
+    uint8_t key[IDEM_KEY_LEN], there[IDEM_KEY_LEN];
+    bool more = idem__index_first(&self->index, tag, spot);
+    int error = 0;
+
+    *found = false;
+    if (!more)
+        return 0;
+    own.size = idem__slot_size((uint64_t)(entry->row.size & ~ROW_FLAGS) * 8);
+    if (entry->key)
+        memcpy(key, entry->key, sizeof(key));
+    else
+        error = read_key(self, &own, key);
+    for (; more && !error && !*found;
+         more = *found || idem__index_next(&self->index, spot)) {
+        error = read_key(self, &spot->slot, there);
+        *found = !error && memcmp(key, there, sizeof(key)) == 0;
+    }
+    return error;
+}
+
 int
 idem__journal_replay(struct journal *self, struct segment *segment,
                      const struct replay *entry)
 {
-    uint64_t tag = entry->slot.tag;
-    struct slot *old = idem__index_first(&self->index, tag);
+    uint64_t tag = idem__index_short_tag(&self->index, entry->row.tag);
+    struct row row = entry->row;
+    struct spot old;
+    bool found = find_known(self, segment, entry, &old);
+    int error = found ? 0 : find_key(self, segment, entry, &old, &found);
 
-    /* A matching rev proves the key; otherwise compare the whole key. */
-    for (; old; old = idem__index_next(&self->index, old)) {
-        uint8_t key[IDEM_KEY_LEN], there[IDEM_KEY_LEN];
-        int error = 0;
-
-        if (old->rev == entry->prev || old->rev == entry->slot.rev)
-            break;
-        if (entry->key)
-            memcpy(key, entry->key, sizeof(key));
-        else
-            error = read_key(self, &entry->slot, key);
-        if (!error)
-            error = read_key(self, old, there);
-        if (error)
-            return error;
-        if (memcmp(key, there, sizeof(key)) == 0)
-            break;
-    }
-    if (old) {
-        idem__journal_segment(self, old->seg)->live -= slot_len(old);
-        if (old->seg == entry->slot.seg && self->row_log.id == segment->head.id)
-            idem__rows_replaced(&self->row_log, old->place);
-    }
-    if (entry->kind == ENTRY_DELETE) {
-        if (old)
-            idem__index_remove(&self->index, old);
-        return 0;
-    }
-    if (!old && !idem__index_promise(&self->index, tag))
+    if (error)
+        return error;
+    if (!found && !(row.size & ROW_DELETE) &&
+        !idem__index_promise(&self->index, tag))
         return ENOMEM;
-    segment->live += slot_len(&entry->slot);
-    if (old)
-        idem__index_set(&self->index, old, &entry->slot);
-    else
-        idem__index_add(&self->index, &entry->slot);
+    idem__journal_put(self, segment, &row, found ? &old : NULL, false);
+    if (entry->rev)
+        idem__journal_note_rev(self, segment->base + row.place, entry->rev);
     return 0;
 }
 
@@ -152,33 +195,15 @@ static int
 replay_walked(struct journal *self, struct segment *segment,
               struct queue *queue, const struct entry_head *head, uint64_t at)
 {
-    struct replay entry = {.kind = head->kind, .prev = head->prev};
-    struct row row;
+    struct replay entry = {.rev = head->rev, .prev = head->prev};
 
     if (head->kind == ENTRY_MARK)
         return 0;
+    entry.row = idem__entry_row(head, at);
     entry.key = queue->keys[queue->count];
     memcpy(queue->keys[queue->count], head->key, IDEM_KEY_LEN);
-    entry.slot = (struct slot){
-        .tag = idem__index_tag(&self->index, head->key),
-        .rev = head->rev,
-        .seg = (uint32_t)segment->head.id,
-        .place = (uint32_t)(at / ENTRY_ALIGN),
-        .drop_s = idem__drop_seconds(head->drop_at),
-        .size = (uint32_t)(entry_len(head->body_len) / 8) |
-                (head->flags & ENTRY_EXECUTING ? SLOT_EXECUTING : 0),
-    };
-    row = (struct row){
-        .tag = idem__index_full_tag(head->key),
-        .rev = head->rev,
-        .prev = head->prev,
-        .place = entry.slot.place,
-        .size = entry.slot.size,
-        .drop_s = entry.slot.drop_s,
-        .kind = head->kind,
-    };
-    idem__rows_add(&self->row_log, &row);
-    idem__index_prefetch(&self->index, entry.slot.tag);
+    idem__index_prefetch(&self->index, idem__index_tag(&self->index, head->key),
+                         INDEX_CELLS);
     queue->entries[queue->count++] = entry;
     return queue->count == WAITING ? drain(self, segment, queue) : 0;
 }
@@ -220,8 +245,7 @@ walk_segment(struct journal *self, struct segment *segment, uint64_t end,
 
     idem__walk_init(&walk, self->io, segment->fd, &segment->head,
                     newest ? segment->file_len : end);
-    idem__rows_reset(&self->row_log);
-    self->row_log.id = id;
+    idem__saved_start(self, segment);
     while (go_on && status == IDEM_OK) {
         struct entry_head head;
         const uint8_t *bytes;
@@ -282,7 +306,7 @@ read_segment(struct journal *self, size_t number, struct idem_error *err)
         return IDEM_OK;
     status = walk_segment(self, segment, newest ? 0 : end, err);
     if (status == IDEM_OK && !newest)
-        idem__helper_save(self, segment, self->persisted_us, self->next_batch);
+        idem__saved_finish(self, segment);
     return status;
 }
 

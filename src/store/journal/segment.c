@@ -24,9 +24,34 @@
 #define SEGMENT_LEAST_LEN (UINT64_C(64) << 10)
 #define FAST_US INT64_C(2000000)
 
+/* Find positions for a segment: behind those of the last one, or from 0 on
+ * again. The revs noted for what was there before are forgotten. */
+static bool
+find_base(struct journal *self, struct segment *segment)
+{
+    const struct segment *first = self->segments;
+    const struct segment *last = first + self->segment_count - 1;
+    uint64_t span = segment->span;
+
+    if (self->segment_count == 0) {
+        segment->base = self->tuning.first_base;
+        return true;
+    }
+    segment->base = last->base + last->span;
+    if (last->base >= first->base && segment->base + span <= INDEX_AT_END)
+        return true;
+    if (last->base >= first->base) {
+        segment->base = 0;
+        memset(self->rev_notes, 0, sizeof(self->rev_notes));
+    }
+    return segment->base + span <= first->base;
+}
+
 bool
 idem__segment_push(struct journal *self, const struct segment *segment)
 {
+    struct segment most = {.span = SEGMENT_MAX_LEN / ENTRY_ALIGN};
+
     if (self->segment_count == self->segment_room) {
         size_t room = self->segment_room ? self->segment_room * 2 : 16;
         struct segment *more =
@@ -37,8 +62,13 @@ idem__segment_push(struct journal *self, const struct segment *segment)
         self->segments = more;
         self->segment_room = room;
     }
-    if (segment)
-        self->segments[self->segment_count++] = *segment;
+    if (!segment)
+        return find_base(self, &most);
+    most = *segment;
+    most.span = most.file_len / ENTRY_ALIGN;
+    if (most.file_len > SEGMENT_MAX_LEN || !find_base(self, &most))
+        return false;
+    self->segments[self->segment_count++] = most;
     return true;
 }
 
@@ -228,7 +258,7 @@ seal_last(struct journal *self)
 {
     struct segment *last = &self->segments[self->segment_count - 1];
 
-    idem__helper_save(self, last, self->persisted_us, self->next_batch);
+    idem__saved_finish(self, last);
     if (last->file_len > last->end &&
         idem__io_truncate(self->io, last->fd, last->end) == 0)
         last->file_len = last->end;
@@ -268,8 +298,7 @@ idem__segment_add(struct journal *self, uint64_t min_len, bool use_reserve,
     next.fd = fresh.fd;
     next.file_len = fresh.len;
     idem__segment_push(self, &next);
-    idem__rows_reset(&self->row_log);
-    self->row_log.id = next.head.id;
+    idem__saved_start(self, &self->segments[self->segment_count - 1]);
     self->persisted_us = next.head.time_us;
     self->last_batch_us = self->last_add_us = next.head.time_us;
     self->seg_len = fresh.len;
