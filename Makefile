@@ -143,7 +143,7 @@ $(B)/console/files.c: $(wildcard console/*) $(if $(shell grep -sL f0 $(B)/consol
 	@if command -v npm >/dev/null && flock build/npm.lock $(MAKE) -s $(npm_modules)/.ready; then \
 	    node console/build.mjs $@ $(abspath $(npm_modules)); \
 	else \
-	    echo "idem: built without the console: npm is missing, or could not fetch its packages; run scripts/deps build, then make" >&2; \
+	    echo "idem: built without the console: npm is missing (run scripts/deps build), or could not fetch its packages (see build/npm/npm.log); then run make again" >&2; \
 	    test -f $@ || printf '%s\n' '#include "src/serve/http/console_files.h"' 'const struct console_file console_files[] = {{0, 0, 0, 0}};' > $@; \
 	fi
 again: # a console that is missing is tried again

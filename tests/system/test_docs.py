@@ -31,6 +31,23 @@ def test_every_link_leads_somewhere():
     assert broken == []
 
 
+def anchors(path):
+    """What GitHub, and the site, call the headings of a page."""
+    page = re.sub(r"^```.*?^```$", "", text(path), flags=re.M | re.S)
+    headings = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in re.findall(r"^#+ (.*)$", page, re.M)]
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_into_a_page_finds_its_heading():
+    broken = []
+    for document in documents():
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", text(document)):
+            path = os.path.normpath(os.path.join(os.path.dirname(document), target)) if target else document
+            if not re.match(r"[a-z]+:", target) and path.endswith(".md") and anchor not in anchors(path):
+                broken.append("%s: %s#%s" % (document, target, anchor))
+    assert broken == []
+
+
 def test_both_readmes_lead_to_the_same_places():
     links = lambda path: [link.replace(".zh-CN", "") for link in re.findall(r"\]\((?!README)([^)]+)\)", text(path))]
     assert links("README.md") == links("README.zh-CN.md")
