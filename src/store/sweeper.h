@@ -6,7 +6,7 @@
  *              │ the batch was full, so there is more
  *              ▼
  *            the sweeper's thread removes batch after batch until one is not
- *            full, and rests between two as long as the last one took
+ *            full, and rests between two for twice the time of the last
  *
  * So a quiet service has neither the thread nor the connection, claims never
  * wait for more than one small batch, and what expires goes as quickly as it
