@@ -246,6 +246,7 @@ roll(struct disk *of)
 static void
 work(void)
 {
+    struct idem_arena arena = {0};
     struct idem_store *store = NULL;
     struct idem_error err;
     struct model_swaps s;
@@ -254,8 +255,7 @@ work(void)
         if (!store && open_in(run.dir, &store, &err) != IDEM_OK)
             fail_msg("open: %s", err.text);
         model_batch(&run.model, &s);
-        store->type->swap(store, s.swaps, s.count, &(struct idem_arena){0},
-                          NULL);
+        store->type->swap(store, s.swaps, s.count, &arena, NULL);
         model_learn(&run.model, &s);
         cut_power_here();
         run.model.now_ms += 9000;
@@ -267,6 +267,7 @@ work(void)
     }
     if (store)
         test_close(store);
+    idem_arena_clear(&arena);
 }
 
 static void
