@@ -61,6 +61,7 @@ final class Connection
         }
         if ($tls) {
             $this->context['ssl'] = ($this->context['ssl'] ?? []) + ['verify_peer' => true, 'verify_peer_name' => true, 'peer_name' => $host,
+                'capture_peer_cert' => true,
                 'crypto_method' => STREAM_CRYPTO_METHOD_TLSv1_2_CLIENT | STREAM_CRYPTO_METHOD_TLSv1_3_CLIENT];
         }
     }
@@ -120,6 +121,10 @@ final class Connection
         if ($stream === false) {
             throw new Broken($text ?: error_get_last()['message'] ?? 'cannot connect', false);
         }
+        if (isset($this->context['ssl']) && !self::isFor($stream, $this->context['ssl']['peer_name'])) {
+            fclose($stream);
+            throw new Broken('the certificate of the server is for another host', false);
+        }
         $this->stream = $stream;
         // A server that has too many clients says so and closes: then it must not have been sent the caller's command.
         try {
@@ -128,6 +133,32 @@ final class Connection
             $this->close();
             throw $e;
         }
+    }
+
+    /**
+     * Whether the certificate's list of names has this host. PHP 8.4 also accepts one whose common name fits, whatever its list says.
+     *
+     * @param resource $stream
+     */
+    private static function isFor($stream, string $host): bool
+    {
+        $certificate = openssl_x509_parse(stream_context_get_options($stream)['ssl']['peer_certificate']);
+        $list = $certificate['extensions']['subjectAltName'] ?? null;
+        if ($list === null) {
+            return true; // PHP has compared the common name
+        }
+        foreach (explode(',', $list) as $entry) {
+            [$kind, $name] = explode(':', trim($entry), 2) + [1 => ''];
+            if ($kind === 'IP Address' && ($address = @inet_pton($name)) !== false && $address === @inet_pton($host)) {
+                return true;
+            }
+            $rest = strstr($host, '.');
+            if ($kind === 'DNS' && (strcasecmp($name, $host) === 0 ||
+                ($rest !== false && !filter_var($host, FILTER_VALIDATE_IP) && strcasecmp($name, '*' . $rest) === 0))) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** @param list<string|int> $args */
