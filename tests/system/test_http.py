@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 import servers
-from lib import ROOT, SANITIZED, Server, encode, folder, wait_until
+from lib import IDEM, ROOT, SANITIZED, Process, Server, encode, folder, free_port, wait_until
 
 PROBLEM = "/problems/"
 
@@ -148,6 +148,18 @@ def tell_the_story(api):
 
 def test_every_verdict_of_a_request(api):
     tell_the_story(api)
+
+
+def test_http_answers_as_soon_as_the_socket_accepts():
+    """The gateway, and many a script, waits for the socket alone."""
+    for _ in range(5):
+        with folder() as f:
+            path, port = os.path.join(f, "s"), free_port()
+            with Process([IDEM, "serve", "--store", "memory:", "--socket", path, "--http", "127.0.0.1:%d" % port]) as server:
+                until = time.monotonic() + 60
+                while socket.socket(socket.AF_UNIX).connect_ex(path) != 0:
+                    assert time.monotonic() < until, server.output()
+                socket.create_connection(("127.0.0.1", port), 60).close()
 
 
 def test_verdicts_hold_after_kill_and_restart():

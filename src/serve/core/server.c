@@ -215,10 +215,12 @@ start(struct loop *loop, struct idem_error *err)
     if (status == IDEM_OK && loop->config->second_person &&
         !(loop->server->second = second_open()))
         status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    if (status == IDEM_OK)
-        status = loop_listen(loop, err);
+    /* The gateway takes a server for ready when its socket accepts, so HTTP
+     * listens before that. */
     if (status == IDEM_OK && loop->config->http)
         status = http_start(loop->server, &loop->http, err);
+    if (status == IDEM_OK)
+        status = loop_listen(loop, err);
     if (status == IDEM_OK)
         status = systemd_sockets_taken(err);
     return status;
