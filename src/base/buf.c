@@ -64,6 +64,18 @@ idem__grow(void *array, size_t count, size_t *room, size_t element_len)
     return array;
 }
 
+enum idem_status
+idem__text_set(char **text, const char *value, struct idem_error *err)
+{
+    char *copy = strdup(value);
+
+    if (!copy)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    free(*text);
+    *text = copy;
+    return IDEM_OK;
+}
+
 bool
 idem_buf_add(struct idem_buf *buf, const void *data, size_t len)
 {

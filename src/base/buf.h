@@ -33,6 +33,10 @@ void idem_buf_shift(struct idem_buf *buf, size_t len);
  * the array is as it was. */
 void *idem__grow(void *array, size_t count, size_t *room, size_t element_len);
 
+/* Replace the text by a copy of `value`. */
+enum idem_status idem__text_set(char **text, const char *value,
+                                struct idem_error *err);
+
 /* Memory for everything that a batch returns; one reset frees it all. */
 struct idem_arena {
     struct idem_arena_block *blocks;

@@ -1,6 +1,6 @@
 /*
- * gateway_options.c - the options of a gateway and of its routes, from flags
- * and from a file.
+ * gateway_options.c - the options of a gateway and of its routes, and the
+ * values that they take.
  */
 #include "gateway.h"
 
@@ -12,14 +12,9 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define FILE_MAX (1024 * 1024)
 
 const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
     {"mode", "idem_mode", GATEWAY_WORD, "strict|loose",
@@ -183,18 +178,6 @@ gateway_config_clear(struct gateway_config *config)
     for (size_t i = 0; i < config->route_count; i++)
         clear_route(&config->routes[i]);
     memset(config, 0, sizeof(*config));
-}
-
-static enum idem_status
-set_text(char **into, const char *value, struct idem_error *err)
-{
-    char *copy = strdup(value);
-
-    if (!copy)
-        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    free(*into);
-    *into = copy;
-    return IDEM_OK;
 }
 
 /* Control characters are not allowed in a configuration. */
@@ -428,7 +411,8 @@ set_option(struct gateway_route *route, size_t i, const char *value,
     status = check_sources(option, value, err);
     if (status == IDEM_OK)
         status = check_words(option, value, err);
-    return status == IDEM_OK ? set_text(&route->values[i], value, err) : status;
+    return status == IDEM_OK ? idem__text_set(&route->values[i], value, err)
+                             : status;
 }
 
 static enum idem_status
@@ -441,7 +425,7 @@ set_global(struct gateway_config *config, const struct setting *setting,
     bool good = true;
 
     if (setting->kind == GATEWAY_WORD)
-        return set_text(into, value, err);
+        return idem__text_set(into, value, err);
     if (setting->kind == GATEWAY_SWITCH) {
         if (!switch_parse(value, &word))
             return idem__fail(err, IDEM_ERR_INVALID,
@@ -471,7 +455,7 @@ set_auth(char **into, const char *value, struct idem_error *err)
                           "auth-request: \"%s\" is neither a URL such as "
                           "http://127.0.0.1:9000/check nor \"off\"",
                           value);
-    return set_text(into, value, err);
+    return idem__text_set(into, value, err);
 }
 
 static enum idem_status
@@ -508,11 +492,11 @@ gateway_config_set(struct gateway_config *config, struct gateway_route *route,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "%s: the value contains a control character", name);
     if (strcmp(name, "upstream") == 0)
-        return set_text(&into->upstream, value, err);
+        return idem__text_set(&into->upstream, value, err);
     if (strcmp(name, "auth-request") == 0)
         return set_auth(&into->auth, value, err);
     if (strcmp(name, "host") == 0)
-        return set_text(&into->host, value, err);
+        return idem__text_set(&into->host, value, err);
     for (size_t i = 0; i < GATEWAY_OPTIONS; i++) {
         if (strcmp(name, gateway_options[i].name) == 0)
             return set_option(into, i, value, err);
@@ -524,340 +508,4 @@ gateway_config_set(struct gateway_config *config, struct gateway_route *route,
                          : set_global(config, &settings[i], value, err);
     }
     return no_setting(name, route != NULL, err);
-}
-
-/* ---- the file ---------------------------------------------------------- */
-
-static char *
-strip(char *text)
-{
-    char *end = text + strlen(text);
-
-    while (end > text && (end[-1] == ' ' || end[-1] == '\t' || end[-1] == '\r'))
-        *--end = '\0';
-    while (*text == ' ' || *text == '\t')
-        text++;
-    return text;
-}
-
-static enum idem_status
-open_route(struct gateway_config *config, char *line,
-           struct gateway_route **route, struct idem_error *err)
-{
-    size_t len = strlen(line);
-    char *path;
-
-    if (strncmp(line, "[route ", 7) != 0 || line[len - 1] != ']')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "unknown section: only [route PATH] is allowed");
-    line[len - 1] = '\0';
-    path = strip(line + 7);
-    if (config->route_count == GATEWAY_ROUTES_MAX)
-        return idem__fail(err, IDEM_ERR_INVALID, "more than %d routes",
-                          GATEWAY_ROUTES_MAX);
-    *route = &config->routes[config->route_count++];
-    return set_text(&(*route)->path, path, err);
-}
-
-static enum idem_status
-read_line(struct gateway_config *config, char *line,
-          struct gateway_route **route, struct idem_error *err)
-{
-    char *equals;
-
-    line = strip(line);
-    if (*line == '\0' || *line == '#')
-        return IDEM_OK;
-    if (*line == '[')
-        return open_route(config, line, route, err);
-    equals = strchr(line, '=');
-    if (!equals)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the line is not `name = value`");
-    *equals = '\0';
-    return gateway_config_set(config, *route, strip(line), strip(equals + 1),
-                              err);
-}
-
-enum idem_status
-gateway_config_text(struct gateway_config *config, const char *file,
-                    struct idem_bytes text, struct idem_error *err)
-{
-    struct gateway_route *route = NULL;
-    enum idem_status status = IDEM_OK;
-    struct idem_error inner = {0};
-    char *copy = strndup(text.len ? text.data : "", text.len);
-    char *rest = copy;
-    char *line;
-
-    if (!copy)
-        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    for (size_t number = 1; status == IDEM_OK && (line = strsep(&rest, "\n"));
-         number++) {
-        status = read_line(config, line, &route, &inner);
-        if (status != IDEM_OK)
-            (void)idem__fail(err, status, "%s:%zu: %s", file, number,
-                             inner.text);
-    }
-    free(copy);
-    return status;
-}
-
-enum idem_status
-gateway_config_file(struct gateway_config *config, const char *file,
-                    struct idem_error *err)
-{
-    struct idem_buf text;
-    enum idem_status status = IDEM_OK;
-    int fd = open(file, O_RDONLY | O_CLOEXEC);
-    uint8_t *room;
-    ssize_t n = 0;
-
-    if (fd < 0)
-        return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", file,
-                          strerror(errno));
-    idem_buf_init(&text, FILE_MAX);
-    while ((room = idem_buf_room(&text, 4096)) &&
-           (n = read(fd, room, 4096)) > 0)
-        text.len += (size_t)n;
-    if (n != 0 || !room)
-        status = idem__fail(err, IDEM_ERR_INVALID, "%s: %s", file,
-                            room ? strerror(errno) : "longer than 1 MiB");
-    close(fd);
-    if (status == IDEM_OK)
-        status = gateway_config_text(
-            config, file, (struct idem_bytes){text.data, text.len}, err);
-    idem_buf_clear(&text);
-    return status;
-}
-
-/* ---- the whole --------------------------------------------------------- */
-
-/* HOST:PORT, PORT or unix:PATH. */
-static bool
-is_address(const char *text, size_t len)
-{
-    const char *port = memrchr(text, ':', len);
-    char digits[8];
-    long number;
-
-    if (len > 5 && strncmp(text, "unix:", 5) == 0)
-        return true;
-    port = port ? port + 1 : text;
-    len -= (size_t)(port - text);
-    if (len == 0 || len > 5 || strspn(port, "0123456789") < len)
-        return false;
-    memcpy(digits, port, len);
-    digits[len] = '\0';
-    number = strtol(digits, NULL, 10);
-    return number > 0 && number < 65536;
-}
-
-static enum idem_status
-check_listen(const char *listen, struct idem_error *err)
-{
-    for (;;) {
-        size_t len = strcspn(listen, ",");
-
-        if (!is_address(listen, len))
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "listen: \"%.*s\" is not an address: give "
-                              "HOST:PORT, for instance 127.0.0.1:8080",
-                              (int)len, listen);
-        if (listen[len] == '\0')
-            return IDEM_OK;
-        listen += len + 1;
-    }
-}
-
-const char *
-gateway_value(const struct gateway_config *config,
-              const struct gateway_route *route, const char *name)
-{
-    size_t i = 0;
-
-    while (strcmp(gateway_options[i].name, name) != 0)
-        i++;
-    return route->values[i] ? route->values[i] : config->base.values[i];
-}
-
-/* Without a ttl, two equal orders on one day would count as one. */
-static enum idem_status
-check_content(const struct gateway_config *config,
-              const struct gateway_route *route, struct idem_error *err)
-{
-    const char *keys = gateway_value(config, route, "key");
-    char word[GATEWAY_WORD_MAX];
-
-    while (keys && gateway_word_next(&keys, word)) {
-        if (strcmp(word, "content") == 0 &&
-            !gateway_value(config, route, "ttl"))
-            return idem__fail(
-                err, IDEM_ERR_INVALID,
-                "the route %s: --key content needs --ttl TIME, the time within "
-                "which two equal requests count as one, for instance 10s",
-                route->path);
-    }
-    return IDEM_OK;
-}
-
-/* A store that may forget records refuses strict requests; report that now and
- * not for each request. */
-static enum idem_status
-check_mode(const struct gateway_config *config,
-           const struct gateway_route *route, struct idem_error *err)
-{
-    const char *value = gateway_value(config, route, "mode");
-    const char *unsafe =
-        config->store ? strstr(config->store, "unsafe=") : NULL;
-
-    if (!unsafe || !strstr(unsafe, "forget") ||
-        (value && strcmp(value, "loose") == 0))
-        return IDEM_OK;
-    return idem__fail(
-        err, IDEM_ERR_INVALID,
-        "the route %s is strict, which a store with unsafe=forget cannot "
-        "guarantee; give --mode loose, or use a store without unsafe=forget",
-        route->path);
-}
-
-static enum idem_status
-check_routes(struct gateway_config *config, struct idem_error *err)
-{
-    for (size_t i = 0; i < config->route_count; i++) {
-        struct gateway_route *route = &config->routes[i];
-        const char *path = route->path;
-        enum idem_status status;
-
-        if (strncmp(path, "= ", 2) == 0)
-            path += 2;
-        if (path[0] != '/')
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "the route \"%s\" does not begin with a /", path);
-        if (!route->upstream && !config->base.upstream)
-            return idem__fail(
-                err, IDEM_ERR_INVALID,
-                "the route %s has no service; give it an upstream",
-                route->path);
-        status = gateway_upstream_check(
-            route->upstream ? route->upstream : config->base.upstream, err);
-        if (status == IDEM_OK)
-            status = check_content(config, route, err);
-        if (status == IDEM_OK)
-            status = check_mode(config, route, err);
-        if (status != IDEM_OK)
-            return status;
-        for (size_t j = 0; j < i; j++) {
-            const char *host = config->routes[j].host;
-
-            if (strcmp(config->routes[j].path, route->path) == 0 &&
-                strcmp(host ? host : "", route->host ? route->host : "") == 0)
-                return idem__fail(
-                    err, IDEM_ERR_INVALID,
-                    "the route %s is there twice; remove one of them",
-                    route->path);
-        }
-    }
-    return IDEM_OK;
-}
-
-/* nginx would resolve a relative path in its own folder, not in ours. */
-static enum idem_status
-make_absolute(char **path, struct idem_error *err)
-{
-    char folder[PATH_MAX];
-    char *whole;
-
-    if (!*path || (*path)[0] == '/')
-        return IDEM_OK;
-    if (!getcwd(folder, sizeof(folder)) ||
-        asprintf(&whole, "%s/%s", folder, *path) < 0)
-        return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", *path,
-                          strerror(errno));
-    free(*path);
-    *path = whole;
-    return IDEM_OK;
-}
-
-static enum idem_status
-make_paths_absolute(struct gateway_config *config, struct idem_error *err)
-{
-    char **paths[] = {&config->tls_cert, &config->tls_key, &config->access_log,
-                      &config->module, &config->nginx};
-    enum idem_status status = IDEM_OK;
-
-    for (size_t i = 0;
-         status == IDEM_OK && i < sizeof(paths) / sizeof(paths[0]); i++)
-        status = make_absolute(paths[i], err);
-    return status;
-}
-
-/* The engine reads the environment variable itself. */
-bool
-gateway_has_credentials(const struct gateway_config *config)
-{
-    const char *file = getenv("IDEM_CREDENTIALS");
-
-    return config->credentials || (file && *file);
-}
-
-enum idem_status
-gateway_config_check(struct gateway_config *config, struct idem_error *err)
-{
-    enum idem_status status;
-
-    if (config->route_count == 0) {
-        if (!config->base.upstream)
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "no service is given; give --upstream URL");
-        config->route_count = 1;
-        status = set_text(&config->routes[0].path, "/", err);
-        if (status != IDEM_OK)
-            return status;
-    }
-    if (!config->tls_cert != !config->tls_key)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "TLS needs both a certificate and its key");
-    if (config->token_path && config->token_path[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the token path does not begin with a /");
-    if (config->status_path && config->status_path[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the status path does not begin with a /");
-    if (config->page_script && config->page_script[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the path of the page script does not begin with a "
-                          "/");
-    if (config->policy_path && config->policy_path[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the policy path does not begin with a /");
-    if (config->problem_base &&
-        !problem_base_ok(idem_text(config->problem_base)))
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "problem-base: \"%s\" is not a URL that ends with / "
-                          "or #, for instance "
-                          "https://docs.example.com/problems/",
-                          config->problem_base);
-    if (config->console && !gateway_has_credentials(config))
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the console shows requests and results, so it needs "
-                          "a login; give --credentials FILE, too");
-    if (config->console && config->http && strcmp(config->http, "off") == 0)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the console needs HTTP; leave out --http off");
-    status = config->engine ? gateway_engine_check(config, err) : IDEM_OK;
-    if (status != IDEM_OK)
-        return status;
-    if (config->workers > 1024)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "workers: at most 1024 are allowed");
-    if (!config->listen) {
-        status = set_text(&config->listen, "127.0.0.1:8080", err);
-        if (status != IDEM_OK)
-            return status;
-    }
-    status = check_listen(config->listen, err);
-    if (status == IDEM_OK)
-        status = make_paths_absolute(config, err);
-    return status == IDEM_OK ? check_routes(config, err) : status;
 }

@@ -5,7 +5,7 @@
  * escaped, so that no value can become a directive. A dollar sign keeps its
  * meaning, because keys and scopes are made of nginx's variables.
  */
-#include "gateway.h"
+#include "nginx_conf.h"
 
 #include "../../base/problem.h"
 #include "../module/profile.h"
@@ -15,9 +15,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-#define TOKEN_SOURCES                                                          \
-    "$http_token $http_idempotency_token $cookie_idempotency_token"
 
 struct url {
     bool tls;
@@ -38,8 +35,8 @@ gateway_add_quoted(struct idem_buf *out, const char *value)
     return good && idem_buf_add(out, "\"", 1);
 }
 
-static bool
-add_words(struct idem_buf *out, const char *text)
+bool
+gateway_add_words(struct idem_buf *out, const char *text)
 {
     char word[GATEWAY_WORD_MAX];
     bool good = true;
@@ -277,8 +274,9 @@ add_upstream(const char *text, const char *name, size_t number,
 }
 
 /* The URL that decides whether a request may pass; NULL: none. */
-static const char *
-auth_of(const struct gateway_config *config, const struct gateway_route *route)
+const char *
+gateway_auth_of(const struct gateway_config *config,
+                const struct gateway_route *route)
 {
     const char *auth = route->auth ? route->auth : config->base.auth;
 
@@ -290,11 +288,11 @@ add_upstreams(const struct gateway_config *config, struct idem_buf *out,
               struct idem_error *err)
 {
     enum idem_status status = IDEM_OK;
-    const char *auth = auth_of(config, &config->base);
+    const char *auth = gateway_auth_of(config, &config->base);
 
     for (size_t i = 0; status == IDEM_OK && i < config->route_count; i++) {
         const struct gateway_route *route = &config->routes[i];
-        const char *own = auth_of(config, route);
+        const char *own = gateway_auth_of(config, route);
 
         status = add_upstream(upstream_of(config, route), "idem", i, out, err);
         if (status == IDEM_OK && own)
@@ -306,9 +304,9 @@ add_upstreams(const struct gateway_config *config, struct idem_buf *out,
 }
 
 /* The default source of the key. */
-static const char *
-default_key(const struct gateway_config *config,
-            const struct gateway_route *route)
+const char *
+gateway_default_key(const struct gateway_config *config,
+                    const struct gateway_route *route)
 {
     const char *name = gateway_value(config, route, "profile");
     size_t i = GATEWAY_IETF;
@@ -318,22 +316,22 @@ default_key(const struct gateway_config *config,
     return gateway_profiles[i].keys;
 }
 
-static bool
-add_option(struct idem_buf *out, size_t i, const char *value)
+bool
+gateway_add_option(struct idem_buf *out, size_t i, const char *value)
 {
     const struct gateway_option *option = &gateway_options[i];
     bool good = idem_buf_printf(out, "            %s", option->directive);
 
     if (option->kind == GATEWAY_WORDS)
-        good = good && add_words(out, value);
+        good = good && gateway_add_words(out, value);
     else
         good =
             good && idem_buf_add(out, " ", 1) && gateway_add_quoted(out, value);
     return good && idem_buf_add(out, ";\n", 2);
 }
 
-static size_t
-option_number(const char *name)
+size_t
+gateway_option_number(const char *name)
 {
     size_t i = 0;
 
@@ -351,13 +349,14 @@ add_options(const struct gateway_config *config,
     if (!gateway_value(config, route, "gated"))
         good = idem_buf_add_text(out, "            idem on;\n");
     if (config->token_path && !gateway_value(config, route, "token"))
-        good = good && add_option(out, option_number("token"), TOKEN_SOURCES);
+        good = good && gateway_add_option(out, gateway_option_number("token"),
+                                          GATEWAY_TOKEN_SOURCES);
     for (size_t i = 0; good && i < GATEWAY_OPTIONS; i++) {
         const char *value =
             route->values[i] ? route->values[i] : config->base.values[i];
 
         if (value)
-            good = add_option(out, i, value);
+            good = gateway_add_option(out, i, value);
     }
     return good;
 }
@@ -408,7 +407,8 @@ add_auth(const struct gateway_config *config, const struct gateway_route *route,
          size_t number, struct idem_buf *out, struct idem_error *err)
 {
     struct url url;
-    enum idem_status status = parse_url(auth_of(config, route), &url, err);
+    enum idem_status status =
+        parse_url(gateway_auth_of(config, route), &url, err);
     bool good;
 
     if (status != IDEM_OK)
@@ -432,7 +432,7 @@ add_auth(const struct gateway_config *config, const struct gateway_route *route,
             route->values[i] ? route->values[i] : config->base.values[i];
 
         if (value && strncmp(gateway_options[i].directive, "proxy_", 6) == 0)
-            good = add_option(out, i, value);
+            good = gateway_add_option(out, i, value);
     }
     good =
         good && idem_buf_printf(out,
@@ -443,8 +443,8 @@ add_auth(const struct gateway_config *config, const struct gateway_route *route,
     return good ? IDEM_OK : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
 }
 
-static bool
-add_auth_request(size_t number, struct idem_buf *out)
+bool
+gateway_add_auth_request(size_t number, struct idem_buf *out)
 {
     return idem_buf_printf(out, "            auth_request /.idem/auth/%zu;\n",
                            number);
@@ -470,8 +470,8 @@ add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
     good = idem_buf_printf(out, "\n        location %s", exact ? "= " : "") &&
            gateway_add_quoted(out, route->path + (exact ? 2 : 0)) &&
            idem_buf_add_text(out, " {\n") && add_options(config, route, out);
-    if (auth_of(config, route))
-        good = good && add_auth_request(i, out);
+    if (gateway_auth_of(config, route))
+        good = good && gateway_add_auth_request(i, out);
     if (may_try_next(config, route, &url))
         good = good && idem_buf_add_text(
                            out, "            proxy_next_upstream error;\n");
@@ -482,8 +482,8 @@ add_route(const struct gateway_config *config, size_t i, struct idem_buf *out,
            idem_buf_add_text(out, ";\n        }\n");
     if (!good)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    return auth_of(config, route) ? add_auth(config, route, i, out, err)
-                                  : IDEM_OK;
+    return gateway_auth_of(config, route) ? add_auth(config, route, i, out, err)
+                                          : IDEM_OK;
 }
 
 static bool
@@ -512,213 +512,6 @@ add_listen(const struct gateway_config *config, bool first,
     return good;
 }
 
-/* JSON in single quotes in nginx.conf. A dollar sign would begin a variable, so
- * it is removed from the sources of a key. */
-static bool
-add_json_text(struct idem_buf *out, const char *value)
-{
-    bool good = idem_buf_add(out, "\"", 1);
-
-    for (; good && *value; value++) {
-        if (*value == '$')
-            continue;
-        if (*value == '"')
-            good = idem_buf_add_text(out, "\\\\\"");
-        else if (*value == '\\')
-            good = idem_buf_add_text(out, "\\\\\\\\");
-        else if (*value == '\'')
-            good = idem_buf_add_text(out, "\\\'");
-        else
-            good = idem_buf_add(out, value, 1);
-    }
-    return good && idem_buf_add(out, "\"", 1);
-}
-
-static bool
-add_link(struct idem_buf *out, const char *page)
-{
-    char link[1200];
-
-    snprintf(link, sizeof(link), "<%s>; rel=\"describedby\"", page);
-    return gateway_add_quoted(out, link);
-}
-
-/* The response to a client that sends too many requests: a problem, like other
- * errors. */
-static bool
-add_limit(const struct gateway_config *config, const char *name,
-          enum idem__problem which, struct idem_buf *out)
-{
-    const struct idem__problem_type *problem = idem__problem_type(which);
-    const char *docs = gateway_value(config, &config->base, "docs");
-    const char *base =
-        config->problem_base ? config->problem_base : IDEM_GATEWAY_PROBLEM_BASE;
-    char page[1100], answer[1600];
-
-    if (docs)
-        snprintf(page, sizeof(page), "%s#%s", docs, problem->name);
-    else
-        snprintf(page, sizeof(page), "%s%s", base, problem->name);
-    snprintf(answer, sizeof(answer),
-             " always;\n"
-             "            return %u "
-             "'{\"type\":\"%s%s\",\"title\":\"%s\",\"status\":%u,\"detail\":"
-             "\"This address sends too many requests. Try again after a "
-             "while.\",\"retryable\":%s,\"class\":\"%s\",\"instance\":\"$idem_"
-             "instance\",\"documentation\":",
-             problem->status, base, problem->name, problem->title,
-             problem->status, problem->retryable ? "true" : "false",
-             idem__class_name(problem->class));
-    return idem_buf_printf(out, "\n        location @%s_limit {\n", name) &&
-           idem_buf_add_text(
-               out, "            default_type application/problem+json;\n"
-                    "            add_header Retry-After 1 always;\n"
-                    "            add_header Cache-Control no-store always;\n"
-                    "            add_header Link ") &&
-           add_link(out, page) && idem_buf_add_text(out, answer) &&
-           add_json_text(out, page) &&
-           idem_buf_add_text(out, "}';\n        }\n");
-}
-
-/* The location that issues tokens must have the routes' scope; otherwise its
- * tokens would belong to another caller. */
-static bool
-add_own_path(const struct gateway_config *config, const char *path,
-             const char *name, enum idem__problem limit, const char *directive,
-             struct idem_buf *out)
-{
-    static const char *const same[] = {
-        "scope", "credential", "anonymous",      "token-ttl",
-        "docs",  "profile",    "replayed-header"};
-    bool good =
-        add_limit(config, name, limit, out) &&
-        idem_buf_add_text(out, "\n        location = ") &&
-        gateway_add_quoted(out, path) &&
-        idem_buf_printf(out,
-                        " {\n"
-                        "            limit_req zone=%s burst=100 nodelay;\n"
-                        "            limit_req_status 429;\n"
-                        "            error_page 429 = @%s_limit;\n"
-                        "            %s;\n",
-                        name, name, directive);
-
-    if (auth_of(config, &config->base))
-        good = good && add_auth_request(config->route_count, out);
-    for (size_t i = 0; good && i < sizeof(same) / sizeof(same[0]); i++) {
-        const char *value = gateway_value(config, &config->base, same[i]);
-
-        if (value)
-            good = add_option(out, option_number(same[i]), value);
-    }
-    return good;
-}
-
-static bool
-add_token_path(const struct gateway_config *config, struct idem_buf *out)
-{
-    return add_own_path(config, config->token_path, "idem_token",
-                        IDEM_PROBLEM_TOO_MANY_TOKENS, "idem_issue_token",
-                        out) &&
-           idem_buf_add_text(out, "        }\n");
-}
-
-/* It looks for a key where the routes do, and in ?key=. */
-static bool
-add_status_path(const struct gateway_config *config, struct idem_buf *out)
-{
-    const char *key = gateway_value(config, &config->base, "key");
-    const char *token = gateway_value(config, &config->base, "token");
-    const char *quoted = gateway_value(config, &config->base, "key-quoted");
-    bool good =
-        add_own_path(config, config->status_path, "idem_status",
-                     IDEM_PROBLEM_TOO_MANY_QUESTIONS, "idem_status", out) &&
-        idem_buf_add_text(out, "            idem_key");
-
-    if (!key || strcmp(key, "off") != 0)
-        good = good &&
-               add_words(out, key ? key : default_key(config, &config->base));
-    good = good && idem_buf_add_text(out, " \"$arg_key\";\n");
-    if (quoted)
-        good = good && add_option(out, option_number("key-quoted"), quoted);
-    if (token || config->token_path)
-        good = good && add_option(out, option_number("token"),
-                                  token ? token : TOKEN_SOURCES);
-    return good && idem_buf_add_text(out, "        }\n");
-}
-
-/* Settings of a route that clients can read, and their defaults; the default
- * key is that of the profile. */
-static const char *const policies[][2] = {
-    {"key", NULL},           {"methods", "POST PATCH"}, {"required", "off"},
-    {"mode", "strict"},      {"ttl", "86400000ms"},     {"wait", "0ms"},
-    {"fingerprint", "body"}, {"duplicate", "replay"},   {"gated", "on"}};
-#define POLICIES (sizeof(policies) / sizeof(policies[0]))
-
-const char *
-gateway_effective(const struct gateway_config *config,
-                  const struct gateway_route *route, const char *name)
-{
-    const char *value = gateway_value(config, route, name);
-
-    for (size_t i = 0; !value && i < POLICIES; i++)
-        if (strcmp(policies[i][0], name) == 0)
-            value = i == 0 ? default_key(config, route) : policies[i][1];
-    return value;
-}
-
-static bool
-add_policy_route(const struct gateway_config *config,
-                 const struct gateway_route *route, struct idem_buf *out)
-{
-    bool good = idem_buf_add_text(out, "{\"route\":") &&
-                add_json_text(out, route->path);
-
-    if (route->host)
-        good = good && idem_buf_add_text(out, ",\"host\":") &&
-               add_json_text(out, route->host);
-    for (size_t i = 0; good && i < POLICIES; i++)
-        good = idem_buf_printf(out, ",\"%s\":", policies[i][0]) &&
-               add_json_text(out,
-                             gateway_effective(config, route, policies[i][0]));
-    return good && idem_buf_add(out, "}", 1);
-}
-
-/* The IETF draft asks every resource to publish its rules, above all the
- * expiry. */
-static bool
-add_policy_path(const struct gateway_config *config, struct idem_buf *out)
-{
-    bool good = idem_buf_add_text(out, "\n        location = ") &&
-                gateway_add_quoted(out, config->policy_path) &&
-                idem_buf_add_text(out, " {\n"
-                                       "            default_type "
-                                       "application/json;\n"
-                                       "            return 200 '{\"routes\":[");
-
-    for (size_t i = 0; good && i < config->route_count; i++)
-        good = (i == 0 || idem_buf_add(out, ",", 1)) &&
-               add_policy_route(config, &config->routes[i], out);
-    return good && idem_buf_add_text(out, "]}';\n        }\n");
-}
-
-/* The workers' user may not be able to read idem's installation folder, so this
- * is a copy in the gateway's folder. */
-static bool
-add_page_script(const struct gateway_config *config,
-                const struct gateway_place *place, struct idem_buf *out)
-{
-    return idem_buf_add_text(out, "\n        location = ") &&
-           gateway_add_quoted(out, config->page_script) &&
-           idem_buf_add_text(out, " {\n            alias ") &&
-           gateway_add_quoted(out, place->script ? place->script : "idem.js") &&
-           idem_buf_add_text(out, ";\n"
-                                  "            types { }\n"
-                                  "            default_type text/javascript;\n"
-                                  "            charset utf-8;\n"
-                                  "            charset_types text/javascript;\n"
-                                  "        }\n");
-}
-
 static bool
 same_host(const char *a, const char *b)
 {
@@ -736,18 +529,11 @@ add_server(const struct gateway_config *config,
     if (host)
         good = good && idem_buf_add_text(out, "        server_name ") &&
                gateway_add_quoted(out, host) && idem_buf_add_text(out, ";\n");
-    if (config->token_path)
-        good = good && add_token_path(config, out);
-    if (config->status_path)
-        good = good && add_status_path(config, out);
-    if (config->page_script)
-        good = good && add_page_script(config, place, out);
-    if (config->policy_path)
-        good = good && add_policy_path(config, out);
+    good = good && gateway_add_own_paths(config, place, out);
     if (!good)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     if ((config->token_path || config->status_path) &&
-        auth_of(config, &config->base)) {
+        gateway_auth_of(config, &config->base)) {
         enum idem_status status =
             add_auth(config, &config->base, config->route_count, out, err);
 

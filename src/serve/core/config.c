@@ -320,18 +320,6 @@ set_word(const struct option *option, const char *const *words, size_t count,
 }
 
 static enum idem_status
-set_text(char **at, const char *value, struct idem_error *err)
-{
-    char *copy = strdup(value);
-
-    if (!copy)
-        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    free(*at);
-    *at = copy;
-    return IDEM_OK;
-}
-
-static enum idem_status
 set_option(struct server_config *config, const struct option *option,
            const char *value, struct idem_error *err)
 {
@@ -348,7 +336,7 @@ set_option(struct server_config *config, const struct option *option,
         if (value[0] == '\0')
             return idem__fail(err, IDEM_ERR_INVALID, "%s has no value",
                               option->shown.name);
-        return set_text(at, value, err);
+        return idem__text_set(at, value, err);
     case YES_NO:
         status = set_word(option, answers, 8, value, &index, err);
         if (status == IDEM_OK)
