@@ -80,10 +80,12 @@ nobody_else_knows(const struct http_request *request,
            answer->verdict == IDEM_V_STARTED;
 }
 
+/* A client may leave before its body is complete. Then there is no answer yet,
+ * and the verdict is only zero. */
 void
 http_release_undelivered(struct http_request *request)
 {
-    if (!request->failed && request->route &&
+    if (!request->failed && request->route && request->answer.record &&
         request->route->action == HTTP_OP &&
         nobody_else_knows(request, &request->answer))
         release(request->http, request->answer.record);
