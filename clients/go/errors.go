@@ -10,7 +10,8 @@ import (
 var (
 	// ErrDone: the request was executed before. Do not send it again.
 	ErrDone = errors.New("done before")
-	// ErrNotExecuted: the request was not executed. Return it from your work to say: this has certainly not happened.
+	// ErrNotExecuted: this attempt was not executed. An earlier one with the same key may have been: keep the key.
+	// Return it from your work to say: this has certainly not happened.
 	ErrNotExecuted = errors.New("not executed")
 	// ErrInProgress: another caller is executing the request. See InProgress for when to ask again.
 	ErrInProgress = errors.New("in progress")

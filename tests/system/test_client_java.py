@@ -197,7 +197,7 @@ PAGE_MAIN = """
         equal(new String(answer.body()), "run 1");
         equal(new String(http.send(request, "order-10").body()), "run 1");
         try (var beans = new AnnotationConfigApplicationContext(Config.class)) {
-            equal(beans.getBean(Orders.class).place(cart), orders.place(cart));
+            equal(beans.getBean(Orders.class).place("7", cart), orders.place("7", cart));
         }
         tomcat.stop();
         System.out.println("the page works");

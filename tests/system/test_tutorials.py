@@ -26,13 +26,14 @@ def blocks(page):
 
 
 class Shell:
-    """A shell as a reader has it: in an empty home, with idem on the path. Ports of the page become free ones."""
+    """A shell as a reader has it: an empty home, another folder to begin in, idem on the path. Ports of the page become free ones."""
 
     def __init__(self, home, code, env):
         self.ports = {port: str(free_port()) for port in sorted(set(re.findall(r"(?:127\.0\.0\.1:|\.py |--port )(\d{4,5})\b", code)))}
         path = os.path.dirname(IDEM) + ":" + os.environ["PATH"]
         self.log = open(os.path.join(home, "errors"), "w+")
-        self.process = subprocess.Popen(["bash"], cwd=home, text=True, bufsize=1, start_new_session=True, stdin=subprocess.PIPE,
+        os.mkdir(os.path.join(home, "clone"))
+        self.process = subprocess.Popen(["bash"], cwd=os.path.join(home, "clone"), text=True, bufsize=1, start_new_session=True, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.log, env={**os.environ, "HOME": home, "PATH": path, "IDEM_CLONE": ROOT, **env})
 
     def __enter__(self):
@@ -100,3 +101,4 @@ def test_every_block_of_the_page_works(page):
             elif kind == "text":
                 shell.log.seek(0)
                 assert matches(said, code), "expected:\n%s\nprinted:\n%s\nerrors:\n%s" % (code, said, shell.log.read())
+        wait_until(lambda: not shell.say("jobs -pr").strip(), 60)  # the page has stopped what it started

@@ -59,7 +59,10 @@ export function fingerprint(args: unknown): string;
 export class IdemError extends Error {}
 /** The request was executed before. Do not send it again. */
 export class Done extends IdemError {}
-/** The request was not executed. Throw it in your work to say: this has certainly not happened. */
+/**
+ * This attempt was not executed. An earlier one with the same key may have been: keep the key.
+ * Throw it in your work to say: this has certainly not happened.
+ */
 export class NotExecuted extends IdemError {}
 /** Another caller is executing the request. */
 export class InProgress extends IdemError {

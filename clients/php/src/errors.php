@@ -9,7 +9,10 @@ class Error extends \RuntimeException {}
 /** The request was executed before. Do not send it again. */
 class Done extends Error {}
 
-/** The request was not executed. Throw it in your work to say: this has certainly not happened. */
+/**
+ * This attempt was not executed. An earlier one with the same key may have been: keep the key.
+ * Throw it in your work to say: this has certainly not happened.
+ */
 class NotExecuted extends Error {}
 
 /** The request may have been executed. Throw it in your work to say: I do not know whether this has happened. */

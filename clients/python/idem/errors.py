@@ -11,7 +11,7 @@ class Done(Error):
 
 
 class NotExecuted(Error):
-    """The request was not executed. Correct it, or try again.
+    """This attempt was not executed. An earlier one with the same key may have been: keep the key.
 
     Raise it in your work to say: this has certainly not happened.
     """

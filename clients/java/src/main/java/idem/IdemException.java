@@ -25,7 +25,10 @@ public abstract class IdemException extends RuntimeException {
         }
     }
 
-    /** The request was not executed. Throw it in your work to say: this has certainly not happened. */
+    /**
+     * This attempt was not executed. An earlier one with the same key may have been: keep the key.
+     * Throw it in your work to say: this has certainly not happened.
+     */
     public static class NotExecuted extends IdemException {
         public NotExecuted(String message) {
             super(message, null);
