@@ -84,7 +84,7 @@ func Open(url string, defaults ...Option) (*Client, error) {
 // Close closes the connections that are kept.
 func (c *Client) Close() { c.pool.close() }
 
-var transient = map[string]bool{"UNAVAILABLE": true, "LOST": true, "OVERLOADED": true, "CLOSED": true, "MEMORY": true, "TIMEOUT": true}
+var transient = map[string]bool{"UNAVAILABLE": true, "LOST": true, "OVERLOADED": true, "CLOSED": true, "MEMORY": true, "TIMEOUT": true, "BUSY": true}
 
 // ask sends until there is an answer. The same command again is safe: it carries a nonce or a fence.
 func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Duration) ([]any, error) {
@@ -92,6 +92,9 @@ func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Durati
 	sent := false
 	for pause := 20 * time.Millisecond; ; {
 		answer, err := c.pool.call(args, sooner(end, replyTime+wait))
+		if err == nil && args[0] != "BEGIN" && word(answer, 0) == "busy" { // to BEGIN alone it is an answer
+			err = &Refused{"BUSY", "a transaction holds the record in the database"}
+		}
 		var b *broken
 		var refused *Refused
 		switch {

@@ -1,4 +1,5 @@
-"""How the clients connect: TLS, a server without room for another client, a name that is not found. All through the conformance drivers.
+"""How the clients connect: TLS, a server without room for another client, a record that another transaction holds, a name that is not
+found. All through the conformance drivers.
 
 Waits more than it works.
 """
@@ -12,7 +13,7 @@ import types
 import pytest
 
 import servers
-from lib import Server, folder
+from lib import IDEM, Server, folder, wait_until
 from test_conformance import LANGUAGES, driver
 from test_rights import write_credentials
 
@@ -102,6 +103,36 @@ def test_a_server_without_room_is_a_server_that_is_away(language):
                 time.sleep(1)
             assert one.finish(n)["value"] == 1  # there is room now
             one.close()
+
+
+def test_a_record_that_another_transaction_holds_is_tried_again():
+    """The server answers "busy" to RENEW and FINISH then. That is neither a lost lease nor a decision of somebody else."""
+    database = servers.Postgres()
+    try:
+        subprocess.run([IDEM, "store", "init", database.url], check=True, stdout=subprocess.DEVNULL)
+        with folder() as where, Server(where, listen=True, store=database.url) as server:
+            drivers = {language: driver(language, "idem://127.0.0.1:%d" % server.port) for language in LANGUAGES}
+            tokens = {language: one.call({"op": "issue", "subject": language})["value"] for language, one in drivers.items()}
+            effects = os.path.join(where, "effects")
+            work = [{"append": effects}, {"sleep_ms": 4000}, {"return": 7}]
+            started = {language: one.start({"op": "once", "scope": "s", "key": language, "options": {"lease_ms": 9000}, "work": work})
+                       for language, one in drivers.items()}
+            assert wait_until(lambda: os.path.exists(effects) and len(open(effects).readlines()) == len(LANGUAGES), 60)
+            holder = subprocess.Popen([database.bin + "psql", "-qAt", database.url, "-c", "begin", "-c",
+                                       "select 'held' from idem.idem_record for update", "-c", "select pg_sleep(6)", "-c", "commit"],
+                                      stdout=subprocess.PIPE, text=True)
+            assert holder.stdout.readline() == "held\n"
+            used = {language: one.start({"op": "redeem", "token": tokens[language], "subject": language}) for language, one in drivers.items()}
+            for language, one in drivers.items():
+                answer, redeemed = one.finish(started[language]), one.finish(used[language])
+                assert (answer["class"], answer.get("value")) == ("done", 7), (language, answer)
+                assert (redeemed["class"], redeemed.get("value")) == ("done", "redeemed"), (language, redeemed)
+                assert one.call({"op": "once", "scope": "s", "key": language, "work": work})["value"] == 7
+                one.close()
+            holder.communicate()
+            assert len(open(effects).readlines()) == len(LANGUAGES)
+    finally:
+        database.stop()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

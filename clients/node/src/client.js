@@ -10,7 +10,7 @@ import {
 import {Broken, Pool, REPLY_MS, parseAddress} from "./wire.js";
 
 const NONE = {};
-const TRANSIENT = new Set(["UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT"]);
+const TRANSIENT = new Set(["UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT", "BUSY"]);
 export const DEFAULTS = {scope: "default", mode: "strict", ttl: 86400000, lease: 30000, wait: 0, deadline: 30000, token: false,
     failOpen: false, dump: toJson, load: (bytes) => JSON.parse(bytes)};
 export const storage = new AsyncLocalStorage();
@@ -87,7 +87,9 @@ export class Client {
         for (let pause = 20; ; pause = Math.min(pause * 2, 1000)) {
             let cause;
             try {
-                return await this.pool.call(args, Math.min(end - performance.now(), REPLY_MS + wait), wait > 0);
+                const reply = await this.pool.call(args, Math.min(end - performance.now(), REPLY_MS + wait), wait > 0);
+                if (args[0] === "BEGIN" || String(reply[0]) !== "busy") return reply; // "busy" is an answer to BEGIN alone
+                throw new Refused("BUSY", "a transaction holds the record in the database");
             } catch (error) {
                 if (error instanceof Broken) sent ||= error.sent;
                 else if (error instanceof Refused && TRANSIENT.has(error.word)) sent ||= error.word === "LOST";

@@ -20,7 +20,7 @@ final class Client
     private const DEFAULTS = ['scope' => 'default', 'mode' => 'strict', 'ttl' => 86400000, 'lease' => 30000, 'wait' => 0,
         'deadline' => 30000, 'token' => false, 'fail_open' => false, 'renew' => true];
     private const GIVE_BACK_MS = 3000;
-    private const TRANSIENT = ['UNAVAILABLE', 'LOST', 'OVERLOADED', 'CLOSED', 'MEMORY', 'TIMEOUT'];
+    private const TRANSIENT = ['UNAVAILABLE', 'LOST', 'OVERLOADED', 'CLOSED', 'MEMORY', 'TIMEOUT', 'BUSY'];
 
     private Connection $connection;
     private ?Keeper $keeper;
@@ -115,7 +115,11 @@ final class Client
         for ($pause = 20; ; $pause = min($pause * 2, 1000)) {
             try {
                 $left = min($end - Connection::now(), Connection::REPLY_SECONDS + $waitMs / 1000);
-                return (array)$this->connection->call($args, max(0.001, $left));
+                $reply = (array)$this->connection->call($args, max(0.001, $left));
+                if ($args[0] === 'BEGIN' || $reply[0] !== 'busy') { // it is an answer to BEGIN alone
+                    return $reply;
+                }
+                throw new Refused('BUSY', 'a transaction holds the record in the database');
             } catch (Broken $e) {
                 $sent = $sent || $e->sent;
             } catch (Refused $e) {

@@ -30,7 +30,8 @@ log = logging.getLogger("idem")
 NOTHING: Any = object()  # no arguments were given: None is an argument
 GIVE_BACK_SECONDS = 3.0
 LAZY = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
-TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT"}
+TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT", "BUSY"}
+HELD = "a transaction holds the record in the database"
 
 
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -146,12 +147,16 @@ def fingerprint(arguments: Any) -> str:
 
 
 def ask(args, deadline, wait=0.0):
-    """Send until there is an answer. The same command again is safe: it carries a nonce or a fence."""
+    """Send until there is an answer. The same command again is safe: it carries a nonce or a fence. "busy" is an answer to BEGIN alone; to
+    the others it says that a transaction holds the record in the database for a moment."""
     end = time.monotonic() + deadline + wait
     sent, pause, cause = False, 0.02, None
     while True:
         try:
-            return (yield args, min(max(0.001, end - time.monotonic()), REPLY_SECONDS + wait))
+            reply = yield args, min(max(0.001, end - time.monotonic()), REPLY_SECONDS + wait)
+            if reply[0] != b"busy" or args[0] == "BEGIN":
+                return reply
+            raise Refused("BUSY", HELD)
         except Broken as e:
             sent, cause = sent or e.sent, e
         except Refused as e:

@@ -26,7 +26,7 @@ import java.util.concurrent.TimeUnit;
  */
 public final class IdemClient implements AutoCloseable {
     static final System.Logger LOG = System.getLogger("idem");
-    private static final Set<String> TRANSIENT = Set.of("UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT");
+    private static final Set<String> TRANSIENT = Set.of("UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT", "BUSY");
     private static final SecureRandom RANDOM = new SecureRandom(); // not one of our own: two machines may be restored from one snapshot
 
     private final Options options;
@@ -351,7 +351,10 @@ public final class IdemClient implements AutoCloseable {
                 interrupted |= Thread.interrupted();
                 try {
                     long now = System.nanoTime();
-                    return wire.call(args, now + Math.min(end - now, Wire.REPLY_NS + wait.toNanos()));
+                    var answer = wire.call(args, now + Math.min(end - now, Wire.REPLY_NS + wait.toNanos()));
+                    if (args.get(0).equals("BEGIN") || !word(answer, 0).equals("busy")) // it is an answer to BEGIN alone
+                        return answer;
+                    throw new IdemException.Refused("BUSY", "a transaction holds the record in the database");
                 } catch (Wire.Broken e) {
                     sent |= e.sent;
                     cause = e;
