@@ -122,6 +122,7 @@ a_clock_that_cannot_be_is_an_error_not_a_fence(void **state)
     assert_int_equal(idem__engine_open("memory:", NULL, &inner, &engine, &err),
                      IDEM_ERR_UNAVAILABLE);
     assert_non_null(strstr(err.text, "clock"));
+    assert_non_null(strstr(err.text, " 9460800000 s since 1970"));
     assert_null(engine);
 
     /* A clock that becomes wrong later is not trusted. */
@@ -539,6 +540,98 @@ without_a_clock_ones_own_claim_is_watched_from_the_start(void **state)
     rig_close(&rig);
 }
 
+/* What the store is told to drop lies behind the judged time by a margin, and
+ * on a store without a clock by what clocks may differ. */
+static void
+a_store_drops_what_expired_before_the_judged_time(void **state)
+{
+    static const struct {
+        enum faulty_kind kind;
+        int64_t skew_ms;
+    } cases[] = {
+        {FAULTY_LOCAL, 0}, {FAULTY_REMOTE, 0}, {FAULTY_CLOCKLESS, 60000}};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        int64_t behind_ms = IDEM__DROP_MARGIN_MS + cases[i].skew_ms;
+        struct idem_op op = op_get("x");
+        int64_t drop_ms;
+        struct rig rig;
+
+        open_and_age(&rig, cases[i].kind);
+        ask(rig.engine, &op);
+        drop_ms = idem__time_drop_ms(rig.engine);
+        assert_int_equal(drop_ms, rig.engine->now.early_ms - behind_ms);
+        test_clocks_pass(&rig.clocks, 10000); /* between batches: a bit less */
+        assert_in_range(idem__time_drop_ms(rig.engine), drop_ms + 9989,
+                        drop_ms + 9990);
+        rig_close(&rig);
+    }
+}
+
+static void
+a_store_drops_nothing_while_its_clock_is_in_doubt(void **state)
+{
+    struct idem_op op = op_get("x");
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_REMOTE);
+    atomic_store(&rig.store->clock_us, HOUR * 1000);
+    test_clocks_pass(&rig.clocks, 2000);
+    ask(rig.engine, &op);
+    assert_true(alarm_on(&rig));
+    assert_int_equal(idem__time_drop_ms(rig.engine), 0);
+    atomic_store(&rig.store->clock_us, 0);
+    test_clocks_pass(&rig.clocks, 2000);
+    ask(rig.engine, &op);
+    assert_false(alarm_on(&rig));
+    assert_true(idem__time_drop_ms(rig.engine) > 0);
+    rig_close(&rig);
+}
+
+static void
+while_written_times_stand_still_records_are_kept_longer(void **state)
+{
+    struct idem_op op = op_get("x");
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_REMOTE);
+    ask(rig.engine, &op);
+    assert_in_range(rig.engine->now.behind_ms, 0, 1);
+    atomic_store(&rig.store->clock_us, -HOUR * 1000);
+    test_clocks_pass(&rig.clocks, 2000);
+    ask(rig.engine, &op);
+    /* Written times do not go back: they stand still. What has passed since
+     * is made up for, less a thousandth. */
+    assert_in_range(rig.engine->now.behind_ms, 1996, 2000);
+    rig_close(&rig);
+}
+
+static void
+a_lease_that_is_over_is_looked_at_in_a_millisecond(void **state)
+{
+    struct idem_record record = {.state = IDEM_STATE_EXECUTING};
+    struct rig rig;
+
+    (void)state;
+    open_and_age(&rig, FAULTY_LOCAL);
+    record.updated = rig.engine->now.early_ms - 20000;
+    record.lease_until = rig.engine->now.early_ms - 10000;
+    assert_int_equal(idem__time_lease_end_us(rig.engine, &record),
+                     rig.engine->boot_now_us + 1000);
+    record.lease_until = rig.engine->now.early_ms + 5;
+    assert_int_equal(idem__time_lease_end_us(rig.engine, &record),
+                     rig.engine->boot_now_us + 6000);
+    /* The engine has to watch for as long as the lease. */
+    record.lease_until += HOUR;
+    record.updated = rig.engine->now.early_ms;
+    assert_int_equal(idem__time_lease_end_us(rig.engine, &record),
+                     rig.engine->boot_now_us + (HOUR + 6) * 1000);
+    rig_close(&rig);
+}
+
 int
 main(void)
 {
@@ -566,6 +659,11 @@ main(void)
         cmocka_unit_test(a_parked_one_without_a_clock_sees_the_lease_end),
         cmocka_unit_test(
             without_a_clock_ones_own_claim_is_watched_from_the_start),
+        cmocka_unit_test(a_store_drops_what_expired_before_the_judged_time),
+        cmocka_unit_test(a_store_drops_nothing_while_its_clock_is_in_doubt),
+        cmocka_unit_test(
+            while_written_times_stand_still_records_are_kept_longer),
+        cmocka_unit_test(a_lease_that_is_over_is_looked_at_in_a_millisecond),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -247,8 +247,33 @@ a_record_without_a_rev_or_fence_is_flawed(void **state)
     r.fence = IDEM_FENCE_MAX + 1;
     assert_non_null(idem__record_flaw(&r));
     r = sample();
+    r.fence = 0;
+    assert_string_equal(idem__record_flaw(&r), "fence out of range");
+    r = sample();
     r.result.len = IDEM_RESULT_MAX + (size_t)1;
     assert_non_null(idem__record_flaw(&r));
+}
+
+static void
+a_name_that_is_empty_or_too_long_is_flawed(void **state)
+{
+    struct idem_record r = sample();
+
+    (void)state;
+    r.scope.len = 0;
+    assert_string_equal(idem__record_flaw(&r), "scope length out of range");
+    r.scope.len = IDEM_SCOPE_MAX + 1;
+    assert_string_equal(idem__record_flaw(&r), "scope length out of range");
+    r = sample();
+    r.id.len = 0;
+    assert_string_equal(idem__record_flaw(&r), "id length out of range");
+    r.id.len = IDEM_ID_MAX + 1;
+    assert_string_equal(idem__record_flaw(&r), "id length out of range");
+    r = sample();
+    r.subject.len = IDEM_SUBJECT_MAX + 1;
+    assert_string_equal(idem__record_flaw(&r), "subject too long");
+    r.subject.len = IDEM_SUBJECT_MAX;
+    assert_null(idem__record_flaw(&r));
 }
 
 static void
@@ -299,6 +324,7 @@ main(void)
         cmocka_unit_test(a_forged_head_with_a_right_checksum_is_refused),
         cmocka_unit_test(a_newer_version_is_told_from_damage),
         cmocka_unit_test(a_record_without_a_rev_or_fence_is_flawed),
+        cmocka_unit_test(a_name_that_is_empty_or_too_long_is_flawed),
         cmocka_unit_test(a_time_out_of_range_is_flawed),
         cmocka_unit_test(the_key_is_the_documented_hash),
     };

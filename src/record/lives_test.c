@@ -261,6 +261,13 @@ an_operator_who_names_no_subject_keeps_that_of_the_start(void **state)
     life.now_ms += 11;
     assert_int_equal(play(&life, settle), IDEM_V_SETTLED);
     assert_true(idem__bytes_is(life.record.subject, "a"));
+
+    life = (struct life){.now_ms = 1000};
+    play(&life, begin);
+    life.now_ms += 11;
+    settle.subject = idem_text("b");
+    assert_int_equal(play(&life, settle), IDEM_V_SETTLED);
+    assert_true(idem__bytes_is(life.record.subject, "b"));
 }
 
 static void
@@ -294,6 +301,21 @@ an_outcome_is_kept_as_long_as_its_start_asked_for(void **state)
                          1000 +
                              (asked_ms[i] ? asked_ms[i] : IDEM_TTL_DEFAULT_MS));
     }
+}
+
+static void
+a_token_is_redeemed_without_a_nonce_as_well(void **state)
+{
+    struct life life = {.now_ms = 1000};
+    struct idem_op redeem = {.verb = IDEM_REDEEM};
+
+    (void)state;
+    assert_int_equal(play(&life, (struct idem_op){.verb = IDEM_ISSUE}),
+                     IDEM_V_ISSUED);
+    assert_int_equal(play(&life, redeem), IDEM_V_REDEEMED);
+    assert_int_equal(play(&life, redeem), IDEM_V_DUPLICATE);
+    redeem.nonce = nonce_a;
+    assert_int_equal(play(&life, redeem), IDEM_V_DUPLICATE);
 }
 
 static void
@@ -367,6 +389,7 @@ main(void)
             an_operator_who_names_no_subject_keeps_that_of_the_start),
         cmocka_unit_test(fences_start_at_one_and_follow_the_clock),
         cmocka_unit_test(an_outcome_is_kept_as_long_as_its_start_asked_for),
+        cmocka_unit_test(a_token_is_redeemed_without_a_nonce_as_well),
         cmocka_unit_test(a_renewal_never_shortens_a_lease),
         cmocka_unit_test(a_holder_that_lost_the_outcome_ends_its_lease),
     };

@@ -160,6 +160,9 @@ fences_outcomes_and_results_are_checked(void **state)
         op.fence = IDEM_FENCE_MAX + 1;
         refused(op, "needs the fence", "1 to 2^53 - 1");
     }
+    op = valid(IDEM_FORGET); /* may name a fence, and then a possible one */
+    op.fence = IDEM_FENCE_MAX + 1;
+    refused(op, "a fence is a number", "1 to 2^53 - 1");
     op = valid(IDEM_FINISH);
     op.outcome = 0;
     refused(op, "finish needs an outcome", "succeeded or failed");
@@ -253,6 +256,9 @@ every_name_reads_back_in_any_case(void **state)
     assert_false(idem__verb_parse(idem_text("beginn"), &verb));
     assert_false(idem__verb_parse(idem_text(""), &verb));
     assert_false(idem__type_parse(idem_text("?"), &type));
+    assert_false(idem__state_parse(idem_text("done"), &st));
+    assert_false(idem__kind_parse(idem_text("json"), &kind));
+    assert_false(idem__mode_parse(idem_text("lax"), &mode));
     assert_string_equal(idem_type_name(0), "?");
     assert_string_equal(idem_verdict_name(99), "?");
     assert_string_equal(idem_status_text(IDEM_OK), "success");
