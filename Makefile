@@ -85,7 +85,7 @@ pkg_cflags := $(shell pkg-config --cflags $(all_packages) 2>/dev/null)
 lib_libs := $(shell pkg-config --libs $(packages) 2>/dev/null) -ldl -lm -pthread
 bin_libs := $(shell pkg-config --libs $(bin_packages) 2>/dev/null) $(lib_libs)
 libs := $(shell pkg-config --libs $(all_packages) 2>/dev/null) $(module_libs) $(lib_libs)
-ifneq ($(filter-out check check-% demo demo-bank bench soak partition compat fuzz clean format uninstall docs dist deb package-check image image-check,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out check check-% demo demo-bank bench soak coverage partition compat fuzz clean format uninstall docs dist deb package-check image image-check,$(or $(MAKECMDGOALS),all)),)
 missing := $(shell for p in $(all_packages); do pkg-config --exists $$p || echo $$p; done 2>/dev/null)
 $(if $(missing),$(warning idem: these libraries are missing: $(missing); run scripts/deps build, or leave a store out: make WITH_REDIS=0))
 endif
@@ -112,7 +112,7 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs check check-c demo demo-bank bench soak hostile partition fuzz \
+.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs mutate check check-c demo demo-bank bench soak coverage hostile partition fuzz \
     install uninstall clean format docs dist deb package-check image image-check deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
@@ -204,7 +204,8 @@ $(tests): $(B)/%: $(B)/obj/%.o $(test_support_obj) $(B)/libidem-inner.a
 	$(link) -o $@ $(filter %.o,$^) $(B)/libidem-inner.a -lcmocka $(test_ldflags) $(libs)
 
 # Tests in which the n-th allocation fails.
-%_alloc_test: test_ldflags = -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+alloc_link := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+%_alloc_test: test_ldflags = $(alloc_link)
 
 test-programs: $(tests)
 
@@ -212,6 +213,11 @@ test-programs: $(tests)
 $(B)/tests/tools/%: tests/support/tools/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(filter-out -MMD -MP,$(compile)) -o $@ $< $(libs)
+
+# Loaded into a program whose calls are to fail (tests/faults).
+$(B)/tests/faults.so: tests/faults/faults.c $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g $(WARN) -fPIC -shared -o $@ $< -ldl
 
 # The simulator (tests/sim): calls of threads and clocks are bound to its world.
 sim_src := $(wildcard tests/sim/*.c) tests/support/disk.c
@@ -225,12 +231,20 @@ print-simulate: $(B)/tests/sim/simulate
 	@echo 'compile: $(filter-out -MMD -MP,$(compile))'
 	@echo 'objects: $(sim_obj)'
 	@echo 'link: $(link) $(sim_link)'
+	@echo 'test-objects: $(test_support_obj)'
+	@echo 'test-link: $(link) $(B)/libidem-inner.a -lcmocka $(libs)'
+	@echo 'alloc-link: $(alloc_link)'
+	@echo 'inner: $(inner_obj)'
 
 # make simulate: a minute of worlds; HOURS=2 for longer; then the planted bugs.
 simulate: $(B)/tests/sim/simulate
 	$(B)/tests/sim/simulate --seconds $(if $(HOURS),$$(($(HOURS) * 3600)),60)
 simulate-bugs: $(B)/tests/sim/simulate
 	tests/sim/bugs.py
+
+# make mutate: small changes of the code, each of which a test must notice (tests/mutate); FILES=step SAMPLE=50 for a part.
+mutate: $(B)/tests/sim/simulate test-programs
+	tests/mutate/mutate.py $(if $(SAMPLE),--sample $(SAMPLE)) $(FILES)
 
 # What another compiler says about all of it: make syntax CC=clang
 # (but for benchmarks of libraries that only `make bench` installs)
@@ -282,6 +296,11 @@ partition:
 	@scripts/deps build check
 	@$(MAKE) -s -j2 all
 	@tests/partition/run $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+# Lines and branches that the tests execute; ONLY="c gateway" for a part of the tests.
+coverage:
+	@scripts/deps build check
+	@scripts/coverage $(ONLY)
 
 compat:
 	@scripts/deps build check

@@ -293,7 +293,7 @@ def errand(choice, safe, broken, key, problems):
 
 # ---- the list ----------------------------------------------------------------------------------------------------------
 
-FILES = ["test_consume.py", "test_gateway_security.py", "test_services.py", "test_sql.py", "test_stores_galera.py",
+FILES = ["test_consume.py", "test_faults.py", "test_gateway_security.py", "test_services.py", "test_sql.py", "test_stores_galera.py",
          "test_stores_redis.py", "test_stores_sql.py", "test_stores_zk_etcd.py"]
 
 Programme = collections.namedtuple("Programme", "name slice goal subjects english chinese")

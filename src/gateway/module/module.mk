@@ -7,6 +7,7 @@
 # The sources are copied once into build/nginx and configured there.
 # `make module-steps` builds the module that tests stop at named steps,
 # `make module-asan` that one with the sanitizers in it.
+# MODULE_FLAGS: more flags for the compiler, as scripts/coverage needs them.
 
 NGINX_SRC ?= /usr/share/nginx/src
 NGINX_FLAGS ?=
@@ -26,10 +27,10 @@ build/nginx/objs/Makefile: src/gateway/module/config src/gateway/module/configur
 
 # CFLAGS of make's command line would replace those of nginx's Makefile, which has them already.
 build/ngx_http_idem_module.so: build/nginx/objs/Makefile $(nginx_src)
-	@$(MAKE) -s -C build/nginx -f objs/Makefile modules CFLAGS="$$(sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile)" >build/nginx/make.log 2>&1 || { cat build/nginx/make.log; exit 1; }
+	@$(MAKE) -s -C build/nginx -f objs/Makefile modules $(if $(MODULE_FLAGS),CC="$(CC) $(MODULE_FLAGS)") CFLAGS="$$(sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile)" >build/nginx/make.log 2>&1 || { cat build/nginx/make.log; exit 1; }
 	@install build/nginx/objs/ngx_http_idem_module.so $@ # a new file: a running nginx has the old one mapped
 
-steps_flags = $(shell sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile) -O1 -fPIC -shared -DIDEM_FAILPOINTS=1
+steps_flags = $(shell sed -n 's/^CFLAGS = *//p' build/nginx/objs/Makefile) -O1 -fPIC -shared -DIDEM_FAILPOINTS=1 $(MODULE_FLAGS)
 steps_incs = -Isrc/gateway/module -Iinclude -Ibuild/nginx/objs \
     $(addprefix -Ibuild/nginx/,src/core src/event src/event/modules src/os/unix src/http src/http/modules src/http/v2 \
       src/event/quic src/http/v3) # the last two: nginx 1.25 and newer

@@ -1,0 +1,271 @@
+/*
+ * faults.c - loaded into a program with LD_PRELOAD, lets one allocation or one
+ * system call of it fail: the n-th from the moment at which a test says so.
+ *
+ * IDEM_FAULTS names a file with struct faults, which the test and the program
+ * share. A test writes `kind` last. When the call has failed, `fired` has its
+ * name, and no other one fails.
+ *
+ *   1  an allocation fails
+ *   2  a call fails with the error that it has when a disk, a line or the
+ *      system gives up
+ *   3  a call is interrupted (EINTR)
+ *   4  a call reads or writes one byte only
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum kind { NONE, ALLOC, HARD, INTERRUPTED, SHORT };
+
+struct faults {
+    _Atomic int32_t kind;
+    _Atomic int32_t left; /* 1: the next one */
+    _Atomic int64_t seen; /* calls of that kind so far */
+    char fired[32];
+};
+
+static struct faults nobody, *faults = &nobody;
+
+__attribute__((constructor)) static void
+open_file(void)
+{
+    const char *path = getenv("IDEM_FAULTS");
+    int fd = path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR) : -1;
+    void *at;
+
+    if (fd < 0)
+        return;
+    at = mmap(NULL, sizeof(*faults), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    syscall(SYS_close, fd);
+    if (at != MAP_FAILED)
+        faults = at;
+}
+
+static bool
+now(enum kind kind, const char *name)
+{
+    if (atomic_load(&faults->kind) != (int32_t)kind)
+        return false;
+    atomic_fetch_add(&faults->seen, 1);
+    if (atomic_fetch_sub(&faults->left, 1) != 1)
+        return false;
+    atomic_store(&faults->kind, NONE);
+    strncpy(faults->fired, name, sizeof(faults->fired) - 1);
+    return true;
+}
+
+/* ---- allocations ------------------------------------------------------- */
+
+void *__libc_malloc(size_t len);
+void *__libc_calloc(size_t count, size_t len);
+void *__libc_realloc(void *old, size_t len);
+
+static bool
+no_memory(const char *name)
+{
+    if (!now(ALLOC, name))
+        return false;
+    errno = ENOMEM;
+    return true;
+}
+
+void *
+malloc(size_t len)
+{
+    return no_memory("malloc") ? NULL : __libc_malloc(len);
+}
+
+void *
+calloc(size_t count, size_t len)
+{
+    return no_memory("calloc") ? NULL : __libc_calloc(count, len);
+}
+
+void *
+realloc(void *old, size_t len)
+{
+    return no_memory("realloc") ? NULL : __libc_realloc(old, len);
+}
+
+/* ---- calls ------------------------------------------------------------- */
+
+static bool
+fails(const char *name, int error)
+{
+    if (error && now(HARD, name)) {
+        errno = error;
+        return true;
+    }
+    return false;
+}
+
+static bool
+is_interrupted(const char *name)
+{
+    if (!now(INTERRUPTED, name))
+        return false;
+    errno = EINTR;
+    return true;
+}
+
+static size_t
+part(const char *name, size_t len)
+{
+    return len > 1 && now(SHORT, name) ? 1 : len;
+}
+
+#define REAL(name)                                                             \
+    static __typeof__(&name) real;                                             \
+    if (!real)                                                                 \
+    real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+
+/* A call that moves bytes; `error` is that of a disk or of a line. */
+#define MOVES(name, error, params, len, args)                                  \
+    ssize_t name params                                                        \
+    {                                                                          \
+        REAL(name);                                                            \
+        if (fails(#name, error) || is_interrupted(#name))                      \
+            return -1;                                                         \
+        len = part(#name, len);                                                \
+        return real args;                                                      \
+    }
+
+MOVES(read, EIO, (int fd, void *data, size_t len), len, (fd, data, len))
+MOVES(write, EIO, (int fd, const void *data, size_t len), len, (fd, data, len))
+MOVES(recv, ECONNRESET, (int fd, void *data, size_t len, int flags), len,
+      (fd, data, len, flags))
+MOVES(send, ECONNRESET, (int fd, const void *data, size_t len, int flags), len,
+      (fd, data, len, flags))
+MOVES(pread, EIO, (int fd, void *data, size_t len, off_t at), len,
+      (fd, data, len, at))
+MOVES(pwrite, EIO, (int fd, const void *data, size_t len, off_t at), len,
+      (fd, data, len, at))
+MOVES(pread64, EIO, (int fd, void *data, size_t len, off64_t at), len,
+      (fd, data, len, at))
+MOVES(pwrite64, EIO, (int fd, const void *data, size_t len, off64_t at), len,
+      (fd, data, len, at))
+
+ssize_t
+sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    REAL(sendmsg);
+    if (fails("sendmsg", ECONNRESET) || is_interrupted("sendmsg"))
+        return -1;
+    if (message->msg_iovlen > 0 &&
+        part("sendmsg", message->msg_iov[0].iov_len) !=
+            message->msg_iov[0].iov_len) {
+        struct iovec one = {message->msg_iov[0].iov_base, 1};
+        struct msghdr less = *message;
+
+        less.msg_iov = &one;
+        less.msg_iovlen = 1;
+        return real(fd, &less, flags);
+    }
+    return real(fd, message, flags);
+}
+
+/* A call that does something or does not; `again` if it may be interrupted. */
+#define DOES(type, name, error, again, params, args)                           \
+    type name params                                                           \
+    {                                                                          \
+        REAL(name);                                                            \
+        if (fails(#name, error) || (again && is_interrupted(#name)))           \
+            return (type)-1;                                                   \
+        return real args;                                                      \
+    }
+
+DOES(ssize_t, recvmsg, ECONNRESET, true,
+     (int fd, struct msghdr *message, int flags), (fd, message, flags))
+DOES(int, accept4, EMFILE, true,
+     (int fd, struct sockaddr *address, socklen_t *len, int flags),
+     (fd, address, len, flags))
+DOES(int, socket, EMFILE, false, (int domain, int type, int protocol),
+     (domain, type, protocol))
+DOES(int, connect, ECONNREFUSED, true,
+     (int fd, const struct sockaddr *address, socklen_t len),
+     (fd, address, len))
+DOES(int, setsockopt, ENOBUFS, false,
+     (int fd, int level, int name, const void *value, socklen_t len),
+     (fd, level, name, value, len))
+DOES(int, eventfd, EMFILE, false, (unsigned int count, int flags),
+     (count, flags))
+DOES(int, epoll_wait, 0, true,
+     (int fd, struct epoll_event *events, int most, int ms),
+     (fd, events, most, ms))
+DOES(int, epoll_pwait2, 0, true,
+     (int fd, struct epoll_event *events, int most, const struct timespec *wait,
+      const sigset_t *mask),
+     (fd, events, most, wait, mask))
+DOES(int, poll, 0, true, (struct pollfd * fds, nfds_t count, int ms),
+     (fds, count, ms))
+DOES(int, fsync, EIO, true, (int fd), (fd))
+DOES(int, fdatasync, EIO, true, (int fd), (fd))
+DOES(int, ftruncate, ENOSPC, true, (int fd, off_t len), (fd, len))
+DOES(int, ftruncate64, ENOSPC, true, (int fd, off64_t len), (fd, len))
+DOES(int, fallocate, ENOSPC, true, (int fd, int mode, off_t at, off_t len),
+     (fd, mode, at, len))
+DOES(int, fallocate64, ENOSPC, true,
+     (int fd, int mode, off64_t at, off64_t len), (fd, mode, at, len))
+DOES(int, unlinkat, EIO, false, (int at, const char *path, int flags),
+     (at, path, flags))
+DOES(int, renameat, EIO, false,
+     (int from_at, const char *from, int to_at, const char *to),
+     (from_at, from, to_at, to))
+
+#define OPENS(name, params, args)                                              \
+    int name params                                                            \
+    {                                                                          \
+        mode_t mode;                                                           \
+        va_list more;                                                          \
+                                                                               \
+        va_start(more, flags);                                                 \
+        mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(more, mode_t) : 0;     \
+        va_end(more);                                                          \
+        REAL(name);                                                            \
+        if (fails(#name, EMFILE) || is_interrupted(#name))                     \
+            return -1;                                                         \
+        return real args;                                                      \
+    }
+
+OPENS(open, (const char *path, int flags, ...), (path, flags, mode))
+OPENS(open64, (const char *path, int flags, ...), (path, flags, mode))
+OPENS(openat, (int at, const char *path, int flags, ...),
+      (at, path, flags, mode))
+OPENS(openat64, (int at, const char *path, int flags, ...),
+      (at, path, flags, mode))
+
+/* Only adding needs memory. */
+int
+epoll_ctl(int fd, int op, int other, struct epoll_event *event)
+{
+    REAL(epoll_ctl);
+    if (op == EPOLL_CTL_ADD && fails("epoll_ctl", ENOMEM))
+        return -1;
+    return real(fd, op, other, event);
+}
+
+int
+pthread_create(pthread_t *thread, const pthread_attr_t *attr,
+               void *(*start)(void *), void *arg)
+{
+    REAL(pthread_create);
+    return now(HARD, "pthread_create") ? EAGAIN
+                                       : real(thread, attr, start, arg);
+}

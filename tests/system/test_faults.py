@@ -1,0 +1,51 @@
+"""Allocations and system calls of `idem serve` that fail (tests/faults): no crash, no wrong answer, no second execution. Some points here, all of them in make soak."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lib import ROOT, SOAK, folder
+
+sys.path.insert(0, os.path.join(ROOT, "tests/faults"))
+
+import faults  # noqa: E402
+
+POINTS = 0 if SOAK else 12  # of each kind; 0: all
+START_POINTS = 0 if SOAK else 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def injector():
+    subprocess.run(["make", "-s", "build/tests/faults.so"], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("kind", faults.KINDS)
+def test_the_server_answers_right_whatever_call_fails(kind):
+    with folder() as where:
+        programme = faults.Programme(where)
+        programme.up()
+        programme.enumerate(kind, POINTS)
+        programme.finish()
+    print("%s: %d points, %s" % (kind, programme.points, programme.calls))
+    assert not programme.flaws, "\n".join(programme.flaws)
+    assert programme.points >= (POINTS or 100)
+
+
+@pytest.mark.parametrize("kind", faults.KINDS)
+def test_the_server_starts_or_says_why_not(kind):
+    with folder() as where:
+        points, flaws = faults.start_failing(where, kind, START_POINTS)
+    assert not flaws, "\n".join(flaws)
+    assert points > 0
+
+
+def test_a_wrong_answer_is_noticed():
+    """The checker itself: a server that forgets what it told."""
+    with folder() as where:
+        programme = faults.Programme(where)
+        programme.up()
+        programme.acknowledged.update(faults.story(programme.client, 1))
+        assert programme.client.resp("FORGET", "s", "k1")[0] == "ok"
+        programme.finish()
+    assert len(programme.flaws) == 1 and "k1" in programme.flaws[0]
