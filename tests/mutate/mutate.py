@@ -45,7 +45,7 @@ JOURNAL = ["src/store/journal/%s_test" % name
            for name in ("life", "clock", "journal_check", "journal_copy", "crash", "journal_alloc", "journal", "journal_fault")]
 # file: the tests that know it, the quickest first
 TESTS = {
-    "src/record/step.c": ["src/record/step_test", "src/engine/engine_test", "src/engine/time_test", SIMULATE],
+    "src/record/step.c": ["src/record/step_test", "src/record/lives_test", "src/engine/engine_test", "src/engine/time_test", SIMULATE],
     **{"src/engine/%s.c" % name: [*ENGINE, "tests/c/sweep_test", SIMULATE] for name in ("batch", "group", "time")},
     **{"src/store/journal/%s.c" % name: [*JOURNAL, SIMULATE] for name in ("recover", "saved", "walk")},
 }
