@@ -268,17 +268,16 @@ static void
 tell(struct doubts *doubts)
 {
     const struct server_config *config = doubts->server->config;
-    json_t *json;
     char *text, why[256];
 
     if (doubts->news_count == 0 || idem__mono_ms() < doubts->next_told_ms)
         return;
     doubts->next_told_ms = idem__mono_ms() + config->on_doubt_every_ms;
-    json = json_pack("{s:s, s:I, s:I, s:O}", "event", "doubt", "new",
-                     (json_int_t)doubts->news_count, "doubts",
-                     (json_int_t)doubts->last_count, "records", doubts->news);
-    text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    json_decref(json);
+    server_json_begin();
+    text = server_json_text(json_pack("{s:s, s:I, s:I, s:O}", "event", "doubt",
+                                      "new", (json_int_t)doubts->news_count,
+                                      "doubts", (json_int_t)doubts->last_count,
+                                      "records", doubts->news));
     if (!text)
         return;
     server_log(doubts->server->log, LOG_WARNING, "doubt",

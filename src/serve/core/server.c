@@ -4,6 +4,7 @@
  */
 #include "../resp/loop.h"
 #include "doubts.h"
+#include "json.h"
 #include "second.h"
 #include "systemd.h"
 
@@ -206,6 +207,7 @@ start(struct loop *loop, struct idem_error *err)
 {
     enum idem_status status = make_default_folders(loop->config, err);
 
+    server_json_watch();
     if (status == IDEM_OK)
         status = open_engine(loop, err);
     if (status == IDEM_OK)

@@ -198,15 +198,14 @@ http_start(struct server *server, struct http **http, struct idem_error *err)
 {
     struct http *self = calloc(1, sizeof(*self));
     int64_t max_result = server->config->max_result;
-    json_t *openapi =
-        http_openapi(server->config->problem_base, server->config->console);
     enum idem_status status;
 
     if (max_result <= 0)
         max_result = IDEM_RESULT_DEFAULT_MAX;
-    if (self && openapi)
-        self->openapi = json_dumps(openapi, JSON_COMPACT);
-    json_decref(openapi);
+    server_json_begin();
+    if (self)
+        self->openapi = server_json_text(http_openapi(
+            server->config->problem_base, server->config->console));
     if (!self || !self->openapi) {
         free(self);
         return idem__fail(err, IDEM_ERR_MEMORY, "http: out of memory");

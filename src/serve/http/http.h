@@ -20,6 +20,7 @@
 #include "../../base/buf.h"
 #include "../../base/problem.h"
 #include "../../record/record.h"
+#include "../core/json.h"
 
 #include <jansson.h>
 
@@ -220,9 +221,11 @@ enum idem_status http_path_read(struct idem_bytes raw,
                                 struct idem_arena *memory,
                                 struct http_path *path, struct idem_error *err);
 
-/* Percent-decode (and, in a query, read + as a space). False: bad escape. */
-bool http_decode(struct idem_bytes raw, bool plus, struct idem_arena *memory,
-                 struct idem_bytes *out);
+/* Percent-decode (and, in a query, read + as a space). IDEM_ERR_INVALID: bad
+ * escape. */
+enum idem_status http_decode(struct idem_bytes raw, bool query,
+                             struct idem_arena *memory, struct idem_bytes *out,
+                             struct idem_error *err);
 
 /* The route of a method and path. NULL: there is none; then `allow` has the
  * methods of that path, or is empty if there is no such path. */

@@ -253,10 +253,10 @@ make_list(struct http_request *request, struct outcome *outcome)
 static bool
 put_list(struct http_request *request, struct outcome *outcome)
 {
-    json_t *list = make_list(request, outcome);
-    char *text = list ? json_dumps(list, JSON_COMPACT) : NULL;
+    char *text;
 
-    json_decref(list);
+    server_json_begin();
+    text = server_json_text(make_list(request, outcome));
     outcome->text.data = (uint8_t *)text;
     outcome->text.len = outcome->text.room = text ? strlen(text) : 0;
     return text != NULL;

@@ -285,7 +285,10 @@ read_body(struct http_call *call, struct idem_bytes body,
 
     if (body.len == 0)
         return IDEM_OK;
+    server_json_begin();
     call->body = json_loadb(body.data, body.len, flags, &what);
+    if (server_json_starved())
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     if (!call->body)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "the body is not JSON: line %d, column %d: %s",
@@ -345,11 +348,11 @@ read_pair(struct http_call *call, struct idem_bytes pair,
         name.len = (size_t)(equals - (const char *)pair.data);
         text = (struct idem_bytes){equals + 1, pair.len - name.len - 1};
     }
-    if (!http_decode(name, true, &call->memory, &name) ||
-        !http_decode(text, true, &call->memory, &text))
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the query has a %% that two hex digits do not "
-                          "follow");
+    status = http_decode(name, true, &call->memory, &name, err);
+    if (status == IDEM_OK)
+        status = http_decode(text, true, &call->memory, &text, err);
+    if (status != IDEM_OK)
+        return status;
     if (!call->route->body)
         field = find_field(call->route, name);
     if (field == HTTP_FIELD_COUNT)

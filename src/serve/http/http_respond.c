@@ -141,7 +141,6 @@ make_body(struct http_request *request, struct reply *reply)
 {
     enum http_action action =
         request->route ? request->route->action : HTTP_HEALTH;
-    json_t *json;
 
     if (!request->failed && action == HTTP_OPENAPI) {
         reply->body = request->http->openapi;
@@ -171,10 +170,9 @@ make_body(struct http_request *request, struct reply *reply)
         request->text = (struct idem_buf){0};
         return true;
     }
-    json = make_json(request);
-    reply->body = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    server_json_begin();
+    reply->body = server_json_text(make_json(request));
     reply->len = reply->body ? strlen(reply->body) : 0;
-    json_decref(json);
     return reply->body != NULL;
 }
 

@@ -144,16 +144,16 @@ const struct http_route http_routes[] = {
 
 const size_t http_route_count = sizeof(http_routes) / sizeof(http_routes[0]);
 
-bool
-http_decode(struct idem_bytes raw, bool plus, struct idem_arena *memory,
-            struct idem_bytes *out)
+enum idem_status
+http_decode(struct idem_bytes raw, bool query, struct idem_arena *memory,
+            struct idem_bytes *out, struct idem_error *err)
 {
     const uint8_t *in = raw.data;
     uint8_t *to = idem_arena_take(memory, raw.len + 1);
     size_t len = 0;
 
     if (!to)
-        return false;
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     for (size_t i = 0; i < raw.len; i++) {
         uint8_t c = in[i];
 
@@ -161,17 +161,20 @@ http_decode(struct idem_bytes raw, bool plus, struct idem_arena *memory,
             int byte = i + 2 < raw.len ? idem__hex_byte(in + i + 1) : -1;
 
             if (byte < 0)
-                return false;
+                return idem__fail(err, IDEM_ERR_INVALID,
+                                  "the %s has a %% that two hex digits do not "
+                                  "follow",
+                                  query ? "query" : "path");
             c = (uint8_t)byte;
             i += 2;
-        } else if (c == '+' && plus) {
+        } else if (c == '+' && query) {
             c = ' ';
         }
         to[len++] = c;
     }
     to[len] = 0;
     *out = (struct idem_bytes){to, len};
-    return true;
+    return IDEM_OK;
 }
 
 enum idem_status
@@ -188,6 +191,7 @@ http_path_read(struct idem_bytes raw, struct idem_arena *memory,
         const char *from = at + 1;
         const char *slash = memchr(from, '/', (size_t)(end - from));
         struct idem_bytes part = {from, (size_t)((slash ? slash : end) - from)};
+        enum idem_status status;
 
         if (path->count == HTTP_PARTS_MAX)
             return idem__fail(err, IDEM_ERR_INVALID,
@@ -197,10 +201,9 @@ http_path_read(struct idem_bytes raw, struct idem_arena *memory,
             return idem__fail(err, IDEM_ERR_INVALID,
                               "the path has an empty part: a scope and an id "
                               "have at least one byte");
-        if (!http_decode(part, false, memory, &part))
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "the path has a %% that two hex digits do not "
-                              "follow");
+        status = http_decode(part, false, memory, &part, err);
+        if (status != IDEM_OK)
+            return status;
         if (memchr(part.data, 0, part.len))
             return idem__fail(err, IDEM_ERR_INVALID,
                               "the path has a NUL byte: any other byte is "

@@ -90,10 +90,11 @@ find_route(struct http_request *request, const char *method)
 {
     struct idem_bytes raw = {request->target, strcspn(request->target, "?")};
     struct idem_error err = {0};
+    enum idem_status status =
+        http_path_read(raw, &request->path_memory, &request->path, &err);
 
-    if (http_path_read(raw, &request->path_memory, &request->path, &err) !=
-        IDEM_OK)
-        return http_fail(request, IDEM_PROBLEM_INVALID, "%s", err.text);
+    if (status != IDEM_OK)
+        return http_fail(request, http_problem_of(status), "%s", err.text);
     request->route = http_route_find(method, &request->path, request->allow,
                                      sizeof(request->allow));
     if (request->route)

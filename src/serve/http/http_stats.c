@@ -433,19 +433,17 @@ put_facts(struct idem_buf *out, struct http *http)
     struct http_process process;
     char store[512], *text;
     bool ok;
-    json_t *facts;
 
+    server_json_begin();
     idem__url_redact(server->config->store, store, sizeof(store));
     http_process_figures(server->metrics->start_us, &process);
-    facts = json_pack(
+    text = server_json_text(json_pack(
         "{s:s, s:s, s:f, s:f, s:I, s:b, s:o}", "version", IDEM_VERSION, "store",
         store, "start_s", process.start_s, "resident", process.resident,
         "max_result", (json_int_t)server->config->max_result, "gateway",
-        server->config->gateway_routes != NULL, "ids", ids_facts(server));
-    text = facts ? json_dumps(facts, JSON_COMPACT) : NULL;
+        server->config->gateway_routes != NULL, "ids", ids_facts(server)));
     ok = text && idem_buf_printf(out, ",\"facts\":%s", text);
     free(text);
-    json_decref(facts);
     return ok;
 }
 
