@@ -11,6 +11,15 @@
  *      system gives up
  *   3  a call is interrupted (EINTR)
  *   4  a call reads or writes one byte only
+ *
+ * Only what the kernel can do happens:
+ * - A read or write of a non-blocking eventfd moves 8 bytes or fails with
+ *   EAGAIN. libmicrohttpd relies on it: it does not write again, and a
+ *   connection that it was to resume would wait for the next event.
+ * - recv and send move fewer bytes than asked for only if the socket has no
+ *   more bytes or no more room. libmicrohttpd relies on it: it waits for
+ *   epoll's next edge (EPOLLET) after such a call, as epoll(7) describes it.
+ *   For a byte that we held back there would be no edge.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -56,6 +65,12 @@ open_file(void)
     syscall(SYS_close, fd);
     if (at != MAP_FAILED)
         faults = at;
+}
+
+static bool
+is_armed(void)
+{
+    return atomic_load(&faults->kind) != NONE;
 }
 
 static bool
@@ -131,6 +146,26 @@ part(const char *name, size_t len)
     return len > 1 && now(SHORT, name) ? 1 : len;
 }
 
+static bool
+is_eventfd(int fd)
+{
+    static const char kind[] = "anon_inode:[eventfd]";
+    char path[32], target[sizeof(kind)] = "";
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return readlink(path, target, sizeof(target)) == sizeof(kind) - 1 &&
+           memcmp(target, kind, sizeof(kind) - 1) == 0;
+}
+
+/* Does the caller wait for an edge after a call that moved less? */
+static bool
+wants_edges(const void *caller)
+{
+    Dl_info in;
+
+    return dladdr(caller, &in) && strstr(in.dli_fname, "libmicrohttpd");
+}
+
 #define REAL(name)                                                             \
     static __typeof__(&name) real;                                             \
     if (!real)                                                                 \
@@ -141,9 +176,12 @@ part(const char *name, size_t len)
     ssize_t name params                                                        \
     {                                                                          \
         REAL(name);                                                            \
+        if (!is_armed() || is_eventfd(fd))                                     \
+            return real args;                                                  \
         if (fails(#name, error) || is_interrupted(#name))                      \
             return -1;                                                         \
-        len = part(#name, len);                                                \
+        if (!wants_edges(__builtin_return_address(0)))                         \
+            len = part(#name, len);                                            \
         return real args;                                                      \
     }
 
@@ -168,7 +206,7 @@ sendmsg(int fd, const struct msghdr *message, int flags)
     REAL(sendmsg);
     if (fails("sendmsg", ECONNRESET) || is_interrupted("sendmsg"))
         return -1;
-    if (message->msg_iovlen > 0 &&
+    if (message->msg_iovlen > 0 && !wants_edges(__builtin_return_address(0)) &&
         part("sendmsg", message->msg_iov[0].iov_len) !=
             message->msg_iov[0].iov_len) {
         struct iovec one = {message->msg_iov[0].iov_base, 1};

@@ -30,7 +30,8 @@ from lib import Error, Server, folder, free_port, wait_until, IDEM, Process  # n
 
 KINDS = {"alloc": 1, "error": 2, "interrupted": 3, "short": 4}
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "FULL", "CLOSED", "MEMORY", "TIMEOUT"}
-PATIENCE = 30  # seconds until a request must have its answer
+SILENCE = 60  # seconds: no call may keep a reply away for longer
+PATIENCE = 90  # seconds until a request must have its answer
 
 
 class Broken(Exception):
@@ -77,12 +78,14 @@ class Client:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             try:
-                self.resp_line = self.resp_line or self.server.client(timeout=20)
+                self.resp_line = self.resp_line or self.server.client(timeout=SILENCE)
                 said = self.resp_line(*args)
                 if not isinstance(said, Error):
                     return said
-                if said.word not in TRANSIENT:
+                if said.word not in TRANSIENT and "max number of clients" not in str(said):  # no memory for a connection
                     raise Broken("%s: %s" % (" ".join(map(str, args)), said))
+            except TimeoutError:
+                raise Broken("RESP %s: no reply for %d s" % (args, SILENCE))
             except (OSError, EOFError):
                 self.resp_line = None
             self.again()
@@ -92,15 +95,17 @@ class Client:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             try:
-                self.http_line = self.http_line or http.client.HTTPConnection("127.0.0.1", self.server.http, timeout=20)
+                self.http_line = self.http_line or http.client.HTTPConnection("127.0.0.1", self.server.http, timeout=SILENCE)
                 body = json.dumps(fields) if fields else None
                 self.http_line.request(method, path, body, {"Content-Type": "application/json"} if body else {})
                 answer = self.http_line.getresponse()
                 data = answer.read()
                 if answer.status < 400 or answer.status in (404, 409, 422):
-                    return json.loads(data) if data[:1] in b"{[" else data.decode()
+                    return read_json(data) if data[:1] in b"{[" else data.decode()
                 if answer.status not in (500, 503, 507, 429):
                     raise Broken("%s %s: %d %r" % (method, path, answer.status, data))
+            except TimeoutError:
+                raise Broken("HTTP %s %s: no reply for %d s" % (method, path, SILENCE))
             except (OSError, http.client.HTTPException):
                 self.http_line = None
             self.again()
@@ -109,6 +114,13 @@ class Client:
     def again(self):
         self.errors += 1
         time.sleep(0.01)
+
+
+def read_json(data):
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise Broken("a reply that is not JSON: %r" % data)
 
 
 def must(what, said, wanted):
@@ -214,8 +226,9 @@ class Programme:
         self.fault.disarm()
         return self.fault.seen()
 
-    def enumerate(self, kind, points):
-        most = max(self.count(kind) for _ in range(3))
+    def enumerate(self, kind, points=0):
+        """All points, or so many of them, spread over all."""
+        most = max(self.count(kind) for _ in range(1 if points else 3))
         step = max(1, most // points) if points else 1
         for left in range(1, most + 20, step):
             if not self.tell(kind, left) and left > most:
