@@ -485,9 +485,10 @@ connect_source(struct idem_consumer *c, struct idem_error *err)
     return false;
 }
 
-/* One turn of the source's thread. *idle: nothing came and nothing is in
- * flight. Available deliveries are taken first, so that the returned ones are
- * concluded in larger batches. */
+/* One turn of the source's thread. *idle: nothing came, nothing is in flight
+ * and nothing was concluded, which may have taken long. Available deliveries
+ * are taken first, so that the returned ones are concluded in larger batches.
+ */
 static enum idem_status
 turn(struct idem_consumer *c, bool *idle, struct idem_error *err)
 {
@@ -510,7 +511,7 @@ turn(struct idem_consumer *c, bool *idle, struct idem_error *err)
     conclude_now = done > 0 && (!d || done >= CONCLUDE_AT_ONCE);
     if (status == IDEM_OK && conclude_now)
         status = conclude(c, take_done(c), true, err);
-    *idle = !d && c->in_flight == 0 && !c->source->joining;
+    *idle = !d && !conclude_now && c->in_flight == 0 && !c->source->joining;
     if (status == IDEM_OK && (conclude_now || *idle))
         c->pause_ms = 0;
     return status;
@@ -569,6 +570,7 @@ consume(struct idem_consumer *c, struct idem_error *err)
 {
     bool connected = connect_source(c, err);
     int64_t idle_since_us = idem__system_clocks.boot_us(NULL);
+    int64_t failing_since_us = 0;
 
     while (connected && !idem__consumer_stopping(c)) {
         bool idle;
@@ -576,7 +578,14 @@ consume(struct idem_consumer *c, struct idem_error *err)
         if (turn(c, &idle, err) != IDEM_OK) {
             idem__log(&c->log, IDEM_LOG_WARNING, "%s", err->text);
             CONSUMER_COUNT(c, reconnects);
-            connected = connect_source(c, err);
+            connected = !failing_since_us || !idle_enough(c, failing_since_us);
+            if (!failing_since_us)
+                failing_since_us = idem__system_clocks.boot_us(NULL);
+            if (connected)
+                connected = connect_source(c, err);
+            idle = false;
+        } else if (c->pause_ms == 0) {
+            failing_since_us = 0;
         }
         if (!idle)
             idle_since_us = idem__system_clocks.boot_us(NULL);

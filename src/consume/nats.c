@@ -8,6 +8,12 @@
  * is a message to the delivery's reply subject, so a delivery holds no object
  * of the library.
  *
+ * One request for messages is at the server at a time: it delivers what there
+ * is and what comes within ASK_MS, up to the number that was asked for, and
+ * says when it is over. (The library's fetch sends a request at each call, even
+ * if the one before is not over: more messages come than the consumer takes,
+ * and an idle consumer asks without a pause.)
+ *
  * Letters are published to subjects of their own, each in a stream that is
  * created if it is missing, and count as written when JetStream has stored
  * them.
@@ -24,7 +30,8 @@
 #define ACK_DEFAULT_MS 30000
 #define ACK_MAX_MS 86400000
 #define PUT_BACK_MS 500
-#define READ_COUNT 64
+#define ASK_COUNT 64
+#define ASK_MS 250
 
 struct nats_source {
     struct source base;
@@ -32,7 +39,11 @@ struct nats_source {
     int64_t ack_ms, alive_at_us;
     natsConnection *connection;
     jsCtx *js;
+    natsInbox *inbox;
     natsSubscription *subscription;
+    int owed; /* messages that the request at the server may still bring */
+    int64_t asked_us;
+    bool answered; /* on this connection */
     struct ahead ahead;
 };
 
@@ -61,9 +72,13 @@ disconnect(struct nats_source *self)
 {
     idem__ahead_forget(&self->ahead);
     natsSubscription_Destroy(self->subscription);
+    natsInbox_Destroy(self->inbox);
     jsCtx_Destroy(self->js);
     natsConnection_Destroy(self->connection);
+    self->owed = 0;
+    self->answered = false;
     self->subscription = NULL;
+    self->inbox = NULL;
     self->js = NULL;
     self->connection = NULL;
 }
@@ -277,16 +292,14 @@ static enum idem_status
 subscribe(struct nats_source *self, struct idem_error *err)
 {
     enum idem_status status = look_at_consumer(self, err);
-    jsSubOptions options;
     natsStatus s;
 
     if (status != IDEM_OK)
         return status;
-    jsSubOptions_Init(&options);
-    options.Stream = self->base.name;
-    options.Consumer = self->base.group;
-    s = js_PullSubscribe(&self->subscription, self->js, NULL, self->base.group,
-                         NULL, &options, NULL);
+    s = natsInbox_Create(&self->inbox);
+    if (s == NATS_OK)
+        s = natsConnection_SubscribeSync(&self->subscription, self->connection,
+                                         self->inbox);
     return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot consume", s);
 }
 
@@ -362,30 +375,89 @@ add_message(struct nats_source *self, natsMsg *message)
     return false;
 }
 
+/* Ask the server for messages. */
+static natsStatus
+ask(struct nats_source *self)
+{
+    int count =
+        self->base.prefetch < ASK_COUNT ? self->base.prefetch : ASK_COUNT;
+    char subject[2 * SOURCE_NAME_MAX + 40], request[80];
+    natsStatus s;
+
+    snprintf(subject, sizeof(subject), "$JS.API.CONSUMER.MSG.NEXT.%s.%s",
+             self->base.name, self->base.group);
+    snprintf(request, sizeof(request), "{\"batch\": %d, \"expires\": %lld}",
+             count, ASK_MS * 1000000LL);
+    s = natsConnection_PublishRequestString(self->connection, subject,
+                                            self->inbox, request);
+    if (s == NATS_OK) {
+        self->owed = count;
+        self->asked_us = idem__system_clocks.boot_us(NULL);
+    }
+    return s;
+}
+
+/* What the server says about a request has no subject to reply to: the request
+ * is over (404, 408), or it is an error. */
+static enum idem_status
+hear(struct nats_source *self, natsMsg *message, struct idem_error *err)
+{
+    const char *code = "", *text = "";
+
+    (void)natsMsgHeader_Get(message, "Status", &code);
+    (void)natsMsgHeader_Get(message, "Description", &text);
+    if (strcmp(code, "404") != 0 && strcmp(code, "408") != 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "nats %s:%d: cannot read: the server says %.10s "
+                          "%.120s",
+                          self->base.url.hosts[0].name,
+                          self->base.url.hosts[0].port, code, text);
+    self->owed = 0;
+    self->answered = true;
+    return IDEM_OK;
+}
+
+static enum idem_status
+receive(struct nats_source *self, natsMsg *message, struct idem_error *err)
+{
+    const char *reply = natsMsg_GetReply(message);
+
+    if (!reply || !*reply)
+        return hear(self, message, err);
+    if (self->owed > 0)
+        self->owed--;
+    self->answered = true;
+    return add_message(self, message)
+               ? IDEM_OK
+               : idem__fail(err, IDEM_ERR_MEMORY, "nats: out of memory");
+}
+
+/* Take in what has come; wait for the first of it. A server that is late with
+ * its answer is not idle. */
 static enum idem_status
 read_new(struct nats_source *self, int wait_ms, struct idem_error *err)
 {
-    jsFetchRequest request;
-    natsMsgList list = {0};
+    enum idem_status status = IDEM_OK;
+    natsMsg *message = NULL;
+    int64_t late_us;
     natsStatus s;
-    bool fits = true;
 
-    jsFetchRequest_Init(&request);
-    request.Batch =
-        self->base.prefetch < READ_COUNT ? self->base.prefetch : READ_COUNT;
-    request.NoWait = true;
-    s = natsSubscription_FetchRequest(&list, self->subscription, &request);
-    if ((s == NATS_TIMEOUT || s == NATS_NOT_FOUND) && wait_ms > 0)
-        s = natsSubscription_Fetch(&list, self->subscription, 1, wait_ms, NULL);
-    if (s == NATS_TIMEOUT || s == NATS_NOT_FOUND)
-        s = natsConnection_IsClosed(self->connection) ? NATS_CONNECTION_CLOSED
-                                                      : NATS_OK;
-    for (int i = 0; fits && i < list.Count; i++)
-        fits = add_message(self, list.Msgs[i]);
-    natsMsgList_Destroy(&list);
-    if (!fits)
-        return idem__fail(err, IDEM_ERR_MEMORY, "nats: out of memory");
-    return s == NATS_OK ? IDEM_OK : fail(self, err, "cannot read", s);
+    while (status == IDEM_OK &&
+           (s = natsSubscription_NextMsg(&message, self->subscription,
+                                         wait_ms)) == NATS_OK) {
+        status = receive(self, message, err);
+        natsMsg_Destroy(message);
+        wait_ms = 0;
+    }
+    if (status != IDEM_OK)
+        return status;
+    late_us = self->owed > 0 ? idem__system_clocks.boot_us(NULL) -
+                                   self->asked_us - ASK_MS * 1000
+                             : 0;
+    self->base.joining = !self->answered || late_us > ASK_MS * 1000;
+    if (s == NATS_TIMEOUT && late_us < PATIENCE_MS * 1000)
+        return IDEM_OK;
+    return fail(self, err, "cannot read", s);
 }
 
 static void
@@ -419,14 +491,14 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
 
     *delivery = NULL;
     keep_alive(self);
-    if (!more)
-        return natsConnection_IsClosed(self->connection)
-                   ? fail(self, err, "the connection is gone",
-                          NATS_CONNECTION_CLOSED)
-                   : IDEM_OK;
-    if (!self->ahead.first)
-        status = read_new(self, wait_ms, err);
-    if (status == IDEM_OK)
+    if (more && !self->ahead.first && self->owed == 0) {
+        natsStatus s = ask(self);
+
+        if (s != NATS_OK)
+            return fail(self, err, "cannot ask for messages", s);
+    }
+    status = read_new(self, self->ahead.first ? 0 : wait_ms, err);
+    if (status == IDEM_OK && more)
         *delivery = idem__ahead_take(&self->ahead);
     return status;
 }
@@ -527,8 +599,15 @@ static enum idem_status
 stop(struct source *source, struct idem_error *err)
 {
     struct nats_source *self = (struct nats_source *)source;
+    int64_t until_us = idem__system_clocks.boot_us(NULL) + 2 * ASK_MS * 1000;
+    enum idem_status status = IDEM_OK;
 
-    return idem__ahead_put_back(&self->ahead, source, err);
+    /* The request at the server may bring more. */
+    while (status == IDEM_OK && self->owed > 0 &&
+           idem__system_clocks.boot_us(NULL) < until_us)
+        status = read_new(self, ASK_MS / 5, err);
+    return status == IDEM_OK ? idem__ahead_put_back(&self->ahead, source, err)
+                             : status;
 }
 
 static enum idem_status

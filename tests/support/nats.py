@@ -1,7 +1,9 @@
 """A NATS server with JetStream, and a client of a few lines that says what tests need."""
 import base64
 import json
+import secrets
 import socket
+import urllib.request
 
 from lib import Process, folder, free_port, wait_until
 
@@ -12,9 +14,10 @@ class Nats:
     def __init__(self, *, tls=None, user=None):
         self.folder = folder()
         self.data = self.folder.__enter__()
-        self.port, self.tls, self.user = free_port(), tls, user
+        self.port, self.monitor, self.tls, self.user = free_port(), free_port(), tls, user
         with open(self.data + "/nats.conf", "w") as f:
-            f.write('listen: "127.0.0.1:%d"\njetstream { store_dir: "%s/js" }\n' % (self.port, self.data))
+            f.write('listen: "127.0.0.1:%d"\nhttp: "127.0.0.1:%d"\njetstream { store_dir: "%s/js" }\n' % (
+                self.port, self.monitor, self.data))
             if tls:
                 f.write('tls { cert_file: "%s", key_file: "%s" }\n' % tls[1:])
             if user:
@@ -26,21 +29,22 @@ class Nats:
     def start(self):
         self.process = Process(["nats-server", "-c", self.data + "/nats.conf"], ready=self.port)
         if not self.tls and not self.user:
-            wait_until(lambda: self.ask("$JS.API.INFO").get("type"))
+            assert wait_until(lambda: "memory" in self.ask("$JS.API.INFO")), self.process.output()[-2000:]
 
     def connect(self):
         self.socket = socket.create_connection(("127.0.0.1", self.port), 30)
         self.file = self.socket.makefile("rb")
         assert self.file.readline().startswith(b"INFO")
-        self.socket.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nSUB answers 1\r\n')
+        self.answers = b"_INBOX." + secrets.token_hex(8).encode()  # of this connection and no other
+        self.socket.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nSUB %s 1\r\n' % self.answers)
 
     def request(self, subject, body, headers=None):
         """One request, one answer: its body."""
         if headers:
             head = b"NATS/1.0\r\n" + b"".join(b"%s: %s\r\n" % (k.encode(), v.encode()) for k, v in headers.items()) + b"\r\n"
-            self.socket.sendall(b"HPUB %s answers %d %d\r\n%s%s\r\n" % (subject.encode(), len(head), len(head) + len(body), head, body))
+            self.socket.sendall(b"HPUB %s %s %d %d\r\n%s%s\r\n" % (subject.encode(), self.answers, len(head), len(head) + len(body), head, body))
         else:
-            self.socket.sendall(b"PUB %s answers %d\r\n%s\r\n" % (subject.encode(), len(body), body))
+            self.socket.sendall(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), self.answers, len(body), body))
         while True:
             line = self.file.readline()
             words = line.split()
@@ -74,17 +78,29 @@ class Nats:
         about = self.ask("$JS.API.STREAM.INFO." + stream)
         self.connect()
         for seq in range(about.get("state", {}).get("first_seq", 1), about.get("state", {}).get("last_seq", 0) + 1):
-            message = json.loads(self.request("$JS.API.STREAM.MSG.GET." + stream, json.dumps({"seq": seq}).encode()))["message"]
+            told = json.loads(self.request("$JS.API.STREAM.MSG.GET." + stream, json.dumps({"seq": seq}).encode()))
+            assert "message" in told, (told, seq, about)
+            message = told["message"]
             lines = base64.b64decode(message["hdrs"]).decode().split("\r\n")[1:]
             self.letter_headers = dict(line.split(": ", 1) for line in lines if line)
             found.append((json.loads(base64.b64decode(message["data"]))["id"], self.letter_headers["idem-reason"]))
         self.socket.close()
         return found
 
+    def requests(self):
+        """How many messages clients have sent since it runs, requests too."""
+        with urllib.request.urlopen("http://127.0.0.1:%d/varz" % self.monitor, timeout=30) as answer:
+            return json.load(answer)["in_msgs"]
+
+    def consumer(self):
+        return self.ask("$JS.API.CONSUMER.INFO.orders.g")
+
     def left(self):
         """How many messages are not acknowledged, whether delivered or not."""
-        told = self.ask("$JS.API.CONSUMER.INFO.orders.g")
+        told = self.consumer()
         return told["num_pending"] + told["num_ack_pending"] if "num_pending" in told else None
+
+    left_behind = left
 
     def restart(self):
         self.process.stop()

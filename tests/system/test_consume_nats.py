@@ -2,14 +2,15 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import servers
-from lib import ROOT, folder
+from lib import ROOT, Process, folder
 from nats import Nats
-from test_consume import (consume, run_until_idle,  # noqa: F401
+from test_consume import (check_a_broker_that_stands_still, consume, nothing_left, run_until_idle,  # noqa: F401
                           test_a_command_gets_the_message_and_its_exit_status_decides,
                           test_a_letter_keeps_what_the_message_came_with,
                           test_an_endpoint_that_is_away_is_waited_for,
@@ -38,6 +39,29 @@ def test_work_that_takes_longer_than_the_acknowledgement_comes_once(broker):
         with open(f + "/ran") as ran:
             assert ran.read().split() == ["long"]
     assert stats["handled"] == 1 and stats["received"] == 1
+
+
+def test_a_broker_that_stands_still_is_not_idle(broker):
+    check_a_broker_that_stands_still(broker)
+
+
+def test_a_consumer_that_is_slow_or_idle_asks_for_no_more_than_it_needs(broker):
+    """What it has asked for and not taken would come again, when nobody acknowledges it in time."""
+    broker.publish([{"id": "needed-%d" % i} for i in range(300)])
+    with folder() as f:
+        argv = consume(broker, "journal:" + f + "/j", "--prefetch", "10", "--", "sleep", "0.02")
+        most = 0
+        with Process(argv) as consumer:
+            while broker.left() != 0:
+                most = max(most, broker.consumer().get("num_ack_pending", 0))
+                assert consumer.process.poll() is None, consumer.output()
+            told = broker.consumer()
+            before, start = broker.requests(), time.monotonic()
+            time.sleep(3)
+            asked = (broker.requests() - before) / (time.monotonic() - start)
+            assert consumer.stop() == 0
+    assert most <= 20 and told["num_waiting"] <= 1, (most, told)
+    assert asked < 40, "%d requests a second of a consumer that is idle" % asked
 
 
 def refused(broker, *flags):
