@@ -1,5 +1,6 @@
 /*
  * run_test.c - tests that idem_run runs work once, whatever fails around it.
+ * Waits more than it works.
  */
 #include "../../tests/support/rig.h"
 #include "../../tests/support/stores.h"

@@ -1,6 +1,6 @@
 /*
  * ids_test.c - tests that no id is given out twice, whatever the clock, the
- * lease or the process does.
+ * lease or the process does. Waits more than it works.
  */
 #include "../engine/engine.h"
 #include "id.h"

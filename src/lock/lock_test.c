@@ -1,6 +1,6 @@
 /*
  * lock_test.c - tests that a lock has one holder at a time, and that its loss
- * is reported.
+ * is reported. Waits more than it works.
  */
 #include "../../tests/support/faulty_store.h"
 #include "../engine/engine.h"

@@ -1,6 +1,7 @@
 /*
  * remote_test.c - the engine behind idem:// with real servers: the same answers
  * as an engine on a store, waits, limits, addresses and secrets.
+ * Waits more than it works.
  */
 #include "../../tests/support/history.h"
 #include "../../tests/support/served.h"
