@@ -66,6 +66,10 @@ class Nats:
         told = self.ask("$JS.API.STREAM.CREATE." + name, name=name, subjects=list(subjects), storage="file", num_replicas=1)
         assert "error" not in told, told
 
+    def purge(self):
+        told = self.ask("$JS.API.STREAM.PURGE.orders")
+        assert told.get("success"), told
+
     def publish(self, messages, **headers):
         self.connect()
         for m in messages:

@@ -160,7 +160,7 @@ class Stream:
         self.process = Process(["redis-server", "--port", str(self.port), "--dir", self.data, "--appendonly", "yes",
                                 "--appendfsync", "always", "--save", "", "--bind", "127.0.0.1"], ready=self.port)
         self.client = redis.Redis(port=self.port)
-        wait_until(self.answers)
+        assert wait_until(self.answers)
 
     def answers(self):
         with contextlib.suppress(redis.exceptions.RedisError):
@@ -243,11 +243,20 @@ class Kafka:
         self.process.wait()
 
 
+@pytest.fixture(scope="module")
+def brokers():
+    """Those that run; each starts once, whatever the order of the tests."""
+    running = {}
+    yield running
+    for broker in running.values():
+        broker.stop()
+
+
 @pytest.fixture(scope="module", params=["rabbitmq", "redis"])  # Kafka: test_consume_kafka.py
-def broker(request):
-    broker = Rabbit() if request.param == "rabbitmq" else Stream()
-    yield broker
-    broker.stop()
+def broker(request, brokers):
+    if request.param not in brokers:
+        brokers[request.param] = Rabbit() if request.param == "rabbitmq" else Stream()
+    return brokers[request.param]
 
 
 def consume(broker, store, *flags, lease="5s"):
@@ -898,7 +907,7 @@ def test_sigterm_finishes_what_is_being_handled_and_puts_back_the_rest(broker):
     broker.publish(messages)
     with folder() as f:
         with Process(consume(broker, "journal:" + f, "--to", ledger.url)) as consumer:
-            wait_until(lambda: len(ledger.effects) > 20)
+            assert wait_until(lambda: len(ledger.effects) > 20)
             assert consumer.stop() == 0
         run_until_idle(broker, "journal:" + f, "--to", ledger.url)
     assert_once(ledger.effects, ids)

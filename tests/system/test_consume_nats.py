@@ -31,6 +31,14 @@ def broker():
     broker.stop()
 
 
+@pytest.fixture(autouse=True)
+def nothing_comes_back(request, nothing_left):  # noqa: F811
+    """A NATS server that is stopped under load forgets acknowledgements, also old ones (seen with 2.9.10: all messages were
+    acknowledged, and after a restart 400 were not). What it delivers again then must not be of an earlier test."""
+    if "broker" in request.fixturenames:
+        request.getfixturevalue("broker").purge()
+
+
 def test_work_that_takes_longer_than_the_acknowledgement_comes_once(broker):
     """ack_ms is 2 s here; the consumer says meanwhile that it is at work, so the server does not deliver again."""
     broker.publish([{"id": "long"}])
