@@ -93,7 +93,7 @@
     X(NOT_REPLAYABLE, "not-replayable", 410, DONE, 0,                          \
       "It was done, but its answer was not kept")                              \
     X(NOT_EXECUTED, "not-executed", 503, NOT_EXECUTED, 1,                      \
-      "The request was not executed")                                          \
+      "This attempt was not executed")                                         \
     X(BODY_TOO_LARGE, "body-too-large", 413, NOT_EXECUTED, 0,                  \
       "The request's body is too large")                                       \
     X(UNREACHABLE, "service-unreachable", 502, NOT_EXECUTED, 1,                \

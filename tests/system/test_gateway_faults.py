@@ -153,7 +153,8 @@ def test_an_engine_that_is_away_means_not_executed():
             times.append(time.monotonic() - start)
         assert sorted(times)[2] < 2.5, "not only after the time-out"
         assert ask(s.port, "away", path="/loose").status == 503
-        assert ask(s.port, path="/token").status == 503
+        token = ask(s.port, path="/token")
+        assert token.status == 503 and token.json()["detail"] == "idem could not store a token. Ask for one again."
         got = ask(s.port, "away", path="/open")
         assert got.status == 201 and not got.replayed
         assert ask(s.port, "warm", method="GET", body=None).status == 201, "what is not gated goes on"

@@ -186,6 +186,9 @@ def test_a_store_that_is_gone_is_told_at_once_and_nobody_stays_for_it(redis):
         got = ask(s.port, "away")
         assert got.status == 503 and got.problem == "not-executed"
         assert time.monotonic() - start < 20, "not only after the time-out"
+        done = ask(s.port, "k").json()
+        assert done["title"] == "This attempt was not executed", done
+        assert "An earlier attempt with the same key may have been executed: keep the key" in done["detail"], "it was"
         assert s.nginx.stop(seconds=20) == 0, "nothing was owed"
         assert s.ledger.executions("away") == 0
 

@@ -835,6 +835,23 @@ def test_stopping_answers_who_waits():
         assert answers == ["closed"] * 5
 
 
+def test_a_claim_without_a_store_says_that_an_earlier_one_may_have_run():
+    store = servers.Redis()
+    try:
+        with folder() as where, Server(where, http=True, store=store.url) as s:
+            api = Http(s.http, timeout=60)
+            fence = begin(api, "shop", "1")["fence"]
+            assert api("POST", rec("shop", "1", "finish"), fence=fence, outcome="succeeded")["verdict"] == "ok"
+            store.kill()
+            # the reply to the first one may be lost on the connection that broke
+            assert wait_until(lambda: api.problem("POST", rec("shop", "1", "begin")) == "unavailable", 30)
+            assert "an earlier one with the same key may have been executed: keep the key" in api.said["detail"], api.said
+            assert "Connection refused" in api.said["detail"] and api.said["retryable"]
+            assert api.problem("GET", rec("shop", "1")) in ("unavailable", "timeout") and "key" not in api.said["detail"]
+    finally:
+        store.stop()
+
+
 def test_a_store_that_hangs_holds_up_nobody_else():
     store = servers.Redis()
     try:

@@ -537,6 +537,7 @@ void ngx_http_idem_begun(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_reply_t *reply);
 void ngx_http_idem_started(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_away(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_refuse_away(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_no_verdict(ngx_http_idem_ctx_t *ctx,
     const ngx_http_idem_reply_t *reply);
 void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,

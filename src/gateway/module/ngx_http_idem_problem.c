@@ -111,8 +111,9 @@ const ngx_http_idem_problem_t  ngx_http_idem_not_served = {
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_executed = {
     IDEM_PROBLEM_NOT_EXECUTED, 0,
-    "idem could not record the request, so it was not sent to the service. "
-    "Sending it again is safe."
+    "idem could not record this attempt, so it was not sent to the service. An "
+    "earlier attempt with the same key may have been executed: keep the key, "
+    "and retry with it."
 };
 
 

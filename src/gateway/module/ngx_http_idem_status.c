@@ -93,7 +93,7 @@ ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx)
     ctx->state = NGX_HTTP_IDEM_ASKING;
 
     if (ngx_http_idem_engine_away(e)) {
-        ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
+        ngx_http_idem_refuse_away(ctx);
         return;
     }
 

@@ -101,7 +101,7 @@ ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
     ctx->state = NGX_HTTP_IDEM_ASKING;
 
     if (ngx_http_idem_engine_away(e)) {
-        ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
+        ngx_http_idem_refuse_away(ctx);
         return;
     }
 
@@ -218,7 +218,7 @@ ngx_http_idem_issued(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
                                  reply->err.text, retry);
 
         } else {
-            ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
+            ngx_http_idem_refuse_away(ctx);
         }
 
         ngx_http_run_posted_requests(c);

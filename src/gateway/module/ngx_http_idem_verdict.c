@@ -43,6 +43,22 @@ ngx_http_idem_drop_claim(ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* only a request for the service has a key that may have been used before */
+
+void
+ngx_http_idem_refuse_away(ngx_http_idem_ctx_t *ctx)
+{
+    const char  *detail;
+
+    detail = ctx->conf->issues ? "idem could not store a token. Ask for one "
+                                 "again."
+             : ctx->conf->tells ? "idem could not look up the key. Ask again."
+             : NULL;
+
+    ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, detail, 1);
+}
+
+
 /* the engine does not reply: nothing was sent to the service */
 
 void
@@ -65,7 +81,7 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    ngx_http_idem_refuse(ctx, &ngx_http_idem_not_executed, NULL, 1);
+    ngx_http_idem_refuse_away(ctx);
 }
 
 

@@ -16,6 +16,10 @@
 #define PROBLEM_TYPE "application/problem+json"
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
+#define KEEP_THE_KEY                                                           \
+    "; this attempt was not executed; an earlier one with the same key may "   \
+    "have been executed: keep the key, and retry with it"
+
 /* Copies of a result while it is rendered: text, base64, and the JSON body. */
 #define RENDERED_PARTS 3
 
@@ -91,13 +95,29 @@ answered(const struct http_request *request)
     return json;
 }
 
+/* A claim that was refused does not say what became of an earlier one with the
+ * same key. */
+static json_t *
+make_problem(const struct http_request *request)
+{
+    const struct http_route *route = request->route;
+    bool retryable = is_retryable(request);
+    bool claim = route && route->action == HTTP_OP &&
+                 (route->verb == IDEM_BEGIN || route->verb == IDEM_REDEEM) &&
+                 problem_type(request)->class == IDEM_CLASS_NOT_EXECUTED;
+    char detail[sizeof(request->error.text) + sizeof(KEEP_THE_KEY)];
+
+    snprintf(detail, sizeof(detail), "%s%s", request->error.text,
+             claim && retryable ? KEEP_THE_KEY : "");
+    return http_problem(request->http->server->config->problem_base,
+                        request->problem, detail, retryable);
+}
+
 static json_t *
 make_json(const struct http_request *request)
 {
     if (request->failed)
-        return http_problem(request->http->server->config->problem_base,
-                            request->problem, request->error.text,
-                            is_retryable(request));
+        return make_problem(request);
     switch (request->route->action) {
     case HTTP_OP:
         return answered(request);
