@@ -16,6 +16,9 @@ from lib import folder, listens, runs
 from servers import Redis
 
 
+COMPLAINT = 'cannot get the record "digest-key" of the scope "idem.gateway"'
+
+
 def engine_of(gateway):
     """The engine's pid, or None while there is none."""
     with open("/proc/%d/task/%d/children" % (gateway.pid, gateway.pid)) as f:
@@ -191,6 +194,28 @@ def test_a_store_that_is_gone_is_told_at_once_and_nobody_stays_for_it(redis):
         assert "An earlier attempt with the same key may have been executed: keep the key" in done["detail"], "it was"
         assert s.nginx.stop(seconds=20) == 0, "nothing was owed"
         assert s.ledger.executions("away") == 0
+
+
+def test_a_worker_without_a_store_does_not_repeat_its_complaint(redis):
+    """A new worker reads the key of the credential digests from the store, and tries again all the time."""
+    with folder() as where, Stack(where, store=redis.url) as s:
+        assert ask(s.port, "k").status == 201
+        redis.kill()
+        os.mkdir(where + "/late")
+
+        def log():
+            with open(where + "/late/error.log") as f:
+                return f.read()
+
+        start = time.monotonic()
+        with Nginx(where + "/late", s.engine.socket, s.ledger.port, engine_options="timeout=2s away=2s") as late:
+            eventually(lambda: COMPLAINT in log())
+            assert ask(late.port, "k").status == 503
+            lines = log().count(COMPLAINT)
+            assert lines <= 1 + (time.monotonic() - start) // 60, log()
+            assert "redis 127.0.0.1:%d: " % redis.port in log()
+            redis.start()
+            assert eventually(lambda: ask(late.port, "k").replayed)
 
 
 def test_a_worker_that_leaves_stays_for_an_outcome_that_is_not_recorded_yet(redis):

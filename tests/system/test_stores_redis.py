@@ -390,6 +390,23 @@ def test_a_redis_that_is_away_is_said_to_be_at_once_and_comes_back():
         server.stop()
 
 
+def test_after_a_promotion_the_error_names_the_new_primary():
+    old, new = Redis(), Redis()
+    try:
+        new.follow(old)
+        url = "redis://127.0.0.1:%d,127.0.0.1:%d?replicas=1" % (old.port, new.port)
+        with folder() as where, Server(where, store=url) as idem:
+            client = idem.client()
+            assert client("BEGIN", "a", "1")[0] == "started"
+            old.kill()
+            new.promote()
+            lacks = "redis 127.0.0.1:%d: 0 replica(s) connected" % new.port
+            assert wait_until(lambda: lacks in str(client("BEGIN", "a", "2")), 30), client("BEGIN", "a", "2")
+    finally:
+        old.stop()
+        new.stop()
+
+
 def test_a_redis_that_is_silent_for_a_moment_is_waited_for_at_the_start():
     redis = Redis()
     try:

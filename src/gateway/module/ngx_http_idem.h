@@ -188,6 +188,8 @@ typedef struct {
     u_char                       digest_offer[NGX_HTTP_IDEM_DIGEST_LEN];
     unsigned                     digest_known:1;
     unsigned                     digest_asked:1;
+    unsigned                     digest_complained:1;
+    ngx_msec_t                   digest_complained_at;
     uint64_t                     digest_fence;
     ngx_event_t                  digest_again;
     ngx_queue_t                  waiting;    /* contexts that need the key */

@@ -87,6 +87,28 @@ ngx_http_idem_digest_ready(ngx_http_idem_engine_t *e, u_char *key)
 }
 
 
+/* the worker asks 20 times a second, and would fill the log */
+
+static void
+ngx_http_idem_digest_complain(ngx_http_idem_engine_t *e, const char *why)
+{
+    if (e->digest_complained
+        && ngx_current_msec - e->digest_complained_at < 60000)
+    {
+        return;
+    }
+
+    e->digest_complained = 1;
+    e->digest_complained_at = ngx_current_msec;
+
+    ngx_log_error(NGX_LOG_ERR, e->log, 0,
+                  "idem engine \"%V\": cannot get the record \"digest-key\" "
+                  "of the scope \"idem.gateway\": %s; protected requests are "
+                  "refused until it is there (logged at most once a minute)",
+                  &e->name, why);
+}
+
+
 static void
 ngx_http_idem_digest_later(ngx_http_idem_engine_t *e)
 {
@@ -144,9 +166,7 @@ ngx_http_idem_digest_began(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
 
     if (ngx_http_idem_verdict(reply) != IDEM_V_STARTED) {
         if (reply && reply->status != IDEM_OK) {
-            ngx_log_error(NGX_LOG_ERR, e->log, 0,
-                          "idem engine \"%V\": no digest key: %s", &e->name,
-                          reply->err.text);
+            ngx_http_idem_digest_complain(e, reply->err.text);
         }
 
         ngx_http_idem_digest_later(e);

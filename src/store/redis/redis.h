@@ -97,6 +97,7 @@ struct redis_link {
     unsigned failures;     /* in a row */
     bool sentinel;         /* only asked for the primary, holds no records */
     bool judged;           /* the facts were good at the last check */
+    bool unfit;            /* it answered as a primary, and `why` is its flaw */
     bool said_full;        /* it was logged that the server is full */
     struct idem_error why; /* why it is not usable */
 

@@ -83,6 +83,7 @@ idem__redis_link_drop(struct redis_link *link, const char *why)
     link->judged = false;
     if (!why)
         return;
+    link->unfit = false;
     pause_link(link);
     idem__fail(&link->why, IDEM_ERR_UNAVAILABLE, "redis %s:%d: %s", link->host,
                link->port, why);
@@ -393,9 +394,10 @@ static bool
 greet(struct redis_link *link, bool first, int64_t deadline_us)
 {
     struct greeting greeting = {.link = link};
+    struct idem_error flaw = {0};
 
     memset(&link->facts, 0, sizeof(link->facts));
-    link->judged = false;
+    link->judged = link->unfit = false;
     if ((first && !add_handshake(link)) ||
         !idem__redis_link_add_text(link, ASK_INFO, "INFO") ||
         !idem__redis_link_add_text(link, ASK_FSYNC, "CONFIG GET appendfsync") ||
@@ -419,8 +421,11 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
     if (greeting.broken)
         return false;
     link->checked_us = idem__mono_us();
-    if (idem__redis_facts_judge(link->settings, &link->facts, &link->why) !=
+    if (idem__redis_facts_judge(link->settings, &link->facts, &flaw) !=
         IDEM_OK) {
+        idem__fail(&link->why, flaw.status, "redis %s:%d: %s", link->host,
+                   link->port, flaw.text + strlen("redis: "));
+        link->unfit = link->facts.master;
         /* A replica of a cluster stays connected, because it knows the slot
          * map. */
         if (!link->settings->cluster || link->facts.master)

@@ -136,6 +136,9 @@ find_primary(struct redis_store *self, int64_t deadline_us,
             self->primary = at;
             return self->links[at];
         }
+        /* After a failover, the old primary is not the one to look at. */
+        if (self->links[at]->unfit)
+            last = self->links[at];
     }
     if (err)
         *err = last->why;
