@@ -56,6 +56,14 @@ def ordinary_user():
     return ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"] if os.geteuid() == 0 else []
 
 
+def test_help_says_what_happens_to_requests_without_a_scope():
+    """test_gateway_scope.py tests that it is so."""
+    text = subprocess.run([IDEM, "help", "gateway"], capture_output=True, text=True).stdout
+    about = " ".join(text[text.index("--anonymous"):text.index("--key-quoted")].split())
+    assert "callers without a credential share a scope; off: they are refused (default on)" in about, about
+    assert "With --scope and without this option, requests that have no scope pass unprotected" in about, about
+
+
 def test_one_command_and_a_clean_end():
     with folder() as where, Ledger(where) as ledger:
         with Gateway(where, ledger.port) as g:

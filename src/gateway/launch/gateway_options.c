@@ -48,8 +48,9 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
      "refuse requests without a key, or without the scope that --scope "
      "names"},
     {"anonymous", "idem_anonymous", GATEWAY_SWITCH, NULL,
-     "let callers without a credential share a scope (default on; with "
-     "--scope: off)"},
+     "on: callers without a credential share a scope; off: they are refused "
+     "(default on). With --scope and without this option, requests that have "
+     "no scope pass unprotected"},
     {"key-quoted", "idem_key_quoted", GATEWAY_SWITCH, NULL,
      "accept the key only in double quotes, as the draft requires"},
     {"methods", "idem_methods", GATEWAY_WORDS, "METHODS",
