@@ -341,7 +341,17 @@ def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
     (2, ["--upstream", "http://x", "--duplicate", "shout"], "duplicate: \"shout\""),
     (2, ["--upstream", "http://x", "--fingerprint", "all"], "fingerprint: \"all\""),
     (1, ["--upstream", "http://x", "--folder", "/nowhere/x"], "mkdir"),
-    (1, ["--upstream", "http://127.0.0.1:9", "--fail-open"], "idem_fail_open")])
+    (2, ["--upstream", "http://127.0.0.1:9", "--fail-open"], "the route /: --fail-open needs --mode loose"),
+    (2, ["--upstream", "http://127.0.0.1:9", "--lease", "10ms"], "the route /: --lease of 10ms is out of range: give 100ms to 7d"),
+    (2, ["--upstream", "http://127.0.0.1:9", "--wait", "2h"], "--wait of 7200000ms is out of range: give 0 to 1h"),
+    (2, ["--upstream", "http://127.0.0.1:9", "--ttl", "0"], "--ttl of 0ms is out of range: give 1ms to 3660d"),
+    (2, ["--upstream", "http://127.0.0.1:9", "--token-rate", "fast"], "token-rate: \"fast\" is not a rate such as 50r/s"),
+    (2, ["--upstream", "http://127.0.0.1:9", "--status-rate", "0r/s"], "status-rate: \"0r/s\" is not a rate"),
+    (1, ["--upstream", "http://nosuch.invalid/x"], "--upstream http://nosuch.invalid/x: the host \"nosuch.invalid\" cannot be found"),
+    (1, ["--upstream", "http://127.0.0.1:9", "--auth-request", "http://nosuch.invalid:8"],
+     "--auth-request http://nosuch.invalid:8: the host \"nosuch.invalid\" cannot be found"),
+    (1, ["--upstream", "http://127.0.0.1:9", "--listen", "nosuch.invalid:8080"],
+     "--listen nosuch.invalid:8080: the host \"nosuch.invalid\" cannot be found")])
 def test_what_cannot_be_is_refused(status, flags, word):
     with folder() as where:
         os.chmod(where, 0o777)
@@ -349,6 +359,7 @@ def test_what_cannot_be_is_refused(status, flags, word):
         got = subprocess.run([*ordinary_user(), IDEM, "gateway", *listen, *flags], capture_output=True, text=True,
                              timeout=60, env={**os.environ, "HOME": where, "XDG_RUNTIME_DIR": where})
         assert got.returncode == status and word in got.stderr, got
+        assert "nginx.conf" not in got.stderr and "idem_" not in got.stderr, "files and directives that the user did not write"
         assert not [n for n in os.listdir(where) if n.startswith("idem-gateway-")]
 
 
@@ -363,10 +374,12 @@ def test_the_service_is_told_who_asked_only_on_request(flags, told):
 
 def test_a_port_that_is_taken_is_told():
     with folder() as where, Ledger(where) as ledger:
-        got = subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:9", "--listen",
-                              "127.0.0.1:%d" % ledger.port, "--store", "memory:"], capture_output=True, text=True,
-                             timeout=30)
-        assert got.returncode == 1 and "Address already in use" in got.stderr and "nginx ended" in got.stderr
+        for address in ("127.0.0.1:%d", "%d"):
+            got = subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:9", "--listen", address % ledger.port,
+                                  "--store", "memory:"], capture_output=True, text=True, timeout=60)
+            assert got.returncode == 1, got
+            assert got.stderr == "idem gateway: %s is in use: stop the other program or choose another --listen\n" \
+                % (address % ledger.port)
 
 
 def test_tls_and_http2():

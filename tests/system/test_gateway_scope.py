@@ -200,9 +200,10 @@ def test_sites_do_not_share_the_scopes_that_a_value_names(stack, key):
     assert stack.record(key, "m@a.example") and stack.record(key, "m")
 
 
-@pytest.mark.parametrize("flags,word", [(["--scope", "$http_x_merchant"], "without a scope"),
-                                        (["--scope", "$http_x_merchant", "--anonymous", "on"], "anonymous"),
-                                        ([], "anonymous"), (["--scope", "$http_x_merchant", "--required"], None),
+@pytest.mark.parametrize("flags,word", [(["--scope", "$http_x_merchant"], "without a scope (an empty --scope) pass as if they"),
+                                        (["--scope", "$http_x_merchant", "--anonymous", "on"],
+                                         "callers without a scope share the scope \"anonymous\""),
+                                        ([], "the route /: callers without a credential share the scope"), (["--scope", "$http_x_merchant", "--required"], None),
                                         (["--scope", "const:shop"], None), (["--anonymous", "off"], None)])
 def test_at_start_it_is_said_what_happens_without_a_scope(flags, word):
     with folder() as where, Ledger(where) as ledger:
@@ -210,3 +211,4 @@ def test_at_start_it_is_said_what_happens_without_a_scope(flags, word):
             assert ask(g.port, "k", x_merchant="m").status == (403 if "off" in flags else 201)
             text = g.output()
         assert word in text if word else "share" not in text and "without a scope" not in text, text
+        assert "idem_" not in text and "nginx.conf" not in text, "the user has neither"

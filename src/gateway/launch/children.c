@@ -7,6 +7,7 @@
 #include "launch.h"
 
 #include "../../serve/core/listen.h"
+#include "../module/launched.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -193,8 +194,10 @@ launch_nginx_start(struct launch *self, struct idem_error *err)
     const char *argv[] = {self->nginx_path, "-p", self->folder, "-c",
                           self->conf,       NULL};
     char pid_file[PATH_MAX + 16], text[64];
-    enum idem_status status =
-        start((char **)argv, settings, count, &self->nginx, err);
+    enum idem_status status;
+
+    settings[count++] = (struct idem_setting){GATEWAY_LAUNCHED, "1"};
+    status = start((char **)argv, settings, count, &self->nginx, err);
 
     if (status != IDEM_OK)
         return status;
@@ -207,8 +210,8 @@ launch_nginx_start(struct launch *self, struct idem_error *err)
         launch_take_signals(self, 10);
     if (!launch_runs(&self->nginx))
         return idem__fail(err, IDEM_ERR_INTERNAL,
-                          "nginx %s; --print-config shows the configuration "
-                          "with the lines that it names",
+                          "nginx %s and said why above; --print-config shows "
+                          "the configuration that the gateway made for it",
                           launch_how_it_ended(self->nginx_status, text));
     return IDEM_OK;
 }

@@ -5,6 +5,7 @@
 #include "gateway.h"
 
 #include "../../serve/http/problem_page.h"
+#include "../module/times.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -101,6 +102,61 @@ check_mode(const struct gateway_config *config,
         route->path);
 }
 
+/* The module checks the same, but its messages name directives. */
+static enum idem_status
+check_times(const struct gateway_config *config,
+            const struct gateway_route *route, struct idem_error *err)
+{
+    for (size_t i = 0; gateway_options[i].name; i++) {
+        const struct gateway_option *option = &gateway_options[i];
+        const char *value = gateway_value(config, route, option->name);
+        long long ms = value ? strtoll(value, NULL, 10) : 0;
+
+        for (int j = 0; value && j < GATEWAY_TIMES; j++)
+            if (strcmp(gateway_times[j].directive, option->directive) == 0 &&
+                (ms < gateway_times[j].min || ms > gateway_times[j].max))
+                return idem__fail(err, IDEM_ERR_INVALID,
+                                  "the route %s: --%s of %s is out of range: "
+                                  "give %s",
+                                  route->path, option->name, value,
+                                  gateway_times[j].range);
+    }
+    return IDEM_OK;
+}
+
+static enum idem_status
+check_fail_open(const struct gateway_config *config,
+                const struct gateway_route *route, struct idem_error *err)
+{
+    const char *open = gateway_value(config, route, "fail-open");
+    const char *mode = gateway_value(config, route, "mode");
+    const char *gated = gateway_value(config, route, "gated");
+
+    if (!open || strcmp(open, "on") != 0 ||
+        (gated && strcmp(gated, "off") == 0) ||
+        (mode && strcmp(mode, "loose") == 0))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "the route %s: --fail-open needs --mode loose, because a "
+                      "strict request never runs unrecorded",
+                      route->path);
+}
+
+/* 50r/s or 30r/m */
+static enum idem_status
+check_rate(const char *name, const char *rate, struct idem_error *err)
+{
+    size_t digits = rate ? strspn(rate, "0123456789") : 0;
+
+    if (!rate || (digits > 0 && digits < 7 && strtol(rate, NULL, 10) > 0 &&
+                  (strcmp(rate + digits, "r/s") == 0 ||
+                   strcmp(rate + digits, "r/m") == 0)))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "%s: \"%s\" is not a rate such as 50r/s or 30r/m", name,
+                      rate);
+}
+
 static enum idem_status
 check_routes(struct gateway_config *config, struct idem_error *err)
 {
@@ -125,6 +181,10 @@ check_routes(struct gateway_config *config, struct idem_error *err)
             status = check_content(config, route, err);
         if (status == IDEM_OK)
             status = check_mode(config, route, err);
+        if (status == IDEM_OK)
+            status = check_times(config, route, err);
+        if (status == IDEM_OK)
+            status = check_fail_open(config, route, err);
         if (status != IDEM_OK)
             return status;
         for (size_t j = 0; j < i; j++) {
@@ -237,6 +297,10 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
             return status;
     }
     status = check_listen(config->listen, err);
+    if (status == IDEM_OK)
+        status = check_rate("token-rate", config->token_rate, err);
+    if (status == IDEM_OK)
+        status = check_rate("status-rate", config->status_rate, err);
     if (status == IDEM_OK)
         status = make_paths_absolute(config, err);
     return status == IDEM_OK ? check_routes(config, err) : status;

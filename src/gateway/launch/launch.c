@@ -116,11 +116,13 @@ reload(struct launch *self)
     if (self->load(self->load_arg, fresh, &err) == IDEM_OK &&
         check_reload(old, fresh, &err) == IDEM_OK) {
         self->config = fresh;
-        if (launch_conf_write(self, &err) == IDEM_OK) {
+        if (launch_hosts_check(fresh, &err) == IDEM_OK &&
+            launch_conf_write(self, &err) == IDEM_OK) {
             kill(self->nginx.pid, SIGHUP);
             if (launch_runs(&self->engine))
                 kill(self->engine.pid, SIGHUP);
             gateway_config_clear(old);
+            launch_say_sharing(fresh);
             launch_say("reloaded");
             return;
         }
@@ -371,11 +373,16 @@ gateway_run(gateway_load_fn *load, void *arg, bool json)
     status = load(arg, launch.config, &err);
     if (status == IDEM_OK)
         status = prepare(&launch, &err);
-    if (status == IDEM_OK && !launch.config->engine)
+    if (status == IDEM_OK)
+        status = launch_hosts_check(launch.config, &err);
+    if (status == IDEM_OK)
+        status = launch_listen_check(&launch, &err);
+    if (status == IDEM_OK && launch.stops == 0 && !launch.config->engine)
         status = start_own_engine(&launch, &err);
     if (status == IDEM_OK && launch.stops == 0)
         status = launch_nginx_start(&launch, &err);
     if (status == IDEM_OK && launch.stops == 0) {
+        launch_say_sharing(launch.config);
         announce(&launch);
         systemd_notify("READY=1");
         if (launch.config->engine)

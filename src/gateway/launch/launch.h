@@ -58,6 +58,17 @@ enum idem_status launch_routes_write(const struct launch *self,
  * possible the same as before. True: it has changed. */
 bool launch_http_choose(struct launch *self);
 
+/* ---- preflight.c --------------------------------------------------------- */
+
+/* Is an address of --listen in use? Waits for another gateway that ends. */
+enum idem_status launch_listen_check(struct launch *self,
+                                     struct idem_error *err);
+/* Look up the hosts of --upstream and --auth-request. */
+enum idem_status launch_hosts_check(const struct gateway_config *config,
+                                    struct idem_error *err);
+/* Say which callers share a scope, or are not protected. */
+void launch_say_sharing(const struct gateway_config *config);
+
 /* ---- children.c ---------------------------------------------------------- */
 
 static inline bool

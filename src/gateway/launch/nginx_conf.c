@@ -18,7 +18,7 @@
 
 struct url {
     bool tls;
-    char host[256]; /* host:port, or unix:/path */
+    char host[GATEWAY_HOST_MAX]; /* host:port, or unix:/path */
     const char *path;
 };
 
@@ -95,6 +95,18 @@ gateway_upstream_check(const char *text, struct idem_error *err)
     struct url url;
 
     return parse_url(text, &url, err);
+}
+
+enum idem_status
+gateway_upstream_host(const char *text, char host[GATEWAY_HOST_MAX],
+                      struct idem_error *err)
+{
+    struct url url;
+    enum idem_status status = parse_url(text, &url, err);
+
+    if (status == IDEM_OK)
+        memcpy(host, url.host, GATEWAY_HOST_MAX);
+    return status;
 }
 
 static const char *

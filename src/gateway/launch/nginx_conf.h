@@ -9,6 +9,12 @@
 #define GATEWAY_TOKEN_SOURCES                                                  \
     "$http_token $http_idempotency_token $cookie_idempotency_token"
 
+#define GATEWAY_HOST_MAX 256
+
+/* HOST:PORT of a service's URL, or unix:/PATH. */
+enum idem_status gateway_upstream_host(const char *text,
+                                       char host[GATEWAY_HOST_MAX],
+                                       struct idem_error *err);
 /* Add words, each in quotes. */
 bool gateway_add_words(struct idem_buf *out, const char *text);
 /* Add the directive of the option with this number. */

@@ -10,6 +10,8 @@
 
 
 #include "ngx_http_idem.h"
+#include "launched.h"
+#include "times.h"
 
 
 void *
@@ -84,13 +86,18 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
 }
 
 
-/* warn once, at the start, about callers that share one scope */
+/*
+ * warn once, at the start, about callers that share one scope; "idem gateway"
+ * does this itself
+ */
 
 static void
 ngx_http_idem_warn(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
     ngx_http_idem_main_conf_t *mcf)
 {
-    if (conf->scope && conf->scope->from == NGX_HTTP_IDEM_FROM_CONST) {
+    if (getenv(GATEWAY_LAUNCHED)
+        || (conf->scope && conf->scope->from == NGX_HTTP_IDEM_FROM_CONST))
+    {
         return;
     }
 
@@ -260,32 +267,23 @@ ngx_http_idem_check_times(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
     ngx_uint_t  i;
 
-    const struct {
-        const char  *name;
-        ngx_msec_t   value;
-        int64_t      min;
-        int64_t      max;
-        const char  *range;
-    } times[] = {
-        { "idem_lease", conf->lease, 100, IDEM_LEASE_MAX_MS, "100ms to 7d" },
-        { "idem_ttl",
-          conf->ttl == NGX_CONF_UNSET_MSEC ? (ngx_msec_t) IDEM_TTL_DEFAULT_MS
-                                           : conf->ttl,
-          1, IDEM_TTL_MAX_MS, "1ms to 3660d" },
-        { "idem_dedupe_content", conf->dedupe, 0, IDEM_TTL_MAX_MS,
-          "0 to 3660d" },
-        { "idem_wait", conf->wait, 0, IDEM_WAIT_MAX_MS, "0 to 1h" },
-        { "idem_token_ttl", conf->token_ttl, 1, IDEM_TTL_MAX_MS,
-          "1ms to 3660d" },
+    const ngx_msec_t  values[GATEWAY_TIMES] = {
+        [GATEWAY_LEASE] = conf->lease,
+        [GATEWAY_TTL] = conf->ttl == NGX_CONF_UNSET_MSEC
+                        ? (ngx_msec_t) IDEM_TTL_DEFAULT_MS : conf->ttl,
+        [GATEWAY_DEDUPE] = conf->dedupe,
+        [GATEWAY_WAIT] = conf->wait,
+        [GATEWAY_TOKEN_TTL] = conf->token_ttl,
     };
 
-    for (i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
-        if ((int64_t) times[i].value < times[i].min
-            || (int64_t) times[i].value > times[i].max)
+    for (i = 0; i < GATEWAY_TIMES; i++) {
+        if ((int64_t) values[i] < gateway_times[i].min
+            || (int64_t) values[i] > gateway_times[i].max)
         {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "\"%s\" of %Mms is out of range: give %s",
-                               times[i].name, times[i].value, times[i].range);
+                               gateway_times[i].directive, values[i],
+                               gateway_times[i].range);
             return NGX_CONF_ERROR;
         }
     }

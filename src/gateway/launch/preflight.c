@@ -1,0 +1,198 @@
+/*
+ * preflight.c - find what nginx would refuse at its start, and say what it
+ * would warn of. Its messages name directives and lines of a file that the user
+ * did not write; these name the gateway's own options.
+ */
+#include "launch.h"
+
+#include "nginx_conf.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Another gateway that is about to end may still have the port. */
+#define BIND_TRIES 6
+#define BIND_PAUSE_MS 500
+
+/* Split HOST:PORT, [HOST]:PORT or PORT in place. */
+static void
+split(char *text, char **host, char **port)
+{
+    char *colon = strrchr(text, ':');
+    size_t len;
+
+    *host = colon ? text : "*";
+    *port = colon ? colon + 1 : text;
+    if (!colon)
+        return;
+    *colon = '\0';
+    len = strlen(text);
+    if (len > 1 && text[0] == '[' && text[len - 1] == ']') {
+        text[len - 1] = '\0';
+        (*host)++;
+    }
+}
+
+static bool
+is_taken(const struct addrinfo *info)
+{
+    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    bool taken;
+
+    if (fd < 0)
+        return false;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (info->ai_family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
+    taken =
+        bind(fd, info->ai_addr, info->ai_addrlen) != 0 && errno == EADDRINUSE;
+    close(fd);
+    return taken;
+}
+
+/* nginx reports every other flaw of an address itself, in one line. */
+static enum idem_status
+check_listen(const char *address, bool *taken, struct idem_error *err)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE};
+    struct addrinfo *found;
+    char text[300], *host, *port;
+    int code;
+
+    snprintf(text, sizeof(text), "%s", address);
+    split(text, &host, &port);
+    if (strcmp(host, "*") == 0)
+        host = "0.0.0.0";
+    code = getaddrinfo(host, port, &hints, &found);
+    if (code != 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "--listen %s: the host \"%s\" cannot be found (%s)",
+                          address, host, gai_strerror(code));
+    for (struct addrinfo *i = found; i; i = i->ai_next)
+        *taken = *taken || is_taken(i);
+    freeaddrinfo(found);
+    return *taken ? idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                               "%s is in use: stop the other program or choose "
+                               "another --listen",
+                               address)
+                  : IDEM_OK;
+}
+
+static enum idem_status
+check_listens(const struct gateway_config *config, bool *taken,
+              struct idem_error *err)
+{
+    const char *list = config->listen;
+    enum idem_status status = IDEM_OK;
+    char address[300];
+    size_t len;
+
+    *taken = false;
+    for (; status == IDEM_OK && *list; list += len + (list[len] == ',')) {
+        len = strcspn(list, ",");
+        snprintf(address, sizeof(address), "%.*s", (int)len, list);
+        if (strncmp(address, "unix:", 5) != 0)
+            status = check_listen(address, taken, err);
+    }
+    return status;
+}
+
+enum idem_status
+launch_listen_check(struct launch *self, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+    bool taken = true;
+
+    for (int i = 0; taken && i < BIND_TRIES && self->stops == 0; i++) {
+        if (i > 0)
+            launch_take_signals(self, BIND_PAUSE_MS);
+        status = check_listens(self->config, &taken, err);
+    }
+    return self->stops > 0 ? IDEM_OK : status;
+}
+
+static enum idem_status
+check_host(const char *option, const char *url, struct idem_error *err)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found;
+    char text[GATEWAY_HOST_MAX], *host, *port;
+    enum idem_status status = gateway_upstream_host(url, text, err);
+    int code;
+
+    if (status != IDEM_OK || strncmp(text, "unix:", 5) == 0)
+        return status;
+    split(text, &host, &port);
+    code = getaddrinfo(host, NULL, &hints, &found);
+    if (code != 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "--%s %s: the host \"%s\" cannot be found (%s): "
+                          "correct its name, or give its address",
+                          option, url, host, gai_strerror(code));
+    freeaddrinfo(found);
+    return IDEM_OK;
+}
+
+enum idem_status
+launch_hosts_check(const struct gateway_config *config, struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+
+    for (size_t i = 0; status == IDEM_OK && i < config->route_count; i++) {
+        const struct gateway_route *route = &config->routes[i];
+        const char *auth = gateway_auth_of(config, route);
+
+        status = check_host(
+            "upstream",
+            route->upstream ? route->upstream : config->base.upstream, err);
+        if (status == IDEM_OK && auth)
+            status = check_host("auth-request", auth, err);
+    }
+    return status;
+}
+
+static bool
+is_set(const char *value, const char *word)
+{
+    return value && strcmp(value, word) == 0;
+}
+
+/* The module says the same of an nginx.conf that a user wrote. */
+void
+launch_say_sharing(const struct gateway_config *config)
+{
+    bool said_shared = false, said_passes = false;
+
+    for (size_t i = 0; i < config->route_count; i++) {
+        const struct gateway_route *route = &config->routes[i];
+        const char *scope = gateway_value(config, route, "scope");
+        const char *anonymous = gateway_value(config, route, "anonymous");
+        bool shared = is_set(anonymous, "on") || (!anonymous && !scope);
+        bool passes = scope && !anonymous &&
+                      !is_set(gateway_value(config, route, "required"), "on");
+
+        if (is_set(gateway_value(config, route, "gated"), "off") ||
+            (scope && strncmp(scope, "const:", 6) == 0))
+            continue;
+        if (shared && !said_shared)
+            launch_say("the route %s: callers without a %s share the scope "
+                       "\"anonymous\": they can get each other's responses by "
+                       "using each other's keys; --anonymous off refuses them",
+                       route->path, scope ? "scope" : "credential");
+        if (passes && !said_passes)
+            launch_say("the route %s: requests without a scope (an empty "
+                       "--scope) pass as if they had no key: a repeat runs "
+                       "again; --required refuses them",
+                       route->path);
+        said_shared = said_shared || shared;
+        said_passes = said_passes || passes;
+    }
+}
