@@ -53,6 +53,19 @@ def test_both_readmes_lead_to_the_same_places():
     assert links("README.md") == links("README.zh-CN.md")
 
 
+def test_a_chinese_page_leads_to_chinese_pages():
+    """But for the link to its own page in English, at its top."""
+    english = []
+    for page in documents():
+        if page.endswith(".zh-CN.md"):
+            for target in re.findall(r"\]\(([^)#\s]+\.md)", text(page)):
+                path = os.path.normpath(os.path.join(os.path.dirname(page), target))
+                twin = path.replace(".md", ".zh-CN.md")
+                if path != page.replace(".zh-CN", "") and not path.endswith(".zh-CN.md") and os.path.exists(os.path.join(ROOT, twin)):
+                    english.append("%s: %s" % (page, target))
+    assert english == []
+
+
 def shape(path):
     """The headings' levels, and the code, but for comments in another language."""
     page = text(path)
