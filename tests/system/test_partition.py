@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from lib import ROOT, wait_until
+from lib import ROOT, runs, wait_until
 
 RUN = os.path.join(ROOT, "tests/partition/run")
 
@@ -42,7 +42,7 @@ def test_nothing_is_left_of_a_scenario_that_was_killed():
     finally:
         run.send_signal(signal.SIGKILL)
         run.wait()
-    assert wait_until(lambda: not any(os.path.exists("/proc/%d" % pid) for pid in started)), started
+    assert wait_until(lambda: not any(runs(pid) for pid in started)), started
     assert " m1" not in subprocess.run(["ip", "netns", "list"], text=True, stdout=subprocess.PIPE).stdout
 
 

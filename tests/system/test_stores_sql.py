@@ -284,11 +284,9 @@ def under_load(url, meanwhile):
 def test_a_database_that_stands_still_loses_and_repeats_nothing(database):
     def stand_still():
         time.sleep(0.3)
-        for pid in family(database.pid):
-            os.kill(pid, signal.SIGSTOP)
+        send(family(database.pid), signal.SIGSTOP)
         time.sleep(3)
-        for pid in family(database.pid):
-            os.kill(pid, signal.SIGCONT)
+        send(family(database.pid), signal.SIGCONT)
 
     assert under_load(database.url, stand_still).longest_pause() > 2
 
@@ -298,18 +296,23 @@ def family(pid):
     return [pid] + [int(c) for c in children]
 
 
+def send(pids, number):
+    """A signal to each that is still there: a session's process may end meanwhile."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def test_a_database_that_is_slow_to_take_a_connection_is_waited_for(database):
     """For as long as a batch would be."""
     stopped = family(database.pid)
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+    send(stopped, signal.SIGSTOP)
     try:
         asked = subprocess.Popen([IDEM, "store", "check", patient(database.url)], stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True)
         time.sleep(4)
     finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+        send(stopped, signal.SIGCONT)
     assert "is ready to use" in asked.communicate(timeout=60)[0]
 
 
