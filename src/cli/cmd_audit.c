@@ -112,11 +112,9 @@ cli_audit(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "audit [options]",
         .about = "List what operators did (settle --as, forget, unlock "
-                 "--reason, store\n"
-                 "accept-rollback), oldest first, one per line: time, "
-                 "operator, command, scope, id,\n"
-                 "verdict, the state before and after, the reason. --json also "
-                 "shows from which\n"
+                 "--reason, store accept-rollback), oldest first, one per "
+                 "line: time, operator, command, scope, id, verdict, the state "
+                 "before and after, the reason. --json also shows from which "
                  "address. The server's audit file goes further back.",
         .options = options,
     };

@@ -73,12 +73,12 @@ cli_begin(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&b.verb),
         {"lease", 'l', CLI_MS, &b.lease, "TIME",
-         "how long the work may take; after that it is in\n"
+         "how long the work may take; after that it is in "
          "doubt (strict) or may start again (loose); default 30s"},
         {"ttl", 0, CLI_MS, &b.ttl, "TIME",
          "how long the outcome is kept; default 24h"},
         {"wait", 'w', CLI_MS, &b.wait, "TIME",
-         "if another caller works on it, wait this long for\n"
+         "if another caller works on it, wait this long for "
          "the result; default: answer busy at once"},
         {"strict", 0, CLI_FLAG, &b.strict, NULL,
          "at most one execution, also if it fails; the default"},
@@ -87,13 +87,13 @@ cli_begin(int argc, char **argv)
         {"token", 0, CLI_FLAG, &b.token, NULL,
          "ID is a token that was issued to SCOPE"},
         {"fingerprint", 'f', CLI_TEXT, &b.fingerprint, "HEX",
-         "64 hex digits, a hash of the request; the same id\n"
+         "64 hex digits, a hash of the request; the same id "
          "with another fingerprint is a mismatch"},
         {"payload", 0, CLI_TEXT, &b.payload, "VALUE",
-         "make the fingerprint from these bytes, from @FILE,\n"
+         "make the fingerprint from these bytes, from @FILE, "
          "or from standard input (-)"},
         {"nonce", 'n', CLI_TEXT, &b.nonce, "HEX",
-         "16 random hex digits; a begin that is sent again with\n"
+         "16 random hex digits; a begin that is sent again with "
          "the same nonce gets \"started\" again"},
         {"subject", 0, CLI_TEXT, &b.subject, "TEXT", "a label for people"},
         {0},
@@ -101,9 +101,9 @@ cli_begin(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "begin SCOPE ID [options]",
         .about = "Claim a request. \"started\" (exit code 0): do the work, "
-                 "then finish it with\n"
+                 "then finish it with "
                  "the fence that is printed. \"replay\" (10): it was done "
-                 "before; the stored result\n"
+                 "before; the stored result "
                  "is printed.",
         .options = options,
         .min_args = 2,

@@ -121,7 +121,7 @@ cli_bench(int argc, char **argv)
         {"what", 'w', CLI_TEXT, &given.what, "WHAT",
          "begin, pair (BEGIN and FINISH), replay or ping"},
         {"redis", 0, CLI_FLAG, &given.redis, NULL,
-         "the server is a Redis: send SET NX for BEGIN, SET for\n"
+         "the server is a Redis: send SET NX for BEGIN, SET for "
          "FINISH, GET for a replay"},
         {"clients", 'c', CLI_NUMBER, &given.clients, "N", "connections (64)"},
         {"pipeline", 'P', CLI_NUMBER, &given.pipeline, "N",
@@ -133,10 +133,9 @@ cli_bench(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "bench [options]",
         .about = "Measure a server: operations per second, the time of a "
-                 "command and, if the server\n"
-                 "runs on this machine, its CPU time for each operation. The "
-                 "records stay in the\n"
-                 "scope `bench` and expire after a day.",
+                 "command and, if the server runs on this machine, its CPU "
+                 "time for each operation. The records stay in the scope "
+                 "`bench` and expire after a day.",
         .options = options,
     };
     int code = cli_parse(&syntax, argc, argv, NULL, NULL);

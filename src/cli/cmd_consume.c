@@ -332,7 +332,7 @@ run(struct consume *c, char **command)
 }
 
 static const char about[] =
-    "Take messages from a broker and handle each one once, even if the broker\n"
+    "Take messages from a broker and handle each one once, even if the broker "
     "delivers it again: claim, handle, record, acknowledge.\n"
     "\n"
     "SOURCE is one of\n"
@@ -342,14 +342,12 @@ static const char about[] =
     "  'kafka://host:9092?topic=orders&group=mail'  (experimental)\n"
     "  'nats://host:4222?stream=ORDERS&durable=mail'\n"
     "\n"
-    "A command gets the message on standard input and IDEM_ID, IDEM_SCOPE,\n"
+    "A command gets the message on standard input and IDEM_ID, IDEM_SCOPE, "
     "IDEM_FENCE, IDEM_ATTEMPT in its environment. Exit code 0: handled; 75: "
-    "nothing\n"
-    "happened, retry; 65: it can never succeed; others: failed.\n"
-    "A URL gets it as the body of a POST with Idempotency-Key and Idem-Fence.\n"
+    "nothing happened, retry; 65: it can never succeed; others: failed.\n"
+    "A URL gets it as the body of a POST with Idempotency-Key and Idem-Fence. "
     "2xx: handled; 425, 429, 503, 409 with Retry-After: nothing happened, "
-    "retry;\n"
-    "other 4xx: it can never succeed; others: failed. If the service is\n"
+    "retry; other 4xx: it can never succeed; others: failed. If the service is "
     "unreachable, the message is retried until it responds.\n"
     "\n"
     "  idem consume 'amqp://localhost?queue=orders' -s "
@@ -384,24 +382,24 @@ cli_consume(int argc, char **argv)
                         .timeout_ms = 60000};
     const struct cli_option options[] = {
         {"store", 's', CLI_TEXT, &c.where.store, "URL",
-         "the store for the records: redis://HOST, journal:DIR\n"
+         "the store for the records: redis://HOST, journal:DIR "
          "(for one consumer), ...; default: IDEM_STORE"},
         CLI_SEAL_OPTION(&c.where),
         {"to", 't', CLI_TEXT, &c.to, "URL",
-         "POST each message to this URL instead of running a\n"
+         "POST each message to this URL instead of running a "
          "command"},
         {"consumer", 'c', CLI_TEXT, &c.options.consumer, "NAME",
-         "the name of this consumer; consumers with different\n"
-         "names each handle every message once (default: the\n"
+         "the name of this consumer; consumers with different "
+         "names each handle every message once (default: the "
          "group, or \"default\")"},
         {"identity", 'i', CLI_TEXT, &c.options.identity, "WHAT",
-         "how to recognise the same message: id (the message\n"
+         "how to recognise the same message: id (the message "
          "id; default), header:NAME, json:FIELD, position"},
         {"order-by", 0, CLI_TEXT, &c.options.order_by, "WHAT",
-         "messages with the same value of this are handled in\n"
+         "messages with the same value of this are handled in "
          "order (default: the identity)"},
         {"loose", 0, CLI_FLAG, &c.loose, NULL,
-         "retry after failures and crashes (strict: a failure\n"
+         "retry after failures and crashes (strict: a failure "
          "is final, and a crash is a doubt)"},
         {"lease", 'l', CLI_MS, &c.lease_ms, "TIME",
          "how long a claim stays after its consumer died (30s)"},
@@ -414,18 +412,18 @@ cli_consume(int argc, char **argv)
         {"attempts", 0, CLI_NUMBER, &c.attempts, "N",
          "attempts before the dead letter queue (5)"},
         {"backoff", 0, CLI_MS, &c.backoff_ms, "TIME",
-         "pause before the second attempt; doubled each time\n"
+         "pause before the second attempt; doubled each time "
          "(200ms)"},
         {"timeout", 0, CLI_MS, &c.timeout_ms, "TIME",
          "time limit for one command or request (60s)"},
         {"dead-letter", 0, CLI_TEXT, &c.options.dead_letter, "NAME",
-         "queue, stream or topic for messages that cannot be\n"
+         "queue, stream or topic for messages that cannot be "
          "handled (SOURCE.dead)"},
         {"doubt", 0, CLI_TEXT, &c.options.doubt, "NAME",
-         "the same for messages that may have been handled\n"
+         "the same for messages that may have been handled "
          "(SOURCE.doubt)"},
         {"until-idle", 0, CLI_MS, &c.until_idle_ms, "TIME",
-         "exit after this time without a message, with an error\n"
+         "exit after this time without a message, with an error "
          "if the broker was unreachable (default: never)"},
         {"metrics", 0, CLI_TEXT, &c.metrics, "FILE",
          "keep Prometheus metrics in this file"},

@@ -149,13 +149,11 @@ cli_doubts(int argc, char **argv)
     };
     const struct cli_syntax syntax = {
         .usage = "doubts [options]",
-        .about = "List the records in doubt, oldest first: age, type, "
-                 "attempts, when it began, scope,\n"
-                 "id, and the label that the caller gave. The lease of such a "
-                 "record is over, and\n"
-                 "idem does not know whether the work was done: find out, then "
-                 "settle it (idem\n"
-                 "settle --help).",
+        .about =
+            "List the records in doubt, oldest first: age, type, attempts, "
+            "when it began, scope, id, and the label that the caller gave. The "
+            "lease of such a record is over, and idem does not know whether "
+            "the work was done: find out, then settle it (idem settle --help).",
         .options = options,
     };
     struct idem_engine *engine = NULL;

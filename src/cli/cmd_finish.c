@@ -55,11 +55,11 @@ cli_finish(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "finish SCOPE ID FENCE succeeded|failed [RESULT] [options]",
         .about = "Store the outcome of a request that begin started; every "
-                 "later begin gets it.\n"
+                 "later begin gets it. "
                  "RESULT is the value itself, @FILE, or - for standard input; "
-                 "any bytes.\n"
+                 "any bytes. "
                  "The same finish twice is ok. \"finished\" (14): this fence "
-                 "finished it before with\n"
+                 "finished it before with "
                  "another outcome. \"stale\" (15): the record is not held "
                  "under this fence.",
         .options = options,

@@ -6,11 +6,10 @@
 int
 cli_forget(int argc, char **argv)
 {
-    return cli_plain_verb(IDEM_FORGET, "forget SCOPE ID [options]",
-                          "Delete the record of a request, so that it may run "
-                          "again. This needs the right to\n"
-                          "operate. Old fences stay invalid: a caller that "
-                          "still works with one of them cannot\n"
-                          "change the new record.",
-                          argc, argv);
+    return cli_plain_verb(
+        IDEM_FORGET, "forget SCOPE ID [options]",
+        "Delete the record of a request, so that it may run again. This needs "
+        "the right to operate. Old fences stay invalid: a caller that still "
+        "works with one of them cannot change the new record.",
+        argc, argv);
 }

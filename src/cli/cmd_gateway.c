@@ -205,12 +205,11 @@ cli_gateway(int argc, char **argv)
     static struct gateway_config config;
     struct cli_syntax syntax = {
         .usage = "gateway --upstream URL [options]",
-        .about = "Put any HTTP service behind idem: a request with an "
-                 "Idempotency-Key runs once, and\n"
-                 "duplicates get the same response. The command starts an "
-                 "engine and nginx with\n"
-                 "idem's module, and stops both when it ends.\n"
-                 "--json: log lines are JSON.",
+        .about =
+            "Put any HTTP service behind idem: a request with an "
+            "Idempotency-Key runs once, and duplicates get the same response. "
+            "The command starts an engine and nginx with idem's module, and "
+            "stops both when it ends. --json: log lines are JSON.",
         .options = flags.options,
     };
     struct idem_error err = {0};

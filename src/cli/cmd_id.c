@@ -285,14 +285,13 @@ cli_id(int argc, char **argv)
     };
     const struct cli_syntax syntax = {
         .usage = "id KIND [options]\n       idem id explain ID [--kind KIND]",
-        .about = "Print unique ids, one per line. KIND is snowflake, uid, "
-                 "segment:NAME,\n"
-                 "uuid4 or uuid7; UUIDs need neither server nor store. explain "
-                 "takes an id apart.\n"
-                 "docs/ids.md describes the guarantees of each kind. The "
-                 "options for bits, epochs, steps and worker numbers apply to "
-                 "explain and to --store; a server uses its own. With --store "
-                 "the numbers of a segment are consecutive.",
+        .about =
+            "Print unique ids, one per line. KIND is snowflake, uid, "
+            "segment:NAME, uuid4 or uuid7; UUIDs need neither server nor "
+            "store. explain takes an id apart. docs/ids.md describes the "
+            "guarantees of each kind. The options for bits, epochs, steps and "
+            "worker numbers apply to explain and to --store; a server uses its "
+            "own. With --store the numbers of a segment are consecutive.",
         .options = options,
         .min_args = 1,
         .max_args = 2,

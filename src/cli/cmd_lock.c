@@ -209,14 +209,10 @@ check_usage(const struct holder *h, bool has_command, bool wants_command)
 
 static const char about[] =
     "Run a command while holding a lock, and stop it when the lock is lost. "
-    "The\n"
-    "variable IDEM_FENCE has the fence: pass it to the resource that the lock "
-    "protects\n"
-    "(docs/locks.md). The exit code is that of the command, or 76 if the lock "
-    "was lost.\n"
-    "Without a command: take the lock, or extend it as the same --owner, and "
-    "print its\n"
-    "fence; idem unlock releases it.";
+    "The variable IDEM_FENCE has the fence: pass it to the resource that the "
+    "lock protects (docs/locks.md). The exit code is that of the command, or "
+    "76 if the lock was lost. Without a command: take the lock, or extend it "
+    "as the same --owner, and print its fence; idem unlock releases it.";
 
 int
 cli_lock(int argc, char **argv)
@@ -226,28 +222,28 @@ cli_lock(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&h.verb),
         {"lease", 'l', CLI_MS, &h.lease_ms, "TIME",
-         "how long the lock stays after this process died (30s);\n"
+         "how long the lock stays after this process died (30s); "
          "renewed every third of it"},
         {"wait", 'w', CLI_MS, &h.wait_ms, "TIME",
-         "wait this long for another holder (default: do not\n"
+         "wait this long for another holder (default: do not "
          "wait)"},
         {"owner", 'o', CLI_TEXT, &h.owner_option, "TEXT",
-         "the owner's name (a random text); the same owner may\n"
+         "the owner's name (a random text); the same owner may "
          "take the lock again"},
         {"also", 0, CLI_LIST, &h.also, "NAME",
          "take this lock as well; may be repeated"},
         {"permits", 'n', CLI_NUMBER, &h.permits, "N",
          "allow N holders at once; all callers give the same N"},
         {"read", 0, CLI_FLAG, &h.read, NULL,
-         "share it with other readers (at most 16, or --permits\n"
+         "share it with other readers (at most 16, or --permits "
          "N); all callers give the same N"},
         {"write", 0, CLI_FLAG, &h.write, NULL,
          "take it alone; readers that come later wait"},
         {"fair", 0, CLI_FLAG, &h.fair, NULL,
-         "callers with --fair get the lock in the order of\n"
+         "callers with --fair get the lock in the order of "
          "arrival"},
         {"grace", 0, CLI_MS, &h.grace_ms, "TIME",
-         "time between SIGTERM and SIGKILL when the lock is\n"
+         "time between SIGTERM and SIGKILL when the lock is "
          "lost (5s)"},
         {0},
     };

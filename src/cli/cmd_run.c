@@ -263,12 +263,12 @@ cli_run(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_WHERE_OPTIONS(&run.verb.where),
         {"lease", 'l', CLI_MS, &run.lease, "TIME",
-         "how long the claim stays after this process died\n"
+         "how long the claim stays after this process died "
          "(30s); renewed every third of it"},
         {"ttl", 0, CLI_MS, &run.ttl, "TIME",
          "how long the outcome is kept; default 24h"},
         {"wait", 'w', CLI_MS, &run.wait, "TIME",
-         "if it is running elsewhere, wait this long for its\n"
+         "if it is running elsewhere, wait this long for its "
          "output"},
         {"loose", 0, CLI_FLAG, &run.loose, NULL,
          "at most one success; a failure may be retried"},
@@ -281,14 +281,12 @@ cli_run(int argc, char **argv)
     };
     const struct cli_syntax syntax = {
         .usage = "run SCOPE ID [options] -- COMMAND [ARGUMENT...]",
-        .about = "Run a command at most once. A second call with the same "
-                 "SCOPE and ID does not\n"
-                 "run it, but prints the same output and exits with the same "
-                 "code. The command has\n"
-                 "IDEM_SCOPE, IDEM_ID and IDEM_FENCE in its environment. If it "
-                 "was not run and there\n"
-                 "is no outcome to repeat, the exit code is busy (11), doubt "
-                 "(12) or mismatch (13).",
+        .about =
+            "Run a command at most once. A second call with the same SCOPE and "
+            "ID does not run it, but prints the same output and exits with the "
+            "same code. The command has IDEM_SCOPE, IDEM_ID and IDEM_FENCE in "
+            "its environment. If it was not run and there is no outcome to "
+            "repeat, the exit code is busy (11), doubt (12) or mismatch (13).",
         .options = options,
         .min_args = 3,
         .max_args = (size_t)-1,

@@ -161,10 +161,9 @@ cli_scan(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "scan [options]",
         .about = "List records, one per line: type, state, last change, fence, "
-                 "scope, id.\n"
-                 "On a terminal it prints a table with ages; DOUBT marks a "
-                 "strict request whose lease\n"
-                 "is over. While others write, a record may be listed twice.",
+                 "scope, id. On a terminal it prints a table with ages; DOUBT "
+                 "marks a strict request whose lease is over. While others "
+                 "write, a record may be listed twice.",
         .options = options,
         .min_args = 0,
         .max_args = 0,
@@ -239,14 +238,11 @@ cli_find(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "find ID|INSTANCE|key=DIGITS [options]",
         .about = "Find the records with this id in all scopes, and print type, "
-                 "state, last change,\n"
-                 "fence, scope, id. \"absent\" (16): there is none. An "
-                 "instance of a gateway's problem\n"
-                 "(urn:uuid:...) or a key=... of a log finds the record that "
-                 "it is about. SQL stores\n"
-                 "have an index for ids (idem store init creates it); other "
-                 "stores and searches\n"
-                 "read every record.",
+                 "state, last change, fence, scope, id. \"absent\" (16): there "
+                 "is none. An instance of a gateway's problem (urn:uuid:...) "
+                 "or a key=... of a log finds the record that it is about. SQL "
+                 "stores have an index for ids (idem store init creates it); "
+                 "other stores and searches read every record.",
         .options = options,
         .min_args = 1,
         .max_args = 1,

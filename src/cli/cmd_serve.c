@@ -111,13 +111,13 @@ cli_serve(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "serve [options]",
         .about = "Start a server for RESP (the Redis protocol) and HTTP; it "
-                 "runs until SIGTERM.\n"
+                 "runs until SIGTERM. "
                  "Every option can also be set in a file (--config, "
-                 "IDEM_CONFIG) as a line\n"
+                 "IDEM_CONFIG) as a line "
                  "`name = value`, or in a variable: IDEM_MAX_CLIENTS=100. "
-                 "Flags override\n"
+                 "Flags override "
                  "variables, and variables override the file. SIGHUP reads the "
-                 "credentials and\n"
+                 "credentials and "
                  "the certificate again. --json: log lines are JSON.",
         .options = flags.options,
     };

@@ -177,12 +177,12 @@ cli_settle(int argc, char **argv)
         {"as", 'a', CLI_TEXT, &s.as, "OUTCOME",
          "the outcome of a record in doubt: succeeded or failed"},
         {"result", 'r', CLI_TEXT, &s.result, "VALUE",
-         "with --as: the result for duplicates, @FILE, or - for\n"
+         "with --as: the result for duplicates, @FILE, or - for "
          "standard input"},
         {"kind", 'k', CLI_TEXT, &s.kind, "KIND",
          "how to read the result: raw (default), http, exec"},
         {"http", 0, CLI_NUMBER, &s.http, "STATUS",
-         "with --as: the result is an HTTP response with this\n"
+         "with --as: the result is an HTTP response with this "
          "status, for clients of a gateway"},
         {"header", 'H', CLI_LIST, &s.headers, "LINE",
          "with --http: a header of the response, 'Name: value'"},
@@ -191,8 +191,8 @@ cli_settle(int argc, char **argv)
         CLI_REASON_OPTION(&s.reason),
         CLI_FENCE_OPTION(&s.fence),
         {"wait", 'w', CLI_MS, &s.verb.patience_ms, "TIME",
-         "while it is busy, ask again for this long. Default\n"
-         "with --store: if the clock says that the lease is\n"
+         "while it is busy, ask again for this long. Default "
+         "with --store: if the clock says that the lease is "
          "over, wait as long as this lease was, up to a minute"},
         {"ttl", 0, CLI_MS, &s.ttl, "TIME",
          "how long the outcome is kept; default 24h"},
@@ -212,17 +212,14 @@ cli_settle(int argc, char **argv)
         .usage = "settle SCOPE ID [options]\n"
                  "settle --as OUTCOME --scope SCOPE | --older TIME | --all "
                  "[options]",
-        .about = "Decide the outcome of a request for good. If it was never "
-                 "started, it is recorded\n"
-                 "as failed, so that a late begin cannot run it. If it is "
-                 "running, nothing changes:\n"
-                 "\"busy\" (11). If it is in \"doubt\" (12), --as succeeded or "
-                 "--as failed decides it,\n"
-                 "which needs the right to operate. If it was done, its result "
-                 "is printed.\n"
-                 "Without SCOPE ID, all doubts that match --scope, --older or "
-                 "--all are settled after\n"
-                 "a question; idem doubts lists them.",
+        .about =
+            "Decide the outcome of a request for good. If it was never "
+            "started, it is recorded as failed, so that a late begin cannot "
+            "run it. If it is running, nothing changes: \"busy\" (11). If it "
+            "is in \"doubt\" (12), --as succeeded or --as failed decides it, "
+            "which needs the right to operate. If it was done, its result is "
+            "printed. Without SCOPE ID, all doubts that match --scope, --older "
+            "or --all are settled after a question; idem doubts lists them.",
         .options = options,
         .min_args = 0,
         .max_args = 2,

@@ -153,19 +153,19 @@ cli_redeem(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&verb),
         {"nonce", 'n', CLI_TEXT, &nonce, "HEX",
-         "16 random hex digits; a redeem that is sent again\n"
+         "16 random hex digits; a redeem that is sent again "
          "with the same nonce gets \"redeemed\" again"},
         {"next", 0, CLI_FLAG, &next, NULL,
-         "also issue a new token to this subject; --print token\n"
+         "also issue a new token to this subject; --print token "
          "prints only that"},
         {0},
     };
     const struct cli_syntax syntax = {
         .usage = "redeem TOKEN SUBJECT [options]",
         .about = "Use a token. \"redeemed\" (exit code 0): it was valid, and "
-                 "this call used it;\n"
+                 "this call used it; "
                  "\"duplicate\" (17): it was used before; \"unknown\" (18): "
-                 "there is no such token\n"
+                 "there is no such token "
                  "of this subject, or it has expired.",
         .options = options,
         .min_args = 2,

@@ -298,11 +298,11 @@ cli_top(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "top [options]",
         .about = "Show what a server is doing: clients, waiting duplicates, "
-                 "doubts, commits,\n"
+                 "doubts, commits, "
                  "verdicts per second, and latency by verb since the last "
-                 "time. It also shows the\n"
+                 "time. It also shows the "
                  "routes of a gateway and the figures of the store. With "
-                 "--json, one object each\n"
+                 "--json, one object each "
                  "time.",
         .options = options,
     };

@@ -15,11 +15,9 @@ cli_unlock(int argc, char **argv)
     const struct cli_syntax syntax = {
         .usage = "unlock NAME FENCE [options]",
         .about = "Release a lock. \"stale\" (15): the lock is not held under "
-                 "this fence. To release\n"
-                 "the lock of another owner, give a --reason; this needs the "
-                 "right to operate and is\n"
-                 "written to the audit trail. idem scan --type lock lists the "
-                 "locks.",
+                 "this fence. To release the lock of another owner, give a "
+                 "--reason; this needs the right to operate and is written to "
+                 "the audit trail. idem scan --type lock lists the locks.",
         .options = options,
         .min_args = 2,
         .max_args = 2,

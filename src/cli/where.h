@@ -35,7 +35,7 @@ struct cli_where {
 #define CLI_SEAL_OPTION(where)                                                 \
     {                                                                          \
         "seal-key", 0, CLI_TEXT, &(where)->seal_key, "FILE",                   \
-            "the keys that the store is sealed with; else the variable\n"      \
+            "the keys that the store is sealed with; else the variable "       \
             "IDEM_SEAL_KEY"                                                    \
     }
 
